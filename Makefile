@@ -248,7 +248,7 @@ bench-wake: need-go need-node build ## Measure wakes at the processor shares of 
 COUNT ?= 6
 .PHONY: bench-go
 bench-go: need-go ## Run the Go benchmarks of the hot path, for benchstat (BENCH='Parse' for some, COUNT=6)
-	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/core/wire ./shared/backend/relay ./shared/core/frame ./shared/backend/relayhost ./shared/store/sqlitestore ./shared/store/dynamostore
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/core/wire ./shared/backend/relay ./shared/core/frame ./shared/backend/relayserver ./shared/store/sqlitestore ./shared/store/dynamostore
 
 .PHONY: profile
 profile: ## Take CPU profiles of every program under load, print their first lines (PEERS=dormouse-concurrent)

@@ -15,7 +15,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // maxPageLines bounds the pages that people read as a whole, and maxReferenceLines the
@@ -167,7 +167,7 @@ func TestServersFilesInTheDocumentsAreRead(t *testing.T) {
 				continue
 			}
 			read++
-			c, warnings, err := catalog.Parse([]byte(file), name, func(string) (string, bool) { return "value", true })
+			c, warnings, err := serversfile.Parse([]byte(file), name, func(string) (string, bool) { return "value", true })
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 				continue

@@ -31,37 +31,37 @@ const fewestLetters = 6
 // for people either.
 func speakers() map[string][]string {
 	return map[string][]string{
-		"functions/wiring":            nil,
-		"functions/wiring/authserver": nil,
-		"functions/wiring/endpoints":  nil,
-		"infra/dormouse":              {"bad"}, // dormouse doctor, which has the fix beside each
-		"infra/internal/clientfile":   nil,
-		"infra/internal/jsonedit":     nil,
-		"infra/internal/serversfile":  nil,
-		"infra/local":                 nil,
-		"infra/local/backup":          nil,
-		"infra/local/certs":           nil,
-		"infra/local/datafolder":      nil,
-		"shared/mcp/aggregate":        nil,
-		"shared/operate/api":          nil,
-		"shared/access/auth":          nil,
-		"shared/box":                  {"keep.go"},            // of workspaces, whose errors go to the log
-		"shared/box/provision":        {"bake.go", "kept.go"}, // dormouse image, whose line goes on without
-		"shared/box/sandbox":          {"Errorf", "New"},      // of the program that confines itself
-		"shared/mcp/bridge":           nil,
-		"shared/access/broker":        nil,
-		"shared/config/catalog":       {"accepted.go", "server.go"}, // of copies that our own programs wrote
-		"shared/operate/console":      nil,
-		"shared/endpoint/front":       nil,
-		"shared/mcp/host":             {"pusher.go"}, // one function to the next
-		"shared/backend/native":       nil,
-		"shared/access/oauth":         nil,
-		"shared/config/pushed":        nil,
-		"shared/access/quota":         nil,
-		"shared/backend/relayhost":    {"Invalid", "Unauthenticated", "Closed", "bad", "poster.go"}, // of runners and gateways
-		"shared/backend/remote":       nil,
-		"shared/store/sqlitestore":    {"NotFound", "Conflict", "TooLarge", "wait.go", "look.go"}, // for the host
-		"shared/access/upstream":      nil,
+		"functions/wiring":               nil,
+		"functions/wiring/authorization": nil,
+		"functions/wiring/endpoints":     nil,
+		"infra/dormouse":                 {"bad"}, // dormouse doctor, which has the fix beside each
+		"infra/internal/clientfile":      nil,
+		"infra/internal/jsonedit":        nil,
+		"infra/internal/serversedit":     nil,
+		"infra/local":                    nil,
+		"infra/local/backup":             nil,
+		"infra/local/certs":              nil,
+		"infra/local/datafolder":         nil,
+		"shared/mcp/aggregate":           nil,
+		"shared/operate/api":             nil,
+		"shared/access/apikey":           nil,
+		"shared/box":                     {"keep.go"},            // of workspaces, whose errors go to the log
+		"shared/box/provision":           {"bake.go", "kept.go"}, // dormouse image, whose line goes on without
+		"shared/box/sandbox":             {"Errorf", "New"},      // of the program that confines itself
+		"shared/mcp/bridge":              nil,
+		"shared/access/authserver":       nil,
+		"shared/config/serversfile":      {"accepted.go", "server.go"}, // of copies that our own programs wrote
+		"shared/operate/console":         nil,
+		"shared/endpoint/transport":      nil,
+		"shared/mcp/sessions":            {"pusher.go"}, // one function to the next
+		"shared/backend/native":          nil,
+		"shared/access/resourceserver":   nil,
+		"shared/config/override":         nil,
+		"shared/access/quota":            nil,
+		"shared/backend/relayserver":     {"Invalid", "Unauthenticated", "Closed", "bad", "poster.go"}, // of runners and gateways
+		"shared/backend/remote":          nil,
+		"shared/store/sqlitestore":       {"NotFound", "Conflict", "TooLarge", "wait.go", "look.go"}, // for the host
+		"shared/access/credentials":      nil,
 	}
 }
 
@@ -376,11 +376,11 @@ func codes(file *ast.File, of string) (values []string) {
 func TestEveryCodeHasItsAnchor(t *testing.T) {
 	want := map[string]bool{}
 	for _, of := range []struct{ file, kind string }{
-		{"shared/core/session/errors.go", "Code"},
+		{"shared/core/storage/errors.go", "Code"},
 		{"shared/operate/api/api.go", "codeNotHere"},
 		{"shared/core/wire/errors.go", "Code"},
 		{"shared/box/errors.go", "Phase"},
-		{"shared/backend/relayhost/failure.go", "phase"},
+		{"shared/backend/relayserver/failure.go", "phase"},
 	} {
 		all := codes(parsedFile(t, "..", of.file), of.kind)
 		if len(all) == 0 {

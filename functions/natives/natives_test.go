@@ -13,21 +13,21 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // cloud invokes functions in the way of AWS for the servers of this package: new handlers
 // serve each message and each alarm.
 type cloud struct {
 	t      *testing.T
-	store  session.Store
-	sealer *session.Sealer
+	store  storage.Store
+	sealer *storage.Sealer
 	server string
 }
 
@@ -36,7 +36,7 @@ func newCloud(t *testing.T, server string) *cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &cloud{t: t, store: sessiontest.NewMemory(), sealer: sealer, server: server}
+	return &cloud{t: t, store: storagetest.NewMemory(), sealer: sealer, server: server}
 }
 
 func (c *cloud) backend() *native.Backend {
@@ -68,14 +68,14 @@ func (c *cloud) Schedule(_ context.Context, a native.Alarm) error {
 // Cancel implements native.Scheduler.
 func (c *cloud) Cancel(context.Context, native.Alarm) error { return nil }
 
-// Authenticate implements front.Authenticator.
-func (c *cloud) Authenticate(*http.Request, string) (session.Identity, error) {
-	return session.Identity{Tenant: "acme", Principal: "ada"}, nil
+// Authenticate implements transport.Authenticator.
+func (c *cloud) Authenticate(*http.Request, string) (storage.Identity, error) {
+	return storage.Identity{Tenant: "acme", Principal: "ada"}, nil
 }
 
-// Members implements front.Authenticator.
-func (c *cloud) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
-	return auth.EachServer(c, r, servers)
+// Members implements transport.Authenticator.
+func (c *cloud) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
+	return apikey.EachServer(c, r, servers)
 }
 
 func (c *cloud) Confirm(context.Context, string, string) error { return nil }
@@ -86,10 +86,10 @@ func (c *cloud) ConfirmMembers(_ context.Context, _, _ string, servers []string)
 
 // RoundTrip serves a request of a client.
 func (c *cloud) RoundTrip(r *http.Request) (*http.Response, error) {
-	verbs := host.New(c.store, c.backend(), host.Limits{})
-	h := native.Handler(front.New(front.Options{
-		Servers: func(name string) (host.Server, bool) {
-			return host.Server{Name: name, Digest: "d", InPlace: true}, name == c.server
+	verbs := sessions.New(c.store, c.backend(), sessions.Limits{})
+	h := native.Handler(transport.New(transport.Options{
+		Servers: func(name string) (sessions.Server, bool) {
+			return sessions.Server{Name: name, Digest: "d", InPlace: true}, name == c.server
 		},
 		Host: verbs, Auth: c, Sealer: c.sealer, Log: slog.New(slog.DiscardHandler),
 	}))

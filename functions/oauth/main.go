@@ -8,13 +8,13 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
-	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front/lambdafront"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 )
 
 func main() {
 	boot.Serve(func(f *boot.Function) (func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error), error) {
-		h, err := authserver.Handler(f.Function)
-		return lambdafront.HTTP(h, f.Log), err
+		h, err := authorization.Handler(f.Function)
+		return apigateway.HTTP(h, f.Log), err
 	})
 }

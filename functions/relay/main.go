@@ -8,8 +8,8 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 type (
@@ -19,7 +19,7 @@ type (
 
 func main() {
 	boot.Serve(func(f *boot.Function) (func(context.Context, event) (answer, error), error) {
-		h := relayhost.NewHandler(f.RelayWithBucket())
+		h := relayserver.NewHandler(f.RelayWithBucket())
 		return func(ctx context.Context, e event) (answer, error) {
 			if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
 				return answer{StatusCode: 401}, nil
@@ -29,7 +29,7 @@ func main() {
 			if e.RequestContext.RouteKey != "$default" {
 				return answer{StatusCode: 200}, nil
 			}
-			ctx = session.WithTrace(ctx, e.RequestContext.RequestID)
+			ctx = storage.WithTrace(ctx, e.RequestContext.RequestID)
 			reply, err := h.Frame(ctx, e.RequestContext.ConnectionID, []byte(e.Body))
 			if err != nil {
 				return answer{StatusCode: 500}, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 )
 
 func main() {
@@ -23,7 +23,7 @@ func main() {
 		natives := endpoints.Janitor(f.Function, a)
 		c := f.RelayWithBucket()
 		c.Elsewhere = natives.Owns
-		w := relayhost.NewSweeper(c)
+		w := relayserver.NewSweeper(c)
 		return boot.Quiet(wiring.Event(f.Function, nil, func(ctx context.Context, e event) error {
 			t, ours, stops, err := e.task()
 			if !stops {

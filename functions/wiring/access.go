@@ -6,19 +6,19 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/access/oauth"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // ReadAccess reads the token settings of the servers file, for an endpoint whose URL
 // for clients is publicURL. [New] checks them.
-func ReadAccess(servers *catalog.Catalog, publicURL string) (*oauth.Settings, error) {
-	var s oauth.Settings
+func ReadAccess(servers *serversfile.Catalog, publicURL string) (*resourceserver.Settings, error) {
+	var s resourceserver.Settings
 	if section := servers.Access(); section != nil { // without one, a cold start decodes nothing
 		var err error
-		if s, err = oauth.ReadSettings(section); err != nil {
+		if s, err = resourceserver.ReadSettings(section); err != nil {
 			return nil, err
 		}
 	}
@@ -28,12 +28,12 @@ func ReadAccess(servers *catalog.Catalog, publicURL string) (*oauth.Settings, er
 
 // addresses returns the addresses at which several servers are served, with the servers at
 // each.
-func addresses(servers *catalog.Catalog) map[string][]string {
+func addresses(servers *serversfile.Catalog) map[string][]string {
 	all := map[string][]string{}
 	for _, name := range servers.Groups() {
 		g, _ := servers.Group(name)
 		at := "/g/" + name + "/mcp"
-		if name == catalog.AllServers {
+		if name == serversfile.AllServers {
 			at = "/mcp"
 		}
 		all[at] = slices.DeleteFunc(servers.Names(), func(server string) bool { return g.Servers != nil && !slices.Contains(g.Servers, server) })
@@ -45,7 +45,7 @@ func addresses(servers *catalog.Catalog) map[string][]string {
 // replace those of the file unless they are empty. Without an issuer, a broker whose endpoint
 // listens on loopback only gets a sign-in for development that takes any name. The URL does
 // not tell: an endpoint for the network may have one on loopback.
-func ReadBroker(servers *catalog.Catalog, publicURL, issuer, secret string, onLoopback bool) (*oauth.Settings, error) {
+func ReadBroker(servers *serversfile.Catalog, publicURL, issuer, secret string, onLoopback bool) (*resourceserver.Settings, error) {
 	s, err := ReadAccess(servers, publicURL)
 	if err != nil {
 		return nil, err
@@ -60,30 +60,30 @@ func ReadBroker(servers *catalog.Catalog, publicURL, issuer, secret string, onLo
 
 // takeTokens makes Auth accept tokens besides keys. The error names the wrong setting.
 func (f *Function) takeTokens(others [][]byte) error {
-	keys := auth.NewKeys(f.Store)
+	keys := apikey.NewKeys(f.Store)
 	if f.Broker {
-		sealer, err := oauth.NewTokenSealer(f.Secret, others...)
+		sealer, err := resourceserver.NewTokenSealer(f.Secret, others...)
 		if err != nil {
 			return err
 		}
-		tokens, err := oauth.NewIssued(oauth.IssuedConfig{Settings: *f.Access, Servers: f.Servers.Names(), Sealer: sealer, Store: f.Store, Keys: keys})
+		tokens, err := resourceserver.NewIssued(resourceserver.IssuedConfig{Settings: *f.Access, Servers: f.Servers.Names(), Sealer: sealer, Store: f.Store, Keys: keys})
 		if err != nil {
 			return err
 		}
-		f.Auth, f.SignIn = auth.NewEither(keys, tokens), tokens
+		f.Auth, f.SignIn = apikey.NewEither(keys, tokens), tokens
 		if len(f.Access.Roles) > 0 {
 			f.Users = tokens
 		}
 		return nil
 	}
-	sealer, err := session.NewSealer("token", f.Secret, others...)
+	sealer, err := storage.NewSealer("token", f.Secret, others...)
 	if err != nil {
 		return err
 	}
-	tokens, err := oauth.New(oauth.Config{Settings: *f.Access, Servers: f.Servers.Names(), Sealer: sealer, Log: f.Log})
+	tokens, err := resourceserver.New(resourceserver.Config{Settings: *f.Access, Servers: f.Servers.Names(), Sealer: sealer, Log: f.Log})
 	if err != nil {
 		return err
 	}
-	f.Auth, f.SignIn = auth.NewEither(keys, tokens), tokens
+	f.Auth, f.SignIn = apikey.NewEither(keys, tokens), tokens
 	return nil
 }

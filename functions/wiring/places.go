@@ -5,12 +5,12 @@ import (
 	"slices"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // needs returns what the next attempt to start a box needs. A server that is not configured
 // any more needs nothing; its start fails for that reason.
-func (f *Function) needs(b session.Box) places.Needs {
+func (f *Function) needs(b storage.Box) places.Needs {
 	s, _ := f.Servers.Server(b.Server)
 	return places.Needs{
 		Wish: s.Box.Place, Attempt: b.Attempt, Busy: b.Busy,

@@ -5,12 +5,12 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
-	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"npm":{"command":"npx","args":["-y","a"]},"py":{"command":"/usr/bin/uvx","args":["b"]},"own":{"command":"node","args":["c.js"]}}}`), "servers.json", func(string) (string, bool) { return "", false })
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"npm":{"command":"npx","args":["-y","a"]},"py":{"command":"/usr/bin/uvx","args":["b"]},"own":{"command":"node","args":["c.js"]}}}`), "servers.json", func(string) (string, bool) { return "", false })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,7 +18,7 @@ func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
 	for name, installs := range map[string]bool{"npm": true, "py": true, "own": false} {
 		s, _ := servers.Server(name)
 		for installed, want := range map[string]bool{"": installs, "an earlier definition": installs, s.Definition(): false} {
-			if got := f.needs(session.Box{Server: name, Installed: installed}).Installs; got != want {
+			if got := f.needs(storage.Box{Server: name, Installed: installed}).Installs; got != want {
 				t.Errorf("%s needs an install: %v, want %v; kept is %q", name, got, want, installed)
 			}
 		}
@@ -27,7 +27,7 @@ func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
 
 // A box on Lambda has no uid for each server, so it has none of the guards that need one.
 func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
-	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{
 		"profile":{"command":"node","x-dormouse":{"box":{"profile":"default","place":"lambda"}}},
 		"rootfs":{"command":"node","x-dormouse":{"box":{"read_only_rootfs":true,"place":"lambda"}}},
 		"offline":{"command":"node","x-dormouse":{"box":{"network":"off","place":"lambda"}}},
@@ -39,7 +39,7 @@ func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
 	f := &Function{Settings: Settings{Servers: servers}}
 	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
 	for name, want := range map[string]string{"profile": "ecs", "rootfs": "ecs", "offline": "ecs", "free": places.Lambda} {
-		if got := two.Choose(f.needs(session.Box{Server: name, Attempt: 1})); got != want {
+		if got := two.Choose(f.needs(storage.Box{Server: name, Attempt: 1})); got != want {
 			t.Errorf("%s runs in %s, want %s", name, got, want)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -33,7 +33,7 @@ func (f *Function) Stopped(t fleet.Status) {
 	if f.Quotas == nil || t.Started.IsZero() {
 		return
 	}
-	tenant, server := session.BoxID(t.Box).Parts()
+	tenant, server := storage.BoxID(t.Box).Parts()
 	f.Quotas.ChargeTask(tenant, t.ID, meter.Task(t.Stopped.Sub(t.Started).Seconds(), BoxSize(f.Servers, server)))
 }
 
@@ -46,7 +46,7 @@ func (f *Function) Flush(ctx context.Context) error {
 }
 
 // BoxSize returns the size that a server's box has on AWS.
-func BoxSize(servers *catalog.Catalog, server string) meter.BoxSize {
+func BoxSize(servers *serversfile.Catalog, server string) meter.BoxSize {
 	size := meter.DefaultBox()
 	s, _ := servers.Server(server)
 	f, err := ecs.Size{CPUs: cmp.Or(s.Box.CPUs, size.VCPUs), MemoryMB: cmp.Or(s.Box.MemoryMB, int(size.MemoryMB))}.Fargate()

@@ -11,16 +11,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
-	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // CheckSections checks what package catalog does not read: the sections limits, access and
 // connect of a servers file, as a machine with these variables reads them. The error joins
-// the mistakes, as that of [catalog.Parse] does.
-func CheckSections(c *catalog.Catalog, getenv func(string) string) error {
+// the mistakes, as that of [serversfile.Parse] does.
+func CheckSections(c *serversfile.Catalog, getenv func(string) string) error {
 	var env Settings
 	if err := env.Read(getenv); err != nil {
 		return err
@@ -30,8 +30,8 @@ func CheckSections(c *catalog.Catalog, getenv func(string) string) error {
 		return err
 	}
 	third := func(section []byte) error {
-		_, err := upstream.ReadProviders(section, env.ConnectSecrets)
-		return unknownKey(err, reflect.TypeFor[upstream.Provider]())
+		_, err := credentials.ReadProviders(section, env.ConnectSecrets)
+		return unknownKey(err, reflect.TypeFor[credentials.Provider]())
 	}
 	var wrong []error
 	add := func(name string, found []mistake) {
@@ -46,15 +46,15 @@ func CheckSections(c *catalog.Catalog, getenv func(string) string) error {
 }
 
 func readAccess(section []byte) error {
-	_, err := oauth.ReadSettings(section)
-	return unknownKey(err, reflect.TypeFor[oauth.Settings]())
+	_, err := resourceserver.ReadSettings(section)
+	return unknownKey(err, reflect.TypeFor[resourceserver.Settings]())
 }
 
 // checkAccess reads the section access, and checks it as a machine does that takes tokens.
 // What the machine itself gives has a valid value here. A section with a variable that is
 // not set may be one that is not in use, so only its keys are checked.
-func checkAccess(c *catalog.Catalog, section []byte) error {
-	s, err := oauth.ReadSettings(section)
+func checkAccess(c *serversfile.Catalog, section []byte) error {
+	s, err := resourceserver.ReadSettings(section)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func unknownKey(err error, of reflect.Type) error {
 	}
 	text := err.Error()
 	name := text[unknown[2]:unknown[3]]
-	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, catalog.Instead(name, known))
+	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, serversfile.Instead(name, known))
 }
 
 // mistake is one of a section, in the value of a key; "" if it is of no single one.

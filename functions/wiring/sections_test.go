@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // A mistake in a section that other packages read has its place. One of a server rejects
@@ -46,7 +46,7 @@ func TestCheckSectionsNamesEachMistakeWithItsPlace(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, _, err := catalog.Parse([]byte(test.file), "f", nil)
+			c, _, err := serversfile.Parse([]byte(test.file), "f", nil)
 			if err != nil {
 				t.Fatal(err)
 			}

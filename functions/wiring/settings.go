@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
 )
 
 // Variables that set [Settings]. All are optional.
@@ -29,7 +29,7 @@ func (s *Settings) Read(getenv func(string) string) error {
 	s.ShowErrors = s.ShowErrors || getenv(EnvShowOutput) == "on"
 	if text := getenv(EnvConnectSecrets); text != "" {
 		var err error
-		if s.ConnectSecrets, err = upstream.ReadSecrets(text); err != nil {
+		if s.ConnectSecrets, err = credentials.ReadSecrets(text); err != nil {
 			return fmt.Errorf("%s is %w", EnvConnectSecrets, err)
 		}
 	}

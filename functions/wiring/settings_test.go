@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 func read(set map[string]string) (s wiring.Settings, err error) {
@@ -22,7 +22,7 @@ func TestVariablesSetTimesAndBounds(t *testing.T) {
 		wiring.EnvConnectSecrets: `{"github":"word"}`,
 	})
 	want := wiring.Settings{
-		Limits: host.Limits{Life: 36 * time.Hour, InitTimeout: 90 * time.Second, Hold: 500 * time.Millisecond},
+		Limits: sessions.Limits{Life: 36 * time.Hour, InitTimeout: 90 * time.Second, Hold: 500 * time.Millisecond},
 		Idle:   7 * time.Second, WaitingCalls: 3, ConnectSecrets: map[string]string{"github": "word"},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {

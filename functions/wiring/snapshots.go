@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Forget removes the kept workspaces of a box, up to a generation.
-type Forget func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error
+type Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error
 
 // KeepIn parses the location where boxes keep workspaces. "folder:PATH" is on this machine:
 // the boxes write there themselves, so each function can remove workspaces. With

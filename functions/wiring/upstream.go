@@ -4,31 +4,31 @@ import (
 	"context"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // openVault opens the store of the keys and tokens that callers have at the third parties
 // of the servers file. The error names the wrong setting.
 func (f *Function) openVault(others [][]byte) error {
-	c := upstream.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, SignsIn: f.Broker, Log: f.Log}
+	c := credentials.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, SignsIn: f.Broker, Log: f.Log}
 	if f.Access != nil {
 		c.PublicURL = f.Access.PublicURL
 	}
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
 	var err error
 	if f.Servers != nil {
-		if c.Providers, err = upstream.ReadProviders(f.Servers.Connect(), f.ConnectSecrets); err != nil {
+		if c.Providers, err = credentials.ReadProviders(f.Servers.Connect(), f.ConnectSecrets); err != nil {
 			return err
 		}
 	}
-	f.Vault, err = upstream.New(c)
+	f.Vault, err = credentials.New(c)
 	return err
 }
 
 // secrets returns the values of a session's principal that the processes of its server
 // use.
-func (f *Function) secrets(ctx context.Context, s session.Session) (map[string]session.Secret, error) {
+func (f *Function) secrets(ctx context.Context, s storage.Session) (map[string]storage.Secret, error) {
 	server, _ := f.Servers.Server(s.Server)
 	names := server.Principal()
 	if len(names) == 0 {

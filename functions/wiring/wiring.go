@@ -10,39 +10,39 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/access/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
-	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 // Settings are values that an operator may set. Servers and Secret are required.
 type Settings struct {
-	Servers      *catalog.Catalog
+	Servers      *serversfile.Catalog
 	Secret       []byte // 32 bytes or more; it seals tickets
 	OtherSecret  []byte // also opens tickets while the operator replaces Secret; nil for none
-	Limits       host.Limits
-	Hosts        []string        // see front.Options.AllowedHosts
-	Origins      []string        // see front.Options.AllowedOrigins
-	Open         bool            // any caller may call; otherwise callers need an API key or a token
-	Access       *oauth.Settings // settings for tokens, which are accepted besides keys; nil: only keys
-	PublicURL    string          // where clients and browsers reach the HTTP endpoint; "" if that is not known
-	Broker       bool            // the tokens are those of this endpoint's own authorization server
-	RelayURL     string          // where runners connect, see runner.DialWebSocket
-	Idle         time.Duration   // how long a box stays awake without work, for servers that set no time
-	WaitingCalls int             // most calls that may wait for a box that is not awake; 0: any number
-	ShowErrors   bool            // see front.Options.ShowErrors
-	Pushed       bool            // the servers file may come from the store, where operators push it
-	Metrics      string          // CloudWatch namespace for metrics in log lines; "" for none
+	Limits       sessions.Limits
+	Hosts        []string                 // see front.Options.AllowedHosts
+	Origins      []string                 // see front.Options.AllowedOrigins
+	Open         bool                     // any caller may call; otherwise callers need an API key or a token
+	Access       *resourceserver.Settings // settings for tokens, which are accepted besides keys; nil: only keys
+	PublicURL    string                   // where clients and browsers reach the HTTP endpoint; "" if that is not known
+	Broker       bool                     // the tokens are those of this endpoint's own authorization server
+	RelayURL     string                   // where runners connect, see runner.DialWebSocket
+	Idle         time.Duration            // how long a box stays awake without work, for servers that set no time
+	WaitingCalls int                      // most calls that may wait for a box that is not awake; 0: any number
+	ShowErrors   bool                     // see front.Options.ShowErrors
+	Pushed       bool                     // the servers file may come from the store, where operators push it
+	Metrics      string                   // CloudWatch namespace for metrics in log lines; "" for none
 
 	// ConnectSecrets has the secrets of this endpoint at third parties, by their names in
 	// x-dormouse.connect. They replace those of the servers file.
@@ -52,13 +52,13 @@ type Settings struct {
 // Parts are the services that the handlers work with. All but Spent, Bucket and
 // Forget are required.
 type Parts struct {
-	Store   session.Store
+	Store   storage.Store
 	Spent   func() meter.Stored // the use that the store reports; nil: the meter estimates it
 	Fleet   fleet.Fleet
 	Place   func(places.Needs) string // chooses the place of a start; nil: Fleet has one place
 	ListLag time.Duration             // delay until the fleet lists a task
-	Runners session.Poster            // the connections of runners
-	Clients session.Clients           // the connections of WebSocket clients
+	Runners storage.Poster            // the connections of runners
+	Clients storage.Clients           // the connections of WebSocket clients
 	Meter   *meter.Meter
 	Log     *slog.Logger
 
@@ -72,17 +72,17 @@ type Parts struct {
 // Function holds the parts from which the handlers of one function are built.
 type Function struct {
 	Settings
-	Store   session.Store // counted by Meter
-	Relay   relayhost.Config
-	Auth    auth.Authenticator
+	Store   storage.Store // counted by Meter
+	Relay   relayserver.Config
+	Auth    apikey.Authenticator
 	SignIn  SignIn // tells clients where to get the tokens that Auth takes; nil: it takes none
 	Users   Users  // finds users who sign in to the console; nil: nobody does
-	Tickets *auth.Tickets
-	States  *session.Sealer // seals the state that modern clients carry between rounds
+	Tickets *apikey.Tickets
+	States  *storage.Sealer // seals the state that modern clients carry between rounds
 	Log     *slog.Logger
-	Meter   session.Meter   // counts the cost of Store and of Relay's connections
-	Vault   *upstream.Vault // keys and tokens of callers at third parties
-	Quotas  *quota.Limiter  // keeps the limits of the servers file; nil: there are none
+	Meter   storage.Meter      // counts the cost of Store and of Relay's connections
+	Vault   *credentials.Vault // keys and tokens of callers at third parties
+	Quotas  *quota.Limiter     // keeps the limits of the servers file; nil: there are none
 
 	snapshots string
 	bucket    *bucket.Bucket
@@ -92,14 +92,14 @@ type Function struct {
 type SignIn interface {
 	Metadata(server, address string) []byte
 	Challenge(address string, tried bool, err error) string
-	Tools(who session.Identity, server string) session.ToolFilter
-	Permit(who session.Identity, server string, tools []string) error
+	Tools(who storage.Identity, server string) storage.ToolFilter
+	Permit(who storage.Identity, server string, tools []string) error
 	MetadataURL(address string) string
 }
 
 // Users is as api.Users, which this package does not link.
 type Users interface {
-	Operator(ctx context.Context, token string) (session.Identity, session.Role, error)
+	Operator(ctx context.Context, token string) (storage.Identity, storage.Role, error)
 }
 
 // New returns a Function. It returns an error for a secret that is too short, for invalid
@@ -109,7 +109,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	if s.OtherSecret != nil {
 		others = append(others, s.OtherSecret)
 	}
-	sealer, err := relayhost.NewSealer(s.Secret, others...)
+	sealer, err := relayserver.NewSealer(s.Secret, others...)
 	if err != nil {
 		return nil, err
 	}
@@ -119,11 +119,11 @@ func New(s Settings, p Parts) (*Function, error) {
 	}
 	store := p.Meter.Store(p.Store, p.Spent)
 	f := &Function{
-		Settings: s, Store: store, Auth: auth.NewKeys(store), Tickets: auth.NewTickets(store), States: states,
+		Settings: s, Store: store, Auth: apikey.NewKeys(store), Tickets: apikey.NewTickets(store), States: states,
 		Log: p.Log, Meter: p.Meter, snapshots: p.Snapshots, bucket: p.Bucket,
 	}
 	if s.Open {
-		f.Auth = auth.Open{}
+		f.Auth = apikey.Open{}
 	}
 	if s.Access != nil {
 		if err := f.takeTokens(others); err != nil {
@@ -136,7 +136,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	if err := f.openVault(others); err != nil {
 		return nil, err
 	}
-	f.Relay = relayhost.Config{
+	f.Relay = relayserver.Config{
 		Store: store, Sealer: sealer, Log: p.Log, Launch: f.launch, EventAge: s.Limits.EventAge,
 		Poster: p.Meter.Runners(p.Runners), Clients: p.Meter.Clients(p.Clients), Meter: f.Meter,
 		ShowErrors: s.ShowErrors, Fleet: p.Fleet, ListLag: p.ListLag, Secrets: f.secrets, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
@@ -152,7 +152,7 @@ func New(s Settings, p Parts) (*Function, error) {
 		return served.Digest
 	}
 	if p.Place != nil {
-		f.Relay.Place = func(b session.Box) string { return p.Place(f.needs(b)) }
+		f.Relay.Place = func(b storage.Box) string { return p.Place(f.needs(b)) }
 	}
 	if f.Quotas != nil {
 		f.Relay.BoxesOf = f.Quotas.Boxes
@@ -160,7 +160,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	if p.Snapshots != "" {
 		f.Relay.Kept = func(server string) bool {
 			s, ok := s.Servers.Server(server)
-			return ok && s.Kept() == catalog.SnapshotSession
+			return ok && s.Kept() == serversfile.SnapshotSession
 		}
 	}
 	return f, nil
@@ -169,7 +169,7 @@ func New(s Settings, p Parts) (*Function, error) {
 // RelayWithBucket returns Relay for the relay function and the sweep, which have rights in
 // the bucket of snapshots, if there is one. The other functions leave removals in the
 // bucket to the sweep.
-func (f *Function) RelayWithBucket() relayhost.Config {
+func (f *Function) RelayWithBucket() relayserver.Config {
 	c := f.Relay
 	if f.bucket != nil {
 		c.Snapshots, c.Forget = f.bucket, f.bucket.Forget
@@ -178,10 +178,10 @@ func (f *Function) RelayWithBucket() relayhost.Config {
 }
 
 // launch returns the variables that a runner gets for its box, besides those of the relay.
-func (f *Function) launch(b session.Box) (map[string]string, error) {
+func (f *Function) launch(b storage.Box) (map[string]string, error) {
 	s, ok := f.Servers.Server(b.Server)
 	if !ok || s.Disabled {
-		return nil, session.Errorf(session.NotFound, "server %q is not in the servers file", b.Server)
+		return nil, storage.Errorf(storage.NotFound, "server %q is not in the servers file", b.Server)
 	}
 	if s.Idle == 0 {
 		s.Idle = cmp.Or(f.Relay.Fleet.Traits(b.Place).Idle, f.Idle)
@@ -201,29 +201,29 @@ func (f *Function) launch(b session.Box) (map[string]string, error) {
 
 // Server returns a configured server in the form of package host. It returns false for a
 // server that is not configured or is disabled.
-func (f *Function) Server(name string) (host.Server, bool) {
+func (f *Function) Server(name string) (sessions.Server, bool) {
 	s, ok := f.Servers.Server(name)
-	return host.Server{
+	return sessions.Server{
 		Tools: s.Tools.Filter(),
 		Name:  s.Name, Digest: s.RecordDigest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(),
-		Tasks: host.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
+		Tasks: sessions.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
 	}, ok && !s.Disabled
 }
 
 // Event wraps a handler of events so that it logs a line for each event, with the event's
 // cost. whose returns the account of an event (Tenant, Server and Session). A nil whose
 // means that there is none.
-func Event[E any](f *Function, whose func(E) session.Account, handle func(context.Context, E) error) func(context.Context, E) error {
+func Event[E any](f *Function, whose func(E) storage.Account, handle func(context.Context, E) error) func(context.Context, E) error {
 	return func(ctx context.Context, e E) error {
 		begun := time.Now()
 		err := handle(ctx, e)
-		var a session.Account
+		var a storage.Account
 		var attrs []any
 		if whose != nil {
 			a = whose(e)
 			attrs = append(attrs, "server", a.Server, "session_id", string(a.Session))
 		}
-		a.Over, a.Took, a.Code = session.OverEvent, time.Since(begun), session.CodeOf(err)
+		a.Over, a.Took, a.Code = storage.OverEvent, time.Since(begun), storage.CodeOf(err)
 		attrs, level := append(attrs, "duration_ms", a.Took.Milliseconds()), slog.LevelInfo
 		if err != nil {
 			attrs, level = append(attrs, "code", a.Code, "error", err), slog.LevelError

@@ -10,20 +10,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func wired(t *testing.T, p wiring.Parts) *wiring.Function {
 	t.Helper()
-	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"kept":{"command":"a","x-dormouse":{"box":{"snapshot":"session"}}},
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"kept":{"command":"a","x-dormouse":{"box":{"snapshot":"session"}}},
 		"common":{"command":"a","x-dormouse":{"box":{"snapshot":"principal"}}},"plain":{"command":"a"}}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Store, p.Meter, p.Fleet = sessiontest.NewMemory(), meter.New(meter.Options{}), places.New("process", "", nil)
+	p.Store, p.Meter, p.Fleet = storagetest.NewMemory(), meter.New(meter.Options{}), places.New("process", "", nil)
 	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32)}, p)
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func wired(t *testing.T, p wiring.Parts) *wiring.Function {
 }
 
 func TestRunnersAreToldWhereWorkspacesAreKept(t *testing.T) {
-	env, err := wired(t, wiring.Parts{Snapshots: "folder:/x"}).Relay.Launch(session.Box{Server: "kept"})
+	env, err := wired(t, wiring.Parts{Snapshots: "folder:/x"}).Relay.Launch(storage.Box{Server: "kept"})
 	if err != nil || env["DORMOUSE_SNAPSHOTS"] != "folder:/x" {
 		t.Errorf("a runner is told %v, %v", env, err)
 	}
@@ -60,12 +60,12 @@ func TestOnlyWhatIsKeptForASessionGoesWithIt(t *testing.T) {
 // A call that wakes its server waits in the inbox, and the function that hands it over asks
 // for the tokens of its user.
 func TestASleepingServerIsWokenWithTheTokensOfItsUser(t *testing.T) {
-	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"acts":{"command":"a","env":{"ACTS_AS":"${principal:notes}"}}}}`), "servers.json", nil)
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"acts":{"command":"a","env":{"ACTS_AS":"${principal:notes}"}}}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32)}, wiring.Parts{
-		Store: sessiontest.NewMemory(), Meter: meter.New(meter.Options{}), Fleet: places.New("process", "", nil),
+		Store: storagetest.NewMemory(), Meter: meter.New(meter.Options{}), Fleet: places.New("process", "", nil),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestASleepingServerIsWokenWithTheTokensOfItsUser(t *testing.T) {
 		}
 	}
 	for _, principal := range []string{"ada", "bob"} {
-		has, err := f.Relay.Secrets(t.Context(), session.Session{Server: "acts", Tenant: "acme", Principal: principal})
+		has, err := f.Relay.Secrets(t.Context(), storage.Session{Server: "acts", Tenant: "acme", Principal: principal})
 		if got, want := has["notes"].Value, "token of "+principal; err != nil || got != want {
 			t.Errorf("a call of %s wakes a server that acts with %q, %v; want %q", principal, got, err, want)
 		}
@@ -85,10 +85,10 @@ func TestASleepingServerIsWokenWithTheTokensOfItsUser(t *testing.T) {
 
 // Event charges the cost of an event to its account.
 func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
-	whose := func(tenant string) session.Account {
-		return session.Account{Tenant: tenant, Server: "counter", Session: "s1"}
+	whose := func(tenant string) storage.Account {
+		return storage.Account{Tenant: tenant, Server: "counter", Session: "s1"}
 	}
-	for want, of := range map[string]func(string) session.Account{
+	for want, of := range map[string]func(string) storage.Account{
 		`"server":"counter","session_id":"s1",`: whose, `"tenant":"acme","units":{"invocations":1`: whose, `"tenant":"","units":{"invocations":1`: nil,
 	} {
 		var line bytes.Buffer
@@ -110,7 +110,7 @@ func TestTheSecretIsReplacedWithoutLosingATicket(t *testing.T) {
 	for _, s := range []wiring.Settings{
 		{Secret: before}, {Secret: before, OtherSecret: after}, {Secret: after, OtherSecret: before}, {Secret: after},
 	} {
-		f, err := wiring.New(s, wiring.Parts{Store: sessiontest.NewMemory(), Meter: meter.New(meter.Options{})})
+		f, err := wiring.New(s, wiring.Parts{Store: storagetest.NewMemory(), Meter: meter.New(meter.Options{})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestTheSecretIsReplacedWithoutLosingATicket(t *testing.T) {
 	}
 	for i, from := range deployments {
 		for j, to := range deployments {
-			_, err := to.Relay.Sealer.Open(from.Relay.Sealer.Seal(session.Address{Session: "s"}, 1))
+			_, err := to.Relay.Sealer.Open(from.Relay.Sealer.Seal(storage.Address{Session: "s"}, 1))
 			_, opened := to.States.Open(from.States.Seal([]byte("s")))
 			if neighbours := i-j <= 1 && j-i <= 1; neighbours && (err != nil || !opened) {
 				t.Errorf("deployment %d does not open the ticket (%v) or the state (%t) of deployment %d", j, err, opened, i)
@@ -126,7 +126,7 @@ func TestTheSecretIsReplacedWithoutLosingATicket(t *testing.T) {
 		}
 	}
 	last := deployments[len(deployments)-1]
-	if _, err := last.Relay.Sealer.Open(deployments[0].Relay.Sealer.Seal(session.Address{}, 1)); session.CodeOf(err) != session.Invalid {
+	if _, err := last.Relay.Sealer.Open(deployments[0].Relay.Sealer.Seal(storage.Address{}, 1)); storage.CodeOf(err) != storage.Invalid {
 		t.Errorf("a ticket of the secret that was replaced: %v", err)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 type addCommand struct {
@@ -158,7 +158,7 @@ func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version s
 		return "", err
 	}
 	if cwd, err := os.Getwd(); err == nil {
-		entry.Rebase(cwd, catalog.FolderOf(f.path), exists)
+		entry.Rebase(cwd, serversfile.FolderOf(f.path), exists)
 	}
 	if !c.NoPin {
 		version = t.pin(ctx, &entry, filepath.Dir(f.path))
@@ -189,12 +189,12 @@ func (c *addCommand) isNew(f *edited) error {
 }
 
 // entry returns the server of the command line, without the variables of -e.
-func (c *addCommand) entry() (serversfile.Entry, error) {
-	e := serversfile.Entry{}
+func (c *addCommand) entry() (serversedit.Entry, error) {
+	e := serversedit.Entry{}
 	if c.Entry != "" {
 		var name string
 		var err error
-		if e, name, err = serversfile.ParseEntry([]byte(c.Entry)); err != nil {
+		if e, name, err = serversedit.ParseEntry([]byte(c.Entry)); err != nil {
 			return e, fmt.Errorf("--json: %w", err)
 		}
 		if c.Name == "" {
@@ -210,7 +210,7 @@ func (c *addCommand) entry() (serversfile.Entry, error) {
 		e.URL = c.URL
 		for _, h := range c.Header {
 			name, value, _ := strings.Cut(h, ":")
-			e.Headers = append(e.Headers, serversfile.Variable{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value)})
+			e.Headers = append(e.Headers, serversedit.Variable{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value)})
 		}
 		if c.Private {
 			e.Ours = map[string]any{"remote": map[string]bool{"private": true}}
@@ -225,7 +225,7 @@ func (c *addCommand) entry() (serversfile.Entry, error) {
 }
 
 // notHosted says why a server of a file would not be hosted; "" if it would.
-func notHosted(c *catalog.Catalog, name string) string {
+func notHosted(c *serversfile.Catalog, name string) string {
 	for _, r := range c.Rejected() {
 		if r.Name == name {
 			return r.Reason()
@@ -236,7 +236,7 @@ func notHosted(c *catalog.Catalog, name string) string {
 
 // checked says why a server of the file cannot be hosted, whatever variables are set.
 func (e *edited) checked(name string) (why string, err error) {
-	c, _, err := catalog.Parse(e.Text(), e.path, func(string) (string, bool) { return "http://set", true }) // this value stands for every variable; it is valid where the file needs a URL, too
+	c, _, err := serversfile.Parse(e.Text(), e.path, func(string) (string, bool) { return "http://set", true }) // this value stands for every variable; it is valid where the file needs a URL, too
 	if err != nil {
 		return "", err
 	}
@@ -245,7 +245,7 @@ func (e *edited) checked(name string) (why string, err error) {
 
 // served says why a server of the saved file is not hosted.
 func (e *edited) served(name string) (why string, err error) {
-	c, _, err := catalog.LoadHere(e.path, os.LookupEnv)
+	c, _, err := serversfile.LoadHere(e.path, os.LookupEnv)
 	if err != nil {
 		return "", err
 	}
@@ -264,7 +264,7 @@ const askTime = 30 * time.Second
 // one, and returns it. It asks the registry that npm or pip on this machine is configured
 // for. If the registry does not answer, the entry stays without a version. The lock of
 // the installation then keeps the version that is installed first.
-func (t *terminal) pin(ctx context.Context, e *serversfile.Entry, folder string) (version string) {
+func (t *terminal) pin(ctx context.Context, e *serversedit.Entry, folder string) (version string) {
 	u, ok := e.Unpinned()
 	if !ok {
 		return ""
@@ -278,7 +278,7 @@ func (t *terminal) pin(ctx context.Context, e *serversfile.Entry, folder string)
 	return version
 }
 
-func newest(ctx context.Context, u serversfile.Unpinned, folder string) (version string, err error) {
+func newest(ctx context.Context, u serversedit.Unpinned, folder string) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	argv := []string{"npm", "view", u.Name, "version"}

@@ -16,9 +16,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
-	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -28,7 +28,7 @@ const discoverWithin = 30 * time.Second
 // connects finds out where the users of a remote server sign in (MCP 2025-11-25,
 // "Authorization"). It registers this endpoint there unless --client-id is set. It writes
 // the result into x-dormouse.connect, and into e a header with the token of each user.
-func (c *addCommand) connects(ctx context.Context, f *edited, e *serversfile.Entry) error {
+func (c *addCommand) connects(ctx context.Context, f *edited, e *serversedit.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, discoverWithin)
 	defer cancel()
 	client := &http.Client{}
@@ -53,13 +53,13 @@ func (c *addCommand) connects(ctx context.Context, f *edited, e *serversfile.Ent
 	if len(resource.ScopesSupported) > 0 {
 		p["scopes"] = resource.ScopesSupported
 	}
-	redirect := upstream.RedirectOf(strings.TrimSuffix(c.PublicURL, "/"))
+	redirect := credentials.RedirectOf(strings.TrimSuffix(c.PublicURL, "/"))
 	if p["client_id"] = c.ClientID; c.ClientID == "" {
 		if err := c.register(ctx, client, f, meta, redirect, p); err != nil {
 			return err
 		}
 	}
-	e.Headers = append(e.Headers, serversfile.Variable{Name: "Authorization", Value: "Bearer ${principal:" + c.Name + "}"})
+	e.Headers = append(e.Headers, serversedit.Variable{Name: "Authorization", Value: "Bearer ${principal:" + c.Name + "}"})
 	raw, err := json.Marshal(p)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (c *addCommand) register(ctx context.Context, client *http.Client, f *edite
 	if made.ClientSecret == "" {
 		return nil
 	}
-	variable, err := f.env.Keep(c.Name, catalog.InputVariable(c.Name+"_CLIENT_SECRET"), made.ClientSecret)
+	variable, err := f.env.Keep(c.Name, serversfile.InputVariable(c.Name+"_CLIENT_SECRET"), made.ClientSecret)
 	p["client_secret"] = "${" + variable + "}"
 	if made.TokenEndpointAuthMethod == "client_secret_basic" {
 		p["auth"] = "basic"

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // asker asks the user for a value. The terminal does not show the answer to a question for
@@ -90,7 +90,7 @@ func hideInput(in *os.File) (show func(), err error) {
 
 // variables is the file .env beside a servers file, while a command adds to it.
 type variables struct {
-	*serversfile.Env
+	*serversedit.Env
 	path   string
 	before []byte
 }
@@ -101,11 +101,11 @@ func openVariables(servers string) (*variables, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &variables{path: filepath.Join(catalog.FolderOf(path), ".env")}
-	if v.before, err = readText(v.path, catalog.MaxFile); err != nil {
+	v := &variables{path: filepath.Join(serversfile.FolderOf(path), ".env")}
+	if v.before, err = readText(v.path, serversfile.MaxFile); err != nil {
 		return nil, err
 	}
-	v.Env = serversfile.NewEnv(v.before, os.LookupEnv)
+	v.Env = serversedit.NewEnv(v.before, os.LookupEnv)
 	return v, nil
 }
 
@@ -140,7 +140,7 @@ func (t *terminal) fill(a asked) (filled bool, err error) {
 	if t.ask == nil {
 		return false, nil
 	}
-	file, _, err := catalog.LoadHere(a.servers, os.LookupEnv, a.envFiles...)
+	file, _, err := serversfile.LoadHere(a.servers, os.LookupEnv, a.envFiles...)
 	if err != nil {
 		return false, nil //nolint:nilerr // see above
 	}
@@ -157,17 +157,17 @@ func (t *terminal) fill(a asked) (filled bool, err error) {
 	return filled, nil
 }
 
-func (t *terminal) fillOne(r catalog.Rejection, a asked) (kept bool, err error) {
+func (t *terminal) fillOne(r serversfile.Rejection, a asked) (kept bool, err error) {
 	lacks := r.Lacks()
 	if !a.all {
-		lacks = slices.DeleteFunc(lacks, func(v catalog.Variable) bool { return v.Input == "" })
+		lacks = slices.DeleteFunc(lacks, func(v serversfile.Variable) bool { return v.Input == "" })
 	}
 	return t.askFor(a.servers, r.Name, lacks)
 }
 
 // askFor asks for values of a server, and keeps them in .env beside the servers file. An
 // empty answer is no value.
-func (t *terminal) askFor(servers, server string, lacks []catalog.Variable) (kept bool, err error) {
+func (t *terminal) askFor(servers, server string, lacks []serversfile.Variable) (kept bool, err error) {
 	env, err := openVariables(servers)
 	if err != nil || t.ask == nil {
 		return false, err
@@ -195,7 +195,7 @@ func (t *terminal) askFor(servers, server string, lacks []catalog.Variable) (kep
 }
 
 // questionFor returns the question for a value, such as `github needs GITHUB_TOKEN: `.
-func questionFor(server string, v catalog.Variable) string {
+func questionFor(server string, v serversfile.Variable) string {
 	what := v.Name
 	if v.Input != "" {
 		what = v.Input

@@ -20,7 +20,7 @@ func TestCredentialsComeFromTheEnvironmentThenFromTheAWSCommand(t *testing.T) {
 		t.Setenv(name, "")
 	}
 	of := func(getenv func(string) string) dynamostore.Keys {
-		getenv = credentials(t.Context(), getenv)
+		getenv = awsCredentials(t.Context(), getenv)
 		return dynamostore.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
 	}
 	if got, want := of(os.Getenv), (dynamostore.Keys{ID: "A", Secret: "S", Token: "T"}); got != want {

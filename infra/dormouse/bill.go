@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -52,7 +52,7 @@ type ownerCost struct {
 func (c *billCommand) Run(t *terminal) error {
 	prices := meter.Published()
 	if c.Prices != "" {
-		text, err := readFile(c.Prices, catalog.MaxFile)
+		text, err := readFile(c.Prices, serversfile.MaxFile)
 		if err != nil {
 			return err
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/creack/pty"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -64,7 +64,7 @@ func TestNothingThatOthersWroteControlsTheTerminal(t *testing.T) {
 		}, 2},
 		"import": {func(out io.Writer) error {
 			f := &edited{path: "servers.json"}
-			return (&importCommand{}).print(out, f, []serversfile.Item{{Name: hostile, Was: hostile, Why: hostile, Absent: []string{hostile}}})
+			return (&importCommand{}).print(out, f, []serversedit.Item{{Name: hostile, Was: hostile, Why: hostile, Absent: []string{hostile}}})
 		}, 4},
 		"logs": {func(out io.Writer) error {
 			raw, err := json.Marshal(api.Output{Server: "s", Text: hostile})
@@ -136,7 +136,7 @@ func TestQuestionOnATerminalIsCleaned(t *testing.T) {
 	}
 	answer := make(chan error, 1)
 	go func() {
-		_, err := askOn(tty, tty)(questionFor("s", catalog.Variable{Name: "V", About: hostile}), false)
+		_, err := askOn(tty, tty)(questionFor("s", serversfile.Variable{Name: "V", About: hostile}), false)
 		answer <- err
 	}()
 	got := make([]byte, 4096)

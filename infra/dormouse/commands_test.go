@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -108,8 +108,8 @@ func (s *shell) used() {
 		s.t.Fatal(err)
 	}
 	defer func() { _ = store.Close() }()
-	if err := store.Create(s.t.Context(), session.Session{
-		ID: "c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq", Server: "one", Tenant: "default", State: session.Ready, Version: "2025-11-25",
+	if err := store.Create(s.t.Context(), storage.Session{
+		ID: "c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq", Server: "one", Tenant: "default", State: storage.Ready, Version: "2025-11-25",
 		Init:    json.RawMessage(`{"clientInfo":{"name":"claude-code","version":"1"}}`),
 		Created: noon().Add(-time.Hour), Used: noon().Add(-time.Minute), Expires: noon().Add(100 * 365 * 24 * time.Hour),
 	}); err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // Exit codes.
@@ -96,5 +96,5 @@ func table(out io.Writer, print func(say func(format string, args ...any))) erro
 // unknown returns the error for a name that does not exist. what is the kind of thing,
 // such as "server"; names are the existing names.
 func unknown(what, name string, names []string) error {
-	return fmt.Errorf("no %s %s: %s", what, name, catalog.Instead(name, names))
+	return fmt.Errorf("no %s %s: %s", what, name, serversfile.Instead(name, names))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 type completionCommand struct {
@@ -178,7 +178,7 @@ func serversIn(words []string) []string {
 			file = words[i+1]
 		}
 	}
-	c, _, err := catalog.LoadHere(filepath.Clean(cmp.Or(file, "servers.json")), os.LookupEnv)
+	c, _, err := serversfile.LoadHere(filepath.Clean(cmp.Or(file, "servers.json")), os.LookupEnv)
 	if err != nil {
 		return nil
 	}

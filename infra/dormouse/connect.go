@@ -12,10 +12,10 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -158,11 +158,11 @@ func (c *client) openedBy(ctx context.Context, key string, names []string) ([]st
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(all, func(k api.Key) bool { return k.ID == auth.KeyID(key) })
+	i := slices.IndexFunc(all, func(k api.Key) bool { return k.ID == apikey.KeyID(key) })
 	if i < 0 {
 		return names, nil
 	}
-	opened := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !auth.May(all[i].Servers, name) })
+	opened := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !apikey.May(all[i].Servers, name) })
 	if len(opened) == 0 {
 		return nil, fmt.Errorf("the key is for %s, which is not served: dormouse list shows why, or make another key", strings.Join(all[i].Servers, ", "))
 	}
@@ -171,7 +171,7 @@ func (c *client) openedBy(ctx context.Context, key string, names []string) ([]st
 
 // inFile returns the names of all servers of the file, and of those that it can host.
 func (c *connectCommand) inFile() (all, hosted []string, err error) {
-	file, _, err := catalog.LoadHere(c.Servers, os.LookupEnv)
+	file, _, err := serversfile.LoadHere(c.Servers, os.LookupEnv)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -310,7 +310,7 @@ func (c *connectCommand) change(t *terminal, client clientfile.Client, same stri
 		return err
 	}
 	for line := range strings.Lines(lineDiff(string(before), string(after))) {
-		_, _ = fmt.Fprintln(t.out, serversfile.Hide(strings.TrimSuffix(line, "\n")))
+		_, _ = fmt.Fprintln(t.out, serversedit.Hide(strings.TrimSuffix(line, "\n")))
 	}
 	_, err = fmt.Fprintf(t.out, "%s is written", path)
 	if done.Backup != "" {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -63,7 +63,7 @@ func TestYesterdaysFailuresOfAToolAreOneCommand(t *testing.T) {
 	var asked []api.CallQuery
 	machine := httptest.NewServer(api.New(api.Options{
 		Info:   api.Info{Place: api.PlaceMachine},
-		Caller: func(*http.Request, auth.Right) (api.Caller, error) { return api.Machine("me"), nil },
+		Caller: func(*http.Request, apikey.Right) (api.Caller, error) { return api.Machine("me"), nil },
 		History: api.History{Calls: func(_ context.Context, q api.CallQuery) (api.Calls, error) {
 			asked = append(asked, q)
 			return api.Calls{Calls: []api.Call{

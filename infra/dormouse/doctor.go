@@ -22,9 +22,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -60,12 +60,12 @@ func bad(check, says, todo string) finding { return finding{Check: check, Says: 
 type doctor struct {
 	*doctorCommand
 	t       *terminal
-	cfg     local.Config     // of dormouse run: that which is up, or that which would be
-	file    *catalog.Catalog // nil if it cannot be read
-	wrong   []error          // mistakes of the servers file, and of its servers
-	machine *client          // nil if nothing is up
-	up      api.Info         // what the machine says of itself
-	down    error            // why it says nothing
+	cfg     local.Config         // of dormouse run: that which is up, or that which would be
+	file    *serversfile.Catalog // nil if it cannot be read
+	wrong   []error              // mistakes of the servers file, and of its servers
+	machine *client              // nil if nothing is up
+	up      api.Info             // what the machine says of itself
+	down    error                // why it says nothing
 }
 
 // Run prints a line for each check, and fails if one fails.
@@ -150,7 +150,7 @@ func printFindings(t *terminal, all []finding) error {
 
 // served calls use for each server of the file that is not switched off, or for the one that
 // the checks are about.
-func (d *doctor) served(use func(catalog.Server)) {
+func (d *doctor) served(use func(serversfile.Server)) {
 	if d.file == nil {
 		return
 	}
@@ -166,16 +166,16 @@ func (d *doctor) served(use func(catalog.Server)) {
 func (d *doctor) about(name string) bool { return d.Server == "" || d.Server == name }
 
 // look finds a program as a box of the server does.
-func (d *doctor) look(s catalog.Server, program string) (path string, err error) {
-	return box.LookPath(program, cmp.Or(s.Env["PATH"], os.Getenv("PATH")), cmp.Or(s.Cwd, catalog.FolderOf(d.Servers)))
+func (d *doctor) look(s serversfile.Server, program string) (path string, err error) {
+	return box.LookPath(program, cmp.Or(s.Env["PATH"], os.Getenv("PATH")), cmp.Or(s.Cwd, serversfile.FolderOf(d.Servers)))
 }
 
 // programs looks for the programs that install and start servers, and for those that the
 // servers of the file name. One that no server needs may be missing.
 func (d *doctor) programs(ctx context.Context) (all []finding) {
-	needs := map[string][]catalog.Server{} // by program
+	needs := map[string][]serversfile.Server{} // by program
 	names := []string{"node", "npx", "uv", "uvx", "python3"}
-	d.served(func(s catalog.Server) {
+	d.served(func(s serversfile.Server) {
 		programs := []string{s.Command}
 		switch s.Command {
 		case "":
@@ -193,7 +193,7 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 		}
 	})
 	for i, name := range names {
-		path, err := d.look(catalog.Server{}, name)
+		path, err := d.look(serversfile.Server{}, name)
 		var lack []string // servers that do not find it
 		for _, s := range needs[name] {
 			own, wrong := d.look(s, name)
@@ -398,8 +398,8 @@ func (d *doctor) store(ctx context.Context) finding {
 	}
 	made, err := local.LookAtStore(ctx, name)
 	if err == nil && strings.HasPrefix(name, dynamodb) {
-		var s session.Store
-		if s, err = local.OpenStore(name, credentials(ctx, os.Getenv), host.Limits{}, nil); err == nil {
+		var s storage.Store
+		if s, err = local.OpenStore(name, awsCredentials(ctx, os.Getenv), sessions.Limits{}, nil); err == nil {
 			_, err = s.List(ctx, "", "", 1)
 			err = errors.Join(err, s.Close())
 		}
@@ -438,7 +438,7 @@ func (d *doctor) secret() finding {
 // guests returns the servers that dormouse run confines without being asked, if it can,
 // because not only its user may call.
 func (d *doctor) guests() (names []string) {
-	file, _, err := catalog.LoadGuests(d.Servers, os.LookupEnv, d.EnvFile...)
+	file, _, err := serversfile.LoadGuests(d.Servers, os.LookupEnv, d.EnvFile...)
 	if !d.cfg.HasGuests() || err != nil {
 		return nil
 	}
@@ -469,7 +469,7 @@ func (d *doctor) sandbox(on sandbox.Support, guests []string) finding {
 		}
 	}
 	var asking []string
-	d.served(func(s catalog.Server) {
+	d.served(func(s serversfile.Server) {
 		if s.Box.Confined() {
 			asking = append(asking, s.Name)
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
 
@@ -31,7 +31,7 @@ func TestE2EDynamoDB(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := recorded(t).asPrograms()
-			part(m, "--store", "dynamodb:e2e-"+session.NewNonce()+"?endpoint="+endpoint)
+			part(m, "--store", "dynamodb:e2e-"+storage.NewNonce()+"?endpoint="+endpoint)
 			if file := filepath.Join(m.data, "store.db"); read(t, file) != "" {
 				t.Errorf("there is a SQLite file %s", file)
 			}

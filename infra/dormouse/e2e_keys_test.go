@@ -12,7 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -123,7 +123,7 @@ func TestE2EKeysAreMadeInTheTableThatIsNamed(t *testing.T) {
 	t.Parallel()
 	endpoint := dynamoDB(t)
 	m := newMachine(t, servers{"one": nil}).asPrograms()
-	store := "dynamodb:e2e-" + session.NewNonce() + "?endpoint=" + endpoint
+	store := "dynamodb:e2e-" + storage.NewNonce() + "?endpoint=" + endpoint
 	m.start("--access", "keys", "--store", store)
 	key := m.keys("create", "ada", "--all-servers", "--store", store)
 	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 const (
@@ -270,7 +270,7 @@ func (m *machine) command(verb string, args ...string) *exec.Cmd {
 
 // hosted returns how many servers of the file can be hosted.
 func (m *machine) hosted() int {
-	c, _, err := catalog.LoadHere(m.servers, func(name string) (string, bool) {
+	c, _, err := serversfile.LoadHere(m.servers, func(name string) (string, bool) {
 		for _, kv := range m.env {
 			if value, ok := strings.CutPrefix(kv, name+"="); ok {
 				return value, true

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
@@ -23,7 +23,7 @@ import (
 func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 	t.Parallel()
 	endpoint := dynamoDB(t)
-	location := dynamostore.Location{Table: "stack-" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint}
+	location := dynamostore.Location{Table: "stack-" + storage.NewNonce(), Region: "us-east-1", Endpoint: endpoint}
 	table := "dynamodb:" + location.Table + "?endpoint=" + endpoint
 	m := newMachine(t, servers{"one": nil}).asPrograms()
 	m.start("--access", "keys", "--store", table)
@@ -38,7 +38,7 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 	// The functions of a machine read their servers file from the disk and take no push.
 	// So push calls an API with the options of a stack, over the same table.
 	store := dynamostore.New(location.Client(dynamostore.Keys{ID: "local", Secret: "local"}, nil), location.Table, dynamostore.Options{})
-	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(auth.NewKeys(store), nil)}))
+	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(apikey.NewKeys(store), nil)}))
 	t.Cleanup(stack.Close)
 	file := filepath.Join(t.TempDir(), "servers.json")
 	write(t, file, `{"mcpServers":{"one":{"command":"a"}}}`)

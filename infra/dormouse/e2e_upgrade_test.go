@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -39,7 +39,7 @@ func TestUpgradeOnOneTable(t *testing.T) {
 			t.Run(name+" "+commit[:7], func(t *testing.T) {
 				t.Parallel()
 				m := rollingMachine(t, way[0])
-				m.start("--store", "dynamodb:upgrade-"+session.NewNonce()+"?endpoint="+endpoint, "--runner", filepath.Join(m.bin, "runner"), "--idle", idle.String())
+				m.start("--store", "dynamodb:upgrade-"+storage.NewNonce()+"?endpoint="+endpoint, "--runner", filepath.Join(m.bin, "runner"), "--idle", idle.String())
 				l := m.live(way[0])
 				// make deploy pushes the image of the boxes first. CloudFormation then
 				// replaces the functions in any order.
@@ -126,7 +126,7 @@ func build(t *testing.T, commit string) string {
 	if err != nil {
 		t.Fatalf("the sources of release %s: %v; the clone must have its whole history", commit, err)
 	}
-	source, made := t.TempDir(), folder+session.NewNonce()
+	source, made := t.TempDir(), folder+storage.NewNonce()
 	defer func() { _ = os.RemoveAll(made) }() // it is there only if something failed
 	command := func(stdin io.Reader, line ...string) {
 		cmd := exec.CommandContext(t.Context(), line[0], line[1:]...) //nolint:gosec // our own lines

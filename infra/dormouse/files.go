@@ -9,9 +9,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // serversFile is the flag of commands that change the servers file.
@@ -22,7 +22,7 @@ type serversFile struct {
 // edited is a servers file, and the file of variables beside it, while a command changes
 // them.
 type edited struct {
-	*serversfile.File
+	*serversedit.File
 	env    *variables
 	path   string
 	before []byte
@@ -34,10 +34,10 @@ func (f serversFile) open() (e *edited, err error) {
 	if e.path, err = filepath.Abs(f.Servers); err != nil {
 		return nil, err
 	}
-	if e.before, err = readText(e.path, catalog.MaxFile); err != nil {
+	if e.before, err = readText(e.path, serversfile.MaxFile); err != nil {
 		return nil, err
 	}
-	if e.File, err = serversfile.Parse(e.before, f.Servers); err != nil {
+	if e.File, err = serversedit.Parse(e.before, f.Servers); err != nil {
 		return nil, err
 	}
 	e.env, err = openVariables(e.path)

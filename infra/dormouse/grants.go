@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/broker"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 type grantsCommand struct {
@@ -31,7 +31,7 @@ type grantLine struct {
 	Revoked   *time.Time `json:"revoked,omitempty"`
 }
 
-func lineOfGrant(g session.Grant) grantLine {
+func lineOfGrant(g storage.Grant) grantLine {
 	line := grantLine{
 		ID: g.ID, Tenant: g.Tenant, Principal: g.Principal, Server: g.Server, Scopes: g.Scopes, Client: g.Name, Host: g.Host,
 		Created: g.Created.UTC(), Expires: g.Expires.UTC(),
@@ -49,7 +49,7 @@ type listGrantsCommand struct {
 }
 
 func (c *listGrantsCommand) Run(t *terminal) error {
-	return c.useStore(func(ctx context.Context, store session.Store) error {
+	return c.useStore(func(ctx context.Context, store storage.Store) error {
 		const page = 100
 		lines := []grantLine{}
 		for after := ""; ; after = lines[len(lines)-1].ID {
@@ -87,9 +87,9 @@ type revokeGrantCommand struct {
 }
 
 func (c *revokeGrantCommand) Run(t *terminal) error {
-	return c.useStore(func(ctx context.Context, store session.Store) error {
-		g, err := broker.Revoke(ctx, store, c.Grant)
-		if errors.Is(err, session.NotFound) {
+	return c.useStore(func(ctx context.Context, store storage.Store) error {
+		g, err := authserver.Revoke(ctx, store, c.Grant)
+		if errors.Is(err, storage.NotFound) {
 			return fmt.Errorf("there is no grant %s; grants list prints the ids", c.Grant)
 		}
 		if err != nil {

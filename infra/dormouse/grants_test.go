@@ -6,18 +6,18 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 func TestGrantsAreListedAndRevoked(t *testing.T) {
 	s := newShell(t)
 	file := t.TempDir() + "/store.db"
-	store, err := local.OpenStore("sqlite:"+file, func(string) string { return "" }, host.Limits{}, nil)
+	store, err := local.OpenStore("sqlite:"+file, func(string) string { return "" }, sessions.Limits{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := session.Grant{
+	g := storage.Grant{
 		ID: "g1", Tenant: "acme", Principal: "corp:ada", Server: "files", Scopes: []string{"mcp", "files:write"}, Client: "dc_x", Name: "Claude", Host: "claude.ai",
 		Current: []byte("hash"), Created: time.Now(), Expires: time.Now().Add(time.Hour),
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // The paths of installs and of Python in the image of the boxes. infra/image has the same
@@ -66,11 +66,11 @@ type bakedServer struct {
 func (c *imageCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
-	text, err := readFile(c.Servers, catalog.MaxFile)
+	text, err := readFile(c.Servers, serversfile.MaxFile)
 	if err != nil {
 		return err
 	}
-	all, _, err := catalog.Parse(text, c.Servers, nil)
+	all, _, err := serversfile.Parse(text, c.Servers, nil)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (c *imageCommand) Run(t *terminal) error {
 }
 
 // bakeOne bakes one server.
-func bakeOne(ctx context.Context, s catalog.Server, c runner.BakeConfig) bakedServer {
+func bakeOne(ctx context.Context, s serversfile.Server, c runner.BakeConfig) bakedServer {
 	row := bakedServer{Server: s.Name}
 	if p, ok := provision.PackageOf(s.Command, s.Args); ok && p.Kind == "pypi" && !c.Measure {
 		row.Why = "a Python package is baked on a Linux machine with the processor of the boxes"

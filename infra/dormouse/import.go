@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 type importCommand struct {
@@ -35,8 +35,8 @@ func (c *importCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	options := serversfile.Options{
-		Only: c.Only, Replace: c.Replace, Folder: catalog.FolderOf(f.path), Exists: exists,
+	options := serversedit.Options{
+		Only: c.Only, Replace: c.Replace, Folder: serversfile.FolderOf(f.path), Exists: exists,
 		Program: func(name string) bool { _, err := exec.LookPath(name); return err == nil },
 	}
 	items, err := importAll(sources, f, options)
@@ -52,9 +52,9 @@ func (c *importCommand) Run(t *terminal) error {
 		return err
 	}
 	for _, i := range items {
-		var lacks []catalog.Variable
+		var lacks []serversfile.Variable
 		for _, u := range i.Unset {
-			lacks = append(lacks, catalog.Variable{Name: u.Variable, About: u.What, Secret: u.Secret})
+			lacks = append(lacks, serversfile.Variable{Name: u.Variable, About: u.What, Secret: u.Secret})
 		}
 		if _, err := t.askFor(f.path, i.Name, lacks); err != nil {
 			return err
@@ -66,20 +66,20 @@ func (c *importCommand) Run(t *terminal) error {
 // importAll imports from one source after the other. With --only it imports from each
 // source the names that the source has. It asks the last source for all names that are
 // left, so that the error names the missing ones.
-func importAll(sources []serversfile.Source, f *edited, o serversfile.Options) ([]serversfile.Item, error) {
-	items := []serversfile.Item{}
+func importAll(sources []serversedit.Source, f *edited, o serversedit.Options) ([]serversedit.Item, error) {
+	items := []serversedit.Item{}
 	only := o.Only
 	for n, src := range sources {
 		if o.Only = only; only != nil && n < len(sources)-1 {
 			o.Only = slices.DeleteFunc(slices.Clone(only), func(name string) bool {
-				return !slices.ContainsFunc(src.Servers, func(s serversfile.Theirs) bool { return s.Name == name })
+				return !slices.ContainsFunc(src.Servers, func(s serversedit.Theirs) bool { return s.Name == name })
 			})
 			only = slices.DeleteFunc(slices.Clone(only), func(name string) bool { return slices.Contains(o.Only, name) })
 		}
 		if only != nil && len(o.Only) == 0 {
 			continue
 		}
-		some, err := serversfile.Import(src, f.File, f.env.Env, o)
+		some, err := serversedit.Import(src, f.File, f.env.Env, o)
 		if err != nil {
 			return nil, err
 		}
@@ -88,12 +88,12 @@ func importAll(sources []serversfile.Source, f *edited, o serversfile.Options) (
 	return items, nil
 }
 
-func (c *importCommand) print(out io.Writer, f *edited, items []serversfile.Item) error {
+func (c *importCommand) print(out io.Writer, f *edited, items []serversedit.Item) error {
 	done := 0
 	if err := table(out, func(say func(string, ...any)) {
 		say("NAME\tWHAT\tTO .ENV\tNOTE\n")
 		for _, i := range items {
-			if i.Does == serversfile.Add || i.Does == serversfile.Replace {
+			if i.Does == serversedit.Add || i.Does == serversedit.Replace {
 				done++
 			}
 			name := i.Name
@@ -114,7 +114,7 @@ func (c *importCommand) print(out io.Writer, f *edited, items []serversfile.Item
 }
 
 // note says what a person must know, or do, for an imported server.
-func note(i serversfile.Item) string {
+func note(i serversedit.Item) string {
 	var parts []string
 	if i.Why != "" {
 		parts = append(parts, i.Why)
@@ -137,14 +137,14 @@ func note(i serversfile.Item) string {
 
 // sources reads what c.From names: "-" is standard input, the name of a client stands for
 // the client's files, and anything else is the path of a file.
-func (c *importCommand) sources(t *terminal) ([]serversfile.Source, error) {
+func (c *importCommand) sources(t *terminal) ([]serversedit.Source, error) {
 	if c.From == "-" {
-		text, err := io.ReadAll(io.LimitReader(t.in, catalog.MaxFile+1))
+		text, err := io.ReadAll(io.LimitReader(t.in, serversfile.MaxFile+1))
 		if err != nil {
 			return nil, err
 		}
-		src, err := serversfile.Read(text, "standard input", false)
-		return []serversfile.Source{src}, err
+		src, err := serversedit.Read(text, "standard input", false)
+		return []serversedit.Source{src}, err
 	}
 	client, ok := clientfile.Find(c.From)
 	if !ok || len(client.Imports) == 0 {
@@ -158,9 +158,9 @@ func (c *importCommand) sources(t *terminal) ([]serversfile.Source, error) {
 			return nil, unknown("client or file", c.From, names)
 		}
 		src, err := sourceOf(c.From, false)
-		return []serversfile.Source{src}, err
+		return []serversedit.Source{src}, err
 	}
-	var all []serversfile.Source
+	var all []serversedit.Source
 	var looked []string
 	for _, file := range client.Imports {
 		path := t.machine().Path(file)
@@ -181,25 +181,25 @@ func (c *importCommand) sources(t *terminal) ([]serversfile.Source, error) {
 }
 
 // sourceOf reads a client's file. dollar says that $NAME is a variable in it.
-func sourceOf(path string, dollar bool) (serversfile.Source, error) {
+func sourceOf(path string, dollar bool) (serversedit.Source, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return serversfile.Source{}, err
+		return serversedit.Source{}, err
 	}
-	most, claude := int64(catalog.MaxFile), filepath.Base(path) == ".claude.json"
+	most, claude := int64(serversfile.MaxFile), filepath.Base(path) == ".claude.json"
 	if claude {
 		most = maxClientFile
 	}
 	text, err := readFile(path, most)
 	if err != nil {
-		return serversfile.Source{}, err
+		return serversedit.Source{}, err
 	}
 	if claude {
 		if text, err = ofClaude(text); err != nil {
-			return serversfile.Source{}, err
+			return serversedit.Source{}, err
 		}
 	}
-	return serversfile.Read(text, path, dollar)
+	return serversedit.Read(text, path, dollar)
 }
 
 // ofClaude takes the servers out of ~/.claude.json: those of the user, and those of the

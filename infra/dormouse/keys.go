@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -46,7 +46,7 @@ type keyStore struct {
 }
 
 // useStore opens the store, calls do with it, and closes it.
-func (k keyStore) useStore(do func(context.Context, session.Store) error) error {
+func (k keyStore) useStore(do func(context.Context, storage.Store) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	store, err := openStore(ctx, k.Store, k.Data)
@@ -59,7 +59,7 @@ func (k keyStore) useStore(do func(context.Context, session.Store) error) error 
 
 // openStore opens the store that name says, or that of the folder data if name is "". Its
 // credentials come from the environment, or from the aws command if there are none.
-func openStore(ctx context.Context, name, data string) (session.Store, error) {
+func openStore(ctx context.Context, name, data string) (storage.Store, error) {
 	name, err := local.StoreName(name, data)
 	if err != nil {
 		return nil, err
@@ -77,13 +77,13 @@ func openStore(ctx context.Context, name, data string) (session.Store, error) {
 		return os.Getenv(variable)
 	}
 	if strings.HasPrefix(name, dynamodb) {
-		getenv = credentials(ctx, getenv)
+		getenv = awsCredentials(ctx, getenv)
 	}
-	return local.OpenStore(name, getenv, host.Limits{}, nil)
+	return local.OpenStore(name, getenv, sessions.Limits{}, nil)
 }
 
-// credentials adds the credentials of the aws command to an environment without any.
-func credentials(ctx context.Context, getenv func(string) string) func(string) string {
+// awsCredentials adds the credentials of the aws command to an environment without any.
+func awsCredentials(ctx context.Context, getenv func(string) string) func(string) string {
 	if getenv("AWS_ACCESS_KEY_ID") != "" {
 		return getenv
 	}
@@ -134,7 +134,7 @@ func (c *createKeyCommand) Run(t *terminal) error {
 		asked.Props = json.RawMessage(c.Props)
 	}
 	if c.AllServers {
-		asked.Servers = []string{session.EveryServer}
+		asked.Servers = []string{storage.EveryServer}
 	}
 	if err := c.makeFolder(t); err != nil {
 		return err
@@ -185,7 +185,7 @@ func (c *createKeyCommand) checkServers(t *terminal) error {
 	if c.YetToCome || len(c.Server) == 0 {
 		return nil
 	}
-	servers, _, err := catalog.Load(c.Servers, os.LookupEnv)
+	servers, _, err := serversfile.Load(c.Servers, os.LookupEnv)
 	if err != nil {
 		_, _ = fmt.Fprintf(t.err, "The names of servers are not checked: %v\n", err)
 		return nil
@@ -196,7 +196,7 @@ func (c *createKeyCommand) checkServers(t *terminal) error {
 	}
 	for _, name := range c.Server {
 		if !slices.Contains(names, name) {
-			return fmt.Errorf("%s has no server %s: %s (--yet-to-come allows it)", c.Servers, name, catalog.Instead(name, names))
+			return fmt.Errorf("%s has no server %s: %s (--yet-to-come allows it)", c.Servers, name, serversfile.Instead(name, names))
 		}
 	}
 	return nil
@@ -310,7 +310,7 @@ type revokeKeyCommand struct {
 func (c *revokeKeyCommand) Run(t *terminal) error {
 	return c.use(func(ctx context.Context, to *client) error {
 		var k api.Key
-		if err := to.call(ctx, "DELETE", "keys/"+auth.KeyID(c.Key), nil, &k); err != nil {
+		if err := to.call(ctx, "DELETE", "keys/"+apikey.KeyID(c.Key), nil, &k); err != nil {
 			return err
 		}
 		return c.show(t, k, func() error {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -130,7 +130,7 @@ func (c *client) keysOfTenants(ctx context.Context, server string) (keys []strin
 	}
 	tenants := map[string]bool{"default": true}
 	for _, k := range list {
-		if tenants[k.Tenant] || k.Revoked != nil || k.Expires != nil && k.Expires.Before(time.Now()) || !auth.May(k.Servers, server) || len(keys) == mostTenants {
+		if tenants[k.Tenant] || k.Revoked != nil || k.Expires != nil && k.Expires.Before(time.Now()) || !apikey.May(k.Servers, server) || len(keys) == mostTenants {
 			continue
 		}
 		tenants[k.Tenant] = true

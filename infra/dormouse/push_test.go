@@ -5,20 +5,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/config/pushed"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/config/override"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func TestPushPutsTheFileIntoTheStoreOfAStack(t *testing.T) {
-	store := sessiontest.NewMemory()
-	key, _, err := auth.Create(t.Context(), store, auth.Grant{Tenant: "default", Principal: "olaf", Servers: []string{"*"}, Role: session.RoleOperator})
+	store := storagetest.NewMemory()
+	key, _, err := apikey.Create(t.Context(), store, apikey.Grant{Tenant: "default", Principal: "olaf", Servers: []string{"*"}, Role: storage.RoleOperator})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(auth.NewKeys(store), nil)}))
+	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(apikey.NewKeys(store), nil)}))
 	defer stack.Close()
 	s := newShell(t)
 	file := `{"mcpServers":{"one":{"command":"a"}}}`
@@ -30,7 +30,7 @@ func TestPushPutsTheFileIntoTheStoreOfAStack(t *testing.T) {
 	if code != 0 || !strings.Contains(printed, "Version 1 of the servers file") {
 		t.Errorf("%d: %s", code, printed)
 	}
-	if f, err := pushed.Load(t.Context(), store); err != nil || string(f.Text) != file || f.By != "olaf" || f.Name != "servers.json" {
+	if f, err := override.Load(t.Context(), store); err != nil || string(f.Text) != file || f.By != "olaf" || f.Name != "servers.json" {
 		t.Errorf("stored is %+v, %v", f, err)
 	}
 	if printed, code := s.run("push $DATA/secret.json" + where); code != exitFailed || !strings.Contains(printed, `env "TOKEN" looks like a secret`) || strings.Contains(printed, "hidden") {
@@ -39,7 +39,7 @@ func TestPushPutsTheFileIntoTheStoreOfAStack(t *testing.T) {
 	if printed, code := s.run("push --withdraw --json" + where); code != 0 || !strings.Contains(printed, `"version": 2`) {
 		t.Errorf("%d: %s", code, printed)
 	}
-	if f, err := pushed.Load(t.Context(), store); err != nil || len(f.Text) > 0 {
+	if f, err := override.Load(t.Context(), store); err != nil || len(f.Text) > 0 {
 		t.Errorf("after it was withdrawn there is %+v, %v", f, err)
 	}
 }

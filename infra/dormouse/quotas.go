@@ -8,11 +8,11 @@ import (
 	"os"
 	"slices"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/config/nearest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/config/suggest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 type quotasCommand struct {
@@ -34,7 +34,7 @@ type showQuotasCommand struct {
 
 func (c *showQuotasCommand) Run(t *terminal) error {
 	file := fileLimits(t, c.Servers)
-	return c.useStore(func(ctx context.Context, store session.Store) error {
+	return c.useStore(func(ctx context.Context, store storage.Store) error {
 		tenants := []string{c.Tenant}
 		if c.Tenant == "" {
 			var err error
@@ -61,7 +61,7 @@ func (c *showQuotasCommand) Run(t *terminal) error {
 // fileLimits returns the section of a servers file with its limits. If it cannot be read, as
 // on another machine than that of a stack, it prints a warning.
 func fileLimits(t *terminal, path string) []byte {
-	servers, _, err := catalog.Load(path, os.LookupEnv)
+	servers, _, err := serversfile.Load(path, os.LookupEnv)
 	if err != nil {
 		_, _ = fmt.Fprintf(t.err, "The limits of the servers file are not shown: %v\n", err)
 		return nil
@@ -73,7 +73,7 @@ func fileLimits(t *terminal, path string) []byte {
 }
 
 // tenantsOf returns all tenants that have sessions, keys or limits of their own.
-func tenantsOf(ctx context.Context, store session.Store) ([]string, error) {
+func tenantsOf(ctx context.Context, store storage.Store) ([]string, error) {
 	callers, err := callersOf(ctx, store)
 	if err != nil {
 		return nil, err
@@ -85,17 +85,17 @@ func tenantsOf(ctx context.Context, store session.Store) ([]string, error) {
 }
 
 // callersOf returns the tenants that have sessions or keys.
-func callersOf(ctx context.Context, store session.Store) ([]string, error) {
+func callersOf(ctx context.Context, store storage.Store) ([]string, error) {
 	const page = 1000
 	found := map[string]bool{}
-	keys, err := auth.List(ctx, store, "")
+	keys, err := apikey.List(ctx, store, "")
 	if err != nil {
 		return nil, err
 	}
 	for _, k := range keys {
 		found[k.Tenant] = true
 	}
-	for after := session.ID(""); ; {
+	for after := storage.ID(""); ; {
 		sessions, err := store.List(ctx, "", after, page)
 		if err != nil {
 			return nil, err
@@ -145,7 +145,7 @@ func (c *setQuotasCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	return c.useStore(func(ctx context.Context, store session.Store) error {
+	return c.useStore(func(ctx context.Context, store storage.Store) error {
 		r, err := quota.Set(ctx, store, c.Tenant, change)
 		if err != nil {
 			return err
@@ -167,7 +167,7 @@ func (c *setQuotasCommand) Run(t *terminal) error {
 
 // instead says which tenant somebody may have meant.
 func instead(tenant string, callers []string) string {
-	if near := nearest.Of(tenant, callers, 2); near != "" {
+	if near := suggest.Of(tenant, callers, 2); near != "" {
 		return "Did you mean " + near + "?"
 	}
 	return "dormouse quotas lists the tenants."

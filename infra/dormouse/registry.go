@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // putPublished puts a server of the registry into the file, under the last part of its
@@ -23,7 +23,7 @@ func (c *addCommand) putPublished(ctx context.Context, _ *terminal, f *edited) (
 		return "", err
 	}
 	full := c.Name
-	c.Name = serversfile.ValidName(full[strings.LastIndexByte(full, '/')+1:])
+	c.Name = serversedit.ValidName(full[strings.LastIndexByte(full, '/')+1:])
 	if err := c.isNew(f); err != nil {
 		return "", err
 	}
@@ -37,7 +37,7 @@ func (c *addCommand) putPublished(ctx context.Context, _ *terminal, f *edited) (
 			return "", fmt.Errorf("-e %s: the variable has another value already, in .env or in the environment", name)
 		}
 	}
-	_, entry, err := serversfile.Published(text, f.env.Lookup)
+	_, entry, err := serversedit.Published(text, f.env.Lookup)
 	if err != nil {
 		return "", err
 	}
@@ -63,7 +63,7 @@ func (c *addCommand) putPublished(ctx context.Context, _ *terminal, f *edited) (
 // guardVariables refuses a remote server whose entry uses a variable that is set here,
 // unless the user gives its value with -e. The author of the entry could choose the name
 // of any secret, and the server would get the value with the first request.
-func (c *addCommand) guardVariables(e serversfile.Entry, f *edited) error {
+func (c *addCommand) guardVariables(e serversedit.Entry, f *edited) error {
 	texts := []string{e.URL}
 	for _, h := range e.Headers {
 		texts = append(texts, h.Value)
@@ -85,7 +85,7 @@ func variablesIn(texts []string) (names []string) {
 			name, _, _ := strings.Cut(rest, "}")
 			name, _, _ = strings.Cut(strings.TrimPrefix(name, "env:"), ":-")
 			if id, input := strings.CutPrefix(name, "input:"); input {
-				name = catalog.InputVariable(id)
+				name = serversfile.InputVariable(id)
 			}
 			names = append(names, name)
 		}
@@ -95,8 +95,8 @@ func variablesIn(texts []string) (names []string) {
 
 // shareKey gives the key of the registry to a server at the same address, if the server's
 // server.json asks for one key that is not set.
-func (c *addCommand) shareKey(e serversfile.Entry, f *edited) error {
-	i := slices.IndexFunc(e.Headers, func(h serversfile.Variable) bool { return strings.EqualFold(h.Name, "Authorization") })
+func (c *addCommand) shareKey(e serversedit.Entry, f *edited) error {
+	i := slices.IndexFunc(e.Headers, func(h serversedit.Variable) bool { return strings.EqualFold(h.Name, "Authorization") })
 	if c.Key == "" || i < 0 || origin(e.URL) != origin(c.Registry) {
 		return nil
 	}
@@ -139,7 +139,7 @@ func (c *addCommand) fetch(ctx context.Context) ([]byte, error) {
 	defer func() { _ = res.Body.Close() }()
 	switch res.StatusCode {
 	case http.StatusOK:
-		return io.ReadAll(io.LimitReader(res.Body, catalog.MaxFile+1))
+		return io.ReadAll(io.LimitReader(res.Body, serversfile.MaxFile+1))
 	case http.StatusNotFound:
 		return nil, fmt.Errorf("the MCP registry %s has no server %s", c.Registry, c.Name)
 	case http.StatusUnauthorized, http.StatusForbidden:

@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -140,7 +140,9 @@ func (r remark) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", r.File, r.Line, r.Column, r.Text)
 }
 
-func remarkAt(p catalog.Position, text string) remark { return remark{p.File, p.Line, p.Column, text} }
+func remarkAt(p serversfile.Position, text string) remark {
+	return remark{p.File, p.Line, p.Column, text}
+}
 
 // Run prints all mistakes, and fails if there is one.
 func (c *checkCommand) Run(t *terminal) error {
@@ -181,7 +183,7 @@ func check(cfg local.Config) checked {
 		found.Servers = c.Names()
 	}
 	for _, err := range mistakes {
-		var e *catalog.Error
+		var e *serversfile.Error
 		if errors.As(err, &e) {
 			found.Mistakes = append(found.Mistakes, remarkAt(e.Position, e.Reason))
 		} else {
@@ -193,7 +195,7 @@ func check(cfg local.Config) checked {
 
 // readServers reads a servers file as dormouse run does. The mistakes are of the whole file,
 // or of its servers; the catalog is nil if dormouse run would not start.
-func readServers(cfg local.Config) (c *catalog.Catalog, warnings []catalog.Warning, mistakes []error) {
+func readServers(cfg local.Config) (c *serversfile.Catalog, warnings []serversfile.Warning, mistakes []error) {
 	read := local.Check(cfg)
 	switch joined, ok := read.Wrong.(interface{ Unwrap() []error }); {
 	case ok:

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversfile"
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 )
 
 // named are the names of servers that a command changes.
@@ -56,7 +56,7 @@ func (c *removeCommand) Run(t *terminal) error {
 
 // unused returns the variables in .env that only the earlier text of the servers file takes.
 func (e *edited) unused() (names []string) {
-	env, after := serversfile.NewEnv(e.env.Text(), nil), variablesIn([]string{string(e.Text())})
+	env, after := serversedit.NewEnv(e.env.Text(), nil), variablesIn([]string{string(e.Text())})
 	for _, name := range variablesIn([]string{string(e.before)}) {
 		if _, there := env.Lookup(name); there && !slices.Contains(after, name) && !slices.Contains(names, name) {
 			names = append(names, name)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
-	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 type secretsCommand struct {
@@ -45,8 +45,8 @@ func (c *setSecretCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	return c.useStore(func(ctx context.Context, store session.Store) error {
-		v, err := upstream.New(upstream.Config{Store: store, Secret: secret})
+	return c.useStore(func(ctx context.Context, store storage.Store) error {
+		v, err := credentials.New(credentials.Config{Store: store, Secret: secret})
 		if err == nil {
 			err = v.Put(ctx, c.Tenant, c.Principal, c.Name, value)
 		}
@@ -71,7 +71,7 @@ func readSecret(t *terminal) (string, error) {
 		_, _ = fmt.Fprintln(t.err)
 		return strings.TrimSpace(string(value)), err
 	}
-	value, err := io.ReadAll(io.LimitReader(t.in, upstream.MaxSecret+1))
+	value, err := io.ReadAll(io.LimitReader(t.in, credentials.MaxSecret+1))
 	return strings.TrimSpace(string(value)), err
 }
 
@@ -114,7 +114,7 @@ type listSecretsCommand struct {
 
 // Run lists what principals have.
 func (c *listSecretsCommand) Run(t *terminal) error {
-	return c.useStore(func(ctx context.Context, store session.Store) error {
+	return c.useStore(func(ctx context.Context, store storage.Store) error {
 		const page = 100
 		lines := []secretLine{}
 		for after := ""; ; {
@@ -149,7 +149,7 @@ func (c *listSecretsCommand) Run(t *terminal) error {
 	})
 }
 
-func lineOfSecret(r session.UpstreamToken) secretLine {
+func lineOfSecret(r storage.UpstreamToken) secretLine {
 	changed := r.Changed.UTC()
 	l := secretLine{Name: r.Provider, Tenant: r.Tenant, Principal: r.Principal, Changed: &changed, Refused: r.Sealed == ""}
 	if !r.Until.IsZero() {
@@ -167,8 +167,8 @@ type removeSecretCommand struct {
 
 // Run removes a value.
 func (c *removeSecretCommand) Run(t *terminal) error {
-	return c.useStore(func(ctx context.Context, store session.Store) error {
-		there, err := upstream.Remove(ctx, store, c.Tenant, c.Principal, c.Name)
+	return c.useStore(func(ctx context.Context, store storage.Store) error {
+		there, err := credentials.Remove(ctx, store, c.Tenant, c.Principal, c.Name)
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
@@ -48,8 +48,8 @@ func TestSecretsListSaysWhatEndsAndWhatWasRefused(t *testing.T) {
 	}
 	add := func(principal, provider, sealed string, until time.Time) {
 		t.Helper()
-		if err := store.UpstreamTokens().Create(t.Context(), session.UpstreamToken{
-			ID: session.UpstreamTokenID("default", principal, provider), Tenant: "default", Principal: principal, Provider: provider, Sealed: sealed, Until: until, Created: noon(), Changed: noon(),
+		if err := store.UpstreamTokens().Create(t.Context(), storage.UpstreamToken{
+			ID: storage.UpstreamTokenID("default", principal, provider), Tenant: "default", Principal: principal, Provider: provider, Sealed: sealed, Until: until, Created: noon(), Changed: noon(),
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -6,13 +6,13 @@ import (
 	"net"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/access/oauth"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
 
 // tokens returns the settings for tokens, or nil if the machine takes none.
-func (m *machine) tokens(servers *catalog.Catalog) (*oauth.Settings, error) {
+func (m *machine) tokens(servers *serversfile.Catalog) (*resourceserver.Settings, error) {
 	access, at := m.public.access(), m.public.publicURL()
 	if access != AccessIDP && access != AccessOAuth {
 		return nil, nil
@@ -43,7 +43,7 @@ func (l *listeners) publicURL() string {
 	switch {
 	case l.PublicURL != "":
 		return l.PublicURL
-	case err == nil && port != "0" && front.NamesLoopback(l.Listen):
+	case err == nil && port != "0" && transport.NamesLoopback(l.Listen):
 		return l.scheme() + l.Listen
 	}
 	return ""

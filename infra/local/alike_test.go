@@ -30,27 +30,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front/lambdafront"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // socketFunction runs the main of the function socket in the test's own process.
-type socketFunction struct{ socket *front.Socket }
+type socketFunction struct{ socket *transport.Socket }
 
 func (f *socketFunction) Invoke(ctx context.Context, _ string, payload []byte) (*lambda.Invocation, error) {
-	var e lambdafront.SocketEvent
+	var e apigateway.SocketEvent
 	if err := json.Unmarshal(payload, &e); err != nil {
 		return nil, err
 	}
 	answer, err := native.Stay(ctx, func(ctx context.Context) (events.APIGatewayProxyResponse, error) {
-		return lambdafront.Socket(f.socket)(ctx, e)
+		return apigateway.Socket(f.socket)(ctx, e)
 	})
 	var failed *lambda.FunctionError
 	if err != nil {
@@ -65,12 +65,12 @@ type noFleet struct{ fleet.Fleet }
 // wired builds the parts that the handlers of a machine share.
 func wired(t *testing.T, m *machine) *wiring.Function {
 	t.Helper()
-	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"off":{"disabled":true,"command":"a"}}}`), "servers.json", nil)
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"off":{"disabled":true,"command":"a"}}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32), Open: true, Hosts: []string{"gateway.test"}}, wiring.Parts{
-		Store: sessiontest.NewMemory(), Fleet: noFleet{}, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
+		Store: storagetest.NewMemory(), Fleet: noFleet{}, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
 		Meter: meter.New(meter.Options{}), Log: m.log,
 	})
 	if err != nil {
@@ -90,8 +90,8 @@ func clientsOf(t *testing.T, asFunction bool) localtest.WebSockets {
 	if asFunction {
 		events := lambda.NewAPI(lambda.APIConfig{Invoker: function, Functions: []string{"socket"}, RetryWait: time.Second})
 		t.Cleanup(func() { _ = events.Close(context.WithoutCancel(t.Context())) })
-		clients, push = apigw.SocketRoutes{APIID: "socket", Stage: socketStage, Function: "socket", Invoker: function, Log: m.log}, func(_ context.Context, id session.ID) error {
-			payload, err := lambdafront.PushEvent(id)
+		clients, push = apigw.SocketRoutes{APIID: "socket", Stage: socketStage, Function: "socket", Invoker: function, Log: m.log}, func(_ context.Context, id storage.ID) error {
+			payload, err := apigateway.PushEvent(id)
 			if err == nil {
 				_, err = events.Send("socket", payload)
 			}
@@ -247,8 +247,8 @@ func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 	r := &runnerRoutes{in}
 	m.openSockets(r, &clientRoutes{in}, sockets.Home(), socketsOnly)
 	f := wired(t, m)
-	in.made.Store(&handlers{sealer: f.Relay.Sealer, relay: relayhost.NewHandler(f.Relay)})
-	other, err := relayhost.NewSealer(bytes.Repeat([]byte{1}, 32))
+	in.made.Store(&handlers{sealer: f.Relay.Sealer, relay: relayserver.NewHandler(f.Relay)})
+	other, err := relayserver.NewSealer(bytes.Repeat([]byte{1}, 32))
 	if err != nil {
 		t.Fatal(err)
 	}

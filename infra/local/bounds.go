@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Limits on what callers may use of this machine. docs/limits.md lists them.
@@ -113,7 +113,7 @@ func (r twoRooms) Release(n int64) {
 // admit counts one request or connection for a caller, until release is called or the
 // connection of ctx ends. A request body of ctx then also waits for room within the
 // caller's share. The error is Busy, when the caller has maxInWork open.
-func (w *callers) admit(ctx context.Context, c host.Caller) (release func(), err error) {
+func (w *callers) admit(ctx context.Context, c sessions.Caller) (release func(), err error) {
 	who := c.Tenant + "\x00" + c.Principal
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,7 +126,7 @@ func (w *callers) admit(ctx context.Context, c host.Caller) (release func(), err
 		w.of[who] = s
 	}
 	if s.n >= maxInWork {
-		return nil, session.Errorf(session.Busy, "%d requests and connections of this caller are handled or held at this time, which is the limit; close some or wait for their ends", maxInWork)
+		return nil, storage.Errorf(storage.Busy, "%d requests and connections of this caller are handled or held at this time, which is the limit; close some or wait for their ends", maxInWork)
 	}
 	s.n++
 	if b, ok := ctx.Value(bodyKey{}).(*guardedBody); ok {

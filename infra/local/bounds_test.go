@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // door reads bodies within the limits, as for a request of an admitted caller.
@@ -37,7 +37,7 @@ func (d *door) read(who string, size int64, body io.Reader) error {
 	r.ContentLength = size
 	r, release := d.bodies.guard(httptest.NewRecorder(), r)
 	defer release()
-	done, err := d.callers.admit(r.Context(), host.Caller{Tenant: "default", Principal: who})
+	done, err := d.callers.admit(r.Context(), sessions.Caller{Tenant: "default", Principal: who})
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func TestABodyKeepsTheRoomOfItsBytesOnly(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", io.MultiReader(bytes.NewReader([]byte("{}"))))
 		r, release := d.bodies.guard(httptest.NewRecorder(), r)
 		defer release()
-		done, err := d.callers.admit(r.Context(), host.Caller{})
+		done, err := d.callers.admit(r.Context(), sessions.Caller{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +247,7 @@ func TestABodyKeepsTheRoomOfItsBytesOnly(t *testing.T) {
 
 func TestAWebSocketIsHeldUntilItEnds(t *testing.T) {
 	var all callers
-	caller := host.Caller{Principal: "ada"}
+	caller := sessions.Caller{Principal: "ada"}
 	held := make(chan struct{})
 	ended := make(chan struct{})
 	opened := make(chan error)
@@ -268,11 +268,11 @@ func TestAWebSocketIsHeldUntilItEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var known *session.Error
-	if _, err := all.admit(t.Context(), caller); !errors.As(err, &known) || known.Code != session.Busy {
+	var known *storage.Error
+	if _, err := all.admit(t.Context(), caller); !errors.As(err, &known) || known.Code != storage.Busy {
 		t.Errorf("one more: %v, want it refused as busy", err)
 	}
-	if _, err := all.admit(t.Context(), host.Caller{Principal: "eve"}); err != nil {
+	if _, err := all.admit(t.Context(), sessions.Caller{Principal: "eve"}); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
 	close(held)

@@ -12,8 +12,8 @@ import (
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -43,7 +43,7 @@ func (m *machine) startFleet(context.Context) error {
 		Prepare:  func(t fleet.Task) fleet.Task { return current(m.servers.Load(), m.cfg.Idle, t) },
 		OnStart:  m.boxStarted, OnStop: m.boxStopped,
 		Output: func(t fleet.Status, line string) {
-			tenant, server := session.BoxID(t.Box).Parts()
+			tenant, server := storage.BoxID(t.Box).Parts()
 			m.lines.Box(tenant, server, line)
 			m.output("box "+t.Server, line)
 		},
@@ -54,7 +54,7 @@ func (m *machine) startFleet(context.Context) error {
 }
 
 // needsBoxes reports whether a server of the file is a program.
-func needsBoxes(servers *catalog.Catalog) bool {
+func needsBoxes(servers *serversfile.Catalog) bool {
 	return slices.ContainsFunc(servers.Names(), func(name string) bool {
 		s, _ := servers.Server(name)
 		return !s.Disabled && !s.InPlace()
@@ -73,14 +73,14 @@ const boxStopGrace = 18 * time.Second
 const maxBoxes = 64
 
 func (m *machine) boxStarted(t fleet.Status) {
-	tenant, _ := session.BoxID(t.Box).Parts()
+	tenant, _ := storage.BoxID(t.Box).Parts()
 	m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: t.Server, PID: t.PID, Detail: t.Box, Tenant: tenant})
 }
 
 // boxStopped sweeps the box, like the rule for task events on AWS. A box that said bye
 // exits with 0 and needs no sweep.
 func (m *machine) boxStopped(t fleet.Status) {
-	tenant, _ := session.BoxID(t.Box).Parts()
+	tenant, _ := storage.BoxID(t.Box).Parts()
 	e := journal.Event{Kind: journal.BoxSleep, Name: t.Server, PID: t.PID, Tenant: tenant, Duration: t.Stopped.Sub(t.Started)}
 	if t.ExitCode != 0 {
 		e.Kind, e.Detail = journal.BoxCrash, fmt.Sprintf("exit code %d %s %s", t.ExitCode, t.Signal, t.Reason)

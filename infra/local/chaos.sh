@@ -77,11 +77,11 @@ disk() {
   if [ "$total" -ge 1200 ]; then once "$1" sqlitestore shared/store/sqlitestore "$2" -chaos; else once "$1" sqlitestore shared/store/sqlitestore "$2"; fi
 }
 hostile() {
-  once hostile runner infra/runner '^TestHostilePackages' && once hostile relayhost shared/backend/relayhost '^TestHostileRunner$' -hostile.for "${share}s"
+  once hostile runner infra/runner '^TestHostilePackages' && once hostile relayhost shared/backend/relayserver '^TestHostileRunner$' -hostile.for "${share}s"
 }
 
 tests runner '' ./infra/runner && tests box '' ./shared/box && tests box-e2e e2e ./shared/box &&
-  tests relay '' ./shared/backend/relay && tests relayhost '' ./shared/backend/relayhost && tests sqlitestore '' ./shared/store/sqlitestore &&
+  tests relay '' ./shared/backend/relay && tests relayhost '' ./shared/backend/relayserver && tests sqlitestore '' ./shared/store/sqlitestore &&
   tests dormouse e2e ./infra/dormouse || exit 1
 
 # The long search for a way out takes a minute and a half.

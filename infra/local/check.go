@@ -5,13 +5,13 @@ import (
 	"path/filepath"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // Checked is what [Run] would do with a servers file.
 type Checked struct {
-	Servers  *catalog.Catalog // that it would serve, and those that it rejects; nil if it would not start
-	Warnings []catalog.Warning
+	Servers  *serversfile.Catalog // that it would serve, and those that it rejects; nil if it would not start
+	Warnings []serversfile.Warning
 	Wrong    error // why it would not start; it may join several errors
 }
 

@@ -3,8 +3,8 @@ package local
 import (
 	"net/http"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
@@ -14,13 +14,13 @@ import (
 // this console only makes links, and a function serves the page, as on AWS.
 func consoleOf(m *machine) *console.Console {
 	return console.New(console.Options{
-		Secret: m.folder.Secret, Tickets: auth.NewTickets(m.functions.Records()), Hosts: m.public.serves, MCP: m.functions.Web(),
+		Secret: m.folder.Secret, Tickets: apikey.NewTickets(m.functions.Records()), Hosts: m.public.serves, MCP: m.functions.Web(),
 		SignIn: func() (name, endpoint string) { return signInOf(m) },
 		API: func(owner bool) http.Handler {
 			o := m.functions.Operators()
 			o.Info.URL, o.Meter = m.public.address(0), nil
 			if owner {
-				o.Caller = func(*http.Request, auth.Right) (api.Caller, error) {
+				o.Caller = func(*http.Request, apikey.Right) (api.Caller, error) {
 					return api.Machine("the operator of this machine"), nil
 				}
 			}
@@ -44,5 +44,5 @@ func signInOf(m *machine) (name, endpoint string) {
 
 // serves reports whether the endpoint for HTTP serves this Host.
 func (l *listeners) serves(host string) bool {
-	return front.ServesHost(l.servedHosts(l.Listen), host)
+	return transport.ServesHost(l.servedHosts(l.Listen), host)
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // drainWithin is how long calls in flight get to end before a machine stops that was told to
@@ -81,7 +81,7 @@ func suspended(ctx context.Context, m *machine) (n int) {
 			return n
 		}
 		for _, it := range items {
-			if it.State == session.Suspended {
+			if it.State == storage.Suspended {
 				n++
 			}
 		}
@@ -101,8 +101,8 @@ func haltAwake(ctx context.Context, m *machine, told map[string]bool) {
 		if told[t.ID] || t.State == fleet.Stopped {
 			continue
 		}
-		b, err := m.functions.Records().Box(ctx, session.BoxID(t.Box))
-		if err != nil || b.State != session.Awake {
+		b, err := m.functions.Records().Box(ctx, storage.BoxID(t.Box))
+		if err != nil || b.State != storage.Awake {
 			continue
 		}
 		if _, err := halt(ctx, b.ID, "", "the end of dormouse run", drainWithin); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -24,7 +24,7 @@ type Functions interface {
 	Console() http.Handler // serves the page of the console; nil leaves it to the machine
 	// Serve makes new messages find these servers. Messages that are being handled go on
 	// with the previous servers. An error changes nothing.
-	Serve(*catalog.Catalog) error
+	Serve(*serversfile.Catalog) error
 	// Sweep starts a sweep in the background: for one task that has stopped, or, with nil,
 	// of all boxes. It closes the channel when the sweep has ended.
 	Sweep(stopped *fleet.Status) <-chan struct{}
@@ -37,7 +37,7 @@ type Functions interface {
 	WaitingAlarms() int
 	// Records returns the store without a meter: nobody is billed for what this program
 	// reads for itself.
-	Records() session.Store
+	Records() storage.Store
 	// Operators returns what the API for operators works with.
 	Operators() api.Options
 	Close(context.Context) error
@@ -51,12 +51,12 @@ type Opener func(context.Context, *Site) (Functions, error)
 type Site struct {
 	Config
 	Folder    *datafolder.Folder
-	Store     string            // see OpenStore
-	Snapshots string            // where boxes keep workspaces
-	Servers   *catalog.Catalog  // that are served at the start
-	Boxes     *boxes.Pool       // runs boxes as programs
-	BoxEnv    map[string]string // variables of runners
-	RelayURL  string            // for runners
+	Store     string               // see OpenStore
+	Snapshots string               // where boxes keep workspaces
+	Servers   *serversfile.Catalog // that are served at the start
+	Boxes     *boxes.Pool          // runs boxes as programs
+	BoxEnv    map[string]string    // variables of runners
+	RelayURL  string               // for runners
 
 	// Access and PublicURL are those of [Config] with their defaults. Hosts and SocketHosts
 	// are the values of Host that the endpoints serve.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/peer"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // gate keeps programs of boxes away from the endpoints for clients. Behind these are all
@@ -27,7 +27,7 @@ type gate struct {
 func newGate() *gate { return &gate{own: sandbox.Probe().Owns} }
 
 // take notes what the servers of a file need. Call it before one of them can start.
-func (g *gate) take(servers *catalog.Catalog) {
+func (g *gate) take(servers *serversfile.Catalog) {
 	for _, name := range servers.Names() {
 		s, _ := servers.Server(name)
 		if b := s.Box; !s.Disabled && !s.InPlace() && (b.Confined() && !b.Offline || b.InstallScripts) {

@@ -6,12 +6,12 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 func TestTheGateIsShutWhileASandboxHasANetwork(t *testing.T) {
-	read := func(box, access string) *catalog.Catalog {
-		c, _, err := catalog.Parse([]byte(`{"mcpServers":{"free":{"command":"x"},"s":{"command":"x","x-dormouse":`+box+`}},"x-dormouse":{"access":`+access+`}}`), "servers.json", nil)
+	read := func(box, access string) *serversfile.Catalog {
+		c, _, err := serversfile.Parse([]byte(`{"mcpServers":{"free":{"command":"x"},"s":{"command":"x","x-dormouse":`+box+`}},"x-dormouse":{"access":`+access+`}}`), "servers.json", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

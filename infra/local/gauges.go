@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -57,7 +57,7 @@ func metricsOf(m *machine, w io.Writer, may func(tenant, server string) bool) er
 			fmt.Fprintf(&text, "%s{tenant=%s,server=%s} %d\n", of.name, label(k.tenant), label(k.server), of.value(now[k]))
 		}
 	}
-	if may("", session.EveryServer) {
+	if may("", storage.EveryServer) {
 		ownMetrics(&text)
 	}
 	_, err = io.WriteString(w, text.String())
@@ -76,7 +76,7 @@ func gaugesOf(ctx context.Context, m *machine, may func(tenant, server string) b
 	}
 	store := m.functions.Records()
 	const page = 1000
-	for after := session.ID(""); ; {
+	for after := storage.ID(""); ; {
 		list, err := store.List(ctx, "", after, page)
 		if err != nil {
 			return nil, err
@@ -95,7 +95,7 @@ func gaugesOf(ctx context.Context, m *machine, may func(tenant, server string) b
 		return nil, err
 	}
 	for _, b := range s.Boxes {
-		tenant, server := session.BoxID(b.Box).Parts()
+		tenant, server := storage.BoxID(b.Box).Parts()
 		if !may(tenant, server) {
 			continue
 		}
@@ -103,14 +103,14 @@ func gaugesOf(ctx context.Context, m *machine, may func(tenant, server string) b
 		for _, p := range b.Processes {
 			g.memory += p.Memory
 		}
-		items, err := store.Items(ctx, session.BoxID(b.Box))
+		items, err := store.Items(ctx, storage.BoxID(b.Box))
 		if err != nil {
 			return nil, err
 		}
 		g.queue += int64(len(items))
 	}
 	for _, p := range s.Processes {
-		tenant, server := session.BoxID(p.Box).Parts()
+		tenant, server := storage.BoxID(p.Box).Parts()
 		if (p.State == "started" || p.State == "ready") && may(tenant, server) {
 			at(tenant, server).processes++
 		}

@@ -7,15 +7,15 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // A reader sees what runs for its tenant. Only a reader who sees everything sees this
 // program.
 func TestMetricsSayWhatRuns(t *testing.T) {
 	m := started(t, nil)
-	for id, tenant := range map[session.ID]string{"aaaa1": "acme", "aaaa2": "acme", "bbbb1": `b"ob`} {
-		s := session.Session{ID: id, Server: "mine", Tenant: tenant, Principal: "ada", Expires: time.Now().Add(time.Hour)}
+	for id, tenant := range map[storage.ID]string{"aaaa1": "acme", "aaaa2": "acme", "bbbb1": `b"ob`} {
+		s := storage.Session{ID: id, Server: "mine", Tenant: tenant, Principal: "ada", Expires: time.Now().Add(time.Hour)}
 		if err := m.functions.Records().Create(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}

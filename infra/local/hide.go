@@ -6,19 +6,19 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // hider hides the secrets of all servers of a catalog, and the passwords of the machine's
 // proxies. It is safe for concurrent use.
 type hider struct {
 	environ environ
-	servers func() *catalog.Catalog // the servers that are served now; it returns nil before the file was read
+	servers func() *serversfile.Catalog // the servers that are served now; it returns nil before the file was read
 	known   atomic.Pointer[hidden]
 }
 
 type hidden struct {
-	of   *catalog.Catalog
+	of   *serversfile.Catalog
 	each []*redact.Redactor
 }
 

@@ -3,15 +3,15 @@ package local
 import (
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 func TestPasswordsOfServersAndOfProxiesAreHidden(t *testing.T) {
-	servers, _, err := catalog.Parse([]byte(`{"mcpServers": {"x": {"command": "x", "env": {"KEY": "swordfish"}}}}`), "servers.json", nil)
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers": {"x": {"command": "x", "env": {"KEY": "swordfish"}}}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hider{environ: environ{"PATH=/bin", "https_proxy=http://ada:hunter22@proxy.example:3128"}, servers: func() *catalog.Catalog { return servers }}
+	h := &hider{environ: environ{"PATH=/bin", "https_proxy=http://ada:hunter22@proxy.example:3128"}, servers: func() *serversfile.Catalog { return servers }}
 	if got, want := h.hide("proxy.example refuses hunter22, and swordfish in /bin"), "proxy.example refuses ***, and *** in /bin"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -13,18 +13,18 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // alarms stands for the functions of a machine, with this number of alarms that wait.
 type alarms struct {
 	Functions
-	store   session.Store
+	store   storage.Store
 	waiting atomic.Int64
 }
 
-func (a *alarms) Records() session.Store { return a.store }
+func (a *alarms) Records() storage.Store { return a.store }
 
 func (a *alarms) Boxes() []fleet.Status { return nil }
 
@@ -48,7 +48,7 @@ func TestAnIdleMachineEndsUnlessSomethingHoldsIt(t *testing.T) {
 			return func() { a.waiting.Store(0) }
 		},
 		"a call that waits": func(_ *use, a *alarms) func() {
-			box := session.Box{ID: "local/job", Tenant: "local", Server: "job", Gen: 1, State: session.Starting, Owner: "gone"}
+			box := storage.Box{ID: "local/job", Tenant: "local", Server: "job", Gen: 1, State: storage.Starting, Owner: "gone"}
 			save := func() {
 				if err := a.store.SaveBox(t.Context(), box); err != nil {
 					t.Error(err)
@@ -56,14 +56,14 @@ func TestAnIdleMachineEndsUnlessSomethingHoldsIt(t *testing.T) {
 			}
 			save()
 			return func() {
-				box.State, box.Rev = session.Asleep, 1
+				box.State, box.Rev = storage.Asleep, 1
 				save()
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &alarms{store: sessiontest.NewMemory()}
+				f := &alarms{store: storagetest.NewMemory()}
 				m := &machine{cfg: Config{ExitWhenIdle: after}, functions: f, public: &listeners{}, log: slog.New(slog.DiscardHandler), boxes: boxes.NewPool(boxes.Config{})}
 				defer func() { _ = m.boxes.Close(context.WithoutCancel(t.Context())) }()
 				release := hold(&m.public.use, f)
@@ -108,7 +108,7 @@ func (*lastClient) Addr() net.Addr { return &net.TCPAddr{} }
 
 func TestAnIdleMachineDoesWhatARequestBeganWhileItsEndpointsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &alarms{store: sessiontest.NewMemory()}
+		f := &alarms{store: storagetest.NewMemory()}
 		m := &machine{cfg: Config{ExitWhenIdle: time.Minute}, functions: f, public: &listeners{}, log: slog.New(slog.DiscardHandler), boxes: boxes.NewPool(boxes.Config{})}
 		defer func() { _ = m.boxes.Close(context.WithoutCancel(t.Context())) }()
 		came := false

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/kept"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
@@ -23,10 +23,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -35,7 +35,7 @@ import (
 // this process: all of it is in the store.
 type inside struct {
 	m        *machine
-	store    session.Store
+	store    storage.Store
 	settings atomic.Pointer[wiring.Settings]
 	made     atomic.Pointer[handlers]
 	alarm    *scheduler.API
@@ -54,11 +54,11 @@ type inside struct {
 // in this process.
 type handlers struct {
 	http    endpoints.HTTP
-	pages   *authserver.Pages
-	socket  *front.Socket
-	sealer  *relayhost.Sealer // admits runners
-	relay   *relayhost.Handler
-	sweeper *relayhost.Sweeper
+	pages   *authorization.Pages
+	socket  *transport.Socket
+	sealer  *relayserver.Sealer // admits runners
+	relay   *relayserver.Handler
+	sweeper *relayserver.Sweeper
 	stopped func(fleet.Status) // charges a tenant for a task
 	natives *native.Backend    // sweeps what native servers left behind
 	of      []*wiring.Function
@@ -116,7 +116,7 @@ func (in *inside) configure() error {
 }
 
 // Serve implements [Functions]: it builds the handlers anew.
-func (in *inside) Serve(servers *catalog.Catalog) error {
+func (in *inside) Serve(servers *serversfile.Catalog) error {
 	s := *in.settings.Load()
 	s.Servers = servers
 	var err error
@@ -170,12 +170,12 @@ func (in *inside) make(settings wiring.Settings) (*handlers, error) {
 			return nil, err
 		}
 	}
-	h, alarms := &handlers{of: of[:], sealer: of[2].Relay.Sealer, relay: relayhost.NewHandler(of[2].RelayWithBucket())}, in.alarms()
+	h, alarms := &handlers{of: of[:], sealer: of[2].Relay.Sealer, relay: relayserver.NewHandler(of[2].RelayWithBucket())}, in.alarms()
 	var err error
 	if h.http, err = endpoints.NewHTTP(of[0], m.cfg.Native, alarms, in.atHome, m.here); err != nil {
 		return nil, err
 	}
-	if h.pages, err = authserver.New(of[0], nil); err != nil {
+	if h.pages, err = authorization.New(of[0], nil); err != nil {
 		return nil, err
 	}
 	if h.socket, err = endpoints.NewSocket(of[1], m.cfg.Native, alarms, pushLater, in.atHome); err != nil {
@@ -184,7 +184,7 @@ func (in *inside) make(settings wiring.Settings) (*handlers, error) {
 	h.natives = endpoints.Janitor(of[3], alarms)
 	c := of[3].RelayWithBucket()
 	c.Elsewhere = h.natives.Owns
-	h.sweeper, h.stopped = relayhost.NewSweeper(c), of[3].Stopped
+	h.sweeper, h.stopped = relayserver.NewSweeper(c), of[3].Stopped
 	return h, nil
 }
 
@@ -212,7 +212,7 @@ func (w watched) WithGroup(name string) slog.Handler {
 }
 
 // atHome sets the endpoint's options for a machine that has no gateway in front.
-func (in *inside) atHome(o *front.Options) {
+func (in *inside) atHome(o *transport.Options) {
 	o.Admit, o.AnswerFirst, o.Limit = in.callers.admit, true, sockets.Home().Life
 }
 
@@ -238,7 +238,7 @@ func (s schedules) Schedule(_ context.Context, a native.Alarm) error {
 		err = s.api.Create(a.ID(), "http", a.At, string(input))
 	}
 	if err != nil {
-		return session.Errorf(session.Unavailable, "the alarm could not be set; try again").Because(err)
+		return storage.Errorf(storage.Unavailable, "the alarm could not be set; try again").Because(err)
 	}
 	return nil
 }
@@ -260,10 +260,10 @@ func (in *inside) send(_ string, payload []byte) (done <-chan struct{}, err erro
 		Alarm *native.Alarm `json:"dormouseAlarm"`
 	}
 	if err := json.Unmarshal(payload, &e); err != nil || e.Alarm == nil {
-		return nil, session.Errorf(session.Invalid, "the event is no alarm").Because(err)
+		return nil, storage.Errorf(storage.Invalid, "the event is no alarm").Because(err)
 	}
 	if in.ctx.Err() != nil {
-		return nil, session.Errorf(session.Unavailable, "dormouse run is ending")
+		return nil, storage.Errorf(storage.Unavailable, "dormouse run is ending")
 	}
 	end := make(chan struct{})
 	in.work.Go(func() {
@@ -294,7 +294,7 @@ func (in *inside) Web() http.Handler {
 		defer in.work.Done()
 		r, release := in.bodies.guard(w, r)
 		defer release()
-		in.use().web(r.URL.Path, in).ServeHTTP(w, r.WithContext(session.WithTrace(r.Context(), awsapi.NewID())))
+		in.use().web(r.URL.Path, in).ServeHTTP(w, r.WithContext(storage.WithTrace(r.Context(), awsapi.NewID())))
 	})
 }
 
@@ -308,11 +308,11 @@ func (h *handlers) web(path string, in *inside) http.Handler {
 
 // refused logs a request that no handler of package front has refused, in the form of those.
 func (in *inside) refused(r *http.Request, status int, refusal string, err error) {
-	address := session.AddressOf(r.Context())
+	address := storage.AddressOf(r.Context())
 	if address == "" {
 		address, _, _ = net.SplitHostPort(r.RemoteAddr)
 	}
-	slog.New(watched{in.m.log.Handler(), in.m}).Warn("request", "http_method", r.Method, "path", r.URL.Path, "status", status, "code", session.CodeOf(err), "error", err,
+	slog.New(watched{in.m.log.Handler(), in.m}).Warn("request", "http_method", r.Method, "path", r.URL.Path, "status", status, "code", storage.CodeOf(err), "error", err,
 		slog.Group("caller", "server", "", "tenant", "", "principal", "", "key", "", "address", cmp.Or(address, hereAddress)),
 		"refused", true, "refusal", refusal, "why", err.Error())
 }
@@ -362,7 +362,7 @@ func (in *inside) EndBoxes(context.Context) {}
 func (in *inside) WaitingAlarms() int { return in.alarm.Len() }
 
 // Records implements [Functions].
-func (in *inside) Records() session.Store { return in.store }
+func (in *inside) Records() storage.Store { return in.store }
 
 // Operators implements [Functions].
 func (in *inside) Operators() api.Options { return in.use().http.Operators }
@@ -394,7 +394,7 @@ type runnerRoutes struct{ in *inside }
 // Connect implements [sockets.Routes].
 func (r *runnerRoutes) Connect(_ context.Context, _ sockets.Conn, req *http.Request) sockets.Reply {
 	if err := r.in.use().sealer.Admit(req.Header); err != nil {
-		r.in.refused(req, http.StatusUnauthorized, string(session.Unauthenticated), err)
+		r.in.refused(req, http.StatusUnauthorized, string(storage.Unauthenticated), err)
 		return sockets.Reply{Status: http.StatusUnauthorized}
 	}
 	return sockets.Reply{Status: http.StatusOK}
@@ -402,7 +402,7 @@ func (r *runnerRoutes) Connect(_ context.Context, _ sockets.Conn, req *http.Requ
 
 // Message implements [sockets.Routes].
 func (r *runnerRoutes) Message(ctx context.Context, c sockets.Conn, data []byte) []byte {
-	reply, err := r.in.use().relay.Frame(session.WithTrace(ctx, awsapi.NewID()), c.ID, data)
+	reply, err := r.in.use().relay.Frame(storage.WithTrace(ctx, awsapi.NewID()), c.ID, data)
 	if err != nil {
 		return nil // the handler has logged it, and the runner sends the frame again
 	}
@@ -419,10 +419,10 @@ type clientRoutes struct{ in *inside }
 // owedKey is the context key of the list of sessions to push to.
 type owedKey struct{}
 
-// pushLater implements front.SocketOptions.Push: it records the session, which gets its
+// pushLater implements transport.SocketOptions.Push: it records the session, which gets its
 // owed messages when its connection is open.
-func pushLater(ctx context.Context, id session.ID) error {
-	if owed, ok := ctx.Value(owedKey{}).(*[]session.ID); ok {
+func pushLater(ctx context.Context, id storage.ID) error {
+	if owed, ok := ctx.Value(owedKey{}).(*[]storage.ID); ok {
 		*owed = append(*owed, id)
 	}
 	return nil
@@ -430,7 +430,7 @@ func pushLater(ctx context.Context, id session.ID) error {
 
 // Connect implements [sockets.Routes].
 func (r *clientRoutes) Connect(ctx context.Context, c sockets.Conn, req *http.Request) sockets.Reply {
-	var owed []session.ID
+	var owed []storage.ID
 	ctx = context.WithValue(calledBy(ctx, c), owedKey{}, &owed)
 	counted := req.Context().Value(connectionKey{})
 	ctx = context.WithValue(ctx, connectionKey{}, counted)
@@ -459,5 +459,5 @@ func (r *clientRoutes) Disconnect(ctx context.Context, c sockets.Conn, _ int, _ 
 
 // calledBy returns the context of an invocation for a connection.
 func calledBy(ctx context.Context, c sockets.Conn) context.Context {
-	return session.WithAddress(session.WithTrace(ctx, awsapi.NewID()), c.SourceIP)
+	return storage.WithAddress(storage.WithTrace(ctx, awsapi.NewID()), c.SourceIP)
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // echoing are routes that send each message back. They answer "hang" as late as the limits
@@ -96,7 +96,7 @@ func TestBothWebSocketAPIsHaveTheLimitsOfTheirConfiguration(t *testing.T) {
 				if end := conn.End(); end.Code != websocket.StatusMessageTooBig {
 					t.Errorf("a frame over the limit closes with %v", end)
 				}
-				within("$connect is given up", session.ConnectTimeout, func() { _ = w.Refused("/" + w.Stage + "?hang") })
+				within("$connect is given up", storage.ConnectTimeout, func() { _ = w.Refused("/" + w.Stage + "?hang") })
 				within("silence closes", want.idle, func() { _ = w.Open().End() })
 				if want.route < want.idle {
 					conn := w.Open()

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
 
 // listeners are the two endpoints for clients: HTTP and WebSocket. The fields with capital
@@ -158,7 +158,7 @@ func (l *listeners) servedHosts(address string) []string {
 	switch {
 	case public != "":
 		return []string{"127.0.0.1", "::1", "localhost", public}
-	case front.NamesLoopback(address):
+	case transport.NamesLoopback(address):
 		return nil
 	default:
 		return []string{"*"}
@@ -170,7 +170,7 @@ func (l *listeners) servedHosts(address string) []string {
 func (l *listeners) private() bool { return l.access() == AccessOpen && l.onLoopback() }
 
 func (l *listeners) onLoopback() bool {
-	return front.NamesLoopback(l.Listen) && front.NamesLoopback(l.socketsAddress())
+	return transport.NamesLoopback(l.Listen) && transport.NamesLoopback(l.socketsAddress())
 }
 
 // access returns who may call. By default, a caller on loopback needs no key, because it

@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
@@ -34,9 +34,9 @@ type machine struct {
 	reports
 	stopping atomic.Bool // the machine is stopping, so a box that ends does not fall asleep
 
-	servers   atomic.Pointer[catalog.Catalog] // that are served
+	servers   atomic.Pointer[serversfile.Catalog] // that are served
 	file      *serversFile
-	reload    func() (catalog.Changes, error) // reads the servers file now
+	reload    func() (serversfile.Changes, error) // reads the servers file now
 	folder    *datafolder.Folder
 	upkeep    upkeep
 	store     string // see OpenStore

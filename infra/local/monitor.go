@@ -3,8 +3,8 @@ package local
 import (
 	"net/http"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
@@ -38,8 +38,8 @@ func (m *monitored) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // another host name, gets nothing.
 func (m *monitored) metrics(w http.ResponseWriter, r *http.Request) {
 	o := m.operators()
-	if r.Header.Get("Authorization") == "" && m.public.private() && front.NamesLoopback(r.Host) {
-		o.Caller = func(*http.Request, auth.Right) (api.Caller, error) {
+	if r.Header.Get("Authorization") == "" && m.public.private() && transport.NamesLoopback(r.Host) {
+		o.Caller = func(*http.Request, apikey.Right) (api.Caller, error) {
 			return api.Machine("a program on this machine"), nil
 		}
 	}

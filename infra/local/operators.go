@@ -16,11 +16,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -42,7 +42,7 @@ func (m *machine) here(o *api.Options) {
 }
 
 // reloaded returns the outcome of a reload for the API.
-func reloaded(changes catalog.Changes, err error) api.Reloaded {
+func reloaded(changes serversfile.Changes, err error) api.Reloaded {
 	if err != nil {
 		return api.Reloaded{Error: err.Error()}
 	}
@@ -133,10 +133,10 @@ func billOf(b bill.Bill, since time.Time) api.Bill {
 // Stored returns the API for operators of a data folder that no Run uses. name is the
 // name of the store. The API permits everything to each caller. The caller of Stored
 // closes the store.
-func Stored(store session.Store, name, data string) http.Handler {
+func Stored(store storage.Store, name, data string) http.Handler {
 	return api.New(api.Options{
 		Info: api.Info{Place: api.PlaceStore}, Store: store, Pushed: strings.HasPrefix(name, dynamodb),
-		Caller: func(*http.Request, auth.Right) (api.Caller, error) {
+		Caller: func(*http.Request, apikey.Right) (api.Caller, error) {
 			return api.Machine("the operator of this machine"), nil
 		},
 		Status: func(context.Context) (api.Status, error) {

@@ -16,9 +16,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/watch"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -58,7 +58,7 @@ func (m *machine) startReload(ctx context.Context) error {
 // reload reads the servers file. If the file is valid and differs from what the machine
 // serves, the machine serves the new servers from now on. Otherwise it changes nothing.
 // reload records each change as an event, and each error once.
-func (r *reloader) reload() (catalog.Changes, error) {
+func (r *reloader) reload() (serversfile.Changes, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.m.servers.Load()
@@ -69,7 +69,7 @@ func (r *reloader) reload() (catalog.Changes, error) {
 			d.Say("warning: " + strings.TrimPrefix(w, filepath.Dir(r.m.cfg.Servers)+"/"))
 		}
 	}
-	var changes catalog.Changes
+	var changes serversfile.Changes
 	if err == nil {
 		read, changes = read.After(before, time.Now())
 		if !bytes.Equal(read.Marshal(), before.Marshal()) {
@@ -127,7 +127,7 @@ func (r *reloader) halt(removed []string) {
 
 // forget forgets the handshake records of servers. What it cannot forget is compared with the
 // next process.
-func (r *reloader) forget(servers *catalog.Catalog, names []string) {
+func (r *reloader) forget(servers *serversfile.Catalog, names []string) {
 	if len(names) == 0 {
 		return
 	}
@@ -136,7 +136,7 @@ func (r *reloader) forget(servers *catalog.Catalog, names []string) {
 	for _, name := range names {
 		s, _ := servers.Server(name)
 		for _, tenant := range tenants {
-			err = errors.Join(err, host.Forget(r.ctx, store, tenant, name, s.RecordDigest()))
+			err = errors.Join(err, sessions.Forget(r.ctx, store, tenant, name, s.RecordDigest()))
 		}
 	}
 	if err != nil {
@@ -147,7 +147,7 @@ func (r *reloader) forget(servers *catalog.Catalog, names []string) {
 // brief returns the first error of a servers file with its line and column, and the
 // number of further errors.
 func brief(err error) string {
-	var first *catalog.Error
+	var first *serversfile.Error
 	if !errors.As(err, &first) {
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
@@ -178,7 +178,7 @@ func (r *reloader) retire() {
 // current gives a task the definition that its server has in servers. The function that
 // starts the task may have begun with an older servers file. idle is the idle time of
 // servers that set none.
-func current(servers *catalog.Catalog, idle time.Duration, t fleet.Task) fleet.Task {
+func current(servers *serversfile.Catalog, idle time.Duration, t fleet.Task) fleet.Task {
 	s, ok := servers.Server(t.Server)
 	if !ok || s.Disabled || t.Env[serverEnv] == "" {
 		return t

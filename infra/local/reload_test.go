@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -45,7 +45,7 @@ func newReloading(t *testing.T, change func(*Config)) reloading {
 }
 
 // save writes the servers file and makes the machine read it.
-func (r reloading) save(text string) (catalog.Changes, error) {
+func (r reloading) save(text string) (serversfile.Changes, error) {
 	r.t.Helper()
 	if err := os.WriteFile(r.cfg.Servers, []byte(text), 0o600); err != nil {
 		r.t.Fatal(err)
@@ -162,12 +162,12 @@ func TestServerThatCannotBeHostedAnyMoreSaysWhy(t *testing.T) {
 
 // A function that began before the change may start a box after it.
 func TestBoxIsStartedWithTheDefinitionThatHoldsNow(t *testing.T) {
-	read := func(args string) (*catalog.Catalog, string) {
+	read := func(args string) (*serversfile.Catalog, string) {
 		file := filepath.Join(t.TempDir(), "servers.json")
 		if err := os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"a","args":["`+args+`"]}}}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, _, err := catalog.LoadHere(file, nil)
+		c, _, err := serversfile.LoadHere(file, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestBoxIsStartedWithTheDefinitionThatHoldsNow(t *testing.T) {
 	_, old := read("old")
 	asked := fleet.Task{Server: "a", Env: map[string]string{serverEnv: old, "OTHER": "x"}}
 	got := current(now, time.Minute, asked)
-	s, err := catalog.UnmarshalServer(got.Env[serverEnv])
+	s, err := serversfile.UnmarshalServer(got.Env[serverEnv])
 	if err != nil || s.Args[0] != "new" || s.Idle != time.Minute || got.Env["OTHER"] != "x" || asked.Env[serverEnv] != old {
 		t.Errorf("%v, %v, and the caller's task has %s", s.Args, err, asked.Env[serverEnv])
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // Run hosts the servers of a servers file on this machine until ctx ends. It returns
@@ -69,7 +69,7 @@ func newMachine(cfg Config) *machine {
 	if cfg.Log != nil {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))
 	}
-	m.hider = &hider{environ: m.environ, servers: func() *catalog.Catalog { return m.servers.Load() }}
+	m.hider = &hider{environ: m.environ, servers: func() *serversfile.Catalog { return m.servers.Load() }}
 	options := journal.Options{Verbose: cfg.Verbose, Hide: m.hider.hide, Tools: func(tenant, server string) string { return toolsOf(m, tenant, server) }}
 	options.Lists = (&toolNames{read: func(tenant, server string) map[string]bool { return namesOf(m, tenant, server) }, of: map[[2]string]nameList{}}).has
 	if sent != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // serversFile reads the servers file and its files of variables. Nothing else on this
@@ -41,7 +41,7 @@ func (c Config) HasGuests() bool {
 
 // read reads the files, with servers as guests if others may call and the system can confine
 // them.
-func (f *serversFile) read() (*catalog.Catalog, []catalog.Warning, error) {
+func (f *serversFile) read() (*serversfile.Catalog, []serversfile.Warning, error) {
 	servers, warnings, err := f.readAs(f.others)
 	if err != nil {
 		return nil, warnings, err
@@ -54,15 +54,15 @@ func (f *serversFile) read() (*catalog.Catalog, []catalog.Warning, error) {
 	if servers, warnings, err = f.readAs(false); err != nil {
 		return nil, warnings, err
 	}
-	return servers, append([]catalog.Warning{{Text: fmt.Sprintf(notConfined, strings.Join(names, ", "), lack[0].Why)}}, warnings...), nil
+	return servers, append([]serversfile.Warning{{Text: fmt.Sprintf(notConfined, strings.Join(names, ", "), lack[0].Why)}}, warnings...), nil
 }
 
 // readAs reads the files, and checks the sections that package catalog does not read. It
 // rejects servers in Go that this program does not have.
-func (f *serversFile) readAs(guests bool) (*catalog.Catalog, []catalog.Warning, error) {
-	load := catalog.LoadHere
+func (f *serversFile) readAs(guests bool) (*serversfile.Catalog, []serversfile.Warning, error) {
+	load := serversfile.LoadHere
 	if guests {
-		load = catalog.LoadGuests
+		load = serversfile.LoadGuests
 	}
 	servers, warnings, err := load(f.Servers, f.environ.lookup, f.EnvFiles...)
 	if err == nil {
@@ -81,7 +81,7 @@ func (f *serversFile) readAs(guests bool) (*catalog.Catalog, []catalog.Warning, 
 }
 
 // load reads the files. It records a warning only the first time that it occurs.
-func (f *serversFile) load() (*catalog.Catalog, error) {
+func (f *serversFile) load() (*serversfile.Catalog, error) {
 	servers, warnings, err := f.read()
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ const notConfined = "not only you can call, and this system cannot confine serve
 
 // guests returns the names of the servers that are confined although the file does not ask
 // for it.
-func guests(servers *catalog.Catalog) (names []string) {
+func guests(servers *serversfile.Catalog) (names []string) {
 	for _, name := range servers.Names() {
 		if s, _ := servers.Server(name); s.Box.Guest && !s.Disabled {
 			names = append(names, name)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 func TestStoreNameIsGoodInAnotherFolder(t *testing.T) {
@@ -173,7 +173,7 @@ func TestBoxesOfAUserWithoutAHomeHaveOneInTheDataFolder(t *testing.T) {
 // The sign-in that takes any name is for an endpoint that only this machine reaches, whatever
 // its public URL says.
 func TestAnEndpointForTheNetworkHasNoSignInWithAnyName(t *testing.T) {
-	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"one":{"command":"true"}}}`), "servers.json", nil)
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"true"}}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

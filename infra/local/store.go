@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -68,7 +68,7 @@ func LookAtStore(ctx context.Context, name string) (made bool, err error) {
 // OpenStore opens a store by its name. It reads the credentials and the region of a
 // DynamoDB table with getenv. damaged is called once if a file turns out to be damaged or
 // lost; it may be nil.
-func OpenStore(name string, getenv func(string) string, limits host.Limits, damaged func(error)) (session.Store, error) {
+func OpenStore(name string, getenv func(string) string, limits sessions.Limits, damaged func(error)) (storage.Store, error) {
 	if path, ok := strings.CutPrefix(name, sqlite); ok {
 		s, err := sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge, Damaged: damaged})
 		if err != nil {

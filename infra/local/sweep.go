@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // sweepEvery is the time between sweeps while boxes run.
@@ -52,7 +52,7 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 
 // callsWait reports whether the store has work for a sweep. That may be a call of a
 // native server, which no box runs: a killed program may not have set the call's alarm.
-func callsWait(ctx context.Context, store session.Store) bool {
+func callsWait(ctx context.Context, store storage.Store) bool {
 	due, err := store.Due(ctx)
 	return err != nil || len(due) > 0
 }

@@ -8,17 +8,17 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 type sweeps struct {
 	Functions
-	store session.Store
+	store storage.Store
 	n     atomic.Int64
 }
 
-func (s *sweeps) Records() session.Store { return s.store }
+func (s *sweeps) Records() storage.Store { return s.store }
 
 func (s *sweeps) Boxes() []fleet.Status { return nil }
 
@@ -31,11 +31,11 @@ func (s *sweeps) Sweep(*fleet.Status) <-chan struct{} {
 // Then only a sweep finds the call.
 func TestMachineSweepsWhileACallWaitsAndRestsOtherwise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := sessiontest.NewMemory()
+		store := storagetest.NewMemory()
 		s := &sweeps{store: store}
 		m := &machine{functions: s, boxes: boxes.NewPool(boxes.Config{})}
 		defer func() { _ = m.boxes.Close(t.Context()) }()
-		box := session.Box{ID: "local/job", Tenant: "local", Server: "job", Gen: 1, State: session.Starting, Owner: "gone"}
+		box := storage.Box{ID: "local/job", Tenant: "local", Server: "job", Gen: 1, State: storage.Starting, Owner: "gone"}
 		if err := store.SaveBox(t.Context(), box); err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestMachineSweepsWhileACallWaitsAndRestsOtherwise(t *testing.T) {
 		if n := s.n.Load(); n != 4 {
 			t.Errorf("%d sweeps, want one at the start and one each minute", n)
 		}
-		box.State, box.Rev = session.Asleep, 1
+		box.State, box.Rev = storage.Asleep, 1
 		if err := store.SaveBox(t.Context(), box); err != nil {
 			t.Fatal(err)
 		}

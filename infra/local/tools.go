@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -48,7 +48,7 @@ func recordsOfAll(ctx context.Context, m *machine) recorded {
 
 // tools returns how many tools a server has. started is whether the server ever answered
 // initialize with this definition. Neither is known of a server without a record.
-func (r recorded) tools(s catalog.Server) (n int, started bool) {
+func (r recorded) tools(s serversfile.Server) (n int, started bool) {
 	for _, tenant := range r.tenants {
 		tools, _, err := r.known.Known(r.ctx, tenant, s)
 		if err != nil {
@@ -56,7 +56,7 @@ func (r recorded) tools(s catalog.Server) (n int, started bool) {
 		}
 		n = max(n, len(tools))
 		if n == 0 && !started {
-			parts, err := r.known.Store.ListHandshakes(r.ctx, session.RecordFor(tenant, s.RecordDigest()), "")
+			parts, err := r.known.Store.ListHandshakes(r.ctx, storage.RecordFor(tenant, s.RecordDigest()), "")
 			started = err != nil || len(parts) > 0
 		}
 	}
@@ -65,7 +65,7 @@ func (r recorded) tools(s catalog.Server) (n int, started bool) {
 
 // text returns what the list of servers shows about a server at the start: "11 tools",
 // "never started", or "".
-func (r recorded) text(s catalog.Server) string {
+func (r recorded) text(s serversfile.Server) string {
 	if !s.InPlace() && !s.Record {
 		return ""
 	}
@@ -166,7 +166,7 @@ func namesOf(m *machine, tenant, server string) map[string]bool {
 		}
 		return nil
 	}
-	parts, err := m.functions.Records().ListHandshakes(ctx, session.RecordFor(tenant, s.Digest), wire.MethodToolsList+" ")
+	parts, err := m.functions.Records().ListHandshakes(ctx, storage.RecordFor(tenant, s.Digest), wire.MethodToolsList+" ")
 	if err != nil {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // toolFile has servers that differ in what their records hold.
@@ -36,15 +36,15 @@ func TestFirstBlockCountsToolsFromTheRecords(t *testing.T) {
 	keep := func(tenant, server, version, result string) {
 		t.Helper()
 		s, _ := m.servers.Load().Server(server)
-		h := session.Handshake{
-			Digest: session.RecordFor(tenant, s.Digest), Version: version, Result: json.RawMessage(result),
+		h := storage.Handshake{
+			Digest: storage.RecordFor(tenant, s.Digest), Version: version, Result: json.RawMessage(result),
 			Taken: time.Now(), Expires: time.Now().Add(time.Hour),
 		}
 		if err := store.SaveHandshake(t.Context(), h); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := store.Create(t.Context(), session.Session{ID: session.NewID(), Server: "of-ada", Tenant: "ada", Principal: "ada", Expires: time.Now().Add(time.Hour)}); err != nil {
+	if err := store.Create(t.Context(), storage.Session{ID: storage.NewID(), Server: "of-ada", Tenant: "ada", Principal: "ada", Expires: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	keep("local", "asked", "tools/list 2025-11-25 x", `{"gen":1,"list":{"tools":[{"name":"a"},{"name":"b"}]}}`)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
@@ -131,7 +131,7 @@ func look(ctx context.Context, m *machine) {
 }
 
 // lookAtDisk tells people when the store cannot be written any more, and when it can again.
-func lookAtDisk(ctx context.Context, m *machine, s session.Writable) {
+func lookAtDisk(ctx context.Context, m *machine, s storage.Writable) {
 	err := s.Writable(ctx)
 	if m.upkeep.damaged.Load() || m.upkeep.stuck.Swap(err != nil) == (err != nil) || ctx.Err() != nil {
 		return
@@ -204,10 +204,10 @@ func health(m *machine) http.HandlerFunc {
 func wrong(ctx context.Context, m *machine) (lines []string) {
 	store := m.functions.Records()
 	_, err := store.Keys().Get(ctx, "health")
-	if errors.Is(err, session.NotFound) {
+	if errors.Is(err, storage.NotFound) {
 		err = nil
 	}
-	if disk, ok := store.(session.Writable); err == nil && ok {
+	if disk, ok := store.(storage.Writable); err == nil && ok {
 		err = disk.Writable(ctx)
 	}
 	if err != nil {

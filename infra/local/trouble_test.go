@@ -8,38 +8,38 @@ import (
 	"os"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // full is a store on a disk that is full: it reads, and cannot write.
-type full struct{ session.Store }
+type full struct{ storage.Store }
 
-// Writable implements [session.Writable].
+// Writable implements [storage.Writable].
 func (full) Writable(context.Context) error { return errors.New("the disk of /data is full") }
 
 // damaged is a store that cannot be read.
-type damaged struct{ session.Store }
+type damaged struct{ storage.Store }
 
-// Keys implements [session.Store].
-func (damaged) Keys() session.Collection[session.Key] { return lost{} }
+// Keys implements [storage.Store].
+func (damaged) Keys() storage.Collection[storage.Key] { return lost{} }
 
 type lost struct {
-	session.Collection[session.Key]
+	storage.Collection[storage.Key]
 }
 
-// Get implements [session.Collection].
-func (lost) Get(context.Context, string) (session.Key, error) {
-	return session.Key{}, errors.New("the session store is damaged")
+// Get implements [storage.Collection].
+func (lost) Get(context.Context, string) (storage.Key, error) {
+	return storage.Key{}, errors.New("the session store is damaged")
 }
 
 // troubled has the functions of a machine whose store is in trouble.
 type troubled struct {
 	Functions
-	store session.Store
+	store storage.Store
 }
 
-func (f troubled) Records() session.Store { return f.store }
+func (f troubled) Records() storage.Store { return f.store }
 
 // A monitor gets one line for each part that does not work, and no path.
 func TestHealthSaysWhatDoesNotWork(t *testing.T) {
@@ -53,9 +53,9 @@ func TestHealthSaysWhatDoesNotWork(t *testing.T) {
 		t.Errorf("all is well: %d %q", status, body)
 	}
 	healthy := m.functions
-	for name, store := range map[string]session.Store{
-		"full":    full{sessiontest.NewMemory()},
-		"damaged": damaged{sessiontest.NewMemory()},
+	for name, store := range map[string]storage.Store{
+		"full":    full{storagetest.NewMemory()},
+		"damaged": damaged{storagetest.NewMemory()},
 	} {
 		m.functions = troubled{healthy, store}
 		if status, body := ask(); status != http.StatusServiceUnavailable || body != "store: failed\n" {

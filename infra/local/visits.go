@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Limits of one address, and of this machine, at the pages where people sign in and clients
@@ -47,7 +47,7 @@ func (v *visits) limit(next http.Handler, refused func(r *http.Request, status i
 			next.ServeHTTP(w, r)
 			return
 		}
-		err := session.Errorf(session.Busy, "this address asks too often; try again in a second")
+		err := storage.Errorf(storage.Busy, "this address asks too often; try again in a second")
 		refused(r, http.StatusTooManyRequests, "rate", err)
 		h := w.Header()
 		h.Set("Content-Type", "application/json")

@@ -19,7 +19,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -65,7 +65,7 @@ func (m Measured) Class() (memory int, start time.Duration) {
 // Bake installs a server for an image. If c asks for it, Bake starts the server once, in a
 // sandbox, with its variables. The result holds the measurement, which is zero without
 // one. If the server is baked and only its start fails, Bake returns the name and an error.
-func Bake(ctx context.Context, s catalog.Server, c BakeConfig) (provision.Bake, Measured, error) {
+func Bake(ctx context.Context, s serversfile.Server, c BakeConfig) (provision.Bake, Measured, error) {
 	s, err := s.Resolve(os.LookupEnv)
 	if err != nil {
 		return provision.Bake{}, Measured{}, err
@@ -85,7 +85,7 @@ func Bake(ctx context.Context, s catalog.Server, c BakeConfig) (provision.Bake, 
 }
 
 // measure starts a server in a sandbox, asks for its tools, and ends it.
-func measure(ctx context.Context, s catalog.Server, l provision.Launch, work string, sandboxes func(provision.Workshop) (provision.Sandbox, error)) (m Measured, err error) {
+func measure(ctx context.Context, s serversfile.Server, l provision.Launch, work string, sandboxes func(provision.Workshop) (provision.Sandbox, error)) (m Measured, err error) {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
 	folder, err := os.MkdirTemp(work, "measure-")

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // Servers that answer each request with an empty list of tools, in each language.
@@ -30,9 +30,9 @@ def main():
 `
 )
 
-func parsed(t *testing.T, text string) catalog.Server {
+func parsed(t *testing.T, text string) serversfile.Server {
 	t.Helper()
-	all, _, err := catalog.Parse([]byte(`{"mcpServers": {"s": `+text+`}}`), "servers.json", nil)
+	all, _, err := serversfile.Parse([]byte(`{"mcpServers": {"s": `+text+`}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
@@ -50,7 +50,7 @@ type setup struct {
 }
 
 // newBox makes the box of a server.
-func newBox(s catalog.Server, at setup, log *slog.Logger) *boxed {
+func newBox(s serversfile.Server, at setup, log *slog.Logger) *boxed {
 	s, unresolved := s.Resolve(at.env.lookup)
 	b := &boxed{log: log, era: at.era, installs: at.installs, took: newStarts(s.Name, at.env["DORMOUSE_METRICS"], log)}
 	tools := s.ToolTimeout
@@ -88,7 +88,7 @@ func newBox(s catalog.Server, at setup, log *slog.Logger) *boxed {
 }
 
 // provisionerFor returns the provisioner for a server's processes.
-func provisionerFor(s catalog.Server, at setup, log *slog.Logger) *provision.Provisioner {
+func provisionerFor(s serversfile.Server, at setup, log *slog.Logger) *provision.Provisioner {
 	environ := ownEnvironment()
 	c := provision.Config{
 		Base: at.work, Cache: at.cache, Locks: at.locks, Baked: at.baked, Confine: workshops(s, at.work, surroundings(s, environ), at.on), Compile: at.logs != "", Environ: environ, Log: log,
@@ -150,29 +150,29 @@ func (b *boxed) Deliver(d runner.Delivery) {
 }
 
 // Answer implements runner.Executor.
-func (b *boxed) Answer(s session.ID, question string, raw []byte) {
+func (b *boxed) Answer(s storage.ID, question string, raw []byte) {
 	b.box.Answer(string(s), question, raw)
 }
 
 // CloseStream implements runner.Executor.
-func (b *boxed) CloseStream(s session.ID, stream session.StreamID) {
+func (b *boxed) CloseStream(s storage.ID, stream storage.StreamID) {
 	b.box.CloseStream(string(s), string(stream))
 }
 
 // StopSession implements runner.Executor.
-func (b *boxed) StopSession(s session.ID) { b.box.StopSession(string(s)) }
+func (b *boxed) StopSession(s storage.ID) { b.box.StopSession(string(s)) }
 
 // Halt implements runner.Executor.
-func (b *boxed) Halt(s session.ID, by string, within time.Duration) {
+func (b *boxed) Halt(s storage.ID, by string, within time.Duration) {
 	b.log.Info("stopped by an operator", "session_id", s, "by", by, "within_ms", within.Milliseconds())
 	b.box.Halt(string(s), by, within)
 }
 
 // Questions implements runner.Executor.
-func (b *boxed) Questions() map[session.ID][]string {
-	open := map[session.ID][]string{}
+func (b *boxed) Questions() map[storage.ID][]string {
+	open := map[storage.ID][]string{}
 	for s, q := range b.box.Questions() {
-		open[session.ID(s)] = q
+		open[storage.ID(s)] = q
 	}
 	return open
 }
@@ -188,7 +188,7 @@ func (b *boxed) IdleSince() (time.Time, bool) {
 // Output implements box.Sink.
 func (b *boxed) Output(e box.Output) {
 	event := runner.Event{
-		Session: session.ID(e.Session), Stream: session.StreamID(e.Stream), Ticket: e.Ticket, Raw: e.Raw, Final: e.Final,
+		Session: storage.ID(e.Session), Stream: storage.StreamID(e.Stream), Ticket: e.Ticket, Raw: e.Raw, Final: e.Final,
 	}
 	if e.Asks != nil {
 		event.Asks = &runner.Suspension{Questions: e.Asks.Questions, Raw: e.Asks.Raw, Within: e.Asks.Within}
@@ -198,7 +198,7 @@ func (b *boxed) Output(e box.Output) {
 
 // Handshake implements box.Sink.
 func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
-	report := runner.StatusReport{Session: session.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
+	report := runner.StatusReport{Session: storage.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
 	if era := string(b.box.Era()); era != b.era {
 		report.Era = era
 	}
@@ -207,7 +207,7 @@ func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMes
 
 // Lists implements box.Sink.
 func (b *boxed) Lists(s, ticket string, l box.Lists) {
-	b.link.Status(runner.StatusReport{Session: session.ID(s), Ticket: ticket, Lists: l.Kind, Own: l.Own, Handshake: l.Fingerprint})
+	b.link.Status(runner.StatusReport{Session: storage.ID(s), Ticket: ticket, Lists: l.Kind, Own: l.Own, Handshake: l.Fingerprint})
 }
 
 // Process implements box.Sink. It does not log the state, because the box has done so.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // A process gets the value of a secret from its box, and not the secret's name.
@@ -24,7 +24,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := catalog.Server{
+	s := serversfile.Server{
 		Name: "x", Command: "/bin/sh", Args: []string{"-c", `printf %s "$TOKEN" > "$0"; cat`, pipe}, Env: map[string]string{"TOKEN": "ssm:/x/y"},
 		StartupTimeout: time.Minute, ToolTimeout: time.Minute, AnswerTimeout: time.Minute,
 	}
@@ -40,7 +40,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- live(ctx, b.link, func() *prepared { return &prepared{box: b, log: log} }) }()
 	b.Deliver(runner.Delivery{
-		ID: "d", Session: session.ID("s"), Principal: "p", HasRequests: true, Init: json.RawMessage(`{}`),
+		ID: "d", Session: storage.ID("s"), Principal: "p", HasRequests: true, Init: json.RawMessage(`{}`),
 		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
 	})
 	got, err := os.ReadFile(pipe) // waits until somebody writes

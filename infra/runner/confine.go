@@ -15,14 +15,14 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // confiner makes the sandboxes of a server that configures one. A server that configures
 // nothing has no sandbox: it runs with the rights of the runner, as under every MCP
 // client.
 type confiner struct {
-	box  catalog.Box
+	box  serversfile.Box
 	on   sandbox.Support
 	temp string            // folder for temporary folders, one for each process
 	env  map[string]string // PATH, HOME and certificates as the server will get them
@@ -31,7 +31,7 @@ type confiner struct {
 
 // surroundings returns PATH, HOME and the network variables as a server gets them. They say
 // what it must be able to read.
-func surroundings(s catalog.Server, environ map[string]string) map[string]string {
+func surroundings(s serversfile.Server, environ map[string]string) map[string]string {
 	env := provision.Network(environ, s.Env, s.Unset)
 	env["HOME"], env["PATH"] = environ["HOME"], cmp.Or(s.Env["PATH"], environ["PATH"])
 	for name, value := range s.Env {
@@ -43,7 +43,7 @@ func surroundings(s catalog.Server, environ map[string]string) map[string]string
 }
 
 // newConfiner fails if the system lacks a guard that the server must not run without.
-func newConfiner(s catalog.Server, work string, env map[string]string, on sandbox.Support) (*confiner, error) {
+func newConfiner(s serversfile.Server, work string, env map[string]string, on sandbox.Support) (*confiner, error) {
 	c := &confiner{box: s.Box, on: on, temp: filepath.Join(work, "tmp"), env: env}
 	if _, err := sandbox.New(c.policy(provision.Launch{}, ""), on); err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // root and user are what the system offers runners with all features of Linux: a runner
@@ -23,9 +23,9 @@ var (
 )
 
 // confined makes the confiner of a server without toolchains in other folders.
-func confined(t *testing.T, b catalog.Box, on sandbox.Support) (*confiner, error) {
+func confined(t *testing.T, b serversfile.Box, on sandbox.Support) (*confiner, error) {
 	t.Helper()
-	return newConfiner(catalog.Server{Name: "s", Box: b}, t.TempDir(), map[string]string{"HOME": "/home/me"}, on)
+	return newConfiner(serversfile.Server{Name: "s", Box: b}, t.TempDir(), map[string]string{"HOME": "/home/me"}, on)
 }
 
 func TestBoxSettingsBecomeAPolicy(t *testing.T) {
@@ -33,12 +33,12 @@ func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 	enclosed := []sandbox.Guard{sandbox.GuardSockets, sandbox.GuardFiles, sandbox.GuardNeighbours}
 	limits := []sandbox.Guard{sandbox.GuardMemory, sandbox.GuardCPUs}
 	tests := map[string]struct {
-		box  catalog.Box
+		box  serversfile.Box
 		on   sandbox.Support
 		want sandbox.Policy
 	}{
 		"a profile without network": {
-			catalog.Box{Profile: "default", Offline: true, CPUs: 1, MemoryMB: 512, Pids: 128, ReadOnlyRootFS: true},
+			serversfile.Box{Profile: "default", Offline: true, CPUs: 1, MemoryMB: 512, Pids: 128, ReadOnlyRootFS: true},
 			root,
 			sandbox.Policy{
 				Workspace: "/w/workspace", Temp: "/t", Read: []string{"/cache/node/x"}, Memory: 512 << 20, Processes: 128, CPUs: 1,
@@ -46,7 +46,7 @@ func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 			},
 		},
 		"a profile with network and a writable disk": {
-			catalog.Box{Profile: "network_extended", CPUs: 2, MemoryMB: 1024, Pids: 256},
+			serversfile.Box{Profile: "network_extended", CPUs: 2, MemoryMB: 1024, Pids: 256},
 			user,
 			sandbox.Policy{
 				Sockets: sandbox.InternetSockets, Workspace: "/w/workspace", Temp: "/t", Read: []string{"/cache/node/x"}, Write: existing("/tmp", "/var/tmp"),
@@ -54,22 +54,22 @@ func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 			},
 		},
 		"a limit alone keeps the files and the home of the user": {
-			catalog.Box{MemoryMB: 256},
+			serversfile.Box{MemoryMB: 256},
 			user,
 			sandbox.Policy{Sockets: sandbox.AllSockets, Workspace: "/w/workspace", Write: []string{"/"}, Memory: 256 << 20},
 		},
 		"a limit alone under root": {
-			catalog.Box{Pids: 9},
+			serversfile.Box{Pids: 9},
 			root,
 			sandbox.Policy{Sockets: sandbox.AllSockets, Workspace: "/w/workspace", Temp: "/t", Write: []string{"/"}, Processes: 9},
 		},
 		"no network alone": {
-			catalog.Box{Offline: true},
+			serversfile.Box{Offline: true},
 			user,
 			sandbox.Policy{Workspace: "/w/workspace", Write: []string{"/"}, Demand: []sandbox.Guard{sandbox.GuardNetwork, sandbox.GuardSockets}},
 		},
 		"a folder of the user to work in": {
-			catalog.Box{ReadOnlyRootFS: true, HostPath: "/w/workspace", HostPathWritable: true},
+			serversfile.Box{ReadOnlyRootFS: true, HostPath: "/w/workspace", HostPathWritable: true},
 			root,
 			sandbox.Policy{
 				Sockets: sandbox.InternetSockets, KeepUser: true, Temp: "/t", Read: []string{"/cache/node/x"}, Write: []string{"/w/workspace"}, Demand: enclosed,
@@ -93,22 +93,22 @@ func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 	noLandlock := sandbox.Support{Limits: true, Seccomp: true}
 	tests := map[string]struct {
-		box  catalog.Box
+		box  serversfile.Box
 		on   sandbox.Support
 		want string // in the error; "" for none
 	}{
-		"no network, no seccomp": {catalog.Box{Offline: true}, sandbox.Support{Limits: true, Landlock: 7}, "network"},
+		"no network, no seccomp": {serversfile.Box{Offline: true}, sandbox.Support{Limits: true, Landlock: 7}, "network"},
 		"a profile with network, no seccomp": {
-			catalog.Box{Profile: "network_basic"}, sandbox.Support{Limits: true, Landlock: 7}, "sockets",
+			serversfile.Box{Profile: "network_basic"}, sandbox.Support{Limits: true, Landlock: 7}, "sockets",
 		},
-		"read-only, no seccomp":         {catalog.Box{ReadOnlyRootFS: true}, sandbox.Support{Limits: true, Landlock: 7}, "sockets"},
-		"a profile, no landlock":        {catalog.Box{Profile: "network_basic"}, noLandlock, "files"},
-		"read-only, no landlock":        {catalog.Box{ReadOnlyRootFS: true}, noLandlock, "files"},
-		"a profile, not linux":          {catalog.Box{Profile: "network_basic", MemoryMB: 9}, sandbox.Support{}, "memory"},
-		"a limit alone, not linux":      {catalog.Box{MemoryMB: 9}, sandbox.Support{}, ""},
-		"processes of a profile, user":  {catalog.Box{Profile: "network_basic", Pids: 9}, user, ""},
-		"everything that is to be had":  {catalog.Box{Profile: "default", Offline: true, CPUs: 1, Pids: 9}, root, ""},
-		"no network is had without all": {catalog.Box{Offline: true}, noLandlock, ""},
+		"read-only, no seccomp":         {serversfile.Box{ReadOnlyRootFS: true}, sandbox.Support{Limits: true, Landlock: 7}, "sockets"},
+		"a profile, no landlock":        {serversfile.Box{Profile: "network_basic"}, noLandlock, "files"},
+		"read-only, no landlock":        {serversfile.Box{ReadOnlyRootFS: true}, noLandlock, "files"},
+		"a profile, not linux":          {serversfile.Box{Profile: "network_basic", MemoryMB: 9}, sandbox.Support{}, "memory"},
+		"a limit alone, not linux":      {serversfile.Box{MemoryMB: 9}, sandbox.Support{}, ""},
+		"processes of a profile, user":  {serversfile.Box{Profile: "network_basic", Pids: 9}, user, ""},
+		"everything that is to be had":  {serversfile.Box{Profile: "default", Offline: true, CPUs: 1, Pids: 9}, root, ""},
+		"no network is had without all": {serversfile.Box{Offline: true}, noLandlock, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -139,8 +139,8 @@ func TestEnclosedServerReadsTheCertificatesThatItIsToldOf(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := catalog.Server{
-		Name: "s", Env: map[string]string{"NODE_EXTRA_CA_CERTS": filepath.Join(folder, "own.pem")}, Unset: []string{"CURL_CA_BUNDLE"}, Box: catalog.Box{Profile: "network_basic"},
+	s := serversfile.Server{
+		Name: "s", Env: map[string]string{"NODE_EXTRA_CA_CERTS": filepath.Join(folder, "own.pem")}, Unset: []string{"CURL_CA_BUNDLE"}, Box: serversfile.Box{Profile: "network_basic"},
 	}
 	machine := map[string]string{
 		"HOME": "/home/me", "SSL_CERT_FILE": filepath.Join(folder, "corp.pem"), "SSL_CERT_DIR": folder + ":/does/not/exist", "REQUESTS_CA_BUNDLE": "corp.pem",
@@ -171,7 +171,7 @@ func TestEnclosedServerSeesTheToolchainsOfItsPathAndNoMoreOfTheHome(t *testing.T
 		}
 	}
 	path := strings.Join([]string{filepath.Join(node, "bin"), filepath.Join(home, ".pyenv", "shims"), filepath.Join(home, "bin")}, ":")
-	c := &confiner{box: catalog.Box{Profile: "default"}, on: user, env: map[string]string{"HOME": home, "PATH": path}}
+	c := &confiner{box: serversfile.Box{Profile: "default"}, on: user, env: map[string]string{"HOME": home, "PATH": path}}
 	got := c.policy(provision.Launch{Command: "tool"}, "/t").Read
 	slices.Sort(got)
 	real := func(parts ...string) string {
@@ -224,7 +224,7 @@ func TestAGuestHasTheNetworkItsWorkspaceAndWhatItsCommandLineNames(t *testing.T)
 		"only its owner has an interpreter": {script, true},
 		"found by env":                      {byName, true},
 	} {
-		box := catalog.Box{Guest: true, ReadOnlyRootFS: true}
+		box := serversfile.Box{Guest: true, ReadOnlyRootFS: true}
 		c, err := confined(t, box, root)
 		if err != nil {
 			t.Fatal(err)

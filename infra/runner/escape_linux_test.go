@@ -23,7 +23,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // escapeRoom is a variable. With the value "long", the hostile programs of TestEscapeRoom
@@ -270,7 +270,7 @@ func (j escapeJob) confiner(work, host string) (*confiner, error) {
 		settings += `,"host_path":"` + host + `","host_path_mode":"rw"`
 	}
 	text := `{"mcpServers":{"s":{"command":"` + j.Program + `","x-dormouse":{"box":{` + settings + `}}}}}`
-	all, _, err := catalog.Parse([]byte(text), "servers.json", func(string) (string, bool) { return "", false })
+	all, _, err := serversfile.Parse([]byte(text), "servers.json", func(string) (string, bool) { return "", false })
 	if err != nil {
 		return nil, err
 	}

@@ -23,14 +23,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // gateOf is the variable with the pipe that the counting server reads before it answers a
@@ -62,9 +62,9 @@ func countingServer() {
 // environment of its own.
 type icehouse struct {
 	t      *testing.T
-	store  *sessiontest.Memory
-	config relayhost.Config
-	host   *host.Host
+	store  *storagetest.Memory
+	config relayserver.Config
+	host   *sessions.Host
 	gate   string
 	idle   time.Duration // of the first generation
 
@@ -83,22 +83,22 @@ type environmentOf struct {
 }
 
 const (
-	iceSession = session.ID("s1")
-	iceBox     = session.BoxID("t/counting")
+	iceSession = storage.ID("s1")
+	iceBox     = storage.BoxID("t/counting")
 )
 
 func newIcehouse(t *testing.T) *icehouse {
 	t.Helper()
-	x := &icehouse{t: t, store: sessiontest.NewMemory(), gate: filepath.Join(t.TempDir(), "gate"), idle: time.Minute, conns: map[string]*websocket.Conn{}}
+	x := &icehouse{t: t, store: storagetest.NewMemory(), gate: filepath.Join(t.TempDir(), "gate"), idle: time.Minute, conns: map[string]*websocket.Conn{}}
 	gateway := httptest.NewServer(http.HandlerFunc(x.connect))
 	t.Cleanup(gateway.Close)
-	sealer, err := relayhost.NewSealer(bytes.Repeat([]byte{9}, 32))
+	sealer, err := relayserver.NewSealer(bytes.Repeat([]byte{9}, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.config = relayhost.Config{Store: x.store, Poster: x, Sealer: sealer, Fleet: x}
-	x.config.Launch = func(b session.Box) (map[string]string, error) {
-		s := catalog.Server{
+	x.config = relayserver.Config{Store: x.store, Poster: x, Sealer: sealer, Fleet: x}
+	x.config.Launch = func(b storage.Box) (map[string]string, error) {
+		s := serversfile.Server{
 			Name: "counting", Command: os.Args[0], Idle: time.Minute, StartupTimeout: time.Minute, ToolTimeout: time.Minute, AnswerTimeout: time.Minute,
 			Env: map[string]string{invitedRole: "counting", gateOf: x.gate},
 		}
@@ -107,9 +107,9 @@ func newIcehouse(t *testing.T) *icehouse {
 		}
 		return map[string]string{"DORMOUSE_SERVER": s.Marshal(), frame.EnvRelayURL: "ws" + strings.TrimPrefix(gateway.URL, "http")}, nil
 	}
-	x.host = host.New(x.store, relayhost.NewBackend(x.config), host.Limits{})
-	if err := errors.Join(unix.Mkfifo(x.gate, 0o600), x.store.Create(t.Context(), session.Session{
-		ID: iceSession, Server: "counting", Tenant: "t", Principal: "p", Transport: session.HTTP, State: session.Ready, Version: wire.V20251125,
+	x.host = sessions.New(x.store, relayserver.NewBackend(x.config), sessions.Limits{})
+	if err := errors.Join(unix.Mkfifo(x.gate, 0o600), x.store.Create(t.Context(), storage.Session{
+		ID: iceSession, Server: "counting", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready, Version: wire.V20251125,
 		Init:   json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`),
 		Served: true, Expires: time.Now().Add(time.Hour),
 	})); err != nil {
@@ -146,7 +146,7 @@ func (x *icehouse) connect(w http.ResponseWriter, r *http.Request) {
 		x.mu.Lock()
 		x.heard = append(x.heard, f)
 		x.mu.Unlock()
-		reply, err := relayhost.NewHandler(x.config).Frame(r.Context(), name, data)
+		reply, err := relayserver.NewHandler(x.config).Frame(r.Context(), name, data)
 		if err != nil {
 			x.t.Errorf("%s: %v", f.Type, err)
 		}
@@ -156,7 +156,7 @@ func (x *icehouse) connect(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Post implements session.Poster. Frames look as old as the test says.
+// Post implements storage.Poster. Frames look as old as the test says.
 func (x *icehouse) Post(ctx context.Context, conn string, data []byte) error {
 	f, err := frame.Decode(data)
 	if err != nil {
@@ -166,7 +166,7 @@ func (x *icehouse) Post(ctx context.Context, conn string, data []byte) error {
 	c, age := x.conns[conn], x.age
 	x.mu.Unlock()
 	if c == nil {
-		return session.Closed
+		return storage.Closed
 	}
 	if d, ok := f.(frame.Deliver); ok {
 		d.Sent -= age.Milliseconds()
@@ -204,13 +204,13 @@ func (x *icehouse) Traits(string) fleet.Traits {
 }
 
 // begin calls a tool.
-func (x *icehouse) begin(tool string) *host.Call {
+func (x *icehouse) begin(tool string) *sessions.Call {
 	x.t.Helper()
 	m, err := wire.Parse(wire.NewRequest(json.RawMessage("1"), "tools/call", []byte(`{"name":"`+tool+`"}`)))
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	c, err := x.host.Accept(x.t.Context(), host.Caller{Server: host.Server{Name: "counting"}, Tenant: "t", Principal: "p", Transport: session.HTTP}, iceSession, []wire.Message{m}, false)
+	c, err := x.host.Accept(x.t.Context(), sessions.Caller{Server: sessions.Server{Name: "counting"}, Tenant: "t", Principal: "p", Transport: storage.HTTP}, iceSession, []wire.Message{m}, false)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func (x *icehouse) begin(tool string) *host.Call {
 }
 
 // end waits for the end of a call.
-func (x *icehouse) end(c *host.Call) wire.Message {
+func (x *icehouse) end(c *sessions.Call) wire.Message {
 	x.t.Helper()
 	events, err := c.Next(x.t.Context(), time.Now().Add(time.Minute))
 	if err != nil || len(events) != 1 || !events[0].Final {
@@ -235,7 +235,7 @@ func (x *icehouse) end(c *host.Call) wire.Message {
 type counted struct{ PID, N int }
 
 // counted waits for the answer to a call.
-func (x *icehouse) counted(c *host.Call) (got counted) {
+func (x *icehouse) counted(c *sessions.Call) (got counted) {
 	x.t.Helper()
 	m := x.end(c)
 	var r struct{ Content []struct{ Text string } }
@@ -256,7 +256,7 @@ func (x *icehouse) environment(n int) environmentOf {
 }
 
 // from returns the frames of a type that came from a generation.
-func (x *icehouse) from(gen session.Generation, kind frame.Type) (all []frametest.Frame) {
+func (x *icehouse) from(gen storage.Generation, kind frame.Type) (all []frametest.Frame) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, f := range x.heard {
@@ -269,12 +269,12 @@ func (x *icehouse) from(gen session.Generation, kind frame.Type) (all []frametes
 
 // state is what a late frame could change.
 type state struct {
-	Box   session.Box
-	Items []session.Item
-	Held  []session.Event
+	Box   storage.Box
+	Items []storage.Item
+	Held  []storage.Event
 }
 
-func (x *icehouse) state(held session.StreamID) state {
+func (x *icehouse) state(held storage.StreamID) state {
 	x.t.Helper()
 	b, err := x.store.Box(x.t.Context(), iceBox)
 	items, err2 := x.store.Items(x.t.Context(), iceBox)
@@ -287,7 +287,7 @@ func (x *icehouse) state(held session.StreamID) state {
 
 // settled waits until the box has no item left, and returns the state. An answer reaches
 // its client before the host deletes the item of the call.
-func (x *icehouse) settled(held session.StreamID) state {
+func (x *icehouse) settled(held storage.StreamID) state {
 	x.t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -363,7 +363,7 @@ func TestAThawedBoxThatNobodyMissedGoesOn(t *testing.T) {
 	if got, want := x.counted(call), (counted{first.PID, 2}); got != want {
 		t.Errorf("the thawed server answers %+v, want %+v", got, want)
 	}
-	asked := map[session.StreamID]bool{}
+	asked := map[storage.StreamID]bool{}
 	for _, f := range x.from(1, frame.TypeAsk) {
 		asked[f.ID] = true
 	}
@@ -393,7 +393,7 @@ func TestAThawedBoxThatWasReplacedIsFenced(t *testing.T) {
 	x.mu.Lock()
 	x.since = time.Now()
 	x.mu.Unlock()
-	if err := relayhost.NewSweeper(x.config).Sweep(t.Context()); err != nil {
+	if err := relayserver.NewSweeper(x.config).Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if m := x.end(held); !strings.Contains(string(m.Error), "is not known") {

@@ -19,20 +19,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // hosted stores the installs of a box as the host does, without a relay.
 type hosted struct {
 	bucket *bucket.Bucket
-	box    session.BoxID
+	box    storage.BoxID
 }
 
 func (h hosted) fault(err error) error {
 	switch {
-	case errors.Is(err, session.NotFound):
+	case errors.Is(err, storage.NotFound):
 		return errors.Join(snapshot.ErrNone, err)
-	case errors.Is(err, session.Fenced):
+	case errors.Is(err, storage.Fenced):
 		return errors.Join(snapshot.ErrStale, err)
 	}
 	return err
@@ -44,7 +44,7 @@ func (h hosted) Newest(ctx context.Context, owner string, _ int64) (string, stri
 }
 
 func (h hosted) Room(ctx context.Context, owner string, gen, size int64, sum string) (snapshot.Room, error) {
-	object, put, header, err := h.bucket.Room(ctx, h.box, owner, session.Generation(gen), size, sum)
+	object, put, header, err := h.bucket.Room(ctx, h.box, owner, storage.Generation(gen), size, sum)
 	room := snapshot.Room{Object: object, URL: put, Header: http.Header{}}
 	for name, value := range header {
 		room.Header.Set(name, value)
@@ -53,11 +53,11 @@ func (h hosted) Room(ctx context.Context, owner string, gen, size int64, sum str
 }
 
 func (h hosted) Commit(ctx context.Context, owner string, gen int64, object string) error {
-	return h.fault(h.bucket.Commit(ctx, h.box, owner, session.Generation(gen), object))
+	return h.fault(h.bucket.Commit(ctx, h.box, owner, storage.Generation(gen), object))
 }
 
 func (h hosted) Forget(ctx context.Context, owner string, gen int64) error {
-	return h.fault(h.bucket.Forget(ctx, h.box, owner, session.Generation(gen)))
+	return h.fault(h.bucket.Forget(ctx, h.box, owner, storage.Generation(gen)))
 }
 
 // tampering is the network between a box and S3. If it is on, it changes the last byte of
@@ -89,7 +89,7 @@ func (t *tampering) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // keeping has the boxes of a test keep their installs in S3. Each call stands for another
 // runner.
-func (i *installs) keeping(s3 *buckettest.S3, box session.BoxID, gen int64, on *tampering) *keptInstalls {
+func (i *installs) keeping(s3 *buckettest.S3, box storage.BoxID, gen int64, on *tampering) *keptInstalls {
 	b := bucket.New(bucket.Config{
 		Location: bucket.Location{Bucket: "kept", Prefix: "snapshots", Region: buckettest.Region, Endpoint: s3.Endpoint()},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {

@@ -24,9 +24,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 const (
@@ -178,7 +178,7 @@ func (h *relayStandIn) answer(f frame.Frame) []frame.Frame {
 		out := []frame.Frame{}
 		for _, id := range h.calls {
 			out = append(out, deliverTo(f.Gen, id))
-			reply.IDs = append(reply.IDs, session.StreamID(id))
+			reply.IDs = append(reply.IDs, storage.StreamID(id))
 		}
 		h.calls = nil
 		return append(out, reply)
@@ -200,15 +200,15 @@ func (h *relayStandIn) answer(f frame.Frame) []frame.Frame {
 	return nil
 }
 
-func deliverTo(gen session.Generation, id string) frame.Deliver {
-	s := session.ID("s")
+func deliverTo(gen storage.Generation, id string) frame.Deliver {
+	s := storage.ID("s")
 	if strings.HasPrefix(id, "honest") {
 		s = "honest"
 	}
 	init := `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`
 	raw := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + id + `"}}`
 	return frame.Deliver{
-		ID: session.StreamID(id), Gen: gen, Session: s, Principal: "p", Ticket: "t", Inbox: true, AckWithin: 1000,
+		ID: storage.StreamID(id), Gen: gen, Session: s, Principal: "p", Ticket: "t", Inbox: true, AckWithin: 1000,
 		NotAfter: time.Now().Add(time.Minute).UnixMilli(), Lens: []int{len(init), len(raw)}, Payload: []byte(init + raw),
 	}
 }
@@ -345,9 +345,9 @@ func invitation(t *testing.T, relay *relayStandIn, token string) []byte {
 }
 
 func launchOf(api string, tool, idle time.Duration) map[string]string {
-	s := catalog.Server{
+	s := serversfile.Server{
 		Name: "hostile", Command: os.Args[0], Idle: idle, StartupTimeout: time.Minute, ToolTimeout: tool, AnswerTimeout: time.Minute,
-		Box: catalog.Box{Snapshot: catalog.SnapshotSession},
+		Box: serversfile.Box{Snapshot: serversfile.SnapshotSession},
 		Env: map[string]string{invitedRole: "server", "SECRET": serverSecret, "RUNNER_TEST_API": strings.TrimPrefix(api, "http://")},
 	}
 	return map[string]string{"DORMOUSE_SERVER": s.Marshal(), "DORMOUSE_RELAY_URL": "unused"}

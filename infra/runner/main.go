@@ -65,7 +65,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
@@ -102,7 +102,7 @@ func Main() {
 		os.Exit(code)
 	}
 	if err := serve(log); err != nil {
-		log.Error("the box ended", "code", session.CodeOf(err), "error", err)
+		log.Error("the box ended", "code", storage.CodeOf(err), "error", err)
 		os.Exit(exitCode(err))
 	}
 }
@@ -113,7 +113,7 @@ func exitCode(err error) int {
 	switch {
 	case errors.Is(err, runner.ErrFenced):
 		return exitFenced
-	case errors.Is(err, session.Unavailable):
+	case errors.Is(err, storage.Unavailable):
 		return frame.ExitUnreachable
 	default:
 		return exitFailed

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestExitCodeSaysWhyTheRunnerEnded(t *testing.T) {
@@ -15,9 +15,9 @@ func TestExitCodeSaysWhyTheRunnerEnded(t *testing.T) {
 		err  error
 		want int
 	}{
-		{session.Errorf(runner.ErrFenced, "somebody newer"), 3},
-		{fmt.Errorf("run: %w", session.Errorf(session.Unavailable, "no host")), 4},
-		{session.Errorf(session.Invalid, "refused"), 1},
+		{storage.Errorf(runner.ErrFenced, "somebody newer"), 3},
+		{fmt.Errorf("run: %w", storage.Errorf(storage.Unavailable, "no host")), 4},
+		{storage.Errorf(storage.Invalid, "refused"), 1},
 		{errors.New("no folder"), 1},
 	} {
 		if got := exitCode(c.err); got != c.want {

@@ -14,9 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // environment has the settings of a box. Those of an invited runner come from its host, so
@@ -40,7 +40,7 @@ func (e environment) lookup(name string) (string, bool) {
 
 // assignment says which box a runner runs, and where its host is.
 type assignment struct {
-	box   session.BoxID
+	box   storage.BoxID
 	gen   int64
 	token string
 	pass  string
@@ -54,7 +54,7 @@ func readAssignment(env environment) (assignment, error) {
 		return assignment{}, fmt.Errorf("%s: %w", frame.EnvGeneration, err)
 	}
 	return assignment{
-		box: session.BoxID(env[frame.EnvBox]), gen: gen, token: env[frame.EnvToken], pass: env[frame.EnvPass],
+		box: storage.BoxID(env[frame.EnvBox]), gen: gen, token: env[frame.EnvToken], pass: env[frame.EnvPass],
 		relay: env[frame.EnvRelayURL], task: env["DORMOUSE_BOX_TASK"],
 	}, nil
 }
@@ -62,14 +62,14 @@ func readAssignment(env environment) (assignment, error) {
 // config returns what the relay's runner needs for its hello.
 func (a assignment) config(log *slog.Logger) runner.Config {
 	return runner.Config{
-		URL: a.relay, Box: a.box, Gen: session.Generation(a.gen), Token: a.token, Pass: a.pass, Task: a.task, Log: log,
+		URL: a.relay, Box: a.box, Gen: storage.Generation(a.gen), Token: a.token, Pass: a.pass, Task: a.task, Log: log,
 		Flush: drainTime + stopTime + saveTime, // the runner ends as soon as nothing is in flight
 	}
 }
 
 // prepared is a box that is ready to run, with what it leaves on this machine.
 type prepared struct {
-	server   catalog.Server
+	server   serversfile.Server
 	box      *boxed
 	keep     keeping
 	installs provision.Keep
@@ -81,7 +81,7 @@ type prepared struct {
 
 // prepare makes a box from its settings. The caller removes it.
 func prepare(ctx context.Context, env environment, a assignment, log *slog.Logger) (*prepared, error) {
-	server, err := catalog.UnmarshalServer(env["DORMOUSE_SERVER"])
+	server, err := serversfile.UnmarshalServer(env["DORMOUSE_SERVER"])
 	if err != nil {
 		return nil, fmt.Errorf("DORMOUSE_SERVER: %w", err)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // saveTime is the time for saving workspaces when the runner is told to stop.
@@ -61,8 +61,8 @@ func newKeeping(store, age string) (keeping, error) {
 
 // keeper returns the Keeper of a server's workspaces, nil if they are not kept. temp is
 // a folder outside of the workspaces.
-func (k keeping) keeper(s catalog.Server, id session.BoxID, gen int64, temp string, log *slog.Logger) box.Keeper {
-	if s.Kept() == catalog.SnapshotOff {
+func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp string, log *slog.Logger) box.Keeper {
+	if s.Kept() == serversfile.SnapshotOff {
 		return nil
 	}
 	if k.host != nil {
@@ -107,9 +107,9 @@ var _ snapshot.Host = (*asked)(nil)
 func (a *asked) ask(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
 	answer, err := a.link.Snapshot(ctx, f)
 	switch {
-	case errors.Is(err, session.NotFound):
+	case errors.Is(err, storage.NotFound):
 		err = fmt.Errorf("%w: %w", snapshot.ErrNone, err)
-	case errors.Is(err, session.Fenced):
+	case errors.Is(err, storage.Fenced):
 		err = fmt.Errorf("%w: %w", snapshot.ErrStale, err)
 	}
 	return answer, err

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 func TestWhereSnapshotsAreKept(t *testing.T) {
@@ -41,9 +41,9 @@ func TestOnlyWorkspacesThatAreAskedForAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := catalog.Server{Name: "x", Command: "a"}
+	plain := serversfile.Server{Name: "x", Command: "a"}
 	asked := plain
-	asked.Box.Snapshot = catalog.SnapshotSession
+	asked.Box.Snapshot = serversfile.SnapshotSession
 	if k.keeper(plain, "b", 1, t.TempDir(), log) != nil {
 		t.Error("kept, and nothing asks for a workspace")
 	}

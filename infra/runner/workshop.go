@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // workshop is the sandbox in which packages run their code while they are installed. One
@@ -33,7 +33,7 @@ func (w workshop) End() error { return errors.Join(proc.EndMarked(w.mark), w.San
 
 // workshops makes the workshops of a server. If the server itself is confined, each
 // workshop must keep code inside too; if it cannot, workshops makes none.
-func workshops(s catalog.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Sandbox, error) {
+func workshops(s serversfile.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Sandbox, error) {
 	c := confiner{box: s.Box, on: on, env: env}
 	var made atomic.Int64
 	return func(w provision.Workshop) (provision.Sandbox, error) {

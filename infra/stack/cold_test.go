@@ -24,7 +24,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 )
 
 // starts is how often the test starts each function, in turns.
@@ -54,11 +54,11 @@ func tokenEvent(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealer, err := oauth.NewTokenSealer(secret)
+	sealer, err := resourceserver.NewTokenSealer(secret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := oauth.SealToken(sealer, oauth.Token{Grant: "g", Tenant: "default", Principal: "dev:ada", Server: "everything", Scopes: []string{"mcp"}, Expires: time.Now().Add(time.Hour).Unix()})
+	token := resourceserver.SealToken(sealer, resourceserver.Token{Grant: "g", Tenant: "default", Principal: "dev:ada", Server: "everything", Scopes: []string{"mcp"}, Expires: time.Now().Add(time.Hour).Unix()})
 	raw, err := os.ReadFile(root("events", "http-post-tools-call.json"))
 	if err != nil {
 		t.Fatal(err)

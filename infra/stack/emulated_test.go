@@ -19,7 +19,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
@@ -392,12 +392,12 @@ func (*emulator) known(arn string, m made) bool {
 func (e *emulator) used(m made) {
 	e.t.Helper()
 	ctx := e.t.Context()
-	table := func(role string) session.Store {
+	table := func(role string) storage.Store {
 		location := dynamostore.Location{Table: m.Resources["Table"], Region: "us-east-1", Endpoint: e.endpoint}
 		return dynamostore.New(location.Client(e.as(role), nil), location.Table, dynamostore.Options{})
 	}
 	http, relay := table("dormouse-HttpRole"), table("dormouse-RelayRole")
-	s := session.Session{ID: session.NewID(), Server: "echo", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}
+	s := storage.Session{ID: storage.NewID(), Server: "echo", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}
 	if err := http.Create(ctx, s); err != nil {
 		e.t.Errorf("http cannot create a session: %v", err)
 	}

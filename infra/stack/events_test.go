@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front/lambdafront"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 )
 
 // files returns the names of the events for a function, without folder and ending.
@@ -99,8 +99,8 @@ func TestEventsOfWebSocketAPIsAreReadable(t *testing.T) {
 
 // The function itself sends this event.
 func TestTheEventToPushIsTheOneTheFunctionSends(t *testing.T) {
-	e := decode[lambdafront.SocketEvent](t, "socket-push")
-	sent, err := lambdafront.PushEvent(e.Push.Session)
+	e := decode[apigateway.SocketEvent](t, "socket-push")
+	sent, err := apigateway.PushEvent(e.Push.Session)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,9 +22,9 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
-	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
+	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
@@ -53,8 +53,8 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	if err := d.vault(store).Put(t.Context(), "default", "me", "github", "a token"); err != nil {
 		t.Fatal(err)
 	}
-	at := session.Session{ID: session.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}
-	box := session.Box{ID: session.BoxFor("default", "one"), State: session.Asleep, Gen: 2}
+	at := storage.Session{ID: storage.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}
+	box := storage.Box{ID: storage.BoxFor("default", "one"), State: storage.Asleep, Gen: 2}
 	if err := store.Create(t.Context(), at); err != nil {
 		t.Fatal(err)
 	}
@@ -243,13 +243,13 @@ func (d *drill) table(name string) *dynamostore.Store {
 	return dynamostore.New(location.Client(owner(), nil), name, dynamostore.Options{})
 }
 
-func (d *drill) vault(store session.Store) *upstream.Vault {
+func (d *drill) vault(store storage.Store) *credentials.Vault {
 	d.t.Helper()
 	secret, err := hex.DecodeString(d.secret)
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	v, err := upstream.New(upstream.Config{Store: store, Secret: secret})
+	v, err := credentials.New(credentials.Config{Store: store, Secret: secret})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func (d *drill) bucket() *bucket.Bucket {
 }
 
 // keep saves the workspace of a box, as its runner does.
-func (d *drill) keep(box session.Box, text string) {
+func (d *drill) keep(box storage.Box, text string) {
 	d.t.Helper()
 	object, put, header, err := d.bucket().Room(d.t.Context(), box.ID, "owner", box.Gen, int64(len(text)), "")
 	if err != nil {
@@ -281,7 +281,7 @@ func (d *drill) keep(box session.Box, text string) {
 }
 
 // kept returns the newest workspace of a box.
-func (d *drill) kept(box session.Box) string {
+func (d *drill) kept(box storage.Box) string {
 	d.t.Helper()
 	url, _, _, err := d.bucket().Newest(d.t.Context(), box.ID, "owner")
 	if err != nil {

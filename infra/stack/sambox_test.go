@@ -26,9 +26,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/lambda"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -141,7 +141,7 @@ func buildBoxImage(t *testing.T) {
 // hostWithBoxesIn serves one server whose boxes are invocations, and returns its URL.
 func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) string {
 	t.Helper()
-	servers, _, err := catalog.Parse([]byte(`{"mcpServers":{"echo":{"command":"`+boxServer+`"}}}`), "servers.json", nil)
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"echo":{"command":"`+boxServer+`"}}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) str
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.sealer, r.handler = f.Relay.Sealer, relayhost.NewHandler(f.RelayWithBucket())
+	r.sealer, r.handler = f.Relay.Sealer, relayserver.NewHandler(f.RelayWithBucket())
 	h, err := endpoints.NewHTTP(f, nil, endpoints.Alarms{}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -197,8 +197,8 @@ func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) str
 // runners are the routes of the WebSocket API for runners, as template.yaml has them.
 type runners struct {
 	api     *sockets.API
-	sealer  *relayhost.Sealer
-	handler *relayhost.Handler
+	sealer  *relayserver.Sealer
+	handler *relayserver.Handler
 }
 
 func (r *runners) Connect(_ context.Context, _ sockets.Conn, req *http.Request) sockets.Reply {
@@ -219,4 +219,4 @@ func (r *runners) Message(ctx context.Context, c sockets.Conn, data []byte) []by
 func (r *runners) Disconnect(context.Context, sockets.Conn, int, string) {}
 
 // nobody is the WebSocket API for clients without any client.
-type nobody struct{ session.Clients }
+type nobody struct{ storage.Clients }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // samCase is the state before one event, and the expected result.
@@ -84,7 +84,7 @@ const (
 
 // with prepares a world with a session over a transport, the server's handshake
 // record, and a box in a state.
-func with(transport session.Transport, state session.BoxState) func(*world) {
+func with(transport storage.Transport, state storage.BoxState) func(*world) {
 	return func(w *world) {
 		w.keep(transport)
 		w.note("2025-11-25", initResult)
@@ -103,44 +103,44 @@ func samCases() map[string]samCase {
 func httpCases() map[string]samCase {
 	echo := status(200, "application/json", `"text":"Echo: good morning"`)
 	return map[string]samCase{
-		"http-initialize": {with("", session.Asleep), nil, func(w *world, out []byte) {
+		"http-initialize": {with("", storage.Asleep), nil, func(w *world, out []byte) {
 			head, body := streamed(w, out)
 			if head.StatusCode != 200 || head.Headers["Mcp-Session-Id"] == "" || !strings.Contains(body, `"name":"noted"`) || len(w.tasks) != 0 {
 				w.t.Errorf("%+v %s, %d tasks", head, body, len(w.tasks))
 			}
 		}},
-		"http-post-initialized": {with(session.HTTP, session.Asleep), nil, status(202, "", "")},
-		"http-post-tools-call":  {with(session.HTTP, session.Awake), nil, echo},
-		"http-post-tools-call to a box that sleeps": {with(session.HTTP, session.Asleep), nil, func(w *world, out []byte) {
+		"http-post-initialized": {with(storage.HTTP, storage.Asleep), nil, status(202, "", "")},
+		"http-post-tools-call":  {with(storage.HTTP, storage.Awake), nil, echo},
+		"http-post-tools-call to a box that sleeps": {with(storage.HTTP, storage.Asleep), nil, func(w *world, out []byte) {
 			echo(w, out)
 			if len(w.tasks) != 1 || w.tasks[0][frame.EnvGeneration] != "5" || w.tasks[0]["DORMOUSE_RELAY_URL"] != "wss://relay.example.com/v1" {
 				w.t.Errorf("tasks: %v", w.tasks)
 			}
 		}},
-		"http-post-tools-call to a session that is not there": {with("", session.Awake), nil, status(404, "application/json", "there is no such session")},
-		"http-post-tools-list":                                {with(session.HTTP, session.Awake), nil, status(200, "application/json", `"id":1`)},
-		"http-post-answer":                                    {with(session.HTTP, session.Awake), nil, status(202, "", "")},
-		"http-post-batch-2025-03-26":                          {with(session.HTTP, session.Awake), nil, status(200, "", "Echo: one", "Echo: two")},
-		"http-get-listen":                                     {with(session.HTTP, session.Awake), nil, status(200, "text/event-stream", "retry: ", "data: \n")},
+		"http-post-tools-call to a session that is not there": {with("", storage.Awake), nil, status(404, "application/json", "there is no such session")},
+		"http-post-tools-list":                                {with(storage.HTTP, storage.Awake), nil, status(200, "application/json", `"id":1`)},
+		"http-post-answer":                                    {with(storage.HTTP, storage.Awake), nil, status(202, "", "")},
+		"http-post-batch-2025-03-26":                          {with(storage.HTTP, storage.Awake), nil, status(200, "", "Echo: one", "Echo: two")},
+		"http-get-listen":                                     {with(storage.HTTP, storage.Awake), nil, status(200, "text/event-stream", "retry: ", "data: \n")},
 		"http-get-resume": {func(w *world) {
-			with(session.HTTP, session.Awake)(w)
+			with(storage.HTTP, storage.Awake)(w)
 			w.append("06bk5gpt3sv7v4m1t7h3c9p5n0", `{"jsonrpc":"2.0","method":"notifications/progress"}`, `{"jsonrpc":"2.0","id":9,"result":{}}`)
 		}, nil, status(200, "text/event-stream", "id: 2/06bk5gpt3sv7v4m1t7h3c9p5n0\n", `data: {"jsonrpc":"2.0","id":9,"result":{}}`)},
-		"http-get-sse-2024-11-05": {with("", session.Asleep), nil, status(200, "text/event-stream", "event: endpoint\n", "/message?sessionId=")},
-		"http-post-message-2024-11-05": {with(session.SSE, session.Asleep), nil, func(w *world, out []byte) {
+		"http-get-sse-2024-11-05": {with("", storage.Asleep), nil, status(200, "text/event-stream", "event: endpoint\n", "/message?sessionId=")},
+		"http-post-message-2024-11-05": {with(storage.SSE, storage.Asleep), nil, func(w *world, out []byte) {
 			status(202, "", "")(w, out)
-			if page := w.read(session.LegacySSE); len(page.Events) != 1 || !strings.Contains(string(page.Events[0].Raw), `"id":5`) {
+			if page := w.read(storage.LegacySSE); len(page.Events) != 1 || !strings.Contains(string(page.Events[0].Raw), `"id":5`) {
 				w.t.Errorf("the stream has %+v", page.Events)
 			}
 		}},
 		"http-post-discover-2026-07-28": {func(w *world) {
-			with("", session.Asleep)(w)
+			with("", storage.Asleep)(w)
 		}, nil, status(200, "application/json", `"supportedVersions"`, `"name":"noted"`)},
-		"http-post-tools-call-2026-07-28": {with("", session.Awake), nil, echo},
-		"http-post-listen-2026-07-28":     {with("", session.Asleep), nil, status(200, "text/event-stream", "notifications/subscriptions/acknowledged")},
+		"http-post-tools-call-2026-07-28": {with("", storage.Awake), nil, echo},
+		"http-post-listen-2026-07-28":     {with("", storage.Asleep), nil, status(200, "text/event-stream", "notifications/subscriptions/acknowledged")},
 		"http-get-2026-07-28":             {nil, nil, status(405, "application/json", "")},
 		"http-put":                        {nil, nil, status(405, "application/json", "this method is not served here")},
-		"http-delete": {with(session.HTTP, session.Awake), nil, func(w *world, out []byte) {
+		"http-delete": {with(storage.HTTP, storage.Awake), nil, func(w *world, out []byte) {
 			status(204, "", "")(w, out)
 			if posts := w.posts[runnerConn]; len(posts) != 1 || !strings.Contains(posts[0], `"t":"stop"`) {
 				w.t.Errorf("the runner was sent %q", posts)
@@ -159,8 +159,8 @@ func httpCases() map[string]samCase {
 
 func socketCases() map[string]samCase {
 	connected := func(w *world) {
-		with(session.WebSocket, session.Awake)(w)
-		err := w.store.PutConnection(w.t.Context(), session.Connection{
+		with(storage.WebSocket, storage.Awake)(w)
+		err := w.store.PutConnection(w.t.Context(), storage.Connection{
 			ID: clientConn, Session: eventSession, Server: server, Tenant: tenant, Principal: principal, Credential: "example2", Expires: time.Now().Add(time.Hour),
 		})
 		if err != nil {
@@ -195,7 +195,7 @@ func socketCases() map[string]samCase {
 			}
 		}},
 		"socket-disconnect": {connected, nil, func(w *world, out []byte) {
-			if _, err := w.store.Connection(w.t.Context(), clientConn); session.CodeOf(err) != session.NotFound {
+			if _, err := w.store.Connection(w.t.Context(), clientConn); storage.CodeOf(err) != storage.NotFound {
 				w.t.Errorf("%s; the connection's record: %v", out, err)
 			}
 		}},
@@ -208,7 +208,7 @@ func socketCases() map[string]samCase {
 }
 
 func relayCases() map[string]samCase {
-	awake := with(session.HTTP, session.Awake)
+	awake := with(storage.HTTP, storage.Awake)
 	nothing := func(w *world, out []byte) {
 		if a := answered(w, out); a.StatusCode != 200 || a.Body != "" {
 			w.t.Errorf("%s", out)
@@ -216,7 +216,7 @@ func relayCases() map[string]samCase {
 	}
 	return map[string]samCase{
 		"relay-connect": {nil, func(w *world, event []byte) []byte {
-			return bytes.ReplaceAll(event, []byte("A-PASS"), []byte(w.sealer.Pass(session.BoxFor(tenant, server))))
+			return bytes.ReplaceAll(event, []byte("A-PASS"), []byte(w.sealer.Pass(storage.BoxFor(tenant, server))))
 		}, nothing},
 		"relay-connect without a pass": {nil, nil, func(w *world, out []byte) {
 			if a := answered(w, out); a.StatusCode != 401 {
@@ -224,14 +224,14 @@ func relayCases() map[string]samCase {
 			}
 		}},
 		"relay-disconnect": {nil, nil, nothing},
-		"relay-hello":      {with(session.HTTP, session.Starting), nil, replies(frame.TypeWelcome)},
+		"relay-hello":      {with(storage.HTTP, storage.Starting), nil, replies(frame.TypeWelcome)},
 		"relay-hello for a box that somebody else runs": {func(w *world) {
 			awake(w)
-			w.change(func(b *session.Box) { b.Runner, b.Gen = "r10", 5 })
+			w.change(func(b *storage.Box) { b.Runner, b.Gen = "r10", 5 })
 		}, nil, replies(frame.TypeFenced)},
 		"relay-pull": {func(w *world) {
 			awake(w)
-			w.put(session.Waiting)
+			w.put(storage.Waiting)
 			w.dead = true
 		}, nil, func(w *world, out []byte) {
 			replies(frame.TypePulled)(w, out)
@@ -241,13 +241,13 @@ func relayCases() map[string]samCase {
 		}},
 		"relay-taken": {awake, realTicket, func(w *world, out []byte) {
 			nothing(w, out)
-			if it, err := w.store.Item(w.t.Context(), session.BoxFor(tenant, server), "d1"); err != nil || it.State != session.Taken {
+			if it, err := w.store.Item(w.t.Context(), storage.BoxFor(tenant, server), "d1"); err != nil || it.State != storage.Taken {
 				w.t.Errorf("%+v, %v", it, err)
 			}
 		}},
 		"relay-events": {func(w *world) {
 			awake(w)
-			w.put(session.Taken)
+			w.put(storage.Taken)
 		}, realTicket, func(w *world, out []byte) {
 			replies(frame.TypeAck)(w, out)
 			if page := w.read("d1"); !page.Final() || string(page.Events[0].Raw) != `{"jsonrpc":"2.0","id":1,"result":{}}` {
@@ -263,7 +263,7 @@ func relayCases() map[string]samCase {
 		}},
 		"relay-bye": {awake, nil, func(w *world, out []byte) {
 			replies(frame.TypeByeOK)(w, out)
-			if b := w.record(); b.State != session.Asleep || b.Lost == b.Gen {
+			if b := w.record(); b.State != storage.Asleep || b.Lost == b.Gen {
 				w.t.Errorf("%+v", b)
 			}
 		}},
@@ -272,18 +272,18 @@ func relayCases() map[string]samCase {
 
 func sweepCases() map[string]samCase {
 	inACall := func(w *world) {
-		with(session.HTTP, session.Awake)(w)
-		w.put(session.Taken)
+		with(storage.HTTP, storage.Awake)(w)
+		w.put(storage.Taken)
 	}
 	lives := func(w *world, out []byte) {
-		if b := w.record(); b.State != session.Awake || len(w.read("d1").Events) != 0 {
+		if b := w.record(); b.State != storage.Awake || len(w.read("d1").Events) != 0 {
 			w.t.Errorf("%s: %+v", out, b)
 		}
 	}
 	lost := func(says string) func(*world, []byte) {
 		return func(w *world, out []byte) {
 			page := w.read("d1")
-			if b := w.record(); b.State != session.Asleep || b.Lost != 4 || !page.Final() || !strings.Contains(string(page.Events[0].Raw), says) {
+			if b := w.record(); b.State != storage.Asleep || b.Lost != 4 || !page.Final() || !strings.Contains(string(page.Events[0].Raw), says) {
 				w.t.Errorf("%s: %+v, %+v", out, b, page.Events)
 			}
 		}
@@ -292,7 +292,7 @@ func sweepCases() map[string]samCase {
 		"sweep-schedule": {nil, nil, func(w *world, out []byte) { text(w, out, "null") }},
 		"sweep-schedule with a box whose task is gone": {func(w *world) {
 			inACall(w)
-			w.change(func(b *session.Box) { b.Changed = time.Now().Add(-time.Hour) })
+			w.change(func(b *storage.Box) { b.Changed = time.Now().Add(-time.Hour) })
 		}, nil, lost("the box is gone")},
 		"sweep-task-provisioning":   {inACall, nil, lives},
 		"sweep-task-pending":        {inACall, nil, lives},
@@ -301,7 +301,7 @@ func sweepCases() map[string]samCase {
 		"sweep-task-killed":         {inACall, nil, lost("killed by SIGKILL")},
 		"sweep-task-spot":           {inACall, nil, lost("killed by SIGTERM")},
 		"sweep-task-no-image":       {inACall, nil, lost("runtime")},
-		"sweep-task-asleep": {with(session.HTTP, session.Asleep), nil, func(w *world, out []byte) {
+		"sweep-task-asleep": {with(storage.HTTP, storage.Asleep), nil, func(w *world, out []byte) {
 			if b := w.record(); b.Lost != 0 || len(w.tasks) != 0 {
 				w.t.Errorf("%s: %+v, %d tasks", out, b, len(w.tasks))
 			}
@@ -374,10 +374,10 @@ func replies(want frame.Type) func(*world, []byte) {
 
 // address returns the address of the one request in the sweep's and the runner's
 // events.
-func address() session.Address {
-	return session.Address{
+func address() storage.Address {
+	return storage.Address{
 		Session: eventSession, Stream: "d1", Requests: []json.RawMessage{json.RawMessage("1")},
-		Box: session.BoxFor(tenant, server), Again: true,
+		Box: storage.BoxFor(tenant, server), Again: true,
 	}
 }
 
@@ -385,12 +385,12 @@ func realTicket(w *world, event []byte) []byte {
 	return bytes.ReplaceAll(event, []byte(eventTicket), []byte(w.sealer.Seal(address(), 4)))
 }
 
-func (w *world) put(state session.ItemState) {
+func (w *world) put(state storage.ItemState) {
 	w.t.Helper()
-	it := session.Item{
-		Box: session.BoxFor(tenant, server), ID: "d1", State: state, Address: address(), NotAfter: time.Now().Add(time.Minute), Created: time.Now(),
+	it := storage.Item{
+		Box: storage.BoxFor(tenant, server), ID: "d1", State: state, Address: address(), NotAfter: time.Now().Add(time.Minute), Created: time.Now(),
 	}
-	if state == session.Taken {
+	if state == storage.Taken {
 		it.Gen = 4
 	} else {
 		it.Raw = []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`)
@@ -400,9 +400,9 @@ func (w *world) put(state session.ItemState) {
 	}
 }
 
-func (w *world) append(stream session.StreamID, events ...string) {
+func (w *world) append(stream storage.StreamID, events ...string) {
 	w.t.Helper()
-	b := session.Batch{Session: eventSession, Stream: stream, First: 1, Gen: 4, Seq: 1, Final: true, Expires: time.Now().Add(time.Hour)}
+	b := storage.Batch{Session: eventSession, Stream: stream, First: 1, Gen: 4, Seq: 1, Final: true, Expires: time.Now().Add(time.Hour)}
 	for _, e := range events {
 		b.Events = append(b.Events, []byte(e))
 	}
@@ -411,16 +411,16 @@ func (w *world) append(stream session.StreamID, events ...string) {
 	}
 }
 
-func (w *world) record() session.Box {
+func (w *world) record() storage.Box {
 	w.t.Helper()
-	b, err := w.store.Box(w.t.Context(), session.BoxFor(tenant, server))
+	b, err := w.store.Box(w.t.Context(), storage.BoxFor(tenant, server))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return b
 }
 
-func (w *world) change(f func(*session.Box)) {
+func (w *world) change(f func(*storage.Box)) {
 	w.t.Helper()
 	b := w.record()
 	f(&b)
@@ -432,9 +432,9 @@ func (w *world) change(f func(*session.Box)) {
 // opened resets the session to the state before its initialize.
 func (w *world) opened() {
 	w.t.Helper()
-	s, _, err := w.store.Load(w.t.Context(), eventSession, session.BoxFor(tenant, server))
+	s, _, err := w.store.Load(w.t.Context(), eventSession, storage.BoxFor(tenant, server))
 	if err == nil {
-		s.State, s.Version, s.Init = session.Opened, "", nil
+		s.State, s.Version, s.Init = storage.Opened, "", nil
 		err = w.store.Save(w.t.Context(), s)
 	}
 	if err != nil {
@@ -442,7 +442,7 @@ func (w *world) opened() {
 	}
 }
 
-func (w *world) read(stream session.StreamID) session.Page {
+func (w *world) read(stream storage.StreamID) storage.Page {
 	w.t.Helper()
 	page, err := w.store.Read(w.t.Context(), eventSession, stream, 0, 10)
 	if err != nil {

@@ -28,11 +28,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
@@ -52,7 +52,7 @@ const (
 // Values in the files of events/.
 const (
 	eventKey     = "dm_example2_exampleexampleexampleexampleexam"
-	eventSession = session.ID("2kq8v4m1t7h3c9p5n0r6d2g8s4j1b7u3")
+	eventSession = storage.ID("2kq8v4m1t7h3c9p5n0r6d2g8s4j1b7u3")
 	eventToken   = "Yk3vX0mC2b1yZtQJ8nXo5g"
 	eventTicket  = "Zx0aB1cD2eF3" // a placeholder, because a real ticket is valid for a week only
 	eventTask    = "q4C0mXyG2b1yZtQJ8nXo5wq1o5m3k0o9s7d2f4h6j8k"
@@ -77,9 +77,9 @@ type world struct {
 	t       *testing.T
 	url     string // URL of the server that imitates AWS, for containers
 	table   string
-	store   session.Store
-	sealer  *relayhost.Sealer
-	handler *relayhost.Handler
+	store   storage.Store
+	sealer  *relayserver.Sealer
+	handler *relayserver.Handler
 	digest  string
 
 	mu    sync.Mutex
@@ -102,7 +102,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, table: "t" + session.NewNonce(), posts: map[string][]string{}, gone: map[string]bool{}}
+	w := &world{t: t, table: "t" + storage.NewNonce(), posts: map[string][]string{}, gone: map[string]bool{}}
 	w.listen(httputil.NewSingleHostReverseProxy(to))
 	client := dynamodb.New(dynamodb.Options{
 		Region: samRegion, BaseEndpoint: &dynamo,
@@ -120,13 +120,13 @@ func newWorld(t *testing.T) *world {
 	w.store = dynamostore.New(client, w.table, dynamostore.Options{Patience: time.Minute})
 	secret, err := hex.DecodeString(secretHex)
 	if err == nil {
-		w.sealer, err = relayhost.NewSealer(secret)
+		w.sealer, err = relayserver.NewSealer(secret)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.handler = relayhost.NewHandler(relayhost.Config{Store: w.store, Sealer: w.sealer, Poster: w, Fleet: noFleet{}, Launch: nil})
-	servers, _, err := catalog.Load(root("servers.json"), os.LookupEnv)
+	w.handler = relayserver.NewHandler(relayserver.Config{Store: w.store, Sealer: w.sealer, Poster: w, Fleet: noFleet{}, Launch: nil})
+	servers, _, err := serversfile.Load(root("servers.json"), os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func (w *world) connections(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Post implements session.Poster. An imitated runner gets the messages for the runner's
+// Post implements storage.Poster. An imitated runner gets the messages for the runner's
 // connection.
 func (w *world) Post(_ context.Context, conn string, data []byte) error {
 	w.mu.Lock()
@@ -203,7 +203,7 @@ func (w *world) Post(_ context.Context, conn string, data []byte) error {
 	gone, dead := w.gone[conn], w.dead
 	w.mu.Unlock()
 	if gone {
-		return session.Errorf(session.Closed, "the test closed it")
+		return storage.Errorf(storage.Closed, "the test closed it")
 	}
 	if f, err := frametest.Decode(data); conn == runnerConn && !dead && err == nil && f.Type == frame.TypeDeliver {
 		go w.execute(f)
@@ -219,7 +219,7 @@ func (w *world) execute(f frametest.Frame) {
 		_ = json.Unmarshal(message, &one) // the payload is what the function sent
 	}
 	item := frame.EventItem{Ticket: f.Ticket, Stream: f.ID, First: 1, Final: true, Marked: f.Inbox}
-	out := frametest.Frame{Type: frame.TypeEvents, Box: session.BoxFor(tenant, server), Gen: f.Gen, Session: f.Session, Seq: 1}
+	out := frametest.Frame{Type: frame.TypeEvents, Box: storage.BoxFor(tenant, server), Gen: f.Gen, Session: f.Session, Seq: 1}
 	for _, raw := range one {
 		var m struct {
 			ID     json.RawMessage `json:"id"`
@@ -294,9 +294,9 @@ func (w *world) ecs(rw http.ResponseWriter, r *http.Request) {
 
 // wake does the first step of a task's runner.
 func (w *world) wake(env map[string]string) {
-	var gen session.Generation
+	var gen storage.Generation
 	_, _ = fmt.Sscan(env[frame.EnvGeneration], &gen)
-	box := session.BoxID(env[frame.EnvBox])
+	box := storage.BoxID(env[frame.EnvBox])
 	w.say(frametest.Frame{Type: frame.TypeHello, Box: box, Gen: gen, Token: env[frame.EnvToken], Runner: "r9", Link: 1, Task: env["DORMOUSE_BOX_TASK"]})
 	w.say(frametest.Frame{Type: frame.TypePull, Box: box, Gen: gen, Runner: "r9", N: 1})
 }
@@ -410,16 +410,16 @@ func shortTemplate() string { return filepath.Join(buildDir(), "template-short.y
 
 // keep stores the records that the events name: the key and, if the case has one, the
 // session.
-func (w *world) keep(transport session.Transport) {
+func (w *world) keep(transport storage.Transport) {
 	w.t.Helper()
 	now := time.Now()
 	sum := sha256.Sum256([]byte(eventKey))
-	err := w.store.Keys().Create(w.t.Context(), session.Key{
-		ID: "example2", Hash: sum[:], Tenant: tenant, Principal: principal, Servers: []string{session.EveryServer}, Created: now,
+	err := w.store.Keys().Create(w.t.Context(), storage.Key{
+		ID: "example2", Hash: sum[:], Tenant: tenant, Principal: principal, Servers: []string{storage.EveryServer}, Created: now,
 	})
 	if err == nil && transport != "" {
-		err = w.store.Create(w.t.Context(), session.Session{
-			ID: eventSession, Server: server, Digest: w.digest, Tenant: tenant, Principal: principal, Transport: transport, State: session.Ready,
+		err = w.store.Create(w.t.Context(), storage.Session{
+			ID: eventSession, Server: server, Digest: w.digest, Tenant: tenant, Principal: principal, Transport: transport, State: storage.Ready,
 			Version: "2025-11-25", Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"example-client","version":"1.0.0"}}`),
 			Created: now, Used: now, Expires: now.Add(time.Hour), Pushes: true, Served: true,
 		})
@@ -432,8 +432,8 @@ func (w *world) keep(transport session.Transport) {
 // note stores a part of the server's handshake record.
 func (w *world) note(part, result string) {
 	w.t.Helper()
-	err := w.store.SaveHandshake(w.t.Context(), session.Handshake{
-		Digest: session.RecordFor(tenant, w.digest), Version: part, Result: json.RawMessage(result), Taken: time.Now(),
+	err := w.store.SaveHandshake(w.t.Context(), storage.Handshake{
+		Digest: storage.RecordFor(tenant, w.digest), Version: part, Result: json.RawMessage(result), Taken: time.Now(),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -441,16 +441,16 @@ func (w *world) note(part, result string) {
 }
 
 // box stores the box that the events name, in a state.
-func (w *world) box(state session.BoxState) {
+func (w *world) box(state storage.BoxState) {
 	w.t.Helper()
-	b := session.Box{ID: session.BoxFor(tenant, server), Tenant: tenant, Server: server, State: state, Gen: 4, Changed: time.Now()}
+	b := storage.Box{ID: storage.BoxFor(tenant, server), Tenant: tenant, Server: server, State: state, Gen: 4, Changed: time.Now()}
 	switch state {
-	case session.Awake:
+	case storage.Awake:
 		b.Runner, b.Conn, b.Link, b.Task = "r9", runnerConn, 1, eventTask
-	case session.Starting:
+	case storage.Starting:
 		sum := sha256.Sum256([]byte(eventToken))
 		b.TokenHash, b.Until, b.Attempt, b.Owner = hex.EncodeToString(sum[:]), time.Now().Add(time.Minute), 1, "o"
-	case session.Asleep:
+	case storage.Asleep:
 	}
 	if err := w.store.SaveBox(w.t.Context(), b); err != nil {
 		w.t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // The http function runs in the emulator, with the rights of its role. For a job it makes a
@@ -35,7 +35,7 @@ func TestAFunctionSetsAlarmsStartsABoxAndWaitsForItUnderItsRole(t *testing.T) {
 			_, _ = emulated(t.Context(), d.endpoint, "dormouse-http", event, nil) // no runner comes
 		}()
 		for there := waiting; there == waiting && t.Context().Err() == nil; {
-			items, err := store.Items(t.Context(), session.BoxFor("default", "one"))
+			items, err := store.Items(t.Context(), storage.BoxFor("default", "one"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -21,10 +21,10 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
-	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestTheTemplateIsValid(t *testing.T) {
@@ -55,7 +55,7 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	api := s.get(t, "HttpApi", "AWS::ApiGateway::RestApi")
 	paths := dig(api, "Body", "paths").(object)
 	functions := map[string]string{"/": "Http", "/{proxy+}": "Http", "/console": "Console", "/console/{proxy+}": "Console"}
-	for _, path := range authserver.Paths(true) {
+	for _, path := range authorization.Paths(true) {
 		if path != "/login" { // which is for one machine
 			functions[path] = "Oauth"
 		}
@@ -153,7 +153,7 @@ func TestEveryWebSocketRouteHasItsFunction(t *testing.T) {
 		}
 	}
 	connect := s.get(t, "SocketApiConnectIntegration", "AWS::ApiGatewayV2::Integration")
-	if got, want := fmt.Sprint(connect["TimeoutInMillis"]), fmt.Sprint(session.ConnectTimeout.Milliseconds()); got != want {
+	if got, want := fmt.Sprint(connect["TimeoutInMillis"]), fmt.Sprint(storage.ConnectTimeout.Milliseconds()); got != want {
 		t.Errorf("the gateway waits %s ms for $connect of clients, want %s", got, want)
 	}
 }
@@ -446,7 +446,7 @@ func TestEveryWayInIsThrottled(t *testing.T) {
 			for _, setting := range p["MethodSettings"].([]any)[1:] {
 				path := s.value(setting.(object)["ResourcePath"])
 				name, ok := strings.CutPrefix(path, "/~1")
-				if !ok || strings.Contains(name, "/") || !slices.Contains(authserver.Paths(true), "/"+name) {
+				if !ok || strings.Contains(name, "/") || !slices.Contains(authorization.Paths(true), "/"+name) {
 					t.Errorf("%s is throttled, and there is no such path", path)
 				}
 			}

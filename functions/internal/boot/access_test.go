@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {
@@ -37,8 +37,8 @@ func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {
 }
 
 func TestTokensAreTakenAsTheServersFileAndTheEnvironmentSay(t *testing.T) {
-	servers := func(text string) *catalog.Catalog {
-		c, warnings, err := catalog.Parse([]byte(text), "servers.json", nil)
+	servers := func(text string) *serversfile.Catalog {
+		c, warnings, err := serversfile.Parse([]byte(text), "servers.json", nil)
 		if err != nil || len(warnings) > 0 {
 			t.Fatal(warnings, err)
 		}

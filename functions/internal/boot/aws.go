@@ -12,8 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Variables of a function that Lambda, sam local (envSAMLocal), the template (envDomain) or
@@ -44,8 +44,8 @@ func credentials() aws.CredentialsProvider {
 }
 
 // connections returns a poster for the WebSocket API whose endpoint a variable names.
-func connections(env string) *relayhost.Connections {
-	return relayhost.NewPoster(os.Getenv(env), os.Getenv(envRegion), credentials())
+func connections(env string) *relayserver.Connections {
+	return relayserver.NewPoster(os.Getenv(env), os.Getenv(envRegion), credentials())
 }
 
 // endpoint returns the address of an AWS service in this region, or of its stand-in on
@@ -83,9 +83,9 @@ func (f *Function) Invoke(ctx context.Context, name string, payload []byte) erro
 	case http.StatusAccepted:
 		return nil
 	case 0:
-		return session.Errorf(session.Unavailable, "the function could not invoke %q", name).Because(err)
+		return storage.Errorf(storage.Unavailable, "the function could not invoke %q", name).Because(err)
 	}
-	return session.Errorf(session.Unavailable, "the function could not invoke %q: status %d", name, a.Status)
+	return storage.Errorf(storage.Unavailable, "the function could not invoke %q: status %d", name, a.Status)
 }
 
 // Service returns an AWS service in this region, whose requests end after 10 s.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -107,16 +107,16 @@ func open() (*opened, error) {
 }
 
 // own reads the servers file that was deployed with the function.
-func own() (*catalog.Catalog, error) {
+func own() (*serversfile.Catalog, error) {
 	if os.Getenv(EnvLocal) != "" {
-		return catalog.LoadAccepted(os.Getenv(EnvServers))
+		return serversfile.LoadAccepted(os.Getenv(EnvServers))
 	}
-	c, _, err := catalog.Load(os.Getenv(EnvServers), os.LookupEnv)
+	c, _, err := serversfile.Load(os.Getenv(EnvServers), os.LookupEnv)
 	return c, err
 }
 
 // function builds the parts from which handlers are made, for one servers file.
-func (o *opened) function(servers *catalog.Catalog) (*Function, error) {
+func (o *opened) function(servers *serversfile.Catalog) (*Function, error) {
 	s, p := o.settings, o.parts
 	s.Servers = servers
 	if err := access(&s); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/lambda"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // ecsListLag is the longest delay until ECS lists a task.
@@ -20,7 +20,7 @@ const ecsListLag = time.Minute
 // openFleet opens ECS, and Lambda if EnvBoxFunctions names functions for boxes. If EnvFleet
 // is not set, it opens the fleet of the emulator instead of ECS, which lists tasks without
 // delay.
-func openFleet(servers *catalog.Catalog) (boxes *places.Fleet, listLag time.Duration, err error) {
+func openFleet(servers *serversfile.Catalog) (boxes *places.Fleet, listLag time.Duration, err error) {
 	base, wish, all := ecs.Place, places.Auto, map[string]fleet.Fleet{}
 	if place := os.Getenv(EnvFleet); place == "" {
 		base, wish = process.Place, places.Fargate
@@ -46,7 +46,7 @@ func openFleet(servers *catalog.Catalog) (boxes *places.Fleet, listLag time.Dura
 }
 
 // openLambda opens the functions for boxes.
-func openLambda(text string, servers *catalog.Catalog) (fleet.Fleet, error) {
+func openLambda(text string, servers *serversfile.Catalog) (fleet.Fleet, error) {
 	sizes, err := lambda.ParseSizes(text)
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func openLambda(text string, servers *catalog.Catalog) (fleet.Fleet, error) {
 	})
 }
 
-func openECS(text string, servers *catalog.Catalog) (fleet.Fleet, error) {
+func openECS(text string, servers *serversfile.Catalog) (fleet.Fleet, error) {
 	c, err := ecs.ParsePlace(text)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func openECS(text string, servers *catalog.Catalog) (fleet.Fleet, error) {
 		s, _ := servers.Server(t.Server)
 		secrets := map[string]string{}
 		for name, reference := range s.References() {
-			secrets[catalog.SecretVariable(name)] = reference
+			secrets[serversfile.SecretVariable(name)] = reference
 		}
 		return ecs.Shape{Image: s.Box.Image, Size: ecs.Size{CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB}, Secrets: secrets}
 	}

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/config/pushed"
+	"github.com/dormouse-mcp/dormouse/shared/config/override"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // renewed is how long a process serves a servers file before it looks for a newer one. It
@@ -17,7 +17,7 @@ const renewed = 30 * time.Second
 // function's own if there is none. It is safe for concurrent use.
 type latest[H any] struct {
 	opened *opened
-	own    *catalog.Catalog
+	own    *serversfile.Catalog
 	build  func(*Function) (H, error)
 
 	mu      sync.Mutex
@@ -26,13 +26,13 @@ type latest[H any] struct {
 	looked  time.Time // zero until the first look has succeeded
 }
 
-func newLatest[H any](o *opened, own *catalog.Catalog, build func(*Function) (H, error)) (*latest[H], error) {
+func newLatest[H any](o *opened, own *serversfile.Catalog, build func(*Function) (H, error)) (*latest[H], error) {
 	l := &latest[H]{opened: o, own: own, build: build}
 	return l, l.serve(own)
 }
 
 // serve makes the handler of a servers file.
-func (l *latest[H]) serve(servers *catalog.Catalog) error {
+func (l *latest[H]) serve(servers *serversfile.Catalog) error {
 	f, err := l.opened.function(servers)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (l *latest[H]) get(ctx context.Context) (H, error) {
 		return l.now, nil
 	}
 	first := l.looked.IsZero()
-	f, err := pushed.Load(ctx, l.opened.parts.Store)
+	f, err := override.Load(ctx, l.opened.parts.Store)
 	if err != nil && first {
 		return l.now, err
 	}

@@ -11,26 +11,26 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/config/pushed"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/override"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // instance is a function process whose handler is the list of its servers.
 type instance struct {
 	t      *testing.T
-	store  *sessiontest.Counting
+	store  *storagetest.Counting
 	latest *latest[string]
 	log    *bytes.Buffer
 }
 
 // begin returns a process with a servers file of its own that names "own".
-func begin(t *testing.T, store session.Store) *instance {
+func begin(t *testing.T, store storage.Store) *instance {
 	t.Helper()
-	p := &instance{t: t, store: sessiontest.NewCounting(store), log: &bytes.Buffer{}}
-	own, _, err := catalog.Parse([]byte(`{"mcpServers":{"own":{"command":"x"}}}`), "servers.json", nil)
+	p := &instance{t: t, store: storagetest.NewCounting(store), log: &bytes.Buffer{}}
+	own, _, err := serversfile.Parse([]byte(`{"mcpServers":{"own":{"command":"x"}}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,18 +67,18 @@ func (p *instance) operations() int {
 // push stores a file that names one server, or withdraws the file for "".
 func (p *instance) push(server string) {
 	p.t.Helper()
-	f := pushed.File{Name: "servers.json", By: "ada"}
+	f := override.File{Name: "servers.json", By: "ada"}
 	if server != "" {
 		f.Text = []byte(`{"mcpServers":{"` + server + `":{"command":"x"}}}`)
 	}
-	if _, err := pushed.Save(p.t.Context(), p.store, f); err != nil {
+	if _, err := override.Save(p.t.Context(), p.store, f); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
 func TestAPushedFileIsServedWithinThirtySeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := begin(t, sessiontest.NewMemory())
+		p := begin(t, storagetest.NewMemory())
 		p.serves("own")
 		for _, server := range []string{"first", "second", ""} {
 			p.push(server)
@@ -95,7 +95,7 @@ func TestAPushedFileIsServedWithinThirtySeconds(t *testing.T) {
 // invocations, and none without invocations.
 func TestTheServersFileCostsOneReadEveryThirtySeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := begin(t, sessiontest.NewMemory())
+		p := begin(t, storagetest.NewMemory())
 		p.push("one")
 		p.store.Reset()
 		for range 100 { // for five minutes, 20 calls at each moment
@@ -116,7 +116,7 @@ func TestTheServersFileCostsOneReadEveryThirtySeconds(t *testing.T) {
 
 func TestAFileThatCannotBeServedLeavesTheOneBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := begin(t, sessiontest.NewMemory())
+		p := begin(t, storagetest.NewMemory())
 		p.push("good")
 		p.serves("good")
 		p.push("wrong")
@@ -134,8 +134,8 @@ func TestAFileThatCannotBeServedLeavesTheOneBefore(t *testing.T) {
 func TestAStoreThatFailsServesTheLastFileAndNeverAnOlderOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := true
-		p := begin(t, failing{sessiontest.NewMemory(), &down})
-		if got, err := p.latest.get(t.Context()); !errors.Is(err, session.Unavailable) {
+		p := begin(t, failing{storagetest.NewMemory(), &down})
+		if got, err := p.latest.get(t.Context()); !errors.Is(err, storage.Unavailable) {
 			t.Errorf("before the first look %q is served, %v", got, err)
 		}
 		down = false
@@ -149,14 +149,14 @@ func TestAStoreThatFailsServesTheLastFileAndNeverAnOlderOne(t *testing.T) {
 
 // failing is a store that does not answer while down is true.
 type failing struct {
-	session.Store
+	storage.Store
 	down *bool
 }
 
-// LoadValue implements session.Store.
-func (f failing) LoadValue(ctx context.Context, k session.ValueKey) (session.Value, error) {
+// LoadValue implements storage.Store.
+func (f failing) LoadValue(ctx context.Context, k storage.ValueKey) (storage.Value, error) {
 	if *f.down {
-		return session.Value{}, session.Errorf(session.Unavailable, "the store does not answer")
+		return storage.Value{}, storage.Errorf(storage.Unavailable, "the store does not answer")
 	}
 	return f.Store.LoadValue(ctx, k)
 }

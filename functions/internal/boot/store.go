@@ -6,8 +6,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -17,7 +17,7 @@ const storeForms = sqliteForm + "dynamodb:" + dynamostore.LocationForm
 
 // openStore opens the store that EnvStore names, with the event age of limits. spent
 // returns the use that DynamoDB reports; it is nil for SQLite.
-func openStore(name string, limits host.Limits) (s session.Store, spent func() meter.Stored, err error) {
+func openStore(name string, limits sessions.Limits) (s storage.Store, spent func() meter.Stored, err error) {
 	kind, where, _ := strings.Cut(name, ":")
 	switch {
 	case name == "":
@@ -40,7 +40,7 @@ func openStore(name string, limits host.Limits) (s session.Store, spent func() m
 // openTable returns a store on an existing table. It creates the client without the SDK's
 // config module, which would read files and profiles. A function has its region and its
 // credentials in the environment.
-func openTable(where string, limits host.Limits) (session.Store, func() meter.Stored, error) {
+func openTable(where string, limits sessions.Limits) (storage.Store, func() meter.Stored, error) {
 	location, err := dynamostore.ParseLocation(where, cmp.Or(os.Getenv(envRegion), os.Getenv("AWS_DEFAULT_REGION")))
 	if err != nil {
 		return nil, nil, err

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // openable returns stores that can be opened in this build, whatever its tags.
@@ -26,7 +26,7 @@ func TestStoreIsOpenedByItsForm(t *testing.T) {
 	t.Setenv(envRegion, "eu-west-1")
 	for name, form := range openable(t) {
 		t.Run(name, func(t *testing.T) {
-			s, _, err := openStore(form, host.Limits{})
+			s, _, err := openStore(form, sessions.Limits{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -53,7 +53,7 @@ func TestStoreThatIsNoneIsToldWithWhatItMayBe(t *testing.T) {
 		"query unreadable": {"dynamodb:dormouse?endpoint=%zz", "malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := openStore(test.form, host.Limits{})
+			_, _, err := openStore(test.form, sessions.Limits{})
 			if err == nil || !strings.HasPrefix(err.Error(), EnvStore) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error is %v, want one of %s with %q", err, EnvStore, test.want)
 			}

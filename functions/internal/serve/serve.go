@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front/lambdafront"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 )
 
 // event is the event of the HTTP function: a request of the REST API, or an alarm of a
@@ -35,7 +35,7 @@ func HTTP(servers native.Servers) {
 		if err != nil {
 			return nil, err
 		}
-		serve := lambdafront.HTTP(h.Handler, f.Log)
+		serve := apigateway.HTTP(h.Handler, f.Log)
 		return func(ctx context.Context, e event) (*events.APIGatewayProxyStreamingResponse, error) {
 			if e.Alarm != nil {
 				return &events.APIGatewayProxyStreamingResponse{}, h.Alarm(ctx, *e.Alarm)
@@ -47,15 +47,15 @@ func HTTP(servers native.Servers) {
 
 // Socket runs the function behind the WebSocket API for clients.
 func Socket(servers native.Servers) {
-	boot.Serve(func(f *boot.Function) (func(context.Context, lambdafront.SocketEvent) (events.APIGatewayProxyResponse, error), error) {
+	boot.Serve(func(f *boot.Function) (func(context.Context, apigateway.SocketEvent) (events.APIGatewayProxyResponse, error), error) {
 		a, err := alarms.Open(f)
 		if err != nil {
 			return nil, err
 		}
 		// Nothing can be sent to a new connection before the invocation for $connect has
 		// ended, so another invocation pushes.
-		s, err := endpoints.NewSocket(f.Function, servers, a, func(ctx context.Context, id session.ID) error {
-			payload, err := lambdafront.PushEvent(id)
+		s, err := endpoints.NewSocket(f.Function, servers, a, func(ctx context.Context, id storage.ID) error {
+			payload, err := apigateway.PushEvent(id)
 			if err != nil {
 				return err
 			}
@@ -64,8 +64,8 @@ func Socket(servers native.Servers) {
 		if err != nil {
 			return nil, err
 		}
-		serve := lambdafront.Socket(s)
-		return func(ctx context.Context, e lambdafront.SocketEvent) (events.APIGatewayProxyResponse, error) {
+		serve := apigateway.Socket(s)
+		return func(ctx context.Context, e apigateway.SocketEvent) (events.APIGatewayProxyResponse, error) {
 			return native.Stay(ctx, func(ctx context.Context) (events.APIGatewayProxyResponse, error) { return serve(ctx, e) })
 		}, nil
 	})

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -38,15 +38,15 @@ func modernRequest(method, tool string) (body string, headers []string) {
 	return `{"jsonrpc":"2.0","id":2,"method":"` + method + `","params":{` + params + `}}`, headers
 }
 
-// transport lists and calls the tools of the server files.
-type transport struct {
+// channel lists and calls the tools of the server files.
+type channel struct {
 	list func() string
 	call func(tool string) (status int, body string)
 }
 
-func (s *site) overHTTP(token string) transport {
+func (s *site) overHTTP(token string) channel {
 	in := s.as(token, s.begin("files", token))
-	return transport{
+	return channel{
 		func() string { return s.do("POST", "/files/mcp", listTools, in...).body },
 		func(tool string) (int, string) {
 			a := s.do("POST", "/files/mcp", call(tool), in...)
@@ -59,11 +59,11 @@ func (s *site) overHTTP(token string) transport {
 }
 
 // overBatches sends batches, in which an allowed call comes first.
-func (s *site) overBatches(token string) transport {
+func (s *site) overBatches(token string) channel {
 	a := s.do("POST", "/files/mcp", strings.Replace(initialize, "2025-11-25", "2025-03-26", 1), bearer(token))
 	in := []string{bearer(token), "Mcp-Session-Id: " + a.header.Get("Mcp-Session-Id")}
 	s.do("POST", "/files/mcp", initialized, in...)
-	return transport{
+	return channel{
 		func() string { return s.do("POST", "/files/mcp", "["+listTools+"]", in...).body },
 		func(tool string) (int, string) {
 			a := s.do("POST", "/files/mcp", "["+strings.Replace(call("read"), `"id":2`, `"id":9`, 1)+","+call(tool)+"]", in...)
@@ -72,20 +72,20 @@ func (s *site) overBatches(token string) transport {
 	}
 }
 
-func (s *site) overModern(token string) transport {
+func (s *site) overModern(token string) channel {
 	send := func(method, tool string) reply {
 		body, headers := modernRequest(method, tool)
 		return s.do("POST", "/files/mcp", body, append(headers, bearer(token))...)
 	}
-	return transport{
+	return channel{
 		func() string { return send(wire.MethodToolsList, "").body },
 		func(tool string) (int, string) { a := send(wire.MethodToolsCall, tool); return a.status, a.body },
 	}
 }
 
-func (s *site) overSSE(token string) transport {
+func (s *site) overSSE(token string) channel {
 	say, next := s.stream("files", token)
-	return transport{
+	return channel{
 		func() string { say(listTools); return next() },
 		func(tool string) (int, string) { say(call(tool)); return 0, next() },
 	}
@@ -126,21 +126,21 @@ func (s *site) stream(server, token string) (say func(body string), next func() 
 	return say, next
 }
 
-func (s *site) overSocket(token string) transport {
+func (s *site) overSocket(token string) channel {
 	status, say := s.dial("server=files", token)
 	if status != http.StatusOK {
 		s.t.Fatal(status)
 	}
 	say(initialize, initialized)
-	return transport{func() string { return say(listTools) }, func(tool string) (int, string) { return 0, say(call(tool)) }}
+	return channel{func() string { return say(listTools) }, func(tool string) (int, string) { return 0, say(call(tool)) }}
 }
 
 // A client sees and calls the tools that the rules let its user use, in every version and
-// over every transport.
+// over every channel.
 func TestOfToolsOnlyThoseOfTheRulesAreSeenAndCalled(t *testing.T) {
 	s := newSite(t)
 	s.warm = s.handler()
-	for name, over := range map[string]func(token string) transport{
+	for name, over := range map[string]func(token string) channel{
 		"Streamable HTTP": s.overHTTP, "batches": s.overBatches, "2026-07-28": s.overModern, "HTTP+SSE": s.overSSE, "WebSocket": s.overSocket,
 	} {
 		for who, groups := range map[string][]string{"ada": {"eng"}, "root": {"eng", "admins"}} {
@@ -211,7 +211,7 @@ func TestRulesForToolsCostNothing(t *testing.T) {
 // Rules about claims do not restrict API keys, because the holder of a key has no claims.
 func TestKeysUseAllTools(t *testing.T) {
 	s := newSite(t)
-	key, _, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
+	key, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
 	if err != nil {
 		t.Fatal(err)
 	}

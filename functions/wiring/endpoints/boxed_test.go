@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
@@ -48,7 +48,7 @@ func (b *boxes) Run(ctx context.Context, t fleet.Task) (string, error) {
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
 	box := &boxed{boxes: b, task: "task-" + t.ClientToken, in: make(chan []byte, 100), ctx: ctx}
 	box.runner = runner.New(runner.Config{
-		Box: session.BoxID(t.Box), Gen: session.Generation(gen), Token: t.Env[frame.EnvToken], Task: box.task, Executor: box, Flush: time.Millisecond,
+		Box: storage.BoxID(t.Box), Gen: storage.Generation(gen), Token: t.Env[frame.EnvToken], Task: box.task, Executor: box, Flush: time.Millisecond,
 		Dial: func(context.Context, string, http.Header) (runner.Conn, error) { return box, nil },
 	})
 	b.mu.Lock()
@@ -81,13 +81,13 @@ func (b *boxes) Tasks(context.Context) (running []fleet.Status, err error) {
 // Traits implements fleet.Fleet.
 func (*boxes) Traits(string) fleet.Traits { return fleet.Traits{Lists: true} }
 
-// Post implements session.Poster.
+// Post implements storage.Poster.
 func (b *boxes) Post(_ context.Context, conn string, data []byte) error {
 	b.mu.Lock()
 	box := b.live[conn]
 	b.mu.Unlock()
 	if box == nil {
-		return session.Errorf(session.Closed, "gone")
+		return storage.Errorf(storage.Closed, "gone")
 	}
 	b.note(data)
 	box.in <- data
@@ -107,7 +107,7 @@ type boxed struct {
 func (b *boxed) Send(data []byte) error {
 	b.note(data)
 	go func() {
-		reply, err := relayhost.NewHandler(b.s.function().Relay).Frame(context.WithoutCancel(b.ctx), b.task, data)
+		reply, err := relayserver.NewHandler(b.s.function().Relay).Frame(context.WithoutCancel(b.ctx), b.task, data)
 		if err != nil && b.ctx.Err() == nil {
 			b.s.t.Error(err)
 		}
@@ -144,11 +144,11 @@ func (b *boxed) Deliver(d runner.Delivery) {
 	go b.runner.Event(runner.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Raw: wire.ResultResponse(m.ID, result), Final: true})
 }
 
-func (*boxed) Answer(session.ID, string, []byte)              {}
-func (*boxed) CloseStream(session.ID, session.StreamID)       {}
-func (*boxed) StopSession(session.ID)                         {}
-func (*boxed) Halt(session.ID, string, time.Duration)         {}
-func (*boxed) Questions() (questions map[session.ID][]string) { return nil }
+func (*boxed) Answer(storage.ID, string, []byte)              {}
+func (*boxed) CloseStream(storage.ID, storage.StreamID)       {}
+func (*boxed) StopSession(storage.ID)                         {}
+func (*boxed) Halt(storage.ID, string, time.Duration)         {}
+func (*boxed) Questions() (questions map[storage.ID][]string) { return nil }
 func (*boxed) IdleSince() (since time.Time, ok bool)          { return time.Time{}, false }
 
 // Row A-18: a token is in nothing that a box gets, neither in frames nor in its

@@ -15,15 +15,15 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/registry"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -47,15 +47,15 @@ type HTTP struct {
 }
 
 // NewHTTP returns an HTTP. The error names a server of the servers file whose native
-// server is not in servers. options changes front.Options beyond the parts of f. place
+// server is not in servers. options changes transport.Options beyond the parts of f. place
 // adds to the API for operators what this host has besides the store. Both may be nil.
-func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*front.Options), place func(*api.Options)) (HTTP, error) {
+func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*transport.Options), place func(*api.Options)) (HTTP, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
 		return HTTP{}, err
 	}
-	o := front.Options{
-		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: host.New(f.Store, b, f.Limits).WithSecrets(f.Vault), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
+	o := transport.Options{
+		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithSecrets(f.Vault), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
 		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
@@ -69,7 +69,7 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 	if place != nil {
 		place(&operators)
 	}
-	endpoint := front.New(o)
+	endpoint := transport.New(o)
 	published := registry.Registry{Records: f.Store, PublicURL: f.PublicURL, Keys: !f.Open && f.SignIn == nil}
 	clients, forOperators, listing := native.Handler(endpoint), api.New(operators), endpoint.Listing(published.Answer)
 	return HTTP{
@@ -84,9 +84,9 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 			}
 		}),
 		Operators: operators,
-		Alarm: wiring.Event(f, func(a native.Alarm) session.Account {
+		Alarm: wiring.Event(f, func(a native.Alarm) storage.Account {
 			s, _ := f.Server(a.Server) // an unknown name must not make a new metric
-			return session.Account{Tenant: a.Tenant, Server: s.Name, Session: a.Session}
+			return storage.Account{Tenant: a.Tenant, Server: s.Name, Session: a.Session}
 		}, b.Handle),
 	}, nil
 }
@@ -102,13 +102,13 @@ func served(f *wiring.Function) func() []string {
 }
 
 // groups returns the groups of servers that a function serves.
-func groups(f *wiring.Function) func(string) (front.Group, bool) {
-	return func(name string) (front.Group, bool) {
-		if name == catalog.AllServers {
-			return front.Group{}, false // all servers are at /mcp only and not at /g/<name>, so their tokens have one audience
+func groups(f *wiring.Function) func(string) (transport.Group, bool) {
+	return func(name string) (transport.Group, bool) {
+		if name == serversfile.AllServers {
+			return transport.Group{}, false // all servers are at /mcp only and not at /g/<name>, so their tokens have one audience
 		}
-		g, ok := f.Servers.Group(cmp.Or(name, catalog.AllServers))
-		return front.Group{Servers: g.Servers, Separator: g.Separator, Plain: g.Plain, Search: g.Search}, ok
+		g, ok := f.Servers.Group(cmp.Or(name, serversfile.AllServers))
+		return transport.Group{Servers: g.Servers, Separator: g.Separator, Plain: g.Plain, Search: g.Search}, ok
 	}
 }
 
@@ -116,21 +116,21 @@ func groups(f *wiring.Function) func(string) (front.Group, bool) {
 // have an API key of role viewer or operator, or have signed in to the console. The API
 // shows only what is in the store. b ends the calls of sessions.
 func Operators(f *wiring.Function, b *native.Backend) api.Options {
-	relay := relayhost.NewBackend(f.Relay)
+	relay := relayserver.NewBackend(f.Relay)
 	var users api.Users // a nil f.Users would be no nil here
 	if f.Users != nil {
 		users = f.Users
 	}
 	return api.Options{
-		Info: api.Info{Place: api.PlaceStack, SignIn: signIn(f)}, Store: f.Store, Servers: func() *catalog.Catalog { return f.Servers },
-		Caller: api.Holders(auth.NewKeys(f.Store), users),
+		Info: api.Info{Place: api.PlaceStack, SignIn: signIn(f)}, Store: f.Store, Servers: func() *serversfile.Catalog { return f.Servers },
+		Caller: api.Holders(apikey.NewKeys(f.Store), users),
 		Acts: api.Acts{
-			End: host.New(f.Store, b, f.Limits).Terminate, Give: host.New(f.Store, b, f.Limits).Give,
-			Halt: func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
-				return relay.Halt(ctx, box, relayhost.Halt{Session: of, By: by, Within: within})
+			End: sessions.New(f.Store, b, f.Limits).Terminate, Give: sessions.New(f.Store, b, f.Limits).Give,
+			Halt: func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (bool, error) {
+				return relay.Halt(ctx, box, relayserver.Halt{Session: of, By: by, Within: within})
 			},
-			Forget: func(ctx context.Context, tenant string, s catalog.Server) error {
-				return host.Forget(ctx, f.Store, tenant, s.Name, s.RecordDigest())
+			Forget: func(ctx context.Context, tenant string, s serversfile.Server) error {
+				return sessions.Forget(ctx, f.Store, tenant, s.Name, s.RecordDigest())
 			},
 		},
 		NativeTools: b.Tools,
@@ -148,14 +148,14 @@ func signIn(f *wiring.Function) string {
 }
 
 // NewSocket returns the endpoint for WebSocket clients. push is as in
-// front.SocketOptions; options and the error are as in [NewHTTP].
-func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push func(context.Context, session.ID) error, options func(*front.Options)) (*front.Socket, error) {
+// transport.SocketOptions; options and the error are as in [NewHTTP].
+func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push func(context.Context, storage.ID) error, options func(*transport.Options)) (*transport.Socket, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
 		return nil, err
 	}
-	o := front.Options{
-		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: host.New(f.Store, b, f.Limits).WithSecrets(f.Vault).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
+	o := transport.Options{
+		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithSecrets(f.Vault).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
 		Log: f.Log, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
@@ -165,18 +165,18 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 		options(&o)
 	}
 	limit(f, &o)
-	return front.NewSocket(front.SocketOptions{Options: o, Push: push}), nil
+	return transport.NewSocket(transport.SocketOptions{Options: o, Push: push}), nil
 }
 
 // limit makes an endpoint enforce the limits of the servers file. It also refuses callers
 // that still call at ten times a limit after they were refused.
-func limit(f *wiring.Function, o *front.Options) {
+func limit(f *wiring.Function, o *transport.Options) {
 	if f.Quotas == nil {
 		return
 	}
 	o.Host = o.Host.WithGate(f.Quotas)
 	next := o.Admit
-	o.Admit = func(ctx context.Context, c host.Caller) (release func(), err error) {
+	o.Admit = func(ctx context.Context, c sessions.Caller) (release func(), err error) {
 		if err := f.Quotas.Flooding(c.Tenant, c.Principal); err != nil {
 			return nil, err
 		}
@@ -192,7 +192,7 @@ func limit(f *wiring.Function, o *front.Options) {
 func Janitor(f *wiring.Function, alarms Alarms) *native.Backend {
 	if alarms.Invoke == nil {
 		alarms.Invoke = func(context.Context, []byte) error {
-			return session.Errorf(session.Unavailable, "native servers cannot be invoked: the setting that names their function is missing")
+			return storage.Errorf(storage.Unavailable, "native servers cannot be invoked: the setting that names their function is missing")
 		}
 	}
 	return newBackend(f, alarms, nil)
@@ -211,7 +211,7 @@ func backend(f *wiring.Function, servers native.Servers, alarms Alarms) (*native
 }
 
 // CheckNative returns an error for a server in Go that is not one of those that a program has.
-func CheckNative(s catalog.Server, has native.Servers) error {
+func CheckNative(s serversfile.Server, has native.Servers) error {
 	if _, ok := has[s.Native]; s.Native == "" || s.Disabled || ok {
 		return nil
 	}
@@ -227,7 +227,7 @@ func CheckNative(s catalog.Server, has native.Servers) error {
 var remotes = sync.OnceValue(remote.New)
 
 func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *native.Backend {
-	hosted := func(s catalog.Server) native.Hosted {
+	hosted := func(s serversfile.Server) native.Hosted {
 		h := native.Hosted{ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout}
 		if s.Remote.URL == "" {
 			h.Make = servers[s.Native]
@@ -240,7 +240,7 @@ func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *nati
 		return h
 	}
 	return native.NewBackend(native.Config{
-		Store: f.Store, Next: relayhost.NewBackend(f.Relay), Clients: f.Relay.Clients,
+		Store: f.Store, Next: relayserver.NewBackend(f.Relay), Clients: f.Relay.Clients,
 		Schedule: alarms.Schedule, Invoke: alarms.Invoke, EventAge: f.Limits.EventAge, Log: f.Log,
 		Servers: func(name string) (native.Hosted, bool) {
 			s, ok := f.Servers.Server(name)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -127,7 +127,7 @@ func TestWithoutATokenAGroupSaysWhereToGetOne(t *testing.T) {
 			t.Errorf("%s: %d %s", door, a.status, got)
 		}
 	}
-	key, _, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"gone"}})
+	key, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"gone"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestGrantsAndKeysOfAGroup(t *testing.T) {
 			t.Errorf("a revoked grant: %+v", a)
 		}
 	}
-	key, record, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
+	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestACallAtAGroupNeedsTheScopeOfItsTool(t *testing.T) {
 	if a := s.do("POST", "/mcp", call("counter__add"), in...); a.status != 200 || !strings.Contains(a.body, `"text":"1"`) {
 		t.Errorf("a tool that needs no scope: %+v", a)
 	}
-	key, _, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"who", "files"}})
+	key, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"who", "files"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,16 +11,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
 
 // socket returns a function for WebSockets that was just started.
-func (s *site) socket() *front.Socket {
+func (s *site) socket() *transport.Socket {
 	s.t.Helper()
-	k, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, session.ID) error { return nil }, nil)
+	k, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, storage.ID) error { return nil }, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func (s *site) say(conn string, messages ...string) (said string) {
 // dial opens a WebSocket.
 func (s *site) dial(query, token string) (status int, say func(messages ...string) string) {
 	s.t.Helper()
-	conn := "c" + session.NewNonce()
+	conn := "c" + storage.NewNonce()
 	return s.connect(conn, query, bearer(token)), func(messages ...string) string {
 		s.t.Helper()
 		return s.say(conn, messages...)
@@ -129,7 +129,7 @@ func TestATokenOfAGroupOpensAWebSocketToIt(t *testing.T) {
 func TestAKeyOpensAWebSocketToItsServersOfAGroup(t *testing.T) {
 	s := newSite(t)
 	s.signIn = true
-	key, record, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"who", "files"}})
+	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"who", "files"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,14 +21,14 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -39,16 +39,16 @@ import (
 type market struct {
 	t      testing.TB
 	limits string // x-dormouse.limits of the file, "" for none
-	store  *sessiontest.Counting
+	store  *storagetest.Counting
 	log    *commontest.Lines
 	posted *commontest.Lines
 	warm   *endpoints.HTTP
 	called atomic.Int32 // calls that reached a tool; tools of one batch run at once
 }
 
-func newMarket(t testing.TB, limits string, store session.Store) *market {
+func newMarket(t testing.TB, limits string, store storage.Store) *market {
 	t.Helper()
-	return &market{t: t, limits: limits, store: sessiontest.NewCounting(store), log: &commontest.Lines{}, posted: &commontest.Lines{}}
+	return &market{t: t, limits: limits, store: storagetest.NewCounting(store), log: &commontest.Lines{}, posted: &commontest.Lines{}}
 }
 
 func (m *market) function() *wiring.Function {
@@ -57,7 +57,7 @@ func (m *market) function() *wiring.Function {
 	if m.limits != "" {
 		text = `{"mcpServers": {"shop": {"x-dormouse": {"native": "shop"}}}, "x-dormouse": {"limits": ` + m.limits + `}}`
 	}
-	c, warnings, err := catalog.Parse([]byte(text), "servers.json", nil)
+	c, warnings, err := serversfile.Parse([]byte(text), "servers.json", nil)
 	if err != nil || len(warnings) > 0 {
 		m.t.Fatal(warnings, err)
 	}
@@ -80,14 +80,14 @@ func (c closing) Close(_ context.Context, conn string) error {
 }
 
 // named admits every caller. The principal is the value of Authorization, or ada.
-type named struct{ auth.Open }
+type named struct{ apikey.Open }
 
-func (named) Authenticate(r *http.Request, _ string) (session.Identity, error) {
-	return session.Identity{Tenant: cmp.Or(r.Header.Get("X-Tenant"), "acme"), Principal: cmp.Or(r.Header.Get("Authorization"), "ada")}, nil
+func (named) Authenticate(r *http.Request, _ string) (storage.Identity, error) {
+	return storage.Identity{Tenant: cmp.Or(r.Header.Get("X-Tenant"), "acme"), Principal: cmp.Or(r.Header.Get("Authorization"), "ada")}, nil
 }
 
-func (n named) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
-	return auth.EachServer(n, r, servers)
+func (n named) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
+	return apikey.EachServer(n, r, servers)
 }
 
 func (m *market) servers() native.Servers {
@@ -310,7 +310,7 @@ func TestABatchIsAnsweredRequestByRequest(t *testing.T) {
 
 func TestASocketGetsToolErrorsAndIsClosedInAFlood(t *testing.T) {
 	inMarket(t, `{"principal": "60/m burst 2"}`, func(t *testing.T, m *market) {
-		socket, err := endpoints.NewSocket(m.function(), m.servers(), endpoints.Alarms{Invoke: func(context.Context, []byte) error { return nil }}, func(context.Context, session.ID) error { return nil }, nil)
+		socket, err := endpoints.NewSocket(m.function(), m.servers(), endpoints.Alarms{Invoke: func(context.Context, []byte) error { return nil }}, func(context.Context, storage.ID) error { return nil }, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -402,11 +402,11 @@ func (m *market) spend(usd float64) error {
 func TestTheAccountAgreesWithTheBill(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) { accountAgrees(t, open(t), 300) })
 	t.Run("memory", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { accountAgrees(t, sessiontest.NewMemory(), 10_000) })
+		synctest.Test(t, func(t *testing.T) { accountAgrees(t, storagetest.NewMemory(), 10_000) })
 	})
 }
 
-func accountAgrees(t *testing.T, store session.Store, calls int) {
+func accountAgrees(t *testing.T, store storage.Store, calls int) {
 	t.Helper()
 	m := newMarket(t, `{"principal": "off"}`, store)
 	m.heat()
@@ -512,7 +512,7 @@ func goSDKGoesOnAfterARefusal(t *testing.T, open storetest.Open) {
 // measures the time.
 func TestARequestOfAFloodAllocatesAThirdOfAnEcho(t *testing.T) {
 	allocations := func(limits string) float64 {
-		m := newMarket(t, limits, sessiontest.NewMemory())
+		m := newMarket(t, limits, storagetest.NewMemory())
 		m.heat()
 		b := m.open("2025-11-25")
 		for range 40 {

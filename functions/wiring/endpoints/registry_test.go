@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // listed returns the names in an answer of the registry.
@@ -29,7 +29,7 @@ func listed(t *testing.T, a reply) (names []string) {
 func TestRegistryHasTheServersThatItsCallerMayUse(t *testing.T) {
 	s := newSite(t)
 	key := func(servers ...string) string {
-		text, _, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "ada", Servers: servers})
+		text, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "ada", Servers: servers})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +39,7 @@ func TestRegistryHasTheServersThatItsCallerMayUse(t *testing.T) {
 		credential string
 		want       []string
 	}{
-		"a key for all":               {key(session.EveryServer), []string{"local/closed", "local/counter", "local/files", "local/who"}},
+		"a key for all":               {key(storage.EveryServer), []string{"local/closed", "local/counter", "local/files", "local/who"}},
 		"a key for one":               {key("who"), []string{"local/who"}},
 		"a key for none that is here": {key("elsewhere"), nil},
 		"a token":                     {s.token("bob", "who"), []string{"local/who"}},
@@ -96,7 +96,7 @@ func TestRegistryOfAnOpenEndpointAsksForNoKey(t *testing.T) {
 // A request without a good key costs the same at the registry as at one server.
 func TestRegistryReadsAKeyOnce(t *testing.T) {
 	s := newSite(t)
-	text, k, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "ada", Servers: []string{session.EveryServer}})
+	text, k, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "ada", Servers: []string{storage.EveryServer}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,17 +27,17 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // site is an endpoint with an identity provider, both on loopback, and a store on SQLite.
@@ -47,7 +47,7 @@ type site struct {
 	url    string
 	issuer string
 	key    *rsa.PrivateKey
-	store  *sessiontest.Counting
+	store  *storagetest.Counting
 	log    *commontest.Lines
 	posted *commontest.Lines // to WebSocket clients
 	warm   http.Handler      // replaces new handlers if set
@@ -75,13 +75,13 @@ func newSite(t testing.TB) *site {
 	return s
 }
 
-func newSiteOn(t testing.TB, opened session.Store) *site {
+func newSiteOn(t testing.TB, opened storage.Store) *site {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t, key: key, store: sessiontest.NewCounting(opened), log: &commontest.Lines{}, posted: &commontest.Lines{}}
+	s := &site{t: t, key: key, store: storagetest.NewCounting(opened), log: &commontest.Lines{}, posted: &commontest.Lines{}}
 	idp := httptest.NewServer(http.HandlerFunc(s.identify))
 	t.Cleanup(idp.Close)
 	s.issuer = idp.URL
@@ -153,7 +153,7 @@ func (s *site) function() *wiring.Function {
 	if s.boxes != nil {
 		file = strings.Replace(file, `"gone"`, `"boxed": {"command": "boxed"}, "gone"`, 1)
 	}
-	c, warnings, err := catalog.Parse([]byte(file), "servers.json", nil)
+	c, warnings, err := serversfile.Parse([]byte(file), "servers.json", nil)
 	if err != nil || len(warnings) > 0 {
 		s.t.Error(warnings, err)
 	}
@@ -220,7 +220,7 @@ func (s *site) handler() http.Handler {
 	if !s.signIn {
 		return h.Handler
 	}
-	signIn, err := authserver.New(s.function(), nil)
+	signIn, err := authorization.New(s.function(), nil)
 	if err != nil {
 		s.t.Error(err)
 	}
@@ -532,7 +532,7 @@ func TestKeysGoOnBesideTokens(t *testing.T) { onEach(t, keysGoOnBesideTokens) }
 
 func keysGoOnBesideTokens(t *testing.T, s *site) {
 	t.Helper()
-	key, record, err := auth.Create(t.Context(), s.store, auth.Grant{Tenant: "acme", Principal: "corp:ada", Servers: []string{"counter"}})
+	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "corp:ada", Servers: []string{"counter"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -547,7 +547,7 @@ func keysGoOnBesideTokens(t *testing.T, s *site) {
 	if a := s.do("POST", "/who/mcp", initialize, bearer(key)); a.status != 403 || a.header.Get("WWW-Authenticate") != "" {
 		t.Errorf("another server: %+v", a)
 	}
-	if _, err := auth.Revoke(t.Context(), s.store, record.ID); err != nil {
+	if _, err := apikey.Revoke(t.Context(), s.store, record.ID); err != nil {
 		t.Fatal(err)
 	}
 	if a := s.do("POST", "/counter/mcp", initialize, bearer(key)); a.status != 401 || !strings.HasPrefix(a.header.Get("WWW-Authenticate"), `Bearer error="invalid_token"`) {

@@ -7,13 +7,13 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Folder returns a function that removes kept workspaces from the folder at path.
 func Folder(path string) wiring.Forget {
 	folder := snapshot.NewFolder(path)
-	return func(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error {
+	return func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error {
 		return folder.Delete(ctx, snapshot.Key(string(box), owner), int64(gen))
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"unicode"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -50,7 +50,7 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 		q.Since = now.Add(-searchSince)
 	}
 	if now.Sub(q.Since) > searchMost {
-		return api.Calls{}, session.Errorf(session.Invalid, "a search costs what it reads, so it goes back 31 days at most; ask for a shorter time")
+		return api.Calls{}, storage.Errorf(storage.Invalid, "a search costs what it reads, so it goes back 31 days at most; ask for a shorter time")
 	}
 	id, err := l.start(ctx, map[string]any{
 		"logGroupNames": l.Groups, "startTime": q.Since.Unix(), "endTime": now.Unix(), "limit": cmp.Or(q.Limit, 100), "queryString": text,
@@ -73,12 +73,12 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 		case found.Status == "Complete":
 			return found.calls(q), nil
 		case found.Status != "Scheduled" && found.Status != "Running":
-			return api.Calls{}, session.Errorf(session.Unavailable, "CloudWatch has not finished the search: %s", found.Status)
+			return api.Calls{}, storage.Errorf(storage.Unavailable, "CloudWatch has not finished the search: %s", found.Status)
 		}
 		select {
 		case <-time.After(searchAgain):
 		case <-ctx.Done():
-			return api.Calls{}, session.Errorf(session.Unavailable, "the search takes longer than %v; ask for a shorter time", searchWithin)
+			return api.Calls{}, storage.Errorf(storage.Unavailable, "the search takes longer than %v; ask for a shorter time", searchWithin)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func queryOf(q api.CallQuery) (string, error) {
 // quotes.
 func quoted(name string) (string, error) {
 	if strings.ContainsAny(name, "\"'`\\") || strings.ContainsFunc(name, unicode.IsControl) {
-		return "", session.Errorf(session.Invalid, "%q cannot be searched for in CloudWatch, because it has a quote, a backslash or a control character", name)
+		return "", storage.Errorf(storage.Invalid, "%q cannot be searched for in CloudWatch, because it has a quote, a backslash or a control character", name)
 	}
 	return `"` + name + `"`, nil
 }
@@ -198,9 +198,9 @@ func (l *Logs) ask(ctx context.Context, target string, request map[string]any, a
 	}, maxAnswer)
 	switch {
 	case err != nil:
-		return session.Errorf(session.Unavailable, "CloudWatch Logs did not answer; try again").Because(err)
+		return storage.Errorf(storage.Unavailable, "CloudWatch Logs did not answer; try again").Because(err)
 	case a.Status != http.StatusOK:
-		return session.Errorf(session.Unavailable, "CloudWatch Logs refused the search with status %d; the log has the reason", a.Status).Because(fmt.Errorf("%.300s", a.Body))
+		return storage.Errorf(storage.Unavailable, "CloudWatch Logs refused the search with status %d; the log has the reason", a.Status).Because(fmt.Errorf("%.300s", a.Body))
 	}
 	return json.Unmarshal(a.Body, answer)
 }

@@ -14,9 +14,9 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring/webconsole"
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // cloudWatch answers as CloudWatch Logs does, and keeps what it was asked.
@@ -70,7 +70,7 @@ func searching(t *testing.T) (*stack, *cloudWatch) {
 	c := &cloudWatch{}
 	logs := httptest.NewServer(c)
 	t.Cleanup(logs.Close)
-	s := newStack(t, sessiontest.NewMemory(), nil)
+	s := newStack(t, storagetest.NewMemory(), nil)
 	s.logs = &webconsole.Logs{
 		Service: awscall.Service{Name: "logs", Endpoint: logs.URL, Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "THEROLE", SecretAccessKey: "secret"}, nil
@@ -82,7 +82,7 @@ func searching(t *testing.T) (*stack, *cloudWatch) {
 
 func TestCallsOfAStackAreSearchedInItsLogsWhenSomebodyAsks(t *testing.T) {
 	s, c := searching(t)
-	s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+	s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
 	if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"search_usd_per_gb":0.005`) {
 		t.Errorf("the page is not told what a search costs: %s", text)
 	}
@@ -117,7 +117,7 @@ func TestCallsOfAStackAreSearchedInItsLogsWhenSomebodyAsks(t *testing.T) {
 	if got.Search == nil || got.Search.Bytes != 2e9 || got.Search.USD != 0.01 {
 		t.Errorf("it cost %+v", got.Search)
 	}
-	s.signIn(s.key(session.RoleViewer, "acme", "vic"))
+	s.signIn(s.key(storage.RoleViewer, "acme", "vic"))
 	if _, text := s.do("GET", "/console/api/v1/calls", ""); strings.Contains(text, "TOP SECRET") || !strings.Contains(text, `"tool":"echo"`) {
 		t.Errorf("a viewer sees %s", text)
 	}
@@ -127,7 +127,7 @@ func TestCallsOfAStackAreSearchedInItsLogsWhenSomebodyAsks(t *testing.T) {
 // ask for the calls of other tenants.
 func TestNamesDoNotLeaveTheirPlaceInAQuery(t *testing.T) {
 	s, c := searching(t)
-	s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+	s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
 	for _, name := range []string{`a" or tenant = "globex`, `a\`, "a'", "a`", "a\n| fields @message"} {
 		r := func(req *http.Request) {
 			q := req.URL.Query()
@@ -147,7 +147,7 @@ func TestASearchThatFailsSaysSo(t *testing.T) {
 	for _, end := range []string{"Failed", "Timeout", "Cancelled"} {
 		s, c := searching(t)
 		c.end = end
-		s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+		s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
 		if res, text := s.do("GET", "/console/api/v1/calls", ""); res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, end) {
 			t.Errorf("%s: %d %s", end, res.StatusCode, text)
 		}
@@ -160,7 +160,7 @@ func TestASearchThatNobodyWaitsForIsEnded(t *testing.T) {
 	s, c := searching(t)
 	ctx, gone := context.WithCancel(t.Context())
 	c.looked = gone
-	if _, err := s.logs.Calls(ctx, api.CallQuery{}); session.CodeOf(err) != session.Unavailable {
+	if _, err := s.logs.Calls(ctx, api.CallQuery{}); storage.CodeOf(err) != storage.Unavailable {
 		t.Errorf("a search whose visitor is gone: %v", err)
 	}
 	if len(c.stopped) != 1 || c.stopped[0] != "q-1" {
@@ -170,7 +170,7 @@ func TestASearchThatNobodyWaitsForIsEnded(t *testing.T) {
 	if _, err := s.logs.Calls(t.Context(), api.CallQuery{}); err != nil || len(c.stopped) != 0 {
 		t.Errorf("a whole search: %v; ended are %v", err, c.stopped)
 	}
-	s.signIn(s.key(session.RoleViewer, "acme", "vera"))
+	s.signIn(s.key(storage.RoleViewer, "acme", "vera"))
 	for _, since := range []string{"800h", "2000000h"} {
 		if res, text := s.do("GET", "/console/api/v1/calls?since="+since, ""); res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "31 days") {
 			t.Errorf("since %s: %d %s", since, res.StatusCode, text)

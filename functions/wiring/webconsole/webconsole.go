@@ -11,10 +11,10 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front/lambdafront"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
@@ -40,12 +40,12 @@ func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, lo
 	}
 	return console.New(console.Options{
 		SignIn: signIn,
-		Secret: f.Secret, Tickets: auth.NewTickets(f.Store),
-		Hosts: func(host string) bool { return front.ServesHost(f.Hosts, host) },
+		Secret: f.Secret, Tickets: apikey.NewTickets(f.Store),
+		Hosts: func(host string) bool { return transport.ServesHost(f.Hosts, host) },
 		API: func(owner bool) http.Handler {
 			o := own
 			if owner {
-				o.Caller = func(*http.Request, auth.Right) (api.Caller, error) {
+				o.Caller = func(*http.Request, apikey.Right) (api.Caller, error) {
 					return api.Machine("the operator of this machine"), nil
 				}
 			}
@@ -56,9 +56,9 @@ func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, lo
 
 // Function returns the function of a console behind a REST API.
 func Function(h http.Handler, log *slog.Logger) func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
-	serve := lambdafront.HTTP(h, log)
+	serve := apigateway.HTTP(h, log)
 	return func(ctx context.Context, e events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
-		prefix, _ := lambdafront.Place(e)
+		prefix, _ := apigateway.Place(e)
 		return serve(console.Under(ctx, prefix), e)
 	}
 }

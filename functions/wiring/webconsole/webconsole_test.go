@@ -23,17 +23,17 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/webconsole"
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/access/oauth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console/consoletest"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -43,13 +43,13 @@ func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
 // started.
 type stack struct {
 	t       *testing.T
-	store   session.Store
+	store   storage.Store
 	spent   func() meter.Stored // nil: the meter estimates it
 	servers string              // the servers file
 	log     commontest.Lines
-	posted  commontest.Lines // what boxes were told
-	logs    *webconsole.Logs // nil: there are none
-	access  *oauth.Settings  // nil: callers have keys
+	posted  commontest.Lines         // what boxes were told
+	logs    *webconsole.Logs         // nil: there are none
+	access  *resourceserver.Settings // nil: callers have keys
 	stage   string
 	cookies map[string]string
 }
@@ -69,14 +69,14 @@ func onStores(t *testing.T, test func(t *testing.T, s *stack)) {
 	})
 }
 
-func newStack(t *testing.T, store session.Store, spent func() meter.Stored) *stack {
+func newStack(t *testing.T, store storage.Store, spent func() meter.Stored) *stack {
 	return &stack{t: t, store: store, spent: spent, stage: "/v1", cookies: map[string]string{}, servers: `{"mcpServers":{"one":{"command":"a"},"two":{"command":"b"}}}`}
 }
 
 // key makes a key for all servers.
-func (s *stack) key(role session.Role, tenant, who string) string {
+func (s *stack) key(role storage.Role, tenant, who string) string {
 	s.t.Helper()
-	key, _, err := auth.Create(s.t.Context(), s.store, auth.Grant{Tenant: tenant, Principal: who, Servers: []string{"*"}, Role: role})
+	key, _, err := apikey.Create(s.t.Context(), s.store, apikey.Grant{Tenant: tenant, Principal: who, Servers: []string{"*"}, Role: role})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -84,24 +84,24 @@ func (s *stack) key(role session.Role, tenant, who string) string {
 }
 
 // has puts a session of a tenant into the store. The session's box is up.
-func (s *stack) has(id session.ID, tenant, server string) {
+func (s *stack) has(id storage.ID, tenant, server string) {
 	s.t.Helper()
 	now := time.Now()
-	err := s.store.Create(s.t.Context(), session.Session{
-		ID: id, Server: server, Tenant: tenant, Principal: "user-of-" + tenant, State: session.Ready, Transport: session.HTTP,
+	err := s.store.Create(s.t.Context(), storage.Session{
+		ID: id, Server: server, Tenant: tenant, Principal: "user-of-" + tenant, State: storage.Ready, Transport: storage.HTTP,
 		Created: now, Used: now, Expires: now.Add(time.Hour), Init: []byte(`{"clientInfo":{"name":"cursor"}}`),
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	box, err := s.store.Box(s.t.Context(), session.BoxFor(tenant, server))
+	box, err := s.store.Box(s.t.Context(), storage.BoxFor(tenant, server))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if box.State == session.Awake {
+	if box.State == storage.Awake {
 		return
 	}
-	box.ID, box.Tenant, box.Server, box.Gen, box.State, box.Conn, box.Changed = session.BoxFor(tenant, server), tenant, server, box.Gen+1, session.Awake, "conn", now
+	box.ID, box.Tenant, box.Server, box.Gen, box.State, box.Conn, box.Changed = storage.BoxFor(tenant, server), tenant, server, box.Gen+1, storage.Awake, "conn", now
 	if err := s.store.SaveBox(s.t.Context(), box); err != nil {
 		s.t.Fatal(err)
 	}
@@ -110,19 +110,19 @@ func (s *stack) has(id session.ID, tenant, server string) {
 // boxes are the connections of boxes.
 type boxes struct{ said *commontest.Lines }
 
-// Post implements session.Poster.
+// Post implements storage.Poster.
 func (b boxes) Post(_ context.Context, conn string, frame []byte) error {
 	_, err := b.said.Write([]byte(conn + " " + string(frame) + "\n"))
 	return err
 }
 
-// Close implements session.Clients.
+// Close implements storage.Clients.
 func (boxes) Close(context.Context, string) error { return errors.New("no client is connected") }
 
 // function returns a function that has just started.
 func (s *stack) function() func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	s.t.Helper()
-	c, _, err := catalog.Parse([]byte(s.servers), "servers.json", nil)
+	c, _, err := serversfile.Parse([]byte(s.servers), "servers.json", nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -201,10 +201,10 @@ func (s *stack) signIn(key string) {
 
 func TestAStackLetsInByALinkOnce(t *testing.T) {
 	onStores(t, func(t *testing.T, s *stack) {
-		consoletest.LinkWorksOnce(t, s.do, s.key(session.RoleViewer, "acme", "vic"), "/v1/console/home")
+		consoletest.LinkWorksOnce(t, s.do, s.key(storage.RoleViewer, "acme", "vic"), "/v1/console/home")
 		s.stage = "" // behind a name of the owner's
-		consoletest.LinkWorksOnce(t, s.do, s.key(session.RoleOperator, "acme", "olga"), "/console/home")
-		user := s.key(session.RoleUser, "acme", "ada")
+		consoletest.LinkWorksOnce(t, s.do, s.key(storage.RoleOperator, "acme", "olga"), "/console/home")
+		user := s.key(storage.RoleUser, "acme", "ada")
 		if res, text := s.do("POST", "/console/session", `{"key":"`+user+`"}`); res.StatusCode != http.StatusForbidden || res.Header.Get("Set-Cookie") != "" {
 			t.Errorf("a key of role user signs in: %d %s", res.StatusCode, text)
 		}
@@ -213,7 +213,7 @@ func TestAStackLetsInByALinkOnce(t *testing.T) {
 
 func TestAStackRefusesPagesOfOthers(t *testing.T) {
 	onStores(t, func(t *testing.T, s *stack) {
-		s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+		s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
 		consoletest.PagesOfOthersAreRefused(t, s.do)
 	})
 }
@@ -238,7 +238,7 @@ func TestAStackServesThePageWithItsFilesOnly(t *testing.T) {
 // URL of the dashboard that has it.
 func TestAStackSaysWhatItDoesNotKeep(t *testing.T) {
 	onStores(t, func(t *testing.T, s *stack) {
-		s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+		s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
 		if _, text := s.do("GET", "/console/api/v1/", ""); !strings.Contains(text, `"place":"stack"`) || !strings.Contains(text, `"dashboard":"https://dashboard.example"`) {
 			t.Errorf("the page is told %s", text)
 		}
@@ -266,7 +266,7 @@ func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 				}
 			}
 		}
-		s.signIn(s.key(session.RoleViewer, "acme", "vic"))
+		s.signIn(s.key(storage.RoleViewer, "acme", "vic"))
 		sees("acme", "globex")
 		for _, act := range [][3]string{
 			{"POST", "servers/one/stop", "{}"},
@@ -281,7 +281,7 @@ func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 				t.Errorf("a viewer asks %v: %d %s", act, res.StatusCode, text)
 			}
 		}
-		s.signIn(s.key(session.RoleOperator, "globex", "olga"))
+		s.signIn(s.key(storage.RoleOperator, "globex", "olga"))
 		sees("globex", "acme")
 		for _, path := range []string{"sessions/aaaa1", "sessions/aaaa1/stop"} {
 			method := map[bool]string{true: "POST", false: "DELETE"}[strings.HasSuffix(path, "stop")]
@@ -302,7 +302,7 @@ func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 		if res, text := s.do("DELETE", "/console/api/v1/sessions/bbbb2", ""); res.StatusCode != http.StatusOK {
 			t.Errorf("end: %d %s", res.StatusCode, text)
 		}
-		if got, _, err := s.store.Load(t.Context(), "bbbb2", ""); err != nil || got.State != session.Ended {
+		if got, _, err := s.store.Load(t.Context(), "bbbb2", ""); err != nil || got.State != storage.Ended {
 			t.Errorf("the session is %s, %v", got.State, err)
 		}
 		// The key for trying a server is valid only briefly, and only for the visitor's
@@ -316,7 +316,7 @@ func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 // user makes a token, as the authorization server does for a user of groups.
 func (s *stack) user(tenant, who string, groups ...string) string {
 	s.t.Helper()
-	sealer, err := oauth.NewTokenSealer([]byte(strings.Repeat("s", 32)))
+	sealer, err := resourceserver.NewTokenSealer([]byte(strings.Repeat("s", 32)))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -324,15 +324,15 @@ func (s *stack) user(tenant, who string, groups ...string) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return oauth.SealToken(sealer, oauth.Token{
-		Grant: "grant-of-" + who, Tenant: tenant, Principal: who, Server: oauth.Console, Claims: claims, Expires: time.Now().Add(time.Hour).Unix(),
+	return resourceserver.SealToken(sealer, resourceserver.Token{
+		Grant: "grant-of-" + who, Tenant: tenant, Principal: who, Server: resourceserver.Console, Claims: claims, Expires: time.Now().Add(time.Hour).Unix(),
 	})
 }
 
 func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
 	onStores(t, func(t *testing.T, s *stack) {
-		s.access = &oauth.Settings{PublicURL: "https://" + host, Issuer: "https://login.example.com", Brokered: oauth.Brokered{
-			Roles: map[string]oauth.Rule{"operator": {Groups: []string{"sre"}}, "viewer": {Groups: []string{"eng"}}},
+		s.access = &resourceserver.Settings{PublicURL: "https://" + host, Issuer: "https://login.example.com", Brokered: resourceserver.Brokered{
+			Roles: map[string]resourceserver.Rule{"operator": {Groups: []string{"sre"}}, "viewer": {Groups: []string{"eng"}}},
 		}}
 		s.has("aaaa1", "acme", "one")
 		s.has("bbbb2", "globex", "one")
@@ -372,7 +372,7 @@ func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
 			t.Errorf("the log is %s", log)
 		}
 		s.access = nil // Access is now keys
-		s.signIn(s.key(session.RoleViewer, "acme", "vic"))
+		s.signIn(s.key(storage.RoleViewer, "acme", "vic"))
 		clear(s.cookies)
 		if res, _ := s.do("POST", "/console/session", `{"key":"`+s.user("acme", "okta:1", "sre")+`"}`); res.StatusCode != http.StatusUnauthorized {
 			t.Errorf("a token where there is no sign-in: %d", res.StatusCode)
@@ -383,14 +383,14 @@ func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
 // After a key is revoked, the cookie that was made from it opens nothing.
 func TestACookieEndsWithItsKey(t *testing.T) {
 	onStores(t, func(t *testing.T, s *stack) {
-		key := s.key(session.RoleOperator, "acme", "olga")
+		key := s.key(storage.RoleOperator, "acme", "olga")
 		s.signIn(key)
-		keys, err := auth.List(t.Context(), s.store, "")
+		keys, err := apikey.List(t.Context(), s.store, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := slices.IndexFunc(keys, func(k session.Key) bool { return k.Principal == "olga" })
-		if _, err := auth.Revoke(t.Context(), s.store, keys[at].ID); err != nil {
+		at := slices.IndexFunc(keys, func(k storage.Key) bool { return k.Principal == "olga" })
+		if _, err := apikey.Revoke(t.Context(), s.store, keys[at].ID); err != nil {
 			t.Fatal(err)
 		}
 		if res, text := s.do("GET", "/console/api/v1/servers", ""); res.StatusCode != http.StatusUnauthorized {
@@ -411,7 +411,7 @@ func (s *stack) fifty() {
 	}
 	s.servers = `{"mcpServers":{` + strings.Join(file, ",") + `}}`
 	for i := range 50 {
-		s.has(session.ID(fmt.Sprintf("session-%02d", i)), "acme", fmt.Sprintf("server-%02d", i%20))
+		s.has(storage.ID(fmt.Sprintf("session-%02d", i)), "acme", fmt.Sprintf("server-%02d", i%20))
 	}
 }
 
@@ -446,7 +446,7 @@ func TestAnHourOfLookingCostsLessThanACent(t *testing.T) {
 	}
 	onStores(t, func(t *testing.T, s *stack) {
 		s.fifty()
-		s.signIn(s.key(session.RoleOperator, "acme", "olga"))
+		s.signIn(s.key(storage.RoleOperator, "acme", "olga"))
 		for name, paths := range views() {
 			var all meter.Units
 			for _, path := range paths {
@@ -474,9 +474,9 @@ func TestAnHourOfLookingCostsLessThanACent(t *testing.T) {
 // A console without visitors does not use the store, and a link to the console leaves no
 // work for the sweep. A link that no visitor uses expires after a minute.
 func TestAConsoleThatNobodyLooksAtCostsNothing(t *testing.T) {
-	counted := sessiontest.NewCounting(sessiontest.NewMemory())
+	counted := storagetest.NewCounting(storagetest.NewMemory())
 	s := newStack(t, counted, nil)
-	key := s.key(session.RoleViewer, "acme", "vic")
+	key := s.key(storage.RoleViewer, "acme", "vic")
 	counted.Reset()
 	s.function()
 	if c := counted.Counts(); c.Reads+c.Writes+c.Waits != 0 {

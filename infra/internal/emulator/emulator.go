@@ -31,7 +31,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
@@ -40,8 +40,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
@@ -84,7 +84,7 @@ type emulated struct {
 	socket  *sockets.API // for clients
 	alarm   *scheduler.API
 	invoked *invokedBoxes // nil if boxes do not run as invocations
-	store   session.Store
+	store   storage.Store
 	own     atomic.Pointer[api.Options] // options of the API for operators on the control socket
 	local   string                      // base URL of the stand-ins for AWS's services, with a secret path
 }
@@ -196,7 +196,7 @@ func (e *emulated) configs() []lambda.FunctionConfig {
 // those of template.yaml.
 func (e *emulated) paths() map[string]string {
 	of := map[string]string{strings.TrimSuffix(console.Path, "/"): "console", console.Path: "console"}
-	for _, path := range authserver.Paths(e.site.Access == local.AccessOAuth) {
+	for _, path := range authorization.Paths(e.site.Access == local.AccessOAuth) {
 		of[path] = "oauth"
 	}
 	return of
@@ -205,7 +205,7 @@ func (e *emulated) paths() map[string]string {
 // Serve implements [local.Functions]. A function process that is still starting may not find its
 // old copy of the servers file any more. That does no harm: the pool has replaced the
 // process.
-func (e *emulated) Serve(servers *catalog.Catalog) error {
+func (e *emulated) Serve(servers *serversfile.Catalog) error {
 	file, err := e.accept(servers)
 	if err != nil {
 		return fmt.Errorf("hand the servers file to the functions: %w", err)
@@ -278,7 +278,7 @@ func (e *emulated) Console() http.Handler { return e.rest }
 func (e *emulated) WaitingAlarms() int { return e.alarm.Len() }
 
 // Records implements [local.Functions].
-func (e *emulated) Records() session.Store { return e.store }
+func (e *emulated) Records() storage.Store { return e.store }
 
 // Boxes implements [local.Functions].
 func (e *emulated) Boxes() []fleet.Status {
@@ -358,7 +358,7 @@ func (e *emulated) Close(ctx context.Context) (err error) {
 // accept writes a catalog to a file in the data folder, for the functions, and returns its
 // path. The digest is part of its name, so a process never sees the file change. The file
 // holds secrets, so only this user may read it.
-func (e *emulated) accept(servers *catalog.Catalog) (string, error) {
+func (e *emulated) accept(servers *serversfile.Catalog) (string, error) {
 	data := servers.Marshal()
 	sum := sha256.Sum256(data)
 	path := e.site.Folder.File("accepted-" + hex.EncodeToString(sum[:8]) + ".json")
@@ -380,7 +380,7 @@ func (e *emulated) forget(but string) error {
 // these servers. The first time it opens the store. This API is for the control socket. The
 // function programs serve another one on the endpoint, which knows what a stack on AWS
 // knows.
-func (e *emulated) renewOperators(servers *catalog.Catalog) (err error) {
+func (e *emulated) renewOperators(servers *serversfile.Catalog) (err error) {
 	s := wiring.Settings{Servers: servers, Secret: e.site.Folder.Secret}
 	if err := s.Read(variables(e.site.Environ).get); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // program returns the path of a function's program: the author's own, if it has the native
@@ -30,7 +30,7 @@ const checkTime = 30 * time.Second
 // checkNatives starts the functions to check that they contain the native servers that
 // the servers file names. So the operator learns of a missing server at the start, not at
 // the first message.
-func (e *emulated) checkNatives(ctx context.Context, servers *catalog.Catalog, env []string) error {
+func (e *emulated) checkNatives(ctx context.Context, servers *serversfile.Catalog, env []string) error {
 	if !slices.ContainsFunc(servers.Names(), func(name string) bool {
 		s, _ := servers.Server(name)
 		return s.Native != "" && !s.Disabled

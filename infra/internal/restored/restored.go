@@ -5,28 +5,28 @@ import (
 	"context"
 	"errors"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Jump is what Advance adds to the generation of a box. No box wakes as often between a
 // backup and its use.
-const Jump session.Generation = 1_000_000
+const Jump storage.Generation = 1_000_000
 
 // Advance raises the generations of the boxes of all sessions, and returns how many boxes
 // there are. A box of an older backup would otherwise have a lower generation than the
 // workspaces that it saved since then. It could not save a workspace again. Advance is
 // for a store that nothing else uses yet. After an error it may be called again.
-func Advance(ctx context.Context, store session.Store) (boxes int, err error) {
+func Advance(ctx context.Context, store storage.Store) (boxes int, err error) {
 	const page = 1000
-	seen := map[session.BoxID]bool{}
-	for after := session.ID(""); ; {
+	seen := map[storage.BoxID]bool{}
+	for after := storage.ID(""); ; {
 		sessions, err := store.List(ctx, "", after, page)
 		if err != nil {
 			return boxes, err
 		}
 		for _, s := range sessions {
 			after = s.ID
-			id := session.BoxFor(s.Tenant, s.Server)
+			id := storage.BoxFor(s.Tenant, s.Server)
 			if seen[id] {
 				continue
 			}

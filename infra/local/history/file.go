@@ -17,7 +17,7 @@ import (
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -228,7 +228,7 @@ func (f *file) calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	if q.After != "" {
 		id, err := strconv.ParseInt(q.After, 10, 64)
 		if err != nil {
-			return page, session.Errorf(session.Invalid, "after is %q; want next of the page before", q.After)
+			return page, storage.Errorf(storage.Invalid, "after is %q; want next of the page before", q.After)
 		}
 		w.and("id < ?", id)
 	}
@@ -388,5 +388,5 @@ func (f *file) busy(ctx context.Context, q api.PeopleQuery) (all []api.Busy, err
 }
 
 func unavailable(err error) error {
-	return session.Errorf(session.Unavailable, "the history of calls could not be read; try again").Because(err)
+	return storage.Errorf(storage.Unavailable, "the history of calls could not be read; try again").Because(err)
 }

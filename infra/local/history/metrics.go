@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // labels tell the counters of metrics apart. Starts of boxes have neither a principal nor
@@ -39,7 +39,7 @@ func (h *History) Metrics(w io.Writer, may func(tenant, server string) bool) err
 	for _, of := range slices.SortedFunc(maps.Keys(turned), func(a, b refusal) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.reason, b.reason))
 	}) {
-		if may(of.tenant, session.EveryServer) {
+		if may(of.tenant, storage.EveryServer) {
 			fmt.Fprintf(&refused, "dormouse_refusals_total{%s,reason=%q} %d\n", `tenant="`+escape.Replace(of.tenant)+`"`, of.reason, turned[of])
 		}
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Conn describes a connection by the facts of its upgrade request.
@@ -118,7 +118,7 @@ type Limits struct {
 func AWS() Limits {
 	return Limits{
 		Message: 128 << 10, Frame: 32 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 1 << 20,
-		Idle: 10 * time.Minute, Life: 2 * time.Hour, Connect: session.ConnectTimeout, Route: 29 * time.Second,
+		Idle: 10 * time.Minute, Life: 2 * time.Hour, Connect: storage.ConnectTimeout, Route: 29 * time.Second,
 	}
 }
 
@@ -127,7 +127,7 @@ func AWS() Limits {
 func Home() Limits {
 	return Limits{
 		Message: 128 << 10, Frame: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 256,
-		Idle: 24 * time.Hour, Life: 30 * 24 * time.Hour, Connect: session.ConnectTimeout, Route: 15 * time.Minute,
+		Idle: 24 * time.Hour, Life: 30 * 24 * time.Hour, Connect: storage.ConnectTimeout, Route: 15 * time.Minute,
 	}
 }
 

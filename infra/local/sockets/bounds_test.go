@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // The API reads no message beyond those that its routes handle. The client's pipe has no
@@ -102,12 +102,12 @@ func TestAPostWaitsForRoomForTwoSeconds(t *testing.T) {
 		patience time.Duration // of the caller
 		reads    time.Duration // time after which the client reads a message; 0: never
 		took     time.Duration
-		code     session.Code
+		code     storage.Code
 	}{
-		"the client never reads":         {patience: time.Hour, took: 2 * time.Second, code: session.Unavailable},
+		"the client never reads":         {patience: time.Hour, took: 2 * time.Second, code: storage.Unavailable},
 		"the client reads after a while": {patience: time.Hour, reads: time.Second, took: time.Second},
-		"the client reads too late":      {patience: time.Hour, reads: 3 * time.Second, took: 2 * time.Second, code: session.Unavailable},
-		"the caller waits no longer":     {patience: time.Second, took: time.Second, code: session.Unavailable},
+		"the client reads too late":      {patience: time.Hour, reads: 3 * time.Second, took: 2 * time.Second, code: storage.Unavailable},
+		"the caller waits no longer":     {patience: time.Second, took: time.Second, code: storage.Unavailable},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestAPostWaitsForRoomForTwoSeconds(t *testing.T) {
 				defer cancel()
 				begun := time.Now()
 				err := b.Post(ctx, id, []byte(strings.Repeat("x", 100_000)))
-				if took := time.Since(begun); session.CodeOf(err) != test.code || took != test.took {
+				if took := time.Since(begun); storage.CodeOf(err) != test.code || took != test.took {
 					t.Errorf("after %v: %v; want %q after %v", took, err, test.code, test.took)
 				}
 				time.Sleep(time.Hour) // the client reads what it wanted to
@@ -137,7 +137,7 @@ func TestAPostThatWaitsLearnsOfTheEnd(t *testing.T) {
 		time.AfterFunc(time.Second, func() { b.Disconnect(id) })
 		begun := time.Now()
 		err := b.Post(t.Context(), id, []byte(strings.Repeat("x", 100_000)))
-		if took := time.Since(begun); session.CodeOf(err) != session.Closed || took != time.Second {
+		if took := time.Since(begun); storage.CodeOf(err) != storage.Closed || took != time.Second {
 			t.Errorf("after %v: %v; want that it is closed, after 1s", took, err)
 		}
 	})
@@ -147,15 +147,15 @@ func TestAPostSaysWhyItIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
 		conn, id := b.client()
-		if err := b.Post(t.Context(), id, make([]byte, 128<<10+1)); session.CodeOf(err) != session.TooLarge {
+		if err := b.Post(t.Context(), id, make([]byte, 128<<10+1)); storage.CodeOf(err) != storage.TooLarge {
 			t.Errorf("over the limit: %v", err)
 		}
-		if err := b.Post(t.Context(), "nobody", nil); session.CodeOf(err) != session.Closed {
+		if err := b.Post(t.Context(), "nobody", nil); storage.CodeOf(err) != storage.Closed {
 			t.Errorf("to nobody: %v", err)
 		}
 		_ = conn.CloseNow()
 		synctest.Wait()
-		if err := b.Post(t.Context(), id, []byte("x")); session.CodeOf(err) != session.Closed {
+		if err := b.Post(t.Context(), id, []byte("x")); storage.CodeOf(err) != storage.Closed {
 			t.Errorf("to one who left: %v", err)
 		}
 		if err := (Clients{b.API}).Close(t.Context(), id); err != nil {

@@ -13,30 +13,30 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // postWithin is how long a post without a deadline waits for room in the client's
 // buffer.
 const postWithin = 2 * time.Second
 
-// Post implements session.Poster for routes of this process. If the client does not read,
+// Post implements storage.Poster for routes of this process. If the client does not read,
 // it waits some time for room.
 func (a *API) Post(ctx context.Context, conn string, data []byte) error {
 	if len(data) > a.limits.Message {
-		return session.Errorf(session.TooLarge, "a message of %d bytes is over the limit of %d", len(data), a.limits.Message)
+		return storage.Errorf(storage.TooLarge, "a message of %d bytes is over the limit of %d", len(data), a.limits.Message)
 	}
 	c, ok := a.find(conn)
 	if !ok {
-		return session.Errorf(session.Closed, "the connection is gone")
+		return storage.Errorf(storage.Closed, "the connection is gone")
 	}
 	ctx, cancel := context.WithTimeout(ctx, postWithin)
 	defer cancel()
 	switch err := c.send(ctx, bytes.Clone(data)); {
 	case errors.Is(err, errFull):
-		return session.Errorf(session.Unavailable, "the client does not read what it is sent")
+		return storage.Errorf(storage.Unavailable, "the client does not read what it is sent")
 	case err != nil:
-		return session.Errorf(session.Closed, "the connection is gone")
+		return storage.Errorf(storage.Closed, "the connection is gone")
 	}
 	return nil
 }
@@ -52,17 +52,17 @@ func (a *API) Broadcast(data []byte) {
 	}
 }
 
-// Disconnect closes a connection. [Clients] implements session.Clients with it.
+// Disconnect closes a connection. [Clients] implements storage.Clients with it.
 func (a *API) Disconnect(conn string) {
 	if c, ok := a.find(conn); ok {
 		c.shut(closedByPost)
 	}
 }
 
-// Clients implements session.Clients on the connections of an API.
+// Clients implements storage.Clients on the connections of an API.
 type Clients struct{ *API }
 
-// Close implements session.Clients.
+// Close implements storage.Clients.
 func (c Clients) Close(_ context.Context, conn string) error {
 	c.Disconnect(conn)
 	return nil

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -26,7 +26,7 @@ const (
 // and 100,000 sessions in the store, on both drivers. It calls the three sessions in
 // turns, so that all meet the same conditions.
 func history(ctx context.Context, m *measurement) error {
-	if err := m.historyOn(ctx, "SQLite", func(e *endpoint) (session.Store, error) {
+	if err := m.historyOn(ctx, "SQLite", func(e *endpoint) (storage.Store, error) {
 		return sqlitestore.Open(filepath.Join(e.data, local.StoreFile))
 	}, func() []string { return nil }); err != nil {
 		return err
@@ -39,7 +39,7 @@ func history(ctx context.Context, m *measurement) error {
 	}
 	tables := map[string]string{}
 	next := ""
-	return m.historyOn(ctx, "DynamoDB Local", func(e *endpoint) (session.Store, error) {
+	return m.historyOn(ctx, "DynamoDB Local", func(e *endpoint) (storage.Store, error) {
 		location, err := dynamostore.ParseLocation(tables[e.data], "")
 		if err != nil {
 			return nil, err
@@ -47,14 +47,14 @@ func history(ctx context.Context, m *measurement) error {
 		transport := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 		return dynamostore.New(location.Client(dynamostore.Keys{ID: "local", Secret: "local"}, transport), location.Table, dynamostore.Options{}), nil
 	}, func() []string {
-		next = "bench-" + session.NewNonce() + "?endpoint=" + url + "&region=local"
+		next = "bench-" + storage.NewNonce() + "?endpoint=" + url + "&region=local"
 		return []string{"--store", "dynamodb:" + next}
 	}, func(e *endpoint) { tables[e.data] = next })
 }
 
 // historyOn measures with one driver. flags returns the flags of the next machine.
 // started is called with each machine after its start.
-func (m *measurement) historyOn(ctx context.Context, driver string, store func(*endpoint) (session.Store, error), flags func() []string, started ...func(*endpoint)) error {
+func (m *measurement) historyOn(ctx context.Context, driver string, store func(*endpoint) (storage.Store, error), flags func() []string, started ...func(*endpoint)) error {
 	var places [2]*endpoint // one with few sessions, one with many
 	for i := range places {
 		e, err := m.start(ctx, launch{flags: flags()})
@@ -123,7 +123,7 @@ func (m *measurement) threeSessions(ctx context.Context, places [2]*endpoint) (f
 
 // seed writes events into the session past on the first endpoint, and sessions into the
 // second endpoint, as many as it can in the given time.
-func (m *measurement) seed(ctx context.Context, places [2]*endpoint, store func(*endpoint) (session.Store, error), past string) (events, sessions int, err error) {
+func (m *measurement) seed(ctx context.Context, places [2]*endpoint, store func(*endpoint) (storage.Store, error), past string) (events, sessions int, err error) {
 	first, err := store(places[0])
 	if err != nil {
 		return 0, 0, err
@@ -141,8 +141,8 @@ func (m *measurement) seed(ctx context.Context, places [2]*endpoint, store func(
 		lines[i] = line
 	}
 	batches, err := repeat(ctx, pastEvents/batch, m.scale(60*time.Second), func(ctx context.Context, _ int) error {
-		return first.Append(ctx, session.Batch{
-			Session: session.ID(past), Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+		return first.Append(ctx, storage.Batch{
+			Session: storage.ID(past), Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
 			Events: lines, Expires: time.Now().Add(time.Hour),
 		})
 	})
@@ -151,9 +151,9 @@ func (m *measurement) seed(ctx context.Context, places [2]*endpoint, store func(
 	}
 	sessions, err = repeat(ctx, pastSessions, m.scale(90*time.Second), func(ctx context.Context, _ int) error {
 		now := time.Now()
-		return second.Create(ctx, session.Session{
-			ID: session.NewID(), Server: "echo", Digest: "bench", Tenant: "local", Principal: "local",
-			Transport: session.HTTP, State: session.Ready, Version: "2025-06-18", Created: now, Used: now,
+		return second.Create(ctx, storage.Session{
+			ID: storage.NewID(), Server: "echo", Digest: "bench", Tenant: "local", Principal: "local",
+			Transport: storage.HTTP, State: storage.Ready, Version: "2025-06-18", Created: now, Used: now,
 			Init:    []byte(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
 			Expires: now.Add(time.Hour),
 		})

@@ -63,5 +63,5 @@
 // `make test-clients` runs the releases that once did not work with Dormouse, and `make
 // matrix` all of them (releases_test.go). The latter writes a table of docs/clients.md.
 //
-// The package does not test the wire format; shared/endpoint/front does.
+// The package does not test the wire format; shared/endpoint/transport does.
 package clients

@@ -14,12 +14,12 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/functions/wiring/authserver"
+	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/shared/access/broker"
+	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -62,7 +62,7 @@ func newColdSite(t *testing.T) *coldSite {
 	}))
 	t.Cleanup(at.Close)
 	s.url = at.URL
-	servers, warnings, err := catalog.Parse([]byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`), "servers.json", nil)
+	servers, warnings, err := serversfile.Parse([]byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`), "servers.json", nil)
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(warnings, err)
 	}
@@ -100,7 +100,7 @@ func (s *coldSite) handler(t *testing.T) http.Handler {
 	if err != nil {
 		t.Error(err)
 	}
-	pages, err := authserver.New(f, func(c *broker.Config) { c.Documents = s.documents })
+	pages, err := authorization.New(f, func(c *authserver.Config) { c.Documents = s.documents })
 	if err != nil {
 		t.Error(err)
 	}
@@ -129,8 +129,8 @@ func (s *coldSite) checkDocument(t *testing.T) {
 // are none.
 type nobody struct{}
 
-// Post implements session.Poster.
-func (nobody) Post(context.Context, string, []byte) error { return session.NotFound }
+// Post implements storage.Poster.
+func (nobody) Post(context.Context, string, []byte) error { return storage.NotFound }
 
-// Close implements session.Clients.
+// Close implements storage.Clients.
 func (nobody) Close(context.Context, string) error { return nil }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -27,9 +27,9 @@ type ledger struct {
 // seen is one exchange. Only its handler may use the body before the exchange has ended.
 type seen struct {
 	method  string
-	session session.ID
+	session storage.ID
 	from    string           // Last-Event-ID
-	stream  session.StreamID // the stream that it names; Standalone for a GET without one
+	stream  storage.StreamID // the stream that it names; Standalone for a GET without one
 	begun   time.Time
 	ended   time.Time // zero while it is being served
 	status  int
@@ -39,10 +39,10 @@ type seen struct {
 
 func (l *ledger) begin(r *http.Request) *seen {
 	s := &seen{
-		method: r.Method, session: session.ID(r.Header.Get(wire.HeaderSessionID)),
+		method: r.Method, session: storage.ID(r.Header.Get(wire.HeaderSessionID)),
 		from: r.Header.Get(wire.HeaderLastEventID), begun: time.Now(),
 	}
-	if id, err := session.ParseEventID(s.from); err == nil {
+	if id, err := storage.ParseEventID(s.from); err == nil {
 		s.stream = id.Stream
 	}
 	l.mu.Lock()
@@ -164,21 +164,21 @@ func (l *ledger) told(before served, sharedPace bool) time.Duration {
 
 // calls counts the polls of the request streams of all sessions, and their ends.
 type calls struct {
-	polls    map[session.StreamID]int // GETs that named the stream
-	troubled map[session.StreamID]int // those among them that got a longer retry
+	polls    map[storage.StreamID]int // GETs that named the stream
+	troubled map[storage.StreamID]int // those among them that got a longer retry
 	results  map[string]int           // by the text of the message
 }
 
 func (l *ledger) calls(t *testing.T) calls {
 	t.Helper()
-	c := calls{map[session.StreamID]int{}, map[session.StreamID]int{}, map[string]int{}}
+	c := calls{map[storage.StreamID]int{}, map[storage.StreamID]int{}, map[string]int{}}
 	for _, s := range l.streams(t) {
 		for _, e := range s.events {
 			if bytes.Contains(e.Data, []byte(`"result"`)) {
 				c.results[string(s.session)+" "+string(e.Data)]++
 			}
 		}
-		if s.stream == session.Standalone {
+		if s.stream == storage.Standalone {
 			continue
 		}
 		c.polls[s.stream]++

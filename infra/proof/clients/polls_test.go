@@ -16,8 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
@@ -68,7 +68,7 @@ func TestCallsEndInTheirResultHoweverManyPollsTheyTake(t *testing.T) {
 		// During each of these calls the store does not answer for three polls.
 		pollStep(9, "Load"), pollStep(10, "Wait"), pollStep(11, "Tail"),
 	}
-	for _, p := range startAll(t, host.Limits{Pace: pollPace, Hold: pollHold}, plan) {
+	for _, p := range startAll(t, sessions.Limits{Pace: pollPace, Hold: pollHold}, plan) {
 		t.Run(p.poller.name, func(t *testing.T) {
 			for i, got := range p.lines(t) {
 				want := fmt.Sprintf("after %v polls", plan[i].Arguments["n"])
@@ -102,7 +102,7 @@ func pollStep(n int, down string) step {
 func TestCallOutlivesAStoreThatFailsUnderItsFirstResponse(t *testing.T) {
 	plan := []step{{Check: "stumble", Tool: "stumble"}}
 	// The response must be held for long enough that the store fails meanwhile.
-	for _, p := range startAll(t, host.Limits{Pace: pollPace, Hold: time.Minute}, plan) {
+	for _, p := range startAll(t, sessions.Limits{Pace: pollPace, Hold: time.Minute}, plan) {
 		t.Run(p.poller.name, func(t *testing.T) {
 			got := p.lines(t)[0]
 			want := polled{Client: p.poller.name, Check: "stumble", Text: "after all", Progress: []float64{1}, Logs: []string{}, Odd: []string{}}
@@ -124,7 +124,7 @@ func TestStandaloneStreamLosesAndDoublesNothingOverManyPolls(t *testing.T) {
 		{Check: "notify", Tool: "notify", Arguments: map[string]any{"n": said}, Until: "end"},
 		{Check: "after", Tool: "poll", Arguments: map[string]any{"n": 1}}, // what comes late is in its line
 	}
-	for _, p := range startAll(t, host.Limits{Pace: pollPace, Hold: pollHold}, plan) {
+	for _, p := range startAll(t, sessions.Limits{Pace: pollPace, Hold: pollHold}, plan) {
 		t.Run(p.poller.name, func(t *testing.T) {
 			lines := p.lines(t)
 			var heard []string
@@ -156,7 +156,7 @@ func TestClientsSitOutACallOfTwoScaledHours(t *testing.T) {
 		}},
 		{Check: "after", Tool: "poll", Arguments: map[string]any{"n": 1}},
 	}
-	for _, p := range startAll(t, host.Limits{Pace: time.Second / scale, Hold: 25 * time.Second / scale}, plan) {
+	for _, p := range startAll(t, sessions.Limits{Pace: time.Second / scale, Hold: 25 * time.Second / scale}, plan) {
 		t.Run(p.poller.name, func(t *testing.T) {
 			lines := p.lines(t)
 			var progressed []string
@@ -193,7 +193,7 @@ type pollRun struct {
 
 // startAll starts every client against an endpoint of its own. The clients run at the same
 // time, because they mostly wait.
-func startAll(t *testing.T, limits host.Limits, plan []step) []*pollRun {
+func startAll(t *testing.T, limits sessions.Limits, plan []step) []*pollRun {
 	t.Helper()
 	steps, err := json.Marshal(plan)
 	if err != nil {
@@ -238,7 +238,7 @@ func (r *pollRun) lines(t *testing.T) []polled {
 	return lines
 }
 
-func openSQLite(t *testing.T) session.Store {
+func openSQLite(t *testing.T) storage.Store {
 	t.Helper()
 	store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "sessions.db"))
 	if err != nil {

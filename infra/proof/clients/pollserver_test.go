@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // pollServer is an endpoint whose calls end when their client has polled often enough.
@@ -23,21 +23,21 @@ import (
 // script below (tools) stands for the relay and everything behind it.
 type pollServer struct {
 	store  *shakyStore
-	limits host.Limits
+	limits sessions.Limits
 	ledger *ledger
 
 	mu      sync.Mutex
-	polls   map[session.StreamID]*pollCall
-	listens map[session.ID]*pollCall // whose standalone stream is being scripted
+	polls   map[storage.StreamID]*pollCall
+	listens map[storage.ID]*pollCall // whose standalone stream is being scripted
 	ctx     context.Context          // of the goroutines a tool leaves behind
 	working sync.WaitGroup
 }
 
-func newPollServer(t *testing.T, store session.Store, limits host.Limits) *pollServer {
+func newPollServer(t *testing.T, store storage.Store, limits sessions.Limits) *pollServer {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	s := &pollServer{
 		store: &shakyStore{Store: store}, limits: limits, ledger: &ledger{pace: limits.Pace}, ctx: ctx,
-		polls: map[session.StreamID]*pollCall{}, listens: map[session.ID]*pollCall{},
+		polls: map[storage.StreamID]*pollCall{}, listens: map[storage.ID]*pollCall{},
 	}
 	t.Cleanup(func() {
 		cancel()
@@ -61,12 +61,12 @@ func (s *pollServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *pollServer) handler() http.Handler {
-	return front.New(front.Options{
-		Servers: func(name string) (host.Server, bool) {
-			return host.Server{Name: name, Digest: name}, name == "polls"
+	return transport.New(transport.Options{
+		Servers: func(name string) (sessions.Server, bool) {
+			return sessions.Server{Name: name, Digest: name}, name == "polls"
 		},
-		Host: host.New(s.store, s, s.limits),
-		Auth: auth.Open{},
+		Host: sessions.New(s.store, s, s.limits),
+		Auth: apikey.Open{},
 	})
 }
 
@@ -76,14 +76,14 @@ func (s *pollServer) watched(r *http.Request, seen *seen) *pollCall {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if seen.stream == session.Standalone {
+	if seen.stream == storage.Standalone {
 		return s.listens[seen.session]
 	}
 	return s.polls[seen.stream]
 }
 
 // Deliver plays the server.
-func (s *pollServer) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tracker, error) {
+func (s *pollServer) Deliver(_ context.Context, d sessions.Delivery, _ storage.Box) (sessions.Tracker, error) {
 	if len(d.Requests) == 0 {
 		return nil, nil
 	}
@@ -110,27 +110,27 @@ func (s *pollServer) Deliver(_ context.Context, d host.Delivery, _ session.Box) 
 }
 
 // Track finds every call, and reports that all is in order.
-func (s *pollServer) Track(_ context.Context, _ session.Session, stream session.StreamID) (host.Tracker, error) {
+func (s *pollServer) Track(_ context.Context, _ storage.Session, stream storage.StreamID) (sessions.Tracker, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if call := s.polls[stream]; call != nil {
 		return call, nil
 	}
-	return nil, session.NotFound
+	return nil, storage.NotFound
 }
 
 // Answer is never called: this server asks its clients nothing.
-func (s *pollServer) Answer(context.Context, session.Answer, session.Box) error {
+func (s *pollServer) Answer(context.Context, storage.Answer, storage.Box) error {
 	return errors.New("the scripted server has asked nothing")
 }
 
 // End has nothing to stop.
-func (s *pollServer) End(context.Context, session.Session, session.Box) error { return nil }
+func (s *pollServer) End(context.Context, storage.Session, storage.Box) error { return nil }
 
 // pollCall is one call of a tool. The hooks are called for each poll that it watches, before and
 // after the poll is served; polls are counted from 1.
 type pollCall struct {
-	session.Address
+	storage.Address
 	server *pollServer
 	token  json.RawMessage
 
@@ -140,7 +140,7 @@ type pollCall struct {
 	onServed func(n int)
 }
 
-func (c *pollCall) arrived(session.StreamID) {
+func (c *pollCall) arrived(storage.StreamID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count++
@@ -149,7 +149,7 @@ func (c *pollCall) arrived(session.StreamID) {
 	}
 }
 
-func (c *pollCall) served(session.StreamID) {
+func (c *pollCall) served(storage.StreamID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.onServed != nil {
@@ -158,8 +158,8 @@ func (c *pollCall) served(session.StreamID) {
 }
 
 // Check finds every call in order.
-func (c *pollCall) Check(context.Context) (host.Status, error) {
-	return host.Status{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
+func (c *pollCall) Check(context.Context) (sessions.Status, error) {
+	return sessions.Status{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
 }
 
 // end, progress and push write to the log as the relay function would: at the tail. They
@@ -171,14 +171,14 @@ func (c *pollCall) progress(n int) {
 }
 
 func (c *pollCall) push(text string) {
-	c.append(session.Standalone, false, "method", wire.NotifyMessage, "params", map[string]any{"level": "info", "data": text})
+	c.append(storage.Standalone, false, "method", wire.NotifyMessage, "params", map[string]any{"level": "info", "data": text})
 }
 
 func (c *pollCall) text(format string, args ...any) {
 	c.end(map[string]any{"content": []any{map[string]any{"type": "text", "text": fmt.Sprintf(format, args...)}}})
 }
 
-func (c *pollCall) append(stream session.StreamID, final bool, fields ...any) {
+func (c *pollCall) append(stream storage.StreamID, final bool, fields ...any) {
 	message := map[string]any{"jsonrpc": "2.0"}
 	for i := 0; i < len(fields); i += 2 {
 		message[fields[i].(string)] = fields[i+1]
@@ -192,7 +192,7 @@ func (c *pollCall) append(stream session.StreamID, final bool, fields ...any) {
 	defer s.mu.Unlock()
 	tail, err := s.store.Store.Tail(s.ctx, c.Session, stream)
 	if err == nil {
-		err = host.Outlet{Store: s.store.Store}.Append(s.ctx, c.Address, session.Batch{
+		err = sessions.Outlet{Store: s.store.Store}.Append(s.ctx, c.Address, storage.Batch{
 			Session: c.Session, Stream: stream, First: tail.Last + 1, Gen: 1, Seq: tail.Seq + 1,
 			Final: final, Events: [][]byte{raw}, Expires: time.Now().Add(24 * time.Hour),
 		})
@@ -204,31 +204,31 @@ func (c *pollCall) append(stream session.StreamID, final bool, fields ...any) {
 
 // shakyStore is a store whose reads fail when the test wants them to.
 type shakyStore struct {
-	session.Store
+	storage.Store
 
 	mu     sync.Mutex
 	method string // that fails; "" for none
-	stream session.StreamID
+	stream storage.StreamID
 	armed  bool // the reads fail only after a Wait of the stream has found something
 	failed int
 }
 
 // down makes one of Load, Wait and Tail fail. Load then fails for every caller, the others
 // only for one stream.
-func (s *shakyStore) down(method string, stream session.StreamID) {
+func (s *shakyStore) down(method string, stream storage.StreamID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.method, s.stream, s.armed = method, stream, false
 }
 
 // arm makes Wait fail for a stream after its next success.
-func (s *shakyStore) arm(stream session.StreamID) {
+func (s *shakyStore) arm(stream storage.StreamID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.method, s.stream, s.armed = "Wait", stream, true
 }
 
-func (s *shakyStore) up() { s.down("", session.Standalone) }
+func (s *shakyStore) up() { s.down("", storage.Standalone) }
 
 func (s *shakyStore) failures() int {
 	s.mu.Lock()
@@ -236,36 +236,36 @@ func (s *shakyStore) failures() int {
 	return s.failed
 }
 
-func (s *shakyStore) check(method string, stream session.StreamID) error {
+func (s *shakyStore) check(method string, stream storage.StreamID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.method != method || s.armed || method != "Load" && s.stream != stream {
 		return nil
 	}
 	s.failed++
-	return session.Errorf(session.Unavailable, "the store does not answer; try again")
+	return storage.Errorf(storage.Unavailable, "the store does not answer; try again")
 }
 
 // Load is the store's, or fails.
-func (s *shakyStore) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
-	if err := s.check("Load", session.Standalone); err != nil {
-		return session.Session{}, session.Box{}, err
+func (s *shakyStore) Load(ctx context.Context, id storage.ID, box storage.BoxID) (storage.Session, storage.Box, error) {
+	if err := s.check("Load", storage.Standalone); err != nil {
+		return storage.Session{}, storage.Box{}, err
 	}
 	return s.Store.Load(ctx, id, box)
 }
 
 // Tail is the store's, or fails.
-func (s *shakyStore) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
+func (s *shakyStore) Tail(ctx context.Context, id storage.ID, stream storage.StreamID) (storage.Tail, error) {
 	if err := s.check("Tail", stream); err != nil {
-		return session.Tail{}, err
+		return storage.Tail{}, err
 	}
 	return s.Store.Tail(ctx, id, stream)
 }
 
 // Wait is the store's, or fails.
-func (s *shakyStore) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+func (s *shakyStore) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
 	if err := s.check("Wait", stream); err != nil {
-		return session.Page{}, err
+		return storage.Page{}, err
 	}
 	page, err := s.Store.Wait(ctx, id, stream, after, until)
 	s.mu.Lock()
@@ -316,7 +316,7 @@ func (c *pollCall) begin(params json.RawMessage) error {
 	case "long":
 		c.server.working.Go(func() { c.long(time.Duration(args.MS)*time.Millisecond, time.Duration(args.Step)*time.Millisecond) })
 	default:
-		return session.Errorf(session.Invalid, "there is no tool %q", call.Name)
+		return storage.Errorf(storage.Invalid, "there is no tool %q", call.Name)
 	}
 	c.server.mu.Lock()
 	defer c.server.mu.Unlock()

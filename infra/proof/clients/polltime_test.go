@@ -12,8 +12,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // TestGoClientSitsOutACallOfTwoHours runs go-sdk and the endpoint with its default limits
@@ -21,7 +21,7 @@ import (
 // file, so the client calls the handler directly, and the store is in memory.
 func TestGoClientSitsOutACallOfTwoHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := newPollServer(t, sessiontest.NewMemory(), host.Limits{Pace: time.Second})
+		server := newPollServer(t, storagetest.NewMemory(), sessions.Limits{Pace: time.Second})
 		var heard, progressed []string
 		client := mcp.NewClient(&mcp.Implementation{Name: "go", Version: "1"}, &mcp.ClientOptions{
 			//nolint:staticcheck // logging is how this server speaks on the standalone stream, deprecated from 2026-07-28 or not

@@ -27,7 +27,7 @@
 //
 // The suite's one scenario about polling needs a tool that takes longer than the suite
 // waits; slow_test.go has it. skills_test.go has its scenarios about an extension that
-// Dormouse does not know, with a server of the TypeScript SDK. shared/endpoint/front and infra/proof/clients test the rest
+// Dormouse does not know, with a server of the TypeScript SDK. shared/endpoint/transport and infra/proof/clients test the rest
 // (HTTP+SSE, WebSocket, most of replay).
 package conformance
 

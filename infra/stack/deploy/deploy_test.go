@@ -16,9 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // account imitates an AWS account behind the command aws, with a log of the commands.
@@ -517,11 +517,11 @@ func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
 		a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
 		a.replies["aws dynamodb describe-table"] = []string{"!ResourceNotFoundException", "CREATING", "ACTIVE", "arn:aws:dynamodb:eu-west-1:1:table/x"}
 		a.replies["aws configure export-credentials"] = []string{`{"AccessKeyId":"A","SecretAccessKey":"S","SessionToken":"T"}`}
-		store := sessiontest.NewMemory()
-		if err := store.Create(t.Context(), session.Session{ID: session.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}); err != nil {
+		store := storagetest.NewMemory()
+		if err := store.Create(t.Context(), storage.Session{ID: storage.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := store.SaveBox(t.Context(), session.Box{ID: "default/one", State: session.Asleep, Gen: 3}); err != nil {
+		if err := store.SaveBox(t.Context(), storage.Box{ID: "default/one", State: storage.Asleep, Gen: 3}); err != nil {
 			t.Fatal(err)
 		}
 		for _, done := range []string{"restore-table-to-point-in-time", "update-time-to-live", "update-continuous-backups"} {
@@ -533,7 +533,7 @@ func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
 		}
 		var opened dynamostore.Location
 		out, err := deploy(t, a, "default", func(p *program) {
-			p.store = func(at dynamostore.Location, _ dynamostore.Keys) session.Store { opened = at; return store }
+			p.store = func(at dynamostore.Location, _ dynamostore.Keys) storage.Store { opened = at; return store }
 		}, args...)
 		if err != nil {
 			t.Fatal(err)

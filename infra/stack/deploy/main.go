@@ -24,7 +24,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
@@ -50,7 +50,7 @@ type program struct {
 	purge  bool
 	yes    bool                                                       // nothing is confirmed
 	watch  int                                                        // minutes for which alarms roll an update back; -1 leaves it to the stack
-	store  func(dynamostore.Location, dynamostore.Keys) session.Store // opens the store in a table
+	store  func(dynamostore.Location, dynamostore.Keys) storage.Store // opens the store in a table
 }
 
 func main() {

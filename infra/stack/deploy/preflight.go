@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/upstream"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // fewInvocations is the number of concurrent invocations that Lambda always keeps
@@ -122,7 +122,7 @@ func (p *program) connectSecrets(ctx context.Context, params map[string]string, 
 	if err != nil {
 		return nil, fmt.Errorf("ConnectSecrets names the secret %s, which cannot be read: %w", name, err)
 	}
-	if secrets, err = upstream.ReadSecrets(text); err != nil {
+	if secrets, err = credentials.ReadSecrets(text); err != nil {
 		return nil, fmt.Errorf("ConnectSecrets names the secret %s, whose value is %w", name, err)
 	}
 	return secrets, nil
@@ -131,7 +131,7 @@ func (p *program) connectSecrets(ctx context.Context, params map[string]string, 
 // servers checks that the functions will be able to read servers.json. They have none of
 // the caller's variables, and boxes may read only the secrets below one path.
 func (p *program) servers(ctx context.Context, params map[string]string, s *stack) error {
-	c, _, err := catalog.Load("servers.json", nil)
+	c, _, err := serversfile.Load("servers.json", nil)
 	if err != nil {
 		return err
 	}
@@ -143,14 +143,14 @@ func (p *program) servers(ctx context.Context, params map[string]string, s *stac
 	if err != nil {
 		return err
 	}
-	if _, err := upstream.ReadProviders(c.Connect(), secrets); err != nil {
+	if _, err := credentials.ReadProviders(c.Connect(), secrets); err != nil {
 		return fmt.Errorf("servers.json: %w\n(the functions have none of your variables, and read no .env: docs/third-parties.md says where the secret of a client comes from)", err)
 	}
 	path := p.config.stack
 	for _, name := range c.Names() {
 		server, _ := c.Server(name)
 		for variable, reference := range server.References() {
-			_, secret, _ := catalog.Reference(reference)
+			_, secret, _ := serversfile.Reference(reference)
 			if strings.HasPrefix(secret, "arn:") || strings.HasPrefix(strings.TrimPrefix(secret, "/"), path+"/") {
 				continue
 			}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
@@ -105,7 +105,7 @@ func (p restoration) keys(ctx context.Context) (dynamostore.Keys, error) {
 }
 
 // openTable returns the store in a table.
-func openTable(location dynamostore.Location, keys dynamostore.Keys) session.Store {
+func openTable(location dynamostore.Location, keys dynamostore.Keys) storage.Store {
 	return dynamostore.New(location.Client(keys, nil), location.Table, dynamostore.Options{})
 }
 

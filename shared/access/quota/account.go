@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -55,8 +55,8 @@ func nextMonth(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month()+1, 1, 0, 0, 0, 0, time.UTC)
 }
 
-func accountKey(tenant string) session.ValueKey {
-	return session.ValueKey{Tenant: tenant, Scope: session.ValueOfServer, Name: "quota.account"}
+func accountKey(tenant string) storage.ValueKey {
+	return storage.ValueKey{Tenant: tenant, Scope: storage.ValueOfServer, Name: "quota.account"}
 }
 
 // account is what this instance knows about the use and the limits of a tenant. Callers
@@ -129,15 +129,15 @@ func (l *Limiter) flush(ctx context.Context, a *account) error {
 		row.Used = used{month, map[string]int64{"": before + a.nanos}}
 		row.Tasks = append(slices.Clone(row.Tasks), a.tasks...)
 		row.Tasks = row.Tasks[max(0, len(row.Tasks)-keptTasks):]
-		row.Writer = session.NewNonce()
+		row.Writer = storage.NewNonce()
 		err := l.saveAccount(ctx, a, row)
 		// The write may have succeeded in spite of an error. It has if its nonce is in the
 		// row.
-		if err == nil || !errors.Is(err, session.Conflict) && l.load(ctx, a) == nil && a.row.Writer == row.Writer {
+		if err == nil || !errors.Is(err, storage.Conflict) && l.load(ctx, a) == nil && a.row.Writer == row.Writer {
 			a.nanos, a.tasks, a.flushed = 0, nil, now
 			return nil
 		}
-		if !errors.Is(err, session.Conflict) {
+		if !errors.Is(err, storage.Conflict) {
 			return err
 		}
 		if err := pause(ctx, tries); err != nil {
@@ -152,7 +152,7 @@ func (l *Limiter) flush(ctx context.Context, a *account) error {
 
 // crowded is the error of an account that others write all the time.
 func crowded(tenant string) error {
-	return session.Errorf(session.Unavailable, "too many requests change the account of tenant %s at once; try again", tenant)
+	return storage.Errorf(storage.Unavailable, "too many requests change the account of tenant %s at once; try again", tenant)
 }
 
 func (l *Limiter) saveAccount(ctx context.Context, a *account, row accountRow) error {
@@ -160,7 +160,7 @@ func (l *Limiter) saveAccount(ctx context.Context, a *account, row accountRow) e
 	if err != nil {
 		return err // all parts were read as JSON
 	}
-	v, err := l.store.SaveValue(ctx, session.Value{Key: accountKey(a.tenant), Rev: a.rev, Data: data, Expires: time.Now().Add(accountLife)})
+	v, err := l.store.SaveValue(ctx, storage.Value{Key: accountKey(a.tenant), Rev: a.rev, Data: data, Expires: time.Now().Add(accountLife)})
 	if err == nil {
 		l.take(a, v.Rev, row)
 	}
@@ -169,15 +169,15 @@ func (l *Limiter) saveAccount(ctx context.Context, a *account, row accountRow) e
 
 // Meter returns a meter that also charges tenants for what inner counts. Its Spent writes
 // the account when that is due, with a time limit of two seconds.
-func (l *Limiter) Meter(inner session.Meter) session.Meter { return charging{inner, l} }
+func (l *Limiter) Meter(inner storage.Meter) storage.Meter { return charging{inner, l} }
 
 type charging struct {
-	session.Meter
+	storage.Meter
 	limiter *Limiter
 }
 
-// Spent implements session.Meter.
-func (c charging) Spent(a session.Account) []any {
+// Spent implements storage.Meter.
+func (c charging) Spent(a storage.Account) []any {
 	attrs := c.Meter.Spent(a)
 	if a.Tenant == "" {
 		return attrs

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // costing returns units that cost an amount in US dollars.
@@ -72,7 +72,7 @@ func TestACapOfMoneyStopsWithinACentForEachInstance(t *testing.T) {
 	})
 }
 
-func admit(t *testing.T, l *quota.Limiter, w session.Work) error {
+func admit(t *testing.T, l *quota.Limiter, w storage.Work) error {
 	t.Helper()
 	_, err := l.Admit(t.Context(), w)
 	return err
@@ -118,11 +118,11 @@ func TestAnInstanceThatEndsWritesDownWhatIsPending(t *testing.T) {
 		if got := w.spentOf("acme"); got > 0.0015 {
 			t.Fatalf("$%v are written already", got)
 		}
-		w.store.Set("SaveValue", sessiontest.Faults{Lost: 1})
-		if err := l.Flush(t.Context()); session.CodeOf(err) != session.Unavailable {
+		w.store.Set("SaveValue", storagetest.Faults{Lost: 1})
+		if err := l.Flush(t.Context()); storage.CodeOf(err) != storage.Unavailable {
 			t.Errorf("while the store is down: %v", err)
 		}
-		w.store.Set("SaveValue", sessiontest.Faults{})
+		w.store.Set("SaveValue", storagetest.Faults{})
 		for range 2 { // the second time there is nothing to write
 			if err := l.Flush(t.Context()); err != nil {
 				t.Fatal(err)
@@ -139,9 +139,9 @@ func TestAnInstanceThatEndsWritesDownWhatIsPending(t *testing.T) {
 // An earlier release told servers apart, and had limits that are gone.
 func TestAnAccountOfAnEarlierReleaseIsRead(t *testing.T) {
 	inTime(t, `{"month_usd": 1, "boxes": 3}`, func(t *testing.T, w *world) {
-		key := session.ValueKey{Tenant: "acme", Scope: session.ValueOfServer, Name: "quota.account"}
+		key := storage.ValueKey{Tenant: "acme", Scope: storage.ValueOfServer, Name: "quota.account"}
 		row := fmt.Sprintf(`{"limits":{"day":5,"month_usd":2,"servers":{"files":{"day":1}}},"used":{"month":%q,"nanos":{"":1500000000,"files":1500000000},"bytes":{"":5},"day":"2000-01-01","calls":{"":7}}}`, time.Now().UTC().Format("2006-01"))
-		if _, err := w.store.SaveValue(t.Context(), session.Value{Key: key, Data: []byte(row), Expires: time.Now().Add(time.Hour)}); err != nil {
+		if _, err := w.store.SaveValue(t.Context(), storage.Value{Key: key, Data: []byte(row), Expires: time.Now().Add(time.Hour)}); err != nil {
 			t.Fatal(err)
 		}
 		l := w.instance()
@@ -176,12 +176,12 @@ func TestATaskIsChargedOnce(t *testing.T) {
 func TestUseIsNeitherLostNorCountedTwiceInTrouble(t *testing.T) {
 	inTime(t, `{"month_usd": 1000}`, func(t *testing.T, w *world) {
 		l := w.instance()
-		w.store.Set("SaveValue", sessiontest.Faults{Lost: 0.3, Unanswered: 0.3})
+		w.store.Set("SaveValue", storagetest.Faults{Lost: 0.3, Unanswered: 0.3})
 		for range 500 {
 			l.Charge("acme", costing(0.02))
 			time.Sleep(5 * time.Second)
 		}
-		w.store.Set("SaveValue", sessiontest.Faults{})
+		w.store.Set("SaveValue", storagetest.Faults{})
 		l.Charge("acme", costing(0.02))
 		if got := w.spentOf("acme"); math.Abs(got-501*0.02) > 1e-6 {
 			t.Errorf("$%v, want $%v", got, 501*0.02)
@@ -193,8 +193,8 @@ func TestACapRefusesWorkAfterTenMinutesWithoutAFigure(t *testing.T) {
 	inTime(t, `{"month_usd": 10}`, func(t *testing.T, w *world) {
 		l := w.instance()
 		passes(t, l, work("echo"))
-		w.store.Set("LoadValue", sessiontest.Faults{Lost: 1})
-		w.store.Set("SaveValue", sessiontest.Faults{Lost: 1})
+		w.store.Set("LoadValue", storagetest.Faults{Lost: 1})
+		w.store.Set("SaveValue", storagetest.Faults{Lost: 1})
 		time.Sleep(9 * time.Minute)
 		if !passes(t, l, work("echo")) {
 			t.Error("refused after nine minutes")
@@ -203,8 +203,8 @@ func TestACapRefusesWorkAfterTenMinutesWithoutAFigure(t *testing.T) {
 		if limit := limited(t, admit(t, l, work("echo"))); limit == nil || limit.Kind != "spend" {
 			t.Error("not refused after eleven minutes")
 		}
-		w.store.Set("LoadValue", sessiontest.Faults{})
-		w.store.Set("SaveValue", sessiontest.Faults{})
+		w.store.Set("LoadValue", storagetest.Faults{})
+		w.store.Set("SaveValue", storagetest.Faults{})
 		time.Sleep(time.Second)
 		if !passes(t, l, work("echo")) {
 			t.Error("refused although the store answers")
@@ -213,9 +213,9 @@ func TestACapRefusesWorkAfterTenMinutesWithoutAFigure(t *testing.T) {
 }
 
 func TestSetRefusesWhatIsNoLimit(t *testing.T) {
-	store := sessiontest.NewMemory()
+	store := storagetest.NewMemory()
 	for _, change := range []string{`[]`, `{"boxes": -1}`, `{"month_usd": "5"}`, `{"principal": "often"}`, `{"wrong": 1}`, `{} {}`} {
-		if r, err := quota.Set(t.Context(), store, "acme", []byte(change)); session.CodeOf(err) != session.Invalid {
+		if r, err := quota.Set(t.Context(), store, "acme", []byte(change)); storage.CodeOf(err) != storage.Invalid {
 			t.Errorf("%s: %+v, %v", change, r, err)
 		}
 	}

@@ -7,12 +7,12 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // calls is the bucket of the calls of one principal. Callers hold turn.
 type calls struct {
-	key   session.ValueKey
+	key   storage.ValueKey
 	clock func() time.Time
 	turn  turn
 	used  time.Time
@@ -45,7 +45,7 @@ func (t turn) take(ctx context.Context) error {
 	case t <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return session.Errorf(session.Unavailable, "the limits of the caller were not checked in time").Because(ctx.Err())
+		return storage.Errorf(storage.Unavailable, "the limits of the caller were not checked in time").Because(ctx.Err())
 	}
 }
 
@@ -69,7 +69,7 @@ func (c *calls) short(n int) bool {
 // nothing was taken.
 //
 // Errors: Unavailable.
-func (c *calls) take(ctx context.Context, store session.Values, r Rate, n int) (after time.Duration, err error) {
+func (c *calls) take(ctx context.Context, store storage.Values, r Rate, n int) (after time.Duration, err error) {
 	if c.short(n) && c.known {
 		if _, _, after := c.grant(r, n); after > 0 { // refused from memory
 			return after, nil
@@ -86,7 +86,7 @@ func (c *calls) take(ctx context.Context, store session.Values, r Rate, n int) (
 			return after, nil
 		}
 		switch err := c.save(ctx, store, row); {
-		case errors.Is(err, session.Conflict):
+		case errors.Is(err, storage.Conflict):
 			c.batch = min(2*c.batch, r.most()) // others take, too: take more at a time
 			if tries == maxTries {
 				return time.Second, nil
@@ -121,7 +121,7 @@ func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Durati
 
 // giveBack returns the tokens of n calls that did not begin. Those of slow limits, which are
 // not held, go back to the row; an error loses them.
-func (c *calls) giveBack(ctx context.Context, store session.Values, r Rate, n int) {
+func (c *calls) giveBack(ctx context.Context, store storage.Values, r Rate, n int) {
 	if r.most() > 1 && time.Now().Before(c.until) {
 		c.tokens += n
 		return
@@ -131,7 +131,7 @@ func (c *calls) giveBack(ctx context.Context, store session.Values, r Rate, n in
 			return
 		}
 		row := callsRow{Now: max(c.row.Now, c.now().UnixMicro()), Full: c.row.Full - int64(n)*r.every().Microseconds()}
-		if err := c.save(ctx, store, row); !errors.Is(err, session.Conflict) || pause(ctx, tries) != nil {
+		if err := c.save(ctx, store, row); !errors.Is(err, storage.Conflict) || pause(ctx, tries) != nil {
 			return
 		}
 	}
@@ -163,7 +163,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-func (c *calls) load(ctx context.Context, store session.Values) error {
+func (c *calls) load(ctx context.Context, store storage.Values) error {
 	v, row, err := loadRow[callsRow](ctx, store, c.key)
 	if err != nil {
 		return err
@@ -174,13 +174,13 @@ func (c *calls) load(ctx context.Context, store session.Values) error {
 }
 
 // save writes the row. After an error, the next use reads it again.
-func (c *calls) save(ctx context.Context, store session.Values, row callsRow) error {
+func (c *calls) save(ctx context.Context, store storage.Values, row callsRow) error {
 	data, err := json.Marshal(row)
 	if err != nil {
 		return err // numbers always encode
 	}
 	expires := time.Now().Add(time.Duration(max(0, row.Full-row.Now))*time.Microsecond + time.Hour)
-	v, err := store.SaveValue(ctx, session.Value{Key: c.key, Rev: c.rev, Data: data, Expires: expires})
+	v, err := store.SaveValue(ctx, storage.Value{Key: c.key, Rev: c.rev, Data: data, Expires: expires})
 	if err != nil {
 		c.known = false
 		return err
@@ -202,13 +202,13 @@ func pause(ctx context.Context, tries int) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return session.Errorf(session.Unavailable, "the request has ended before its limits were checked").Because(ctx.Err())
+		return storage.Errorf(storage.Unavailable, "the request has ended before its limits were checked").Because(ctx.Err())
 	}
 }
 
 // loadRow reads a row. One that cannot be decoded counts as empty: the next write replaces
 // it.
-func loadRow[T any](ctx context.Context, store session.Values, key session.ValueKey) (v session.Value, row T, err error) {
+func loadRow[T any](ctx context.Context, store storage.Values, key storage.ValueKey) (v storage.Value, row T, err error) {
 	v, err = store.LoadValue(ctx, key)
 	if err == nil && len(v.Data) > 0 && json.Unmarshal(v.Data, &row) != nil {
 		var none T

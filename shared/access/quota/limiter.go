@@ -6,14 +6,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// Limiter keeps the limits of callers. It is a [session.Gate]. It is safe for concurrent
+// Limiter keeps the limits of callers. It is a [storage.Gate]. It is safe for concurrent
 // use, and any number of instances may share a store.
 type Limiter struct {
-	store  session.Store
+	store  storage.Store
 	file   Limits // of the servers file
 	prices meter.Prices
 	log    *slog.Logger
@@ -21,16 +21,16 @@ type Limiter struct {
 
 	mu       sync.Mutex
 	accounts map[string]*account
-	calls    map[session.ValueKey]*calls
+	calls    map[storage.ValueKey]*calls
 	floods   map[string]time.Time // by caller: until when
 	troubled time.Time            // when trouble was logged last
 }
 
-var _ session.Gate = (*Limiter)(nil)
+var _ storage.Gate = (*Limiter)(nil)
 
 // Config is what a Limiter works with. All but Log are required.
 type Config struct {
-	Store  session.Store
+	Store  storage.Store
 	Limits []byte // the section of the servers file, as JSON; nil for none
 	Prices meter.Prices
 	Log    *slog.Logger // gets failures of the store, at most one a minute; nil: no log
@@ -51,7 +51,7 @@ func New(c Config) (*Limiter, error) {
 	}
 	return &Limiter{
 		store: c.Store, file: limits, prices: c.Prices, log: c.Log,
-		accounts: map[string]*account{}, calls: map[session.ValueKey]*calls{}, floods: map[string]time.Time{},
+		accounts: map[string]*account{}, calls: map[storage.ValueKey]*calls{}, floods: map[string]time.Time{},
 	}, nil
 }
 
@@ -75,12 +75,12 @@ const (
 	slotsName = "quota.slots"
 )
 
-func rowOf(w session.Work, name string) session.ValueKey {
-	return session.ValueKey{Tenant: w.Tenant, Scope: session.ValueOfPrincipal, Of: w.Principal, Name: name}
+func rowOf(w storage.Work, name string) storage.ValueKey {
+	return storage.ValueKey{Tenant: w.Tenant, Scope: storage.ValueOfPrincipal, Of: w.Principal, Name: name}
 }
 
 // callsOf returns the bucket of the principal of some work.
-func (l *Limiter) callsOf(w session.Work) *calls {
+func (l *Limiter) callsOf(w storage.Work) *calls {
 	key := rowOf(w, callsName)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,13 +123,13 @@ func (l *Limiter) trouble(what string, err error) {
 	}
 }
 
-// Admit implements [session.Gate]. A message with calls takes from the rate of its
+// Admit implements [storage.Gate]. A message with calls takes from the rate of its
 // principal, one token for each call, and one of its slots. Other requests are refused only
 // when the money of the month is used up.
 //
 // Cost: one read of the account in 30 seconds for each instance and tenant. A rate costs
 // one write for each batch of tokens. A limit of calls in flight costs as takeSlot says.
-func (l *Limiter) Admit(ctx context.Context, w session.Work) (undo func(), err error) {
+func (l *Limiter) Admit(ctx context.Context, w storage.Work) (undo func(), err error) {
 	limits, err := l.afford(ctx, w)
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (l *Limiter) Admit(ctx context.Context, w session.Work) (undo func(), err e
 }
 
 // takeRate takes tokens for the calls of a message, and returns how many.
-func (l *Limiter) takeRate(ctx context.Context, w session.Work, r Rate) (tokens int, err error) {
+func (l *Limiter) takeRate(ctx context.Context, w storage.Work, r Rate) (tokens int, err error) {
 	if r.IsZero() {
 		return 0, nil
 	}
@@ -184,7 +184,7 @@ func (l *Limiter) takeRate(ctx context.Context, w session.Work, r Rate) (tokens 
 }
 
 // giveBack gives back the tokens that were taken for a message.
-func (l *Limiter) giveBack(ctx context.Context, w session.Work, r Rate, tokens int) {
+func (l *Limiter) giveBack(ctx context.Context, w storage.Work, r Rate, tokens int) {
 	c := l.callsOf(w)
 	if c.turn.take(ctx) != nil {
 		return // a few calls fewer for some seconds
@@ -195,11 +195,11 @@ func (l *Limiter) giveBack(ctx context.Context, w session.Work, r Rate, tokens i
 
 // takeCall takes a slot for a message among its principal's calls in flight, and reports
 // whether it did. 0 is no limit.
-func (l *Limiter) takeCall(ctx context.Context, w session.Work, most int) (taken bool, err error) {
+func (l *Limiter) takeCall(ctx context.Context, w storage.Work, most int) (taken bool, err error) {
 	if most == 0 {
 		return false, nil
 	}
-	s := slot{Session: w.Session, Stream: w.Stream, Box: session.BoxFor(w.Tenant, w.Server), Begun: time.Now().UnixMilli()}
+	s := slot{Session: w.Session, Stream: w.Stream, Box: storage.BoxFor(w.Tenant, w.Server), Begun: time.Now().UnixMilli()}
 	taken, err = l.takeSlot(ctx, rowOf(w, slotsName), s, most)
 	switch {
 	case taken:
@@ -215,7 +215,7 @@ func (l *Limiter) takeCall(ctx context.Context, w session.Work, most int) (taken
 }
 
 // afford checks the cap of a tenant, and returns the tenant's limits.
-func (l *Limiter) afford(ctx context.Context, w session.Work) (Limits, error) {
+func (l *Limiter) afford(ctx context.Context, w storage.Work) (Limits, error) {
 	a := l.account(w.Tenant)
 	if err := a.turn.take(ctx); err != nil {
 		return Limits{}, err
@@ -252,7 +252,7 @@ func (l *Limiter) Boxes(ctx context.Context, tenant string) int {
 
 // refuse returns the error for work that a limit refuses.
 func refuse(kind, scope string, after time.Duration, format string, args ...any) error {
-	return session.Errorf(session.Busy, format, args...).Because(&session.Limited{Kind: kind, Scope: scope, After: after})
+	return storage.Errorf(storage.Busy, format, args...).Because(&storage.Limited{Kind: kind, Scope: scope, After: after})
 }
 
 // Flooding returns Busy for a caller that goes on at ten times a rate after it was
@@ -265,8 +265,8 @@ func (l *Limiter) Flooding(tenant, principal string) error {
 	if after <= 0 {
 		return nil
 	}
-	return session.Errorf(session.Busy, "too many requests: wait %d s", seconds(after)).
-		Because(&session.Limited{Kind: "rate", Scope: "principal", After: after, Flood: true})
+	return storage.Errorf(storage.Busy, "too many requests: wait %d s", seconds(after)).
+		Because(&storage.Limited{Kind: "rate", Scope: "principal", After: after, Flood: true})
 }
 
 // callerOf returns the key of a caller in the map of floods.
@@ -277,7 +277,7 @@ func seconds(d time.Duration) int { return max(1, int((d+time.Second-1)/time.Sec
 
 // flood refuses all requests of a caller until a call may pass again. It does so for at
 // least a second and at most ten.
-func (l *Limiter) flood(w session.Work, after time.Duration) {
+func (l *Limiter) flood(w storage.Work, after time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.makeRoom()

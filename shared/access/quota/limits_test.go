@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func TestRatesAreRead(t *testing.T) {
@@ -84,7 +84,7 @@ func FuzzSet(f *testing.F) {
 		f.Add(seed, seed)
 	}
 	f.Fuzz(func(t *testing.T, first, second string) {
-		store := sessiontest.NewMemory()
+		store := storagetest.NewMemory()
 		for _, change := range []string{first, second} {
 			r, err := quota.Set(t.Context(), store, "t", []byte(change))
 			if err != nil {

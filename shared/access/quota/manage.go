@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Report is what an operator sees of a tenant.
@@ -21,7 +21,7 @@ type Report struct {
 
 // Show reads the account of a tenant. A tenant without one has used nothing. Errors:
 // Unavailable.
-func Show(ctx context.Context, store session.Values, tenant string) (Report, error) {
+func Show(ctx context.Context, store storage.Values, tenant string) (Report, error) {
 	_, row, err := readAccount(ctx, store, tenant)
 	return row.report(tenant), err
 }
@@ -31,7 +31,7 @@ func (r accountRow) report(tenant string) Report {
 	return Report{Tenant: tenant, Own: r.Limits, Month: month, USD: float64(spent) / nanos}
 }
 
-func readAccount(ctx context.Context, store session.Values, tenant string) (session.Value, accountRow, error) {
+func readAccount(ctx context.Context, store storage.Values, tenant string) (storage.Value, accountRow, error) {
 	var row accountRow
 	v, err := store.LoadValue(ctx, accountKey(tenant))
 	if err == nil && len(v.Data) > 0 {
@@ -45,10 +45,10 @@ func readAccount(ctx context.Context, store session.Values, tenant string) (sess
 // "file" gives the limit of the file back. All instances follow within 30 seconds.
 //
 // Errors: Invalid for what is no limit, TooLarge, Unavailable.
-func Set(ctx context.Context, store session.Values, tenant string, change []byte) (Report, error) {
+func Set(ctx context.Context, store storage.Values, tenant string, change []byte) (Report, error) {
 	wanted, err := readObject(change)
 	if err != nil {
-		return Report{}, session.Errorf(session.Invalid, "limits: %v", err)
+		return Report{}, storage.Errorf(storage.Invalid, "limits: %v", err)
 	}
 	for tries := range maxTries {
 		v, row, err := readAccount(ctx, store, tenant)
@@ -58,12 +58,12 @@ func Set(ctx context.Context, store session.Values, tenant string, change []byte
 		own, _ := readObject(row.Limits) // none if it cannot be read
 		own = own.known().over(wanted).withoutFile()
 		if _, err := own.limits(); err != nil {
-			return Report{}, session.Errorf(session.Invalid, "%v", err)
+			return Report{}, storage.Errorf(storage.Invalid, "%v", err)
 		}
 		if err := list(ctx, store, tenant, len(own) > 0); err != nil {
 			return Report{}, err
 		}
-		row.Limits, row.Writer = own.text(), session.NewNonce()
+		row.Limits, row.Writer = own.text(), storage.NewNonce()
 		if v.Data, err = json.Marshal(row); err != nil {
 			return Report{}, fmt.Errorf("limits: %w", err)
 		}
@@ -71,7 +71,7 @@ func Set(ctx context.Context, store session.Values, tenant string, change []byte
 		if _, err = store.SaveValue(ctx, v); err == nil {
 			return row.report(tenant), nil
 		}
-		if !errors.Is(err, session.Conflict) {
+		if !errors.Is(err, storage.Conflict) {
 			return Report{}, err
 		}
 		if err := pause(ctx, tries); err != nil {
@@ -83,25 +83,25 @@ func Set(ctx context.Context, store session.Values, tenant string, change []byte
 
 // nothing is the error of a word that sets no limit.
 func nothing(word string) error {
-	return session.Errorf(session.Invalid, "%q sets nothing; write KEY=VALUE, such as month_usd=20 or principal=60/m", clip(word))
+	return storage.Errorf(storage.Invalid, "%q sets nothing; write KEY=VALUE, such as month_usd=20 or principal=60/m", clip(word))
 }
 
 // listKey is the key of the names of the tenants with limits of their own, a JSON array. The
 // store cannot list accounts.
-func listKey() session.ValueKey {
-	return session.ValueKey{Scope: session.ValueOfServer, Name: "quota.tenants"}
+func listKey() storage.ValueKey {
+	return storage.ValueKey{Scope: storage.ValueOfServer, Name: "quota.tenants"}
 }
 
 // Limited returns the tenants for which an operator has set limits, in order. Errors:
 // Unavailable.
-func Limited(ctx context.Context, store session.Values) ([]string, error) {
+func Limited(ctx context.Context, store storage.Values) ([]string, error) {
 	_, tenants, err := loadRow[[]string](ctx, store, listKey())
 	return tenants, err
 }
 
 // list puts a tenant into the list of those with limits, or takes it out. A list that has
 // no room stays as it is.
-func list(ctx context.Context, store session.Values, tenant string, has bool) error {
+func list(ctx context.Context, store storage.Values, tenant string, has bool) error {
 	for tries := range maxTries {
 		v, tenants, err := loadRow[[]string](ctx, store, listKey())
 		if err != nil {
@@ -120,10 +120,10 @@ func list(ctx context.Context, store session.Values, tenant string, has bool) er
 			return fmt.Errorf("limits: %w", err)
 		}
 		_, err = store.SaveValue(ctx, v)
-		if err == nil || errors.Is(err, session.TooLarge) {
+		if err == nil || errors.Is(err, storage.TooLarge) {
 			return nil
 		}
-		if !errors.Is(err, session.Conflict) {
+		if !errors.Is(err, storage.Conflict) {
 			return err
 		}
 		if err := pause(ctx, tries); err != nil {

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -19,8 +19,8 @@ import (
 type world struct {
 	t     *testing.T
 	open  storetest.Open
-	store *sessiontest.Faulty
-	count *sessiontest.Counting
+	store *storagetest.Faulty
+	count *storagetest.Counting
 	file  string // limits of the servers file
 }
 
@@ -31,14 +31,14 @@ func inTime(t *testing.T, file string, test func(t *testing.T, w *world)) {
 }
 
 func newWorld(t *testing.T, open storetest.Open, file string) *world {
-	count := sessiontest.NewCounting(open(t))
-	return &world{t: t, open: open, store: sessiontest.NewFaulty(count, 1, sessiontest.Faults{}), count: count, file: file}
+	count := storagetest.NewCounting(open(t))
+	return &world{t: t, open: open, store: storagetest.NewFaulty(count, 1, storagetest.Faults{}), count: count, file: file}
 }
 
 // instance returns an instance that has just started.
 func (w *world) instance() *quota.Limiter { return w.instanceOn(w.store) }
 
-func (w *world) instanceOn(store session.Store) *quota.Limiter {
+func (w *world) instanceOn(store storage.Store) *quota.Limiter {
 	w.t.Helper()
 	l, err := quota.New(quota.Config{Store: store, Limits: []byte(w.file), Prices: meter.Published()})
 	if err != nil {
@@ -48,38 +48,38 @@ func (w *world) instanceOn(store session.Store) *quota.Limiter {
 }
 
 // work is a call of a tool by ada.
-func work(tools ...string) session.Work {
-	return session.Work{Tenant: "acme", Principal: "ada", Server: "files", Session: session.NewID(), Stream: session.NewStreamID(), Tools: tools}
+func work(tools ...string) storage.Work {
+	return storage.Work{Tenant: "acme", Principal: "ada", Server: "files", Session: storage.NewID(), Stream: storage.NewStreamID(), Tools: tools}
 }
 
-func by(principal, tenant string) session.Work {
+func by(principal, tenant string) storage.Work {
 	w := work("echo")
 	w.Principal, w.Tenant = principal, tenant
 	return w
 }
 
 // limited returns the limit behind an error, or nil if there is no error.
-func limited(t *testing.T, err error) *session.Limited {
+func limited(t *testing.T, err error) *storage.Limited {
 	t.Helper()
 	if err == nil {
 		return nil
 	}
-	var l *session.Limited
-	if !errors.As(err, &l) || !errors.Is(err, session.Busy) || l.After <= 0 {
+	var l *storage.Limited
+	if !errors.As(err, &l) || !errors.Is(err, storage.Busy) || l.After <= 0 {
 		t.Fatalf("not a limit that says when to come back: %v", err)
 	}
 	return l
 }
 
 // passes reports whether work is admitted.
-func passes(t *testing.T, l *quota.Limiter, w session.Work) bool {
+func passes(t *testing.T, l *quota.Limiter, w storage.Work) bool {
 	t.Helper()
 	_, err := l.Admit(t.Context(), w)
 	return limited(t, err) == nil
 }
 
 func TestWithoutLimitsThereIsNoLimiter(t *testing.T) {
-	l, err := quota.New(quota.Config{Store: sessiontest.NewMemory()})
+	l, err := quota.New(quota.Config{Store: storagetest.NewMemory()})
 	if l != nil || err != nil {
 		t.Errorf("got %v, %v", l, err)
 	}
@@ -320,8 +320,8 @@ func TestALongCallKeepsItsPlace(t *testing.T) {
 		if !passes(t, w.instance(), long) {
 			t.Fatal("refused")
 		}
-		box := session.BoxFor("acme", "files")
-		if _, err := w.store.PutItem(t.Context(), session.Item{Box: box, ID: long.Stream, State: session.Taken, Gen: 1}); err != nil {
+		box := storage.BoxFor("acme", "files")
+		if _, err := w.store.PutItem(t.Context(), storage.Item{Box: box, ID: long.Stream, State: storage.Taken, Gen: 1}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
@@ -336,8 +336,8 @@ func TestALongCallKeepsItsPlace(t *testing.T) {
 }
 
 // end writes the end of a call to the log.
-func (w *world) end(c session.Work) {
-	err := w.store.Append(context.Background(), session.Batch{
+func (w *world) end(c storage.Work) {
+	err := w.store.Append(context.Background(), storage.Batch{
 		Session: c.Session, Stream: c.Stream, First: 1, Final: true, Events: [][]byte{[]byte(`{}`)}, Expires: time.Now().Add(time.Hour),
 	})
 	if err != nil {
@@ -398,8 +398,8 @@ func TestALimitHoldsHalfwayWhileTheStoreIsDown(t *testing.T) {
 	inTime(t, `{"principal": "60/m burst 20"}`, func(t *testing.T, w *world) {
 		l := w.instance()
 		passes(t, l, work("echo"))
-		w.store.Set("LoadValue", sessiontest.Faults{Lost: 1})
-		w.store.Set("SaveValue", sessiontest.Faults{Lost: 1})
+		w.store.Set("LoadValue", storagetest.Faults{Lost: 1})
+		w.store.Set("SaveValue", storagetest.Faults{Lost: 1})
 		passed, begun := 0, time.Now()
 		for time.Since(begun) < 10*time.Minute {
 			if passes(t, l, work("echo")) {
@@ -410,8 +410,8 @@ func TestALimitHoldsHalfwayWhileTheStoreIsDown(t *testing.T) {
 		if passed < 250 || passed > 320 {
 			t.Errorf("%d calls passed in ten minutes, about 300 may", passed)
 		}
-		w.store.Set("LoadValue", sessiontest.Faults{})
-		w.store.Set("SaveValue", sessiontest.Faults{})
+		w.store.Set("LoadValue", storagetest.Faults{})
+		w.store.Set("SaveValue", storagetest.Faults{})
 		passed, begun = 0, time.Now()
 		for time.Since(begun) < time.Minute {
 			if passes(t, l, work("echo")) {
@@ -428,7 +428,7 @@ func TestALimitHoldsHalfwayWhileTheStoreIsDown(t *testing.T) {
 func TestACallWhoseAnswerFromTheStoreIsLostIsNotCountedTwiceForEver(t *testing.T) {
 	inTime(t, `{"principal": "60/m burst 20"}`, func(t *testing.T, w *world) {
 		l := w.instance()
-		w.store.Set("SaveValue", sessiontest.Faults{Unanswered: 0.3})
+		w.store.Set("SaveValue", storagetest.Faults{Unanswered: 0.3})
 		passed := 0
 		for range 600 {
 			if passes(t, l, work("echo")) {
@@ -503,9 +503,9 @@ func TestANativeServerCannotReachTheRowsOfLimits(t *testing.T) {
 			t.Fatalf("%+v, %v", before, err)
 		}
 		for _, name := range []string{"quota.account", "quota.calls", "quota.slots"} {
-			for _, key := range []session.ValueKey{
-				{Tenant: "acme", Server: "files", Scope: session.ValueOfServer, Name: name},
-				{Tenant: "acme", Server: "files", Scope: session.ValueOfPrincipal, Of: "ada", Name: name},
+			for _, key := range []storage.ValueKey{
+				{Tenant: "acme", Server: "files", Scope: storage.ValueOfServer, Name: name},
+				{Tenant: "acme", Server: "files", Scope: storage.ValueOfPrincipal, Of: "ada", Name: name},
 			} {
 				v, err := w.store.LoadValue(t.Context(), key)
 				if err != nil || v.Rev != 0 {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Bounds of calls in flight.
@@ -22,9 +22,9 @@ const (
 
 // slot is a call in flight. It ends with the stream of its call.
 type slot struct {
-	Session session.ID       `json:"s"`
-	Stream  session.StreamID `json:"d"`
-	Box     session.BoxID    `json:"b"`
+	Session storage.ID       `json:"s"`
+	Stream  storage.StreamID `json:"d"`
+	Box     storage.BoxID    `json:"b"`
 	Begun   int64            `json:"t"` // Unix milliseconds
 }
 
@@ -34,7 +34,7 @@ type slot struct {
 // ended call that it finds.
 //
 // Errors: Unavailable.
-func (l *Limiter) takeSlot(ctx context.Context, key session.ValueKey, s slot, most int) (ok bool, err error) {
+func (l *Limiter) takeSlot(ctx context.Context, key storage.ValueKey, s slot, most int) (ok bool, err error) {
 	until := time.Now().Add(slotWait)
 	for {
 		ok, err := l.trySlot(ctx, key, s, most)
@@ -46,12 +46,12 @@ func (l *Limiter) takeSlot(ctx context.Context, key session.ValueKey, s slot, mo
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return false, session.Errorf(session.Unavailable, "the request has ended while it waited for a call to end").Because(ctx.Err())
+			return false, storage.Errorf(storage.Unavailable, "the request has ended while it waited for a call to end").Because(ctx.Err())
 		}
 	}
 }
 
-func (l *Limiter) trySlot(ctx context.Context, key session.ValueKey, s slot, most int) (ok bool, err error) {
+func (l *Limiter) trySlot(ctx context.Context, key storage.ValueKey, s slot, most int) (ok bool, err error) {
 	for tries := range maxTries {
 		v, slots, err := loadRow[[]slot](ctx, l.store, key)
 		if err != nil {
@@ -66,7 +66,7 @@ func (l *Limiter) trySlot(ctx context.Context, key session.ValueKey, s slot, mos
 			return false, nil
 		}
 		err = l.saveSlots(ctx, v, append(slots, s))
-		if !errors.Is(err, session.Conflict) {
+		if !errors.Is(err, storage.Conflict) {
 			return err == nil, err
 		}
 		if err := pause(ctx, tries); err != nil {
@@ -77,20 +77,20 @@ func (l *Limiter) trySlot(ctx context.Context, key session.ValueKey, s slot, mos
 }
 
 // freeSlot forgets a call that has not begun. If it cannot, the slot is free after slotFree.
-func (l *Limiter) freeSlot(ctx context.Context, key session.ValueKey, stream session.StreamID) {
+func (l *Limiter) freeSlot(ctx context.Context, key storage.ValueKey, stream storage.StreamID) {
 	for tries := range maxTries {
 		v, slots, err := loadRow[[]slot](ctx, l.store, key)
 		if err != nil {
 			return
 		}
 		left := slices.DeleteFunc(slots, func(s slot) bool { return s.Stream == stream })
-		if !errors.Is(l.saveSlots(ctx, v, left), session.Conflict) || pause(ctx, tries) != nil {
+		if !errors.Is(l.saveSlots(ctx, v, left), storage.Conflict) || pause(ctx, tries) != nil {
 			return
 		}
 	}
 }
 
-func (l *Limiter) saveSlots(ctx context.Context, v session.Value, slots []slot) error {
+func (l *Limiter) saveSlots(ctx context.Context, v storage.Value, slots []slot) error {
 	if slots == nil {
 		slots = []slot{}
 	}
@@ -120,7 +120,7 @@ func (l *Limiter) running(ctx context.Context, slots []slot) (left []slot, err e
 		}
 		if age > slotFree {
 			_, err := l.store.Item(ctx, s.Box, s.Stream)
-			if errors.Is(err, session.NotFound) {
+			if errors.Is(err, storage.NotFound) {
 				continue
 			}
 			if err != nil {

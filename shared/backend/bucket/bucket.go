@@ -41,7 +41,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // MaxSnapshot is the largest size of a snapshot, in bytes. A runner packs at most 256
@@ -90,7 +90,7 @@ func New(c Config) *Bucket {
 
 // pointer is the contents of the object current.
 type pointer struct {
-	Generation session.Generation `json:"generation"`
+	Generation storage.Generation `json:"generation"`
 	Object     string             `json:"object"`
 	Saved      time.Time          `json:"saved"`
 
@@ -99,13 +99,13 @@ type pointer struct {
 
 // Newest returns a URL, valid for some minutes, to get the newest snapshot of an owner,
 // its sum, and when it was saved. Errors: NotFound if there is none, Unavailable.
-func (b *Bucket) Newest(ctx context.Context, box session.BoxID, owner string) (get, sum string, saved time.Time, err error) {
+func (b *Bucket) Newest(ctx context.Context, box storage.BoxID, owner string) (get, sum string, saved time.Time, err error) {
 	p, err := b.pointer(ctx, box, owner)
 	if err != nil {
 		return "", "", time.Time{}, err
 	}
 	if p.Object == "" {
-		return "", "", time.Time{}, session.Errorf(session.NotFound, "there is no snapshot")
+		return "", "", time.Time{}, storage.Errorf(storage.NotFound, "there is no snapshot")
 	}
 	get, _, err = b.presign(ctx, http.MethodGet, folder(box, owner)+p.Object, 0)
 	return get, sumOf(p.Object), p.Saved, err
@@ -115,14 +115,14 @@ func (b *Bucket) Newest(ctx context.Context, box session.BoxID, owner string) (g
 // the headers to send. The URL is valid for some minutes and accepts exactly size bytes.
 // sum is their SHA-256 in hexadecimal, or "" if the box does not know it.
 // Errors: Fenced if a newer generation has saved, TooLarge, Invalid, Unavailable.
-func (b *Bucket) Room(ctx context.Context, box session.BoxID, owner string, gen session.Generation, size int64, sum string) (object, put string, header map[string]string, err error) {
+func (b *Bucket) Room(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, size int64, sum string) (object, put string, header map[string]string, err error) {
 	switch {
 	case size > b.cfg.MaxBytes:
-		return "", "", nil, session.Errorf(session.TooLarge, "the snapshot has %d bytes; at most %d are kept", size, b.cfg.MaxBytes)
+		return "", "", nil, storage.Errorf(storage.TooLarge, "the snapshot has %d bytes; at most %d are kept", size, b.cfg.MaxBytes)
 	case size < 1:
-		return "", "", nil, session.Errorf(session.Invalid, "a snapshot cannot have %d bytes", size)
+		return "", "", nil, storage.Errorf(storage.Invalid, "a snapshot cannot have %d bytes", size)
 	case sum != "" && !isSum(sum):
-		return "", "", nil, session.Errorf(session.Invalid, "%q is no SHA-256 in hexadecimal", clip(sum))
+		return "", "", nil, storage.Errorf(storage.Invalid, "%q is no SHA-256 in hexadecimal", clip(sum))
 	}
 	p, err := b.pointer(ctx, box, owner)
 	if err != nil {
@@ -135,7 +135,7 @@ func (b *Bucket) Room(ctx context.Context, box session.BoxID, owner string, gen 
 	if _, before, ok := parts(p.Object); ok && p.Generation == gen {
 		at = max(at, before+1) // the clock of another function may be ahead
 	}
-	object = fmt.Sprintf("%016d-%013d-%s%s", gen, at, cmp.Or(sum, session.NewNonce()), ending)
+	object = fmt.Sprintf("%016d-%013d-%s%s", gen, at, cmp.Or(sum, storage.NewNonce()), ending)
 	put, header, err = b.presign(ctx, http.MethodPut, folder(box, owner)+object, size)
 	return object, put, header, err
 }
@@ -144,10 +144,10 @@ func (b *Bucket) Room(ctx context.Context, box session.BoxID, owner string, gen 
 // previous one. It may be repeated, and does nothing for an object that is older than the
 // newest. Errors: Fenced if a newer generation has saved, Invalid for a name that Room did
 // not give, Unavailable.
-func (b *Bucket) Commit(ctx context.Context, box session.BoxID, owner string, gen session.Generation, object string) error {
+func (b *Bucket) Commit(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, object string) error {
 	of, _, ok := parts(object)
 	if !ok || of > gen {
-		return session.Errorf(session.Invalid, "%q is no object of generation %d", clip(object), gen)
+		return storage.Errorf(storage.Invalid, "%q is no object of generation %d", clip(object), gen)
 	}
 	for range maxTries {
 		p, err := b.pointer(ctx, box, owner)
@@ -184,12 +184,12 @@ func (b *Bucket) Commit(ctx context.Context, box session.BoxID, owner string, ge
 		}
 		return answer.unexpected("write which snapshot is the newest")
 	}
-	return session.Errorf(session.Unavailable, "several runners are saving the same snapshot; try again")
+	return storage.Errorf(storage.Unavailable, "several runners are saving the same snapshot; try again")
 }
 
 // Forget removes an owner's snapshot of gen or an older generation, if there is one.
 // Errors: Unavailable.
-func (b *Bucket) Forget(ctx context.Context, box session.BoxID, owner string, gen session.Generation) error {
+func (b *Bucket) Forget(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error {
 	p, err := b.pointer(ctx, box, owner)
 	if err != nil || p.Object == "" || p.Generation > gen {
 		return err
@@ -206,12 +206,12 @@ func (b *Bucket) Forget(ctx context.Context, box session.BoxID, owner string, ge
 	return nil
 }
 
-func stale(gen session.Generation, p pointer) error {
-	return session.Errorf(session.Fenced, "generation %d saves, and there is a snapshot of %d", gen, p.Generation)
+func stale(gen storage.Generation, p pointer) error {
+	return storage.Errorf(storage.Fenced, "generation %d saves, and there is a snapshot of %d", gen, p.Generation)
 }
 
 // pointer reads the pointer to the newest snapshot; it is zero if there is none.
-func (b *Bucket) pointer(ctx context.Context, box session.BoxID, owner string) (pointer, error) {
+func (b *Bucket) pointer(ctx context.Context, box storage.BoxID, owner string) (pointer, error) {
 	answer, err := b.call(ctx, http.MethodGet, folder(box, owner)+current, nil, nil)
 	switch {
 	case err != nil:
@@ -223,11 +223,11 @@ func (b *Bucket) pointer(ctx context.Context, box session.BoxID, owner string) (
 	}
 	p := pointer{etag: answer.etag}
 	if err := json.Unmarshal(answer.body, &p); err != nil {
-		return pointer{}, session.Errorf(session.Unavailable, "cannot read the name of the newest snapshot").Because(err)
+		return pointer{}, storage.Errorf(storage.Unavailable, "cannot read the name of the newest snapshot").Because(err)
 	}
 	gen, _, ok := parts(p.Object)
 	if !ok || gen != p.Generation || p.etag == "" {
-		return pointer{}, session.Errorf(session.Unavailable, "the name of the newest snapshot is not valid: %q", clip(p.Object))
+		return pointer{}, storage.Errorf(storage.Unavailable, "the name of the newest snapshot is not valid: %q", clip(p.Object))
 	}
 	return p, nil
 }
@@ -246,7 +246,7 @@ func (a answer) unexpected(what string) error {
 	if m := regexp.MustCompile(`<Code>([A-Za-z]{1,60})</Code>`).FindSubmatch(a.body); m != nil {
 		why = " (" + string(m[1]) + ")"
 	}
-	return session.Errorf(session.Unavailable, "the snapshots cannot be reached").Because(fmt.Errorf("%s: S3 answers %d%s", what, a.code, why))
+	return storage.Errorf(storage.Unavailable, "the snapshots cannot be reached").Because(fmt.Errorf("%s: S3 answers %d%s", what, a.code, why))
 }
 
 // call makes one signed request for an object.
@@ -255,13 +255,13 @@ func (b *Bucket) call(ctx context.Context, method, object string, header http.He
 	defer cancel()
 	a, err := b.s3.Do(ctx, awscall.Request{Method: method, URL: b.url(object), Header: header, Body: body}, maxPointer)
 	if err != nil {
-		return answer{}, session.Errorf(session.Unavailable, "the snapshots cannot be reached").Because(err)
+		return answer{}, storage.Errorf(storage.Unavailable, "the snapshots cannot be reached").Because(err)
 	}
 	return answer{a.Status, a.Header.Get("ETag"), a.Body}, nil
 }
 
 // folder returns the folder of an owner's objects, below the prefix.
-func folder(box session.BoxID, owner string) string {
+func folder(box storage.BoxID, owner string) string {
 	tenant, server := "", string(box)
 	if i := strings.LastIndexByte(server, '/'); i >= 0 { // a server's name has none in it
 		tenant, server = server[:i], server[i+1:]
@@ -285,14 +285,14 @@ func plain(name string) string {
 }
 
 // parts returns the generation and the time in the name of a snapshot.
-func parts(object string) (gen session.Generation, at int64, ok bool) {
+func parts(object string) (gen storage.Generation, at int64, ok bool) {
 	fields := strings.SplitN(strings.TrimSuffix(object, ending), "-", 3)
 	if !strings.HasSuffix(object, ending) || len(fields) != 3 || len(fields[0]) != 16 || len(fields[1]) != 13 || plain(fields[2]) != fields[2] {
 		return 0, 0, false
 	}
 	g, err1 := strconv.ParseUint(fields[0], 10, 63)
 	t, err2 := strconv.ParseUint(fields[1], 10, 63)
-	return session.Generation(g), int64(t), errors.Join(err1, err2) == nil //nolint:gosec // they have 63 bits
+	return storage.Generation(g), int64(t), errors.Join(err1, err2) == nil //nolint:gosec // they have 63 bits
 }
 
 // sumOf returns the sum in the name of a snapshot, "" if it has none.

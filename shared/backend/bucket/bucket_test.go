@@ -19,11 +19,11 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 const (
-	box   = session.BoxID("acme/files")
+	box   = storage.BoxID("acme/files")
 	owner = "s1"
 )
 
@@ -66,7 +66,7 @@ func sum(text string) string {
 }
 
 // put uploads a snapshot, and does not commit it.
-func put(t *testing.T, b *bucket.Bucket, gen session.Generation, text string) (object string) {
+func put(t *testing.T, b *bucket.Bucket, gen storage.Generation, text string) (object string) {
 	t.Helper()
 	object, url, header, err := b.Room(t.Context(), box, owner, gen, int64(len(text)), sum(text))
 	if err != nil {
@@ -78,7 +78,7 @@ func put(t *testing.T, b *bucket.Bucket, gen session.Generation, text string) (o
 	return object
 }
 
-func save(t *testing.T, b *bucket.Bucket, gen session.Generation, text string) (object string) {
+func save(t *testing.T, b *bucket.Bucket, gen storage.Generation, text string) (object string) {
 	t.Helper()
 	object = put(t, b, gen, text)
 	if err := b.Commit(t.Context(), box, owner, gen, object); err != nil {
@@ -91,7 +91,7 @@ func save(t *testing.T, b *bucket.Bucket, gen session.Generation, text string) (
 func kept(t *testing.T, b *bucket.Bucket) string {
 	t.Helper()
 	url, told, saved, err := b.Newest(t.Context(), box, owner)
-	if errors.Is(err, session.NotFound) {
+	if errors.Is(err, storage.NotFound) {
 		return "none"
 	}
 	if err != nil || saved.IsZero() {
@@ -111,7 +111,7 @@ func TestASumIsOneOrIsLeftOut(t *testing.T) {
 	t.Parallel()
 	b := open(buckettest.New(t))
 	for _, wrong := range []string{"x", "../" + sum("")[3:], sum("")[1:]} {
-		if object, _, _, err := b.Room(t.Context(), box, owner, 1, 10, wrong); !errors.Is(err, session.Invalid) {
+		if object, _, _, err := b.Room(t.Context(), box, owner, 1, 10, wrong); !errors.Is(err, storage.Invalid) {
 			t.Errorf("%q: %q, %v", wrong, object, err)
 		}
 	}
@@ -179,10 +179,10 @@ func TestOlderGenerationIsRefusedAfterANewerOneHasSaved(t *testing.T) {
 	b := open(buckettest.New(t))
 	old := put(t, b, 1, "old")
 	save(t, b, 2, "new")
-	if err := b.Commit(t.Context(), box, owner, 1, old); !errors.Is(err, session.Fenced) {
+	if err := b.Commit(t.Context(), box, owner, 1, old); !errors.Is(err, storage.Fenced) {
 		t.Errorf("commit: %v", err)
 	}
-	if _, _, _, err := b.Room(t.Context(), box, owner, 1, 10, ""); !errors.Is(err, session.Fenced) {
+	if _, _, _, err := b.Room(t.Context(), box, owner, 1, 10, ""); !errors.Is(err, storage.Fenced) {
 		t.Errorf("room: %v", err)
 	}
 	if err := b.Forget(t.Context(), box, owner, 1); err != nil {
@@ -224,7 +224,7 @@ func TestNameThatWasNeverGivenIsRefused(t *testing.T) {
 		"", "current", "../" + good, "a/" + good, good + "/..", strings.TrimSuffix(good, ".tar.zst"), "0000000000000003-x-n.tar.zst",
 		strings.Replace(good, "0000000000000003", "0000000000000009", 1), strings.Replace(good, ".tar", "?x.tar", 1),
 	} {
-		if err := b.Commit(t.Context(), box, owner, 3, object); !errors.Is(err, session.Invalid) {
+		if err := b.Commit(t.Context(), box, owner, 3, object); !errors.Is(err, storage.Invalid) {
 			t.Errorf("%q: %v", object, err)
 		}
 	}
@@ -274,7 +274,7 @@ func TestURLIsGoodForNothingElse(t *testing.T) {
 func TestSnapshotOverTheLimitGetsNoRoom(t *testing.T) {
 	t.Parallel()
 	b := open(buckettest.New(t))
-	for size, want := range map[int64]session.Code{1001: session.TooLarge, 0: session.Invalid, -1: session.Invalid} {
+	for size, want := range map[int64]storage.Code{1001: storage.TooLarge, 0: storage.Invalid, -1: storage.Invalid} {
 		if _, _, _, err := b.Room(t.Context(), box, owner, 1, size, ""); !errors.Is(err, want) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
@@ -288,10 +288,10 @@ func TestOwnersAndBoxesAreApart(t *testing.T) {
 	save(t, b, 1, "one")
 	object := put(t, b, 1, "two")
 	for _, who := range []struct {
-		box   session.BoxID
+		box   storage.BoxID
 		owner string
 	}{{box, "s2"}, {"acme/other", owner}, {"acme2/files", owner}, {"acme/files/s1", ""}, {"acme/files", "s1/../s1"}, {"../acme/files", owner}} {
-		if _, _, _, err := b.Newest(t.Context(), who.box, who.owner); !errors.Is(err, session.NotFound) {
+		if _, _, _, err := b.Newest(t.Context(), who.box, who.owner); !errors.Is(err, storage.NotFound) {
 			t.Errorf("%v: %v", who, err)
 		}
 		// The folder of another owner has no object of this name.
@@ -342,7 +342,7 @@ func TestTroubleOfS3IsNotNoSnapshot(t *testing.T) {
 			"newest": newest, "room": room,
 			"commit": b.Commit(t.Context(), box, owner, 1, object), "forget": b.Forget(t.Context(), box, owner, 1),
 		} {
-			if !errors.Is(err, session.Unavailable) || strings.Contains(err.Error(), "kept/") {
+			if !errors.Is(err, storage.Unavailable) || strings.Contains(err.Error(), "kept/") {
 				t.Errorf("%d, %s: %v", code, what, err)
 			}
 		}
@@ -362,11 +362,11 @@ func TestPlaceIsRead(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "K", "kept/../x", "kept//a", "kept?x=1", "kept?region=a&region=b", "kept?endpoint=ftp://x", "ke.pt", "kept/ä", "kept?%zz"} {
-		if got, err := bucket.ParseLocation(text, "eu-1"); !errors.Is(err, session.Invalid) {
+		if got, err := bucket.ParseLocation(text, "eu-1"); !errors.Is(err, storage.Invalid) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
-	if _, err := bucket.ParseLocation("kept", ""); !errors.Is(err, session.Invalid) {
+	if _, err := bucket.ParseLocation("kept", ""); !errors.Is(err, storage.Invalid) {
 		t.Errorf("without a region: %v", err)
 	}
 	if got, err := bucket.ParseLocation("kept?endpoint=http://127.0.0.1:9", ""); err != nil || got.Region != "us-east-1" {

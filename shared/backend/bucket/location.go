@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Location says where snapshots are kept.
@@ -29,11 +29,11 @@ func ParseLocation(text, region string) (Location, error) {
 	where, query, _ := strings.Cut(text, "?")
 	settings, err := url.ParseQuery(query)
 	if err != nil {
-		return Location{}, session.Errorf(session.Invalid, "the settings after %q are malformed; want %s", where+"?", LocationForm).Because(err)
+		return Location{}, storage.Errorf(storage.Invalid, "the settings after %q are malformed; want %s", where+"?", LocationForm).Because(err)
 	}
 	for name, values := range settings {
 		if name != "endpoint" && name != "region" || len(values) != 1 {
-			return Location{}, session.Errorf(session.Invalid, "%q is not a setting of a bucket, or is there twice; want %s", name, LocationForm)
+			return Location{}, storage.Errorf(storage.Invalid, "%q is not a setting of a bucket, or is there twice; want %s", name, LocationForm)
 		}
 	}
 	p := Location{Endpoint: strings.TrimSuffix(settings.Get("endpoint"), "/"), Region: cmp.Or(settings.Get("region"), region)}
@@ -43,16 +43,16 @@ func ParseLocation(text, region string) (Location, error) {
 		p.Region = cmp.Or(p.Region, "us-east-1")
 	}
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`).MatchString(p.Bucket) {
-		return Location{}, session.Errorf(session.Invalid, "%q is no name of a bucket: want 3 to 63 lower-case letters, digits and -", p.Bucket)
+		return Location{}, storage.Errorf(storage.Invalid, "%q is no name of a bucket: want 3 to 63 lower-case letters, digits and -", p.Bucket)
 	}
 	if !regexp.MustCompile(`^([A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*)?$`).MatchString(p.Prefix) || len(p.Prefix) > 200 {
-		return Location{}, session.Errorf(session.Invalid, "%q is no prefix: want up to 200 letters, digits, _ and -, with single slashes between", p.Prefix)
+		return Location{}, storage.Errorf(storage.Invalid, "%q is no prefix: want up to 200 letters, digits, _ and -, with single slashes between", p.Prefix)
 	}
 	if u, err := url.Parse(p.Endpoint); p.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		return Location{}, session.Errorf(session.Invalid, "%q is no endpoint: want http://HOST:PORT or https://HOST", p.Endpoint)
+		return Location{}, storage.Errorf(storage.Invalid, "%q is no endpoint: want http://HOST:PORT or https://HOST", p.Endpoint)
 	}
 	if p.Region == "" {
-		return Location{}, session.Errorf(session.Invalid, "the region of bucket %q is not known: write %s?region=NAME, or set AWS_REGION", p.Bucket, where)
+		return Location{}, storage.Errorf(storage.Invalid, "the region of bucket %q is not known: write %s?region=NAME, or set AWS_REGION", p.Bucket, where)
 	}
 	return p, nil
 }

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // url returns the URL of an object. The bucket is in the host on AWS, and in the path at
@@ -27,7 +27,7 @@ func (b *Bucket) url(object string) string {
 // bytes, and only while the object does not exist.
 func (b *Bucket) presign(ctx context.Context, method, object string, size int64) (url string, header map[string]string, err error) {
 	failed := func(err error) (string, map[string]string, error) {
-		return "", nil, session.Errorf(session.Unavailable, "no URL for a snapshot can be signed").Because(err)
+		return "", nil, storage.Errorf(storage.Unavailable, "no URL for a snapshot can be signed").Because(err)
 	}
 	life := "?X-Amz-Expires=" + strconv.Itoa(int(urlLife/time.Second))
 	r, err := http.NewRequestWithContext(ctx, method, b.url(object)+life, http.NoBody)

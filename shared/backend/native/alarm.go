@@ -10,20 +10,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Alarm is the time for an author's handler ([Session.WakeAt]), or for a call that
 // pauses. The store knows the work; an alarm only gives the time. So an alarm that comes
 // twice, late or without need does no harm.
 type Alarm struct {
-	Session session.ID `json:"session"`
+	Session storage.ID `json:"session"`
 	Tenant  string     `json:"tenant"`
 	Server  string     `json:"server"`
 	// Name is the name that the author gave it, at most [MaxAlarmName] bytes.
 	Name string `json:"name,omitempty"`
 	// Stream and Round name the call that pauses; "" and 0 for an author's alarm.
-	Stream session.StreamID `json:"stream,omitempty"`
+	Stream storage.StreamID `json:"stream,omitempty"`
 	Round  int              `json:"round,omitempty"`
 	At     time.Time        `json:"at"`
 	// Payload is the author's, JSON of at most [MaxAlarmPayload] bytes. The scheduler does
@@ -102,22 +102,22 @@ func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in
 // were deployed anew. payload is kept as JSON and may be nil. WakeAt replaces an alarm
 // with the same name. An alarm whose session has ended or expired is not handled.
 //
-// Errors: session.Invalid (a name that is not 1 to 120 bytes long), session.TooLarge (a
-// payload over 64 KiB), session.Busy, session.Unavailable. A payload that cannot be
+// Errors: storage.Invalid (a name that is not 1 to 120 bytes long), storage.TooLarge (a
+// payload over 64 KiB), storage.Busy, storage.Unavailable. A payload that cannot be
 // encoded gives an error of encoding/json.
 func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload any) error {
 	if s.in.k.Schedule == nil {
-		return session.Errorf(session.Unavailable, "this endpoint keeps no alarms: its operator has not configured a scheduler")
+		return storage.Errorf(storage.Unavailable, "this endpoint keeps no alarms: its operator has not configured a scheduler")
 	}
 	if name == "" || len(name) > MaxAlarmName {
-		return session.Errorf(session.Invalid, "the name of an alarm has %d bytes; it needs 1 to %d", len(name), MaxAlarmName)
+		return storage.Errorf(storage.Invalid, "the name of an alarm has %d bytes; it needs 1 to %d", len(name), MaxAlarmName)
 	}
 	raw, err := json.Marshal(payload)
 	if err != nil {
 		return err
 	}
 	if len(raw) > MaxAlarmPayload {
-		return session.Errorf(session.TooLarge, "the payload of alarm %q has %d bytes; at most %d are kept", name, len(raw), MaxAlarmPayload)
+		return storage.Errorf(storage.TooLarge, "the payload of alarm %q has %d bytes; at most %d are kept", name, len(raw), MaxAlarmPayload)
 	}
 	if now := time.Now(); at.Before(now) {
 		at = now
@@ -136,7 +136,7 @@ func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload 
 // CancelWake forgets an alarm, if there is one. It does not stop a handler that is
 // running.
 //
-// Errors: session.Invalid, session.Busy, session.Unavailable.
+// Errors: storage.Invalid, storage.Busy, storage.Unavailable.
 func (s Session) CancelWake(ctx context.Context, name string) error {
 	was, err := s.appoint(ctx, name, nil)
 	if err != nil {
@@ -150,7 +150,7 @@ func (s Session) CancelWake(ctx context.Context, name string) error {
 func (s Session) appoint(ctx context.Context, name string, next *appointment) (was appointment, err error) {
 	state := s.State(OfSession)
 	err = amongOthers(ctx, func() (err error) {
-		var v session.Value
+		var v storage.Value
 		if v, was, err = s.appointed(ctx, name); err != nil {
 			return err
 		}
@@ -165,7 +165,7 @@ func (s Session) appoint(ctx context.Context, name string, next *appointment) (w
 }
 
 // appointed reads an appointment. v.Rev is 0 if there is none.
-func (s Session) appointed(ctx context.Context, name string) (v session.Value, a appointment, err error) {
+func (s Session) appointed(ctx context.Context, name string) (v storage.Value, a appointment, err error) {
 	state := s.State(OfSession)
 	if v, err = state.store.LoadValue(ctx, state.own(alarmPrefix+name)); err == nil && v.Rev != 0 {
 		err = json.Unmarshal(v.Data, &a)
@@ -199,7 +199,7 @@ func (k *Backend) ring(ctx context.Context, a Alarm) error {
 		}
 	}
 	if err == nil && !held.IsZero() {
-		err = session.Errorf(session.Busy, "alarm %q is being handled already; it comes again if that fails", a.Name)
+		err = storage.Errorf(storage.Busy, "alarm %q is being handled already; it comes again if that fails", a.Name)
 	}
 	return err
 }
@@ -209,7 +209,7 @@ func (k *Backend) ring(ctx context.Context, a Alarm) error {
 func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err error) {
 	record, _, err := k.Store.Load(ctx, a.Session, "")
 	switch {
-	case errors.Is(err, session.NotFound), err == nil && (record.State == session.Ended || record.Tenant != a.Tenant || record.Server != a.Server):
+	case errors.Is(err, storage.NotFound), err == nil && (record.State == storage.Ended || record.Tenant != a.Tenant || record.Server != a.Server):
 		return held, nil
 	case err != nil:
 		return held, err
@@ -257,7 +257,7 @@ func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
 
 // handleAlarm calls the handler of an alarm that this function holds. It then deletes the
 // alarm, or releases it for another try.
-func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.Value, due appointment, a Alarm) error {
+func (k *Backend) handleAlarm(ctx context.Context, s Session, v storage.Value, due appointment, a Alarm) error {
 	handling, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if deadline, ok := ctx.Deadline(); ok {
@@ -277,7 +277,7 @@ func (k *Backend) handleAlarm(ctx context.Context, s Session, v session.Value, d
 		left = again
 	}
 	saved := h.release(left)
-	if errors.Is(saved, session.Conflict) {
+	if errors.Is(saved, storage.Conflict) {
 		saved = nil
 	}
 	if err == nil {

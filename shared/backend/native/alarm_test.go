@@ -12,16 +12,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // agent is a session of a server with alarms: a store, a scheduler, and the author's
 // handler. Each step has a new Backend.
 type agent struct {
 	t     *testing.T
-	store session.Store
-	id    session.ID
+	store storage.Store
+	id    storage.ID
 
 	mu     sync.Mutex
 	set    map[string]Alarm // with the scheduler
@@ -29,7 +29,7 @@ type agent struct {
 	rung   []string
 }
 
-func newAgent(t *testing.T, store session.Store) *agent {
+func newAgent(t *testing.T, store storage.Store) *agent {
 	a := &agent{t: t, store: store, id: "s1", set: map[string]Alarm{}}
 	if err := store.Create(t.Context(), aSession(a.id)); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func (a *agent) wantRung(want ...string) {
 
 // at runs a test on virtual time.
 func at(t *testing.T, test func(t *testing.T, a *agent)) {
-	synctest.Test(t, func(t *testing.T) { test(t, newAgent(t, sessiontest.NewMemory())) })
+	synctest.Test(t, func(t *testing.T) { test(t, newAgent(t, storagetest.NewMemory())) })
 }
 
 func TestAnAlarmThatComesTwiceIsHandledOnce(t *testing.T) {
@@ -273,7 +273,7 @@ func TestAnAlarmOfASessionThatIsGoneIsNotHandled(t *testing.T) {
 	for name, leave := range map[string]func(t *testing.T, a *agent){
 		"ended": func(t *testing.T, a *agent) {
 			s := a.session().in.record
-			s.State = session.Ended
+			s.State = storage.Ended
 			if err := a.store.Save(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
@@ -298,15 +298,15 @@ func TestAlarmsAreBounded(t *testing.T) {
 		long := strings.Repeat("x", MaxAlarmPayload)
 		for name, c := range map[string]struct {
 			payload any
-			want    session.Code
+			want    storage.Code
 		}{
-			"":                                   {nil, session.Invalid},
-			strings.Repeat("n", MaxAlarmName+1):  {nil, session.Invalid},
-			"payload":                            {long, session.TooLarge},
+			"":                                   {nil, storage.Invalid},
+			strings.Repeat("n", MaxAlarmName+1):  {nil, storage.Invalid},
+			"payload":                            {long, storage.TooLarge},
 			strings.Repeat("\x00", MaxAlarmName): {long[:MaxAlarmPayload-2], ""},
 		} {
 			err := a.session().WakeAt(t.Context(), name, time.Now(), c.payload)
-			if session.CodeOf(err) != c.want {
+			if storage.CodeOf(err) != c.want {
 				t.Errorf("WakeAt of %.10q: %v, want %q", name, err, c.want)
 			}
 		}

@@ -11,24 +11,24 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Config is what a Backend works with. Store, Servers and Next are required; each of the
 // others says what its zero value means.
 type Config struct {
-	Store session.Store
+	Store storage.Store
 	// Servers returns a configured server by its name in the servers file. ok is false
 	// for a server that is not native.
 	Servers func(name string) (h Hosted, ok bool)
 	// Next serves all other servers.
-	Next host.Backend
+	Next sessions.Backend
 	// Clients reaches the connections of WebSocket clients. Without it the Backend pushes
 	// nothing, and clients get the events later.
-	Clients session.Clients
+	Clients storage.Clients
 	// Schedule keeps alarms. Without it authors have no alarms. A call that pauses then
 	// goes on when the sweep or a waiting function checks it.
 	Schedule Scheduler
@@ -36,24 +36,24 @@ type Config struct {
 	// event. It does not wait for the invocation. Without it this function executes
 	// everything.
 	Invoke func(ctx context.Context, event []byte) error
-	// EventAge is how long events are kept (see host.Limits); session.EventAge by
+	// EventAge is how long events are kept (see sessions.Limits); storage.EventAge by
 	// default.
 	EventAge time.Duration
 	Log      *slog.Logger
 }
 
 // Backend executes messages for native servers in its own process. It implements
-// host.Backend. The only state that it keeps is the requests that it is executing. It is
+// sessions.Backend. The only state that it keeps is the requests that it is executing. It is
 // safe for concurrent use.
 type Backend struct {
 	Config
-	out     host.Outlet
+	out     sessions.Outlet
 	items   items
 	notify  notifier
 	schemas *mcp.SchemaCache
 
 	mu      sync.Mutex
-	running map[session.StreamID]*run
+	running map[storage.StreamID]*run
 }
 
 // NewBackend returns a Backend. A process should keep one for its life, because a
@@ -63,12 +63,12 @@ func NewBackend(c Config) *Backend {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.EventAge == 0 {
-		c.EventAge = session.EventAge
+		c.EventAge = storage.EventAge
 	}
-	out := host.Outlet{Store: c.Store, Clients: c.Clients}
+	out := sessions.Outlet{Store: c.Store, Clients: c.Clients}
 	k := &Backend{
 		Config: c, out: out, notify: notifier{c.Store, out, c.EventAge}, schemas: mcp.NewSchemaCache(),
-		running: map[session.StreamID]*run{},
+		running: map[storage.StreamID]*run{},
 	}
 	k.items = items{&k.Config, out}
 	return k
@@ -79,22 +79,22 @@ const validity = 10 * time.Minute
 
 // Owns reports whether a box is that of a native server. There is no real box: its name is
 // only the key of the server's items.
-func (k *Backend) Owns(box session.BoxID) bool {
+func (k *Backend) Owns(box storage.BoxID) bool {
 	_, server := box.Parts()
 	_, ok := k.Servers(server)
 	return ok
 }
 
-// Deliver implements host.Backend. It executes the message here, or stores it and starts
+// Deliver implements sessions.Backend. It executes the message here, or stores it and starts
 // an invocation that executes it. It returns Invalid if it cannot read the message.
-func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box) (host.Tracker, error) {
+func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.Box) (sessions.Tracker, error) {
 	server, ok := k.Servers(d.Server)
 	if !ok {
 		return k.Next.Deliver(ctx, d, box)
 	}
 	msgs, _, err := wire.ParseBody(d.Raw)
 	if err != nil {
-		return nil, session.Errorf(session.Invalid, "the message is malformed: it is not a JSON-RPC message").Because(err)
+		return nil, storage.Errorf(storage.Invalid, "the message is malformed: it is not a JSON-RPC message").Because(err)
 	}
 	k.tells(ctx, d, server, msgs)
 	if err := k.cancelled(ctx, d, msgs); err != nil || len(d.Requests) == 0 {
@@ -115,8 +115,8 @@ func (k *Backend) Deliver(ctx context.Context, d host.Delivery, box session.Box)
 // is so if the message came over a WebSocket or for a stream of HTTP+SSE, or if the call
 // may become a task. If this function executed the message, its response would come late
 // and without the answer.
-func elsewhere(d host.Delivery, first wire.Message) bool {
-	return d.Pushed() || d.Brief || d.Client.Transport == session.Modern && !bridge.SaysModern(first.Params)
+func elsewhere(d sessions.Delivery, first wire.Message) bool {
+	return d.Pushed() || d.Brief || d.Client.Transport == storage.Modern && !bridge.SaysModern(first.Params)
 }
 
 // long reports whether an author's code answers a request, which may take long.
@@ -130,10 +130,10 @@ func long(m wire.Message) bool {
 }
 
 // enqueue stores a message as an item, and starts an invocation that executes it.
-func (k *Backend) enqueue(ctx context.Context, d host.Delivery) (host.Tracker, error) {
+func (k *Backend) enqueue(ctx context.Context, d sessions.Delivery) (sessions.Tracker, error) {
 	now := time.Now()
-	it := session.Item{
-		Box: d.Box, ID: d.Stream, State: session.Waiting, Address: d.Address, Raw: d.Raw, NotAfter: now.Add(validity), Created: now,
+	it := storage.Item{
+		Box: d.Box, ID: d.Stream, State: storage.Waiting, Address: d.Address, Raw: d.Raw, NotAfter: now.Add(validity), Created: now,
 	}
 	if _, err := k.Store.PutItem(ctx, it); err != nil {
 		return nil, err
@@ -142,18 +142,18 @@ func (k *Backend) enqueue(ctx context.Context, d host.Delivery) (host.Tracker, e
 	return &watch{k: k, s: d.Client, box: d.Box, stream: d.Stream}, nil
 }
 
-// Track implements host.Backend.
-func (k *Backend) Track(ctx context.Context, s session.Session, stream session.StreamID) (host.Tracker, error) {
+// Track implements sessions.Backend.
+func (k *Backend) Track(ctx context.Context, s storage.Session, stream storage.StreamID) (sessions.Tracker, error) {
 	if _, ok := k.Servers(s.Server); !ok {
 		return k.Next.Track(ctx, s, stream)
 	}
-	box := session.BoxFor(s.Tenant, s.Server)
+	box := storage.BoxFor(s.Tenant, s.Server)
 	it, err := k.Store.Item(ctx, box, stream)
 	if err != nil {
 		return nil, err
 	}
 	if it.Address.Session != s.ID {
-		return nil, session.Errorf(session.NotFound, "this session has no such stream; use an event id that this session has received")
+		return nil, storage.Errorf(storage.NotFound, "this session has no such stream; use an event id that this session has received")
 	}
 	return &watch{k: k, s: s, box: box, stream: stream}, nil
 }
@@ -161,19 +161,19 @@ func (k *Backend) Track(ctx context.Context, s session.Session, stream session.S
 // watch is the Tracker of a request that another function executes.
 type watch struct {
 	k      *Backend
-	s      session.Session
-	box    session.BoxID
-	stream session.StreamID
+	s      storage.Session
+	box    storage.BoxID
+	stream storage.StreamID
 }
 
 // lookAfter is how often a waiting function checks its request.
 const lookAfter = 10 * time.Second
 
-// Check implements host.Tracker.
-func (w *watch) Check(ctx context.Context) (host.Status, error) {
-	duty := host.Status{Accepted: true, Next: time.Now().Add(lookAfter)}
+// Check implements sessions.Tracker.
+func (w *watch) Check(ctx context.Context) (sessions.Status, error) {
+	duty := sessions.Status{Accepted: true, Next: time.Now().Add(lookAfter)}
 	it, err := w.k.Store.Item(ctx, w.box, w.stream)
-	if errors.Is(err, session.NotFound) {
+	if errors.Is(err, storage.NotFound) {
 		return duty, nil // it has ended, or is being ended
 	}
 	if err == nil {
@@ -182,21 +182,21 @@ func (w *watch) Check(ctx context.Context) (host.Status, error) {
 	return duty, err
 }
 
-// Answer implements host.Backend.
-func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box) error {
+// Answer implements sessions.Backend.
+func (k *Backend) Answer(ctx context.Context, a storage.Answer, box storage.Box) error {
 	if !k.Owns(box.ID) {
 		return k.Next.Answer(ctx, a, box)
 	}
-	if name, ok := session.Forwards(a.Question); ok {
+	if name, ok := storage.Forwards(a.Question); ok {
 		return k.forward(ctx, a, name)
 	}
-	stream, _, ok := session.Suspends(a.Question)
+	stream, _, ok := storage.Suspends(a.Question)
 	if !ok {
 		return nil
 	}
 	it, err := k.Store.Item(ctx, box.ID, stream)
 	switch {
-	case errors.Is(err, session.NotFound):
+	case errors.Is(err, storage.NotFound):
 		return nil // it has ended
 	case err != nil:
 		return err
@@ -206,18 +206,18 @@ func (k *Backend) Answer(ctx context.Context, a session.Answer, box session.Box)
 	return k.answered(ctx, it)
 }
 
-// End implements host.Backend.
-func (k *Backend) End(ctx context.Context, s session.Session, box session.Box) error {
+// End implements sessions.Backend.
+func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) error {
 	if _, ok := k.Servers(s.Server); !ok {
 		return k.Next.End(ctx, s, box)
 	}
 	k.interrupt(s.ID, func(*run) bool { return true })
-	_, err := k.items.endAll(ctx, box.ID, s.ID, func(session.Item) bool { return true }, failure(phaseUnavailable, "the session has ended"))
+	_, err := k.items.endAll(ctx, box.ID, s.ID, func(storage.Item) bool { return true }, failure(phaseUnavailable, "the session has ended"))
 	return err
 }
 
 // cancelled ends the requests that the client's messages cancel.
-func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Message) error {
+func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wire.Message) error {
 	var ids []json.RawMessage
 	for _, m := range msgs {
 		if id := wire.Lookup(m.Params, "requestId"); m.Method == wire.NotifyCancelled && id != nil {
@@ -229,15 +229,15 @@ func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Me
 	}
 	// A cancel does not stop a request that shares a batch with others. A modern client's
 	// request has the id of its stream as its name.
-	meant := func(a session.Address) bool {
+	meant := func(a storage.Address) bool {
 		return slices.ContainsFunc(ids, func(id json.RawMessage) bool {
 			name, _ := wire.String(id)
 			return name == string(a.Stream) || len(a.Requests) == 1 && wire.SameID(id, a.Requests[0])
 		})
 	}
 	why := &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}
-	for again := d.Client.Transport != session.Modern; ; again = false {
-		found, err := k.items.endAll(ctx, d.Box, d.Session, func(it session.Item) bool { return meant(it.Address) }, why)
+	for again := d.Client.Transport != storage.Modern; ; again = false {
+		found, err := k.items.endAll(ctx, d.Box, d.Session, func(it storage.Item) bool { return meant(it.Address) }, why)
 		for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
 			// Count the run, because it may have left no trace yet that endAll could find.
 			found++
@@ -252,7 +252,7 @@ func (k *Backend) cancelled(ctx context.Context, d host.Delivery, msgs []wire.Me
 }
 
 // interrupt stops those runs of a session in this function that match, and returns them.
-func (k *Backend) interrupt(id session.ID, match func(*run) bool) (stopped []*run) {
+func (k *Backend) interrupt(id storage.ID, match func(*run) bool) (stopped []*run) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, r := range k.running {

@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -105,7 +105,7 @@ func TestOperatorSeesTheToolsOfAServerWithoutASession(t *testing.T) {
 	if sessions, err := store.List(t.Context(), "", "", 1); err != nil || len(sessions) > 0 {
 		t.Errorf("the store has %v, %v", sessions, err)
 	}
-	if _, err := b.Tools(t.Context(), "acme", "other"); !errors.Is(err, session.NotFound) {
+	if _, err := b.Tools(t.Context(), "acme", "other"); !errors.Is(err, storage.NotFound) {
 		t.Errorf("a server that is not there: %v", err)
 	}
 	for what, make := range map[string]native.Server{
@@ -116,7 +116,7 @@ func TestOperatorSeesTheToolsOfAServerWithoutASession(t *testing.T) {
 		},
 	} {
 		w.hosted.Make = make
-		if tools, err := b.Tools(t.Context(), "acme", "demo"); len(tools) > 0 || err != nil && !errors.Is(err, session.Unavailable) {
+		if tools, err := b.Tools(t.Context(), "acme", "demo"); len(tools) > 0 || err != nil && !errors.Is(err, storage.Unavailable) {
 			t.Errorf("a server that %s: %s, %v", what, tools, err)
 		}
 	}

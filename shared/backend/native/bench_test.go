@@ -14,10 +14,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // BenchmarkRebuilt compares a tools/call here with one of go-sdk's own handler. Here the
@@ -32,13 +32,13 @@ func BenchmarkRebuilt(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = store.Close() })
-	rebuilt := func(store session.Store) http.Handler {
-		w := newWorld(b, func() session.Store { return store })
+	rebuilt := func(store storage.Store) http.Handler {
+		w := newWorld(b, func() storage.Store { return store })
 		w.hosted.Make = bench
-		return native.Handler(front.New(w.options()))
+		return native.Handler(transport.New(w.options()))
 	}
 	handlers := []http.Handler{
-		rebuilt(store), rebuilt(sessiontest.NewMemory()),
+		rebuilt(store), rebuilt(storagetest.NewMemory()),
 		mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return benchServer(nil) },
 			&mcp.StreamableHTTPOptions{Logger: slog.New(slog.DiscardHandler)}),
 	}
@@ -76,9 +76,9 @@ func BenchmarkCall(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = store.Close() })
-	w.open = func() session.Store { return store }
+	w.open = func() storage.Store { return store }
 	w.hosted.Make = bench
-	h := native.Handler(front.New(w.options()))
+	h := native.Handler(transport.New(w.options()))
 	id := opened(b, h)
 	b.ReportAllocs()
 	for b.Loop() {

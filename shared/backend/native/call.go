@@ -14,7 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -54,7 +54,7 @@ type asking struct {
 }
 
 // modern reports whether the client uses the era in which this package drives the server.
-func (c *call) modern() bool { return c.r.in.record.Transport == session.Modern }
+func (c *call) modern() bool { return c.r.in.record.Transport == storage.Modern }
 
 // direct reports whether the server gets the request as it came. A call that may become
 // a task is not direct: its questions go into the log.

@@ -15,8 +15,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // price is one line of the table in docs/costs.md: an operation and its cost. The cost is
@@ -142,8 +142,8 @@ func (p price) counts(t *testing.T) price {
 	if p.server != nil {
 		w.hosted.Make = p.server
 	}
-	counting := sessiontest.NewCounting(w.open())
-	w.open = func() session.Store { return counting }
+	counting := storagetest.NewCounting(w.open())
+	w.open = func() storage.Store { return counting }
 	c := w.legacy(everything)
 	w.modernTool("echo", `{}`, "") // the client of 2026-07-28 has its session already
 	s := &spent{}

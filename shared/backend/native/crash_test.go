@@ -11,15 +11,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // mortal is the store of a process that dies at its nth write. From then on its calls
 // have no effect. If after is set, the nth write itself still takes effect.
 type mortal struct {
-	session.Store
+	storage.Store
 	mu    sync.Mutex
 	n     int
 	after bool
@@ -30,7 +30,7 @@ func (m *mortal) gone() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dead {
-		return session.Errorf(session.Unavailable, "the process is dead")
+		return storage.Errorf(storage.Unavailable, "the process is dead")
 	}
 	return nil
 }
@@ -44,58 +44,58 @@ func (m *mortal) write(do func() error) error {
 		}
 	}
 	if m.dead {
-		return session.Errorf(session.Unavailable, "the process is dead")
+		return storage.Errorf(storage.Unavailable, "the process is dead")
 	}
 	return do()
 }
 
-func (m *mortal) Append(ctx context.Context, b session.Batch) error {
+func (m *mortal) Append(ctx context.Context, b storage.Batch) error {
 	return m.write(func() error { return m.Store.Append(ctx, b) })
 }
 
-func (m *mortal) PutItem(ctx context.Context, it session.Item) (put bool, err error) {
+func (m *mortal) PutItem(ctx context.Context, it storage.Item) (put bool, err error) {
 	err = m.write(func() error { put, err = m.Store.PutItem(ctx, it); return err })
 	return put, err
 }
 
-func (m *mortal) SwapItem(ctx context.Context, was, it session.Item) (swapped bool, err error) {
+func (m *mortal) SwapItem(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
 	err = m.write(func() error { swapped, err = m.Store.SwapItem(ctx, was, it); return err })
 	return swapped && err == nil, err
 }
 
-func (m *mortal) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
+func (m *mortal) DeleteItem(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) error {
 	return m.write(func() error { return m.Store.DeleteItem(ctx, box, id, gen) })
 }
 
-func (m *mortal) PutAnswer(ctx context.Context, a session.Answer) (first bool, err error) {
+func (m *mortal) PutAnswer(ctx context.Context, a storage.Answer) (first bool, err error) {
 	err = m.write(func() error { first, err = m.Store.PutAnswer(ctx, a); return err })
 	return first, err
 }
 
-func (m *mortal) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
+func (m *mortal) Load(ctx context.Context, id storage.ID, box storage.BoxID) (storage.Session, storage.Box, error) {
 	if err := m.gone(); err != nil {
-		return session.Session{}, session.Box{}, err
+		return storage.Session{}, storage.Box{}, err
 	}
 	return m.Store.Load(ctx, id, box)
 }
 
-func (m *mortal) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
+func (m *mortal) Item(ctx context.Context, box storage.BoxID, id storage.StreamID) (storage.Item, error) {
 	if err := m.gone(); err != nil {
-		return session.Item{}, err
+		return storage.Item{}, err
 	}
 	return m.Store.Item(ctx, box, id)
 }
 
-func (m *mortal) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
+func (m *mortal) Tail(ctx context.Context, id storage.ID, stream storage.StreamID) (storage.Tail, error) {
 	if err := m.gone(); err != nil {
-		return session.Tail{}, err
+		return storage.Tail{}, err
 	}
 	return m.Store.Tail(ctx, id, stream)
 }
 
-func (m *mortal) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+func (m *mortal) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
 	if err := m.gone(); err != nil {
-		return session.Page{}, err
+		return storage.Page{}, err
 	}
 	return m.Store.Wait(ctx, id, stream, after, until)
 }
@@ -159,11 +159,11 @@ func dies(t *testing.T, call string, n int, after bool) {
 	w := memory(t)
 	c := w.legacy(everything)
 	store := w.open()
-	w.open = func() session.Store { return &mortal{Store: store, n: n, after: after} }
+	w.open = func() storage.Store { return &mortal{Store: store, n: n, after: after} }
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	first := c.do(c.request("POST", call).WithContext(ctx))
-	w.open = func() session.Store { return store }
+	w.open = func() storage.Store { return store }
 	if !strings.HasPrefix(first.header.Get("Content-Type"), wire.MediaSSE) {
 		return // the call was answered, or refused, so that the client knows that it was not accepted
 	}
@@ -197,12 +197,12 @@ func TestRoundEndsWhereverItsFunctionDies(t *testing.T) {
 					store := w.open()
 					first := c.tool("ask", `{"text":"form"}`)
 					c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":%s}`, asked(t, first.messages(t))["elicitation/create"], results()["elicitation/create"]))
-					w.open = func() session.Store { return &mortal{Store: store, n: n, after: after} }
+					w.open = func() storage.Store { return &mortal{Store: store, n: n, after: after} }
 					b, _ := w.backend()
 					ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 					defer cancel()
 					_ = b.Handle(ctx, w.invoked[0]) // it is dead
-					w.open = func() session.Store { return store }
+					w.open = func() storage.Store { return store }
 					c.lives(t, answer{first.status, first.header, strings.SplitAfter(first.body, "\n\n")[0]})
 					w.settled()
 				})
@@ -224,9 +224,9 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 						c := w.legacy(everything)
 						store := w.open()
 						first := c.post(call)
-						w.open = func() session.Store { return &mortal{Store: store, n: n, after: after} }
+						w.open = func() storage.Store { return &mortal{Store: store, n: n, after: after} }
 						c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-						w.open = func() session.Store { return store }
+						w.open = func() storage.Store { return store }
 						if n == 1 && !after {
 							c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 						}
@@ -287,8 +287,8 @@ func TestCallsCostWhatTheyMust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)
 		c := w.legacy(everything)
-		counting := sessiontest.NewCounting(w.open())
-		w.open = func() session.Store { return counting }
+		counting := storagetest.NewCounting(w.open())
+		w.open = func() storage.Store { return counting }
 		cost := func(do func()) map[string]int {
 			counting.Reset()
 			do()

@@ -5,28 +5,28 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // items changes the in-flight items of native calls in the store. It also ends their
 // requests, and starts invocations that go on with them.
 type items struct {
 	*Config
-	out host.Outlet
+	out sessions.Outlet
 }
 
 // invokeLater starts an invocation that executes a waiting item. If the invocation is
 // lost, a function that looks at the item later starts another.
-func (k items) invokeLater(ctx context.Context, it session.Item) {
+func (k items) invokeLater(ctx context.Context, it storage.Item) {
 	if err := k.invoke(ctx, it); err != nil {
 		k.Log.WarnContext(ctx, "call waits for an invocation", "session_id", it.Address.Session, "stream", it.ID, "error", err)
 	}
 }
 
 // invoke starts an invocation that goes on with an item.
-func (k items) invoke(ctx context.Context, it session.Item) error {
+func (k items) invoke(ctx context.Context, it storage.Item) error {
 	if k.Invoke == nil {
 		return nil
 	}
@@ -38,13 +38,13 @@ func (k items) invoke(ctx context.Context, it session.Item) error {
 }
 
 // alarmOf returns the alarm that makes a call go on.
-func (k items) alarmOf(it session.Item, at time.Time) Alarm {
+func (k items) alarmOf(it storage.Item, at time.Time) Alarm {
 	tenant, server := it.Box.Parts()
 	return Alarm{Session: it.Address.Session, Tenant: tenant, Server: server, Stream: it.ID, Round: it.Round, At: at}
 }
 
 // schedule sets the alarm of a call that pauses.
-func (k items) schedule(ctx context.Context, it session.Item) error {
+func (k items) schedule(ctx context.Context, it storage.Item) error {
 	if k.Schedule == nil {
 		return nil
 	}
@@ -56,10 +56,10 @@ const attempts = 5
 
 // put stores an item whose key is new. An item that is there already is that of an earlier
 // attempt whose answer was lost, so put then succeeds.
-func (k items) put(ctx context.Context, it session.Item) (put bool, err error) {
+func (k items) put(ctx context.Context, it storage.Item) (put bool, err error) {
 	for n := range attempts {
 		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
-		if _, err = k.Store.PutItem(ctx, it); !errors.Is(err, session.Unavailable) {
+		if _, err = k.Store.PutItem(ctx, it); !errors.Is(err, storage.Unavailable) {
 			return err == nil, err
 		}
 	}
@@ -68,10 +68,10 @@ func (k items) put(ctx context.Context, it session.Item) (put bool, err error) {
 
 // swap replaces an item by another. If the store's answer was lost, swap finds out
 // whether the new item is there.
-func (k items) swap(ctx context.Context, was, it session.Item) (swapped bool, err error) {
+func (k items) swap(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
 	for n := range attempts {
 		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
-		if swapped, err = k.Store.SwapItem(ctx, was, it); swapped || err != nil && !errors.Is(err, session.Unavailable) {
+		if swapped, err = k.Store.SwapItem(ctx, was, it); swapped || err != nil && !errors.Is(err, storage.Unavailable) {
 			return swapped, err
 		}
 		if err == nil && n == 0 {
@@ -79,7 +79,7 @@ func (k items) swap(ctx context.Context, was, it session.Item) (swapped bool, er
 		}
 		now, look := k.Store.Item(ctx, it.Box, it.ID)
 		switch {
-		case errors.Is(look, session.NotFound):
+		case errors.Is(look, storage.NotFound):
 			return false, nil
 		case look != nil:
 			err = look
@@ -94,12 +94,12 @@ func (k items) swap(ctx context.Context, was, it session.Item) (swapped bool, er
 
 // whole reads an item that came without its message. Raw is nil if the item has changed
 // meanwhile.
-func (k items) whole(ctx context.Context, it session.Item) (session.Item, error) {
+func (k items) whole(ctx context.Context, it storage.Item) (storage.Item, error) {
 	if it.Raw != nil {
 		return it, nil
 	}
 	now, err := k.Store.Item(ctx, it.Box, it.ID)
-	if errors.Is(err, session.NotFound) || err == nil && (now.State != it.State || now.Round != it.Round) {
+	if errors.Is(err, storage.NotFound) || err == nil && (now.State != it.State || now.Round != it.Round) {
 		return it, nil
 	}
 	return now, err
@@ -108,11 +108,11 @@ func (k items) whole(ctx context.Context, it session.Item) (session.Item, error)
 // end ends a request in place of the function that has it. It takes the item first, so
 // that only one of the two writes the end. If this function dies before the write, its
 // lease on the item runs out, and another function ends the request.
-func (k items) end(ctx context.Context, it session.Item, why *wire.Error) error {
+func (k items) end(ctx context.Context, it storage.Item, why *wire.Error) error {
 	ends := it
-	ends.State, ends.Gen, ends.Questions, ends.Raw = session.Taken, 0, nil, nil
+	ends.State, ends.Gen, ends.Questions, ends.Raw = storage.Taken, 0, nil, nil
 	ends.NotAfter = time.Now().Add(grace)
-	if it.State != session.Taken || it.Gen != 0 {
+	if it.State != storage.Taken || it.Gen != 0 {
 		if swapped, err := k.swap(ctx, it, ends); err != nil || !swapped {
 			return err
 		}
@@ -120,7 +120,7 @@ func (k items) end(ctx context.Context, it session.Item, why *wire.Error) error 
 	if err := k.out.Fail(ctx, it.Address, why, time.Now().Add(k.EventAge)); err != nil {
 		return err
 	}
-	if it.State == session.Suspended && len(it.Questions) == 0 && k.Schedule != nil {
+	if it.State == storage.Suspended && len(it.Questions) == 0 && k.Schedule != nil {
 		if err := k.Schedule.Cancel(ctx, k.alarmOf(it, it.NotAfter)); err != nil {
 			k.Log.WarnContext(ctx, "alarm of a call that has ended stays", "session_id", it.Address.Session, "stream", it.ID, "error", err)
 		}
@@ -130,7 +130,7 @@ func (k items) end(ctx context.Context, it session.Item, why *wire.Error) error 
 
 // endAll ends those requests of a session for which match returns true, and returns how
 // many.
-func (k items) endAll(ctx context.Context, box session.BoxID, id session.ID, match func(session.Item) bool, why *wire.Error) (found int, err error) {
+func (k items) endAll(ctx context.Context, box storage.BoxID, id storage.ID, match func(storage.Item) bool, why *wire.Error) (found int, err error) {
 	all, err := k.Store.Items(ctx, box)
 	if err != nil {
 		return 0, err

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -14,8 +14,8 @@ import (
 func TestWhatNobodyWatchesIsNotKept(t *testing.T) {
 	r := newShown()
 	much := make([]byte, mostBytes)
-	for i := range session.Index(5) {
-		r.publish(session.Batch{First: i + 1, Events: [][]byte{much}})
+	for i := range storage.Index(5) {
+		r.publish(storage.Batch{First: i + 1, Events: [][]byte{much}})
 	}
 	size := 0
 	for _, e := range r.tail {
@@ -34,7 +34,7 @@ func TestWhatNobodyWatchesIsNotKept(t *testing.T) {
 
 func TestWhatIsTooLargeForTheLogDoesNotTakeItsCallWithIt(t *testing.T) {
 	r := &run{k: NewBackend(Config{}), ctx: t.Context(), in: &inside{}, said: newOutbox()}
-	much := []byte(`{"message":"` + strings.Repeat("x", session.MaxBatchBytes) + `"}`)
+	much := []byte(`{"message":"` + strings.Repeat("x", storage.MaxBatchBytes) + `"}`)
 	r.say(wire.NewNotification(wire.NotifyProgress, much))
 	r.say(wire.ResultResponse([]byte(`"a"`), much))
 	r.say(wire.ResultResponse([]byte(`2`), []byte(`{}`)))

@@ -12,7 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -32,7 +32,7 @@ type Session struct{ in *inside }
 // inside is what a Session stands for.
 type inside struct {
 	k      *Backend
-	record session.Session // the record as it was read with the message
+	record storage.Session // the record as it was read with the message
 	server Hosted
 	init   json.RawMessage // what the client says about itself, as params of initialize
 	extra  *mcp.RequestExtra
@@ -43,7 +43,7 @@ type inside struct {
 	subscription, uri string
 
 	onAlarm func(context.Context, Alarm) error
-	secrets map[string]session.Secret // see host.Delivery; nil if this round was not begun by a delivery
+	secrets map[string]storage.Secret // see host.Delivery; nil if this round was not begun by a delivery
 }
 
 // ID returns the id of the session. It stays the same over restarts and deployments, and no
@@ -66,7 +66,7 @@ func (s Session) Props() json.RawMessage { return bytes.Clone(s.in.record.Props)
 
 // Version returns the protocol version that the client speaks.
 func (s Session) Version() string {
-	if s.in.record.Transport == session.Modern {
+	if s.in.record.Transport == storage.Modern {
 		return wire.V20260728
 	}
 	return s.in.record.Version
@@ -134,7 +134,7 @@ func decoded[T any](raw json.RawMessage) *T {
 }
 
 // extraOf returns the part of a request that tools see besides its params.
-func extraOf(s session.Session, header http.Header) *mcp.RequestExtra {
+func extraOf(s storage.Session, header http.Header) *mcp.RequestExtra {
 	info := &auth.TokenInfo{UserID: s.Principal, Extra: map[string]any{"tenant": s.Tenant}}
 	if len(s.Props) > 0 {
 		info.Extra["props"] = json.RawMessage(bytes.Clone(s.Props))
@@ -195,5 +195,5 @@ type Hosted struct {
 	Make          Server
 	Remote        Remote        // answers in the place of a server that Make makes; nil: Make does
 	ToolTimeout   time.Duration // how long one round of a request may run; 0: as long as the function may
-	AnswerTimeout time.Duration // how long a client may take to answer a question; 0: session.MaxAsk
+	AnswerTimeout time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
 }

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Notify sends the client of this session a notification that belongs to no request. The
@@ -18,7 +18,7 @@ import (
 // client gets only the kinds that it listens to, and only while it listens. params is any
 // value that encodes as a JSON object, or nil.
 //
-// Errors: session.TooLarge, session.Unavailable; one of encoding/json for params that are
+// Errors: storage.TooLarge, storage.Unavailable; one of encoding/json for params that are
 // not JSON.
 func (s Session) Notify(ctx context.Context, method string, params any) error {
 	raw, err := notification(method, params)
@@ -34,7 +34,7 @@ func (s Session) Notify(ctx context.Context, method string, params any) error {
 // resource, and two reads and a write for each session. It goes on after a session that
 // fails.
 //
-// Errors: session.Unavailable.
+// Errors: storage.Unavailable.
 func (s Session) ResourceUpdated(ctx context.Context, uri string) error {
 	raw, err := notification(wire.NotifyResourceUpdated, map[string]string{"uri": uri})
 	if err != nil {
@@ -68,22 +68,22 @@ const (
 // any server. It costs a read for each of those 5,000, and two reads and two writes for
 // each session that it notifies. It goes on after a session that fails.
 //
-// Errors: session.Unavailable.
+// Errors: storage.Unavailable.
 func (s Session) ListChanged(ctx context.Context, list List) error {
 	own := s.in.record
 	raw, err := notification(string(list), nil)
 	if err != nil {
 		return err
 	}
-	var told []session.Session
-	after := session.ID("")
+	var told []storage.Session
+	after := storage.ID("")
 	for range listPages {
 		page, err := s.in.k.Store.List(ctx, own.Tenant, after, listPage)
 		if err != nil {
 			return err
 		}
 		for _, x := range page {
-			if x.Server == own.Server && x.State == session.Ready {
+			if x.Server == own.Server && x.State == storage.Ready {
 				told = append(told, x)
 			}
 		}
@@ -108,8 +108,8 @@ func notification(method string, params any) ([]byte, error) {
 
 // notifier sends sessions notifications that belong to no request.
 type notifier struct {
-	store    session.Store
-	out      host.Outlet
+	store    storage.Store
+	out      sessions.Outlet
 	eventAge time.Duration // how long events are kept
 }
 
@@ -117,7 +117,7 @@ type notifier struct {
 const tellers = 8
 
 // all sends the same notification to several sessions. It goes on after one that fails.
-func (k notifier) all(ctx context.Context, sessions []session.Session, raw []byte) error {
+func (k notifier) all(ctx context.Context, sessions []storage.Session, raw []byte) error {
 	var mu sync.Mutex
 	var errs []error
 	var work sync.WaitGroup
@@ -140,16 +140,16 @@ func (k notifier) all(ctx context.Context, sessions []session.Session, raw []byt
 // one appends to the standalone stream of a session. Functions that do so at the same time
 // take turns: each writes after the last event that it has seen. Each batch has a random
 // number, so the same notification from two functions does not count as a repeat.
-func (k notifier) one(ctx context.Context, s session.Session, raw []byte) error {
+func (k notifier) one(ctx context.Context, s storage.Session, raw []byte) error {
 	a, open, err := k.commonOf(ctx, s)
 	if err != nil || !open {
 		return err
 	}
-	b := session.Batch{
-		Session: s.ID, Stream: session.Standalone, Seq: 1 + rand.Int64N(1<<53), Events: [][]byte{raw}, Expires: time.Now().Add(k.eventAge),
+	b := storage.Batch{
+		Session: s.ID, Stream: storage.Standalone, Seq: 1 + rand.Int64N(1<<53), Events: [][]byte{raw}, Expires: time.Now().Add(k.eventAge),
 	}
 	return amongOthers(ctx, func() error {
-		tail, err := k.store.Tail(ctx, s.ID, session.Standalone)
+		tail, err := k.store.Tail(ctx, s.ID, storage.Standalone)
 		if err != nil {
 			return err
 		}
@@ -167,16 +167,16 @@ const noConnection = "-"
 
 // commonOf returns the address to which the events of a session's standalone stream go.
 // open is false for a session that has ended.
-func (k notifier) commonOf(ctx context.Context, s session.Session) (a session.Address, open bool, err error) {
-	a = session.Address{
-		Session: s.ID, Digest: session.RecordFor(s.Tenant, s.Digest), Box: session.BoxFor(s.Tenant, s.Server),
-		LegacySSE: s.Transport == session.SSE,
+func (k notifier) commonOf(ctx context.Context, s storage.Session) (a storage.Address, open bool, err error) {
+	a = storage.Address{
+		Session: s.ID, Digest: storage.RecordFor(s.Tenant, s.Digest), Box: storage.BoxFor(s.Tenant, s.Server),
+		LegacySSE: s.Transport == storage.SSE,
 	}
-	if s.Transport != session.WebSocket {
+	if s.Transport != storage.WebSocket {
 		return a, true, nil
 	}
 	now, _, err := k.store.Load(ctx, s.ID, "") // connections come and go
-	if errors.Is(err, session.NotFound) || err == nil && now.State == session.Ended {
+	if errors.Is(err, storage.NotFound) || err == nil && now.State == storage.Ended {
 		return a, false, nil
 	}
 	if err != nil {
@@ -190,7 +190,7 @@ func (k notifier) commonOf(ctx context.Context, s session.Session) (a session.Ad
 	if err == nil {
 		a.Conn, a.EventIDs, a.Through = conn.ID, conn.EventIDs, s.Through(conn.Group)
 	}
-	if errors.Is(err, session.NotFound) {
+	if errors.Is(err, storage.NotFound) {
 		err = nil
 	}
 	return a, true, err

@@ -15,9 +15,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
 
 // news is a server with a resource that changes. Its tool touch notifies subscribers. Its
@@ -45,9 +45,9 @@ func news(_ context.Context, s native.Session) (*mcp.Server, error) {
 }
 
 // heard returns the notifications on the standalone stream of a session, by method and URI.
-func (w *world) heard(id session.ID) []string {
+func (w *world) heard(id storage.ID) []string {
 	w.t.Helper()
-	page, err := w.open().Read(context.Background(), id, session.Standalone, 0, session.MaxRead)
+	page, err := w.open().Read(context.Background(), id, storage.Standalone, 0, storage.MaxRead)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func (w *world) heard(id session.ID) []string {
 	return all
 }
 
-func (w *world) wantHeard(who string, id session.ID, want ...string) {
+func (w *world) wantHeard(who string, id storage.ID, want ...string) {
 	w.t.Helper()
 	if diff := cmp.Diff(want, w.heard(id)); diff != "" {
 		w.t.Errorf("%s has heard:\n%s", who, diff)
@@ -90,13 +90,13 @@ func TestSubscribersHearOfAChangeThatAnotherSessionMade(t *testing.T) {
 		writer.done("touch")
 		writer.done("touch")
 		const updated = "resources/updated note://1"
-		w.wantHeard("the subscriber", session.ID(reader.id), updated, updated)
+		w.wantHeard("the subscriber", storage.ID(reader.id), updated, updated)
 		reader.resource("unsubscribe")
 		writer.done("touch")
 		writer.resource("subscribe")
 		writer.done("touch")
-		w.wantHeard("who is not any more", session.ID(reader.id), updated, updated)
-		w.wantHeard("who subscribed last", session.ID(writer.id), updated)
+		w.wantHeard("who is not any more", storage.ID(reader.id), updated, updated)
+		w.wantHeard("who subscribed last", storage.ID(writer.id), updated)
 	})
 }
 
@@ -154,7 +154,7 @@ func TestManySubscribeAtOnceAndAllHear(t *testing.T) {
 		work.Wait()
 		clients[0].done("touch")
 		for i, c := range clients {
-			if all := w.heard(session.ID(c.id)); i%3 != 0 && len(all) == 0 {
+			if all := w.heard(storage.ID(c.id)); i%3 != 0 && len(all) == 0 {
 				t.Errorf("client %d has heard nothing", i)
 			}
 		}
@@ -165,16 +165,16 @@ func TestAllSessionsOfTheServerHearThatAListHasChanged(t *testing.T) {
 	w := memory(t)
 	w.hosted.Make = news
 	a, b := w.legacy("{}"), w.legacy("{}")
-	other := session.Session{ID: "other", Server: "other", Tenant: "acme", State: session.Ready, Expires: time.Now().Add(time.Hour)}
-	foreign := session.Session{ID: "foreign", Server: "demo", Tenant: "umbrella", State: session.Ready, Expires: time.Now().Add(time.Hour)}
-	for _, s := range []session.Session{other, foreign} {
+	other := storage.Session{ID: "other", Server: "other", Tenant: "acme", State: storage.Ready, Expires: time.Now().Add(time.Hour)}
+	foreign := storage.Session{ID: "foreign", Server: "demo", Tenant: "umbrella", State: storage.Ready, Expires: time.Now().Add(time.Hour)}
+	for _, s := range []storage.Session{other, foreign} {
 		if err := w.open().Create(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.done("grow")
-	w.wantHeard("the one", session.ID(a.id), "resources/list_changed")
-	w.wantHeard("the other", session.ID(b.id), "resources/list_changed")
+	w.wantHeard("the one", storage.ID(a.id), "resources/list_changed")
+	w.wantHeard("the other", storage.ID(b.id), "resources/list_changed")
 	w.wantHeard("who uses another server", "other")
 	w.wantHeard("another tenant", "foreign")
 }
@@ -188,7 +188,7 @@ func TestNothingSaidAtOnceByManyFunctionsIsLost(t *testing.T) {
 			work.Go(func() { c.done("say") })
 		}
 		work.Wait()
-		w.wantHeard("the client", session.ID(c.id), slices.Repeat([]string{"message"}, 20)...)
+		w.wantHeard("the client", storage.ID(c.id), slices.Repeat([]string{"message"}, 20)...)
 	})
 }
 
@@ -204,7 +204,7 @@ func TestAModernClientThatListensHearsWhatAnotherFunctionSays(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		native.Handler(front.New(w.options())).ServeHTTP(out, r)
+		native.Handler(transport.New(w.options())).ServeHTTP(out, r)
 	}()
 	out.until(ctx, t, "acknowledged")
 	c := w.legacy("{}")

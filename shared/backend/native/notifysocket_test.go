@@ -8,10 +8,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // sockets are the connections to a WebSocket API.
@@ -25,7 +25,7 @@ func (s *sockets) Post(_ context.Context, conn string, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.open[conn] {
-		return session.Closed
+		return storage.Closed
 	}
 	s.posted = append(s.posted, conn+" "+string(data))
 	return nil
@@ -34,10 +34,10 @@ func (s *sockets) Post(_ context.Context, conn string, data []byte) error {
 func (s *sockets) Close(context.Context, string) error { return nil }
 
 func TestAWebSocketClientIsToldNowOrWhenItIsBack(t *testing.T) {
-	a := newAgent(t, sessiontest.NewMemory())
+	a := newAgent(t, storagetest.NewMemory())
 	api := &sockets{open: map[string]bool{"c1": true}}
 	ctx := t.Context()
-	change := func(change func(*session.Session)) {
+	change := func(change func(*storage.Session)) {
 		t.Helper()
 		s := a.session().in.record
 		change(&s)
@@ -58,18 +58,18 @@ func TestAWebSocketClientIsToldNowOrWhenItIsBack(t *testing.T) {
 	}
 	connect := func(conn string) {
 		t.Helper()
-		if err := a.store.PutConnection(ctx, session.Connection{ID: conn, Session: a.id, Expires: time.Now().Add(time.Hour)}); err != nil {
+		if err := a.store.PutConnection(ctx, storage.Connection{ID: conn, Session: a.id, Expires: time.Now().Add(time.Hour)}); err != nil {
 			t.Fatal(err)
 		}
-		change(func(s *session.Session) { s.Transport, s.Conns = session.WebSocket, []string{conn} })
+		change(func(s *storage.Session) { s.Transport, s.Conns = storage.WebSocket, []string{conn} })
 	}
 	connect("c1")
 	say("now")
-	change(func(s *session.Session) { s.Conns = nil })
+	change(func(s *storage.Session) { s.Conns = nil })
 	api.open = map[string]bool{"c2": true}
 	say("while nobody is there")
 	connect("c2")
-	if err := host.New(a.store, nil, host.Limits{}).WithClients(api).Push(ctx, a.id); err != nil {
+	if err := sessions.New(a.store, nil, sessions.Limits{}).WithClients(api).Push(ctx, a.id); err != nil {
 		t.Fatal(err)
 	}
 	say("later")

@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Remote is a server that runs elsewhere. This package treats it like a server in Go: it
@@ -22,7 +22,7 @@ type Remote interface {
 	// client's roots have changed, Tell waits a moment for what the server asks because of it.
 	Tell(ctx context.Context, r RemoteRequest)
 	// Forward passes on a client's response to a question that came by Ask or Apart. name is
-	// what [session.Forwards] returns. Errors: session.Unavailable; Forward may be called
+	// what [storage.Forwards] returns. Errors: storage.Unavailable; Forward may be called
 	// again.
 	Forward(ctx context.Context, r RemoteRequest, name string, response []byte) error
 }
@@ -39,12 +39,12 @@ type RemoteRequest struct {
 	Once bool
 	// Secrets are the keys and tokens that the caller has at third parties. It is nil in a
 	// later round, in which no caller is present.
-	Secrets map[string]session.Secret
+	Secrets map[string]storage.Secret
 	// Say adds a notification of the server to the log of the request. It may be called
 	// until Send returns.
 	Say func(notification []byte)
 	// Ask adds a question of the server to the log of the request, as Say does, and has it
-	// written at once. Its id is one of [session.ForwardID]. Only a legacy client can get it.
+	// written at once. Its id is one of [storage.ForwardID]. Only a legacy client can get it.
 	Ask func(question []byte)
 	// Apart adds a message of the server to the standalone stream of the session.
 	Apart func(ctx context.Context, message []byte) error
@@ -74,7 +74,7 @@ func (c *call) remote(method string, params json.RawMessage, in *inside) (json.R
 func (in *inside) remote(method string, params json.RawMessage) RemoteRequest {
 	return RemoteRequest{
 		Session: Session{in}, Method: method, Params: params, Secrets: in.secrets,
-		Init: in.record.Init, Legacy: in.record.Transport != session.Modern,
+		Init: in.record.Init, Legacy: in.record.Transport != storage.Modern,
 		Apart: func(ctx context.Context, message []byte) error { return in.k.notify.one(ctx, in.record, message) },
 	}
 }
@@ -98,9 +98,9 @@ func (r *run) urge(question []byte) {
 // tells passes on notifications to a server that runs elsewhere: those of extensions, and
 // that the roots of a legacy client have changed. The invocation stays until Tell has
 // returned.
-func (k *Backend) tells(ctx context.Context, d host.Delivery, server Hosted, msgs []wire.Message) {
+func (k *Backend) tells(ctx context.Context, d sessions.Delivery, server Hosted, msgs []wire.Message) {
 	for _, m := range msgs {
-		roots := m.Method == wire.NotifyRootsChanged && d.Client.Transport != session.Modern
+		roots := m.Method == wire.NotifyRootsChanged && d.Client.Transport != storage.Modern
 		if server.Remote == nil || m.Kind != wire.Notification || !roots && !wire.OfExtension(m.Method) {
 			continue
 		}
@@ -113,7 +113,7 @@ func (k *Backend) tells(ctx context.Context, d host.Delivery, server Hosted, msg
 }
 
 // forward passes on the answer to a question that a server elsewhere keeps open.
-func (k *Backend) forward(ctx context.Context, a session.Answer, name string) error {
+func (k *Backend) forward(ctx context.Context, a storage.Answer, name string) error {
 	s, _, err := k.Store.Load(ctx, a.Session, "")
 	if err != nil {
 		return err

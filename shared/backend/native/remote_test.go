@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -41,7 +41,7 @@ func (f *far) Send(ctx context.Context, r native.RemoteRequest) (json.RawMessage
 		}
 		switch i {
 		case 1:
-			r.Ask(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"roots/list"}`, session.ForwardID("x-1")))
+			r.Ask(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"roots/list"}`, storage.ForwardID("x-1")))
 			time.Sleep(15 * time.Second) // so that the item is renewed
 		case farStops:
 			<-ctx.Done()
@@ -67,11 +67,11 @@ func TestFunctionThatGoesOnLeavesOutWhatIsRepeated(t *testing.T) {
 		w.hosted = native.Hosted{Remote: elsewhere}
 		c := w.legacy(everything)
 		store := w.open()
-		w.open = func() session.Store { return &mortal{Store: store, n: 5} } // the second renewal of the item
+		w.open = func() storage.Store { return &mortal{Store: store, n: 5} } // the second renewal of the item
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 		defer cancel()
 		first := c.do(c.request("POST", toolCall("1", "any", "{}", "")).WithContext(ctx))
-		w.open = func() session.Store { return store }
+		w.open = func() storage.Store { return store }
 		if end := c.lives(t, first); !strings.Contains(end, `"result"`) {
 			t.Errorf("it came to %s", end)
 		}

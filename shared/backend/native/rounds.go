@@ -10,7 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -59,7 +59,7 @@ func readLater(state json.RawMessage) (at time.Time, own json.RawMessage, ok boo
 // ask adds a call that needs another round. If the call cannot have one, ask returns its
 // error response.
 func (r *run) ask(a *asking) []byte {
-	most, why := session.MaxRounds, "the server has asked too often"
+	most, why := storage.MaxRounds, "the server has asked too often"
 	if len(a.inputs) == 0 {
 		most, why = maxPauses, "the call has paused too often"
 	}
@@ -102,9 +102,9 @@ func (r *run) suspend() {
 	if len(questions) > 0 {
 		within := r.in.server.AnswerTimeout
 		if within <= 0 {
-			within = session.MaxAsk
+			within = storage.MaxAsk
 		}
-		it := r.item().Suspend(questions, merged(raws), r.base+session.Index(len(said)), time.Now(), within)
+		it := r.item().Suspend(questions, merged(raws), r.base+storage.Index(len(said)), time.Now(), within)
 		if r.park(it) {
 			r.writeAll(said, false)
 		}
@@ -119,14 +119,14 @@ func (r *run) suspend() {
 		r.writeAll(said, false)
 	}
 	it := r.item()
-	it.State, it.Round, it.Raw, it.NotAfter = session.Suspended, r.round+1, merged(raws), at
+	it.State, it.Round, it.Raw, it.NotAfter = storage.Suspended, r.round+1, merged(raws), at
 	if !r.lost && r.park(it) {
 		r.warn(r.k.items.schedule(r.ctx, it))
 	}
 }
 
 // park writes the item of a suspended request. If it cannot, the run gives the request up.
-func (r *run) park(it session.Item) bool {
+func (r *run) park(it storage.Item) bool {
 	var err error
 	if r.claim.put {
 		r.parked, err = r.k.items.swap(r.ctx, r.item(), it)
@@ -142,7 +142,7 @@ func (r *run) park(it session.Item) bool {
 // its own executes the round, so that the function with the last answer need not wait for
 // it. If the client cannot do what the server asked, the call ends. The item may come
 // without Raw.
-func (k *Backend) answered(ctx context.Context, it session.Item) error {
+func (k *Backend) answered(ctx context.Context, it storage.Item) error {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {
 		ids[i] = q.ID
@@ -182,15 +182,15 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 	if a.Stream == "" {
 		return k.ring(ctx, a)
 	}
-	it, err := k.Store.Item(ctx, session.BoxFor(a.Tenant, a.Server), a.Stream)
+	it, err := k.Store.Item(ctx, storage.BoxFor(a.Tenant, a.Server), a.Stream)
 	switch {
-	case errors.Is(err, session.NotFound):
+	case errors.Is(err, storage.NotFound):
 		return nil // it has ended
 	case err != nil:
 		return err
 	case it.Address.Session != a.Session || it.Round != a.Round:
 		return nil // it has gone on
-	case it.State == session.Waiting, it.State == session.Suspended && len(it.Questions) == 0:
+	case it.State == storage.Waiting, it.State == storage.Suspended && len(it.Questions) == 0:
 		return k.goOn(ctx, it)
 	case k.noted(it):
 		r, err := k.resume(ctx, it, it.Raw)
@@ -205,8 +205,8 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 
 // goOn executes an item that waits for no answer any more. If its time has not come yet,
 // goOn schedules it again.
-func (k *Backend) goOn(ctx context.Context, it session.Item) error {
-	if it.State == session.Suspended && time.Now().Before(it.NotAfter.Add(-early)) {
+func (k *Backend) goOn(ctx context.Context, it storage.Item) error {
+	if it.State == storage.Suspended && time.Now().Before(it.NotAfter.Add(-early)) {
 		return k.items.schedule(ctx, it)
 	}
 	r, err := k.resume(ctx, it, it.Raw)
@@ -222,22 +222,22 @@ const early = time.Second
 
 // resume claims an item for this function, to execute raw. The run is nil if another
 // function has the item, or if there is nothing left to execute.
-func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run, error) {
+func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run, error) {
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
-	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
+	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
 		return nil, k.items.end(ctx, it, failure(phaseUnavailable, "the session has ended"))
 	}
 	if err != nil {
 		return nil, err
 	}
 	base, skip := it.Base, map[string]int(nil)
-	if it.State != session.Waiting {
+	if it.State != storage.Waiting {
 		// The client may have cancelled the request before its item was there.
 		tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
 		if err != nil {
 			return nil, err
 		}
-		if it.State == session.Taken { // by a function that is gone; see Note
+		if it.State == storage.Taken { // by a function that is gone; see Note
 			if skip, err = k.logged(ctx, it, tail.Last); err != nil {
 				return nil, err
 			}
@@ -258,17 +258,17 @@ func (k *Backend) resume(ctx context.Context, it session.Item, raw []byte) (*run
 	if swapped, err := k.items.swap(ctx, it, r.item()); err != nil || !swapped {
 		return nil, err
 	}
-	r.take(msgs, it.Round > 0 || it.State == session.Taken)
+	r.take(msgs, it.Round > 0 || it.State == storage.Taken)
 	r.enter(ctx)
 	return r, nil
 }
 
 // logged returns the events of a request that are in the log, from the base of its item
 // to an index, and how often each occurs.
-func (k *Backend) logged(ctx context.Context, it session.Item, to session.Index) (map[string]int, error) {
+func (k *Backend) logged(ctx context.Context, it storage.Item, to storage.Index) (map[string]int, error) {
 	events := map[string]int{}
 	for at := it.Base; at < to; {
-		page, err := k.Store.Read(ctx, it.Address.Session, it.ID, at, session.MaxRead)
+		page, err := k.Store.Read(ctx, it.Address.Session, it.ID, at, storage.MaxRead)
 		if err != nil || len(page.Events) == 0 {
 			return events, err
 		}

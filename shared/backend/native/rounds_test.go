@@ -13,10 +13,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // asked returns the ids of the questions among messages, by method.
@@ -156,8 +156,8 @@ func TestModernQuestionIsAnsweredAnHourLaterToAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)
 		first := []byte(w.modernTool("ask", `{"text":"form"}`, "").last(t))
-		counting := sessiontest.NewCounting(w.open())
-		w.open = func() session.Store { return counting }
+		counting := storagetest.NewCounting(w.open())
+		w.open = func() storage.Store { return counting }
 		time.Sleep(time.Hour)
 		if calls := counting.Counts().Calls; len(calls) > 0 || len(w.invoked) > 0 || len(w.due()) > 0 {
 			t.Errorf("while the user thinks: %v, %v", calls, w.invoked)
@@ -360,11 +360,11 @@ func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
 		c := w.legacy(`{}`)
 		c.tool("job", `{}`)
 		store := w.open()
-		items, err := store.Items(t.Context(), session.BoxFor("acme", "demo"))
+		items, err := store.Items(t.Context(), storage.BoxFor("acme", "demo"))
 		if err != nil || len(items) != 1 {
 			t.Fatalf("items are %v, %v", items, err)
 		}
-		if err := (host.Outlet{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}); err != nil {
+		if err := (sessions.Outlet{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
@@ -417,10 +417,10 @@ func TestFunctionThatDiedEndsItsCallOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := memory(t)
 		c := w.legacy(everything)
-		box, stream := session.BoxFor("acme", "demo"), session.NewStreamID()
-		_, err := w.open().PutItem(t.Context(), session.Item{
-			Box: box, ID: stream, State: session.Taken, Gen: 7, NotAfter: time.Now().Add(30 * time.Second), Created: time.Now(),
-			Address: session.Address{Session: session.ID(c.id), Stream: stream, Box: box, Requests: []json.RawMessage{json.RawMessage("1")}},
+		box, stream := storage.BoxFor("acme", "demo"), storage.NewStreamID()
+		_, err := w.open().PutItem(t.Context(), storage.Item{
+			Box: box, ID: stream, State: storage.Taken, Gen: 7, NotAfter: time.Now().Add(30 * time.Second), Created: time.Now(),
+			Address: storage.Address{Session: storage.ID(c.id), Stream: stream, Box: box, Requests: []json.RawMessage{json.RawMessage("1")}},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Times of a run.
@@ -35,7 +35,7 @@ const (
 // These limit one write. They are below the limits of the log, so that one more answer
 // fits.
 const (
-	mostEvents = session.MaxBatchEvents / 2
+	mostEvents = storage.MaxBatchEvents / 2
 	mostBytes  = 4 << 20
 	mostPushed = 50 // events, if they are also sent to a connection
 )
@@ -46,13 +46,13 @@ type run struct {
 	k       *Backend
 	ctx     context.Context // the invocation's context, without its end
 	in      *inside
-	address session.Address
+	address storage.Address
 	ended   func()
 
 	calls   []*call
 	round   int
-	base    session.Index // index of the last event in the log
-	start   session.Index // the same when the run began
+	base    storage.Index // index of the last event in the log
+	start   storage.Index // the same when the run began
 	claim   claim
 	lost    bool      // another function has ended the request
 	parked  bool      // the item is suspended
@@ -69,18 +69,18 @@ type run struct {
 
 // claim is the item in the store that says that this run executes the request.
 type claim struct {
-	gen     session.Generation // names the run
+	gen     storage.Generation // names the run
 	put     bool               // the item is there
 	renewed time.Time          // when it was written last
 }
 
 // newRun makes the run of a delivery. ctx is the context of the invocation. Its end
 // stops nothing, because the waiting client may go. Its deadline bounds the run.
-func (k *Backend) newRun(ctx context.Context, a session.Address, s session.Session, h Hosted) *run {
+func (k *Backend) newRun(ctx context.Context, a storage.Address, s storage.Session, h Hosted) *run {
 	r := &run{
 		k: k, ctx: context.WithoutCancel(ctx), address: a,
 		in:      &inside{k: k, record: s, server: h, extra: extraOf(s, headerOf(ctx))},
-		claim:   claim{gen: session.Generation(rand.Int64N(1<<52) + 1)},
+		claim:   claim{gen: storage.Generation(rand.Int64N(1<<52) + 1)},
 		trace:   make(chan chan error),
 		stopped: make(chan struct{}), over: make(chan struct{}),
 		said: newOutbox(), shown: newShown(),
@@ -211,7 +211,7 @@ func (r *run) giveUp() {
 
 // say adds an event for the log.
 func (r *run) say(raw []byte) {
-	if len(raw) > session.MaxBatchBytes {
+	if len(raw) > storage.MaxBatchBytes {
 		if raw = r.tooLarge(raw); raw == nil {
 			return
 		}
@@ -224,7 +224,7 @@ func (r *run) say(raw []byte) {
 func (r *run) tooLarge(raw []byte) []byte {
 	m, err := wire.Parse(raw)
 	if err != nil || m.Kind != wire.Response {
-		r.warn(session.Errorf(session.TooLarge, "a notification of the server was left out: it has %d bytes", len(raw)))
+		r.warn(storage.Errorf(storage.TooLarge, "a notification of the server was left out: it has %d bytes", len(raw)))
 		return nil
 	}
 	return wire.ErrorResponse(m.ID, failure(phaseToolCall, "the answer is too large for the log"))
@@ -246,14 +246,14 @@ func (r *run) mark() error {
 	return err
 }
 
-func (r *run) item() session.Item {
+func (r *run) item() storage.Item {
 	now := time.Now()
-	it := session.Item{
-		Box: r.address.Box, ID: r.address.Stream, State: session.Taken, Gen: r.claim.gen, Round: r.round,
+	it := storage.Item{
+		Box: r.address.Box, ID: r.address.Stream, State: storage.Taken, Gen: r.claim.gen, Round: r.round,
 		Address: r.address, NotAfter: now.Add(lease), Created: now, Base: r.base,
 	}
 	if n, ok := r.said.noted(int(r.base - r.start)); ok {
-		it.Raw, it.Base = n.raw, r.start+session.Index(n.at)
+		it.Raw, it.Base = n.raw, r.start+storage.Index(n.at)
 	}
 	return it
 }
@@ -268,7 +268,7 @@ func (r *run) stands() error {
 		return r.renew()
 	}
 	it, err := r.k.Store.Item(r.ctx, r.address.Box, r.address.Stream)
-	if errors.Is(err, session.NotFound) || err == nil && it.Gen != r.claim.gen {
+	if errors.Is(err, storage.NotFound) || err == nil && it.Gen != r.claim.gen {
 		r.lost, err = true, nil
 	}
 	return err
@@ -325,7 +325,7 @@ func (r *run) fits(events [][]byte) int {
 // write appends events. It tries again until r.until, because it has the only copy of
 // them.
 func (r *run) write(events [][]byte, final bool) {
-	b := session.Batch{
+	b := storage.Batch{
 		Session: r.address.Session, Stream: r.address.Stream, First: r.base + 1, Final: final, Events: events,
 		Expires: time.Now().Add(r.k.EventAge),
 	}
@@ -334,11 +334,11 @@ func (r *run) write(events [][]byte, final bool) {
 		switch {
 		case err == nil:
 			r.base = b.Last()
-			r.shown.publish(host.Shown(r.address, b))
+			r.shown.publish(sessions.Shown(r.address, b))
 			return
-		case !errors.Is(err, session.Unavailable):
+		case !errors.Is(err, storage.Unavailable):
 			r.lost = true // the stream has ended
-			if !errors.Is(err, session.Conflict) {
+			if !errors.Is(err, storage.Conflict) {
 				r.warn(err)
 			}
 			return
@@ -396,12 +396,12 @@ func (r *run) warn(err error) {
 	}
 }
 
-// Watch implements host.InlineTracker.
-func (r *run) Watch(ctx context.Context, after session.Index, until time.Time) (page session.Page, ok bool, err error) {
+// Watch implements sessions.InlineTracker.
+func (r *run) Watch(ctx context.Context, after storage.Index, until time.Time) (page storage.Page, ok bool, err error) {
 	return r.shown.watch(ctx, after, until, r.over)
 }
 
-// Held implements host.InlineTracker. It reports whether this run still executes the
+// Held implements sessions.InlineTracker. It reports whether this run still executes the
 // request.
 func (r *run) Held() bool {
 	select {
@@ -412,21 +412,21 @@ func (r *run) Held() bool {
 	}
 }
 
-// Check implements host.Tracker. It makes the run write its claim.
-func (r *run) Check(ctx context.Context) (host.Status, error) {
+// Check implements sessions.Tracker. It makes the run write its claim.
+func (r *run) Check(ctx context.Context) (sessions.Status, error) {
 	reply := make(chan error, 1)
 	select {
 	case r.trace <- reply:
 		if err := <-reply; err != nil {
-			return host.Status{}, err
+			return sessions.Status{}, err
 		}
 	case <-r.over: // the request has ended, or is suspended
 		w := watch{r.k, r.in.record, r.address.Box, r.address.Stream}
 		return w.Check(ctx)
 	case <-ctx.Done():
-		return host.Status{}, ctx.Err()
+		return sessions.Status{}, ctx.Err()
 	}
-	return host.Status{Accepted: true, Next: time.Now().Add(lookAfter)}, nil
+	return sessions.Status{Accepted: true, Next: time.Now().Add(lookAfter)}, nil
 }
 
 // The phases in errors that clients get, as package box has them.

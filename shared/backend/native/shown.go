@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // mostKept is how many bytes of events a run keeps for watchers in its function.
@@ -17,19 +17,19 @@ const mostKept = 2 * mostBytes
 // them.
 type shown struct {
 	mu    sync.Mutex
-	tail  []session.Event
-	from  session.Index // the index before tail
+	tail  []storage.Event
+	from  storage.Index // the index before tail
 	grown chan struct{} // closed when there is more
 }
 
 func newShown() *shown { return &shown{grown: make(chan struct{})} }
 
 // publish adds a batch that is in the log now.
-func (s *shown) publish(b session.Batch) {
+func (s *shown) publish(b storage.Batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, raw := range b.Events {
-		e := session.Event{Index: b.First + session.Index(i), Raw: raw}
+		e := storage.Event{Index: b.First + storage.Index(i), Raw: raw}
 		e.Final = b.Final && e.Index == b.Last()
 		s.tail = append(s.tail, e)
 	}
@@ -47,7 +47,7 @@ func (s *shown) publish(b session.Batch) {
 
 // watch waits for events after an index, as host.InlineTracker says. over is closed when
 // no more events can come.
-func (s *shown) watch(ctx context.Context, after session.Index, until time.Time, over <-chan struct{}) (page session.Page, ok bool, err error) {
+func (s *shown) watch(ctx context.Context, after storage.Index, until time.Time, over <-chan struct{}) (page storage.Page, ok bool, err error) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	for {
@@ -61,16 +61,16 @@ func (s *shown) watch(ctx context.Context, after session.Index, until time.Time,
 			page, ok, _ := s.behind(after)
 			return page, ok && len(page.Events) > 0, nil
 		case <-timer.C:
-			return session.Page{}, true, nil
+			return storage.Page{}, true, nil
 		case <-ctx.Done():
-			return session.Page{}, false, ctx.Err()
+			return storage.Page{}, false, ctx.Err()
 		}
 	}
 }
 
 // behind returns the events after an index, and drops the others. ok is false if shown
 // does not have them any more. grown is closed when there are more.
-func (s *shown) behind(after session.Index) (page session.Page, ok bool, grown <-chan struct{}) {
+func (s *shown) behind(after storage.Index) (page storage.Page, ok bool, grown <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if after < s.from {

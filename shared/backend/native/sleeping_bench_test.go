@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
@@ -30,9 +30,9 @@ func BenchmarkSleeping(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = store.Close() })
-	w := newWorld(b, func() session.Store { return store })
+	w := newWorld(b, func() storage.Store { return store })
 	w.hosted.Make = bench
-	called := native.Handler(front.New(w.options()))
+	called := native.Handler(transport.New(w.options()))
 	asleep := sleeping(b, w, store)
 	id, mine := opened(b, called), opened(b, asleep)
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
@@ -78,33 +78,33 @@ func BenchmarkSleeping(b *testing.B) {
 }
 
 // sleeping serves a stdio server whose answers are all in its handshake record.
-func sleeping(b *testing.B, w *world, store session.Store) http.Handler {
+func sleeping(b *testing.B, w *world, store storage.Store) http.Handler {
 	for part, result := range map[string]string{
 		wire.V20251125: `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"bench","version":"1"}}`,
 		wire.MethodToolsList + " " + wire.V20251125 + " ": `{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}]}`,
 	} {
-		if err := store.SaveHandshake(b.Context(), session.Handshake{
-			Digest: session.RecordFor("acme", "d"), Version: part, Result: json.RawMessage(result), Taken: time.Now(), Expires: time.Now().Add(time.Hour),
+		if err := store.SaveHandshake(b.Context(), storage.Handshake{
+			Digest: storage.RecordFor("acme", "d"), Version: part, Result: json.RawMessage(result), Taken: time.Now(), Expires: time.Now().Add(time.Hour),
 		}); err != nil {
 			b.Fatal(err)
 		}
 	}
 	o := w.options()
-	o.Host = host.New(store, noBox{b: b}, host.Limits{})
-	o.Servers = func(name string) (host.Server, bool) {
-		return host.Server{Name: name, Digest: "d", Record: true}, true
+	o.Host = sessions.New(store, noBox{b: b}, sessions.Limits{})
+	o.Servers = func(name string) (sessions.Server, bool) {
+		return sessions.Server{Name: name, Digest: "d", Record: true}, true
 	}
-	return front.New(o)
+	return transport.New(o)
 }
 
 // noBox is a backend that must get no message.
 type noBox struct {
-	host.Backend // nil: a call of any other method also ends the benchmark
+	sessions.Backend // nil: a call of any other method also ends the benchmark
 
 	b *testing.B
 }
 
-func (n noBox) Deliver(_ context.Context, d host.Delivery, _ session.Box) (host.Tracker, error) {
+func (n noBox) Deliver(_ context.Context, d sessions.Delivery, _ storage.Box) (sessions.Tracker, error) {
 	n.b.Errorf("a box was asked: %s", d.Raw)
-	return nil, session.Errorf(session.Unavailable, "it sleeps")
+	return nil, storage.Errorf(storage.Unavailable, "it sleeps")
 }

@@ -9,25 +9,25 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Scope says to whom durable values belong.
-type Scope = session.ValueScope
+type Scope = storage.ValueScope
 
 // The scopes of durable values. One tenant never sees the values of another.
 const (
-	OfSession   Scope = session.ValueOfSession   // of the session; they go with it
-	OfPrincipal Scope = session.ValueOfPrincipal // of all sessions of the principal with this server
-	OfServer    Scope = session.ValueOfServer    // of all sessions of the tenant with this server
+	OfSession   Scope = storage.ValueOfSession   // of the session; they go with it
+	OfPrincipal Scope = storage.ValueOfPrincipal // of all sessions of the principal with this server
+	OfServer    Scope = storage.ValueOfServer    // of all sessions of the tenant with this server
 )
 
 // State is the durable values of one scope, by name. They outlive the message, the process
 // and the deployment. A name has 1 to 128 bytes, and does not begin with a zero byte. A
 // value is any Go value that encodes to at most 256 KiB of JSON.
 type State struct {
-	store session.Values
-	key   session.ValueKey
+	store storage.Values
+	key   storage.ValueKey
 	life  time.Duration
 }
 
@@ -35,8 +35,8 @@ type State struct {
 // requests of its principal to this server.
 func (s Session) State(scope Scope) State { return stateOf(s.in.k.Store, s.in.record, scope) }
 
-func stateOf(store session.Values, s session.Session, scope Scope) State {
-	k := session.ValueKey{Tenant: s.Tenant, Server: s.Server, Scope: scope}
+func stateOf(store storage.Values, s storage.Session, scope Scope) State {
+	k := storage.ValueKey{Tenant: s.Tenant, Server: s.Server, Scope: scope}
 	switch scope {
 	case OfSession:
 		k.Of, k.Since = string(s.ID), s.Created
@@ -58,7 +58,7 @@ func (s State) Expiring(after time.Duration) State {
 // Load decodes a value into a pointer. rev is the revision that [State.Save] needs. If
 // there is no value, rev is 0 and into stays unchanged.
 //
-// Errors: session.Invalid (the name), session.Unavailable; one of encoding/json if the
+// Errors: storage.Invalid (the name), storage.Unavailable; one of encoding/json if the
 // value cannot be decoded.
 func (s State) Load(ctx context.Context, name string, into any) (rev int64, err error) {
 	k, err := s.named(name)
@@ -74,20 +74,20 @@ func (s State) Load(ctx context.Context, name string, into any) (rev int64, err 
 
 // Save writes a value, or deletes it if value is nil, provided that rev is still its
 // revision. It returns the new revision for the next Save. If another writer was first,
-// the error is session.Conflict: load the value and decide again, as [Update] does.
+// the error is storage.Conflict: load the value and decide again, as [Update] does.
 //
-// Errors: session.Invalid (the name), session.TooLarge, session.Conflict,
-// session.Unavailable (the value may have been saved); one of encoding/json for a value
+// Errors: storage.Invalid (the name), storage.TooLarge, storage.Conflict,
+// storage.Unavailable (the value may have been saved); one of encoding/json for a value
 // that cannot be encoded.
 func (s State) Save(ctx context.Context, name string, rev int64, value any) (next int64, err error) {
 	k, err := s.named(name)
 	if err != nil {
 		return 0, err
 	}
-	return s.save(ctx, session.Value{Key: k, Rev: rev}, value)
+	return s.save(ctx, storage.Value{Key: k, Rev: rev}, value)
 }
 
-func (s State) save(ctx context.Context, v session.Value, value any) (int64, error) {
+func (s State) save(ctx context.Context, v storage.Value, value any) (int64, error) {
 	v.Data, v.Expires = nil, time.Time{}
 	if value != nil {
 		data, err := json.Marshal(value)
@@ -103,15 +103,15 @@ func (s State) save(ctx context.Context, v session.Value, value any) (int64, err
 }
 
 // named returns the key of an author's value.
-func (s State) named(name string) (session.ValueKey, error) {
+func (s State) named(name string) (storage.ValueKey, error) {
 	if strings.HasPrefix(name, "\x00") {
-		return session.ValueKey{}, session.Errorf(session.Invalid, "the name of a durable value must not begin with a NUL character")
+		return storage.ValueKey{}, storage.Errorf(storage.Invalid, "the name of a durable value must not begin with a NUL character")
 	}
 	return s.own(name), nil
 }
 
 // own returns the key of a value of this package. Its name begins with a zero byte.
-func (s State) own(name string) session.ValueKey {
+func (s State) own(name string) storage.ValueKey {
 	k := s.key
 	k.Name = name
 	return k
@@ -122,7 +122,7 @@ func (s State) own(name string) session.ValueKey {
 // change is lost; it must have no other effects. If it returns an error, Update returns
 // that error and saves nothing.
 //
-// Errors: those of [State.Load] and [State.Save] but session.Conflict.
+// Errors: those of [State.Load] and [State.Save] but storage.Conflict.
 func Update[T any](ctx context.Context, s State, name string, change func(old T) (T, error)) (value T, err error) {
 	err = amongOthers(ctx, func() error {
 		var old T
@@ -143,7 +143,7 @@ func Update[T any](ctx context.Context, s State, name string, change func(old T)
 func amongOthers(ctx context.Context, write func() error) error {
 	for tries := 0; ; tries++ {
 		err := write()
-		if !errors.Is(err, session.Conflict) {
+		if !errors.Is(err, storage.Conflict) {
 			return err
 		}
 		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
@@ -167,7 +167,7 @@ func rest(ctx context.Context, d time.Duration) error {
 // maxOnce is the longest name for Once, in bytes. oncePrefix begins the name of the value
 // that Once keeps.
 const (
-	maxOnce    = session.MaxValueName - len(oncePrefix)
+	maxOnce    = storage.MaxValueName - len(oncePrefix)
 	oncePrefix = "\x00once:"
 )
 
@@ -185,10 +185,10 @@ type once struct {
 // happens only to a process that stood still for half a minute.
 //
 // name has 1 to 122 bytes. Load finds no value under it. Errors: that of f;
-// session.Invalid, session.Unavailable, that of ctx.
+// storage.Invalid, storage.Unavailable, that of ctx.
 func (s State) Once(ctx context.Context, name string, f func(context.Context) error) error {
 	if name == "" || len(name) > maxOnce {
-		return session.Errorf(session.Invalid, "the name given to Once has %d bytes; it needs 1 to %d", len(name), maxOnce)
+		return storage.Errorf(storage.Invalid, "the name given to Once has %d bytes; it needs 1 to %d", len(name), maxOnce)
 	}
 	k := s.own(oncePrefix + name)
 	for begun := time.Now(); ; {
@@ -215,7 +215,7 @@ func (s State) Once(ctx context.Context, name string, f func(context.Context) er
 				}
 				continue // another has taken over
 			}
-			if errors.Is(err, session.Conflict) {
+			if errors.Is(err, storage.Conflict) {
 				err = nil
 			}
 		}
@@ -227,7 +227,7 @@ func (s State) Once(ctx context.Context, name string, f func(context.Context) er
 
 // doOnce runs f for the caller that holds the value. over is false if another caller has
 // taken over before the success was written.
-func (s State) doOnce(ctx context.Context, v session.Value, f func(context.Context) error) (over bool, err error) {
+func (s State) doOnce(ctx context.Context, v storage.Value, f func(context.Context) error) (over bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	h := hold(context.WithoutCancel(ctx), s, v, func(until time.Time) any { return once{Until: until} }, cancel)
@@ -236,14 +236,14 @@ func (s State) doOnce(ctx context.Context, v session.Value, f func(context.Conte
 		return true, err
 	}
 	err = h.release(once{Done: true})
-	return !errors.Is(err, session.Conflict), err
+	return !errors.Is(err, storage.Conflict), err
 }
 
 // holding is a lease in a value. While the lease is held, the value says that a caller is
 // doing the work.
 type holding struct {
 	state State
-	v     session.Value
+	v     storage.Value
 	quit  chan struct{}
 	done  chan struct{}
 
@@ -253,7 +253,7 @@ type holding struct {
 
 // hold starts to renew the value with the result of mark, until release is called. It
 // calls lost if another writer has changed the value.
-func hold(ctx context.Context, s State, v session.Value, mark func(until time.Time) any, lost func()) *holding {
+func hold(ctx context.Context, s State, v storage.Value, mark func(until time.Time) any, lost func()) *holding {
 	h := &holding{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(h.done)
@@ -265,7 +265,7 @@ func hold(ctx context.Context, s State, v session.Value, mark func(until time.Ti
 				return
 			case <-beat.C:
 			}
-			if errors.Is(h.save(ctx, mark(time.Now().Add(lease))), session.Conflict) {
+			if errors.Is(h.save(ctx, mark(time.Now().Add(lease))), storage.Conflict) {
 				lost()
 				return
 			}
@@ -290,7 +290,7 @@ func (h *holding) save(ctx context.Context, value any) error {
 	switch {
 	case err == nil:
 		h.v.Rev = rev
-	case errors.Is(err, session.Unavailable):
+	case errors.Is(err, storage.Unavailable):
 		if h.unsure, h.sent = true, nil; value != nil {
 			h.sent, _ = json.Marshal(value) // it was encoded before
 		}
@@ -306,7 +306,7 @@ func (h *holding) release(value any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), lease)
 	defer cancel()
 	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		if err := h.save(ctx, value); !errors.Is(err, session.Unavailable) || pause > time.Second {
+		if err := h.save(ctx, value); !errors.Is(err, storage.Unavailable) || pause > time.Second {
 			return err
 		}
 		if err := rest(ctx, pause); err != nil {

@@ -12,32 +12,32 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-func aSession(id session.ID) session.Session {
+func aSession(id storage.ID) storage.Session {
 	created := time.Now()
-	return session.Session{
-		ID: id, Server: "counter", Tenant: "acme", Principal: "alice", Transport: session.HTTP, State: session.Ready,
+	return storage.Session{
+		ID: id, Server: "counter", Tenant: "acme", Principal: "alice", Transport: storage.HTTP, State: storage.Ready,
 		Created: created, Expires: created.Add(24 * time.Hour),
 	}
 }
 
 // eachStore runs a test over the stores of one machine. again opens the same data as
 // another process would.
-func eachStore(t *testing.T, check func(t *testing.T, again func() session.Store, s session.Session)) {
+func eachStore(t *testing.T, check func(t *testing.T, again func() storage.Store, s storage.Session)) {
 	t.Run("memory", func(t *testing.T) {
-		store, s := sessiontest.NewMemory(), aSession("s1")
+		store, s := storagetest.NewMemory(), aSession("s1")
 		if err := store.Create(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		check(t, func() session.Store { return store }, s)
+		check(t, func() storage.Store { return store }, s)
 	})
 	t.Run("sqlite", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "store.db")
-		again := func() session.Store {
+		again := func() storage.Store {
 			store, err := sqlitestore.Open(path)
 			if err != nil {
 				t.Error(err)
@@ -54,7 +54,7 @@ func eachStore(t *testing.T, check func(t *testing.T, again func() session.Store
 }
 
 func TestTwentyColdMessagesAtOnceInitializeOnceAndLoseNoWrite(t *testing.T) {
-	eachStore(t, func(t *testing.T, again func() session.Store, s session.Session) {
+	eachStore(t, func(t *testing.T, again func() storage.Store, s storage.Session) {
 		var inits, doing atomic.Int32
 		var messages sync.WaitGroup
 		for range 20 {
@@ -89,7 +89,7 @@ func TestTwentyColdMessagesAtOnceInitializeOnceAndLoseNoWrite(t *testing.T) {
 }
 
 func TestWhatFailsOnceIsDoneByTheNext(t *testing.T) {
-	store := sessiontest.NewMemory()
+	store := storagetest.NewMemory()
 	state := stateOf(store, aSession("s1"), OfSession)
 	broken := errors.New("broken")
 	if err := state.Once(t.Context(), "init", func(context.Context) error { return broken }); !errors.Is(err, broken) {
@@ -109,15 +109,15 @@ func TestWhatFailsOnceIsDoneByTheNext(t *testing.T) {
 // unanswered is a store on which one SaveValue, the first one after the time by, succeeds
 // but returns Unavailable.
 type unanswered struct {
-	session.Store
+	storage.Store
 	by time.Time // from then on
 	n  atomic.Int32
 }
 
-func (u *unanswered) SaveValue(ctx context.Context, v session.Value) (session.Value, error) {
+func (u *unanswered) SaveValue(ctx context.Context, v storage.Value) (storage.Value, error) {
 	saved, err := u.Store.SaveValue(ctx, v)
 	if err == nil && !time.Now().Before(u.by) && u.n.Add(1) == 1 {
-		return session.Value{}, session.Errorf(session.Unavailable, "the answer is lost")
+		return storage.Value{}, storage.Errorf(storage.Unavailable, "the answer is lost")
 	}
 	return saved, err
 }
@@ -126,7 +126,7 @@ func TestWhatIsDoneOnceSurvivesAnAnswerOfTheStoreThatIsLost(t *testing.T) {
 	for name, from := range map[string]time.Duration{"when it is renewed": renew, "when it is done": 2*renew + time.Second} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &unanswered{Store: sessiontest.NewMemory(), by: time.Now().Add(from)}
+				store := &unanswered{Store: storagetest.NewMemory(), by: time.Now().Add(from)}
 				state, done := stateOf(store, aSession("s1"), OfSession), 0
 				for range 2 {
 					err := state.Once(t.Context(), "init", func(ctx context.Context) error {
@@ -147,8 +147,8 @@ func TestWhatIsDoneOnceSurvivesAnAnswerOfTheStoreThatIsLost(t *testing.T) {
 
 func TestWhatAProcessLeftBehindIsTakenOverWhenItsLeaseHasRunOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)
-		if _, err := state.save(t.Context(), session.Value{Key: state.own(oncePrefix + "init")}, once{Until: time.Now().Add(lease)}); err != nil {
+		state := stateOf(storagetest.NewMemory(), aSession("s1"), OfSession)
+		if _, err := state.save(t.Context(), storage.Value{Key: state.own(oncePrefix + "init")}, once{Until: time.Now().Add(lease)}); err != nil {
 			t.Fatal(err)
 		}
 		begun := time.Now()
@@ -163,7 +163,7 @@ func TestWhatAProcessLeftBehindIsTakenOverWhenItsLeaseHasRunOut(t *testing.T) {
 
 func TestWhoTakesLongKeepsItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)
+		state := stateOf(storagetest.NewMemory(), aSession("s1"), OfSession)
 		var done atomic.Int32
 		var both sync.WaitGroup
 		for range 2 {
@@ -185,7 +185,7 @@ func TestWhoTakesLongKeepsItsLease(t *testing.T) {
 
 func TestWhoLostItsLeaseIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)
+		state := stateOf(storagetest.NewMemory(), aSession("s1"), OfSession)
 		err := state.Once(t.Context(), "init", func(ctx context.Context) error {
 			k := state.own(oncePrefix + "init")
 			v, err := state.store.LoadValue(ctx, k)
@@ -206,7 +206,7 @@ func TestWhoLostItsLeaseIsStopped(t *testing.T) {
 
 func TestSaveIsByTheRevisionThatWasLoaded(t *testing.T) {
 	type note struct{ Text string }
-	eachStore(t, func(t *testing.T, again func() session.Store, s session.Session) {
+	eachStore(t, func(t *testing.T, again func() storage.Store, s storage.Session) {
 		a, b := stateOf(again(), s, OfSession), stateOf(again(), s, OfSession)
 		got := note{"as it was"}
 		if rev, err := a.Load(t.Context(), "note", &got); rev != 0 || err != nil || got.Text != "as it was" {
@@ -216,7 +216,7 @@ func TestSaveIsByTheRevisionThatWasLoaded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Save(t.Context(), "note", 0, note{"second"}); !errors.Is(err, session.Conflict) {
+		if _, err := b.Save(t.Context(), "note", 0, note{"second"}); !errors.Is(err, storage.Conflict) {
 			t.Fatalf("Save over what was not loaded: %v, want a conflict", err)
 		}
 		loaded, err := b.Load(t.Context(), "note", &got)
@@ -233,15 +233,15 @@ func TestSaveIsByTheRevisionThatWasLoaded(t *testing.T) {
 }
 
 func TestScopesReachAsFarAsTheySay(t *testing.T) {
-	store := sessiontest.NewMemory()
+	store := storagetest.NewMemory()
 	mine := aSession("s1")
-	others := map[string]session.Session{"the same session": mine}
-	for name, change := range map[string]func(*session.Session){
-		"another session":   func(s *session.Session) { s.ID = "s2" },
-		"its id again":      func(s *session.Session) { s.Created = s.Created.Add(time.Minute) },
-		"another principal": func(s *session.Session) { s.ID, s.Principal = "s3", "bob" },
-		"another server":    func(s *session.Session) { s.ID, s.Server = "s4", "other" },
-		"another tenant":    func(s *session.Session) { s.ID, s.Tenant = "s5", "umbrella" },
+	others := map[string]storage.Session{"the same session": mine}
+	for name, change := range map[string]func(*storage.Session){
+		"another session":   func(s *storage.Session) { s.ID = "s2" },
+		"its id again":      func(s *storage.Session) { s.Created = s.Created.Add(time.Minute) },
+		"another principal": func(s *storage.Session) { s.ID, s.Principal = "s3", "bob" },
+		"another server":    func(s *storage.Session) { s.ID, s.Server = "s4", "other" },
+		"another tenant":    func(s *storage.Session) { s.ID, s.Tenant = "s5", "umbrella" },
 	} {
 		s := mine
 		change(&s)
@@ -278,7 +278,7 @@ func TestScopesReachAsFarAsTheySay(t *testing.T) {
 
 func TestWhatExpiresGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfPrincipal)
+		state := stateOf(storagetest.NewMemory(), aSession("s1"), OfPrincipal)
 		if _, err := state.Expiring(time.Hour).Save(t.Context(), "token", 0, "secret"); err != nil {
 			t.Fatal(err)
 		}
@@ -291,11 +291,11 @@ func TestWhatExpiresGoes(t *testing.T) {
 }
 
 func TestNamesOfOursAreNotAnAuthors(t *testing.T) {
-	state := stateOf(sessiontest.NewMemory(), aSession("s1"), OfSession)
-	if _, err := state.Save(t.Context(), oncePrefix+"init", 0, once{Done: true}); !errors.Is(err, session.Invalid) {
+	state := stateOf(storagetest.NewMemory(), aSession("s1"), OfSession)
+	if _, err := state.Save(t.Context(), oncePrefix+"init", 0, once{Done: true}); !errors.Is(err, storage.Invalid) {
 		t.Errorf("Save: %v, want Invalid", err)
 	}
-	if _, err := state.Load(t.Context(), "\x00", new(int)); !errors.Is(err, session.Invalid) {
+	if _, err := state.Load(t.Context(), "\x00", new(int)); !errors.Is(err, storage.Invalid) {
 		t.Errorf("Load: %v, want Invalid", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // These limit the durable value about a resource. They say how many sessions of a tenant
@@ -29,19 +29,19 @@ const (
 // whether it has subscribed. A change of the resource reads the records, and drops the
 // entries of sessions that have gone or have unsubscribed.
 type subscribers struct {
-	store session.Store
-	of    session.Session // any session of the server and tenant
+	store storage.Store
+	of    storage.Session // any session of the server and tenant
 	uri   string
 	state State
-	key   session.ValueKey
+	key   storage.ValueKey
 }
 
 // subscriberList is the durable value that lists the subscribers of a resource.
 type subscriberList struct {
-	Sessions []session.ID `json:"sessions"`
+	Sessions []storage.ID `json:"sessions"`
 }
 
-func newSubscribers(store session.Store, of session.Session, uri string) subscribers {
+func newSubscribers(store storage.Store, of storage.Session, uri string) subscribers {
 	sum := sha256.Sum256([]byte(uri))
 	state := stateOf(store, of, OfServer).Expiring(subscriberLife)
 	key := state.own("\x00subscribers:" + strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20])))
@@ -53,10 +53,10 @@ func newSubscribers(store session.Store, of session.Session, uri string) subscri
 // before the subscription, and may be about to drop the entry.
 //
 // Errors: Busy (too many), Unavailable.
-func (k subscribers) add(ctx context.Context, id session.ID) error {
+func (k subscribers) add(ctx context.Context, id storage.ID) error {
 	for pruned := false; ; {
 		full := false
-		err := k.change(ctx, func(ids []session.ID) []session.ID {
+		err := k.change(ctx, func(ids []storage.ID) []storage.ID {
 			if slices.Contains(ids, id) {
 				return ids
 			}
@@ -69,7 +69,7 @@ func (k subscribers) add(ctx context.Context, id session.ID) error {
 			return err
 		}
 		if pruned {
-			return session.Errorf(session.Busy, "more than %d sessions have subscribed to this resource; try again when some have ended", maxSubscribers)
+			return storage.Errorf(storage.Busy, "more than %d sessions have subscribed to this resource; try again when some have ended", maxSubscribers)
 		}
 		pruned = true
 		if _, err := k.records(ctx); err != nil {
@@ -80,7 +80,7 @@ func (k subscribers) add(ctx context.Context, id session.ID) error {
 
 // change replaces the entries by the result of change; a nil result leaves them as they
 // are.
-func (k subscribers) change(ctx context.Context, change func([]session.ID) []session.ID) error {
+func (k subscribers) change(ctx context.Context, change func([]storage.ID) []storage.ID) error {
 	return amongOthers(ctx, func() error {
 		v, err := k.store.LoadValue(ctx, k.key)
 		if err != nil {
@@ -107,14 +107,14 @@ func (k subscribers) change(ctx context.Context, change func([]session.ID) []ses
 
 // records returns the records of the sessions that have subscribed according to their
 // records. It drops all other entries.
-func (k subscribers) records(ctx context.Context) (records []session.Session, err error) {
+func (k subscribers) records(ctx context.Context) (records []storage.Session, err error) {
 	var unknown error
-	err = k.change(ctx, func(ids []session.ID) []session.ID {
+	err = k.change(ctx, func(ids []storage.ID) []storage.ID {
 		records, unknown = k.confirmed(ctx, ids)
 		if unknown != nil || len(records) == len(ids) {
 			return nil
 		}
-		left := make([]session.ID, len(records))
+		left := make([]storage.ID, len(records))
 		for i, r := range records {
 			left[i] = r.ID
 		}
@@ -124,8 +124,8 @@ func (k subscribers) records(ctx context.Context) (records []session.Session, er
 }
 
 // confirmed returns the given sessions whose records say that they have subscribed.
-func (k subscribers) confirmed(ctx context.Context, ids []session.ID) ([]session.Session, error) {
-	found := make([]session.Session, len(ids))
+func (k subscribers) confirmed(ctx context.Context, ids []storage.ID) ([]storage.Session, error) {
+	found := make([]storage.Session, len(ids))
 	errs := make([]error, len(ids))
 	var work sync.WaitGroup
 	turn := make(chan struct{}, tellers)
@@ -135,13 +135,13 @@ func (k subscribers) confirmed(ctx context.Context, ids []session.ID) ([]session
 			defer func() { <-turn }()
 			x, _, err := k.store.Load(ctx, id, "")
 			switch {
-			case err != nil && !errors.Is(err, session.NotFound):
+			case err != nil && !errors.Is(err, storage.NotFound):
 				errs[i] = err
-			case err == nil && x.State == session.Ready && x.Tenant == k.of.Tenant && x.Server == k.of.Server && slices.Contains(x.Subscribed, k.uri):
+			case err == nil && x.State == storage.Ready && x.Tenant == k.of.Tenant && x.Server == k.of.Server && slices.Contains(x.Subscribed, k.uri):
 				found[i] = x
 			}
 		})
 	}
 	work.Wait()
-	return slices.DeleteFunc(found, func(x session.Session) bool { return x.ID == "" }), errors.Join(errs...)
+	return slices.DeleteFunc(found, func(x storage.Session) bool { return x.ID == "" }), errors.Join(errs...)
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // grace is how late an invocation may be before another function does its work.
@@ -36,23 +36,23 @@ func (k *Backend) Sweep(ctx context.Context) error {
 // resolve does the due work for one item. Its function may have died while it executed the
 // request, its invocation or alarm may be lost, or its client may not answer. The item may
 // come without Raw.
-func (k *Backend) resolve(ctx context.Context, it session.Item) error {
+func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 	now := time.Now()
 	switch {
-	case it.State == session.Taken && now.After(it.NotAfter):
+	case it.State == storage.Taken && now.After(it.NotAfter):
 		if whole, err := k.items.whole(ctx, it); err != nil {
 			return err
 		} else if k.noted(whole) && whole.Gen == it.Gen {
 			return k.invokeAgain(ctx, whole)
 		}
 		return k.items.end(ctx, it, failure(phaseRuntime, "the function that executed the request is gone; whether it was finished is not known"))
-	case it.State == session.Waiting && now.After(it.NotAfter):
+	case it.State == storage.Waiting && now.After(it.NotAfter):
 		return k.items.end(ctx, it, failure(phaseUnavailable, "no function executed the request within "+validity.String()+"; it was not executed, send it again"))
-	case it.State == session.Waiting && now.After(it.Created.Add(grace)):
+	case it.State == storage.Waiting && now.After(it.Created.Add(grace)):
 		return k.invokeAgain(ctx, it)
-	case it.State == session.Suspended && len(it.Questions) == 0 && now.After(it.NotAfter.Add(grace)):
+	case it.State == storage.Suspended && len(it.Questions) == 0 && now.After(it.NotAfter.Add(grace)):
 		return k.invokeAgain(ctx, it)
-	case it.State == session.Suspended && len(it.Questions) > 0:
+	case it.State == storage.Suspended && len(it.Questions) > 0:
 		return k.resolveAsking(ctx, it, now)
 	default:
 		return nil
@@ -61,12 +61,12 @@ func (k *Backend) resolve(ctx context.Context, it session.Item) error {
 
 // noted reports whether another function can go on with the request of an item whose own
 // function is gone. Only remote servers say how; see [RemoteRequest].
-func (k *Backend) noted(it session.Item) bool {
-	return it.State == session.Taken && it.Raw != nil && time.Now().After(it.NotAfter)
+func (k *Backend) noted(it storage.Item) bool {
+	return it.State == storage.Taken && it.Raw != nil && time.Now().After(it.NotAfter)
 }
 
 // invokeAgain starts another invocation for an item whose invocation was lost.
-func (k *Backend) invokeAgain(ctx context.Context, it session.Item) error {
+func (k *Backend) invokeAgain(ctx context.Context, it storage.Item) error {
 	if k.Invoke != nil {
 		return k.items.invoke(ctx, it)
 	}
@@ -84,7 +84,7 @@ func (k *Backend) invokeAgain(ctx context.Context, it session.Item) error {
 // resolveAsking is resolve for a call that waits for its client. It ends the call if
 // the call or its session has ended, its time is over, or its questions were never
 // written. It goes on with the call if all questions are answered.
-func (k *Backend) resolveAsking(ctx context.Context, it session.Item, now time.Time) error {
+func (k *Backend) resolveAsking(ctx context.Context, it storage.Item, now time.Time) error {
 	tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
 	switch {
 	case err != nil:
@@ -96,7 +96,7 @@ func (k *Backend) resolveAsking(ctx context.Context, it session.Item, now time.T
 		return k.items.end(ctx, it, failure(phaseRuntime, "the function that executed the request ended before it could ask"))
 	}
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
-	if errors.Is(err, session.NotFound) || err == nil && s.State == session.Ended {
+	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
 		return k.items.end(ctx, it, failure(phaseUnavailable, "the session has ended"))
 	}
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 const knowsTasks = `{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
@@ -97,8 +97,8 @@ func TestAnswerToATaskThatNobodyHandedOverIsFoundByTheSweep(t *testing.T) {
 		w := memory(t)
 		name, key := w.task("ask")
 		raw := `{"jsonrpc":"2.0","id":"` + key + `","result":` + results()["elicitation/create"] + `}`
-		id := host.PinnedID(host.Caller{Tenant: "acme", Principal: "ada", Server: host.Server{Name: "demo"}})
-		if _, err := w.open().PutAnswer(t.Context(), session.Answer{Session: id, Question: key, Raw: []byte(raw)}); err != nil {
+		id := sessions.PinnedID(sessions.Caller{Tenant: "acme", Principal: "ada", Server: sessions.Server{Name: "demo"}})
+		if _, err := w.open().PutAnswer(t.Context(), storage.Answer{Session: id, Question: key, Raw: []byte(raw)}); err != nil {
 			t.Fatal(err)
 		}
 		hosted := w.hosted

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -21,14 +21,14 @@ const listWithin = 2 * time.Second
 func (k *Backend) Tools(ctx context.Context, tenant, server string) ([]json.RawMessage, error) {
 	h, ok := k.Servers(server)
 	if !ok || h.Make == nil && h.Remote == nil {
-		return nil, session.Errorf(session.NotFound, "this program does not have the native server %s", server)
+		return nil, storage.Errorf(storage.NotFound, "this program does not have the native server %s", server)
 	}
 	ctx, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
-	nobody := session.Session{
-		ID: session.NewID(), Server: server, Tenant: tenant, Version: wire.V20251125, Init: json.RawMessage(`{"capabilities":{}}`),
+	nobody := storage.Session{
+		ID: storage.NewID(), Server: server, Tenant: tenant, Version: wire.V20251125, Init: json.RawMessage(`{"capabilities":{}}`),
 	}
-	r := k.newRun(ctx, session.Address{Session: nobody.ID}, nobody, h)
+	r := k.newRun(ctx, storage.Address{Session: nobody.ID}, nobody, h)
 	r.ctx = ctx
 	c := &call{r: r, id: json.RawMessage("1"), m: wire.Message{Kind: wire.Request, ID: json.RawMessage("1"), Method: wire.MethodToolsList}}
 	r.calls = []*call{c}
@@ -43,7 +43,7 @@ func (k *Backend) Tools(ctx context.Context, tenant, server string) ([]json.RawM
 	r.wait()
 	var tools []json.RawMessage
 	if list := wire.Lookup(answer, "result", "tools"); list == nil || json.Unmarshal(list, &tools) != nil {
-		return nil, session.Errorf(session.Unavailable, "the native server %s does not list its tools", server)
+		return nil, storage.Errorf(storage.Unavailable, "the native server %s does not list its tools", server)
 	}
 	return tools, nil
 }

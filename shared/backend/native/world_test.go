@@ -17,15 +17,15 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // world is everything that outlives a message: the store, the invocations that were
@@ -33,11 +33,11 @@ import (
 // made anew for each event.
 type world struct {
 	t      testing.TB
-	open   func() session.Store
+	open   func() storage.Store
 	apart  bool // invocations can be started
-	limits host.Limits
+	limits sessions.Limits
 	hosted native.Hosted
-	sealer *session.Sealer
+	sealer *storage.Sealer
 
 	mu       sync.Mutex
 	invoked  []native.Alarm // not yet executed
@@ -48,7 +48,7 @@ type world struct {
 	invoking error
 }
 
-func newWorld(t testing.TB, open func() session.Store) *world {
+func newWorld(t testing.TB, open func() storage.Store) *world {
 	sealer, err := bridge.NewSealer([]byte("a secret of thirty-two bytes, at least"))
 	if err != nil {
 		t.Fatal(err)
@@ -61,8 +61,8 @@ func newWorld(t testing.TB, open func() session.Store) *world {
 
 // memory returns a world on a store in memory.
 func memory(t testing.TB) *world {
-	store := sessiontest.NewMemory()
-	return newWorld(t, func() session.Store { return store })
+	store := storagetest.NewMemory()
+	return newWorld(t, func() storage.Store { return store })
 }
 
 // onEachStore runs a test over the stores of one machine; SQLite is opened anew for
@@ -71,7 +71,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Run("memory", func(t *testing.T) { test(t, memory(t)) })
 	t.Run("sqlite", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "store.db")
-		test(t, newWorld(t, func() session.Store {
+		test(t, newWorld(t, func() storage.Store {
 			store, err := sqlitestore.Open(path)
 			if err != nil {
 				t.Error(err)
@@ -83,7 +83,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
 }
 
 // backend returns the Backend of a process that has just started.
-func (w *world) backend() (*native.Backend, session.Store) {
+func (w *world) backend() (*native.Backend, storage.Store) {
 	store := w.open()
 	c := native.Config{
 		Store: store, Clients: w, Schedule: w, Log: slog.New(slog.DiscardHandler),
@@ -95,30 +95,30 @@ func (w *world) backend() (*native.Backend, session.Store) {
 	return native.NewBackend(c), store
 }
 
-func (w *world) options() front.Options {
+func (w *world) options() transport.Options {
 	b, store := w.backend()
-	return front.Options{
-		Servers: func(name string) (host.Server, bool) {
-			return host.Server{Name: name, Digest: "d", InPlace: true}, name == "demo"
+	return transport.Options{
+		Servers: func(name string) (sessions.Server, bool) {
+			return sessions.Server{Name: name, Digest: "d", InPlace: true}, name == "demo"
 		},
-		Host: host.New(store, b, w.limits), Auth: w, Sealer: w.sealer, Log: slog.New(slog.DiscardHandler),
+		Host: sessions.New(store, b, w.limits), Auth: w, Sealer: w.sealer, Log: slog.New(slog.DiscardHandler),
 	}
 }
 
-// Authenticate implements front.Authenticator. Every client is ada, with the Props that
+// Authenticate implements transport.Authenticator. Every client is ada, with the Props that
 // the world has for her.
-func (w *world) Authenticate(r *http.Request, _ string) (session.Identity, error) {
+func (w *world) Authenticate(r *http.Request, _ string) (storage.Identity, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	name := "ada"
 	if other := r.Header.Get("X-Name"); other != "" {
 		name = other
 	}
-	return session.Identity{Tenant: "acme", Principal: name, Props: w.props}, nil
+	return storage.Identity{Tenant: "acme", Principal: name, Props: w.props}, nil
 }
 
-func (w *world) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
-	return auth.EachServer(w, r, servers)
+func (w *world) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
+	return apikey.EachServer(w, r, servers)
 }
 
 func (w *world) Confirm(context.Context, string, string) error { return nil }
@@ -192,7 +192,7 @@ func (w *world) due() []native.Alarm {
 	return due
 }
 
-// Post implements session.Clients.
+// Post implements storage.Clients.
 func (w *world) Post(_ context.Context, _ string, data []byte) error {
 	time.Sleep(w.posting) // virtual
 	w.mu.Lock()
@@ -201,7 +201,7 @@ func (w *world) Post(_ context.Context, _ string, data []byte) error {
 	return nil
 }
 
-// Close implements session.Clients.
+// Close implements storage.Clients.
 func (w *world) Close(context.Context, string) error { return nil }
 
 func (w *world) posts() []string {
@@ -222,7 +222,7 @@ type answer struct {
 // do serves one request in a fresh process.
 func (w *world) do(r *http.Request) answer {
 	rec := httptest.NewRecorder()
-	native.Handler(front.New(w.options())).ServeHTTP(rec, r)
+	native.Handler(transport.New(w.options())).ServeHTTP(rec, r)
 	return answer{rec.Code, rec.Header(), rec.Body.String()}
 }
 
@@ -465,10 +465,10 @@ func (w *world) socket() socket {
 	return k
 }
 
-func (k socket) front() *front.Socket {
+func (k socket) front() *transport.Socket {
 	o := k.w.options()
 	o.Host = o.Host.WithClients(k.w)
-	return front.NewSocket(front.SocketOptions{Options: o, Push: func(context.Context, session.ID) error { return nil }})
+	return transport.NewSocket(transport.SocketOptions{Options: o, Push: func(context.Context, storage.ID) error { return nil }})
 }
 
 // send sends a message of the client to a fresh process. The immediate answer counts as

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // echoBox answers every delivery, in another goroutine as a box does.
@@ -67,7 +67,7 @@ func BenchmarkRunner(b *testing.B) {
 	deliver.NotAfter = time.Now().Add(time.Hour).UnixMilli()
 	b.ReportAllocs()
 	for b.Loop() {
-		deliver.ID = session.NewStreamID()
+		deliver.ID = storage.NewStreamID()
 		conn.in <- frame.Encode(deliver)
 		f, err := frame.Decode(<-conn.up)
 		events, ok := f.(frame.Events)

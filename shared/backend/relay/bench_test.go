@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // benchAddress returns the address of a tools/call.
-func benchAddress() session.Address {
-	return session.Address{
-		Session: session.NewID(), Stream: session.NewStreamID(), Requests: []json.RawMessage{[]byte("17")},
+func benchAddress() storage.Address {
+	return storage.Address{
+		Session: storage.NewID(), Stream: storage.NewStreamID(), Requests: []json.RawMessage{[]byte("17")},
 		Digest: "d41d8cd98f00b204e9800998ecf8427e", Box: "local/echo", Again: true,
 	}
 }

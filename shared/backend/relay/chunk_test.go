@@ -11,20 +11,20 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // chunkHost is a relay function with a store, in which the box b/s is awake.
 type chunkHost struct {
 	t       testing.TB
-	memory  *sessiontest.Memory
-	handler *relayhost.Handler
-	ticket  func(stream session.StreamID) string
+	memory  *storagetest.Memory
+	handler *relayserver.Handler
+	ticket  func(stream storage.StreamID) string
 	rng     *rand.Rand
 	sent    int64
 }
@@ -32,21 +32,21 @@ type chunkHost struct {
 func newChunkHost(t testing.TB, seed uint64) *chunkHost {
 	t.Helper()
 	sealer := newSealer(t)
-	h := &chunkHost{t: t, memory: sessiontest.NewMemory(), rng: rand.New(rand.NewPCG(seed, 0))}
-	h.handler = relayhost.NewHandler(relayhost.Config{Store: h.memory, Sealer: sealer})
-	h.ticket = func(stream session.StreamID) string {
-		return sealer.Seal(session.Address{Session: "s1", Stream: stream, Box: "b/s"}, 1)
+	h := &chunkHost{t: t, memory: storagetest.NewMemory(), rng: rand.New(rand.NewPCG(seed, 0))}
+	h.handler = relayserver.NewHandler(relayserver.Config{Store: h.memory, Sealer: sealer})
+	h.ticket = func(stream storage.StreamID) string {
+		return sealer.Seal(storage.Address{Session: "s1", Stream: stream, Box: "b/s"}, 1)
 	}
-	if err := h.memory.SaveBox(t.Context(), session.Box{ID: "b/s", State: session.Awake, Gen: 1, Runner: "r", Conn: "c", Link: 1}); err != nil {
+	if err := h.memory.SaveBox(t.Context(), storage.Box{ID: "b/s", State: storage.Awake, Gen: 1, Runner: "r", Conn: "c", Link: 1}); err != nil {
 		t.Fatal(err)
 	}
 	return h
 }
 
 // frame returns an events frame with one event, and its stream.
-func (h *chunkHost) frame(raw []byte) (frametest.Frame, session.StreamID) {
+func (h *chunkHost) frame(raw []byte) (frametest.Frame, storage.StreamID) {
 	h.sent++
-	stream := session.StreamID(fmt.Sprintf("stream%d", h.sent))
+	stream := storage.StreamID(fmt.Sprintf("stream%d", h.sent))
 	return frametest.Frame{
 		Type: frame.TypeEvents, Box: "b/s", Gen: 1, Seq: h.sent, Session: "s1", Payload: raw,
 		Items: []frame.EventItem{{Ticket: h.ticket(stream), Stream: stream, First: 1, Final: true, Lens: []int{len(raw)}}},
@@ -89,7 +89,7 @@ func (h *chunkHost) upward(raws ...[]byte) {
 	h.t.Helper()
 	var frames, wholes [][]byte
 	var long [][][]byte
-	var streams []session.StreamID
+	var streams []storage.StreamID
 	for n, raw := range raws {
 		f, stream := h.frame(raw)
 		streams = append(streams, stream)
@@ -123,11 +123,11 @@ func (h *chunkHost) downward(raws ...[]byte) {
 	h.t.Helper()
 	var all [][][]byte
 	for n, raw := range raws {
-		f := frametest.Frame{Type: frame.TypeDeliver, ID: session.StreamID(fmt.Sprint(n)), Session: "s1", Lens: []int{2, len(raw)}, Payload: append([]byte("{}"), raw...)}
+		f := frametest.Frame{Type: frame.TypeDeliver, ID: storage.StreamID(fmt.Sprint(n)), Session: "s1", Lens: []int{2, len(raw)}, Payload: append([]byte("{}"), raw...)}
 		all = append(all, frame.Cut(frametest.Encode(f), "", fmt.Sprintf("frame%d", n)))
 	}
 	var assembler frame.Assembler
-	got := map[session.StreamID][]byte{}
+	got := map[storage.StreamID][]byte{}
 	for _, message := range h.parts(all...) {
 		if len(message) > frame.MaxFrame || !utf8.Valid(message) {
 			h.t.Fatalf("a message of %d bytes, UTF-8 %v", len(message), utf8.Valid(message))
@@ -148,7 +148,7 @@ func (h *chunkHost) downward(raws ...[]byte) {
 		got[f.ID] = parts[1]
 	}
 	for n, raw := range raws {
-		if !bytes.Equal(got[session.StreamID(fmt.Sprint(n))], raw) {
+		if !bytes.Equal(got[storage.StreamID(fmt.Sprint(n))], raw) {
 			h.t.Errorf("a message of %d bytes came out as another", len(raw))
 		}
 	}
@@ -239,10 +239,10 @@ func FuzzLongFramesThroughTheHost(f *testing.F) {
 }
 
 func TestMessageOverSixteenMebibytesIsRefusedByTheHost(t *testing.T) {
-	backend := relayhost.NewBackend(relayhost.Config{Store: sessiontest.NewMemory()})
-	d := host.Delivery{Raw: make([]byte, frame.MaxMessage+1)}
-	_, err := backend.Deliver(t.Context(), d, session.Box{State: session.Awake})
-	if !errors.Is(err, session.TooLarge) || !strings.Contains(err.Error(), "16777217") || !strings.Contains(err.Error(), "16777216") {
+	backend := relayserver.NewBackend(relayserver.Config{Store: storagetest.NewMemory()})
+	d := sessions.Delivery{Raw: make([]byte, frame.MaxMessage+1)}
+	_, err := backend.Deliver(t.Context(), d, storage.Box{State: storage.Awake})
+	if !errors.Is(err, storage.TooLarge) || !strings.Contains(err.Error(), "16777217") || !strings.Contains(err.Error(), "16777216") {
 		t.Errorf("got %v", err)
 	}
 }

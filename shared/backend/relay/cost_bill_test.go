@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -86,7 +86,7 @@ func longerCalls() (all []billable) {
 func heldFor(name string, hold time.Duration) billable {
 	return billable{
 		name: name, requests: 1, enters: true, bytes: answerBytes,
-		operation: operation{begun, func(t *testing.T, c *counted, id session.ID) { c.resume(t, id, "", hold) }},
+		operation: operation{begun, func(t *testing.T, c *counted, id storage.ID) { c.resume(t, id, "", hold) }},
 	}
 }
 
@@ -94,18 +94,18 @@ func heldFor(name string, hold time.Duration) billable {
 // until the call is accepted. met says that the instance has read the record of the
 // connection before.
 func overSocketFor(took string, met bool) billable {
-	var who host.Caller
+	var who sessions.Caller
 	b := billable{name: "WebSocket: tools/call, " + took + " ms", messages: 2, enters: true, held: new(time.Duration), pushes: 1, bytes: answerBytes}
 	if !met {
 		b.name += ", by an instance new to the connection"
 	}
 	b.operation = operation{
-		func(t *testing.T, c *counted) (id session.ID) {
+		func(t *testing.T, c *counted) (id storage.ID) {
 			opened(t, c)
 			who, id = c.overSocket(t, "c1")
 			return id
 		},
-		func(t *testing.T, c *counted, id session.ID) {
+		func(t *testing.T, c *counted, id storage.ID) {
 			if !met {
 				if _, err := c.host.Connection(t.Context(), who.Conn); err != nil {
 					t.Fatal(err)
@@ -156,7 +156,7 @@ func (o billable) of(b bill, took time.Duration) meter.Operation {
 // affect one another.
 func oneTable(t *testing.T) driver {
 	open := onDynamoDB(t)
-	return func(*testing.T) func(*testing.T) session.Store { return open }
+	return func(*testing.T) func(*testing.T) storage.Store { return open }
 }
 
 // count returns what AWS bills for an operation. Waits and times are means over times
@@ -179,7 +179,7 @@ func count(t *testing.T, on driver, o billable, times int) meter.Operation {
 func countOnce(t *testing.T, on driver, o billable) meter.Operation {
 	t.Helper()
 	var took time.Duration
-	timed := operation{o.prepare, func(t *testing.T, c *counted, id session.ID) {
+	timed := operation{o.prepare, func(t *testing.T, c *counted, id storage.ID) {
 		begun := time.Now()
 		o.run(t, c, id)
 		took = time.Since(begun)

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // prices returns the table of what each operation may cost at most, on both drivers. The
@@ -27,14 +27,14 @@ func handshakes() []price {
 		{
 			name:  "initialize, from the handshake record",
 			reads: 1, write: 1, requests: 2, readUnits: 1, writeUnits: 2,
-			operation: operation{opened, func(t *testing.T, c *counted, _ session.ID) {
+			operation: operation{opened, func(t *testing.T, c *counted, _ storage.ID) {
 				initialize(t, c.host)
 			}},
 		},
 		{
 			name:  "initialize, by a box that has to wake",
 			reads: 9, write: 9, waits: 1, requests: 18, readUnits: 9, writeUnits: 13, up: "events, hello, pull, status", down: "ack, deliver, pulled, welcome",
-			operation: operation{nothing, func(t *testing.T, c *counted, _ session.ID) {
+			operation: operation{nothing, func(t *testing.T, c *counted, _ storage.ID) {
 				initialize(t, c.host)
 			}},
 		},
@@ -110,7 +110,7 @@ func calls() []price {
 
 func polls() []price {
 	var cursor string
-	inFlight := func(t *testing.T, c *counted) session.ID {
+	inFlight := func(t *testing.T, c *counted) storage.ID {
 		id := working(t, c)
 		call := c.accept(t, id, callWith(`{"sleep":60000}`))
 		if _, err := call.Next(t.Context(), time.Now().Add(5*time.Second)); err != nil {
@@ -123,14 +123,14 @@ func polls() []price {
 		{
 			name:  "a poll of a call in flight, held for 5 s in vain",
 			reads: 3, waits: 1, requests: 3, readUnits: 3,
-			operation: operation{inFlight, func(t *testing.T, c *counted, id session.ID) {
+			operation: operation{inFlight, func(t *testing.T, c *counted, id storage.ID) {
 				c.resume(t, id, cursor, 5*time.Second)
 			}},
 		},
 		{
 			name:  "GET, held for 25 s in vain",
 			reads: 2, write: 1, waits: 2, requests: 3, readUnits: 2, writeUnits: 1,
-			operation: operation{begun, func(t *testing.T, c *counted, id session.ID) {
+			operation: operation{begun, func(t *testing.T, c *counted, id storage.ID) {
 				c.resume(t, id, "", 25*time.Second)
 			}},
 		},
@@ -159,15 +159,15 @@ func replays() []price {
 		},
 	}
 	for i, n := range []int{1, 100, 1000, 5000} {
-		stream := session.NewStreamID()
+		stream := storage.NewStreamID()
 		all[i].operation = operation{
-			func(t *testing.T, c *counted) session.ID {
+			func(t *testing.T, c *counted) storage.ID {
 				id := begun(t, c)
 				c.log(t, id, stream, n)
 				return id
 			},
-			func(t *testing.T, c *counted, id session.ID) {
-				from := session.EventID{Stream: stream, Nonce: "x"}
+			func(t *testing.T, c *counted, id storage.ID) {
+				from := storage.EventID{Stream: stream, Nonce: "x"}
 				if got := c.resume(t, id, from.String(), time.Minute); got != n {
 					t.Errorf("%d events came, want %d", got, n)
 				}
@@ -182,7 +182,7 @@ func rest() []price {
 		{
 			name:  "DELETE",
 			reads: 1, write: 1, requests: 2, readUnits: 2, writeUnits: 2, down: "stop",
-			operation: operation{working, func(t *testing.T, c *counted, id session.ID) {
+			operation: operation{working, func(t *testing.T, c *counted, id storage.ID) {
 				if err := c.host.End(t.Context(), caller, id); err != nil {
 					t.Fatal(err)
 				}
@@ -191,11 +191,11 @@ func rest() []price {
 		{
 			name:  "a fresh process that lists as the one before",
 			reads: 1, requests: 1, readUnits: 1, up: "status",
-			operation: operation{func(t *testing.T, c *counted) session.ID {
+			operation: operation{func(t *testing.T, c *counted) storage.ID {
 				id := working(t, c)
 				c.lists(id)
 				return id
-			}, func(_ *testing.T, c *counted, id session.ID) { c.lists(id) }},
+			}, func(_ *testing.T, c *counted, id storage.ID) { c.lists(id) }},
 		},
 		{
 			name:  "a box falls asleep",
@@ -210,14 +210,14 @@ func rest() []price {
 }
 
 func sockets() []price {
-	var who host.Caller
-	connected := func(t *testing.T, c *counted) (id session.ID) {
+	var who sessions.Caller
+	connected := func(t *testing.T, c *counted) (id storage.ID) {
 		opened(t, c) // for the handshake record
 		who, id = c.overSocket(t, "c1")
 		return id
 	}
-	says := func(raw string, took time.Duration) func(*testing.T, *counted, session.ID) {
-		return func(t *testing.T, c *counted, id session.ID) {
+	says := func(raw string, took time.Duration) func(*testing.T, *counted, storage.ID) {
+		return func(t *testing.T, c *counted, id storage.ID) {
 			c.message(t, who, id, raw)
 			time.Sleep(took)
 		}
@@ -226,14 +226,14 @@ func sockets() []price {
 		{
 			name:  "WebSocket: connect",
 			write: 2, requests: 2, writeUnits: 3,
-			operation: operation{opened, func(t *testing.T, c *counted, _ session.ID) {
+			operation: operation{opened, func(t *testing.T, c *counted, _ storage.ID) {
 				c.connect(t, "c1", "")
 			}},
 		},
 		{
 			name:  "WebSocket: connect to a session",
 			reads: 1, write: 2, requests: 3, readUnits: 2, writeUnits: 3,
-			operation: operation{connected, func(t *testing.T, c *counted, id session.ID) {
+			operation: operation{connected, func(t *testing.T, c *counted, id storage.ID) {
 				c.connect(t, "c2", id)
 			}},
 		},
@@ -255,7 +255,7 @@ func sockets() []price {
 		{
 			name:  "WebSocket: disconnect",
 			reads: 2, write: 2, requests: 4, readUnits: 2, writeUnits: 2,
-			operation: operation{connected, func(t *testing.T, c *counted, _ session.ID) {
+			operation: operation{connected, func(t *testing.T, c *counted, _ storage.ID) {
 				if err := c.host.Disconnect(t.Context(), "c1"); err != nil {
 					t.Fatal(err)
 				}
@@ -266,24 +266,24 @@ func sockets() []price {
 
 // The functions below prepare the session that an operation needs.
 
-func nothing(*testing.T, *counted) session.ID { return "" }
+func nothing(*testing.T, *counted) storage.ID { return "" }
 
 // opened returns a session whose initialize was answered from the server's handshake
 // record.
-func opened(t *testing.T, c *counted) session.ID {
+func opened(t *testing.T, c *counted) storage.ID {
 	onRecord(t, c.store, "t", handshake)
 	return initialize(t, c.host)
 }
 
 // begun is like opened, and the client has also sent initialized.
-func begun(t *testing.T, c *counted) session.ID {
+func begun(t *testing.T, c *counted) storage.ID {
 	id := opened(t, c)
 	c.send(t, id, initialized)
 	return id
 }
 
 // working is like begun, and the box is awake.
-func working(t *testing.T, c *counted) session.ID {
+func working(t *testing.T, c *counted) storage.ID {
 	id := begun(t, c)
 	c.send(t, id, callWith(`{}`))
 	time.Sleep(5 * time.Second)
@@ -291,14 +291,14 @@ func working(t *testing.T, c *counted) session.ID {
 }
 
 // listing is like working, and the client has asked for the server's tools.
-func listing(t *testing.T, c *counted) session.ID {
+func listing(t *testing.T, c *counted) storage.ID {
 	id := working(t, c)
 	c.send(t, id, toolsList)
 	return id
 }
 
 // listed is like begun. The handshake record has the list of tools, and the box sleeps.
-func listed(t *testing.T, c *counted) session.ID {
+func listed(t *testing.T, c *counted) storage.ID {
 	id := begun(t, c)
 	c.send(t, id, toolsList)
 	time.Sleep(10 * time.Minute)
@@ -306,7 +306,7 @@ func listed(t *testing.T, c *counted) session.ID {
 }
 
 // sleeping is like working, but the box has fallen asleep since then.
-func sleeping(t *testing.T, c *counted) session.ID {
+func sleeping(t *testing.T, c *counted) storage.ID {
 	id := working(t, c)
 	time.Sleep(10 * time.Minute)
 	return id
@@ -314,15 +314,15 @@ func sleeping(t *testing.T, c *counted) session.ID {
 
 // The functions below are the operations, or parts of them.
 
-func sends(raw string) func(*testing.T, *counted, session.ID) {
-	return func(t *testing.T, c *counted, id session.ID) { c.send(t, id, raw) }
+func sends(raw string) func(*testing.T, *counted, storage.ID) {
+	return func(t *testing.T, c *counted, id storage.ID) { c.send(t, id, raw) }
 }
 
-func silent(span time.Duration) func(*testing.T, *counted, session.ID) {
-	return func(*testing.T, *counted, session.ID) { time.Sleep(span) }
+func silent(span time.Duration) func(*testing.T, *counted, storage.ID) {
+	return func(*testing.T, *counted, storage.ID) { time.Sleep(span) }
 }
 
-func (c *counted) accept(t *testing.T, id session.ID, raw string) *host.Call {
+func (c *counted) accept(t *testing.T, id storage.ID, raw string) *sessions.Call {
 	t.Helper()
 	call, err := c.host.Accept(t.Context(), caller, id, []wire.Message{parse(t, raw)}, false)
 	if err != nil {
@@ -336,9 +336,9 @@ const keepAlive = 15 * time.Second
 
 // resume resumes a stream, or listens if there is no id. It stops when the stream has
 // ended or hold is over, and returns how many events came.
-func (c *counted) resume(t *testing.T, id session.ID, last string, hold time.Duration) (events int) {
+func (c *counted) resume(t *testing.T, id storage.ID, last string, hold time.Duration) (events int) {
 	t.Helper()
-	var call *host.Call
+	var call *sessions.Call
 	var err error
 	if last == "" {
 		call, err = c.host.Listen(t.Context(), caller, id, "")
@@ -362,13 +362,13 @@ func (c *counted) resume(t *testing.T, id session.ID, last string, hold time.Dur
 }
 
 // log writes a stream that has ended, as a box writes it.
-func (c *counted) log(t *testing.T, id session.ID, stream session.StreamID, n int) {
+func (c *counted) log(t *testing.T, id storage.ID, stream storage.StreamID, n int) {
 	t.Helper()
 	const batch = 100
 	event := []byte(`{"x":"` + string(bytes.Repeat([]byte("x"), 92)) + `"}`)
 	for first := 1; first <= n; first += batch {
-		b := session.Batch{
-			Session: id, Stream: stream, First: session.Index(first), Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour),
+		b := storage.Batch{
+			Session: id, Stream: stream, First: storage.Index(first), Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour),
 		}
 		for i := first; i <= min(n, first+batch-1); i++ {
 			b.Events = append(b.Events, event)
@@ -380,10 +380,10 @@ func (c *counted) log(t *testing.T, id session.ID, stream session.StreamID, n in
 	}
 }
 
-func (c *counted) connect(t *testing.T, conn string, id session.ID) (host.Caller, session.ID) {
+func (c *counted) connect(t *testing.T, conn string, id storage.ID) (sessions.Caller, storage.ID) {
 	t.Helper()
 	who := caller
-	who.Transport, who.Conn = session.WebSocket, conn
+	who.Transport, who.Conn = storage.WebSocket, conn
 	s, _, err := c.host.Connect(t.Context(), who, nil, id, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -5,21 +5,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // tasked returns operations of a client of 2026-07-28 on a call that has become a task.
 // They do what the endpoint does.
 func tasked() []price {
 	modern := caller
-	modern.Transport = session.Modern
-	brief := host.Client{
+	modern.Transport = storage.Modern
+	brief := sessions.Client{
 		Init:  []byte(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`),
 		Check: func(json.RawMessage) (bool, error) { return true, nil },
 	}
-	var stream session.StreamID
+	var stream storage.StreamID
 	begins := func(t *testing.T, c *counted, params string) {
 		t.Helper()
 		call, _, err := c.host.Send(t.Context(), modern, brief, "tools/call", []byte(params))
@@ -31,9 +31,9 @@ func tasked() []price {
 			t.Fatalf("%d events, %v", len(events), err)
 		}
 	}
-	called := func(t *testing.T, c *counted) session.ID {
+	called := func(t *testing.T, c *counted) storage.ID {
 		id := working(t, c)
-		record := session.Handshake{Digest: session.RecordFor("t", "digest"), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"s"}}`)}
+		record := storage.Handshake{Digest: storage.RecordFor("t", "digest"), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"s"}}`)}
 		if err := c.store.SaveHandshake(t.Context(), record); err != nil {
 			t.Fatal(err)
 		}
@@ -41,13 +41,13 @@ func tasked() []price {
 		time.Sleep(time.Minute)
 		return id
 	}
-	inFlight := func(t *testing.T, c *counted) session.ID {
+	inFlight := func(t *testing.T, c *counted) storage.ID {
 		id := called(t, c)
 		begins(t, c, `{"sleep":60000}`)
 		return id
 	}
-	asks := func(ended bool) func(*testing.T, *counted, session.ID) {
-		return func(t *testing.T, c *counted, _ session.ID) {
+	asks := func(ended bool) func(*testing.T, *counted, storage.ID) {
+		return func(t *testing.T, c *counted, _ storage.ID) {
 			r, err := c.host.Recall(t.Context(), modern, stream)
 			if err == nil && !r.Ended() {
 				err = c.host.LookAfter(t.Context(), r)
@@ -61,7 +61,7 @@ func tasked() []price {
 		{
 			name:  "2026-07-28: tools/call that becomes a task, until it is told",
 			reads: 3, write: 1, waits: 1, requests: 4, readUnits: 4, writeUnits: 2, up: "taken", down: "deliver",
-			operation: operation{called, func(t *testing.T, c *counted, _ session.ID) {
+			operation: operation{called, func(t *testing.T, c *counted, _ storage.ID) {
 				begins(t, c, `{"sleep":60000}`)
 			}},
 		},
@@ -78,7 +78,7 @@ func tasked() []price {
 		{
 			name:  "tasks/cancel, in flight",
 			reads: 1, requests: 1, readUnits: 2, down: "deliver",
-			operation: operation{inFlight, func(t *testing.T, c *counted, _ session.ID) {
+			operation: operation{inFlight, func(t *testing.T, c *counted, _ storage.ID) {
 				if err := c.host.Abandon(t.Context(), modern, stream, "the client cancelled the task"); err != nil {
 					t.Fatal(err)
 				}

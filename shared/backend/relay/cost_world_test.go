@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
 
 // driver prepares a store, outside of the bubble of synctest. open then opens the store
 // inside the bubble.
-type driver func(t *testing.T) (open func(t *testing.T) session.Store)
+type driver func(t *testing.T) (open func(t *testing.T) storage.Store)
 
 // The log never reaches these limits. A driver enforces its limits at random moments,
 // which would change the counts.
@@ -33,9 +33,9 @@ const (
 	manyBytes  = 1 << 50
 )
 
-func onSQLite(t *testing.T) func(*testing.T) session.Store {
+func onSQLite(t *testing.T) func(*testing.T) storage.Store {
 	path := filepath.Join(t.TempDir(), "store.db")
-	return func(t *testing.T) session.Store {
+	return func(t *testing.T) storage.Store {
 		s, err := sqlitestore.Open(path, sqlitestore.Options{Events: manyEvents, Bytes: manyBytes})
 		if err != nil {
 			t.Fatal(err)
@@ -46,9 +46,9 @@ func onSQLite(t *testing.T) func(*testing.T) session.Store {
 
 // patient continues a wait that returned early and empty because an item was written.
 // DynamoDB does not end a wait for that reason, and the prices hold for both drivers.
-type patient struct{ session.Store }
+type patient struct{ storage.Store }
 
-func (p patient) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+func (p patient) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
 	for {
 		page, err := p.Store.Wait(ctx, id, stream, after, until)
 		if err != nil || len(page.Events) > 0 || !time.Now().Before(until) {
@@ -57,9 +57,9 @@ func (p patient) Wait(ctx context.Context, id session.ID, stream session.StreamI
 	}
 }
 
-func onDynamoDB(t *testing.T) func(*testing.T) session.Store {
+func onDynamoDB(t *testing.T) func(*testing.T) storage.Store {
 	open := storetest.Table(t)
-	return func(*testing.T) session.Store {
+	return func(*testing.T) storage.Store {
 		return &paced{Store: open(dynamostore.Options{Events: manyEvents, Bytes: manyBytes})}
 	}
 }
@@ -74,7 +74,7 @@ type paced struct {
 	excess  []time.Duration // waits that asked more often
 }
 
-func (p *paced) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+func (p *paced) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
 	p.enter(1)
 	defer p.enter(-1)
 	begun, before := time.Now(), p.Usage().Requests["Wait"]
@@ -124,9 +124,9 @@ type consumed struct {
 
 // estimated returns a driver that also estimates the costs of its calls.
 func estimated(on driver) driver {
-	return func(t *testing.T) func(*testing.T) session.Store {
+	return func(t *testing.T) func(*testing.T) storage.Store {
 		open := on(t)
-		return func(t *testing.T) session.Store { return meter.Estimate(open(t)) }
+		return func(t *testing.T) storage.Store { return meter.Estimate(open(t)) }
 	}
 }
 
@@ -139,7 +139,7 @@ func (c *counted) guess() (s meter.Stored) {
 }
 
 // driver returns the store below all wrappers that count.
-func (c *counted) driver() session.Store {
+func (c *counted) driver() storage.Store {
 	if e, ok := c.store.Unwrap().(*meter.EstimateStore); ok {
 		return e.Unwrap()
 	}
@@ -204,6 +204,6 @@ func billed(t *testing.T, on driver, o operation) (b bill) {
 
 // operation is what a test measures: run, with the session that prepare returns.
 type operation struct {
-	prepare func(t *testing.T, c *counted) session.ID
-	run     func(t *testing.T, c *counted, id session.ID)
+	prepare func(t *testing.T, c *counted) storage.ID
+	run     func(t *testing.T, c *counted, id storage.ID)
 }

@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // counted is a host, a relay function and a runner whose costs are counted: round trips to
@@ -28,9 +28,9 @@ import (
 type counted struct {
 	healthy
 	unasked
-	store *sessiontest.Counting
-	host  *host.Host
-	relay *relayhost.Handler
+	store *storagetest.Counting
+	host  *sessions.Host
+	relay *relayserver.Handler
 
 	mu     sync.Mutex
 	up     frames // of the runner
@@ -54,15 +54,15 @@ type costs struct {
 	Up, Down      frames
 }
 
-func countedOn(t *testing.T, store session.Store, change ...func(*relayhost.Config)) *counted {
-	c := &counted{store: sessiontest.NewCounting(store), idle: time.Now()}
+func countedOn(t *testing.T, store storage.Store, change ...func(*relayserver.Config)) *counted {
+	c := &counted{store: storagetest.NewCounting(store), idle: time.Now()}
 	config := hostOver(t, c.store, c, c)
 	config.Clients = clientsOf{c}
 	for _, f := range change {
 		f(&config)
 	}
-	c.host = host.New(c.store, relayhost.NewBackend(config), host.Limits{})
-	c.relay = relayhost.NewHandler(config)
+	c.host = sessions.New(c.store, relayserver.NewBackend(config), sessions.Limits{})
+	c.relay = relayserver.NewHandler(config)
 	c.reset()
 	return c
 }
@@ -173,7 +173,7 @@ func (c *counted) Deliver(d runner.Delivery) {
 }
 
 // lists reports what a fresh process of a session lists.
-func (c *counted) lists(id session.ID) {
+func (c *counted) lists(id storage.ID) {
 	c.mu.Lock()
 	ticket := c.ticket
 	c.mu.Unlock()
@@ -194,7 +194,7 @@ func (c *counted) end() {
 	c.work.Wait()
 }
 
-func (c *counted) send(t *testing.T, id session.ID, raw string) {
+func (c *counted) send(t *testing.T, id storage.ID, raw string) {
 	t.Helper()
 	finish(t, c.accept(t, id, raw))
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // conversation returns the calls of three clients at once: quick calls and slow ones,
@@ -35,7 +35,7 @@ func conversation() [][][]cutCall {
 func (w *cutWorld) hold(talk [][][]cutCall) {
 	var all sync.WaitGroup
 	counts := make([]map[int]string, len(talk))
-	ids := make([]session.ID, len(talk))
+	ids := make([]storage.ID, len(talk))
 	calls := 0
 	var mu sync.Mutex
 	for s, lanes := range talk {
@@ -82,7 +82,7 @@ func (w *cutWorld) settled(calls int) {
 		w.t.Errorf("%d of %d calls were executed, %d streams were ended by the host", total, calls, w.box.closed)
 	}
 	b, err := w.memory.Box(w.t.Context(), cutBoxID)
-	if err != nil || b.State != session.Asleep || b.Lost != 0 {
+	if err != nil || b.State != storage.Asleep || b.Lost != 0 {
 		w.t.Errorf("the box is %q, lost %d: %v", b.State, b.Lost, err)
 	}
 	if items, err := w.memory.Items(w.t.Context(), cutBoxID); err != nil || len(items) > 0 {
@@ -95,15 +95,15 @@ func (w *cutWorld) settled(calls int) {
 
 // noted checks the standalone stream of a session: it has each notification that the process
 // counted, once, in order, at the next index.
-func (w *cutWorld) noted(id session.ID, calls int) {
+func (w *cutWorld) noted(id storage.ID, calls int) {
 	w.t.Helper()
-	page, err := w.memory.Read(w.t.Context(), id, session.Standalone, 0, 1000)
+	page, err := w.memory.Read(w.t.Context(), id, storage.Standalone, 0, 1000)
 	if err != nil || page.Gap || len(page.Events) != calls {
 		w.t.Errorf("%d standalone events of %d, gap %v: %v", len(page.Events), calls, page.Gap, err)
 	}
 	seen := map[string]bool{}
 	for i, e := range page.Events {
-		if e.Index != session.Index(i+1) || seen[string(e.Raw)] || !strings.Contains(string(e.Raw), `"counted"`) {
+		if e.Index != storage.Index(i+1) || seen[string(e.Raw)] || !strings.Contains(string(e.Raw), `"counted"`) {
 			w.t.Errorf("standalone event %d has index %d: %s", i+1, e.Index, e.Raw)
 		}
 		seen[string(e.Raw)] = true

@@ -16,11 +16,11 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // cutWire is a network with real WebSocket connections over pipes. It counts the WebSocket
@@ -29,7 +29,7 @@ import (
 // invocation of its own, after a random time.
 type cutWire struct {
 	t       *testing.T
-	handler *relayhost.Handler
+	handler *relayserver.Handler
 	client  *http.Client
 	server  *http.Server
 	calls   *pipeListener
@@ -210,7 +210,7 @@ func (w *cutWire) Post(ctx context.Context, name string, data []byte) error {
 	conn := w.conns[name]
 	w.mu.Unlock()
 	if conn == nil {
-		return session.Errorf(session.Closed, "connection %s is gone", name)
+		return storage.Errorf(storage.Closed, "connection %s is gone", name)
 	}
 	w.wg.Go(func() {
 		if nap(w.ctx, w.pause(10*time.Millisecond)) == nil {

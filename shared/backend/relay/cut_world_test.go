@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // cutWorld is a host, a relay function, a runner and a box with one process for each
@@ -30,9 +30,9 @@ type cutWorld struct {
 	healthy
 	t      *testing.T
 	wire   *cutWire
-	memory *sessiontest.Memory
-	config relayhost.Config
-	host   *host.Host
+	memory *storagetest.Memory
+	config relayserver.Config
+	host   *sessions.Host
 	box    *cutBox
 	seed   uint64
 	set    func(*runner.Config) // nil for the defaults
@@ -48,12 +48,12 @@ type cutWorld struct {
 
 func newCutWorld(t *testing.T, point cutPoint, seed uint64) *cutWorld {
 	t.Helper()
-	w := &cutWorld{t: t, memory: sessiontest.NewMemory(), seed: seed, quick: map[time.Duration]int{}, patience: 2 * time.Hour}
+	w := &cutWorld{t: t, memory: storagetest.NewMemory(), seed: seed, quick: map[time.Duration]int{}, patience: 2 * time.Hour}
 	w.wire = newCutWire(t, point, seed)
 	w.box = newCutBox(t)
 	w.config = hostOver(t, w.memory, w.wire, w)
-	w.wire.handler = relayhost.NewHandler(w.config)
-	w.host = host.New(w.memory, relayhost.NewBackend(w.config), host.Limits{})
+	w.wire.handler = relayserver.NewHandler(w.config)
+	w.host = sessions.New(w.memory, relayserver.NewBackend(w.config), sessions.Limits{})
 	onRecord(t, w.memory, "t", handshake)
 	return w
 }
@@ -90,10 +90,10 @@ func (w *cutWorld) Run(_ context.Context, task fleet.Task) (string, error) {
 	return "task", nil
 }
 
-const cutBoxID = session.BoxID("t/s")
+const cutBoxID = storage.BoxID("t/s")
 
 // open opens a session.
-func (w *cutWorld) open() session.ID {
+func (w *cutWorld) open() storage.ID {
 	w.t.Helper()
 	id := initialize(w.t, w.host)
 	if _, err := w.host.Accept(w.t.Context(), caller, id, []wire.Message{parse(w.t, initialized)}, false); err != nil {
@@ -122,7 +122,7 @@ type cutResult struct {
 }
 
 // call makes one call, answers its questions, and checks all events that come.
-func (w *cutWorld) call(id session.ID, number int, c cutCall) cutResult {
+func (w *cutWorld) call(id storage.ID, number int, c cutCall) cutResult {
 	params, err := json.Marshal(c)
 	if err != nil {
 		w.t.Fatal(err)
@@ -135,7 +135,7 @@ func (w *cutWorld) call(id session.ID, number int, c cutCall) cutResult {
 		w.t.Errorf("call %s was not taken: %v", c.Label, err)
 		return cutResult{}
 	}
-	var got []session.Event
+	var got []storage.Event
 	for !call.Done() {
 		events, err := call.Next(w.t.Context(), time.Now().Add(time.Minute))
 		if err != nil {
@@ -160,7 +160,7 @@ func (w *cutWorld) call(id session.ID, number int, c cutCall) cutResult {
 }
 
 // answer answers a question.
-func (w *cutWorld) answer(id session.ID, raw []byte) {
+func (w *cutWorld) answer(id storage.ID, raw []byte) {
 	m := parse(w.t, string(raw))
 	if m.Kind != wire.Request {
 		return
@@ -174,12 +174,12 @@ func (w *cutWorld) answer(id session.ID, raw []byte) {
 
 // heard checks the events of one call: progress from 1 in order, at most one
 // question, one response, which is the last.
-func (w *cutWorld) heard(c cutCall, number int, events []session.Event) cutResult {
+func (w *cutWorld) heard(c cutCall, number int, events []storage.Event) cutResult {
 	progress := 0
 	var r cutResult
 	for i, e := range events {
 		m := parse(w.t, string(e.Raw))
-		if e.Index != session.Index(i+1) || e.Final != (i == len(events)-1) || e.Final != (m.Kind == wire.Response) {
+		if e.Index != storage.Index(i+1) || e.Final != (i == len(events)-1) || e.Final != (m.Kind == wire.Response) {
 			w.t.Errorf("event %d of call %s has index %d, final %v: %.80s", i+1, c.Label, e.Index, e.Final, e.Raw)
 		}
 		if m.Kind == wire.Notification {
@@ -211,11 +211,11 @@ type cutBox struct {
 	work   sync.WaitGroup
 
 	mu        sync.Mutex
-	counters  map[session.ID]int
-	turns     map[session.ID]*sync.Mutex // held while events of a session are passed to the sink
+	counters  map[storage.ID]int
+	turns     map[storage.ID]*sync.Mutex // held while events of a session are passed to the sink
 	executed  map[string]int
 	closed    int // streams the host has ended by itself
-	questions map[session.ID]map[string]chan []byte
+	questions map[storage.ID]map[string]chan []byte
 	calls     int
 	idle      time.Time
 }
@@ -224,8 +224,8 @@ var _ runner.Executor = (*cutBox)(nil)
 
 func newCutBox(t *testing.T) *cutBox {
 	return &cutBox{
-		t: t, counters: map[session.ID]int{}, turns: map[session.ID]*sync.Mutex{}, executed: map[string]int{},
-		questions: map[session.ID]map[string]chan []byte{}, idle: time.Now(),
+		t: t, counters: map[storage.ID]int{}, turns: map[storage.ID]*sync.Mutex{}, executed: map[string]int{},
+		questions: map[storage.ID]map[string]chan []byte{}, idle: time.Now(),
 	}
 }
 
@@ -257,10 +257,10 @@ func (x *cutBox) Deliver(d runner.Delivery) {
 
 func (x *cutBox) execute(d runner.Delivery, m wire.Message, c cutCall, count int) {
 	wait := func() { time.Sleep(time.Duration(c.Wait) * time.Millisecond) }
-	say := func(stream session.StreamID, raw []byte, final bool) {
+	say := func(stream storage.StreamID, raw []byte, final bool) {
 		x.runner.Event(runner.Event{Session: d.Session, Stream: stream, Ticket: d.Ticket, Raw: raw, Final: final})
 	}
-	say(session.Standalone, wire.NewNotification("notifications/message", fmt.Appendf(nil, `{"counted":%d}`, count)), false)
+	say(storage.Standalone, wire.NewNotification("notifications/message", fmt.Appendf(nil, `{"counted":%d}`, count)), false)
 	for n := range c.Progress {
 		wait()
 		say(d.ID, wire.NewNotification("notifications/progress", fmt.Appendf(nil, `{"label":%q,"n":%d}`, c.Label, n+1)), false)
@@ -284,7 +284,7 @@ func (x *cutBox) execute(d runner.Delivery, m wire.Message, c cutCall, count int
 }
 
 // ask opens a question, or closes it with a nil channel.
-func (x *cutBox) ask(id session.ID, question string, heard chan []byte) {
+func (x *cutBox) ask(id storage.ID, question string, heard chan []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.questions[id] == nil {
@@ -297,7 +297,7 @@ func (x *cutBox) ask(id session.ID, question string, heard chan []byte) {
 }
 
 // Answer implements Executor.
-func (x *cutBox) Answer(id session.ID, question string, raw []byte) {
+func (x *cutBox) Answer(id storage.ID, question string, raw []byte) {
 	x.mu.Lock()
 	heard := x.questions[id][question]
 	x.mu.Unlock()
@@ -307,17 +307,17 @@ func (x *cutBox) Answer(id session.ID, question string, raw []byte) {
 }
 
 // CloseStream implements Executor.
-func (x *cutBox) CloseStream(session.ID, session.StreamID) {
+func (x *cutBox) CloseStream(storage.ID, storage.StreamID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.closed++
 }
 
 // Questions implements Executor.
-func (x *cutBox) Questions() map[session.ID][]string {
+func (x *cutBox) Questions() map[storage.ID][]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	open := map[session.ID][]string{}
+	open := map[storage.ID][]string{}
 	for id, questions := range x.questions {
 		if len(questions) > 0 {
 			open[id] = slices.Sorted(maps.Keys(questions))

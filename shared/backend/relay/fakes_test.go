@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // This file has the parts that several worlds of this package share.
@@ -32,11 +32,11 @@ func (healthy) Traits(string) fleet.Traits                    { return fleet.Tra
 // unasked is the part of an Executor that has nothing to do while boxes get only messages.
 type unasked struct{}
 
-func (unasked) Answer(session.ID, string, []byte)        {}
-func (unasked) CloseStream(session.ID, session.StreamID) {}
-func (unasked) Halt(session.ID, string, time.Duration)   {}
-func (unasked) StopSession(session.ID)                   {}
-func (unasked) Questions() map[session.ID][]string       { return nil }
+func (unasked) Answer(storage.ID, string, []byte)        {}
+func (unasked) CloseStream(storage.ID, storage.StreamID) {}
+func (unasked) Halt(storage.ID, string, time.Duration)   {}
+func (unasked) StopSession(storage.ID)                   {}
+func (unasked) Questions() map[storage.ID][]string       { return nil }
 
 // inbound is the receiving half of a runner's connection.
 type inbound struct {
@@ -63,9 +63,9 @@ func (c *inbound) Close(string) error {
 	return nil
 }
 
-func newSealer(t testing.TB) *relayhost.Sealer {
+func newSealer(t testing.TB) *relayserver.Sealer {
 	t.Helper()
-	s, err := relayhost.NewSealer(bytes.Repeat([]byte("k"), 32))
+	s, err := relayserver.NewSealer(bytes.Repeat([]byte("k"), 32))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,11 +73,11 @@ func newSealer(t testing.TB) *relayhost.Sealer {
 }
 
 // hostOver returns the configuration of a host whose boxes get no settings.
-func hostOver(t testing.TB, store session.Store, posts session.Poster, boxes fleet.Fleet) relayhost.Config {
+func hostOver(t testing.TB, store storage.Store, posts storage.Poster, boxes fleet.Fleet) relayserver.Config {
 	t.Helper()
-	return relayhost.Config{
+	return relayserver.Config{
 		Store: store, Sealer: newSealer(t), Poster: posts, Fleet: boxes,
-		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
+		Launch: func(storage.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
 }
 
@@ -85,14 +85,14 @@ func hostOver(t testing.TB, store session.Store, posts session.Poster, boxes fle
 func runnerOf(task fleet.Task, executor runner.Executor, dial runner.Dialer) (runner.Config, error) {
 	gen, err := strconv.ParseInt(task.Env[frame.EnvGeneration], 10, 64)
 	return runner.Config{
-		Box: session.BoxID(task.Box), Gen: session.Generation(gen), Token: task.Env[frame.EnvToken], Pass: task.Env[frame.EnvPass], Task: "task",
+		Box: storage.BoxID(task.Box), Gen: storage.Generation(gen), Token: task.Env[frame.EnvToken], Pass: task.Env[frame.EnvPass], Task: "task",
 		Executor: executor, Dial: dial,
 	}, err
 }
 
 // caller is the client of most worlds, and handshake its server's answer to initialize.
-var caller = host.Caller{
-	Server: host.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: session.HTTP,
+var caller = sessions.Caller{
+	Server: sessions.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: storage.HTTP,
 }
 
 const handshake = `{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`
@@ -100,17 +100,17 @@ const handshake = `{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 
 // onRecord stores the handshake record of a tenant's server.
-func onRecord(t *testing.T, store session.Store, tenant, result string) {
+func onRecord(t *testing.T, store storage.Store, tenant, result string) {
 	t.Helper()
-	if err := store.SaveHandshake(t.Context(), session.Handshake{
-		Digest: session.RecordFor(tenant, "digest"), Version: wire.V20251125, Result: json.RawMessage(result),
+	if err := store.SaveHandshake(t.Context(), storage.Handshake{
+		Digest: storage.RecordFor(tenant, "digest"), Version: wire.V20251125, Result: json.RawMessage(result),
 	}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // initialize opens a session.
-func initialize(t *testing.T, h *host.Host) session.ID {
+func initialize(t *testing.T, h *sessions.Host) storage.ID {
 	t.Helper()
 	s, call, err := h.Initialize(t.Context(), caller, "", parse(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
 	if err != nil {
@@ -122,7 +122,7 @@ func initialize(t *testing.T, h *host.Host) session.ID {
 
 // finish waits for the end of a call, if there is one, and of what follows from it. It
 // returns the last event.
-func finish(t *testing.T, call *host.Call) (last json.RawMessage) {
+func finish(t *testing.T, call *sessions.Call) (last json.RawMessage) {
 	t.Helper()
 	for call != nil && !call.Done() {
 		events, err := call.Next(t.Context(), time.Now().Add(time.Minute))

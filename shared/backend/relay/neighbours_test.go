@@ -17,13 +17,13 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // In this test two principals of each of two tenants use servers that are drawn at random.
@@ -50,14 +50,14 @@ type street struct {
 	t      *testing.T
 	habits habits
 	rand   *rand.Rand
-	store  session.Store
-	host   *host.Host
-	relay  *relayhost.Handler
+	store  storage.Store
+	host   *sessions.Host
+	relay  *relayserver.Handler
 	work   sync.WaitGroup
 	lives  sync.WaitGroup
 
 	mu    sync.Mutex
-	boxes map[session.BoxID]*house
+	boxes map[storage.BoxID]*house
 	kept  map[string]map[string][]string // what survives, by whose process; by list
 	wakes int
 	tries map[string]int
@@ -86,12 +86,12 @@ func newStreet(t *testing.T, seed uint64) *street {
 	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // to be repeated
 	draw := func() bool { return r.IntN(2) == 0 }
 	s := &street{
-		t: t, rand: r, store: sessiontest.NewMemory(), boxes: map[session.BoxID]*house{}, kept: map[string]map[string][]string{}, tries: map[string]int{},
+		t: t, rand: r, store: storagetest.NewMemory(), boxes: map[storage.BoxID]*house{}, kept: map[string]map[string][]string{}, tries: map[string]int{},
 		habits: habits{Announces: draw(), Keeps: draw(), Personal: draw(), Greets: draw(), SameLists: r.IntN(4) == 0, Shared: r.IntN(4) == 0, Initialize: draw()},
 	}
 	config := hostOver(t, s.store, s, s)
-	s.host = host.New(s.store, relayhost.NewBackend(config), host.Limits{})
-	s.relay = relayhost.NewHandler(config)
+	s.host = sessions.New(s.store, relayserver.NewBackend(config), sessions.Limits{})
+	s.relay = relayserver.NewHandler(config)
 	if s.habits.Initialize {
 		for _, tenant := range []string{"red", "blue"} {
 			onRecord(t, s.store, tenant, s.habits.handshake())
@@ -109,7 +109,7 @@ func (s *street) Run(ctx context.Context, t fleet.Task) (string, error) {
 	}
 	h.runner = runner.New(config)
 	s.mu.Lock()
-	s.boxes[session.BoxID(t.Box)] = h
+	s.boxes[storage.BoxID(t.Box)] = h
 	s.wakes++
 	s.mu.Unlock()
 	own := context.WithoutCancel(ctx)
@@ -126,9 +126,9 @@ func (s *street) Run(ctx context.Context, t fleet.Task) (string, error) {
 func (s *street) Post(_ context.Context, conn string, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.boxes[session.BoxID(conn)]
+	h := s.boxes[storage.BoxID(conn)]
 	if h == nil {
-		return session.Errorf(session.Closed, "simulated: gone")
+		return storage.Errorf(storage.Closed, "simulated: gone")
 	}
 	h.in <- data
 	return nil
@@ -154,7 +154,7 @@ func (h *house) Send(data []byte) error {
 // place identifies the process that executes the messages of a session.
 type place struct {
 	tenant, principal string
-	session           session.ID
+	session           storage.ID
 }
 
 // process names the process of a session.
@@ -176,7 +176,7 @@ func (s *street) heir(at place) string {
 // lists returns the lists of a session's process: the one that runs, or one that would
 // start now. With start, that process has started and is remembered.
 func (s *street) lists(at place, start bool) map[string][]string {
-	h := s.boxes[session.BoxFor(at.tenant, "s")]
+	h := s.boxes[storage.BoxFor(at.tenant, "s")]
 	if h != nil && h.processes[s.process(at)] != nil {
 		return h.processes[s.process(at)]
 	}
@@ -262,7 +262,7 @@ func (s *street) change(at place, lists map[string][]string, name string) (kind 
 	return strings.TrimSuffix(strings.ToLower(list), "templates") + map[bool]string{true: "s"}[list == "resourceTemplates"]
 }
 
-func (h *house) StopSession(id session.ID) {
+func (h *house) StopSession(id storage.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.processes, string(id))
@@ -281,14 +281,14 @@ func textAt(raw json.RawMessage, key string) string {
 
 // neighbour is a session of a principal.
 type neighbour struct {
-	caller host.Caller
-	id     session.ID
+	caller sessions.Caller
+	id     storage.ID
 	init   json.RawMessage
 }
 
-func (s *street) caller(tenant, principal string, over session.Transport) host.Caller {
-	return host.Caller{
-		Server: host.Server{
+func (s *street) caller(tenant, principal string, over storage.Transport) sessions.Caller {
+	return sessions.Caller{
+		Server: sessions.Server{
 			Name: "s", Digest: "digest", Record: true, SameLists: s.habits.SameLists,
 			Anonymous: !s.habits.Shared && !s.habits.Personal,
 		},
@@ -299,12 +299,12 @@ func (s *street) caller(tenant, principal string, over session.Transport) host.C
 // arrive opens a session for a random principal.
 func (s *street) arrive() neighbour {
 	tenant, principal := []string{"red", "blue"}[s.rand.IntN(2)], []string{"ada", "bob"}[s.rand.IntN(2)]
-	n := neighbour{caller: s.caller(tenant, principal, session.HTTP)}
+	n := neighbour{caller: s.caller(tenant, principal, storage.HTTP)}
 	abilities := []string{`{}`, `{"roots":{}}`}[s.rand.IntN(2)]
 	n.init = json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + abilities + `,"tenant":"` + tenant + `","principal":"` + principal + `"}`)
 	if s.rand.IntN(3) == 0 {
-		n.caller.Transport = session.Modern
-		n.id = host.PinnedID(n.caller)
+		n.caller.Transport = storage.Modern
+		n.id = sessions.PinnedID(n.caller)
 		return n
 	}
 	m := parse(s.t, string(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, n.init)))
@@ -330,10 +330,10 @@ func (s *street) accept(n neighbour, raw []byte) json.RawMessage {
 // ask sends a request and returns its result.
 func (s *street) ask(n neighbour, method, params string) json.RawMessage {
 	s.t.Helper()
-	if n.caller.Transport != session.Modern {
+	if n.caller.Transport != storage.Modern {
 		return wire.Lookup(s.accept(n, wire.NewRequest(json.RawMessage("1"), method, json.RawMessage(params))), "result")
 	}
-	call, _, err := s.host.Send(s.t.Context(), n.caller, host.Client{Init: n.init}, method, json.RawMessage(params))
+	call, _, err := s.host.Send(s.t.Context(), n.caller, sessions.Client{Init: n.init}, method, json.RawMessage(params))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -347,12 +347,12 @@ func (s *street) list(n neighbour) {
 	if pinned, _, err := s.store.Load(s.t.Context(), n.id, ""); err == nil {
 		init = pinned.Init // the init of the first client of the pinned session
 	}
-	box, err := s.store.Box(s.t.Context(), session.BoxFor(n.caller.Tenant, "s"))
+	box, err := s.store.Box(s.t.Context(), storage.BoxFor(n.caller.Tenant, "s"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.mu.Lock()
-	if box.State == session.Asleep { // the runner may not have ended yet, but executes nothing
+	if box.State == storage.Asleep { // the runner may not have ended yet, but executes nothing
 		delete(s.boxes, box.ID)
 	}
 	want := s.told(s.lists(place{n.caller.Tenant, n.caller.Principal, n.id}, false), method, init)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // evenWorld is a world in which each step always takes the same time and the box does not
@@ -34,7 +34,7 @@ func evenWorld(t *testing.T, test func(w *cutWorld)) {
 
 // quickCalls makes n calls, one every tenth of a second. A call does not wait for the
 // answers to the ones before.
-func (w *cutWorld) quickCalls(id session.ID, number *int, n int) {
+func (w *cutWorld) quickCalls(id storage.ID, number *int, n int) {
 	for range n {
 		*number++
 		now := *number

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -25,15 +25,15 @@ type simBox struct {
 	runner *runner.Runner
 
 	mu       sync.Mutex
-	sessions map[session.ID]*simSession
-	calls    map[session.StreamID]*simCall // in flight
+	sessions map[storage.ID]*simSession
+	calls    map[storage.StreamID]*simCall // in flight
 	last     time.Time                     // when something happened last
 	gone     bool                          // killed: does nothing more
 }
 
 // simSession is the process of one session.
 type simSession struct {
-	id        session.ID
+	id        storage.ID
 	label     string
 	ticket    string        // the newest
 	turn      chan struct{} // held while an event of this session is passed to the runner
@@ -42,7 +42,7 @@ type simSession struct {
 
 // simCall is one delivery with requests.
 type simCall struct {
-	id      session.StreamID
+	id      storage.StreamID
 	s       *simSession
 	ticket  string
 	ctx     context.Context // ends when events of the session have no use any more
@@ -57,7 +57,7 @@ var _ runner.Executor = (*simBox)(nil)
 
 func newSimBox(p *simProc) *simBox {
 	return &simBox{
-		w: p.w, p: p, a: p.w.actor(p.name + "/box"), sessions: map[session.ID]*simSession{}, calls: map[session.StreamID]*simCall{}, last: time.Now(),
+		w: p.w, p: p, a: p.w.actor(p.name + "/box"), sessions: map[storage.ID]*simSession{}, calls: map[storage.StreamID]*simCall{}, last: time.Now(),
 	}
 }
 
@@ -159,7 +159,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 		n += 128 * c.round // no two events are the same
 		switch {
 		case a.rng.IntN(x.w.chatty) == 0:
-			x.say(nil, c.s, session.Standalone, x.notice("notifications/message", label, n), false)
+			x.say(nil, c.s, storage.Standalone, x.notice("notifications/message", label, n), false)
 		case kind == 0 && n%128 < 5:
 			if !x.ask(a, c, label, n) {
 				return
@@ -182,7 +182,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 	result := fmt.Appendf(nil, `{"label":%q,"by":%q,"pad":%q}`, label, x.p.name, strings.Repeat("ä", size/2))
 	x.respond(c, m.ID, wire.ResultResponse(m.ID, result))
 	if a.rng.IntN(6) == 0 && nap(x.p.ctx, draw(a.rng, 2*x.w.idle)) == nil {
-		x.say(nil, c.s, session.Standalone, x.notice("notifications/message", label, 128*c.round+steps), false)
+		x.say(nil, c.s, storage.Standalone, x.notice("notifications/message", label, 128*c.round+steps), false)
 	}
 }
 
@@ -268,13 +268,13 @@ func (x *simBox) respond(c *simCall, id json.RawMessage, raw []byte) {
 }
 
 // say passes an event to the runner. c is nil for an event that belongs to no request.
-func (x *simBox) say(c *simCall, s *simSession, stream session.StreamID, raw []byte, final bool) {
+func (x *simBox) say(c *simCall, s *simSession, stream storage.StreamID, raw []byte, final bool) {
 	s.turn <- struct{}{}
 	x.sayInTurn(c, s, stream, raw, final)
 	<-s.turn
 }
 
-func (x *simBox) sayInTurn(c *simCall, s *simSession, stream session.StreamID, raw []byte, final bool) {
+func (x *simBox) sayInTurn(c *simCall, s *simSession, stream storage.StreamID, raw []byte, final bool) {
 	e := runner.Event{Session: s.id, Stream: stream, Raw: raw, Final: final}
 	x.mu.Lock()
 	e.Ticket = s.ticket
@@ -313,7 +313,7 @@ func (x *simBox) over(c *simCall) {
 }
 
 // Answer implements Executor.
-func (x *simBox) Answer(s session.ID, question string, raw []byte) {
+func (x *simBox) Answer(s storage.ID, question string, raw []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if s := x.sessions[s]; s != nil && s.questions[question] != nil {
@@ -325,7 +325,7 @@ func (x *simBox) Answer(s session.ID, question string, raw []byte) {
 }
 
 // CloseStream implements Executor.
-func (x *simBox) CloseStream(_ session.ID, stream session.StreamID) {
+func (x *simBox) CloseStream(_ storage.ID, stream storage.StreamID) {
 	x.mu.Lock()
 	c := x.calls[stream]
 	x.mu.Unlock()
@@ -337,7 +337,7 @@ func (x *simBox) CloseStream(_ session.ID, stream session.StreamID) {
 
 // inFlight returns the calls of a session, or with "" all calls, in the same order in each
 // run.
-func (x *simBox) inFlight(s session.ID) (open []*simCall) {
+func (x *simBox) inFlight(s storage.ID) (open []*simCall) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, c := range x.calls {
@@ -350,14 +350,14 @@ func (x *simBox) inFlight(s session.ID) (open []*simCall) {
 }
 
 // known returns the sessions that the box has processes of.
-func (x *simBox) known() []session.ID {
+func (x *simBox) known() []storage.ID {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Sorted(maps.Keys(x.sessions))
 }
 
 // StopSession implements Executor. The requests of the session end in an error.
-func (x *simBox) StopSession(s session.ID) {
+func (x *simBox) StopSession(s storage.ID) {
 	for _, c := range x.inFlight(s) {
 		x.w.wg.Go(func() { x.fail(c, "the session was stopped") })
 	}
@@ -394,10 +394,10 @@ func (x *simBox) drop() {
 }
 
 // Questions implements Executor.
-func (x *simBox) Questions() map[session.ID][]string {
+func (x *simBox) Questions() map[storage.ID][]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	out := map[session.ID][]string{}
+	out := map[storage.ID][]string{}
 	for id, s := range x.sessions {
 		for q := range s.questions {
 			out[id] = append(out[id], q)

@@ -5,16 +5,16 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // simStream is one stream of the log at the end of a world.
 type simStream struct {
-	session session.ID
-	id      session.StreamID
-	batches []session.Batch
-	events  []session.Event
+	session storage.ID
+	id      storage.StreamID
+	batches []storage.Batch
+	events  []storage.Event
 }
 
 // check checks the promises that can be judged only at the end. Others are checked while
@@ -26,7 +26,7 @@ func (w *world) check() {
 		w.checkIndexes(s)
 		w.checkEvents(s)
 		w.checkAsked(s)
-		if s.id != session.Standalone {
+		if s.id != storage.Standalone {
 			w.checkEnd(s)
 		}
 	}
@@ -41,8 +41,8 @@ func (w *world) check() {
 }
 
 type simStreamKey struct {
-	session session.ID
-	stream  session.StreamID
+	session storage.ID
+	stream  storage.StreamID
 }
 
 func (w *world) log() map[simStreamKey]*simStream {
@@ -55,8 +55,8 @@ func (w *world) log() map[simStreamKey]*simStream {
 		s := log[key]
 		s.batches = append(s.batches, b)
 		for i, raw := range b.Events {
-			s.events = append(s.events, session.Event{
-				Index: b.First + session.Index(i), Raw: raw, Final: b.Final && i == len(b.Events)-1,
+			s.events = append(s.events, storage.Event{
+				Index: b.First + storage.Index(i), Raw: raw, Final: b.Final && i == len(b.Events)-1,
 			})
 		}
 	}
@@ -71,9 +71,9 @@ func (w *world) title(s *simStream) string {
 // twice and that nothing follows the end. On the standalone stream, nothing of an older
 // generation may follow a newer one.
 func (w *world) checkIndexes(s *simStream) {
-	next := session.Index(1)
+	next := storage.Index(1)
 	type batch struct {
-		gen session.Generation
+		gen storage.Generation
 		seq int64
 	}
 	written := map[batch]bool{}
@@ -81,15 +81,15 @@ func (w *world) checkIndexes(s *simStream) {
 		if b.First != next {
 			w.breaks("%s has a batch at %d, expected at %d", w.title(s), b.First, next)
 		}
-		next = b.First + session.Index(len(b.Events))
+		next = b.First + storage.Index(len(b.Events))
 		if written[batch{b.Gen, b.Seq}] {
 			w.breaks("%s has batch %d of generation %d twice", w.title(s), b.Seq, b.Gen)
 		}
 		written[batch{b.Gen, b.Seq}] = true
-		if b.Final && (i != len(s.batches)-1 || s.id == session.Standalone) {
+		if b.Final && (i != len(s.batches)-1 || s.id == storage.Standalone) {
 			w.breaks("%s goes on after its end at %d", w.title(s), next-1)
 		}
-		if i > 0 && s.id == session.Standalone && b.Gen < s.batches[i-1].Gen {
+		if i > 0 && s.id == storage.Standalone && b.Gen < s.batches[i-1].Gen {
 			w.breaks("%s has events of generation %d after those of %d", w.title(s), b.Gen, s.batches[i-1].Gen)
 		}
 	}
@@ -103,7 +103,7 @@ func (w *world) checkEvents(s *simStream) {
 	for _, e := range s.events {
 		by := byOf(e.Raw)
 		if by == "" {
-			if s.id == session.Standalone || !isError(e.Raw) {
+			if s.id == storage.Standalone || !isError(e.Raw) {
 				w.breaks("%s has an event that nobody said: %s", w.title(s), e.Raw)
 			}
 			continue
@@ -115,7 +115,7 @@ func (w *world) checkEvents(s *simStream) {
 		}
 		said[by]++
 	}
-	if s.id != session.Standalone && len(said) > 1 && !w.asks() {
+	if s.id != storage.Standalone && len(said) > 1 && !w.asks() {
 		w.breaks("%s was written by %d processes", w.title(s), len(said))
 	}
 }
@@ -180,8 +180,8 @@ func (w *world) checkClient(c *simClient, log map[simStreamKey]*simStream) {
 		}
 		w.checkRequest(r, log)
 	}
-	common := log[simStreamKey{c.id, session.Standalone}]
-	if common != nil && c.hears && !w.ledger.isEnded(c.name) && c.heard != session.Index(len(common.events)) {
+	common := log[simStreamKey{c.id, storage.Standalone}]
+	if common != nil && c.hears && !w.ledger.isEnded(c.name) && c.heard != storage.Index(len(common.events)) {
 		w.breaks("the listener of %s heard %d of %d events", c.name, c.heard, len(common.events))
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // simClient is a client with one session, together with the HTTP function that serves it.
@@ -21,16 +21,16 @@ import (
 type simClient struct {
 	w         *world
 	name      string
-	caller    host.Caller
+	caller    sessions.Caller
 	a         *actor
-	id        session.ID
+	id        storage.ID
 	asked     int
 	listening sync.WaitGroup
 
 	mu       sync.Mutex
 	requests []*simRequest
 	hears    bool          // listens on the standalone stream
-	heard    session.Index // index of the last event that it has seen there
+	heard    storage.Index // index of the last event that it has seen there
 }
 
 // simRequest is one POST with requests, as its client sees it.
@@ -41,28 +41,28 @@ type simRequest struct {
 	begun time.Time
 
 	mu       sync.Mutex
-	session  session.ID // of an initialize
+	session  storage.ID // of an initialize
 	accepted bool
 	late     bool             // was open when the session was ended
-	stream   session.StreamID // the world knows it; the client knows it only from an event id in last
+	stream   storage.StreamID // the world knows it; the client knows it only from an event id in last
 	last     string           // id to come back with
-	seen     []session.Event
+	seen     []storage.Event
 	done     bool
 	broken   error
 }
 
 func newSimClient(w *world, name, server string) *simClient {
-	return &simClient{w: w, name: name, a: w.actor(name), caller: host.Caller{
-		Server: host.Server{Name: server, Digest: "digest of " + server, Record: true},
-		Tenant: "tenant", Principal: "principal of " + name, Transport: session.HTTP,
+	return &simClient{w: w, name: name, a: w.actor(name), caller: sessions.Caller{
+		Server: sessions.Server{Name: server, Digest: "digest of " + server, Record: true},
+		Tenant: "tenant", Principal: "principal of " + name, Transport: storage.HTTP,
 	}}
 }
 
-func (c *simClient) box() session.BoxID { return session.BoxFor(c.caller.Tenant, c.caller.Server.Name) }
+func (c *simClient) box() storage.BoxID { return storage.BoxFor(c.caller.Tenant, c.caller.Server.Name) }
 
 // host returns a new Host for each message, as on a cold instance.
-func (w *world) host() *host.Host {
-	return host.New(w.config.Store, relayhost.NewBackend(w.config), host.Limits{})
+func (w *world) host() *sessions.Host {
+	return sessions.New(w.config.Store, relayserver.NewBackend(w.config), sessions.Limits{})
 }
 
 // simFunction is how long the HTTP function may run.
@@ -128,7 +128,7 @@ func (c *simClient) initialize(n int) bool {
 	r := c.request(fmt.Sprintf("%s.init%d", c.name, n), 1)
 	params := fmt.Appendf(nil, `{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":%q,"version":"1"},"label":%q}`, c.w.capabilities(), c.name, r.label)
 	m := simMessage(wire.NewRequest(r.ids[0], wire.MethodInitialize, params))
-	r.post(func(ctx context.Context) (*host.Call, error) {
+	r.post(func(ctx context.Context) (*sessions.Call, error) {
 		s, call, err := c.w.host().Initialize(ctx, c.caller, "", m)
 		if err == nil {
 			c.w.ledger.owns(c.w, s.ID, c.name)
@@ -167,7 +167,7 @@ func (c *simClient) tell(what string, raw []byte) error {
 				err = got
 			}
 		})
-		if err == nil || errors.Is(err, session.NotFound) {
+		if err == nil || errors.Is(err, storage.NotFound) {
 			return err
 		}
 		if nap(c.w.ctx, 100*time.Millisecond+draw(rng, 5*time.Second)) != nil {
@@ -242,7 +242,7 @@ func (c *simClient) send(under *sync.WaitGroup, r *simRequest) {
 	}
 	c.cancels(r)
 	under.Go(func() {
-		r.post(func(ctx context.Context) (*host.Call, error) {
+		r.post(func(ctx context.Context) (*sessions.Call, error) {
 			return c.w.host().Accept(ctx, c.caller, c.id, msgs, len(msgs) > 1)
 		})
 		r.resume()
@@ -267,7 +267,7 @@ func (c *simClient) end() {
 				err = got
 			}
 		})
-		if err == nil || errors.Is(err, session.NotFound) || nap(c.w.ctx, draw(c.a.rng, 5*time.Second)) != nil {
+		if err == nil || errors.Is(err, storage.NotFound) || nap(c.w.ctx, draw(c.a.rng, 5*time.Second)) != nil {
 			return
 		}
 	}

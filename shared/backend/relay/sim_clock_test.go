@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // TestClocks sets the wall clocks of hosts and runners wrong. In half of the worlds each
@@ -94,20 +94,20 @@ func shift(t *time.Time, by time.Duration) {
 
 // shiftBox, shiftItem and shiftSession return records with the times of another clock.
 // They keep Expires, because a store deletes expired records by its own clock.
-func shiftBox(b session.Box, by time.Duration) session.Box {
+func shiftBox(b storage.Box, by time.Duration) storage.Box {
 	shift(&b.Until, by)
 	shift(&b.Changed, by)
 	shift(&b.Failure.At, by)
 	return b
 }
 
-func shiftItem(it session.Item, by time.Duration) session.Item {
+func shiftItem(it storage.Item, by time.Duration) storage.Item {
 	shift(&it.NotAfter, by)
 	shift(&it.Created, by)
 	return it
 }
 
-func shiftSession(s session.Session, by time.Duration) session.Session {
+func shiftSession(s storage.Session, by time.Duration) storage.Session {
 	if by == 0 {
 		return s
 	}

@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // simFleet runs boxes: the real Runner over simulated connections, with a simulated box. A
@@ -129,7 +129,7 @@ func (p *simProc) live() {
 	p.box = newSimBox(p)
 	ctx, retire := p.retiring()
 	c := runner.Config{
-		URL: "ws://simulated", Box: session.BoxID(p.task.Env[frame.EnvBox]), Gen: session.Generation(gen),
+		URL: "ws://simulated", Box: storage.BoxID(p.task.Env[frame.EnvBox]), Gen: storage.Generation(gen),
 		Token: p.task.Env[frame.EnvToken], Task: p.status.ID, Executor: p.box, Idle: w.idle, Log: w.logger(p.name),
 		Rand: w.random(p.name + "/runner"), Digest: p.definition, Retire: retire,
 		Dial: func(context.Context, string, http.Header) (runner.Conn, error) {
@@ -167,7 +167,7 @@ func (p *simProc) live() {
 		exit = 0
 	case errors.Is(err, runner.ErrFenced):
 		exit = 3
-		if b, err := w.memory.Box(w.ctx, c.Box); err == nil && b.State == session.Awake && b.Runner == p.box.runner.ID() {
+		if b, err := w.memory.Box(w.ctx, c.Box); err == nil && b.State == storage.Awake && b.Runner == p.box.runner.ID() {
 			w.breaks("runner %s was fenced though nobody has taken its place", p.name)
 		}
 	case w.none() && w.ctx.Err() == nil:
@@ -237,7 +237,7 @@ func (p *simProc) stop(exit int, signal string) {
 			}
 			w.function(fmt.Sprintf("%s/stopped%d", p.name, n+1), time.Minute, func(ctx context.Context, a *actor) {
 				a.tell("the fleet says that %s has stopped", p.name)
-				if err := relayhost.NewSweeper(w.config).Stopped(ctx, status); err != nil {
+				if err := relayserver.NewSweeper(w.config).Stopped(ctx, status); err != nil {
 					a.tell("sweeper: %v", err)
 				}
 			})

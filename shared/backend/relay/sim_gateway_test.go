@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // simGateway is the WebSocket API between runners and the relay function. Each frame of a
@@ -243,14 +243,14 @@ func (c *simConn) invoke(name string, late time.Duration, message []byte) {
 	w.function(name, gatewayFunction, func(ctx context.Context, a *actor) {
 		a.tell("handles %s", describe(w, message))
 		w.ledger.handles(message, false)
-		reply, err := relayhost.NewHandler(w.config).Frame(ctx, c.name, message)
+		reply, err := relayserver.NewHandler(w.config).Frame(ctx, c.name, message)
 		if reply != nil {
 			w.ledger.handles(message, true)
 		}
 		switch {
 		case err != nil:
 			a.tell("failed: %v", err)
-			if w.none() && !w.slowly && !errors.Is(err, session.Closed) {
+			if w.none() && !w.slowly && !errors.Is(err, storage.Closed) {
 				w.breaks("frame %s was not handled though nothing went wrong: %v", name, err)
 			}
 			c.toRunner(a, fmt.Appendf(nil, `{"message":"Internal server error","connectionId":%q,"requestId":%q}`, c.name, name))
@@ -298,14 +298,14 @@ func (g *simGateway) Post(ctx context.Context, conn string, data []byte) error {
 	}
 	data = g.w.clock.stamped(data, skewOf(ctx))
 	if len(data) > gatewayMessage {
-		return session.Errorf(session.TooLarge, "simulated: %d bytes", len(data))
+		return storage.Errorf(storage.TooLarge, "simulated: %d bytes", len(data))
 	}
 	g.mu.Lock()
 	c := g.conns[conn]
 	g.mu.Unlock()
 	if c == nil {
 		g.w.breaks("post to connection %q, which never was", conn)
-		return session.Errorf(session.Closed, "simulated: no such connection")
+		return storage.Errorf(storage.Closed, "simulated: no such connection")
 	}
 	c.mu.Lock()
 	here, left := c.here, c.left
@@ -317,7 +317,7 @@ func (g *simGateway) Post(ctx context.Context, conn string, data []byte) error {
 		a.tell("LOST, %s was just closed: %s", conn, describe(g.w, data))
 	default:
 		a.tell("410 from %s for %s", conn, describe(g.w, data))
-		return session.Errorf(session.Closed, "simulated: connection %s is gone", conn)
+		return storage.Errorf(storage.Closed, "simulated: connection %s is gone", conn)
 	}
 	if a.chance(g.w.postUnknown) {
 		a.tell("the answer of the post is lost")

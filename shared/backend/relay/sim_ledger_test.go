@@ -8,27 +8,27 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // ledger records what really happened in a world, even if no single actor knows it.
 type ledger struct {
 	mu     sync.Mutex
-	owners map[session.ID]string       // the client of each session
+	owners map[storage.ID]string       // the client of each session
 	ended  map[string]bool             // clients that have ended their session
-	labels map[session.StreamID]string // of the first message of a delivery
+	labels map[storage.StreamID]string // of the first message of a delivery
 	byID   map[simRound]string         // which process executed a delivery
 	runs   map[string]execution        // by label of the message
-	spoken map[session.ID]map[speaker][]utterance
-	closed map[session.StreamID]bool // CloseStream was said
-	open   map[session.StreamID]bool // the stream is in a batch that no relay function has handled completely
-	told   map[session.StreamID]bool // the client was told that the request will not be executed any more
+	spoken map[storage.ID]map[speaker][]utterance
+	closed map[storage.StreamID]bool // CloseStream was said
+	open   map[storage.StreamID]bool // the stream is in a batch that no relay function has handled completely
+	told   map[storage.StreamID]bool // the client was told that the request will not be executed any more
 }
 
 // simRound is one round of a delivery.
 type simRound struct {
-	id    session.StreamID
+	id    storage.StreamID
 	round int
 }
 
@@ -39,7 +39,7 @@ type execution struct {
 
 // speaker is one process in one stream.
 type speaker struct {
-	stream session.StreamID
+	stream storage.StreamID
 	by     string
 }
 
@@ -51,14 +51,14 @@ type utterance struct {
 
 func newLedger() *ledger {
 	return &ledger{
-		owners: map[session.ID]string{}, ended: map[string]bool{}, labels: map[session.StreamID]string{},
+		owners: map[storage.ID]string{}, ended: map[string]bool{}, labels: map[storage.StreamID]string{},
 		byID: map[simRound]string{}, runs: map[string]execution{},
-		spoken: map[session.ID]map[speaker][]utterance{}, closed: map[session.StreamID]bool{}, told: map[session.StreamID]bool{}, open: map[session.StreamID]bool{},
+		spoken: map[storage.ID]map[speaker][]utterance{}, closed: map[storage.StreamID]bool{}, told: map[storage.StreamID]bool{}, open: map[storage.StreamID]bool{},
 	}
 }
 
 // owns records which client a session belongs to. That never changes.
-func (l *ledger) owns(w *world, id session.ID, client string) {
+func (l *ledger) owns(w *world, id storage.ID, client string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old, ok := l.owners[id]; ok && old != client {
@@ -67,7 +67,7 @@ func (l *ledger) owns(w *world, id session.ID, client string) {
 	l.owners[id] = client
 }
 
-func (l *ledger) owner(id session.ID) string {
+func (l *ledger) owner(id storage.ID) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if client, ok := l.owners[id]; ok {
@@ -77,7 +77,7 @@ func (l *ledger) owner(id session.ID) string {
 }
 
 // learns records the label of a delivery, for the log of the world.
-func (l *ledger) learns(id session.StreamID, raw []byte) {
+func (l *ledger) learns(id storage.StreamID, raw []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if label := labelOf(raw); label != "" {
@@ -85,7 +85,7 @@ func (l *ledger) learns(id session.StreamID, raw []byte) {
 	}
 }
 
-func (l *ledger) label(id session.StreamID) string {
+func (l *ledger) label(id storage.StreamID) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if label, ok := l.labels[id]; ok {
@@ -131,7 +131,7 @@ func (l *ledger) executed(label string) (execution, bool) {
 	return e, ok
 }
 
-func (l *ledger) says(id session.ID, stream session.StreamID, u utterance) {
+func (l *ledger) says(id storage.ID, stream storage.StreamID, u utterance) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.spoken[id] == nil {
@@ -141,7 +141,7 @@ func (l *ledger) says(id session.ID, stream session.StreamID, u utterance) {
 	l.spoken[id][key] = append(l.spoken[id][key], u)
 }
 
-func (l *ledger) closes(stream session.StreamID) {
+func (l *ledger) closes(stream storage.StreamID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed[stream] = true
@@ -160,14 +160,14 @@ func (l *ledger) handles(message []byte, done bool) {
 	}
 }
 
-func (l *ledger) isOpen(stream session.StreamID) bool {
+func (l *ledger) isOpen(stream storage.StreamID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open[stream]
 }
 
 // tells records an end that promises that nothing more will be executed.
-func (l *ledger) tells(stream session.StreamID) {
+func (l *ledger) tells(stream storage.StreamID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.told[stream] = true

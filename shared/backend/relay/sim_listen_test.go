@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // listen is the client's GET on the standalone stream. It repeats the GET with the id of the
@@ -37,7 +37,7 @@ func (c *simClient) listen() {
 			call, err := c.listenFrom(ctx, from)
 			if err != nil || a.step(ctx) != nil {
 				a.tell("%v", err)
-				gone = errors.Is(err, session.NotFound)
+				gone = errors.Is(err, storage.NotFound)
 				if gone && !w.ledger.isEnded(c.name) {
 					w.breaks("the session of %s is lost to its listener: %v", c.name, err)
 				}
@@ -63,7 +63,7 @@ func (c *simClient) listen() {
 	}
 }
 
-func (c *simClient) listenFrom(ctx context.Context, last string) (*host.Call, error) {
+func (c *simClient) listenFrom(ctx context.Context, last string) (*sessions.Call, error) {
 	if last == "" {
 		return c.w.host().Listen(ctx, c.caller, c.id, "")
 	}
@@ -72,12 +72,12 @@ func (c *simClient) listenFrom(ctx context.Context, last string) (*host.Call, er
 
 // opening returns the first cursor of a response: the one before the first event. While
 // another GET has the stream, opening returns the cursor with which the client came.
-func opening(call *host.Call, events []session.Event, from string) string {
+func opening(call *sessions.Call, events []storage.Event, from string) string {
 	id := call.Cursor()
 	if len(events) > 0 {
 		id.Index = events[0].Index - 1
 	}
-	if came, err := session.ParseEventID(from); err == nil && id.Index == 0 {
+	if came, err := storage.ParseEventID(from); err == nil && id.Index == 0 {
 		id.Index = came.Index
 	}
 	return id.String()
@@ -85,7 +85,7 @@ func opening(call *host.Call, events []session.Event, from string) string {
 
 // hear is the client's end of the stream. It checks that each event comes once, and in
 // order.
-func (c *simClient) hear(call *host.Call, events []session.Event, last string) string {
+func (c *simClient) hear(call *sessions.Call, events []storage.Event, last string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range events {

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // TestOperators changes the definitions of servers while boxes run, so that their runners
@@ -92,7 +92,7 @@ func (o *simOperator) change() {
 		}
 		for i, p := range o.w.fleet.running() {
 			o.w.function(fmt.Sprintf("operator/%s/%d", o.current(), i), gatewayFunction, func(ctx context.Context, _ *actor) {
-				b, err := o.w.config.Store.Box(ctx, session.BoxID(p.task.Env[frame.EnvBox]))
+				b, err := o.w.config.Store.Box(ctx, storage.BoxID(p.task.Env[frame.EnvBox]))
 				if err == nil && b.Conn != "" {
 					_ = o.w.gateway.Post(ctx, b.Conn, frametest.Encode(frametest.Frame{Type: frame.TypeDrain, In: 1000}))
 				}
@@ -110,12 +110,12 @@ func (o *simOperator) halt() {
 			continue
 		}
 		p := running[a.rng.IntN(len(running))]
-		h := relayhost.Halt{By: "an operator", Within: []time.Duration{0, draw(a.rng, 30*time.Second)}[a.rng.IntN(2)]}
+		h := relayserver.Halt{By: "an operator", Within: []time.Duration{0, draw(a.rng, 30*time.Second)}[a.rng.IntN(2)]}
 		if ids := p.box.known(); len(ids) > 0 && a.rng.IntN(2) == 0 {
 			h.Session = ids[a.rng.IntN(len(ids))]
 		}
 		o.w.function(fmt.Sprintf("operator/halt%d", n), gatewayFunction, func(ctx context.Context, f *actor) {
-			up, err := relayhost.NewBackend(o.w.config).Halt(ctx, session.BoxID(p.task.Env[frame.EnvBox]), h)
+			up, err := relayserver.NewBackend(o.w.config).Halt(ctx, storage.BoxID(p.task.Env[frame.EnvBox]), h)
 			f.tell("halt %+v: %t, %v", h, up, err)
 		})
 		o.w.tally.add("halts", 1)
@@ -124,7 +124,7 @@ func (o *simOperator) halt() {
 
 // Halt implements Executor. Calls that are in flight now and do not end in time end in an
 // error.
-func (x *simBox) Halt(s session.ID, by string, within time.Duration) {
+func (x *simBox) Halt(s storage.ID, by string, within time.Duration) {
 	for _, c := range x.inFlight(s) {
 		x.w.wg.Go(func() {
 			if nap(c.ctx, within) != nil && c.ctx.Err() != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -59,8 +59,8 @@ func saysOver(raw []byte) bool {
 
 // invites reports whether an error makes its client send the request again.
 func invites(err error) bool {
-	var known *session.Error
-	return errors.As(err, &known) && (known.Code == session.Unavailable || known.Code == session.Busy || toRepeat(known.Message))
+	var known *storage.Error
+	return errors.As(err, &known) && (known.Code == storage.Unavailable || known.Code == storage.Busy || toRepeat(known.Message))
 }
 
 func toRepeat(text string) bool {
@@ -90,7 +90,7 @@ func (w *world) checkInvitations(log map[simStreamKey]*simStream) {
 	for key, s := range log {
 		last := s.events[len(s.events)-1]
 		text, _ := wire.String(wire.Lookup(last.Raw, "error", "message"))
-		if key.stream == session.Standalone || !last.Final || byOf(last.Raw) != "" || text == "" {
+		if key.stream == storage.Standalone || !last.Final || byOf(last.Raw) != "" || text == "" {
 			continue
 		}
 		label := w.name(s.id)
@@ -110,7 +110,7 @@ func (w *world) tallyOf(err error) {
 	case err == nil:
 	case invites(err):
 		w.tally.add("refusals that invite to send it again", 1)
-	case errors.Is(err, session.Unknown):
+	case errors.Is(err, storage.Unknown):
 		w.tally.add("refusals with an outcome that is not known", 1)
 	}
 }

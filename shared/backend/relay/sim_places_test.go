@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // blindFound are seeds whose worlds show a defect without some rule: the first three if
@@ -32,7 +32,7 @@ func TestSimulationOfAPlaceThatDoesNotList(t *testing.T) {
 			w.only(f)
 		}
 		w.drains = blindLongest
-		w.config.Place = func(b session.Box) string {
+		w.config.Place = func(b storage.Box) string {
 			if b.Attempt == 1 {
 				return blindPlace
 			}

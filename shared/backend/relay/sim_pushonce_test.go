@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // TestPushOnce has WebSocket clients that read large amounts at 0 to 10 KB a second and
@@ -96,7 +96,7 @@ func (g *simPeers) room(ctx context.Context, conn string, size int) error {
 		}
 		if time.Since(begun) > simBufferPatience {
 			g.w.tally.add("posts for which there was no room", 1)
-			return session.Errorf(session.Unavailable, "simulated: the client does not read")
+			return storage.Errorf(storage.Unavailable, "simulated: the client does not read")
 		}
 		if nap(ctx, 50*time.Millisecond) != nil {
 			return unavailable("the function is over")

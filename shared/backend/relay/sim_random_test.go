@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // faults are the things that may go wrong in a world. Each is the chance of one event, or
@@ -173,5 +173,5 @@ func (a *actor) step(ctx context.Context) error {
 
 // unavailable returns the error with which a fault appears to the code under test.
 func unavailable(what string) error {
-	return session.Errorf(session.Unavailable, "simulated: %s", what)
+	return storage.Errorf(storage.Unavailable, "simulated: %s", what)
 }

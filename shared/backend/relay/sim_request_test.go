@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // response is the HTTP response of one function to one client. The client may be gone long
@@ -68,7 +68,7 @@ const simWindow = time.Second
 
 // post sends the request. The function tells the client that the request was accepted when
 // Next returns for the first time, and not before.
-func (r *simRequest) post(accept func(context.Context) (*host.Call, error)) {
+func (r *simRequest) post(accept func(context.Context) (*sessions.Call, error)) {
 	w := r.c.w
 	r.begun = time.Now()
 	w.afoot.Add(1)
@@ -100,7 +100,7 @@ func (r *simRequest) post(accept func(context.Context) (*host.Call, error)) {
 	})
 }
 
-func (r *simRequest) learn(call *host.Call) {
+func (r *simRequest) learn(call *sessions.Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if call.Stored() {
@@ -119,7 +119,7 @@ func (r *simRequest) failed(a *actor, err error) {
 
 // lost reports a session that was lost, which no fault may cause.
 func (r *simRequest) lost(err error) {
-	if errors.Is(err, session.NotFound) && !r.c.w.ledger.isEnded(r.c.name) && !isInit(r.label) {
+	if errors.Is(err, storage.NotFound) && !r.c.w.ledger.isEnded(r.c.name) && !isInit(r.label) {
 		r.c.w.breaks("%s: the session of %s is lost: %v", r.label, r.c.name, err)
 	}
 }
@@ -127,7 +127,7 @@ func (r *simRequest) lost(err error) {
 func isInit(label string) bool { return strings.Contains(label, ".init") }
 
 // hold follows a response until the function ends it.
-func (r *simRequest) hold(ctx context.Context, a *actor, call *host.Call, p *response) {
+func (r *simRequest) hold(ctx context.Context, a *actor, call *sessions.Call, p *response) {
 	if call.Done() {
 		return
 	}
@@ -153,12 +153,12 @@ func (r *simRequest) primed(cursor string, stored bool) {
 
 // take is the client's end of a response. It checks that each event comes once, and in
 // order.
-func (r *simRequest) take(call *host.Call, p *response, events []session.Event) {
+func (r *simRequest) take(call *sessions.Call, p *response, events []storage.Event) {
 	p.write(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, e := range events {
-			if want := session.Index(len(r.seen) + 1); call.Stored() && e.Index != want {
+			if want := storage.Index(len(r.seen) + 1); call.Stored() && e.Index != want {
 				r.c.w.breaks("the client of %s sees event %d when event %d is the next", r.label, e.Index, want)
 			}
 			if r.done {
@@ -190,7 +190,7 @@ func (r *simRequest) resume() {
 			if err != nil || a.step(ctx) != nil {
 				a.tell("%v", err)
 				r.lost(err)
-				p.write(func() { over = errors.Is(err, session.NotFound) })
+				p.write(func() { over = errors.Is(err, storage.NotFound) })
 				return
 			}
 			cursor := call.Cursor().String()

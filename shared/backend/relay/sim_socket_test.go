@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // foundOfSockets are seeds above the first 100 whose worlds showed a defect, or would
@@ -57,7 +57,7 @@ type simPeer struct {
 	buffer      simBuffer
 }
 
-// Post implements session.Poster. If it takes a message, the message arrives, unless the
+// Post implements storage.Poster. If it takes a message, the message arrives, unless the
 // client no longer reads.
 func (g *simPeers) Post(ctx context.Context, conn string, data []byte) error {
 	a := actorOf(ctx)
@@ -67,7 +67,7 @@ func (g *simPeers) Post(ctx context.Context, conn string, data []byte) error {
 	if err := nap(ctx, a.takes(2*time.Millisecond)); err != nil {
 		return unavailable("the function is over")
 	}
-	if len(data) > session.MaxPost {
+	if len(data) > storage.MaxPost {
 		g.w.breaks("%d bytes are posted to a client", len(data))
 	}
 	if a.chance(g.w.postUnknown) {
@@ -91,7 +91,7 @@ func (g *simPeers) Post(ctx context.Context, conn string, data []byte) error {
 	g.mu.Unlock()
 	if !here {
 		g.w.tell(a.name, "410 from %s for %.120s", conn, data)
-		return session.Errorf(session.Closed, "simulated: connection %s is gone", conn)
+		return storage.Errorf(storage.Closed, "simulated: connection %s is gone", conn)
 	}
 	if a.chance(g.w.postUnknown) {
 		return unavailable("the answer to a post to a client was lost")
@@ -99,7 +99,7 @@ func (g *simPeers) Post(ctx context.Context, conn string, data []byte) error {
 	return nil
 }
 
-// Close implements session.Clients.
+// Close implements storage.Clients.
 func (g *simPeers) Close(ctx context.Context, conn string) error {
 	a := actorOf(ctx)
 	if a.step(ctx) != nil || nap(ctx, a.takes(2*time.Millisecond)) != nil || a.chance(g.w.postUnknown) {
@@ -122,17 +122,17 @@ type simSocket struct {
 	w      *world
 	g      *simPeers
 	name   string
-	caller host.Caller
+	caller sessions.Caller
 	a      *actor
 	under  sync.WaitGroup
 
 	mu      sync.Mutex
-	id      session.ID
+	id      storage.ID
 	conn    string
 	conns   int
 	blinded bool // has lost a connection without noticing
 	named   bool // has come back with event ids
-	cursors map[session.StreamID]session.Index
+	cursors map[storage.StreamID]storage.Index
 	got     []string
 	calls   []*simSent
 }
@@ -142,25 +142,25 @@ type simSent struct {
 	refused  error // the function's refusal, if the function lived to send it
 	label    string
 	id       json.RawMessage
-	stream   session.StreamID
+	stream   storage.StreamID
 	accepted bool
 }
 
 func newSimSocket(w *world, g *simPeers, name, server string) *simSocket {
-	return &simSocket{w: w, g: g, name: name, a: w.actor(name), caller: host.Caller{
-		Server: host.Server{Name: server, Digest: "digest of " + server, Record: true},
-		Tenant: "tenant", Principal: "principal of " + name, Transport: session.WebSocket, EventIDs: true,
+	return &simSocket{w: w, g: g, name: name, a: w.actor(name), caller: sessions.Caller{
+		Server: sessions.Server{Name: server, Digest: "digest of " + server, Record: true},
+		Tenant: "tenant", Principal: "principal of " + name, Transport: storage.WebSocket, EventIDs: true,
 	}}
 }
 
-func (s *simSocket) host() *host.Host { return s.w.host().WithClients(s.g) }
+func (s *simSocket) host() *sessions.Host { return s.w.host().WithClients(s.g) }
 
 // hears handles a message that comes over a connection.
 func (s *simSocket) hears(data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if text, ok := wire.String(wire.Lookup(data, "params", "eventId")); ok {
-		if id, err := session.ParseEventID(text); err != nil {
+		if id, err := storage.ParseEventID(text); err != nil {
 			s.w.breaks("%s is told %v", s.name, err)
 		} else {
 			s.cursors[id.Stream] = max(s.cursors[id.Stream], id.Index)
@@ -181,7 +181,7 @@ func (s *simSocket) answer(m wire.Message) {
 		raw := wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"answer":%q}`, question))
 		for n := 1; s.w.ctx.Err() == nil; n++ {
 			_, _, err := s.message(fmt.Sprintf("%s.answer %s#%d", s.name, name, n), raw)
-			if err == nil || errors.Is(err, session.NotFound) || nap(s.w.ctx, 3*time.Second) != nil {
+			if err == nil || errors.Is(err, storage.NotFound) || nap(s.w.ctx, 3*time.Second) != nil {
 				return
 			}
 		}
@@ -190,7 +190,7 @@ func (s *simSocket) answer(m wire.Message) {
 
 // message is the socket function for one message over the current connection. After an
 // error the client does not know that the message was accepted.
-func (s *simSocket) message(what string, raw []byte) (call *host.Call, reply []byte, err error) {
+func (s *simSocket) message(what string, raw []byte) (call *sessions.Call, reply []byte, err error) {
 	s.mu.Lock()
 	caller, id := s.caller, s.id
 	caller.Conn = s.conn
@@ -207,7 +207,7 @@ func (s *simSocket) message(what string, raw []byte) (call *host.Call, reply []b
 			call, got = s.host().Accept(ctx, caller, id, []wire.Message{m}, false)
 		}
 		if got == nil && call != nil {
-			var events []session.Event
+			var events []storage.Event
 			if events, got = call.Next(ctx, time.Now()); got == nil && !call.Stored() {
 				reply = events[0].Raw
 			}
@@ -254,11 +254,11 @@ func (s *simSocket) send(label string, raw []byte) *simSent {
 
 // connect opens a new connection, for a new session or for the existing one. It tries
 // until it has one.
-func (s *simSocket) connect(resume session.ID, withCursors bool) {
+func (s *simSocket) connect(resume storage.ID, withCursors bool) {
 	for n := 1; s.w.ctx.Err() == nil; n++ {
 		s.conns++
 		conn := fmt.Sprintf("%s/c%d", s.name, s.conns)
-		var cursors []session.EventID
+		var cursors []storage.EventID
 		if withCursors {
 			cursors = s.has()
 		}
@@ -268,9 +268,9 @@ func (s *simSocket) connect(resume session.ID, withCursors bool) {
 		s.g.peers[conn] = &simPeer{owner: s}
 		s.g.mu.Unlock()
 		err := unavailable("the function died")
-		var got session.Session
-		s.w.function(conn+"/connect", session.ConnectTimeout, func(ctx context.Context, a *actor) {
-			rec, _, failed := s.host().Connect(ctx, caller, nil, resume, map[string][]session.EventID{"": cursors})
+		var got storage.Session
+		s.w.function(conn+"/connect", storage.ConnectTimeout, func(ctx context.Context, a *actor) {
+			rec, _, failed := s.host().Connect(ctx, caller, nil, resume, map[string][]storage.EventID{"": cursors})
 			a.tell("connect %v: %v", cursors, failed)
 			if ctx.Err() == nil && a.step(ctx) == nil {
 				got, err = rec, failed
@@ -280,7 +280,7 @@ func (s *simSocket) connect(resume session.ID, withCursors bool) {
 			s.joined(conn, got)
 			return
 		}
-		if resume != "" && errors.Is(err, session.NotFound) {
+		if resume != "" && errors.Is(err, storage.NotFound) {
 			s.w.breaks("the session of %s is lost: %v", s.name, err)
 			return
 		}
@@ -288,7 +288,7 @@ func (s *simSocket) connect(resume session.ID, withCursors bool) {
 	}
 }
 
-func (s *simSocket) joined(conn string, rec session.Session) {
+func (s *simSocket) joined(conn string, rec storage.Session) {
 	if rec.Owes() {
 		s.w.afoot.Add(1)
 		s.w.wg.Go(func() {
@@ -312,13 +312,13 @@ func (s *simSocket) joined(conn string, rec session.Session) {
 	defer s.mu.Unlock()
 	s.conn = conn
 	if s.id != rec.ID {
-		s.id, s.cursors, s.got, s.calls = rec.ID, map[session.StreamID]session.Index{session.Standalone: 0}, nil, nil
+		s.id, s.cursors, s.got, s.calls = rec.ID, map[storage.StreamID]storage.Index{storage.Standalone: 0}, nil, nil
 	}
 }
 
 // has returns the cursors that the client names when it comes back: those of the streams
 // for which it still waits.
-func (s *simSocket) has() []session.EventID {
+func (s *simSocket) has() []storage.EventID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.calls {
@@ -327,11 +327,11 @@ func (s *simSocket) has() []session.EventID {
 		}
 	}
 	s.named = true
-	var ids []session.EventID
+	var ids []storage.EventID
 	for stream, index := range s.cursors {
-		ids = append(ids, session.EventID{Stream: stream, Index: index})
+		ids = append(ids, storage.EventID{Stream: stream, Index: index})
 	}
-	slices.SortFunc(ids, func(a, b session.EventID) int { return strings.Compare(string(a.Stream), string(b.Stream)) })
+	slices.SortFunc(ids, func(a, b storage.EventID) int { return strings.Compare(string(a.Stream), string(b.Stream)) })
 	return ids[:min(len(ids), 32)]
 }
 
@@ -393,7 +393,7 @@ func (s *simSocket) initialized(label string) bool {
 		if err == nil {
 			return true
 		}
-		if errors.Is(err, session.NotFound) || nap(s.w.ctx, time.Second) != nil {
+		if errors.Is(err, storage.NotFound) || nap(s.w.ctx, time.Second) != nil {
 			return false
 		}
 	}
@@ -444,16 +444,16 @@ func (s *simSocket) check(log map[simStreamKey]*simStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	place := map[string]simStreamKey{}
-	index := map[string]session.Index{}
+	index := map[string]storage.Index{}
 	for key, stream := range log {
 		for _, e := range stream.events {
 			if key.session == s.id {
-				fitted := string(host.Fit(e.Raw))
+				fitted := string(sessions.Fit(e.Raw))
 				place[fitted], index[fitted] = key, e.Index
 			}
 		}
 	}
-	seen := map[session.StreamID][]session.Index{}
+	seen := map[storage.StreamID][]storage.Index{}
 	for _, raw := range s.got {
 		key, ok := place[raw]
 		if !ok {
@@ -470,7 +470,7 @@ func (s *simSocket) check(log map[simStreamKey]*simStream) {
 		}
 		seen[key.stream] = append(seen[key.stream], index[raw])
 	}
-	told := map[session.StreamID]bool{session.Standalone: true}
+	told := map[storage.StreamID]bool{storage.Standalone: true}
 	for _, r := range s.calls {
 		if r.accepted {
 			told[r.stream] = true
@@ -491,20 +491,20 @@ func (s *simSocket) check(log map[simStreamKey]*simStream) {
 // log then has that batch. The end of a request is posted in any case, maybe before the
 // rest. It may be missing only if the end itself was in such a batch that no function has
 // handled: a request that ended at once has no item that would show it.
-func (s *simSocket) checkSeen(stream *simStream, seen []session.Index, whole bool) {
-	var must []session.Index
+func (s *simSocket) checkSeen(stream *simStream, seen []storage.Index, whole bool) {
+	var must []storage.Index
 	for i, b := range stream.batches {
 		last := i == len(stream.batches)-1
 		if s.w.none() || !last && stream.batches[i+1].Gen == b.Gen {
 			for n := range b.Events {
-				must = append(must, b.First+session.Index(n))
+				must = append(must, b.First+storage.Index(n))
 			}
 		}
-		if end := b.First + session.Index(len(b.Events)) - 1; whole && last && b.Final && !slices.Contains(seen, end) && (b.Gen == 0 || !s.w.ledger.isOpen(stream.id)) {
+		if end := b.First + storage.Index(len(b.Events)) - 1; whole && last && b.Final && !slices.Contains(seen, end) && (b.Gen == 0 || !s.w.ledger.isOpen(stream.id)) {
 			s.w.breaks("%s did not see the end of %s: %v", s.name, s.w.title(stream), seen)
 		}
 	}
-	seen = slices.DeleteFunc(seen, func(i session.Index) bool { return !slices.Contains(must, i) })
+	seen = slices.DeleteFunc(seen, func(i storage.Index) bool { return !slices.Contains(must, i) })
 	if !slices.IsSorted(seen) {
 		s.w.breaks("%s saw %s in the order %v", s.name, s.w.title(stream), seen)
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 )
 
@@ -19,7 +19,7 @@ type simStore struct {
 	*intercept.Store // for reads; each write has a method here
 }
 
-var _ session.Store = (*simStore)(nil)
+var _ storage.Store = (*simStore)(nil)
 
 func newSimStore(w *world) *simStore {
 	return &simStore{w, intercept.New(w.memory, func(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
@@ -91,27 +91,27 @@ func change(ctx context.Context, what string, do func() error) error {
 	return err
 }
 
-func (s *simStore) Create(ctx context.Context, v session.Session) error {
+func (s *simStore) Create(ctx context.Context, v storage.Session) error {
 	return change(ctx, "Create", func() error { return s.w.memory.Create(ctx, v) })
 }
 
-func (s *simStore) Load(ctx context.Context, id session.ID, box session.BoxID) (session.Session, session.Box, error) {
+func (s *simStore) Load(ctx context.Context, id storage.ID, box storage.BoxID) (storage.Session, storage.Box, error) {
 	v, b, err := s.Store.Load(ctx, id, box)
 	return shiftSession(v, -skewOf(ctx)), shiftBox(b, -skewOf(ctx)), err
 }
 
-func (s *simStore) Save(ctx context.Context, v session.Session) error {
+func (s *simStore) Save(ctx context.Context, v storage.Session) error {
 	return change(ctx, "Save", func() error {
 		err := s.w.memory.Save(ctx, shiftSession(v, skewOf(ctx)))
 		if *simTrace {
-			actorOf(ctx).tell("saves %s, owed %v, lease until %s: %v", s.w.ledger.owner(v.ID), s.w.owed(v), v.Pusher.Until.Sub(s.w.begun), session.CodeOf(err))
+			actorOf(ctx).tell("saves %s, owed %v, lease until %s: %v", s.w.ledger.owner(v.ID), s.w.owed(v), v.Pusher.Until.Sub(s.w.begun), storage.CodeOf(err))
 		}
 		return err
 	})
 }
 
 // owed describes the cursors in a session's record.
-func (w *world) owed(s session.Session) []string {
+func (w *world) owed(s storage.Session) []string {
 	var said []string
 	for _, c := range s.Pushed {
 		said = append(said, fmt.Sprintf("%s %d live %v final %v", w.name(c.Stream), c.Index, c.Live, c.Final))
@@ -119,7 +119,7 @@ func (w *world) owed(s session.Session) []string {
 	return said
 }
 
-func (s *simStore) PutConnection(ctx context.Context, c session.Connection) error {
+func (s *simStore) PutConnection(ctx context.Context, c storage.Connection) error {
 	return change(ctx, "PutConnection", func() error { return s.w.memory.PutConnection(ctx, c) })
 }
 
@@ -127,19 +127,19 @@ func (s *simStore) DeleteConnection(ctx context.Context, id string) error {
 	return change(ctx, "DeleteConnection", func() error { return s.w.memory.DeleteConnection(ctx, id) })
 }
 
-func (s *simStore) PutAnswer(ctx context.Context, v session.Answer) (bool, error) {
+func (s *simStore) PutAnswer(ctx context.Context, v storage.Answer) (bool, error) {
 	return written(ctx, "PutAnswer", func() (bool, error) { return s.w.memory.PutAnswer(ctx, v) })
 }
 
-func (s *simStore) SaveHandshake(ctx context.Context, v session.Handshake) error {
+func (s *simStore) SaveHandshake(ctx context.Context, v storage.Handshake) error {
 	return change(ctx, "SaveHandshake", func() error { return s.w.memory.SaveHandshake(ctx, v) })
 }
 
-func (s *simStore) Append(ctx context.Context, v session.Batch) error {
+func (s *simStore) Append(ctx context.Context, v storage.Batch) error {
 	wrote := false
 	return change(ctx, "Append", func() error {
 		err := s.w.memory.Append(ctx, v)
-		if errors.Is(err, session.Duplicate) && wrote {
+		if errors.Is(err, storage.Duplicate) && wrote {
 			err = nil // a driver recognizes its own first try
 		}
 		wrote = wrote || err == nil
@@ -147,26 +147,26 @@ func (s *simStore) Append(ctx context.Context, v session.Batch) error {
 			s.w.ledger.tells(v.Stream)
 		}
 		actorOf(ctx).tell("appends %d events to %s of %s at %d, generation %d, batch %d, final %v: %v",
-			len(v.Events), s.w.name(v.Stream), s.w.ledger.owner(v.Session), v.First, v.Gen, v.Seq, v.Final, session.CodeOf(err))
+			len(v.Events), s.w.name(v.Stream), s.w.ledger.owner(v.Session), v.First, v.Gen, v.Seq, v.Final, storage.CodeOf(err))
 		return err
 	})
 }
 
-func (s *simStore) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
+func (s *simStore) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) {
 	b, err := s.Store.Box(ctx, id)
 	return shiftBox(b, -skewOf(ctx)), err
 }
 
-func (s *simStore) SaveBox(ctx context.Context, v session.Box) error {
+func (s *simStore) SaveBox(ctx context.Context, v storage.Box) error {
 	return change(ctx, "SaveBox", func() error {
 		err := s.w.memory.SaveBox(ctx, shiftBox(v, skewOf(ctx)))
 		actorOf(ctx).tell("box %s: %q, generation %d, lost %d, link %d, attempt %d: %v",
-			v.ID, v.State, v.Gen, v.Lost, v.Link, v.Attempt, session.CodeOf(err))
+			v.ID, v.State, v.Gen, v.Lost, v.Link, v.Attempt, storage.CodeOf(err))
 		return err
 	})
 }
 
-func (s *simStore) PutItem(ctx context.Context, v session.Item) (bool, error) {
+func (s *simStore) PutItem(ctx context.Context, v storage.Item) (bool, error) {
 	return written(ctx, "PutItem", func() (bool, error) {
 		put, err := s.w.memory.PutItem(ctx, shiftItem(v, skewOf(ctx)))
 		actorOf(ctx).tell("item %s: %s, generation %d; new %v", s.w.name(v.ID), v.State, v.Gen, put)
@@ -174,16 +174,16 @@ func (s *simStore) PutItem(ctx context.Context, v session.Item) (bool, error) {
 	})
 }
 
-func (s *simStore) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
-	return written(ctx, "Claim", func() (session.Item, error) {
+func (s *simStore) Claim(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (storage.Item, error) {
+	return written(ctx, "Claim", func() (storage.Item, error) {
 		v, err := s.w.memory.Claim(ctx, box, id, gen)
 		v = shiftItem(v, -skewOf(ctx))
-		actorOf(ctx).tell("claims item %s for generation %d: %v", s.w.name(id), gen, session.CodeOf(err))
+		actorOf(ctx).tell("claims item %s for generation %d: %v", s.w.name(id), gen, storage.CodeOf(err))
 		return v, err
 	})
 }
 
-func (s *simStore) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (bool, error) {
+func (s *simStore) Release(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (bool, error) {
 	return written(ctx, "Release", func() (bool, error) {
 		released, err := s.w.memory.Release(ctx, box, id, gen)
 		actorOf(ctx).tell("releases item %s of generation %d: %v", s.w.name(id), gen, released)
@@ -191,7 +191,7 @@ func (s *simStore) Release(ctx context.Context, box session.BoxID, id session.St
 	})
 }
 
-func (s *simStore) SwapItem(ctx context.Context, was, v session.Item) (bool, error) {
+func (s *simStore) SwapItem(ctx context.Context, was, v storage.Item) (bool, error) {
 	return written(ctx, "SwapItem", func() (bool, error) {
 		swapped, err := s.w.memory.SwapItem(ctx, was, shiftItem(v, skewOf(ctx)))
 		actorOf(ctx).tell("item %s: from %s, generation %d, round %d to %s, round %d: %v",
@@ -200,12 +200,12 @@ func (s *simStore) SwapItem(ctx context.Context, was, v session.Item) (bool, err
 	})
 }
 
-func (s *simStore) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
+func (s *simStore) Item(ctx context.Context, box storage.BoxID, id storage.StreamID) (storage.Item, error) {
 	v, err := s.Store.Item(ctx, box, id)
 	return shiftItem(v, -skewOf(ctx)), err
 }
 
-func (s *simStore) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
+func (s *simStore) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, error) {
 	items, err := s.Store.Items(ctx, box)
 	for i := range items {
 		items[i] = shiftItem(items[i], -skewOf(ctx))
@@ -213,13 +213,13 @@ func (s *simStore) Items(ctx context.Context, box session.BoxID) ([]session.Item
 	return items, err
 }
 
-func (s *simStore) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
+func (s *simStore) DeleteItem(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) error {
 	return change(ctx, "DeleteItem", func() error {
 		actorOf(ctx).tell("deletes item %s if of generation %d", s.w.name(id), gen)
 		return s.w.memory.DeleteItem(ctx, box, id, gen)
 	})
 }
 
-func (s *simStore) PutPart(ctx context.Context, v session.Part) error {
+func (s *simStore) PutPart(ctx context.Context, v storage.Part) error {
 	return change(ctx, "PutPart", func() error { return s.w.memory.PutPart(ctx, v) })
 }

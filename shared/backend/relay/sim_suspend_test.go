@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -46,7 +46,7 @@ type simAsking struct {
 
 // simState returns a request's state. It names the questions, and their round, whose
 // answers the request must bring.
-func simState(stream session.StreamID, round int, label string, first, count int) string {
+func simState(stream storage.StreamID, round int, label string, first, count int) string {
 	return fmt.Sprintf("%s %d %s %d %d", stream, round, label, first, count)
 }
 
@@ -75,7 +75,7 @@ func (x *simBox) answered(c *simCall, m wire.Message) {
 	}
 	want := map[string]struct{ Answer string }{}
 	for n := range count {
-		want[fmt.Sprintf("k%d", n)] = struct{ Answer string }{session.QuestionID(c.id, c.round, first+n)}
+		want[fmt.Sprintf("k%d", n)] = struct{ Answer string }{storage.QuestionID(c.id, c.round, first+n)}
 	}
 	if stream != string(c.id) || round != c.round || asker != label || !maps.Equal(inputs, want) {
 		x.w.breaks("%s in round %d brings the state %q and the answers %v", label, c.round, state, inputs)
@@ -110,8 +110,8 @@ func (x *simBox) suspendInTurn(c *simCall) {
 		m := simMessage(r.raw)
 		first := len(s.Questions)
 		for n := range r.count {
-			id := session.QuestionID(c.id, c.round+1, first+n)
-			s.Questions = append(s.Questions, session.Question{ID: id, Key: fmt.Sprintf("k%d", n), Method: wire.MethodElicit, Of: of})
+			id := storage.QuestionID(c.id, c.round+1, first+n)
+			s.Questions = append(s.Questions, storage.Question{ID: id, Key: fmt.Sprintf("k%d", n), Method: wire.MethodElicit, Of: of})
 			raws = append(raws, string(wire.NewRequest(fmt.Appendf(nil, "%q", id), wire.MethodElicit,
 				fmt.Appendf(nil, `{"label":%q,"by":%q,"round":%d,"n":%d}`, r.label, x.p.name, c.round+1, first+n))))
 		}
@@ -148,7 +148,7 @@ func (w *world) checkAsked(s *simStream) {
 // simQuestion returns a name for a question. The name is the same in each run.
 func simQuestion(m wire.Message) string {
 	question, _ := wire.String(m.ID)
-	if _, _, ok := session.Suspends(question); !ok {
+	if _, _, ok := storage.Suspends(question); !ok {
 		return question
 	}
 	return fmt.Sprintf("%s.%s.%s", labelOf(m.Raw), wire.Lookup(m.Params, "round"), wire.Lookup(m.Params, "n"))

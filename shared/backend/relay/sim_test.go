@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // The simulation runs all of the relay, both ends and the session core above it, in
@@ -133,8 +133,8 @@ type world struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	memory   *sessiontest.Memory
-	config   relayhost.Config
+	memory   *storagetest.Memory
+	config   relayserver.Config
 	idle     time.Duration // until a box sleeps
 	drains   time.Duration // for how long a box may finish old requests before new ones go on
 	slowly   bool          // clients of sockets read large amounts slowly
@@ -155,7 +155,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, seed: seed, begun: time.Now(), memory: sessiontest.NewMemory(), ledger: newLedger()}
+	w := &world{t: t, seed: seed, begun: time.Now(), memory: storagetest.NewMemory(), ledger: newLedger()}
 	w.ctx, w.cancel = context.WithCancel(t.Context())
 	rng := w.random("world")
 	w.faults = drawFaults(rng)
@@ -164,13 +164,13 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.sleepy = make(chan struct{})
 	w.gateway = newSimGateway(w)
 	w.fleet = newSimFleet(w)
-	sealer, err := relayhost.NewSealer(fmt.Appendf(nil, "the secret of simulated world %d ....", seed))
+	sealer, err := relayserver.NewSealer(fmt.Appendf(nil, "the secret of simulated world %d ....", seed))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.config = relayhost.Config{
+	w.config = relayserver.Config{
 		Store: newSimStore(w), Poster: w.gateway, Fleet: w.fleet, Sealer: sealer,
-		Launch:       func(session.Box) (map[string]string, error) { return map[string]string{"LAUNCH": "secret"}, nil },
+		Launch:       func(storage.Box) (map[string]string, error) { return map[string]string{"LAUNCH": "secret"}, nil },
 		StartTimeout: time.Minute, Log: w.logger("host"),
 	}
 	boxes, sessions := 1+rng.IntN(2), 1+rng.IntN(4)
@@ -270,7 +270,7 @@ func (w *world) noise() string {
 	for _, c := range w.clients {
 		b, err := w.memory.Box(w.ctx, c.box())
 		items, err2 := w.memory.Items(w.ctx, c.box())
-		if err != nil || err2 != nil || b.State != session.Asleep {
+		if err != nil || err2 != nil || b.State != storage.Asleep {
 			noise = append(noise, fmt.Sprintf("box %s is %s", b.ID, b.State))
 		}
 		for _, it := range items {
@@ -288,7 +288,7 @@ func (w *world) noise() string {
 func (w *world) sweepEveryMinute() {
 	for n := 1; nap(w.ctx, time.Minute) == nil; n++ {
 		w.function(fmt.Sprintf("sweep%d", n), 5*time.Minute, func(ctx context.Context, a *actor) {
-			if err := relayhost.NewSweeper(w.config).Sweep(ctx); err != nil {
+			if err := relayserver.NewSweeper(w.config).Sweep(ctx); err != nil {
 				a.tell("sweep: %v", err)
 			}
 		})
@@ -336,9 +336,9 @@ func (w *world) logger(who string) *slog.Logger {
 			switch v := a.Value.Any().(type) {
 			case time.Time:
 				return slog.Attr{}
-			case session.StreamID:
+			case storage.StreamID:
 				return slog.String(a.Key, w.name(v))
-			case session.ID:
+			case storage.ID:
 				return slog.String(a.Key, w.ledger.owner(v))
 			}
 			return a
@@ -358,8 +358,8 @@ func (t *teller) Write(p []byte) (int, error) {
 
 // name returns the label of the request that a stream belongs to. Unlike the stream's id,
 // the label is the same in each run.
-func (w *world) name(id session.StreamID) string {
-	if id == session.Standalone {
+func (w *world) name(id storage.StreamID) string {
+	if id == storage.Standalone {
 		return "common"
 	}
 	return w.ledger.label(id)

@@ -9,11 +9,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // said returns the lines of a log with a message.
@@ -34,19 +34,19 @@ func said(t *testing.T, log *commontest.Lines, message string) (all []map[string
 // biller is a Meter that adds something to each line.
 type biller struct{}
 
-func (biller) Spent(session.Account) []any { return []any{"spent", true} }
+func (biller) Spent(storage.Account) []any { return []any{"spent", true} }
 
 func TestACallIsFollowedFromTheHostToTheRunnerAndBack(t *testing.T) {
-	for name, prepare := range map[string]func(*testing.T, *counted) session.ID{"an awake box": working, "through the inbox": begun} {
+	for name, prepare := range map[string]func(*testing.T, *counted) storage.ID{"an awake box": working, "through the inbox": begun} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				host, box := &commontest.Lines{}, &commontest.Lines{}
-				c := countedOn(t, sessiontest.NewMemory(), func(cfg *relayhost.Config) {
+				c := countedOn(t, storagetest.NewMemory(), func(cfg *relayserver.Config) {
 					cfg.Log, cfg.Meter = slog.New(slog.NewJSONHandler(host, nil)), biller{}
 				})
 				c.runnerLog = slog.New(slog.NewJSONHandler(box, nil))
 				id := prepare(t, c)
-				call, err := c.host.Accept(session.WithTrace(t.Context(), "request-1"), caller, id, []wire.Message{parse(t, callWith(`{}`))}, false)
+				call, err := c.host.Accept(storage.WithTrace(t.Context(), "request-1"), caller, id, []wire.Message{parse(t, callWith(`{}`))}, false)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -15,9 +15,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // speaker is an upstream of Streamable HTTP that speaks on the standalone stream of its
@@ -419,7 +419,7 @@ func TestServerAsksApartFromTheCall(t *testing.T) {
 		for _, client := range []string{"2025-11-25", "2026-07-28"} {
 			for _, ids := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s for %s, ids %v", version, client, ids), func(t *testing.T) {
-					onEachStore(t, func(t *testing.T, store session.Store) {
+					onEachStore(t, func(t *testing.T, store storage.Store) {
 						up := newSpeaker(t, version)
 						up.ids = ids
 						w := newWorld(t, store, up)
@@ -449,7 +449,7 @@ func TestServerAsksApartFromTheCall(t *testing.T) {
 // A client of 2026-07-28 is asked between rounds. If the stream of the call cannot be resumed
 // and another process may have the next round, the question is refused, and the call goes on.
 func TestQuestionApartCostsNoCallItsOutcome(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store session.Store) {
+	onEachStore(t, func(t *testing.T, store storage.Store) {
 		w := newWorld(t, store, newSpeaker(t, "2025-11-25"))
 		s := newPerson().joins(w, "2026-07-28", false)
 		if got := call(t, s, "roots"); !strings.HasPrefix(got, "refused: ") {
@@ -466,7 +466,7 @@ func TestQuestionApartCostsNoCallItsOutcome(t *testing.T) {
 func TestQuestionOutlivesItsCall(t *testing.T) {
 	for version, want := range map[string]string{"2025-11-25": "file:///srv/one", "2026-07-28": "refused: "} {
 		t.Run(version, func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store session.Store) {
+			onEachStore(t, func(t *testing.T, store storage.Store) {
 				up := newSpeaker(t, "2025-11-25")
 				up.ids = true
 				w := newWorld(t, store, up)
@@ -485,7 +485,7 @@ func TestQuestionOutlivesItsCall(t *testing.T) {
 func TestAnswerThatComesAfterASilentStreamIsFetched(t *testing.T) {
 	up := newSpeaker(t, "2025-11-25")
 	up.mixes = true
-	w := newWorld(t, sessiontest.NewMemory(), up)
+	w := newWorld(t, storagetest.NewMemory(), up)
 	s := newPerson().joins(w, "2026-07-28", false)
 	if got := call(t, s, "roots late"); !strings.Contains(got, "file:///srv/one") {
 		t.Errorf("the server learned %q", got)
@@ -495,7 +495,7 @@ func TestAnswerThatComesAfterASilentStreamIsFetched(t *testing.T) {
 func TestServerLogsApartFromTheCall(t *testing.T) {
 	for _, ids := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ids %v", ids), func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store session.Store) {
+			onEachStore(t, func(t *testing.T, store storage.Store) {
 				up := newSpeaker(t, "2025-11-25")
 				up.ids = ids
 				w := newWorld(t, store, up)
@@ -514,7 +514,7 @@ func TestServerLogsApartFromTheCall(t *testing.T) {
 
 // Messages that a server sends between two calls come with the next call, once.
 func TestServerThatResumesLosesNothingBetweenCalls(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store session.Store) {
+	onEachStore(t, func(t *testing.T, store storage.Store) {
 		up := newSpeaker(t, "2025-11-25")
 		up.ids = true
 		w := newWorld(t, store, up)
@@ -542,7 +542,7 @@ func TestServerThatResumesLosesNothingBetweenCalls(t *testing.T) {
 func TestServerWithoutAStandaloneStreamIsAskedOnce(t *testing.T) {
 	for _, status := range []int{http.StatusMethodNotAllowed, http.StatusBadRequest, http.StatusOK} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store session.Store) {
+			onEachStore(t, func(t *testing.T, store storage.Store) {
 				up := newSpeaker(t, "2025-11-25")
 				up.get = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
 				w := newWorld(t, store, up)
@@ -573,7 +573,7 @@ func TestStandaloneStreamIsNotFollowedToAnotherOrigin(t *testing.T) {
 	up.get = func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 	}
-	w := newWorld(t, sessiontest.NewMemory(), up)
+	w := newWorld(t, storagetest.NewMemory(), up)
 	s := newPerson().joins(w, "2025-11-25", false)
 	for range 2 {
 		if got := call(t, s, "log"); got != "done" {
@@ -592,7 +592,7 @@ func TestServerThatMixesItsStreamsIsNotResumed(t *testing.T) {
 	for _, client := range []string{"2025-11-25", "2026-07-28"} {
 		for _, warm := range []bool{true, false} {
 			t.Run(fmt.Sprintf("for %s, warm %v", client, warm), func(t *testing.T) {
-				onEachStore(t, func(t *testing.T, store session.Store) {
+				onEachStore(t, func(t *testing.T, store storage.Store) {
 					up := newSpeaker(t, "2025-11-25")
 					up.mixes = true
 					w := newWorld(t, store, up)
@@ -620,7 +620,7 @@ func TestServerThatMixesItsStreamsIsNotResumed(t *testing.T) {
 func TestCallsOfASessionShareTheStandaloneStream(t *testing.T) {
 	up := newSpeaker(t, "2025-11-25")
 	up.quiet["log"], up.quiet["roots"] = make(chan struct{}), make(chan struct{})
-	w := newWorld(t, sessiontest.NewMemory(), up)
+	w := newWorld(t, storagetest.NewMemory(), up)
 	w.warm = remote.New()
 	s := newPerson().joins(w, "2025-11-25", false)
 	var first, both sync.WaitGroup
@@ -644,7 +644,7 @@ func TestCallsOfASessionShareTheStandaloneStream(t *testing.T) {
 // A server that floods its standalone stream has to wait for its reader. The call still
 // ends, and the messages come in order.
 func TestServerThatFloodsDoesNotStopTheCall(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store session.Store) {
+	onEachStore(t, func(t *testing.T, store storage.Store) {
 		up := newSpeaker(t, "2025-11-25")
 		w := newWorld(t, store, up)
 		p := newPerson()
@@ -663,7 +663,7 @@ func TestServerThatFloodsDoesNotStopTheCall(t *testing.T) {
 // A stream that never falls silent is closed as soon as the call has its answer.
 func TestServerThatNeverFallsSilentIsLeft(t *testing.T) {
 	up := newSpeaker(t, "2025-11-25")
-	w := newWorld(t, sessiontest.NewMemory(), up)
+	w := newWorld(t, storagetest.NewMemory(), up)
 	s := newPerson().joins(w, "2025-11-25", false)
 	if got := call(t, s, "storm"); got != "done" {
 		t.Error(got)
@@ -673,7 +673,7 @@ func TestServerThatNeverFallsSilentIsLeft(t *testing.T) {
 
 // A server gets answers to 100 questions in a call. Later questions are refused.
 func TestServerThatAsksWithoutEndIsRefused(t *testing.T) {
-	w := newWorld(t, sessiontest.NewMemory(), newSpeaker(t, "2025-11-25"))
+	w := newWorld(t, storagetest.NewMemory(), newSpeaker(t, "2025-11-25"))
 	s := newPerson().joins(w, "2025-11-25", false)
 	if got := call(t, s, "roots again"); got != "100" {
 		t.Errorf("the server was answered %s times", got)
@@ -682,14 +682,14 @@ func TestServerThatAsksWithoutEndIsRefused(t *testing.T) {
 
 // Each message outside of calls costs a write, so a request passes on only some hundreds.
 func TestServerThatFloodsTheSessionIsNotHeardFurther(t *testing.T) {
-	store := sessiontest.NewMemory()
+	store := storagetest.NewMemory()
 	up := newSpeaker(t, "2025-11-25")
 	w := newWorld(t, store, up)
 	s := newPerson().joins(w, "2025-11-25", false)
 	if got := call(t, s, "changes"); got != "done" {
 		t.Error(got)
 	}
-	tail, err := store.Tail(t.Context(), session.ID(s.ID()), session.Standalone)
+	tail, err := store.Tail(t.Context(), storage.ID(s.ID()), storage.Standalone)
 	if err != nil || tail.Last != 501 {
 		t.Errorf("%d messages are in the log: %v", tail.Last, err)
 	}
@@ -698,7 +698,7 @@ func TestServerThatFloodsTheSessionIsNotHeardFurther(t *testing.T) {
 // If a server dies while a stream is open, the outcome of the call is unknown. The next
 // call succeeds.
 func TestServerThatDiesInACallIsReachedAgain(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store session.Store) {
+	onEachStore(t, func(t *testing.T, store storage.Store) {
 		up := newSpeaker(t, "2025-11-25")
 		w := newWorld(t, store, up)
 		s := newPerson().joins(w, "2025-11-25", false)
@@ -714,7 +714,7 @@ func TestServerThatDiesInACallIsReachedAgain(t *testing.T) {
 
 // A client whose roots change tells the server, which asks for them outside of any call.
 func TestServerLearnsThatRootsHaveChanged(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store session.Store) {
+	onEachStore(t, func(t *testing.T, store storage.Store) {
 		up := newSpeaker(t, "2025-11-25")
 		w := newWorld(t, store, up)
 		p := newPerson()
@@ -731,7 +731,7 @@ func TestServerLearnsThatRootsHaveChanged(t *testing.T) {
 func TestServerOfBothErasLearnsThatRootsHaveChanged(t *testing.T) {
 	up := newSpeaker(t, "2025-11-25")
 	up.dual = true
-	w := newWorld(t, sessiontest.NewMemory(), up)
+	w := newWorld(t, storagetest.NewMemory(), up)
 	w.warm = remote.New() // it remembers what the server speaks
 	p := newPerson()
 	p.joins(w, "2025-11-25", true)
@@ -746,7 +746,7 @@ func TestServerOfBothErasLearnsThatRootsHaveChanged(t *testing.T) {
 
 // A client of HTTP+SSE is asked on its one stream.
 func TestClientOfHTTPSSEIsAskedApartFromTheCall(t *testing.T) {
-	w := newWorld(t, sessiontest.NewMemory(), newSpeaker(t, "2025-11-25"))
+	w := newWorld(t, storagetest.NewMemory(), newSpeaker(t, "2025-11-25"))
 	p := newPerson()
 	s, err := p.client.Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: strings.TrimSuffix(w.url, "mcp") + "sse"}, nil)
 	if err != nil {
@@ -763,7 +763,7 @@ func TestClientOfHTTPSSEIsAskedApartFromTheCall(t *testing.T) {
 func TestStreamThatIsStillHeldThereIsResumedALittleLater(t *testing.T) {
 	var refused atomic.Int64
 	whole := streamable()
-	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && r.Header.Get("Last-Event-ID") != "" && refused.Add(1) <= 2 {
 			http.Error(rw, "stream ID conflicts with ongoing stream", http.StatusConflict)
 			return

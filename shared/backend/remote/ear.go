@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -38,7 +38,7 @@ type ear struct {
 
 // earKey names a session at a server.
 type earKey struct {
-	id      session.ID
+	id      storage.ID
 	session string
 }
 
@@ -83,7 +83,7 @@ func sit(ctx context.Context, x *exchange, takes bool) *seat {
 		s.events = make(chan wire.SSE)
 	}
 	c.mu.Lock()
-	key := earKey{session.ID(x.r.Session.ID()), x.link.Session}
+	key := earKey{storage.ID(x.r.Session.ID()), x.link.Session}
 	s.ear = c.ears[key]
 	if s.ear == nil {
 		own, stop := context.WithCancel(context.WithoutCancel(ctx))

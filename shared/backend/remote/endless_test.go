@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // asksModern calls a tool as a client of 2026-07-28 that can be asked for its roots, and
@@ -67,7 +67,7 @@ func TestClientIsAskedByAServerThatAsksWithoutEnd(t *testing.T) {
 				_, _ = rw.Write(wire.AppendSSE(nil, wire.SSE{Data: wire.ResultResponse(wire.Lookup(body, "id"), content("nobody was asked"))}))
 			}}
 			up.n.Store(1)
-			w := newWorld(t, sessiontest.NewMemory(), up)
+			w := newWorld(t, storagetest.NewMemory(), up)
 			if got := asksModern(t, w); between == "" && got > 1024 || between != "" && got != 1 {
 				t.Errorf("the client got %d questions at once", got)
 			}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -40,7 +40,7 @@ func (s *server) exchange(ctx context.Context, r native.RemoteRequest) (*exchang
 	has := r.Secrets
 	if has == nil && len(s.Providers) > 0 && s.Secrets != nil {
 		var err error
-		if has, err = s.Secrets(ctx, session.Session{ID: session.ID(r.Session.ID()), Tenant: r.Session.Tenant(), Principal: r.Session.Principal(), Server: s.Name}); err != nil {
+		if has, err = s.Secrets(ctx, storage.Session{ID: storage.ID(r.Session.ID()), Tenant: r.Session.Tenant(), Principal: r.Session.Principal(), Server: s.Name}); err != nil {
 			return nil, failure(phaseRuntime, "what the user has at third parties cannot be read; try again")
 		}
 	}
@@ -254,7 +254,7 @@ func errorOf(m wire.Message) *wire.Error {
 }
 
 // requestID returns a new id for a request at a server, as JSON.
-func requestID() json.RawMessage { return json.RawMessage(`"` + string(session.NewID()) + `"`) }
+func requestID() json.RawMessage { return json.RawMessage(`"` + string(storage.NewID()) + `"`) }
 
 // rest waits for d. If ctx ends first, it returns the error of ctx.
 func rest(ctx context.Context, d time.Duration) error {

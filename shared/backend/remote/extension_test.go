@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -42,7 +42,7 @@ func (w *world) posts(method, message, in string) (answer, session string) {
 // The standalone stream of the server is open while a request is there, if both ends declare
 // extensions. Its notifications of extensions go to the standalone stream of the client.
 func TestNotificationOfAnExtensionComesApartFromTheCall(t *testing.T) {
-	onEachStore(t, func(t *testing.T, store session.Store) {
+	onEachStore(t, func(t *testing.T, store storage.Store) {
 		for capabilities, hears := range map[string]bool{`{"extensions":{"com.example/tick":{}}}`: true, `{}`: false} {
 			up := newSpeaker(t, "2025-11-25")
 			w := newWorld(t, store, up)
@@ -52,7 +52,7 @@ func TestNotificationOfAnExtensionComesApartFromTheCall(t *testing.T) {
 			}
 			w.posts("", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, in)
 			w.posts("", `{"jsonrpc":"2.0","id":1,"method":"com.example/tick"}`, in)
-			tail, err := store.Tail(t.Context(), session.ID(in), session.Standalone)
+			tail, err := store.Tail(t.Context(), storage.ID(in), storage.Standalone)
 			if err != nil || (tail.Last == 1) != hears || (up.gets.Load() == 1) != hears {
 				t.Errorf("%s: %d messages apart, over %d streams, %v", capabilities, tail.Last, up.gets.Load(), err)
 			}

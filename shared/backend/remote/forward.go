@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -68,7 +68,7 @@ func (s *server) Tell(ctx context.Context, r native.RemoteRequest) {
 func (s *server) Forward(ctx context.Context, r native.RemoteRequest, name string, response []byte) error {
 	x, fault := s.exchange(ctx, r)
 	if fault != nil {
-		return session.Errorf(session.Unavailable, "the answer was not passed on: %s", fault.Message)
+		return storage.Errorf(storage.Unavailable, "the answer was not passed on: %s", fault.Message)
 	}
 	ok, err := joined(ctx, x)
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *server) Forward(ctx context.Context, r native.RemoteRequest, name strin
 	if err == nil || errors.As(err, &refused) && !refused.passes() {
 		return nil // the server does not wait for it any more
 	}
-	return session.Errorf(session.Unavailable, "the remote server %s did not take the answer: %s", s.Name, hide(plain(err).Error(), x.secrets))
+	return storage.Errorf(storage.Unavailable, "the remote server %s did not take the answer: %s", s.Name, hide(plain(err).Error(), x.secrets))
 }
 
 // renamed returns a question, or the cancel of one, with an id from which Forward can tell the
@@ -101,13 +101,13 @@ func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
 		id, place = wire.Lookup(m.Params, "requestId"), []string{"params", "requestId"}
 	}
 	name := sessionName(x.link.Session) + "-" + base64.RawURLEncoding.EncodeToString(id)
-	if len(id) == 0 || len(name) > session.MaxForward {
+	if len(id) == 0 || len(name) > storage.MaxForward {
 		if m.Kind == wire.Request {
 			x.refuse(ctx, m)
 		}
 		return nil
 	}
-	named, _ := json.Marshal(session.ForwardID(name)) // a string
+	named, _ := json.Marshal(storage.ForwardID(name)) // a string
 	raw, _ := wire.Replace(m.Raw, named, place...)
 	return raw
 }

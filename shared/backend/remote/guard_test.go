@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func TestAddressesThatAreNotPublicAreNotReached(t *testing.T) {
-	w := newWorld(t, sessiontest.NewMemory(), http.NotFoundHandler())
+	w := newWorld(t, storagetest.NewMemory(), http.NotFoundHandler())
 	far, err := url.Parse(w.server.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestRedirectToAnotherOriginIsNotFollowed(t *testing.T) {
 	trap := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { secret <- r.Header.Get("X-Key") }))
 	defer trap.Close()
 	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
-		w := newWorld(t, sessiontest.NewMemory(), http.RedirectHandler(trap.URL, status))
+		w := newWorld(t, storagetest.NewMemory(), http.RedirectHandler(trap.URL, status))
 		w.server.Headers = map[string]string{"X-Key": "hunter2-hunter2"}
 		err := w.refusal()
 		if err == nil || !strings.Contains(err.Error(), "redirects to another origin") {
@@ -58,7 +58,7 @@ func TestRedirectToAnotherOriginIsNotFollowed(t *testing.T) {
 func TestRedirectThatDropsTheMessageIsNotFollowed(t *testing.T) {
 	for _, status := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
 		next := streamable()
-		w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/mcp" {
 				http.Redirect(rw, r, "/mcp/", status)
 				return
@@ -76,7 +76,7 @@ func TestRedirectThatDropsTheMessageIsNotFollowed(t *testing.T) {
 }
 
 func TestEndpointOfHTTPAndSSEIsOfTheSameOrigin(t *testing.T) {
-	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
 			rw.WriteHeader(http.StatusMethodNotAllowed)
 			return
@@ -92,7 +92,7 @@ func TestEndpointOfHTTPAndSSEIsOfTheSameOrigin(t *testing.T) {
 }
 
 func TestSecretsOfHeadersAreInNoError(t *testing.T) {
-	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "application/json")
 		rw.WriteHeader(http.StatusUnauthorized)
 		_, _ = rw.Write([]byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"bad token ` + r.Header.Get("Authorization") + ` of ` + r.URL.RawQuery + `"}}`))

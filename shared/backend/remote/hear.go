@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -164,7 +164,7 @@ func (c *following) withdraws(m wire.Message) bool {
 		name, _ := json.Marshal(string(id)) // a string
 		raw, _ := wire.Replace(m.Raw, name, "params", "requestId")
 		c.index++
-		c.turn.Take(session.Event{Index: c.index, Raw: raw})
+		c.turn.Take(storage.Event{Index: c.index, Raw: raw})
 		return true
 	}
 	return false

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -101,8 +101,8 @@ func TestAnEventIDThatNoHeaderHoldsIsNone(t *testing.T) {
 func TestHandshakesInMemoryAreBounded(t *testing.T) {
 	c := New()
 	for i := range 100 {
-		c.rememberLink(session.ID(fmt.Sprint(i)), link{Handshake: bytes.Repeat([]byte("x"), 1<<20)})
-		c.rememberLink(session.ID(fmt.Sprint(i)), link{Handshake: bytes.Repeat([]byte("x"), 1<<20)})
+		c.rememberLink(storage.ID(fmt.Sprint(i)), link{Handshake: bytes.Repeat([]byte("x"), 1<<20)})
+		c.rememberLink(storage.ID(fmt.Sprint(i)), link{Handshake: bytes.Repeat([]byte("x"), 1<<20)})
 		held := 0
 		for _, l := range c.links {
 			held += len(l.Handshake)

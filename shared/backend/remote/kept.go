@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // These bound the conversations that a process keeps open. Each costs a connection, and lasts
@@ -29,7 +29,7 @@ type owner struct{ tenant, principal string }
 // too many, put closes another.
 func (c *Servers) put(name string, of owner, talk *conversation, within time.Duration) {
 	if within <= 0 {
-		within = session.MaxAsk
+		within = storage.MaxAsk
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -23,7 +23,7 @@ type round struct {
 
 // askedQuestion is a question of the server, with its place in the stream.
 type askedQuestion struct {
-	Index session.Index   `json:"i"`
+	Index storage.Index   `json:"i"`
 	Raw   json.RawMessage `json:"r"`
 }
 
@@ -58,7 +58,7 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 			return x.nextRound(ctx, was)
 		}
 	}
-	c := &following{exchange: x, stream: session.StreamID(session.NewID()), seat: hear(ctx, x)}
+	c := &following{exchange: x, stream: storage.StreamID(storage.NewID()), seat: hear(ctx, x)}
 	defer c.seat.leave(ctx, x)
 	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
 	id := c.name()
@@ -133,10 +133,10 @@ func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *
 		}
 	}
 	for _, q := range was.Questions {
-		c.turn.Take(session.Event{Index: q.Index, Raw: q.Raw})
+		c.turn.Take(storage.Event{Index: q.Index, Raw: q.Raw})
 		c.asked = append(c.asked, q)
 	}
-	c.turn.Take(session.Event{Index: was.Turn.Seen})
+	c.turn.Take(storage.Event{Index: was.Turn.Seen})
 	if c.turn.Asks() { // some answers are missing
 		return c.required(kept, was.Last)
 	}
@@ -201,11 +201,11 @@ func conflicts(err error) bool {
 // following reads the stream of one request to its end, or to the next questions.
 type following struct {
 	*exchange
-	stream session.StreamID // names the request at the server
+	stream storage.StreamID // names the request at the server
 	turn   *bridge.Turn
 	talk   *conversation
 	seat   *seat // nil: the standalone stream is not heard
-	index  session.Index
+	index  storage.Index
 	asked  []askedQuestion
 	until  time.Time     // when the client gets the questions; zero: it is asked nothing
 	told   int           // how many questions the client got while the request went on
@@ -339,7 +339,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 		return nil, nil
 	}
 	c.index++
-	step := c.turn.Take(session.Event{Index: c.index, Raw: raw})
+	step := c.turn.Take(storage.Event{Index: c.index, Raw: raw})
 	if m.Kind == wire.Request && step.Answer == nil {
 		c.asked = append(c.asked, askedQuestion{c.index, raw})
 	}
@@ -454,7 +454,7 @@ func (c *following) required(talk *conversation, last string) (json.RawMessage, 
 		}
 	}
 	if talk != nil {
-		next.Kept = string(session.NewID())
+		next.Kept = string(storage.NewID())
 		c.s.put(next.Kept, owner{c.r.Session.Tenant(), c.r.Session.Principal()}, talk, c.s.Answer)
 	}
 	state, err := json.Marshal(next)

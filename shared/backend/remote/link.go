@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -67,7 +67,7 @@ const (
 // open reads the link of the client's session, or opens a session at the server. anew
 // says that the server does not know the session that was used.
 func (x *exchange) open(ctx context.Context, anew bool) error {
-	id, of := session.ID(x.r.Session.ID()), hashOf(x.s.URL)
+	id, of := storage.ID(x.r.Session.ID()), hashOf(x.s.URL)
 	if was, ok := recall(x.s.Servers, x.s.links, id); ok && was.Of == of && !anew {
 		x.link = was
 		return nil
@@ -76,7 +76,7 @@ func (x *exchange) open(ctx context.Context, anew bool) error {
 	if !x.r.Once {
 		var kept link
 		rev, err := x.r.Session.State(native.OfSession).Load(ctx, linkName, &kept)
-		if err != nil && errors.Is(err, session.Unavailable) {
+		if err != nil && errors.Is(err, storage.Unavailable) {
 			return err
 		}
 		kept.rev = rev
@@ -112,7 +112,7 @@ func (x *exchange) open(ctx context.Context, anew bool) error {
 
 // joined reads the link of the session. It reports whether there is one.
 func joined(ctx context.Context, x *exchange) (bool, error) {
-	id, of := session.ID(x.r.Session.ID()), hashOf(x.s.URL)
+	id, of := storage.ID(x.r.Session.ID()), hashOf(x.s.URL)
 	was, ok := recall(x.s.Servers, x.s.links, id)
 	if !ok || was.Of != of {
 		rev, err := x.r.Session.State(native.OfSession).Load(ctx, linkName, &was)
@@ -131,10 +131,10 @@ func (x *exchange) keep(ctx context.Context) error {
 	if x.r.Once {
 		return nil
 	}
-	id, state := session.ID(x.r.Session.ID()), x.r.Session.State(native.OfSession)
+	id, state := storage.ID(x.r.Session.ID()), x.r.Session.State(native.OfSession)
 	rev, err := state.Save(ctx, linkName, x.link.rev, x.link)
 	switch {
-	case errors.Is(err, session.Conflict):
+	case errors.Is(err, storage.Conflict):
 		var other link
 		if rev, err = state.Load(ctx, linkName, &other); err != nil {
 			return err
@@ -143,7 +143,7 @@ func (x *exchange) keep(ctx context.Context) error {
 			x.leave(ctx)
 			x.link = other
 		}
-	case errors.Is(err, session.TooLarge):
+	case errors.Is(err, storage.TooLarge):
 		err = nil // the server's instructions are too long to keep, so each process sends initialize again
 	case err != nil:
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // odd answers each call with a form, in which %s is the id of the call.
@@ -44,7 +44,7 @@ func TestAnswerOfARemoteServerInAnOddFormIsTaken(t *testing.T) {
 		for _, sse := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, sse %v", name, sse), func(t *testing.T) {
 				up := &faulty{Handler: streamable()}
-				w := newWorld(t, sessiontest.NewMemory(), up)
+				w := newWorld(t, storagetest.NewMemory(), up)
 				c := plain(w)
 				odd(w, up, sse, form)
 				if got := call(t, c, "count"); got != "odd" {
@@ -64,7 +64,7 @@ func TestAnswerOfARemoteServerThatCannotBeReadEndsTheCall(t *testing.T) {
 		for _, sse := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, sse %v", name, sse), func(t *testing.T) {
 				up := &faulty{Handler: streamable()}
-				w := newWorld(t, sessiontest.NewMemory(), up)
+				w := newWorld(t, storagetest.NewMemory(), up)
 				session := plain(w)
 				odd(w, up, sse, c.form)
 				_, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})

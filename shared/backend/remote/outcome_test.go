@@ -15,9 +15,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // plain returns a client of go-sdk that can be asked nothing.
@@ -60,7 +60,7 @@ func TestLostSessionIsOpenedAnewOnce(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store session.Store) {
+			onEachStore(t, func(t *testing.T, store storage.Store) {
 				up := &faulty{Handler: streamable(), fault: fault}
 				w := newWorld(t, store, up)
 				c := plain(w)
@@ -89,7 +89,7 @@ func TestListWhoseAnswerIsLostIsSentAgainInTheSameSession(t *testing.T) {
 	up := &faulty{Handler: streamable(), method: wire.MethodToolsList, fault: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", wire.MediaSSE)
 	}}
-	w := newWorld(t, sessiontest.NewMemory(), up)
+	w := newWorld(t, storagetest.NewMemory(), up)
 	c := plain(w)
 	call(t, c, "count")
 	up.n.Store(1)
@@ -107,7 +107,7 @@ func TestRequestOfAnExtensionWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 	up := &faulty{Handler: streamable(), method: method, fault: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", wire.MediaSSE)
 	}}
-	w := newWorld(t, sessiontest.NewMemory(), up)
+	w := newWorld(t, storagetest.NewMemory(), up)
 	up.n.Store(1)
 	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"_meta":{"` + wire.MetaProtocolVersion + `":"2026-07-28","` + wire.MetaClientCapabilities + `":{}}}}`
 	answer, _ := w.posts(method, body, "")
@@ -124,7 +124,7 @@ func TestListIsSentToAServerThatIsStartedAnew(t *testing.T) {
 			http.Error(w, "session not found", http.StatusNotFound)
 		}
 	}
-	w := newWorld(t, sessiontest.NewMemory(), up)
+	w := newWorld(t, storagetest.NewMemory(), up)
 	c := plain(w)
 	up.n.Store(2)
 	if _, err := c.ListTools(t.Context(), nil); err != nil || up.seen.Load() != 3 {
@@ -144,7 +144,7 @@ func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			up := &faulty{Handler: streamable(), fault: fault}
-			w := newWorld(t, sessiontest.NewMemory(), up)
+			w := newWorld(t, storagetest.NewMemory(), up)
 			c := plain(w)
 			up.n.Store(1)
 			_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
@@ -168,7 +168,7 @@ func TestStreamOfACallThatIsRefusedIsClosed(t *testing.T) {
 		http.Error(w, "session not found", http.StatusNotFound)
 	}}
 	one := make(chan struct{}, 1)
-	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			select {
 			case one <- struct{}{}:
@@ -192,7 +192,7 @@ func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
 		w.Header().Set("Retry-After", "0")
 		w.WriteHeader(http.StatusTooManyRequests)
 	}}
-	w := newWorld(t, sessiontest.NewMemory(), up)
+	w := newWorld(t, storagetest.NewMemory(), up)
 	c := plain(w)
 	up.n.Store(2)
 	if got := call(t, c, "count"); got != "1" {
@@ -214,7 +214,7 @@ func TestStreamThatEndsIsResumed(t *testing.T) {
 	whole := httptest.NewServer(streamable())
 	defer whole.Close()
 	defer whole.CloseClientConnections()
-	w := newWorld(t, sessiontest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && r.Header.Get("Last-Event-ID") != "" {
 			resumed.Add(1)
 		}
@@ -269,7 +269,7 @@ func TestCallThatIsCancelledIsCancelledThere(t *testing.T) {
 		})
 		return s
 	}, nil)
-	w := newWorld(t, sessiontest.NewMemory(), speaking("2025-11-25", h))
+	w := newWorld(t, storagetest.NewMemory(), speaking("2025-11-25", h))
 	c := plain(w)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -306,7 +306,7 @@ func TestMessagesComeHoweverTheyAreLaidOut(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store session.Store) {
+			onEachStore(t, func(t *testing.T, store storage.Store) {
 				up := &faulty{Handler: streamable(), fault: fault}
 				w := newWorld(t, store, up)
 				told := make(chan float64, 1)

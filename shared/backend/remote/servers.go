@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -33,8 +33,8 @@ type Server struct {
 	Startup   time.Duration // how long the handshake may take; 0: 30 s
 	// Secrets returns the keys and tokens of a principal at Providers, for a round in which
 	// no caller is present. nil: there are none.
-	Secrets func(ctx context.Context, s session.Session) (map[string]session.Secret, error)
-	Answer  time.Duration // how long a client may take to answer a question; 0: session.MaxAsk
+	Secrets func(ctx context.Context, s storage.Session) (map[string]storage.Secret, error)
+	Answer  time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
 	// Here says that this process executes every round of a call, so that a stream that it
 	// keeps open is found again.
 	Here bool
@@ -46,7 +46,7 @@ type Servers struct {
 	public, private *http.Client
 
 	mu      sync.Mutex
-	links   map[session.ID]link
+	links   map[storage.ID]link
 	greeted int                        // bytes of the handshakes in links
 	eras    map[string]era             // by URL
 	headers map[string]json.RawMessage // bridge.HeaderParams by URL
@@ -65,7 +65,7 @@ const mostGreeted = 32 << 20
 func New() *Servers {
 	return &Servers{
 		public: newClient(false), private: newClient(true),
-		links: map[session.ID]link{}, eras: map[string]era{}, headers: map[string]json.RawMessage{},
+		links: map[storage.ID]link{}, eras: map[string]era{}, headers: map[string]json.RawMessage{},
 		habits: map[string]habit{}, ears: map[earKey]*ear{},
 	}
 }
@@ -114,7 +114,7 @@ func remember[K comparable, V any](c *Servers, cache map[K]V, key K, value V) {
 }
 
 // rememberLink puts a link into links, which it empties first if it is full.
-func (c *Servers) rememberLink(id session.ID, l link) {
+func (c *Servers) rememberLink(id storage.ID, l link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.greeted += len(l.Handshake) - len(c.links[id].Handshake)

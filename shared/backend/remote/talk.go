@@ -17,13 +17,13 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // These limit what a server may send.
 const (
-	maxMessage = session.MaxBatchBytes // bytes of one message
+	maxMessage = storage.MaxBatchBytes // bytes of one message
 	maxRefusal = 64 << 10              // bytes that are read of an error
 	maxEventID = 4 << 10               // bytes of an event id: it must fit into a header of the server
 	maxAhead   = 256 << 10             // bytes of a conversation that nobody reads, while its client is asked

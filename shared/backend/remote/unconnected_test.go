@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // guarded refuses requests without the token, as a server of MCP authorization does.
@@ -24,7 +24,7 @@ func guarded(next http.Handler) http.Handler {
 func TestServerThatRefusesAUserOffersToConnect(t *testing.T) {
 	for version, upstream := range upstreams() {
 		t.Run(version, func(t *testing.T) {
-			w := newWorld(t, sessiontest.NewMemory(), guarded(upstream))
+			w := newWorld(t, storagetest.NewMemory(), guarded(upstream))
 			w.server.Headers, w.server.Providers = map[string]string{"Authorization": "Bearer ${principal:far}"}, []string{"far"}
 			c := plain(w)
 			tools, err := c.ListTools(t.Context(), nil)
@@ -44,7 +44,7 @@ func TestServerThatRefusesAUserOffersToConnect(t *testing.T) {
 
 // A wrong token of the operator is an error, because no user can correct it on a page.
 func TestServerThatRefusesTheOperatorOffersNothing(t *testing.T) {
-	w := newWorld(t, sessiontest.NewMemory(), guarded(upstreams()["2025-11-25"]))
+	w := newWorld(t, storagetest.NewMemory(), guarded(upstreams()["2025-11-25"]))
 	w.server.Headers = map[string]string{"Authorization": "Bearer wrong"}
 	if w.refusal() == nil {
 		t.Error("initialize was answered")

@@ -13,8 +13,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // demo makes the upstream's server, one for each session there.
@@ -97,7 +97,7 @@ func text(t *testing.T, r *mcp.CallToolResult, err error) string {
 func TestServersOfEveryVersionAreReached(t *testing.T) {
 	for version, upstream := range upstreams() {
 		t.Run(version, func(t *testing.T) {
-			onEachStore(t, func(t *testing.T, store session.Store) {
+			onEachStore(t, func(t *testing.T, store storage.Store) {
 				w := newWorld(t, store, upstream)
 				var mu sync.Mutex
 				steps := 0
@@ -142,7 +142,7 @@ func TestServerAsksItsClientOverEveryTransport(t *testing.T) {
 			continue
 		}
 		t.Run(version, func(t *testing.T) {
-			w := newWorld(t, sessiontest.NewMemory(), upstream)
+			w := newWorld(t, storagetest.NewMemory(), upstream)
 			if version == "2024-11-05" || strings.Contains(version, "without") {
 				w.warm = remote.New() // the question keeps the stream open, in this process
 			}

@@ -10,32 +10,32 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/front"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // world is everything that outlives a message: the store, the upstream, and the endpoint of
 // clients, whose handlers are made anew for each request.
 type world struct {
-	auth.Open
+	apikey.Open
 	t       *testing.T
-	store   session.Store
+	store   storage.Store
 	server  remote.Server
-	sealer  *session.Sealer
+	sealer  *storage.Sealer
 	warm    *remote.Servers // nil: each request meets a client of remote servers that knows nothing
 	url     string
 	upcalls atomic.Int64 // requests at the upstream
 }
 
 // newWorld returns a world whose server "far" is upstream.
-func newWorld(t *testing.T, store session.Store, upstream http.Handler) *world {
+func newWorld(t *testing.T, store storage.Store, upstream http.Handler) *world {
 	sealer, err := bridge.NewSealer([]byte("a secret of thirty-two bytes, at least"))
 	if err != nil {
 		t.Fatal(err)
@@ -58,8 +58,8 @@ func newWorld(t *testing.T, store session.Store, upstream http.Handler) *world {
 }
 
 // onEachStore runs a test on the stores of one machine.
-func onEachStore(t *testing.T, test func(t *testing.T, store session.Store)) {
-	t.Run("memory", func(t *testing.T) { test(t, sessiontest.NewMemory()) })
+func onEachStore(t *testing.T, test func(t *testing.T, store storage.Store)) {
+	t.Run("memory", func(t *testing.T) { test(t, storagetest.NewMemory()) })
 	t.Run("sqlite", func(t *testing.T) {
 		store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
 		if err != nil {
@@ -83,21 +83,21 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 			return native.Hosted{Remote: servers.Server(server)}, name == "far"
 		},
 	})
-	native.Handler(front.New(front.Options{
-		Servers: func(name string) (host.Server, bool) {
-			return host.Server{Name: name, Digest: "d", InPlace: true}, name == "far"
+	native.Handler(transport.New(transport.Options{
+		Servers: func(name string) (sessions.Server, bool) {
+			return sessions.Server{Name: name, Digest: "d", InPlace: true}, name == "far"
 		},
-		Host: host.New(w.store, b, host.Limits{}), Auth: w, Sealer: w.sealer, Log: log,
+		Host: sessions.New(w.store, b, sessions.Limits{}), Auth: w, Sealer: w.sealer, Log: log,
 	})).ServeHTTP(rw, r)
 }
 
-// Authenticate implements front.Authenticator: every client is ada.
-func (w *world) Authenticate(*http.Request, string) (session.Identity, error) {
-	return session.Identity{Tenant: "acme", Principal: "ada"}, nil
+// Authenticate implements transport.Authenticator: every client is ada.
+func (w *world) Authenticate(*http.Request, string) (storage.Identity, error) {
+	return storage.Identity{Tenant: "acme", Principal: "ada"}, nil
 }
 
-func (w *world) Members(r *http.Request, _ string, servers []string) (map[string]session.Identity, error) {
-	return auth.EachServer(w, r, servers)
+func (w *world) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
+	return apikey.EachServer(w, r, servers)
 }
 
 // connect connects a client of go-sdk to the endpoint.

@@ -17,12 +17,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 const (
-	benchBox   = session.BoxID("tenant/everything")
-	benchGen   = session.Generation(7)
+	benchBox   = storage.BoxID("tenant/everything")
+	benchGen   = storage.Generation(7)
 	benchToken = "one-time"
 )
 
@@ -131,7 +131,7 @@ func (b *bench) soon(want frame.Type, within time.Duration) frametest.Frame {
 }
 
 // welcome answers a hello.
-func (b *bench) welcome(hello frametest.Frame, gen session.Generation) {
+func (b *bench) welcome(hello frametest.Frame, gen storage.Generation) {
 	b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: gen, Link: hello.Link})
 }
 
@@ -204,9 +204,9 @@ func (b *bench) returned() error {
 }
 
 // returnedWith checks that Run has returned with an error of this code, or with none for "".
-func (b *bench) returnedWith(want session.Code) {
+func (b *bench) returnedWith(want storage.Code) {
 	b.t.Helper()
-	if err := b.returned(); session.CodeOf(err) != want {
+	if err := b.returned(); storage.CodeOf(err) != want {
 		b.t.Errorf("Run returned %v", err)
 	}
 }
@@ -222,13 +222,13 @@ func (b *bench) runs() {
 }
 
 // deliver sends a request to the runner.
-func (b *bench) deliver(id session.StreamID, set ...func(*frametest.Frame)) {
+func (b *bench) deliver(id storage.StreamID, set ...func(*frametest.Frame)) {
 	b.send(request(id, set...))
 	synctest.Wait()
 }
 
 // request is a deliver frame of session s1 with one request in it.
-func request(id session.StreamID, set ...func(*frametest.Frame)) frametest.Frame {
+func request(id storage.StreamID, set ...func(*frametest.Frame)) frametest.Frame {
 	f := frametest.Frame{
 		Type: frame.TypeDeliver, ID: id, Gen: benchGen, Session: "s1", Server: "everything", Ticket: "ticket-" + string(id),
 		NotAfter: time.Now().Add(10 * time.Minute).UnixMilli(), AckWithin: 1000,
@@ -241,30 +241,30 @@ func request(id session.StreamID, set ...func(*frametest.Frame)) frametest.Frame
 	return f
 }
 
-func ofGen(g session.Generation) func(*frametest.Frame) {
+func ofGen(g storage.Generation) func(*frametest.Frame) {
 	return func(f *frametest.Frame) { f.Gen = g }
 }
 func fromInbox(f *frametest.Frame) { f.Inbox = true }
-func ofSession(s session.ID) func(*frametest.Frame) {
+func ofSession(s storage.ID) func(*frametest.Frame) {
 	return func(f *frametest.Frame) { f.Session = s }
 }
 
 // says makes the box send an event on a stream of session s1, without waiting.
-func (b *bench) says(stream session.StreamID, raw string) { b.say("s1", stream, raw, false) }
+func (b *bench) says(stream storage.StreamID, raw string) { b.say("s1", stream, raw, false) }
 
 // ends makes the box send the last event of a stream of session s1.
-func (b *bench) ends(stream session.StreamID, raw string) { b.say("s1", stream, raw, true) }
+func (b *bench) ends(stream storage.StreamID, raw string) { b.say("s1", stream, raw, true) }
 
 // finishes makes the box send the end of a stream, and the host take it.
-func (b *bench) finishes(stream session.StreamID) {
+func (b *bench) finishes(stream storage.StreamID) {
 	b.t.Helper()
 	b.ends(stream, "end")
 	b.ack(b.expect(frame.TypeEvents))
 }
 
-func (b *bench) say(s session.ID, stream session.StreamID, raw string, final bool) {
+func (b *bench) say(s storage.ID, stream storage.StreamID, raw string, final bool) {
 	e := runner.Event{Session: s, Stream: stream, Raw: []byte(raw), Final: final}
-	if stream == session.Standalone {
+	if stream == storage.Standalone {
 		e.Ticket = "ticket-of-" + string(s)
 	}
 	go b.runner.Event(e)
@@ -374,7 +374,7 @@ func (c *memoryConn) Close(reason string) error {
 }
 
 func (c *memoryConn) send(f frametest.Frame) {
-	for _, piece := range frame.Cut(frametest.Encode(f), "", session.NewNonce()) {
+	for _, piece := range frame.Cut(frametest.Encode(f), "", storage.NewNonce()) {
 		c.in <- piece
 	}
 	synctest.Wait()
@@ -401,7 +401,7 @@ type recordingBox struct {
 	mu        sync.Mutex
 	log       []string
 	got       []runner.Delivery
-	questions map[session.ID][]string
+	questions map[storage.ID][]string
 	idle      time.Time
 	block     chan struct{} // if set, Deliver waits until it is closed
 }
@@ -435,10 +435,10 @@ func (x *recordingBox) idleFrom(since time.Time) {
 	x.idle = since
 }
 
-func (x *recordingBox) asks(s session.ID, questions ...string) {
+func (x *recordingBox) asks(s storage.ID, questions ...string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.questions = map[session.ID][]string{s: questions}
+	x.questions = map[storage.ID][]string{s: questions}
 }
 
 func (x *recordingBox) Deliver(d runner.Delivery) {
@@ -452,21 +452,21 @@ func (x *recordingBox) Deliver(d runner.Delivery) {
 	}
 }
 
-func (x *recordingBox) Answer(s session.ID, question string, raw []byte) {
+func (x *recordingBox) Answer(s storage.ID, question string, raw []byte) {
 	x.note("answer %s %s %s", s, question, raw)
 }
 
-func (x *recordingBox) CloseStream(s session.ID, stream session.StreamID) {
+func (x *recordingBox) CloseStream(s storage.ID, stream storage.StreamID) {
 	x.note("close %s %s", s, stream)
 }
 
-func (x *recordingBox) Halt(s session.ID, by string, within time.Duration) {
+func (x *recordingBox) Halt(s storage.ID, by string, within time.Duration) {
 	x.note("halt %s %s %s", s, by, within)
 }
 
-func (x *recordingBox) StopSession(s session.ID) { x.note("stop %s", s) }
+func (x *recordingBox) StopSession(s storage.ID) { x.note("stop %s", s) }
 
-func (x *recordingBox) Questions() map[session.ID][]string {
+func (x *recordingBox) Questions() map[storage.ID][]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return maps.Clone(x.questions)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func longText(text string) string {
@@ -15,7 +15,7 @@ func longText(text string) string {
 }
 
 // longRequest is a deliver in parts.
-func longRequest(id session.StreamID, text string) [][]byte {
+func longRequest(id storage.StreamID, text string) [][]byte {
 	f, raw := request(id, fromInbox), longText(text)
 	f.Lens, f.Payload = []int{2, len(raw)}, []byte("{}"+raw)
 	return frame.Cut(frametest.Encode(f), "", "frame-"+string(id))
@@ -36,7 +36,7 @@ func TestPartsOfTwoFramesComeInAnyOrderAndTwice(t *testing.T) {
 		if len(got) != 2 {
 			t.Fatalf("%d deliveries", len(got))
 		}
-		text := map[session.StreamID]string{"d1": "é", "d2": "€"}
+		text := map[storage.StreamID]string{"d1": "é", "d2": "€"}
 		for _, d := range got {
 			if string(d.Init) != "{}" || string(d.Raw) != longText(text[d.ID]) {
 				t.Errorf("delivery %s has %d bytes, and not those that were sent", d.ID, len(d.Raw))
@@ -66,7 +66,7 @@ func TestMoreLongFramesThanPlacesWaitForOne(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		const sessions = frame.MaxTransfers + 3
 		for n := range sessions {
-			b.say(session.ID("s"+string(rune('A'+n))), session.Standalone, strings.Repeat("x", 130_000), false)
+			b.say(storage.ID("s"+string(rune('A'+n))), storage.Standalone, strings.Repeat("x", 130_000), false)
 		}
 		places, done := map[string]bool{}, 0
 		for done < sessions {
@@ -85,7 +85,7 @@ func TestMoreLongFramesThanPlacesWaitForOne(t *testing.T) {
 			case frame.TypeWhole:
 				done++
 				for n := range done {
-					b.ack(frametest.Frame{Seq: 1, Session: session.ID("s" + string(rune('A'+n)))})
+					b.ack(frametest.Frame{Seq: 1, Session: storage.ID("s" + string(rune('A'+n)))})
 				}
 			default:
 				t.Fatalf("%s came", f.Type)

@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // gate stands between a runner and the bench's network. It refuses connections, sets the
@@ -88,7 +88,7 @@ func TestConnectionClosedAsFencedStopsTheRunner(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		g.set(nil, closedWith(runner.CloseFenced))
 		b.conn.cut()
-		b.returnedWith(session.Fenced)
+		b.returnedWith(storage.Fenced)
 	}, g.at)
 }
 
@@ -99,7 +99,7 @@ func TestConnectionClosedAsRefusedStopsTheRunner(t *testing.T) {
 			g.set(nil, closedWith(code))
 			b.conn.cut()
 			var closed *runner.ClosedError
-			if err := b.returned(); session.CodeOf(err) != session.Invalid || !errors.As(err, &closed) || closed.Code != code {
+			if err := b.returned(); storage.CodeOf(err) != storage.Invalid || !errors.As(err, &closed) || closed.Code != code {
 				t.Errorf("Run returned %v", err)
 			}
 		}, g.at)
@@ -148,7 +148,7 @@ func TestRunnerThatIsNotUnderstoodTimeAndAgainStops(t *testing.T) {
 			b.welcome(b.dialed(), benchGen)
 		}
 		b.conn.cut()
-		b.returnedWith(session.Invalid)
+		b.returnedWith(storage.Invalid)
 	}, g.at)
 }
 
@@ -204,7 +204,7 @@ func TestRunnerThatIsNotAdmittedDoesNotTryForEver(t *testing.T) {
 	onBench(t, func(b *bench) {
 		time.Sleep(time.Minute)
 		var refused *runner.RefusedError
-		if err := b.returned(); session.CodeOf(err) != session.Invalid || !errors.As(err, &refused) || refused.Status != 401 {
+		if err := b.returned(); storage.CodeOf(err) != storage.Invalid || !errors.As(err, &refused) || refused.Status != 401 {
 			t.Errorf("Run returned %v", err)
 		}
 		if n := len(g.gaps(0)) + 1; n != 5 {

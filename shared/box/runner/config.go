@@ -8,12 +8,12 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // ErrFenced is the error of [Runner.Run] when a newer runner runs the box. The caller
-// stops its processes and exits. Its code is session.Fenced.
-const ErrFenced = session.Fenced
+// stops its processes and exits. Its code is storage.Fenced.
+const ErrFenced = storage.Fenced
 
 // Executor is the box as the runner sees it. One goroutine calls all methods, one after
 // the other, in the order in which the frames came. While a method blocks, no other is
@@ -25,18 +25,18 @@ type Executor interface {
 	Deliver(d Delivery)
 	// Answer passes on the client's response to a question. It may be called twice for one
 	// response, and for a question that is not open any more.
-	Answer(s session.ID, question string, raw []byte)
+	Answer(s storage.ID, question string, raw []byte)
 	// CloseStream says that the host has ended a request stream by itself. The box cancels
 	// its calls; events that they still send are dropped. The stream may have ended in the
 	// box as well.
-	CloseStream(s session.ID, stream session.StreamID)
+	CloseStream(s storage.ID, stream storage.StreamID)
 	// StopSession says that the client has ended a session. The box stops its process.
-	StopSession(s session.ID)
+	StopSession(s storage.ID)
 	// Halt stops the process of a session, or with "" all processes, for an operator whom
 	// by names. Calls in flight get a time to end. The sessions stay.
-	Halt(s session.ID, by string, within time.Duration)
+	Halt(s storage.ID, by string, within time.Duration)
 	// Questions returns the client-visible ids of the open questions, by session.
-	Questions() map[session.ID][]string
+	Questions() map[storage.ID][]string
 	// IdleSince returns the time of the last activity in the box. ok is true only if no
 	// request is in flight, no start is under way and no question is open.
 	IdleSince() (since time.Time, ok bool)
@@ -45,9 +45,9 @@ type Executor interface {
 // Delivery is one client message (or batch) to execute. Init and Raw belong to
 // the Executor.
 type Delivery struct {
-	ID          session.StreamID // deliver id, and the stream for its events
+	ID          storage.StreamID // deliver id, and the stream for its events
 	Round       int              // how often it was suspended; above 0, Raw has the answers
-	Session     session.ID
+	Session     storage.ID
 	Principal   string   // a hash; the same for all sessions of one principal in the box, and different for other principals
 	Ticket      string   // the Ticket of its events
 	Level       string   // last logging/setLevel of the session, "" for none
@@ -57,14 +57,14 @@ type Delivery struct {
 	HasRequests bool                      // the box owes an end
 	Again       bool                      // the session has had a process before
 	Moved       bool                      // the server may list otherwise than when the session last had a request
-	Secrets     map[string]session.Secret // keys and tokens of the principal at third parties, by provider
+	Secrets     map[string]storage.Secret // keys and tokens of the principal at third parties, by provider
 }
 
 // Event is one message of a process. Raw is one line of JSON without the newline, and
 // belongs to the Runner.
 type Event struct {
-	Session session.ID
-	Stream  session.StreamID // session.Standalone, or the id of the delivery it belongs to
+	Session storage.ID
+	Stream  storage.StreamID // storage.Standalone, or the id of the delivery it belongs to
 	Ticket  string           // the delivery's; for the standalone stream "" or the session's newest
 	Raw     []byte
 	Final   bool        // the last event of its request stream
@@ -74,9 +74,9 @@ type Event struct {
 // Suspension asks the host to suspend a delivery that needs something of its client. The
 // delivery waits, without this box, for answers to its questions. Events of its stream
 // have asked the questions; the Suspension comes with the last of them. The ids of the
-// questions are those of [session.QuestionID], for the round after the delivery's.
+// questions are those of [storage.QuestionID], for the round after the delivery's.
 type Suspension struct {
-	Questions []session.Question
+	Questions []storage.Question
 	Raw       []byte        // the request, or a batch, to send again; without answers
 	Within    time.Duration // how long the client may take to answer
 }
@@ -86,7 +86,7 @@ type Suspension struct {
 // version, and Ticket is one of the session's. Without a Handshake it is a line for the
 // host's log, and the host cuts each text in it to 500 bytes.
 type StatusReport struct {
-	Session   session.ID
+	Session   storage.ID
 	Ticket    string
 	Process   string
 	Phase     string
@@ -122,8 +122,8 @@ type Dialer func(ctx context.Context, url string, header http.Header) (Conn, err
 // comment names last.
 type Config struct {
 	URL      string             // of the relay, in a form that Dial takes
-	Box      session.BoxID      // the box it runs
-	Gen      session.Generation // of the wake lease for which the runner was started
+	Box      storage.BoxID      // the box it runs
+	Gen      storage.Generation // of the wake lease for which the runner was started
 	Token    string             // one-time token of that lease
 	Pass     string             // the first pass, from frame.EnvPass
 	Task     string             // the fleet's name for this runner

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // stage is the stage of a runner's life.
@@ -37,7 +37,7 @@ const ackAfter = 5 * time.Second
 type core struct {
 	Config
 	runner string             // this runner's random id, which only the host knows
-	gen    session.Generation // of the last welcome
+	gen    storage.Generation // of the last welcome
 	no     int64              // number of the last hello on a new connection or after a bye
 	stage  stage
 
@@ -78,7 +78,7 @@ func (c *core) finish(err error) {
 
 func (c *core) fence() {
 	c.Log.Warn("fenced by a newer runner", "generation", c.gen, "link", c.no)
-	c.finish(session.Errorf(ErrFenced, "a newer runner than generation %d runs box %s; stop and exit", c.gen, c.Box))
+	c.finish(storage.Errorf(ErrFenced, "a newer runner than generation %d runs box %s; stop and exit", c.gen, c.Box))
 }
 
 // drawn returns a random duration of at least 0 and less than d.

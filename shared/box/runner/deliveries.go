@@ -4,14 +4,14 @@ import (
 	"maps"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // delivery is one message that was executed.
 type delivery struct {
-	id       session.StreamID
+	id       storage.StreamID
 	round    int // how often it was suspended; a later round counts as another delivery
-	session  session.ID
+	session  storage.ID
 	ticket   string
 	due      time.Time // when to send taken, if the host does not have its end by then
 	taken    alarm
@@ -21,20 +21,20 @@ type delivery struct {
 	stored   bool // the host knows that it has ended or was suspended
 	over     time.Time
 
-	sent    session.Index // index of the last event that went into a batch
+	sent    storage.Index // index of the last event that went into a batch
 	pending [][]byte      // events that are in no batch yet
 	asks    *Suspension   // follows pending, until a batch includes it
 }
 
 // deliveries remembers the deliveries of this runner.
 type deliveries struct {
-	byID    map[session.StreamID]*delivery // in flight, and for idMemory after
-	owed    map[session.StreamID]*delivery // those whose end the host does not have yet
+	byID    map[storage.StreamID]*delivery // in flight, and for idMemory after
+	owed    map[storage.StreamID]*delivery // those whose end the host does not have yet
 	running int                            // how many of owed have no final event yet
 }
 
 func newDeliveries() *deliveries {
-	return &deliveries{byID: map[session.StreamID]*delivery{}, owed: map[session.StreamID]*delivery{}}
+	return &deliveries{byID: map[storage.StreamID]*delivery{}, owed: map[storage.StreamID]*delivery{}}
 }
 
 // forgetLater records that the host has the end of a delivery.
@@ -47,7 +47,7 @@ func (ds *deliveries) forgetLater(d *delivery) {
 }
 
 func (ds *deliveries) forgetDeliveries(old time.Time) {
-	maps.DeleteFunc(ds.byID, func(_ session.StreamID, d *delivery) bool {
+	maps.DeleteFunc(ds.byID, func(_ storage.StreamID, d *delivery) bool {
 		return d.stored && d.over.Before(old)
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // This file is about messages that were delivered to the box, and those that wait for it.
@@ -37,14 +37,14 @@ type inflight struct {
 	waits     []frame.Deliver // delivers that came before a welcome
 	nudged    bool            // a nudge came before a welcome
 	pull      pull
-	late      map[session.StreamID]*asked // late delivers that wait for the host's answer
+	late      map[storage.StreamID]*asked // late delivers that wait for the host's answer
 }
 
 // pull is the state of pulling the inbox, until all its items have come.
 type pull struct {
 	n       int64
 	open    bool
-	missing map[session.StreamID]int // ids from pulled that have not come yet, and their rounds; nil before pulled
+	missing map[storage.StreamID]int // ids from pulled that have not come yet, and their rounds; nil before pulled
 	again   alarm
 }
 
@@ -223,7 +223,7 @@ func (in *inflight) pulled(f frame.Pulled) {
 	if !in.pull.open || f.N != in.pull.n {
 		return
 	}
-	in.pull.missing = map[session.StreamID]int{}
+	in.pull.missing = map[storage.StreamID]int{}
 	for _, id := range f.IDs {
 		if a := in.late[id]; a != nil && a.f.Round >= f.Rounds[id] {
 			continue // it came, but late, and the runner is asking the host about it
@@ -330,7 +330,7 @@ func (in *inflight) may(f frame.May) {
 
 // forgetAsked forgets a late deliver. It reports whether the runner was asking the host
 // about it.
-func (in *inflight) forgetAsked(id session.StreamID) bool {
+func (in *inflight) forgetAsked(id storage.StreamID) bool {
 	a := in.late[id]
 	if a != nil {
 		a.again.stop()

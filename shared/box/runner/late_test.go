@@ -6,7 +6,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // sentAgo sets the time at which the host posted a deliver: this long ago, by the host's
@@ -26,7 +26,7 @@ func TestALateDeliverIsExecutedOnlyIfTheHostAllowsIt(t *testing.T) {
 			t.Errorf("asked for %+v and %+v", first, second)
 		}
 		equal(t, "executed before the answer", b.box.told(), nil)
-		b.send(frametest.Frame{Type: frame.TypeMay, ID: "ended", Refused: session.Closed})
+		b.send(frametest.Frame{Type: frame.TypeMay, ID: "ended", Refused: storage.Closed})
 		b.send(frametest.Frame{Type: frame.TypeMay, ID: "late"})
 		b.send(frametest.Frame{Type: frame.TypeMay, ID: "late"})
 		equal(t, "executed after", b.box.told(), []string{"deliver late"})

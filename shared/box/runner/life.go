@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // life is the state of a Run. Each part has one job. The loop of Run drives the parts
@@ -36,11 +36,11 @@ func newLife(ctx context.Context, cfg Config, id string, done chan struct{}, pos
 	l.links = &links{core: c, life: l, open: map[*link]bool{}}
 	l.transfers = &transfers{core: c, links: l.links, byName: map[string]*transfer{}}
 	l.deliveries = newDeliveries()
-	l.outboxes = &outboxes{core: c, links: l.links, transfers: l.transfers, deliveries: l.deliveries, boxes: map[session.ID]*outbox{}}
+	l.outboxes = &outboxes{core: c, links: l.links, transfers: l.transfers, deliveries: l.deliveries, boxes: map[storage.ID]*outbox{}}
 	l.sleep = &sleep{core: c, links: l.links, transfers: l.transfers, deliveries: l.deliveries, outboxes: l.outboxes}
 	l.inflight = &inflight{
 		core: c, links: l.links, transfers: l.transfers, deliveries: l.deliveries, outboxes: l.outboxes, sleep: l.sleep,
-		late: map[session.StreamID]*asked{},
+		late: map[storage.StreamID]*asked{},
 	}
 	l.queries = &queries{core: c, links: l.links, asking: map[int64]*query{}}
 	l.sleep.inflight, l.sleep.queries = l.inflight, l.queries

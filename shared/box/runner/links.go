@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // This file has the runner's connections: hello and its answer, ping, renewal before the
@@ -231,7 +231,7 @@ func (ls *links) sayHello(lk *link) {
 	}
 	lk.asking = true
 	no := lk.no
-	write := func(questions map[session.ID][]string) {
+	write := func(questions map[storage.ID][]string) {
 		if lk.asking && lk.no == no && !lk.dead {
 			ls.writeHello(lk, questions)
 		}
@@ -243,7 +243,7 @@ func (ls *links) sayHello(lk *link) {
 	ls.set(&lk.answer, askFor, func() { write(nil) })
 }
 
-func (ls *links) writeHello(lk *link, questions map[session.ID][]string) {
+func (ls *links) writeHello(lk *link, questions map[storage.ID][]string) {
 	lk.asking = false
 	lk.tries++
 	f := frame.Hello{Sender: ls.sender(), Link: lk.no, Task: ls.Task, Digest: ls.Digest, Baked: ls.Baked, Questions: questions, Invited: ls.Begin != nil && !ls.begun}
@@ -261,9 +261,9 @@ func (ls *links) writeHello(lk *link, questions map[session.ID][]string) {
 }
 
 // fit returns the questions that fit into one hello, and leaves out the others.
-func fit(questions map[session.ID][]string) map[session.ID][]string {
+func fit(questions map[storage.ID][]string) map[storage.ID][]string {
 	size := 0
-	out := make(map[session.ID][]string, len(questions))
+	out := make(map[storage.ID][]string, len(questions))
 	for s, ids := range questions {
 		for _, id := range ids {
 			if size += len(s) + len(id) + 8; size > maxQuestions {
@@ -411,7 +411,7 @@ func (ls *links) retry(after sequel, err error) {
 		ls.fence()
 		return
 	case ls.unwelcome(after) && ls.live == nil:
-		ls.finish(session.Errorf(session.Invalid, "the relay does not take the runner of box %s", ls.Box).Because(err))
+		ls.finish(storage.Errorf(storage.Invalid, "the relay does not take the runner of box %s", ls.Box).Because(err))
 		return
 	case after == comeLater:
 		ls.failed = max(ls.failed, longBackOff)
@@ -436,7 +436,7 @@ func (ls *links) unwelcome(after sequel) bool {
 }
 
 func (ls *links) abandon() {
-	err := session.Errorf(session.Unavailable, "the relay could not be reached for %s", reconnectFor)
+	err := storage.Errorf(storage.Unavailable, "the relay could not be reached for %s", reconnectFor)
 	ls.finish(err.Because(ls.lost))
 }
 

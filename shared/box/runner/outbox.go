@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -30,17 +30,17 @@ type outboxes struct {
 	transfers  *transfers
 	deliveries *deliveries
 
-	boxes map[session.ID]*outbox
+	boxes map[storage.ID]*outbox
 	seqs  int64 // the highest number that a forgotten outbox has used
 	loose bool  // there has been no connection for long, so processes are not blocked
 }
 
 // outbox holds the events of one session.
 type outbox struct {
-	session session.ID
+	session storage.ID
 	ticket  string        // the newest delivery's
 	seq     int64         // number of the last batch; goes up over all generations of this runner
-	next    session.Index // index of the next standalone event; 0 if only the host knows it, see relayhost's appendStandalone
+	next    storage.Index // index of the next standalone event; 0 if only the host knows it, see relayhost's appendStandalone
 	unacked *batch
 	common  [][]byte
 	voucher string      // ticket of the newest event in common
@@ -53,7 +53,7 @@ type outbox struct {
 // batch is an events frame without an ack.
 type batch struct {
 	seq      int64
-	gen      session.Generation
+	gen      storage.Generation
 	data     []byte // the frame; nil if it goes in parts
 	transfer *transfer
 	size     int // bytes of events
@@ -63,7 +63,7 @@ type batch struct {
 	again    alarm
 }
 
-func (ob *outboxes) outbox(id session.ID) *outbox {
+func (ob *outboxes) outbox(id storage.ID) *outbox {
 	o, ok := ob.boxes[id]
 	if !ok {
 		o = &outbox{session: id, seq: ob.seqs}
@@ -93,7 +93,7 @@ func (ob *outboxes) gather(o *outbox, e Event) {
 	if e.Asks != nil && !ob.suspendable(e) {
 		return
 	}
-	if e.Stream == session.Standalone {
+	if e.Stream == storage.Standalone {
 		ticket := cmp.Or(e.Ticket, o.ticket)
 		if ticket == "" {
 			ob.Log.Error("event of a session that was never delivered to", "session_id", e.Session, "bytes", len(raw))
@@ -191,7 +191,7 @@ func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 		f.Items = append(f.Items, frame.EventItem{Ticket: o.voucher, First: o.next, Lens: lens})
 		b.common = true
 		if o.next > 0 {
-			o.next += session.Index(len(lens))
+			o.next += storage.Index(len(lens))
 		}
 	}
 	for len(o.streams) > 0 {
@@ -214,7 +214,7 @@ func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 		f.Items = append(f.Items, frame.EventItem{
 			Ticket: d.ticket, Stream: d.id, First: d.sent + 1, Final: final, Marked: over && d.reported, Lens: lens, Asks: asks,
 		})
-		d.sent += session.Index(len(lens))
+		d.sent += storage.Index(len(lens))
 		if over {
 			b.ends = append(b.ends, d)
 		}
@@ -276,7 +276,7 @@ func (ob *outboxes) acked(f frame.Ack) {
 
 // closeStream drops the pending events of a stream that the host has ended, and tells the
 // Executor.
-func (ob *outboxes) closeStream(o *outbox, id session.StreamID) {
+func (ob *outboxes) closeStream(o *outbox, id storage.StreamID) {
 	d := ob.deliveries.byID[id]
 	if d == nil || d.session != o.session {
 		return
@@ -353,7 +353,7 @@ func (ob *outboxes) unsent() int {
 }
 
 func (ob *outboxes) forgetOutboxes(old time.Time) {
-	maps.DeleteFunc(ob.boxes, func(_ session.ID, o *outbox) bool {
+	maps.DeleteFunc(ob.boxes, func(_ storage.ID, o *outbox) bool {
 		idle := o.size == 0 && o.unacked == nil && o.used.Before(old)
 		if idle {
 			// If the session sends events again, its numbers continue above all that it

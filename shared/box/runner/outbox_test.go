@@ -13,10 +13,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-func next(n session.Index) func(*frametest.Frame) { return func(f *frametest.Frame) { f.Next = n } }
+func next(n storage.Index) func(*frametest.Frame) { return func(f *frametest.Frame) { f.Next = n } }
 
 func TestOneBatchOfASessionIsUnderWayAndTheRestGathers(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
@@ -26,7 +26,7 @@ func TestOneBatchOfASessionIsUnderWayAndTheRestGathers(t *testing.T) {
 		first := b.expect(frame.TypeEvents)
 		b.says("d2", "b")
 		b.says("d1", "c")
-		b.says(session.Standalone, "d")
+		b.says(storage.Standalone, "d")
 		b.ends("d2", "e")
 		b.nothing()
 		b.ack(first)
@@ -45,9 +45,9 @@ func TestOneBatchOfASessionIsUnderWayAndTheRestGathers(t *testing.T) {
 
 func TestSessionsDoNotWaitForOneAnother(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.say("s1", session.Standalone, "a", false)
+		b.say("s1", storage.Standalone, "a", false)
 		b.expect(frame.TypeEvents)
-		b.say("s2", session.Standalone, "b", false)
+		b.say("s2", storage.Standalone, "b", false)
 		if f := b.expect(frame.TypeEvents); f.Session != "s2" || f.Seq != 1 {
 			t.Errorf("batch %d of session %s", f.Seq, f.Session)
 		}
@@ -56,9 +56,9 @@ func TestSessionsDoNotWaitForOneAnother(t *testing.T) {
 
 func TestBatchIsSentAgainVerbatimUntilItIsAcked(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.says(session.Standalone, "a")
+		b.says(storage.Standalone, "a")
 		f, _ := b.received()
-		b.says(session.Standalone, "b")
+		b.says(storage.Standalone, "b")
 		again := func() {
 			t.Helper()
 			g, ok := b.received()
@@ -82,9 +82,9 @@ func TestBatchIsSentAgainVerbatimUntilItIsAcked(t *testing.T) {
 
 func TestAckOfAnotherBatchIsPassedOver(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.says(session.Standalone, "a")
+		b.says(storage.Standalone, "a")
 		first := b.expect(frame.TypeEvents)
-		b.says(session.Standalone, "b")
+		b.says(storage.Standalone, "b")
 		b.ack(frametest.Frame{Seq: 9, Session: "s1"})
 		b.ack(frametest.Frame{Seq: 1, Session: "s9"})
 		b.nothing()
@@ -99,7 +99,7 @@ func TestStandaloneIndexIsLearnedOnceInAGeneration(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		step := func(raw, want string) frametest.Frame {
 			t.Helper()
-			b.says(session.Standalone, raw)
+			b.says(storage.Standalone, raw)
 			f := b.expect(frame.TypeEvents)
 			if got := batchOf(f); got != want {
 				t.Errorf("got %q, want %q", got, want)
@@ -126,11 +126,11 @@ func TestStandaloneIndexIsLearnedOnceInAGeneration(t *testing.T) {
 func TestSeqGoesOnAfterTheSessionWasForgotten(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		for range 3 {
-			b.says(session.Standalone, "a")
+			b.says(storage.Standalone, "a")
 			b.ack(b.expect(frame.TypeEvents), next(7))
 		}
 		b.pass(20 * time.Minute)
-		b.says(session.Standalone, "b")
+		b.says(storage.Standalone, "b")
 		if f := b.expect(frame.TypeEvents); f.Seq != 4 || batchOf(f) != "@0 b" {
 			t.Errorf("batch %d: %s", f.Seq, batchOf(f))
 		}
@@ -163,16 +163,16 @@ func TestNothingMoreIsSentForAClosedStream(t *testing.T) {
 
 func TestAckThatSaysFencedStops(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.says(session.Standalone, "a")
+		b.says(storage.Standalone, "a")
 		b.ack(b.expect(frame.TypeEvents), func(f *frametest.Frame) { f.Fenced = true })
-		b.returnedWith(session.Fenced)
+		b.returnedWith(storage.Fenced)
 	})
 }
 
 func TestBatchHoldsAThousandEvents(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", fromInbox)
-		b.says(session.Standalone, "first")
+		b.says(storage.Standalone, "first")
 		f := b.expect(frame.TypeEvents)
 		for i := range 1500 {
 			b.says("d1", fmt.Sprint(i))
@@ -193,10 +193,10 @@ func TestBatchHoldsAThousandEvents(t *testing.T) {
 
 func TestBatchHoldsFourMegabytesUnlessOneEventIsLarger(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.says(session.Standalone, "first")
+		b.says(storage.Standalone, "first")
 		f := b.expect(frame.TypeEvents)
 		for _, size := range []int{3 << 20, 1 << 20, 1, 5 << 20} {
-			b.says(session.Standalone, strings.Repeat("x", size))
+			b.says(storage.Standalone, strings.Repeat("x", size))
 		}
 		for _, want := range [][]int{{3 << 20, 1 << 20}, {1}, {5 << 20}} {
 			b.ack(f, next(1))
@@ -243,7 +243,7 @@ func (b *bench) whole() frametest.Frame {
 
 func TestPartsAreSentAgainThenWholeUntilTheAck(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.says(session.Standalone, strings.Repeat("x", 250_000))
+		b.says(storage.Standalone, strings.Repeat("x", 250_000))
 		var parts []framed
 		for f, ok := b.received(); ok; f, ok = b.received() {
 			parts = append(parts, f)
@@ -286,7 +286,7 @@ func TestPartsAreSentAgainThenWholeUntilTheAck(t *testing.T) {
 
 func TestFewPartsAreUnderWayAtATime(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.says(session.Standalone, strings.Repeat("x", 3_000_000))
+		b.says(storage.Standalone, strings.Repeat("x", 3_000_000))
 		for range 8 {
 			b.expect(frame.TypePart)
 		}
@@ -322,9 +322,9 @@ func TestResponseOverTheLimitBecomesAnError(t *testing.T) {
 
 func TestNotificationOverTheLimitIsLeftOut(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.says(session.Standalone, `{"jsonrpc":"2.0","method":"x","params":["`+strings.Repeat("x", frame.MaxMessage)+`"]}`)
+		b.says(storage.Standalone, `{"jsonrpc":"2.0","method":"x","params":["`+strings.Repeat("x", frame.MaxMessage)+`"]}`)
 		b.nothing()
-		b.says(session.Standalone, "next")
+		b.says(storage.Standalone, "next")
 		if got := batchOf(b.expect(frame.TypeEvents)); got != "@0 next" {
 			t.Errorf("got %q", got)
 		}
@@ -333,7 +333,7 @@ func TestNotificationOverTheLimitIsLeftOut(t *testing.T) {
 
 func TestBytesThatAreNotUTF8AreReplaced(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.says(session.Standalone, "a\xff\xfeb\xc3")
+		b.says(storage.Standalone, "a\xff\xfeb\xc3")
 		if got := batchOf(b.expect(frame.TypeEvents)); got != "@0 a\uFFFDb\uFFFD" {
 			t.Errorf("got %q", got)
 		}
@@ -377,7 +377,7 @@ func TestChattyProcessIsHeldUpUntilTheHostHasTaken(t *testing.T) {
 			t.Errorf("%d MiB were said", n)
 		}
 		// Another session is not held up.
-		b.say("s2", session.Standalone, "a", false)
+		b.say("s2", storage.Standalone, "a", false)
 	})
 }
 
@@ -425,7 +425,7 @@ func TestLongHandshakeIsSentInPartsOnce(t *testing.T) {
 func TestHelloOvertakesWhatIsStillToBeWritten(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.wire.jam <- struct{}{}
-		b.says(session.Standalone, strings.Repeat("x", 700_000))
+		b.says(storage.Standalone, strings.Repeat("x", 700_000))
 		time.Sleep(20 * time.Second)
 		<-b.wire.jam
 		b.expect(frame.TypePart) // was being written

@@ -5,7 +5,7 @@ import (
 	"strconv"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // window is how many parts of one frame are under way at a time. Each part is an
@@ -69,7 +69,7 @@ func (ts *transfers) admit(t *transfer) {
 		taken[other.place] = true
 	}
 	t.place = slices.Index(taken[:], false)
-	t.name = strconv.Itoa(t.place) + "." + session.NewNonce()
+	t.name = strconv.Itoa(t.place) + "." + storage.NewNonce()
 	t.parts = frame.CutAs(t.data, frame.Part{Sender: ts.sender(), Frame: t.name})
 	t.data = nil
 	t.restart()

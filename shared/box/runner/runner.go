@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func (c Config) withDefaults() Config {
@@ -51,7 +51,7 @@ type Runner struct {
 
 // New returns a Runner. It does nothing before [Runner.Run].
 func New(c Config) *Runner {
-	return &Runner{cfg: c.withDefaults(), id: string(session.NewID()), in: make(chan func(*life)), done: make(chan struct{})}
+	return &Runner{cfg: c.withDefaults(), id: string(storage.NewID()), in: make(chan func(*life)), done: make(chan struct{})}
 }
 
 // ID returns the random id of the runner. It is a secret between the runner and its host.
@@ -61,8 +61,8 @@ func (r *Runner) ID() string { return r.id }
 //
 //   - nil: the box has fallen asleep, or ctx was done and the runner could say bye.
 //   - [ErrFenced]: a newer runner runs this box. This runner sends nothing more.
-//   - session.Unavailable: the host could not be reached for two minutes.
-//   - session.Invalid: the host does not accept this runner. It said so with a
+//   - storage.Unavailable: the host could not be reached for two minutes.
+//   - storage.Invalid: the host does not accept this runner. It said so with a
 //     [CloseCode], or refused connections again and again.
 //   - the cause of ctx, wrapped: ctx is done and the box was not idle within Flush. From
 //     the moment ctx is done, no new message is executed. The caller stops its
@@ -143,13 +143,13 @@ func (r *Runner) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, er
 		posted = false
 	case <-ctx.Done():
 		r.post(func(l *life) { l.queries.unquery(a) })
-		return frame.Kept{}, session.Errorf(session.Unavailable, "the host does not answer about a snapshot").Because(context.Cause(ctx))
+		return frame.Kept{}, storage.Errorf(storage.Unavailable, "the host does not answer about a snapshot").Because(context.Cause(ctx))
 	}
 	switch {
 	case !posted:
-		return frame.Kept{}, session.Errorf(session.Unavailable, "there is no host any more to ask about a snapshot")
+		return frame.Kept{}, storage.Errorf(storage.Unavailable, "there is no host any more to ask about a snapshot")
 	case kept.Refused != "":
-		return frame.Kept{}, session.Errorf(kept.Refused, "the host refuses %q about a snapshot", f.Op)
+		return frame.Kept{}, storage.Errorf(kept.Refused, "the host refuses %q about a snapshot", f.Op)
 	}
 	return kept, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestRunnerSaysHelloWithItsTokenThenPulls(t *testing.T) {
@@ -64,7 +64,7 @@ func TestCutIsFollowedByTheNextLinkWithTheOpenQuestions(t *testing.T) {
 		if hello.Link != 2 || hello.Gen != benchGen {
 			t.Errorf("hello has link %d and generation %d", hello.Link, hello.Gen)
 		}
-		if diff := cmp.Diff(map[session.ID][]string{"s1": {"q-1", "q-2"}}, hello.Questions); diff != "" {
+		if diff := cmp.Diff(map[storage.ID][]string{"s1": {"q-1", "q-2"}}, hello.Questions); diff != "" {
 			t.Error(diff)
 		}
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
@@ -198,7 +198,7 @@ func TestFencedStopsAtOnceAndSendsNothingMore(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1")
 		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
-		b.returnedWith(session.Fenced)
+		b.returnedWith(storage.Fenced)
 		b.ends("d1", "end")
 		b.nothing()
 		if !b.conn.isClosed() {
@@ -213,7 +213,7 @@ func TestAnInvitedRunnerThatIsRefusedEndsAtOnce(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.dialed()
 		b.send(frametest.Frame{Type: frame.TypeFenced, Link: 1})
-		b.returnedWith(session.Fenced)
+		b.returnedWith(storage.Fenced)
 		b.nothing()
 	}, func(c *runner.Config) {
 		c.Executor = nil
@@ -243,7 +243,7 @@ func TestHostThatCannotBeReachedEndsTheRunner(t *testing.T) {
 		time.Sleep(2*time.Minute - time.Second)
 		b.runs()
 		time.Sleep(time.Second)
-		if err := b.returned(); !errors.Is(err, session.Unavailable) || !strings.Contains(err.Error(), "network is down") {
+		if err := b.returned(); !errors.Is(err, storage.Unavailable) || !strings.Contains(err.Error(), "network is down") {
 			t.Errorf("Run returned %v", err)
 		}
 	})

@@ -7,10 +7,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-func ids(s ...session.StreamID) []session.StreamID { return s }
+func ids(s ...storage.StreamID) []storage.StreamID { return s }
 
 // onParting is onAwakeBench with a runner that has said bye.
 func onParting(t *testing.T, test func(b *bench, bye frametest.Frame)) {
@@ -135,7 +135,7 @@ func TestDeliverOfAGenerationThatIsOverIsDropped(t *testing.T) {
 }
 
 func TestNudgeAfterByeSaysHelloAgainAndPulls(t *testing.T) {
-	for name, gen := range map[string]session.Generation{"bye not taken": benchGen, "bye taken": benchGen + 1} {
+	for name, gen := range map[string]storage.Generation{"bye not taken": benchGen, "bye taken": benchGen + 1} {
 		t.Run(name, func(t *testing.T) {
 			onParting(t, func(b *bench, _ frametest.Frame) {
 				b.send(frametest.Frame{Type: frame.TypeNudge})
@@ -163,7 +163,7 @@ func TestLateWelcomeIsNoWelcomeAfterBye(t *testing.T) {
 func TestFencedAfterByeStops(t *testing.T) {
 	onParting(t, func(b *bench, bye frametest.Frame) {
 		b.send(frametest.Frame{Type: frame.TypeFenced, Link: bye.Link})
-		b.returnedWith(session.Fenced)
+		b.returnedWith(storage.Fenced)
 	})
 }
 
@@ -192,7 +192,7 @@ func TestCutWhileLingeringIsTheEnd(t *testing.T) {
 
 func TestOutputAfterByeWaitsForTheNextWelcome(t *testing.T) {
 	onLingering(t, func(b *bench) {
-		b.says(session.Standalone, "late")
+		b.says(storage.Standalone, "late")
 		b.nothing()
 		b.deliver("d1")
 		b.expect(frame.TypeHello)
@@ -207,7 +207,7 @@ func TestOutputAfterByeWaitsForTheNextWelcome(t *testing.T) {
 
 func TestOutputAfterByeIsDroppedAtTheEnd(t *testing.T) {
 	onLingering(t, func(b *bench) {
-		b.says(session.Standalone, "late")
+		b.says(storage.Standalone, "late")
 		time.Sleep(5 * time.Second)
 		b.returnedWith("")
 		b.nothing()
@@ -217,7 +217,7 @@ func TestOutputAfterByeIsDroppedAtTheEnd(t *testing.T) {
 // Nobody sends an event again after the bye.
 func TestAnEventThatHasNoAckHoldsTheBye(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		b.says(session.Standalone, "a")
+		b.says(storage.Standalone, "a")
 		b.box.idleFrom(time.Now().Add(-time.Hour))
 		acked := time.Now().Add(3 * time.Minute)
 		for ; time.Now().Before(acked.Add(time.Minute)); time.Sleep(time.Second) {

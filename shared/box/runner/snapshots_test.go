@@ -8,7 +8,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // # The runner's end
@@ -89,7 +89,7 @@ func TestBoxDoesNotSleepWhileASnapshotIsAskedFor(t *testing.T) {
 
 func TestWhatTheHostRefusesOfASnapshotHasItsCode(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
-		for _, code := range []session.Code{session.NotFound, session.Fenced, session.TooLarge, session.Invalid} {
+		for _, code := range []storage.Code{storage.NotFound, storage.Fenced, storage.TooLarge, storage.Invalid} {
 			done := b.ask(b.t.Context(), frame.Snapshot{Op: frame.Get, Owner: "s1"})
 			b.send(frametest.Frame{Type: frame.TypeKept, N: b.expect(frame.Get).N, Refused: code})
 			if got := <-done; !errors.Is(got.err, code) {
@@ -100,7 +100,7 @@ func TestWhatTheHostRefusesOfASnapshotHasItsCode(t *testing.T) {
 		done := b.ask(ctx, frame.Snapshot{Op: frame.Get, Owner: "s1"})
 		b.expect(frame.Get)
 		cancel()
-		if got := <-done; !errors.Is(got.err, session.Unavailable) || !errors.Is(got.err, context.Canceled) {
+		if got := <-done; !errors.Is(got.err, storage.Unavailable) || !errors.Is(got.err, context.Canceled) {
 			t.Errorf("given up: %v", got.err)
 		}
 		time.Sleep(20 * time.Second)

@@ -4,7 +4,7 @@ import (
 	"bytes"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -15,13 +15,13 @@ func (ob *outboxes) suspendable(e Event) bool {
 	d := ob.deliveries.byID[e.Stream]
 	var why string
 	switch {
-	case d == nil || e.Stream == session.Standalone:
+	case d == nil || e.Stream == storage.Standalone:
 		return false
 	case len(e.Raw)+len(e.Asks.Raw) > frame.MaxMessage:
 		why = "the question and the request that is to be sent again are larger than the relay carries"
 	case len(e.Asks.Questions) == 0 || len(e.Asks.Questions) > frame.MaxQuestions:
 		why = "the server asks for too much at a time"
-	case d.round >= session.MaxRounds:
+	case d.round >= storage.MaxRounds:
 		why = "the server has asked too often"
 	default:
 		return true

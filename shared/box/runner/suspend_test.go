@@ -11,27 +11,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // asking returns the Suspension that a box sends with the last question of a round.
-func asking(stream session.StreamID, round int, raw string) *runner.Suspension {
+func asking(stream storage.StreamID, round int, raw string) *runner.Suspension {
 	return &runner.Suspension{
-		Questions: []session.Question{{ID: session.QuestionID(stream, round, 0), Key: "k", Method: wire.MethodElicit}},
+		Questions: []storage.Question{{ID: storage.QuestionID(stream, round, 0), Key: "k", Method: wire.MethodElicit}},
 		Raw:       []byte(raw), Within: time.Hour,
 	}
 }
 
 // suspends makes the box ask something and suspend a delivery of session s1.
-func (b *bench) suspends(stream session.StreamID, raw string, asks *runner.Suspension) {
+func (b *bench) suspends(stream storage.StreamID, raw string, asks *runner.Suspension) {
 	go b.runner.Event(runner.Event{Session: "s1", Stream: stream, Raw: []byte(raw), Asks: asks})
 	synctest.Wait()
 }
 
 const againRaw = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"requestState":"s"}}`
 
-func inRound(round int, base session.Index) func(*frametest.Frame) {
+func inRound(round int, base storage.Index) func(*frametest.Frame) {
 	return func(f *frametest.Frame) { f.Inbox, f.Round, f.Base = true, round, base }
 }
 
@@ -129,7 +129,7 @@ func TestPullGoesOnUntilTheRoundHasComeThatWasToldOf(t *testing.T) {
 		b.ack(b.expect(frame.TypeEvents))
 		b.send(frametest.Frame{Type: frame.TypeNudge})
 		pull := b.expect(frame.TypePull)
-		b.send(frametest.Frame{Type: frame.TypePulled, N: pull.N, IDs: ids("d1"), Rounds: map[session.StreamID]int{"d1": 1}})
+		b.send(frametest.Frame{Type: frame.TypePulled, N: pull.N, IDs: ids("d1"), Rounds: map[storage.StreamID]int{"d1": 1}})
 		time.Sleep(2 * time.Second)
 		b.expect(frame.TypePull)
 		b.deliver("d1", fromInbox) // a copy of the first round is not the delivery that was suspended later
@@ -162,8 +162,8 @@ func TestCallThatCannotBeSuspendedEnds(t *testing.T) {
 	}
 	t.Run("too often", func(t *testing.T) {
 		onAwakeBench(t, func(b *bench) {
-			b.deliver("d1", inRound(session.MaxRounds, 7))
-			b.suspends("d1", `{"q":1}`, asking("d1", session.MaxRounds+1, againRaw))
+			b.deliver("d1", inRound(storage.MaxRounds, 7))
+			b.suspends("d1", `{"q":1}`, asking("d1", storage.MaxRounds+1, againRaw))
 			if f := b.expect(frame.TypeEvents); !f.Items[0].Final || f.Items[0].First != 8 {
 				t.Errorf("it says %s", batchOf(f))
 			}

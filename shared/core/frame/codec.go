@@ -6,7 +6,7 @@ import (
 
 	"github.com/segmentio/encoding/json"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Encode returns a frame as bytes, whatever its length.
@@ -56,13 +56,13 @@ func payloadOf(f Frame) []byte {
 	}
 }
 
-// Decode reads a frame. The payload aliases data. An error is session.Invalid. For a
+// Decode reads a frame. The payload aliases data. An error is storage.Invalid. For a
 // frame of another version its cause is a [VersionError], which says nothing about
 // later frames.
 func Decode(data []byte) (Frame, error) {
 	head, payload, _ := bytes.Cut(data, []byte{'\n'})
 	if crowded(head) {
-		return nil, session.Errorf(session.Invalid, "relay frame of %d bytes has a header of %d bytes with more than any runner says", len(data), len(head))
+		return nil, storage.Errorf(storage.Invalid, "relay frame of %d bytes has a header of %d bytes with more than any runner says", len(data), len(head))
 	}
 	kind, err := kindOf(head)
 	if err != nil {
@@ -89,7 +89,7 @@ func crowded(head []byte) bool {
 }
 
 func unreadable(size int, err error) error {
-	return session.Errorf(session.Invalid, "relay frame of %d bytes has no readable header", size).Because(err)
+	return storage.Errorf(storage.Invalid, "relay frame of %d bytes has no readable header", size).Because(err)
 }
 
 // kindOf reads the type of a frame. It does not parse a header that Encode wrote: the
@@ -110,9 +110,9 @@ func kindOf(head []byte) (Type, error) {
 	}
 	switch {
 	case f.V == 0 || f.Type == "":
-		return "", session.Errorf(session.Invalid, "a message of %d bytes is JSON but no relay frame", len(head))
+		return "", storage.Errorf(storage.Invalid, "a message of %d bytes is JSON but no relay frame", len(head))
 	case f.V != Version:
-		return "", session.Errorf(session.Invalid, "relay frame of type %q is not understood", Clip(string(f.Type))).Because(&VersionError{f.V})
+		return "", storage.Errorf(storage.Invalid, "relay frame of type %q is not understood", Clip(string(f.Type))).Because(&VersionError{f.V})
 	}
 	return f.Type, nil
 }

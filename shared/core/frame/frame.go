@@ -6,7 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Version is the version of the frame layout. Every header has it.
@@ -89,7 +89,7 @@ func (e *VersionError) Error() string {
 // Cut splits an encoded frame that is longer than MaxFrame into part frames with this
 // name. It returns a shorter frame alone and unchanged. A runner sets box, so that the
 // host knows where to keep the parts.
-func Cut(encoded []byte, box session.BoxID, name string) [][]byte {
+func Cut(encoded []byte, box storage.BoxID, name string) [][]byte {
 	if len(encoded) <= MaxFrame {
 		return [][]byte{encoded}
 	}
@@ -166,7 +166,7 @@ func (a *Assembler) Open() (frames, size int) { return len(a.frames), a.size }
 // part, or if there are too many incomplete frames or bytes in them.
 func (a *Assembler) Add(f Part) (whole []byte, done bool, err error) {
 	if f.Of < 1 || f.Of > MaxJoined/1024 || f.N < 0 || f.N >= int64(f.Of) {
-		return nil, false, session.Errorf(session.Invalid, "part %d of %d of a relay frame", f.N, f.Of)
+		return nil, false, storage.Errorf(storage.Invalid, "part %d of %d of a relay frame", f.N, f.Of)
 	}
 	if a.joined[f.Frame] {
 		return nil, false, nil
@@ -177,17 +177,17 @@ func (a *Assembler) Add(f Part) (whole []byte, done bool, err error) {
 	parts, ok := a.frames[f.Frame]
 	if !ok {
 		if len(a.frames) == maxOpenFrames {
-			return nil, false, session.Errorf(session.Invalid, "more than %d relay frames are incomplete; complete one before the next begins", maxOpenFrames)
+			return nil, false, storage.Errorf(storage.Invalid, "more than %d relay frames are incomplete; complete one before the next begins", maxOpenFrames)
 		}
 		parts = make([][]byte, f.Of)
 		a.frames[f.Frame] = parts
 	}
 	if len(parts) != f.Of {
-		return nil, false, session.Errorf(session.Invalid, "a part of %d in a relay frame of %d", f.Of, len(parts))
+		return nil, false, storage.Errorf(storage.Invalid, "a part of %d in a relay frame of %d", f.Of, len(parts))
 	}
 	if parts[f.N] == nil {
 		if a.size += len(f.Payload); a.size > 4*MaxJoined {
-			return nil, false, session.Errorf(session.Invalid, "the incomplete relay frames hold more than %d bytes; complete one before the next begins", 4*MaxJoined)
+			return nil, false, storage.Errorf(storage.Invalid, "the incomplete relay frames hold more than %d bytes; complete one before the next begins", 4*MaxJoined)
 		}
 		parts[f.N] = bytes.Clone(f.Payload)
 	}

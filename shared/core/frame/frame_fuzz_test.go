@@ -13,13 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // samples returns a frame of each type.
 func samples() []frame.Frame {
 	return []frame.Frame{
-		frame.Hello{Sender: frame.Sender{Box: "t/s", Gen: 1, Runner: "r"}, Token: "<&>", Link: 1, Questions: map[session.ID][]string{"s": {"q"}}},
+		frame.Hello{Sender: frame.Sender{Box: "t/s", Gen: 1, Runner: "r"}, Token: "<&>", Link: 1, Questions: map[storage.ID][]string{"s": {"q"}}},
 		frame.Pull{},
 		frame.Taken{Tickets: []string{"a"}},
 		frame.Ask{},
@@ -62,7 +62,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		one, err := frame.Decode(data)
 		if err != nil {
-			if session.CodeOf(err) != session.Invalid {
+			if storage.CodeOf(err) != storage.Invalid {
 				t.Errorf("code of %v", err)
 			}
 			return
@@ -141,7 +141,7 @@ func TestDecodeRefusesAHeaderOfMillionsOfValues(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		_, err := frame.Decode(head)
 		runtime.ReadMemStats(&after)
-		if n := after.TotalAlloc - before.TotalAlloc; session.CodeOf(err) != session.Invalid || n > 1<<20 {
+		if n := after.TotalAlloc - before.TotalAlloc; storage.CodeOf(err) != storage.Invalid || n > 1<<20 {
 			t.Errorf("%s: %d bytes of memory, %v", name, n, err)
 		}
 	}
@@ -152,7 +152,7 @@ func TestDecodeRefusesAHeaderOfAnyDepth(t *testing.T) {
 	for _, open := range []string{`[`, `{"a":`} {
 		for _, begin := range []string{`{"v":1,"t":"pull","x":`, `{"t":"pull","v":1,"x":`} {
 			head := begin + strings.Repeat(open, frame.MaxJoined/len(open))
-			if _, err := frame.Decode([]byte(head)); session.CodeOf(err) != session.Invalid {
+			if _, err := frame.Decode([]byte(head)); storage.CodeOf(err) != storage.Invalid {
 				t.Errorf("%s and %d times %s: %v", begin, frame.MaxJoined/len(open), open, err)
 			}
 		}

@@ -1,6 +1,6 @@
 package frame
 
-import "github.com/dormouse-mcp/dormouse/shared/core/session"
+import "github.com/dormouse-mcp/dormouse/shared/core/storage"
 
 // Frame is one of the structs of this file. Their json tags are the header; a Payload
 // follows it.
@@ -14,8 +14,8 @@ type FromRunner interface {
 
 // Sender says which runner sends a frame. Not all types need all of it.
 type Sender struct {
-	Box    session.BoxID      `json:"box,omitempty"`
-	Gen    session.Generation `json:"gen,omitempty"`
+	Box    storage.BoxID      `json:"box,omitempty"`
+	Gen    storage.Generation `json:"gen,omitempty"`
 	Runner string             `json:"runner,omitempty"` // random id, drawn at start
 }
 
@@ -35,7 +35,7 @@ type Hello struct {
 	Baked bool `json:"baked,omitempty"`
 	// Questions are the client-visible ids of open questions, by session. The host
 	// posts the answers that came while the runner had no connection.
-	Questions map[session.ID][]string `json:"questions,omitempty"`
+	Questions map[storage.ID][]string `json:"questions,omitempty"`
 	// Invited asks for the runner's launch, which an invited runner lacks until its first
 	// welcome.
 	Invited bool `json:"invited,omitempty"`
@@ -57,7 +57,7 @@ type Taken struct {
 type Ask struct {
 	Sender
 	Ticket   string           `json:"ticket,omitempty"`
-	ID       session.StreamID `json:"id,omitempty"`
+	ID       storage.StreamID `json:"id,omitempty"`
 	Round    int              `json:"round,omitempty"`
 	NotAfter int64            `json:"notAfter,omitempty"` // Unix milliseconds
 	Inbox    bool             `json:"inbox,omitempty"`
@@ -75,7 +75,7 @@ type Return struct {
 // Events is a batch of one session's events, whose bytes are the payload.
 type Events struct {
 	Sender
-	Session session.ID  `json:"session,omitempty"`
+	Session storage.ID  `json:"session,omitempty"`
 	Tickets []string    `json:"tickets,omitempty"` // the host writes taken marks for these before the events
 	Seq     int64       `json:"seq,omitempty"`
 	Items   []EventItem `json:"items,omitempty"`
@@ -86,8 +86,8 @@ type Events struct {
 // the frame's payload, one after the other in the order of the items.
 type EventItem struct {
 	Ticket string           `json:"ticket"`
-	Stream session.StreamID `json:"stream,omitempty"` // "" for common
-	First  session.Index    `json:"first,omitempty"`  // 0: unknown, common only
+	Stream storage.StreamID `json:"stream,omitempty"` // "" for common
+	First  storage.Index    `json:"first,omitempty"`  // 0: unknown, common only
 	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
 	Marked bool             `json:"marked,omitempty"` // the stream or its round ends, and an in-flight item exists: the delivery came from the inbox, or the runner sent taken for it
 	Lens   []int            `json:"lens"`
@@ -99,7 +99,7 @@ type EventItem struct {
 // after the events of the item. Marked says that an in-flight item exists, as for an end.
 type Asks struct {
 	Round     int                `json:"round"` // the round that begins: one more than the delivery's
-	Questions []session.Question `json:"questions"`
+	Questions []storage.Question `json:"questions"`
 	Within    int64              `json:"within"` // milliseconds for the answers
 	Len       int                `json:"len"`    // bytes of the request
 }
@@ -109,7 +109,7 @@ type Asks struct {
 // asked for.
 type Status struct {
 	Sender
-	Session session.ID `json:"session,omitempty"`
+	Session storage.ID `json:"session,omitempty"`
 	Ticket  string     `json:"ticket,omitempty"`
 	Process string     `json:"process,omitempty"`
 	Phase   string     `json:"phase,omitempty"`
@@ -164,7 +164,7 @@ const InstallOwner = "install-"
 
 // Welcome answers a hello: the runner runs the box, in generation Gen.
 type Welcome struct {
-	Gen    session.Generation `json:"gen,omitempty"`
+	Gen    storage.Generation `json:"gen,omitempty"`
 	Link   int64              `json:"link,omitempty"`
 	Ticket string             `json:"ticket,omitempty"` // a fresh pass
 	Retire bool               `json:"retire,omitempty"` // the server has another definition by now, or none
@@ -186,12 +186,12 @@ type Look struct{}
 // Deliver is a message to execute. Lens cuts the payload into the client's initialize
 // params and the message.
 type Deliver struct {
-	Gen        session.Generation `json:"gen,omitempty"`
-	Session    session.ID         `json:"session,omitempty"`
+	Gen        storage.Generation `json:"gen,omitempty"`
+	Session    storage.ID         `json:"session,omitempty"`
 	Ticket     string             `json:"ticket,omitempty"`
-	ID         session.StreamID   `json:"id,omitempty"`
+	ID         storage.StreamID   `json:"id,omitempty"`
 	Round      int                `json:"round,omitempty"`     // how often it was suspended
-	Base       session.Index      `json:"base,omitempty"`      // the last index of its stream
+	Base       storage.Index      `json:"base,omitempty"`      // the last index of its stream
 	Principal  string             `json:"principal,omitempty"` // a hash that tells the principals of a box apart
 	Level      string             `json:"level,omitempty"`
 	Subscribed []string           `json:"subscribed,omitempty"`
@@ -205,30 +205,30 @@ type Deliver struct {
 	Lens       []int              `json:"lens,omitempty"`
 	Trace      string             `json:"trace,omitempty"` // the client's request in all logs
 	// Secrets are the keys and tokens that the principal has at third parties, by provider.
-	Secrets map[string]session.Secret `json:"secrets,omitempty"`
+	Secrets map[string]storage.Secret `json:"secrets,omitempty"`
 	Payload []byte                    `json:"-"`
 }
 
 // May answers an Ask.
 type May struct {
-	ID      session.StreamID `json:"id,omitempty"`
+	ID      storage.StreamID `json:"id,omitempty"`
 	Round   int              `json:"round,omitempty"`
-	Refused session.Code     `json:"refused,omitempty"` // "": execute it
+	Refused storage.Code     `json:"refused,omitempty"` // "": execute it
 }
 
 // Pulled answers a Pull: these ids were delivered for it.
 type Pulled struct {
 	N      int64                    `json:"n,omitempty"`
-	IDs    []session.StreamID       `json:"ids,omitempty"`
-	Rounds map[session.StreamID]int `json:"rounds,omitempty"` // rounds of those ids that were suspended before
+	IDs    []storage.StreamID       `json:"ids,omitempty"`
+	Rounds map[storage.StreamID]int `json:"rounds,omitempty"` // rounds of those ids that were suspended before
 }
 
 // Ack answers Events.
 type Ack struct {
-	Session session.ID         `json:"session,omitempty"`
+	Session storage.ID         `json:"session,omitempty"`
 	Seq     int64              `json:"seq,omitempty"`
-	Next    session.Index      `json:"next,omitempty"`   // index of the next standalone event, if the batch had any
-	Closed  []session.StreamID `json:"closed,omitempty"` // streams that the host has ended
+	Next    storage.Index      `json:"next,omitempty"`   // index of the next standalone event, if the batch had any
+	Closed  []storage.StreamID `json:"closed,omitempty"` // streams that the host has ended
 	Fenced  bool               `json:"fenced,omitempty"`
 }
 
@@ -239,20 +239,20 @@ type ByeOK struct {
 
 // Answer is a client's response to a question, in the payload.
 type Answer struct {
-	Session  session.ID `json:"session,omitempty"`
+	Session  storage.ID `json:"session,omitempty"`
 	Question string     `json:"question,omitempty"`
 	Payload  []byte     `json:"-"`
 }
 
 // Stop says that a session has ended.
 type Stop struct {
-	Session session.ID `json:"session,omitempty"`
+	Session storage.ID `json:"session,omitempty"`
 }
 
 // Halt tells that an operator stops the process of a session, or all processes of the
 // box. The sessions stay.
 type Halt struct {
-	Session session.ID `json:"session,omitempty"` // "": all
+	Session storage.ID `json:"session,omitempty"` // "": all
 	By      string     `json:"by"`                // who does so, in words for clients
 	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
 }
@@ -276,7 +276,7 @@ type Kept struct {
 	Header  map[string]string `json:"header,omitempty"`
 	Saved   int64             `json:"saved,omitempty"` // Unix milliseconds
 	Sum     string            `json:"sum,omitempty"`   // as the Put had it
-	Refused session.Code      `json:"refused,omitempty"`
+	Refused storage.Code      `json:"refused,omitempty"`
 }
 
 // Other is a frame of a type that this version does not know. It is no error, and both

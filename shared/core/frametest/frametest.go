@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Frame can be any frame that an end, even a hostile one, can write. It has the fields of
@@ -16,26 +16,26 @@ import (
 type Frame struct {
 	V       int                `json:"v"`
 	Type    frame.Type         `json:"t"`
-	Box     session.BoxID      `json:"box,omitempty"`
-	Gen     session.Generation `json:"gen,omitempty"`
+	Box     storage.BoxID      `json:"box,omitempty"`
+	Gen     storage.Generation `json:"gen,omitempty"`
 	Token   string             `json:"token,omitempty"`  // one-time, first hello only
 	Runner  string             `json:"runner,omitempty"` // random id, drawn at start
 	Link    int64              `json:"link,omitempty"`   // counts the runner's hellos on new connections
 	Task    string             `json:"task,omitempty"`   // the fleet's name for the runner
 	Digest  string             `json:"digest,omitempty"` // of the definition that the runner was started with
 	Retire  bool               `json:"retire,omitempty"` // on a welcome: the server has another definition by now
-	Session session.ID         `json:"session,omitempty"`
+	Session storage.ID         `json:"session,omitempty"`
 
 	// Questions are the client-visible ids of open questions, by session. With a hello,
 	// they ask for answers that came while the runner had no connection.
-	Questions map[session.ID][]string `json:"questions,omitempty"`
+	Questions map[storage.ID][]string `json:"questions,omitempty"`
 
 	N     int64              `json:"n,omitempty"`
 	Of    int                `json:"of,omitempty"`
 	Frame string             `json:"frame,omitempty"`
-	IDs   []session.StreamID `json:"ids,omitempty"`
+	IDs   []storage.StreamID `json:"ids,omitempty"`
 	// Rounds are the rounds of those deliveries among IDs that were suspended before.
-	Rounds  map[session.StreamID]int `json:"rounds,omitempty"`
+	Rounds  map[storage.StreamID]int `json:"rounds,omitempty"`
 	Tickets []string                 `json:"tickets,omitempty"`
 	Ticket  string                   `json:"ticket,omitempty"`
 
@@ -43,15 +43,15 @@ type Frame struct {
 	// batch with standalone events.
 	Seq    int64              `json:"seq,omitempty"`
 	Items  []frame.EventItem  `json:"items,omitempty"`
-	Next   session.Index      `json:"next,omitempty"`
-	Closed []session.StreamID `json:"closed,omitempty"`
+	Next   storage.Index      `json:"next,omitempty"`
+	Closed []storage.StreamID `json:"closed,omitempty"`
 	Fenced bool               `json:"fenced,omitempty"`
 
 	// The fields of Deliver. Lens cuts the payload: the client's initialize params, then
 	// the message. Round is how often it was suspended, Base the last index of its stream.
-	ID         session.StreamID `json:"id,omitempty"`
+	ID         storage.StreamID `json:"id,omitempty"`
 	Round      int              `json:"round,omitempty"`
-	Base       session.Index    `json:"base,omitempty"`
+	Base       storage.Index    `json:"base,omitempty"`
 	Principal  string           `json:"principal,omitempty"` // a hash that tells the principals of a box apart
 	Server     string           `json:"server,omitempty"`
 	Level      string           `json:"level,omitempty"`
@@ -89,7 +89,7 @@ type Frame struct {
 	URL     string            `json:"url,omitempty"` // a secret
 	Header  map[string]string `json:"header,omitempty"`
 	Saved   int64             `json:"saved,omitempty"` // Unix milliseconds
-	Refused session.Code      `json:"refused,omitempty"`
+	Refused storage.Code      `json:"refused,omitempty"`
 
 	Payload []byte `json:"-"`
 }

@@ -25,9 +25,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Prefix begins the paths of the API. Clients of the API are configured with the part
@@ -43,7 +43,7 @@ const (
 // Registry answers requests for paths below [Prefix].
 type Registry struct {
 	// Records have the answers of servers to initialize.
-	Records session.Handshakes
+	Records storage.Handshakes
 	// PublicURL is the URL of the endpoint. If it is "", answers use the address to which
 	// the request was sent.
 	PublicURL string
@@ -63,7 +63,7 @@ type metadata struct {
 }
 
 // Answer answers a GET; see front.Document. Errors: NotFound, Invalid, Unavailable.
-func (g Registry) Answer(r *http.Request, base string, may []host.Caller) (any, error) {
+func (g Registry) Answer(r *http.Request, base string, may []sessions.Caller) (any, error) {
 	base = strings.TrimSuffix(cmp.Or(g.PublicURL, base), "/")
 	path := strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, Prefix), "/")
 	if path == "servers" {
@@ -71,13 +71,13 @@ func (g Registry) Answer(r *http.Request, base string, may []host.Caller) (any, 
 	}
 	name, version, ok := named(path)
 	if !ok {
-		return nil, session.Errorf(session.NotFound, "there is nothing at this path; servers are at %sservers", Prefix)
+		return nil, storage.Errorf(storage.NotFound, "there is nothing at this path; servers are at %sservers", Prefix)
 	}
-	i := slices.IndexFunc(may, func(c host.Caller) bool {
+	i := slices.IndexFunc(may, func(c sessions.Caller) bool {
 		return name == c.Server.Name || name == namespace(base)+"/"+c.Server.Name
 	})
 	if i < 0 {
-		return nil, session.Errorf(session.NotFound, "this registry has no server %.100s for you", name)
+		return nil, storage.Errorf(storage.NotFound, "this registry has no server %.100s for you", name)
 	}
 	all, err := g.describe(r.Context(), base, may[i:i+1])
 	switch {
@@ -86,7 +86,7 @@ func (g Registry) Answer(r *http.Request, base string, may []host.Caller) (any, 
 	case version == "":
 		return list{all, metadata{Count: len(all)}}, nil
 	case version != latest && version != all[0].Server.Version:
-		return nil, session.Errorf(session.NotFound, "%.100s has no version %.100s here, but %s", name, version, all[0].Server.Version)
+		return nil, storage.Errorf(storage.NotFound, "%.100s has no version %.100s here, but %s", name, version, all[0].Server.Version)
 	}
 	return all[0], nil
 }
@@ -109,30 +109,30 @@ func named(path string) (name, version string, ok bool) {
 }
 
 // list returns a page, in the order of names.
-func (g Registry) list(ctx context.Context, base string, may []host.Caller, q url.Values) (any, error) {
+func (g Registry) list(ctx context.Context, base string, may []sessions.Caller, q url.Values) (any, error) {
 	limit := pageSize
 	if text := q.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return nil, session.Errorf(session.Invalid, "limit is a number from 1 to %d", mostPage)
+			return nil, storage.Errorf(storage.Invalid, "limit is a number from 1 to %d", mostPage)
 		}
 		limit = min(n, mostPage)
 	}
 	after, err := base64.RawURLEncoding.DecodeString(q.Get("cursor"))
 	if err != nil {
-		return nil, session.Errorf(session.Invalid, "this cursor is not from here; leave it out to begin anew")
+		return nil, storage.Errorf(storage.Invalid, "this cursor is not from here; leave it out to begin anew")
 	}
 	var since time.Time
 	if text := q.Get("updated_since"); text != "" {
 		if since, err = time.Parse(time.RFC3339, text); err != nil {
-			return nil, session.Errorf(session.Invalid, "updated_since is a time such as 2026-01-02T15:04:05Z")
+			return nil, storage.Errorf(storage.Invalid, "updated_since is a time such as 2026-01-02T15:04:05Z")
 		}
 	}
 	word, version := strings.ToLower(q.Get("search")), q.Get("version")
-	may = slices.DeleteFunc(slices.Clone(may), func(c host.Caller) bool {
+	may = slices.DeleteFunc(slices.Clone(may), func(c sessions.Caller) bool {
 		return c.Server.Name <= string(after) || !strings.Contains(strings.ToLower(namespace(base)+"/"+c.Server.Name), word)
 	})
-	slices.SortFunc(may, func(a, b host.Caller) int { return cmp.Compare(a.Server.Name, b.Server.Name) })
+	slices.SortFunc(may, func(a, b sessions.Caller) int { return cmp.Compare(a.Server.Name, b.Server.Name) })
 	byRecord := version != "" && version != latest || !since.IsZero()
 	if !byRecord {
 		may = may[:min(len(may), limit+1)] // one more tells that there is another page
@@ -157,13 +157,13 @@ func (g Registry) list(ctx context.Context, base string, may []host.Caller, q ur
 }
 
 // describe returns what is known of servers. It reads one record for each, all at once.
-func (g Registry) describe(ctx context.Context, base string, servers []host.Caller) ([]response, error) {
+func (g Registry) describe(ctx context.Context, base string, servers []sessions.Caller) ([]response, error) {
 	all, failed := make([]response, len(servers)), make([]error, len(servers))
 	var reads sync.WaitGroup
 	for i, c := range servers {
 		reads.Go(func() {
-			record, err := g.Records.Handshake(ctx, session.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
-			if err != nil && !errors.Is(err, session.NotFound) {
+			record, err := g.Records.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
+			if err != nil && !errors.Is(err, storage.NotFound) {
 				failed[i] = err
 				return
 			}

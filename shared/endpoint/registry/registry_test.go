@@ -13,11 +13,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/registry"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // published is a registry whose caller may use some servers.
@@ -25,22 +25,22 @@ type published struct {
 	t *testing.T
 	registry.Registry
 	base string
-	may  []host.Caller
+	may  []sessions.Caller
 }
 
 // publish returns a registry of servers. A server whose serverInfo is "" has never started.
 func publish(t *testing.T, infos map[string]string) *published {
 	t.Helper()
-	store := sessiontest.NewMemory()
+	store := storagetest.NewMemory()
 	p := &published{t: t, Registry: registry.Registry{Records: store}, base: "http://127.0.0.1:8787"}
 	for name, info := range infos {
-		p.may = append(p.may, host.Caller{Tenant: "acme", Server: host.Server{Name: name, Digest: "d-" + name}})
+		p.may = append(p.may, sessions.Caller{Tenant: "acme", Server: sessions.Server{Name: name, Digest: "d-" + name}})
 		if info == "" {
 			continue
 		}
 		now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-		err := store.SaveHandshake(t.Context(), session.Handshake{
-			Digest: session.RecordFor("acme", "d-"+name), Version: wire.V20251125, Taken: now, Expires: time.Now().Add(time.Hour),
+		err := store.SaveHandshake(t.Context(), storage.Handshake{
+			Digest: storage.RecordFor("acme", "d-"+name), Version: wire.V20251125, Taken: now, Expires: time.Now().Add(time.Hour),
 			Result: json.RawMessage(`{"serverInfo":` + info + `}`),
 		})
 		if err != nil {
@@ -140,7 +140,7 @@ func TestServersAreFoundByNameAndVersion(t *testing.T) {
 	} {
 		var got entry
 		err := p.get(path, &got)
-		if found := got.Server.Name + string(session.CodeOf(err)); found != want {
+		if found := got.Server.Name + string(storage.CodeOf(err)); found != want {
 			t.Errorf("%s: got %s, want %s (%v)", path, found, want, err)
 		}
 	}
@@ -176,7 +176,7 @@ func TestListsHavePages(t *testing.T) {
 		}
 	}
 	for _, query := range []string{"limit=0", "limit=x", "cursor=%25", "updated_since=yesterday"} {
-		if err := p.get("servers?"+query, &page{}); session.CodeOf(err) != session.Invalid {
+		if err := p.get("servers?"+query, &page{}); storage.CodeOf(err) != storage.Invalid {
 			t.Errorf("%s: %v", query, err)
 		}
 	}
@@ -236,13 +236,13 @@ func TestKeysAreAskedForAsSecrets(t *testing.T) {
 func TestFailureOfTheStoreIsReported(t *testing.T) {
 	p := publish(t, map[string]string{"one": ""})
 	p.Records = broken{p.Records}
-	if err := p.get("servers", &page{}); session.CodeOf(err) != session.Unavailable {
+	if err := p.get("servers", &page{}); storage.CodeOf(err) != storage.Unavailable {
 		t.Errorf("got %v", err)
 	}
 }
 
-type broken struct{ session.Handshakes }
+type broken struct{ storage.Handshakes }
 
-func (broken) Handshake(context.Context, string, string) (session.Handshake, error) {
-	return session.Handshake{}, session.Unavailable
+func (broken) Handshake(context.Context, string, string) (storage.Handshake, error) {
+	return storage.Handshake{}, storage.Unavailable
 }

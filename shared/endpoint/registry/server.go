@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -65,7 +65,7 @@ type input struct {
 }
 
 // response returns a server of an endpoint. record may be zero.
-func (g Registry) response(base, name string, record session.Handshake) response {
+func (g Registry) response(base, name string, record storage.Handshake) response {
 	said := func(key string) string {
 		word, _ := wire.String(wire.Lookup(record.Result, "serverInfo", key))
 		return strings.TrimSpace(word)

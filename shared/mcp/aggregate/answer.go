@@ -5,15 +5,15 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Initialize implements [host.Endpoint]. It wakes no member.
-func (g *Group) Initialize(ctx context.Context, id session.ID, m wire.Message) (session.ID, host.Response, error) {
+// Initialize implements [sessions.Endpoint]. It wakes no member.
+func (g *Group) Initialize(ctx context.Context, id storage.ID, m wire.Message) (storage.ID, sessions.Response, error) {
 	s, call, err := g.Host.Greet(ctx, g.As, id, m, func(version string) (json.RawMessage, error) {
 		greeting, _, err := g.greeting(ctx, version)
 		if err != nil {
@@ -40,7 +40,7 @@ func (g *Group) greeting(ctx context.Context, version string) (greeting json.Raw
 }
 
 // lists returns what is known of each member.
-func (g *Group) lists(known []host.Known) []group.List {
+func (g *Group) lists(known []sessions.Known) []group.List {
 	lists := make([]group.List, len(known))
 	for i, k := range known {
 		lists[i] = group.List{Member: g.Members[i].Server.Name, Result: k.Result}
@@ -49,10 +49,10 @@ func (g *Group) lists(known []host.Known) []group.List {
 }
 
 // own returns the answer to a message that concerns all members, nil for another message.
-func (g *Group) own(id session.ID, m wire.Message) (answer func(ctx context.Context) (host.Response, error), err error) {
+func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Context) (sessions.Response, error), err error) {
 	caller := g.As
-	result := func(of func(ctx context.Context) (json.RawMessage, error)) (func(ctx context.Context) (host.Response, error), error) {
-		return func(ctx context.Context) (host.Response, error) {
+	result := func(of func(ctx context.Context) (json.RawMessage, error)) (func(ctx context.Context) (sessions.Response, error), error) {
+		return func(ctx context.Context) (sessions.Response, error) {
 			result, err := of(ctx)
 			if err != nil {
 				return nil, err
@@ -63,7 +63,7 @@ func (g *Group) own(id session.ID, m wire.Message) (answer func(ctx context.Cont
 	}
 	switch {
 	case m.Method == wire.NotifyInitialized, m.Method == wire.MethodPing && m.Kind == wire.Request:
-		return func(ctx context.Context) (host.Response, error) {
+		return func(ctx context.Context) (sessions.Response, error) {
 			call, err := g.Host.Accept(ctx, caller, id, []wire.Message{m}, false)
 			if err != nil || call == nil {
 				return nil, err
@@ -103,7 +103,7 @@ func (g *Group) own(id session.ID, m wire.Message) (answer func(ctx context.Cont
 }
 
 // tasks returns the tasks at all members that the session has used.
-func (g *Group) tasks(ctx context.Context, id session.ID) (json.RawMessage, error) {
+func (g *Group) tasks(ctx context.Context, id storage.ID) (json.RawMessage, error) {
 	s, err := g.Host.Session(ctx, g.As, id)
 	if err != nil {
 		return nil, err

@@ -8,27 +8,27 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Follow implements [host.Endpoint]. The session of the group has a stream with the answers
+// Follow implements [sessions.Endpoint]. The session of the group has a stream with the answers
 // that the group itself gives, and so has the session with each member. The client gets all of
 // them as one stream.
-func (g *Group) Follow(ctx context.Context, last, named string, until time.Time) (session.ID, host.Stream, error) {
+func (g *Group) Follow(ctx context.Context, last, named string, until time.Time) (storage.ID, sessions.Stream, error) {
 	from, places, err := resumed(last)
 	if err != nil {
 		return "", nil, err
 	}
-	var id session.ID
+	var id storage.ID
 	if from != "" {
 		named = from
 	}
 	if named != "" {
-		id, err = host.ReadSessionID(named)
+		id, err = sessions.ReadSessionID(named)
 	} else {
-		var s session.Session
+		var s storage.Session
 		s, err = g.Host.Open(ctx, g.As)
 		id = s.ID
 	}
@@ -55,20 +55,20 @@ func (g *Group) Follow(ctx context.Context, last, named string, until time.Time)
 }
 
 func unlessGone(err error) error {
-	if errors.Is(err, session.NotFound) {
+	if errors.Is(err, storage.NotFound) {
 		return nil
 	}
 	return err
 }
 
 // resumed returns the session of a client that comes back, "" if last names none, and how far
-// the client has read each stream, by member. Errors: as of [session.ParseEventID].
-func resumed(last string) (id string, places map[string]session.Index, err error) {
-	places = map[string]session.Index{}
+// the client has read each stream, by member. Errors: as of [storage.ParseEventID].
+func resumed(last string) (id string, places map[string]storage.Index, err error) {
+	places = map[string]storage.Index{}
 	id, rest, ok := strings.Cut(last, placeNext)
 	if !ok {
 		if last != "" {
-			_, err = session.ParseEventID(last) // one of a server is no place here
+			_, err = storage.ParseEventID(last) // one of a server is no place here
 		}
 		return "", places, err
 	}
@@ -76,9 +76,9 @@ func resumed(last string) (id string, places map[string]session.Index, err error
 		member, at, _ := strings.Cut(place, placeMark)
 		n, err := strconv.ParseInt(at, 10, 64)
 		if err != nil || n < 0 {
-			return "", nil, &session.EventIDError{Part: "index", ID: wire.Clip(last)}
+			return "", nil, &storage.EventIDError{Part: "index", ID: wire.Clip(last)}
 		}
-		places[member] = session.Index(n)
+		places[member] = storage.Index(n)
 	}
 	return id, places, nil
 }
@@ -86,7 +86,7 @@ func resumed(last string) (id string, places map[string]session.Index, err error
 // following is the stream of a client of HTTP+SSE.
 type following struct {
 	*merged
-	places map[string]session.Index // that the client has named
+	places map[string]storage.Index // that the client has named
 	// joining has the members whose session is not open yet, and how often it was looked for.
 	joining map[string]int
 	done    bool
@@ -100,10 +100,10 @@ const (
 )
 
 // add adds the stream of a session, and begins to read it.
-func (f *following) add(c host.Caller, member string, id session.ID) error {
+func (f *following) add(c sessions.Caller, member string, id storage.ID) error {
 	last := ""
 	if at, ok := f.places[member]; ok {
-		last = session.EventID{Stream: session.LegacySSE, Index: at, Nonce: string(id)}.String()
+		last = storage.EventID{Stream: storage.LegacySSE, Index: at, Nonce: string(id)}.String()
 	}
 	_, s, err := f.g.Host.At(c).Follow(f.ctx, last, string(id), f.end)
 	if err != nil {
@@ -115,20 +115,20 @@ func (f *following) add(c host.Caller, member string, id session.ID) error {
 	return nil
 }
 
-func indexOf(cursor string) session.Index {
-	at, _ := session.ParseEventID(cursor) // a stream has made it
+func indexOf(cursor string) storage.Index {
+	at, _ := storage.ParseEventID(cursor) // a stream has made it
 	return at.Index
 }
 
-func (f *following) member(c host.Caller) error {
+func (f *following) member(c sessions.Caller) error {
 	if slices.ContainsFunc(f.parts, func(p *part) bool { return p.member == c.Server.Name }) {
 		return nil
 	}
-	return f.add(c, c.Server.Name, host.MemberID(f.id, c.Server.Name))
+	return f.add(c, c.Server.Name, sessions.MemberID(f.id, c.Server.Name))
 }
 
 // Next returns what the sessions of the group send.
-func (f *following) Next(ctx context.Context, until time.Time) ([]host.Event, error) {
+func (f *following) Next(ctx context.Context, until time.Time) ([]sessions.Event, error) {
 	for !f.done {
 		wake := until
 		if soon := time.Now().Add(joinEvery); len(f.joining) > 0 && soon.Before(until) {
@@ -138,7 +138,7 @@ func (f *following) Next(ctx context.Context, until time.Time) ([]host.Event, er
 		if err != nil {
 			return nil, err
 		}
-		var events []host.Event
+		var events []sessions.Event
 		if some {
 			events = f.pass(h, f.Cursor)
 			for _, e := range h.events {
@@ -168,7 +168,7 @@ func (f *following) join() error {
 	for name := range f.joining {
 		if c, ok := f.g.member(name); ok {
 			err := f.member(c)
-			if errors.Is(err, session.NotFound) && f.joining[name] < mostJoins {
+			if errors.Is(err, storage.NotFound) && f.joining[name] < mostJoins {
 				f.joining[name]++
 				continue
 			}
@@ -200,7 +200,7 @@ func (f *following) Stop(ctx context.Context, sent string) {
 	for _, p := range f.parts {
 		if at, ok := places[p.member]; ok {
 			_, own := p.stream.Of()
-			p.stream.Stop(ctx, session.EventID{Stream: session.LegacySSE, Index: at, Nonce: string(own)}.String())
+			p.stream.Stop(ctx, storage.EventID{Stream: storage.LegacySSE, Index: at, Nonce: string(own)}.String())
 		}
 	}
 }

@@ -7,19 +7,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Config says what a Group has. Host, As and Members are required.
 type Config struct {
-	Host *host.Host
+	Host *sessions.Host
 	// As is the caller at the group, which stands in the place of a server. Members are the
 	// same caller at each server of the group that it may use. All have one transport.
-	As      host.Caller
-	Members []host.Caller
+	As      sessions.Caller
+	Members []sessions.Caller
 
 	Separator string // between the names of a member and of its tool; "": group.DefaultSeparator
 	Plain     bool   // names that no two members have get no prefix
@@ -39,7 +39,7 @@ type Group struct {
 	names *group.Names
 }
 
-var _ host.Endpoint = (*Group)(nil)
+var _ sessions.Endpoint = (*Group)(nil)
 
 // New returns a Group.
 func New(c Config) *Group {
@@ -50,32 +50,32 @@ func New(c Config) *Group {
 	return &Group{c, group.NewNames(c.Separator, members)}
 }
 
-// Caller implements [host.Endpoint].
-func (g *Group) Caller() host.Caller { return g.As }
+// Caller implements [sessions.Endpoint].
+func (g *Group) Caller() sessions.Caller { return g.As }
 
 // member returns the caller at a member.
-func (g *Group) member(name string) (host.Caller, bool) {
-	i := slices.IndexFunc(g.Members, func(c host.Caller) bool { return c.Server.Name == name })
+func (g *Group) member(name string) (sessions.Caller, bool) {
+	i := slices.IndexFunc(g.Members, func(c sessions.Caller) bool { return c.Server.Name == name })
 	if i < 0 {
-		return host.Caller{}, false
+		return sessions.Caller{}, false
 	}
 	return g.Members[i], true
 }
 
 // aside reports whether clients get answers in another way than in the response to a message.
-func (g *Group) aside() bool { return g.As.Transport != session.HTTP }
+func (g *Group) aside() bool { return g.As.Transport != storage.HTTP }
 
 // join opens the session with a member. Over HTTP and HTTP+SSE, a mark in the stream of the
 // group then tells the function that holds the client's stream to read the member's stream,
 // too. Over HTTP+SSE the mark comes first: the client may get its answer on that stream only.
-func (g *Group) join(ctx context.Context, id session.ID, c host.Caller) error {
+func (g *Group) join(ctx context.Context, id storage.ID, c sessions.Caller) error {
 	switch c.Transport {
-	case session.SSE:
+	case storage.SSE:
 		if err := g.Host.At(g.As).Say(ctx, id, joinedMark(c.Server.Name)); err != nil {
 			return err
 		}
 		return g.Host.Join(ctx, g.As, id, c)
-	case session.HTTP:
+	case storage.HTTP:
 		if err := g.Host.Join(ctx, g.As, id, c); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func joinedOf(raw []byte) string {
 }
 
 // joined returns the caller at the members that a session has used, in their order.
-func (g *Group) joined(of session.Session) (all []host.Caller) {
+func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 	for _, c := range g.Members {
 		if slices.Contains(of.Members, c.Server.Name) {
 			all = append(all, c)
@@ -134,11 +134,11 @@ func (g *Group) view(member string) group.View { return group.View{Member: membe
 
 // renamed is the stream of a request at a member, as the client of the group gets it.
 type renamed struct {
-	host.Resumable
+	sessions.Resumable
 	view group.View
 }
 
-func (r *renamed) in(events []host.Event) []host.Event {
+func (r *renamed) in(events []sessions.Event) []sessions.Event {
 	for i := range events {
 		if e := &events[i]; len(e.Raw) > 0 {
 			e.Raw = r.view.Message(e.Raw)
@@ -155,7 +155,7 @@ func (r *renamed) place(id string) string {
 	return r.view.Member + placeMark + id
 }
 
-func (r *renamed) Next(ctx context.Context, until time.Time) ([]host.Event, error) {
+func (r *renamed) Next(ctx context.Context, until time.Time) ([]sessions.Event, error) {
 	events, err := r.Resumable.Next(ctx, until)
 	return r.in(events), err
 }
@@ -172,21 +172,21 @@ func (r *renamed) Close() (string, time.Duration, bool) {
 // response is what a client gets for its message to a member.
 type response struct {
 	renamed
-	of host.Response
-	id session.ID // of the group
+	of sessions.Response
+	id storage.ID // of the group
 }
 
-func (r *response) Accepted(ctx context.Context) ([]host.Event, error) {
+func (r *response) Accepted(ctx context.Context) ([]sessions.Event, error) {
 	events, err := r.of.Accepted(ctx)
 	return r.in(events), err
 }
 
 func (r *response) Notice(request json.RawMessage) []byte {
-	return host.EventNotice(r.id, r.view.Member, session.EventID{Stream: r.Stream()}, request)
+	return sessions.EventNotice(r.id, r.view.Member, storage.EventID{Stream: r.Stream()}, request)
 }
 
 func forbidden(member string) error {
-	return session.Errorf(session.Forbidden, "you may not use the server %q; ask its operator for access", member)
+	return storage.Errorf(storage.Forbidden, "you may not use the server %q; ask its operator for access", member)
 }
 
 func noMethod(method string) error {

@@ -11,58 +11,58 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/aggregate"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // echoes is a backend that answers each request with the messages that it got.
-type echoes struct{ store session.Store }
+type echoes struct{ store storage.Store }
 
-func (b echoes) Deliver(ctx context.Context, d host.Delivery, _ session.Box) (host.Tracker, error) {
+func (b echoes) Deliver(ctx context.Context, d sessions.Delivery, _ storage.Box) (sessions.Tracker, error) {
 	if len(d.Requests) == 0 {
 		return nil, nil
 	}
 	content := `{"content":[{"type":"resource_link","uri":"file:///a"}],"got":` + string(d.Raw) + `}`
-	return accepted{}, host.Outlet{Store: b.store}.Append(ctx, d.Address, session.Batch{
+	return accepted{}, sessions.Outlet{Store: b.store}.Append(ctx, d.Address, storage.Batch{
 		Session: d.Session, Stream: d.Stream, First: 1, Gen: 1, Final: true,
 		Events: [][]byte{wire.ResultResponse(d.Requests[0], []byte(content))}, Expires: time.Now().Add(time.Hour),
 	})
 }
 
-func (echoes) Track(context.Context, session.Session, session.StreamID) (host.Tracker, error) {
-	return nil, session.NotFound
+func (echoes) Track(context.Context, storage.Session, storage.StreamID) (sessions.Tracker, error) {
+	return nil, storage.NotFound
 }
-func (echoes) Answer(context.Context, session.Answer, session.Box) error { return nil }
-func (echoes) End(context.Context, session.Session, session.Box) error   { return nil }
+func (echoes) Answer(context.Context, storage.Answer, storage.Box) error { return nil }
+func (echoes) End(context.Context, storage.Session, storage.Box) error   { return nil }
 
 // accepted is the Tracker of a request that was accepted.
 type accepted struct{}
 
-func (accepted) Check(context.Context) (host.Status, error) {
-	return host.Status{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
+func (accepted) Check(context.Context) (sessions.Status, error) {
+	return sessions.Status{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
 }
 
 // world is a store with a group of the servers a and b.
 type world struct {
 	t     *testing.T
-	store session.Store
-	host  *host.Host
+	store storage.Store
+	host  *sessions.Host
 	group *aggregate.Group
 }
 
 // grouped runs a test in fake time with a group over a transport.
-func grouped(t *testing.T, over session.Transport, change func(*aggregate.Config), test func(t *testing.T, w *world)) {
+func grouped(t *testing.T, over storage.Transport, change func(*aggregate.Config), test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		store := sessiontest.NewMemory()
-		at := func(server string) host.Caller {
-			return host.Caller{Server: host.Server{Name: server, Digest: server}, Tenant: "t", Principal: "p", Transport: over}
+		store := storagetest.NewMemory()
+		at := func(server string) sessions.Caller {
+			return sessions.Caller{Server: sessions.Server{Name: server, Digest: server}, Tenant: "t", Principal: "p", Transport: over}
 		}
 		c := aggregate.Config{
-			Host: host.New(store, echoes{store}, host.Limits{}), As: at("/mcp"), Members: []host.Caller{at("a"), at("b")},
+			Host: sessions.New(store, echoes{store}, sessions.Limits{}), As: at("/mcp"), Members: []sessions.Caller{at("a"), at("b")},
 			Explain: error.Error, Look: 15 * time.Second,
 		}
 		if change != nil {
@@ -82,7 +82,7 @@ func (w *world) parsed(raw string) wire.Message {
 }
 
 // open returns a session of the group.
-func (w *world) open() session.ID {
+func (w *world) open() storage.ID {
 	w.t.Helper()
 	id, _, err := w.group.Initialize(w.t.Context(), "", w.parsed(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`))
 	if err != nil {
@@ -93,7 +93,7 @@ func (w *world) open() session.ID {
 }
 
 // send gives the group a message.
-func (w *world) send(id session.ID, raw string) (host.Routed, host.Response) {
+func (w *world) send(id storage.ID, raw string) (sessions.Routed, sessions.Response) {
 	w.t.Helper()
 	to, err := w.group.Route(w.t.Context(), id, []wire.Message{w.parsed(raw)}, false)
 	if err != nil {
@@ -107,10 +107,10 @@ func (w *world) send(id session.ID, raw string) (host.Routed, host.Response) {
 }
 
 // push has the process of a member send a message outside of requests.
-func (w *world) push(id session.ID, member string, index session.Index, raw string) {
+func (w *world) push(id storage.ID, member string, index storage.Index, raw string) {
 	w.t.Helper()
-	own := host.MemberID(id, member)
-	err := host.Outlet{Store: w.store}.Append(context.Background(), session.Address{Session: own, LegacySSE: w.group.Caller().Transport == session.SSE}, session.Batch{
+	own := sessions.MemberID(id, member)
+	err := sessions.Outlet{Store: w.store}.Append(context.Background(), storage.Address{Session: own, LegacySSE: w.group.Caller().Transport == storage.SSE}, storage.Batch{
 		Session: own, First: index, Gen: 1, Seq: int64(index), Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
 	})
 	if err != nil {
@@ -123,10 +123,10 @@ func call(tool string) string {
 }
 
 func TestAMessageGoesToItsMemberAndComesBackInTheNamesOfTheGroup(t *testing.T) {
-	grouped(t, session.HTTP, nil, func(t *testing.T, w *world) {
+	grouped(t, storage.HTTP, nil, func(t *testing.T, w *world) {
 		id := w.open()
 		to, response := w.send(id, call("b__echo"))
-		if to.Caller.Server.Name != "b" || to.Session != host.MemberID(id, "b") {
+		if to.Caller.Server.Name != "b" || to.Session != sessions.MemberID(id, "b") {
 			t.Errorf("it went to %s in %s", to.Caller.Server.Name, to.Session)
 		}
 		events, err := response.Next(t.Context(), time.Now().Add(time.Minute))
@@ -152,7 +152,7 @@ func TestAMessageGoesToItsMemberAndComesBackInTheNamesOfTheGroup(t *testing.T) {
 }
 
 func TestANameOfNoMemberIsAnsweredByTheGroup(t *testing.T) {
-	grouped(t, session.HTTP, nil, func(t *testing.T, w *world) {
+	grouped(t, storage.HTTP, nil, func(t *testing.T, w *world) {
 		id := w.open()
 		for _, raw := range []string{call("c__echo"), `{"jsonrpc":"2.0","id":7,"method":"tasks/get","params":{"taskId":"x"}}`, `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage"}`} {
 			_, err := w.group.Route(t.Context(), id, []wire.Message{w.parsed(raw)}, false)
@@ -165,7 +165,7 @@ func TestANameOfNoMemberIsAnsweredByTheGroup(t *testing.T) {
 }
 
 func TestStandaloneStreamsOfMembersAreOne(t *testing.T) {
-	grouped(t, session.HTTP, nil, func(t *testing.T, w *world) {
+	grouped(t, storage.HTTP, nil, func(t *testing.T, w *world) {
 		id := w.open()
 		w.send(id, call("a__echo"))
 		w.push(id, "a", 1, `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:1"}}`)
@@ -224,7 +224,7 @@ func plain(id string) string {
 }
 
 func TestStreamsOfHTTPSSEAreOne(t *testing.T) {
-	grouped(t, session.SSE, nil, func(t *testing.T, w *world) {
+	grouped(t, storage.SSE, nil, func(t *testing.T, w *world) {
 		end := time.Now().Add(time.Minute)
 		id, stream, err := w.group.Follow(t.Context(), "", "", end)
 		if err != nil {
@@ -267,7 +267,7 @@ func TestStreamsOfHTTPSSEAreOne(t *testing.T) {
 }
 
 func TestAMessageWithoutASessionIsDispatched(t *testing.T) {
-	grouped(t, session.Modern, nil, func(t *testing.T, w *world) {
+	grouped(t, storage.Modern, nil, func(t *testing.T, w *world) {
 		to, err := w.group.Dispatch(t.Context(), "kind", w.parsed(call("b__echo")))
 		if err != nil || len(to) != 1 {
 			t.Fatalf("%v, %v", to, err)
@@ -291,7 +291,7 @@ func TestAMessageWithoutASessionIsDispatched(t *testing.T) {
 }
 
 func TestSearchModeCallsWhatWasFound(t *testing.T) {
-	grouped(t, session.HTTP, func(c *aggregate.Config) { c.Search = true }, func(t *testing.T, w *world) {
+	grouped(t, storage.HTTP, func(c *aggregate.Config) { c.Search = true }, func(t *testing.T, w *world) {
 		id := w.open()
 		to, _ := w.send(id, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"call_tool","arguments":{"name":"a__echo","arguments":{"x":1.0}}}}`)
 		want := `{"name":"echo","arguments":{"x":1.0}}`
@@ -307,28 +307,28 @@ func TestSearchModeCallsWhatWasFound(t *testing.T) {
 }
 
 func TestOnlyMembersOfTheCallerAreReached(t *testing.T) {
-	grouped(t, session.HTTP, nil, func(t *testing.T, w *world) {
+	grouped(t, storage.HTTP, nil, func(t *testing.T, w *world) {
 		id := w.open()
-		for _, last := range []string{"c~1/" + string(session.NewStreamID()), "a~x", "a"} {
+		for _, last := range []string{"c~1/" + string(storage.NewStreamID()), "a~x", "a"} {
 			if s, err := w.group.Listen(t.Context(), id, last, time.Now().Add); err == nil {
 				t.Errorf("%s: %v", last, s)
 			}
 		}
 		answer := w.parsed(`{"jsonrpc":"2.0","id":"c~q-1","result":{}}`)
-		if _, err := w.group.Route(t.Context(), id, []wire.Message{answer}, false); session.CodeOf(err) != session.Forbidden {
+		if _, err := w.group.Route(t.Context(), id, []wire.Message{answer}, false); storage.CodeOf(err) != storage.Forbidden {
 			t.Errorf("got %v", err)
 		}
 		if err := w.group.End(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.group.Say(t.Context(), id); session.CodeOf(err) != session.NotFound {
+		if err := w.group.Say(t.Context(), id); storage.CodeOf(err) != storage.NotFound {
 			t.Errorf("after the end: %v", err)
 		}
 	})
 }
 
 func TestAMemberWhoseSessionHasEndedHidesNoOther(t *testing.T) {
-	grouped(t, session.HTTP, nil, func(t *testing.T, w *world) {
+	grouped(t, storage.HTTP, nil, func(t *testing.T, w *world) {
 		id := w.open()
 		listening, err := w.group.Listen(t.Context(), id, "", time.Now().Add)
 		if err != nil {
@@ -339,7 +339,7 @@ func TestAMemberWhoseSessionHasEndedHidesNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.send(id, call("a__echo"))
-		if err := w.host.Terminate(t.Context(), host.MemberID(id, "a")); err != nil {
+		if err := w.host.Terminate(t.Context(), sessions.MemberID(id, "a")); err != nil {
 			t.Fatal(err)
 		}
 		w.send(id, call("b__echo"))

@@ -6,21 +6,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Listen implements [host.Endpoint]. The standalone streams of the members that the session
+// Listen implements [sessions.Endpoint]. The standalone streams of the members that the session
 // uses are one stream. If it does not use all of them yet, the stream also hears of those that
 // it begins to use.
-func (g *Group) Listen(ctx context.Context, id session.ID, last string, until func(hold time.Duration) time.Time) (host.Resumable, error) {
+func (g *Group) Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (sessions.Resumable, error) {
 	if member, own, ok := requestEvent(last); ok {
 		c, ok := g.member(member)
 		if !ok {
 			return nil, forbidden(member)
 		}
-		s, err := g.Host.At(c).Listen(ctx, host.MemberID(id, member), own, until)
+		s, err := g.Host.At(c).Listen(ctx, sessions.MemberID(id, member), own, until)
 		if err != nil {
 			return nil, err
 		}
@@ -45,7 +45,7 @@ func (g *Group) Listen(ctx context.Context, id session.ID, last string, until fu
 		}
 	}
 	if err == nil && len(l.parts) == 0 { // the group's own session has such a stream too, without events
-		var own host.Resumable
+		var own sessions.Resumable
 		own, err = g.Host.At(g.As).Listen(ctx, id, places[""], until)
 		l.parts = []*part{{stream: own}}
 	}
@@ -56,7 +56,7 @@ func (g *Group) Listen(ctx context.Context, id session.ID, last string, until fu
 	return l, nil
 }
 
-// Again implements [host.Endpoint].
+// Again implements [sessions.Endpoint].
 func (g *Group) Again(last string) string {
 	if member, own, ok := requestEvent(last); ok {
 		return member + placeMark + g.Host.At(g.As).Again(own)
@@ -78,7 +78,7 @@ func (g *Group) Again(last string) string {
 // listening is the standalone stream of a group.
 type listening struct {
 	*merged
-	of    session.Session
+	of    storage.Session
 	until func(hold time.Duration) time.Time
 
 	begun   bool      // each part has taken its stream
@@ -92,7 +92,7 @@ type listening struct {
 }
 
 // Next returns what the members send.
-func (l *listening) Next(ctx context.Context, until time.Time) ([]host.Event, error) {
+func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event, error) {
 	switch {
 	case !l.begun:
 		return l.begin(ctx)
@@ -105,7 +105,7 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]host.Event, er
 			wake = until // at the end it waits until all streams have ended
 		}
 		h, some, err := l.wait(ctx, wake)
-		var events []host.Event
+		var events []sessions.Event
 		switch {
 		case err != nil:
 			return nil, err
@@ -127,7 +127,7 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]host.Event, er
 }
 
 // begin takes the streams of the members, and returns what they have already.
-func (l *listening) begin(ctx context.Context) (events []host.Event, err error) {
+func (l *listening) begin(ctx context.Context) (events []sessions.Event, err error) {
 	l.end = l.until(l.Hold())
 	early := make([]heard, len(l.parts))
 	for i, p := range l.parts {
@@ -144,7 +144,7 @@ func (l *listening) begin(ctx context.Context) (events []host.Event, err error) 
 
 // begin takes the stream of a part, and returns what it has already.
 func begin(ctx context.Context, p *part) (heard, error) {
-	s := p.stream.(host.Resumable)
+	s := p.stream.(sessions.Resumable)
 	events, err := s.Next(ctx, time.Now())
 	if err != nil {
 		return heard{}, err
@@ -170,7 +170,7 @@ func (l *listening) readAll(ctx context.Context) {
 }
 
 // take returns what was read as the client gets it.
-func (l *listening) take(ctx context.Context, h heard) (events []host.Event, err error) {
+func (l *listening) take(ctx context.Context, h heard) (events []sessions.Event, err error) {
 	if h.of != l.marks {
 		if h.done {
 			l.open--
@@ -197,7 +197,7 @@ func (l *listening) take(ctx context.Context, h heard) (events []host.Event, err
 			return events, err
 		}
 		l.parts = append(slices.DeleteFunc(l.parts, func(p *part) bool { return p.member == "" }), p)
-		events = append(append(events, host.Event{ID: l.Cursor()}), l.pass(early, l.Cursor)...)
+		events = append(append(events, sessions.Event{ID: l.Cursor()}), l.pass(early, l.Cursor)...)
 		l.waiting = false
 		l.open++
 		l.read(p)
@@ -207,12 +207,12 @@ func (l *listening) take(ctx context.Context, h heard) (events []host.Event, err
 
 // part opens the standalone stream of a member. It returns nil if the session with the member
 // has ended.
-func (l *listening) part(ctx context.Context, c host.Caller, place string) (*part, error) {
-	s, err := l.g.Host.At(c).Listen(ctx, host.MemberID(l.id, c.Server.Name), place, l.until)
-	switch code := session.CodeOf(err); {
+func (l *listening) part(ctx context.Context, c sessions.Caller, place string) (*part, error) {
+	s, err := l.g.Host.At(c).Listen(ctx, sessions.MemberID(l.id, c.Server.Name), place, l.until)
+	switch code := storage.CodeOf(err); {
 	case err == nil:
 		return &part{member: c.Server.Name, stream: s}, nil
-	case code == session.NotFound, code == session.Closed:
+	case code == storage.NotFound, code == storage.Closed:
 		return nil, nil
 	default:
 		return nil, err
@@ -221,7 +221,7 @@ func (l *listening) part(ctx context.Context, c host.Caller, place string) (*par
 
 // listed tells the client that the lists of the group have changed if fewer members are
 // unlisted than before.
-func (l *listening) listed(ctx context.Context) (events []host.Event) {
+func (l *listening) listed(ctx context.Context) (events []sessions.Event) {
 	if l.late == 0 {
 		return nil
 	}
@@ -231,7 +231,7 @@ func (l *listening) listed(ctx context.Context) (events []host.Event) {
 	}
 	if now < l.late {
 		for _, method := range []string{wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged} {
-			events = append(events, host.Event{Event: session.Event{Raw: wire.NewNotification(method, nil)}, ID: l.Cursor()})
+			events = append(events, sessions.Event{Event: storage.Event{Raw: wire.NewNotification(method, nil)}, ID: l.Cursor()})
 		}
 	}
 	l.late = now
@@ -240,7 +240,7 @@ func (l *listening) listed(ctx context.Context) (events []host.Event) {
 
 // unlisted returns how many members have tools that no client has ever had. A list of the
 // group may be without them, because it does not wait long for the start of a server.
-func (g *Group) unlisted(ctx context.Context, of session.Session) (n int, err error) {
+func (g *Group) unlisted(ctx context.Context, of storage.Session) (n int, err error) {
 	known, err := g.Host.Lists(ctx, of, g.Members, wire.MethodToolsList)
 	for _, k := range known {
 		if k.Result == nil {
@@ -256,7 +256,7 @@ func (l *listening) Start() string {
 		return l.start
 	}
 	for _, p := range l.parts { // one of them could not take its stream
-		p.place = p.stream.(host.Resumable).Start()
+		p.place = p.stream.(sessions.Resumable).Start()
 	}
 	return l.Cursor()
 }
@@ -273,7 +273,7 @@ func (l *listening) Close() (cursor string, retry time.Duration, now bool) {
 func (l *listening) Client() string { return "" }
 
 // Stream returns the standalone stream.
-func (l *listening) Stream() session.StreamID { return session.Standalone }
+func (l *listening) Stream() storage.StreamID { return storage.Standalone }
 
 // Done reports whether all streams have ended.
 func (l *listening) Done() bool { return l.done }
@@ -287,7 +287,7 @@ func (l *listening) Held() bool { return false }
 // Hold is the longest of the members'.
 func (l *listening) Hold() (hold time.Duration) {
 	for _, p := range l.parts {
-		hold = max(hold, p.stream.(host.Resumable).Hold())
+		hold = max(hold, p.stream.(sessions.Resumable).Hold())
 	}
 	return hold
 }
@@ -315,7 +315,7 @@ func placeText(parts []*part) string {
 	return strings.Join(texts, placeNext)
 }
 
-// placesOf reads what placeText wrote. Errors: as of [session.ParseEventID].
+// placesOf reads what placeText wrote. Errors: as of [storage.ParseEventID].
 func placesOf(text string) (map[string]string, error) {
 	places := map[string]string{}
 	if text == "" {
@@ -324,13 +324,13 @@ func placesOf(text string) (map[string]string, error) {
 	for place := range strings.SplitSeq(text, placeNext) {
 		member, id, ok := strings.Cut(place, placeMark)
 		if !ok {
-			return nil, &session.EventIDError{Part: "server", ID: wire.Clip(text)}
+			return nil, &storage.EventIDError{Part: "server", ID: wire.Clip(text)}
 		}
-		at, err := session.ParseEventID(id)
+		at, err := storage.ParseEventID(id)
 		if err != nil {
 			return nil, err
 		}
-		at.Stream = session.Standalone
+		at.Stream = storage.Standalone
 		places[member] = at.String()
 	}
 	return places, nil

@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // The lists of a group come from the handshake records, in one read. A member is asked if
@@ -39,7 +39,7 @@ func isListed(method string) bool {
 
 // known returns what the records know of the members' lists. They keep no lists of skills, so
 // each member that has skills is asked.
-func (g *Group) known(ctx context.Context, method string, s session.Session) ([]host.Known, error) {
+func (g *Group) known(ctx context.Context, method string, s storage.Session) ([]sessions.Known, error) {
 	if method != group.MethodSkillsList {
 		return g.Host.Lists(ctx, s, g.Members, method)
 	}
@@ -47,10 +47,10 @@ func (g *Group) known(ctx context.Context, method string, s session.Session) ([]
 	some := false
 	for i, k := range known {
 		if k.Result != nil && !group.HasSkills(k.Result) {
-			known[i] = host.Known{Result: json.RawMessage("{}"), Fresh: true}
+			known[i] = sessions.Known{Result: json.RawMessage("{}"), Fresh: true}
 			continue
 		}
-		known[i], some = host.Known{Up: true}, true
+		known[i], some = sessions.Known{Up: true}, true
 	}
 	if err == nil && !some {
 		err = noMethod(method)
@@ -60,7 +60,7 @@ func (g *Group) known(ctx context.Context, method string, s session.Session) ([]
 
 // list returns the result of a list method. client describes a modern client; it is nil
 // for a client with a session.
-func (g *Group) list(ctx context.Context, m wire.Message, s session.Session, client *host.Client) (json.RawMessage, error) {
+func (g *Group) list(ctx context.Context, m wire.Message, s storage.Session, client *sessions.Client) (json.RawMessage, error) {
 	if g.Search && m.Method == wire.MethodToolsList {
 		return searchTools(), nil
 	}
@@ -99,7 +99,7 @@ const pageSpare = 16 << 10
 // Lists have pages over WebSocket only, where messages are bounded. A cursor is the number of
 // the entries before its page.
 func (g *Group) page(entries []group.Entry, params json.RawMessage) (page []group.Entry, next string, err error) {
-	if g.As.Transport != session.WebSocket {
+	if g.As.Transport != storage.WebSocket {
 		return entries, "", nil
 	}
 	from := 0
@@ -111,7 +111,7 @@ func (g *Group) page(entries []group.Entry, params json.RawMessage) (page []grou
 	}
 	size := 0
 	for i, e := range entries[from:] {
-		if size += len(e.Raw) + 1; size > session.MaxPost-pageSpare && i > 0 {
+		if size += len(e.Raw) + 1; size > storage.MaxPost-pageSpare && i > 0 {
 			return entries[from : from+i], strconv.Itoa(from + i), nil
 		}
 	}
@@ -120,7 +120,7 @@ func (g *Group) page(entries []group.Entry, params json.RawMessage) (page []grou
 
 // model returns the session whose lists a message is about. id is "" for a client without a
 // session.
-func (g *Group) model(ctx context.Context, id session.ID) (session.Session, error) {
+func (g *Group) model(ctx context.Context, id storage.ID) (storage.Session, error) {
 	if id != "" {
 		return g.Host.Session(ctx, g.As, id)
 	}
@@ -129,23 +129,23 @@ func (g *Group) model(ctx context.Context, id session.ID) (session.Session, erro
 
 // modelOf returns the session that stands for a client without one, as far as lists depend on
 // it.
-func modelOf(init json.RawMessage) session.Session {
-	return session.Session{Transport: session.Modern, Version: wire.V20251125, Init: init}
+func modelOf(init json.RawMessage) storage.Session {
+	return storage.Session{Transport: storage.Modern, Version: wire.V20251125, Init: init}
 }
 
-func (g *Group) entries(ctx context.Context, method string, s session.Session) ([]group.Entry, map[string]string, error) {
+func (g *Group) entries(ctx context.Context, method string, s storage.Session) ([]group.Entry, map[string]string, error) {
 	return g.entriesFor(ctx, method, s, nil, true)
 }
 
 // entriesFor returns what the members have, and why some are left out. If wakes is false, it
 // leaves out sleeping members whose list nobody has ever got.
-func (g *Group) entriesFor(ctx context.Context, method string, s session.Session, client *host.Client, wakes bool) ([]group.Entry, map[string]string, error) {
+func (g *Group) entriesFor(ctx context.Context, method string, s storage.Session, client *sessions.Client, wakes bool) ([]group.Entry, map[string]string, error) {
 	known, err := g.known(ctx, method, s)
 	if err != nil {
 		return nil, nil, err
 	}
-	if s.Transport == session.Modern && client == nil {
-		client = &host.Client{Init: s.Init}
+	if s.Transport == storage.Modern && client == nil {
+		client = &sessions.Client{Init: s.Init}
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstLists)
 	defer cancel()
@@ -175,7 +175,7 @@ func (g *Group) entriesFor(ctx context.Context, method string, s session.Session
 		})
 	}
 	asks.Wait()
-	if method == wire.MethodToolsList && s.Transport == session.Modern {
+	if method == wire.MethodToolsList && s.Transport == storage.Modern {
 		if err := g.learn(ctx, lists); err != nil {
 			return nil, nil, err
 		}
@@ -202,7 +202,7 @@ func (g *Group) learn(ctx context.Context, lists []group.List) error {
 			continue
 		}
 		c := g.Members[i]
-		c.Transport = session.Modern
+		c.Transport = storage.Modern
 		if err := g.Host.Learn(ctx, c, nil, notes); err != nil {
 			return err
 		}
@@ -231,7 +231,7 @@ func (g *Group) whyNot(err error) string {
 
 // ask gets a list from a member, page by page, and what was read of a list that never ends.
 // Errors: *[wire.Error] is the member's own.
-func (g *Group) ask(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string) (json.RawMessage, error) {
+func (g *Group) ask(ctx context.Context, c sessions.Caller, s storage.Session, client *sessions.Client, method string) (json.RawMessage, error) {
 	list := json.RawMessage(nil)
 	var params json.RawMessage
 	var pages wire.Pages
@@ -253,7 +253,7 @@ func (g *Group) ask(ctx context.Context, c host.Caller, s session.Session, clien
 	}
 }
 
-func (g *Group) askOnce(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string, params json.RawMessage) (json.RawMessage, error) {
+func (g *Group) askOnce(ctx context.Context, c sessions.Caller, s storage.Session, client *sessions.Client, method string, params json.RawMessage) (json.RawMessage, error) {
 	call, err := g.begin(ctx, c, s, client, method, params)
 	if err != nil {
 		return nil, err
@@ -288,10 +288,10 @@ func (g *Group) askOnce(ctx context.Context, c host.Caller, s session.Session, c
 
 // begin sends a request to a member: in the session that the client has with it, or for a
 // modern client, in the one that is pinned to the caller.
-func (g *Group) begin(ctx context.Context, c host.Caller, s session.Session, client *host.Client, method string, params json.RawMessage) (*host.Call, error) {
+func (g *Group) begin(ctx context.Context, c sessions.Caller, s storage.Session, client *sessions.Client, method string, params json.RawMessage) (*sessions.Call, error) {
 	h := g.Host
-	pinned := func(client host.Client) (*host.Call, error) {
-		c.Transport, c.Conn = session.Modern, ""
+	pinned := func(client sessions.Client) (*sessions.Call, error) {
+		c.Transport, c.Conn = storage.Modern, ""
 		call, _, err := h.Send(ctx, c, client, method, params)
 		return call, err
 	}
@@ -299,20 +299,20 @@ func (g *Group) begin(ctx context.Context, c host.Caller, s session.Session, cli
 		return pinned(*client)
 	}
 	// Several lists may be asked for at once in one session, so each request has its own id.
-	m, err := wire.Parse(wire.NewRequest(wire.AppendString(nil, "dormouse-"+session.NewNonce()), method, params))
+	m, err := wire.Parse(wire.NewRequest(wire.AppendString(nil, "dormouse-"+storage.NewNonce()), method, params))
 	if err != nil {
 		return nil, err
 	}
-	id := host.MemberID(s.ID, c.Server.Name)
+	id := sessions.MemberID(s.ID, c.Server.Name)
 	if g.aside() { // the answer must not be pushed to the client
 		call, err := h.Ask(ctx, c, id, m)
-		if errors.Is(err, session.NotFound) && isListed(method) {
-			return pinned(host.Client{Init: s.Init}) // the client's stream would not know of a session that is opened here
+		if errors.Is(err, storage.NotFound) && isListed(method) {
+			return pinned(sessions.Client{Init: s.Init}) // the client's stream would not know of a session that is opened here
 		}
 		return call, err
 	}
 	call, err := h.Accept(ctx, c, id, []wire.Message{m}, false)
-	if errors.Is(err, session.NotFound) {
+	if errors.Is(err, storage.NotFound) {
 		if err = g.join(ctx, s.ID, c); err == nil {
 			call, err = h.Accept(ctx, c, id, []wire.Message{m}, false)
 		}

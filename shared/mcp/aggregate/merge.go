@@ -5,24 +5,24 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // part is one of the streams that a client of a group gets as one: that of a member, or that
 // of the group's own session, whose member is "".
 type part struct {
 	member string
-	stream host.Stream
+	stream sessions.Stream
 	place  string        // in the stream, up to which the client has got it
-	index  session.Index // of the last event up to that place
+	index  storage.Index // of the last event up to that place
 	retry  time.Duration
 }
 
 // heard is what was read from a part.
 type heard struct {
 	of     *part
-	events []host.Event
+	events []sessions.Event
 	cursor string // after the events
 	err    error
 	done   bool // nothing more comes before the response must end
@@ -31,7 +31,7 @@ type heard struct {
 // merged reads several streams side by side.
 type merged struct {
 	g     *Group
-	id    session.ID // of the group's session
+	id    storage.ID // of the group's session
 	parts []*part
 	end   time.Time     // when the response must end
 	look  time.Duration // how often a part looks whether it is still the only reader; 0: never
@@ -42,7 +42,7 @@ type merged struct {
 	heard   chan heard
 }
 
-func (g *Group) merge(ctx context.Context, id session.ID) *merged {
+func (g *Group) merge(ctx context.Context, id storage.ID) *merged {
 	m := &merged{g: g, id: id, heard: make(chan heard)}
 	m.ctx, m.stop = context.WithCancel(ctx)
 	return m
@@ -58,7 +58,7 @@ func (m *merged) read(p *part) {
 			}
 			events, err := p.stream.Next(m.ctx, until)
 			done = err != nil || p.stream.Done() || !time.Now().Before(m.end)
-			if s, ok := p.stream.(host.Resumable); ok && !done {
+			if s, ok := p.stream.(sessions.Resumable); ok && !done {
 				_, _, done = s.Close()
 			}
 			if len(events) == 0 && !done {
@@ -89,7 +89,7 @@ func (m *merged) wait(ctx context.Context, wake time.Time) (h heard, some bool, 
 
 // pass returns what a part has sent, as the client gets it. id returns the id of the place
 // that the client has reached in all streams.
-func (m *merged) pass(h heard, id func() string) (events []host.Event) {
+func (m *merged) pass(h heard, id func() string) (events []sessions.Event) {
 	gap := false
 	for i, e := range h.events {
 		gap = gap || e.Gap
@@ -97,7 +97,7 @@ func (m *merged) pass(h heard, id func() string) (events []host.Event) {
 		if len(e.Raw) == 0 {
 			continue
 		}
-		if h.of.place = (session.EventID{Index: e.Index}).String(); i == len(h.events)-1 {
+		if h.of.place = (storage.EventID{Index: e.Index}).String(); i == len(h.events)-1 {
 			h.of.place = h.cursor
 		}
 		raw := e.Raw
@@ -106,7 +106,7 @@ func (m *merged) pass(h heard, id func() string) (events []host.Event) {
 		} else if joinedOf(raw) != "" {
 			continue // a mark is for the reader
 		}
-		events = append(events, host.Event{Event: session.Event{Raw: raw}, ID: id(), Gap: gap})
+		events = append(events, sessions.Event{Event: storage.Event{Raw: raw}, ID: id(), Gap: gap})
 		gap = false
 	}
 	h.of.place = h.cursor
@@ -114,7 +114,7 @@ func (m *merged) pass(h heard, id func() string) (events []host.Event) {
 }
 
 // Of returns the session of the group.
-func (m *merged) Of() (host.Caller, session.ID) { return m.g.As, m.id }
+func (m *merged) Of() (sessions.Caller, storage.ID) { return m.g.As, m.id }
 
 func (m *merged) halt() {
 	m.stop()

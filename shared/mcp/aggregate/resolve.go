@@ -9,14 +9,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/nearest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/config/suggest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
 
 // target returns where a message goes. Errors: *[wire.Error] for a name that no member has.
-func (g *Group) target(ctx context.Context, id session.ID, m wire.Message) (group.Target, error) {
+func (g *Group) target(ctx context.Context, id storage.ID, m wire.Message) (group.Target, error) {
 	t := g.names.Find(m)
 	if _, ok := g.member(t.Member); ok && !group.Short(t.Name) || t.Kind == "" {
 		return t, nil
@@ -29,7 +29,7 @@ func (g *Group) target(ctx context.Context, id session.ID, m wire.Message) (grou
 }
 
 // resolve finds a name in the lists of the members: a short name, or one without a prefix.
-func (g *Group) resolve(ctx context.Context, id session.ID, t group.Target) (group.Target, error) {
+func (g *Group) resolve(ctx context.Context, id storage.ID, t group.Target) (group.Target, error) {
 	s, err := g.model(ctx, id)
 	if err != nil {
 		return t, err
@@ -66,7 +66,7 @@ func (g *Group) resolve(ctx context.Context, id session.ID, t group.Target) (gro
 // unprefixed finds a server by the server's own name for a tool, a prompt or a resource, if no
 // other server has that name. The page of an MCP App calls the tools of its server in this way.
 // It wakes no server.
-func (g *Group) unprefixed(ctx context.Context, id session.ID, t group.Target, s session.Session) (group.Target, error) {
+func (g *Group) unprefixed(ctx context.Context, id storage.ID, t group.Target, s storage.Session) (group.Target, error) {
 	entries, _, err := g.entriesFor(ctx, t.Kind, s, nil, false)
 	if err != nil {
 		return t, err
@@ -112,7 +112,7 @@ func (g *Group) subscribed(ctx context.Context, params json.RawMessage) (json.Ra
 
 // owner returns the member that a request with a method of an extension goes to, if the request
 // names none: the only one that declares the extension.
-func (g *Group) owner(ctx context.Context, id session.ID, m wire.Message) (member string, err error) {
+func (g *Group) owner(ctx context.Context, id storage.ID, m wire.Message) (member string, err error) {
 	s, err := g.model(ctx, id)
 	if err != nil {
 		return "", err
@@ -137,7 +137,7 @@ func (g *Group) owner(ctx context.Context, id session.ID, m wire.Message) (membe
 
 // unknown returns the error for a name of no member. silent has the members whose lists are not
 // known, with the reason of each: the name may be one of theirs.
-func (g *Group) unknown(ctx context.Context, id session.ID, t group.Target, silent map[string]string) error {
+func (g *Group) unknown(ctx context.Context, id storage.ID, t group.Target, silent map[string]string) error {
 	what := map[string]string{wire.MethodToolsList: "tool", wire.MethodPromptsList: "prompt"}[t.Kind]
 	if what == "" {
 		what = "resource"
@@ -177,7 +177,7 @@ const (
 // meant proposes the tools or prompts that a name of no member may stand for: those of
 // members that have it without a prefix, or else the nearest. It returns "" for none. Only
 // the records count, so an error wakes no server.
-func (g *Group) meant(ctx context.Context, id session.ID, t group.Target) string {
+func (g *Group) meant(ctx context.Context, id storage.ID, t group.Target) string {
 	if t.Kind != wire.MethodToolsList && t.Kind != wire.MethodPromptsList || t.Name == "" || len(t.Name) > longestMeant {
 		return ""
 	}
@@ -195,7 +195,7 @@ func (g *Group) meant(ctx context.Context, id session.ID, t group.Target) string
 			meant = append(meant, e.Name)
 		}
 	}
-	if near := nearest.Of(t.Name, names, 1+len(t.Name)/3); near != "" && len(meant) == 0 {
+	if near := suggest.Of(t.Name, names, 1+len(t.Name)/3); near != "" && len(meant) == 0 {
 		meant = []string{near}
 	}
 	if len(meant) == 0 {

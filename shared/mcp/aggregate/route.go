@@ -5,23 +5,23 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Route implements [host.Endpoint].
-func (g *Group) Route(ctx context.Context, id session.ID, msgs []wire.Message, batch bool) (host.Routed, error) {
+// Route implements [sessions.Endpoint].
+func (g *Group) Route(ctx context.Context, id storage.ID, msgs []wire.Message, batch bool) (sessions.Routed, error) {
 	if batch {
 		return g.routeBatch(ctx, id, msgs)
 	}
 	m := msgs[0]
 	if answer, err := g.own(id, m); answer != nil || err != nil {
-		return host.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: answer}, err
+		return sessions.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: answer}, err
 	}
 	m, err := g.searched(m)
 	if err != nil {
-		return host.Routed{}, err
+		return sessions.Routed{}, err
 	}
 	t, err := g.target(ctx, id, m)
 	if err == nil && t.Member == "" && t.Place == nil && m.Kind == wire.Request && wire.OfExtension(m.Method) {
@@ -29,18 +29,18 @@ func (g *Group) Route(ctx context.Context, id session.ID, msgs []wire.Message, b
 	}
 	switch {
 	case err != nil:
-		return host.Routed{}, err
+		return sessions.Routed{}, err
 	case t.Member != "":
 		if m, err = t.Message(m); err != nil {
-			return host.Routed{}, err
+			return sessions.Routed{}, err
 		}
 		return g.to(id, t.Member, []wire.Message{m}, false)
 	case m.Kind == wire.Request && t.Place != nil:
-		return host.Routed{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "no server here has what " + wire.Clip(m.Method) + " names"}
+		return sessions.Routed{}, &wire.Error{Code: wire.CodeInvalidParams, Message: "no server here has what " + wire.Clip(m.Method) + " names"}
 	case m.Kind == wire.Request:
-		return host.Routed{}, noMethod(m.Method)
+		return sessions.Routed{}, noMethod(m.Method)
 	}
-	return host.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: func(ctx context.Context) (host.Response, error) {
+	return sessions.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: func(ctx context.Context) (sessions.Response, error) {
 		if m.Kind != wire.Notification {
 			return nil, nil // an answer to a question of nobody
 		}
@@ -49,20 +49,20 @@ func (g *Group) Route(ctx context.Context, id session.ID, msgs []wire.Message, b
 }
 
 // routeBatch routes a batch (2025-03-26), whose messages must all be for one member.
-func (g *Group) routeBatch(ctx context.Context, id session.ID, msgs []wire.Message) (host.Routed, error) {
+func (g *Group) routeBatch(ctx context.Context, id storage.ID, msgs []wire.Message) (sessions.Routed, error) {
 	var to string
 	own := slices.Clone(msgs)
 	for i, m := range msgs {
 		t, err := g.target(ctx, id, m)
 		if err != nil {
-			return host.Routed{}, err
+			return sessions.Routed{}, err
 		}
 		if t.Member == "" || i > 0 && t.Member != to {
-			return host.Routed{}, session.Errorf(session.Invalid, "the messages of this batch are not all for one server; send each in a request of its own")
+			return sessions.Routed{}, storage.Errorf(storage.Invalid, "the messages of this batch are not all for one server; send each in a request of its own")
 		}
 		to = t.Member
 		if own[i], err = t.Message(m); err != nil {
-			return host.Routed{}, err
+			return sessions.Routed{}, err
 		}
 	}
 	return g.to(id, to, own, true)
@@ -70,22 +70,22 @@ func (g *Group) routeBatch(ctx context.Context, id session.ID, msgs []wire.Messa
 
 // to returns messages on their way to a member. The first one that a session of the group
 // sends to the member opens the session there.
-func (g *Group) to(id session.ID, member string, msgs []wire.Message, batch bool) (host.Routed, error) {
+func (g *Group) to(id storage.ID, member string, msgs []wire.Message, batch bool) (sessions.Routed, error) {
 	c, ok := g.member(member)
 	if !ok {
-		return host.Routed{}, forbidden(member)
+		return sessions.Routed{}, forbidden(member)
 	}
-	at, own := g.Host.At(c), host.MemberID(id, member)
-	accept := func(ctx context.Context) (host.Response, error) {
+	at, own := g.Host.At(c), sessions.MemberID(id, member)
+	accept := func(ctx context.Context) (sessions.Response, error) {
 		r, err := at.Route(ctx, own, msgs, batch)
 		if err != nil {
 			return nil, err
 		}
 		return r.Accept(ctx)
 	}
-	return host.Routed{Caller: c, Session: own, Messages: msgs, Batch: batch, Accept: func(ctx context.Context) (host.Response, error) {
+	return sessions.Routed{Caller: c, Session: own, Messages: msgs, Batch: batch, Accept: func(ctx context.Context) (sessions.Response, error) {
 		stream, err := accept(ctx)
-		if errors.Is(err, session.NotFound) {
+		if errors.Is(err, storage.NotFound) {
 			if err = g.join(ctx, id, c); err == nil {
 				stream, err = accept(ctx)
 			}
@@ -99,36 +99,36 @@ func (g *Group) to(id session.ID, member string, msgs []wire.Message, batch bool
 
 // tell passes a notification that names no member to each member with which the session has
 // opened a session. It cannot concern the others.
-func (g *Group) tell(ctx context.Context, id session.ID, m wire.Message) error {
+func (g *Group) tell(ctx context.Context, id storage.ID, m wire.Message) error {
 	of, err := g.Host.Session(ctx, g.As, id)
 	if err != nil {
 		return err
 	}
 	for _, c := range g.joined(of) {
-		_, err := g.Host.Accept(ctx, c, host.MemberID(id, c.Server.Name), []wire.Message{m}, false)
-		if err != nil && !errors.Is(err, session.NotFound) {
+		_, err := g.Host.Accept(ctx, c, sessions.MemberID(id, c.Server.Name), []wire.Message{m}, false)
+		if err != nil && !errors.Is(err, storage.NotFound) {
 			return err
 		}
 	}
 	return nil
 }
 
-// End implements [host.Endpoint]. It ends the sessions with members, too.
-func (g *Group) End(ctx context.Context, id session.ID) error {
+// End implements [sessions.Endpoint]. It ends the sessions with members, too.
+func (g *Group) End(ctx context.Context, id storage.ID) error {
 	of, _, err := g.Host.Load(ctx, g.As, id)
 	if err != nil {
 		return err
 	}
 	for _, c := range g.joined(of) {
-		err := g.Host.End(ctx, c, host.MemberID(id, c.Server.Name))
-		if err != nil && !errors.Is(err, session.NotFound) {
+		err := g.Host.End(ctx, c, sessions.MemberID(id, c.Server.Name))
+		if err != nil && !errors.Is(err, storage.NotFound) {
 			return err
 		}
 	}
 	return g.Host.End(ctx, g.As, id)
 }
 
-// Say implements [host.Endpoint].
-func (g *Group) Say(ctx context.Context, id session.ID, answers ...[]byte) error {
+// Say implements [sessions.Endpoint].
+func (g *Group) Say(ctx context.Context, id storage.ID, answers ...[]byte) error {
 	return g.Host.At(g.As).Say(ctx, id, answers...)
 }

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
@@ -64,7 +64,7 @@ func unwrapped(m wire.Message) (wire.Message, error) {
 const mostFound = 50
 
 // find returns the result of find_tools.
-func (g *Group) find(ctx context.Context, m wire.Message, s session.Session) (json.RawMessage, error) {
+func (g *Group) find(ctx context.Context, m wire.Message, s storage.Session) (json.RawMessage, error) {
 	query, _ := wire.String(wire.Lookup(m.Params, "arguments", "query"))
 	limit := 10
 	if raw := wire.Lookup(m.Params, "arguments", "limit"); raw != nil {

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // kinded returns the group for a caller without a session, whose client is of a kind.
@@ -23,8 +23,8 @@ func (g *Group) kinded(kind string) *Group {
 	return &k
 }
 
-// Greeting implements [host.Endpoint]. A client must not keep it while a member is not known.
-func (g *Group) Greeting(ctx context.Context, _ string, _ host.Client) (json.RawMessage, *host.Call, error) {
+// Greeting implements [sessions.Endpoint]. A client must not keep it while a member is not known.
+func (g *Group) Greeting(ctx context.Context, _ string, _ sessions.Client) (json.RawMessage, *sessions.Call, error) {
 	greeting, whole, err := g.greeting(ctx, wire.V20251125)
 	if err == nil && !whole {
 		greeting = append(greeting[:len(greeting)-1], `,"ttlMs":0}`...)
@@ -32,37 +32,37 @@ func (g *Group) Greeting(ctx context.Context, _ string, _ host.Client) (json.Raw
 	return greeting, nil, err
 }
 
-// Dispatch implements [host.Endpoint].
-func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]host.Dispatched, error) {
+// Dispatch implements [sessions.Endpoint].
+func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]sessions.Dispatched, error) {
 	k := g.kinded(kind)
-	itself := host.Dispatched{Caller: stateless(k.As), Message: m}
+	itself := sessions.Dispatched{Caller: stateless(k.As), Message: m}
 	switch {
 	case m.Kind == wire.Notification: // nothing says which member it is for
-		var all []host.Dispatched
+		var all []sessions.Dispatched
 		for _, c := range k.Members {
-			all = append(all, host.Dispatched{Caller: stateless(c), Message: m})
+			all = append(all, sessions.Dispatched{Caller: stateless(c), Message: m})
 		}
 		return all, nil
 	case m.Method == wire.MethodListen:
 		return k.subscriptions(ctx, m)
 	case isListed(m.Method):
-		itself.Result = func(ctx context.Context, client host.Client) (json.RawMessage, error) {
+		itself.Result = func(ctx context.Context, client sessions.Client) (json.RawMessage, error) {
 			result, err := k.list(ctx, m, modelOf(client.Init), &client)
 			if err != nil {
 				return nil, err
 			}
 			return bridge.Result(m.Method, result, group.Info()), nil
 		}
-		return []host.Dispatched{itself}, nil
+		return []sessions.Dispatched{itself}, nil
 	case g.finds(m):
-		itself.Result = func(ctx context.Context, client host.Client) (json.RawMessage, error) {
+		itself.Result = func(ctx context.Context, client sessions.Client) (json.RawMessage, error) {
 			result, err := k.find(ctx, m, modelOf(client.Init))
 			if err != nil {
 				return nil, err
 			}
 			return bridge.Result(m.Method, result, group.Info()), nil
 		}
-		return []host.Dispatched{itself}, nil
+		return []sessions.Dispatched{itself}, nil
 	}
 	m, err := g.searched(m)
 	if err != nil {
@@ -76,7 +76,7 @@ func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]ho
 	case err != nil:
 		return nil, err
 	case t.Member == "":
-		return []host.Dispatched{itself}, nil // a task that no member has
+		return []sessions.Dispatched{itself}, nil // a task that no member has
 	}
 	c, ok := k.member(t.Member)
 	if !ok {
@@ -85,8 +85,8 @@ func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]ho
 	if m, err = t.Message(m); err != nil {
 		return nil, err
 	}
-	return []host.Dispatched{{Caller: stateless(c), Message: m, View: g.view(t.Member).Message, Listed: func(ctx context.Context, client host.Client) (json.RawMessage, error) {
-		list, err := k.ask(ctx, c, session.Session{}, &client, wire.MethodToolsList)
+	return []sessions.Dispatched{{Caller: stateless(c), Message: m, View: g.view(t.Member).Message, Listed: func(ctx context.Context, client sessions.Client) (json.RawMessage, error) {
+		list, err := k.ask(ctx, c, storage.Session{}, &client, wire.MethodToolsList)
 		if hasNone(err) {
 			return nil, nil
 		}
@@ -94,14 +94,14 @@ func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]ho
 	}}}, nil
 }
 
-func stateless(c host.Caller) host.Caller {
-	c.Transport = session.Modern
+func stateless(c sessions.Caller) sessions.Caller {
+	c.Transport = storage.Modern
 	return c
 }
 
 // subscriptions returns a subscriptions/listen for each member that may report what the client
 // wants to hear of. A member that has never started may report anything once it has.
-func (g *Group) subscriptions(ctx context.Context, m wire.Message) ([]host.Dispatched, error) {
+func (g *Group) subscriptions(ctx context.Context, m wire.Message) ([]sessions.Dispatched, error) {
 	known, err := g.Host.Greetings(ctx, g.Members, wire.V20251125)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (g *Group) subscriptions(ctx context.Context, m wire.Message) ([]host.Dispa
 	if err != nil {
 		return nil, err
 	}
-	var all []host.Dispatched
+	var all []sessions.Dispatched
 	for i, c := range g.Members {
 		greeting := known[i].Result
 		if greeting == nil {
@@ -119,7 +119,7 @@ func (g *Group) subscriptions(ctx context.Context, m wire.Message) ([]host.Dispa
 		own := m
 		var wants bool
 		if own.Params, wants = group.Subscription(c.Server.Name, wanted, greeting); wants {
-			all = append(all, host.Dispatched{Caller: stateless(c), Message: own, View: g.view(c.Server.Name).Message, Greeting: greeting})
+			all = append(all, sessions.Dispatched{Caller: stateless(c), Message: own, View: g.view(c.Server.Name).Message, Greeting: greeting})
 		}
 	}
 	return all, nil

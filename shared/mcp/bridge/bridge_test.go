@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -96,13 +96,13 @@ func TestResultKeepsWhatItHas(t *testing.T) {
 }
 
 func TestSealerSecretMustBeLong(t *testing.T) {
-	if _, err := bridge.NewSealer(make([]byte, 31)); !errors.Is(err, session.Invalid) {
+	if _, err := bridge.NewSealer(make([]byte, 31)); !errors.Is(err, storage.Invalid) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestSealedIsReadByItsSecretOnly(t *testing.T) {
-	sealer := func(secret string) *session.Sealer {
+	sealer := func(secret string) *storage.Sealer {
 		s, err := bridge.NewSealer([]byte(strings.Repeat(secret, 32)))
 		if err != nil {
 			t.Fatal(err)
@@ -179,7 +179,7 @@ func TestStateIsHeldToCallerTimeAndRequest(t *testing.T) {
 // script is a server that sends random events of one call. It knows which of its questions
 // were answered.
 type script struct {
-	events   []session.Event
+	events   []storage.Event
 	answered map[string]bool
 }
 
@@ -197,7 +197,7 @@ func playRounds(t *testing.T, rnd *rand.Rand) {
 	s := &script{answered: map[string]bool{}}
 	progress, total := 0, 3+rnd.IntN(12)
 	say := func(raw string, final bool) {
-		s.events = append(s.events, session.Event{Index: session.Index(len(s.events) + 1), Raw: []byte(raw), Final: final})
+		s.events = append(s.events, storage.Event{Index: storage.Index(len(s.events) + 1), Raw: []byte(raw), Final: final})
 	}
 	questions := 0
 	// step lets the server send another event. It returns false when the server waits for an
@@ -266,7 +266,7 @@ func playRounds(t *testing.T, rnd *rand.Rand) {
 }
 
 // progress returns the server's progress after one index up to another.
-func (s *script) progress(after, upTo session.Index) []string {
+func (s *script) progress(after, upTo storage.Index) []string {
 	var all []string
 	for _, e := range s.events {
 		if e.Index > after && e.Index <= upTo && bytes.Contains(e.Raw, []byte("notifications/progress")) {
@@ -279,7 +279,7 @@ func (s *script) progress(after, upTo session.Index) []string {
 // drain gives a turn the events after from. When there are no more, it lets the server go
 // on, until the turn asks the client or has the client's answer. It returns the
 // notifications to the client, and the index of the last event.
-func drain(t *testing.T, turn *bridge.Turn, s *script, from session.Index, step func() bool) (told []string, upTo session.Index, reply *bridge.Response) {
+func drain(t *testing.T, turn *bridge.Turn, s *script, from storage.Index, step func() bool) (told []string, upTo storage.Index, reply *bridge.Response) {
 	for upTo = from; ; upTo++ {
 		for int(upTo) >= len(s.events) {
 			if step() {
@@ -364,7 +364,7 @@ func FuzzTurn(f *testing.F) {
 	r := request(f, "tools/call", `{"name":"n",`+meta(`,"progressToken":1,"io.modelcontextprotocol/logLevel":"debug"`)+`}`)
 	f.Fuzz(func(t *testing.T, raw string) {
 		turn := bridge.NewTurn(r, "s", nil, bridge.State{})
-		step := turn.Take(session.Event{Index: 1, Raw: []byte(raw)})
+		step := turn.Take(storage.Event{Index: 1, Raw: []byte(raw)})
 		for _, out := range [][]byte{step.Notify, rawOf(step)} {
 			if out == nil {
 				continue

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -114,7 +114,7 @@ func TestErrorWithoutACodeMeansThatTheMethodIsNotKnown(t *testing.T) {
 		{"tools/call", "0", 0},
 	} {
 		turn := bridge.NewTurn(from(t, tt.method, `{}`), "s", nil, bridge.State{})
-		reply := turn.Take(session.Event{Index: 1, Raw: []byte(`{"jsonrpc":"2.0","id":"s","error":{"code":` + tt.code + `,"message":"no","data":[1.50]}}`)}).Reply
+		reply := turn.Take(storage.Event{Index: 1, Raw: []byte(`{"jsonrpc":"2.0","id":"s","error":{"code":` + tt.code + `,"message":"no","data":[1.50]}}`)}).Reply
 		want := `{"jsonrpc":"2.0","id":1,"error":{"code":` + strconv.Itoa(int(tt.want)) + `,"message":"no","data":[1.50]}}`
 		if reply == nil || reply.Code != tt.want || string(reply.Raw) != want {
 			t.Errorf("%s %s: %+v", tt.method, tt.code, reply)
@@ -129,14 +129,14 @@ func TestNotificationsOfExtensionsGoToClientsThatDeclareSome(t *testing.T) {
 	} {
 		r := from(t, "com.example/hello", capabilities)
 		turn := bridge.NewTurn(r, "s", nil, bridge.State{})
-		if got := turn.Take(session.Event{Index: 1, Raw: []byte(tick)}).Notify; (string(got) == tick) != gets {
+		if got := turn.Take(storage.Event{Index: 1, Raw: []byte(tick)}).Notify; (string(got) == tick) != gets {
 			t.Errorf("%s: on its response comes %s", capabilities, got)
 		}
 		for i, raw := range []string{
 			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
 			`{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{}}`, `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}`,
 		} {
-			if got := turn.Take(session.Event{Index: session.Index(2 + i), Raw: []byte(raw)}).Notify; got != nil {
+			if got := turn.Take(storage.Event{Index: storage.Index(2 + i), Raw: []byte(raw)}).Notify; got != nil {
 				t.Errorf("%s: on its response comes %s", capabilities, got)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -205,7 +205,7 @@ func TestACallForInputIsRead(t *testing.T) {
 
 func TestInputsBecomeQuestions(t *testing.T) {
 	l := bridge.ReadLegacy(json.RawMessage(plainClient))
-	stream := string(session.NewStreamID())
+	stream := string(storage.NewStreamID())
 	inputs := []bridge.Input{
 		{Key: "who", Method: wire.MethodElicit, Params: json.RawMessage(`{"mode":"form","message":"<?>"}`)},
 		{Key: "dirs", Method: wire.MethodRootsList, Params: json.RawMessage(`{}`)},
@@ -247,10 +247,10 @@ func TestTheSameRequestComesBackWithTheAnswers(t *testing.T) {
 	if got := bridge.Retry([]byte(call), nil); wire.Lookup(got, "params", "requestState") != nil {
 		t.Errorf("a state that was not given is sent: %s", got)
 	}
-	questions := []session.Question{
+	questions := []storage.Question{
 		{ID: "1", Key: "who", Method: wire.MethodElicit}, {ID: "2", Key: "llm", Method: wire.MethodCreateMessage}, {ID: "3", Key: "no", Method: wire.MethodElicit},
 	}
-	answers := []session.Answer{
+	answers := []storage.Answer{
 		{Question: "1", Raw: []byte(`{"jsonrpc":"2.0","id":"1","result":{"action":"accept","content":{"n":1.50}}}`)},
 		{Question: "2", Raw: []byte(`{"jsonrpc":"2.0","id":"2","result":{"role":"assistant"}}`)},
 		{Question: "3", Raw: []byte(`{"jsonrpc":"2.0","id":"3","error":{"code":-1,"message":"closed"}}`)},
@@ -264,8 +264,8 @@ func TestTheSameRequestComesBackWithTheAnswers(t *testing.T) {
 
 func TestABatchComesBackAsABatch(t *testing.T) {
 	raw := `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}},{"jsonrpc":"2.0","id":"2","method":"prompts/get"}]`
-	questions := []session.Question{{ID: "q", Key: "k", Method: wire.MethodElicit, Of: 1}, {ID: "p", Key: "k", Method: wire.MethodElicit}}
-	answers := []session.Answer{
+	questions := []storage.Question{{ID: "q", Key: "k", Method: wire.MethodElicit, Of: 1}, {ID: "p", Key: "k", Method: wire.MethodElicit}}
+	answers := []storage.Answer{
 		{Question: "p", Raw: []byte(`{"jsonrpc":"2.0","id":"p","result":{"action":"decline"}}`)},
 		{Question: "q", Raw: []byte(`{"jsonrpc":"2.0","id":"q","result":{"action":"accept"}}`)},
 	}
@@ -280,17 +280,17 @@ func TestWhatCannotBeSaidEndsTheCall(t *testing.T) {
 	const call = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}`
 	for name, tt := range map[string]struct {
 		raw      string
-		question session.Question
+		question storage.Question
 		answer   string
 		want     string
 	}{
-		"sampling that failed":          {call, session.Question{ID: "q", Method: wire.MethodCreateMessage}, `{"jsonrpc":"2.0","id":"q","error":{"code":-1,"message":"no model"}}`, "no model"},
-		"roots that are no object":      {call, session.Question{ID: "q", Method: wire.MethodRootsList}, `{"jsonrpc":"2.0","id":"q","result":[]}`, "roots/list with no object"},
-		"a question of no request":      {call, session.Question{ID: "q", Method: wire.MethodRootsList, Of: 1}, `{"jsonrpc":"2.0","id":"q","result":{}}`, "no request"},
-		"a request that cannot be read": {`{`, session.Question{ID: "q", Method: wire.MethodRootsList}, `{"jsonrpc":"2.0","id":"q","result":{}}`, "cannot be read"},
+		"sampling that failed":          {call, storage.Question{ID: "q", Method: wire.MethodCreateMessage}, `{"jsonrpc":"2.0","id":"q","error":{"code":-1,"message":"no model"}}`, "no model"},
+		"roots that are no object":      {call, storage.Question{ID: "q", Method: wire.MethodRootsList}, `{"jsonrpc":"2.0","id":"q","result":[]}`, "roots/list with no object"},
+		"a question of no request":      {call, storage.Question{ID: "q", Method: wire.MethodRootsList, Of: 1}, `{"jsonrpc":"2.0","id":"q","result":{}}`, "no request"},
+		"a request that cannot be read": {`{`, storage.Question{ID: "q", Method: wire.MethodRootsList}, `{"jsonrpc":"2.0","id":"q","result":{}}`, "cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, fault := bridge.Again([]byte(tt.raw), []session.Question{tt.question}, []session.Answer{{Question: "q", Raw: []byte(tt.answer)}})
+			_, fault := bridge.Again([]byte(tt.raw), []storage.Question{tt.question}, []storage.Answer{{Question: "q", Raw: []byte(tt.answer)}})
 			if fault == nil || fault.Code != wire.CodeInternal || !strings.Contains(fault.Message, tt.want) {
 				t.Errorf("%v", fault)
 			}
@@ -331,10 +331,10 @@ func FuzzSuspend(f *testing.F) {
 		if fault != nil {
 			return
 		}
-		var answers []session.Answer
+		var answers []storage.Answer
 		for i, raw := range raws {
 			whole("question", raw)
-			answers = append(answers, session.Answer{Question: asked[i].ID, Raw: []byte(`{"jsonrpc":"2.0","id":"q","result":` + answer + `}`)})
+			answers = append(answers, storage.Answer{Question: asked[i].ID, Raw: []byte(`{"jsonrpc":"2.0","id":"q","result":` + answer + `}`)})
 		}
 		again := bridge.Retry(call.Raw, state)
 		whole("request to be sent again", again)

@@ -7,17 +7,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // asksFor returns a server's question for fields of a form.
-func asksFor(index session.Index, id, fields string) session.Event {
-	return session.Event{Index: index, Raw: []byte(`{"jsonrpc":"2.0","id":"` + id + `","method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{` + fields + `}}}}`)}
+func asksFor(index storage.Index, id, fields string) storage.Event {
+	return storage.Event{Index: index, Raw: []byte(`{"jsonrpc":"2.0","id":"` + id + `","method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{` + fields + `}}}}`)}
 }
 
-func take(turn *bridge.Turn, events ...session.Event) (steps []bridge.Step) {
+func take(turn *bridge.Turn, events ...storage.Event) (steps []bridge.Step) {
 	for _, e := range events {
 		steps = append(steps, turn.Take(e))
 	}
@@ -82,8 +82,8 @@ func TestAnswerThatComesBeforeItsQuestionIsGivenOnce(t *testing.T) {
 }
 
 // ended returns the response of a modern server to a request whose id inside is "s".
-func ended(result string) session.Event {
-	return session.Event{Index: 1, Final: true, Raw: []byte(`{"jsonrpc":"2.0","id":"s","result":` + result + `}`)}
+func ended(result string) storage.Event {
+	return storage.Event{Index: 1, Final: true, Raw: []byte(`{"jsonrpc":"2.0","id":"s","result":` + result + `}`)}
 }
 
 func TestCallForInputOfAModernServerIsPassedOn(t *testing.T) {

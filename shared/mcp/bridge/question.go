@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -13,7 +13,7 @@ import (
 type question struct {
 	id     string // the server's id of the question
 	key    string // its key in inputRequests
-	index  session.Index
+	index  storage.Index
 	method string
 	params json.RawMessage
 }

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -18,14 +18,14 @@ import (
 // and reading a log again does no harm.
 type State struct {
 	// Session is the session of the caller; its ID is computed from the caller.
-	Session session.ID `json:"s"`
+	Session storage.ID `json:"s"`
 	// Stream is the stream of the call that waits. It is "" if the call has ended and must
 	// be made again, because the server wants its user to open URLs first.
-	Stream session.StreamID `json:"d,omitempty"`
+	Stream storage.StreamID `json:"d,omitempty"`
 	// From is the index before the first question. Seen is the index of the last event
 	// that the client has got, or that Dormouse has answered for it.
-	From session.Index `json:"f,omitempty"`
-	Seen session.Index `json:"a,omitempty"`
+	From storage.Index `json:"f,omitempty"`
+	Seen storage.Index `json:"a,omitempty"`
 	// Asked maps the keys of the input requests to their methods. IDs maps the keys to the
 	// server's ids where the two differ.
 	Asked map[string]string `json:"q"`
@@ -44,9 +44,9 @@ type State struct {
 
 // NewSealer makes the Sealer for states from a secret of at least 32 bytes. It may be the
 // secret of the tickets. The Sealer also opens states that were sealed with the others.
-// Errors: session.Invalid for a shorter secret.
-func NewSealer(secret []byte, others ...[]byte) (*session.Sealer, error) {
-	return session.NewSealer("request state", secret, others...)
+// Errors: storage.Invalid for a shorter secret.
+func NewSealer(secret []byte, others ...[]byte) (*storage.Sealer, error) {
+	return storage.NewSealer("request state", secret, others...)
 }
 
 // id returns the server's id of the question with a key.
@@ -79,7 +79,7 @@ func (s State) Encode() []byte {
 // Resume reads the opened state of a request. It checks that the state belongs to the caller
 // and the request, and has not expired. Errors are *[wire.Error] with
 // [wire.CodeInvalidParams].
-func (r Request) Resume(plain []byte, caller session.ID, now time.Time) (State, error) {
+func (r Request) Resume(plain []byte, caller storage.ID, now time.Time) (State, error) {
 	var s State
 	switch err := json.Unmarshal(plain, &s); {
 	case err != nil, s.Session != caller:

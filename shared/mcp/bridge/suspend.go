@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -65,7 +65,7 @@ func unable(why string) *wire.Error {
 }
 
 // Asked is a question that was put to a legacy client.
-type Asked = session.Question
+type Asked = storage.Question
 
 // Ask makes the questions that begin a round of a stream for a legacy client, and the
 // requests that ask them. Their ids count from first. of is the index, in its batch, of
@@ -73,7 +73,7 @@ type Asked = session.Question
 // capability for a question.
 func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {
-		id := session.QuestionID(session.StreamID(stream), round, first+i)
+		id := storage.QuestionID(storage.StreamID(stream), round, first+i)
 		raw, fault := l.request(in, id)
 		if fault != nil {
 			return nil, nil, fault
@@ -127,7 +127,7 @@ func withParams(m wire.Message, params object) []byte {
 // answered. It has the requests of raw, which [Retry] made, with the answers. If a client
 // answered an elicitation with an error, Again cancels the elicitation, as the user would.
 // For other questions such an error ends the delivery, and Again returns it.
-func Again(raw []byte, questions []session.Question, answers []session.Answer) ([]byte, *wire.Error) {
+func Again(raw []byte, questions []storage.Question, answers []storage.Answer) ([]byte, *wire.Error) {
 	given := map[string]wire.Message{}
 	for _, a := range answers {
 		if m, err := wire.Parse(a.Raw); err == nil && m.Kind == wire.Response {
@@ -164,7 +164,7 @@ func Again(raw []byte, questions []session.Question, answers []session.Answer) (
 }
 
 // answerTo returns the client's answer to a question as an entry of inputResponses.
-func answerTo(q session.Question, m wire.Message) (json.RawMessage, *wire.Error) {
+func answerTo(q storage.Question, m wire.Message) (json.RawMessage, *wire.Error) {
 	switch {
 	case isObject(m.Result):
 		return m.Result, nil

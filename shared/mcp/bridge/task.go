@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -58,8 +58,8 @@ func IsTaskMethod(method string) bool {
 // TaskRef is the content of a task's name, which is sealed. It is valid only for the caller
 // whose session it names.
 type TaskRef struct {
-	Session   session.ID
-	Stream    session.StreamID // of the call
+	Session   storage.ID
+	Stream    storage.StreamID // of the call
 	Made      time.Time        // when the call became a task, to the millisecond
 	Abilities string           // of the client; see [Request.Abilities]
 }
@@ -80,7 +80,7 @@ func ReadTaskRef(plain []byte) (r TaskRef, ok bool) {
 		return TaskRef{}, false
 	}
 	made, err := strconv.ParseInt(parts[3], 36, 64)
-	r = TaskRef{Session: session.ID(parts[1]), Stream: session.StreamID(parts[2]), Made: time.UnixMilli(made), Abilities: parts[4]}
+	r = TaskRef{Session: storage.ID(parts[1]), Stream: storage.StreamID(parts[2]), Made: time.UnixMilli(made), Abilities: parts[4]}
 	return r, err == nil && !r.Stream.Time().IsZero()
 }
 
@@ -133,7 +133,7 @@ type Task struct {
 	Lost   bool          // its result is not kept
 	Server json.RawMessage
 
-	stream       session.StreamID
+	stream       storage.StreamID
 	made         time.Time
 	capabilities json.RawMessage
 	asked        []question
@@ -151,7 +151,7 @@ func NewTask(name string, ref TaskRef, may string) *Task {
 func (t *Task) Age(now time.Time) time.Duration { return now.Sub(t.made) }
 
 // Take takes the next event.
-func (t *Task) Take(e session.Event) {
+func (t *Task) Take(e storage.Event) {
 	m, err := wire.Parse(e.Raw)
 	switch {
 	case err != nil: // it only closes an event stream

@@ -9,12 +9,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-const taskStream = session.StreamID("06gvvas2ltp2t3vumnlh760he0")
+const taskStream = storage.StreamID("06gvvas2ltp2t3vumnlh760he0")
 
 func made() time.Time { return time.Date(2026, 11, 21, 9, 0, 0, int(250*time.Millisecond), time.UTC) }
 
@@ -23,7 +23,7 @@ func taskAfter(abilities string, events ...string) *bridge.Task {
 	t := bridge.NewTask("name", bridge.TaskRef{Session: "s", Stream: taskStream, Made: made(), Abilities: abilities}, "")
 	t.Keep = time.Hour
 	for i, e := range events {
-		t.Take(session.Event{Index: session.Index(i + 1), Raw: []byte(`{"jsonrpc":"2.0",` + e + `}`)})
+		t.Take(storage.Event{Index: storage.Index(i + 1), Raw: []byte(`{"jsonrpc":"2.0",` + e + `}`)})
 	}
 	return t
 }

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -16,13 +16,13 @@ import (
 // questions. One goroutine uses it.
 type Turn struct {
 	req    Request
-	id     session.StreamID // the request's id inside
+	id     storage.StreamID // the request's id inside
 	server json.RawMessage
 	state  State           // of the previous round, zero in the first
 	given  map[string]bool // ids of questions that have their answer
 	used   map[string]bool // keys of answers that came before their questions
 
-	at       session.Index
+	at       storage.Index
 	open     []question
 	passed   json.RawMessage // the call for input that a modern server gave, nil for none
 	own      json.RawMessage // the requestState of passed, nil for none
@@ -35,7 +35,7 @@ type Turn struct {
 // NewTurn begins the response to a request. stream is the stream of the call, and also the
 // id of the request at the server. server is serverInfo, nil if unknown. s is the state of
 // the previous round, or zero. The caller then gives the events after s.From.
-func NewTurn(r Request, stream session.StreamID, server json.RawMessage, s State) *Turn {
+func NewTurn(r Request, stream storage.StreamID, server json.RawMessage, s State) *Turn {
 	return &Turn{req: r, id: stream, server: server, state: s, given: map[string]bool{}, used: map[string]bool{}, at: s.From}
 }
 
@@ -96,7 +96,7 @@ type Response struct {
 }
 
 // Take takes the next event of the call and returns what to do about it.
-func (t *Turn) Take(e session.Event) Step {
+func (t *Turn) Take(e storage.Event) Step {
 	seen := e.Index <= t.state.Seen
 	t.at = e.Index
 	m, err := wire.Parse(e.Raw)
@@ -120,7 +120,7 @@ func (t *Turn) Take(e session.Event) Step {
 }
 
 // ask takes a question of the server.
-func (t *Turn) ask(index session.Index, m wire.Message, seen bool) Step {
+func (t *Turn) ask(index storage.Index, m wire.Message, seen bool) Step {
 	id, ok := wire.String(m.ID)
 	q := question{id: id, index: index, method: m.Method, params: bytes.Clone(m.Params)}
 	key, asked := t.state.key(id)

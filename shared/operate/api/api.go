@@ -13,10 +13,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/config/pushed"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/config/override"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -32,25 +32,25 @@ const codeNotHere = "not_here"
 // maxBody bounds the body of a request, in bytes. A servers file in JSON may have more.
 const (
 	maxBody  = 64 << 10
-	maxPlain = pushed.MaxFile * 3 / 2
+	maxPlain = override.MaxFile * 3 / 2
 )
 
 // Caller is who sends a request.
 type Caller struct {
 	Principal string   // in words for clients: "stopped by ada"
 	Tenant    string   // whose records the caller sees; "" for all tenants
-	Servers   []string // session.EveryServer for all
-	Role      session.Role
+	Servers   []string // storage.EveryServer for all
+	Role      storage.Role
 	User      bool // has signed in, and has no API key
 }
 
 // may reports whether a caller sees records of a tenant and a server.
 func (c Caller) may(tenant, server string) bool {
-	return (c.Tenant == "" || c.Tenant == tenant) && auth.May(c.Servers, server)
+	return (c.Tenant == "" || c.Tenant == tenant) && apikey.May(c.Servers, server)
 }
 
 // seesAll reports whether a caller sees all servers.
-func (c Caller) seesAll() bool { return slices.Contains(c.Servers, session.EveryServer) }
+func (c Caller) seesAll() bool { return slices.Contains(c.Servers, storage.EveryServer) }
 
 // owns reports whether a caller is the owner of the place, who decides for all tenants: an
 // operator for all servers of the owner's tenant, or the user of the machine.
@@ -60,18 +60,18 @@ func (c Caller) owns() bool {
 
 // reads reports whether a caller may read what servers write to stderr, and so also reasons
 // of failures, which quote it.
-func (c Caller) reads() bool { return auth.Has(c.Role, auth.ToAct) }
+func (c Caller) reads() bool { return apikey.Has(c.Role, apikey.ToAct) }
 
 // Options are what an API works with. Store, Caller and Info are needed. A route that
 // needs a field that is nil answers not_here.
 type Options struct {
 	Info  Info // Place, URL and Access; the API knows the others
-	Store session.Store
+	Store storage.Store
 	// Caller returns who sent a request, after checking that they have a right. Errors:
 	// Unauthenticated, Forbidden, Invalid, Unavailable.
-	Caller func(r *http.Request, right auth.Right) (Caller, error)
+	Caller func(r *http.Request, right apikey.Right) (Caller, error)
 	// Servers returns the servers file as it is served now.
-	Servers func() *catalog.Catalog
+	Servers func() *serversfile.Catalog
 	// Notes returns what is wrong with the servers file except the servers that it
 	// rejects.
 	Notes func() []string
@@ -106,20 +106,20 @@ type Options struct {
 	Entry func(context.Context) (Entry, error)
 
 	Log   *slog.Logger  // gets one line a request; nil: no log
-	Meter session.Meter // counts the costs of each request; nil: nothing is counted
+	Meter storage.Meter // counts the costs of each request; nil: nothing is counted
 }
 
 // Acts change what the hosts of sessions do. The fields are functions of [Options].
 type Acts struct {
 	// End ends a session for an operator. Errors: NotFound, Unavailable.
-	End func(ctx context.Context, id session.ID) error
+	End func(ctx context.Context, id storage.ID) error
 	// Give hands a session over to another principal of its tenant, and returns all that it
 	// has given with it; see host.Host.Give.
-	Give func(ctx context.Context, id session.ID, principal string) ([]session.Session, error)
+	Give func(ctx context.Context, id storage.ID, principal string) ([]storage.Session, error)
 	// Halt stops processes of a box; see relayhost.Backend.Halt.
-	Halt func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (up bool, err error)
+	Halt func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error)
 	// Forget forgets the handshake record of a tenant's server. nil: it stays.
-	Forget func(ctx context.Context, tenant string, s catalog.Server) error
+	Forget func(ctx context.Context, tenant string, s serversfile.Server) error
 }
 
 // History is the record of calls that a place keeps. The fields are functions of
@@ -156,7 +156,7 @@ func New(o Options) http.Handler {
 	}
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		x := &exchange{h: h, w: w, r: r}
-		x.fail(session.Errorf(session.NotFound, "there is nothing at %s %s; docs/http-api.md lists the routes", r.Method, r.URL.Path))
+		x.fail(storage.Errorf(storage.NotFound, "there is nothing at %s %s; docs/http-api.md lists the routes", r.Method, r.URL.Path))
 	})
 	return h.mux
 }
@@ -165,39 +165,39 @@ func New(o Options) http.Handler {
 // decides who may do what.
 type route struct {
 	method, path string
-	right        auth.Right
+	right        apikey.Right
 	serve        func(*exchange) (any, error)
 }
 
 func (h *handler) routes() []route {
 	return []route{
-		{"GET", "{$}", auth.ToSee, (*exchange).info},
-		{"GET", "servers", auth.ToSee, (*exchange).servers},
-		{"PUT", "servers", auth.ToAct, func(x *exchange) (any, error) { return owned{x}.push() }},
-		{"GET", "servers/{server}/tools", auth.ToSee, (*exchange).tools},
-		{"GET", "servers/{server}/settings", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.settings() }},
-		{"GET", "servers/{server}/starts", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.starts() }},
-		{"POST", "servers/{server}/stop", auth.ToAct, (*exchange).stopServer},
-		{"GET", "processes", auth.ToSee, (*exchange).processes},
-		{"POST", "stop", auth.ToAct, (*exchange).stopAll},
-		{"POST", "reload", auth.ToAct, (*exchange).reload},
-		{"GET", "sessions", auth.ToSee, (*exchange).sessions},
-		{"POST", "sessions/{session}/stop", auth.ToAct, (*exchange).stopSession},
-		{"POST", "sessions/{session}/give", auth.ToAct, (*exchange).giveSession},
-		{"DELETE", "sessions/{session}", auth.ToAct, (*exchange).endSession},
-		{"GET", "logs", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.logs() }},
-		{"GET", "keys", auth.ToSee, func(x *exchange) (any, error) { return keyring{x}.list() }},
-		{"POST", "keys", auth.ToAct, func(x *exchange) (any, error) { return keyring{x}.create() }},
-		{"POST", "keys/{key}/rotate", auth.ToAct, func(x *exchange) (any, error) { return keyring{x}.rotate() }},
-		{"DELETE", "keys/{key}", auth.ToAct, func(x *exchange) (any, error) { return keyring{x}.revoke() }},
-		{"GET", "calls", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.calls() }},
-		{"GET", "series", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.series() }},
-		{"GET", "people", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.people() }},
-		{"GET", "changes", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.changes() }},
-		{"POST", "entry", auth.ToAct, func(x *exchange) (any, error) { return kept{x}.entry() }},
-		{"GET", "metrics", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.metrics() }},
-		{"GET", "savings", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.savings() }},
-		{"GET", "bill", auth.ToSee, func(x *exchange) (any, error) { return kept{x}.bill() }},
+		{"GET", "{$}", apikey.ToSee, (*exchange).info},
+		{"GET", "servers", apikey.ToSee, (*exchange).servers},
+		{"PUT", "servers", apikey.ToAct, func(x *exchange) (any, error) { return owned{x}.push() }},
+		{"GET", "servers/{server}/tools", apikey.ToSee, (*exchange).tools},
+		{"GET", "servers/{server}/settings", apikey.ToAct, func(x *exchange) (any, error) { return kept{x}.settings() }},
+		{"GET", "servers/{server}/starts", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.starts() }},
+		{"POST", "servers/{server}/stop", apikey.ToAct, (*exchange).stopServer},
+		{"GET", "processes", apikey.ToSee, (*exchange).processes},
+		{"POST", "stop", apikey.ToAct, (*exchange).stopAll},
+		{"POST", "reload", apikey.ToAct, (*exchange).reload},
+		{"GET", "sessions", apikey.ToSee, (*exchange).sessions},
+		{"POST", "sessions/{session}/stop", apikey.ToAct, (*exchange).stopSession},
+		{"POST", "sessions/{session}/give", apikey.ToAct, (*exchange).giveSession},
+		{"DELETE", "sessions/{session}", apikey.ToAct, (*exchange).endSession},
+		{"GET", "logs", apikey.ToAct, func(x *exchange) (any, error) { return kept{x}.logs() }},
+		{"GET", "keys", apikey.ToSee, func(x *exchange) (any, error) { return keyring{x}.list() }},
+		{"POST", "keys", apikey.ToAct, func(x *exchange) (any, error) { return keyring{x}.create() }},
+		{"POST", "keys/{key}/rotate", apikey.ToAct, func(x *exchange) (any, error) { return keyring{x}.rotate() }},
+		{"DELETE", "keys/{key}", apikey.ToAct, func(x *exchange) (any, error) { return keyring{x}.revoke() }},
+		{"GET", "calls", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.calls() }},
+		{"GET", "series", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.series() }},
+		{"GET", "people", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.people() }},
+		{"GET", "changes", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.changes() }},
+		{"POST", "entry", apikey.ToAct, func(x *exchange) (any, error) { return kept{x}.entry() }},
+		{"GET", "metrics", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.metrics() }},
+		{"GET", "savings", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.savings() }},
+		{"GET", "bill", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.bill() }},
 	}
 }
 
@@ -233,7 +233,7 @@ func (rt route) handler(h *handler) http.HandlerFunc {
 
 func (x *exchange) serve(rt route) (any, error) {
 	if x.r.Header.Get("Origin") != "" {
-		return nil, session.Errorf(session.Forbidden, "web pages of other origins may not use the API")
+		return nil, storage.Errorf(storage.Forbidden, "web pages of other origins may not use the API")
 	}
 	var err error
 	if x.caller, err = x.h.Caller(x.r, rt.right); err != nil {
@@ -274,10 +274,10 @@ func (x *exchange) fail(err error) {
 	if x.begun {
 		return
 	}
-	code := session.CodeOf(err)
+	code := storage.CodeOf(err)
 	var f Failure
 	f.Error.Code, f.Error.Message = string(code), "internal error; it has been logged"
-	var known *session.Error
+	var known *storage.Error
 	var absent missing
 	status := statusOf(code)
 	switch {
@@ -286,29 +286,29 @@ func (x *exchange) fail(err error) {
 	case errors.As(err, &known):
 		f.Error.Message = known.Message
 	}
-	if code == session.Unauthenticated {
+	if code == storage.Unauthenticated {
 		x.w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	x.answer(status, f)
 }
 
-func statusOf(code session.Code) int {
+func statusOf(code storage.Code) int {
 	switch code {
-	case session.Invalid:
+	case storage.Invalid:
 		return http.StatusBadRequest
-	case session.Unauthenticated:
+	case storage.Unauthenticated:
 		return http.StatusUnauthorized
-	case session.Forbidden:
+	case storage.Forbidden:
 		return http.StatusForbidden
-	case session.NotFound:
+	case storage.NotFound:
 		return http.StatusNotFound
-	case session.Conflict:
+	case storage.Conflict:
 		return http.StatusConflict
-	case session.TooLarge:
+	case storage.TooLarge:
 		return http.StatusRequestEntityTooLarge
-	case session.Busy:
+	case storage.Busy:
 		return http.StatusTooManyRequests
-	case session.Unavailable:
+	case storage.Unavailable:
 		return http.StatusServiceUnavailable
 	default:
 		return http.StatusInternalServerError
@@ -319,7 +319,7 @@ func statusOf(code session.Code) int {
 func (x *exchange) log(rt route, took time.Duration, err error) {
 	attrs := []any{"http_method", rt.method, "route", Prefix + rt.path, "principal", x.caller.Principal, "status", x.code, "duration_ms", took.Milliseconds()}
 	level := slog.LevelInfo
-	code := session.CodeOf(err)
+	code := storage.CodeOf(err)
 	var absent missing
 	if err != nil {
 		level = slog.LevelWarn
@@ -336,8 +336,8 @@ func (x *exchange) log(rt route, took time.Duration, err error) {
 		attrs = append(attrs, "refused", true, "refusal", string(code), "why", err.Error(), x.sender(err))
 	}
 	if x.h.Meter != nil {
-		attrs = append(attrs, x.h.Meter.Spent(session.Account{
-			Over: session.OverREST, Tenant: x.caller.Tenant, In: int(max(0, x.r.ContentLength)), Took: took, Code: code,
+		attrs = append(attrs, x.h.Meter.Spent(storage.Account{
+			Over: storage.OverREST, Tenant: x.caller.Tenant, In: int(max(0, x.r.ContentLength)), Took: took, Code: code,
 		})...)
 	}
 	x.h.Log.Log(context.WithoutCancel(x.r.Context()), level, "api", attrs...)
@@ -345,11 +345,11 @@ func (x *exchange) log(rt route, took time.Duration, err error) {
 
 // sender returns the attribute of a log line that says who was refused.
 func (x *exchange) sender(err error) slog.Attr {
-	address := session.AddressOf(x.r.Context())
+	address := storage.AddressOf(x.r.Context())
 	if address == "" {
 		address, _, _ = net.SplitHostPort(x.r.RemoteAddr)
 	}
-	who := session.RefusedOf(err)
+	who := storage.RefusedOf(err)
 	return slog.Group("caller", "tenant", cmp.Or(x.caller.Tenant, who.Tenant), "principal", cmp.Or(x.caller.Principal, who.Principal), "key", who.Credential, "address", address)
 }
 
@@ -362,9 +362,9 @@ func (x *exchange) body(into any) error {
 	case err == nil, errors.Is(err, io.EOF):
 		return nil
 	case errors.As(err, &large):
-		return session.Errorf(session.TooLarge, "the body has over %d bytes", large.Limit)
+		return storage.Errorf(storage.TooLarge, "the body has over %d bytes", large.Limit)
 	default:
-		return session.Errorf(session.Invalid, "the body is not the JSON object that this route takes: %v", err)
+		return storage.Errorf(storage.Invalid, "the body is not the JSON object that this route takes: %v", err)
 	}
 }
 

@@ -14,18 +14,18 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/config/pushed"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/config/override"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // place is an API over a store in memory, with keys of all roles.
 type place struct {
 	t      *testing.T
-	store  *sessiontest.Memory
+	store  *storagetest.Memory
 	url    string
 	keys   map[string]string
 	halted []string // box, session, by and time
@@ -33,44 +33,44 @@ type place struct {
 
 func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 	t.Helper()
-	file, _, err := catalog.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"two":{"command":"b"},"off":{"command":"c","disabled":true},"bad":{"command":1}}}`), "servers.json", nil)
+	file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"two":{"command":"b"},"off":{"command":"c","disabled":true},"bad":{"command":1}}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{t: t, store: sessiontest.NewMemory(), keys: map[string]string{}}
-	for name, g := range map[string]auth.Grant{
+	p := &place{t: t, store: storagetest.NewMemory(), keys: map[string]string{}}
+	for name, g := range map[string]apikey.Grant{
 		"user":     {Tenant: "acme", Principal: "ada", Servers: []string{"*"}},
-		"viewer":   {Tenant: "acme", Principal: "vic", Servers: []string{"*"}, Role: session.RoleViewer},
-		"operator": {Tenant: "acme", Principal: "olga", Servers: []string{"*"}, Role: session.RoleOperator},
-		"narrow":   {Tenant: "acme", Principal: "nora", Servers: []string{"two"}, Role: session.RoleOperator},
-		"owner":    {Tenant: "default", Principal: "olaf", Servers: []string{"*"}, Role: session.RoleOperator},
-		"stranger": {Tenant: "other", Principal: "sam", Servers: []string{"*"}, Role: session.RoleOperator},
+		"viewer":   {Tenant: "acme", Principal: "vic", Servers: []string{"*"}, Role: storage.RoleViewer},
+		"operator": {Tenant: "acme", Principal: "olga", Servers: []string{"*"}, Role: storage.RoleOperator},
+		"narrow":   {Tenant: "acme", Principal: "nora", Servers: []string{"two"}, Role: storage.RoleOperator},
+		"owner":    {Tenant: "default", Principal: "olaf", Servers: []string{"*"}, Role: storage.RoleOperator},
+		"stranger": {Tenant: "other", Principal: "sam", Servers: []string{"*"}, Role: storage.RoleOperator},
 	} {
-		if p.keys[name], _, err = auth.Create(t.Context(), p.store, g); err != nil {
+		if p.keys[name], _, err = apikey.Create(t.Context(), p.store, g); err != nil {
 			t.Fatal(err)
 		}
 	}
 	o := api.Options{
-		Info: api.Info{Place: api.PlaceStack}, Store: p.store, Caller: api.Holders(auth.NewKeys(p.store), nil),
-		Servers: func() *catalog.Catalog { return file },
+		Info: api.Info{Place: api.PlaceStack}, Store: p.store, Caller: api.Holders(apikey.NewKeys(p.store), nil),
+		Servers: func() *serversfile.Catalog { return file },
 		Acts: api.Acts{
-			End: func(ctx context.Context, id session.ID) error {
+			End: func(ctx context.Context, id storage.ID) error {
 				s, _, err := p.store.Load(ctx, id, "")
-				s.State, s.Quit = session.Ended, session.QuitService
+				s.State, s.Quit = storage.Ended, storage.QuitService
 				if err == nil {
 					err = p.store.Save(ctx, s)
 				}
 				return err
 			},
-			Give: func(ctx context.Context, id session.ID, principal string) ([]session.Session, error) {
+			Give: func(ctx context.Context, id storage.ID, principal string) ([]storage.Session, error) {
 				s, _, err := p.store.Load(ctx, id, "")
 				s.Principal = principal
 				if err == nil {
 					err = p.store.Save(ctx, s)
 				}
-				return []session.Session{s}, err
+				return []storage.Session{s}, err
 			},
-			Halt: func(_ context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
+			Halt: func(_ context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (bool, error) {
 				p.halted = append(p.halted, strings.Join([]string{string(box), string(of), by, within.String()}, " "))
 				return true, nil
 			},
@@ -88,25 +88,25 @@ func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 
 // fill stores two sessions of acme and one of another tenant, their boxes, and a list of
 // tools.
-func (p *place) fill(file *catalog.Catalog) {
+func (p *place) fill(file *serversfile.Catalog) {
 	p.t.Helper()
 	now := time.Now()
-	for id, server := range map[session.ID]string{"aaaa1": "one", "aaab2": "two", "bbbb3": "one"} {
-		s := session.Session{ID: id, Server: server, Tenant: "acme", Principal: "ada", State: session.Ready, Transport: session.HTTP, Created: now, Used: now, Expires: now.Add(time.Hour), Init: []byte(`{"clientInfo":{"name":"cursor"}}`)}
+	for id, server := range map[storage.ID]string{"aaaa1": "one", "aaab2": "two", "bbbb3": "one"} {
+		s := storage.Session{ID: id, Server: server, Tenant: "acme", Principal: "ada", State: storage.Ready, Transport: storage.HTTP, Created: now, Used: now, Expires: now.Add(time.Hour), Init: []byte(`{"clientInfo":{"name":"cursor"}}`)}
 		if id == "bbbb3" {
 			s.Tenant = "other"
 		}
 		if err := p.store.Create(p.t.Context(), s); err != nil {
 			p.t.Fatal(err)
 		}
-		b := session.Box{ID: session.BoxFor(s.Tenant, server), Tenant: s.Tenant, Server: server, Gen: 1, State: session.Awake, Conn: "c", Changed: now}
+		b := storage.Box{ID: storage.BoxFor(s.Tenant, server), Tenant: s.Tenant, Server: server, Gen: 1, State: storage.Awake, Conn: "c", Changed: now}
 		if err := p.store.SaveBox(p.t.Context(), b); err != nil {
 			p.t.Fatal(err)
 		}
 	}
 	one, _ := file.Server("one")
-	if err := p.store.SaveHandshake(p.t.Context(), session.Handshake{
-		Digest: session.RecordFor("acme", one.Digest), Version: "tools/list 2025-11-25  x", Taken: now, Expires: now.Add(time.Hour),
+	if err := p.store.SaveHandshake(p.t.Context(), storage.Handshake{
+		Digest: storage.RecordFor("acme", one.Digest), Version: "tools/list 2025-11-25  x", Taken: now, Expires: now.Add(time.Hour),
 		Result: []byte(`{"gen":1,"list":{"tools":[{"name":"echo"},{"name":"add"}]}}`),
 	}); err != nil {
 		p.t.Fatal(err)
@@ -286,7 +286,7 @@ func TestASessionIsGivenToAnotherPrincipal(t *testing.T) {
 	if status != http.StatusOK || s.Principal != "bob" || s.ID != "aaab2" || !slices.Equal(p.halted, []string{"acme/two aaab2 olga 0s"}) {
 		t.Errorf("%d %s, halted %q", status, text, p.halted)
 	}
-	member := session.Session{ID: "cccc4", Server: "one", Tenant: "acme", Principal: "ada", State: session.Ready, Group: "dddd5", Expires: time.Now().Add(time.Hour)}
+	member := storage.Session{ID: "cccc4", Server: "one", Tenant: "acme", Principal: "ada", State: storage.Ready, Group: "dddd5", Expires: time.Now().Add(time.Hour)}
 	if err := p.store.Create(t.Context(), member); err != nil {
 		t.Fatal(err)
 	}
@@ -299,14 +299,14 @@ func TestASessionIsGivenToAnotherPrincipal(t *testing.T) {
 func TestAnErrorLeavesNoGivenSessionItsProcess(t *testing.T) {
 	p := newPlace(t, func(o *api.Options) {
 		give, halt := o.Give, o.Halt
-		o.Give = func(ctx context.Context, id session.ID, principal string) ([]session.Session, error) {
+		o.Give = func(ctx context.Context, id storage.ID, principal string) ([]storage.Session, error) {
 			given, _ := give(ctx, id, principal)
-			given = append(given, session.Session{ID: "member", Server: "one", Tenant: "acme"})
-			return given, session.Errorf(session.Unavailable, "the store is away")
+			given = append(given, storage.Session{ID: "member", Server: "one", Tenant: "acme"})
+			return given, storage.Errorf(storage.Unavailable, "the store is away")
 		}
-		o.Halt = func(ctx context.Context, box session.BoxID, of session.ID, by string, within time.Duration) (bool, error) {
+		o.Halt = func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (bool, error) {
 			_, _ = halt(ctx, box, of, by, within)
-			return false, session.Errorf(session.Unavailable, "the box is away")
+			return false, storage.Errorf(storage.Unavailable, "the box is away")
 		}
 	})
 	_, text := p.ask("operator", "POST", "/api/v1/sessions/aaab/give", `{"principal":"bob"}`, nil)
@@ -492,13 +492,13 @@ func TestStopAndReloadForgetRecords(t *testing.T) {
 		var forgotten []string
 		p := newPlace(t, func(o *api.Options) {
 			o.Reload = func() api.Reloaded { return api.Reloaded{} }
-			o.Forget = func(_ context.Context, tenant string, s catalog.Server) error {
+			o.Forget = func(_ context.Context, tenant string, s serversfile.Server) error {
 				if tenant != "local" && tenant != "default" && s.Name != "off" { // which have no sessions here
 					forgotten = append(forgotten, tenant+"/"+s.Name)
 				}
 				return nil
 			}
-			o.Caller = func(*http.Request, auth.Right) (api.Caller, error) { return api.Machine("me"), nil }
+			o.Caller = func(*http.Request, apikey.Right) (api.Caller, error) { return api.Machine("me"), nil }
 		})
 		if status, text := p.ask("", "POST", "/api/v1/"+c.path, c.body, nil); status != http.StatusOK {
 			t.Fatalf("%s: %d %s", c.path, status, text)
@@ -509,7 +509,7 @@ func TestStopAndReloadForgetRecords(t *testing.T) {
 	}
 	broken := newPlace(t, func(o *api.Options) {
 		o.Reload = func() api.Reloaded { return api.Reloaded{Error: "a comma is missing"} }
-		o.Forget = func(context.Context, string, catalog.Server) error {
+		o.Forget = func(context.Context, string, serversfile.Server) error {
 			t.Error("a record of a broken file is forgotten")
 			return nil
 		}
@@ -520,11 +520,11 @@ func TestStopAndReloadForgetRecords(t *testing.T) {
 // The number of tools is that of a client that can do least, whichever client was last, and
 // without tools that nobody is offered.
 func TestToolsAreThoseOfAUsualClient(t *testing.T) {
-	file, _, err := catalog.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"counted":{"command":"b","x-dormouse":{"tools":{"deny":["hidden"]}}}}}`), "servers.json", nil)
+	file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"counted":{"command":"b","x-dormouse":{"tools":{"deny":["hidden"]}}}}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPlace(t, func(o *api.Options) { o.Servers = func() *catalog.Catalog { return file } })
+	p := newPlace(t, func(o *api.Options) { o.Servers = func() *serversfile.Catalog { return file } })
 	for part, list := range map[string]string{
 		"tools/list 2025-11-25  anyone":                     `[{"name":"a"},{"name":"b"},{"name":"hidden"}]`,
 		"tools/list 2025-11-25 elicitation,sampling anyone": `[{"name":"a"},{"name":"b"},{"name":"c"},{"name":"hidden"}]`,
@@ -535,8 +535,8 @@ func TestToolsAreThoseOfAUsualClient(t *testing.T) {
 		if part != "tools/list 2025-11-25  anyone" {
 			taken = taken.Add(time.Minute)
 		}
-		if err := p.store.SaveHandshake(t.Context(), session.Handshake{
-			Digest: session.RecordFor("acme", s.RecordDigest()), Version: part, Taken: taken, Expires: taken.Add(time.Hour), Result: []byte(`{"gen":1,"list":{"tools":` + list + `}}`),
+		if err := p.store.SaveHandshake(t.Context(), storage.Handshake{
+			Digest: storage.RecordFor("acme", s.RecordDigest()), Version: part, Taken: taken, Expires: taken.Add(time.Hour), Result: []byte(`{"gen":1,"list":{"tools":` + list + `}}`),
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -575,7 +575,7 @@ func TestAPushIsForTheOwnerOfTheStack(t *testing.T) {
 	if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(file), &got); status != http.StatusOK || got.Version != 1 {
 		t.Errorf("%d %s", status, text)
 	}
-	if f, err := pushed.Load(t.Context(), p.store); err != nil || string(f.Text) != file || f.By != "olaf" || f.Version != 1 {
+	if f, err := override.Load(t.Context(), p.store); err != nil || string(f.Text) != file || f.By != "olaf" || f.Version != 1 {
 		t.Errorf("stored is %+v, %v", f, err)
 	}
 	for name, text := range map[string]string{
@@ -586,7 +586,7 @@ func TestAPushIsForTheOwnerOfTheStack(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
 	}
-	if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(strings.Repeat(" ", pushed.MaxFile)+file), nil); status != http.StatusRequestEntityTooLarge {
+	if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(strings.Repeat(" ", override.MaxFile)+file), nil); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("too large: %d %s", status, text)
 	}
 	if status, text := p.ask("owner", "PUT", "/api/v1/servers", `{"name":"servers.json","withdraw":true}`, &got); status != http.StatusOK || got.Version != 2 {
@@ -660,16 +660,16 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 // what is wrong with the servers file, and the number of tools of native servers.
 func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 	begun := time.Now().UTC().Add(time.Minute).Truncate(time.Second)
-	native, _, err := catalog.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"own":{"x-dormouse":{"native":"own"}},"lost":{"x-dormouse":{"native":"lost"}}}}`), "servers.json", nil)
+	native, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"own":{"x-dormouse":{"native":"own"}},"lost":{"x-dormouse":{"native":"lost"}}}}`), "servers.json", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := newPlace(t, func(o *api.Options) {
-		o.Servers = func() *catalog.Catalog { return native }
+		o.Servers = func() *serversfile.Catalog { return native }
 		o.Notes = func() []string { return []string{"servers.json:1:1: it is broken"} }
 		o.NativeTools = func(_ context.Context, tenant, server string) ([]json.RawMessage, error) {
 			if server == "lost" {
-				return nil, session.Errorf(session.NotFound, "no such server")
+				return nil, storage.Errorf(storage.NotFound, "no such server")
 			}
 			return []json.RawMessage{[]byte(`{"name":"of-` + tenant + `"}`)}, nil
 		}
@@ -713,7 +713,7 @@ func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 
 	b, err := p.store.Box(t.Context(), "acme/one")
 	if err == nil {
-		b.State, b.Task = session.Asleep, "t1"
+		b.State, b.Task = storage.Asleep, "t1"
 		err = p.store.SaveBox(t.Context(), b)
 	}
 	if err != nil {

@@ -6,27 +6,27 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Users finds the users who have signed in to the console. Package oauth implements it.
 type Users interface {
 	// Operator returns who a token for the console stands for, and their role. Errors:
 	// Unauthenticated, Forbidden, Unavailable.
-	Operator(ctx context.Context, token string) (session.Identity, session.Role, error)
+	Operator(ctx context.Context, token string) (storage.Identity, storage.Role, error)
 }
 
 // Holders returns a Caller of [Options] that takes API keys of role viewer or operator. If
 // users is not nil, it also takes their tokens. A user sees all servers, for their tenant.
-func Holders(keys *auth.Keys, users Users) func(*http.Request, auth.Right) (Caller, error) {
-	return func(r *http.Request, right auth.Right) (Caller, error) {
-		if token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); sent && users != nil && !auth.IsKey(token) {
+func Holders(keys *apikey.Keys, users Users) func(*http.Request, apikey.Right) (Caller, error) {
+	return func(r *http.Request, right apikey.Right) (Caller, error) {
+		if token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); sent && users != nil && !apikey.IsKey(token) {
 			who, role, err := users.Operator(r.Context(), token)
-			if err == nil && !auth.Has(role, right) {
-				err = session.NameRefused(session.Errorf(session.Forbidden, "your role at this console is %s; this needs another one", role), who)
+			if err == nil && !apikey.Has(role, right) {
+				err = storage.NameRefused(storage.Errorf(storage.Forbidden, "your role at this console is %s; this needs another one", role), who)
 			}
-			return Caller{Principal: who.Principal, Tenant: who.Tenant, Servers: []string{session.EveryServer}, Role: role, User: true}, err
+			return Caller{Principal: who.Principal, Tenant: who.Tenant, Servers: []string{storage.EveryServer}, Role: role, User: true}, err
 		}
 		k, err := keys.Holder(r, right)
 		return Caller{Principal: k.Principal, Tenant: k.Tenant, Servers: k.Servers, Role: k.Role}, err
@@ -35,11 +35,11 @@ func Holders(keys *auth.Keys, users Users) func(*http.Request, auth.Right) (Call
 
 // Owner returns a Caller of [Options] for the user of a machine, who shows the secret of
 // its data folder and may do everything.
-func Owner(secret string) func(*http.Request, auth.Right) (Caller, error) {
+func Owner(secret string) func(*http.Request, apikey.Right) (Caller, error) {
 	want := []byte("Bearer " + secret)
-	return func(r *http.Request, _ auth.Right) (Caller, error) {
+	return func(r *http.Request, _ apikey.Right) (Caller, error) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) != 1 {
-			return Caller{}, session.Errorf(session.Unauthenticated, "the caller does not know the secret of the data folder")
+			return Caller{}, storage.Errorf(storage.Unauthenticated, "the caller does not know the secret of the data folder")
 		}
 		return Machine("the operator of this machine"), nil
 	}
@@ -47,5 +47,5 @@ func Owner(secret string) func(*http.Request, auth.Right) (Caller, error) {
 
 // Machine returns the caller who may do everything, under a name in words.
 func Machine(principal string) Caller {
-	return Caller{Principal: principal, Servers: []string{session.EveryServer}, Role: session.RoleOperator}
+	return Caller{Principal: principal, Servers: []string{storage.EveryServer}, Role: storage.RoleOperator}
 }

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Call is one call of a tool that has ended, or a request that was refused. Such a request
@@ -24,7 +24,7 @@ type Call struct {
 	Trace     string    `json:"trace,omitempty"`
 	MS        float64   `json:"duration_ms"` // with the start of a box, if there was one
 	Failed    bool      `json:"failed"`
-	Code      string    `json:"code,omitempty"`   // of a failure that is Dormouse's; see session.Code
+	Code      string    `json:"code,omitempty"`   // of a failure that is Dormouse's; see storage.Code
 	Reason    string    `json:"reason,omitempty"` // why it failed
 	Woke      bool      `json:"woke,omitempty"`   // it started a box
 	In        int       `json:"bytes_in,omitempty"`
@@ -273,7 +273,7 @@ const day = 24 * time.Hour
 
 // servers returns the servers that the caller sees, nil for all.
 func (x kept) servers() []string {
-	if x.caller.may(x.caller.Tenant, session.EveryServer) {
+	if x.caller.may(x.caller.Tenant, storage.EveryServer) {
 		return nil
 	}
 	return append([]string{}, x.caller.Servers...)
@@ -295,7 +295,7 @@ func limitOf(text string) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > mostPage {
-		return 0, session.Errorf(session.Invalid, "limit is %q; use a number from 1 to %d", text, mostPage)
+		return 0, storage.Errorf(storage.Invalid, "limit is %q; use a number from 1 to %d", text, mostPage)
 	}
 	return n, nil
 }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -58,7 +58,7 @@ func TestWhoSeesAllTenantsMayAskForOne(t *testing.T) {
 	var asked api.CallQuery
 	h := func(c api.Caller) http.Handler {
 		return api.New(api.Options{
-			Caller: func(*http.Request, auth.Right) (api.Caller, error) { return c, nil },
+			Caller: func(*http.Request, apikey.Right) (api.Caller, error) { return c, nil },
 			History: api.History{Calls: func(_ context.Context, q api.CallQuery) (api.Calls, error) {
 				asked = q
 				return api.Calls{}, nil
@@ -235,8 +235,8 @@ func TestChangesAreToldToThoseWhoSeeThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		h := api.New(api.Options{
-			Caller: func(*http.Request, auth.Right) (api.Caller, error) {
-				return api.Caller{Tenant: "acme", Servers: []string{"two"}, Role: session.RoleViewer}, nil
+			Caller: func(*http.Request, apikey.Right) (api.Caller, error) {
+				return api.Caller{Tenant: "acme", Servers: []string{"two"}, Role: storage.RoleViewer}, nil
 			},
 			Changes: func(ctx context.Context, after uint64, may func(tenant, server string) bool) ([]string, uint64, error) {
 				if may("acme", "one") || !may("acme", "two") || may("other", "two") {
@@ -273,14 +273,14 @@ func TestEntryIsForTheUserOfTheMachineOnly(t *testing.T) {
 		t.Errorf("with a key: %d %s", status, text)
 	}
 	p := newPlace(t, func(o *api.Options) {
-		o.Caller = func(*http.Request, auth.Right) (api.Caller, error) { return api.Machine("me"), nil }
+		o.Caller = func(*http.Request, apikey.Right) (api.Caller, error) { return api.Machine("me"), nil }
 		o.Entry = func(context.Context) (api.Entry, error) { return api.Entry{URL: "http://here/", Seconds: 60}, nil }
 	})
 	var e api.Entry
 	if p.ask("", "POST", "/api/v1/entry", "", &e); e.URL != "http://here/" {
 		t.Errorf("%+v", e)
 	}
-	if c := api.Machine("me"); c.Role != session.RoleOperator || c.Tenant != "" {
+	if c := api.Machine("me"); c.Role != storage.RoleOperator || c.Tenant != "" {
 		t.Errorf("%+v", c)
 	}
 }

@@ -5,18 +5,18 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // keyring serves the routes about keys.
 type keyring struct{ *exchange }
 
-// roleUser is the name of session.RoleUser outside of the store.
+// roleUser is the name of storage.RoleUser outside of the store.
 const roleUser = "user"
 
-func keyOf(k session.Key) Key {
+func keyOf(k storage.Key) Key {
 	at := func(t time.Time) *time.Time {
 		if t.IsZero() {
 			return nil
@@ -35,7 +35,7 @@ func (x keyring) list() (any, error) {
 	if tenant == "" {
 		tenant = x.r.URL.Query().Get("tenant")
 	}
-	all, err := auth.List(x.r.Context(), x.h.Store, tenant)
+	all, err := apikey.List(x.r.Context(), x.h.Store, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -50,9 +50,9 @@ func (x keyring) list() (any, error) {
 
 // manages reports whether the caller may manage a key. The caller needs a key for
 // everything that the key is for.
-func (x keyring) manages(k session.Key) bool {
+func (x keyring) manages(k storage.Key) bool {
 	return (x.caller.Tenant == "" || x.caller.Tenant == k.Tenant) && !slices.ContainsFunc(k.Servers, func(server string) bool {
-		return !auth.May(x.caller.Servers, server)
+		return !apikey.May(x.caller.Servers, server)
 	})
 }
 
@@ -61,20 +61,20 @@ func (x keyring) create() (any, error) {
 	if err := x.body(&asked); err != nil {
 		return nil, err
 	}
-	g := auth.Grant{
+	g := apikey.Grant{
 		Tenant: cmp.Or(asked.Tenant, x.caller.Tenant, ownTenant), Principal: asked.Principal, Servers: asked.Servers, Props: asked.Props,
-		Life: time.Duration(asked.Seconds) * time.Second, Role: session.Role(asked.Role),
+		Life: time.Duration(asked.Seconds) * time.Second, Role: storage.Role(asked.Role),
 	}
 	if asked.Role == roleUser {
-		g.Role = session.RoleUser
+		g.Role = storage.RoleUser
 	}
-	if !x.manages(session.Key{Tenant: g.Tenant, Servers: g.Servers}) {
-		return nil, session.Errorf(session.Forbidden, "your own key is for tenant %s and its servers only, and so are the keys that you make", x.caller.Tenant)
+	if !x.manages(storage.Key{Tenant: g.Tenant, Servers: g.Servers}) {
+		return nil, storage.Errorf(storage.Forbidden, "your own key is for tenant %s and its servers only, and so are the keys that you make", x.caller.Tenant)
 	}
 	if err := x.known(asked); err != nil {
 		return nil, err
 	}
-	secret, record, err := auth.Create(x.r.Context(), x.h.Store, g)
+	secret, record, err := apikey.Create(x.r.Context(), x.h.Store, g)
 	if err != nil {
 		return nil, err
 	}
@@ -94,21 +94,21 @@ func (x keyring) known(asked NewKey) error {
 		names = append(names, r.Name)
 	}
 	for _, name := range asked.Servers {
-		if name != session.EveryServer && !slices.Contains(names, name) {
-			return session.Errorf(session.Invalid, "no server %s: %s (--yet-to-come allows it)", name, catalog.Instead(name, names))
+		if name != storage.EveryServer && !slices.Contains(names, name) {
+			return storage.Errorf(storage.Invalid, "no server %s: %s (--yet-to-come allows it)", name, serversfile.Instead(name, names))
 		}
 	}
 	return nil
 }
 
 // managed returns the key in the path, by its id.
-func (x keyring) managed() (session.Key, error) {
+func (x keyring) managed() (storage.Key, error) {
 	k, err := x.h.Store.Keys().Get(x.r.Context(), x.r.PathValue("key"))
-	if err != nil && session.CodeOf(err) != session.NotFound {
+	if err != nil && storage.CodeOf(err) != storage.NotFound {
 		return k, err
 	}
 	if err != nil || !x.manages(k) {
-		return k, auth.NoKey()
+		return k, apikey.NoKey()
 	}
 	return k, nil
 }
@@ -122,7 +122,7 @@ func (x keyring) rotate() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	secret, record, old, err := auth.Rotate(x.r.Context(), x.h.Store, k.ID, time.Duration(asked.Seconds)*time.Second)
+	secret, record, old, err := apikey.Rotate(x.r.Context(), x.h.Store, k.ID, time.Duration(asked.Seconds)*time.Second)
 	if err != nil {
 		return nil, err
 	}
@@ -136,6 +136,6 @@ func (x keyring) revoke() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err = auth.Revoke(x.r.Context(), x.h.Store, k.ID)
+	k, err = apikey.Revoke(x.r.Context(), x.h.Store, k.ID)
 	return keyOf(k), err
 }

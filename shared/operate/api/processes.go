@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -46,12 +46,12 @@ func (x *exchange) status() (Status, error) {
 	if x.caller.Tenant != "" {
 		s.Gateways, s.Failed = nil, nil
 	}
-	hidden := func(box string) bool { return !x.caller.may(session.BoxID(box).Parts()) }
+	hidden := func(box string) bool { return !x.caller.may(storage.BoxID(box).Parts()) }
 	s.Boxes = slices.DeleteFunc(s.Boxes, func(b Box) bool { return hidden(b.Box) })
 	s.Processes = slices.DeleteFunc(s.Processes, func(p Process) bool { return hidden(p.Box) })
 	for i := range s.Boxes {
 		b := &s.Boxes[i]
-		record, err := x.h.Store.Box(x.r.Context(), session.BoxID(b.Box))
+		record, err := x.h.Store.Box(x.r.Context(), storage.BoxID(b.Box))
 		switch {
 		case err != nil:
 			return s, err
@@ -77,7 +77,7 @@ func (x *exchange) storedStatus() (Status, error) {
 		if err != nil {
 			return s, err
 		}
-		if b.State != session.Asleep {
+		if b.State != storage.Asleep {
 			s.Boxes = append(s.Boxes, Box{
 				Box: string(id), Server: b.Server, State: string(b.State), Task: b.Task, Started: b.Changed.UTC(), Processes: []Member{},
 			})
@@ -92,8 +92,8 @@ func (x *exchange) addSessionsOf(p *Process) error {
 	var last time.Time
 	people, clients := map[string]bool{}, map[string]bool{}
 	for _, id := range p.Sessions {
-		s, _, err := x.h.Store.Load(x.r.Context(), session.ID(id), "")
-		if errors.Is(err, session.NotFound) {
+		s, _, err := x.h.Store.Load(x.r.Context(), storage.ID(id), "")
+		if errors.Is(err, storage.NotFound) {
 			continue
 		}
 		if err != nil {
@@ -154,7 +154,7 @@ func (x kept) logs() (any, error) {
 	if text := query.Get("lines"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return nil, session.Errorf(session.Invalid, "lines is %q; use a number", text)
+			return nil, storage.Errorf(storage.Invalid, "lines is %q; use a number", text)
 		}
 		of.Lines = n
 	}
@@ -183,7 +183,7 @@ func (x kept) logs() (any, error) {
 // tenant may do so if all known sessions of the process are of this tenant. If all
 // sessions have expired, the caller may not.
 func (x kept) mayRead(o Output) (bool, error) {
-	if !auth.May(x.caller.Servers, o.Server) {
+	if !apikey.May(x.caller.Servers, o.Server) {
 		return false, nil
 	}
 	if x.caller.Tenant == "" {
@@ -191,9 +191,9 @@ func (x kept) mayRead(o Output) (bool, error) {
 	}
 	known := false
 	for _, id := range append([]string{o.Process}, o.Shared...) {
-		s, _, err := x.h.Store.Load(x.r.Context(), session.ID(id), "")
+		s, _, err := x.h.Store.Load(x.r.Context(), storage.ID(id), "")
 		switch {
-		case errors.Is(err, session.NotFound):
+		case errors.Is(err, storage.NotFound):
 		case err != nil || s.Tenant != x.caller.Tenant:
 			return false, err
 		default:
@@ -210,7 +210,7 @@ func spanOf(text string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return 0, session.Errorf(session.Invalid, "since is %q; use a time such as 90m or 36h", text)
+		return 0, storage.Errorf(storage.Invalid, "since is %q; use a time such as 90m or 36h", text)
 	}
 	return d, nil
 }
@@ -250,7 +250,7 @@ func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
 	sums, at := []Share{}, map[Share]int{}
 	for _, name := range by {
 		if !slices.Contains([]string{"server", "tenant", "principal", "tool", "day"}, name) || (name == "day" || name == "tool") && !byDay {
-			return nil, session.Errorf(session.Invalid, "by is %q; use some of server, tenant, principal, and, with since, tool and day", strings.Join(by, ","))
+			return nil, storage.Errorf(storage.Invalid, "by is %q; use some of server, tenant, principal, and, with since, tool and day", strings.Join(by, ","))
 		}
 	}
 	for _, s := range shares {

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
-	"github.com/dormouse-mcp/dormouse/shared/config/pushed"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/config/override"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -83,7 +83,7 @@ func (x *exchange) reload() (any, error) {
 	case x.h.Reload == nil:
 		return nil, noReload
 	case !x.caller.seesAll():
-		return nil, session.Errorf(session.Forbidden, "reload is about all servers, and this key is for some of them")
+		return nil, storage.Errorf(storage.Forbidden, "reload is about all servers, and this key is for some of them")
 	}
 	var order Reload
 	if err := x.body(&order); err != nil {
@@ -106,31 +106,31 @@ func (x owned) push() (any, error) {
 	case !x.h.Pushed:
 		return nil, noPush
 	case !x.caller.owns():
-		return nil, session.Errorf(session.Forbidden, "the servers file is that of all tenants; it takes an operator's key for all servers of the tenant %s", ownTenant)
+		return nil, storage.Errorf(storage.Forbidden, "the servers file is that of all tenants; it takes an operator's key for all servers of the tenant %s", ownTenant)
 	}
 	var asked Push
 	if err := x.body(&asked); err != nil {
 		return nil, err
 	}
-	f := pushed.File{Name: asked.Name, Text: []byte(asked.Text), By: x.caller.Principal, At: time.Now().UTC()}
+	f := override.File{Name: asked.Name, Text: []byte(asked.Text), By: x.caller.Principal, At: time.Now().UTC()}
 	if asked.Withdraw {
 		f.Text = nil
 	}
 	if asked.Withdraw == (asked.Text != "") {
-		return nil, session.Errorf(session.Invalid, "a push has a text, or withdraw")
+		return nil, storage.Errorf(storage.Invalid, "a push has a text, or withdraw")
 	}
 	if !asked.Withdraw {
 		if err := f.Check(); err != nil {
 			return nil, err
 		}
 	}
-	f, err := pushed.Save(x.r.Context(), x.h.Store, f)
+	f, err := override.Save(x.r.Context(), x.h.Store, f)
 	return Pushed{Version: f.Version}, err
 }
 
 // summary returns a line for each server of the file, in its order, the rejected ones
 // last.
-func summary(file *catalog.Catalog, status Status) []Server {
+func summary(file *serversfile.Catalog, status Status) []Server {
 	list := []Server{}
 	for _, name := range file.Names() {
 		s, _ := file.Server(name)
@@ -164,7 +164,7 @@ func StateOf(server string, status Status) (state string, boxes, running int, wh
 	for _, b := range status.Boxes {
 		if b.Server == server && b.State != Asleep {
 			boxes++
-			starting = starting || b.State == string(session.Starting)
+			starting = starting || b.State == string(storage.Starting)
 		}
 	}
 	if boxes == 0 {
@@ -222,9 +222,9 @@ func (x *exchange) addSessions(list []Server) error {
 		at[list[i].Name] = &list[i]
 	}
 	looked := 0
-	return x.each(func(s session.Session) (bool, error) {
+	return x.each(func(s storage.Session) (bool, error) {
 		server := at[s.Server]
-		if server == nil || s.State == session.Ended {
+		if server == nil || s.State == storage.Ended {
 			return true, nil
 		}
 		server.Sessions++
@@ -253,16 +253,16 @@ func (x *exchange) tenants() ([]string, error) {
 // Tenants returns the tenants that may have records, in order: that of callers without a
 // key, those of keys, and those of the first sessions. It reads at most this many
 // sessions, rounded up to whole pages.
-func Tenants(ctx context.Context, store session.Store, sessions int) ([]string, error) {
-	seen := map[string]bool{auth.LocalTenant: true}
-	keys, err := auth.List(ctx, store, "")
+func Tenants(ctx context.Context, store storage.Store, sessions int) ([]string, error) {
+	seen := map[string]bool{apikey.LocalTenant: true}
+	keys, err := apikey.List(ctx, store, "")
 	if err != nil {
 		return nil, err
 	}
 	for _, k := range keys {
 		seen[k.Tenant] = true
 	}
-	for after := session.ID(""); sessions > 0; sessions -= page {
+	for after := storage.ID(""); sessions > 0; sessions -= page {
 		list, err := store.List(ctx, "", after, page)
 		if err != nil {
 			return nil, err
@@ -280,7 +280,7 @@ func Tenants(ctx context.Context, store session.Store, sessions int) ([]string, 
 // Known returns the tools that a tenant's server is known to offer to a usual client, and
 // when the server said so. All that count tools count these. tools is nil if that is not
 // known. It starts nothing. It asks native and remote servers. The caller owns tools.
-func (o Options) Known(ctx context.Context, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
+func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server) (tools []json.RawMessage, taken time.Time, err error) {
 	defer func() {
 		offered := s.Tools.Filter()
 		tools = slices.DeleteFunc(tools, func(tool json.RawMessage) bool {
@@ -304,8 +304,8 @@ func (o Options) Known(ctx context.Context, tenant string, s catalog.Server) (to
 // server gave it. tools is nil if the record has none. Lists may differ by client. The usual
 // client can do least, because servers offer more tools to a client that can do more. The
 // caller owns tools.
-func recorded(ctx context.Context, store session.Handshakes, tenant string, s catalog.Server) (tools []json.RawMessage, taken time.Time, err error) {
-	parts, err := store.ListHandshakes(ctx, session.RecordFor(tenant, s.RecordDigest()), wire.MethodToolsList+" ")
+func recorded(ctx context.Context, store storage.Handshakes, tenant string, s serversfile.Server) (tools []json.RawMessage, taken time.Time, err error) {
+	parts, err := store.ListHandshakes(ctx, storage.RecordFor(tenant, s.RecordDigest()), wire.MethodToolsList+" ")
 	if err != nil {
 		return nil, taken, err
 	}
@@ -332,9 +332,9 @@ func abilities(list string) int {
 }
 
 // server returns the server in the path that the caller may see.
-func (x *exchange) server() (catalog.Server, error) {
+func (x *exchange) server() (serversfile.Server, error) {
 	if x.h.Servers == nil {
-		return catalog.Server{}, noServersFile
+		return serversfile.Server{}, noServersFile
 	}
 	file, name := x.h.Servers(), x.r.PathValue("server")
 	visible := func(n string) bool { return x.caller.may(x.caller.Tenant, n) }
@@ -342,10 +342,10 @@ func (x *exchange) server() (catalog.Server, error) {
 		return s, nil
 	}
 	if why := file.Reason(name); why != "" && visible(name) {
-		return catalog.Server{}, session.Errorf(session.Unavailable, "server %q is not served: %s", name, why)
+		return serversfile.Server{}, storage.Errorf(storage.Unavailable, "server %q is not served: %s", name, why)
 	}
 	names := slices.DeleteFunc(file.Names(), func(n string) bool { return !visible(n) })
-	return catalog.Server{}, session.Errorf(session.NotFound, "no server %s: %s", name, catalog.Instead(name, names))
+	return serversfile.Server{}, storage.Errorf(storage.NotFound, "no server %s: %s", name, serversfile.Instead(name, names))
 }
 
 func (x *exchange) tools() (any, error) {
@@ -368,7 +368,7 @@ func (x *exchange) tools() (any, error) {
 		}
 	}
 	if found.Tools == nil {
-		return nil, session.Errorf(session.NotFound, "nobody has asked %s for its tools yet, or its configuration has changed since", s.Name)
+		return nil, storage.Errorf(storage.NotFound, "nobody has asked %s for its tools yet, or its configuration has changed since", s.Name)
 	}
 	return found, nil
 }

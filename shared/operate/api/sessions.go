@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -20,11 +20,11 @@ const (
 
 // each passes the sessions that the caller sees to use, in order of id, until it returns
 // false or an error.
-func (x *exchange) each(use func(session.Session) (more bool, err error)) error {
+func (x *exchange) each(use func(storage.Session) (more bool, err error)) error {
 	return x.eachAfter("", use)
 }
 
-func (x *exchange) eachAfter(after session.ID, use func(session.Session) (more bool, err error)) error {
+func (x *exchange) eachAfter(after storage.ID, use func(storage.Session) (more bool, err error)) error {
 	for {
 		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)
 		if err != nil {
@@ -47,7 +47,7 @@ func (x *exchange) eachAfter(after session.ID, use func(session.Session) (more b
 
 // lastMessage returns when the newest request of a session came. The session record is
 // older: it is written far less often, to save writes.
-func (x *exchange) lastMessage(s session.Session) (time.Time, error) {
+func (x *exchange) lastMessage(s storage.Session) (time.Time, error) {
 	newest, err := x.h.Store.Newest(x.r.Context(), s.ID)
 	if err != nil {
 		return time.Time{}, err
@@ -65,7 +65,7 @@ func (x *exchange) sessions() (any, error) {
 		return nil, err
 	}
 	answer := Sessions{Sessions: []Session{}}
-	err = x.eachAfter(session.ID(query.Get("after")), func(s session.Session) (bool, error) {
+	err = x.eachAfter(storage.ID(query.Get("after")), func(s storage.Session) (bool, error) {
 		if name := query.Get("server"); name != "" && name != s.Server {
 			return true, nil
 		}
@@ -83,7 +83,7 @@ func (x *exchange) sessions() (any, error) {
 	return answer, err
 }
 
-func sessionOf(s session.Session, last time.Time) Session {
+func sessionOf(s storage.Session, last time.Time) Session {
 	return Session{
 		ID: string(s.ID), Server: s.Server, Tenant: s.Tenant, Principal: s.Principal, State: string(s.State), Quit: string(s.Quit),
 		Client: clientOf(s), Transport: string(s.Transport), Version: s.Version,
@@ -91,21 +91,21 @@ func sessionOf(s session.Session, last time.Time) Session {
 	}
 }
 
-func clientOf(s session.Session) string { return wire.ClientName(s.Init) }
+func clientOf(s storage.Session) string { return wire.ClientName(s.Init) }
 
 // session returns the session in the path: its id, or the beginning of it if no other
 // session's id begins so.
-func (x *exchange) session() (session.Session, error) {
+func (x *exchange) session() (storage.Session, error) {
 	name := x.r.PathValue("session")
-	s, _, err := x.h.Store.Load(x.r.Context(), session.ID(name), "")
+	s, _, err := x.h.Store.Load(x.r.Context(), storage.ID(name), "")
 	if err == nil && x.caller.may(s.Tenant, s.Server) {
 		return s, nil
 	}
-	if err != nil && !errors.Is(err, session.NotFound) {
+	if err != nil && !errors.Is(err, storage.NotFound) {
 		return s, err
 	}
-	var found []session.Session
-	err = x.each(func(s session.Session) (bool, error) {
+	var found []storage.Session
+	err = x.each(func(s storage.Session) (bool, error) {
 		if strings.HasPrefix(string(s.ID), name) {
 			found = append(found, s)
 		}
@@ -115,9 +115,9 @@ func (x *exchange) session() (session.Session, error) {
 	case err != nil:
 		return s, err
 	case len(found) == 0:
-		return s, session.Errorf(session.NotFound, "no session %s: it has ended or expired; dormouse sessions lists those there are", name)
+		return s, storage.Errorf(storage.NotFound, "no session %s: it has ended or expired; dormouse sessions lists those there are", name)
 	case len(found) > 1:
-		return s, session.Errorf(session.Invalid, "several sessions begin with %s: name more of the id", name)
+		return s, storage.Errorf(storage.Invalid, "several sessions begin with %s: name more of the id", name)
 	}
 	return found[0], nil
 }
@@ -157,12 +157,12 @@ func (x *exchange) giveSession() (any, error) {
 		return nil, err
 	}
 	if s.Group != "" {
-		return nil, session.Errorf(session.Invalid, "the session belongs to session %s of several servers: give that one", s.Group)
+		return nil, storage.Errorf(storage.Invalid, "the session belongs to session %s of several servers: give that one", s.Group)
 	}
 	given, failed := x.h.Give(x.r.Context(), s.ID, to.Principal)
 	for _, g := range given { // also after an error: these are the new principal's
 		// The caller may disconnect before all boxes are told, so do not use its context.
-		_, err := x.h.Halt(context.WithoutCancel(x.r.Context()), session.BoxFor(g.Tenant, g.Server), g.ID, x.caller.Principal, 0)
+		_, err := x.h.Halt(context.WithoutCancel(x.r.Context()), storage.BoxFor(g.Tenant, g.Server), g.ID, x.caller.Principal, 0)
 		failed = cmp.Or(failed, err)
 	}
 	if failed != nil {
@@ -175,7 +175,7 @@ func (x *exchange) giveSession() (any, error) {
 const grace = 30 * time.Second
 
 // stop stops the processes of boxes, or of one session.
-func (x *exchange) stop(order Stop, boxes []session.BoxID, of session.ID) (told Stopped, err error) {
+func (x *exchange) stop(order Stop, boxes []storage.BoxID, of storage.ID) (told Stopped, err error) {
 	within := grace
 	if order.Now {
 		within = 0
@@ -205,7 +205,7 @@ func (x *exchange) stopSession() (any, error) {
 	if err := x.body(&order); err != nil {
 		return nil, err
 	}
-	told, err := x.stop(order, []session.BoxID{session.BoxFor(s.Tenant, s.Server)}, s.ID)
+	told, err := x.stop(order, []storage.BoxID{storage.BoxFor(s.Tenant, s.Server)}, s.ID)
 	return x.sayNative(told, s.Server), err
 }
 
@@ -250,7 +250,7 @@ func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err 
 	if err != nil {
 		return told, err
 	}
-	var boxes []session.BoxID
+	var boxes []storage.BoxID
 	for _, id := range due {
 		if tenant, server := id.Parts(); match(server) && x.caller.may(tenant, server) {
 			boxes = append(boxes, id)

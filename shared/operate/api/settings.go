@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/catalog"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // Settings is how the servers file defines a server. It has the names of variables and no
@@ -24,8 +24,8 @@ type Settings struct {
 	StartupSeconds float64 `json:"startup_timeout_sec"`
 	ToolSeconds    float64 `json:"tool_timeout_sec,omitempty"` // 0: no limit
 
-	Box      catalog.Box `json:"box,omitzero"`
-	Disabled bool        `json:"disabled,omitempty"`
+	Box      serversfile.Box `json:"box,omitzero"`
+	Disabled bool            `json:"disabled,omitempty"`
 }
 
 const noSettings missing = "settings are shown by dormouse run only; the servers file of a stack is part of its functions"

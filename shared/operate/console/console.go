@@ -25,8 +25,8 @@ import (
 
 	"github.com/klauspost/compress/gzhttp"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -46,8 +46,8 @@ const home = Path + "home"
 
 // Options are what a console works with. All fields but MCP are needed.
 type Options struct {
-	Secret  []byte        // 32 bytes or more; seals cookies
-	Tickets *auth.Tickets // keeps links that sign in
+	Secret  []byte          // 32 bytes or more; seals cookies
+	Tickets *apikey.Tickets // keeps links that sign in
 	// Hosts reports whether a request's Host is served.
 	Hosts func(host string) bool
 	// API answers for paths below [api.Prefix], to the user of the machine if owner is
@@ -142,7 +142,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	switch {
 	case !c.Hosts(r.Host):
-		refuse(w, http.StatusForbidden, session.Forbidden, "the console is not served under this name; open it with the address that dormouse run prints")
+		refuse(w, http.StatusForbidden, storage.Forbidden, "the console is not served under this name; open it with the address that dormouse run prints")
 	case r.URL.Path+"/" == Path:
 		http.Redirect(w, r, pageOf(r), http.StatusPermanentRedirect)
 	default:
@@ -159,7 +159,7 @@ func (c *Console) fromThePage(serve http.HandlerFunc) http.HandlerFunc {
 		switch {
 		case r.Header.Get(Header) == "", site != "" && site != "same-origin",
 			len(origin) > 1, len(origin) == 0 && changes, len(origin) == 1 && !sameHost(origin[0], r.Host):
-			refuse(w, http.StatusForbidden, session.Forbidden, "only the console's own page may ask this")
+			refuse(w, http.StatusForbidden, storage.Forbidden, "only the console's own page may ask this")
 		default:
 			r = r.Clone(r.Context())
 			r.Header.Del("Origin")
@@ -177,14 +177,14 @@ func sameHost(origin, host string) bool {
 func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	v, err := c.door.redeem(r.Context(), r.URL.Query().Get("ticket"))
-	switch code := session.CodeOf(err); code {
+	switch code := storage.CodeOf(err); code {
 	case "":
 		c.door.let(w, r, v)
 		http.Redirect(w, r, pageOf(r), http.StatusSeeOther)
-	case session.Unauthenticated, session.Forbidden:
+	case storage.Unauthenticated, storage.Forbidden:
 		http.Redirect(w, r, pageOf(r)+"#/sign-in/used", http.StatusSeeOther)
 	default:
-		refuse(w, http.StatusServiceUnavailable, session.Unavailable, "the store did not answer; make a new link")
+		refuse(w, http.StatusServiceUnavailable, storage.Unavailable, "the store did not answer; make a new link")
 	}
 }
 
@@ -198,7 +198,7 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 		Key string `json:"key"`
 	}
 	if err := json.NewDecoder(io.LimitReader(r.Body, maxSignIn)).Decode(&shown); err != nil || strings.TrimSpace(shown.Key) == "" {
-		refuse(w, http.StatusBadRequest, session.Invalid, "paste an API key of role viewer or operator")
+		refuse(w, http.StatusBadRequest, storage.Invalid, "paste an API key of role viewer or operator")
 		return
 	}
 	v := visitor{Key: strings.TrimSpace(shown.Key)}
@@ -218,10 +218,10 @@ func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch {
 	case r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "":
-		refuse(w, http.StatusForbidden, session.Forbidden, "web pages get no link to the console")
+		refuse(w, http.StatusForbidden, storage.Forbidden, "web pages get no link to the console")
 		return
 	case !ok || strings.TrimSpace(key) == "":
-		refuse(w, http.StatusUnauthorized, session.Unauthenticated, "a link to the console needs an API key of role viewer or operator")
+		refuse(w, http.StatusUnauthorized, storage.Unauthenticated, "a link to the console needs an API key of role viewer or operator")
 		return
 	}
 	v := visitor{Key: strings.TrimSpace(key)}
@@ -233,7 +233,7 @@ func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 	}
 	e, err := c.link(r.Context(), "", v)
 	if err != nil {
-		refuse(w, http.StatusServiceUnavailable, session.Unavailable, "the store did not answer; try again")
+		refuse(w, http.StatusServiceUnavailable, storage.Unavailable, "the store did not answer; try again")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -287,7 +287,7 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
 func (c *Console) api(w http.ResponseWriter, r *http.Request) {
 	v, ok := c.door.visitor(r)
 	if !ok {
-		refuse(w, http.StatusUnauthorized, session.Unauthenticated, "you are not signed in")
+		refuse(w, http.StatusUnauthorized, storage.Unauthenticated, "you are not signed in")
 		return
 	}
 	r.URL.Path = strings.TrimPrefix(r.URL.Path, strings.TrimSuffix(Path, "/"))
@@ -300,7 +300,7 @@ func (c *Console) api(w http.ResponseWriter, r *http.Request) {
 func (c *Console) mcp(w http.ResponseWriter, r *http.Request) {
 	v, ok := c.door.visitor(r)
 	if !ok {
-		refuse(w, http.StatusUnauthorized, session.Unauthenticated, "you are not signed in")
+		refuse(w, http.StatusUnauthorized, storage.Unauthenticated, "you are not signed in")
 		return
 	}
 	if c.MCP == nil {
@@ -308,7 +308,7 @@ func (c *Console) mcp(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.URL.Path = "/" + r.PathValue("server") + "/mcp"
-	if !auth.IsKey(v.Key) {
+	if !apikey.IsKey(v.Key) {
 		r.Header.Del("Cookie")
 		c.MCP.ServeHTTP(w, r)
 		return
@@ -317,7 +317,7 @@ func (c *Console) mcp(w http.ResponseWriter, r *http.Request) {
 }
 
 // refuse answers an error in the form of the API.
-func refuse(w http.ResponseWriter, status int, code session.Code, message string) {
+func refuse(w http.ResponseWriter, status int, code storage.Code, message string) {
 	var f api.Failure
 	f.Error.Code, f.Error.Message = string(code), message
 	w.Header().Set("Content-Type", "application/json")

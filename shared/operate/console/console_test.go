@@ -17,12 +17,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console/consoletest"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 const (
@@ -36,16 +36,16 @@ type site struct {
 	console *console.Console
 	url     string
 	client  *http.Client
-	store   session.Store // with the links; made by options
+	store   storage.Store // with the links; made by options
 	asked   int           // requests that have reached the API or a server
 }
 
 func options(s *site) console.Options {
 	if s.store == nil {
-		s.store = sessiontest.NewMemory()
+		s.store = storagetest.NewMemory()
 	}
 	return console.Options{
-		Secret: []byte(strings.Repeat("s", 32)), Tickets: auth.NewTickets(s.store),
+		Secret: []byte(strings.Repeat("s", 32)), Tickets: apikey.NewTickets(s.store),
 		Hosts: func(host string) bool { return strings.HasPrefix(host, "127.0.0.1:") },
 		API: func(owner bool) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -267,7 +267,7 @@ func TestKeyMakesALinkThatSignsInOnceWithItsRights(t *testing.T) {
 // Behind a function, another process may serve each request. It knows only what the store
 // has.
 func TestAnotherProcessTakesALinkOnceAndNobodyReadsItsKeyInTheStore(t *testing.T) {
-	s, kept := &site{t: t}, &keeping{Store: sessiontest.NewMemory()}
+	s, kept := &site{t: t}, &keeping{Store: storagetest.NewMemory()}
 	s.store = kept
 	ask := func(method, path string, change func(*http.Request)) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(console.Under(t.Context(), "/v1"), method, "http://127.0.0.1:1"+path, nil)
@@ -320,21 +320,21 @@ func TestAnotherProcessTakesALinkOnceAndNobodyReadsItsKeyInTheStore(t *testing.T
 
 // keeping remembers the last entry ticket, and fails to take tickets while down is true.
 type keeping struct {
-	session.Store
-	ticket session.EntryTicket
+	storage.Store
+	ticket storage.EntryTicket
 	down   bool
 }
 
-// PutEntryTicket implements session.Store.
-func (k *keeping) PutEntryTicket(ctx context.Context, t session.EntryTicket) error {
+// PutEntryTicket implements storage.Store.
+func (k *keeping) PutEntryTicket(ctx context.Context, t storage.EntryTicket) error {
 	k.ticket = t
 	return k.Store.PutEntryTicket(ctx, t)
 }
 
-// TakeEntryTicket implements session.Store.
-func (k *keeping) TakeEntryTicket(ctx context.Context, hash string) (session.EntryTicket, error) {
+// TakeEntryTicket implements storage.Store.
+func (k *keeping) TakeEntryTicket(ctx context.Context, hash string) (storage.EntryTicket, error) {
 	if k.down {
-		return session.EntryTicket{}, session.Errorf(session.Unavailable, "the store does not answer")
+		return storage.EntryTicket{}, storage.Errorf(storage.Unavailable, "the store does not answer")
 	}
 	return k.Store.TakeEntryTicket(ctx, hash)
 }
@@ -343,7 +343,7 @@ func (k *keeping) TakeEntryTicket(ctx context.Context, hash string) (session.Ent
 // sites, get these tickets.
 func TestTicketToAServerIsNoLink(t *testing.T) {
 	s := newSite(t)
-	ticket, _, err := auth.NewTickets(s.store).Issue(t.Context(), session.Identity{Tenant: "default", Principal: "ada"}, "everything")
+	ticket, _, err := apikey.NewTickets(s.store).Issue(t.Context(), storage.Identity{Tenant: "default", Principal: "ada"}, "everything")
 	if err != nil {
 		t.Fatal(err)
 	}

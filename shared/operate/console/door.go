@@ -12,8 +12,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/auth"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // visitor is who has signed in: the holder of an API key, a user of the provider, or the
@@ -43,10 +43,10 @@ const cookieLife = 12 * time.Hour
 type door struct {
 	seal    cipher.AEAD
 	cookie  string // its name: a browser sends cookies to all ports of a host
-	tickets *auth.Tickets
+	tickets *apikey.Tickets
 }
 
-func newDoor(secret []byte, tickets *auth.Tickets) *door {
+func newDoor(secret []byte, tickets *apikey.Tickets) *door {
 	key, err := hkdf.Key(sha256.New, secret, nil, "dormouse console cookie", 32+4)
 	if err != nil {
 		panic("console: " + err.Error()) // only for too long keys
@@ -80,7 +80,7 @@ type waiting struct {
 // one write. Errors: Unavailable.
 func (d *door) ticket(ctx context.Context, v visitor) (text string, life time.Duration, err error) {
 	props := encode(waiting{d.seal.Seal(nil, nil, encode(v), asTicket)})
-	return d.tickets.Issue(ctx, session.Identity{Principal: entryTo, Props: props}, entryTo)
+	return d.tickets.Issue(ctx, storage.Identity{Principal: entryTo, Props: props}, entryTo)
 }
 
 // redeem returns the visitor of a ticket, which works only once. Cost: one write. Errors:
@@ -96,7 +96,7 @@ func (d *door) redeem(ctx context.Context, ticket string) (v visitor, err error)
 	}
 	text, err := d.seal.Open(nil, nil, w.Visitor, asTicket)
 	if err != nil { // the secret was replaced meanwhile
-		return v, session.Errorf(session.Unauthenticated, "this link is of another secret; make a new one").Because(err)
+		return v, storage.Errorf(storage.Unauthenticated, "this link is of another secret; make a new one").Because(err)
 	}
 	return v, json.Unmarshal(text, &v)
 }

@@ -7,16 +7,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // BenchmarkCall measures the work of the store for a tools/call, against DynamoDB Local.
 // Most of the time is DynamoDB Local's; the allocations are the driver's.
 func BenchmarkCall(b *testing.B) {
 	s := open(b, Options{})
-	x := session.Session{
-		ID: session.NewID(), Server: "echo", Digest: "d", Tenant: "local", Principal: "local", Transport: session.HTTP,
-		State: session.Ready, Version: "2025-11-25", Created: time.Now(), Used: time.Now(), Expires: time.Now().Add(time.Hour),
+	x := storage.Session{
+		ID: storage.NewID(), Server: "echo", Digest: "d", Tenant: "local", Principal: "local", Transport: storage.HTTP,
+		State: storage.Ready, Version: "2025-11-25", Created: time.Now(), Used: time.Now(), Expires: time.Now().Add(time.Hour),
 		Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
 	}
 	if err := s.Create(b.Context(), x); err != nil {
@@ -34,8 +34,8 @@ func BenchmarkCall(b *testing.B) {
 	b.Run("append", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			err := s.Append(b.Context(), session.Batch{
-				Session: x.ID, Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+			err := s.Append(b.Context(), storage.Batch{
+				Session: x.ID, Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
 				Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
 			})
 			if err != nil {
@@ -51,10 +51,10 @@ func BenchmarkReplay(b *testing.B) {
 	s := open(b, Options{})
 	event := bytes.Repeat([]byte("1"), 120)
 	for _, events := range []int{10, 100, 1000} {
-		id := session.NewID()
+		id := storage.NewID()
 		for first := 1; first <= events; first += 10 {
-			batch := session.Batch{
-				Session: id, Stream: "stream", First: session.Index(first), Gen: 1, Seq: int64(first),
+			batch := storage.Batch{
+				Session: id, Stream: "stream", First: storage.Index(first), Gen: 1, Seq: int64(first),
 				Final: first+10 > events, Expires: time.Now().Add(time.Hour),
 			}
 			for range 10 {
@@ -67,7 +67,7 @@ func BenchmarkReplay(b *testing.B) {
 		b.Run(fmt.Sprint(events), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				p, err := s.Read(b.Context(), id, "stream", 0, session.MaxRead)
+				p, err := s.Read(b.Context(), id, "stream", 0, storage.MaxRead)
 				if err != nil || len(p.Events) != events {
 					b.Fatal(len(p.Events), err)
 				}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // maxInline is how many bytes of data a row holds. DynamoDB takes 400 KB for a whole
@@ -25,7 +25,7 @@ func checkInline(what string, sizes ...int) error {
 		sum += n
 	}
 	if sum > maxInline {
-		return session.Errorf(session.TooLarge, "%s has %d bytes; at most %d are kept", what, sum, maxInline)
+		return storage.Errorf(storage.TooLarge, "%s has %d bytes; at most %d are kept", what, sum, maxInline)
 	}
 	return nil
 }

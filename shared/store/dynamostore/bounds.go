@@ -6,7 +6,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // openFactor is the factor by which the log of an open request may exceed the limits of a
@@ -23,13 +23,13 @@ const looks = 4
 // number of events when the indexes of the batch pass a multiple of a quarter of the
 // limit. It checks the bytes at random times, because there is no running total. If a
 // check fails with an error, the next one does the work.
-func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
+func (s *Store) bound(ctx context.Context, b storage.Batch, size int) {
 	events, bytes := s.options.Events, s.options.Bytes
-	if b.Stream != session.Standalone && !b.Final {
+	if b.Stream != storage.Standalone && !b.Final {
 		events, bytes = events*openFactor, bytes*openFactor
 	}
-	step := session.Index(max(events/looks, 1))
-	last := b.First + session.Index(len(b.Events)) - 1
+	step := storage.Index(max(events/looks, 1))
+	last := b.First + storage.Index(len(b.Events)) - 1
 	counted := int(last) > events && last/step != (b.First-1)/step
 	if !counted && rand.Float64()*float64(bytes) >= float64(looks*size) {
 		return
@@ -43,7 +43,7 @@ func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
 // tooMuch returns the batches of a stream to drop, without their data. It counts from
 // the batch just written backwards, and drops every batch beyond the limits. It stops
 // at the first batch that was dropped earlier.
-func (s *Store) tooMuch(ctx context.Context, b session.Batch, events int, bytes int64) (drop []row, err error) {
+func (s *Store) tooMuch(ctx context.Context, b storage.Batch, events int, bytes int64) (drop []row, err error) {
 	sp := span{
 		pk: sessionKey(b.Session), from: eventKey(b.Stream, 0), to: eventKey(b.Stream, b.First), backwards: true,
 		fields: "PK, SK, n, g, q, h, f, w, u, x, b, k, z",

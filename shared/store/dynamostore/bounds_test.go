@@ -5,23 +5,23 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestAStreamOverItsEventsLosesItsFront(t *testing.T) {
 	const events, written = 20, 100
 	for _, c := range []struct {
 		name        string
-		batch       func(first session.Index) session.Batch
+		batch       func(first storage.Index) storage.Batch
 		least, most int
 	}{
-		{"the standalone stream", func(first session.Index) session.Batch {
+		{"the standalone stream", func(first storage.Index) storage.Batch {
 			b := aBatch(first, fmt.Sprint(first), "x")
-			b.Stream = session.Standalone
+			b.Stream = storage.Standalone
 			return b
 		}, events, events + events/looks},
-		{"a request that has not ended", func(first session.Index) session.Batch { return aBatch(first, fmt.Sprint(first), "x") }, written, written},
-		{"a request that has ended", func(first session.Index) session.Batch {
+		{"a request that has not ended", func(first storage.Index) storage.Batch { return aBatch(first, fmt.Sprint(first), "x") }, written, written},
+		{"a request that has ended", func(first storage.Index) storage.Batch {
 			b := aBatch(first, fmt.Sprint(first), "x")
 			b.Final = first+1 == written
 			return b
@@ -29,7 +29,7 @@ func TestAStreamOverItsEventsLosesItsFront(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := open(t, Options{Events: events})
-			for first := session.Index(1); first < written; first += 2 {
+			for first := storage.Index(1); first < written; first += 2 {
 				add(t, s, c.batch(first))
 			}
 			stream := c.batch(1).Stream
@@ -43,7 +43,7 @@ func TestAStreamOverItsEventsLosesItsFront(t *testing.T) {
 			}
 			zombie := c.batch(1)
 			zombie.Gen = 9
-			if err := s.Append(t.Context(), zombie); session.CodeOf(err) != session.Conflict {
+			if err := s.Append(t.Context(), zombie); storage.CodeOf(err) != storage.Conflict {
 				t.Errorf("a write where a batch was dropped: %v, want Conflict", err)
 			}
 			if err := s.Append(t.Context(), c.batch(1)); err != nil {
@@ -55,12 +55,12 @@ func TestAStreamOverItsEventsLosesItsFront(t *testing.T) {
 
 func TestAStreamOverItsBytesLosesItsFrontWithItsParts(t *testing.T) {
 	s := open(t, Options{Bytes: 1 << 20})
-	for first := range session.Index(4) {
+	for first := range storage.Index(4) {
 		b := aBatch(first+1, strings.Repeat("x", 400<<10))
-		b.Stream = session.Standalone
+		b.Stream = storage.Standalone
 		add(t, s, b)
 	}
-	got, p := indexes(t, s, session.Standalone, 0, 10)
+	got, p := indexes(t, s, storage.Standalone, 0, 10)
 	if len(got) != 2 || got[0] != 3 || !p.Gap {
 		t.Errorf("events %v, gap %t, want 3 and 4 and a gap", got, p.Gap)
 	}
@@ -72,9 +72,9 @@ func TestAStreamOverItsBytesLosesItsFrontWithItsParts(t *testing.T) {
 func TestTheLastBatchIsNeverDropped(t *testing.T) {
 	s := open(t, Options{Events: 2, Bytes: 10})
 	b := aBatch(1, "0123456789", "0123456789", "0123456789")
-	b.Stream = session.Standalone
+	b.Stream = storage.Standalone
 	add(t, s, b)
-	if got, p := indexes(t, s, session.Standalone, 0, 10); len(got) != 3 || p.Gap {
+	if got, p := indexes(t, s, storage.Standalone, 0, 10); len(got) != 3 || p.Gap {
 		t.Errorf("events %v, gap %t, want all", got, p.Gap)
 	}
 }
@@ -82,9 +82,9 @@ func TestTheLastBatchIsNeverDropped(t *testing.T) {
 func TestALookCostsNothingUntilAStreamIsLong(t *testing.T) {
 	s := open(t, Options{Events: 1000, Bytes: 1 << 50})
 	c, err := costOf(s, func() error {
-		for first := session.Index(1); first <= 1000; first += 10 {
+		for first := storage.Index(1); first <= 1000; first += 10 {
 			b := aBatch(first, strings.Split("0123456789", "")...)
-			b.Stream = session.Standalone
+			b.Stream = storage.Standalone
 			if err := s.Append(t.Context(), b); err != nil {
 				return err
 			}

@@ -10,30 +10,30 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-func boxOf(r row) (session.Box, error) {
-	b, err := session.UnmarshalBox(r.record())
+func boxOf(r row) (storage.Box, error) {
+	b, err := storage.UnmarshalBox(r.record())
 	b.Rev = r.num("r")
 	return b, err
 }
 
-// Box reads a box record; see [session.Boxes].
-func (s *Store) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
+// Box reads a box record; see [storage.Boxes].
+func (s *Store) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) {
 	r, err := s.get(ctx, boxKey(id), "m")
 	if err != nil || r == nil {
-		return session.Box{ID: id}, err
+		return storage.Box{ID: id}, err
 	}
 	b, err := boxOf(r)
 	if err != nil {
-		return session.Box{}, s.failed(err)
+		return storage.Box{}, s.failed(err)
 	}
 	return b, nil
 }
 
-// SaveBox replaces a box record; see [session.Boxes].
-func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
+// SaveBox replaces a box record; see [storage.Boxes].
+func (s *Store) SaveBox(ctx context.Context, b storage.Box) error {
 	condition, values := "attribute_not_exists(PK)", row(nil)
 	if b.Rev != 0 {
 		condition, values = "r = :rev", row{":rev": num(b.Rev)}
@@ -41,23 +41,23 @@ func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
 	b.Rev++
 	r := key(boxKey(b.ID), "m")
 	r["r"] = num(b.Rev)
-	if b.State != session.Asleep {
+	if b.State != storage.Asleep {
 		r["D"] = str(b.ID)
 	}
-	record, err := session.MarshalBox(b)
+	record, err := storage.MarshalBox(b)
 	if err != nil {
 		return err
 	}
 	r.setRecord(record)
 	_, written, err := s.put(ctx, r, condition, values)
 	if err == nil && !written {
-		err = session.Errorf(session.Conflict, "the box record has been changed since it was read; read it again")
+		err = storage.Errorf(storage.Conflict, "the box record has been changed since it was read; read it again")
 	}
 	return err
 }
 
-func itemRow(it session.Item) (row, error) {
-	record, err := session.MarshalItem(it)
+func itemRow(it storage.Item) (row, error) {
+	record, err := storage.MarshalItem(it)
 	r := key(boxKey(it.Box), itemKey(it.ID))
 	r["D"], r["s"], r["g"] = str(it.Box), str(it.State), num(it.Gen)
 	if it.Round > 0 {
@@ -68,23 +68,23 @@ func itemRow(it session.Item) (row, error) {
 }
 
 // itemOf returns an item without its raw message.
-func itemOf(box session.BoxID, r row) (session.Item, error) {
-	it := session.Item{
-		Box: box, ID: session.StreamID(r.str("SK")[len(itemKey("")):]), State: session.ItemState(r.str("s")),
-		Gen: session.Generation(r.num("g")),
+func itemOf(box storage.BoxID, r row) (storage.Item, error) {
+	it := storage.Item{
+		Box: box, ID: storage.StreamID(r.str("SK")[len(itemKey("")):]), State: storage.ItemState(r.str("s")),
+		Gen: storage.Generation(r.num("g")),
 	}
-	err := session.UnmarshalItem(r.record(), &it)
+	err := storage.UnmarshalItem(r.record(), &it)
 	return it, err
 }
 
 // wholeItem returns an item with its raw message.
-func (s *Store) wholeItem(ctx context.Context, box session.BoxID, r row) (session.Item, error) {
+func (s *Store) wholeItem(ctx context.Context, box storage.BoxID, r row) (storage.Item, error) {
 	it, err := itemOf(box, r)
 	if err != nil {
-		return session.Item{}, s.failed(err)
+		return storage.Item{}, s.failed(err)
 	}
 	if it.Raw, err = s.raw(ctx, r); err != nil {
-		return session.Item{}, err
+		return storage.Item{}, err
 	}
 	return it, nil
 }
@@ -94,8 +94,8 @@ func (s *Store) wholeItem(ctx context.Context, box session.BoxID, r row) (sessio
 // stays open for this long.
 const partsLife = 30 * 24 * time.Hour
 
-// PutItem stores an item; see [session.Boxes].
-func (s *Store) PutItem(ctx context.Context, it session.Item) (put bool, err error) {
+// PutItem stores an item; see [storage.Boxes].
+func (s *Store) PutItem(ctx context.Context, it storage.Item) (put bool, err error) {
 	r, err := itemRow(it)
 	if err != nil {
 		return false, err
@@ -107,31 +107,31 @@ func (s *Store) PutItem(ctx context.Context, it session.Item) (put bool, err err
 	return put, err
 }
 
-// Claim takes an item; see [session.Boxes].
-func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
+// Claim takes an item; see [storage.Boxes].
+func (s *Store) Claim(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (storage.Item, error) {
 	r, claimed, err := s.update(ctx, key(boxKey(box), itemKey(id)), "SET s = :taken, g = :gen", "s = :waiting OR s = :taken AND g = :gen",
-		row{":taken": str(session.Taken), ":waiting": str(session.Waiting), ":gen": num(gen)})
+		row{":taken": str(storage.Taken), ":waiting": str(storage.Waiting), ":gen": num(gen)})
 	switch {
 	case err != nil:
-		return session.Item{}, err
+		return storage.Item{}, err
 	case r == nil:
-		return session.Item{}, noItem()
+		return storage.Item{}, noItem()
 	case !claimed:
-		return session.Item{}, session.Errorf(session.Conflict, "another generation of the box has taken this message")
+		return storage.Item{}, storage.Errorf(storage.Conflict, "another generation of the box has taken this message")
 	}
 	return s.wholeItem(ctx, box, r)
 }
 
-// Release gives an item back; see [session.Boxes].
-func (s *Store) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
+// Release gives an item back; see [storage.Boxes].
+func (s *Store) Release(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (released bool, err error) {
 	_, released, err = s.update(ctx, key(boxKey(box), itemKey(id)), "SET s = :waiting, g = :none",
 		"s = :taken AND g = :gen AND (attribute_exists(d) OR attribute_exists(k))",
-		row{":taken": str(session.Taken), ":waiting": str(session.Waiting), ":gen": num(gen), ":none": num(0)})
+		row{":taken": str(storage.Taken), ":waiting": str(storage.Waiting), ":gen": num(gen), ":none": num(0)})
 	return released, err
 }
 
-// SwapItem stores an item over another; see [session.Boxes].
-func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped bool, err error) {
+// SwapItem stores an item over another; see [storage.Boxes].
+func (s *Store) SwapItem(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
 	r, err := itemRow(it)
 	if err != nil {
 		return false, err
@@ -156,27 +156,27 @@ func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped boo
 }
 
 func noItem() error {
-	return session.Errorf(session.NotFound, "nothing is on its way to the box under this id")
+	return storage.Errorf(storage.NotFound, "nothing is on its way to the box under this id")
 }
 
-// Item reads an item; see [session.Boxes].
-func (s *Store) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
+// Item reads an item; see [storage.Boxes].
+func (s *Store) Item(ctx context.Context, box storage.BoxID, id storage.StreamID) (storage.Item, error) {
 	if len(id) > maxKey { // the client chose it
-		return session.Item{}, noItem()
+		return storage.Item{}, noItem()
 	}
 	r, err := s.get(ctx, boxKey(box), itemKey(id))
 	if err != nil {
-		return session.Item{}, err
+		return storage.Item{}, err
 	}
 	if r == nil {
-		return session.Item{}, noItem()
+		return storage.Item{}, noItem()
 	}
 	return s.wholeItem(ctx, box, r)
 }
 
-// Items returns the items of a box; see [session.Boxes].
-func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
-	var items []session.Item
+// Items returns the items of a box; see [storage.Boxes].
+func (s *Store) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, error) {
+	var items []storage.Item
 	sp := span{pk: boxKey(box), from: itemKey(""), to: "q$", fields: "SK, s, g, j"}
 	err := s.query(ctx, sp, func(r row) (bool, error) {
 		it, err := itemOf(box, r)
@@ -192,11 +192,11 @@ func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, e
 	return items, nil
 }
 
-// DeleteItem removes an item; see [session.Boxes].
-func (s *Store) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
+// DeleteItem removes an item; see [storage.Boxes].
+func (s *Store) DeleteItem(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) error {
 	condition, values := "", row(nil)
 	if gen != 0 {
-		condition, values = "s = :taken AND g = :gen", row{":taken": str(session.Taken), ":gen": num(gen)}
+		condition, values = "s = :taken AND g = :gen", row{":taken": str(storage.Taken), ":gen": num(gen)}
 	}
 	old, err := s.remove(ctx, key(boxKey(box), itemKey(id)), condition, values)
 	if err != nil {
@@ -207,12 +207,12 @@ func (s *Store) DeleteItem(ctx context.Context, box session.BoxID, id session.St
 	return nil
 }
 
-// Due returns the boxes the sweep has to look at; see [session.Boxes]. It may miss
+// Due returns the boxes the sweep has to look at; see [storage.Boxes]. It may miss
 // the newest writes for a moment. It reads the whole index, which holds nothing else.
-func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
-	var due []session.BoxID
+func (s *Store) Due(ctx context.Context) ([]storage.BoxID, error) {
+	var due []storage.BoxID
 	err := s.scanIndex(ctx, dueIndex, func(r row) bool {
-		due = append(due, session.BoxID(r.str("D")))
+		due = append(due, storage.BoxID(r.str("D")))
 		return true
 	})
 	slices.Sort(due)
@@ -245,11 +245,11 @@ const partDigits = 6
 
 func partPrefix(frame string) string { return "f#" + frame + "#" }
 
-// PutPart keeps a piece of a frame; see [session.Boxes]. It returns TooLarge for more
+// PutPart keeps a piece of a frame; see [storage.Boxes]. It returns TooLarge for more
 // than 128 KiB.
-func (s *Store) PutPart(ctx context.Context, p session.Part) error {
-	if len(p.Data) > session.MaxPart {
-		return session.Errorf(session.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), session.MaxPart)
+func (s *Store) PutPart(ctx context.Context, p storage.Part) error {
+	if len(p.Data) > storage.MaxPart {
+		return storage.Errorf(storage.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), storage.MaxPart)
 	}
 	r := key(boxKey(p.Box), fmt.Sprintf("%s%0*d", partPrefix(p.Frame), partDigits, p.N))
 	if p.Data != nil {
@@ -260,9 +260,9 @@ func (s *Store) PutPart(ctx context.Context, p session.Part) error {
 	return err
 }
 
-// Parts returns the pieces of a frame; see [session.Boxes].
-func (s *Store) Parts(ctx context.Context, box session.BoxID, frame string) ([]session.Part, error) {
-	var parts []session.Part
+// Parts returns the pieces of a frame; see [storage.Boxes].
+func (s *Store) Parts(ctx context.Context, box storage.BoxID, frame string) ([]storage.Part, error) {
+	var parts []storage.Part
 	now := time.Now()
 	prefix := partPrefix(frame)
 	err := s.query(ctx, span{pk: boxKey(box), from: prefix, to: prefix + ":"}, func(r row) (bool, error) {
@@ -270,7 +270,7 @@ func (s *Store) Parts(ctx context.Context, box session.BoxID, frame string) ([]s
 		if err != nil || !r.alive(now) {
 			return true, nil // a part of a frame whose name only begins with this name, or an expired part
 		}
-		parts = append(parts, session.Part{Box: box, Frame: frame, N: n, Data: r.bin("d"), Expires: r.expires()})
+		parts = append(parts, storage.Part{Box: box, Frame: frame, N: n, Data: r.bin("d"), Expires: r.expires()})
 		return true, nil
 	})
 	if err != nil {

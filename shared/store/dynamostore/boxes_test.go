@@ -9,13 +9,13 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestALongMessageIsKeptInPartsUntilItIsDeleted(t *testing.T) {
 	s := open(t, Options{})
 	raw := strings.Repeat("0123456789abcdef", 1<<16)
-	it := session.Item{Box: "b1", ID: "r1", State: session.Waiting, Raw: []byte(raw), NotAfter: time.Now().Add(time.Minute)}
+	it := storage.Item{Box: "b1", ID: "r1", State: storage.Waiting, Raw: []byte(raw), NotAfter: time.Now().Add(time.Minute)}
 	for _, want := range []bool{true, false} {
 		if put, err := s.PutItem(t.Context(), it); err != nil || put != want {
 			t.Fatalf("put %t, %v, want %t", put, err, want)
@@ -46,7 +46,7 @@ func TestALongMessageIsKeptInPartsUntilItIsDeleted(t *testing.T) {
 
 func TestALongAnswerIsKeptInParts(t *testing.T) {
 	s := open(t, Options{})
-	a := session.Answer{
+	a := storage.Answer{
 		Session: "s1", Question: strings.Repeat("q", 5000), Raw: []byte(strings.Repeat("x", 1<<20)), Expires: time.Now().Add(time.Hour),
 	}
 	if first, err := s.PutAnswer(t.Context(), a); err != nil || !first {
@@ -66,12 +66,12 @@ func TestALongAnswerIsKeptInParts(t *testing.T) {
 func TestAFrameIsNotMistakenForOneWhoseNameBeginsTheSame(t *testing.T) {
 	s := open(t, Options{})
 	for frame, data := range map[string]string{"a": "1", "a#1": "2", "a#000000": "3"} {
-		if err := s.PutPart(t.Context(), session.Part{Box: "b1", Frame: frame, Data: []byte(data)}); err != nil {
+		if err := s.PutPart(t.Context(), storage.Part{Box: "b1", Frame: frame, Data: []byte(data)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	got, err := s.Parts(t.Context(), "b1", "a")
-	if want := []session.Part{{Box: "b1", Frame: "a", Data: []byte("1")}}; err != nil || cmp.Diff(want, got) != "" {
+	if want := []storage.Part{{Box: "b1", Frame: "a", Data: []byte("1")}}; err != nil || cmp.Diff(want, got) != "" {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
 }
@@ -80,13 +80,13 @@ func TestWhatIsTooLongIsTooLarge(t *testing.T) {
 	s := New(client("http://127.0.0.1:0", nil), "table", Options{})
 	long := make([]byte, maxInline+1)
 	for name, err := range map[string]error{
-		"Create":        s.Create(t.Context(), session.Session{ID: "s1", Init: long}),
-		"Save":          s.Save(t.Context(), session.Session{ID: "s1", Init: long}),
-		"SaveHandshake": s.SaveHandshake(t.Context(), session.Handshake{Result: long}),
-		"PutPart":       s.PutPart(t.Context(), session.Part{Data: long}),
-		"Append":        s.Append(t.Context(), aBatch(1, strings.Repeat("x", session.MaxBatchBytes+1))),
+		"Create":        s.Create(t.Context(), storage.Session{ID: "s1", Init: long}),
+		"Save":          s.Save(t.Context(), storage.Session{ID: "s1", Init: long}),
+		"SaveHandshake": s.SaveHandshake(t.Context(), storage.Handshake{Result: long}),
+		"PutPart":       s.PutPart(t.Context(), storage.Part{Data: long}),
+		"Append":        s.Append(t.Context(), aBatch(1, strings.Repeat("x", storage.MaxBatchBytes+1))),
 	} {
-		if session.CodeOf(err) != session.TooLarge {
+		if storage.CodeOf(err) != storage.TooLarge {
 			t.Errorf("%s: %v, want TooLarge", name, err)
 		}
 	}
@@ -96,28 +96,28 @@ func TestWhatIsTooLongIsTooLarge(t *testing.T) {
 func TestWhatNoKeyCanHoldIsNotThere(t *testing.T) {
 	s := open(t, Options{})
 	long := strings.Repeat("x", 10_000)
-	if _, box, err := s.Load(t.Context(), session.ID(long), "b1"); session.CodeOf(err) != session.NotFound || box.ID != "b1" {
+	if _, box, err := s.Load(t.Context(), storage.ID(long), "b1"); storage.CodeOf(err) != storage.NotFound || box.ID != "b1" {
 		t.Errorf("Load: %v, want NotFound, with the box", err)
 	}
-	if _, err := s.Item(t.Context(), "b1", session.StreamID(long)); session.CodeOf(err) != session.NotFound {
+	if _, err := s.Item(t.Context(), "b1", storage.StreamID(long)); storage.CodeOf(err) != storage.NotFound {
 		t.Errorf("Item: %v, want NotFound", err)
 	}
-	if got, _ := indexes(t, s, session.StreamID(long), 0, 10); len(got) > 0 {
+	if got, _ := indexes(t, s, storage.StreamID(long), 0, 10); len(got) > 0 {
 		t.Errorf("Read: %v, want nothing", got)
 	}
-	if tail, err := s.Tail(t.Context(), "s1", session.StreamID(long)); err != nil || tail != (session.Tail{}) {
+	if tail, err := s.Tail(t.Context(), "s1", storage.StreamID(long)); err != nil || tail != (storage.Tail{}) {
 		t.Errorf("Tail: %v, %v, want none", tail, err)
 	}
 }
 
 func TestExpiredSessionsDoNotShortenAList(t *testing.T) {
 	s := open(t, Options{})
-	for _, id := range []session.ID{"s1", "s2", "s3", "s4", "s5"} {
+	for _, id := range []storage.ID{"s1", "s2", "s3", "s4", "s5"} {
 		expires := time.Now().Add(time.Hour)
 		if id < "s4" {
 			expires = time.Now().Add(-time.Hour)
 		}
-		if err := s.Create(t.Context(), session.Session{ID: id, Tenant: "acme", Expires: expires}); err != nil {
+		if err := s.Create(t.Context(), storage.Session{ID: id, Tenant: "acme", Expires: expires}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -131,8 +131,8 @@ func TestExpiredSessionsDoNotShortenAList(t *testing.T) {
 
 func TestASessionThatGoesWhileItIsListedDoesNotShortenTheList(t *testing.T) {
 	s := open(t, Options{})
-	for _, id := range []session.ID{"s1", "s2"} {
-		if err := s.Create(t.Context(), session.Session{ID: id, Tenant: "acme"}); err != nil {
+	for _, id := range []storage.ID{"s1", "s2"} {
+		if err := s.Create(t.Context(), storage.Session{ID: id, Tenant: "acme"}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,24 +5,24 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func TestBulk(t *testing.T) {
-	spent := func(s session.Store) sessiontest.Spent {
+	spent := func(s storage.Store) storagetest.Spent {
 		u := s.(*Store).Usage()
-		sum := sessiontest.Spent{Units: u.ReadUnits + u.WriteUnits}
+		sum := storagetest.Spent{Units: u.ReadUnits + u.WriteUnits}
 		for _, n := range u.Requests {
 			sum.Requests += n
 		}
 		return sum
 	}
-	sessiontest.Bulk(t, sessiontest.Harness{Open: func(t *testing.T) session.Store { return open(t, Options{}) }, Fill: fill}, spent)
+	storagetest.Bulk(t, storagetest.Harness{Open: func(t *testing.T) storage.Store { return open(t, Options{}) }, Fill: fill}, spent)
 }
 
 // fill writes the rows that Create would, 25 a request.
-func fill(t *testing.T, s session.Store, list []session.Session) {
+func fill(t *testing.T, s storage.Store, list []storage.Session) {
 	t.Helper()
 	var writes []types.WriteRequest
 	for _, x := range list {
@@ -58,7 +58,7 @@ func sizeOf(r row) (n int) {
 
 func TestAnIdleSessionIsSmall(t *testing.T) {
 	s := open(t, Options{})
-	x := sessiontest.Idle()
+	x := storagetest.Idle()
 	if err := s.Create(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}

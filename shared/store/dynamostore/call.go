@@ -16,7 +16,7 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // ask sends one request, and repeats it for up to the store's Patience if it fails. It
@@ -129,7 +129,7 @@ func (s *Store) get(ctx context.Context, pk, sk string) (row, error) {
 // Each put has a nonce. If the row that refuses a put has the same nonce, an earlier
 // attempt wrote it and its answer was lost, so put reports success.
 func (s *Store) put(ctx context.Context, r row, condition string, values row) (old row, written bool, err error) {
-	nonce := session.NewNonce()
+	nonce := storage.NewNonce()
 	r["o"] = str(nonce)
 	in := &dynamodb.PutItemInput{
 		TableName: &s.table, Item: r, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
@@ -164,7 +164,7 @@ func (s *Store) put(ctx context.Context, r row, condition string, values row) (o
 // changed row, or else the row that refused the update. It returns nil if there is
 // none. Each update has a nonce, like each put.
 func (s *Store) update(ctx context.Context, k row, expression, condition string, values row) (now row, changed bool, err error) {
-	nonce := session.NewNonce()
+	nonce := storage.NewNonce()
 	values[":o"] = str(nonce)
 	out, err := ask(ctx, s, "UpdateItem", s.client.UpdateItem, &dynamodb.UpdateItemInput{
 		TableName: &s.table, Key: k, UpdateExpression: aws.String(expression + ", o = :o"), ConditionExpression: &condition, ExpressionAttributeValues: values,
@@ -329,7 +329,7 @@ func (p *progress) rest(ctx context.Context, s *Store, left, asked int) error {
 	p.idle++
 	delay := pause(p.idle)
 	if now.Add(delay).Sub(p.since) > s.options.Patience {
-		return session.Errorf(session.Unavailable, "the session store is busy; try again")
+		return storage.Errorf(storage.Unavailable, "the session store is busy; try again")
 	}
 	timer := time.NewTimer(delay)
 	defer timer.Stop()

@@ -5,32 +5,32 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// collection is a [session.Collection], in which each record is one row. The rows of all
+// collection is a [storage.Collection], in which each record is one row. The rows of all
 // tenants are together in one partition of the index "tenant".
 type collection[T any] struct {
 	s *Store
 	// name begins the partition key of each row, and is the partition of the index. No
 	// tenant has this name.
 	name string
-	kind session.Kind[T]
+	kind storage.Kind[T]
 }
 
-// Keys returns the collection of keys; see [session.Keys].
-func (s *Store) Keys() session.Collection[session.Key] {
-	return collection[session.Key]{s, keys, session.KeyKind()}
+// Keys returns the collection of keys; see [storage.Keys].
+func (s *Store) Keys() storage.Collection[storage.Key] {
+	return collection[storage.Key]{s, keys, storage.KeyKind()}
 }
 
-// Grants returns the collection of grants; see [session.Grants].
-func (s *Store) Grants() session.Collection[session.Grant] {
-	return collection[session.Grant]{s, "G", session.GrantKind()}
+// Grants returns the collection of grants; see [storage.Grants].
+func (s *Store) Grants() storage.Collection[storage.Grant] {
+	return collection[storage.Grant]{s, "G", storage.GrantKind()}
 }
 
-// UpstreamTokens returns the collection of upstream tokens; see [session.UpstreamTokens].
-func (s *Store) UpstreamTokens() session.Collection[session.UpstreamToken] {
-	return collection[session.UpstreamToken]{s, "U", session.UpstreamTokenKind()}
+// UpstreamTokens returns the collection of upstream tokens; see [storage.UpstreamTokens].
+func (s *Store) UpstreamTokens() storage.Collection[storage.UpstreamToken] {
+	return collection[storage.UpstreamToken]{s, "U", storage.UpstreamTokenKind()}
 }
 
 // partition returns the partition key of a record's row.

@@ -1,4 +1,4 @@
-// Package dynamostore implements session.Store on one DynamoDB table, which any
+// Package dynamostore implements storage.Store on one DynamoDB table, which any
 // number of functions read and write at the same time.
 //
 // The package hides the layout of the table, values longer than an item may be, and
@@ -60,7 +60,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Options limit what the log keeps and how long a call may try. Zero fields get their
@@ -68,7 +68,7 @@ import (
 type Options struct {
 	// Events and Bytes limit each stream of a session. A stream over a limit loses its
 	// oldest batches, but never the last one. The log of a request that has not ended may
-	// have 16 times as much. Readers see dropped events as a [session.Page.Gap]. The keys
+	// have 16 times as much. Readers see dropped events as a [storage.Page.Gap]. The keys
 	// of dropped batches stay taken, so that a fenced writer still meets a conflict there.
 	//
 	// The store checks a stream only at intervals, so a stream may exceed a limit for a
@@ -79,7 +79,7 @@ type Options struct {
 	Events int
 	Bytes  int64
 	// Age is the longest time for which the store keeps an event. Default:
-	// [session.EventAge].
+	// [storage.EventAge].
 	Age time.Duration
 	// Life is the longest time from a session's last Save to its expiry. The last batch of
 	// a standalone stream holds the next index, so the store keeps it that much longer, but
@@ -94,16 +94,16 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Events = cmp.Or(o.Events, 1000)
 	o.Bytes = cmp.Or(o.Bytes, 8<<20)
-	o.Age = cmp.Or(o.Age, session.EventAge)
+	o.Age = cmp.Or(o.Age, storage.EventAge)
 	o.Life = cmp.Or(o.Life, 7*24*time.Hour)
 	o.Patience = cmp.Or(o.Patience, 15*time.Second)
 	return o
 }
 
-// Store is a session.Store in a DynamoDB table. It keeps nothing outside of the table. Its
-// methods are safe for concurrent use. It has as many methods as session.Store.
+// Store is a storage.Store in a DynamoDB table. It keeps nothing outside of the table. Its
+// methods are safe for concurrent use. It has as many methods as storage.Store.
 //
-// Errors are those that session.Store names. Unavailable, with the cause attached, also
+// Errors are those that storage.Store names. Unavailable, with the cause attached, also
 // means a throttled, unreachable or missing table, refused credentials, or a context that
 // ended first. errors.Is finds the context's error. Internal means that DynamoDB called a
 // request invalid. If the answer to a write is lost and the driver repeats the write by
@@ -117,7 +117,7 @@ type Store struct {
 	usage Usage
 }
 
-var _ session.Store = (*Store)(nil)
+var _ storage.Store = (*Store)(nil)
 
 // New returns a Store on an existing table; see [TableDefinition]. The Store replaces
 // the client's own retry settings.
@@ -125,7 +125,7 @@ func New(client *dynamodb.Client, table string, o Options) *Store {
 	return &Store{client: client, table: table, options: o.withDefaults()}
 }
 
-// Close implements session.Store. It leaves the client, which the caller owns, open.
+// Close implements storage.Store. It leaves the client, which the caller owns, open.
 func (s *Store) Close() error { return nil }
 
 // Usage counts what a Store has consumed.

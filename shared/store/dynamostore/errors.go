@@ -10,30 +10,30 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/aws/smithy-go"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // failed turns trouble with the table into a session error. An error that already has
 // a code keeps it.
 func (s *Store) failed(err error) error {
-	var coded *session.Error
+	var coded *storage.Error
 	var noTable *types.ResourceNotFoundException
 	switch {
 	case errors.As(err, &coded):
 		return err
 	case errors.As(err, &noTable):
-		return session.Errorf(session.Unavailable, "the session store has no table %q; create it or name another one", s.table).Because(err)
+		return storage.Errorf(storage.Unavailable, "the session store has no table %q; create it or name another one", s.table).Because(err)
 	case hasCode(err, "ValidationException", "SerializationException"):
-		return session.Errorf(session.Internal, "the session store does not understand the request").Because(err)
+		return storage.Errorf(storage.Internal, "the session store does not understand the request").Because(err)
 	case hasCode(err, "AccessDeniedException", "UnrecognizedClientException", "MissingAuthenticationTokenException",
 		"IncompleteSignatureException", "InvalidSignatureException", "ExpiredTokenException"):
-		return session.Errorf(session.Unavailable, "the session store does not let us in; see the permissions of the function").Because(err)
+		return storage.Errorf(storage.Unavailable, "the session store does not let us in; see the permissions of the function").Because(err)
 	case isThrottle(err):
-		return session.Errorf(session.Unavailable, "the session store is busy; try again").Because(err)
+		return storage.Errorf(storage.Unavailable, "the session store is busy; try again").Because(err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return session.Errorf(session.Unavailable, "the session store did not answer within the time of the request; try again").Because(err)
+		return storage.Errorf(storage.Unavailable, "the session store did not answer within the time of the request; try again").Because(err)
 	}
-	return session.Errorf(session.Unavailable, "the session store did not answer; try again").Because(err)
+	return storage.Errorf(storage.Unavailable, "the session store did not answer; try again").Because(err)
 }
 
 func hasCode(err error, codes ...string) bool {

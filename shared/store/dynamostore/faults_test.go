@@ -14,7 +14,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // transport is an HTTP client of the SDK. It gets the name of the operation, such
@@ -67,7 +67,7 @@ func TestWhatMayGoBetterIsRepeated(t *testing.T) {
 					}
 					return reply(200, `{}`)
 				}, Options{})
-				if err := s.SaveBox(t.Context(), session.Box{ID: "b"}); err != nil || attempts != 3 {
+				if err := s.SaveBox(t.Context(), storage.Box{ID: "b"}); err != nil || attempts != 3 {
 					t.Fatalf("%v after %d attempts, want success after 3", err, attempts)
 				}
 			})
@@ -83,7 +83,7 @@ func TestTroubleThatStaysIsUnavailableWithItsCause(t *testing.T) {
 		begun := time.Now()
 		err := s.Append(t.Context(), aBatch(1, "1"))
 		var cause *types.ProvisionedThroughputExceededException
-		if session.CodeOf(err) != session.Unavailable || !errors.As(err, &cause) {
+		if storage.CodeOf(err) != storage.Unavailable || !errors.As(err, &cause) {
 			t.Errorf("%v, want Unavailable because of the throttling", err)
 		}
 		if took := time.Since(begun); took < 8*time.Second || took > 10*time.Second {
@@ -98,7 +98,7 @@ func TestNothingIsRepeatedBeyondTheContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begun := time.Now()
-		if _, err := s.Box(ctx, "b"); session.CodeOf(err) != session.Unavailable {
+		if _, err := s.Box(ctx, "b"); storage.CodeOf(err) != storage.Unavailable {
 			t.Errorf("%v, want Unavailable", err)
 		}
 		if took := time.Since(begun); took > time.Second {
@@ -110,14 +110,14 @@ func TestNothingIsRepeatedBeyondTheContext(t *testing.T) {
 func TestErrorsHaveCodes(t *testing.T) {
 	for _, c := range []struct {
 		aws  string
-		code session.Code
+		code storage.Code
 		text string
 	}{
-		{"ResourceNotFoundException", session.Unavailable, `no table "table"`},
-		{"ValidationException", session.Internal, "does not understand"},
-		{"SerializationException", session.Internal, "does not understand"},
-		{"AccessDeniedException", session.Unavailable, "does not let us in"},
-		{"UnrecognizedClientException", session.Unavailable, "does not let us in"},
+		{"ResourceNotFoundException", storage.Unavailable, `no table "table"`},
+		{"ValidationException", storage.Internal, "does not understand"},
+		{"SerializationException", storage.Internal, "does not understand"},
+		{"AccessDeniedException", storage.Unavailable, "does not let us in"},
+		{"UnrecognizedClientException", storage.Unavailable, "does not let us in"},
 	} {
 		s := faked(func(string, *http.Request) (*http.Response, error) { return refuse(400, c.aws) }, Options{})
 		_, _, loading := s.Load(t.Context(), "s", "b")
@@ -126,11 +126,11 @@ func TestErrorsHaveCodes(t *testing.T) {
 		_, listing := s.List(t.Context(), "acme", "", 1)
 		_, looking := s.Due(t.Context())
 		for _, err := range []error{
-			loading, reading, claiming, listing, looking, s.Create(t.Context(), session.Session{}), s.Append(t.Context(), aBatch(1, "1")),
+			loading, reading, claiming, listing, looking, s.Create(t.Context(), storage.Session{}), s.Append(t.Context(), aBatch(1, "1")),
 			s.DeleteItem(t.Context(), "b", "r", 1),
 		} {
-			if session.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.text) {
-				t.Errorf("%s: %v with code %s, want %s with %q", c.aws, err, session.CodeOf(err), c.code, c.text)
+			if storage.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("%s: %v with code %s, want %s with %q", c.aws, err, storage.CodeOf(err), c.code, c.text)
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func TestAContextThatEndedIsUnavailableAndStillFound(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := s.Box(ctx, "b")
-	if session.CodeOf(err) != session.Unavailable || !errors.Is(err, context.Canceled) {
+	if storage.CodeOf(err) != storage.Unavailable || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want Unavailable because of the context", err)
 	}
 	if _, err := s.Wait(ctx, "s", "r", 0, time.Now().Add(time.Hour)); err != context.Canceled { //nolint:errorlint // it must be the error itself
@@ -182,8 +182,8 @@ func writes() map[string]struct {
 	operation   string
 	prepare, do func(ctx context.Context, s *Store) error
 } {
-	x := session.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}
-	it := session.Item{Box: "b1", ID: "r1", State: session.Waiting, Raw: []byte("1")}
+	x := storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}
+	it := storage.Item{Box: "b1", ID: "r1", State: storage.Waiting, Raw: []byte("1")}
 	nothing := func(context.Context, *Store) error { return nil }
 	first := func(done bool, err error) error {
 		if err == nil && !done {
@@ -210,14 +210,14 @@ func writes() map[string]struct {
 				return s.Save(ctx, y)
 			},
 		},
-		"SaveBox of none": {"PutItem", nothing, func(ctx context.Context, s *Store) error { return s.SaveBox(ctx, session.Box{ID: "b1"}) }},
+		"SaveBox of none": {"PutItem", nothing, func(ctx context.Context, s *Store) error { return s.SaveBox(ctx, storage.Box{ID: "b1"}) }},
 		"SaveBox": {
-			"PutItem", func(ctx context.Context, s *Store) error { return s.SaveBox(ctx, session.Box{ID: "b1"}) },
-			func(ctx context.Context, s *Store) error { return s.SaveBox(ctx, session.Box{ID: "b1", Rev: 1}) },
+			"PutItem", func(ctx context.Context, s *Store) error { return s.SaveBox(ctx, storage.Box{ID: "b1"}) },
+			func(ctx context.Context, s *Store) error { return s.SaveBox(ctx, storage.Box{ID: "b1", Rev: 1}) },
 		},
 		"Append": {"PutItem", nothing, func(ctx context.Context, s *Store) error { return s.Append(ctx, aBatch(1, "1", "2")) }},
 		"PutAnswer": {"PutItem", nothing, func(ctx context.Context, s *Store) error {
-			return first(s.PutAnswer(ctx, session.Answer{Session: "s1", Question: "q", Raw: []byte("1")}))
+			return first(s.PutAnswer(ctx, storage.Answer{Session: "s1", Question: "q", Raw: []byte("1")}))
 		}},
 		"PutItem": {"PutItem", nothing, put},
 		"Claim":   {"UpdateItem", put, claim},
@@ -250,31 +250,31 @@ func TestALostAnswerThatTheDriverRepeatsIsNoRefusal(t *testing.T) {
 func TestARepeatAfterUnavailableIsSafe(t *testing.T) {
 	u := newUnreliable(t)
 	expires := time.Now().Add(time.Hour)
-	if err := u.Create(t.Context(), session.Session{ID: "s1", Expires: expires}); err != nil {
+	if err := u.Create(t.Context(), storage.Session{ID: "s1", Expires: expires}); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
 		do    func(ctx context.Context) error
-		again session.Code
+		again storage.Code
 	}{
 		"Append": {func(ctx context.Context) error { return u.Append(ctx, aBatch(1, "1", "2")) }, ""},
 		"PutItem": {func(ctx context.Context) error {
-			put, err := u.PutItem(ctx, session.Item{Box: "b1", ID: "r1", State: session.Waiting})
+			put, err := u.PutItem(ctx, storage.Item{Box: "b1", ID: "r1", State: storage.Waiting})
 			if put {
 				t.Error("the item was put, and put again")
 			}
 			return err
 		}, ""},
 		"Save": {func(ctx context.Context) error {
-			return u.Save(ctx, session.Session{ID: "s1", Rev: 1, Expires: expires})
-		}, session.Conflict}, // with itself
+			return u.Save(ctx, storage.Session{ID: "s1", Rev: 1, Expires: expires})
+		}, storage.Conflict}, // with itself
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		u.operation, u.lose, u.lost = "PutItem", 1, cancel
-		if err := c.do(ctx); session.CodeOf(err) != session.Unavailable {
+		if err := c.do(ctx); storage.CodeOf(err) != storage.Unavailable {
 			t.Fatalf("%s whose answer is lost with its time: %v, want Unavailable", name, err)
 		}
-		if err := c.do(t.Context()); session.CodeOf(err) != c.again {
+		if err := c.do(t.Context()); storage.CodeOf(err) != c.again {
 			t.Fatalf("%s again: %v, want code %q", name, err, c.again)
 		}
 	}
@@ -333,7 +333,7 @@ func TestKeysThatAreNeverDoneAreUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := faked(func(_ string, r *http.Request) (*http.Response, error) { return batchReply(t, r, 0) }, Options{Patience: 10 * time.Second})
 		begun := time.Now()
-		if _, _, err := s.Load(t.Context(), "s", "b"); session.CodeOf(err) != session.Unavailable {
+		if _, _, err := s.Load(t.Context(), "s", "b"); storage.CodeOf(err) != storage.Unavailable {
 			t.Errorf("%v, want Unavailable", err)
 		}
 		if took := time.Since(begun); took > 10*time.Second {

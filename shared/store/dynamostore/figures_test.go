@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // cost is the consumption of one call.
@@ -42,26 +42,26 @@ func lines(n, size int) [][]byte {
 // AWS. Neither of the two reports the cost of a refused write.
 func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 	s := open(t, Options{Events: 1 << 30, Bytes: 1 << 50})
-	const box = session.BoxID("acme/everything")
-	id, stream, item := session.NewID(), session.NewStreamID(), session.NewStreamID()
-	batch := func(first session.Index, events [][]byte) func() error {
+	const box = storage.BoxID("acme/everything")
+	id, stream, item := storage.NewID(), storage.NewStreamID(), storage.NewStreamID()
+	batch := func(first storage.Index, events [][]byte) func() error {
 		return func() error {
-			return s.Append(t.Context(), session.Batch{
+			return s.Append(t.Context(), storage.Batch{
 				Session: id, Stream: stream, First: first, Gen: 12, Seq: int64(first), Events: events, Expires: time.Now().Add(time.Hour),
 			})
 		}
 	}
-	x := session.Session{
+	x := storage.Session{
 		ID: id, Tenant: "acme", Server: "everything", Principal: "alice@example.org", Init: bytes.Repeat([]byte(" "), 200),
 		Created: time.Now(), Used: time.Now(), Expires: time.Now().Add(time.Hour), Version: "2025-11-25", Subscribed: []string{"file:///a"},
 	}
-	read := func(after session.Index, limit int) func() error {
+	read := func(after storage.Index, limit int) func() error {
 		return func() error {
 			_, err := s.Read(t.Context(), id, stream, after, limit)
 			return err
 		}
 	}
-	asleep, awake := session.Box{ID: box, Rev: 0}, session.Box{ID: box, Rev: 1, State: session.Starting, Runner: "r"}
+	asleep, awake := storage.Box{ID: box, Rev: 0}, storage.Box{ID: box, Rev: 1, State: storage.Starting, Runner: "r"}
 	for _, c := range []struct {
 		name string
 		call func() error
@@ -103,7 +103,7 @@ func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 			return err
 		}, cost{0, 0, map[string]int64{"Wait": 1}}},
 		{"PutItem, into the index of what is due", func() error {
-			_, err := s.PutItem(t.Context(), session.Item{Box: box, ID: item, State: session.Waiting, Raw: lines(1, 500)[0]})
+			_, err := s.PutItem(t.Context(), storage.Item{Box: box, ID: item, State: storage.Waiting, Raw: lines(1, 500)[0]})
 			return err
 		}, cost{0, 2, map[string]int64{"PutItem": 1}}},
 		{"Claim", func() error {
@@ -120,7 +120,7 @@ func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 		}, cost{0.5, 0, map[string]int64{"Scan": 1}}},
 		{"DeleteItem", func() error { return s.DeleteItem(t.Context(), box, item, 1) }, cost{0, 2, map[string]int64{"DeleteItem": 1}}},
 		{"PutAnswer", func() error {
-			_, err := s.PutAnswer(t.Context(), session.Answer{Session: id, Question: "q", Raw: lines(1, 500)[0]})
+			_, err := s.PutAnswer(t.Context(), storage.Answer{Session: id, Question: "q", Raw: lines(1, 500)[0]})
 			return err
 		}, cost{0, 1, map[string]int64{"PutItem": 1}}},
 		{"Answers to two questions", func() error {
@@ -140,16 +140,16 @@ func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 
 func TestAFastCallIsOneReadAndOneWriteOfTheStore(t *testing.T) {
 	s := open(t, Options{})
-	x := session.Session{ID: session.NewID(), Tenant: "acme", Expires: time.Now().Add(time.Hour), Created: time.Now()}
-	if err := errors.Join(s.Create(t.Context(), x), s.SaveBox(t.Context(), session.Box{ID: "acme/x", State: session.Awake})); err != nil {
+	x := storage.Session{ID: storage.NewID(), Tenant: "acme", Expires: time.Now().Add(time.Hour), Created: time.Now()}
+	if err := errors.Join(s.Create(t.Context(), x), s.SaveBox(t.Context(), storage.Box{ID: "acme/x", State: storage.Awake})); err != nil {
 		t.Fatal(err)
 	}
 	got, err := costOf(s, func() error {
 		if _, _, err := s.Load(t.Context(), x.ID, "acme/x"); err != nil {
 			return err
 		}
-		return s.Append(t.Context(), session.Batch{
-			Session: x.ID, Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true, Events: lines(1, 500), Expires: time.Now().Add(time.Hour),
+		return s.Append(t.Context(), storage.Batch{
+			Session: x.ID, Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true, Events: lines(1, 500), Expires: time.Now().Add(time.Hour),
 		})
 	})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
 
@@ -47,7 +47,7 @@ func client(url string, transport dynamodb.HTTPClient) *dynamodb.Client {
 // newTable creates a table for one test. It has no TTL, so expired items stay.
 func newTable(t testing.TB, c *dynamodb.Client) string {
 	t.Helper()
-	name := "t" + session.NewNonce()
+	name := "t" + storage.NewNonce()
 	create, _, err := TableDefinition(name)
 	if err != nil {
 		t.Fatal(err)

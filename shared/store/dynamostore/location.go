@@ -12,7 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Location says where a table is.
@@ -34,7 +34,7 @@ func ParseLocation(text, region string) (Location, error) {
 	table, query, _ := strings.Cut(text, "?")
 	settings, err := url.ParseQuery(query)
 	if err != nil {
-		return Location{}, session.Errorf(session.Invalid, "the settings after %q are malformed; want %s", table+"?", LocationForm).Because(err)
+		return Location{}, storage.Errorf(storage.Invalid, "the settings after %q are malformed; want %s", table+"?", LocationForm).Because(err)
 	}
 	p := Location{Table: table, Endpoint: settings.Get("endpoint")}
 	p.Region = cmp.Or(settings.Get("region"), region)
@@ -43,17 +43,17 @@ func ParseLocation(text, region string) (Location, error) {
 	}
 	for name, values := range settings {
 		if name != "endpoint" && name != "region" || len(values) != 1 {
-			return Location{}, session.Errorf(session.Invalid, "%q is not a setting of a table, or is there twice; want %s", name, LocationForm)
+			return Location{}, storage.Errorf(storage.Invalid, "%q is not a setting of a table, or is there twice; want %s", name, LocationForm)
 		}
 	}
 	if !isTable(table) {
-		return Location{}, session.Errorf(session.Invalid, "%q is no name of a table: want 3 to 255 letters, digits, _, - and .", table)
+		return Location{}, storage.Errorf(storage.Invalid, "%q is no name of a table: want 3 to 255 letters, digits, _, - and .", table)
 	}
 	if u, err := url.Parse(p.Endpoint); p.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		return Location{}, session.Errorf(session.Invalid, "%q is no endpoint: want http://HOST:PORT or https://HOST", p.Endpoint)
+		return Location{}, storage.Errorf(storage.Invalid, "%q is no endpoint: want http://HOST:PORT or https://HOST", p.Endpoint)
 	}
 	if p.Region == "" {
-		return Location{}, session.Errorf(session.Invalid, "the region of table %q is not known: write %s?region=NAME, or set AWS_REGION", table, table)
+		return Location{}, storage.Errorf(storage.Invalid, "the region of table %q is not known: write %s?region=NAME, or set AWS_REGION", table, table)
 	}
 	return p, nil
 }
@@ -109,9 +109,9 @@ func (p Location) EnsureTable(ctx context.Context, credentials aws.CredentialsPr
 	case err == nil:
 		return nil
 	case !errors.As(err, &missing):
-		return session.Errorf(session.Unavailable, "DynamoDB cannot be asked for table %q (region %s)", p.Table, p.Region).Because(err)
+		return storage.Errorf(storage.Unavailable, "DynamoDB cannot be asked for table %q (region %s)", p.Table, p.Region).Because(err)
 	case p.Endpoint == "":
-		return session.Errorf(session.NotFound,
+		return storage.Errorf(storage.NotFound,
 			"there is no table %q in region %s: sam deploy makes it, or create one with the properties in shared/store/dynamostore/table.json; a local one is named with ?endpoint=URL", p.Table, p.Region)
 	}
 	return p.createTable(ctx, client)
@@ -123,7 +123,7 @@ func (p Location) createTable(ctx context.Context, client *dynamodb.Client) erro
 		return err
 	}
 	failed := func(err error) error {
-		return session.Errorf(session.Unavailable, "table %q cannot be made at %s", p.Table, p.Endpoint).Because(err)
+		return storage.Errorf(storage.Unavailable, "table %q cannot be made at %s", p.Table, p.Endpoint).Because(err)
 	}
 	var exists *types.ResourceInUseException
 	if _, err := client.CreateTable(ctx, create); err != nil && !errors.As(err, &exists) {

@@ -10,7 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestPlaceIsReadAsItIsWritten(t *testing.T) {
@@ -32,7 +32,7 @@ func TestPlaceIsReadAsItIsWritten(t *testing.T) {
 }
 
 func TestMissingTableIsMadeAtAnEndpoint(t *testing.T) {
-	p := Location{Table: "t" + session.NewNonce(), Region: "us-east-1", Endpoint: endpoint(t)}
+	p := Location{Table: "t" + storage.NewNonce(), Region: "us-east-1", Endpoint: endpoint(t)}
 	keys := Keys{ID: "local", Secret: "local"}
 	c := p.Client(keys, nil)
 	t.Cleanup(func() {
@@ -46,7 +46,7 @@ func TestMissingTableIsMadeAtAnEndpoint(t *testing.T) {
 		}
 	}
 	s := New(c, p.Table, Options{Patience: time.Minute})
-	if err := s.Create(t.Context(), session.Session{ID: session.NewID(), Tenant: "acme", Expires: time.Now().Add(time.Hour)}); err != nil {
+	if err := s.Create(t.Context(), storage.Session{ID: storage.NewID(), Tenant: "acme", Expires: time.Now().Add(time.Hour)}); err != nil {
 		t.Error(err)
 	}
 	ttl, err := c.DescribeTimeToLive(t.Context(), &dynamodb.DescribeTimeToLiveInput{TableName: &p.Table})
@@ -58,7 +58,7 @@ func TestMissingTableIsMadeAtAnEndpoint(t *testing.T) {
 func TestMissingKeysAreTold(t *testing.T) {
 	p := Location{Table: "dormouse", Region: "us-east-1", Endpoint: "http://127.0.0.1:1"}
 	err := p.EnsureTable(t.Context(), Keys{})
-	if !errors.Is(err, session.Unavailable) || !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") {
+	if !errors.Is(err, storage.Unavailable) || !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") {
 		t.Errorf("error is %v, want Unavailable with the variables to set", err)
 	}
 }

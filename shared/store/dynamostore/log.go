@@ -8,19 +8,19 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Append writes a batch; see [session.Log]. Cost: one request for a batch of up to
+// Append writes a batch; see [storage.Log]. Cost: one request for a batch of up to
 // 350 KiB. Append reads the key of a longer batch first, and then writes the batch in
 // parts.
-func (s *Store) Append(ctx context.Context, b session.Batch) error {
+func (s *Store) Append(ctx context.Context, b storage.Batch) error {
 	data, err := b.Lines()
 	if err != nil {
 		return err
 	}
 	r, condition := s.batchRow(b, data), isFree
-	if b.Stream == session.Standalone {
+	if b.Stream == storage.Standalone {
 		condition = "attribute_not_exists(PK)" // the standalone stream lives as long as its session does
 	}
 	if len(data) > maxInline {
@@ -28,7 +28,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 		if err != nil {
 			return err
 		}
-		if old != nil && (b.Stream == session.Standalone || old.alive(time.Now())) {
+		if old != nil && (b.Stream == storage.Standalone || old.alive(time.Now())) {
 			return sameBatch(old, r, b)
 		}
 	}
@@ -51,7 +51,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 }
 
 // batchRow returns the row of a batch without its data.
-func (s *Store) batchRow(b session.Batch, data []byte) row {
+func (s *Store) batchRow(b storage.Batch, data []byte) row {
 	hash := sha256.Sum256(data)
 	r := key(sessionKey(b.Session), eventKey(b.Stream, b.First))
 	r["n"], r["g"], r["q"] = num(len(b.Events)), num(b.Gen), num(b.Seq)
@@ -67,7 +67,7 @@ func (s *Store) batchRow(b session.Batch, data []byte) row {
 		expires = b.Expires
 	}
 	keep := time.Duration(0)
-	if b.Stream == session.Standalone {
+	if b.Stream == storage.Standalone {
 		keep = s.options.Life
 	}
 	r.expire(expires, keep)
@@ -75,11 +75,11 @@ func (s *Store) batchRow(b session.Batch, data []byte) row {
 }
 
 // sameBatch returns Conflict if the stored batch differs from the batch to write.
-// Otherwise it returns the result of [session.Batch.Repeated].
-func sameBatch(old, r row, b session.Batch) error {
+// Otherwise it returns the result of [storage.Batch.Repeated].
+func sameBatch(old, r row, b storage.Batch) error {
 	if old.num("g") != r.num("g") || old.num("q") != r.num("q") || old.flag("f") != r.flag("f") ||
 		old.num("w") != r.num("w") || !bytes.Equal(old.bin("h"), r.bin("h")) {
-		return session.Errorf(session.Conflict, "index %d of the stream is written already", firstOf(r))
+		return storage.Errorf(storage.Conflict, "index %d of the stream is written already", firstOf(r))
 	}
 	return b.Repeated()
 }
@@ -89,41 +89,41 @@ const tailFields = "PK, SK, n, g, q, f, u"
 
 // tailSpan returns a stream's span for a query that begins at its end. The first request
 // reads only the last batch.
-func tailSpan(id session.ID, stream session.StreamID) span {
+func tailSpan(id storage.ID, stream storage.StreamID) span {
 	return span{
 		pk: sessionKey(id), from: eventKey(stream, 0), to: lastKey(stream),
 		backwards: true, limit: 1, fields: tailFields,
 	}
 }
 
-// Tail returns the last batch of a stream; see [session.Log]. For the standalone stream, Tail
+// Tail returns the last batch of a stream; see [storage.Log]. For the standalone stream, Tail
 // answers as long as the session lives, even when its events have expired. So the stream
 // never uses an index twice.
-func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
-	var t session.Tail
+func (s *Store) Tail(ctx context.Context, id storage.ID, stream storage.StreamID) (storage.Tail, error) {
+	var t storage.Tail
 	if len(stream) > maxKey { // the client chose it
 		return t, nil
 	}
 	now := time.Now()
 	sp := tailSpan(id, stream)
 	err := s.query(ctx, sp, func(r row) (bool, error) {
-		if stream != session.Standalone && !r.alive(now) {
+		if stream != storage.Standalone && !r.alive(now) {
 			return true, nil
 		}
-		t = session.Tail{Last: lastOf(r), Gen: session.Generation(r.num("g")), Seq: r.num("q"), Final: r.flag("f")}
+		t = storage.Tail{Last: lastOf(r), Gen: storage.Generation(r.num("g")), Seq: r.num("q"), Final: r.flag("f")}
 		return false, nil
 	})
 	return t, err
 }
 
-// Newest returns the request stream that began last; see [session.Log].
-func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, error) {
-	stream := session.Standalone
+// Newest returns the request stream that began last; see [storage.Log].
+func (s *Store) Newest(ctx context.Context, id storage.ID) (storage.StreamID, error) {
+	stream := storage.Standalone
 	now := time.Now()
 	sp := span{pk: sessionKey(id), from: "e#", to: "e$", backwards: true, limit: 1, fields: tailFields}
 	err := s.query(ctx, sp, func(r row) (bool, error) {
 		of := streamOf(r)
-		if of == session.Standalone { // the standalone stream sorts before all others
+		if of == storage.Standalone { // the standalone stream sorts before all others
 			return false, nil
 		}
 		if r.alive(now) {
@@ -140,13 +140,13 @@ func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, er
 // first lifetime covers the first day of the session. After that, prolong moves their
 // deletion whenever the expiry of the session has moved by an hour or more. It adds Life,
 // twice the time needed, so that a later call can make up for a failed one.
-func (s *Store) prolong(ctx context.Context, x session.Session, old row) {
+func (s *Store) prolong(ctx context.Context, x storage.Session, old row) {
 	if time.Since(x.Created) < s.options.Age || x.Expires.IsZero() || x.Expires.Sub(old.expires()) < time.Hour {
 		return
 	}
 	until := num(x.Expires.Add(s.options.Life).Unix())
 	s.prolongStates(ctx, x, until)
-	sp := tailSpan(x.ID, session.Standalone)
+	sp := tailSpan(x.ID, storage.Standalone)
 	_ = s.query(ctx, sp, func(r row) (bool, error) {
 		_, _, err := s.update(ctx, key(r.str("PK"), r.str("SK")), "SET x = :until", "x < :until", row{":until": until})
 		return false, err

@@ -12,19 +12,19 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // aBatch returns a batch of the request stream "r1" of session "s1".
-func aBatch(first session.Index, events ...string) session.Batch {
-	b := session.Batch{Session: "s1", Stream: "r1", First: first, Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour)}
+func aBatch(first storage.Index, events ...string) storage.Batch {
+	b := storage.Batch{Session: "s1", Stream: "r1", First: first, Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour)}
 	for _, e := range events {
 		b.Events = append(b.Events, []byte(e))
 	}
 	return b
 }
 
-func add(t *testing.T, s *Store, batches ...session.Batch) {
+func add(t *testing.T, s *Store, batches ...storage.Batch) {
 	t.Helper()
 	for _, b := range batches {
 		if err := s.Append(t.Context(), b); err != nil {
@@ -34,7 +34,7 @@ func add(t *testing.T, s *Store, batches ...session.Batch) {
 }
 
 // indexes reads a page and returns the indexes of its events.
-func indexes(t *testing.T, s *Store, stream session.StreamID, after session.Index, limit int) (list []session.Index, p session.Page) {
+func indexes(t *testing.T, s *Store, stream storage.StreamID, after storage.Index, limit int) (list []storage.Index, p storage.Page) {
 	t.Helper()
 	p, err := s.Read(t.Context(), "s1", stream, after, limit)
 	if err != nil {
@@ -68,13 +68,13 @@ func TestABatchOf16MiBIsReadFromAnyCursorByteForByte(t *testing.T) {
 		events = append(events, strings.Repeat(string(rune('a'+i)), 1<<20))
 	}
 	add(t, s, aBatch(1, "first"), aBatch(2, events...))
-	for _, after := range []session.Index{1, 9} {
+	for _, after := range []storage.Index{1, 9} {
 		_, p := indexes(t, s, "r1", after, 100)
 		if len(p.Events) != 17-int(after) || p.Gap || p.More {
 			t.Fatalf("%d events after %d, gap %t, more %t", len(p.Events), after, p.Gap, p.More)
 		}
 		for i, e := range p.Events {
-			if e.Index != after+1+session.Index(i) || string(e.Raw) != events[e.Index-2] {
+			if e.Index != after+1+storage.Index(i) || string(e.Raw) != events[e.Index-2] {
 				t.Fatalf("event %d after %d has index %d and %d bytes", i, after, e.Index, len(e.Raw))
 			}
 		}
@@ -95,7 +95,7 @@ func TestHalfALongBatchIsNeverSeen(t *testing.T) {
 	writer := New(client(*c.Options().BaseEndpoint, dying), table, Options{Patience: time.Minute})
 	reader := New(c, table, Options{Patience: time.Minute})
 	long := aBatch(1, strings.Repeat("x", 1<<20))
-	if err := writer.Append(ctx, long); session.CodeOf(err) != session.Unavailable {
+	if err := writer.Append(ctx, long); storage.CodeOf(err) != storage.Unavailable {
 		t.Fatalf("%v, want Unavailable", err)
 	}
 	if n := len(rows(t, reader, "Z#")); n == 0 {
@@ -104,13 +104,13 @@ func TestHalfALongBatchIsNeverSeen(t *testing.T) {
 	if got, p := indexes(t, reader, "r1", 0, 10); len(got) > 0 || p.More {
 		t.Fatalf("events %v are seen", got)
 	}
-	if tail, err := reader.Tail(t.Context(), "s1", "r1"); err != nil || tail != (session.Tail{}) {
+	if tail, err := reader.Tail(t.Context(), "s1", "r1"); err != nil || tail != (storage.Tail{}) {
 		t.Fatalf("Tail is %v, %v", tail, err)
 	}
 	other := aBatch(1, strings.Repeat("y", 1<<20))
 	other.Gen = 2
 	add(t, reader, other)
-	if err := reader.Append(t.Context(), long); session.CodeOf(err) != session.Conflict {
+	if err := reader.Append(t.Context(), long); storage.CodeOf(err) != storage.Conflict {
 		t.Fatalf("the first writer again: %v, want Conflict", err)
 	}
 	if _, p := indexes(t, reader, "r1", 0, 10); len(p.Events) != 1 || string(p.Events[0].Raw) != string(other.Events[0]) {
@@ -125,14 +125,14 @@ func TestOfManyLongBatchesOneWinsAsAWhole(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range writers {
 		b := aBatch(1, strings.Repeat(fmt.Sprint(i), 400<<10))
-		b.Gen = session.Generation(i)
+		b.Gen = storage.Generation(i)
 		wg.Go(func() { errs[i] = s.Append(t.Context(), b) })
 	}
 	wg.Wait()
 	_, p := indexes(t, s, "r1", 0, 10)
 	for i, err := range errs {
 		switch {
-		case session.CodeOf(err) == session.Conflict:
+		case storage.CodeOf(err) == storage.Conflict:
 		case err != nil:
 			t.Error(err)
 		case len(p.Events) != 1 || string(p.Events[0].Raw) != strings.Repeat(fmt.Sprint(i), 400<<10):
@@ -144,17 +144,17 @@ func TestOfManyLongBatchesOneWinsAsAWhole(t *testing.T) {
 func TestTheTailOfTheStandaloneStreamOutlivesItsEvents(t *testing.T) {
 	s := open(t, Options{})
 	b := aBatch(1, "1", "2")
-	b.Stream, b.Expires = session.Standalone, time.Now().Add(-time.Minute)
+	b.Stream, b.Expires = storage.Standalone, time.Now().Add(-time.Minute)
 	add(t, s, b)
-	if got, _ := indexes(t, s, session.Standalone, 0, 10); len(got) > 0 {
+	if got, _ := indexes(t, s, storage.Standalone, 0, 10); len(got) > 0 {
 		t.Errorf("events %v are read after they have expired", got)
 	}
-	tail, err := s.Tail(t.Context(), "s1", session.Standalone)
-	if want := (session.Tail{Last: 2, Gen: 1, Seq: 1}); err != nil || tail != want {
+	tail, err := s.Tail(t.Context(), "s1", storage.Standalone)
+	if want := (storage.Tail{Last: 2, Gen: 1, Seq: 1}); err != nil || tail != want {
 		t.Errorf("Tail is %v, %v, want %v", tail, err, want)
 	}
 	b.Gen, b.Expires = 2, time.Now().Add(time.Hour)
-	if err := s.Append(t.Context(), b); session.CodeOf(err) != session.Conflict {
+	if err := s.Append(t.Context(), b); storage.CodeOf(err) != storage.Conflict {
 		t.Errorf("an index is given twice: %v, want Conflict", err)
 	}
 }
@@ -163,10 +163,10 @@ func TestTheTailOfTheStandaloneStreamIsKeptForAsLongAsTheSession(t *testing.T) {
 	const day = 24 * time.Hour
 	s := open(t, Options{})
 	b := aBatch(1, "1")
-	b.Stream = session.Standalone
+	b.Stream = storage.Standalone
 	add(t, s, aBatch(1, "1"), b)
 	deleted := func() time.Time {
-		r, err := s.get(t.Context(), sessionKey("s1"), eventKey(session.Standalone, 1))
+		r, err := s.get(t.Context(), sessionKey("s1"), eventKey(storage.Standalone, 1))
 		if err != nil || r == nil {
 			t.Fatal(r, err)
 		}
@@ -176,7 +176,7 @@ func TestTheTailOfTheStandaloneStreamIsKeptForAsLongAsTheSession(t *testing.T) {
 	if left := time.Until(first); left < 7*day || left > 8*day {
 		t.Fatalf("the tail is deleted in %s, want 7 days after it has expired", left)
 	}
-	x := session.Session{ID: "s1", Created: time.Now(), Expires: time.Now().Add(time.Minute)}
+	x := storage.Session{ID: "s1", Created: time.Now(), Expires: time.Now().Add(time.Minute)}
 	save := func(created time.Time, life time.Duration) cost {
 		x.Created, x.Expires = created, time.Now().Add(life)
 		c, err := costOf(s, func() error { return s.Save(t.Context(), x) })
@@ -246,14 +246,14 @@ func TestDurableValuesAreKeptForAsLongAsTheirSession(t *testing.T) {
 	const day = 24 * time.Hour
 	s := open(t, Options{})
 	created := time.Now().Add(-5 * day)
-	x := session.Session{ID: "s1", Created: created, Expires: time.Now().Add(day)}
+	x := storage.Session{ID: "s1", Created: created, Expires: time.Now().Add(day)}
 	if err := s.Create(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}
-	k := session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfSession, Of: "s1", Since: created, Name: "n"}
+	k := storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfSession, Of: "s1", Since: created, Name: "n"}
 	before := k
 	before.Since = created.Add(-day)
-	deleted := func(k session.ValueKey) time.Duration {
+	deleted := func(k storage.ValueKey) time.Duration {
 		at := stateRow(k)
 		r, err := s.get(t.Context(), at.str("PK"), at.str("SK"))
 		if err != nil || r == nil {
@@ -261,8 +261,8 @@ func TestDurableValuesAreKeptForAsLongAsTheirSession(t *testing.T) {
 		}
 		return time.Until(time.Unix(r.num("x"), 0))
 	}
-	for _, k := range []session.ValueKey{k, before} {
-		if _, err := s.SaveValue(t.Context(), session.Value{Key: k, Data: []byte("1")}); err != nil {
+	for _, k := range []storage.ValueKey{k, before} {
+		if _, err := s.SaveValue(t.Context(), storage.Value{Key: k, Data: []byte("1")}); err != nil {
 			t.Fatal(err)
 		}
 		if left := deleted(k); left < 13*day || left > 15*day {

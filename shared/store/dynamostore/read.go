@@ -6,38 +6,38 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Read returns events after a cursor; see [session.Log].
+// Read returns events after a cursor; see [storage.Log].
 //
 // Cost: one request for up to 8 batches and two for more. It takes another request if no
 // batch begins right behind the cursor, for each further MB, and for batches in parts.
-func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
+func (s *Store) Read(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, limit int) (storage.Page, error) {
 	r := s.newReader(id, stream, after, "")
-	return r.page(ctx, min(max(limit, 1), session.MaxRead))
+	return r.page(ctx, min(max(limit, 1), storage.MaxRead))
 }
 
-// Wait waits for something to read; see [session.Log]. It polls: every 5 to 10 ms at
+// Wait waits for something to read; see [storage.Log]. It polls: every 5 to 10 ms at
 // first, then after a tenth of the time it has waited, at most a second. It first
 // polls a new stream when the stream is 4 ms old, because no answer can be there
 // earlier.
-func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
 	r := s.newReader(id, stream, after, "Wait")
 	if err := sleepFor(ctx, min(infant-time.Since(stream.Time()), infant, time.Until(until))); err != nil {
-		return session.Page{}, err
+		return storage.Page{}, err
 	}
 	for begun := time.Now(); ; {
-		p, err := r.page(ctx, session.MaxWait)
+		p, err := r.page(ctx, storage.MaxWait)
 		if ctx.Err() != nil {
-			return session.Page{}, ctx.Err()
+			return storage.Page{}, ctx.Err()
 		}
 		now := time.Now()
 		if err != nil || len(p.Events) > 0 || !now.Before(until) {
 			return p, err
 		}
 		if err := sleepFor(ctx, min(pace(now.Sub(begun)), until.Sub(now))); err != nil {
-			return session.Page{}, err
+			return storage.Page{}, err
 		}
 	}
 }
@@ -70,9 +70,9 @@ func pace(waited time.Duration) time.Duration {
 // reader reads one stream from one cursor, once or until there are events.
 type reader struct {
 	store  *Store
-	id     session.ID
-	stream session.StreamID
-	after  session.Index
+	id     storage.ID
+	stream storage.StreamID
+	after  storage.Index
 	as     string // the name under which to count its requests; "" for Query
 	// lookBack says that a batch that begins before the cursor may reach beyond it.
 	// It is false once a batch is known to end at the cursor, because the next batch
@@ -82,7 +82,7 @@ type reader struct {
 
 // newReader returns a reader. The cursor and the stream come from a client and may
 // have any value.
-func (s *Store) newReader(id session.ID, stream session.StreamID, after session.Index, as string) *reader {
+func (s *Store) newReader(id storage.ID, stream storage.StreamID, after storage.Index, as string) *reader {
 	after = max(after, 0)
 	return &reader{store: s, id: id, stream: stream, after: after, as: as, lookBack: after > 0}
 }
@@ -90,11 +90,11 @@ func (s *Store) newReader(id session.ID, stream session.StreamID, after session.
 // page reads forwards from the index after the cursor. If no batch begins there, it also
 // reads the previous batch with before. A batch that is written meanwhile either begins at
 // that index, or before finds it.
-func (r *reader) page(ctx context.Context, limit int) (session.Page, error) {
+func (r *reader) page(ctx context.Context, limit int) (storage.Page, error) {
 	if r.after == math.MaxInt64 || len(r.stream) > maxKey {
-		return session.Page{}, nil
+		return storage.Page{}, nil
 	}
-	p := session.NewPages(r.after, limit)
+	p := storage.NewPages(r.after, limit)
 	looked := !r.lookBack
 	rows := 0
 	sp := span{
@@ -117,7 +117,7 @@ func (r *reader) page(ctx context.Context, limit int) (session.Page, error) {
 		_, err = r.before(ctx, p)
 	}
 	if err != nil {
-		return session.Page{}, err
+		return storage.Page{}, err
 	}
 	return p.Page(), nil
 }
@@ -133,12 +133,12 @@ func rowsFor(wanted, rows, events int) int {
 	if events == 0 {
 		return 100
 	}
-	return min(wanted*rows/events+1, session.MaxRead+1)
+	return min(wanted*rows/events+1, storage.MaxRead+1)
 }
 
 // before reads the batch that holds the event after the cursor, if there is one: the last
 // batch that begins at that event or earlier.
-func (r *reader) before(ctx context.Context, p *session.Pages) (more bool, err error) {
+func (r *reader) before(ctx context.Context, p *storage.Pages) (more bool, err error) {
 	more = true
 	sp := span{
 		pk: sessionKey(r.id), from: eventKey(r.stream, 0), to: eventKey(r.stream, r.after+1),
@@ -154,7 +154,7 @@ func (r *reader) before(ctx context.Context, p *session.Pages) (more bool, err e
 }
 
 // add adds the events of a batch to the page.
-func (r *reader) add(ctx context.Context, p *session.Pages, it row) (more bool, err error) {
+func (r *reader) add(ctx context.Context, p *storage.Pages, it row) (more bool, err error) {
 	if !it.alive(time.Now()) {
 		return true, nil
 	}

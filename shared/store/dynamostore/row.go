@@ -7,7 +7,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // row is an item of the table, or the values of an expression.
@@ -90,54 +90,54 @@ func key(pk, sk string) row { return row{"PK": str(pk), "SK": str(sk)} }
 // bytes for PK and 1,024 for SK and calls longer keys invalid.
 const maxKey = 900
 
-func sessionKey(id session.ID) string { return "S#" + string(id) }
+func sessionKey(id storage.ID) string { return "S#" + string(id) }
 
 func connectionKey(id string) string { return "C#" + id }
 
-func boxKey(id session.BoxID) string { return "B#" + string(id) }
+func boxKey(id storage.BoxID) string { return "B#" + string(id) }
 
-func itemKey(id session.StreamID) string { return "q#" + string(id) }
+func itemKey(id storage.StreamID) string { return "q#" + string(id) }
 
 // digits is how many digits an index has in a key, so that keys sort as numbers.
 const digits = 19
 
-func eventKey(stream session.StreamID, first session.Index) string {
+func eventKey(stream storage.StreamID, first storage.Index) string {
 	n := strconv.FormatInt(int64(first), 10)
 	return streamKey(stream) + strings.Repeat("0", digits-len(n)) + n
 }
 
 // streamKey returns the beginning of the keys of a stream's batches.
-func streamKey(stream session.StreamID) string {
-	if stream == session.Standalone {
+func streamKey(stream storage.StreamID) string {
+	if stream == storage.Standalone {
 		stream = "-"
 	}
 	return "e#" + string(stream) + "#"
 }
 
 // streamOf returns the stream of a batch.
-func streamOf(r row) session.StreamID {
+func streamOf(r row) storage.StreamID {
 	sk := r.str("SK")
 	stream := sk[len("e#") : len(sk)-digits-len("#")]
 	if stream == "-" {
-		return session.Standalone
+		return storage.Standalone
 	}
-	return session.StreamID(stream)
+	return storage.StreamID(stream)
 }
 
 // firstOf and lastOf return the indexes of the first and the last event of a batch.
-func firstOf(r row) session.Index {
+func firstOf(r row) storage.Index {
 	sk := r.str("SK")
 	n, err := strconv.ParseInt(sk[len(sk)-digits:], 10, 64)
 	if err != nil {
 		return 0
 	}
-	return session.Index(n)
+	return storage.Index(n)
 }
 
-func lastOf(r row) session.Index { return firstOf(r) + session.Index(r.num("n")) - 1 }
+func lastOf(r row) storage.Index { return firstOf(r) + storage.Index(r.num("n")) - 1 }
 
 // lastKey returns a key behind all batches of a stream.
-func lastKey(stream session.StreamID) string { return streamKey(stream) + strings.Repeat("9", digits) }
+func lastKey(stream storage.StreamID) string { return streamKey(stream) + strings.Repeat("9", digits) }
 
 // compare orders rows by an attribute.
 func compare(a, b row, name string) int { return strings.Compare(a.str(name), b.str(name)) }

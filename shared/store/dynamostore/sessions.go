@@ -12,18 +12,18 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // sessionRow returns the row of a session.
-func sessionRow(x session.Session) (row, error) {
+func sessionRow(x storage.Session) (row, error) {
 	r := key(sessionKey(x.ID), "m")
 	r["r"], r["T"] = num(x.Rev), str(tenantKey(x.Tenant))
 	r.expire(x.Expires, 0)
 	if x.Init != nil {
 		r["i"] = bin(x.Init)
 	}
-	record, err := session.MarshalSession(x)
+	record, err := storage.MarshalSession(x)
 	if err != nil {
 		return nil, err
 	}
@@ -33,8 +33,8 @@ func sessionRow(x session.Session) (row, error) {
 
 func tenantKey(tenant string) string { return "T#" + tenant }
 
-func sessionOf(r row) (session.Session, error) {
-	x, err := session.UnmarshalSession(r.record())
+func sessionOf(r row) (storage.Session, error) {
+	x, err := storage.UnmarshalSession(r.record())
 	x.Rev, x.Init = r.num("r"), r.bin("i")
 	return x, err
 }
@@ -44,9 +44,9 @@ const isFree = "attribute_not_exists(PK) OR u <= :now"
 
 func nowValue() row { return row{":now": num(time.Now().UnixMicro())} }
 
-// Create stores a new session; see [session.Sessions]. It returns TooLarge if the
+// Create stores a new session; see [storage.Sessions]. It returns TooLarge if the
 // record and the initialize parameters together are over 350 KiB.
-func (s *Store) Create(ctx context.Context, x session.Session) error {
+func (s *Store) Create(ctx context.Context, x storage.Session) error {
 	x.Rev = 1
 	r, err := sessionRow(x)
 	if err != nil {
@@ -54,14 +54,14 @@ func (s *Store) Create(ctx context.Context, x session.Session) error {
 	}
 	_, written, err := s.put(ctx, r, isFree, nowValue())
 	if err == nil && !written {
-		err = session.Errorf(session.Conflict, "there is a session with this id already")
+		err = storage.Errorf(storage.Conflict, "there is a session with this id already")
 	}
 	return err
 }
 
-// Load reads a session and a box; see [session.Sessions].
-func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (session.Session, session.Box, error) {
-	box := session.Box{ID: boxID}
+// Load reads a session and a box; see [storage.Sessions].
+func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (storage.Session, storage.Box, error) {
+	box := storage.Box{ID: boxID}
 	var keys []row
 	if len(id) <= maxKey { // the client chose it
 		keys = append(keys, key(sessionKey(id), "m"))
@@ -71,33 +71,33 @@ func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (s
 	}
 	rows, err := s.getMany(ctx, keys)
 	if err != nil {
-		return session.Session{}, session.Box{}, err
+		return storage.Session{}, storage.Box{}, err
 	}
 	var found row
 	for _, r := range rows {
 		if r.str("PK") == sessionKey(id) {
 			found = r
 		} else if box, err = boxOf(r); err != nil {
-			return session.Session{}, session.Box{}, s.failed(err)
+			return storage.Session{}, storage.Box{}, s.failed(err)
 		}
 	}
 	if !found.alive(time.Now()) {
-		err := session.Errorf(session.NotFound, "there is no such session, or it has expired")
+		err := storage.Errorf(storage.NotFound, "there is no such session, or it has expired")
 		if found != nil {
-			err = err.Because(session.QuitExpired)
+			err = err.Because(storage.QuitExpired)
 		}
-		return session.Session{}, box, err
+		return storage.Session{}, box, err
 	}
 	x, err := sessionOf(found)
 	if err != nil {
-		return session.Session{}, session.Box{}, s.failed(err)
+		return storage.Session{}, storage.Box{}, s.failed(err)
 	}
 	return x, box, nil
 }
 
-// Save replaces a session; see [session.Sessions]. It returns TooLarge as Create
+// Save replaces a session; see [storage.Sessions]. It returns TooLarge as Create
 // does.
-func (s *Store) Save(ctx context.Context, x session.Session) error {
+func (s *Store) Save(ctx context.Context, x storage.Session) error {
 	rev := x.Rev
 	x.Rev++
 	r, err := sessionRow(x)
@@ -114,16 +114,16 @@ func (s *Store) Save(ctx context.Context, x session.Session) error {
 		s.prolong(ctx, x, old)
 		return nil
 	case !old.alive(time.Now()):
-		return session.Errorf(session.NotFound, "there is no such session, or it has expired")
+		return storage.Errorf(storage.NotFound, "there is no such session, or it has expired")
 	}
-	return session.Errorf(session.Conflict, "the session has been changed since it was read; read it again")
+	return storage.Errorf(storage.Conflict, "the session has been changed since it was read; read it again")
 }
 
-// List returns sessions; see [session.Sessions]. It may miss sessions that were
+// List returns sessions; see [storage.Sessions]. It may miss sessions that were
 // created a moment ago. Without a tenant it reads the whole index, about one read
 // unit for each 80 sessions, which suits operators rather than requests.
-func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit int) ([]session.Session, error) {
-	var list []session.Session
+func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit int) ([]storage.Session, error) {
+	var list []storage.Session
 	for len(list) < limit {
 		keys, err := s.sessionKeys(ctx, tenant, sessionKey(after), limit-len(list))
 		if err != nil || len(keys) == 0 {
@@ -148,7 +148,7 @@ func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit
 			}
 			list = append(list, x)
 		}
-		after = session.ID(keys[len(keys)-1][len(sessionKey("")):])
+		after = storage.ID(keys[len(keys)-1][len(sessionKey("")):])
 	}
 	return list, nil
 }
@@ -210,8 +210,8 @@ func questionKey(question string) string {
 	return "p#" + question
 }
 
-// PutAnswer keeps an answer; see [session.Sessions].
-func (s *Store) PutAnswer(ctx context.Context, a session.Answer) (first bool, err error) {
+// PutAnswer keeps an answer; see [storage.Sessions].
+func (s *Store) PutAnswer(ctx context.Context, a storage.Answer) (first bool, err error) {
 	r := key(sessionKey(a.Session), questionKey(a.Question))
 	r.expire(a.Expires, 0)
 	if err := s.spill(ctx, r, a.Raw, outlive(a.Expires)); err != nil {
@@ -229,8 +229,8 @@ func outlive(expires time.Time) time.Time {
 	return expires.Add(24 * time.Hour)
 }
 
-// Answers returns the stored answers to questions; see [session.Sessions].
-func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
+// Answers returns the stored answers to questions; see [storage.Sessions].
+func (s *Store) Answers(ctx context.Context, id storage.ID, questions []string) ([]storage.Answer, error) {
 	var keys []row
 	asked := map[string]bool{}
 	for _, q := range questions {
@@ -247,7 +247,7 @@ func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) 
 	for _, r := range rows {
 		found[r.str("SK")] = r
 	}
-	var answers []session.Answer
+	var answers []storage.Answer
 	for _, q := range questions {
 		r := found[questionKey(q)]
 		if !r.alive(time.Now()) {
@@ -257,7 +257,7 @@ func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) 
 		if err != nil {
 			return nil, err
 		}
-		answers = append(answers, session.Answer{Session: id, Question: q, Raw: raw, Expires: r.expires()})
+		answers = append(answers, storage.Answer{Session: id, Question: q, Raw: raw, Expires: r.expires()})
 	}
 	return answers, nil
 }
@@ -266,14 +266,14 @@ func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) 
 func (s *Store) raw(ctx context.Context, r row) ([]byte, error) {
 	raw, ok, err := s.data(ctx, r)
 	if err == nil && !ok && r["k"] != nil {
-		err = session.Errorf(session.NotFound, "the message was deleted while it was read")
+		err = storage.Errorf(storage.NotFound, "the message was deleted while it was read")
 	}
 	return raw, err
 }
 
-// PutConnection keeps the record of a connection; see [session.Connections].
-func (s *Store) PutConnection(ctx context.Context, c session.Connection) error {
-	record, err := session.MarshalConnection(c)
+// PutConnection keeps the record of a connection; see [storage.Connections].
+func (s *Store) PutConnection(ctx context.Context, c storage.Connection) error {
+	record, err := storage.MarshalConnection(c)
 	if err != nil {
 		return err
 	}
@@ -288,23 +288,23 @@ func (s *Store) putRecord(ctx context.Context, r row, record []byte, expires tim
 	return err
 }
 
-// Connection reads the record of a connection; see [session.Connections].
-func (s *Store) Connection(ctx context.Context, id string) (session.Connection, error) {
+// Connection reads the record of a connection; see [storage.Connections].
+func (s *Store) Connection(ctx context.Context, id string) (storage.Connection, error) {
 	r, err := s.get(ctx, connectionKey(id), "m")
 	if err != nil {
-		return session.Connection{}, err
+		return storage.Connection{}, err
 	}
 	if !r.alive(time.Now()) {
-		return session.Connection{}, session.Errorf(session.NotFound, "there is no such connection, or it has expired")
+		return storage.Connection{}, storage.Errorf(storage.NotFound, "there is no such connection, or it has expired")
 	}
-	c, err := session.UnmarshalConnection(r.record())
+	c, err := storage.UnmarshalConnection(r.record())
 	if err != nil {
-		return session.Connection{}, s.failed(err)
+		return storage.Connection{}, s.failed(err)
 	}
 	return c, nil
 }
 
-// DeleteConnection removes the record of a connection; see [session.Connections].
+// DeleteConnection removes the record of a connection; see [storage.Connections].
 func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 	_, err := s.remove(ctx, key(connectionKey(id), "m"), "", nil)
 	return err
@@ -312,13 +312,13 @@ func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 
 func handshakeKey(digest, version string) row { return key("H#"+digest, "v#"+version) }
 
-// SaveHandshake writes a handshake record; see [session.Sessions]. It returns
+// SaveHandshake writes a handshake record; see [storage.Sessions]. It returns
 // TooLarge if the result is over 350 KiB.
-func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
+func (s *Store) SaveHandshake(ctx context.Context, h storage.Handshake) error {
 	r := handshakeKey(h.Digest, h.Version)
 	taken, err := h.Taken.MarshalText()
 	if err != nil {
-		return session.Errorf(session.Invalid, "the handshake record has a time that cannot be stored").Because(err)
+		return storage.Errorf(storage.Invalid, "the handshake record has a time that cannot be stored").Because(err)
 	}
 	r.setRecord(taken)
 	r.expire(h.Expires, 0)
@@ -332,29 +332,29 @@ func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
 	return err
 }
 
-// Handshake reads a handshake record; see [session.Sessions].
-func (s *Store) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
+// Handshake reads a handshake record; see [storage.Sessions].
+func (s *Store) Handshake(ctx context.Context, digest, version string) (storage.Handshake, error) {
 	k := handshakeKey(digest, version)
 	r, err := s.get(ctx, k.str("PK"), k.str("SK"))
 	if err != nil {
-		return session.Handshake{}, err
+		return storage.Handshake{}, err
 	}
 	if !r.alive(time.Now()) {
-		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of this server for version %q", version)
+		return storage.Handshake{}, storage.Errorf(storage.NotFound, "there is no handshake record of this server for version %q", version)
 	}
 	return s.handshakeOf(digest, version, r)
 }
 
-func (s *Store) handshakeOf(digest, version string, r row) (session.Handshake, error) {
-	h := session.Handshake{Digest: digest, Version: version, Result: r.bin("d"), Expires: r.expires()}
+func (s *Store) handshakeOf(digest, version string, r row) (storage.Handshake, error) {
+	h := storage.Handshake{Digest: digest, Version: version, Result: r.bin("d"), Expires: r.expires()}
 	if err := h.Taken.UnmarshalText(r.record()); err != nil {
-		return session.Handshake{}, s.failed(err)
+		return storage.Handshake{}, s.failed(err)
 	}
 	return h, nil
 }
 
-// Recorded reads parts of several records; see [session.Handshakes].
-func (s *Store) Recorded(ctx context.Context, wanted []session.RecordKey) ([]session.Recorded, error) {
+// Recorded reads parts of several records; see [storage.Handshakes].
+func (s *Store) Recorded(ctx context.Context, wanted []storage.RecordKey) ([]storage.Recorded, error) {
 	name := func(r row) [2]string { return [2]string{r.str("PK"), r.str("SK")} }
 	found := map[[2]string]row{}
 	var keys []row
@@ -378,7 +378,7 @@ func (s *Store) Recorded(ctx context.Context, wanted []session.RecordKey) ([]ses
 	for _, r := range rows {
 		found[name(r)] = r
 	}
-	list := make([]session.Recorded, len(wanted))
+	list := make([]storage.Recorded, len(wanted))
 	for i, w := range wanted {
 		list[i].Box.ID = w.Box
 		if r := found[name(handshakeKey(w.Digest, w.Version))]; w.Version != "" && r != nil && r.alive(time.Now()) {
@@ -395,9 +395,9 @@ func (s *Store) Recorded(ctx context.Context, wanted []session.RecordKey) ([]ses
 	return list, nil
 }
 
-// ListHandshakes returns parts of a handshake record; see [session.Handshakes].
-func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]session.Handshake, error) {
-	var list []session.Handshake
+// ListHandshakes returns parts of a handshake record; see [storage.Handshakes].
+func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]storage.Handshake, error) {
+	var list []storage.Handshake
 	begin := handshakeKey(digest, prefix)
 	sp := span{pk: begin.str("PK"), from: begin.str("SK"), to: begin.str("SK") + "\U0010FFFF"}
 	err := s.query(ctx, sp, func(r row) (bool, error) {

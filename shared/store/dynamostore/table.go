@@ -7,7 +7,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // properties are the properties of the table as an AWS::DynamoDB::Table in
@@ -36,7 +36,7 @@ func TableDefinition(table string) (*dynamodb.CreateTableInput, *dynamodb.Update
 	}
 	for _, into := range []any{&create, &rest} {
 		if err := json.Unmarshal(properties, into); err != nil {
-			return nil, nil, session.Errorf(session.Internal, "the definition of the table cannot be read").Because(err)
+			return nil, nil, storage.Errorf(storage.Internal, "the definition of the table cannot be read").Because(err)
 		}
 	}
 	create.TableName, live.TableName = &table, &table

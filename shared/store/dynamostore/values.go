@@ -10,45 +10,45 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // stateRow returns the key of a durable value. A session's values are in the session's
 // partition; other owners have a partition each. stateRow hashes names that a client or an
 // author chose, so that they are never too long and never collide with other keys.
-func stateRow(k session.ValueKey) row {
+func stateRow(k storage.ValueKey) row {
 	sum := func(text string) string {
 		h := sha256.Sum256([]byte(text))
 		return strings.ToLower(base32.HexEncoding.EncodeToString(h[:20]))
 	}
-	if k.Scope == session.ValueOfSession {
-		return key(sessionKey(session.ID(k.Of)), fmt.Sprintf("v#%d#%s", k.Since.UnixMilli(), sum(fmt.Sprintf("%q %q %q", k.Tenant, k.Server, k.Name))))
+	if k.Scope == storage.ValueOfSession {
+		return key(sessionKey(storage.ID(k.Of)), fmt.Sprintf("v#%d#%s", k.Since.UnixMilli(), sum(fmt.Sprintf("%q %q %q", k.Tenant, k.Server, k.Name))))
 	}
 	return key("V#"+sum(fmt.Sprintf("%q %q %q %q", k.Tenant, k.Server, k.Scope, k.Of)), "v#"+sum(k.Name))
 }
 
-// LoadValue reads a durable value; see [session.Values].
-func (s *Store) LoadValue(ctx context.Context, k session.ValueKey) (session.Value, error) {
+// LoadValue reads a durable value; see [storage.Values].
+func (s *Store) LoadValue(ctx context.Context, k storage.ValueKey) (storage.Value, error) {
 	if err := k.Check(); err != nil {
-		return session.Value{}, err
+		return storage.Value{}, err
 	}
 	at := stateRow(k)
 	r, err := s.get(ctx, at.str("PK"), at.str("SK"))
 	if err != nil || !r.alive(time.Now()) {
-		return session.Value{Key: k}, err
+		return storage.Value{Key: k}, err
 	}
-	return session.Value{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}, nil
+	return storage.Value{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}, nil
 }
 
-// SaveValue writes a durable value; see [session.Values]. To delete a value, it writes a
+// SaveValue writes a durable value; see [storage.Values]. To delete a value, it writes a
 // value that has already expired. Its nonce stays in the row, so SaveValue recognizes a
 // repeat whose first answer was lost.
-func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, error) {
+func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, error) {
 	if err := v.Check(); err != nil {
-		return session.Value{}, err
+		return storage.Value{}, err
 	}
 	was, values := v.Rev, nowValue()
-	v.Rev = session.NextRev(was)
+	v.Rev = storage.NextRev(was)
 	r, condition := stateRow(v.Key), isFree
 	if was != 0 {
 		condition, values[":rev"] = "r = :rev AND (attribute_not_exists(u) OR u > :now)", num(was)
@@ -57,9 +57,9 @@ func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, 
 	case len(v.Data) == 0 && was == 0:
 		return s.noState(ctx, v.Key)
 	case len(v.Data) == 0:
-		v = session.Value{Key: v.Key}
+		v = storage.Value{Key: v.Key}
 		r.expire(time.Now().Add(-time.Second), 0)
-	case v.Key.Scope == session.ValueOfSession:
+	case v.Key.Scope == storage.ValueOfSession:
 		// Keep the row for twice Life: prolong may still move this time.
 		r["x"] = num(time.Now().Add(2 * s.options.Life).Unix())
 		r["r"], r["d"] = num(v.Rev), bin(v.Data)
@@ -69,30 +69,30 @@ func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, 
 	}
 	_, written, err := s.put(ctx, r, condition, values)
 	if err != nil {
-		return session.Value{}, err
+		return storage.Value{}, err
 	}
 	if !written {
-		return session.Value{}, changedState(v.Key)
+		return storage.Value{}, changedState(v.Key)
 	}
 	return v, nil
 }
 
 // noState answers a SaveValue that deletes a value which does not exist. It fails with
 // Conflict if the value exists.
-func (s *Store) noState(ctx context.Context, k session.ValueKey) (session.Value, error) {
+func (s *Store) noState(ctx context.Context, k storage.ValueKey) (storage.Value, error) {
 	v, err := s.LoadValue(ctx, k)
 	if err == nil && v.Rev != 0 {
 		err = changedState(k)
 	}
-	return session.Value{Key: k}, err
+	return storage.Value{Key: k}, err
 }
 
-func changedState(k session.ValueKey) error {
-	return session.Errorf(session.Conflict, "the durable value %q has been changed since it was read; read it again", k.Name)
+func changedState(k storage.ValueKey) error {
+	return storage.Errorf(storage.Conflict, "the durable value %q has been changed since it was read; read it again", k.Name)
 }
 
 // prolongStates keeps the values of a session until a time; see prolong.
-func (s *Store) prolongStates(ctx context.Context, x session.Session, until types.AttributeValue) {
+func (s *Store) prolongStates(ctx context.Context, x storage.Session, until types.AttributeValue) {
 	begin := fmt.Sprintf("v#%d#", x.Created.UnixMilli())
 	sp := span{pk: sessionKey(x.ID), from: begin, to: begin + "~", fields: "PK, SK"}
 	_ = s.query(ctx, sp, func(r row) (bool, error) {

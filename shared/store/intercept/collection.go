@@ -3,29 +3,29 @@ package intercept
 import (
 	"context"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Keys implements session.Store.
-func (s *Store) Keys() session.Collection[session.Key] {
-	return collection[session.Key]{s, "Key", s.inner.Keys}
+// Keys implements storage.Store.
+func (s *Store) Keys() storage.Collection[storage.Key] {
+	return collection[storage.Key]{s, "Key", s.inner.Keys}
 }
 
-// Grants implements session.Store.
-func (s *Store) Grants() session.Collection[session.Grant] {
-	return collection[session.Grant]{s, "Grant", s.inner.Grants}
+// Grants implements storage.Store.
+func (s *Store) Grants() storage.Collection[storage.Grant] {
+	return collection[storage.Grant]{s, "Grant", s.inner.Grants}
 }
 
-// UpstreamTokens implements session.Store.
-func (s *Store) UpstreamTokens() session.Collection[session.UpstreamToken] {
-	return collection[session.UpstreamToken]{s, "UpstreamToken", s.inner.UpstreamTokens}
+// UpstreamTokens implements storage.Store.
+func (s *Store) UpstreamTokens() storage.Collection[storage.UpstreamToken] {
+	return collection[storage.UpstreamToken]{s, "UpstreamToken", s.inner.UpstreamTokens}
 }
 
 // collection runs the function around the methods of a collection of the inner store.
 type collection[T any] struct {
 	s     *Store
 	kind  string
-	inner func() session.Collection[T]
+	inner func() storage.Collection[T]
 }
 
 func (c collection[T]) Create(ctx context.Context, v T) error {

@@ -1,4 +1,4 @@
-// Package intercept wraps a [session.Store] with one function. The function runs
+// Package intercept wraps a [storage.Store] with one function. The function runs
 // around every call of the store, so a wrapper that counts, measures or fails calls
 // need not forward each method itself.
 package intercept
@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Kind is what a call of a store does.
@@ -22,7 +22,7 @@ const (
 
 // Call is one call of a store.
 type Call struct {
-	Method string // of session.Store, such as "Append"
+	Method string // of storage.Store, such as "Append"
 	Kind   Kind
 	// In is the record that a write gets, or the question ids that Answers gets. It is
 	// nil for a call that has only keys.
@@ -34,8 +34,8 @@ type Call struct {
 
 // Loaded is the result of Load.
 type Loaded struct {
-	Session session.Session
-	Box     session.Box
+	Session storage.Session
+	Box     storage.Box
 }
 
 // Func runs around one call of a store. do makes the call with the context that it gets.
@@ -44,19 +44,19 @@ type Loaded struct {
 type Func func(ctx context.Context, c *Call, do func(context.Context) error) error
 
 // Store is a store with a function around every method but Close. It is safe for
-// concurrent use if the function is. It has as many methods as session.Store.
+// concurrent use if the function is. It has as many methods as storage.Store.
 type Store struct {
-	inner  session.Store
+	inner  storage.Store
 	around Func
 }
 
-var _ session.Store = (*Store)(nil)
+var _ storage.Store = (*Store)(nil)
 
 // New puts a function around the methods of inner. Closing the Store closes inner.
-func New(inner session.Store, around Func) *Store { return &Store{inner: inner, around: around} }
+func New(inner storage.Store, around Func) *Store { return &Store{inner: inner, around: around} }
 
 // Unwrap returns the inner store.
-func (s *Store) Unwrap() session.Store { return s.inner }
+func (s *Store) Unwrap() storage.Store { return s.inner }
 
 // Close closes the inner store. The function does not run around it.
 func (s *Store) Close() error { return s.inner.Close() }
@@ -75,23 +75,23 @@ func (c *Call) Bytes() (n int) {
 // anything else.
 func Bytes(record any) (n int) {
 	switch r := record.(type) {
-	case session.Session:
+	case storage.Session:
 		return len(r.Init)
-	case session.Answer:
+	case storage.Answer:
 		return len(r.Raw)
-	case session.Handshake:
+	case storage.Handshake:
 		return len(r.Result)
-	case session.Item:
+	case storage.Item:
 		return len(r.Raw)
-	case session.Part:
+	case storage.Part:
 		return len(r.Data)
-	case session.Value:
+	case storage.Value:
 		return len(r.Data)
-	case session.Batch:
+	case storage.Batch:
 		for _, e := range r.Events {
 			n += len(e)
 		}
-	case session.Page:
+	case storage.Page:
 		for _, e := range r.Events {
 			n += len(e.Raw)
 		}

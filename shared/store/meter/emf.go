@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -63,12 +63,12 @@ func took(name string, d time.Duration) value {
 
 // metrics returns the attributes of the measurements. With a namespace it adds the head by
 // which CloudWatch makes metrics of them.
-func metrics(a session.Account, t tally, start time.Duration, space string) (attrs []any) {
+func metrics(a storage.Account, t tally, start time.Duration, space string) (attrs []any) {
 	calls, polls, failures := 1, 0, 0
 	if a.Poll {
 		calls, polls = 0, 1
 	}
-	if a.Over == session.OverEvent || a.Over == session.OverRelay {
+	if a.Over == storage.OverEvent || a.Over == storage.OverRelay {
 		calls = 0
 	}
 	if a.Code != "" {
@@ -81,7 +81,7 @@ func metrics(a session.Account, t tally, start time.Duration, space string) (att
 	if t.wakes > 0 {
 		values = append(values, took(metricFirst, a.Took))
 	}
-	if a.Over == session.OverEvent && a.Server == "" && t.boxes > 0 { // the sweep
+	if a.Over == storage.OverEvent && a.Server == "" && t.boxes > 0 { // the sweep
 		attrs = append(attrs, metricBoxes, t.boxes)
 		if space != "" {
 			attrs = append(attrs, "_aws", headOf(directive{space, [][]string{{}}, []metric{{metricBoxes, "Count"}}}))

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 )
 
@@ -24,7 +24,7 @@ type EstimateStore struct {
 
 	mu      sync.Mutex
 	spent   Stored
-	session session.ID // the session loaded or saved last
+	session storage.ID // the session loaded or saved last
 	expires time.Time  // its expiry, which an index has
 }
 
@@ -40,7 +40,7 @@ func (s Stored) Minus(before Stored) Stored {
 }
 
 // Estimate makes an EstimateStore. Closing it closes s.
-func Estimate(s session.Store) *EstimateStore {
+func Estimate(s storage.Store) *EstimateStore {
 	e := &EstimateStore{}
 	e.Store = intercept.New(s, e.call)
 	return e
@@ -116,24 +116,24 @@ func readUnits(c *intercept.Call) float64 {
 		default:
 			return units + unitsOf(size(out.Box), readUnit)
 		}
-	case []session.Session:
+	case []storage.Session:
 		return 1 + eachRow(out)
-	case []session.Key:
+	case []storage.Key:
 		return 1 + eachRow(out)
-	case []session.Answer:
+	case []storage.Answer:
 		questions, _ := c.In.([]string)
 		return eachRow(out) + float64(len(questions)-len(out))
-	case []session.Recorded:
+	case []storage.Recorded:
 		units := 0.0
 		for _, r := range out {
 			units += unitsOf(size(r.Handshake), readUnit) + unitsOf(size(r.Box), readUnit)
 		}
 		return max(1, units)
-	case []session.Item:
+	case []storage.Item:
 		return unitsOf(total(out), readUnit)
-	case []session.Part:
+	case []storage.Part:
 		return unitsOf(total(out), readUnit)
-	case []session.BoxID:
+	case []storage.BoxID:
 		return unitsOf(len(out)*overhead, readUnit)
 	default:
 		return unitsOf(size(out), readUnit)
@@ -146,13 +146,13 @@ func readUnits(c *intercept.Call) float64 {
 // fields.
 const surely = (readUnit - overhead - 1500) / 6
 
-func smallSession(s session.Session) bool {
+func smallSession(s storage.Session) bool {
 	return len(s.Subscribed)+len(s.Standby)+len(s.Conns)+len(s.Pushed) == 0 &&
 		len(s.ID)+len(s.Server)+len(s.Digest)+len(s.Tenant)+len(s.Principal)+len(s.Props)+len(s.Version)+len(s.Init)+
 			len(s.ServerInfo)+len(s.Params)+len(s.Primary.Nonce)+len(s.Level) <= surely
 }
 
-func smallBox(b session.Box) bool {
+func smallBox(b storage.Box) bool {
 	return len(b.ID)+len(b.Tenant)+len(b.Server)+len(b.Runner)+len(b.Task)+len(b.Conn)+len(b.Owner)+len(b.TokenHash)+
 		len(b.Failure.Phase)+len(b.Failure.Detail)+len(b.Failure.Signal) <= surely
 }
@@ -186,12 +186,12 @@ func writeSize(c *intercept.Call) int {
 func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 	switch c.Method {
 	case "Create", "Save":
-		if moved := e.moved(c.In.(session.Session)); moved || c.Method == "Create" {
+		if moved := e.moved(c.In.(storage.Session)); moved || c.Method == "Create" {
 			return 1
 		}
 	case "SaveBox": // the sweep must check the box from now on, or no longer
-		b := c.In.(session.Box)
-		if b.State == session.Asleep || b.State == session.Starting && b.Attempt <= 1 {
+		b := c.In.(storage.Box)
+		if b.State == storage.Asleep || b.State == storage.Starting && b.Attempt <= 1 {
 			return 1
 		}
 	case "CreateKey", "CreateGrant", "PutItem", "DeleteItem":
@@ -202,7 +202,7 @@ func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 
 // moved reports whether the expiry of a session is new, so that its index changes. The caller
 // holds the lock.
-func (e *EstimateStore) moved(s session.Session) bool {
+func (e *EstimateStore) moved(s storage.Session) bool {
 	same := e.session == s.ID && e.expires.Equal(s.Expires)
 	e.session, e.expires = s.ID, s.Expires
 	return !same
@@ -213,25 +213,25 @@ func (e *EstimateStore) moved(s session.Session) bool {
 func size(record any) int {
 	data := intercept.Bytes(record)
 	switch r := record.(type) {
-	case session.Session:
-		return encoded(session.MarshalSession, r) + data
-	case session.Box:
-		return encoded(session.MarshalBox, r)
-	case session.Item:
-		return encoded(session.MarshalItem, r) + data
-	case session.Connection:
-		return encoded(session.MarshalConnection, r)
-	case session.Key:
-		return encoded(session.KeyKind().Marshal, r)
-	case session.Grant:
-		return encoded(session.GrantKind().Marshal, r)
-	case session.EntryTicket:
-		return encoded(session.MarshalEntryTicket, r)
-	case session.Batch:
+	case storage.Session:
+		return encoded(storage.MarshalSession, r) + data
+	case storage.Box:
+		return encoded(storage.MarshalBox, r)
+	case storage.Item:
+		return encoded(storage.MarshalItem, r) + data
+	case storage.Connection:
+		return encoded(storage.MarshalConnection, r)
+	case storage.Key:
+		return encoded(storage.KeyKind().Marshal, r)
+	case storage.Grant:
+		return encoded(storage.GrantKind().Marshal, r)
+	case storage.EntryTicket:
+		return encoded(storage.MarshalEntryTicket, r)
+	case storage.Batch:
 		return overhead + data + 3*len(r.Events) // each event's length stands before it
-	case session.Page:
+	case storage.Page:
 		return overhead + data + 3*len(r.Events)
-	case session.Answer, session.Handshake, session.Value, session.Part:
+	case storage.Answer, storage.Handshake, storage.Value, storage.Part:
 		return overhead + data
 	default:
 		return 0

@@ -6,13 +6,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Meter counts what the invocations of one function process use. At its end, an invocation
 // takes everything that was counted since the previous end. If a process has one
 // invocation at a time, as on Lambda, that is its own use. If it has several, only the sum
-// is right. Meter implements session.Meter and is safe for concurrent use.
+// is right. Meter implements storage.Meter and is safe for concurrent use.
 type Meter struct {
 	options Options
 	started time.Time
@@ -24,7 +24,7 @@ type Meter struct {
 	warm   bool // an invocation has ended
 }
 
-var _ session.Meter = (*Meter)(nil)
+var _ storage.Meter = (*Meter)(nil)
 
 // Options of a Meter.
 type Options struct {
@@ -33,7 +33,7 @@ type Options struct {
 	Started  time.Time // when the process started; zero if unknown
 }
 
-// tally counts what a session.Account does not have.
+// tally counts what a storage.Account does not have.
 type tally struct {
 	messages float64 // posted, in billed messages
 	pushed   int     // bytes posted to clients
@@ -50,7 +50,7 @@ func New(o Options) *Meter {
 
 // Store returns a store that counts the calls of s. spent returns what s has consumed so
 // far. If spent is nil, the Meter estimates that (see [Estimate]).
-func (m *Meter) Store(s session.Store, spent func() Stored) session.Store {
+func (m *Meter) Store(s storage.Store, spent func() Stored) storage.Store {
 	if spent == nil {
 		e := Estimate(s)
 		s, spent = e, e.Spent
@@ -63,20 +63,20 @@ func (m *Meter) Store(s session.Store, spent func() Stored) session.Store {
 
 // watched is a store that recognizes wakes by the box records that functions write.
 type watched struct {
-	session.Store
+	storage.Store
 	meter *Meter
 
 	mu       sync.Mutex
-	starting session.Box // the last starting box that was read
+	starting storage.Box // the last starting box that was read
 }
 
 // Unwrap returns the watched store.
-func (w *watched) Unwrap() session.Store { return w.Store }
+func (w *watched) Unwrap() storage.Store { return w.Store }
 
 // Box remembers a box that is starting, to know when its wake began.
-func (w *watched) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
+func (w *watched) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) {
 	b, err := w.Store.Box(ctx, id)
-	if err == nil && b.State == session.Starting {
+	if err == nil && b.State == storage.Starting {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.starting = b
@@ -85,20 +85,20 @@ func (w *watched) Box(ctx context.Context, id session.BoxID) (session.Box, error
 }
 
 // SaveBox counts wakes, and the time from a wake to the hello.
-func (w *watched) SaveBox(ctx context.Context, b session.Box) error {
+func (w *watched) SaveBox(ctx context.Context, b storage.Box) error {
 	err := w.Store.SaveBox(ctx, b)
 	if err != nil {
 		return err
 	}
 	w.mu.Lock()
 	was := w.starting
-	w.starting = session.Box{}
+	w.starting = storage.Box{}
 	w.mu.Unlock()
 	w.meter.count(func(t *tally) {
 		switch {
-		case b.State == session.Starting:
+		case b.State == storage.Starting:
 			t.wakes++
-		case b.State == session.Awake && was.ID == b.ID && was.Gen == b.Gen:
+		case b.State == storage.Awake && was.ID == b.ID && was.Gen == b.Gen:
 			t.boxStart = b.Changed.Sub(was.Changed)
 		}
 	})
@@ -106,7 +106,7 @@ func (w *watched) SaveBox(ctx context.Context, b session.Box) error {
 }
 
 // Due counts the boxes that it returns.
-func (w *watched) Due(ctx context.Context) ([]session.BoxID, error) {
+func (w *watched) Due(ctx context.Context) ([]storage.BoxID, error) {
 	all, err := w.Store.Due(ctx)
 	if err == nil {
 		w.meter.count(func(t *tally) { t.boxes = len(all) })
@@ -115,16 +115,16 @@ func (w *watched) Due(ctx context.Context) ([]session.BoxID, error) {
 }
 
 // Clients returns the connections of clients, whose posts it counts.
-func (m *Meter) Clients(c session.Clients) session.Clients {
+func (m *Meter) Clients(c storage.Clients) storage.Clients {
 	return &clients{c, &posted{Poster: c, meter: m, away: true}}
 }
 
 // Runners returns the connections of runners, whose posts it counts. These messages stay
 // in the AWS region, so they do not count as traffic to the internet.
-func (m *Meter) Runners(p session.Poster) session.Poster { return &posted{Poster: p, meter: m} }
+func (m *Meter) Runners(p storage.Poster) storage.Poster { return &posted{Poster: p, meter: m} }
 
 type clients struct {
-	session.Clients
+	storage.Clients
 	posted *posted
 }
 
@@ -134,7 +134,7 @@ func (c *clients) Post(ctx context.Context, conn string, data []byte) error {
 }
 
 type posted struct {
-	session.Poster
+	storage.Poster
 	meter *Meter
 	away  bool // to the internet
 }
@@ -177,9 +177,9 @@ func (m *Meter) take(took time.Duration) (t tally, stored Stored, start time.Dur
 	return t, stored, start
 }
 
-// Spent implements session.Meter. The attributes are "tenant", "units" (what AWS bills for
+// Spent implements storage.Meter. The attributes are "tenant", "units" (what AWS bills for
 // the invocation), and the metrics.
-func (m *Meter) Spent(a session.Account) []any {
+func (m *Meter) Spent(a storage.Account) []any {
 	t, stored, start := m.take(a.Took)
 	u := units(a, t, stored, m.options.MemoryMB)
 	attrs := []any{"tenant", a.Tenant, "units", u}
@@ -190,26 +190,26 @@ func (m *Meter) Spent(a session.Account) []any {
 const restUnit = 10 << 20
 
 // units returns what AWS bills for one invocation, without the gateway's own log.
-func units(a session.Account, t tally, stored Stored, memoryMB float64) Units {
+func units(a storage.Account, t tally, stored Stored, memoryMB float64) Units {
 	billed := (a.Took + time.Millisecond - 1).Truncate(time.Millisecond)
 	u := Units{
 		Invocations: 1, GBSeconds: billed.Seconds() * memoryMB / 1024, Messages: t.messages, OutGB: GB(int64(t.pushed)),
 		ReadUnits: stored.ReadUnits, WriteUnits: stored.WriteUnits, LogGB: GB(int64(Usual().LogBytes)),
 	}
 	switch a.Over {
-	case session.OverREST:
+	case storage.OverREST:
 		u.Requests = 1 + float64(max(0, a.Out-1)/restUnit)
 		u.OutGB += GB(int64(a.Out))
-	case session.OverSocket, session.OverRelay:
+	case storage.OverSocket, storage.OverRelay:
 		for _, size := range []int{a.In, a.Out} {
 			if size > 0 {
 				u.Messages += Messages(size)
 			}
 		}
-		if a.Over == session.OverSocket {
+		if a.Over == storage.OverSocket {
 			u.OutGB += GB(int64(a.Out))
 		}
-	case session.OverEvent:
+	case storage.OverEvent:
 	}
 	return u
 }

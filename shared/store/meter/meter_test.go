@@ -15,9 +15,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // written writes a log line with attributes and reads it again as JSON.
@@ -43,7 +43,7 @@ func near(a, b float64) bool { return math.Abs(a-b) < 1e-12 }
 
 func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
 	m := meter.New(meter.Options{MemoryMB: 512})
-	store := m.Store(sessiontest.NewMemory(), nil)
+	store := m.Store(storagetest.NewMemory(), nil)
 	clients := m.Clients(conns{})
 	if _, err := store.Box(t.Context(), "acme/one"); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := written(t, append([]any{"server", "one", "session_id", "s1", "connection_id", "c1"},
-		m.Spent(session.Account{Over: session.OverREST, Tenant: "acme", Server: "one", Out: 11 << 20, Took: 1500 * time.Microsecond})...))
+		m.Spent(storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one", Out: 11 << 20, Took: 1500 * time.Microsecond})...))
 	text, err := json.Marshal(line)
 	if err != nil {
 		t.Fatal(err)
@@ -72,12 +72,12 @@ func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
 
 func TestWhatALineHasSaidTheNextDoesNotRepeat(t *testing.T) {
 	m := meter.New(meter.Options{})
-	store := m.Store(sessiontest.NewMemory(), nil)
+	store := m.Store(storagetest.NewMemory(), nil)
 	for range 2 {
 		if _, err := store.Box(t.Context(), "acme/one"); err != nil {
 			t.Fatal(err)
 		}
-		line := written(t, m.Spent(session.Account{Over: session.OverSocket, In: 1}))
+		line := written(t, m.Spent(storage.Account{Over: storage.OverSocket, In: 1}))
 		if got := line["units"].(map[string]any)["read_units"]; got != 1.0 {
 			t.Errorf("%v read units, want 1", got)
 		}
@@ -94,7 +94,7 @@ func TestMessagesAreBilledBySize(t *testing.T) {
 
 func TestMetricsHaveServersAsDimensionsAndNothingElse(t *testing.T) {
 	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
-	line := written(t, m.Spent(session.Account{Over: session.OverREST, Tenant: "acme", Server: "one", Session: "s1", In: 5, Out: 7, Code: session.Busy}))
+	line := written(t, m.Spent(storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one", Session: "s1", In: 5, Out: 7, Code: storage.Busy}))
 	head := line["_aws"].(map[string]any)
 	dimensions := map[string]bool{}
 	for _, d := range head["CloudWatchMetrics"].([]any) {
@@ -126,7 +126,7 @@ func TestLinesAreNoMetricsUnlessTheyAreToBe(t *testing.T) {
 		"switched off":        meter.New(meter.Options{}),
 		"of no server at all": meter.New(meter.Options{Metrics: "Dormouse/dev"}),
 	} {
-		a := session.Account{Over: session.OverREST, Tenant: "acme", Server: "one"}
+		a := storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one"}
 		if strings.HasPrefix(name, "of no server") {
 			a.Server = ""
 		}
@@ -141,13 +141,13 @@ func TestAWakeIsToldByItsPhases(t *testing.T) {
 		began := time.Now()
 		time.Sleep(7 * time.Millisecond)
 		m := meter.New(meter.Options{Started: began})
-		store := m.Store(sessiontest.NewMemory(), nil)
-		b := session.Box{ID: "acme/one", State: session.Starting, Gen: 1, Attempt: 1, Changed: time.Now()}
+		store := m.Store(storagetest.NewMemory(), nil)
+		b := storage.Box{ID: "acme/one", State: storage.Starting, Gen: 1, Attempt: 1, Changed: time.Now()}
 		if err := store.SaveBox(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Millisecond)
-		line := written(t, m.Spent(session.Account{Over: session.OverREST, Server: "one", Took: 3 * time.Millisecond}))
+		line := written(t, m.Spent(storage.Account{Over: storage.OverREST, Server: "one", Took: 3 * time.Millisecond}))
 		if line["wakes"] != 1.0 || line["wake_function_ms"] != 7.0 || line["wake_first_answer_ms"] != 3.0 || line["wake_box_ms"] != nil {
 			t.Errorf("the function that wakes says %v", line)
 		}
@@ -156,11 +156,11 @@ func TestAWakeIsToldByItsPhases(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.State, b.Changed = session.Awake, time.Now()
+		b.State, b.Changed = storage.Awake, time.Now()
 		if err := store.SaveBox(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
-		line = written(t, m.Spent(session.Account{Over: session.OverRelay, Server: "one"}))
+		line = written(t, m.Spent(storage.Account{Over: storage.OverRelay, Server: "one"}))
 		if line["wake_box_ms"] != 23.0 || line["wakes"] != nil || line["wake_function_ms"] != nil {
 			t.Errorf("the function that hears the hello says %v", line)
 		}
@@ -258,23 +258,23 @@ func FuzzReadLine(f *testing.F) {
 }
 
 func TestNoCallOfAStoreIsForNothing(t *testing.T) {
-	type collections = map[string]func(session.Store) any
+	type collections = map[string]func(storage.Store) any
 	for of, calls := range (collections{
-		"the store":       func(s session.Store) any { return s },
-		"keys":            func(s session.Store) any { return s.Keys() },
-		"grants":          func(s session.Store) any { return s.Grants() },
-		"upstream tokens": func(s session.Store) any { return s.UpstreamTokens() },
+		"the store":       func(s storage.Store) any { return s },
+		"keys":            func(s storage.Store) any { return s.Keys() },
+		"grants":          func(s storage.Store) any { return s.Grants() },
+		"upstream tokens": func(s storage.Store) any { return s.UpstreamTokens() },
 	}) {
-		all := reflect.TypeFor[session.Store]()
+		all := reflect.TypeFor[storage.Store]()
 		if of != "the store" {
-			all = reflect.TypeOf(calls(sessiontest.NewMemory()))
+			all = reflect.TypeOf(calls(storagetest.NewMemory()))
 		}
 		for i := range all.NumMethod() {
 			name := all.Method(i).Name
 			if slices.Contains([]string{"Close", "Keys", "Grants", "UpstreamTokens"}, name) {
 				continue
 			}
-			e := meter.Estimate(sessiontest.NewMemory())
+			e := meter.Estimate(storagetest.NewMemory())
 			m := reflect.ValueOf(calls(e)).MethodByName(name)
 			args := []reflect.Value{reflect.ValueOf(t.Context())}
 			for n := 1; n < m.Type().NumIn(); n++ {
@@ -293,9 +293,9 @@ func TestNoCallOfAStoreIsForNothing(t *testing.T) {
 }
 
 func TestDurableValuesAreBilledBySize(t *testing.T) {
-	e := meter.Estimate(sessiontest.NewMemory())
-	key := session.ValueKey{Tenant: "acme", Server: "one", Scope: session.ValueOfServer, Name: "n"}
-	v, err := e.SaveValue(t.Context(), session.Value{Key: key, Data: make([]byte, 5<<10)})
+	e := meter.Estimate(storagetest.NewMemory())
+	key := storage.ValueKey{Tenant: "acme", Server: "one", Scope: storage.ValueOfServer, Name: "n"}
+	v, err := e.SaveValue(t.Context(), storage.Value{Key: key, Data: make([]byte, 5<<10)})
 	if err == nil {
 		_, err = e.LoadValue(t.Context(), key)
 	}
@@ -322,7 +322,7 @@ func TestWhatIsPushedToClientsGoesToTheInternetAndFramesDoNot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	line := written(t, m.Spent(session.Account{Over: session.OverRelay, Tenant: "acme", Server: "one", In: 10, Out: 10}))
+	line := written(t, m.Spent(storage.Account{Over: storage.OverRelay, Tenant: "acme", Server: "one", In: 10, Out: 10}))
 	got := line["units"].(map[string]any)
 	if got["messages"] != 2.0+2+1+1 || got["out_gb"] != float64(40<<10)/(1<<30) {
 		t.Errorf("units are %v", got)
@@ -331,7 +331,7 @@ func TestWhatIsPushedToClientsGoesToTheInternetAndFramesDoNot(t *testing.T) {
 
 func TestFramesOfRunnersAreNoCalls(t *testing.T) {
 	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
-	line := written(t, m.Spent(session.Account{Over: session.OverRelay, Tenant: "acme", Server: "one", In: 5}))
+	line := written(t, m.Spent(storage.Account{Over: storage.OverRelay, Tenant: "acme", Server: "one", In: 5}))
 	if line["calls"] != nil {
 		t.Errorf("a frame counts as %v calls", line["calls"])
 	}
@@ -339,16 +339,16 @@ func TestFramesOfRunnersAreNoCalls(t *testing.T) {
 
 func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
 	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
-	store := m.Store(sessiontest.NewMemory(), nil)
-	if err := store.SaveBox(t.Context(), session.Box{ID: "acme/one", State: session.Awake}); err != nil {
+	store := m.Store(storagetest.NewMemory(), nil)
+	if err := store.SaveBox(t.Context(), storage.Box{ID: "acme/one", State: storage.Awake}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		account session.Account
+		account storage.Account
 		want    any
 	}{
-		{session.Account{Over: session.OverEvent}, 1.0},
-		{session.Account{Over: session.OverREST, Server: "one"}, nil}, // this request called Due for a quota
+		{storage.Account{Over: storage.OverEvent}, 1.0},
+		{storage.Account{Over: storage.OverREST, Server: "one"}, nil}, // this request called Due for a quota
 	} {
 		if _, err := store.Due(t.Context()); err != nil {
 			t.Fatal(err)
@@ -370,10 +370,10 @@ func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
 }
 
 func TestTheStoreThatIsCountedCanBeAskedThrough(t *testing.T) {
-	inner := sessiontest.NewMemory()
+	inner := storagetest.NewMemory()
 	s := meter.New(meter.Options{}).Store(inner, nil)
-	for s != session.Store(inner) {
-		wrapper, ok := s.(interface{ Unwrap() session.Store })
+	for s != storage.Store(inner) {
+		wrapper, ok := s.(interface{ Unwrap() storage.Store })
 		if !ok {
 			t.Fatalf("%T hides the store", s)
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // BenchmarkCall measures the cost of a tools/call for the store: one Load of the
@@ -18,13 +18,13 @@ import (
 func BenchmarkCall(b *testing.B) {
 	s := open(b, filepath.Join(b.TempDir(), "store.db"))
 	defer func() { _ = s.Close() }()
-	x := session.Session{
-		ID: session.NewID(), Server: "everything", Digest: strings.Repeat("d", 64), Tenant: "local", Principal: "local",
-		Transport: session.HTTP, State: session.Ready, Version: "2025-11-25", Created: time.Now(), Used: time.Now(),
+	x := storage.Session{
+		ID: storage.NewID(), Server: "everything", Digest: strings.Repeat("d", 64), Tenant: "local", Principal: "local",
+		Transport: storage.HTTP, State: storage.Ready, Version: "2025-11-25", Created: time.Now(), Used: time.Now(),
 		Init:    json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
 		Expires: time.Now().Add(time.Hour),
 	}
-	box := session.Box{ID: "local/everything", Tenant: "local", Server: "everything", State: session.Awake, Gen: 1, Runner: "r", Conn: "c"}
+	box := storage.Box{ID: "local/everything", Tenant: "local", Server: "everything", State: storage.Awake, Gen: 1, Runner: "r", Conn: "c"}
 	event := []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 80) + `"}]}}`)
 	if err := s.Create(b.Context(), x); err != nil {
 		b.Fatal(err)
@@ -43,8 +43,8 @@ func BenchmarkCall(b *testing.B) {
 	b.Run("append", func(b *testing.B) {
 		defer processorTime(b)()
 		for b.Loop() {
-			batch := session.Batch{
-				Session: x.ID, Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+			batch := storage.Batch{
+				Session: x.ID, Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
 				Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
 			}
 			if err := s.Append(b.Context(), batch); err != nil {
@@ -76,21 +76,21 @@ func writeAtOnce(b *testing.B, o Options, writers int, rest time.Duration) {
 	s := open(b, filepath.Join(b.TempDir(), "store.db"), o)
 	defer func() { _ = s.Close() }()
 	event := []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 80) + `"}]}}`)
-	call := func(id session.ID) error {
+	call := func(id storage.ID) error {
 		if _, _, err := s.Load(b.Context(), id, "b"); err != nil {
 			return err
 		}
 		for begun := time.Now(); time.Since(begun) < rest; { //nolint:revive // it shall keep a processor busy
 		}
-		return s.Append(b.Context(), session.Batch{
-			Session: id, Stream: session.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+		return s.Append(b.Context(), storage.Batch{
+			Session: id, Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
 			Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
 		})
 	}
 	calls, failed := make(chan struct{}), make(chan error, writers)
 	for i := range writers {
-		id := session.ID(fmt.Sprint("s", i))
-		if err := s.Create(b.Context(), session.Session{ID: id, Expires: time.Now().Add(time.Hour)}); err != nil {
+		id := storage.ID(fmt.Sprint("s", i))
+		if err := s.Create(b.Context(), storage.Session{ID: id, Expires: time.Now().Add(time.Hour)}); err != nil {
 			b.Fatal(err)
 		}
 		go func() {
@@ -132,12 +132,12 @@ func processorTime(b *testing.B) (stop func()) {
 func BenchmarkWake(b *testing.B) {
 	s := open(b, filepath.Join(b.TempDir(), "store.db"))
 	defer func() { _ = s.Close() }()
-	batch := func(stream session.StreamID, i int) session.Batch {
-		return session.Batch{Session: "s", Stream: stream, First: session.Index(i), Events: [][]byte{fmt.Append(nil, i)}, Expires: time.Now().Add(time.Hour)}
+	batch := func(stream storage.StreamID, i int) storage.Batch {
+		return storage.Batch{Session: "s", Stream: stream, First: storage.Index(i), Events: [][]byte{fmt.Append(nil, i)}, Expires: time.Now().Add(time.Hour)}
 	}
-	next := func(stream session.StreamID, i int) error {
+	next := func(stream storage.StreamID, i int) error {
 		for {
-			p, err := s.Wait(b.Context(), "s", stream, session.Index(i-1), time.Now().Add(time.Minute))
+			p, err := s.Wait(b.Context(), "s", stream, storage.Index(i-1), time.Now().Add(time.Minute))
 			if err != nil || len(p.Events) > 0 {
 				return err
 			}
@@ -168,7 +168,7 @@ func BenchmarkWake(b *testing.B) {
 		}
 	}
 	_ = s.Close()
-	if err := <-failed; session.CodeOf(err) != session.Unavailable {
+	if err := <-failed; storage.CodeOf(err) != storage.Unavailable {
 		b.Fatal(err)
 	}
 }
@@ -181,7 +181,7 @@ func BenchmarkOpen(b *testing.B) {
 	defer processorTime(b)()
 	for b.Loop() {
 		s := open(b, path)
-		if _, _, err := s.Load(b.Context(), "s", "b"); session.CodeOf(err) != session.NotFound {
+		if _, _, err := s.Load(b.Context(), "s", "b"); storage.CodeOf(err) != storage.NotFound {
 			b.Fatal(err)
 		}
 		if err := s.Close(); err != nil {

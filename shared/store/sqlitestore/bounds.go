@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // openFactor is the factor by which the log of an open request may exceed the limits of
@@ -27,7 +27,7 @@ const (
 // process that does not know a session yet chooses a random moment for the first check.
 type looks struct {
 	mu   sync.Mutex
-	left map[session.ID]int // small batches until the next look
+	left map[storage.ID]int // small batches until the next look
 }
 
 // maxLooks is how many sessions looks remembers.
@@ -35,7 +35,7 @@ const maxLooks = 1000
 
 // due counts a batch of a session and reports whether it is time to check the limits.
 // weight says as how many small batches this one counts.
-func (l *looks) due(id session.ID, weight int) bool {
+func (l *looks) due(id storage.ID, weight int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	left, known := l.left[id]
@@ -48,22 +48,22 @@ func (l *looks) due(id session.ID, weight int) bool {
 }
 
 // found restarts the count of a session after a check that found n batches.
-func (l *looks) found(id session.ID, n int) {
+func (l *looks) found(id storage.ID, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.set(id, max(lookEvery, n/lookShare))
 }
 
-func (l *looks) set(id session.ID, left int) {
+func (l *looks) set(id storage.ID, left int) {
 	if l.left == nil || len(l.left) >= maxLooks {
-		l.left = map[session.ID]int{}
+		l.left = map[storage.ID]int{}
 	}
 	l.left[id] = left
 }
 
 // bound checks the limits of a session at intervals, and drops batches that exceed them.
 // If it fails, the next check does the work.
-func (s *Store) bound(ctx context.Context, b session.Batch, size int) {
+func (s *Store) bound(ctx context.Context, b storage.Batch, size int) {
 	share := max(float64(len(b.Events))/float64(s.options.Events), float64(size)/float64(s.options.Bytes))
 	if !s.looks.due(b.Session, 1+int(8*lookEvery*share)) {
 		return
@@ -93,21 +93,21 @@ WHERE session = ? AND expires > ?`
 // weigh returns how many batches a session has and whether it may be over its limits. It
 // is not over if all batches together are within the limits. Nor is it over if the batches
 // belong to requests that began just now, and cannot exceed the limits by much.
-func (s *Store) weigh(ctx context.Context, id session.ID) (batches int, over bool, err error) {
+func (s *Store) weigh(ctx context.Context, id storage.ID) (batches int, over bool, err error) {
 	var events int
 	var size, oldest int64
-	var first session.StreamID
+	var first storage.StreamID
 	_, err = s.longRow(ctx, weighLog, []any{id, now()}, []any{&batches, &events, &size, &first, &oldest})
 	o := s.options
 	over = events > openFactor*o.Events || size > openFactor*o.Bytes ||
-		(events > o.Events || size > o.Bytes) && (first == session.Standalone || now()-oldest >= o.Settle.Microseconds())
+		(events > o.Events || size > o.Bytes) && (first == storage.Standalone || now()-oldest >= o.Settle.Microseconds())
 	return batches, over, err
 }
 
 // logBatch holds the fields of a batch that the limits depend on.
 type logBatch struct {
-	stream  session.StreamID
-	first   session.Index
+	stream  storage.StreamID
+	first   storage.Index
 	n       int
 	bytes   int64
 	final   bool
@@ -117,7 +117,7 @@ type logBatch struct {
 const readLog = `
 SELECT stream, first, n, bytes, final, written FROM events WHERE session = ? AND expires > ? ORDER BY stream, first`
 
-func (s *Store) logOf(ctx context.Context, id session.ID) ([]logBatch, error) {
+func (s *Store) logOf(ctx context.Context, id storage.ID) ([]logBatch, error) {
 	return listOf(ctx, s, readLog, []any{id, now()}, func(scan func(...any) error) (b logBatch, err error) {
 		err = scan(&b.stream, &b.first, &b.n, &b.bytes, &b.final, &b.written)
 		return b, err
@@ -139,7 +139,7 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 		stream := log[:end]
 		log = log[end:]
 		last := stream[len(stream)-1]
-		if last.stream != session.Standalone && !last.final {
+		if last.stream != storage.Standalone && !last.final {
 			drop = append(drop, tooLong(stream, o)...)
 			continue
 		}
@@ -151,7 +151,7 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 			}
 		}
 		switch {
-		case last.stream == session.Standalone:
+		case last.stream == storage.Standalone:
 			fronts = append(fronts, stream[:len(stream)-1]...)
 		case now-last.written >= o.Settle.Microseconds():
 			fronts = append(fronts, stream[:len(stream)-1]...)
@@ -192,7 +192,7 @@ func tooLong(stream []logBatch, o Options) []logBatch {
 
 const dropBatch = `DELETE FROM events WHERE session = ? AND stream = ? AND first = ?`
 
-func (s *Store) dropBatches(ctx context.Context, id session.ID, drop []logBatch) error {
+func (s *Store) dropBatches(ctx context.Context, id storage.ID, drop []logBatch) error {
 	w := write{query: dropBatch}
 	for _, b := range drop {
 		w.args = append(w.args, []any{id, b.stream, b.first})

@@ -7,13 +7,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // tight has limits that the store checks after every batch.
 func tight(events int) Options { return Options{Events: events, Settle: time.Nanosecond} }
 
-func ended(b session.Batch) session.Batch {
+func ended(b storage.Batch) storage.Batch {
 	b.Final = true
 	return b
 }
@@ -21,7 +21,7 @@ func ended(b session.Batch) session.Batch {
 func TestTooMuch(t *testing.T) {
 	const minute = int64(time.Minute / time.Microsecond)
 	now := 100 * minute
-	at := func(stream session.StreamID, first session.Index, n int, size int64, final bool, written int64) logBatch {
+	at := func(stream storage.StreamID, first storage.Index, n int, size int64, final bool, written int64) logBatch {
 		return logBatch{stream: stream, first: first, n: n, bytes: size, final: final, written: written}
 	}
 	o := Options{Events: 8, Bytes: 800}.withDefaults()
@@ -105,38 +105,38 @@ func TestTooMuch(t *testing.T) {
 
 func TestStandaloneStreamOverTheBoundsLosesItsFrontAndSaysSo(t *testing.T) {
 	s := fresh(t, tight(8))
-	for i := session.Index(1); i <= 20; i++ {
-		put(t, s, batch(session.Standalone, i, `1`))
+	for i := storage.Index(1); i <= 20; i++ {
+		put(t, s, batch(storage.Standalone, i, `1`))
 	}
-	p := read(t, s, session.Standalone, 0)
+	p := read(t, s, storage.Standalone, 0)
 	got := indexes(p)
 	if len(got) == 0 || len(got) > 8 || got[len(got)-1] != 20 || !p.Gap {
 		t.Fatalf("events %v, gap %t", got, p.Gap)
 	}
-	same(t, "Gap for a client that has all but these", read(t, s, session.Standalone, got[0]-1).Gap, false)
+	same(t, "Gap for a client that has all but these", read(t, s, storage.Standalone, got[0]-1).Gap, false)
 }
 
 func TestResultsOutliveTheirProgress(t *testing.T) {
 	s := fresh(t, tight(8))
 	for i := range 4 {
-		stream := session.StreamID(fmt.Sprint("r", i))
+		stream := storage.StreamID(fmt.Sprint("r", i))
 		put(t, s, batch(stream, 1, `1`, `2`, `3`), batch(stream, 4, `4`, `5`), ended(batch(stream, 6, `6`)))
 	}
 	for i := range 4 {
-		p := read(t, s, session.StreamID(fmt.Sprint("r", i)), 0)
+		p := read(t, s, storage.StreamID(fmt.Sprint("r", i)), 0)
 		if !p.Final() {
 			t.Errorf("the result of request %d is gone: %v", i, indexes(p))
 		}
 	}
 	p := read(t, s, "r0", 0)
-	same(t, "events of the oldest request", indexes(p), []session.Index{6})
+	same(t, "events of the oldest request", indexes(p), []storage.Index{6})
 	same(t, "Gap", p.Gap, true)
 }
 
 func TestRequestThatHasNotEndedKeepsItsLog(t *testing.T) {
 	s := fresh(t, tight(8))
-	for i := session.Index(1); i <= 128; i++ {
-		put(t, s, batch("r1", i, `1`), batch(session.Standalone, i, `1`))
+	for i := storage.Index(1); i <= 128; i++ {
+		put(t, s, batch("r1", i, `1`), batch(storage.Standalone, i, `1`))
 	}
 	p := read(t, s, "r1", 0)
 	same(t, "events and Gap", []any{len(p.Events), p.Gap}, []any{128, false})
@@ -150,11 +150,11 @@ func TestBytesAreBounded(t *testing.T) {
 	s := fresh(t, Options{Bytes: 1 << 20, Settle: time.Nanosecond})
 	half := string(make([]byte, 400<<10))
 	for i := range 10 {
-		put(t, s, ended(batch(session.StreamID(fmt.Sprint("r", i)), 1, half)))
+		put(t, s, ended(batch(storage.StreamID(fmt.Sprint("r", i)), 1, half)))
 	}
 	left := 0
 	for i := range 10 {
-		left += len(read(t, s, session.StreamID(fmt.Sprint("r", i)), 0).Events)
+		left += len(read(t, s, storage.StreamID(fmt.Sprint("r", i)), 0).Events)
 	}
 	if left == 0 || left > 2 {
 		t.Errorf("%d results of 400 KiB are left, the bound is 1 MiB", left)
@@ -172,17 +172,17 @@ func TestNothingIsReadOfALogOfWhichNothingCanGo(t *testing.T) {
 		return over
 	}
 	for i := range 20 {
-		put(t, s, ended(batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`)))
+		put(t, s, ended(batch(storage.StreamID(fmt.Sprint("r", i)), 1, `1`)))
 	}
 	same(t, "over, with what has ended just now", over(), false)
-	put(t, s, batch(session.Standalone, 1, `1`))
+	put(t, s, batch(storage.Standalone, 1, `1`))
 	same(t, "over, with the standalone stream", over(), true)
 }
 
 func TestAWriterSeesTheBoundsSoonerOrLater(t *testing.T) {
 	s := fresh(t, Options{Settle: time.Nanosecond})
 	for i := range 1500 {
-		put(t, s, ended(batch(session.StreamID(fmt.Sprintf("r%04d", i)), 1, `1`)))
+		put(t, s, ended(batch(storage.StreamID(fmt.Sprintf("r%04d", i)), 1, `1`)))
 	}
 	log, err := s.logOf(t.Context(), "s1")
 	if err != nil {
@@ -196,7 +196,7 @@ func TestAWriterSeesTheBoundsSoonerOrLater(t *testing.T) {
 func TestLooksForgetRatherThanGrow(t *testing.T) {
 	var l looks
 	for i := range 10 * maxLooks {
-		l.due(session.ID(fmt.Sprint(i)), 1)
+		l.due(storage.ID(fmt.Sprint(i)), 1)
 	}
 	if len(l.left) > maxLooks {
 		t.Errorf("%d sessions are remembered", len(l.left))
@@ -206,7 +206,7 @@ func TestLooksForgetRatherThanGrow(t *testing.T) {
 func TestEventsAreKeptForTheirAgeAtMost(t *testing.T) {
 	s := fresh(t, Options{Age: time.Nanosecond})
 	put(t, s, batch("r1", 1, `1`))
-	same(t, "events", indexes(read(t, s, "r1", 0)), []session.Index(nil))
+	same(t, "events", indexes(read(t, s, "r1", 0)), []storage.Index(nil))
 }
 
 func count(t *testing.T, s *Store, table string) (n int) {
@@ -223,14 +223,14 @@ func expired(t *testing.T, s *Store) {
 	past := time.Now().Add(-time.Hour)
 	for i := range 250 {
 		name := fmt.Sprint(i)
-		b := batch(session.StreamID(name), 1, `1`)
+		b := batch(storage.StreamID(name), 1, `1`)
 		b.Expires = past
 		put(t, s, b)
-		_, err := s.PutAnswer(t.Context(), session.Answer{Session: "s1", Question: name, Expires: past})
+		_, err := s.PutAnswer(t.Context(), storage.Answer{Session: "s1", Question: name, Expires: past})
 		for _, err := range []error{
 			err,
-			s.Create(t.Context(), session.Session{ID: session.ID(name), Expires: past}),
-			s.PutPart(t.Context(), session.Part{Box: "b", Frame: name, Expires: past}),
+			s.Create(t.Context(), storage.Session{ID: storage.ID(name), Expires: past}),
+			s.PutPart(t.Context(), storage.Part{Box: "b", Frame: name, Expires: past}),
 		} {
 			if err != nil {
 				t.Fatal(err)
@@ -243,7 +243,7 @@ func TestSweepRemovesAllThatHasExpiredAndNothingElse(t *testing.T) {
 	s := fresh(t)
 	expired(t, s)
 	put(t, s, batch("here", 1, `1`))
-	if err := s.Create(t.Context(), session.Session{ID: "here", Expires: time.Now().Add(time.Hour)}); err != nil {
+	if err := s.Create(t.Context(), storage.Session{ID: "here", Expires: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Sweep(t.Context()); err != nil {
@@ -257,13 +257,13 @@ func TestSweepRemovesAllThatHasExpiredAndNothingElse(t *testing.T) {
 func TestWhatIsToBeDeletedIsNotedOnceForAnHourOfASession(t *testing.T) {
 	s := fresh(t)
 	at := time.Now().Add(90 * time.Minute).Truncate(time.Hour)
-	write := func(stream session.StreamID, expires time.Time) {
+	write := func(stream storage.StreamID, expires time.Time) {
 		b := batch(stream, 1, `1`)
 		b.Expires = expires
 		put(t, s, b)
 	}
 	for i := range 10 {
-		write(session.StreamID(fmt.Sprint("r", i)), at.Add(time.Duration(i)*time.Minute))
+		write(storage.StreamID(fmt.Sprint("r", i)), at.Add(time.Duration(i)*time.Minute))
 	}
 	same(t, "hours", count(t, s, "purges"), 1)
 	write("later", at.Add(time.Hour))
@@ -324,19 +324,19 @@ func TestTailOfTheStandaloneStreamOutlivesItsEvents(t *testing.T) {
 func tailOutlivesItsEvents(t *testing.T, early bool) {
 	t.Helper()
 	s := fresh(t)
-	x := session.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}
+	x := storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}
 	if err := s.Create(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}
-	tail := func() session.Tail {
+	tail := func() storage.Tail {
 		t.Helper()
-		got, err := s.Tail(t.Context(), "s1", session.Standalone)
+		got, err := s.Tail(t.Context(), "s1", storage.Standalone)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return got
 	}
-	a, b := batch(session.Standalone, 1, `1`, `2`), batch(session.Standalone, 3, `3`, `4`)
+	a, b := batch(storage.Standalone, 1, `1`, `2`), batch(storage.Standalone, 3, `3`, `4`)
 	a.Expires, b.Expires = time.Now().Add(-time.Hour), time.Now().Add(-time.Hour)
 	put(t, s, a)
 	if early {
@@ -345,20 +345,20 @@ func tailOutlivesItsEvents(t *testing.T, early bool) {
 		}
 	}
 	put(t, s, b)
-	want := session.Tail{Last: 4, Gen: 1, Seq: 3}
+	want := storage.Tail{Last: 4, Gen: 1, Seq: 3}
 	for range 2 {
 		same(t, "Tail", tail(), want)
-		same(t, "events", indexes(read(t, s, session.Standalone, 0)), []session.Index(nil))
-		wantCode(t, "Append where the stream has been", s.Append(t.Context(), batch(session.Standalone, 3, `x`)), session.Conflict)
+		same(t, "events", indexes(read(t, s, storage.Standalone, 0)), []storage.Index(nil))
+		wantCode(t, "Append where the stream has been", s.Append(t.Context(), batch(storage.Standalone, 3, `x`)), storage.Conflict)
 		if err := s.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	same(t, "batches", count(t, s, "events"), 1)
 	put(t, s, b) // the writer got no answer, so it repeats the batch
-	put(t, s, batch(session.Standalone, 5, `5`))
-	same(t, "Gap of a client that has seen event 4", read(t, s, session.Standalone, 4).Gap, false)
-	same(t, "Gap of a client that has not", read(t, s, session.Standalone, 3).Gap, true)
+	put(t, s, batch(storage.Standalone, 5, `5`))
+	same(t, "Gap of a client that has seen event 4", read(t, s, storage.Standalone, 4).Gap, false)
+	same(t, "Gap of a client that has not", read(t, s, storage.Standalone, 3).Gap, true)
 
 	x.Rev, x.Expires = 1, time.Now().Add(-time.Hour)
 	if err := s.Save(t.Context(), x); err != nil {
@@ -376,17 +376,17 @@ func tailOutlivesItsEvents(t *testing.T, early bool) {
 func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 	s := fresh(t)
 	created := time.Now().UTC()
-	keys := map[string]session.ValueKey{}
+	keys := map[string]storage.ValueKey{}
 	for i, name := range []string{"gone", "here"} {
-		x := session.Session{ID: session.ID(name), Created: created, Expires: created.Add(time.Duration(2*i-1) * time.Hour)}
-		keys[name] = session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfSession, Of: name, Since: created, Name: "n"}
+		x := storage.Session{ID: storage.ID(name), Created: created, Expires: created.Add(time.Duration(2*i-1) * time.Hour)}
+		keys[name] = storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfSession, Of: name, Since: created, Name: "n"}
 		if err := s.Create(t.Context(), x); err != nil {
 			t.Fatal(err)
 		}
 	}
-	keys["server"] = session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfServer, Name: "n"}
+	keys["server"] = storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfServer, Name: "n"}
 	for _, k := range keys {
-		if _, err := s.SaveValue(t.Context(), session.Value{Key: k, Data: []byte("1")}); err != nil {
+		if _, err := s.SaveValue(t.Context(), storage.Value{Key: k, Data: []byte("1")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -397,6 +397,6 @@ func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 		v, err := s.LoadValue(t.Context(), k)
 		same(t, name, []any{v.Rev != 0, err}, []any{name != "gone", nil})
 	}
-	_, err := s.SaveValue(t.Context(), session.Value{Key: keys["gone"], Data: []byte("1")})
-	wantCode(t, "SaveValue after the session", err, session.NotFound)
+	_, err := s.SaveValue(t.Context(), storage.Value{Key: keys["gone"], Data: []byte("1")})
+	wantCode(t, "SaveValue after the session", err, storage.NotFound)
 }

@@ -3,33 +3,33 @@ package sqlitestore
 import (
 	"context"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // boxOf builds a box record from its columns. Callers share the cached value: a copy of it
 // has no pointers through which they could change it.
-func (s *Store) boxOf(rev int64, record []byte) (session.Box, error) {
-	b, err := s.boxes.of(record, session.UnmarshalBox)
+func (s *Store) boxOf(rev int64, record []byte) (storage.Box, error) {
+	b, err := s.boxes.of(record, storage.UnmarshalBox)
 	b.Rev = rev
 	return b, err
 }
 
 const readBox = `SELECT rev, record FROM boxes WHERE id = ?`
 
-// Box reads a box record; see [session.Boxes].
-func (s *Store) Box(ctx context.Context, id session.BoxID) (session.Box, error) {
+// Box reads a box record; see [storage.Boxes].
+func (s *Store) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) {
 	var rev int64
 	var record []byte
 	found, err := s.row(ctx, readBox, []any{id}, []any{&rev, &record})
 	if err != nil {
-		return session.Box{}, err
+		return storage.Box{}, err
 	}
 	if !found {
-		return session.Box{ID: id}, nil
+		return storage.Box{ID: id}, nil
 	}
 	b, err := s.boxOf(rev, record)
 	if err != nil {
-		return session.Box{}, failed(err)
+		return storage.Box{}, failed(err)
 	}
 	return b, nil
 }
@@ -39,9 +39,9 @@ const (
 	saveBox   = `UPDATE boxes SET rev = rev + 1, state = ?3, record = ?4 WHERE id = ?1 AND rev = ?2`
 )
 
-// SaveBox replaces a box record; see [session.Boxes].
-func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
-	record, err := session.MarshalBox(b)
+// SaveBox replaces a box record; see [storage.Boxes].
+func (s *Store) SaveBox(ctx context.Context, b storage.Box) error {
+	record, err := storage.MarshalBox(b)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
 		return err
 	}
 	if changed == 0 {
-		return session.Errorf(session.Conflict, "the box record has been changed since it was read; read it again")
+		return storage.Errorf(storage.Conflict, "the box record has been changed since it was read; read it again")
 	}
 	return nil
 }
@@ -62,9 +62,9 @@ func (s *Store) SaveBox(ctx context.Context, b session.Box) error {
 const putItem = `
 INSERT INTO items (box, id, state, gen, record, raw) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (box, id) DO NOTHING`
 
-// PutItem stores an item; see [session.Items].
-func (s *Store) PutItem(ctx context.Context, it session.Item) (put bool, err error) {
-	record, err := session.MarshalItem(it)
+// PutItem stores an item; see [storage.Items].
+func (s *Store) PutItem(ctx context.Context, it storage.Item) (put bool, err error) {
+	record, err := storage.MarshalItem(it)
 	if err != nil {
 		return false, err
 	}
@@ -82,22 +82,22 @@ UPDATE items SET state = 'taken', gen = ?3
 WHERE box = ?1 AND id = ?2 AND (state = 'waiting' OR state = 'taken' AND gen = ?3)
 RETURNING record, raw`
 
-// Claim takes an item; see [session.Items].
-func (s *Store) Claim(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (session.Item, error) {
-	it := session.Item{Box: box, ID: id, State: session.Taken, Gen: gen}
+// Claim takes an item; see [storage.Items].
+func (s *Store) Claim(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (storage.Item, error) {
+	it := storage.Item{Box: box, ID: id, State: storage.Taken, Gen: gen}
 	var record []byte
 	claimed, err := s.take(ctx, claimItem, []any{box, id, gen}, []any{&record, &it.Raw})
 	if err != nil {
-		return session.Item{}, err
+		return storage.Item{}, err
 	}
 	if !claimed {
 		if _, err := s.Item(ctx, box, id); err != nil {
-			return session.Item{}, err
+			return storage.Item{}, err
 		}
-		return session.Item{}, session.Errorf(session.Conflict, "another generation of the box has taken this message")
+		return storage.Item{}, storage.Errorf(storage.Conflict, "another generation of the box has taken this message")
 	}
-	if err := session.UnmarshalItem(record, &it); err != nil {
-		return session.Item{}, failed(err)
+	if err := storage.UnmarshalItem(record, &it); err != nil {
+		return storage.Item{}, failed(err)
 	}
 	s.waiters.wake(it.Address.Session, id, news{})
 	return it, nil
@@ -108,15 +108,15 @@ UPDATE items SET state = 'waiting', gen = 0
 WHERE box = ?1 AND id = ?2 AND state = 'taken' AND gen = ?3 AND raw IS NOT NULL
 RETURNING record`
 
-// Release gives an item back; see [session.Items].
-func (s *Store) Release(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) (released bool, err error) {
-	it := session.Item{Box: box, ID: id}
+// Release gives an item back; see [storage.Items].
+func (s *Store) Release(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (released bool, err error) {
+	it := storage.Item{Box: box, ID: id}
 	var record []byte
 	released, err = s.take(ctx, releaseItem, []any{box, id, gen}, []any{&record})
 	if err != nil || !released {
 		return false, err
 	}
-	if err := session.UnmarshalItem(record, &it); err != nil {
+	if err := storage.UnmarshalItem(record, &it); err != nil {
 		return false, failed(err)
 	}
 	s.waiters.wake(it.Address.Session, id, news{})
@@ -128,9 +128,9 @@ const swapItem = `
 UPDATE items SET state = ?3, gen = ?4, record = ?5, raw = ?6
 WHERE box = ?1 AND id = ?2 AND state = ?7 AND gen = ?8 AND coalesce(json_extract(CAST(record AS TEXT), '$.Round'), 0) = ?9`
 
-// SwapItem stores an item over another; see [session.Items].
-func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped bool, err error) {
-	record, err := session.MarshalItem(it)
+// SwapItem stores an item over another; see [storage.Items].
+func (s *Store) SwapItem(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
+	record, err := storage.MarshalItem(it)
 	if err != nil {
 		return false, err
 	}
@@ -144,32 +144,32 @@ func (s *Store) SwapItem(ctx context.Context, was, it session.Item) (swapped boo
 
 const readItem = `SELECT state, gen, record, raw FROM items WHERE box = ? AND id = ?`
 
-// Item reads an item; see [session.Items].
-func (s *Store) Item(ctx context.Context, box session.BoxID, id session.StreamID) (session.Item, error) {
-	it := session.Item{Box: box, ID: id}
+// Item reads an item; see [storage.Items].
+func (s *Store) Item(ctx context.Context, box storage.BoxID, id storage.StreamID) (storage.Item, error) {
+	it := storage.Item{Box: box, ID: id}
 	var record []byte
 	found, err := s.row(ctx, readItem, []any{box, id}, []any{&it.State, &it.Gen, &record, &it.Raw})
 	if err != nil {
-		return session.Item{}, err
+		return storage.Item{}, err
 	}
 	if !found {
-		return session.Item{}, session.Errorf(session.NotFound, "nothing is on its way to the box under this id")
+		return storage.Item{}, storage.Errorf(storage.NotFound, "nothing is on its way to the box under this id")
 	}
-	if err := session.UnmarshalItem(record, &it); err != nil {
-		return session.Item{}, failed(err)
+	if err := storage.UnmarshalItem(record, &it); err != nil {
+		return storage.Item{}, failed(err)
 	}
 	return it, nil
 }
 
 const readItems = `SELECT id, state, gen, record FROM items WHERE box = ? ORDER BY id`
 
-// Items returns the items of a box; see [session.Items].
-func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, error) {
-	return listOf(ctx, s, readItems, []any{box}, func(scan func(...any) error) (it session.Item, err error) {
+// Items returns the items of a box; see [storage.Items].
+func (s *Store) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, error) {
+	return listOf(ctx, s, readItems, []any{box}, func(scan func(...any) error) (it storage.Item, err error) {
 		it.Box = box
 		var record []byte
 		if err = scan(&it.ID, &it.State, &it.Gen, &record); err == nil {
-			err = session.UnmarshalItem(record, &it)
+			err = storage.UnmarshalItem(record, &it)
 		}
 		return it, err
 	})
@@ -177,17 +177,17 @@ func (s *Store) Items(ctx context.Context, box session.BoxID) ([]session.Item, e
 
 const deleteItem = `DELETE FROM items WHERE box = ?1 AND id = ?2 AND (?3 = 0 OR state = 'taken' AND gen = ?3)`
 
-// DeleteItem removes an item; see [session.Items].
-func (s *Store) DeleteItem(ctx context.Context, box session.BoxID, id session.StreamID, gen session.Generation) error {
+// DeleteItem removes an item; see [storage.Items].
+func (s *Store) DeleteItem(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) error {
 	_, err := s.write(ctx, deleteItem, box, id, gen)
 	return err
 }
 
 const dueBoxes = `SELECT id FROM boxes WHERE state <> '' UNION SELECT box FROM items ORDER BY 1`
 
-// Due returns the boxes the sweep has to look at; see [session.Boxes].
-func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
-	return listOf(ctx, s, dueBoxes, nil, func(scan func(...any) error) (id session.BoxID, err error) {
+// Due returns the boxes the sweep has to look at; see [storage.Boxes].
+func (s *Store) Due(ctx context.Context) ([]storage.BoxID, error) {
+	return listOf(ctx, s, dueBoxes, nil, func(scan func(...any) error) (id storage.BoxID, err error) {
 		err = scan(&id)
 		return id, err
 	})
@@ -195,11 +195,11 @@ func (s *Store) Due(ctx context.Context) ([]session.BoxID, error) {
 
 const putPart = `INSERT OR REPLACE INTO parts (box, frame, n, expires, data) VALUES (?, ?, ?, ?, ?)`
 
-// PutPart keeps a piece of a frame; see [session.Parts]. It returns TooLarge for more
+// PutPart keeps a piece of a frame; see [storage.Parts]. It returns TooLarge for more
 // than 128 KiB.
-func (s *Store) PutPart(ctx context.Context, p session.Part) error {
-	if len(p.Data) > session.MaxPart {
-		return session.Errorf(session.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), session.MaxPart)
+func (s *Store) PutPart(ctx context.Context, p storage.Part) error {
+	if len(p.Data) > storage.MaxPart {
+		return storage.Errorf(storage.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), storage.MaxPart)
 	}
 	_, err := s.write(ctx, putPart, p.Box, p.Frame, p.N, expiry(p.Expires), p.Data)
 	if err == nil {
@@ -210,9 +210,9 @@ func (s *Store) PutPart(ctx context.Context, p session.Part) error {
 
 const readParts = `SELECT n, expires, data FROM parts WHERE box = ? AND frame = ? AND expires > ? ORDER BY n`
 
-// Parts returns the pieces of a frame; see [session.Parts].
-func (s *Store) Parts(ctx context.Context, box session.BoxID, frame string) ([]session.Part, error) {
-	return listOf(ctx, s, readParts, []any{box, frame, now()}, func(scan func(...any) error) (p session.Part, err error) {
+// Parts returns the pieces of a frame; see [storage.Parts].
+func (s *Store) Parts(ctx context.Context, box storage.BoxID, frame string) ([]storage.Part, error) {
+	return listOf(ctx, s, readParts, []any{box, frame, now()}, func(scan func(...any) error) (p storage.Part, err error) {
 		p.Box, p.Frame = box, frame
 		var expires int64
 		err = scan(&p.N, &expires, &p.Data)

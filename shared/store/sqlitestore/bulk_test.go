@@ -8,13 +8,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func TestBulk(t *testing.T) {
-	sessiontest.Bulk(t, sessiontest.Harness{
-		Open: func(t *testing.T) session.Store { return open(t, filepath.Join(t.TempDir(), "store.db")) },
+	storagetest.Bulk(t, storagetest.Harness{
+		Open: func(t *testing.T) storage.Store { return open(t, filepath.Join(t.TempDir(), "store.db")) },
 	}, nil)
 }
 
@@ -25,7 +25,7 @@ func TestAbandonedSessionsAreRemovedFromTheFile(t *testing.T) {
 	var all errgroup.Group
 	all.SetLimit(64) // they share their syncs of the disk
 	for i := range 10_000 {
-		x := session.Session{ID: session.ID(fmt.Sprint("s", i)), Expires: time.Now().Add(-time.Hour)}
+		x := storage.Session{ID: storage.ID(fmt.Sprint("s", i)), Expires: time.Now().Add(-time.Hour)}
 		all.Go(func() error { return s.Create(t.Context(), x) })
 	}
 	if err := all.Wait(); err != nil {
@@ -42,7 +42,7 @@ func TestAbandonedSessionsAreRemovedFromTheFile(t *testing.T) {
 
 func TestAnIdleSessionIsSmall(t *testing.T) {
 	s := fresh(t)
-	if err := s.Create(t.Context(), sessiontest.Idle()); err != nil {
+	if err := s.Create(t.Context(), storagetest.Idle()); err != nil {
 		t.Fatal(err)
 	}
 	var n int

@@ -3,29 +3,29 @@ package sqlitestore
 import (
 	"context"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// collection is a [session.Collection] with a table, in which each record is one row.
+// collection is a [storage.Collection] with a table, in which each record is one row.
 type collection[T any] struct {
 	s     *Store
 	table string
-	kind  session.Kind[T]
+	kind  storage.Kind[T]
 }
 
-// Keys returns the collection of keys; see [session.Keys].
-func (s *Store) Keys() session.Collection[session.Key] {
-	return collection[session.Key]{s, "keys", session.KeyKind()}
+// Keys returns the collection of keys; see [storage.Keys].
+func (s *Store) Keys() storage.Collection[storage.Key] {
+	return collection[storage.Key]{s, "keys", storage.KeyKind()}
 }
 
-// Grants returns the collection of grants; see [session.Grants].
-func (s *Store) Grants() session.Collection[session.Grant] {
-	return collection[session.Grant]{s, "grants", session.GrantKind()}
+// Grants returns the collection of grants; see [storage.Grants].
+func (s *Store) Grants() storage.Collection[storage.Grant] {
+	return collection[storage.Grant]{s, "grants", storage.GrantKind()}
 }
 
-// UpstreamTokens returns the collection of upstream tokens; see [session.UpstreamTokens].
-func (s *Store) UpstreamTokens() session.Collection[session.UpstreamToken] {
-	return collection[session.UpstreamToken]{s, "upstream_tokens", session.UpstreamTokenKind()}
+// UpstreamTokens returns the collection of upstream tokens; see [storage.UpstreamTokens].
+func (s *Store) UpstreamTokens() storage.Collection[storage.UpstreamToken] {
+	return collection[storage.UpstreamToken]{s, "upstream_tokens", storage.UpstreamTokenKind()}
 }
 
 func (c collection[T]) Create(ctx context.Context, v T) error {

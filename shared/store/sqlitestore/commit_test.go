@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // atOnce makes calls while another one has the connection, so that they are written
@@ -35,7 +35,7 @@ func queued(s *Store) int {
 	return len(s.queue.waiting)
 }
 
-func appending(t *testing.T, s *Store, b session.Batch) func() error {
+func appending(t *testing.T, s *Store, b storage.Batch) func() error {
 	return func() error { return s.Append(t.Context(), b) }
 }
 
@@ -44,16 +44,16 @@ func TestWritesThatComeAtOnceAllHappen(t *testing.T) {
 	put(t, s, batch("taken", 1, `1`))
 	var calls []func() error
 	for i := range 10 {
-		calls = append(calls, appending(t, s, batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`)))
+		calls = append(calls, appending(t, s, batch(storage.StreamID(fmt.Sprint("r", i)), 1, `1`)))
 	}
 	calls = append(calls, appending(t, s, batch("taken", 1, `2`)), appending(t, s, batch("", 1, `1`)), appending(t, s, batch("", 1, `2`)))
 	errs := atOnce(t, s, calls...)
 	for i, err := range errs[:10] {
 		same(t, "Append", err, nil)
-		same(t, "events", indexes(read(t, s, session.StreamID(fmt.Sprint("r", i)), 0)), []session.Index{1})
+		same(t, "events", indexes(read(t, s, storage.StreamID(fmt.Sprint("r", i)), 0)), []storage.Index{1})
 	}
-	wantCode(t, "Append where something stands", errs[10], session.Conflict)
-	if first, second := session.CodeOf(errs[11]), session.CodeOf(errs[12]); (first == session.Conflict) == (second == session.Conflict) {
+	wantCode(t, "Append where something stands", errs[10], storage.Conflict)
+	if first, second := storage.CodeOf(errs[11]), storage.CodeOf(errs[12]); (first == storage.Conflict) == (second == storage.Conflict) {
 		t.Errorf("of two writers of one index one got %q, the other %q", first, second)
 	}
 }
@@ -68,9 +68,9 @@ func TestAWriteThatFailsTakesNoOtherWithIt(t *testing.T) {
 		appending(t, s, batch("r1", 1, `1`)), appending(t, s, batch("r2", 1, big)), appending(t, s, batch("r3", 1, `1`)),
 		func() error { _, err := s.Claim(t.Context(), "b", "r1", 1); return err })
 	same(t, "the small ones", []error{errs[0], errs[2]}, []error{nil, nil})
-	wantCode(t, "the one for which there is no room", errs[1], session.Unavailable)
-	wantCode(t, "Claim of what is not there", errs[3], session.NotFound)
-	for stream, want := range map[session.StreamID][]session.Index{"r1": {1}, "r2": nil, "r3": {1}} {
+	wantCode(t, "the one for which there is no room", errs[1], storage.Unavailable)
+	wantCode(t, "Claim of what is not there", errs[3], storage.NotFound)
+	for stream, want := range map[storage.StreamID][]storage.Index{"r1": {1}, "r2": nil, "r3": {1}} {
 		same(t, string(stream), indexes(read(t, s, stream, 0)), want)
 	}
 }
@@ -82,7 +82,7 @@ func TestAStatementForManyRowsIsAllOrNothing(t *testing.T) {
 	if err := s.commit(t.Context(), &drop); err == nil {
 		t.Fatal("no error")
 	}
-	same(t, "events", indexes(read(t, s, "r1", 0)), []session.Index{1})
+	same(t, "events", indexes(read(t, s, "r1", 0)), []storage.Index{1})
 	put(t, s, batch("r1", 2, `2`)) // nothing is left open
 }
 
@@ -119,27 +119,27 @@ func held(t *testing.T) (s *Store, d *disk, reached, letGo func()) {
 
 func TestNobodySeesAWriteThatIsNotOnTheDisk(t *testing.T) {
 	s, _, reached, letGo := held(t)
-	written, back := make(chan error, 1), make(chan session.Page, 1)
+	written, back := make(chan error, 1), make(chan storage.Page, 1)
 	go func() {
 		p, _ := s.Wait(t.Context(), "s1", "r1", 0, far())
 		back <- p
 	}()
 	go func() { written <- s.Append(t.Context(), batch("r1", 1, `1`)) }()
 	reached()
-	same(t, "events that this store reads", indexes(read(t, s, "r1", 0)), []session.Index(nil))
-	same(t, "events that another reads", indexes(read(t, again(t, s), "r1", 0)), []session.Index(nil))
+	same(t, "events that this store reads", indexes(read(t, s, "r1", 0)), []storage.Index(nil))
+	same(t, "events that another reads", indexes(read(t, again(t, s), "r1", 0)), []storage.Index(nil))
 	same(t, "calls that have returned", len(written)+len(back), 0)
 	letGo()
 	same(t, "Append", <-written, nil)
-	same(t, "events that a waiter is given", indexes(<-back), []session.Index{1})
-	same(t, "events", indexes(read(t, s, "r1", 0)), []session.Index{1})
+	same(t, "events that a waiter is given", indexes(<-back), []storage.Index{1})
+	same(t, "events", indexes(read(t, s, "r1", 0)), []storage.Index{1})
 }
 
 func TestWritesThatComeDuringAnFsyncShareTheNextOne(t *testing.T) {
 	s, d, reached, letGo := held(t)
 	const writes = 20
 	errs := make(chan error, writes)
-	write := func(i int) { errs <- s.Append(t.Context(), batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`)) }
+	write := func(i int) { errs <- s.Append(t.Context(), batch(storage.StreamID(fmt.Sprint("r", i)), 1, `1`)) }
 	go write(0)
 	reached()
 	before := syncs(d)

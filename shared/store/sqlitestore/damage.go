@@ -13,7 +13,7 @@ import (
 
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // damage holds the first sign that the file of a store is damaged, or is no longer there.
@@ -23,7 +23,7 @@ type damage struct {
 	path  string
 	told  func(error) // may be nil
 	once  sync.Once
-	found atomic.Pointer[session.Error]
+	found atomic.Pointer[storage.Error]
 }
 
 // failed is [failed] for an error of SQLite. It notes a sign of damage.
@@ -36,7 +36,7 @@ func (d *damage) failed(err error) error {
 }
 
 // note remembers the first sign and tells of it once.
-func (d *damage) note(err *session.Error) error {
+func (d *damage) note(err *storage.Error) error {
 	d.once.Do(func() {
 		d.found.Store(err)
 		if d.told != nil {
@@ -54,13 +54,13 @@ func (d *damage) known() error {
 	return nil
 }
 
-func damaged(path string, why error) *session.Error {
-	return session.Errorf(session.Unavailable, "the session store is damaged: stop dormouse run, and bring back a copy with dormouse restore FILE").
+func damaged(path string, why error) *storage.Error {
+	return storage.Errorf(storage.Unavailable, "the session store is damaged: stop dormouse run, and bring back a copy with dormouse restore FILE").
 		Because(fmt.Errorf("%s: %w", path, why)).ForOperator()
 }
 
-func vanished(path string) *session.Error {
-	return session.Errorf(session.Unavailable, "a file of the session store was removed, replaced or cut while it was in use: stop dormouse run, and bring the file back, or a copy with dormouse restore FILE").
+func vanished(path string) *storage.Error {
+	return storage.Errorf(storage.Unavailable, "a file of the session store was removed, replaced or cut while it was in use: stop dormouse run, and bring the file back, or a copy with dormouse restore FILE").
 		Because(errors.New(path)).ForOperator()
 }
 
@@ -128,8 +128,8 @@ func (s *Store) Changed() time.Time {
 // every method returns the error.
 func (s *Store) Inspect(ctx context.Context) error {
 	err := Check(ctx, s.path)
-	var known *session.Error
-	if session.IsForOperator(err) && errors.As(err, &known) {
+	var known *storage.Error
+	if storage.IsForOperator(err) && errors.As(err, &known) {
 		return s.damage.note(known)
 	}
 	return err
@@ -188,6 +188,6 @@ func lost(path string) error {
 	if err == nil {
 		what = "is empty"
 	}
-	return session.Errorf(session.Invalid, "the session store %s %s, with all sessions and keys since %s: bring it back with its file %s-wal, or a copy with dormouse restore FILE; to begin a new one, remove %s",
+	return storage.Errorf(storage.Invalid, "the session store %s %s, with all sessions and keys since %s: bring it back with its file %s-wal, or a copy with dormouse restore FILE; to begin a new one, remove %s",
 		path, what, marked.ModTime().UTC().Format(time.DateOnly), filepath.Base(path), path+MarkEnding)
 }

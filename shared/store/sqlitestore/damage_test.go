@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // used returns the path of a store that is closed and has rows in its tables, and its root
@@ -21,7 +21,7 @@ func used(t *testing.T) (path string, roots map[string]int64) {
 	path = filepath.Join(t.TempDir(), "store.db")
 	s := open(t, path)
 	for n := range 20 {
-		if err := s.Create(t.Context(), session.Session{ID: session.ID(fmt.Sprint("s", n)), Tenant: "t", Expires: time.Now().Add(time.Hour)}); err != nil {
+		if err := s.Create(t.Context(), storage.Session{ID: storage.ID(fmt.Sprint("s", n)), Tenant: "t", Expires: time.Now().Add(time.Hour)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,7 +87,7 @@ func TestDamageOfAnyTableIsFoundAndEndsAllUse(t *testing.T) {
 				t.Fatal(err)
 			}
 			overwrite(t, path, page)
-			if err := Check(t.Context(), path); session.CodeOf(err) != session.Unavailable && session.CodeOf(err) != session.Invalid {
+			if err := Check(t.Context(), path); storage.CodeOf(err) != storage.Unavailable && storage.CodeOf(err) != storage.Invalid {
 				t.Errorf("Check: %v", err)
 			}
 			told := make(chan error, 10)
@@ -96,7 +96,7 @@ func TestDamageOfAnyTableIsFoundAndEndsAllUse(t *testing.T) {
 				return // at the start, which Check comes before
 			}
 			defer func() { _ = s.Close() }()
-			if err := s.Inspect(t.Context()); !session.IsForOperator(err) {
+			if err := s.Inspect(t.Context()); !storage.IsForOperator(err) {
 				t.Fatalf("Inspect: %v", err)
 			}
 			_, err = s.Wait(t.Context(), "s1", "r", 1, time.Now().Add(time.Hour))
@@ -106,7 +106,7 @@ func TestDamageOfAnyTableIsFoundAndEndsAllUse(t *testing.T) {
 				"Load":   func() error { _, _, err := s.Load(t.Context(), "s1", "b"); return err }(),
 				"Key":    func() error { _, err := s.Keys().Get(t.Context(), "k"); return err }(),
 			} {
-				if session.CodeOf(err) != session.Unavailable || !session.IsForOperator(err) {
+				if storage.CodeOf(err) != storage.Unavailable || !storage.IsForOperator(err) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
@@ -130,7 +130,7 @@ func TestDamageEndsThoseWhoWait(t *testing.T) {
 		time.Sleep(time.Minute)
 		begun := time.Now()
 		_ = s.damage.note(damaged(s.path, context.Canceled))
-		if err := <-ended; !session.IsForOperator(err) || time.Since(begun) > 2*time.Second {
+		if err := <-ended; !storage.IsForOperator(err) || time.Since(begun) > 2*time.Second {
 			t.Errorf("after %s: %v", time.Since(begun), err)
 		}
 	})
@@ -158,8 +158,8 @@ func TestAStoreWhoseFileGoesAwayTakesNothingMore(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.health.asked = time.Time{} // a second later
-			wantCode(t, "Writable", s.Writable(t.Context()), session.Unavailable)
-			wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, "y")), session.Unavailable)
+			wantCode(t, "Writable", s.Writable(t.Context()), storage.Unavailable)
+			wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, "y")), storage.Unavailable)
 		})
 	}
 }
@@ -176,9 +176,9 @@ func TestALostStoreIsNotAFirstStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := Open(path)
-			wantCode(t, "Open", err, session.Invalid)
-			wantCode(t, "Look", Look(path), session.Invalid)
-			wantCode(t, "Check", Check(t.Context(), path), session.Invalid)
+			wantCode(t, "Open", err, storage.Invalid)
+			wantCode(t, "Look", Look(path), storage.Invalid)
+			wantCode(t, "Check", Check(t.Context(), path), storage.Invalid)
 			if _, err := os.Stat(path); name == "removed" && err == nil {
 				t.Error("Open made a new file")
 			}

@@ -7,17 +7,17 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // failed turns trouble with the file into an Unavailable error. An error that already
 // has a code keeps it.
 func failed(err error) error {
-	var coded *session.Error
+	var coded *storage.Error
 	if errors.As(err, &coded) {
 		return err
 	}
-	return session.Errorf(session.Unavailable, "the session store %s; try again", trouble(err)).Because(err)
+	return storage.Errorf(storage.Unavailable, "the session store %s; try again", trouble(err)).Because(err)
 }
 
 func trouble(err error) string {

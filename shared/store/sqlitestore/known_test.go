@@ -6,20 +6,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestWhatIsLoadedBelongsToItsCaller(t *testing.T) {
 	s := fresh(t)
-	x := session.Session{
+	x := storage.Session{
 		ID: "s1", Expires: time.Now().Add(time.Hour), Init: []byte(`{"a":1}`), Props: []byte(`{"b":2}`), Subscribed: []string{"u"},
-		ServerInfo: []byte(`{"c":3}`), Params: []byte(`{"d":4}`), Standby: []session.Lease{{Nonce: "n"}}, Conns: []string{"c"},
-		Pushed: []session.Cursor{{Stream: "r"}},
+		ServerInfo: []byte(`{"c":3}`), Params: []byte(`{"d":4}`), Standby: []storage.Lease{{Nonce: "n"}}, Conns: []string{"c"},
+		Pushed: []storage.Cursor{{Stream: "r"}},
 	}
 	if err := s.Create(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}
-	load := func() session.Session {
+	load := func() storage.Session {
 		t.Helper()
 		x, _, err := s.Load(t.Context(), "s1", "b")
 		if err != nil {
@@ -62,7 +62,7 @@ func TestKnownForgetsRatherThanGrow(t *testing.T) {
 func TestARecordThatIsChangedIsReadAnew(t *testing.T) {
 	s := fresh(t)
 	writer := again(t, s)
-	x := session.Session{ID: "s1", Level: "info", Expires: time.Now().Add(time.Hour)}
+	x := storage.Session{ID: "s1", Level: "info", Expires: time.Now().Add(time.Hour)}
 	if err := s.Create(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // An append may overwrite a row of a request stream once the row has expired. It never
@@ -32,8 +32,8 @@ WHERE stream <> '' AND expires <= ?9`
 	readBatch = `SELECT gen, seq, final, retry, hash FROM events WHERE session = ? AND stream = ? AND first = ?`
 )
 
-// Append writes a batch; see [session.Log].
-func (s *Store) Append(ctx context.Context, b session.Batch) error {
+// Append writes a batch; see [storage.Log].
+func (s *Store) Append(ctx context.Context, b storage.Batch) error {
 	data, err := b.Lines()
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 			}
 			break
 		}
-		var gen session.Generation
+		var gen storage.Generation
 		var seq, retry int64
 		var final bool
 		var stored []byte
@@ -85,8 +85,8 @@ func (s *Store) Append(ctx context.Context, b session.Batch) error {
 	return repeated
 }
 
-func conflict(b session.Batch) error {
-	return session.Errorf(session.Conflict, "index %d of the stream is written already", b.First)
+func conflict(b storage.Batch) error {
+	return storage.Errorf(storage.Conflict, "index %d of the stream is written already", b.First)
 }
 
 // The batch with the event after the cursor may begin before that event. It is the
@@ -97,15 +97,15 @@ WHERE session = ?1 AND stream = ?2 AND expires > ?4 AND first >= coalesce(
 	(SELECT first FROM events WHERE session = ?1 AND stream = ?2 AND first <= ?3 + 1 ORDER BY first DESC LIMIT 1), 0)
 ORDER BY first LIMIT ?5`
 
-// Read returns events after a cursor; see [session.Log].
-func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, limit int) (session.Page, error) {
+// Read returns events after a cursor; see [storage.Log].
+func (s *Store) Read(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, limit int) (storage.Page, error) {
 	if after == math.MaxInt64 {
-		return session.Page{}, nil // cursors come from clients
+		return storage.Page{}, nil // cursors come from clients
 	}
-	after, limit = max(after, 0), min(max(limit, 1), session.MaxRead)
-	p := session.NewPages(after, limit)
+	after, limit = max(after, 0), min(max(limit, 1), storage.MaxRead)
+	p := storage.NewPages(after, limit)
 	err := s.rows(ctx, readEvents, []any{id, stream, after, now(), limit + 1}, func(scan func(...any) error) (bool, error) {
-		var first session.Index
+		var first storage.Index
 		var n int
 		var final bool
 		var retry int64
@@ -120,7 +120,7 @@ func (s *Store) Read(ctx context.Context, id session.ID, stream session.StreamID
 		return p.Add(first, n, final, time.Duration(retry)*time.Millisecond, data), nil
 	})
 	if err != nil {
-		return session.Page{}, err
+		return storage.Page{}, err
 	}
 	return p.Page(), nil
 }
@@ -129,23 +129,23 @@ const readTail = `
 SELECT first + n - 1, gen, seq, final FROM events
 WHERE session = ?1 AND stream = ?2 AND (stream = '' OR expires > ?3) ORDER BY first DESC LIMIT 1`
 
-// Tail returns the last batch of a stream; see [session.Log]. For the standalone stream, Tail
+// Tail returns the last batch of a stream; see [storage.Log]. For the standalone stream, Tail
 // answers as long as the session lives, even when its events have expired. So the stream
 // never uses an index twice.
-func (s *Store) Tail(ctx context.Context, id session.ID, stream session.StreamID) (session.Tail, error) {
-	var t session.Tail
+func (s *Store) Tail(ctx context.Context, id storage.ID, stream storage.StreamID) (storage.Tail, error) {
+	var t storage.Tail
 	_, err := s.row(ctx, readTail, []any{id, stream, now()}, []any{&t.Last, &t.Gen, &t.Seq, &t.Final})
 	if err != nil {
-		return session.Tail{}, err
+		return storage.Tail{}, err
 	}
 	return t, nil
 }
 
 const newestStream = `SELECT stream FROM events WHERE session = ? AND stream > '' AND expires > ? ORDER BY stream DESC LIMIT 1`
 
-// Newest returns the request stream that began last; see [session.Log].
-func (s *Store) Newest(ctx context.Context, id session.ID) (session.StreamID, error) {
-	stream := session.Standalone
+// Newest returns the request stream that began last; see [storage.Log].
+func (s *Store) Newest(ctx context.Context, id storage.ID) (storage.StreamID, error) {
+	stream := storage.Standalone
 	_, err := s.row(ctx, newestStream, []any{id, now()}, []any{&stream})
 	return stream, err
 }

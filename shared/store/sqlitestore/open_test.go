@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestOpenMakesFileAndFoldersForThisUserOnly(t *testing.T) {
@@ -35,7 +35,7 @@ func TestOpenTakesAnyPath(t *testing.T) {
 	for _, name := range []string{"a b.db", "100%41?x=1&y#z.db", "ü'\"\\.db", ":memory:", "file:x"} {
 		path := filepath.Join(t.TempDir(), name)
 		s := open(t, path)
-		if err := s.Create(t.Context(), session.Session{ID: "s1"}); err != nil {
+		if err := s.Create(t.Context(), storage.Session{ID: "s1"}); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		o := open(t, path)
@@ -109,7 +109,7 @@ func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
 			old := batch("old", 1, `1`)
 			old.Expires = time.Now().Add(-time.Hour)
 			put(t, s, batch("r", 1, `1`, `2`), ended(batch("r", 3, `3`)), old)
-			if err := errors.Join(s.Create(t.Context(), session.Session{ID: "s1", Level: "info"}), s.Close()); err != nil {
+			if err := errors.Join(s.Create(t.Context(), storage.Session{ID: "s1", Level: "info"}), s.Close()); err != nil {
 				t.Fatal(err)
 			}
 			execute(t, path, older)
@@ -135,7 +135,7 @@ func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
 func upToDate(t *testing.T, s *Store, name string) {
 	t.Helper()
 	p := read(t, s, "r", 0)
-	same(t, "events and Final", []any{indexes(p), p.Final()}, []any{[]session.Index{1, 2, 3}, true})
+	same(t, "events and Final", []any{indexes(p), p.Final()}, []any{[]storage.Index{1, 2, 3}, true})
 	x, _, err := s.Load(t.Context(), "s1", "b")
 	same(t, "session", []any{x.Level, err}, []any{"info", nil})
 	put(t, s, ended(batch("r", 3, `3`))) // the store recognizes the same batch
@@ -143,17 +143,17 @@ func upToDate(t *testing.T, s *Store, name string) {
 	again.Expires = time.Now().Add(-time.Hour)
 	put(t, s, again) // this overwrites an expired batch, for an hour that the table purges already has
 	if err := errors.Join(
-		s.PutConnection(t.Context(), session.Connection{ID: "c"}),
-		s.Keys().Create(t.Context(), session.Key{ID: name}),
-		s.Grants().Create(t.Context(), session.Grant{ID: name}),
-		s.UpstreamTokens().Create(t.Context(), session.UpstreamToken{ID: name}),
-		s.PutEntryTicket(t.Context(), session.EntryTicket{Hash: name}),
-		s.SaveHandshake(t.Context(), session.Handshake{Digest: name, Expires: time.Now().Add(time.Hour)}),
+		s.PutConnection(t.Context(), storage.Connection{ID: "c"}),
+		s.Keys().Create(t.Context(), storage.Key{ID: name}),
+		s.Grants().Create(t.Context(), storage.Grant{ID: name}),
+		s.UpstreamTokens().Create(t.Context(), storage.UpstreamToken{ID: name}),
+		s.PutEntryTicket(t.Context(), storage.EntryTicket{Hash: name}),
+		s.SaveHandshake(t.Context(), storage.Handshake{Digest: name, Expires: time.Now().Add(time.Hour)}),
 	); err != nil {
 		t.Error(err)
 	}
-	_, err = s.SaveValue(t.Context(), session.Value{
-		Key: session.ValueKey{Tenant: "acme", Server: "a", Scope: session.ValueOfServer, Name: name}, Data: []byte("1"),
+	_, err = s.SaveValue(t.Context(), storage.Value{
+		Key: storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfServer, Name: name}, Data: []byte("1"),
 	})
 	same(t, "SaveValue", err, nil)
 }
@@ -165,7 +165,7 @@ func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
 	}
 	execute(t, path, fmt.Sprintf("PRAGMA user_version=%d", schemaVersion+1))
 	_, err := Open(path)
-	wantCode(t, "Open", err, session.Invalid)
+	wantCode(t, "Open", err, storage.Invalid)
 	want := fmt.Sprintf("%s was written by a newer version (schema %d, this one knows %d); update dormouse or name another file", path, schemaVersion+1, schemaVersion)
 	same(t, "message", err.Error(), want)
 }
@@ -183,7 +183,7 @@ func TestOpenRefusesWhatIsNoStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = Open(path)
-		wantCode(t, "Open of "+filepath.Base(path), err, session.Invalid)
+		wantCode(t, "Open of "+filepath.Base(path), err, storage.Invalid)
 		if path == text {
 			after, err := os.ReadFile(path)
 			same(t, "the file afterwards", string(after), string(before))
@@ -191,7 +191,7 @@ func TestOpenRefusesWhatIsNoStore(t *testing.T) {
 		}
 	}
 	_, err := Open(filepath.Join(text, "store.db"))
-	wantCode(t, "Open below a file", err, session.Unavailable)
+	wantCode(t, "Open below a file", err, storage.Unavailable)
 	if !errors.As(err, new(*os.PathError)) {
 		t.Errorf("the error %v does not hold its cause", err)
 	}
@@ -210,15 +210,15 @@ func TestTroubleIsUnavailableAndNeverNotFound(t *testing.T) {
 			put(t, s, batch("r", 1, `1`))
 			break_(t, s)
 			_, _, err := s.Load(t.Context(), "s1", "b")
-			wantCode(t, "Load", err, session.Unavailable)
+			wantCode(t, "Load", err, storage.Unavailable)
 			_, err = s.Item(t.Context(), "b", "r")
-			wantCode(t, "Item", err, session.Unavailable)
+			wantCode(t, "Item", err, storage.Unavailable)
 			_, err = s.Handshake(t.Context(), "d", "v")
-			wantCode(t, "Handshake", err, session.Unavailable)
+			wantCode(t, "Handshake", err, storage.Unavailable)
 			_, err = s.Tail(t.Context(), "s1", "r")
-			wantCode(t, "Tail", err, session.Unavailable)
-			wantCode(t, "Save", s.Save(t.Context(), session.Session{ID: "s1"}), session.Unavailable)
-			wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, `2`)), session.Unavailable)
+			wantCode(t, "Tail", err, storage.Unavailable)
+			wantCode(t, "Save", s.Save(t.Context(), storage.Session{ID: "s1"}), storage.Unavailable)
+			wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, `2`)), storage.Unavailable)
 		})
 	}
 }
@@ -254,10 +254,10 @@ func TestAFullDiskIsUnavailableAndLeavesNothingHalf(t *testing.T) {
 		t.Fatal(err)
 	}
 	big := string(make([]byte, 1<<20))
-	wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, big, big)), session.Unavailable)
-	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1})
+	wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, big, big)), storage.Unavailable)
+	same(t, "events", indexes(read(t, s, "r", 0)), []storage.Index{1})
 	put(t, s, batch("r", 2, `2`))
-	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1, 2})
+	same(t, "events", indexes(read(t, s, "r", 0)), []storage.Index{1, 2})
 }
 
 func TestABusyFileIsUnavailableAndReadAllTheSame(t *testing.T) {
@@ -270,8 +270,8 @@ func TestABusyFileIsUnavailableAndReadAllTheSame(t *testing.T) {
 	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA busy_timeout=10"); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, `2`)), session.Unavailable)
-	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index{1})
+	wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, `2`)), storage.Unavailable)
+	same(t, "events", indexes(read(t, s, "r", 0)), []storage.Index{1})
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
@@ -286,11 +286,11 @@ func TestAnEndedContextIsUnavailableWithItsError(t *testing.T) {
 	go func() { back <- s.Append(ctx, batch("r", 1, `1`)) }()
 	cancel()
 	for _, err := range []error{<-back, s.Append(ctx, batch("r", 1, `1`))} {
-		wantCode(t, "Append", err, session.Unavailable)
+		wantCode(t, "Append", err, storage.Unavailable)
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("the error %v does not hold the context's", err)
 		}
 	}
 	s.writer.end()
-	same(t, "events", indexes(read(t, s, "r", 0)), []session.Index(nil))
+	same(t, "events", indexes(read(t, s, "r", 0)), []storage.Index(nil))
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // sector is the unit that a disk writes as a whole, in bytes.
@@ -139,13 +139,13 @@ func (f *facts) told(t *testing.T, err error, what string, is func(t *testing.T,
 
 // live makes the calls of one session and its box in some rounds.
 func (f *facts) live(t *testing.T, s *Store, name string, rounds int) {
-	ctx, id, box := t.Context(), session.ID(name), session.Box{ID: session.BoxID("acme/" + name), Tenant: "acme", Server: name}
-	err := s.Create(ctx, session.Session{ID: id, Expires: time.Now().Add(time.Hour)})
+	ctx, id, box := t.Context(), storage.ID(name), storage.Box{ID: storage.BoxID("acme/" + name), Tenant: "acme", Server: name}
+	err := s.Create(ctx, storage.Session{ID: id, Expires: time.Now().Add(time.Hour)})
 	f.told(t, err, name+" was created", func(t *testing.T, s *Store) bool {
 		_, _, err := s.Load(t.Context(), id, box.ID)
 		return err == nil
 	})
-	save := func(state session.BoxState) {
+	save := func(state storage.BoxState) {
 		box.State = state
 		err := s.SaveBox(ctx, box)
 		box.Rev++
@@ -156,17 +156,17 @@ func (f *facts) live(t *testing.T, s *Store, name string, rounds int) {
 		})
 	}
 	for i := range rounds {
-		stream := session.StreamID(fmt.Sprint("r", i))
-		save(session.Starting)
-		it := session.Item{Box: box.ID, ID: stream, State: session.Waiting, Raw: []byte("1"), Address: session.Address{Session: id}}
+		stream := storage.StreamID(fmt.Sprint("r", i))
+		save(storage.Starting)
+		it := storage.Item{Box: box.ID, ID: stream, State: storage.Waiting, Raw: []byte("1"), Address: storage.Address{Session: id}}
 		if _, err := s.PutItem(ctx, it); err != nil {
 			t.Error(err)
 		}
-		save(session.Awake)
+		save(storage.Awake)
 		_, err := s.Claim(ctx, box.ID, stream, 1)
 		f.told(t, err, fmt.Sprint(stream, " of ", name, " was claimed"), func(t *testing.T, s *Store) bool {
 			_, err := s.Claim(t.Context(), box.ID, stream, 2)
-			return session.CodeOf(err) == session.Conflict || session.CodeOf(err) == session.NotFound
+			return storage.CodeOf(err) == storage.Conflict || storage.CodeOf(err) == storage.NotFound
 		})
 		b := ended(batch(stream, 1, string(bytes.Repeat([]byte("x"), 100+i*700))))
 		b.Session = id
@@ -177,7 +177,7 @@ func (f *facts) live(t *testing.T, s *Store, name string, rounds int) {
 		if err := s.DeleteItem(ctx, box.ID, stream, 1); err != nil {
 			t.Error(err)
 		}
-		save(session.Asleep)
+		save(storage.Asleep)
 	}
 }
 
@@ -256,7 +256,7 @@ func (a *aftermath) boxes(t *testing.T, s *Store) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if b.State = session.Asleep; s.SaveBox(t.Context(), b) != nil {
+			if b.State = storage.Asleep; s.SaveBox(t.Context(), b) != nil {
 				t.Fatalf("box %s does not fall asleep", id)
 			}
 			items, err := s.Items(t.Context(), id)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // The test program is also the other process: with "child" as its first argument, it
@@ -37,17 +37,17 @@ func child(what, path string, args []string) error {
 	defer func() { _ = s.Close() }()
 	switch what {
 	case "create":
-		return s.Create(ctx, session.Session{ID: session.ID(args[0]), Expires: time.Now().Add(time.Hour)})
+		return s.Create(ctx, storage.Session{ID: storage.ID(args[0]), Expires: time.Now().Add(time.Hour)})
 	case "answer":
 		n, err := strconv.Atoi(args[0])
-		for i := session.Index(1); err == nil && i <= session.Index(n); i++ {
+		for i := storage.Index(1); err == nil && i <= storage.Index(n); i++ {
 			if err = next(ctx, s, "ping", i); err == nil {
 				err = s.Append(ctx, batch("pong", i, fmt.Sprint(i)))
 			}
 		}
 		return err
 	case "write":
-		for i := session.Index(1); ; i += crashEvents {
+		for i := storage.Index(1); ; i += crashEvents {
 			if err := s.Append(ctx, crashBatch(i)); err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ func child(what, path string, args []string) error {
 }
 
 // next waits for event i of a stream.
-func next(ctx context.Context, s *Store, stream session.StreamID, i session.Index) error {
+func next(ctx context.Context, s *Store, stream storage.StreamID, i storage.Index) error {
 	for {
 		p, err := s.Wait(ctx, "s1", stream, i-1, far())
 		if err != nil {
@@ -139,7 +139,7 @@ func TestProcessesNoticeWhatOthersWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	for i := session.Index(1); i <= rounds; i++ {
+	for i := storage.Index(1); i <= rounds; i++ {
 		put(t, s, batch("ping", i, fmt.Sprint(i)))
 		if err := next(t.Context(), s, "pong", i); err != nil {
 			t.Fatal(err)
@@ -156,10 +156,10 @@ func TestProcessesNoticeWhatOthersWrite(t *testing.T) {
 
 const crashEvents = 100
 
-func crashBatch(first session.Index) session.Batch {
+func crashBatch(first storage.Index) storage.Batch {
 	b := batch("r1", first)
 	for i := range crashEvents {
-		b.Events = append(b.Events, fmt.Appendf(nil, "%d %s", first+session.Index(i), strings.Repeat("x", 1000)))
+		b.Events = append(b.Events, fmt.Appendf(nil, "%d %s", first+storage.Index(i), strings.Repeat("x", 1000)))
 	}
 	return b
 }
@@ -175,15 +175,15 @@ func TestAKilledWriterLeavesWholeBatchesAndAllItWasToldOf(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		told := session.Index(0)
+		told := storage.Index(0)
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
 			n, err := strconv.Atoi(lines.Text())
 			if err != nil {
 				t.Fatal(err)
 			}
-			told = session.Index(n) + crashEvents - 1
-			if told > session.Index(10+round)*crashEvents && cmd.ProcessState == nil {
+			told = storage.Index(n) + crashEvents - 1
+			if told > storage.Index(10+round)*crashEvents && cmd.ProcessState == nil {
 				_ = cmd.Process.Kill() // the test still reads the rest of the pipe
 			}
 		}
@@ -199,9 +199,9 @@ func TestAKilledWriterLeavesWholeBatchesAndAllItWasToldOf(t *testing.T) {
 
 // checkWhole reads the stream to its end. It must consist of whole batches, and reach at
 // least told.
-func checkWhole(t *testing.T, s *Store, told session.Index) {
+func checkWhole(t *testing.T, s *Store, told storage.Index) {
 	t.Helper()
-	after := session.Index(0)
+	after := storage.Index(0)
 	for more := true; more; {
 		p := read(t, s, "r1", after)
 		for _, e := range p.Events {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // applicationID and schemaVersion are the values of PRAGMA application_id and
@@ -203,12 +203,12 @@ func (s *Store) version(ctx context.Context, q querier) (int, error) {
 	return version, nil
 }
 
-func noStore(path string) *session.Error {
-	return session.Errorf(session.Invalid, "%s is not a session store; name another file", path)
+func noStore(path string) *storage.Error {
+	return storage.Errorf(storage.Invalid, "%s is not a session store; name another file", path)
 }
 
-func tooNew(path string, version int) *session.Error {
-	return session.Errorf(session.Invalid, "%s was written by a newer version (schema %d, this one knows %d); update dormouse or name another file",
+func tooNew(path string, version int) *storage.Error {
+	return storage.Errorf(storage.Invalid, "%s was written by a newer version (schema %d, this one knows %d); update dormouse or name another file",
 		path, version, schemaVersion)
 }
 

@@ -6,12 +6,12 @@ import (
 	"math"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // sessionOf builds a session from its columns.
-func (s *Store) sessionOf(rev int64, record, raw []byte) (session.Session, error) {
-	x, err := s.sessions.of(record, session.UnmarshalSession)
+func (s *Store) sessionOf(rev int64, record, raw []byte) (storage.Session, error) {
+	x, err := s.sessions.of(record, storage.UnmarshalSession)
 	x = x.Clone()
 	x.Rev, x.Init = rev, raw
 	return x, err
@@ -21,9 +21,9 @@ const createSession = `
 INSERT INTO sessions (id, rev, tenant, expires, record, init) VALUES (?1, 1, ?2, ?3, ?4, ?5)
 ON CONFLICT (id) DO UPDATE SET rev = 1, tenant = ?2, expires = ?3, record = ?4, init = ?5 WHERE expires <= ?6`
 
-// Create stores a new session; see [session.Sessions].
-func (s *Store) Create(ctx context.Context, x session.Session) error {
-	record, err := session.MarshalSession(x)
+// Create stores a new session; see [storage.Sessions].
+func (s *Store) Create(ctx context.Context, x storage.Session) error {
+	record, err := storage.MarshalSession(x)
 	if err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (s *Store) Create(ctx context.Context, x session.Session) error {
 		return err
 	}
 	if changed == 0 {
-		return session.Errorf(session.Conflict, "there is a session with this id already")
+		return storage.Errorf(storage.Conflict, "there is a session with this id already")
 	}
 	s.tidy(ctx)
 	return nil
@@ -44,31 +44,31 @@ SELECT coalesce(s.rev, 0), coalesce(s.expires > ?3, 0), s.record, s.init, coales
 LEFT JOIN sessions AS s ON s.id = ?1
 LEFT JOIN boxes AS b ON b.id = ?2`
 
-// Load reads a session and a box; see [session.Sessions].
-func (s *Store) Load(ctx context.Context, id session.ID, boxID session.BoxID) (session.Session, session.Box, error) {
+// Load reads a session and a box; see [storage.Sessions].
+func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (storage.Session, storage.Box, error) {
 	var srev, brev int64
 	var alive bool
 	var srecord, raw, brecord []byte
 	_, err := s.row(ctx, loadSession, []any{id, boxID, now()}, []any{&srev, &alive, &srecord, &raw, &brev, &brecord})
 	if err != nil {
-		return session.Session{}, session.Box{}, err
+		return storage.Session{}, storage.Box{}, err
 	}
-	box := session.Box{ID: boxID}
+	box := storage.Box{ID: boxID}
 	if brev != 0 {
 		if box, err = s.boxOf(brev, brecord); err != nil {
-			return session.Session{}, session.Box{}, failed(err)
+			return storage.Session{}, storage.Box{}, failed(err)
 		}
 	}
 	if srev == 0 || !alive {
-		err := session.Errorf(session.NotFound, "there is no such session, or it has expired")
+		err := storage.Errorf(storage.NotFound, "there is no such session, or it has expired")
 		if srev != 0 {
-			err = err.Because(session.QuitExpired)
+			err = err.Because(storage.QuitExpired)
 		}
-		return session.Session{}, box, err
+		return storage.Session{}, box, err
 	}
 	x, err := s.sessionOf(srev, srecord, raw)
 	if err != nil {
-		return session.Session{}, session.Box{}, failed(err)
+		return storage.Session{}, storage.Box{}, failed(err)
 	}
 	return x, box, nil
 }
@@ -79,9 +79,9 @@ UPDATE sessions SET rev = rev + 1, tenant = ?3, expires = ?4, record = ?5, init 
 	hasSession = `SELECT rev FROM sessions WHERE id = ?1 AND expires > ?2`
 )
 
-// Save replaces a session; see [session.Sessions].
-func (s *Store) Save(ctx context.Context, x session.Session) error {
-	record, err := session.MarshalSession(x)
+// Save replaces a session; see [storage.Sessions].
+func (s *Store) Save(ctx context.Context, x storage.Session) error {
+	record, err := storage.MarshalSession(x)
 	if err != nil {
 		return err
 	}
@@ -95,9 +95,9 @@ func (s *Store) Save(ctx context.Context, x session.Session) error {
 		return err
 	}
 	if !found {
-		return session.Errorf(session.NotFound, "there is no such session, or it has expired")
+		return storage.Errorf(storage.NotFound, "there is no such session, or it has expired")
 	}
-	return session.Errorf(session.Conflict, "the session has been changed since it was read; read it again")
+	return storage.Errorf(storage.Conflict, "the session has been changed since it was read; read it again")
 }
 
 const (
@@ -105,17 +105,17 @@ const (
 	listTenantSessions = `SELECT rev, record, init FROM sessions WHERE tenant = ?1 AND id > ?2 AND expires > ?3 ORDER BY id LIMIT ?4`
 )
 
-// List returns sessions; see [session.Sessions].
-func (s *Store) List(ctx context.Context, tenant string, after session.ID, limit int) ([]session.Session, error) {
+// List returns sessions; see [storage.Sessions].
+func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit int) ([]storage.Session, error) {
 	query := listTenantSessions
 	if tenant == "" {
 		query = listSessions
 	}
-	return listOf(ctx, s, query, []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (session.Session, error) {
+	return listOf(ctx, s, query, []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (storage.Session, error) {
 		var rev int64
 		var record, raw []byte
 		if err := scan(&rev, &record, &raw); err != nil {
-			return session.Session{}, err
+			return storage.Session{}, err
 		}
 		return s.sessionOf(rev, record, raw)
 	})
@@ -125,8 +125,8 @@ const putAnswer = `
 INSERT INTO answers (session, question, expires, raw) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (session, question) DO UPDATE SET expires = ?3, raw = ?4 WHERE expires <= ?5`
 
-// PutAnswer keeps an answer; see [session.Answers].
-func (s *Store) PutAnswer(ctx context.Context, a session.Answer) (first bool, err error) {
+// PutAnswer keeps an answer; see [storage.Answers].
+func (s *Store) PutAnswer(ctx context.Context, a storage.Answer) (first bool, err error) {
 	changed, err := s.write(ctx, putAnswer, a.Session, a.Question, expiry(a.Expires), a.Raw, now())
 	if err != nil {
 		return false, err
@@ -137,11 +137,11 @@ func (s *Store) PutAnswer(ctx context.Context, a session.Answer) (first bool, er
 
 const readAnswer = `SELECT raw, expires FROM answers WHERE session = ?1 AND question = ?2 AND expires > ?3`
 
-// Answers returns the stored answers to questions; see [session.Answers].
-func (s *Store) Answers(ctx context.Context, id session.ID, questions []string) ([]session.Answer, error) {
-	var answers []session.Answer
+// Answers returns the stored answers to questions; see [storage.Answers].
+func (s *Store) Answers(ctx context.Context, id storage.ID, questions []string) ([]storage.Answer, error) {
+	var answers []storage.Answer
 	for _, q := range questions {
-		a := session.Answer{Session: id, Question: q}
+		a := storage.Answer{Session: id, Question: q}
 		var expires int64
 		found, err := s.row(ctx, readAnswer, []any{id, q, now()}, []any{&a.Raw, &expires})
 		if err != nil {
@@ -164,9 +164,9 @@ func expiryOf(column int64) time.Time {
 
 const putConnection = `INSERT OR REPLACE INTO connections (id, expires, record) VALUES (?, ?, ?)`
 
-// PutConnection keeps the record of a connection; see [session.Connections].
-func (s *Store) PutConnection(ctx context.Context, c session.Connection) error {
-	record, err := session.MarshalConnection(c)
+// PutConnection keeps the record of a connection; see [storage.Connections].
+func (s *Store) PutConnection(ctx context.Context, c storage.Connection) error {
+	record, err := storage.MarshalConnection(c)
 	if err != nil {
 		return err
 	}
@@ -178,26 +178,26 @@ func (s *Store) PutConnection(ctx context.Context, c session.Connection) error {
 
 const readConnection = `SELECT record FROM connections WHERE id = ? AND expires > ?`
 
-// Connection reads the record of a connection; see [session.Connections].
-func (s *Store) Connection(ctx context.Context, id string) (session.Connection, error) {
+// Connection reads the record of a connection; see [storage.Connections].
+func (s *Store) Connection(ctx context.Context, id string) (storage.Connection, error) {
 	var record []byte
 	found, err := s.row(ctx, readConnection, []any{id, now()}, []any{&record})
 	if err != nil {
-		return session.Connection{}, err
+		return storage.Connection{}, err
 	}
 	if !found {
-		return session.Connection{}, session.Errorf(session.NotFound, "there is no such connection, or it has expired")
+		return storage.Connection{}, storage.Errorf(storage.NotFound, "there is no such connection, or it has expired")
 	}
-	c, err := session.UnmarshalConnection(record)
+	c, err := storage.UnmarshalConnection(record)
 	if err != nil {
-		return session.Connection{}, failed(err)
+		return storage.Connection{}, failed(err)
 	}
 	return c, nil
 }
 
 const deleteConnection = `DELETE FROM connections WHERE id = ?`
 
-// DeleteConnection removes the record of a connection; see [session.Connections].
+// DeleteConnection removes the record of a connection; see [storage.Connections].
 func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 	_, err := s.write(ctx, deleteConnection, id)
 	return err
@@ -205,11 +205,11 @@ func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 
 const saveHandshake = `INSERT OR REPLACE INTO handshakes (digest, version, taken, expires, result) VALUES (?, ?, ?, ?, ?)`
 
-// SaveHandshake writes a part of a handshake record; see [session.Handshakes].
-func (s *Store) SaveHandshake(ctx context.Context, h session.Handshake) error {
+// SaveHandshake writes a part of a handshake record; see [storage.Handshakes].
+func (s *Store) SaveHandshake(ctx context.Context, h storage.Handshake) error {
 	taken, err := h.Taken.MarshalText()
 	if err != nil {
-		return session.Errorf(session.Invalid, "the handshake record has a time that cannot be stored").Because(err)
+		return storage.Errorf(storage.Invalid, "the handshake record has a time that cannot be stored").Because(err)
 	}
 	if _, err = s.write(ctx, saveHandshake, h.Digest, h.Version, taken, expiry(h.Expires), []byte(h.Result)); err == nil {
 		s.tidy(ctx)
@@ -221,9 +221,9 @@ const listHandshakes = `
 SELECT version, taken, expires, result FROM handshakes
 WHERE digest = ? AND version >= ? AND version < ? || char(1114111) AND expires > ? ORDER BY version`
 
-// ListHandshakes returns parts of a handshake record; see [session.Handshakes].
-func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]session.Handshake, error) {
-	return listOf(ctx, s, listHandshakes, []any{digest, prefix, prefix, now()}, func(scan func(...any) error) (h session.Handshake, err error) {
+// ListHandshakes returns parts of a handshake record; see [storage.Handshakes].
+func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]storage.Handshake, error) {
+	return listOf(ctx, s, listHandshakes, []any{digest, prefix, prefix, now()}, func(scan func(...any) error) (h storage.Handshake, err error) {
 		var taken, result []byte
 		var expires int64
 		if err := scan(&h.Version, &taken, &expires, &result); err != nil {
@@ -234,14 +234,14 @@ func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]se
 	})
 }
 
-// Recorded reads parts of several records; see [session.Handshakes].
-func (s *Store) Recorded(ctx context.Context, keys []session.RecordKey) ([]session.Recorded, error) {
-	list := make([]session.Recorded, len(keys))
+// Recorded reads parts of several records; see [storage.Handshakes].
+func (s *Store) Recorded(ctx context.Context, keys []storage.RecordKey) ([]storage.Recorded, error) {
+	list := make([]storage.Recorded, len(keys))
 	for i, k := range keys {
 		list[i].Box.ID = k.Box
 		var err error
 		if k.Version != "" {
-			if list[i].Handshake, err = s.Handshake(ctx, k.Digest, k.Version); err != nil && !errors.Is(err, session.NotFound) {
+			if list[i].Handshake, err = s.Handshake(ctx, k.Digest, k.Version); err != nil && !errors.Is(err, storage.NotFound) {
 				return nil, err
 			}
 		}
@@ -256,21 +256,21 @@ func (s *Store) Recorded(ctx context.Context, keys []session.RecordKey) ([]sessi
 
 const readHandshake = `SELECT taken, expires, result FROM handshakes WHERE digest = ? AND version = ? AND expires > ?`
 
-// Handshake reads a part of a handshake record; see [session.Handshakes].
-func (s *Store) Handshake(ctx context.Context, digest, version string) (session.Handshake, error) {
-	h := session.Handshake{Digest: digest, Version: version}
+// Handshake reads a part of a handshake record; see [storage.Handshakes].
+func (s *Store) Handshake(ctx context.Context, digest, version string) (storage.Handshake, error) {
+	h := storage.Handshake{Digest: digest, Version: version}
 	var taken, result []byte
 	var expires int64
 	found, err := s.row(ctx, readHandshake, []any{digest, version, now()}, []any{&taken, &expires, &result})
 	if err != nil {
-		return session.Handshake{}, err
+		return storage.Handshake{}, err
 	}
 	if !found {
-		return session.Handshake{}, session.Errorf(session.NotFound, "there is no handshake record of this server for version %q", version)
+		return storage.Handshake{}, storage.Errorf(storage.NotFound, "there is no handshake record of this server for version %q", version)
 	}
 	h.Result, h.Expires = result, expiryOf(expires)
 	if err := h.Taken.UnmarshalText(taken); err != nil {
-		return session.Handshake{}, failed(err)
+		return storage.Handshake{}, failed(err)
 	}
 	return h, nil
 }

@@ -1,4 +1,4 @@
-// Package sqlitestore implements session.Store for one machine. The store is a SQLite
+// Package sqlitestore implements storage.Store for one machine. The store is a SQLite
 // file that many processes read and write at the same time. The file outlives all of
 // them.
 //
@@ -22,7 +22,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Options limit what the log keeps. Zero fields get their defaults.
@@ -34,7 +34,7 @@ type Options struct {
 	//
 	// The log of a request that has not ended is not counted. If that log alone exceeds 16
 	// times a limit, the store drops its front. Readers see dropped events as a
-	// [session.Page.Gap].
+	// [storage.Page.Gap].
 	//
 	// The store checks the limits only at intervals, so the log may exceed them for a
 	// while. Defaults: 1,000 events and 8 MiB.
@@ -44,7 +44,7 @@ type Options struct {
 	// limits. In this time the client can fetch the result. Default: 1 minute.
 	Settle time.Duration
 	// Age is the longest time for which the store keeps an event. Default:
-	// [session.EventAge].
+	// [storage.EventAge].
 	Age time.Duration
 	// Volatile leaves out the fsync of each write, to measure what it costs. A crash
 	// of the machine may then lose the newest writes. It loses each write as a whole.
@@ -63,18 +63,18 @@ func (o Options) withDefaults() Options {
 	o.Events = cmp.Or(o.Events, 1000)
 	o.Bytes = cmp.Or(o.Bytes, 8<<20)
 	o.Settle = cmp.Or(o.Settle, time.Minute)
-	o.Age = cmp.Or(o.Age, session.EventAge)
+	o.Age = cmp.Or(o.Age, storage.EventAge)
 	if o.space == nil {
 		o.space = roomOf
 	}
 	return o
 }
 
-// Store is a session.Store in a SQLite file. It holds two connections. One writes, and
+// Store is a storage.Store in a SQLite file. It holds two connections. One writes, and
 // reads single rows while it has nothing to write. The other one only reads. The methods
-// of Store are safe for concurrent use. It has as many methods as session.Store.
+// of Store are safe for concurrent use. It has as many methods as storage.Store.
 //
-// Errors, besides the codes that session.Store names: any trouble with the file is
+// Errors, besides the codes that storage.Store names: any trouble with the file is
 // Unavailable with the cause attached. A context that ended first is Unavailable too, and
 // errors.Is finds the context's error. A call that has begun to read or write ignores its
 // context. Such a call takes at most 5 seconds, and only if another process holds the
@@ -91,14 +91,14 @@ type Store struct {
 	looks    looks
 	waiters  waiters
 	watch    watch
-	sessions known[session.Session]
-	boxes    known[session.Box]
+	sessions known[storage.Session]
+	boxes    known[storage.Box]
 
 	closing sync.Once
 	closed  chan struct{}
 }
 
-var _ session.Store = (*Store)(nil)
+var _ storage.Store = (*Store)(nil)
 
 // Open opens the store at path. If the file does not exist, Open creates it and its
 // folder, readable by this user only. SQLite keeps two files of its own beside it.
@@ -113,11 +113,11 @@ func Open(path string, options ...Options) (*Store, error) {
 	}
 	path, err := prepareFile(path)
 	if err != nil {
-		var known *session.Error
+		var known *storage.Error
 		if errors.As(err, &known) {
 			return nil, err
 		}
-		return nil, session.Errorf(session.Unavailable, "the session store cannot be opened; see that its folder can be written to").Because(err)
+		return nil, storage.Errorf(storage.Unavailable, "the session store cannot be opened; see that its folder can be written to").Because(err)
 	}
 	s := &Store{options: o.withDefaults(), path: path, damage: &damage{path: path, told: o.Damaged}, closed: make(chan struct{})}
 	// Connect the writer first: it turns a new file into WAL mode.

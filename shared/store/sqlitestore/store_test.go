@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func open(t testing.TB, path string, options ...Options) *Store {
@@ -43,24 +43,24 @@ func again(t testing.TB, s *Store) *Store {
 }
 
 func TestStore(t *testing.T) {
-	sessiontest.Store(t, sessiontest.Harness{
-		Open: func(t *testing.T) session.Store { return open(t, filepath.Join(t.TempDir(), "store.db")) },
-		Reopen: func(t *testing.T, s session.Store) session.Store {
+	storagetest.Store(t, storagetest.Harness{
+		Open: func(t *testing.T) storage.Store { return open(t, filepath.Join(t.TempDir(), "store.db")) },
+		Reopen: func(t *testing.T, s storage.Store) storage.Store {
 			return open(t, s.(*Store).path)
 		},
-		Bounded: func(t *testing.T) session.Store { return open(t, filepath.Join(t.TempDir(), "store.db"), tight(8)) },
+		Bounded: func(t *testing.T) storage.Store { return open(t, filepath.Join(t.TempDir(), "store.db"), tight(8)) },
 	})
 }
 
-func batch(stream session.StreamID, first session.Index, events ...string) session.Batch {
-	b := session.Batch{Session: "s1", Stream: stream, First: first, Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour)}
+func batch(stream storage.StreamID, first storage.Index, events ...string) storage.Batch {
+	b := storage.Batch{Session: "s1", Stream: stream, First: first, Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour)}
 	for _, e := range events {
 		b.Events = append(b.Events, []byte(e))
 	}
 	return b
 }
 
-func put(t testing.TB, s *Store, batches ...session.Batch) {
+func put(t testing.TB, s *Store, batches ...storage.Batch) {
 	t.Helper()
 	for _, b := range batches {
 		if err := s.Append(t.Context(), b); err != nil {
@@ -69,7 +69,7 @@ func put(t testing.TB, s *Store, batches ...session.Batch) {
 	}
 }
 
-func read(t testing.TB, s *Store, stream session.StreamID, after session.Index) session.Page {
+func read(t testing.TB, s *Store, stream storage.StreamID, after storage.Index) storage.Page {
 	t.Helper()
 	p, err := s.Read(t.Context(), "s1", stream, after, 1000)
 	if err != nil {
@@ -78,8 +78,8 @@ func read(t testing.TB, s *Store, stream session.StreamID, after session.Index) 
 	return p
 }
 
-func indexes(p session.Page) []session.Index {
-	var list []session.Index
+func indexes(p storage.Page) []storage.Index {
+	var list []storage.Index
 	for _, e := range p.Events {
 		list = append(list, e.Index)
 	}
@@ -93,9 +93,9 @@ func same(t testing.TB, what string, got, want any) {
 	}
 }
 
-func wantCode(t testing.TB, what string, err error, code session.Code) {
+func wantCode(t testing.TB, what string, err error, code storage.Code) {
 	t.Helper()
-	if session.CodeOf(err) != code {
+	if storage.CodeOf(err) != code {
 		t.Fatalf("%s: error %v, want one with code %q", what, err, code)
 	}
 }
@@ -103,10 +103,10 @@ func wantCode(t testing.TB, what string, err error, code session.Code) {
 func TestReadBoundsAPageInBytes(t *testing.T) {
 	s := fresh(t)
 	mib := strings.Repeat("x", 1<<20)
-	for first := session.Index(1); first <= 40; first += 8 {
+	for first := storage.Index(1); first <= 40; first += 8 {
 		put(t, s, batch("r", first, mib, mib, mib, mib, mib, mib, mib, mib))
 	}
-	after, pages := session.Index(0), []int{}
+	after, pages := storage.Index(0), []int{}
 	for more := true; more; {
 		p := read(t, s, "r", after)
 		if p.Gap || len(p.Events) == 0 || p.Events[0].Index != after+1 {
@@ -125,14 +125,14 @@ func FuzzEvents(f *testing.F) {
 	}
 	s := fresh(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		b := session.Batch{Session: session.NewID(), First: 7, Events: bytes.Split(data, []byte{0}), Expires: time.Now().Add(time.Hour)}
+		b := storage.Batch{Session: storage.NewID(), First: 7, Events: bytes.Split(data, []byte{0}), Expires: time.Now().Add(time.Hour)}
 		err := s.Append(t.Context(), b)
 		switch {
 		case bytes.ContainsRune(data, '\n'):
-			wantCode(t, "Append", err, session.Invalid)
+			wantCode(t, "Append", err, storage.Invalid)
 			return
 		case len(b.Events) > 1000:
-			wantCode(t, "Append", err, session.TooLarge)
+			wantCode(t, "Append", err, storage.TooLarge)
 			return
 		case err != nil:
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func FuzzEvents(f *testing.F) {
 			t.Fatalf("%d of %d events, gap %t, more %t, error %v", len(p.Events), len(b.Events), p.Gap, p.More, err)
 		}
 		for i, e := range p.Events {
-			if !bytes.Equal(e.Raw, b.Events[i]) || e.Index != 7+session.Index(i) {
+			if !bytes.Equal(e.Raw, b.Events[i]) || e.Index != 7+storage.Index(i) {
 				t.Fatalf("event %d is %q, want %q", e.Index, e.Raw, b.Events[i])
 			}
 		}
@@ -150,6 +150,6 @@ func FuzzEvents(f *testing.F) {
 }
 
 func TestPutPartRefusesWhatIsTooLarge(t *testing.T) {
-	p := session.Part{Box: "b", Frame: "f", Data: make([]byte, 128<<10+1), Expires: time.Now().Add(time.Hour)}
-	wantCode(t, "PutPart", fresh(t).PutPart(t.Context(), p), session.TooLarge)
+	p := storage.Part{Box: "b", Frame: "f", Data: make([]byte, 128<<10+1), Expires: time.Now().Add(time.Hour)}
+	wantCode(t, "PutPart", fresh(t).PutPart(t.Context(), p), storage.TooLarge)
 }

@@ -3,14 +3,14 @@ package sqlitestore
 import (
 	"context"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 const putEntryTicket = `INSERT OR REPLACE INTO entry_tickets (hash, expires, record) VALUES (?, ?, ?)`
 
-// PutEntryTicket keeps a ticket; see [session.Keys].
-func (s *Store) PutEntryTicket(ctx context.Context, t session.EntryTicket) error {
-	record, err := session.MarshalEntryTicket(t)
+// PutEntryTicket keeps a ticket; see [storage.Keys].
+func (s *Store) PutEntryTicket(ctx context.Context, t storage.EntryTicket) error {
+	record, err := storage.MarshalEntryTicket(t)
 	if err != nil {
 		return err
 	}
@@ -22,20 +22,20 @@ func (s *Store) PutEntryTicket(ctx context.Context, t session.EntryTicket) error
 
 const takeEntryTicket = `DELETE FROM entry_tickets WHERE hash = ? RETURNING expires > ?, record`
 
-// TakeEntryTicket returns a ticket and removes it; see [session.Keys].
-func (s *Store) TakeEntryTicket(ctx context.Context, hash string) (session.EntryTicket, error) {
+// TakeEntryTicket returns a ticket and removes it; see [storage.Keys].
+func (s *Store) TakeEntryTicket(ctx context.Context, hash string) (storage.EntryTicket, error) {
 	var alive bool
 	var record []byte
 	found, err := s.take(ctx, takeEntryTicket, []any{hash, now()}, []any{&alive, &record})
 	if err != nil {
-		return session.EntryTicket{}, err
+		return storage.EntryTicket{}, err
 	}
 	if !found || !alive {
-		return session.EntryTicket{}, session.Errorf(session.NotFound, "there is no such ticket, or it has expired")
+		return storage.EntryTicket{}, storage.Errorf(storage.NotFound, "there is no such ticket, or it has expired")
 	}
-	t, err := session.UnmarshalEntryTicket(record)
+	t, err := storage.UnmarshalEntryTicket(record)
 	if err != nil {
-		return session.EntryTicket{}, failed(err)
+		return storage.EntryTicket{}, failed(err)
 	}
 	return t, nil
 }

@@ -3,12 +3,12 @@ package sqlitestore
 import (
 	"context"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // stateKey returns the key columns of a durable value, in the order of the parameters
 // ?1 to ?6 of the statements here.
-func stateKey(k session.ValueKey) []any {
+func stateKey(k storage.ValueKey) []any {
 	since := int64(0)
 	if !k.Since.IsZero() {
 		since = k.Since.UnixMilli()
@@ -20,16 +20,16 @@ const isState = `scope = ?1 AND owner = ?2 AND tenant = ?3 AND server = ?4 AND s
 
 const readState = `SELECT rev, expires, data FROM states WHERE ` + isState + ` AND expires > ?7`
 
-// LoadValue reads a durable value; see [session.Values].
-func (s *Store) LoadValue(ctx context.Context, k session.ValueKey) (session.Value, error) {
+// LoadValue reads a durable value; see [storage.Values].
+func (s *Store) LoadValue(ctx context.Context, k storage.ValueKey) (storage.Value, error) {
 	if err := k.Check(); err != nil {
-		return session.Value{}, err
+		return storage.Value{}, err
 	}
-	v := session.Value{Key: k}
+	v := storage.Value{Key: k}
 	var expires int64
 	found, err := s.row(ctx, readState, append(stateKey(k), now()), []any{&v.Rev, &expires, &v.Data})
 	if err != nil {
-		return session.Value{}, err
+		return storage.Value{}, err
 	}
 	if found {
 		v.Expires = expiryOf(expires)
@@ -48,19 +48,19 @@ ON CONFLICT (scope, owner, tenant, server, since, name) DO UPDATE SET rev = ?7, 
 	deleteState = `DELETE FROM states WHERE ` + isState + ` AND rev = ?7 AND expires > ?8`
 )
 
-// SaveValue writes a durable value; see [session.Values].
-func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, error) {
+// SaveValue writes a durable value; see [storage.Values].
+func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, error) {
 	if err := v.Check(); err != nil {
-		return session.Value{}, err
+		return storage.Value{}, err
 	}
 	was, key := v.Rev, stateKey(v.Key)
 	var changed int64
 	var err error
-	switch v.Rev = session.NextRev(was); {
+	switch v.Rev = storage.NextRev(was); {
 	case len(v.Data) == 0 && was == 0:
 		v.Rev = 0
 	case len(v.Data) == 0:
-		v = session.Value{Key: v.Key}
+		v = storage.Value{Key: v.Key}
 		changed, err = s.write(ctx, deleteState, append(key, was, now())...)
 	case was == 0:
 		changed, err = s.write(ctx, createState, append(key, v.Rev, expiry(v.Expires), v.Data, now())...)
@@ -75,15 +75,15 @@ func (s *Store) SaveValue(ctx context.Context, v session.Value) (session.Value, 
 }
 
 // unsaved returns the outcome of a SaveValue that changed no row.
-func (s *Store) unsaved(ctx context.Context, v session.Value, was int64) (session.Value, error) {
+func (s *Store) unsaved(ctx context.Context, v storage.Value, was int64) (storage.Value, error) {
 	stored, err := s.LoadValue(ctx, v.Key)
 	switch {
 	case err != nil:
-		return session.Value{}, err
+		return storage.Value{}, err
 	case stored.Rev == 0 && was == 0 && v.Rev == 0:
 		return v, nil
-	case stored.Rev == 0 && was == 0 && v.Key.Scope == session.ValueOfSession:
-		return session.Value{}, session.Errorf(session.NotFound, "there is no such session, or it has expired")
+	case stored.Rev == 0 && was == 0 && v.Key.Scope == storage.ValueOfSession:
+		return storage.Value{}, storage.Errorf(storage.NotFound, "there is no such session, or it has expired")
 	}
-	return session.Value{}, session.Errorf(session.Conflict, "the durable value %q has been changed since it was read; read it again", v.Key.Name)
+	return storage.Value{}, storage.Errorf(storage.Conflict, "the durable value %q has been changed since it was read; read it again", v.Key.Name)
 }

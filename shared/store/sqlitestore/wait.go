@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Wait waits for something to read; see [session.Log].
+// Wait waits for something to read; see [storage.Log].
 //
 // A write through this Store wakes the calls of Wait in it, and Append gives them the
 // batch.
@@ -26,7 +26,7 @@ import (
 //
 // Wait returns Unavailable when the disk has failed all writes for 5 s: what it waits for
 // could not be stored.
-func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID, after session.Index, until time.Time) (session.Page, error) {
+func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
 	w := s.waiters.enter(id, stream)
 	defer s.waiters.leave(w)
 	begun := time.Now()
@@ -40,7 +40,7 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 	for {
 		n, woken, err := w.wait(ctx, s.closed, earlier(look, until))
 		if err != nil {
-			return session.Page{}, err
+			return storage.Page{}, err
 		}
 		if p, known := n.page(after); known {
 			return p, nil
@@ -50,20 +50,20 @@ func (s *Store) Wait(ctx context.Context, id session.ID, stream session.StreamID
 		version, known, err := s.lately(ctx, seen) // before the read, which may find more
 		if err == nil && (woken || !known || version != seen || !now.Before(unread)) {
 			unread = until
-			var p session.Page
-			p, err = s.Read(ctx, id, stream, after, session.MaxWait)
+			var p storage.Page
+			p, err = s.Read(ctx, id, stream, after, storage.MaxWait)
 			if len(p.Events) > 0 {
 				return p, nil
 			}
 		}
 		if ctx.Err() != nil {
-			return session.Page{}, ctx.Err()
+			return storage.Page{}, ctx.Err()
 		}
 		if err == nil {
 			err = s.health.lasting()
 		}
 		if err != nil || over {
-			return session.Page{}, err
+			return storage.Page{}, err
 		}
 		seen, look = version, now.Add(pace(now.Sub(begun)))
 	}
@@ -154,8 +154,8 @@ func (s *Store) foreign(ctx context.Context) (int64, error) {
 
 // streamKey names a stream of a session.
 type streamKey struct {
-	session session.ID
-	stream  session.StreamID
+	session storage.ID
+	stream  storage.StreamID
 }
 
 // waiters are the calls of Wait in this Store, by stream. The zero value is ready.
@@ -175,7 +175,7 @@ type waiter struct {
 	news   chan news // it has room for one
 }
 
-func (w *waiters) enter(id session.ID, stream session.StreamID) *waiter {
+func (w *waiters) enter(id storage.ID, stream storage.StreamID) *waiter {
 	entered := &waiter{streamKey{id, stream}, make(chan news, 1)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -211,7 +211,7 @@ func (w *waiters) untouched(stream streamKey) bool {
 }
 
 // wake hands n to every waiter of a stream.
-func (w *waiters) wake(id session.ID, stream session.StreamID, n news) {
+func (w *waiters) wake(id storage.ID, stream storage.StreamID, n news) {
 	key := streamKey{id, stream}
 	now, place := time.Now().UnixMilli(), w.place(key)
 	for was := place.Load(); was < now && !place.CompareAndSwap(was, now); was = place.Load() {
@@ -258,7 +258,7 @@ func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, until time.Ti
 // news is a batch that was just written, so that a waiter need not read it from the
 // file. The zero value means only that something was written.
 type news struct {
-	first session.Index
+	first storage.Index
 	n     int
 	final bool
 	retry time.Duration
@@ -273,11 +273,11 @@ func (n news) clone() news {
 
 // page returns the page that a read after a cursor would return. known is false if the
 // batch does not begin right after the cursor; the waiter must then read the file.
-func (n news) page(after session.Index) (p session.Page, known bool) {
+func (n news) page(after storage.Index) (p storage.Page, known bool) {
 	if n.n == 0 || n.first != max(after, 0)+1 {
-		return session.Page{}, false
+		return storage.Page{}, false
 	}
-	pages := session.NewPages(after, session.MaxWait)
+	pages := storage.NewPages(after, storage.MaxWait)
 	pages.Add(n.first, n.n, n.final, n.retry, n.lines)
 	return pages.Page(), true
 }

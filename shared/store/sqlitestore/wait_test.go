@@ -12,21 +12,21 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func far() time.Time { return time.Now().Add(time.Minute) }
 
 // outcome is the result of a Wait and the time it took.
 type outcome struct {
-	page session.Page
+	page storage.Page
 	err  error
 	took time.Duration
 }
 
 // waiting runs a test in virtual time with a store, a second handle on its file, and
 // a Wait of the store for a stream. The Wait blocks when the test begins.
-func waiting(t *testing.T, stream func() session.StreamID, after session.Index, test func(t *testing.T, s, other *Store, stream session.StreamID, back <-chan outcome)) {
+func waiting(t *testing.T, stream func() storage.StreamID, after storage.Index, test func(t *testing.T, s, other *Store, stream storage.StreamID, back <-chan outcome)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "store.db")
 	synctest.Test(t, func(t *testing.T) {
@@ -43,21 +43,21 @@ func waiting(t *testing.T, stream func() session.StreamID, after session.Index, 
 	})
 }
 
-// begunNow returns a stream that begins at the present virtual time. [session.NewStreamID]
+// begunNow returns a stream that begins at the present virtual time. [storage.NewStreamID]
 // would continue from the streams of real time.
-func begunNow() session.StreamID {
+func begunNow() storage.StreamID {
 	u := uuid.New()
 	copy(u[:6], binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixMilli()))[2:])
 	u[6] = u[6]&0xf | 0x70
-	return session.StreamID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(u[:])))
+	return storage.StreamID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(u[:])))
 }
 
-func named(stream session.StreamID) func() session.StreamID {
-	return func() session.StreamID { return stream }
+func named(stream storage.StreamID) func() storage.StreamID {
+	return func() storage.StreamID { return stream }
 }
 
 func TestAWriteWakesThoseWhoWaitInItsStore(t *testing.T) {
-	it := session.Item{Box: "b", ID: "r1", State: session.Waiting, Raw: []byte("1"), Address: session.Address{Session: "s1"}}
+	it := storage.Item{Box: "b", ID: "r1", State: storage.Waiting, Raw: []byte("1"), Address: storage.Address{Session: "s1"}}
 	for name, c := range map[string]struct {
 		before, write func(ctx context.Context, s *Store) error
 	}{
@@ -70,7 +70,7 @@ func TestAWriteWakesThoseWhoWaitInItsStore(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			waiting(t, named("r1"), 0, func(t *testing.T, s, other *Store, _ session.StreamID, back <-chan outcome) {
+			waiting(t, named("r1"), 0, func(t *testing.T, s, other *Store, _ storage.StreamID, back <-chan outcome) {
 				if c.before != nil {
 					if err := c.before(t.Context(), other); err != nil {
 						t.Fatal(err)
@@ -89,7 +89,7 @@ func TestAWriteWakesThoseWhoWaitInItsStore(t *testing.T) {
 func TestAWaitIsHandedWhatWasWritten(t *testing.T) {
 	b := ended(batch("r1", 1, `1`, ``, `3`))
 	b.Retry = 1500 * time.Microsecond
-	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ session.StreamID, back <-chan outcome) {
+	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
 		put(t, s, b)
 		same(t, "page", (<-back).page, read(t, s, "r1", 0))
 	})
@@ -99,16 +99,16 @@ func TestNewsThatAreNotWhatComesNextAreRead(t *testing.T) {
 	expired := batch("r1", 6, `6`)
 	expired.Expires = time.Unix(1, 0)
 	for name, c := range map[string]struct {
-		batch session.Batch
-		want  []session.Index
+		batch storage.Batch
+		want  []storage.Index
 	}{
 		"a batch behind the cursor":       {batch("r1", 1, `1`), nil},
-		"a batch that reaches beyond it":  {batch("r1", 4, `4`, `5`, `6`), []session.Index{6}},
+		"a batch that reaches beyond it":  {batch("r1", 4, `4`, `5`, `6`), []storage.Index{6}},
 		"a batch that has expired":        {expired, nil},
-		"a batch that is the next indeed": {batch("r1", 6, `6`), []session.Index{6}},
+		"a batch that is the next indeed": {batch("r1", 6, `6`), []storage.Index{6}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			waiting(t, named("r1"), 5, func(t *testing.T, s, _ *Store, _ session.StreamID, back <-chan outcome) {
+			waiting(t, named("r1"), 5, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
 				put(t, s, c.batch)
 				o := <-back
 				same(t, "events, time and error", []any{indexes(o.page), o.took, o.err}, []any{c.want, time.Duration(0), nil})
@@ -122,11 +122,11 @@ func TestAWaitLooksForWhatOtherProcessesWrite(t *testing.T) {
 		{0, 10 * time.Millisecond}, {time.Second, 120 * time.Millisecond}, {50 * time.Second, time.Second},
 	} {
 		t.Run(c.after.String(), func(t *testing.T) {
-			waiting(t, named("r1"), 0, func(t *testing.T, _, other *Store, _ session.StreamID, back <-chan outcome) {
+			waiting(t, named("r1"), 0, func(t *testing.T, _, other *Store, _ storage.StreamID, back <-chan outcome) {
 				<-time.After(c.after)
 				put(t, other, batch("r1", 1, `1`))
 				o := <-back
-				same(t, "events and error", []any{indexes(o.page), o.err}, []any{[]session.Index{1}, nil})
+				same(t, "events and error", []any{indexes(o.page), o.err}, []any{[]storage.Index{1}, nil})
 				if late := o.took - c.after; late > c.within {
 					t.Errorf("it came %s late, want at most %s", late, c.within)
 				}
@@ -144,23 +144,23 @@ func hasRead(s *Store) bool {
 }
 
 func TestAStreamThatBeganJustNowIsNotReadBeforeItsFirstNews(t *testing.T) {
-	waiting(t, begunNow, 0, func(t *testing.T, s, _ *Store, stream session.StreamID, back <-chan outcome) {
+	waiting(t, begunNow, 0, func(t *testing.T, s, _ *Store, stream storage.StreamID, back <-chan outcome) {
 		put(t, s, batch(stream, 1, `1`))
 		o := <-back
-		same(t, "events, time and error", []any{indexes(o.page), o.took, o.err}, []any{[]session.Index{1}, time.Duration(0), nil})
+		same(t, "events, time and error", []any{indexes(o.page), o.took, o.err}, []any{[]storage.Index{1}, time.Duration(0), nil})
 		same(t, "was anything read", hasRead(s), false)
 	})
-	waiting(t, begunNow, 0, func(t *testing.T, s, other *Store, stream session.StreamID, back <-chan outcome) {
+	waiting(t, begunNow, 0, func(t *testing.T, s, other *Store, stream storage.StreamID, back <-chan outcome) {
 		put(t, other, batch(stream, 1, `1`))
 		o := <-back
-		same(t, "events, time and error", []any{indexes(o.page), o.took, o.err}, []any{[]session.Index{1}, infant, nil})
+		same(t, "events, time and error", []any{indexes(o.page), o.took, o.err}, []any{[]storage.Index{1}, infant, nil})
 	})
 }
 
 // Wait knows the version that the file had before the stream began. So it reads the
 // stream within its first 0.1 s only if another process has written.
 func TestAStreamThatBeganJustNowIsReadOnceAnotherProcessHasWritten(t *testing.T) {
-	known := func(t *testing.T, test func(t *testing.T, s, other *Store, stream session.StreamID, back <-chan outcome)) {
+	known := func(t *testing.T, test func(t *testing.T, s, other *Store, stream storage.StreamID, back <-chan outcome)) {
 		t.Helper()
 		path := filepath.Join(t.TempDir(), "store.db")
 		synctest.Test(t, func(t *testing.T) {
@@ -179,22 +179,22 @@ func TestAStreamThatBeganJustNowIsReadOnceAnotherProcessHasWritten(t *testing.T)
 			test(t, s, other, stream, back)
 		})
 	}
-	known(t, func(t *testing.T, s, other *Store, stream session.StreamID, back <-chan outcome) {
+	known(t, func(t *testing.T, s, other *Store, stream storage.StreamID, back <-chan outcome) {
 		<-time.After(doubt / 2)
 		same(t, "was anything read", hasRead(s), false)
 		put(t, other, batch(stream, 1, `1`))
 		o := <-back
-		same(t, "events and error", []any{indexes(o.page), o.err}, []any{[]session.Index{1}, nil})
+		same(t, "events and error", []any{indexes(o.page), o.err}, []any{[]storage.Index{1}, nil})
 		if late := o.took - doubt/2; late > 15*time.Millisecond {
 			t.Errorf("it came %s late", late)
 		}
 	})
-	known(t, func(t *testing.T, s, _ *Store, stream session.StreamID, back <-chan outcome) {
+	known(t, func(t *testing.T, s, _ *Store, stream storage.StreamID, back <-chan outcome) {
 		<-time.After(doubt + 15*time.Millisecond)
 		same(t, "was anything read", hasRead(s), true)
 		put(t, s, batch(stream, 1, `1`))
 		o := <-back
-		same(t, "events and error", []any{indexes(o.page), o.err}, []any{[]session.Index{1}, nil})
+		same(t, "events and error", []any{indexes(o.page), o.err}, []any{[]storage.Index{1}, nil})
 	})
 }
 
@@ -206,42 +206,42 @@ func TestWhatWasWrittenToAYoungStreamBeforeTheWaitIsFoundAtOnce(t *testing.T) {
 		stream, begun := begunNow(), time.Now()
 		put(t, s, batch(stream, 1, `1`))
 		p, err := s.Wait(t.Context(), "s1", stream, 0, far())
-		same(t, "events, time and error", []any{indexes(p), time.Since(begun), err}, []any{[]session.Index{1}, time.Duration(0), nil})
+		same(t, "events, time and error", []any{indexes(p), time.Since(begun), err}, []any{[]storage.Index{1}, time.Duration(0), nil})
 	})
 }
 
 // TestALongWaitReadsWhenAnotherProcessHasWritten checks that a Wait reads the stream only
 // after another process has written. For this store's own writes it only polls the file.
 func TestALongWaitReadsWhenAnotherProcessHasWritten(t *testing.T) {
-	waiting(t, named("r1"), 0, func(t *testing.T, s, other *Store, _ session.StreamID, back <-chan outcome) {
+	waiting(t, named("r1"), 0, func(t *testing.T, s, other *Store, _ storage.StreamID, back <-chan outcome) {
 		<-time.After(time.Second)
 		execute(t, s.path, "ALTER TABLE events RENAME COLUMN data TO gone") // reads fail from now on
 		o := <-back
-		wantCode(t, "Wait after another's write", o.err, session.Unavailable)
+		wantCode(t, "Wait after another's write", o.err, storage.Unavailable)
 	})
-	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ session.StreamID, back <-chan outcome) {
+	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
 		before, err := s.foreign(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range session.Index(10) {
+		for i := range storage.Index(10) {
 			put(t, s, batch("r2", i+1, `1`))
 			<-time.After(time.Second)
 		}
 		after, err := s.foreign(t.Context())
 		same(t, "what the file says of others, and error", []any{after, err}, []any{before, nil})
 		o := <-back
-		same(t, "page, time and error", []any{o.page, o.took, o.err}, []any{session.Page{}, time.Minute, nil})
+		same(t, "page, time and error", []any{o.page, o.took, o.err}, []any{storage.Page{}, time.Minute, nil})
 	})
 }
 
 func TestCloseEndsThoseWhoWait(t *testing.T) {
-	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ session.StreamID, back <-chan outcome) {
+	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
 		o := <-back
-		wantCode(t, "Wait", o.err, session.Unavailable)
+		wantCode(t, "Wait", o.err, storage.Unavailable)
 		same(t, "time", o.took, time.Duration(0))
 	})
 }
@@ -264,7 +264,7 @@ func TestAWaitEndsInTimeWhileTheDiskHoldsUpAWrite(t *testing.T) {
 		defer release()
 		begun := time.Now()
 		p, err := s.Wait(t.Context(), "s1", "r1", 0, begun.Add(100*time.Millisecond))
-		same(t, "events and error", []any{indexes(p), err}, []any{[]session.Index(nil), nil})
+		same(t, "events and error", []any{indexes(p), err}, []any{[]storage.Index(nil), nil})
 		if took := time.Since(begun); took > 100*time.Millisecond+2*patience {
 			t.Errorf("it took %s", took)
 		}
@@ -277,7 +277,7 @@ func TestAWaitFindsWhatOtherProcessesWriteWhileTheDiskHoldsUpAWrite(t *testing.T
 		put(t, other, batch("r1", 1, `1`))
 		begun := time.Now()
 		p, err := s.Wait(t.Context(), "s1", "r1", 0, far())
-		same(t, "events and error", []any{indexes(p), err}, []any{[]session.Index{1}, nil})
+		same(t, "events and error", []any{indexes(p), err}, []any{[]storage.Index{1}, nil})
 		if took := time.Since(begun); took > 2*patience {
 			t.Errorf("it took %s", took)
 		}

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-var _ session.Writable = (*Store)(nil)
+var _ storage.Writable = (*Store)(nil)
 
 const (
 	// leastFree is the free space, in bytes, below which the store takes no new work. It
@@ -63,7 +63,7 @@ func (h *health) lasting() error {
 }
 
 // Writable reports whether the store could write the result of a new call; see
-// [session.Writable]. It returns Unavailable after the disk has failed a write, until
+// [storage.Writable]. It returns Unavailable after the disk has failed a write, until
 // a write succeeds; Writable tries one at most every 100 ms. It also returns
 // Unavailable while the disk has less than 16 MiB free, which it checks once a
 // second.
@@ -128,7 +128,7 @@ func narrow(path string, r room) error {
 	if !r.known || r.free >= leastFree {
 		return nil
 	}
-	return session.Errorf(session.Unavailable, "%s; nothing was lost", full(path, r)).ForOperator()
+	return storage.Errorf(storage.Unavailable, "%s; nothing was lost", full(path, r)).ForOperator()
 }
 
 // HasRoom returns an error if the disk has too little room for the store at path, which then
@@ -158,7 +158,7 @@ func (s *Store) noted(err error) error {
 	default:
 		return err
 	}
-	err = session.Errorf(session.Unavailable, "%s", text).Because(err).ForOperator()
+	err = storage.Errorf(storage.Unavailable, "%s", text).Because(err).ForOperator()
 	s.health.failed.Store(&err)
 	s.health.since.CompareAndSwap(0, time.Now().UnixNano())
 	return err

@@ -13,7 +13,7 @@ import (
 
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // chaos makes the experiments with disks try everything.
@@ -33,10 +33,10 @@ func TestAStoreWithoutRoomSaysSoBeforeItFails(t *testing.T) {
 		same(t, "how often the disk was asked", asked, 1)
 		<-time.After(spaceEvery)
 		err := s.Writable(t.Context())
-		wantCode(t, "Writable", err, session.Unavailable)
+		wantCode(t, "Writable", err, storage.Unavailable)
 		want := fmt.Sprintf("the disk of %s is full (1.5 MB of 75.0 GB free): free some room, or move the data and name the folder with --data; nothing was lost", filepath.Dir(s.path))
 		same(t, "error", err.Error(), want)
-		same(t, "is for the operator", session.IsForOperator(err), true)
+		same(t, "is for the operator", storage.IsForOperator(err), true)
 		put(t, s, batch("r1", 1, `1`)) // writes in progress have room
 		free = leastFree
 		<-time.After(spaceEvery)
@@ -61,9 +61,9 @@ func TestAnErrorOfTheDiskSaysWhichAndWhatToDo(t *testing.T) {
 			defer func() { _ = s.Close() }()
 			d.setBefore(func(diskCall) int32 { return c.code })
 			err := s.Append(t.Context(), batch("r1", 1, `1`))
-			wantCode(t, "Append", err, session.Unavailable)
+			wantCode(t, "Append", err, storage.Unavailable)
 			want := strings.NewReplacer("FOLDER", dir, "FILE", s.path, "MOUNT", mountOf(s.path)).Replace(c.want)
-			var coded *session.Error
+			var coded *storage.Error
 			if !errors.As(err, &coded) || coded.Message != want {
 				t.Errorf("got  %v\nwant %s", err, want)
 			}
@@ -84,9 +84,9 @@ func TestADiskThatFailsEndsThoseWhoWait(t *testing.T) {
 		put(t, s, batch("r1", 1, `1`))
 		d.setBefore(func(diskCall) int32 { return sqlite3.SQLITE_FULL })
 		begun := time.Now()
-		wantCode(t, "Append", s.Append(t.Context(), batch("r1", 2, `2`)), session.Unavailable)
+		wantCode(t, "Append", s.Append(t.Context(), batch("r1", 2, `2`)), storage.Unavailable)
 		_, err := s.Wait(t.Context(), "s1", "r1", 1, time.Now().Add(time.Hour))
-		wantCode(t, "Wait", err, session.Unavailable)
+		wantCode(t, "Wait", err, storage.Unavailable)
 		if took := time.Since(begun); took < waitFailed || took > waitFailed+2*time.Second {
 			t.Errorf("Wait has taken %s", took)
 		}
@@ -96,9 +96,9 @@ func TestADiskThatFailsEndsThoseWhoWait(t *testing.T) {
 		d.setBefore(nil)
 		free = 1 << 20
 		<-time.After(spaceEvery)
-		wantCode(t, "Writable", s.Writable(t.Context()), session.Unavailable) // its own small write succeeds
+		wantCode(t, "Writable", s.Writable(t.Context()), storage.Unavailable) // its own small write succeeds
 		_, err = s.Wait(t.Context(), "s1", "r1", 1, time.Now().Add(time.Hour))
-		wantCode(t, "Wait without room", err, session.Unavailable)
+		wantCode(t, "Wait without room", err, storage.Unavailable)
 		free = 1 << 40
 		<-time.After(spaceEvery)
 		same(t, "Writable", s.Writable(t.Context()), nil)
@@ -123,7 +123,7 @@ type sickness struct {
 type tally struct {
 	mu                                   sync.Mutex
 	executed, answered, unknown, refused int
-	kept                                 []session.StreamID // streams of the answered calls
+	kept                                 []storage.StreamID // streams of the answered calls
 	late                                 time.Duration      // time until the first answer after the fault had ended
 }
 
@@ -193,7 +193,7 @@ func beside(t *testing.T, ill sickness, first int, lasting time.Duration) *tally
 		end := time.Now().Add(lasting + 5*time.Second)
 		var wg sync.WaitGroup
 		for i := range sickCallers {
-			wg.Go(func() { n.call(t, s, session.ID(fmt.Sprint("s", i)), end) })
+			wg.Go(func() { n.call(t, s, storage.ID(fmt.Sprint("s", i)), end) })
 		}
 		wg.Wait()
 		n.late = max(0, n.late-until.Sub(end.Add(-lasting-5*time.Second)))
@@ -205,7 +205,7 @@ func beside(t *testing.T, ill sickness, first int, lasting time.Duration) *tally
 }
 
 // call makes calls until the end. It executes those that the store does not refuse.
-func (n *tally) call(t *testing.T, s *Store, id session.ID, end time.Time) {
+func (n *tally) call(t *testing.T, s *Store, id storage.ID, end time.Time) {
 	ill, begun := false, time.Now()
 	for i := 0; time.Now().Before(end); i++ {
 		if err := s.Writable(t.Context()); err != nil {
@@ -214,7 +214,7 @@ func (n *tally) call(t *testing.T, s *Store, id session.ID, end time.Time) {
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
-		b := ended(batch(session.StreamID(fmt.Sprint("r", i)), 1, `1`))
+		b := ended(batch(storage.StreamID(fmt.Sprint("r", i)), 1, `1`))
 		b.Session = id
 		n.count(&n.executed)
 		if err := s.Append(t.Context(), b); err != nil {
@@ -224,7 +224,7 @@ func (n *tally) call(t *testing.T, s *Store, id session.ID, end time.Time) {
 		}
 		n.mu.Lock()
 		n.answered++
-		n.kept = append(n.kept, session.StreamID(id)+"/"+b.Stream)
+		n.kept = append(n.kept, storage.StreamID(id)+"/"+b.Stream)
 		if ill {
 			ill, n.late = false, max(n.late, time.Since(begun))
 		}
@@ -246,7 +246,7 @@ func (n *tally) check(t *testing.T, path string, o Options, ill sickness, first 
 	defer func() { _ = s.Close() }()
 	for _, name := range n.kept {
 		id, stream, _ := strings.Cut(string(name), "/")
-		tail, err := s.Tail(t.Context(), session.ID(id), session.StreamID(stream))
+		tail, err := s.Tail(t.Context(), storage.ID(id), storage.StreamID(stream))
 		if err != nil || !tail.Final {
 			t.Fatalf("from call %d on: the answer to %s is lost: %+v, %v", first, name, tail, err)
 		}

@@ -1,4 +1,4 @@
-// Package storetest runs tests on each driver of [session.Store]: SQLite, and DynamoDB.
+// Package storetest runs tests on each driver of [storage.Store]: SQLite, and DynamoDB.
 // The tests may run in virtual time: requests to DynamoDB then leave their bubble.
 package storetest
 
@@ -9,14 +9,14 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 // Open returns a new, empty store. The end of the test closes it.
-type Open func(testing.TB) session.Store
+type Open func(testing.TB) storage.Store
 
 // server and outer serve all tests of a package.
 var (
@@ -48,7 +48,7 @@ func InTime(t *testing.T, test func(t *testing.T, open Open)) {
 }
 
 // SQLite opens a store in a new file.
-func SQLite(t testing.TB) session.Store {
+func SQLite(t testing.TB) storage.Store {
 	t.Helper()
 	store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
 	if err != nil {
@@ -59,7 +59,7 @@ func SQLite(t testing.TB) session.Store {
 }
 
 // DynamoDB opens a store on a new table.
-func DynamoDB(t testing.TB) session.Store {
+func DynamoDB(t testing.TB) storage.Store {
 	t.Helper()
 	return Table(t)(dynamostore.Options{})
 }
@@ -68,7 +68,7 @@ func DynamoDB(t testing.TB) session.Store {
 func Table(t testing.TB) (open func(dynamostore.Options) *dynamostore.Store) {
 	t.Helper()
 	keys := dynamostore.Keys{ID: "local", Secret: "local"}
-	location := dynamostore.Location{Table: "test-" + session.NewNonce(), Region: "us-east-1"}
+	location := dynamostore.Location{Table: "test-" + storage.NewNonce(), Region: "us-east-1"}
 	var err error
 	outer.do(func() {
 		if location.Endpoint, err = server.Endpoint(); err == nil {

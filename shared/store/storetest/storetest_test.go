@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -15,8 +15,8 @@ func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
 func TestStoresLiveInVirtualTime(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		store, begun := open(t), time.Now()
-		key := session.ValueKey{Tenant: "t", Server: "s", Scope: session.ValueOfServer, Name: "n"}
-		if _, err := store.SaveValue(t.Context(), session.Value{Key: key, Data: []byte("x"), Expires: time.Now().Add(24 * time.Hour)}); err != nil {
+		key := storage.ValueKey{Tenant: "t", Server: "s", Scope: storage.ValueOfServer, Name: "n"}
+		if _, err := store.SaveValue(t.Context(), storage.Value{Key: key, Data: []byte("x"), Expires: time.Now().Add(24 * time.Hour)}); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(begun); took != 0 {

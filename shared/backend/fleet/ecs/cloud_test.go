@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayhost"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/host"
-	"github.com/dormouse-mcp/dormouse/shared/store/sessiontest"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // These tests run a whole stack in virtual time. The host, relay function, sweep and
@@ -51,12 +51,12 @@ const (
 type wholeStack struct {
 	*fake
 	t       *testing.T
-	store   session.Store
+	store   storage.Store
 	fleet   *Fleet
-	host    *host.Host
-	handler *relayhost.Handler
-	sweeper *relayhost.Sweeper
-	id      session.ID
+	host    *sessions.Host
+	handler *relayserver.Handler
+	sweeper *relayserver.Sweeper
+	id      storage.ID
 
 	dies  phase                     // where the first tasks are killed
 	hangs bool                      // the first tasks never send hello, but go on running
@@ -86,26 +86,26 @@ type machine struct {
 	conn *cable
 }
 
-var caller = host.Caller{
-	Server: host.Server{Name: "echo", Digest: "digest", Record: true}, Tenant: "acme", Principal: "ada", Transport: session.HTTP,
+var caller = sessions.Caller{
+	Server: sessions.Server{Name: "echo", Digest: "digest", Record: true}, Tenant: "acme", Principal: "ada", Transport: storage.HTTP,
 }
 
 func newWholeStack(t *testing.T) *wholeStack {
 	t.Helper()
-	sealer, err := relayhost.NewSealer(make([]byte, 32))
+	sealer, err := relayserver.NewSealer(make([]byte, 32))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &wholeStack{
-		fake: newFake(), t: t, store: sessiontest.NewMemory(), machines: map[string]*machine{}, executed: map[string]int{},
+		fake: newFake(), t: t, store: storagetest.NewMemory(), machines: map[string]*machine{}, executed: map[string]int{},
 		tell: func(told func(), _ *wholeStack) { told() }, first: 1,
 	}
 	s.fleet = open(t, s.fake, nil)
-	c := relayhost.Config{
+	c := relayserver.Config{
 		Store: s.store, Sealer: sealer, Poster: s, Fleet: s.fleet, ListLag: time.Minute,
-		Launch: func(session.Box) (map[string]string, error) { return map[string]string{}, nil },
+		Launch: func(storage.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
-	s.host, s.handler, s.sweeper = host.New(s.store, relayhost.NewBackend(c), host.Limits{}), relayhost.NewHandler(c), relayhost.NewSweeper(c)
+	s.host, s.handler, s.sweeper = sessions.New(s.store, relayserver.NewBackend(c), sessions.Limits{}), relayserver.NewHandler(c), relayserver.NewSweeper(c)
 	s.after = func(action string, in map[string]any) *answer {
 		switch action {
 		case "RunTask":
@@ -117,8 +117,8 @@ func newWholeStack(t *testing.T) *wholeStack {
 	}
 	now := time.Now()
 	s.id = "s1"
-	err = s.store.Create(t.Context(), session.Session{
-		ID: s.id, Server: "echo", Digest: "digest", Tenant: "acme", Principal: "ada", Transport: session.HTTP, State: session.Ready,
+	err = s.store.Create(t.Context(), storage.Session{
+		ID: s.id, Server: "echo", Digest: "digest", Tenant: "acme", Principal: "ada", Transport: storage.HTTP, State: storage.Ready,
 		Version: wire.V20251125, Created: now, Used: now, Expires: now.Add(100 * time.Hour),
 	})
 	if err != nil {
@@ -192,7 +192,7 @@ func (m *machine) run() {
 		m.s.t.Error(err)
 	}
 	m.runner = runner.New(runner.Config{
-		Box: session.BoxID(env[frame.EnvBox]), Gen: session.Generation(gen), Token: env[frame.EnvToken], Task: env[taskEnv],
+		Box: storage.BoxID(env[frame.EnvBox]), Gen: storage.Generation(gen), Token: env[frame.EnvToken], Task: env[taskEnv],
 		Executor: m, Dial: m.dial,
 	})
 	code := 0
@@ -353,14 +353,14 @@ func (c *cable) Close(string) error {
 	return nil
 }
 
-// Post implements session.Poster. The gateway treats the connection of a killed task as
+// Post implements storage.Poster. The gateway treats the connection of a killed task as
 // open for another minute.
 func (s *wholeStack) Post(_ context.Context, conn string, data []byte) error {
 	s.live.Lock()
 	m := s.machines[conn]
 	s.live.Unlock()
 	if m == nil {
-		return session.Errorf(session.Closed, "nobody is connected")
+		return storage.Errorf(storage.Closed, "nobody is connected")
 	}
 	s.fake.mu.Lock()
 	over := m.task.status == "STOPPED" && time.Since(m.task.stopped) > time.Minute
@@ -369,7 +369,7 @@ func (s *wholeStack) Post(_ context.Context, conn string, data []byte) error {
 	c := m.conn
 	m.mu.Unlock()
 	if over || c == nil {
-		return session.Errorf(session.Closed, "the connection has gone")
+		return storage.Errorf(storage.Closed, "the connection has gone")
 	}
 	c.in <- data
 	return nil
@@ -405,12 +405,12 @@ func (m *machine) Deliver(d runner.Delivery) {
 
 // The rest of runner.Executor does nothing: no server here asks its client.
 
-func (m *machine) Answer(session.ID, string, []byte)        {}
-func (m *machine) CloseStream(session.ID, session.StreamID) {}
-func (*machine) Halt(session.ID, string, time.Duration)     {}
+func (m *machine) Answer(storage.ID, string, []byte)        {}
+func (m *machine) CloseStream(storage.ID, storage.StreamID) {}
+func (*machine) Halt(storage.ID, string, time.Duration)     {}
 
-func (m *machine) StopSession(session.ID)             {}
-func (m *machine) Questions() map[session.ID][]string { return nil }
+func (m *machine) StopSession(storage.ID)             {}
+func (m *machine) Questions() map[storage.ID][]string { return nil }
 func (m *machine) IdleSince() (time.Time, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

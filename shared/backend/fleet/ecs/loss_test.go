@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // In whichever phase a task dies, and however ECS reports it: each call ends, none is
@@ -59,7 +59,7 @@ func (s *wholeStack) ends(ctx context.Context, n int, within time.Duration) stri
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	raw, err := s.call(ctx, n)
-	if errors.Is(err, session.Unavailable) {
+	if errors.Is(err, storage.Unavailable) {
 		return err.Error()
 	}
 	if err != nil {

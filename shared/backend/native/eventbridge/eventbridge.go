@@ -16,7 +16,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/core/session"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Scheduler is a native.Scheduler. It is safe for concurrent use.
@@ -63,7 +63,7 @@ func (s *Scheduler) Schedule(ctx context.Context, a native.Alarm) error {
 		at = whole.Add(time.Second)
 	}
 	body := schedule{
-		ClientToken: session.NewNonce(), GroupName: s.cfg.Group, ScheduleTimezone: "UTC", ActionAfterCompletion: "DELETE",
+		ClientToken: storage.NewNonce(), GroupName: s.cfg.Group, ScheduleTimezone: "UTC", ActionAfterCompletion: "DELETE",
 		ScheduleExpression: "at(" + at.UTC().Format("2006-01-02T15:04:05") + ")",
 	}
 	body.FlexibleTimeWindow.Mode = "OFF"
@@ -78,7 +78,7 @@ func (s *Scheduler) Schedule(ctx context.Context, a native.Alarm) error {
 
 // Cancel implements native.Scheduler.
 func (s *Scheduler) Cancel(ctx context.Context, a native.Alarm) error {
-	query := url.Values{"groupName": {s.cfg.Group}, "clientToken": {session.NewNonce()}}
+	query := url.Values{"groupName": {s.cfg.Group}, "clientToken": {storage.NewNonce()}}
 	return s.ask(ctx, http.MethodDelete, s.url(a, query), nil, http.StatusNotFound)
 }
 
@@ -102,18 +102,18 @@ func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte,
 		case err == nil && (status == http.StatusOK || status == fine):
 			return nil
 		case err == nil && status != http.StatusTooManyRequests && status < http.StatusInternalServerError:
-			return session.Errorf(session.Unavailable, "the alarm could not be set or cancelled").
+			return storage.Errorf(storage.Unavailable, "the alarm could not be set or cancelled").
 				Because(fmt.Errorf("%s of a schedule: status %d: %s", method, status, text))
 		case try == tries && err == nil && status == http.StatusTooManyRequests:
-			return session.Errorf(session.Busy, "too many alarms are set at once; try again later")
+			return storage.Errorf(storage.Busy, "too many alarms are set at once; try again later")
 		case try == tries || ctx.Err() != nil:
-			return session.Errorf(session.Unavailable, "the alarm could not be set or cancelled; try again").
+			return storage.Errorf(storage.Unavailable, "the alarm could not be set or cancelled; try again").
 				Because(fmt.Errorf("%s of a schedule: status %d: %s: %w", method, status, text, err))
 		}
 		select {
 		case <-time.After(50 * time.Millisecond << try):
 		case <-ctx.Done():
-			return session.Errorf(session.Unavailable, "the alarm could not be set or cancelled; try again").Because(ctx.Err())
+			return storage.Errorf(storage.Unavailable, "the alarm could not be set or cancelled; try again").Because(ctx.Err())
 		}
 	}
 }

@@ -1,0 +1,132 @@
+// Package authorization builds the pages for browsers from the parts that all functions
+// share: the authorization server, and the pages where users connect third parties. It is
+// separate from package wiring because it links an OpenID Connect client, which the
+// functions for calls do not need.
+package authorization
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
+	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// Handler returns the pages of a Function. It answers all other paths with 404. Clients
+// that look for an authorization server expect that where there is none.
+func Handler(f *wiring.Function) (http.Handler, error) {
+	p, err := New(f, nil)
+	if err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.Serves(r.URL.Path) {
+			p.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(`{"error":"not_found","error_description":"nobody signs in here; send an API key, or a token of the provider that the metadata of a server names"}`))
+	}), nil
+}
+
+// Pages are the authorization server of a Function, if it has one, and the pages where
+// users connect third parties.
+type Pages struct {
+	Broker *authserver.Broker // nil: nobody signs in here
+	pages  *credentials.Pages
+}
+
+// Paths are the paths that [Pages] may serve, beside those of the servers.
+func Paths(signIn bool) []string {
+	if !signIn {
+		return credentials.Paths()
+	}
+	return slices.Concat(authserver.Paths(), credentials.Paths())
+}
+
+// Serves reports whether a path is one of the Pages.
+func (p *Pages) Serves(path string) bool {
+	return slices.Contains(credentials.Paths(), path) || p.Broker != nil && p.Broker.Serves(path)
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if slices.Contains(credentials.Paths(), r.URL.Path) {
+		p.pages.ServeHTTP(w, r)
+		return
+	}
+	p.Broker.ServeHTTP(w, r)
+}
+
+// New returns the Pages of a Function. change changes the settings of the authorization
+// server; it may be nil. The error names the wrong setting.
+func New(f *wiring.Function, change func(*authserver.Config)) (*Pages, error) {
+	var others [][]byte
+	if f.OtherSecret != nil {
+		others = [][]byte{f.OtherSecret}
+	}
+	p := &Pages{}
+	if f.Broker {
+		c := authserver.Config{
+			Settings: *f.Access, Servers: f.Servers.Names(), Store: f.Store, Keys: apikey.NewKeys(f.Store), Secret: f.Secret, Others: others, Log: f.Log,
+			Served:   func(name string) bool { _, ok := f.Server(name); return ok },
+			SignedIn: keepSignIn(f),
+		}
+		if change != nil {
+			change(&c)
+		}
+		var err error
+		if p.Broker, err = authserver.New(c); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	p.pages, err = credentials.NewPages(pagesOf(f, p.Broker, others))
+	return p, err
+}
+
+// keepSignIn returns a function that keeps the tokens of users who sign in. It keeps them
+// only if the server, or a server of the group, exchanges them.
+func keepSignIn(f *wiring.Function) func(context.Context, storage.Identity, string, authserver.Token) error {
+	return func(ctx context.Context, who storage.Identity, server string, t authserver.Token) error {
+		if !slices.ContainsFunc(f.Access.Members(server), func(name string) bool {
+			s, _ := f.Server(name)
+			return f.Vault.Exchanges(s.Providers)
+		}) {
+			return nil
+		}
+		return f.Vault.KeepSignIn(ctx, who.Tenant, who.Principal, t.Access, t.Refresh, t.Until)
+	}
+}
+
+// pagesOf returns the settings of the pages where users connect third parties.
+func pagesOf(f *wiring.Function, signIn *authserver.Broker, others [][]byte) credentials.PagesConfig {
+	c := credentials.PagesConfig{
+		Vault: f.Vault, Secret: f.Secret, Others: others, Log: f.Log,
+		Providers: func(server string) ([]string, bool) {
+			s, ok := f.Server(server)
+			return s.Providers, ok
+		},
+		Connected: func(ctx context.Context, a credentials.Asked) error {
+			o := sessions.Outlet{Store: f.Store, Clients: f.Relay.Clients}
+			return o.Visited(ctx, a.Session, a.ID, f.Limits.EventAge)
+		},
+	}
+	switch {
+	case signIn != nil:
+		c.SignIn = signIn
+	case f.Open:
+		c.Everyone = &storage.Identity{}
+		*c.Everyone, _ = apikey.Open{}.Authenticate(nil, "")
+	default:
+		c.Redeem = f.Tickets.Redeem
+	}
+	return c
+}

@@ -1,0 +1,226 @@
+package serversedit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
+)
+
+// Entry is one server, in the form of mcpServers. Strings may hold `${VAR}`.
+type Entry struct {
+	URL      string          `json:"url,omitempty"`  // of a remote server, which has no Command
+	Type     string          `json:"type,omitempty"` // transport of a remote server: "http" or "sse"; "" if Dormouse is to find it out
+	Headers  Variables       `json:"headers,omitempty"`
+	Command  string          `json:"command,omitempty"`
+	Args     []string        `json:"args,omitempty"`
+	Env      Variables       `json:"env,omitempty"`
+	Cwd      string          `json:"cwd,omitempty"`
+	EnvFile  string          `json:"envFile,omitempty"`
+	EnvVars  json.RawMessage `json:"env_vars,omitempty"` // of Codex
+	Disabled *bool           `json:"disabled,omitempty"`
+	Enabled  *bool           `json:"enabled,omitempty"`
+	Ours     map[string]any  `json:"x-dormouse,omitempty"`
+	Ignored  []string        `json:"-"` // keys of other clients that are not imported
+}
+
+// Variables are the variables of a process, in the order of the file.
+type Variables []Variable
+
+// Variable is one variable of a process. One with Null is null in the file: the process does
+// not get it from the machine either.
+type Variable struct {
+	Name, Value string
+	Null        bool
+}
+
+// MarshalJSON writes an object.
+func (v Variables) MarshalJSON() ([]byte, error) {
+	out := []byte{'{'}
+	for i, one := range v {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		var value any = one.Value
+		if one.Null {
+			value = nil
+		}
+		out = append(append(append(out, jsonedit.Encode(one.Name)...), ':'), jsonedit.Encode(value)...)
+	}
+	return append(out, '}'), nil
+}
+
+// JSON returns the entry in the form in which it stands in a file.
+func (e Entry) JSON() []byte { return jsonedit.Encode(e) }
+
+// ParseEntry reads an entry in the form of mcpServers, with the keys of all clients, or in
+// that of `code --add-mcp`. name is "" if the entry has none. Numbers, true and false become texts where only texts can stand. It leaves out a
+// header that is null. The error quotes no value.
+func ParseEntry(text []byte) (e Entry, name string, err error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	err = members(dec, func(key string, value json.RawMessage) error {
+		switch key {
+		case "name":
+			return as(key, value, "a string", &name)
+		case "command":
+			return as(key, value, "a string", &e.Command)
+		case "env":
+			return variables(&e.Env, "env", value)
+		case "args":
+			return texts(&e.Args, value)
+		case "url", "serverUrl", "httpUrl":
+			return as(key, value, "a string", &e.URL)
+		case "type":
+			return as(key, value, "a string", &e.Type)
+		case "headers", "http_headers":
+			return variables(&e.Headers, "header", value)
+		case "bearer_token_env_var":
+			var name string
+			err := as(key, value, "a string", &name)
+			e.Headers = append(e.Headers, Variable{Name: "Authorization", Value: "Bearer ${" + name + "}"})
+			return err
+		case "env_http_headers":
+			var of Variables
+			err := variables(&of, "header", value)
+			for _, h := range of {
+				e.Headers = append(e.Headers, Variable{Name: h.Name, Value: "${" + h.Value + "}"})
+			}
+			return err
+		case "x-dormouse":
+			var ours map[string]json.RawMessage
+			err := as(key, value, "an object", &ours)
+			for k, v := range ours {
+				e.set(k, v)
+			}
+			return err
+		}
+		fields := map[string]struct {
+			to   any
+			what string
+		}{
+			"cwd": {&e.Cwd, "a string"}, "envFile": {&e.EnvFile, "a string"},
+			"env_vars": {&e.EnvVars, ""}, "disabled": {&e.Disabled, "true or false"}, "enabled": {&e.Enabled, "true or false"},
+		}
+		if f, ok := fields[key]; ok {
+			return as(key, value, f.what, f.to)
+		}
+		if key != "source" { // for a server over stdio this key adds nothing
+			e.Ignored = append(e.Ignored, key)
+		}
+		return nil
+	})
+	if e.URL == "" {
+		e.Type, e.Headers = "", nil // clients keep these beside a command, where they add nothing
+	}
+	return e, name, err
+}
+
+// set sets one of our own settings.
+func (e *Entry) set(key string, value json.RawMessage) {
+	if e.Ours == nil {
+		e.Ours = map[string]any{}
+	}
+	e.Ours[key] = value
+}
+
+// hide makes the box hide the value of a variable.
+func (e *Entry) hide(name string) {
+	box := map[string]any{}
+	if before, ok := e.Ours["box"].(json.RawMessage); ok && json.Unmarshal(before, &box) != nil {
+		return // the check of the entry refuses it
+	}
+	secrets, _ := box["secrets"].([]any)
+	if !slices.Contains(secrets, any(name)) {
+		box["secrets"] = append(secrets, name)
+	}
+	e.set("box", jsonedit.Encode(box))
+}
+
+// variables reads an object of strings. what names it in errors.
+func variables(to *Variables, what string, value json.RawMessage) error {
+	if string(value) == "null" {
+		return nil
+	}
+	return members(json.NewDecoder(bytes.NewReader(value)), func(name string, value json.RawMessage) error {
+		v := Variable{Name: name, Null: string(value) == "null"}
+		if v.Null && what == "header" {
+			return nil
+		}
+		if err := as(what+" "+name, scalar(value), "a string", &v.Value); err != nil {
+			return err
+		}
+		*to = append(*to, v)
+		return nil
+	})
+}
+
+// texts reads the arguments.
+func texts(to *[]string, value json.RawMessage) error {
+	var all []json.RawMessage
+	if err := as("args", value, "a list of strings", &all); err != nil {
+		return err
+	}
+	for i, word := range all {
+		var text string
+		if err := as(fmt.Sprintf("args[%d]", i), scalar(word), "a string", &text); err != nil || string(word) == "null" {
+			return fmt.Errorf("args[%d] must be a string", i)
+		}
+		*to = append(*to, text)
+	}
+	return nil
+}
+
+// scalar returns a number, true or false as a JSON text with the same characters. Any other
+// value stays.
+func scalar(value json.RawMessage) json.RawMessage {
+	if strings.ContainsRune("-0123456789tf", rune(value[0])) {
+		return jsonedit.Encode(string(value))
+	}
+	return value
+}
+
+// as decodes one member. The decoder's own error would quote the value.
+func as(key string, value json.RawMessage, what string, to any) error {
+	if json.Unmarshal(value, to) != nil {
+		return fmt.Errorf("%s must be %s", key, what)
+	}
+	return nil
+}
+
+// members calls use for each member of an object, in order. A repeated name counts once,
+// with its last value.
+func members(dec *json.Decoder, use func(key string, value json.RawMessage) error) error {
+	var keys []string
+	values := map[string]json.RawMessage{}
+	begin, err := dec.Token()
+	if err != nil || begin != json.Delim('{') {
+		return fmt.Errorf("write a JSON object: {\"command\": \"…\", \"args\": […]}")
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		var value json.RawMessage
+		if err == nil {
+			err = dec.Decode(&value)
+		}
+		name, ok := key.(string)
+		if err != nil || !ok {
+			return fmt.Errorf("the JSON object is not complete")
+		}
+		if !slices.Contains(keys, name) {
+			keys = append(keys, name)
+		}
+		values[name] = value
+	}
+	if _, err := dec.Token(); err != nil {
+		return fmt.Errorf("the JSON object is not complete")
+	}
+	for _, key := range keys {
+		if err := use(key, values[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,275 @@
+package serversedit
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+// What Import does with a server.
+const (
+	Add      = "add"
+	Replace  = "replace"
+	Keep     = "keep"      // the file has a server of that name, which stays as it is
+	LeaveOut = "leave out" // it cannot be hosted
+)
+
+// Options are choices of the user, and facts about the machine.
+type Options struct {
+	Only    []string // names in the source; none for all
+	Replace bool     // servers of the same name are replaced
+	Folder  string   // of the servers file
+	Exists  func(path string) bool
+	Program func(name string) bool // whether a program is on the PATH
+}
+
+// Item is the outcome for one server. It holds no values of variables.
+type Item struct {
+	Name   string   `json:"name"`
+	Was    string   `json:"was,omitempty"` // its name in the source, if that is not a valid name here
+	Does   string   `json:"does"`
+	Why    string   `json:"why,omitempty"`    // it is kept or left out
+	Moved  []string `json:"moved,omitempty"`  // variables to which values of the source were moved
+	Absent []string `json:"absent,omitempty"` // programs and paths that are not on this machine
+	Unset  []Unset  `json:"unset,omitempty"`  // variables without a value
+	// Ignored has keys of other clients, which are not imported.
+	Ignored []string `json:"ignored,omitempty"`
+}
+
+// Unset is a variable that a server needs and that has no value.
+type Unset struct {
+	Variable string `json:"variable"`
+	What     string `json:"what,omitempty"`   // in the words of the source
+	Secret   bool   `json:"secret,omitempty"` // true also if the source does not say
+}
+
+// Import copies servers of a source into a file, and their secrets into env. Without o.Only
+// it also copies x-dormouse of a source that dormouse run does not read itself. The error
+// names servers of o.Only that the source does not have.
+func Import(src Source, f *File, env *Env, o Options) ([]Item, error) {
+	var items []Item
+	for _, name := range o.Only {
+		if !slices.ContainsFunc(src.Servers, func(s Theirs) bool { return s.Name == name }) {
+			return nil, fmt.Errorf("there is no server %s to import: there are %s", name, strings.Join(namesOf(src), ", "))
+		}
+	}
+	taken := map[string]bool{}
+	for _, s := range src.Servers {
+		if o.Only != nil && !slices.Contains(o.Only, s.Name) {
+			continue
+		}
+		item, err := importer{src, f, env, o}.one(s, taken)
+		if err != nil {
+			return nil, fmt.Errorf("server %q: %w", s.Name, err)
+		}
+		items = append(items, item)
+	}
+	if o.Only != nil {
+		return items, nil
+	}
+	for _, m := range src.ours {
+		item := Item{Name: "x-dormouse." + m.name, Does: Add}
+		switch _, there, err := jsonedit.Get(f.text, "x-dormouse", m.name); {
+		case err != nil:
+			return nil, err
+		case there && !o.Replace:
+			item.Does, item.Why = Keep, inFile
+		case there:
+			item.Does = Replace
+		}
+		if item.Does != Keep {
+			if err := f.SetOurs(m.value, m.name); err != nil {
+				return nil, err
+			}
+		}
+		items = append(items, item)
+	}
+	return items, nil
+}
+
+// inFile says why a server or a section of another client's file is not taken over.
+const inFile = "it is in the file already: --replace takes the other one"
+
+func namesOf(src Source) (names []string) {
+	for _, s := range src.Servers {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+type importer struct {
+	src Source
+	f   *File
+	env *Env
+	o   Options
+}
+
+// one imports one server. taken has the names that this import has used so far.
+func (im importer) one(s Theirs, taken map[string]bool) (Item, error) {
+	item := Item{Name: ValidName(s.Name), Does: Add}
+	for n := 2; taken[item.Name]; n++ {
+		item.Name = fmt.Sprintf("%s-%d", ValidName(s.Name), n)
+	}
+	taken[item.Name] = true
+	if item.Name != s.Name {
+		item.Was = s.Name
+	}
+	e, _, err := ParseEntry(s.JSON)
+	why := s.Why
+	if err != nil && why == "" {
+		why = err.Error()
+	}
+	switch {
+	case why != "":
+		item.Does, item.Why = LeaveOut, why
+		return item, nil
+	case im.f.Has(item.Name) && !im.o.Replace:
+		item.Does, item.Why = Keep, inFile
+		return item, nil
+	case im.f.Has(item.Name):
+		item.Does = Replace
+	}
+	for _, in := range im.src.Inputs { // a default with "}" cannot stand in `${NAME:-default}`
+		name := serversfile.InputVariable(in.ID)
+		if _, set := im.env.Lookup(name); !set && strings.Contains(in.Default, "}") && strings.Contains(string(s.JSON), "${"+name+"}") {
+			im.env.add(name, in.Default)
+		}
+	}
+	for _, v := range e.Env {
+		if im.secret(v.Value) {
+			e.hide(v.Name)
+		}
+	}
+	if im.src.Folder != "" {
+		e.EnvFile = strings.ReplaceAll(e.EnvFile, "${workspaceFolder}", im.src.Folder)
+	}
+	e.Rebase(im.src.Folder, im.o.Folder, im.o.Exists)
+	before := len(im.env.Added())
+	if err := e.KeepSecrets(item.Name, im.env); err != nil {
+		return item, err
+	}
+	item.Moved = slices.Clone(im.env.Added()[before:])
+	item.Unset, item.Absent, item.Ignored = im.unset(e), im.absent(e), e.Ignored
+	return item, im.f.Set(item.Name, e)
+}
+
+// ValidName returns the name under which Dormouse hosts a server of another client. It
+// replaces each character that a path of a URL cannot have by a hyphen.
+func ValidName(name string) string {
+	name = regexp.MustCompile(`[^A-Za-z0-9._-]+`).ReplaceAllString(name, "-")
+	name = strings.TrimRight(strings.TrimLeft(name, "-._"), "-")
+	switch name = name[:min(len(name), 64)]; name {
+	case "":
+		return "server"
+	case "ping", "sping", "console": // reserved
+		return name + "-server"
+	}
+	return name
+}
+
+// each replaces the strings of an entry.
+func (e *Entry) each(use func(string) string) {
+	e.Command, e.Cwd, e.EnvFile, e.URL = use(e.Command), use(e.Cwd), use(e.EnvFile), use(e.URL)
+	for i := range e.Headers {
+		e.Headers[i].Value = use(e.Headers[i].Value)
+	}
+	for i := range e.Args {
+		e.Args[i] = use(e.Args[i])
+	}
+	for i := range e.Env {
+		e.Env[i].Value = use(e.Env[i].Value)
+	}
+}
+
+// secret reports whether a value has an input that VS Code does not show.
+func (im importer) secret(value string) bool {
+	return slices.ContainsFunc(im.src.Inputs, func(in Input) bool {
+		_, rest, ok := strings.Cut(value, "${"+serversfile.InputVariable(in.ID))
+		return in.Secret && ok && (strings.HasPrefix(rest, "}") || strings.HasPrefix(rest, ":-"))
+	})
+}
+
+// Rebase makes relative paths absolute that refer to the folder from, unless the servers
+// file is in that folder, to. A word of args is a path if it names a file there. A path in
+// the home folder stays.
+func (e *Entry) Rebase(from, to string, exists func(path string) bool) {
+	if from == "" || from == to {
+		return
+	}
+	at := func(path string, always bool) string {
+		if path == "" || filepath.IsAbs(path) || strings.HasPrefix(path, "$") || strings.HasPrefix(path, "~") || strings.HasPrefix(path, "-") {
+			return path
+		}
+		if whole := filepath.Join(from, path); always || strings.ContainsAny(path, "./") && exists(whole) {
+			return whole
+		}
+		return path
+	}
+	e.Cwd, e.EnvFile = at(e.Cwd, true), at(e.EnvFile, true)
+	if strings.Contains(e.Command, "/") {
+		e.Command = at(e.Command, false)
+	}
+	for i, arg := range e.Args {
+		if option, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
+			e.Args[i] = option + "=" + at(value, false)
+			continue
+		}
+		e.Args[i] = at(arg, false)
+	}
+}
+
+// unset returns the variables of an entry that have no value.
+func (im importer) unset(e Entry) (all []Unset) {
+	e.Args, e.Env, e.Headers = slices.Clone(e.Args), slices.Clone(e.Env), slices.Clone(e.Headers)
+	e.each(func(s string) string {
+		for _, m := range regexp.MustCompile(`\$\{(env:|input:)?([^{}]*)\}`).FindAllStringSubmatch(s, -1) {
+			kind, name := m[1], m[2]
+			if kind == "input:" {
+				name = serversfile.InputVariable(name)
+			}
+			if _, ok := im.env.Lookup(name); ok || !isVariable(name) || slices.Contains([]string{"workspaceFolder", "userHome", "pathSeparator"}, name) {
+				continue
+			}
+			u := Unset{Variable: name, Secret: true}
+			for _, in := range im.src.Inputs {
+				if serversfile.InputVariable(in.ID) == name {
+					u.What, u.Secret = in.Description, in.Secret
+				}
+			}
+			if !slices.ContainsFunc(all, func(o Unset) bool { return o.Variable == name }) {
+				all = append(all, u)
+			}
+		}
+		return s
+	})
+	return all
+}
+
+// absent returns the programs and paths of an entry that are not on this machine.
+func (im importer) absent(e Entry) (all []string) {
+	if e.URL != "" {
+		return nil
+	}
+	path := func(s string) bool {
+		return filepath.IsAbs(s) && !strings.Contains(s, "${") || regexp.MustCompile(`^[A-Za-z]:[\\/]`).MatchString(s)
+	}
+	for _, s := range append([]string{e.Cwd, e.EnvFile}, e.Args...) {
+		if _, value, ok := strings.Cut(s, "="); ok && strings.HasPrefix(s, "-") {
+			s = value
+		}
+		if path(s) && !im.o.Exists(s) {
+			all = append(all, s)
+		}
+	}
+	switch {
+	case path(e.Command) && !im.o.Exists(e.Command), !strings.ContainsAny(e.Command, "/\\$") && !im.o.Program(e.Command):
+		all = append([]string{e.Command}, all...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,270 @@
+package serversedit_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+const commented = `{
+  // Ours.
+  "mcpServers": {
+    "a": {"command": "x", "disabled": true}, // the first
+    "b": {
+      "command": "y", // why
+      "x-dormouse": {"idle_seconds": 60}
+    },
+  }
+}
+`
+
+func parse(t *testing.T, text string) *serversedit.File {
+	t.Helper()
+	f, err := serversedit.Parse([]byte(text), "servers.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestServerIsAdded(t *testing.T) {
+	e := serversedit.Entry{Command: "npx", Args: []string{"-y", "c"}, Env: serversedit.Variables{{Name: "K", Value: "${K}"}, {Name: "A", Value: "<&>"}}}
+	for _, text := range []string{"", commented, `{"mcpServers": {"z": {"command": "z"}}}`} {
+		f := parse(t, text)
+		if err := f.Set("c", e); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := serversfile.Parse(f.Text(), "servers.json", func(string) (string, bool) { return "v", true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, ok := c.Server("c")
+		if diff := cmp.Diff(map[string]string{"K": "v", "A": "<&>"}, s.Env); !ok || diff != "" || strings.Join(s.Args, " ") != "-y c" {
+			t.Errorf("%s became %s: %v", text, f.Text(), c.Reason("c"))
+		}
+		if !f.Has("c") || f.Has("d") {
+			t.Error(f.Names())
+		}
+	}
+}
+
+func TestRemoveKeepsCommentsAndOrder(t *testing.T) {
+	f := parse(t, commented)
+	if err := f.Remove("a"); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Replace(commented, "    \"a\": {\"command\": \"x\", \"disabled\": true}, // the first\n", "", 1)
+	if diff := cmp.Diff(want, string(f.Text())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSwitchingOffAndOnLeavesTheFileAsItWas(t *testing.T) {
+	for _, name := range []string{"b", "c"} {
+		text := strings.Replace(commented, "    },\n  }", "    },\n    \"c\": {\"command\": \"z\"}\n  }", 1)
+		f := parse(t, text)
+		if err := f.Switch(name, false); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := serversfile.Parse(f.Text(), "servers.json", nil)
+		if s, _ := c.Server(name); err != nil || !s.Disabled {
+			t.Errorf("%v: %s", err, f.Text())
+		}
+		if err := f.Switch(name, true); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(text, string(f.Text())); diff != "" {
+			t.Error(diff)
+		}
+	}
+	// Another client's key stays, and ours wins.
+	f := parse(t, commented)
+	if err := f.Switch("a", true); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Replace(commented, `"disabled": true}`, `"disabled": true, "x-dormouse": {"enabled": true}}`, 1)
+	if diff := cmp.Diff(want, string(f.Text())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestFilesThatCannotBeChangedSayWhatToDo(t *testing.T) {
+	for _, text := range []string{"[mcp_servers.a]\ncommand = 'x'\n", `{"name": "a", "command": "x"}`, `{"servers": {}}`} {
+		if _, err := serversedit.Parse([]byte(text), "codex"); err == nil || !strings.Contains(err.Error(), "dormouse import codex") {
+			t.Error(err)
+		}
+	}
+}
+
+func TestValueThatIsKeptIsReadBack(t *testing.T) {
+	for _, value := range []string{"", "a", "a b", "a # b", "it's", `"`, `\n`, "a\nb", "a\r\nb", "a'\nb\"\\$X", " \n", "a \t\n b ", "${X}", "#", " a ", "ä", "=", "'a'"} {
+		e := serversedit.NewEnv([]byte("OTHER=1 # no line end"), nil)
+		name, err := e.Keep("s", "K", value)
+		if err != nil || name != "K" {
+			t.Fatal(name, err)
+		}
+		if got := serversfile.ParseEnv(e.Text()); got["K"] != value || got["OTHER"] != "1" {
+			t.Errorf("%q is read as %q from %q", value, got["K"], e.Text())
+		}
+	}
+	if _, err := serversedit.NewEnv(nil, nil).Keep("s", "K", "hunter2\x00"); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Error(err)
+	}
+}
+
+func FuzzKeep(f *testing.F) {
+	f.Add("K", "it's \"$X\"\r\n#")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		e := serversedit.NewEnv([]byte("A=b\n"), nil)
+		variable, err := e.Keep("s", name, value)
+		if err != nil {
+			return
+		}
+		if got, ok := serversfile.ParseEnv(e.Text())[variable]; !ok || got != value {
+			t.Fatalf("%q is read as %q from %q", value, got, e.Text())
+		}
+	})
+}
+
+func TestValueNeverReplacesAnother(t *testing.T) {
+	e := serversedit.NewEnv([]byte("KEY=one\n"), func(name string) (string, bool) { return "outside", name == "HOME" })
+	for _, c := range []struct{ server, name, value, want string }{
+		{"a", "KEY", "one", "KEY"},
+		{"b", "KEY", "two", "B_KEY"},
+		{"b", "KEY", "three", "B_KEY_2"},
+		{"my-server", "HOME", "/x", "MY_SERVER_HOME"},
+		{"a", "HOME", "outside", "HOME"},
+		{"a", "odd.name", "v", "ODD_NAME"},
+	} {
+		got, err := e.Keep(c.server, c.name, c.value)
+		if err != nil || got != c.want {
+			t.Errorf("%+v: %s, %v", c, got, err)
+		}
+	}
+	if want := "KEY=one\nB_KEY=two\nB_KEY_2=three\nMY_SERVER_HOME=/x\nHOME=outside\nODD_NAME=v\n"; string(e.Text()) != want {
+		t.Errorf("%s", e.Text())
+	}
+}
+
+func TestSecretsOfAnEntryMoveAndTheRestStays(t *testing.T) {
+	for _, c := range []struct{ name, value, want string }{
+		{"LOG_LEVEL", "debug", "debug"},
+		{"PORT", "8080", "8080"},
+		{"REGION", "us-east-1", "us-east-1"},
+		{"LANG", "en_US.UTF-8", "en_US.UTF-8"},
+		{"DIR", "/srv/my-notes", "/srv/my-notes"},
+		{"BASE", "https://api.example.com/v1", "https://api.example.com/v1"},
+		{"AUTH_DISABLED", "true", "true"},
+		{"A", "${X}", "${X}"},
+		{"API_KEY", "${env:MINE}", "${env:MINE}"},
+		{"HEADER", "Bearer ${TOKEN}", "${HEADER}${TOKEN}"},
+		{"API_KEY", "short", "${API_KEY}"},
+		{"FOO", "hunter2", "${FOO}"},
+		{"FOO", "correct horse", "${FOO}"},
+		{"BASE", "https://ada:pw@example.com", "${BASE}"},
+		{"HOOK", "https://hooks.example.com/services/T0ABC1DEF/x", "${HOOK}"},
+		{"URL", "postgres://u:pw@${HOST}/db", "${URL}${HOST}/db"},
+	} {
+		e := serversedit.Entry{Command: "x", Env: serversedit.Variables{{Name: c.name, Value: c.value}}}
+		env := serversedit.NewEnv(nil, nil)
+		if err := e.KeepSecrets("s", env); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.Env[0].Value; got != c.want {
+			t.Errorf("%s=%s became %s, want %s", c.name, c.value, got, c.want)
+		}
+	}
+}
+
+func TestSecretsOfACommandLineMove(t *testing.T) {
+	for line, want := range map[string]string{
+		"-y @scope/pkg@1.2.3 /srv/notes --max-tokens 100":   "-y @scope/pkg@1.2.3 /srv/notes --max-tokens 100",
+		"--api-key=hunter2 --verbose":                       "--api-key=${S_API_KEY} --verbose",
+		"--token hunter2 x":                                 "--token ${S_TOKEN} x",
+		"--token --verbose":                                 "--token --verbose",
+		"--token ${TOKEN}":                                  "--token ${TOKEN}",
+		"postgres://ada:hunter2@db/notes":                   "${S_SECRET}",
+		"run -e LEVEL=info -e API_TOKEN=hunter2 -e K image": "run -e LEVEL=info -e API_TOKEN=${API_TOKEN} -e K image",
+		"x ghp_abcdefgh1234":                                "x ${S_SECRET}",
+	} {
+		e := serversedit.Entry{Command: "x", Args: strings.Fields(line)}
+		if err := e.KeepSecrets("s", serversedit.NewEnv(nil, nil)); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(e.Args, " "); got != want {
+			t.Errorf("%s became %s, want %s", line, got, want)
+		}
+	}
+	e := serversedit.Entry{Args: []string{"--header", "Authorization: Bearer hunter2"}, Env: serversedit.Variables{{Name: "A", Value: "old"}}}
+	env := serversedit.NewEnv(nil, nil)
+	if err := e.KeepSecrets("s", env); err != nil || strings.Join(e.Args, " ") != "--header ${S_SECRET}" {
+		t.Error(e, err)
+	}
+	// A value that a person gives is not changed.
+	if err := e.Keep("s", env, "A", "${b}"); err != nil || len(e.Env) != 1 || e.Env[0].Value != "${A}" || serversfile.ParseEnv(env.Text())["A"] != "${b}" {
+		t.Error(e, err)
+	}
+}
+
+func TestVersionIsPinnedWhereNoneIs(t *testing.T) {
+	for line, want := range map[string]string{
+		"npx -y @scope/pkg":               "npx -y @scope/pkg@1.2.3",
+		"npx -y pkg@latest pkg":           "npx -y pkg@1.2.3 pkg",
+		"npx -y --package=pkg prog":       "npx -y --package=pkg@1.2.3 prog",
+		"npx -p pkg pkg":                  "npx -p pkg@1.2.3 pkg",
+		"uvx mcp-server-time --tz UTC":    "uvx mcp-server-time@1.2.3 --tz UTC",
+		"uvx --from pkg prog":             "uvx --from pkg==1.2.3 prog",
+		"uv tool run pkg":                 "uv tool run pkg@1.2.3",
+		"npx -y pkg@1.0.0":                "",
+		"npx -y pkg@next":                 "",
+		"uvx pkg==1.0":                    "",
+		"uvx --from git+https://x/y prog": "",
+		"npx -y github:x/y":               "",
+		"npx -y ${PKG}":                   "",
+		"node pkg":                        "",
+	} {
+		words := strings.Fields(line)
+		e := serversedit.Entry{Command: words[0], Args: words[1:]}
+		u, ok := e.Unpinned()
+		if !ok {
+			if want != "" {
+				t.Errorf("%s is not seen", line)
+			}
+			continue
+		}
+		e.Pin(u, "1.2.3")
+		if got := e.Command + " " + strings.Join(e.Args, " "); got != want {
+			t.Errorf("%s became %s, want %q", line, got, want)
+		}
+	}
+}
+
+func TestEntriesOfOtherClientsAreReadAndWrongOnesQuoteNothing(t *testing.T) {
+	e, name, err := serversedit.ParseEntry([]byte(`{"name":"now","type":"stdio","command":"npx","args":["-y","now",3000,true],"env":{"B":2,"A":"1","C":null,"D":1e3},"gallery":true,"enabled":false}`))
+	if err != nil || name != "now" {
+		t.Fatal(name, err)
+	}
+	want := `{"command":"npx","args":["-y","now","3000","true"],"env":{"B":"2","A":"1","C":null,"D":"1e3"},"enabled":false}`
+	if got := string(e.JSON()); got != want || fmt.Sprint(e.Ignored) != "[gallery]" {
+		t.Error(got, e.Ignored)
+	}
+	for _, text := range []string{`hunter2`, `["hunter2"]`, `{"command": 5, "x": "hunter2"}`, `{"command": "x", "env": {"K": ["hunter2"]}}`, `{"args": "hunter2"}`, `{"args": [null, "hunter2"]}`, `{"args": [["hunter2"]]}`, `{"command": "hunter2"`} {
+		if _, _, err := serversedit.ParseEntry([]byte(text)); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestPathsInTheHomeFolderStayWhereverTheFileIs(t *testing.T) {
+	e := serversedit.Entry{Command: "~/bin/x", Args: []string{"~", "~/notes", "$HOME/notes", "--dir=~/notes", "./notes"}, Cwd: "~/work", EnvFile: "$HOME/.env"}
+	e.Rebase("/srv", "/etc/dormouse", func(string) bool { return true })
+	want := serversedit.Entry{Command: "~/bin/x", Args: []string{"~", "~/notes", "$HOME/notes", "--dir=~/notes", "/srv/notes"}, Cwd: "~/work", EnvFile: "$HOME/.env"}
+	if got, want := string(e.JSON()), string(want.JSON()); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

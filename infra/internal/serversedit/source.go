@@ -1,0 +1,313 @@
+package serversedit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+// Source is another client's file.
+type Source struct {
+	Servers []Theirs // in the order of the file; of TOML in the order of their names
+	Inputs  []Input
+	Folder  string   // for relative paths, "" if it is not known
+	ours    []member // x-dormouse of the file
+}
+
+// Theirs is a server of another client's file.
+type Theirs struct {
+	Name string // as in the file
+	JSON []byte // its entry, in the form of mcpServers; it may hold secrets
+	Why  string // it cannot be hosted even if all variables are set; "" if it can
+}
+
+// Input is a value `${input:ID}` that VS Code asks for. HasDefault tells an empty Default
+// from none.
+type Input struct {
+	ID, Description, Default string
+	HasDefault, Secret       bool
+}
+
+// Read reads a client's file of any form: that of Claude and Cursor (mcpServers), VS Code
+// (servers), Zed (context_servers) and Codex (TOML), a server.json of the registry, a map of
+// servers by name, or one server with its name. A path that is not absolute is only a name
+// for messages. dollar says that $NAME is a variable, as in files of Gemini. Errors have the
+// place of a mistake, and quote no value.
+func Read(text []byte, path string, dollar bool) (Source, error) {
+	text, err := asJSON(text, path)
+	if err != nil {
+		return Source{}, err
+	}
+	src := Source{}
+	project := false // `${workspaceFolder}` is the folder
+	if filepath.IsAbs(path) {
+		src.Folder = serversfile.FolderOf(path)
+		project = src.Folder != filepath.Dir(path)
+	}
+	form, servers := find(text)
+	switch form {
+	case mcpServers: // it names duplicates, and keys that are nearly ours
+		entries, err := serversfile.Entries(text, path)
+		if err != nil {
+			return src, err
+		}
+		for _, e := range entries {
+			src.Servers = append(src.Servers, Theirs{Name: e.Name, JSON: e.JSON})
+		}
+	case registryServer:
+		name, entry, err := Published(text, func(string) (string, bool) { return "", false })
+		s := Theirs{Name: name, JSON: entry.JSON()}
+		if err != nil {
+			s.Why = err.Error()
+		}
+		src.Servers = []Theirs{s}
+	case noServers:
+		return src, fmt.Errorf("%s has no servers in the form of any client: write {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}", path)
+	default:
+		src.Inputs, project = inputs(text), project || form == vscodeServers
+		if form != aloneServer {
+			src.ours = object(valueOf(object(text), "x-dormouse"))
+		}
+		for _, m := range servers {
+			src.Servers = append(src.Servers, Theirs{Name: m.name, JSON: form.entry(m.value)})
+		}
+	}
+	for i, s := range src.Servers {
+		s.JSON = src.expand(s.JSON, project, dollar)
+		if s.Why == "" {
+			s.Why = s.wrong(path)
+		}
+		src.Servers[i] = s
+	}
+	return src, nil
+}
+
+// asJSON returns a file as JSON without comments. TOML loses the order of its keys.
+func asJSON(text []byte, path string) ([]byte, error) {
+	if !serversfile.IsTOML(text, path) {
+		return serversfile.JSON(text, path)
+	}
+	var all map[string]any
+	if err := toml.Unmarshal(bytes.TrimPrefix(text, []byte("\ufeff")), &all); err != nil {
+		var wrong *toml.DecodeError
+		if !errors.As(err, &wrong) {
+			return nil, fmt.Errorf("%s: not TOML", path) // the rest of the error may quote a value
+		}
+		line, column := wrong.Position()
+		what, _, _ := strings.Cut(strings.TrimPrefix(wrong.Error(), "toml: "), ": strconv.") // which would quote it
+		if strings.HasPrefix(what, "expected keyword") {
+			what = "write text in double quotes, a number, true or false"
+		}
+		return nil, fmt.Errorf("%s:%d:%d: not TOML: %s", path, line, column, what)
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		return nil, fmt.Errorf("%s: not TOML: a number is infinite", path)
+	}
+	return text, nil
+}
+
+// form is the way in which a kind of file lists its servers. Its text is the key that holds
+// them, if one does.
+type form string
+
+const (
+	mcpServers     form = "mcpServers"      // Claude, Cursor, Windsurf, Gemini, and dormouse
+	vscodeServers  form = "servers"         // .vscode/mcp.json, and settings.json below "mcp"
+	contextServers form = "context_servers" // Zed
+	codexServers   form = "mcp_servers"     // Codex
+	registryServer form = "server.json"     // of the official registry: one server
+	bareServers    form = "bare"            // a map of servers by name, with nothing around it
+	aloneServer    form = "alone"           // one server with its name, as for code --add-mcp
+	noServers      form = "none"
+)
+
+// find returns the form of a file and its servers.
+func find(text []byte) (form, []member) {
+	root := object(text)
+	if _, servers, ok := get(object(valueOf(root, "mcp")), vscodeServers); ok {
+		return vscodeServers, servers
+	}
+	for _, f := range []form{mcpServers, vscodeServers, contextServers, codexServers} {
+		if _, servers, ok := get(root, f); ok {
+			return f, servers
+		}
+	}
+	if isPublished(text) {
+		return registryServer, nil
+	}
+	var name, command string
+	if json.Unmarshal(valueOf(root, "command"), &command) == nil {
+		if json.Unmarshal(valueOf(root, "name"), &name) != nil {
+			return noServers, nil
+		}
+		return aloneServer, []member{{name, text}}
+	}
+	var all []member
+	plain := false
+	for _, m := range root {
+		if m.name == "$schema" || m.name == "x-dormouse" {
+			continue
+		}
+		entry := object(m.value)
+		if entry == nil {
+			return noServers, nil
+		}
+		for _, key := range []string{"command", "url", "serverUrl", "httpUrl", "x-dormouse"} {
+			plain = plain || valueOf(entry, key) != nil
+		}
+		all = append(all, m)
+	}
+	if !plain {
+		return noServers, nil
+	}
+	return bareServers, all
+}
+
+// get returns the members of the object that f names.
+func get(root []member, f form) (form, []member, bool) {
+	value := valueOf(root, string(f))
+	return f, object(value), len(value) > 0 && (value[0] == '{' || f == mcpServers)
+}
+
+// entry returns an entry in the form of mcpServers. Zed had a command as an object with
+// path, args and env. Codex has two of our settings beside the command.
+func (f form) entry(value json.RawMessage) []byte {
+	var out, ours []member
+	for _, m := range object(value) {
+		switch {
+		case f == contextServers && m.name == "command" && m.value[0] == '{':
+			for _, part := range object(m.value) {
+				if part.name == "path" {
+					part.name = "command"
+				}
+				out = append(out, part)
+			}
+		case f == codexServers && (m.name == "startup_timeout_sec" || m.name == "tool_timeout_sec"):
+			ours = append(ours, m)
+		default:
+			out = append(out, m)
+		}
+	}
+	if ours != nil {
+		i := slices.IndexFunc(out, func(m member) bool { return m.name == "x-dormouse" })
+		if i < 0 {
+			i, out = len(out), append(out, member{name: "x-dormouse"})
+		}
+		out[i].value = encode(append(object(out[i].value), ours...))
+	}
+	if out == nil {
+		return value // the check of the entry says what is wrong
+	}
+	return encode(out)
+}
+
+// inputs returns the values for which VS Code asks its user.
+func inputs(text []byte) (all []Input) {
+	type asked struct {
+		ID, Description string
+		Default         any
+		Password        bool
+	}
+	var file struct {
+		Inputs []asked
+		MCP    struct{ Inputs []asked }
+	}
+	_ = json.Unmarshal(text, &file) // what has another form is no input
+	for _, in := range append(file.MCP.Inputs, file.Inputs...) {
+		value, ok := in.Default.(string)
+		all = append(all, Input{in.ID, in.Description, value, ok, in.Password})
+	}
+	return all
+}
+
+// expand replaces in an entry the variables that mean something else, or nothing, in our
+// file: inputs of VS Code, and the folder of the project.
+func (src Source) expand(entry []byte, project, dollar bool) []byte {
+	text := string(entry)
+	inside := func(s string) string { // a text within a JSON text
+		quoted := jsonedit.Encode(s)
+		return string(quoted[1 : len(quoted)-1])
+	}
+	if project && src.Folder != "" {
+		text = strings.ReplaceAll(text, "${workspaceFolder}", inside(src.Folder))
+		text = strings.ReplaceAll(text, "${workspaceFolderBasename}", inside(filepath.Base(src.Folder)))
+	}
+	if dollar {
+		text = regexp.MustCompile(`\$([A-Za-z_][A-Za-z0-9_]*)`).ReplaceAllString(text, "$${$1}")
+	}
+	for _, in := range src.Inputs {
+		variable := serversfile.InputVariable(in.ID)
+		if in.HasDefault && !strings.Contains(in.Default, "}") {
+			variable += ":-" + inside(in.Default)
+		}
+		text = strings.ReplaceAll(text, "${input:"+inside(in.ID)+"}", "${"+variable+"}")
+	}
+	return []byte(text)
+}
+
+// wrong says why a server cannot be hosted, whatever variables are set.
+func (s Theirs) wrong(path string) string {
+	set := func(string) (string, bool) { return "http://set", true } // this value stands for every variable; it is valid where the file needs a URL, too
+	file := encode([]member{{"mcpServers", encode([]member{{ValidName(s.Name), s.JSON}})}})
+	parse := serversfile.Parse
+	if filepath.IsAbs(path) {
+		parse = serversfile.ParseHere
+	}
+	c, _, err := parse(file, filepath.Join(filepath.Dir(path), "servers.json"), set)
+	if err != nil {
+		return err.Error()
+	}
+	for _, r := range c.Rejected() {
+		return r.Cause()
+	}
+	return ""
+}
+
+// member is one name of an object and its value.
+type member struct {
+	name  string
+	value json.RawMessage
+}
+
+// object returns the members of a JSON object in order, and nil for another value. A repeated
+// name counts once, with its last value.
+func object(value json.RawMessage) (all []member) {
+	_ = members(json.NewDecoder(bytes.NewReader(value)), func(key string, value json.RawMessage) error {
+		all = append(all, member{key, value})
+		return nil
+	}) // the value is valid JSON, so any error says that it is no object
+	return all
+}
+
+// valueOf returns the value of a name, nil if there is none.
+func valueOf(of []member, name string) json.RawMessage {
+	for _, m := range of {
+		if m.name == name {
+			return m.value
+		}
+	}
+	return nil
+}
+
+// encode returns an object with these members.
+func encode(of []member) json.RawMessage {
+	out := []byte{'{'}
+	for i, m := range of {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, jsonedit.Encode(m.name)...), ':'), m.value...)
+	}
+	return append(out, '}')
+}

@@ -1,0 +1,173 @@
+package serversedit_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+func TestWrongFilesOfClientsSayWhereAndQuoteNothing(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"servers": {"x": hunter2}}`:                             "f:1:19: not JSON: ",
+		"[mcp_servers.x]\nhunter2":                                "f:2:",
+		"[mcp_servers.x]\nA = hunter2":                            "f:2:5: not TOML: ",
+		"[mcp_servers.x]\nA = \"hunter2\\q\"":                     "f:2:",
+		"[mcp_servers.x]\nA = 5hunter2":                           "f:2:",
+		"[mcp_servers.x]\nA = 1e9999999hunter2":                   "f:2:",
+		"[mcp_servers.x]\nA = 2020-13-45hunter2":                  "f:2:",
+		"[mcp_servers.x]\nA = [\"hunter2\" \"hunter2\"]":          "f:2:",
+		"[mcp_servers.x]\nA = inf # hunter2":                      "f: not TOML: a number is infinite",
+		"[mcp_servers.x]\n[mcp_servers.x] # hunter2":              "f:2:2: not TOML: table x already exists",
+		`{"mcpServers": {"hunter1": {}, "hunter1": {}}}`:          "f:1:32: duplicate key",
+		`{"mcpServers": ["hunter2"]}`:                             "f:1:16: mcpServers must be an object",
+		`{"servers": ["hunter2"]}`:                                "f has no servers in the form of any client",
+		`{"command": "hunter2"}`:                                  "f has no servers in the form of any client",
+		`["hunter2"]`:                                             "f has no servers in the form of any client",
+		`{"x": {"command": "hunter2"}, "y": "hunter2"}`:           "f has no servers in the form of any client",
+		`{"servers": {"x": {"command": "a", "args": "hunter2"}}}`: "",
+	} {
+		src, err := serversedit.Read([]byte(text), "f", false)
+		if want == "" {
+			if err != nil || src.Servers[0].Why != "args must be an array, not a string" {
+				t.Errorf("%s: %v %v", text, src, err)
+			}
+			continue
+		}
+		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// What a client's file says in its own words is in the entry in ours.
+func TestWordsOfClientsAreTakenOver(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"an input of an environment": {
+			`{"inputs": [{"id": "a-b", "default": "x\"y", "password": true}, {"id": "c", "default": "{}"}], "servers": {"x": {"command": "a", "args": ["${input:a-b}", "${input:c}"], "env": {"K": "v${input:a-b}", "L": "${input:c}"}}}}`,
+			`{"command":"a","args":["${A_B:-x\"y}","${C}"],"env":{"K":"v${A_B:-x\"y}","L":"${C}"},"x-dormouse":{"box":{"secrets":["K"]}}}`,
+		},
+		"inputs of settings.json":   {`{"mcp": {"inputs": [{"id": "a", "default": ""}], "servers": {"x": {"command": "a", "args": ["${input:a}"]}}}}`, `{"command":"a","args":["${A:-}"]}`},
+		"a folder and a file":       {`{"servers": {"x": {"command": "${workspaceFolder}/a", "cwd": "sub", "envFile": "${workspaceFolder}/e.env"}}}`, `{"command":"DIR/a","cwd":"DIR/sub","envFile":"DIR/e.env"}`},
+		"a file of variables":       {`{"mcpServers": {"x": {"command": "a", "args": ["${workspaceFolder}"], "envFile": "${workspaceFolder}/e.env"}}}`, `{"command":"a","args":["${workspaceFolder}"],"envFile":"DIR/e.env"}`},
+		"headers and a type":        {`{"servers": {"x": {"type": "sse", "url": "https://example.com", "headers": {"A": 3, "B": null}}}}`, `{"url":"https://example.com","type":"sse","headers":{"A":"3"}}`},
+		"a URL of Windsurf":         {`{"mcpServers": {"x": {"serverUrl": "https://example.com", "disabled": true}}}`, `{"url":"https://example.com","disabled":true}`},
+		"headers of Codex":          {"[mcp_servers.x]\nurl = 'https://example.com'\nbearer_token_env_var = 'T'\nhttp_headers = { A = 'b' }\nenv_http_headers = { C = 'D' }\ntool_timeout_sec = 1_0\nx-dormouse = { record = 'off' }", `{"url":"https://example.com","headers":{"Authorization":"Bearer ${T}","C":"${D}","A":"b"},"x-dormouse":{"record":"off","tool_timeout_sec":10}}`},
+		"variables of Codex":        {"[mcp_servers.x]\ncommand = 'a'\nenv_vars = ['B']\nenv = { P = 3 }\nenabled = false", `{"command":"a","env":{"P":"3"},"env_vars":["B"],"enabled":false}`},
+		"a command of Zed":          {`{"context_servers": {"x": {"command": {"path": "a", "args": ["b", 1], "env": {"C": null}}, "settings": {}}}}`, `{"command":"a","args":["b","1"],"env":{"C":null}}`},
+		"a time of Codex, too long": {"[mcp_servers.x]\ncommand = 'a'\ntool_timeout_sec = 1e9", ``},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			if err := os.WriteFile(filepath.Join(folder, "e.env"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(folder, "file.json")
+			if !strings.HasPrefix(test.text, "{") {
+				path = filepath.Join(folder, "config.toml")
+			}
+			src, err := serversedit.Read([]byte(test.text), path, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := parse(t, "")
+			items, err := serversedit.Import(src, f, serversedit.NewEnv(nil, nil), options())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.want == "" {
+				if items[0].Does != serversedit.LeaveOut {
+					t.Errorf("%+v", items)
+				}
+				return
+			}
+			var got struct {
+				Servers struct{ X json.RawMessage } `json:"mcpServers"`
+			}
+			if err := json.Unmarshal(f.Text(), &got); err != nil || items[0].Why != "" {
+				t.Fatal(err, items)
+			}
+			compact, err := json.Marshal(got.Servers.X)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(test.want, strings.ReplaceAll(string(compact), folder, "DIR")); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestSettingsOfAFileOfAnotherFormAreTakenOver(t *testing.T) {
+	read := func(text, name string) serversedit.Source {
+		t.Helper()
+		src, err := serversedit.Read([]byte(text), name, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return src
+	}
+	f, env := parse(t, `{"mcpServers": {}, "x-dormouse": {"groups": {"own": {}}}}`), serversedit.NewEnv(nil, nil)
+	src := read("[mcp_servers.x]\ncommand = 'a'\n[x-dormouse]\ngroups = {}\nlimits = { principal = '60/m' }\n", "config.toml")
+	items, err := serversedit.Import(src, f, env, options())
+	if err != nil || len(items) != 3 || items[1].Does != serversedit.Keep || items[2].Does != serversedit.Add {
+		t.Errorf("%+v, %v", items, err)
+	}
+	c, _, err := serversfile.Parse(f.Text(), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, own := c.Group("own"); !own || string(c.Limits()) != `{"principal":"60/m"}` {
+		t.Errorf("%s", f.Text())
+	}
+	// A file that dormouse run reads itself keeps its own settings.
+	src = read(`{"mcpServers": {"y": {"command": "a"}}, "x-dormouse": {"limits": {}}}`, "theirs.json")
+	if items, err := serversedit.Import(src, f, env, options()); err != nil || len(items) != 1 {
+		t.Errorf("%+v, %v", items, err)
+	}
+}
+
+func TestADefaultThatCannotStandInAVariableGoesToEnv(t *testing.T) {
+	src, err := serversedit.Read([]byte(`{"inputs": [{"id": "c", "default": "{}"}], "servers": {"x": {"command": "a", "args": ["${input:c}"]}}}`), "mcp.json", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := serversedit.NewEnv(nil, nil)
+	items, err := serversedit.Import(src, parse(t, ""), env, options())
+	if value, _ := env.Lookup("C"); err != nil || value != "{}" || items[0].Unset != nil {
+		t.Errorf("%+v, %q, %v", items, value, err)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	for _, pattern := range []string{"*/*.json", "*/.*/*.json", "*/*.toml"} {
+		files, err := filepath.Glob("testdata/forms/" + pattern)
+		if err != nil || files == nil {
+			f.Fatal(files, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(text)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		src, err := serversedit.Read(text, "mcp", true)
+		if err != nil {
+			return
+		}
+		for _, s := range src.Servers {
+			if _, _, err := serversedit.ParseEntry(s.JSON); s.Why == "" && err != nil {
+				t.Fatalf("%s: nothing is wrong, but %v", s.JSON, err)
+			}
+		}
+	})
+}

@@ -1,8 +1,0 @@
-// Package serversfile changes the servers file, and the file of variables beside it. It
-// adds, replaces and removes servers, switches them on and off, and imports servers from
-// the files of other clients. It keeps the comments and the order of the file.
-//
-// Values that may be secret go to the file of variables ([Env]); the servers file has only
-// the variable's name. The package turns texts into texts. It writes no files, and [Read]
-// reads only those that a client's file names in envFile.
-package serversfile

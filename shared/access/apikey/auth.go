@@ -1,0 +1,291 @@
+// Package apikey authenticates callers by API keys ([Keys]), or by one-time tickets for
+// clients that cannot send headers ([Tickets]). On one machine it can also admit all
+// callers ([Open]). It hides the form of a key, that the store keeps only its hash, and
+// how long an instance remembers a lookup. Package oauth verifies the tokens of an
+// identity provider; [Either] takes them beside keys. Package host decides to which
+// principal a session belongs.
+//
+// A key acts as a principal of a tenant, for some servers or all. The principal's sessions
+// survive the key: a key that replaces it has the same principal and uses the same sessions.
+//
+// # How fast a revocation bites
+//
+// An instance remembers for [Remembered] that a key was good. It never remembers that a key
+// was not. After that time every request, poll, connect and message over a connection is
+// refused everywhere. Open responses end as they would have:
+//
+//   - a response that is being held, after 25 seconds;
+//   - a stream of HTTP+SSE, and the response of a client that does not poll, when the
+//     platform ends it, after 14 minutes at most;
+//   - an open WebSocket connection, at its client's next message. A silent client gets the
+//     server's messages until the connection ends by itself, after two hours at most.
+package apikey
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Remembered is how long an instance uses a key that it has read without reading it again.
+const Remembered = 30 * time.Second
+
+// touchEvery is the age at which Key.Used is written again. A request waits for that write.
+const touchEvery = time.Hour
+
+// maxRemembered bounds how many keys an instance remembers.
+const maxRemembered = 1000
+
+// Authenticator finds out who calls, and whether the caller may use a server. [Keys]
+// documents what the methods promise.
+type Authenticator interface {
+	Authenticate(r *http.Request, server string) (storage.Identity, error)
+	Members(r *http.Request, group string, servers []string) (map[string]storage.Identity, error)
+	Confirm(ctx context.Context, credential, server string) error
+	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
+}
+
+// Keys authenticates callers by the API key in Authorization: Bearer. It is safe for
+// concurrent use.
+type Keys struct {
+	store storage.Keys
+
+	mu    sync.Mutex
+	known map[string]memory // by ID
+}
+
+type memory struct {
+	key   storage.Key
+	until time.Time
+}
+
+// NewKeys returns Keys that authenticate by the keys in a store.
+func NewKeys(store storage.Keys) *Keys { return &Keys{store: store, known: map[string]memory{}} }
+
+// Authenticate returns who sent a request, and checks that the caller may use a server. The
+// server need not be configured. Cost: one read if the key is not remembered, and one write
+// an hour for each key in use. A refused caller causes no write.
+//
+// Errors: Unauthenticated if there is no key, or none that is good, for whatever reason.
+// Forbidden if a good key is for other servers. Invalid for several headers; Unavailable.
+func (a *Keys) Authenticate(r *http.Request, server string) (storage.Identity, error) {
+	key, err := bearer(r.Header.Values("Authorization"))
+	if err != nil {
+		return storage.Identity{}, err
+	}
+	return a.Verify(r.Context(), key, server)
+}
+
+// Members returns the identity of the caller at those of the servers that its key is for.
+// The address of the group does not matter. Costs and errors are as for Authenticate,
+// once for all servers.
+func (a *Keys) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
+	return EachServer(a, r, servers)
+}
+
+// EachServer returns the identity of a caller at those of the servers at which it
+// authenticates. It ends at the first server at which the caller is not known at all.
+//
+// Errors: those of Authenticate; Forbidden if the caller may use none of them.
+func EachServer(a interface {
+	Authenticate(r *http.Request, server string) (storage.Identity, error)
+}, r *http.Request, servers []string,
+) (map[string]storage.Identity, error) {
+	all := map[string]storage.Identity{}
+	_, err := each(servers, func(server string) error {
+		who, err := a.Authenticate(r, server)
+		if err == nil {
+			all[server] = who
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Verify returns whose key it is, and checks that it is good for a server. Costs and errors
+// are as for Authenticate.
+func (a *Keys) Verify(ctx context.Context, key, server string) (storage.Identity, error) {
+	k, err := a.whole(ctx, key, toCall(server))
+	if err != nil {
+		return storage.Identity{}, err
+	}
+	return storage.Identity{Tenant: k.Tenant, Principal: k.Principal, Credential: k.ID, Props: k.Props}, nil
+}
+
+// whole returns the record of a whole key after checking that it is good for a purpose.
+func (a *Keys) whole(ctx context.Context, key string, to purpose) (storage.Key, error) {
+	id, ok := parseKey(key)
+	if !ok {
+		return storage.Key{}, notGood()
+	}
+	sum := sha256.Sum256([]byte(key))
+	return a.admit(ctx, id, to, func(k storage.Key) bool {
+		return subtle.ConstantTimeCompare(sum[:], k.Hash) == 1
+	})
+}
+
+// Confirm checks that a caller that was authenticated earlier, with this
+// [storage.Identity].Credential, may still use a server. Costs and errors are as for
+// Authenticate.
+func (a *Keys) Confirm(ctx context.Context, credential, server string) error {
+	if !isID(credential) {
+		return notGood()
+	}
+	_, err := a.admit(ctx, credential, toCall(server), func(storage.Key) bool { return true })
+	return err
+}
+
+// ConfirmMembers returns those of the servers of a group that a credential may still be used
+// for, as [Keys.Confirm] does for one. The address of the group does not matter.
+//
+// Errors: those of Confirm; Forbidden if the credential may be used for none of them.
+func (a *Keys) ConfirmMembers(ctx context.Context, credential, _ string, servers []string) ([]string, error) {
+	return each(servers, func(server string) error { return a.Confirm(ctx, credential, server) })
+}
+
+// each returns the servers for which admit returns nil. It ends at the first error other than
+// Forbidden.
+//
+// Errors: those of admit; Forbidden if that was the answer for all servers.
+func each(servers []string, admit func(server string) error) (still []string, err error) {
+	var refused error
+	for _, server := range servers {
+		switch err := admit(server); {
+		case err == nil:
+			still = append(still, server)
+		case storage.CodeOf(err) == storage.Forbidden:
+			refused = err
+		default:
+			return nil, err
+		}
+	}
+	if len(still) > 0 {
+		refused = nil
+	}
+	return still, refused
+}
+
+// notGood and the other errors about keys are for the operator, who makes keys.
+func notGood() error {
+	return storage.Errorf(storage.Unauthenticated, "this API key is unknown, revoked or expired; send a valid key, or ask for a new one").ForOperator()
+}
+
+// bearer returns the token of the Authorization header (RFC 6750 §2.1).
+func bearer(headers []string) (string, error) {
+	if len(headers) == 0 {
+		return "", storage.Errorf(storage.Unauthenticated, "the request is not authenticated; send an API key as Authorization: Bearer KEY").ForOperator()
+	}
+	if len(headers) > 1 {
+		return "", storage.Errorf(storage.Invalid, "the request has %d Authorization headers; send one", len(headers))
+	}
+	scheme, token, _ := strings.Cut(headers[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", storage.Errorf(storage.Unauthenticated, "the Authorization header is not understood; send Authorization: Bearer KEY").ForOperator()
+	}
+	return strings.TrimSpace(token), nil
+}
+
+// admit returns a key after checking that it is proven, good, and good for a purpose.
+func (a *Keys) admit(ctx context.Context, id string, to purpose, proven func(storage.Key) bool) (storage.Key, error) {
+	begun := time.Now()
+	k, err := a.find(ctx, id, begun)
+	if errors.Is(err, storage.NotFound) {
+		return storage.Key{}, storage.NameRefused(notGood(), storage.Identity{Credential: id})
+	}
+	if err != nil {
+		return storage.Key{}, err
+	}
+	if !proven(k) {
+		return storage.Key{}, storage.NameRefused(notGood(), storage.Identity{Credential: id})
+	}
+	whose := storage.Identity{Tenant: k.Tenant, Principal: k.Principal, Credential: k.ID}
+	if !k.Revoked.IsZero() || !k.Expires.IsZero() && !k.Expires.After(begun) {
+		return storage.Key{}, storage.NameRefused(notGood(), whose)
+	}
+	if err := to.allow(k); err != nil {
+		return storage.Key{}, storage.NameRefused(err, whose)
+	}
+	if begun.Sub(k.Used) >= touchEvery {
+		a.touch(ctx, k, begun)
+	}
+	return k, nil
+}
+
+// find returns a key from memory or from the store.
+func (a *Keys) find(ctx context.Context, id string, now time.Time) (storage.Key, error) {
+	a.mu.Lock()
+	m, ok := a.known[id]
+	a.mu.Unlock()
+	if ok && now.Before(m.until) {
+		return m.key, nil
+	}
+	k, err := a.store.Keys().Get(ctx, id)
+	if err == nil && k.Revoked.IsZero() {
+		a.remember(k, now.Add(Remembered))
+	}
+	return k, err
+}
+
+func (a *Keys) remember(k storage.Key, until time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.known) >= maxRemembered {
+		clear(a.known)
+	}
+	a.known[k.ID] = memory{k, until}
+}
+
+// touch stores the time at which a key was used. The caller is let in even if the write
+// fails.
+func (a *Keys) touch(ctx context.Context, k storage.Key, now time.Time) {
+	k.Used = now
+	err := a.store.Keys().Save(ctx, k)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m, ok := a.known[k.ID]
+	switch {
+	case !ok:
+	case errors.Is(err, storage.Conflict), errors.Is(err, storage.NotFound):
+		// The key was changed meanwhile, perhaps revoked: the next request reads it.
+		delete(a.known, k.ID)
+	default:
+		// Set it even if the write failed: a write for each request would burden a store
+		// in trouble further.
+		m.key.Used = now
+		a.known[k.ID] = m
+	}
+}
+
+// Open lets every caller in, as the one user of one machine.
+type Open struct{}
+
+// LocalTenant is the tenant, and the principal, of callers without a key.
+const LocalTenant = "local"
+
+// Authenticate returns [LocalTenant] as tenant and principal.
+func (Open) Authenticate(*http.Request, string) (storage.Identity, error) {
+	return storage.Identity{Tenant: LocalTenant, Principal: LocalTenant}, nil
+}
+
+// Members returns the same for all servers.
+func (o Open) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
+	return EachServer(o, r, servers)
+}
+
+// Confirm returns nil.
+func (Open) Confirm(context.Context, string, string) error { return nil }
+
+// ConfirmMembers returns the servers.
+func (Open) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
+	return servers, nil
+}

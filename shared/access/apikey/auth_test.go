@@ -1,0 +1,406 @@
+package apikey_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// rig is a store with keys that counts its calls and can fail.
+type rig struct {
+	t      *testing.T
+	count  *storagetest.Counting
+	faulty *storagetest.Faulty
+}
+
+func newRig(t *testing.T) *rig {
+	faulty := storagetest.NewFaulty(storagetest.NewMemory(), 1, storagetest.Faults{})
+	return &rig{t, storagetest.NewCounting(faulty), faulty}
+}
+
+// inBubble runs a test in fake time.
+func inBubble(t *testing.T, test func(t *testing.T, r *rig)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newRig(t)) })
+}
+
+// key makes a key for alice of acme.
+func (r *rig) key(life time.Duration, servers ...string) string {
+	r.t.Helper()
+	key, _, err := apikey.Create(r.t.Context(), r.count, apikey.Grant{Tenant: "acme", Principal: "alice", Servers: servers, Life: life})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return key
+}
+
+func (r *rig) revoke(name string) storage.Key {
+	r.t.Helper()
+	k, err := apikey.Revoke(r.t.Context(), r.count, name)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return k
+}
+
+func (r *rig) record(key string) storage.Key {
+	r.t.Helper()
+	k, err := r.count.Keys().Get(r.t.Context(), idOf(key))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return k
+}
+
+// cost returns the reads and writes since its last call.
+func (r *rig) cost() [2]int {
+	c := r.count.Counts()
+	r.count.Reset()
+	return [2]int{c.Reads, c.Writes}
+}
+
+func idOf(key string) string { return strings.Split(key, "_")[1] }
+
+// as authenticates a request with these values of Authorization.
+func as(a apikey.Authenticator, server string, values ...string) (storage.Identity, error) {
+	q := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/s/mcp", nil)
+	for _, v := range values {
+		q.Header.Add("Authorization", v)
+	}
+	return a.Authenticate(q, server)
+}
+
+func wantCode(t *testing.T, err error, code storage.Code) {
+	t.Helper()
+	if storage.CodeOf(err) != code {
+		t.Errorf("error %v has code %q, want %q", err, storage.CodeOf(err), code)
+	}
+}
+
+func TestKeySaysWhoseItIs(t *testing.T) {
+	r := newRig(t)
+	key := r.key(0, "s", "t")
+	want := storage.Identity{Tenant: "acme", Principal: "alice", Credential: idOf(key)}
+	for _, header := range []string{"Bearer " + key, "bearer " + key, "BEARER  " + key + " "} {
+		for _, server := range []string{"s", "t"} {
+			got, err := as(apikey.NewKeys(r.count), server, header)
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		}
+	}
+}
+
+func TestKeyForEveryServerOpensEveryServer(t *testing.T) {
+	r := newRig(t)
+	if _, err := as(apikey.NewKeys(r.count), "any", "Bearer "+r.key(0, storage.EveryServer)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRequestsAreRefusedWithoutAnEffect(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		good, gone, old := r.key(0, "s"), r.key(0, "s"), r.key(time.Hour, "s")
+		r.revoke(idOf(gone))
+		time.Sleep(time.Hour)
+		other := good[:len(good)-1] + map[bool]string{true: "b", false: "a"}[good[len(good)-1] == 'a']
+		for name, test := range map[string]struct {
+			headers []string
+			code    storage.Code
+			reads   int
+		}{
+			"nothing":           {nil, storage.Unauthenticated, 0},
+			"an empty header":   {[]string{""}, storage.Unauthenticated, 0},
+			"another scheme":    {[]string{"Basic " + good}, storage.Unauthenticated, 0},
+			"no scheme":         {[]string{good}, storage.Unauthenticated, 0},
+			"no key":            {[]string{"Bearer "}, storage.Unauthenticated, 0},
+			"two headers":       {[]string{"Bearer " + good, "Bearer " + good}, storage.Invalid, 0},
+			"two keys":          {[]string{"Bearer " + good + " " + good}, storage.Unauthenticated, 0},
+			"only the id":       {[]string{"Bearer dm_" + idOf(good)}, storage.Unauthenticated, 0},
+			"no secret":         {[]string{"Bearer dm_" + idOf(good) + "_"}, storage.Unauthenticated, 0},
+			"longer":            {[]string{"Bearer " + good + "a"}, storage.Unauthenticated, 0},
+			"upper case":        {[]string{"Bearer " + strings.ToUpper(good)}, storage.Unauthenticated, 0},
+			"a ticket":          {[]string{"Bearer dt_" + good[12:]}, storage.Unauthenticated, 0},
+			"an id not known":   {[]string{"Bearer dm_aaaaaaaa_" + good[12:]}, storage.Unauthenticated, 1},
+			"another secret":    {[]string{"Bearer " + other}, storage.Unauthenticated, 1},
+			"a revoked key":     {[]string{"Bearer " + gone}, storage.Unauthenticated, 1},
+			"an expired key":    {[]string{"Bearer " + old}, storage.Unauthenticated, 1},
+			"for other servers": {[]string{"Bearer " + good}, storage.Forbidden, 1},
+		} {
+			r.cost()
+			server := "s"
+			if test.code == storage.Forbidden {
+				server = "t"
+			}
+			who, err := as(apikey.NewKeys(r.count), server, test.headers...)
+			if cost := r.cost(); storage.CodeOf(err) != test.code || !cmp.Equal(who, storage.Identity{}) || cost != [2]int{test.reads, 0} {
+				t.Errorf("%s: %v, %v; %d reads and writes", name, who, err, cost)
+			}
+			if keys := test.code != storage.Invalid; storage.IsForOperator(err) != keys {
+				t.Errorf("%s: the error is for the operator: %v, want %v", name, !keys, keys)
+			}
+			if err != nil && strings.Contains(err.Error(), good[12:]) {
+				t.Errorf("%s: the error shows a key: %v", name, err)
+			}
+		}
+		// The key of the last case is good; only the server is wrong.
+		if _, err := as(apikey.NewKeys(r.count), "s", "Bearer "+good); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestRefusalsOfBadKeysAreTheSame(t *testing.T) {
+	r := newRig(t)
+	gone := r.key(0, "s")
+	r.revoke(gone)
+	texts := map[string]bool{}
+	for _, key := range []string{gone, "dm_aaaaaaaa_" + gone[12:], "nonsense", gone[:12] + strings.Repeat("a", 32)} {
+		_, err := as(apikey.NewKeys(r.count), "s", "Bearer "+key)
+		var e *storage.Error
+		if errors.As(err, &e) {
+			texts[e.Message] = true
+		}
+	}
+	if len(texts) != 1 {
+		t.Errorf("they tell what is wrong: %v", texts)
+	}
+}
+
+func TestGoodKeyIsRememberedForAMomentOnly(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		key := r.key(0, "s")
+		a := apikey.NewKeys(r.count)
+		r.cost()
+		for _, want := range [][2]int{{1, 1}, {0, 0}, {0, 0}} { // the first call notes the use
+			if _, err := as(a, "s", "Bearer "+key); err != nil {
+				t.Fatal(err)
+			}
+			if cost := r.cost(); cost != want {
+				t.Errorf("it cost %d reads and writes, want %d", cost, want)
+			}
+		}
+		time.Sleep(apikey.Remembered)
+		if _, err := as(a, "s", "Bearer "+key); err != nil {
+			t.Fatal(err)
+		}
+		if cost := r.cost(); cost != [2]int{1, 0} {
+			t.Errorf("later it cost %d reads and writes", cost)
+		}
+	})
+}
+
+func TestRememberedKeyIsStillComparedWithWhatIsSent(t *testing.T) {
+	r := newRig(t)
+	key := r.key(0, "s")
+	a := apikey.NewKeys(r.count)
+	if _, err := as(a, "s", "Bearer "+key); err != nil {
+		t.Fatal(err)
+	}
+	_, err := as(a, "s", "Bearer "+key[:12]+strings.Repeat("a", 32))
+	wantCode(t, err, storage.Unauthenticated)
+	_, err = as(a, "t", "Bearer "+key)
+	wantCode(t, err, storage.Forbidden)
+}
+
+func TestRevocationBitesWhenTheMemoryEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		key := r.key(0, "s")
+		warm, cold := apikey.NewKeys(r.count), apikey.NewKeys(r.count)
+		if _, err := as(warm, "s", "Bearer "+key); err != nil {
+			t.Fatal(err)
+		}
+		r.revoke(key)
+		_, err := as(cold, "s", "Bearer "+key)
+		wantCode(t, err, storage.Unauthenticated)
+		time.Sleep(apikey.Remembered)
+		_, err = as(warm, "s", "Bearer "+key)
+		wantCode(t, err, storage.Unauthenticated)
+		wantCode(t, warm.Confirm(t.Context(), idOf(key), "s"), storage.Unauthenticated)
+	})
+}
+
+func TestWhatIsNotGoodIsNotRemembered(t *testing.T) {
+	r := newRig(t)
+	a := apikey.NewKeys(r.count)
+	revoked := r.key(0, "s")
+	r.revoke(revoked)
+	for _, key := range []string{revoked, "dm_aaaaaaaa_" + revoked[12:]} {
+		for range 2 {
+			r.cost()
+			_, err := as(a, "s", "Bearer "+key)
+			wantCode(t, err, storage.Unauthenticated)
+			if cost := r.cost(); cost != [2]int{1, 0} {
+				t.Errorf("it cost %d reads and writes", cost)
+			}
+		}
+	}
+}
+
+func TestRememberedKeyEndsInTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		key := r.key(apikey.Remembered/2, "s")
+		a := apikey.NewKeys(r.count)
+		if _, err := as(a, "s", "Bearer "+key); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(apikey.Remembered / 2)
+		_, err := as(a, "s", "Bearer "+key)
+		wantCode(t, err, storage.Unauthenticated)
+	})
+}
+
+func TestUseIsNotedOnceAnHour(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		key := r.key(0, "s")
+		writes := 0
+		begun := time.Now()
+		for range 3*60 + 1 {
+			r.cost()
+			if _, err := as(apikey.NewKeys(r.count), "s", "Bearer "+key); err != nil {
+				t.Fatal(err)
+			}
+			writes += r.cost()[1]
+			time.Sleep(time.Minute)
+		}
+		if used := r.record(key).Used; writes != 4 || !used.Equal(begun.Add(3*time.Hour)) {
+			t.Errorf("%d writes in three hours, the last use is %s after the first", writes, used.Sub(begun))
+		}
+	})
+}
+
+func TestTroubleWithTheNoteKeepsNobodyOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		key := r.key(0, "s")
+		r.faulty.Set("SaveKey", storagetest.Faults{Lost: 1})
+		a := apikey.NewKeys(r.count)
+		for range 3 {
+			if _, err := as(a, "s", "Bearer "+key); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := r.count.Counts().Calls["SaveKey"]; n != 1 {
+			t.Errorf("%d attempts to note the use", n)
+		}
+	})
+}
+
+// beaten is a store in which a key is revoked between a read and the write.
+type beaten struct {
+	storage.Store
+	revoke func()
+}
+
+func (b *beaten) Keys() storage.Collection[storage.Key] { return beatenKeys{b.Store.Keys(), b} }
+
+type beatenKeys struct {
+	storage.Collection[storage.Key]
+	by *beaten
+}
+
+func (b beatenKeys) Save(ctx context.Context, k storage.Key) error {
+	if revoke := b.by.revoke; revoke != nil {
+		b.by.revoke = nil
+		revoke()
+	}
+	return b.Collection.Save(ctx, k)
+}
+
+func TestRevocationDuringAUseIsNotOverwrittenAndNoticed(t *testing.T) {
+	r := newRig(t)
+	key := r.key(0, "s")
+	a := apikey.NewKeys(&beaten{r.count, func() { r.revoke(key) }})
+	if _, err := as(a, "s", "Bearer "+key); err != nil {
+		t.Fatal(err)
+	}
+	_, err := as(a, "s", "Bearer "+key)
+	wantCode(t, err, storage.Unauthenticated)
+	if r.record(key).Revoked.IsZero() {
+		t.Error("the key is good again")
+	}
+}
+
+func TestRevokeGetsThroughAUseThatIsNoted(t *testing.T) {
+	r := newRig(t)
+	key := r.key(0, "s")
+	store := &beaten{r.count, func() {
+		if _, err := as(apikey.NewKeys(r.count), "s", "Bearer "+key); err != nil {
+			t.Error(err)
+		}
+	}}
+	k, err := apikey.Revoke(t.Context(), store, key)
+	if err != nil || k.Revoked.IsZero() || k.Used.IsZero() || r.record(key).Revoked.IsZero() {
+		t.Errorf("%+v, %v", k, err)
+	}
+}
+
+func TestTroubleWithTheStoreIsNotABadKey(t *testing.T) {
+	r := newRig(t)
+	key := r.key(0, "s")
+	r.faulty.Set("Key", storagetest.Faults{Lost: 1})
+	a := apikey.NewKeys(r.count)
+	_, err := as(a, "s", "Bearer "+key)
+	wantCode(t, err, storage.Unavailable)
+	wantCode(t, a.Confirm(t.Context(), idOf(key), "s"), storage.Unavailable)
+}
+
+func TestConfirmWantsWhatAuthenticateGave(t *testing.T) {
+	r := newRig(t)
+	key := r.key(0, "s")
+	a := apikey.NewKeys(r.count)
+	if err := a.Confirm(t.Context(), idOf(key), "s"); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, a.Confirm(t.Context(), idOf(key), "t"), storage.Forbidden)
+	for _, credential := range []string{"", "aaaaaaaa", key, "../" + idOf(key)} {
+		wantCode(t, a.Confirm(t.Context(), credential, "s"), storage.Unauthenticated)
+	}
+}
+
+func TestInstanceDoesNotRememberWithoutBound(t *testing.T) {
+	r := newRig(t)
+	a := apikey.NewKeys(r.count)
+	for range 1100 {
+		if _, err := as(a, "s", "Bearer "+r.key(0, "s")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := as(a, "s", "Bearer "+r.key(0, "s")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenLetsEverybodyInAsTheUserOfTheMachine(t *testing.T) {
+	who, err := as(apikey.Open{}, "s")
+	if want := (storage.Identity{Tenant: "local", Principal: "local"}); !cmp.Equal(who, want) || err != nil {
+		t.Errorf("%v, %v", who, err)
+	}
+	if err := (apikey.Open{}).Confirm(t.Context(), "", "s"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatAKeySaysOfItsPrincipalComesWithEveryRequest(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		key, _, err := apikey.Create(t.Context(), r.count, apikey.Grant{
+			Tenant: "acme", Principal: "alice", Servers: []string{"one"}, Props: []byte(`{"plan":"pro"}`),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, err := as(apikey.NewKeys(r.count), "one", "Bearer "+key)
+		if err != nil || string(who.Props) != `{"plan":"pro"}` {
+			t.Errorf("%s, %v", who.Props, err)
+		}
+	})
+}

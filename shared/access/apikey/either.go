@@ -1,0 +1,86 @@
+package apikey
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Tokens authenticates callers by the tokens of an identity provider. Package oauth
+// implements it.
+type Tokens interface {
+	// Verify returns the identity that a token stands for, and checks that it may use a
+	// server. Errors are as for [Keys.Authenticate].
+	Verify(ctx context.Context, token, server string) (storage.Identity, error)
+	// VerifyGroup returns the identities that a token for a group stands for, at those of the
+	// servers that it may use. Without a group, the token is for one of the servers, or
+	// several. Errors are as for [Keys.Members].
+	VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error)
+	// Confirm checks that a caller that was verified earlier, with this
+	// [storage.Identity].Credential, may still use a server. Errors are as for Verify.
+	Confirm(ctx context.Context, credential, server string) error
+	// ConfirmMembers returns those of the servers of a group that a caller which was verified
+	// earlier may still use. Errors are as for VerifyGroup.
+	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
+}
+
+// Either takes API keys and tokens. It tells them apart by their beginning: a key begins
+// with dm_, and no token does.
+type Either struct {
+	keys   *Keys
+	tokens Tokens
+}
+
+// NewEither returns an Either.
+func NewEither(keys *Keys, tokens Tokens) *Either { return &Either{keys, tokens} }
+
+// Authenticate uses [Keys.Authenticate] for a key and Tokens.Verify for any other token.
+func (e *Either) Authenticate(r *http.Request, server string) (storage.Identity, error) {
+	token, err := e.sent(r)
+	if err != nil {
+		return storage.Identity{}, err
+	}
+	if IsKey(token) {
+		return e.keys.Verify(r.Context(), token, server)
+	}
+	return e.tokens.Verify(r.Context(), token, server)
+}
+
+// Members uses [Keys.Members] for a key and Tokens.VerifyGroup for any other token.
+func (e *Either) Members(r *http.Request, group string, servers []string) (map[string]storage.Identity, error) {
+	token, err := e.sent(r)
+	if err != nil {
+		return nil, err
+	}
+	if IsKey(token) {
+		return e.keys.Members(r, group, servers)
+	}
+	return e.tokens.VerifyGroup(r.Context(), token, group, servers)
+}
+
+// sent returns the key or token of a request.
+func (*Either) sent(r *http.Request) (string, error) {
+	headers := r.Header.Values("Authorization")
+	if len(headers) == 0 {
+		return "", storage.Errorf(storage.Unauthenticated, "the request is not authenticated; sign in, or send an API key as Authorization: Bearer KEY")
+	}
+	return bearer(headers)
+}
+
+// Confirm uses [Keys.Confirm] for the credential of a key and Tokens.Confirm for any other.
+func (e *Either) Confirm(ctx context.Context, credential, server string) error {
+	if isID(credential) {
+		return e.keys.Confirm(ctx, credential, server)
+	}
+	return e.tokens.Confirm(ctx, credential, server)
+}
+
+// ConfirmMembers uses [Keys.ConfirmMembers] for the credential of a key and
+// Tokens.ConfirmMembers for any other.
+func (e *Either) ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error) {
+	if isID(credential) {
+		return e.keys.ConfirmMembers(ctx, credential, group, servers)
+	}
+	return e.tokens.ConfirmMembers(ctx, credential, group, servers)
+}

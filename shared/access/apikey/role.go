@@ -1,0 +1,89 @@
+package apikey
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Right is what a request is about to do. The methods of this file are the only place
+// that knows which role permits what.
+type Right string
+
+// The rights.
+const (
+	ToCall Right = "call" // call a server
+	ToSee  Right = "see"  // see servers, sessions, processes, keys and costs
+	ToAct  Right = "act"  // see output of processes, stop, end, manage keys
+)
+
+// Has reports whether a role has a right.
+func Has(role storage.Role, r Right) bool {
+	switch role {
+	case storage.RoleUser:
+		return r == ToCall
+	case storage.RoleViewer:
+		return r == ToSee
+	default:
+		return role == storage.RoleOperator
+	}
+}
+
+// purpose says what a key must permit.
+type purpose struct {
+	right  Right
+	server string // that is called
+}
+
+func toCall(server string) purpose { return purpose{ToCall, server} }
+
+// allow returns nil, or why a key is not good for the purpose: Forbidden.
+func (p purpose) allow(k storage.Key) error {
+	if err := p.lacks(k); err != nil {
+		return err.ForOperator()
+	}
+	return nil
+}
+
+func (p purpose) lacks(k storage.Key) *storage.Error {
+	switch {
+	case !Has(k.Role, p.right) && p.right == ToCall:
+		return storage.Errorf(storage.Forbidden, "this API key is for looking only; use one of role user or operator to call servers")
+	case !Has(k.Role, p.right) && p.right == ToSee:
+		return storage.Errorf(storage.Forbidden, "this API key may only call servers; use one of role viewer or operator: dormouse keys create NAME --role viewer")
+	case !Has(k.Role, p.right):
+		return storage.Errorf(storage.Forbidden, "this needs an API key of role operator: dormouse keys create NAME --role operator")
+	case p.right == ToCall && !May(k.Servers, p.server):
+		return storage.Errorf(storage.Forbidden, "this API key is not for %.64s; it is for %s", p.server, named(k.Servers))
+	}
+	return nil
+}
+
+// named lists servers in a sentence. If there are many, it names the first ones and
+// counts the others.
+func named(servers []string) string {
+	const most = 20
+	if n := len(servers) - most; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(servers[:most], ", "), n)
+	}
+	return strings.Join(servers, ", ")
+}
+
+// May reports whether a key for these servers is good for a server.
+func May(servers []string, server string) bool {
+	return slices.Contains(servers, server) || slices.Contains(servers, storage.EveryServer)
+}
+
+// Holder returns the key that a request has, after checking that it is good and has a
+// right. It does not look at the key's servers. Costs and errors are as for
+// [Keys.Authenticate].
+func (a *Keys) Holder(r *http.Request, right Right) (storage.Key, error) {
+	key, err := bearer(r.Header.Values("Authorization"))
+	if err != nil {
+		return storage.Key{}, err
+	}
+	return a.whole(r.Context(), key, purpose{right: right})
+}

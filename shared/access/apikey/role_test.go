@@ -1,0 +1,117 @@
+package apikey_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// ofRole makes a key of a role for server s.
+func (r *rig) ofRole(role storage.Role) string {
+	r.t.Helper()
+	key, _, err := apikey.Create(r.t.Context(), r.count, apikey.Grant{Tenant: "acme", Principal: "alice", Servers: []string{"s"}, Role: role})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return key
+}
+
+func TestRolePermitsWhatItSays(t *testing.T) {
+	for role, may := range map[storage.Role][3]bool{ // call, see, act
+		storage.RoleUser: {true, false, false}, storage.RoleViewer: {false, true, false}, storage.RoleOperator: {true, true, true},
+	} {
+		r := newRig(t)
+		key, keys := r.ofRole(role), apikey.NewKeys(r.count)
+		_, err := as(keys, "s", "Bearer "+key)
+		if (err == nil) != may[0] || err != nil && storage.CodeOf(err) != storage.Forbidden {
+			t.Errorf("%q calls: %v", role, err)
+		}
+		if err := keys.Confirm(t.Context(), idOf(key), "s"); (err == nil) != may[0] {
+			t.Errorf("%q calls again: %v", role, err)
+		}
+		for i, right := range []apikey.Right{apikey.ToSee, apikey.ToAct} {
+			q := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+			q.Header.Set("Authorization", "Bearer "+key)
+			k, err := keys.Holder(q, right)
+			if (err == nil) != may[i+1] || err == nil && k.Principal != "alice" || err != nil && storage.CodeOf(err) != storage.Forbidden {
+				t.Errorf("%q to %s: %v, %+v", role, right, err, k)
+			}
+		}
+	}
+}
+
+func TestKeyOfAnUnknownRoleMayNothing(t *testing.T) {
+	r := newRig(t)
+	if _, _, err := apikey.Create(t.Context(), r.count, apikey.Grant{Tenant: "t", Principal: "p", Servers: []string{"s"}, Role: "root"}); storage.CodeOf(err) != storage.Invalid {
+		t.Errorf("it is made: %v", err)
+	}
+	key := r.ofRole(storage.RoleOperator)
+	k := r.record(key)
+	k.Role = "root"
+	if err := r.count.Keys().Save(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := as(apikey.NewKeys(r.count), "s", "Bearer "+key); storage.CodeOf(err) != storage.Forbidden {
+		t.Errorf("it calls: %v", err)
+	}
+}
+
+func TestRotatedKeyEndsAfterItsGraceAndItsSuccessorIsTheSamePrincipals(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		old := r.key(30*24*time.Hour, "a", "b")
+		time.Sleep(time.Hour)
+		key, record, was, err := apikey.Rotate(t.Context(), r.count, idOf(old), 24*time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := r.record(old)
+		want.ID, want.Hash, want.Rev, want.Created, want.Expires = record.ID, record.Hash, 1, time.Now(), time.Now().Add(30*24*time.Hour)
+		if d := cmp.Diff(want, record); d != "" {
+			t.Error(d)
+		}
+		if !was.Expires.Equal(time.Now().Add(24 * time.Hour)) {
+			t.Errorf("the old key ends at %s", was.Expires)
+		}
+		both := func(k string) bool { _, err := as(apikey.NewKeys(r.count), "a", "Bearer "+k); return err == nil }
+		if !both(old) || !both(key) {
+			t.Error("one of them is not good during the grace")
+		}
+		time.Sleep(24*time.Hour + time.Second)
+		synctest.Wait()
+		if both(old) || !both(key) {
+			t.Error("after the grace the old key is good, or the new one is not")
+		}
+	})
+}
+
+func TestRotateDoesNotMakeAKeyLiveLonger(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		old := r.key(time.Hour, "a")
+		ends := r.record(old).Expires
+		if _, _, was, err := apikey.Rotate(t.Context(), r.count, old, 24*time.Hour); err != nil || !was.Expires.Equal(ends) {
+			t.Errorf("the old key ends at %s, want %s: %v", was.Expires, ends, err)
+		}
+	})
+}
+
+func TestKeyThatIsGoneCannotBeRotated(t *testing.T) {
+	r := newRig(t)
+	if _, _, _, err := apikey.Rotate(t.Context(), r.count, "aaaaaaaa", 0); storage.CodeOf(err) != storage.NotFound {
+		t.Errorf("no such key: %v", err)
+	}
+	key := r.key(0, "a")
+	r.revoke(key)
+	if _, _, _, err := apikey.Rotate(t.Context(), r.count, key, 0); storage.CodeOf(err) != storage.Conflict {
+		t.Errorf("a revoked key: %v", err)
+	}
+	if _, _, _, err := apikey.Rotate(t.Context(), r.count, r.key(0, "a"), -time.Second); storage.CodeOf(err) != storage.Invalid {
+		t.Errorf("a grace that is over: %v", err)
+	}
+}

@@ -1,0 +1,71 @@
+package authserver_test
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
+)
+
+// The broker applies the rules for tools to the claims of the sign-in, at the sign-in and
+// at each refresh. Tools of a rule that is newer than a token are refused.
+func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
+	rules := func(tools map[string]resourceserver.Rule) map[string]resourceserver.Rule {
+		return map[string]resourceserver.Rule{"files": {Everyone: true, Tools: tools}, "*": {Everyone: true}}
+	}
+	admins := resourceserver.Rule{Groups: []string{"admins"}}
+	s := newSite(t, storetest.SQLite, func(c *authserver.Config) {
+		c.Login, c.Scopes = fixed{"sub": "ada", "groups": []any{"eng", "ops"}}, nil
+		c.Allow = rules(map[string]resourceserver.Rule{"write_*": admins, "write_note": {Groups: []string{"eng"}}})
+	})
+	may := func(token string) string {
+		t.Helper()
+		v := s.issued()
+		who, err := v.Verify(t.Context(), token, "files")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tools := v.Tools(who, "files")
+		return strings.Join(slices.DeleteFunc([]string{"read", "write_file", "write_note", "drop"}, func(tool string) bool {
+			if err := v.Permit(who, "files", []string{"read", tool}); (err == nil) != tools.Allows(tool) {
+				t.Errorf("%s: %v, but the list has it: %t", tool, err, tools.Allows(tool))
+			}
+			return !tools.Allows(tool)
+		}), " ")
+	}
+	client, access, refresh := s.tokens()
+	if got := may(access); got != "read write_note drop" {
+		t.Error("at the sign-in:", got)
+	}
+	s.config.Allow = rules(map[string]resourceserver.Rule{"write_*": {Groups: []string{"ops"}}, "drop": {Groups: []string{"eng"}}})
+	if got := may(access); got != "read" {
+		t.Error("with a token of the old rules:", got)
+	}
+	status, got := s.token(refreshing(client, refresh))
+	if status != http.StatusOK {
+		t.Fatal(status, got)
+	}
+	// The grant keeps the claims that a rule named at the sign-in: eng, but not ops.
+	if got := may(got["access_token"].(string)); got != "read drop" {
+		t.Error("after a refresh:", got)
+	}
+	_, access, _ = s.tokens()
+	if got := may(access); got != "read write_file write_note drop" {
+		t.Error("after a sign-in:", got)
+	}
+	// A key has no claims: it uses all tools, also by a token that it was exchanged for.
+	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, got = s.token(url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/files/mcp"}})
+	if got := may(got["access_token"].(string)); got != "read write_file write_note drop" {
+		t.Error("a key:", got)
+	}
+}

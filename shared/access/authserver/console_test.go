@@ -1,0 +1,179 @@
+package authserver_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
+)
+
+// withRoles is a site whose console has operators and viewers.
+func withRoles(t *testing.T) *site {
+	t.Helper()
+	return newSite(t, storetest.SQLite, func(c *authserver.Config) {
+		c.Roles = map[string]resourceserver.Rule{"operator": {Groups: []string{"sre"}}, "viewer": {Groups: []string{"eng"}, Emails: []string{"vic@localhost"}}}
+		c.Claims = []string{"groups", "email"}
+	})
+}
+
+// forConsole returns what the page of the console asks for.
+func forConsole(challenge string, changes ...string) url.Values {
+	return with(request(resourceserver.ConsoleClient, challenge), append([]string{"redirect_uri", at + "/console/home", "resource", at + "/console/", "scope", ""}, changes...)...)
+}
+
+// entersConsole has a user sign in to the console and returns the access token, or the
+// error that the page gets.
+func (s *site) entersConsole(name, groups string) (access, refused string) {
+	s.t.Helper()
+	verifier, challenge := pkce()
+	q := s.browser().signIn(at+"/authorize?"+forConsole(challenge).Encode(), name, groups)
+	if q.Get("error") != "" {
+		return "", q.Get("error") + " " + q.Get("error_description")
+	}
+	status, got := s.token(url.Values{
+		"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {at + "/console/home"}, "client_id": {resourceserver.ConsoleClient}, "code_verifier": {verifier},
+	})
+	if status != http.StatusOK {
+		s.t.Fatal(status, got)
+	}
+	return got["access_token"].(string), ""
+}
+
+func TestUsersSignInToTheConsoleWithTheRoleThatTheRulesGive(t *testing.T) {
+	s := withRoles(t)
+	for _, test := range []struct {
+		name, groups string
+		want         storage.Role
+	}{
+		{"ada", "sre", storage.RoleOperator},
+		{"bob", "eng,others", storage.RoleViewer},
+		{"eve", "eng,sre", storage.RoleOperator}, // both rules fit
+		{"vic", "", storage.RoleViewer},
+	} {
+		access, refused := s.entersConsole(test.name, test.groups)
+		if refused != "" {
+			t.Fatal(test.name, refused)
+		}
+		who, role, err := s.issued().Operator(t.Context(), access)
+		if err != nil || role != test.want || who.Principal != "dev:"+test.name || who.Tenant != "default" {
+			t.Errorf("%s: %s %+v, %v", test.name, role, who, err)
+		}
+		for _, server := range s.config.Servers {
+			if s.good(access, server) {
+				t.Errorf("the token of %s for the console is good for %s", test.name, server)
+			}
+		}
+		if n := len(access); n > 2000 {
+			t.Errorf("the token has %d bytes, too many for a cookie", n)
+		}
+	}
+	if _, refused := s.entersConsole("sam", "others"); !strings.HasPrefix(refused, "access_denied you may not use the console") {
+		t.Errorf("a user without a role: %q", refused)
+	}
+	if _, refused := s.entersConsole("sam", "eng"); refused != "" {
+		t.Fatal(refused)
+	}
+	if strings.Contains(s.log.String(), "da_") {
+		t.Error("the log has a token")
+	}
+}
+
+// The cookie of the console holds the token, and browsers drop long cookies.
+func TestAUserOfManyGroupsThatTheRulesNameIsRefusedByTheConsole(t *testing.T) {
+	names := make([]string, 20)
+	for i := range names {
+		names[i] = strings.Repeat(string(rune('a'+i)), 60)
+	}
+	s := newSite(t, storetest.SQLite, func(c *authserver.Config) { c.Roles = map[string]resourceserver.Rule{"viewer": {Groups: names}} })
+	if _, refused := s.entersConsole("ada", strings.Join(names[:3], ",")); refused != "" {
+		t.Error(refused)
+	}
+	if _, refused := s.entersConsole("ada", strings.Join(names, ",")); !strings.Contains(refused, "too many of the groups") {
+		t.Errorf("refused is %q", refused)
+	}
+}
+
+// A token for the console lets its holder act on all servers of a tenant. Only the
+// console gets such a token, and it gets no token for anything else.
+func TestOnlyTheConsoleGetsTokensForTheConsole(t *testing.T) {
+	s := withRoles(t)
+	_, challenge := pkce()
+	client := s.register(callback)
+	for name, q := range map[string]url.Values{
+		"another client":              request(client, challenge, "resource", at+"/console/"),
+		"another client, its address": request(client, challenge, "resource", at+"/console/home"),
+		"the console, for a server":   forConsole(challenge, "resource", at+"/files/mcp"),
+		"the console, for nothing":    forConsole(challenge, "resource", ""),
+	} {
+		to, err := url.Parse(s.browser().begin(at + "/authorize?" + q.Encode()))
+		if err != nil || to.Query().Get("error") != "invalid_target" || to.Query().Get("code") != "" {
+			t.Errorf("%s: sent to %v, %v", name, to, err)
+		}
+	}
+	for name, q := range map[string]url.Values{
+		"another address": forConsole(challenge, "redirect_uri", callback),
+		"another host":    forConsole(challenge, "redirect_uri", "https://evil.example/console/home"),
+	} {
+		if res := s.browser().open(http.MethodGet, at+"/authorize?"+q.Encode(), nil); res.StatusCode != http.StatusBadRequest || res.Header.Get("Location") != "" {
+			t.Errorf("%s: %s %v", name, res.Status, res.Header)
+		}
+	}
+	// A token for a server is not valid for the console.
+	_, access, _ := s.tokens()
+	if _, _, err := s.issued().Operator(t.Context(), access); storage.CodeOf(err) != storage.Unauthenticated {
+		t.Errorf("with a token for a server: %v", err)
+	}
+	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"*"}, Role: storage.RoleOperator})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.refusedWith(t, url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/console/"}}, "invalid_target")
+	without := newSite(t, storetest.SQLite, nil)
+	if res := without.browser().open(http.MethodGet, at+"/authorize?"+forConsole(challenge).Encode(), nil); res.StatusCode != http.StatusBadRequest {
+		t.Errorf("without roles: %s", res.Status)
+	}
+}
+
+func TestTheRoleOfAUserEndsWithItsGrantAndWithTheRule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := withRoles(t)
+		access, _ := s.entersConsole("ada", "sre")
+		holder := s.issued()
+		role := func(v *resourceserver.Issued) (storage.Role, storage.Code) {
+			_, role, err := v.Operator(t.Context(), access)
+			return role, storage.CodeOf(err)
+		}
+		if r, code := role(holder); r != storage.RoleOperator || code != "" {
+			t.Fatal(r, code)
+		}
+		roles := s.config.Roles
+		s.config.Roles = map[string]resourceserver.Rule{"operator": {Groups: []string{"admins"}}, "viewer": {Groups: []string{"sre"}}}
+		if r, code := role(s.issued()); r != storage.RoleViewer || code != "" {
+			t.Errorf("after a change of the rules: %s %s", r, code)
+		}
+		s.config.Roles = map[string]resourceserver.Rule{"operator": {Groups: []string{"admins"}}}
+		if _, code := role(s.issued()); code != storage.Forbidden {
+			t.Errorf("without a rule that fits: %s", code)
+		}
+		s.config.Roles = roles
+		all, err := s.store.Grants().List(t.Context(), "", "", 10)
+		if err != nil || len(all) != 1 || all[0].Client != resourceserver.ConsoleClient {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		if _, err := authserver.Revoke(t.Context(), s.store, all[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(31 * time.Second) // of the synctest clock
+		if _, code := role(holder); code != storage.Unauthenticated {
+			t.Errorf("after the grant was revoked: %s", code)
+		}
+	})
+}

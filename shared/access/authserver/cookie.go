@@ -1,0 +1,92 @@
+package authserver
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// browsers keeps data in cookies of the users' browsers, and shows them pages.
+type browsers struct {
+	seals
+	plain  bool   // on loopback without TLS
+	origin string // of the sign-in's pages; "" for our own
+}
+
+// Cookies. The prefix of their names ties them to this host. On loopback without TLS the
+// names have no prefix, because browsers refuse it there.
+const (
+	cookieCSRF    = "dm_csrf"
+	cookieConsent = "dm_consent"
+	cookieFlow    = "dm_flow_"
+)
+
+func (b *browsers) setCookie(w http.ResponseWriter, name, value string, life time.Duration) {
+	c := &http.Cookie{
+		Name: b.cookieName(name), Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: !b.plain, SameSite: http.SameSiteLaxMode,
+	}
+	if life <= 0 {
+		c.MaxAge = -1
+	}
+	http.SetCookie(w, c)
+}
+
+func (b *browsers) cookieName(name string) string {
+	if b.plain {
+		return name
+	}
+	return "__Host-" + name
+}
+
+func (b *browsers) cookie(r *http.Request, name string) string {
+	c, err := r.Cookie(b.cookieName(name))
+	if err != nil {
+		return ""
+	}
+	return c.Value
+}
+
+// consent is one thing that the user of a browser has agreed to.
+type consent struct {
+	What   string   `json:"w"` // of what
+	Scopes []string `json:"s"`
+	Until  int64    `json:"x"`
+}
+
+const (
+	consentLife = 30 * 24 * time.Hour
+	maxConsents = 12
+)
+
+// what identifies the client, the host where the client gets its code, and the server.
+func what(who client, req request) string {
+	return idText(sum(strings.Join([]string{who.id, who.mark, hostOf(req.Redirect), req.Server}, "\x00")))[:handleChars]
+}
+
+func (b *browsers) consents(r *http.Request) (all []consent) {
+	_ = b.open(forConsent, b.cookie(r, cookieConsent), &all) // no cookie is no consent
+	now := time.Now().Unix()
+	return slices.DeleteFunc(all, func(c consent) bool { return c.Until <= now })
+}
+
+// agreed reports whether the user of this browser has agreed to all of a request.
+func (b *browsers) agreed(r *http.Request, who client, req request) bool {
+	id := what(who, req)
+	return !reachesProgram(req.Redirect) && slices.ContainsFunc(b.consents(r), func(c consent) bool {
+		return c.What == id && !slices.ContainsFunc(req.Scopes, func(s string) bool { return !slices.Contains(c.Scopes, s) })
+	})
+}
+
+// remember keeps a consent in the browser, so that its user is not asked again. It does not
+// if the code goes to a program on the user's machine: another program may be behind the next
+// port of loopback, or have claimed the scheme (RFC 8252 §8.6).
+func (b *browsers) remember(w http.ResponseWriter, r *http.Request, who client, req request) {
+	if reachesProgram(req.Redirect) {
+		return
+	}
+	id := what(who, req)
+	all := slices.DeleteFunc(b.consents(r), func(c consent) bool { return c.What == id })
+	all = append(all, consent{id, req.Scopes, time.Now().Add(consentLife).Unix()})
+	b.setCookie(w, cookieConsent, b.seal(forConsent, all[max(0, len(all)-maxConsents):]), consentLife)
+}

@@ -1,0 +1,325 @@
+package authserver_test
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
+)
+
+// idp is an OpenID Connect provider, and a server like GitHub. It signs in every user.
+type idp struct {
+	t   *testing.T
+	url string
+	key *rsa.PrivateKey
+
+	mu     sync.Mutex
+	last   url.Values                                         // of the last authorization request
+	used   map[string]bool                                    // codes
+	claims func(nonce string) (jwt.MapClaims, map[string]any) // of the ID token, and of its header
+	info   map[string]any                                     // of the user endpoint; nil for none
+}
+
+func newIDP(t *testing.T) *idp {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &idp{t: t, key: key, used: map[string]bool{}, info: map[string]any{"sub": "u1"}}
+	s := httptest.NewServer(i)
+	t.Cleanup(s.Close)
+	i.url = s.URL
+	i.claims = func(nonce string) (jwt.MapClaims, map[string]any) { return i.id(nonce, nil), nil }
+	return i
+}
+
+// id returns the claims of an ID token, with changes.
+func (i *idp) id(nonce string, changes map[string]any) jwt.MapClaims {
+	c := jwt.MapClaims{"iss": i.url, "sub": "u1", "aud": "us", "exp": time.Now().Unix() + 60, "iat": time.Now().Unix(), "nonce": nonce, "email": "ada@example.com"}
+	for name, value := range changes {
+		if c[name] = value; value == nil {
+			delete(c, name)
+		}
+	}
+	return c
+}
+
+func (i *idp) sign(c jwt.MapClaims, header map[string]any) string {
+	token := jwt.NewWithClaims(jwt.SigningMethodRS256, c)
+	token.Header["kid"] = "k"
+	for name, value := range header {
+		token.Header[name] = value
+	}
+	text, err := token.SignedString(i.key)
+	if err != nil {
+		i.t.Error(err)
+	}
+	return text
+}
+
+// ServeHTTP serves the provider.
+func (i *idp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	b64 := base64.RawURLEncoding.EncodeToString
+	var answer any
+	switch r.URL.Path {
+	case "/.well-known/openid-configuration":
+		answer = map[string]any{
+			"issuer": i.url, "authorization_endpoint": i.url + "/auth", "token_endpoint": i.url + "/token", "jwks_uri": i.url + "/keys", "userinfo_endpoint": i.url + "/info",
+			"id_token_signing_alg_values_supported": []string{"RS256"}, "token_endpoint_auth_methods_supported": []string{"client_secret_basic"},
+		}
+	case "/keys":
+		answer = map[string]any{"keys": []any{map[string]any{"kty": "RSA", "kid": "k", "use": "sig", "alg": "RS256", "n": b64(i.key.N.Bytes()), "e": b64(big.NewInt(int64(i.key.E)).Bytes())}}}
+	case "/info":
+		answer = i.info
+	case "/token", "/login/oauth/access_token":
+		id, password, _ := r.BasicAuth()
+		if r.URL.Path != "/token" {
+			id, password = r.FormValue("client_id"), r.FormValue("client_secret")
+		}
+		sum := sha256.Sum256([]byte(r.FormValue("code_verifier")))
+		code := r.FormValue("code")
+		if id != "us" || password != "pw" || i.used[code] || b64(sum[:]) != i.last.Get("code_challenge") || r.FormValue("redirect_uri") != i.last.Get("redirect_uri") {
+			w.WriteHeader(http.StatusBadRequest)
+			answer = map[string]any{"error": "invalid_grant"}
+			break
+		}
+		i.used[code] = true
+		c, header := i.claims(i.last.Get("nonce"))
+		answer = map[string]any{"access_token": "theirs", "token_type": "bearer", "id_token": i.sign(c, header), "scope": "read:user,user:email"}
+	case "/user":
+		answer = map[string]any{"id": 42, "login": "ada", "name": "Ada"}
+	case "/user/emails":
+		answer = []any{map[string]any{"email": "old@example.com", "verified": true}, map[string]any{"email": "ada@example.com", "primary": true, "verified": true}}
+	}
+	if answer == nil {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// login plays the provider's page: it returns the URL to which that page sends the user
+// back.
+func (i *idp) login(changes ...string) func(*url.URL) string {
+	return func(u *url.URL) string {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.last = u.Query()
+		q := with(url.Values{"state": {i.last.Get("state")}, "code": {fmt.Sprint("c", len(i.used))}}, changes...)
+		return i.last.Get("redirect_uri") + "?" + q.Encode()
+	}
+}
+
+func (i *idp) site(t *testing.T, open storetest.Open, change func(*authserver.Config)) *site {
+	t.Helper()
+	return newSite(t, open, func(c *authserver.Config) {
+		c.Issuer, c.ClientID, c.ClientSecret, c.Name = i.url, "us", "pw", "corp"
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// arrival has a user of the provider sign in for a client, and returns the client's tokens.
+func (i *idp) arrival(t *testing.T, s *site) map[string]any {
+	t.Helper()
+	client := s.register(callback)
+	verifier, challenge := pkce()
+	b := s.browser()
+	b.outside = i.login()
+	q := b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", "")
+	status, got := s.token(url.Values{"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "client_id": {client}, "code_verifier": {verifier}})
+	if status != http.StatusOK {
+		t.Fatal(q, status, got)
+	}
+	return got
+}
+
+// Row A-51, against a provider of our own.
+func TestA51UsersSignInAtAProvider(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		i := newIDP(t)
+		s := i.site(t, open, nil)
+		got := i.arrival(t, s)
+		who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files")
+		if err != nil || who.Principal != "corp:u1" || !strings.Contains(string(who.Props), `"email":"ada@example.com"`) {
+			t.Errorf("%+v %s, %v", who, who.Props, err)
+		}
+		if i.last.Get("scope") != "openid profile email" || i.last.Get("client_id") != "us" || i.last.Get("code_challenge_method") != "S256" || i.last.Get("nonce") == "" {
+			t.Error(i.last)
+		}
+		if strings.Contains(s.log.String(), "theirs") {
+			t.Error("the provider's token is in the log")
+		}
+	})
+}
+
+func TestA34AnswersOfTheProviderThatAreNotGood(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		i := newIDP(t)
+		other, err := rsa.GenerateKey(rand.Reader, 2048)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := i.site(t, open, nil)
+		client := s.register(callback)
+		_, challenge := pkce()
+		refused := func(name string, outside func(*url.URL) string) {
+			t.Helper()
+			b := s.browser()
+			b.outside = outside
+			if q := b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", ""); q.Get("error") != "access_denied" || q.Get("code") != "" || q.Get("iss") != at {
+				t.Errorf("%s: %v", name, q)
+			}
+		}
+		refused("another issuer", i.login("iss", "https://evil.example"))
+		refused("an error", i.login("error", "access_denied", "code", ""))
+		refused("no code", i.login("code", ""))
+		i.used["used"] = true
+		refused("a used code", i.login("code", "used"))
+		for name, changes := range map[string]map[string]any{
+			"issuer of the ID token": {"iss": "https://evil.example"}, "audience": {"aud": "others"}, "nonce": {"nonce": "x"}, "no nonce": {"nonce": nil}, "expired": {"exp": time.Now().Unix() - 600},
+			"no subject": {"sub": nil},
+		} {
+			i.claims = func(nonce string) (jwt.MapClaims, map[string]any) { return i.id(nonce, changes), nil }
+			refused(name, i.login())
+		}
+		i.claims = func(nonce string) (jwt.MapClaims, map[string]any) {
+			return i.id(nonce, nil), map[string]any{"alg": "none"}
+		}
+		refused("alg none", i.login())
+		i.claims = func(nonce string) (jwt.MapClaims, map[string]any) { return i.id(nonce, nil), nil }
+		own := i.key
+		i.key = other
+		s.broker()
+		b := s.browser()
+		b.outside = i.login()
+		if q := b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", ""); q.Get("code") == "" {
+			t.Error("the key that the provider publishes now:", q)
+		}
+		i.key = own
+	})
+}
+
+func TestClaimsThatTheIDTokenLacksAreAskedFor(t *testing.T) {
+	i := newIDP(t)
+	i.info = map[string]any{"sub": "u1", "groups": []string{"admins"}, "email": "other@example.com"}
+	s := i.site(t, storetest.SQLite, func(c *authserver.Config) { c.Claims = []string{"groups", "email"} })
+	client := s.register(callback)
+	_, challenge := pkce()
+	b := s.browser()
+	b.outside = i.login()
+	target := at + "/authorize?" + request(client, challenge, "resource", at+"/closed/mcp").Encode()
+	if q := b.signIn(target, "", ""); q.Get("code") == "" {
+		t.Error("a group of the user endpoint:", q)
+	}
+	i.info = map[string]any{"sub": "u2", "groups": []string{"admins"}}
+	if q := b.signIn(target, "", ""); q.Get("error") != "access_denied" {
+		t.Error("the user endpoint speaks of another user:", q)
+	}
+}
+
+func TestA51UsersSignInAtGitHub(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		i := newIDP(t)
+		s := i.site(t, open, func(c *authserver.Config) {
+			c.Issuer, c.Name = "https://github.com", "github"
+			c.Login = authserver.NewGitHub(*c, i.url)
+			c.Allow = map[string]resourceserver.Rule{"*": {Emails: []string{"*@example.com"}}}
+		})
+		got := i.arrival(t, s)
+		if who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files"); err != nil || who.Principal != "github:42" {
+			t.Errorf("%+v, %v", who, err)
+		}
+	})
+}
+
+// jag returns an assertion, with changes of its claims.
+func (i *idp) jag(client string, changes map[string]any, header map[string]any) string {
+	c := i.id("", map[string]any{"nonce": nil, "aud": at, "resource": at + "/files/mcp", "client_id": client, "jti": fmt.Sprint(time.Now().UnixNano()), "exp": time.Now().Unix() + 300})
+	for name, value := range changes {
+		if c[name] = value; value == nil {
+			delete(c, name)
+		}
+	}
+	h := map[string]any{"typ": "oauth-id-jag+jwt"}
+	for name, value := range header {
+		h[name] = value
+	}
+	return i.sign(c, h)
+}
+
+func TestA46AssertionsAreExchangedOnce(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		i := newIDP(t)
+		s := i.site(t, open, func(c *authserver.Config) { c.Enterprise = []resourceserver.Enterprise{{Issuer: i.url}} })
+		client := s.register(callback)
+		exchange := func(assertion string) url.Values {
+			return url.Values{"grant_type": {"urn:ietf:params:oauth:grant-type:jwt-bearer"}, "assertion": {assertion}, "client_id": {client}}
+		}
+		good := i.jag(client, map[string]any{"scope": "files:write"}, nil)
+		status, got := s.token(exchange(good))
+		if status != http.StatusOK || got["refresh_token"] != nil || got["scope"] != "mcp files:write" {
+			t.Fatal(status, got)
+		}
+		if who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files"); err != nil || who.Principal != "corp:u1" {
+			t.Errorf("%+v, %v", who, err)
+		}
+		s.refusedWith(t, exchange(good), "invalid_grant")
+		if status, got := s.token(exchange(i.jag(client, map[string]any{"aud": []string{at}}, nil))); status != http.StatusOK {
+			t.Error("an audience in a list:", status, got)
+		}
+		for name, changes := range map[string]map[string]any{
+			"aud": {"aud": "https://evil.example"}, "two auds": {"aud": []string{at, "https://evil.example"}}, "no aud": {"aud": nil}, "resource": {"resource": "https://evil.example/files/mcp"},
+			"no resource": {"resource": nil}, "client": {"client_id": "other"}, "no client": {"client_id": nil}, "iss": {"iss": "https://evil.example"}, "old": {"exp": time.Now().Unix() - 120},
+			"for long": {"exp": time.Now().Unix() + 3600}, "no iat": {"iat": nil}, "no exp": {"exp": nil}, "cnf": {"cnf": map[string]any{"jkt": "x"}}, "details": {"authorization_details": []any{map[string]any{"type": "x"}}}, "no jti": {"jti": nil},
+			"no sub": {"sub": nil},
+		} {
+			t.Run(name, func(t *testing.T) { s.refusedWith(t, exchange(i.jag(client, changes, nil)), "invalid_grant") })
+		}
+		for _, typ := range []string{"JWT", "at+jwt", ""} {
+			s.refusedWith(t, exchange(i.jag(client, nil, map[string]any{"typ": typ})), "invalid_grant")
+		}
+		s.refusedWith(t, exchange("x"), "invalid_grant")
+		s.refusedWith(t, with(exchange(i.jag(client, nil, nil)), "resource", at+"/other/mcp"), "invalid_grant")
+		s.refusedWith(t, with(exchange(i.jag(client, nil, nil)), "client_id", ""), "invalid_client")
+		// If many requests use one assertion, one request succeeds.
+		one := i.jag(client, nil, nil)
+		var all sync.WaitGroup
+		won := make(chan bool, 50)
+		for range 50 {
+			all.Go(func() {
+				if s.do(http.MethodPost, at+"/token", exchange(one), nil).StatusCode == http.StatusOK {
+					won <- true
+				}
+			})
+		}
+		all.Wait()
+		if len(won) != 1 {
+			t.Errorf("%d have won", len(won))
+		}
+		// Without an issuer of assertions, the broker does not support this grant type.
+		s.config.Enterprise = nil
+		s.refusedWith(t, exchange(i.jag(client, nil, nil)), "unsupported_grant_type")
+	})
+}

@@ -1,0 +1,372 @@
+package authserver_test
+
+import (
+	"cmp"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"html"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
+)
+
+func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
+
+// at is the public URL of a site. Its sign-in takes any name.
+const at = "http://127.0.0.1:8787"
+
+// callback is the redirect URI of a test's client.
+const callback = "http://127.0.0.1:5000/cb"
+
+// site is an endpoint with a broker. A new broker serves each request, as in a function
+// that has just started, unless the site is warm.
+type site struct {
+	warm   bool
+	made   *authserver.Broker // of a warm site
+	t      *testing.T
+	store  *storagetest.Counting
+	config authserver.Config
+	log    *commontest.Lines
+	peer   string // the address of requests; "" for one on loopback
+}
+
+func secret(b byte) []byte { return []byte(strings.Repeat(string(rune('a'+b)), 32)) }
+
+// newSite returns a site over a new store.
+func newSite(t *testing.T, open storetest.Open, change func(*authserver.Config)) *site {
+	t.Helper()
+	s := &site{t: t, store: storagetest.NewCounting(open(t)), log: &commontest.Lines{}}
+	s.config = authserver.Config{
+		Settings: resourceserver.Settings{
+			PublicURL: at, Issuer: at, Name: "dev", Claims: []string{"email"},
+			Scopes: map[string]map[string][]string{"files": {"files:write": {"write_*"}}},
+			Allow:  map[string]resourceserver.Rule{"closed": {Groups: []string{"admins"}}, "*": {Everyone: true}},
+		},
+		Servers: []string{"files", "other", "closed"}, Store: s.store, Keys: apikey.NewKeys(s.store), Secret: secret(0),
+		Log: slog.New(slog.NewJSONHandler(s.log, nil)),
+	}
+	if change != nil {
+		change(&s.config)
+	}
+	s.broker()
+	return s
+}
+
+func (s *site) broker() *authserver.Broker {
+	s.t.Helper()
+	if s.made != nil {
+		return s.made
+	}
+	b, err := authserver.New(s.config)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if s.warm {
+		s.made = b
+	}
+	return b
+}
+
+// issued returns a verifier of tokens, as a function that has just started makes it.
+func (s *site) issued() *resourceserver.Issued {
+	s.t.Helper()
+	sealer, err := resourceserver.NewTokenSealer(s.config.Secret, s.config.Others...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	v, err := resourceserver.NewIssued(resourceserver.IssuedConfig{Settings: s.config.Settings, Servers: s.config.Servers, Sealer: sealer, Store: s.store, Keys: apikey.NewKeys(s.store)})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return v
+}
+
+// good reports whether an access token is good for a server.
+func (s *site) good(token, server string) bool {
+	s.t.Helper()
+	_, err := s.issued().Verify(s.t.Context(), token, server)
+	if code := storage.CodeOf(err); err != nil && code != storage.Unauthenticated {
+		s.t.Fatal(err)
+	}
+	return err == nil
+}
+
+// do sends a request. A form that is not nil makes it a POST.
+func (s *site) do(method, target string, f url.Values, header http.Header) *reply {
+	s.t.Helper()
+	var body io.Reader
+	if f != nil {
+		body = strings.NewReader(f.Encode())
+	}
+	r := httptest.NewRequestWithContext(s.t.Context(), method, target, body)
+	r.RemoteAddr = cmp.Or(s.peer, "127.0.0.1:50000")
+	if strings.HasPrefix(target, "/") {
+		r.Host = strings.SplitN(s.config.PublicURL, "//", 2)[1]
+	}
+	maps.Copy(r.Header, header)
+	if f != nil && r.Header.Get("Content-Type") == "" {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	w := httptest.NewRecorder()
+	s.broker().ServeHTTP(w, r)
+	return replied(w)
+}
+
+// reply is an answer of the broker.
+type reply struct {
+	StatusCode int
+	Status     string
+	Header     http.Header
+	Body       io.Reader
+	cookies    []*http.Cookie
+}
+
+func replied(w *httptest.ResponseRecorder) *reply {
+	res := w.Result()
+	defer func() { _ = res.Body.Close() }()
+	return &reply{res.StatusCode, res.Status, res.Header, w.Body, res.Cookies()}
+}
+
+// answer reads a JSON answer.
+func answer(t *testing.T, res *reply) map[string]any {
+	t.Helper()
+	var v map[string]any
+	if err := json.NewDecoder(res.Body).Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func text(t *testing.T, res *reply) string {
+	t.Helper()
+	all, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(all)
+}
+
+// register registers a client for redirect URIs and returns its id.
+func (s *site) register(uris ...string) string {
+	s.t.Helper()
+	res := s.json("/register", map[string]any{"client_name": "Test client", "redirect_uris": uris, "token_endpoint_auth_method": "none"})
+	if res.StatusCode != http.StatusCreated {
+		s.t.Fatal(res.Status, text(s.t, res))
+	}
+	return answer(s.t, res)["client_id"].(string)
+}
+
+// json posts a value as JSON.
+func (s *site) json(path string, v any) *reply {
+	s.t.Helper()
+	body, err := json.Marshal(v)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.post(path, string(body))
+}
+
+func (s *site) post(path, body string) *reply {
+	s.t.Helper()
+	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, s.config.PublicURL+path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	s.broker().ServeHTTP(w, r)
+	return replied(w)
+}
+
+// browser is the browser of one user.
+type browser struct {
+	*site
+	jar http.CookieJar
+	// outside answers requests to other hosts with the next URL; nil: the browser stops
+	// there.
+	outside func(*url.URL) string
+}
+
+func (s *site) browser() *browser {
+	s.t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &browser{site: s, jar: jar}
+}
+
+// open sends a request with the browser's cookies, and follows no redirect.
+func (b *browser) open(method, target string, f url.Values) *reply {
+	b.t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	h := http.Header{}
+	for _, c := range b.jar.Cookies(u) {
+		h.Add("Cookie", c.Name+"="+c.Value)
+	}
+	if len(h["Cookie"]) > 1 {
+		h["Cookie"] = []string{strings.Join(h["Cookie"], "; ")}
+	}
+	if f != nil {
+		h.Set("Origin", b.config.PublicURL)
+	}
+	res := b.do(method, target, f, h)
+	b.jar.SetCookies(u, res.cookies)
+	return res
+}
+
+// fields returns the hidden fields of the form in a page.
+func fields(page string) url.Values {
+	f := url.Values{}
+	for _, m := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllStringSubmatch(page, -1) {
+		f.Set(m[1], html.UnescapeString(m[2]))
+	}
+	return f
+}
+
+// begin opens an authorization request, agrees, and returns where the sign-in is.
+func (b *browser) begin(target string) string {
+	b.t.Helper()
+	res := b.open(http.MethodGet, target, nil)
+	if res.StatusCode == http.StatusOK {
+		f := fields(text(b.t, res))
+		f.Set("answer", "allow")
+		f.Set("server", "files")
+		res = b.open(http.MethodPost, b.config.PublicURL+"/authorize", f)
+	}
+	if res.StatusCode != http.StatusSeeOther {
+		b.t.Fatal(res.Status, text(b.t, res))
+	}
+	return res.Header.Get("Location")
+}
+
+// signIn goes the whole way of an authorization request as a user with a name and
+// groups, and returns the query with which the client is called back.
+func (b *browser) signIn(target, name, groups string) url.Values {
+	b.t.Helper()
+	to := b.begin(target)
+	if strings.HasPrefix(to, b.config.PublicURL+"/login") {
+		f := fields(text(b.t, b.open(http.MethodGet, to, nil)))
+		f.Set("name", name)
+		f.Set("groups", groups)
+		to = b.open(http.MethodPost, b.config.PublicURL+"/login", f).Header.Get("Location")
+	} else if b.outside != nil && !strings.HasPrefix(to, callback) {
+		u, err := url.Parse(to)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		to = b.outside(u)
+	}
+	if strings.HasPrefix(to, b.config.PublicURL+"/callback") {
+		res := b.open(http.MethodGet, to, nil)
+		if to = res.Header.Get("Location"); to == "" {
+			b.t.Fatal(res.Status, text(b.t, res))
+		}
+	}
+	u, err := url.Parse(to)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return u.Query()
+}
+
+// pkce returns a verifier and its challenge.
+func pkce() (verifier, challenge string) {
+	raw := make([]byte, 32)
+	_, _ = rand.Read(raw)
+	verifier = base64.RawURLEncoding.EncodeToString(raw)
+	sum := sha256.Sum256([]byte(verifier))
+	return verifier, base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// request returns the query of an authorization request for the server files, with
+// changes; an empty value removes a parameter.
+func request(client, challenge string, changes ...string) url.Values {
+	q := url.Values{
+		"response_type": {"code"}, "client_id": {client}, "redirect_uri": {callback}, "state": {"s&t=1"}, "code_challenge": {challenge},
+		"code_challenge_method": {"S256"}, "resource": {at + "/files/mcp"}, "scope": {"mcp"},
+	}
+	return with(q, changes...)
+}
+
+// with returns a form with changes: names and values in turn. An empty value removes.
+func with(q url.Values, changes ...string) url.Values {
+	q = maps.Clone(q)
+	for i := 0; i < len(changes); i += 2 {
+		if q.Del(changes[i]); changes[i+1] != "" {
+			q.Set(changes[i], changes[i+1])
+		}
+	}
+	return q
+}
+
+// grant is the result of a whole sign-in.
+type grant struct {
+	client, code, verifier string
+	form                   url.Values // the request that redeems the code
+}
+
+// code signs ada in with a new browser, and returns the code.
+func (s *site) code(changes ...string) grant {
+	s.t.Helper()
+	client := s.register(callback)
+	verifier, challenge := pkce()
+	q := s.browser().signIn(at+"/authorize?"+request(client, challenge, changes...).Encode(), "ada", "eng")
+	if q.Get("code") == "" {
+		s.t.Fatal(q)
+	}
+	return grant{client, q.Get("code"), verifier, url.Values{
+		"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "client_id": {client}, "code_verifier": {verifier}, "resource": {at + "/files/mcp"},
+	}}
+}
+
+// token posts to /token and returns status and answer.
+func (s *site) token(f url.Values) (int, map[string]any) {
+	s.t.Helper()
+	res := s.do(http.MethodPost, at+"/token", f, nil)
+	if got := res.Header.Get("Cache-Control"); got != "no-store" {
+		s.t.Errorf("Cache-Control of /token is %q", got)
+	}
+	return res.StatusCode, answer(s.t, res)
+}
+
+// tokens signs ada in and returns the client, the access token and the refresh token.
+func (s *site) tokens(changes ...string) (client, access, refresh string) {
+	s.t.Helper()
+	g := s.code(changes...)
+	status, got := s.token(g.form)
+	if status != http.StatusOK {
+		s.t.Fatal(status, got)
+	}
+	return g.client, got["access_token"].(string), got["refresh_token"].(string)
+}
+
+// refusedWith checks that a request to /token is refused with an error.
+func (s *site) refusedWith(t *testing.T, f url.Values, code string) {
+	t.Helper()
+	if status, got := s.token(f); status != http.StatusBadRequest && status != http.StatusUnauthorized || got["error"] != code {
+		t.Errorf("%d %v, want the error %s", status, got, code)
+	}
+}
+
+func refreshing(client, token string) url.Values {
+	return url.Values{"grant_type": {"refresh_token"}, "client_id": {client}, "refresh_token": {token}}
+}

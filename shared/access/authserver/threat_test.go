@@ -1,0 +1,437 @@
+package authserver_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
+)
+
+func TestA30ACodeThatComesTwiceEndsItsGrant(t *testing.T) {
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		g := s.code()
+		_, got := s.token(g.form)
+		if !s.good(got["access_token"].(string), "files") {
+			t.Fatal("the first tokens are not good")
+		}
+		s.refusedWith(t, g.form, "invalid_grant")
+		s.refusedWith(t, refreshing(g.client, got["refresh_token"].(string)), "invalid_grant")
+		if s.good(got["access_token"].(string), "files") {
+			t.Error("the first access token is still good")
+		}
+		s.refusedWith(t, g.form, "invalid_grant")
+	})
+}
+
+func TestA30OfManyThatRedeemACodeOneWinsAtMost(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		g := s.code()
+		var all sync.WaitGroup
+		var won atomic.Int32
+		tokens := make(chan string, 50)
+		for range 50 {
+			all.Go(func() {
+				if res := s.do(http.MethodPost, at+"/token", g.form, nil); res.StatusCode == http.StatusOK {
+					won.Add(1)
+					tokens <- answer(t, res)["access_token"].(string)
+				}
+			})
+		}
+		all.Wait()
+		close(tokens)
+		if won.Load() > 1 {
+			t.Errorf("%d have won", won.Load())
+		}
+		for token := range tokens {
+			if s.good(token, "files") {
+				t.Error("the token of the winner is good, though the code was seen again")
+			}
+		}
+	})
+}
+
+func TestA33AnOldCodeIsRefused(t *testing.T) {
+	for after, want := range map[time.Duration]int{59 * time.Second: http.StatusOK, 61 * time.Second: http.StatusBadRequest} {
+		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+			s := newSite(t, open, nil)
+			g := s.code()
+			time.Sleep(after)
+			if status, got := s.token(g.form); status != want {
+				t.Error(after, status, got)
+			}
+		})
+	}
+}
+
+// refresh exchanges a refresh token, which has to be good, and returns the next tokens.
+func (s *site) refresh(client, token string) (access, refresh string) {
+	s.t.Helper()
+	status, got := s.token(refreshing(client, token))
+	if status != http.StatusOK {
+		s.t.Fatal(status, got)
+	}
+	return got["access_token"].(string), got["refresh_token"].(string)
+}
+
+func TestA35RefreshTokensRotate(t *testing.T) {
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client, _, first := s.tokens()
+		_, second := s.refresh(client, first)
+		_, again := s.refresh(client, first) // the first answer was lost, or another window refreshes too
+		if second == first || again != second {
+			t.Fatalf("two refreshes at once give %v and %v", second, again)
+		}
+		time.Sleep(2 * time.Minute)
+		_, third := s.refresh(client, second)
+		access, fourth := s.refresh(client, third)
+		if !s.good(access, "files") {
+			t.Fatal("the newest access token is not good")
+		}
+		// The first token is three generations old, so somebody else must have a copy. The
+		// broker ends the grant.
+		s.refusedWith(t, refreshing(client, first), "invalid_grant")
+		s.refusedWith(t, refreshing(client, fourth), "invalid_grant")
+		if s.good(access, "files") {
+			t.Error("an access token of the family is still good")
+		}
+	})
+}
+
+// The answer to a refresh was lost while the lid of a laptop was closed. Nobody has used the
+// next token, so nobody has stolen it.
+func TestA35ATokenIsGoodUntilItsSuccessorWasUsed(t *testing.T) {
+	for _, after := range []time.Duration{time.Second, 65 * time.Second, 2 * time.Hour, 29 * 24 * time.Hour} {
+		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+			s := newSite(t, open, nil)
+			client, _, first := s.tokens()
+			_, second := s.refresh(client, first)
+			time.Sleep(after)
+			access, again := s.refresh(client, first)
+			if again != second || !s.good(access, "files") {
+				t.Fatalf("after %s: %s, want %s", after, again, second)
+			}
+			s.refresh(client, second)
+		})
+	}
+}
+
+// Of three programs with one token the third comes when the other two have rotated it. It
+// has to sign in again, and the others go on.
+func TestA35ATokenThatComesLateEndsNobodysGrant(t *testing.T) {
+	for after, ends := range map[time.Duration]bool{time.Second: false, 59 * time.Minute: false, 61 * time.Minute: true} {
+		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+			s := newSite(t, open, nil)
+			client, _, first := s.tokens()
+			time.Sleep(50 * time.Minute)
+			_, second := s.refresh(client, first)
+			access, third := s.refresh(client, second)
+			time.Sleep(after)
+			s.refusedWith(t, refreshing(client, first), "invalid_grant")
+			s.refusedWith(t, refreshing(client, first), "invalid_grant")
+			if status, got := s.token(refreshing(client, third)); (status != http.StatusOK) != ends {
+				t.Errorf("after %s the token of the others: %d %v", after, status, got)
+			}
+			if after < resourceserver.AccessLife && s.good(access, "files") == ends {
+				t.Errorf("after %s the access token of the others is good: %t", after, !ends)
+			}
+		})
+	}
+}
+
+// A record of an earlier release has two hashes, and so has one that such a release has
+// rotated since. Its tokens go on.
+func TestA35AnOlderRecordGoesOn(t *testing.T) {
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client, _, first := s.tokens()
+		_, second := s.refresh(client, first)
+		_, third := s.refresh(client, second)
+		all, err := s.store.Grants().List(t.Context(), "", "", 10)
+		if err != nil || len(all) != 1 || all[0].Before == nil {
+			t.Fatal(all, err)
+		}
+		all[0].Before = nil
+		if err := s.store.Grants().Save(t.Context(), all[0]); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		if _, again := s.refresh(client, second); again != third {
+			t.Fatal("the previous token gives another successor")
+		}
+		s.refresh(client, third)
+		s.refusedWith(t, refreshing(client, second), "invalid_grant")
+		s.refresh(client, third)
+	})
+}
+
+func TestA35UnknownAndWrongTokensLookAlike(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client, _, token := s.tokens()
+		other := s.register(callback)
+		handle := strings.Split(token, "_")[1]
+		_, want := s.token(refreshing(client, "dr_"+strings.Repeat("a", 26)+"_x"))
+		for _, wrong := range []url.Values{
+			refreshing(client, "x"), refreshing(client, ""), refreshing(client, "dr_"+handle), refreshing(other, token), refreshing(client, "dr_"+handle+"_wrong"),
+		} {
+			if status, got := s.token(wrong); status != http.StatusBadRequest || fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%v: %d %v, want %v", wrong, status, got, want)
+			}
+		}
+		// The last of these tokens has the handle of the grant, so its sender once had a
+		// token of the grant. The broker has ended the grant.
+		s.refusedWith(t, refreshing(client, token), "invalid_grant")
+	})
+}
+
+func TestManyRefreshesAtOnceGiveOneSuccessor(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client, _, first := s.tokens()
+		var all sync.WaitGroup
+		var next sync.Map
+		for range 20 {
+			all.Go(func() {
+				res := s.do(http.MethodPost, at+"/token", refreshing(client, first), nil)
+				next.Store(fmt.Sprint(res.StatusCode, answer(t, res)["refresh_token"]), true)
+			})
+		}
+		all.Wait()
+		n := 0
+		next.Range(func(k, _ any) bool { n++; return strings.HasPrefix(k.(string), "200 dr_") || n > 100 })
+		if n != 1 {
+			t.Errorf("%d different answers", n)
+		}
+	})
+}
+
+func TestAGrantEndsAtLast(t *testing.T) {
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client, _, token := s.tokens()
+		for day := 0; ; day += 25 {
+			status, got := s.token(refreshing(client, token))
+			if status != http.StatusOK {
+				if day != 100 {
+					t.Errorf("the grant ended after %d days", day)
+				}
+				return
+			}
+			token = got["refresh_token"].(string)
+			time.Sleep(25 * 24 * time.Hour)
+		}
+	})
+}
+
+func TestA20ARevokedGrantIsRefusedEverywhere(t *testing.T) {
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client, access, refresh := s.tokens()
+		_, other, _ := s.tokens()
+		elsewhere := s.issued()
+		who, err := elsewhere.Verify(t.Context(), access, "files")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := s.store.Counts()
+		for range 100 {
+			if _, err := elsewhere.Verify(t.Context(), access, "files"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if now := s.store.Counts(); now.Reads != before.Reads || now.Writes != before.Writes {
+			t.Errorf("100 calls took %d reads and %d writes", now.Reads-before.Reads, now.Writes-before.Writes)
+		}
+		if res := s.do(http.MethodPost, at+"/revoke", url.Values{"token": {access}, "client_id": {"somebody"}}, nil); res.StatusCode != http.StatusOK || !s.good(access, "files") {
+			t.Error("another client may revoke it, or is told that it exists:", res.Status)
+		}
+		if res := s.do(http.MethodPost, at+"/revoke", url.Values{"token": {access}, "client_id": {client}}, nil); res.StatusCode != http.StatusOK {
+			t.Fatal(res.Status)
+		}
+		time.Sleep(30 * time.Second)
+		if _, err := elsewhere.Verify(t.Context(), access, "files"); storage.CodeOf(err) != storage.Unauthenticated {
+			t.Error("the call after 30 s:", err)
+		}
+		if err := elsewhere.Confirm(t.Context(), who.Credential, "files"); storage.CodeOf(err) != storage.Unauthenticated {
+			t.Error("the message of an open connection:", err)
+		}
+		s.refusedWith(t, refreshing(client, refresh), "invalid_grant")
+		if !s.good(other, "files") {
+			t.Error("another grant has ended, too")
+		}
+		for _, token := range []string{"x", "dr_" + strings.Repeat("a", 26) + "_x", access, refresh} {
+			if res := s.do(http.MethodPost, at+"/revoke", url.Values{"token": {token}}, nil); res.StatusCode != http.StatusOK {
+				t.Errorf("%.5s: %s", token, res.Status)
+			}
+		}
+	})
+}
+
+func TestTokensExpireAfterAnHour(t *testing.T) {
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		_, access, _ := s.tokens()
+		time.Sleep(time.Hour - time.Second)
+		if !s.good(access, "files") {
+			t.Error("refused before an hour")
+		}
+		time.Sleep(time.Second)
+		if s.good(access, "files") {
+			t.Error("good after an hour")
+		}
+	})
+}
+
+func TestA44TheSecretCanBeReplaced(t *testing.T) {
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client, access, refresh := s.tokens()
+		s.config.Secret, s.config.Others = secret(1), [][]byte{secret(0)}
+		if !s.good(access, "files") {
+			t.Error("a token of the other secret is refused")
+		}
+		status, got := s.token(refreshing(client, refresh))
+		if status != http.StatusOK {
+			t.Fatal("the grant or the registration has not survived:", status, got)
+		}
+		s.config.Others = nil
+		if s.good(access, "files") || !s.good(got["access_token"].(string), "files") {
+			t.Error("without the other secret, its tokens are good or the new ones are not")
+		}
+	})
+}
+
+func TestA45KeysAreExchangedForTokens(t *testing.T) {
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/files/mcp"}}
+		status, got := s.token(f)
+		if status != http.StatusOK || got["refresh_token"] != nil || got["expires_in"] != 3600.0 {
+			t.Fatal(status, got)
+		}
+		token := got["access_token"].(string)
+		who, err := s.issued().Verify(t.Context(), token, "files")
+		if err != nil || who.Tenant != "acme" || who.Principal != "robot" || who.Credential != record.ID {
+			t.Errorf("%+v, %v", who, err)
+		}
+		if s.good(token, "other") {
+			t.Error("it is good for another server")
+		}
+		s.refusedWith(t, with(f, "resource", at+"/other/mcp"), "invalid_target")
+		s.refusedWith(t, with(f, "resource", ""), "invalid_target")
+		s.refusedWith(t, with(f, "client_secret", key+"a"), "invalid_client")
+		s.refusedWith(t, with(f, "client_secret", key[:len(key)-1]), "invalid_client")
+		s.refusedWith(t, with(f, "client_id", "abcdefgh"), "invalid_client")
+		elsewhere := s.issued()
+		if _, err := elsewhere.Verify(t.Context(), token, "files"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := apikey.Revoke(t.Context(), s.store, record.ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)
+		if _, err := elsewhere.Verify(t.Context(), token, "files"); storage.CodeOf(err) != storage.Unauthenticated {
+			t.Error("the key was revoked 30 s ago:", err)
+		}
+	})
+}
+
+func TestRulesAreAskedAtSignInAndAtEachRefresh(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		client := s.register(callback)
+		verifier, challenge := pkce()
+		target := at + "/authorize?" + request(client, challenge, "resource", at+"/closed/mcp").Encode()
+		if q := s.browser().signIn(target, "eve", "eng"); q.Get("error") != "access_denied" || !strings.Contains(q.Get("error_description"), "may not use this server") {
+			t.Error(q)
+		}
+		q := s.browser().signIn(target, "ada", "eng, admins")
+		status, got := s.token(url.Values{
+			"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "client_id": {client}, "code_verifier": {verifier},
+		})
+		if status != http.StatusOK {
+			t.Fatal(status, got)
+		}
+		refresh := got["refresh_token"].(string)
+		if status, got = s.token(refreshing(client, refresh)); status != http.StatusOK {
+			t.Fatal(status, got)
+		}
+		rule := s.config.Allow["closed"]
+		rule.Groups = []string{"owners"}
+		s.config.Allow["closed"] = rule
+		s.refusedWith(t, refreshing(client, got["refresh_token"].(string)), "invalid_grant")
+	})
+}
+
+func TestA25ClaimsThatAreTooLargeAreRefusedAtSignIn(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, func(c *authserver.Config) { c.Claims = []string{"groups"} })
+		client := s.register(callback)
+		_, challenge := pkce()
+		groups := strings.TrimSuffix(strings.Repeat("abcdefghi,", 20), ",")
+		if q := s.browser().signIn(at+"/authorize?"+request(client, challenge).Encode(), "ada", groups); q.Get("code") == "" {
+			t.Error("20 groups:", q)
+		}
+		s.config.Login = fixed{"sub": "ada", "groups": anys(strings.Split(strings.Repeat("abcdefghi,", 250), ","))}
+		if q := s.browser().signIn(at+"/authorize?"+request(client, challenge).Encode(), "ada", ""); q.Get("error") != "access_denied" || !strings.Contains(q.Get("error_description"), "bytes") {
+			t.Error("250 groups:", q)
+		}
+	})
+}
+
+// The end of a grant is found by the credential in its tokens, so a tenant may have any
+// name.
+func TestA20ATenantMayHaveAnyName(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, nil)
+		sealer, err := resourceserver.NewTokenSealer(s.config.Secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, tenant := range []string{"acme", "acme:eu", "a:1", ":", ""} {
+			grant := fmt.Sprint("g", i)
+			token := resourceserver.SealToken(sealer, resourceserver.Token{
+				Grant: grant, Tenant: tenant, Principal: "p", Server: "files", Expires: time.Now().Add(time.Minute).Unix(),
+			})
+			if !s.good(token, "files") {
+				t.Errorf("tenant %q: a good token is refused", tenant)
+			}
+			if err := resourceserver.Revoke(t.Context(), s.store, grant, tenant); err != nil {
+				t.Fatal(err)
+			}
+			if s.good(token, "files") {
+				t.Errorf("tenant %q: its grant was revoked", tenant)
+			}
+		}
+	})
+}
+
+func TestA29TheLargestTokenIsShort(t *testing.T) {
+	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+		s := newSite(t, open, func(c *authserver.Config) {
+			c.Claims = []string{"about"}
+			c.Login = fixed{"sub": strings.Repeat("s", 100), "about": strings.Repeat("a", 1900)}
+		})
+		_, access, refresh := s.tokens("scope", "files:write")
+		if len(access) > 4096 || len(refresh) > 100 {
+			t.Errorf("the tokens have %d and %d characters", len(access), len(refresh))
+		}
+	})
+}

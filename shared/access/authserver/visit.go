@@ -1,0 +1,50 @@
+package authserver
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// visitor is a user who has signed in for a page of this endpoint, and not for a client.
+type visitor struct {
+	Tenant    string `json:"t"`
+	Principal string `json:"p"`
+	Server    string `json:"v"`
+	Until     int64  `json:"x"`
+}
+
+const (
+	cookieVisit = "dm_visit"
+	visitFor    = 15 * time.Minute
+)
+
+// Visit has the user of a browser sign in, for a page about a server. Afterwards the
+// broker sends the browser to back, a path of this endpoint with its query. There
+// [Broker.Visitor] names the user.
+func (b *Broker) Visit(w http.ResponseWriter, r *http.Request, server, back string) error {
+	if !slices.Contains(b.servers, server) || !strings.HasPrefix(back, "/") || strings.HasPrefix(back, "//") || strings.ContainsRune(back, '\\') {
+		return bad("invalid_request", "there is no such server")
+	}
+	return b.begins(w, r, request{Server: server}, back)
+}
+
+// Visitor returns the user who has signed in with this browser for a page about a server,
+// in the last minutes.
+func (b *Broker) Visitor(r *http.Request, server string) (storage.Identity, bool) {
+	var v visitor
+	if !b.open(forVisit, b.cookie(r, cookieVisit), &v) || v.Server != server || time.Now().Unix() > v.Until {
+		return storage.Identity{}, false
+	}
+	return storage.Identity{Tenant: v.Tenant, Principal: v.Principal}, true
+}
+
+// arrived remembers in the browser who has signed in, and sends the browser to a page.
+func (b *browsers) arrived(w http.ResponseWriter, r *http.Request, c code, page string) {
+	v := visitor{c.Tenant, c.Principal, c.Request.Server, time.Now().Add(visitFor).Unix()}
+	b.setCookie(w, cookieVisit, b.seal(forVisit, v), visitFor)
+	http.Redirect(w, r, page, http.StatusSeeOther)
+}

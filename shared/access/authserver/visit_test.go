@@ -1,0 +1,148 @@
+package authserver_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
+)
+
+// asked returns a request of the browser for a page of this endpoint.
+func (b *browser) asked(page string) *http.Request {
+	b.t.Helper()
+	r := httptest.NewRequestWithContext(b.t.Context(), http.MethodGet, at+page, nil)
+	for _, c := range b.jar.Cookies(r.URL) {
+		r.AddCookie(c)
+	}
+	return r
+}
+
+// visits has the user of the browser sign in for a page about a server, and returns the
+// URL to which the broker then sends the browser.
+func (b *browser) visits(server, page, name string) string {
+	b.t.Helper()
+	w := httptest.NewRecorder()
+	if err := b.broker().Visit(w, b.asked(page), server, page); err != nil {
+		b.t.Fatal(err)
+	}
+	res := replied(w)
+	b.jar.SetCookies(b.asked(page).URL, res.cookies)
+	to := res.Header.Get("Location")
+	if b.outside != nil {
+		u, err := url.Parse(to)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		to = b.outside(u)
+	} else {
+		f := fields(text(b.t, b.open(http.MethodGet, to, nil)))
+		f.Set("name", name)
+		to = b.open(http.MethodPost, at+"/login", f).Header.Get("Location")
+	}
+	return b.open(http.MethodGet, to, nil).Header.Get("Location")
+}
+
+func TestAVisitorSignsInAndComesBackToThePage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, storetest.SQLite, nil)
+		b := s.browser()
+		const page = "/connect?server=files&e=x%26y"
+		if who, known := s.broker().Visitor(b.asked(page), "files"); known {
+			t.Errorf("before the sign-in the visitor is %+v", who)
+		}
+		if to := b.visits("files", page, "ada"); to != at+page {
+			t.Errorf("sent to %q", to)
+		}
+		who, known := s.broker().Visitor(b.asked(page), "files")
+		if diff := cmp.Diff(storage.Identity{Tenant: "default", Principal: "dev:ada"}, who); diff != "" || !known {
+			t.Error(known, diff)
+		}
+		if who, known := s.broker().Visitor(b.asked(page), "other"); known {
+			t.Errorf("for another server the visitor is %+v", who)
+		}
+		if who, known := s.broker().Visitor(s.browser().asked(page), "files"); known {
+			t.Errorf("in another browser the visitor is %+v", who)
+		}
+		if n := s.store.Counts(); n.Writes != 0 {
+			t.Errorf("%d writes: a visit is no grant", n.Writes)
+		}
+		time.Sleep(15*time.Minute + time.Second)
+		if who, known := s.broker().Visitor(b.asked(page), "files"); known {
+			t.Errorf("after a quarter of an hour the visitor is %+v", who)
+		}
+	})
+}
+
+// Otherwise a link to this endpoint could send a user who has just signed in to a foreign
+// page.
+func TestAVisitLeadsToPagesOfThisEndpointOnly(t *testing.T) {
+	s := newSite(t, storetest.SQLite, nil)
+	b := s.browser()
+	for server, pages := range map[string][]string{
+		"files": {"", "connect", "https://evil.example/", "//evil.example/", `/\evil.example/`, `/a\b`}, "none": {"/connect"}, "": {"/connect"},
+	} {
+		for _, page := range pages {
+			w := httptest.NewRecorder()
+			if err := s.broker().Visit(w, b.asked("/connect"), server, page); err == nil || w.Header().Get("Location") != "" || len(w.Result().Cookies()) != 0 {
+				t.Errorf("%q, %q: sent to %q, %v", server, page, w.Header().Get("Location"), err)
+			}
+		}
+	}
+}
+
+// A user whom the server's rules do not admit gets a page that says so, and is no visitor.
+func TestAVisitorWhomNoRuleAdmitsIsRefused(t *testing.T) {
+	s := newSite(t, storetest.SQLite, nil)
+	b := s.browser()
+	if to := b.visits("closed", "/connect?server=closed", "ada"); to != "" {
+		t.Errorf("sent to %q", to)
+	}
+	if who, known := s.broker().Visitor(b.asked("/connect"), "closed"); known {
+		t.Errorf("the visitor is %+v", who)
+	}
+}
+
+// The broker passes on a provider's token under the principal of the user, whether the user
+// signs in for a client or for the pages. A sign-in succeeds even if SignedIn fails.
+func TestTheTokenOfTheProviderIsHandedOn(t *testing.T) {
+	i := newIDP(t)
+	var got []string
+	s := i.site(t, storetest.SQLite, func(c *authserver.Config) {
+		c.SignedIn = func(_ context.Context, who storage.Identity, server string, token authserver.Token) error {
+			got = append(got, strings.Join([]string{who.Tenant, who.Principal, server, token.Access, token.Refresh}, " "))
+			return storage.Errorf(storage.Unavailable, "the store is down").Because(errors.New("test"))
+		}
+	})
+	client := s.register(callback)
+	_, challenge := pkce()
+	b := s.browser()
+	b.outside = i.login()
+	if q := b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", ""); q.Get("code") == "" {
+		t.Fatal(q)
+	}
+	b = s.browser()
+	b.outside = i.login()
+	if to := b.visits("other", "/connect", ""); to != at+"/connect" {
+		t.Errorf("sent to %q", to)
+	}
+	b = s.browser()
+	b.outside = i.login("error", "access_denied", "code", "")
+	b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", "")
+	if diff := cmp.Diff([]string{"default corp:u1 files theirs ", "default corp:u1 other theirs "}, got); diff != "" {
+		t.Error(diff)
+	}
+	if strings.Contains(s.log.String(), "theirs") || !strings.Contains(s.log.String(), "was not kept") {
+		t.Error(s.log.String())
+	}
+}

@@ -1,0 +1,74 @@
+package credentials
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Asked says for whom, and for what, a user was asked to connect a third party. It is sealed
+// into the URL of the page, so the URL reveals nothing. It does not prove who opens the URL.
+type Asked struct {
+	ID        string     `json:"i"` // elicitationId
+	Tenant    string     `json:"t"`
+	Principal string     `json:"p"`
+	Server    string     `json:"v"`
+	Provider  string     `json:"n"`
+	Session   storage.ID `json:"s,omitempty"` // the session that is told when the user has finished; "" for none
+	Until     int64      `json:"x"`
+}
+
+// askFor is how long the URL of an ask can be opened.
+const askFor = time.Hour
+
+// Ask returns an error that has what a client needs to ask its user to connect third
+// parties: its cause is a [storage.Unconnected]. The same call gives the same ids until
+// the user has connected.
+func (v *Vault) Ask(of Asked, missing []Missing) error {
+	u := &storage.Unconnected{}
+	var titles []string
+	for _, m := range missing {
+		title := v.title(m.Provider)
+		if m.why != "" {
+			return storage.Errorf(storage.Forbidden, "the server needs your access to %s: %s", title, m.why).Because(&storage.Unconnected{})
+		}
+		titles = append(titles, title)
+		of.Provider, of.Until = m.Provider, time.Now().Add(askFor).Unix()
+		of.ID = v.askID(of, m.rev)
+		if v.publicURL != "" {
+			u.Visits = append(u.Visits, storage.Visit{
+				ID: of.ID, URL: v.pageURL(of), Message: of.Server + " needs your access to " + title + ". Open the page to connect it.",
+			})
+		}
+	}
+	text := "the server needs your access to " + strings.Join(titles, " and ") + ", which you have not connected"
+	if len(u.Visits) == 0 {
+		return storage.Errorf(storage.Forbidden, "%s; ask who runs this endpoint to set it, with dormouse secrets set", text).Because(u)
+	}
+	for _, visit := range u.Visits {
+		text += "; open " + visit.URL
+	}
+	return storage.Errorf(storage.Forbidden, "%s, and call again", text).Because(u)
+}
+
+func (v *Vault) title(provider string) string {
+	return cmp.Or(v.providers[provider].Title, provider)
+}
+
+func (v *Vault) pageURL(a Asked) string {
+	plain, err := json.Marshal(a)
+	if err != nil {
+		panic("upstream: " + err.Error()) // texts and numbers can always be marshalled
+	}
+	return v.publicURL + "/" + a.Server + "/connect?" + url.Values{"e": {v.asks.Seal(plain)}}.Encode()
+}
+
+// opened reads an ask. ok is false if it is none, or too old.
+func (v *Vault) opened(sealed string) (a Asked, ok bool) {
+	plain, ok := v.asks.Open(sealed)
+	return a, ok && json.Unmarshal(plain, &a) == nil && time.Now().Unix() <= a.Until
+}

@@ -1,0 +1,14 @@
+// Package credentials keeps what the users of servers have at third parties. These are API
+// keys, tokens of OAuth providers, and tokens that their identity provider gives in
+// exchange. A server in a box acts with them in the name of its user. In the servers
+// file, `${principal:NAME}` in the environment of a server stands for what the calling
+// principal has at the third party NAME.
+//
+// A [Vault] reads them for a call, and renews those that end. It keeps nothing between
+// calls. If several functions need a new token at once, one asks the third party. The
+// others wait for the row to change. [Pages] are the pages where users connect a third
+// party. They run in the function for sign-ins, and calls do not link them.
+//
+// What is stored is sealed with AES-GCM for its tenant, principal and provider, so a row
+// that is copied to another principal does not open.
+package credentials

@@ -1,0 +1,290 @@
+package credentials_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+const exchangeGrant = "urn:ietf:params:oauth:grant-type:token-exchange"
+
+// signed stores tokens that the identity provider has given to a principal at a sign-in.
+func (s *site) signed(who, access, refresh string, until time.Duration) {
+	s.t.Helper()
+	if err := s.vault().KeepSignIn(s.t.Context(), "acme", who, access, refresh, time.Now().Add(until)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// deals calls the server deals, as a client that cannot show its user a page.
+func (s *site) deals(who string) reply {
+	s.t.Helper()
+	body := strings.Replace(toolCall, `"arguments":{}`, `"arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`, 1)
+	return s.callAt("deals", who, "", body, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "list"})
+}
+
+// exchanges returns the exchanges that were asked for.
+func (p *third) exchanges() (all []url.Values) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.asked {
+		if f.Get("grant_type") == exchangeGrant {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+func TestTheSignInIsExchangedOnceForManyCalls(t *testing.T) {
+	onEach(t, theSignInIsExchangedOnceForManyCalls)
+}
+
+func theSignInIsExchangedOnceForManyCalls(t *testing.T, s *site) {
+	t.Helper()
+	s.signIn = signedIn{}
+	s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
+	s.third.set(func() { s.third.slow = 50 * time.Millisecond })
+	var all sync.WaitGroup
+	for range 10 { // ten functions, cold
+		all.Go(func() { s.deals("ada") })
+	}
+	all.Wait()
+	asked := s.third.exchanges()
+	want := url.Values{
+		"grant_type": {exchangeGrant}, "subject_token": {"idp-of-ada"}, "subject_token_type": {"urn:ietf:params:oauth:token-type:access_token"},
+		"requested_token_type": {"urn:ietf:params:oauth:token-type:access_token"}, "audience": {"crm-api"}, "resource": {"https://crm.example"}, "scope": {"deals.read"},
+		"client_id": {"c1"}, "client_secret": {"third-secret"},
+	}
+	if diff := cmp.Diff([]url.Values{want}, asked); diff != "" {
+		t.Errorf("exchanges: %s", diff)
+	}
+	if len(s.box.woken) != 10 {
+		t.Fatalf("%d calls got to the box", len(s.box.woken))
+	}
+	for _, d := range s.box.woken {
+		if got := d.Secrets["crm"]; got.Value != "gho_access1" || len(d.Secrets) != 1 {
+			t.Errorf("a call got %q of %d", got.Value, len(d.Secrets))
+		}
+	}
+	for _, word := range []string{"idp-of-ada", "idp-refresh", "gho_access", "third-secret"} {
+		if strings.Contains(s.log.String(), word) {
+			t.Errorf("the log has %s", word)
+		}
+	}
+	for _, provider := range []string{"crm", credentials.SignedIn} {
+		row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", provider))
+		if err != nil || strings.Contains(row.Sealed, "idp-") || strings.Contains(row.Sealed, "gho_") || row.Expires.IsZero() {
+			t.Errorf("%s: %+v %v", provider, row, err)
+		}
+	}
+}
+
+// The token for a server is exchanged anew before its end. The token of the sign-in is
+// renewed first if it ends, too.
+func TestBothTokensOfAnExchangeAreRenewed(t *testing.T) {
+	s := newSite(t, nil)
+	s.signIn = signedIn{}
+	s.signed("ada", "idp-of-ada", "idp-refresh", -time.Second)
+	for range 2 {
+		s.deals("ada")
+	}
+	for _, provider := range []string{"crm", credentials.SignedIn} {
+		s.expireAt(provider, "ada", time.Now().Add(30*time.Second))
+	}
+	for range 2 {
+		s.deals("ada")
+	}
+	var subjects []string
+	for _, f := range s.third.exchanges() {
+		subjects = append(subjects, f.Get("subject_token"))
+	}
+	if diff := cmp.Diff([]string{"gho_access1", "gho_access3"}, subjects); diff != "" || s.third.count("refresh_token") != 2 {
+		t.Errorf("%d refreshes; %s", s.third.count("refresh_token"), diff)
+	}
+	if n := len(s.box.woken); n != 4 || s.box.woken[1].Secrets["crm"].Value != "gho_access2" || s.box.woken[3].Secrets["crm"].Value != "gho_access4" {
+		t.Errorf("%d calls got to the box", n)
+	}
+}
+
+func TestWithoutASignInNothingIsExchanged(t *testing.T) {
+	onEach(t, withoutASignInNothingIsExchanged)
+}
+
+func withoutASignInNothingIsExchanged(t *testing.T, s *site) {
+	t.Helper()
+	if res := s.deals("ada"); !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, "nobody signs in here; ask who runs this endpoint to run it with --access oauth") || strings.Contains(res.body, "/connect?") {
+		t.Errorf("nobody signs in: %s", res.body)
+	}
+	s.signIn = signedIn{}
+	before := s.store.Counts()
+	res := s.deals("ada")
+	if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/deals/connect?e=") {
+		t.Errorf("ada has not signed in: %s", res.body)
+	}
+	if n := s.store.Counts(); n.Writes != before.Writes {
+		t.Errorf("%d writes", n.Writes-before.Writes)
+	}
+	s.signed("ada", "idp-of-ada", "", -time.Second)
+	if res := s.deals("ada"); !strings.Contains(res.body, at+"/deals/connect?e=") {
+		t.Errorf("the sign-in is over: %s", res.body)
+	}
+	if n := len(s.third.exchanges()); n != 0 || len(s.box.woken) != 0 {
+		t.Errorf("%d exchanges, the box was woken %d times", n, len(s.box.woken))
+	}
+	// Lists need no token.
+	s.recorded()
+	list := s.callAt("deals", "ada", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"})
+	if strings.Contains(list.body, "/connect?e=") {
+		t.Error(list.body)
+	}
+}
+
+func TestARefusalOfTheExchangeIsTold(t *testing.T) { onEach(t, aRefusalOfTheExchangeIsTold) }
+
+func aRefusalOfTheExchangeIsTold(t *testing.T, s *site) {
+	t.Helper()
+	s.signIn = signedIn{}
+	s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
+	s.third.set(func() { s.third.says = "invalid_target" })
+	var mu sync.Mutex
+	told := map[string]int{}
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			var answer struct {
+				Result struct {
+					Content []struct{ Text string }
+					IsError bool
+				}
+			}
+			err := json.Unmarshal([]byte(s.deals("ada").body), &answer)
+			mu.Lock()
+			defer mu.Unlock()
+			told[fmt.Sprint(answer.Result.IsError, answer.Result.Content, err)]++
+		})
+	}
+	all.Wait()
+	want := map[string]int{"true [{the server needs your access to CRM: the identity provider does not give it to you: it says invalid_target; ask who runs this endpoint}] <nil>": 10}
+	if diff := cmp.Diff(want, told); diff != "" || len(s.third.exchanges()) != 1 {
+		t.Errorf("%d exchanges; %s", len(s.third.exchanges()), diff)
+	}
+	if len(s.box.woken) != 0 {
+		t.Error("the box was woken")
+	}
+	// The token of the sign-in is still there.
+	if row, err := s.store.UpstreamTokens().Get(t.Context(), storage.UpstreamTokenID("acme", "ada", credentials.SignedIn)); err != nil || row.Sealed == "" {
+		t.Errorf("%+v %v", row, err)
+	}
+}
+
+// When the provider refuses the token of a sign-in, the next call does not exchange it
+// again: the user is asked to sign in. Calls work after the user has signed in again.
+func TestASignInThatIsNotTakenIsAskedForAgain(t *testing.T) {
+	for _, code := range []string{"invalid_grant", "invalid_request", "invalid_token", "login_required", "interaction_required"} {
+		s := newSite(t, nil)
+		s.signIn = signedIn{}
+		s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
+		s.third.set(func() { s.third.says = code })
+		for range 2 {
+			if res := s.deals("ada"); !strings.Contains(res.body, at+"/deals/connect?e=") {
+				t.Errorf("%s: %s", code, res.body)
+			}
+		}
+		if n := len(s.third.exchanges()); n != 1 || len(s.box.woken) != 0 {
+			t.Errorf("%s: %d exchanges, the box was woken %d times", code, n, len(s.box.woken))
+		}
+		s.third.set(func() { s.third.says = "" })
+		s.signed("ada", "idp-of-ada-2", "", time.Hour)
+		if s.deals("ada"); len(s.box.woken) != 1 {
+			t.Errorf("%s: after the sign-in the box was woken %d times", code, len(s.box.woken))
+		}
+	}
+}
+
+// While the provider is down, a call says so, unless its token is still good.
+func TestAnExchangeGoesOnWhileTheProviderIsDown(t *testing.T) {
+	s := newSite(t, nil)
+	s.signIn = signedIn{}
+	s.signed("ada", "idp-of-ada", "", time.Hour)
+	s.third.set(func() { s.third.down = true })
+	if res := s.deals("ada"); res.status != http.StatusServiceUnavailable && !strings.Contains(res.body, "the token for crm cannot be renewed now") || len(s.box.woken) != 0 {
+		t.Errorf("%d %s", res.status, res.body)
+	}
+	s = newSite(t, nil)
+	s.signIn = signedIn{}
+	s.signed("ada", "idp-of-ada", "", time.Hour)
+	s.deals("ada")
+	s.expireAt("crm", "ada", time.Now().Add(30*time.Second))
+	s.third.set(func() { s.third.down = true })
+	for range 3 {
+		s.deals("ada")
+	}
+	if len(s.box.woken) != 4 || len(s.third.exchanges()) != 2 {
+		t.Errorf("%d calls got to the box, %d exchanges", len(s.box.woken), len(s.third.exchanges()))
+	}
+}
+
+// The page has the user sign in, and tells the client when the exchange has worked.
+func TestTheUserConnectsByASignIn(t *testing.T) {
+	s := newSite(t, nil)
+	s.signIn = signedIn{}
+	res := s.deals("ada")
+	link := res.body[strings.Index(res.body, "/deals/connect?e="):]
+	link = link[:strings.IndexAny(link, `, "`)]
+	b := s.browser()
+	page := b.follow(link, nil) // signs in, but the provider gives no token
+	f := fields(page.body, "crm")
+	if f == nil || !strings.Contains(page.body, "Sign in again") || strings.Contains(page.body, `name="secret"`) {
+		t.Fatal(page.body)
+	}
+	s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
+	if res := b.follow("/connect", with(f, "action", "connect")); !strings.Contains(res.body, "CRM is connected") || len(s.told) > 1 {
+		t.Errorf("%s, told %v", res.body, s.told)
+	}
+	s.third.set(func() { s.third.says = "unauthorized_client" })
+	s.signed("bob", "idp-of-bob", "", time.Hour)
+	bob := s.browser()
+	bob.jar.SetCookies(&url.URL{Scheme: "http", Host: "127.0.0.1:8787"}, []*http.Cookie{{Name: "name", Value: "bob", Path: "/"}})
+	if res := bob.follow("/deals/connect", nil); !strings.Contains(res.body, "it says unauthorized_client") {
+		t.Error(res.body)
+	}
+	// The removal of a provider also removes the token of the sign-in.
+	own := b.follow("/deals/connect", nil)
+	if res := b.follow("/connect", with(fields(own.body, "crm"), "action", "remove")); res.status != http.StatusOK {
+		t.Fatal(res)
+	}
+	if res := s.deals("ada"); !strings.Contains(res.body, "/deals/connect?e=") {
+		t.Error(res.body)
+	}
+}
+
+func TestExchangesThatAreWrongAreRefused(t *testing.T) {
+	for section, want := range map[string]string{
+		`{"a":{"exchange":{"audience":"x"}}}`:                                                                               "exchange needs token",
+		`{"a":{"token":"https://a.example/t","client_id":"c","exchange":{}}}`:                                               "set audience or resource",
+		`{"a":{"token":"https://a.example/t","exchange":{"audience":"x"}}}`:                                                 "client_id is not set",
+		`{"a":{"token":"http://a.example/t","client_id":"c","exchange":{"audience":"x"}}}`:                                  "token must be an https URL",
+		`{"a":{"authorize":"https://a.example","token":"https://a.example/t","client_id":"c","exchange":{"audience":"x"}}}`: "exclude each other",
+		`{"a":{"token":"https://a.example/t","client_id":"c","exchange":{"audiense":"x"}}}`:                                 "audiense",
+		`{"a":{"token":"https://a.example/t","client_id":"c","client_secret":"${SECRET}","exchange":{"audience":"x"}}}`:     "client_secret has a variable that is not set",
+	} {
+		if _, err := credentials.ReadProviders([]byte(section), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", section, err)
+		}
+	}
+	all, err := credentials.ReadProviders([]byte(`{"a":{"token":"https://a.example/t","client_id":"c","scopes":["x"],"exchange":{}}}`), nil)
+	if err != nil || all["a"].Exchange == nil || !slices.Equal(all["a"].Scopes, []string{"x"}) {
+		t.Error(all, err)
+	}
+}

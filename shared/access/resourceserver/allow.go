@@ -1,0 +1,89 @@
+package resourceserver
+
+import (
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/policy"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Rule says which callers may use a server, and which of its tools.
+type Rule = policy.Rule
+
+// Admit checks whether a caller with these claims may use a server, or one of the servers of
+// a group, or the console. Errors: Forbidden.
+func (s Settings) Admit(server string, claims map[string]any) error {
+	if server == Console {
+		return s.admitToConsole(claims)
+	}
+	if isGroup(server) {
+		return s.admitAny(server, claims)
+	}
+	if s.Allow == nil {
+		return nil
+	}
+	if rule, ok := s.Allow.Of(server); !ok || !rule.Fits(claims) {
+		return storage.Errorf(storage.Forbidden, "you may not use this server; ask its operator for access")
+	}
+	return nil
+}
+
+// Relevant returns the claims that Admit and ToolRules read for a resource, without values
+// that no rule names.
+func (s Settings) Relevant(resource string, claims map[string]any) map[string]any {
+	return s.rulesFor(resource).Relevant(claims)
+}
+
+// ToolRules returns the rules for tools of a server that a caller with these claims fits,
+// for [storage.Identity].ToolRules. A group has none of its own.
+func (s Settings) ToolRules(server string, claims map[string]any) []string {
+	if isGroup(server) {
+		return nil
+	}
+	rule, _ := s.Allow.Of(server)
+	return rule.ToolsOf(claims)
+}
+
+// Tools returns which tools of a server a caller may use. If the rule for a tool was made
+// after the caller signed in, the caller may not use the tool. Callers with API keys may
+// use all tools.
+func (r resources) Tools(who storage.Identity, server string) (tools storage.ToolFilter) {
+	rule, _ := r.settings.Allow.Of(server)
+	if !who.Scoped {
+		return tools
+	}
+	for tool := range rule.Tools {
+		if slices.Contains(who.ToolRules, tool) {
+			tools.Allow = append(tools.Allow, tool)
+		} else {
+			tools.Deny = append(tools.Deny, tool)
+		}
+	}
+	if len(tools.Deny) == 0 {
+		return storage.ToolFilter{}
+	}
+	slices.Sort(tools.Allow)
+	slices.Sort(tools.Deny)
+	return tools
+}
+
+// maxToldName is how much of a tool's name an error repeats, in bytes.
+const maxToldName = 128
+
+// notForYou returns the error for a call of a tool that the caller may not use. No login
+// would help, so Challenge returns "" for it.
+func notForYou(tool string) error {
+	if len(tool) > maxToldName {
+		tool = tool[:maxToldName] + "…"
+	}
+	return storage.Errorf(storage.Forbidden, "you may not use the tool %q of this server; ask its operator for access", tool)
+}
+
+// Wants reports whether claims lack a claim that the settings name.
+func (s Settings) Wants(claims map[string]any) bool {
+	wanted := append(append([]string{s.Principal}, s.Claims...), append(s.Allow.Claims(), s.Roles.Claims()...)...)
+	if s.TenantClaim != "" {
+		wanted = append(wanted, s.TenantClaim)
+	}
+	return slices.ContainsFunc(wanted, func(name string) bool { return claims[name] == nil })
+}

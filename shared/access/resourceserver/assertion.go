@@ -1,0 +1,61 @@
+package resourceserver
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Assertions verifies the assertions of one company's identity provider: identity
+// assertion authorization grants (ID-JAG). With one, a client that the provider knows
+// gets a token without asking the user. Keys are fetched as for a [ResourceServer].
+type Assertions struct {
+	verifier verifier
+	settings Settings
+}
+
+// NewAssertions makes an Assertions for one of the settings' enterprise issuers. s is a
+// result of [Settings.Complete]. NewAssertions makes no request. client and log may be
+// nil.
+func NewAssertions(s Settings, e Enterprise, client *http.Client, log *slog.Logger) *Assertions {
+	if client == nil {
+		client = newClient()
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	switch u, err := url.Parse(e.Issuer); {
+	case e.Name != "":
+		s.Name = e.Name
+	case e.Issuer != s.Issuer && err == nil:
+		s.Name = strings.ToLower(u.Hostname())
+	}
+	s.Issuer, s.JWKS = e.Issuer, e.JWKS
+	v := newVerifier(s, &keySet{issuer: s.Issuer, pinned: s.JWKS, client: client, log: log})
+	v.types = []string{"oauth-id-jag+jwt"}
+	return &Assertions{v, s}
+}
+
+// Name is what the principals of the issuer's users begin with.
+func (a *Assertions) Name() string { return a.settings.Name }
+
+// Verify returns the claims of an assertion. It checks the signature, the times and the
+// type. The caller checks for whom and for what the assertion was issued.
+//
+// Errors: Unauthenticated; Unavailable.
+func (a *Assertions) Verify(ctx context.Context, assertion string) (map[string]any, error) {
+	if len(assertion) > maxToken {
+		return nil, badToken("it is too long")
+	}
+	return a.verifier.verify(ctx, assertion)
+}
+
+// Identity returns the identity of the user that the claims of an assertion name. Errors
+// are as for [Settings.Identity].
+func (a *Assertions) Identity(claims map[string]any) (storage.Identity, error) {
+	return a.settings.Identity(claims)
+}

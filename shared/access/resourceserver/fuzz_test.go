@@ -1,0 +1,116 @@
+package resourceserver_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Row A-56: whatever text is sent as a token, it admits no caller without a signature and
+// causes no panic. Every refusal says that the token is bad.
+func FuzzToken(f *testing.F) {
+	signers()
+	for _, seed := range []string{
+		"", "a.b.c", "..", "eyJhbGciOiJub25lIn0.e30.", "eyJhbGciOiJSUzI1NiIsImtpZCI6InJzYSJ9.e30.AAAA",
+		"eyJhbGciOiJFUzI1NiIsImtpZCI6ImVjIn0.eyJpc3MiOiJodHRwczovL2xvZ2luLmV4YW1wbGUvcmVhbG1zL29uZSIsImV4cCI6OTk5OTk5OTk5OTl9.AAAA",
+		"eyJhbGciOiJFZERTQSIsImtpZCI6ImVkIn0.eyJpc3MiOiJodHRwczovL2xvZ2luLmV4YW1wbGUvcmVhbG1zL29uZSIsImV4cCI6OTk5OTk5OTk5OTl9.",
+	} {
+		f.Add(seed)
+	}
+	i := newIssuer()
+	f.Fuzz(func(t *testing.T, token string) {
+		who, err := i.server(t, nil).Verify(t.Context(), token, "one")
+		if err == nil || who.Principal != "" || storage.CodeOf(err) != storage.Unauthenticated {
+			t.Errorf("%+v, %v", who, err)
+		}
+	})
+}
+
+// Row A-56: the claims of a valid token may hold any text, because users choose some of
+// them.
+func FuzzClaims(f *testing.F) {
+	f.Add(`{"aud":"https://mcp.example.com/one/mcp","sub":"ada","scope":"mcp","exp":99999999999}`)
+	f.Add(`{"aud":["https://mcp.example.com/one/mcp"],"sub":"ada","scp":["mcp"],"groups":{"a":1},"email":5,"exp":1e400}`)
+	i := newIssuer()
+	f.Fuzz(func(t *testing.T, text string) {
+		var all map[string]any
+		if json.Unmarshal([]byte(text), &all) != nil || all == nil {
+			return
+		}
+		i.set(func() { i.active["opaque"] = all })
+		s := i.server(t, func(s *resourceserver.Settings) {
+			s.Introspection = &resourceserver.Introspection{Endpoint: "https://login.example/introspect"}
+			s.Claims = []string{"groups", "email"}
+			s.Allow = map[string]resourceserver.Rule{"one": {Groups: []string{"eng"}, Emails: []string{"*@a.example"}, Everyone: true}}
+		})
+		who, err := s.Verify(t.Context(), "opaque", "one")
+		switch code := storage.CodeOf(err); {
+		case err == nil:
+			if !strings.HasPrefix(who.Principal, "login.example:") || len(who.Principal) > 128 || who.Tenant != "default" || len(who.Props) > storage.MaxProps || !json.Valid(who.Props) {
+				t.Errorf("%+v", who)
+			}
+		case code != storage.Unauthenticated && code != storage.Forbidden && code != storage.Unavailable:
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// Row A-56.
+func FuzzKeys(f *testing.F) {
+	f.Add([]byte(`{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB"},{"kty":"EC","crv":"P-256","x":"","y":""},{"kty":"OKP","crv":"Ed25519","x":"AA"}]}`))
+	for _, k := range []map[string]any{public("rsa", signers().rsa), public("ec", signers().ec), public("ed", signers().ed)} {
+		text, err := json.Marshal(map[string]any{"keys": []any{k}})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, document []byte) {
+		keys, err := resourceserver.ParseKeys(document)
+		if len(keys) > 64 || err != nil && keys != nil {
+			t.Errorf("%d keys, %v", len(keys), err)
+		}
+	})
+}
+
+// Row A-56.
+func FuzzMetadata(f *testing.F) {
+	f.Add([]byte(`{"issuer":"https://login.example/realms/one","jwks_uri":"https://login.example/keys"}`))
+	f.Add([]byte(`{"issuer":1}`))
+	f.Fuzz(func(t *testing.T, document []byte) {
+		uri, err := resourceserver.KeysOf(issuerURL, document)
+		if err == nil && !strings.HasPrefix(strings.ToLower(uri), "http") {
+			t.Errorf("%q", uri)
+		}
+	})
+}
+
+// Row A-56: an audience that stands for one server stands for no other.
+func FuzzAudience(f *testing.F) {
+	for _, seed := range []string{publicURL + "/one/mcp", "HTTPS://mcp.example.com/one/sse/", "https://mcp.example.com/one/mcp#two", "://", "https://MCP.example.com:/one/mcp"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, audience string) {
+		one, two := resourceserver.Among(publicURL, []string{audience}, "one"), resourceserver.Among(publicURL, []string{audience}, "two")
+		if one && two {
+			t.Errorf("%q is both", audience)
+		}
+		if one && (len(audience) > len(publicURL+"/one/mcp/") || !strings.EqualFold(audience[:len(publicURL)], publicURL)) {
+			t.Errorf("%q is the server", audience)
+		}
+	})
+}
+
+// Row A-56.
+func FuzzSettings(f *testing.F) {
+	f.Add([]byte(`{"issuer":"https://a.example","allow":{"one":{"emails":["*@a.example"]}}}`))
+	f.Add([]byte(`{"issuer":"https://[::1","algorithms":["none"]}`))
+	f.Fuzz(func(t *testing.T, section []byte) {
+		if err := open(string(section), publicURL); err != nil && !strings.HasPrefix(err.Error(), "access: ") {
+			t.Error(err)
+		}
+	})
+}

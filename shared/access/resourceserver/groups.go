@@ -1,0 +1,203 @@
+package resourceserver
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// A group of servers at one address is a resource of its own. A token for it is good at
+// that address only, and there for those of the group's servers that its user may use. A
+// parameter for the name of a server also takes the address of a group, such as "/mcp" or
+// "/g/dev/mcp". No server has such a name.
+
+// isGroup reports whether a name is the address of a group.
+func isGroup(name string) bool { return strings.HasPrefix(name, "/") }
+
+// Members returns the servers at the address of a group. A server is its own only member.
+func (s Settings) Members(name string) []string {
+	if !isGroup(name) {
+		return []string{name}
+	}
+	return s.Groups[name]
+}
+
+// Carries reports whether tokens for a resource carry the claims of their users. At each
+// request, the rules of each server of a group decide by these claims.
+func Carries(name string) bool { return isGroup(name) }
+
+// admitAny checks whether a caller with these claims may use one of the servers of a group.
+func (s Settings) admitAny(group string, claims map[string]any) error {
+	for _, server := range s.Groups[group] {
+		if s.Admit(server, claims) == nil {
+			return nil
+		}
+	}
+	return storage.Errorf(storage.Forbidden, "you may use no server at this address; ask its operator for access")
+}
+
+// VerifyGroup returns the identity of a token at each of the servers that its user may
+// use. The token must be for the group. If group is "", only the servers that the token
+// itself is for count. Costs and errors are as for Verify.
+func (s *ResourceServer) VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error) {
+	g, err := s.grant(ctx, token)
+	if err != nil {
+		return nil, err
+	}
+	if group == "" {
+		servers, err = s.meantFor(g, servers)
+	} else {
+		err = s.meant(g, group)
+	}
+	if err != nil {
+		return nil, err
+	}
+	who, err := s.identity(g, token)
+	if err != nil {
+		return nil, err
+	}
+	return s.settings.each(who, g.claims, servers)
+}
+
+// ConfirmMembers returns the servers of a group that a caller may still use. The caller's
+// token for the group was valid earlier. Costs and errors are as for Confirm.
+func (s *ResourceServer) ConfirmMembers(ctx context.Context, text, group string, servers []string) ([]string, error) {
+	g, err := s.confirmed(ctx, text)
+	if err != nil || s.introspec == nil {
+		return servers, err
+	}
+	if err := s.meant(g, group); err != nil {
+		return nil, err
+	}
+	may, err := s.settings.each(storage.Identity{}, g.claims, servers)
+	return slices.DeleteFunc(slices.Clone(servers), func(name string) bool { _, ok := may[name]; return !ok }), err
+}
+
+// meantFor returns those of the servers that a grant is for.
+func (s *ResourceServer) meantFor(g grant, servers []string) (all []string, err error) {
+	for _, server := range servers {
+		why := s.meant(g, server)
+		if why == nil {
+			all = append(all, server)
+		} else if err == nil || storage.CodeOf(why) == storage.Forbidden {
+			err = why
+		}
+	}
+	if len(all) > 0 {
+		err = nil
+	}
+	return all, err
+}
+
+// each returns the identity, with its tool rules, at each of the servers that the claims
+// admit it to.
+func (s Settings) each(who storage.Identity, claims map[string]any, servers []string) (map[string]storage.Identity, error) {
+	all := map[string]storage.Identity{}
+	var refused error
+	for _, server := range servers {
+		if err := s.Admit(server, claims); err != nil {
+			refused = err
+			continue
+		}
+		who.ToolRules = s.ToolRules(server, claims)
+		all[server] = who
+	}
+	if len(all) == 0 {
+		return nil, storage.NameRefused(refused, storage.Identity{Tenant: who.Tenant, Principal: who.Principal})
+	}
+	return all, nil
+}
+
+// VerifyGroup returns the identity of a token at each of the servers that its user may
+// use. The token must be for the group. If group is "", only the one server that the
+// token itself is for counts. Costs and errors are as for Verify.
+func (s *Issued) VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error) {
+	if t, ok := OpenToken(s.sealer, token); group == "" && ok && slices.Contains(servers, t.Server) {
+		who, err := s.Verify(ctx, token, t.Server)
+		if err != nil {
+			return nil, err
+		}
+		return map[string]storage.Identity{t.Server: who}, nil
+	}
+	t, err := s.open(token, group)
+	if err != nil {
+		return nil, err
+	}
+	if t.Key != "" {
+		return s.exchanged(ctx, t, servers)
+	}
+	who := t.identity()
+	if err := s.Confirm(ctx, who.Credential, group); err != nil {
+		return nil, err
+	}
+	claims := map[string]any{}
+	if len(t.Claims) > 0 && json.Unmarshal(t.Claims, &claims) != nil {
+		return nil, badToken("its claims cannot be read")
+	}
+	return s.settings.each(who, claims, servers)
+}
+
+// exchanged returns the identities of a token for which the caller exchanged an API key.
+// They are those of the key.
+func (s *Issued) exchanged(ctx context.Context, t Token, servers []string) (map[string]storage.Identity, error) {
+	still, err := s.ConfirmMembers(ctx, t.Key, "", servers)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]storage.Identity{}
+	for _, server := range still {
+		who := t.identity()
+		rule, _ := s.settings.Allow.Of(server)
+		who.ToolRules = slices.Sorted(maps.Keys(rule.Tools))
+		all[server] = who
+	}
+	return all, nil
+}
+
+// ConfirmMembers returns the servers of a group that the grant of a token is still good
+// for. These are all of them, or those of the API key that the caller exchanged for the
+// token. Costs and errors are as for Confirm.
+func (s *Issued) ConfirmMembers(ctx context.Context, text, group string, servers []string) ([]string, error) {
+	if strings.HasPrefix(text, issuedCredential) {
+		return servers, s.Confirm(ctx, text, group)
+	}
+	var still []string
+	var refused error
+	for _, server := range servers {
+		switch err := s.Confirm(ctx, text, server); {
+		case err == nil:
+			still = append(still, server)
+		case storage.CodeOf(err) == storage.Forbidden:
+			refused = err
+		default:
+			return nil, err
+		}
+	}
+	if len(still) > 0 {
+		refused = nil
+	}
+	return still, refused
+}
+
+// open returns the contents of a token that is for a server or a group, and has not expired.
+func (s *Issued) open(token, name string) (Token, error) {
+	t, ok := OpenToken(s.sealer, token)
+	switch {
+	case !ok:
+		return t, badToken("it is not one of this endpoint")
+	case t.Expires <= time.Now().Unix():
+		return t, badToken("it has expired")
+	case t.Server != name:
+		return t, badToken("it is for another resource; get one whose resource is the URL of this server")
+	}
+	return t, nil
+}
+
+func (t Token) identity() storage.Identity {
+	return storage.Identity{Tenant: t.Tenant, Principal: t.Principal, Credential: credentialOf(t), Props: t.Props, Scopes: t.Scopes, Scoped: true, ToolRules: t.ToolRules}
+}

@@ -1,0 +1,163 @@
+package resourceserver_test
+
+import (
+	"maps"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// asking returns a server that asks its issuer about tokens.
+func (i *issuer) asking(t *testing.T) *resourceserver.ResourceServer {
+	t.Helper()
+	return i.server(t, func(s *resourceserver.Settings) {
+		s.Introspection, s.Secret = &resourceserver.Introspection{Endpoint: "https://login.example/introspect", ClientID: "dor:mouse"}, "se cret"
+	})
+}
+
+// issue makes an opaque token.
+func (i *issuer) issue(token string, change map[string]any) string {
+	i.set(func() { i.active[token] = claims(change) })
+	return token
+}
+
+func TestOpaqueTokenIsWhatItsIssuerSaysItIs(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		form := map[string]string{}
+		i.form = func(r *http.Request) {
+			id, secret, _ := r.BasicAuth()
+			form = map[string]string{"id": id, "secret": secret, "token": r.PostForm.Get("token"), "in url": r.URL.RawQuery}
+		}
+		s := i.asking(t)
+		who, err := verify(s, i.issue("opaque", nil))
+		if err != nil || who.Principal != "login.example:ada" {
+			t.Errorf("%+v, %v", who, err)
+		}
+		if want := map[string]string{"id": "dor%3Amouse", "secret": "se+cret", "token": "opaque", "in url": ""}; !maps.Equal(form, want) {
+			t.Errorf("the issuer was asked %v", form)
+		}
+		for name, token := range map[string]string{
+			"unknown":         "other",
+			"another server":  i.issue("two", map[string]any{"aud": publicURL + "/two/mcp"}),
+			"no audience":     i.issue("none", map[string]any{"aud": nil}),
+			"another issuer":  i.issue("iss", map[string]any{"iss": "https://evil.example"}),
+			"expired":         i.issue("old", map[string]any{"exp": time.Now().Unix() - 100}),
+			"without an end":  i.issue("endless", map[string]any{"exp": nil}),
+			"bound to a key":  i.issue("cnf", map[string]any{"cnf": map[string]any{}}),
+			"without subject": i.issue("sub", map[string]any{"sub": nil}),
+		} {
+			_, err := verify(s, token)
+			wantCode(t, name, err, storage.Unauthenticated)
+		}
+		_, err = verify(i.server(t, nil), "opaque")
+		wantCode(t, "without introspection", err, storage.Unauthenticated)
+	})
+}
+
+// A revocation takes effect within 30 seconds: for a token, a connection and a ticket.
+func TestTokenThatWasTakenBackIsRefusedWithinHalfAMinute(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		jwt := signed(t, claims(nil), nil)
+		for _, token := range []string{i.issue("opaque", nil), i.issue(jwt, nil)} {
+			s, elsewhere := i.asking(t), i.asking(t)
+			i.times("/introspect")
+			who, err := verify(s, token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := elsewhere.Confirm(t.Context(), who.Credential, "one"); err != nil {
+				t.Error(err)
+			}
+			for range 100 {
+				if _, err := verify(s, token); err != nil {
+					t.Error(err)
+				}
+			}
+			if n := i.times("/introspect"); n != 2 {
+				t.Errorf("%d questions to the issuer, want one for each process", n)
+			}
+			wantCode(t, "another server", s.Confirm(t.Context(), who.Credential, "two"), storage.Unauthenticated)
+			i.set(func() { delete(i.active, token) })
+			time.Sleep(30 * time.Second)
+			_, err = verify(s, token)
+			wantCode(t, "the token", err, storage.Unauthenticated)
+			wantCode(t, "its connection", elsewhere.Confirm(t.Context(), who.Credential, "one"), storage.Unauthenticated)
+		}
+	})
+}
+
+func TestJWTIsVerifiedBeforeTheIssuerIsAskedAboutIt(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.asking(t)
+		forged := signed(t, claims(nil), nil)
+		forged = forged[:len(forged)-8] + "AAAAAAAA"
+		i.issue(forged, nil)
+		_, err := verify(s, forged)
+		wantCode(t, "forged", err, storage.Unauthenticated)
+		if n := i.times("/introspect"); n != 0 {
+			t.Errorf("%d questions", n)
+		}
+	})
+}
+
+func TestTroubleWithIntrospectionIsNotABadToken(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		for name, answer := range map[string]func(http.ResponseWriter) bool{
+			"an error":    down(500),
+			"no client":   down(401),
+			"no JSON":     func(w http.ResponseWriter) bool { _, _ = w.Write([]byte("<html>")); return true },
+			"too large":   func(w http.ResponseWriter) bool { _, _ = w.Write(make([]byte, 1<<20)); return true },
+			"no answer":   func(http.ResponseWriter) bool { time.Sleep(time.Hour); return true },
+			"a text only": func(w http.ResponseWriter) bool { _, _ = w.Write([]byte(`"active"`)); return true },
+		} {
+			i.set(func() { i.answer = answer })
+			_, err := verify(i.asking(t), i.issue("opaque", nil))
+			wantCode(t, name, err, storage.Unavailable)
+		}
+		i.set(func() {
+			i.answer = func(w http.ResponseWriter) bool { write(w, map[string]any{"active": "true"}); return true }
+		})
+		_, err := verify(i.asking(t), "opaque")
+		wantCode(t, "active as a text", err, storage.Unauthenticated)
+	})
+}
+
+func TestCredentialOfAConnectionIsNotTheToken(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.asking(t)
+		who, err := verify(s, i.issue("opaque-opaque", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, credential := range []string{"opaque-opaque", "idp:opaque-opaque", "idp:", "", "idp:99999999999", who.Credential + "A"} {
+			wantCode(t, credential, s.Confirm(t.Context(), credential, "one"), storage.Unauthenticated)
+		}
+		plain := i.server(t, nil)
+		for _, credential := range []string{"", "idp:", "idp:x", "idp:0", "99999999999", who.Credential} {
+			wantCode(t, credential, plain.Confirm(t.Context(), credential, "one"), storage.Unauthenticated)
+		}
+	})
+}
+
+// A request about several servers makes the package ask the issuer once, even if the
+// token is invalid.
+func TestATokenForNoGroupIsAskedAboutOnce(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.asking(t)
+		i.times("/introspect")
+		_, err := s.VerifyGroup(t.Context(), "invented", "", []string{"one", "two", "three"})
+		wantCode(t, "an invented token", err, storage.Unauthenticated)
+		if n := i.times("/introspect"); n != 1 {
+			t.Errorf("%d questions about it, want one", n)
+		}
+		all, err := s.VerifyGroup(t.Context(), i.issue("opaque", nil), "", []string{"two", "one"})
+		if err != nil || len(all) != 1 || all["one"].Principal == "" {
+			t.Errorf("got %v, %v", all, err)
+		}
+		_, err = s.VerifyGroup(t.Context(), i.issue("opaque", nil), "", []string{"two"})
+		wantCode(t, "another server", err, storage.Unauthenticated)
+	})
+}

@@ -1,0 +1,262 @@
+package resourceserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// AccessLife is how long an access token of the broker is valid. A client gets a new one
+// with its refresh token.
+const AccessLife = time.Hour
+
+// tokenPrefix begins the access tokens that the broker issues.
+const tokenPrefix = "da_"
+
+// Token is the contents of an access token that the broker has issued. It is sealed into
+// the token, so no store is read to verify it.
+type Token struct {
+	Grant     string   `json:"g,omitempty"` // ID of the grant; "" for a token that an API key was exchanged for
+	Key       string   `json:"k,omitempty"` // ID of that key
+	Tenant    string   `json:"t"`
+	Principal string   `json:"p"`
+	Server    string   `json:"s"` // the only server that the token is for, or the address of a group
+	Scopes    []string `json:"c"`
+	Props     []byte   `json:"d,omitempty"`
+	ToolRules []string `json:"r,omitempty"` // as in storage.Identity; a token with Key fits all rules
+	Expires   int64    `json:"x"`           // Unix seconds
+	// Claims are those that the rules of the servers of a group read; see [Carries].
+	Claims json.RawMessage `json:"m,omitempty"`
+}
+
+// NewTokenSealer returns the sealer of access tokens; the parameters are as for
+// [storage.NewSealer].
+func NewTokenSealer(secret []byte, others ...[]byte) (*storage.Sealer, error) {
+	return storage.NewSealer("access token", secret, others...)
+}
+
+// SealToken returns the access token with these contents.
+func SealToken(sealer *storage.Sealer, t Token) string {
+	plain, err := json.Marshal(t)
+	if err != nil {
+		panic("oauth: " + err.Error()) // texts can always be marshalled
+	}
+	return tokenPrefix + sealer.Seal(plain)
+}
+
+// OpenToken returns the contents of an access token, also of one that has expired.
+func OpenToken(sealer *storage.Sealer, token string) (t Token, ok bool) {
+	sealed, ok := strings.CutPrefix(token, tokenPrefix)
+	if !ok || len(token) > maxToken {
+		return Token{}, false
+	}
+	plain, ok := sealer.Open(sealed)
+	return t, ok && json.Unmarshal(plain, &t) == nil
+}
+
+// KeyCheck confirms an API key; see package auth.
+type KeyCheck interface {
+	Confirm(ctx context.Context, credential, server string) error
+}
+
+// IssuedConfig configures an [Issued]. All fields are required. Settings.Issuer is not
+// used: the issuer is the endpoint itself.
+type IssuedConfig struct {
+	Settings
+	Servers []string
+	Sealer  *storage.Sealer // of NewTokenSealer
+	Store   storage.Values  // has the revoked grants
+	Keys    KeyCheck        // confirms keys that tokens were exchanged for
+}
+
+// Issued verifies the tokens of this endpoint's own authorization server (package
+// broker). It opens a token without the store. It reads the list of revoked grants at
+// most every 30 seconds. It is safe for concurrent use.
+type Issued struct {
+	resources
+	sealer *storage.Sealer
+	store  storage.Values
+	keys   KeyCheck
+
+	mu      sync.Mutex // held while the list is read, so that others wait for it
+	revoked Revoked
+	read    time.Time
+}
+
+// revokedFor is how long a list of revoked grants is used before it is read again.
+const revokedFor = 30 * time.Second
+
+// NewIssued makes an Issued. It makes no request. The error names the wrong setting.
+func NewIssued(c IssuedConfig) (*Issued, error) {
+	s, err := c.Settings.Complete(c.Servers)
+	if err == nil {
+		err = s.checkRoot()
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.Issuer, s.Audiences = s.PublicURL, nil
+	return &Issued{resources: resources{s}, sealer: c.Sealer, store: c.Store, keys: c.Keys}, nil
+}
+
+// Verify returns the identity of a token, if it is for a server.
+//
+// Errors: Unauthenticated if the token is invalid, revoked, or for another server.
+// Forbidden if it was exchanged for a key that may not use the server any more.
+// Unavailable if the list of revoked grants, or the key, cannot be read.
+func (s *Issued) Verify(ctx context.Context, token, server string) (storage.Identity, error) {
+	t, err := s.open(token, server)
+	if err != nil {
+		return storage.Identity{}, err
+	}
+	who := t.identity()
+	if t.Key != "" {
+		rule, _ := s.settings.Allow.Of(server)
+		who.ToolRules = slices.Sorted(maps.Keys(rule.Tools))
+	}
+	return who, s.Confirm(ctx, who.Credential, server)
+}
+
+// issuedCredential begins the credential of a token that has a grant. The grant's ID, the
+// tenant and the time of issue follow, with colons between them.
+const issuedCredential = "grant:"
+
+func credentialOf(t Token) string {
+	if t.Key != "" {
+		return t.Key
+	}
+	return fmt.Sprint(issuedCredential, t.Grant, ":", t.Tenant, ":", t.Expires-int64(AccessLife.Seconds()))
+}
+
+// Confirm checks whether the grant of a token that was valid earlier is still good. text
+// is the Credential of the caller's identity. Errors are as for Verify.
+func (s *Issued) Confirm(ctx context.Context, text, server string) error {
+	rest, ok := strings.CutPrefix(text, issuedCredential)
+	if !ok {
+		return s.keys.Confirm(ctx, text, server)
+	}
+	grant, rest, _ := strings.Cut(rest, ":")
+	end := strings.LastIndexByte(rest, ':') // the tenant may have colons
+	tenant, at := rest[:max(0, end)], rest[end+1:]
+	issued, ok := unix(at)
+	if !ok {
+		return badToken("this connection was opened with another kind of credential")
+	}
+	list, err := s.list(ctx)
+	if err != nil {
+		return err
+	}
+	if list.Has(grant, tenant, issued) {
+		return badToken("it was revoked")
+	}
+	return nil
+}
+
+// list returns the revoked grants as they were at most revokedFor ago.
+func (s *Issued) list(ctx context.Context) (Revoked, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if now.Sub(s.read) < revokedFor {
+		return s.revoked, nil
+	}
+	v, err := s.store.LoadValue(ctx, revokedKey())
+	if err == nil {
+		s.revoked, err = parseRevoked(v.Data)
+	}
+	if err != nil {
+		return Revoked{}, storage.Errorf(storage.Unavailable, "whether this token was revoked cannot be found out now; try again").Because(err)
+	}
+	s.read = now
+	return s.revoked, nil
+}
+
+// Revoked are the grants that were revoked within the life of an access token. There is
+// one such record in a store.
+type Revoked struct {
+	Grants map[string]int64 `json:"g,omitempty"` // when each was revoked, in Unix seconds
+	// Tenants are tenants with too many revocations to list. All their tokens that were
+	// issued up to the given time, in Unix seconds, are revoked.
+	Tenants map[string]int64 `json:"t,omitempty"`
+}
+
+// maxRevoked bounds the list, which is read often. An entry has about 50 bytes.
+const maxRevoked = 4000
+
+func revokedKey() storage.ValueKey {
+	return storage.ValueKey{Scope: storage.ValueOfServer, Name: "oauth revoked"}
+}
+
+func parseRevoked(data []byte) (r Revoked, err error) {
+	if len(data) > 0 {
+		err = json.Unmarshal(data, &r)
+	}
+	return r, err
+}
+
+// Has reports whether r revokes a token, by its grant, its tenant and its time of issue.
+func (r Revoked) Has(grant, tenant string, issued time.Time) bool {
+	_, listed := r.Grants[grant]
+	until, all := r.Tenants[tenant]
+	return listed || all && issued.Unix() <= until
+}
+
+// add returns the list with one more grant, and without entries whose tokens have all
+// expired.
+func (r Revoked) add(grant, tenant string, now time.Time) Revoked {
+	oldest := now.Add(-AccessLife - time.Minute).Unix()
+	next := Revoked{Grants: map[string]int64{}, Tenants: map[string]int64{}}
+	for g, at := range r.Grants {
+		if at > oldest {
+			next.Grants[g] = at
+		}
+	}
+	for t, at := range r.Tenants {
+		if at > oldest {
+			next.Tenants[t] = at
+		}
+	}
+	if len(next.Grants) >= maxRevoked {
+		next.Tenants[tenant] = now.Unix()
+	} else {
+		next.Grants[grant] = now.Unix()
+	}
+	return next
+}
+
+// Revoke makes all access tokens of a grant invalid, within 30 seconds everywhere.
+//
+// Errors: Unavailable: the tokens may still be valid, so call Revoke again.
+func Revoke(ctx context.Context, store storage.Values, grant, tenant string) error {
+	for {
+		v, err := store.LoadValue(ctx, revokedKey())
+		if err != nil {
+			return err
+		}
+		list, err := parseRevoked(v.Data)
+		if err != nil {
+			return storage.Errorf(storage.Unavailable, "the list of revoked grants cannot be read").Because(err)
+		}
+		if _, listed := list.Grants[grant]; listed {
+			return nil
+		}
+		now := time.Now()
+		if v.Data, err = json.Marshal(list.add(grant, tenant, now)); err != nil {
+			return err
+		}
+		v.Key, v.Expires = revokedKey(), now.Add(2*AccessLife)
+		// After a conflict, try again: another function has revoked something since the
+		// list was loaded.
+		if _, err := store.SaveValue(ctx, v); !errors.Is(err, storage.Conflict) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package resourceserver_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Row A-15.
+func TestKeyThatIsNotKnownIsFetchedOnce(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.server(t, nil)
+		if _, err := verify(s, signed(t, claims(nil), nil)); err != nil {
+			t.Fatal(err)
+		}
+		i.times("/keys")
+		i.set(func() { i.keys = append(i.keys, public("new", signers().other)) })
+		time.Sleep(time.Minute)
+		token := signedBy(t, jwt.SigningMethodRS256, signers().other, "new", claims(nil), nil)
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				if _, err := verify(s, token); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if n := i.times("/keys"); n != 1 {
+			t.Errorf("%d fetches for a key that 50 callers wanted", n)
+		}
+		for minute := range 2 {
+			time.Sleep(30 * time.Second)
+			for n := range 500 {
+				_, err := verify(s, signed(t, claims(map[string]any{"n": n}), map[string]any{"kid": fmt.Sprint("k", minute, n)}))
+				wantCode(t, "a key that nobody has", err, storage.Unauthenticated)
+			}
+			if n := i.times("/keys"); n > 1 {
+				t.Errorf("%d fetches in half a minute", n)
+			}
+		}
+	})
+}
+
+// Row A-16.
+func TestKeysAreUsedForADayWhileTheyCannotBeFetched(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.server(t, nil)
+		fresh := func() string { return signed(t, claims(nil), nil) }
+		if _, err := verify(s, fresh()); err != nil {
+			t.Fatal(err)
+		}
+		i.set(func() { i.answer = down(503) })
+		for range 23 {
+			time.Sleep(time.Hour)
+			if _, err := verify(s, fresh()); err != nil {
+				t.Fatal(err)
+			}
+			_, err := verify(s, signed(t, claims(nil), map[string]any{"kid": "new"}))
+			wantCode(t, "a key that is not known", err, storage.Unavailable)
+		}
+		time.Sleep(time.Hour)
+		_, err := verify(s, fresh())
+		wantCode(t, "after a day", err, storage.Unavailable)
+		i.set(func() { i.answer = nil })
+		time.Sleep(30 * time.Second)
+		if _, err := verify(s, fresh()); err != nil {
+			t.Errorf("the issuer is back: %v", err)
+		}
+	})
+}
+
+func TestIssuerThatWasDownAtTheStartIsAskedAgain(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		i.set(func() { i.answer = down(500) })
+		s, token := i.server(t, nil), signed(t, claims(nil), nil)
+		for range 20 {
+			_, err := verify(s, token)
+			wantCode(t, "down", err, storage.Unavailable)
+		}
+		if n := i.times("/.well-known/oauth-authorization-server/realms/one"); n != 1 {
+			t.Errorf("%d requests at once", n)
+		}
+		i.set(func() { i.answer = nil })
+		time.Sleep(2 * time.Second)
+		if _, err := verify(s, token); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestKeyThatWasWithdrawnIsUsedForAQuarterOfAnHourAtMost(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.server(t, nil)
+		token := signed(t, claims(map[string]any{"exp": time.Now().Unix() + 86400}), nil)
+		time.Sleep(time.Second)
+		if _, err := verify(s, token); err != nil {
+			t.Fatal(err)
+		}
+		i.set(func() { i.keys = i.keys[1:] })
+		for range 4 {
+			time.Sleep(3*time.Minute + 45*time.Second)
+			_, _ = verify(s, token)
+		}
+		_, err := verify(s, token)
+		wantCode(t, "withdrawn", err, storage.Unauthenticated)
+	})
+}
+
+// A caller that goes away does not stop a fetch for which others wait.
+func TestFetchOutlivesItsCaller(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		i.set(func() { i.answer = func(http.ResponseWriter) bool { time.Sleep(500 * time.Millisecond); return false } })
+		s, token := i.server(t, nil), signed(t, claims(nil), nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var both sync.WaitGroup
+		both.Go(func() { _, _ = s.Verify(ctx, token, "one") })
+		synctest.Wait()
+		both.Go(func() {
+			if _, err := verify(s, token); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		cancel()
+		both.Wait()
+		if n := i.times("/keys"); n != 1 {
+			t.Errorf("%d fetches", n)
+		}
+	})
+}
+
+// Row A-17.
+func TestKeySetsAreBounded(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		many := make([]string, 10_000)
+		for n := range many {
+			many[n] = "{}"
+		}
+		text := func(document string) func(http.ResponseWriter) {
+			return func(w http.ResponseWriter) { _, _ = io.WriteString(w, document) }
+		}
+		redirect := func(to string) func(http.ResponseWriter) {
+			return func(w http.ResponseWriter) {
+				w.Header().Set("Location", to)
+				w.WriteHeader(302)
+			}
+		}
+		for name, answer := range map[string]func(w http.ResponseWriter){
+			"10 MB":           text(`{"keys":[],"more":"` + strings.Repeat("x", 10<<20)),
+			"10,000 keys":     text(`{"keys":[` + strings.Join(many, ",") + `]}`),
+			"a slow drip":     func(http.ResponseWriter) { time.Sleep(time.Hour) },
+			"another host":    redirect("https://169.254.169.254/keys"),
+			"another scheme":  redirect("http://login.example/keys"),
+			"round and round": redirect("https://login.example/keys"),
+			"not found":       func(w http.ResponseWriter) { w.WriteHeader(404) },
+			"no JSON":         text("<html>"),
+			"another shape":   text(`{"keys":"none"}`),
+			"no keys":         text(`{"keys":[]}`),
+			"symmetric keys":  text(`{"keys":[{"kty":"oct","k":"AAAA","kid":"rsa"}]}`),
+			"keys to encrypt by": func(w http.ResponseWriter) {
+				k := public("rsa", signers().rsa)
+				k["use"] = "enc"
+				write(w, map[string]any{"keys": []any{k}})
+			},
+		} {
+			s := i.server(t, func(s *resourceserver.Settings) { s.JWKS = "https://login.example/keys" })
+			i.set(func() { i.answer, i.asked = func(w http.ResponseWriter) bool { answer(w); return true }, nil })
+			begun := time.Now()
+			_, err := verify(s, signed(t, claims(nil), nil))
+			wantCode(t, name, err, storage.Unavailable)
+			if took := time.Since(begun); took > 3*time.Second {
+				t.Errorf("%s: given up after %s", name, took)
+			}
+			if n := i.times("/keys"); n > 5 {
+				t.Errorf("%s: %d requests", name, n)
+			}
+		}
+	})
+}
+
+// endless is a document without an end. It counts the bytes that were read.
+type endless struct{ read int }
+
+func (e *endless) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 200, Body: io.NopCloser(e), Request: r}, nil
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.read += len(p)
+	return copy(p, bytes.Repeat([]byte(" "), len(p))), nil
+}
+
+// Row A-17.
+func TestDocumentIsReadNoFurtherThanItMayBe(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		e := &endless{}
+		s := newServer(t, resourceserver.Config{Settings: resourceserver.Settings{PublicURL: publicURL, Issuer: issuerURL}, Client: &http.Client{Transport: e}})
+		_, err := verify(s, signed(t, claims(nil), nil))
+		wantCode(t, "endless", err, storage.Unavailable)
+		if e.read > 300<<10 {
+			t.Errorf("%d bytes were read", e.read)
+		}
+	})
+}
+
+func TestMetadataIsFoundWhereIssuersHaveIt(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		i.set(func() { i.answer = down(404) })
+		s := i.server(t, nil)
+		_, err := verify(s, signed(t, claims(nil), nil))
+		wantCode(t, "nowhere", err, storage.Unavailable)
+		want := "/.well-known/oauth-authorization-server/realms/one /.well-known/openid-configuration/realms/one /realms/one/.well-known/openid-configuration"
+		if got := strings.Join(i.asked, " "); got != want {
+			t.Errorf("it was asked for\n%s, want\n%s", got, want)
+		}
+	})
+}

@@ -1,0 +1,271 @@
+// Package resourceserver identifies callers by the tokens of an identity provider. It makes the
+// endpoint a resource server (OAuth 2.1; MCP, basic/authorization). It verifies tokens,
+// decides by their claims which server a caller may use, and tells clients where to get
+// tokens (RFC 9728). It issues no tokens, and knows no transport, no session and no store.
+//
+// # Accepted tokens
+//
+// The package accepts a token if:
+//
+//   - it is a JWT that a key of the issuer has signed, with an algorithm of the settings
+//     that fits the key;
+//   - its issuer, its times (within a minute) and its audience are right;
+//   - it is no token of another kind: an ID token, a logout token, a proof.
+//
+// The audience is the URL of the one server that the token is for, or the address of a
+// group of servers. With introspection the package also asks the issuer about each token,
+// and accepts tokens that are no JWT.
+//
+// # How fast a change takes effect
+//
+// A token that its issuer has revoked stays valid until it expires; with introspection,
+// for 30 seconds at most. A key that the issuer has withdrawn is used for at most 15
+// minutes. If the issuer's keys cannot be fetched, it is used for at most a day.
+package resourceserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/policy"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Config configures a [ResourceServer]. Settings and Sealer are required.
+type Config struct {
+	Settings
+	// Servers are the names of all servers.
+	Servers []string
+	// Sealer seals the token of a connection if introspection is on. As long as the
+	// connection is open, the package asks the issuer about that token.
+	Sealer *storage.Sealer
+	// Client makes the requests to the issuer; nil for a client that follows redirects
+	// within a host only.
+	Client *http.Client
+	// Log gets a line when the issuer's keys cannot be fetched. nil for none.
+	Log *slog.Logger
+}
+
+// ResourceServer verifies tokens. It is safe for concurrent use.
+type ResourceServer struct {
+	resources
+	verifier  verifier
+	introspec *introspector // nil if introspection is off
+	sealer    *storage.Sealer
+	needed    []string // names of the claims that admit needs
+
+	mu    sync.Mutex
+	known map[[sha256.Size]byte]grant
+}
+
+// These limit tokens and the memory of their results.
+const (
+	maxKnown   = 1000
+	knownFor   = 5 * time.Minute // for a token without introspection
+	maxToken   = 8 << 10         // bytes
+	maxClaims  = 2 << 10         // bytes of the claims for native servers
+	credential = "idp:"          // begins Identity.Credential
+)
+
+// New makes a ResourceServer. It makes no request. The error names the wrong setting and
+// its possible values.
+func New(c Config) (*ResourceServer, error) {
+	s, err := c.Settings.Complete(c.Servers)
+	if err != nil {
+		return nil, err
+	}
+	if c.Client == nil {
+		c.Client = newClient()
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &ResourceServer{
+		resources: resources{s}, sealer: c.Sealer, known: map[[sha256.Size]byte]grant{},
+		verifier: newVerifier(s, &keySet{issuer: s.Issuer, pinned: s.JWKS, client: c.Client, log: c.Log}),
+		needed:   append(slices.Clone(s.Claims), s.Principal, s.TenantClaim, "aud", "exp", "scope", "scp", "client_id", "azp", "cid"),
+	}
+	if s.Introspection != nil {
+		r.introspec = newIntrospector(s, c.Client)
+	}
+	r.needed = append(append(r.needed, s.Allow.Claims()...), "email_verified")
+	return r, nil
+}
+
+// grant is the contents of a valid token.
+type grant struct {
+	claims  map[string]any // those that are needed
+	expires time.Time      // end of the token's validity, skew included
+	until   time.Time      // when it has to be verified again
+}
+
+// Verify returns the identity of a token, if it may use a server. It neither reads nor
+// writes a store. It asks the issuer for unknown keys. With introspection it also asks
+// about a token that it has not asked about within 30 seconds.
+//
+// Errors: Unauthenticated if the token is invalid, or not for this server. Forbidden if
+// the token lacks a scope, or its identity may not use the server. Unavailable.
+func (s *ResourceServer) Verify(ctx context.Context, token, server string) (storage.Identity, error) {
+	g, err := s.grant(ctx, token)
+	if err != nil {
+		return storage.Identity{}, err
+	}
+	if err := s.admit(g, server); err != nil {
+		return storage.Identity{}, err
+	}
+	who, err := s.identity(g, token)
+	if err != nil {
+		return storage.Identity{}, err
+	}
+	who.ToolRules = s.settings.ToolRules(server, g.claims)
+	return who, nil
+}
+
+// identity returns the identity of a grant and its token.
+func (s *ResourceServer) identity(g grant, token string) (storage.Identity, error) {
+	who, err := s.settings.Identity(g.claims)
+	if err != nil {
+		return storage.Identity{}, err
+	}
+	if who.Credential = credential + fmt.Sprint(g.expires.Unix()); s.introspec != nil {
+		who.Credential = credential + s.sealer.Seal([]byte(token))
+	}
+	return who, nil
+}
+
+// Confirm checks whether a caller whose token was valid earlier may still use a server.
+// text is the Credential of the caller's identity. Costs and errors are as for Verify.
+func (s *ResourceServer) Confirm(ctx context.Context, text, server string) error {
+	g, err := s.confirmed(ctx, text)
+	if err != nil || s.introspec == nil {
+		return err
+	}
+	return s.admit(g, server)
+}
+
+// confirmed returns the grant of a credential that is still valid. The grant is empty
+// without introspection.
+func (s *ResourceServer) confirmed(ctx context.Context, text string) (grant, error) {
+	rest, ok := strings.CutPrefix(text, credential)
+	if !ok {
+		return grant{}, badToken("this connection was opened with another kind of credential")
+	}
+	if s.introspec != nil {
+		token, ok := s.sealer.Open(rest)
+		if !ok {
+			return grant{}, badToken("it was opened before the settings changed")
+		}
+		return s.grant(ctx, string(token))
+	}
+	expires, ok := unix(rest)
+	if !ok || !time.Now().Before(expires) {
+		return grant{}, badToken("it has expired")
+	}
+	return grant{}, nil
+}
+
+// grant verifies a token, or returns the remembered result.
+func (s *ResourceServer) grant(ctx context.Context, token string) (grant, error) {
+	now := time.Now()
+	sum := sha256.Sum256([]byte(token))
+	s.mu.Lock()
+	g, ok := s.known[sum]
+	s.mu.Unlock()
+	if ok && now.Before(g.until) {
+		return g, nil
+	}
+	claims, err := s.look(ctx, token)
+	if err != nil {
+		return grant{}, err
+	}
+	g = grant{claims: map[string]any{}, expires: expiry(claims)}
+	for _, name := range s.needed {
+		if v, ok := claims[name]; ok {
+			g.claims[name] = v
+		}
+	}
+	keep := knownFor
+	if s.introspec != nil {
+		keep = introspected
+	}
+	if g.until = now.Add(keep); g.expires.Before(g.until) {
+		g.until = g.expires
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) >= maxKnown {
+		clear(s.known)
+	}
+	s.known[sum] = g
+	return g, nil
+}
+
+// look verifies a token. If introspection is on, it also asks the issuer about the token.
+func (s *ResourceServer) look(ctx context.Context, token string) (map[string]any, error) {
+	if len(token) > maxToken {
+		return nil, badToken(fmt.Sprintf("it has more than %d bytes", maxToken))
+	}
+	if s.introspec == nil {
+		return s.verifier.verify(ctx, token)
+	}
+	if strings.Count(token, ".") == 2 {
+		if _, err := s.verifier.verify(ctx, token); err != nil {
+			return nil, err
+		}
+	}
+	claims, err := s.introspec.ask(ctx, token)
+	if err == nil {
+		err = s.verifier.judge(claims)
+	}
+	return claims, err
+}
+
+// admit decides whether a grant may use one server, or one of a group.
+func (s *ResourceServer) admit(g grant, server string) error {
+	if err := s.meant(g, server); err != nil {
+		return err
+	}
+	if err := s.settings.Admit(server, g.claims); err != nil {
+		who, _ := s.settings.Identity(g.claims) // nobody, if the claims name nobody
+		return storage.NameRefused(err, storage.Identity{Tenant: who.Tenant, Principal: who.Principal})
+	}
+	return nil
+}
+
+// meant decides whether a grant is for a server or a group.
+func (s *ResourceServer) meant(g grant, server string) error {
+	switch {
+	case !s.among(policy.Texts(g.claims["aud"]), server):
+		return badToken("it is for another resource; get one whose resource is the URL of this server")
+	case missing(scopes(g.claims), strings.Fields(*s.settings.Scope)):
+		return lacks(strings.Fields(*s.settings.Scope))
+	}
+	return nil
+}
+
+// badToken returns the error for an invalid token. The reason must not quote the token.
+func badToken(why string) error {
+	return storage.Errorf(storage.Unauthenticated, "this token is not valid: %s; sign in again", why)
+}
+
+// missing reports whether one of the wanted scopes is missing.
+func missing(has, wanted []string) bool {
+	return slices.ContainsFunc(wanted, func(s string) bool { return !slices.Contains(has, s) })
+}
+
+// scopes returns the scopes of a token (RFC 9068 §2.2.3; some issuers write scp).
+func scopes(claims map[string]any) (all []string) {
+	for _, name := range []string{"scope", "scp"} {
+		for _, text := range policy.Texts(claims[name]) {
+			all = append(all, strings.Fields(text)...)
+		}
+	}
+	return all
+}

@@ -1,0 +1,557 @@
+package resourceserver_test
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+func TestTokenSaysWhoItsHolderIs(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		exp := time.Now().Add(10 * time.Minute)
+		want := storage.Identity{
+			Tenant: "acme", Principal: "corp:ada", Credential: fmt.Sprintf("idp:%d", exp.Add(time.Minute).Unix()),
+			Props:  []byte(`{"client_id":"app","email":"ada@example.com","groups":["eng"],"scope":"mcp other"}`),
+			Scopes: []string{"mcp", "other"}, Scoped: true,
+		}
+		c := claims(map[string]any{"email": "ada@example.com", "groups": []string{"eng"}, "secret": "x", "scope": "mcp other"})
+		s := i.server(t, func(s *resourceserver.Settings) {
+			s.Name, s.Tenant, s.Claims = "corp", "acme", []string{"email", "groups", "absent"}
+		})
+		for name, token := range map[string]string{
+			"RS256": signed(t, c, nil),
+			"PS256": signedBy(t, jwt.SigningMethodPS256, signers().rsa, "rsa", c, nil),
+			"ES256": signedBy(t, jwt.SigningMethodES256, signers().ec, "ec", c, nil),
+			"EdDSA": signedBy(t, jwt.SigningMethodEdDSA, signers().ed, "ed", c, nil),
+			"typ":   signed(t, c, map[string]any{"typ": "at+jwt"}),
+			"typ 2": signed(t, c, map[string]any{"typ": "application/at+JWT"}),
+			"kid":   signed(t, c, map[string]any{"kid": nil, "typ": nil}),
+		} {
+			got, err := verify(s, token)
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+			}
+		}
+	})
+}
+
+// Row A-10: the audience of a token is one server.
+func TestTokenForAnotherServerIsRefused(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.server(t, func(s *resourceserver.Settings) {
+			s.Audiences = map[string][]string{"one": {"api://one"}, "two": {"api://two"}}
+		})
+		for _, test := range []struct {
+			audience any
+			taken    bool
+		}{
+			{publicURL + "/one/mcp", true},
+			{publicURL + "/one/mcp/", true},
+			{publicURL + "/one/sse", true},
+			{publicURL + "/one/sse/", true},
+			{"HTTPS://MCP.Example.COM/one/mcp", true},
+			{[]string{"account", publicURL + "/one/mcp"}, true},
+			{"api://one", true},
+			{publicURL + "/two/mcp", false},
+			{"api://two", false},
+			{"API://one", false},
+			{publicURL, false},
+			{publicURL + "/", false},
+			{publicURL + "/one", false},
+			{publicURL + "/one/ticket", false},
+			{publicURL + "/ONE/mcp", false},
+			{publicURL + "/one/mcp?a", false},
+			{publicURL + "/one/mcp//", false},
+			{publicURL + "/two/../one/mcp", false},
+			{publicURL + ":443/one/mcp", false},
+			{"http://mcp.example.com/one/mcp", false},
+			{"https://mcp.example.com.evil.example/one/mcp", false},
+			{"https://mcp.example.com@evil.example/one/mcp", false},
+			{"https://evil.example/" + publicURL + "/one/mcp", false},
+			{"app", false},
+			{"", false},
+			{[]string{}, false},
+			{[]any{12, map[string]any{}}, false},
+			{nil, false},
+		} {
+			_, err := verify(s, signed(t, claims(map[string]any{"aud": test.audience}), nil))
+			if test.taken != (err == nil) || err != nil && storage.CodeOf(err) != storage.Unauthenticated {
+				t.Errorf("%v: %v", test.audience, err)
+			}
+		}
+	})
+}
+
+// Row A-11.
+func TestIssuerIsComparedByteForByte(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.server(t, nil)
+		for _, iss := range []any{issuerURL + "/", strings.ToUpper(issuerURL), "https://login.example/realms/two", "login.example", "", nil, []string{issuerURL}} {
+			_, err := verify(s, signed(t, claims(map[string]any{"iss": iss}), nil))
+			wantCode(t, fmt.Sprint(iss), err, storage.Unauthenticated)
+		}
+		if n := i.times("/keys"); n != 0 {
+			t.Errorf("%d fetches for tokens of others", n)
+		}
+	})
+}
+
+// The metadata of another issuer is not used, even if it stands at the right URL.
+func TestKeysAreThoseOfTheIssuerThatIsSet(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		for _, metadata := range []map[string]any{
+			{"issuer": issuerURL + "/", "jwks_uri": "https://login.example/keys"},
+			{"issuer": "https://evil.example", "jwks_uri": "https://login.example/keys"},
+			{"jwks_uri": "https://login.example/keys"},
+			{"issuer": issuerURL, "jwks_uri": "http://login.example/keys"},
+			{"issuer": issuerURL, "jwks_uri": "file:///keys"},
+			{"issuer": issuerURL},
+		} {
+			i.set(func() { i.metadata = metadata })
+			_, err := verify(i.server(t, nil), signed(t, claims(nil), nil))
+			wantCode(t, fmt.Sprint(metadata), err, storage.Unavailable)
+			if n := i.times("/keys"); n != 0 {
+				t.Errorf("%v: keys were fetched", metadata)
+			}
+		}
+		i.set(func() { i.metadata = nil })
+		if _, err := verify(i.server(t, func(s *resourceserver.Settings) { s.JWKS = "https://login.example/keys" }), signed(t, claims(nil), nil)); err != nil {
+			t.Errorf("with jwks_uri set: %v", err)
+		}
+	})
+}
+
+// Row A-12.
+func TestTimesOfATokenHoldWithinAMinute(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		now := time.Now().Unix()
+		for name, test := range map[string]struct {
+			change map[string]any
+			taken  bool
+		}{
+			"expired":               {map[string]any{"exp": now - 600}, false},
+			"expired 59 s ago":      {map[string]any{"exp": now - 59}, true},
+			"expired 61 s ago":      {map[string]any{"exp": now - 61}, false},
+			"without an end":        {map[string]any{"exp": nil}, false},
+			"an end in words":       {map[string]any{"exp": "tomorrow"}, false},
+			"an end beyond numbers": {map[string]any{"exp": -1e300}, false},
+			"not yet":               {map[string]any{"nbf": now + 600}, false},
+			"in 59 s":               {map[string]any{"nbf": now + 59}, true},
+			"in 61 s":               {map[string]any{"nbf": now + 61}, false},
+			"issued in the future":  {map[string]any{"iat": now + 600}, false},
+			"issued in 59 s":        {map[string]any{"iat": now + 59}, true},
+			"issued in 61 s":        {map[string]any{"iat": now + 61}, false},
+		} {
+			_, err := verify(i.server(t, nil), signed(t, claims(test.change), nil))
+			if test.taken != (err == nil) || err != nil && storage.CodeOf(err) != storage.Unauthenticated {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
+func TestRememberedTokenEndsInTime(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s, token := i.server(t, nil), signed(t, claims(map[string]any{"exp": time.Now().Unix() + 10}), nil)
+		who, err := verify(s, token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(69 * time.Second)
+		if _, err := verify(s, token); err != nil {
+			t.Error(err)
+		}
+		if err := s.Confirm(t.Context(), who.Credential, "one"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		_, err = verify(s, token)
+		wantCode(t, "the token", err, storage.Unauthenticated)
+		wantCode(t, "its connection", s.Confirm(t.Context(), who.Credential, "one"), storage.Unauthenticated)
+	})
+}
+
+// Row A-13: a token's header never decides which key verifies it or how.
+func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		der, err := x509.MarshalPKIXPublicKey(signers().rsa.Public())
+		if err != nil {
+			t.Fatal(err)
+		}
+		good := claims(nil)
+		plain := signed(t, good, nil)
+		parts := strings.Split(plain, ".")
+		head := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+		own := public("rsa", signers().other)
+		tokens := map[string]string{
+			"alg none":                  signedBy(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, "rsa", good, nil),
+			"alg None":                  head(`{"alg":"None","kid":"rsa"}`) + "." + parts[1] + ".",
+			"alg missing":               head(`{"kid":"rsa"}`) + "." + parts[1] + "." + parts[2],
+			"alg a number":              head(`{"alg":5,"kid":"rsa"}`) + "." + parts[1] + "." + parts[2],
+			"HS256 with the public key": signedBy(t, jwt.SigningMethodHS256, der, "rsa", good, nil),
+			"HS256 with its PEM":        signedBy(t, jwt.SigningMethodHS256, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), "rsa", good, nil),
+			"an algorithm not listed":   signedBy(t, jwt.SigningMethodRS512, signers().rsa, "rsa", good, nil),
+			"jwk":                       signedBy(t, jwt.SigningMethodRS256, signers().other, "rsa", good, map[string]any{"jwk": own}),
+			"jku":                       signedBy(t, jwt.SigningMethodRS256, signers().other, "rsa", good, map[string]any{"jku": "https://evil.example/keys"}),
+			"x5u":                       signedBy(t, jwt.SigningMethodRS256, signers().other, "rsa", good, map[string]any{"x5u": "https://evil.example/cert"}),
+			"crit":                      signed(t, good, map[string]any{"crit": []string{"exp"}}),
+			"b64":                       signed(t, good, map[string]any{"b64": false}),
+			"a kid that is no text":     signed(t, good, map[string]any{"kid": 7}),
+			"an empty kid":              signed(t, good, map[string]any{"kid": ""}),
+			"JWE":                       head(`{"alg":"RSA-OAEP","enc":"A256GCM"}`) + ".a.b.c.d",
+			"JWE with iterations":       head(`{"alg":"PBES2-HS256+A128KW","enc":"A256GCM","p2c":2147483647}`) + ".a.b.c.d",
+			"too long":                  signed(t, claims(map[string]any{"more": strings.Repeat("x", 8<<10)}), nil),
+			"two parts":                 parts[0] + "." + parts[1],
+			"four parts":                plain + ".a",
+			"JSON serialization":        `{"payload":"` + parts[1] + `","signatures":[]}`,
+			"nothing":                   "",
+			"dots":                      "..",
+			"text":                      "nonsense",
+			"payload is no object":      parts[0] + "." + head(`[]`) + "." + parts[2],
+			"padding":                   parts[0] + "=." + parts[1] + "." + parts[2],
+		}
+		s := i.server(t, nil)
+		for name, token := range tokens {
+			_, err := verify(s, token)
+			wantCode(t, name, err, storage.Unauthenticated)
+		}
+		if len(i.asked) != 0 {
+			t.Errorf("the issuer was asked for %v", i.asked)
+		}
+	})
+}
+
+// Row A-13: each token has one fault in its signature. Some are signed with a key of the
+// issuer.
+func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		good := claims(nil)
+		parts := strings.Split(signed(t, good, nil), ".")
+		other := strings.Split(signed(t, claims(map[string]any{"sub": "eve"}), nil), ".")
+		s := i.server(t, nil)
+		for name, token := range map[string]string{
+			"another's key":          signedBy(t, jwt.SigningMethodRS256, signers().other, "rsa", good, nil),
+			"another's claims":       parts[0] + "." + other[1] + "." + parts[2],
+			"no signature":           parts[0] + "." + parts[1] + ".",
+			"RS256 with the EC kid":  signedBy(t, jwt.SigningMethodRS256, signers().rsa, "ec", good, nil),
+			"ES256 with the RSA kid": signedBy(t, jwt.SigningMethodES256, signers().ec, "rsa", good, nil),
+			"EdDSA with the EC kid":  signedBy(t, jwt.SigningMethodEdDSA, signers().ed, "ec", good, nil),
+		} {
+			_, err := verify(s, token)
+			wantCode(t, name, err, storage.Unauthenticated)
+		}
+		// A key that names one algorithm is good for no other.
+		i.set(func() { i.keys[0]["alg"] = "RS256" })
+		s = i.server(t, nil)
+		if _, err := verify(s, signed(t, good, nil)); err != nil {
+			t.Error(err)
+		}
+		_, err := verify(s, signedBy(t, jwt.SigningMethodPS256, signers().rsa, "rsa", good, nil))
+		wantCode(t, "PS256 with a key for RS256", err, storage.Unauthenticated)
+	})
+}
+
+// Row A-13: the server tries only a few keys, and does not count keys of other kinds.
+func TestTokenThatNamesNoKeyIsComparedWithThoseOfItsKind(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		token := signed(t, claims(nil), map[string]any{"kid": nil})
+		i.set(func() {
+			i.keys = append([]map[string]any{i.keys[2], i.keys[2], i.keys[2], i.keys[2], i.keys[1]}, i.keys...)
+		})
+		if _, err := verify(i.server(t, nil), token); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Row A-14: the issuer has signed each of these tokens, and the audience is right.
+func TestTokensOfOtherKindsAreRefused(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.server(t, nil)
+		for name, token := range map[string]string{
+			"ID token, by its audience":    signed(t, claims(map[string]any{"aud": "app"}), nil),
+			"ID token, by its nonce":       signed(t, claims(map[string]any{"nonce": "n"}), nil),
+			"ID token, by its hashes":      signed(t, claims(map[string]any{"at_hash": "h"}), nil),
+			"ID token of Keycloak":         signed(t, claims(map[string]any{"typ": "ID"}), nil),
+			"refresh token of Keycloak":    signed(t, claims(map[string]any{"typ": "Refresh"}), nil),
+			"ID token of Cognito":          signed(t, claims(map[string]any{"token_use": "id"}), nil),
+			"ID-JAG":                       signed(t, claims(nil), map[string]any{"typ": "oauth-id-jag+jwt"}),
+			"logout token, by its type":    signed(t, claims(nil), map[string]any{"typ": "logout+jwt"}),
+			"logout token, by its events":  signed(t, claims(map[string]any{"events": map[string]any{}}), nil),
+			"DPoP proof":                   signed(t, claims(nil), map[string]any{"typ": "dpop+jwt"}),
+			"token that is bound to a key": signed(t, claims(map[string]any{"cnf": map[string]any{"jkt": "x"}}), nil),
+			"a type that is no text":       signed(t, claims(nil), map[string]any{"typ": 3}),
+		} {
+			_, err := verify(s, token)
+			wantCode(t, name, err, storage.Unauthenticated)
+		}
+		for _, more := range []map[string]any{{"typ": "Bearer"}, {"token_use": "access"}} {
+			if _, err := verify(s, signed(t, claims(more), nil)); err != nil {
+				t.Errorf("%v: %v", more, err)
+			}
+		}
+	})
+}
+
+// Row A-25.
+func TestClaimsThatArePassedOnAreBounded(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.server(t, func(s *resourceserver.Settings) { s.Claims = []string{"groups"} })
+		who, err := verify(s, signed(t, claims(map[string]any{"groups": []string{strings.Repeat("x", 1900)}}), nil))
+		if err != nil || len(who.Props) > 2<<10 {
+			t.Errorf("%d bytes, %v", len(who.Props), err)
+		}
+		_, err = verify(s, signed(t, claims(map[string]any{"groups": []string{strings.Repeat("x", 2100)}}), nil))
+		wantCode(t, "more", err, storage.Forbidden)
+		if header := s.Challenge("/one/mcp", true, err); header != "" {
+			t.Errorf("a login would not help, but the client is told %s", header)
+		}
+	})
+}
+
+// Row A-22.
+func TestPrincipalsOfTwoIssuersAreTwo(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		seen := map[string]bool{}
+		for _, name := range []string{"", "corp", "guests"} {
+			who, err := verify(i.server(t, func(s *resourceserver.Settings) { s.Name = name }), signed(t, claims(map[string]any{"email": "ada@example.com"}), nil))
+			if err != nil || seen[who.Principal] || who.Tenant != "default" {
+				t.Errorf("%+v, %v", who, err)
+			}
+			seen[who.Principal] = true
+		}
+		if !seen["login.example:ada"] {
+			t.Errorf("%v", seen)
+		}
+		// Two subjects are never one principal, however they are written.
+		s := i.server(t, nil)
+		subjects := []string{"a", "A", "a b", "ä", strings.Repeat("x", 200), strings.Repeat("x", 201), "#a", "a\n", "a:b"}
+		principals := map[string]string{}
+		for _, sub := range subjects {
+			who, err := verify(s, signed(t, claims(map[string]any{"sub": sub}), nil))
+			if other, twice := principals[who.Principal]; err != nil || twice || len(who.Principal) > 128 || strings.ContainsAny(who.Principal, " \nä") {
+				t.Errorf("%q is %q, as %q: %v", sub, who.Principal, other, err)
+			}
+			principals[who.Principal] = sub
+			// A subject that looks like the hash of another one does not become that
+			// principal.
+			named, err := verify(s, signed(t, claims(map[string]any{"sub": strings.TrimPrefix(who.Principal, "login.example:")}), nil))
+			if hashed := strings.HasPrefix(who.Principal, "login.example:#"); err != nil || hashed && named.Principal == who.Principal {
+				t.Errorf("%q is %q as well: %v", who.Principal, named.Principal, err)
+			}
+		}
+		for _, sub := range []any{"", nil, 12, []string{"ada"}} {
+			_, err := verify(s, signed(t, claims(map[string]any{"sub": sub}), nil))
+			wantCode(t, fmt.Sprint(sub), err, storage.Unauthenticated)
+		}
+	})
+}
+
+// Row A-22: the table of the settings decides the tenant, never the token.
+func TestTenantIsFromTheTableOnly(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.server(t, func(s *resourceserver.Settings) {
+			s.TenantClaim, s.Tenants = "org", map[string]string{"o-1": "acme", "o-2": "umbrella"}
+		})
+		for org, tenant := range map[any]string{"o-1": "acme", "o-2": "umbrella", "acme": "", "o-3": "", "": "", nil: "", 5: ""} {
+			who, err := verify(s, signed(t, claims(map[string]any{"org": org}), nil))
+			if who.Tenant != tenant || (tenant == "") != (storage.CodeOf(err) == storage.Forbidden) {
+				t.Errorf("%v: %q, %v", org, who.Tenant, err)
+			}
+		}
+	})
+}
+
+func TestPrincipalIsTheClaimThatIsSet(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		who, err := verify(i.server(t, func(s *resourceserver.Settings) { s.Principal = "oid" }), signed(t, claims(map[string]any{"oid": "o7"}), nil))
+		if err != nil || who.Principal != "login.example:o7" {
+			t.Errorf("%+v, %v", who, err)
+		}
+	})
+}
+
+// The rules of access.allow apply to one server, or with "*" to all others.
+func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		s := i.server(t, func(s *resourceserver.Settings) {
+			s.Allow = map[string]resourceserver.Rule{
+				"one": {Groups: []string{"eng"}, Emails: []string{"*@Example.com", "bob@other.example"}, Claims: map[string][]string{"dept": {"ops"}}},
+				"*":   {Everyone: true},
+			}
+		})
+		for name, test := range map[string]struct {
+			change  map[string]any
+			allowed bool
+		}{
+			"nothing known":              {nil, false},
+			"a group":                    {map[string]any{"groups": []string{"all", "eng"}}, true},
+			"a group as a text":          {map[string]any{"groups": "eng"}, true},
+			"another group":              {map[string]any{"groups": []string{"engine", "Eng"}}, false},
+			"groups that are none":       {map[string]any{"groups": []any{1, nil, map[string]any{"eng": true}}}, false},
+			"a domain":                   {map[string]any{"email": "ada@example.COM", "email_verified": true}, true},
+			"a domain, verified as text": {map[string]any{"email": "ada@example.com", "email_verified": "true"}, true},
+			"a domain, not verified":     {map[string]any{"email": "ada@example.com", "email_verified": false}, false},
+			"a domain, nobody verified":  {map[string]any{"email": "ada@example.com"}, false},
+			"another domain":             {map[string]any{"email": "ada@example.com.evil.example", "email_verified": true}, false},
+			"a domain below":             {map[string]any{"email": "ada@evil.example.com", "email_verified": true}, false},
+			"a domain at the end":        {map[string]any{"email": "ada@evilexample.com", "email_verified": true}, false},
+			"two domains":                {map[string]any{"email": "ada@evil.example@example.com", "email_verified": true}, false},
+			"a name in quotes":           {map[string]any{"email": `"ada@evil.example"@example.com`, "email_verified": true}, false},
+			"a letter that looks alike":  {map[string]any{"email": "ada@ex\u0430mple.com", "email_verified": true}, false},
+			"the pattern itself":         {map[string]any{"email": "*@example.com", "email_verified": true}, false},
+			"an address":                 {map[string]any{"email": "Bob@other.example", "email_verified": true}, true},
+			"a neighbour of it":          {map[string]any{"email": "eve@other.example", "email_verified": true}, false},
+			"addresses in a list":        {map[string]any{"email": []string{"ada@example.com"}, "email_verified": true}, false},
+			"a claim":                    {map[string]any{"dept": "ops"}, true},
+			"the claim, another value":   {map[string]any{"dept": "oops"}, false},
+		} {
+			token := signed(t, claims(test.change), nil)
+			_, err := verify(s, token)
+			if test.allowed != (err == nil) || err != nil && storage.CodeOf(err) != storage.Forbidden {
+				t.Errorf("%s: %v", name, err)
+			}
+			if header := s.Challenge("/one/mcp", true, err); err != nil && header != "" {
+				t.Errorf("%s: a login would not help, but the client is told %s", name, header)
+			}
+		}
+		both := []string{publicURL + "/one/mcp", publicURL + "/two/mcp"}
+		if _, err := s.Verify(t.Context(), signed(t, claims(map[string]any{"aud": both}), nil), "two"); err != nil {
+			t.Errorf("who is not named comes under *: %v", err)
+		}
+		s = i.server(t, func(s *resourceserver.Settings) { s.Allow = map[string]resourceserver.Rule{"two": {Everyone: true}} })
+		_, err := verify(s, signed(t, claims(nil), nil))
+		wantCode(t, "a server that is not named", err, storage.Forbidden)
+	})
+}
+
+// Row A-23, as far as it concerns this package: the challenge is complete.
+func TestChallengesAreThoseOfTheSpecification(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		plain := i.server(t, nil)
+		two := "mcp  files:read"
+		none := ""
+		const at = `resource_metadata="https://mcp.example.com/.well-known/oauth-protected-resource/one/mcp"`
+		token := func(scope any) error {
+			_, err := verify(i.server(t, func(s *resourceserver.Settings) { s.Scope = &two }), signed(t, claims(map[string]any{"scope": scope}), nil))
+			return err
+		}
+		for name, test := range map[string]struct {
+			server *resourceserver.ResourceServer
+			tried  bool
+			err    error
+			want   string
+		}{
+			"no token":       {plain, false, storage.Unauthenticated, "Bearer " + at + `, scope="mcp"`},
+			"a bad token":    {plain, true, storage.Unauthenticated, `Bearer error="invalid_token", ` + at + `, scope="mcp"`},
+			"two tokens":     {plain, true, storage.Invalid, `Bearer error="invalid_request", ` + at + `, scope="mcp"`},
+			"not allowed":    {plain, true, storage.Forbidden, ""},
+			"trouble":        {plain, true, storage.Unavailable, ""},
+			"a scope lacks":  {i.server(t, func(s *resourceserver.Settings) { s.Scope = &two }), true, token("mcp"), `Bearer error="insufficient_scope", ` + at + `, scope="mcp files:read"`},
+			"both lack":      {i.server(t, func(s *resourceserver.Settings) { s.Scope = &two }), true, token(nil), `Bearer error="insufficient_scope", ` + at + `, scope="mcp files:read"`},
+			"no scopes here": {i.server(t, func(s *resourceserver.Settings) { s.Scope = &none }), false, storage.Unauthenticated, "Bearer " + at},
+		} {
+			if got := test.server.Challenge("/one/mcp", test.tried, test.err); got != test.want {
+				t.Errorf("%s: %v\n got %s\nwant %s", name, test.err, got, test.want)
+			}
+		}
+		for _, scope := range []any{"files:read mcp", []string{"mcp", "files:read"}} {
+			if err := token(scope); err != nil {
+				t.Errorf("%v: %v", scope, err)
+			}
+		}
+		if _, err := verify(plain, signed(t, claims(map[string]any{"scope": nil, "scp": []string{"mcp"}}), nil)); err != nil {
+			t.Errorf("scp: %v", err)
+		}
+		if _, err := verify(i.server(t, func(s *resourceserver.Settings) { s.Scope = &none }), signed(t, claims(map[string]any{"scope": nil}), nil)); err != nil {
+			t.Errorf("no scope is wanted: %v", err)
+		}
+	})
+}
+
+// A client asks for the scopes that the challenge names. So the challenge also names the
+// optional scopes of the token. Otherwise a caller of several servers would lose one
+// server's scope for another's. The challenge leaves out scopes that no server has.
+func TestAStepUpKeepsTheScopesOfTheToken(t *testing.T) {
+	r := newIssuer().server(t, func(s *resourceserver.Settings) {
+		s.Scopes = map[string]map[string][]string{"one": {"one:write": {"write_*"}, "one:all": {"*"}}, "two": {"two:write": {"write_*"}}}
+	})
+	for _, tt := range []struct {
+		has  []string
+		want string
+	}{
+		{[]string{"mcp"}, "mcp two:write"},
+		{[]string{"openid", "one:write", "mcp", "one:all", "one:write"}, "mcp two:write one:all one:write"},
+		{[]string{"mcp", "two:write"}, ""},
+	} {
+		err := r.Permit(storage.Identity{Scoped: true, Scopes: tt.has}, "two", []string{"write_a"})
+		want := ""
+		if tt.want != "" {
+			want = `Bearer error="insufficient_scope", resource_metadata="https://mcp.example.com/.well-known/oauth-protected-resource/mcp", scope="` + tt.want + `"`
+		}
+		if got := r.Challenge("/mcp", true, err); got != want {
+			t.Errorf("with %q:\n got %s\nwant %s", tt.has, got, want)
+		}
+	}
+}
+
+func TestMetadataNamesResourceIssuerAndScope(t *testing.T) {
+	i := newIssuer()
+	var got map[string]any
+	if err := json.Unmarshal(i.server(t, nil).Metadata("one", "/one/mcp?x=1"), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"resource": publicURL + "/one/mcp?x=1", "authorization_servers": []any{issuerURL}, "scopes_supported": []any{"mcp"},
+		"bearer_methods_supported": []any{"header"}, "resource_name": "one",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTokenIsInNoErrorAndNoLogLine(t *testing.T) {
+	inTime(t, func(t *testing.T, i *issuer) {
+		var log bytes.Buffer
+		s := newServer(t, resourceserver.Config{
+			Settings: resourceserver.Settings{PublicURL: publicURL, Issuer: issuerURL}, Servers: []string{"one"},
+			Client: &http.Client{Transport: i}, Log: slog.New(slog.NewJSONHandler(&log, nil)),
+		})
+		i.set(func() { i.answer = down(500) })
+		for _, token := range []string{signed(t, claims(nil), nil), signed(t, claims(map[string]any{"sub": "SECRET", "iss": "SECRET", "aud": "SECRET"}), map[string]any{"kid": "SECRET"}), "SECRET", "SECRET.SECRET.SECRET"} {
+			_, err := verify(s, token)
+			if err == nil || strings.Contains(err.Error(), "SECRET") || strings.Contains(err.Error(), token[len(token)-6:]) || strings.Contains(s.Challenge("/one/mcp", true, err), "SECRET") {
+				t.Errorf("%v", err)
+			}
+		}
+		if text := log.String(); !strings.Contains(text, "keys of the identity provider") || strings.Contains(text, "SECRET") || strings.Contains(text, "eyJ") {
+			t.Error(text)
+		}
+	})
+}
+
+// A server may trim or fold names, so the scopes of a tool are needed for names like its own.
+func TestScopesOfAToolAreNeededForNamesLikeIt(t *testing.T) {
+	r := newIssuer().server(t, func(s *resourceserver.Settings) {
+		s.Scopes = map[string]map[string][]string{"one": {"one:write": {"write_*", "Purge"}}}
+	})
+	for tool, want := range map[string]bool{"read": true, "write_a": false, " write_a": false, "Write-a": false, "purge": false, "purge\x00": false, "purges": true} {
+		if err := r.Permit(storage.Identity{Scoped: true, Scopes: []string{"mcp"}}, "one", []string{tool}); (err == nil) != want {
+			t.Errorf("%q: %v", tool, err)
+		}
+	}
+}

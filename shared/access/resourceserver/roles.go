@@ -1,0 +1,101 @@
+package resourceserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/policy"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Console is the console as a resource of tokens. Like the address of a group it is no
+// name of a server. No server accepts a token for it.
+const Console = "/console/"
+
+const (
+	// ConsoleClient is the id of the console as a client of the authorization server. Only
+	// this client gets tokens for Console, and it gets no others.
+	ConsoleClient = "dormouse-console"
+	// ConsolePage is the path of the page that gets the authorization codes.
+	ConsolePage = "/console/home"
+)
+
+// checkRoles checks the rules for roles.
+func (s Settings) checkRoles() error {
+	for _, name := range slices.Sorted(maps.Keys(s.Roles)) {
+		if role := storage.Role(name); role != storage.RoleViewer && role != storage.RoleOperator {
+			return fmt.Errorf("access: roles: %q is no role of the console; use viewer or operator", name)
+		}
+		if err := s.Roles[name].Check(); err != nil {
+			return fmt.Errorf("access: roles for %q: %w", name, err)
+		}
+		if s.Roles[name].Tools != nil {
+			return fmt.Errorf("access: roles for %q: tools are rules of servers; leave them out", name)
+		}
+	}
+	if _, taken := s.Clients[ConsoleClient]; taken && len(s.Roles) > 0 {
+		return errors.New("access: clients: " + ConsoleClient + " is the console itself; use another id")
+	}
+	return nil
+}
+
+// Role returns the role of a user with these claims at the console, "" for none.
+func (s Settings) Role(claims map[string]any) storage.Role {
+	for _, role := range []storage.Role{storage.RoleOperator, storage.RoleViewer} {
+		if rule, ok := s.Roles[string(role)]; ok && rule.Fits(claims) {
+			return role
+		}
+	}
+	return ""
+}
+
+func (s Settings) admitToConsole(claims map[string]any) error {
+	if s.Role(claims) == "" {
+		return storage.Errorf(storage.Forbidden, "you may not use the console; ask its operator for a role")
+	}
+	return nil
+}
+
+// rulesFor returns the rules that decide who gets a token for a resource.
+func (s Settings) rulesFor(resource string) policy.Rules {
+	if resource == Console {
+		return s.Roles
+	}
+	return s.Allow
+}
+
+// Operator returns the identity of a token for the console, and the user's role by the
+// current rules.
+//
+// Errors: Unauthenticated if the token is invalid, revoked, or for something else. Forbidden
+// if its user has no role any more. Unavailable.
+func (s *Issued) Operator(ctx context.Context, token string) (storage.Identity, storage.Role, error) {
+	t, err := s.open(token, Console)
+	if err != nil {
+		return storage.Identity{}, "", err
+	}
+	claims := map[string]any{}
+	if t.Key != "" || len(t.Claims) > 0 && json.Unmarshal(t.Claims, &claims) != nil {
+		return storage.Identity{}, "", badToken("its claims cannot be read")
+	}
+	if err := s.settings.admitToConsole(claims); err != nil {
+		return storage.Identity{}, "", err
+	}
+	who := t.identity()
+	return who, s.settings.Role(claims), s.Confirm(ctx, who.Credential, Console)
+}
+
+// SignIn returns the name of the provider at which users sign in, and the endpoint whose
+// authorization server sends them there for the console. The endpoint is "" if no rule gives
+// anybody a role.
+func (s Settings) SignIn() (name, endpoint string) {
+	if len(s.Roles) > 0 {
+		endpoint = strings.TrimSuffix(s.PublicURL, "/")
+	}
+	return s.name(), endpoint
+}

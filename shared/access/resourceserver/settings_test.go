@@ -1,0 +1,124 @@
+package resourceserver_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+func open(section, public string) error {
+	s, err := resourceserver.ReadSettings([]byte(section))
+	if err != nil {
+		return err
+	}
+	s.PublicURL, s.Groups = public, map[string][]string{"/mcp": {"one", "two"}}
+	sealer, err := storage.NewSealer("token", make([]byte, 32))
+	if err != nil {
+		return err
+	}
+	_, err = resourceserver.New(resourceserver.Config{Settings: s, Servers: []string{"one", "two"}, Sealer: sealer})
+	return err
+}
+
+func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
+	const issuer = `"issuer":"https://a.example"`
+	for section, says := range map[string]string{
+		`{}`:                                     "no issuer",
+		`{"issuer":"a.example"}`:                 "want https://HOST",
+		`{"issuer":"http://a.example"}`:          "is not https",
+		`{"issuer":"https://u:p@a.example"}`:     "a user or a fragment",
+		`{"isuer":"https://a.example"}`:          "isuer",
+		`[]`:                                     "access",
+		`{` + issuer + `}{}`:                     "after the JSON object",
+		`{` + issuer + `,"jwks_uri":"http://x"}`: "jwks_uri",
+		`{` + issuer + `,"algorithms":["none"]}`: "is not supported",
+		`{` + issuer + `,"algorithms":["RS256","HS256"]}`:                                                                 "is not supported",
+		`{` + issuer + `,"scope":"a\"b"}`:                                                                                 "scope",
+		`{` + issuer + `,"principal":"email"}`:                                                                            "of one person to another later",
+		`{` + issuer + `,"name":"a b"}`:                                                                                   "name",
+		`{` + issuer + `,"name":"a:b"}`:                                                                                   "name",
+		`{` + issuer + `,"tenant":"../x"}`:                                                                                "tenant",
+		`{` + issuer + `,"tenant_claim":"org"}`:                                                                           "tenant_claim needs tenants",
+		`{` + issuer + `,"tenants":{"a":"b"}}`:                                                                            "tenant_claim needs tenants",
+		`{` + issuer + `,"tenant":"a","tenant_claim":"org","tenants":{"a":"b"}}`:                                          "both set",
+		`{` + issuer + `,"tenant_claim":"org","tenants":{"a":"b c"}}`:                                                     "tenant",
+		`{` + issuer + `,"allow":{"three":{"everyone":true}}}`:                                                            "the servers are one, two",
+		`{` + issuer + `,"allow":{"one":{}}}`:                                                                             "matches nobody",
+		`{` + issuer + `,"allow":{"one":{"emails":["example.com"]}}}`:                                                     "neither an e-mail address",
+		`{` + issuer + `,"allow":{"one":{"emails":["*@*"]}}}`:                                                             "neither an e-mail address",
+		`{` + issuer + `,"allow":{"one":{"emails":["a*@b.example"]}}}`:                                                    "neither an e-mail address",
+		`{` + issuer + `,"allow":{"one":{"groups":[""]}}}`:                                                                "no name",
+		`{` + issuer + `,"allow":{"one":{"claims":{"dept":[]}}}}`:                                                         "no values",
+		`{` + issuer + `,"allow":{"one":{"tools":["a"]}}}`:                                                                "tools",
+		`{` + issuer + `,"roles":{"user":{"everyone":true}}}`:                                                             "use viewer or operator",
+		`{` + issuer + `,"roles":{"operator":{}}}`:                                                                        "roles for \"operator\": it matches nobody",
+		`{` + issuer + `,"roles":{"viewer":{"everyone":true,"tools":{"a":{"everyone":true}}}}}`:                           "tools are rules of servers",
+		`{` + issuer + `,"roles":{"viewer":{"everyone":true}},"clients":{"dormouse-console":{"redirect_uris":["x"]}}}`:    "is the console itself",
+		`{` + issuer + `,"allow":{"one":{"tools":{"a":{"everyone":true}}}}}`:                                              "matches nobody",
+		`{` + issuer + `,"allow":{"*":{"everyone":true,"tools":{"a":{}}}}}`:                                               "tools: \"a\": it matches nobody",
+		`{` + issuer + `,"allow":{"*":{"everyone":true,"tools":{"a*b":{"everyone":true}}}}}`:                              "neither a tool nor a beginning",
+		`{` + issuer + `,"allow":{"*":{"everyone":true,"tools":{"":{"everyone":true}}}}}`:                                 "neither a tool nor a beginning",
+		`{` + issuer + `,"allow":{"*":{"everyone":true,"tools":{"a":{"everyone":true,"tools":{}}}}}}`:                     "tools of its own",
+		`{` + issuer + `,"allow":{"*":{"everyone":true,"tools":{"` + strings.Repeat("a", 600) + `":{"everyone":true}}}}}`: "at most 32 names",
+		`{` + issuer + `,"audiences":{"three":["a"]}}`:                                                                    "the servers are one, two",
+		`{` + issuer + `,"audiences":{"*":["a"]}}`:                                                                        "for every server",
+		`{` + issuer + `,"audiences":{"one":["a"],"two":["a"]}}`:                                                          "each server needs its own",
+		`{` + issuer + `,"audiences":{"one":[""]}}`:                                                                       "each server needs its own",
+		`{` + issuer + `,"audiences":{"/mcp":["a"],"two":["a"]}}`:                                                         "each server needs its own",
+		`{` + issuer + `,"audiences":{"/g/dev/mcp":["a"]}}`:                                                               "the servers are one, two",
+		`{` + issuer + `,"allow":{"/mcp":{"everyone":true}}}`:                                                             "the servers are one, two",
+		`{` + issuer + `,"introspection":{"endpoint":"x"}}`:                                                               "introspection.endpoint",
+		`{` + issuer + `,"introspection":{"endpoint":"https://a/b","client_id":"c"}}`:                                     "its secret",
+	} {
+		err := open(section, publicURL)
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "access: ") {
+			t.Errorf("%s: %v, want %q", section, err, says)
+		}
+	}
+	for public, says := range map[string]string{
+		"": "is not set", "mcp.example.com": "want https", "http://mcp.example.com": "not https", "https://a.example/?x": "a query",
+	} {
+		if err := open(`{`+issuer+`}`, public); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("public URL %q: %v", public, err)
+		}
+	}
+	for _, section := range []string{
+		`{` + issuer + `,"audiences":{"/mcp":["api://all"],"one":["api://one"]}}`,
+		`{` + issuer + `}`, `{"issuer":"http://127.0.0.1:9/realms/x"}`, `{` + issuer + `,"scope":""}`,
+		`{` + issuer + `,"tenant_claim":"org","tenants":{"o-1":"acme"},"principal":"oid","claims":["email"],"algorithms":["ES256"]}`,
+		`{` + issuer + `,"allow":{"*":{"everyone":true},"one":{"emails":["*@a.example"],"claims":{"d":["e"]}}},"introspection":{"endpoint":"https://a.example/i"}}`,
+	} {
+		for _, public := range []string{publicURL, publicURL + "/", "http://localhost:8787", "http://127.0.0.1:8787"} {
+			if err := open(section, public); err != nil {
+				t.Errorf("%s at %s: %v", section, public, err)
+			}
+		}
+	}
+}
+
+// Clients look for the metadata of an issuer at the root of its host, so an endpoint that
+// issues tokens has no path. One that takes those of another issuer may have one.
+func TestPublicURLWithAPathIsForTokensOfAnotherIssuer(t *testing.T) {
+	const issuer = `{"issuer":"https://a.example"}`
+	for public, rooted := range map[string]bool{"https://mcp.example": true, "https://mcp.example/": true, "https://mcp.example/base": false, "https://mcp.example/a/b/": false} {
+		if err := open(issuer, public); err != nil {
+			t.Errorf("%s: %v", public, err)
+		}
+		s, err := resourceserver.ReadSettings([]byte(issuer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.PublicURL = public
+		if s, err = s.Complete([]string{"one"}); err != nil {
+			t.Fatal(err)
+		}
+		_, issues := resourceserver.NewIssued(resourceserver.IssuedConfig{Settings: s, Servers: []string{"one"}})
+		for name, err := range map[string]error{"issued": issues, "broker": s.CheckBroker()} {
+			if refused := err != nil && strings.Contains(err.Error(), "has a path"); refused == rooted {
+				t.Errorf("%s, %s: %v", public, name, err)
+			}
+		}
+	}
+}

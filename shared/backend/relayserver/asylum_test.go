@@ -1,0 +1,277 @@
+package relayserver_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// asylum is a relayhost with a session s1 whose client can be asked. The box is awake in
+// generation 3, and has one call, on stream d.
+type asylum struct {
+	noFleet
+	t      *testing.T
+	store  *storagetest.Counting
+	config relayserver.Config
+	host   *sessions.Host
+	caller sessions.Caller
+	stream storage.StreamID
+
+	mu     sync.Mutex
+	posts  []frametest.Frame
+	starts int
+	env    map[string]string // of the last runner that was started
+}
+
+const (
+	asylumBox = storage.BoxID("t/s")
+	asylumGen = storage.Generation(3)
+)
+
+func newAsylum(t *testing.T) *asylum {
+	t.Helper()
+	a := &asylum{t: t, store: storagetest.NewCounting(storagetest.NewMemory()), stream: storage.NewStreamID()}
+	a.config = configOf(t, a.store)
+	a.config.Poster, a.config.Fleet = a, a
+	a.host = sessions.New(a.store, relayserver.NewBackend(a.config), sessions.Limits{})
+	a.caller = sessions.Caller{Server: sessions.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: storage.HTTP}
+	if err := errors.Join(
+		a.store.Create(t.Context(), storage.Session{
+			ID: "s1", Server: "s", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready, Version: wire.V20251125,
+			Init: json.RawMessage(`{"capabilities":{"elicitation":{}}}`), Served: true, Expires: time.Now().Add(7 * 24 * time.Hour),
+		}),
+		a.store.SaveBox(t.Context(), storage.Box{
+			ID: asylumBox, Tenant: "t", Server: "s", State: storage.Awake, Gen: asylumGen, Runner: "r", Task: "task", Conn: "c", Link: 1,
+		}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Post implements relay.Poster.
+func (a *asylum) Post(_ context.Context, _ string, data []byte) error {
+	f, err := frametest.Decode(data)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.posts = append(a.posts, f)
+	return err
+}
+
+// Run implements fleet.Fleet.
+func (a *asylum) Run(_ context.Context, t fleet.Task) (string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.starts++
+	a.env = t.Env
+	return "task-2", nil
+}
+
+// Tasks implements fleet.Fleet.
+func (a *asylum) Tasks(context.Context) ([]fleet.Status, error) {
+	return []fleet.Status{{ID: "task", Box: string(asylumBox), State: fleet.Running}}, nil
+}
+
+// posted returns the posted frames of a type.
+func (a *asylum) posted(want frame.Type) []frametest.Frame {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(a.posts), func(f frametest.Frame) bool { return f.Type != want })
+}
+
+func (a *asylum) address() storage.Address {
+	return storage.Address{Session: "s1", Stream: a.stream, Box: asylumBox, Requests: []json.RawMessage{json.RawMessage("77")}}
+}
+
+func (a *asylum) request(params string) string {
+	return `{"jsonrpc":"2.0","id":77,"method":"tools/call","params":` + params + `}`
+}
+
+// suspension returns the frame that suspends the call with one question for each of
+// methods.
+func (a *asylum) suspension(round int, first storage.Index, methods ...string) frametest.Frame {
+	again := a.request(`{"name":"n","requestState":"s` + string(rune('0'+round)) + `"}`)
+	asks := &frame.Asks{Round: round, Within: (6 * time.Hour).Milliseconds(), Len: len(again)}
+	item := frame.EventItem{Ticket: a.config.Sealer.Seal(a.address(), asylumGen), Stream: a.stream, First: first, Asks: asks}
+	var payload []byte
+	for n, method := range methods {
+		id := storage.QuestionID(a.stream, round, n)
+		asks.Questions = append(asks.Questions, storage.Question{ID: id, Key: "k" + string(rune('0'+n)), Method: method})
+		raw := wire.NewRequest(json.RawMessage(`"`+id+`"`), method, nil)
+		item.Lens, payload = append(item.Lens, len(raw)), append(payload, raw...)
+	}
+	return frametest.Frame{
+		Type: frame.TypeEvents, Box: asylumBox, Gen: asylumGen, Seq: int64(round), Session: "s1",
+		Items: []frame.EventItem{item}, Payload: append(payload, again...),
+	}
+}
+
+// say gives the relay function a frame of the runner, and returns the answer, if any.
+func (a *asylum) say(f frametest.Frame) (frametest.Frame, error) {
+	reply, err := relayserver.NewHandler(a.config).Frame(a.t.Context(), "c", frametest.Encode(f))
+	if err != nil || reply == nil {
+		return frametest.Frame{}, err
+	}
+	return frametest.Decode(reply)
+}
+
+// handle is say for a frame that must not fail.
+func (a *asylum) handle(f frametest.Frame) frametest.Frame {
+	a.t.Helper()
+	reply, err := a.say(f)
+	if err != nil {
+		a.t.Fatalf("%s: %v", f.Type, err)
+	}
+	return reply
+}
+
+// session returns the record of the session.
+func (a *asylum) session() storage.Session {
+	a.t.Helper()
+	s, _, err := a.store.Load(a.t.Context(), "s1", "")
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return s
+}
+
+// box returns the record of the box, and changes changes it.
+func (a *asylum) box() storage.Box {
+	a.t.Helper()
+	b, err := a.store.Box(a.t.Context(), asylumBox)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return b
+}
+
+func (a *asylum) changes(change func(*storage.Box)) {
+	a.t.Helper()
+	b := a.box()
+	change(&b)
+	if err := a.store.SaveBox(a.t.Context(), b); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// waits makes the call wait in the inbox.
+func (a *asylum) waits() {
+	a.t.Helper()
+	if _, err := a.store.PutItem(a.t.Context(), storage.Item{
+		Box: asylumBox, ID: a.stream, State: storage.Waiting, Address: a.address(), Raw: []byte(a.request("{}")), NotAfter: time.Now().Add(time.Hour), Created: time.Now(),
+	}); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// tracks returns a Tracker of the call, over a store.
+func (a *asylum) tracks(store storage.Store) sessions.Tracker {
+	a.t.Helper()
+	config := a.config
+	config.Store = store
+	tracker, err := relayserver.NewBackend(config).Track(a.t.Context(), a.session(), a.stream)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return tracker
+}
+
+// calls makes the client call a tool.
+func (a *asylum) calls() *sessions.Call {
+	a.t.Helper()
+	m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	call, err := a.host.Accept(a.t.Context(), a.caller, "s1", []wire.Message{m}, false)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return call
+}
+
+// suspended suspends the call with questions of these methods.
+func (a *asylum) suspended(methods ...string) storage.Item {
+	a.t.Helper()
+	if ack := a.handle(a.suspension(1, 1, methods...)); len(ack.Closed) > 0 {
+		a.t.Fatalf("the stream was closed: %+v", ack)
+	}
+	return a.item()
+}
+
+func (a *asylum) item() storage.Item {
+	a.t.Helper()
+	it, err := a.store.Item(a.t.Context(), asylumBox, a.stream)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return it
+}
+
+func (a *asylum) gone() {
+	a.t.Helper()
+	if it, err := a.store.Item(a.t.Context(), asylumBox, a.stream); !errors.Is(err, storage.NotFound) {
+		a.t.Errorf("the item of the call is still there: %s in generation %d, %v", it.State, it.Gen, err)
+	}
+}
+
+// end returns the message with which the call ended.
+func (a *asylum) end() wire.Message {
+	a.t.Helper()
+	page, err := a.store.Read(a.t.Context(), "s1", a.stream, 0, 100)
+	if err != nil || !page.Final() {
+		a.t.Fatalf("the call has not ended: %v", err)
+	}
+	m, err := wire.Parse(page.Events[len(page.Events)-1].Raw)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return m
+}
+
+// answers sends a client's response to question n of a round.
+func (a *asylum) answers(round, n int, response string) {
+	a.t.Helper()
+	if err := a.accept(`{"jsonrpc":"2.0","id":"` + storage.QuestionID(a.stream, round, n) + `",` + response + `}`); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *asylum) accept(raw string) error {
+	m, err := wire.Parse([]byte(raw))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	_, err = a.host.Accept(a.t.Context(), a.caller, "s1", []wire.Message{m}, false)
+	return err
+}
+
+// sleeps makes the box say bye.
+func (a *asylum) sleeps() {
+	a.t.Helper()
+	if reply := a.handle(frametest.Frame{Type: frame.TypeBye, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: 1}); reply.Type != frame.TypeByeOK {
+		a.t.Fatalf("bye was answered with %s", reply.Type)
+	}
+}
+
+func (a *asylum) sweep() {
+	a.t.Helper()
+	if err := relayserver.NewSweeper(a.config).Sweep(a.t.Context()); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+const yes = `"result":{"action":"accept"}`

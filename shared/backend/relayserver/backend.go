@@ -1,0 +1,428 @@
+package relayserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// Backend delivers clients' messages to boxes. It implements sessions.Backend. It holds no
+// state and is safe for concurrent use.
+type Backend struct{ boxes }
+
+// NewBackend returns a Backend with the configuration c.
+func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
+
+// Times of the protocol.
+const (
+	ackWithin = time.Second
+	// The time for a function that waits only until a request is accepted.
+	ackWithinBrief = 200 * time.Millisecond
+	lookForBye     = 2 * time.Second  // how long until Check looks whether a box sleeps that gave its request back
+	lookAfter      = 10 * time.Second // after a request was accepted, how long until Check looks again whether its box is alive
+)
+
+// Deliver implements sessions.Backend. If the box is awake, Deliver posts the message. If
+// not, it puts the message into the inbox and wakes the box. A message without requests
+// is posted once, or dropped if the box is not awake.
+//
+// Errors: TooLarge for a message of more than frame.MaxMessage bytes, Busy when a quota
+// is used up, Unavailable.
+func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.Box) (sessions.Tracker, error) {
+	if len(d.Raw) > frame.MaxMessage {
+		return nil, storage.Errorf(storage.TooLarge, "the message has %d bytes; the relay carries up to %d", len(d.Raw), frame.MaxMessage)
+	}
+	if len(d.Requests) == 0 {
+		// Deliver posts last. The client sends the message again after an error, and the
+		// box must not get it twice.
+		if err := k.cancelled(ctx, d); err != nil {
+			return nil, err
+		}
+		if box.State == storage.Awake {
+			k.postOnce(ctx, box.Conn, d.Session, k.deliverFrame(d, box, time.Now().Add(validity), false))
+		}
+		return nil, nil
+	}
+	if err := k.admit(ctx, d, box); err != nil {
+		return nil, err
+	}
+	if box.State != storage.Awake || !d.Again {
+		k.announce(ctx, d)
+	}
+	t := &tender{k: k, d: d, notAfter: time.Now().Add(validity)}
+	if err := t.send(ctx, box); err != nil {
+		if !t.handed {
+			return nil, err
+		}
+		k.Log.WarnContext(ctx, "request not sent on its way, and tried again", "session_id", d.Session, "error", err)
+	}
+	return t, nil
+}
+
+// announce logs for whom a server gets work that may start a process. The log line of the
+// request comes only after its end.
+func (k *Backend) announce(ctx context.Context, d sessions.Delivery) {
+	k.Log.InfoContext(ctx, "work", "server", d.Server, "session_id", d.Session, "tenant", d.Client.Tenant, "principal", d.Client.Principal, "client", wire.ClientName(d.Client.Init), "trace", d.Trace)
+}
+
+// postOnce posts a frame that may be lost. It logs a failure and does not try again.
+func (k *Backend) postOnce(ctx context.Context, conn string, of storage.ID, f frame.Frame) {
+	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, storage.Closed) {
+		k.Log.WarnContext(ctx, "post to a box failed", "type", frame.Kind(f), "session_id", of, "error", err)
+	}
+}
+
+// deliverFrame returns the deliver frame of d for the generation of b. inbox says that d was
+// claimed from the inbox. The host has compared the session with the box as it was then. If
+// another generation gets the request, its code may be another.
+func (x boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.Time, inbox bool) frame.Deliver {
+	moved := d.Moved || len(d.Requests) > 0 && b.Code != "" && d.Client.Digest != b.Code
+	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
+	payload = append(append(payload, d.Client.Init...), d.Raw...)
+	f := frame.Deliver{
+		ID: d.Stream, Gen: b.Gen, Session: d.Session, Principal: principalHash(d), Ticket: x.Sealer.Seal(d.Address, b.Gen),
+		Sent:  time.Now().UnixMilli(),
+		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: moved, Looks: d.Looks(), Trace: d.Trace,
+		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload, Secrets: d.Secrets,
+	}
+	switch {
+	case len(d.Requests) == 0:
+	case d.Brief || d.Client.Transport == storage.WebSocket:
+		f.AckWithin = ackWithinBrief.Milliseconds()
+	default:
+		f.AckWithin = ackWithin.Milliseconds()
+	}
+	return f
+}
+
+// principalHash names the principal of a delivery to its box. The box can tell from it
+// which deliveries have the same principal, and nothing else.
+func principalHash(d sessions.Delivery) string {
+	sum := sha256.Sum256([]byte(string(d.Box) + "\x00" + d.Client.Principal))
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}
+
+// Track implements sessions.Backend.
+func (k *Backend) Track(ctx context.Context, s storage.Session, stream storage.StreamID) (sessions.Tracker, error) {
+	it, err := k.Store.Item(ctx, storage.BoxFor(s.Tenant, s.Server), stream)
+	if err != nil {
+		return nil, err
+	}
+	if it.Address.Session != s.ID {
+		return nil, storage.Errorf(storage.NotFound, "the stream is not one of this session")
+	}
+	return &tender{
+		k: k, d: sessions.Delivery{Address: it.Address, Client: s, Server: s.Server},
+		notAfter: it.NotAfter, inbox: true, bound: it.Gen, accepted: true,
+	}, nil
+}
+
+// Answer implements sessions.Backend.
+func (k *Backend) Answer(ctx context.Context, a storage.Answer, box storage.Box) error {
+	if _, _, ok := storage.Suspends(a.Question); ok {
+		return k.answered(ctx, a.Session, box.ID, a.Question)
+	}
+	if box.State == storage.Awake {
+		k.postOnce(ctx, box.Conn, a.Session, answerFrame(a))
+	}
+	return nil
+}
+
+func answerFrame(a storage.Answer) frame.Answer {
+	return frame.Answer{Session: a.Session, Question: a.Question, Payload: a.Raw}
+}
+
+// End implements sessions.Backend.
+func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) error {
+	if box.State == storage.Awake {
+		k.postOnce(ctx, box.Conn, s.ID, frame.Stop{Session: s.ID})
+	}
+	if err := k.leave(ctx, s, box); err != nil {
+		k.Log.WarnContext(ctx, "the snapshot of an ended session stays until its age removes it", "session_id", s.ID, "error", err)
+	}
+	if !mayBeAsked(s) {
+		return nil
+	}
+	all := func(storage.Item) bool { return true }
+	return k.endAsking(ctx, storage.Address{Session: s.ID, Box: box.ID}, all, failureError(box.ID, sessionEnded()))
+}
+
+// tender follows one request to its end for one function. The request is in one of three
+// places. It was posted to generation bound, or it waits in the inbox. If bound is 0 and
+// inbox is false, only the memory of this function has it.
+type tender struct {
+	k        *Backend
+	d        sessions.Delivery
+	notAfter time.Time
+	posted   time.Time          // the time of the last post
+	bound    storage.Generation // the generation it was posted to; no other may get the request until that one has ended cleanly
+	trying   bool               // the function has tried a PutItem; its item may still appear
+	inbox    bool               // an item was put
+	handed   bool               // the request was posted, or may be in the inbox
+	returned bool               // its box gave it back, and will soon be asleep
+	accepted bool
+	tries    int // resends, for the back-off
+}
+
+// send moves the request one step on. box is the record just read. send posts the request
+// if the box is awake, and otherwise puts it into the inbox. A request whose item may
+// still appear goes through the inbox even if the box is awake by then. Otherwise one
+// runner could get it by a post, another could claim the late item, and both would execute
+// it.
+func (t *tender) send(ctx context.Context, box storage.Box) error {
+	if box.State != storage.Awake || t.inbox || t.trying {
+		return t.enqueue(ctx)
+	}
+	err := t.k.post(ctx, box.Conn, t.k.deliverFrame(t.d, box, t.notAfter, false))
+	if errors.Is(err, storage.Closed) {
+		return t.moved(ctx, box)
+	}
+	// After any other error, even an unknown one, the post may have arrived.
+	t.bound, t.handed, t.posted = box.Gen, true, time.Now()
+	return nil
+}
+
+// moved handles a post that certainly did not arrive, so the request is not bound to that
+// generation. If the box has a new connection or has gone to sleep since seen, moved sends
+// the request again at once. If not, the runner is between two connections or dead, and
+// the next Check tries again.
+func (t *tender) moved(ctx context.Context, seen storage.Box) error {
+	b, err := t.k.Store.Box(ctx, t.d.Box)
+	if err != nil {
+		return err
+	}
+	if b.State == storage.Awake && b.Conn == seen.Conn {
+		lost, err := losses{t.k.boxes}.missed(ctx, b)
+		if err != nil || !lost {
+			return err
+		}
+		return t.moved(ctx, seen) // it is asleep by now
+	}
+	if t.bound != 0 {
+		return nil // an earlier post may have arrived, so Check must find out before a new one
+	}
+	return t.send(ctx, b)
+}
+
+// enqueue puts the request into the inbox and then reads the record. The order matters. A
+// function that wakes the box, or a runner that goes to sleep, either sees the item or
+// has changed the record before enqueue reads it.
+func (t *tender) enqueue(ctx context.Context) error {
+	_, err := t.k.Store.PutItem(ctx, storage.Item{
+		Box: t.d.Box, ID: t.d.Stream, State: storage.Waiting, Address: t.d.Address, Raw: t.d.Raw,
+		NotAfter: t.notAfter, Created: time.Now(),
+	})
+	t.trying = true
+	t.handed = t.handed || err == nil || !errors.Is(err, storage.TooLarge) && !errors.Is(err, storage.Invalid)
+	if err != nil {
+		return err
+	}
+	t.inbox = true
+	return t.look(ctx)
+}
+
+// look makes sure that a runner will get the waiting item. It wakes a box that is asleep,
+// gives up a start that is overdue, and nudges a runner that is awake. A connection that is
+// closed may mean that the runner is lost.
+func (t *tender) look(ctx context.Context) error {
+	b, err := t.k.rouse(ctx, t.d.Box, t.d.Client.Tenant, t.d.Server)
+	if err != nil {
+		return err
+	}
+	switch b.State {
+	case storage.Starting:
+		if t.k.overdue(b) {
+			return t.k.doDue(ctx, t.d.Box)
+		}
+		t.accepted = true
+	case storage.Awake:
+		err := t.k.post(ctx, b.Conn, frame.Nudge{})
+		if errors.Is(err, storage.Closed) {
+			lost, err := losses{t.k.boxes}.missed(ctx, b)
+			if err != nil || !lost {
+				return err
+			}
+			return t.look(ctx) // it is asleep by now
+		}
+		if err != nil {
+			t.k.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "session_id", t.d.Session, "error", err)
+		}
+	case storage.Asleep: // another function gave the start up and ended the item
+	}
+	return nil
+}
+
+// Check implements sessions.Tracker.
+func (t *tender) Check(ctx context.Context) (sessions.Status, error) {
+	if err := t.step(ctx); err != nil {
+		return sessions.Status{}, err
+	}
+	return sessions.Status{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
+}
+
+// pause is the time until the next Check. It is short while no runner is known to have
+// the request, and long once the request was accepted.
+func (t *tender) pause() time.Duration {
+	if t.returned {
+		return lookForBye
+	}
+	if t.accepted {
+		return lookAfter
+	}
+	if t.bound == 0 && !t.inbox {
+		return min(50*time.Millisecond<<min(t.tries, 6), time.Second)
+	}
+	return min(time.Second<<min(t.tries, 3), 8*time.Second)
+}
+
+func (t *tender) step(ctx context.Context) error {
+	it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
+	switch {
+	case err == nil:
+		return t.haveItem(ctx, it)
+	case !errors.Is(err, storage.NotFound):
+		return err
+	}
+	// Read the record before the log. If the record says that a generation is over, the
+	// log then has everything that the generation wrote.
+	b, err := t.k.Store.Box(ctx, t.d.Box)
+	if err != nil {
+		return err
+	}
+	t.tries++
+	switch {
+	case t.inbox || t.bound != 0 && b.Over(t.bound):
+		return t.after(ctx, b)
+	case time.Now().After(t.notAfter) && t.bound != 0:
+		return t.GiveUp(ctx)
+	case time.Now().After(t.notAfter):
+		return t.k.end(ctx, t.d.Address, expired)
+	default:
+		return t.send(ctx, b) // this is the first post that may arrive, or a repeat
+	}
+}
+
+// Handed implements sessions.Handover.
+func (t *tender) Handed() bool { return t.handed }
+
+// GiveUp implements sessions.Handover. It takes the item first, for generation 0. A runner
+// that gets the message late asks whether it may execute it, and the host refuses. A
+// request that waits in the inbox is then certainly not executed. A posted request has an
+// unknown outcome: its runner may have executed it and be unable to report that.
+func (t *tender) GiveUp(ctx context.Context) error {
+	it := storage.Item{Box: t.d.Box, ID: t.d.Stream, State: storage.Taken, Address: t.d.Address, Created: time.Now()}
+	put, err := t.k.Store.PutItem(ctx, it)
+	if err != nil {
+		return err
+	}
+	if put {
+		if err := waitFor(ctx, time.Until(t.posted.Add(2*frame.LateAfter))); err != nil {
+			return err // the last post may still arrive in time to be executed
+		}
+		return t.k.endItemWith(ctx, it, outcomeUnknown(t.d.Box))
+	}
+	it, err = t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
+	if errors.Is(err, storage.NotFound) {
+		return nil // it has just ended
+	}
+	if err != nil || it.State != storage.Waiting {
+		return err
+	}
+	return t.k.endItem(ctx, it, storage.Failure{Phase: phaseUnavailable, Detail: "the box does not take the request; it was not executed, send it again"})
+}
+
+// haveItem does the due work for a request that has an item. A taken item is a sign of
+// life from the box, unless its generation is over. A waiting item needs a box that is
+// awake.
+func (t *tender) haveItem(ctx context.Context, it storage.Item) error {
+	t.inbox = true
+	switch it.State {
+	case storage.Taken, storage.Leftover: // a leftover item belongs to no request
+	case storage.Suspended:
+		t.bound, t.accepted = 0, true
+		if time.Now().After(it.NotAfter) {
+			return t.k.endItem(ctx, it, unanswered(it))
+		}
+		return nil // the call waits for its client, and its box may sleep
+	case storage.Waiting:
+		t.tries++
+		if time.Now().After(it.NotAfter) {
+			return t.k.endItem(ctx, it, expired)
+		}
+		if !t.posted.IsZero() && !t.trying {
+			// The box gave the request back, so the box lives. Only a function that waits
+			// for the end may count that as an acceptance: no other function wakes the
+			// next generation.
+			t.bound, t.returned = 0, true
+			t.accepted = t.accepted || !t.d.Brief && t.d.Client.Transport != storage.WebSocket
+		}
+		return t.look(ctx)
+	}
+	t.returned = false
+	t.bound, t.accepted = it.Gen, true
+	b, err := t.k.Store.Box(ctx, t.d.Box)
+	if err != nil {
+		return err
+	}
+	if !b.Over(it.Gen) {
+		lost, err := losses{t.k.boxes}.missed(ctx, b)
+		if err != nil || !lost {
+			return err
+		}
+		return t.step(ctx) // its generation is over by now
+	}
+	released, err := t.k.overItem(ctx, b, it)
+	if err != nil || !released {
+		return err
+	}
+	t.bound = 0
+	return t.look(ctx)
+}
+
+// after handles a request without an item. Its item in the inbox is gone, or the
+// generation that it was posted to is over. If the log has no end, a lost generation means
+// an error. A clean generation never executed the request, so after sends it again.
+func (t *tender) after(ctx context.Context, b storage.Box) error {
+	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
+	if err != nil {
+		return err
+	}
+	if tail.Final {
+		return t.ended(ctx, tail)
+	}
+	if tail.Last > 0 && !t.inbox {
+		// The request has events but no end, so it got an item after step looked for one.
+		// The call may have been suspended since, and its box may be asleep.
+		it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
+		if err == nil {
+			return t.haveItem(ctx, it)
+		}
+		if !errors.Is(err, storage.NotFound) {
+			return err
+		}
+		t.inbox = true
+	}
+	if t.inbox || !b.Clean(t.bound) || t.d.Raw == nil {
+		return t.k.end(ctx, t.d.Address, failureOf(b, t.bound))
+	}
+	t.bound = 0
+	return t.send(ctx, b)
+}
+
+// ended pushes the last event of a request if a function has logged it in place of the box
+// (generation 0). An earlier attempt may have logged the event and failed to push it. The
+// session's record says which events were pushed. The relay function pushes the last events
+// that runners send.
+func (t *tender) ended(ctx context.Context, tail storage.Tail) error {
+	if tail.Gen != 0 {
+		return nil
+	}
+	return t.k.out.Ended(ctx, t.d.Address, tail, time.Now().Add(t.k.EventAge))
+}

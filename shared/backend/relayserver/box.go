@@ -1,0 +1,274 @@
+package relayserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// validity is how long a deliver frame may be executed. It is shorter than the time for
+// which a runner remembers the ids of deliveries, so a runner recognizes a deliver frame
+// that comes twice.
+const validity = 10 * time.Minute
+
+// maxAttempts is how often a box is started for one wake.
+const maxAttempts = 2
+
+// maxUnanswered is how often rouse writes a wake lease without an answer from the store.
+// The store may have such a lease in spite of that. It expires like the lease of a
+// function that died.
+const maxUnanswered = 3
+
+// boxes is the part that Backend, Handler and Sweeper share: the life of a box record,
+// and the outlet that takes events to clients.
+type boxes struct {
+	Config
+	out sessions.Outlet
+}
+
+func newBoxes(c Config) boxes {
+	if c.StartTimeout == 0 {
+		c.StartTimeout = 3 * time.Minute
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.EventAge == 0 {
+		c.EventAge = storage.EventAge
+	}
+	return boxes{c, sessions.Outlet{Store: c.Store, Clients: c.Clients}}
+}
+
+// rouse makes sure that a box that is asleep is started, and returns the record it saw
+// last. Of several callers at once only one starts the box, because the lease is a
+// conditional write. A box that has no record yet gets tenant and server.
+func (x boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server string) (storage.Box, error) {
+	owner := storage.NewNonce()
+	for unanswered := 0; ; {
+		b, err := x.Store.Box(ctx, id)
+		if err != nil {
+			return b, err
+		}
+		mine := b.State == storage.Starting && b.Owner == owner
+		if b.State != storage.Asleep && !mine {
+			return b, nil
+		}
+		// The answer to an earlier write of this lease was lost. Replace the lease by a
+		// new one: the old token was lost too, so no runner has been started with it.
+		b.Tenant, b.Server = tenant, server
+		b, token := x.lease(b, owner, mine)
+		if err := x.Store.SaveBox(ctx, b); err != nil {
+			if errors.Is(err, storage.Unavailable) {
+				unanswered++
+			} else if !errors.Is(err, storage.Conflict) {
+				return b, err
+			}
+			if unanswered == maxUnanswered || ctx.Err() != nil {
+				return b, err
+			}
+			continue
+		}
+		b.Rev++
+		return x.start(ctx, b, token)
+	}
+}
+
+// start runs a task for the lease just taken. If the start fails, it tries once more at
+// once. If that fails too, it gives the box up, and the waiting requests end with an
+// error.
+func (x boxes) start(ctx context.Context, b storage.Box, token string) (storage.Box, error) {
+	for {
+		err := x.run(ctx, b, token)
+		if err == nil {
+			return b, nil
+		}
+		x.Log.WarnContext(ctx, "box start failed", "box", b.ID, "generation", b.Gen, "attempt", b.Attempt, "error", err)
+		b.Failure = storage.Failure{Phase: phaseUnavailable, Detail: startFailure(err), At: time.Now()}
+		if b.Attempt >= maxAttempts || errors.Is(err, storage.NotFound) || errors.Is(err, fleet.ErrDisabled) {
+			return b, x.giveUp(ctx, b)
+		}
+		b, token = x.lease(b, b.Owner, true)
+		if err := x.Store.SaveBox(ctx, b); err != nil {
+			return b, err
+		}
+		b.Rev++
+	}
+}
+
+// maxSkew is more than the usual difference between the clocks of two functions, or of one
+// machine before and after its clock was set. A time that is further in the future was
+// written by a wrong clock and counts as old. Otherwise it would be valid for as long as
+// that clock was wrong.
+const maxSkew = 2 * time.Minute
+
+// overdue reports whether the time for a start is over.
+func (x boxes) overdue(b storage.Box) bool {
+	left := time.Until(b.Until)
+	return left < 0 || left > x.startTimeout(b)+maxSkew
+}
+
+// longAgo reports whether t is longer ago than age.
+func longAgo(t time.Time, age time.Duration) bool {
+	past := time.Since(t)
+	return past > age || past < -maxSkew
+}
+
+func (x boxes) run(ctx context.Context, b storage.Box, token string) error {
+	env, err := x.launch(b)
+	if err != nil {
+		return err
+	}
+	if x.Fleet.Traits(b.Place).Invites {
+		env = map[string]string{frame.EnvRelayURL: env[frame.EnvRelayURL]} // the rest comes with the welcome
+	}
+	env[frame.EnvBox], env[frame.EnvGeneration], env[frame.EnvToken] = string(b.ID), strconv.FormatInt(int64(b.Gen), 10), token
+	env[frame.EnvPass] = x.Sealer.Pass(b.ID)
+	_, err = x.Fleet.Run(ctx, fleet.Task{ClientToken: ClientToken(b.ID, b.Gen), Box: string(b.ID), Server: b.Server, Place: b.Place, Env: env})
+	return err
+}
+
+// ClientToken returns the fleet's idempotency token for one generation of a box. It
+// also tells which generation a stopped task belonged to.
+func ClientToken(id storage.BoxID, gen storage.Generation) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s#%d", id, gen))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// giveUp puts a box back to sleep whose start failed for good, and ends the requests
+// that wait for it.
+func (x boxes) giveUp(ctx context.Context, b storage.Box) error {
+	if err := x.Store.SaveBox(ctx, lose(b, b.Failure, time.Now())); err != nil {
+		return err
+	}
+	return x.endItems(ctx, b.ID, func(it storage.Item) bool { return it.State == storage.Waiting }, b.Failure)
+}
+
+// endItems ends the requests of those items of a box that match, and deletes the items.
+func (x boxes) endItems(ctx context.Context, id storage.BoxID, match func(storage.Item) bool, why storage.Failure) error {
+	items, err := x.Store.Items(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, it := range items {
+		if match(it) {
+			if err := x.endItem(ctx, it, why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// overItem handles an item that was taken by a generation which b says is over. The
+// caller must have read b before the item's log. A generation that ended with a bye had
+// nothing in flight. If its item has no new event in the log, a pull that came too late
+// claimed it, and nothing was executed. overItem then releases it for another generation.
+// Any other item that has no end gets an error.
+func (x boxes) overItem(ctx context.Context, b storage.Box, it storage.Item) (released bool, err error) {
+	if b.Clean(it.Gen) {
+		tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
+		if err != nil {
+			return false, err
+		}
+		if tail.Last == it.Base {
+			if released, err = x.Store.Release(ctx, it.Box, it.ID, it.Gen); err != nil || released {
+				return released, err
+			}
+		}
+		if tail.Final {
+			// Before its bye the runner had an ack for every event, so there is nothing
+			// left to push.
+			return false, x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
+		}
+	}
+	return false, x.endItem(ctx, it, failureOf(b, it.Gen))
+}
+
+// endItem ends a request with an error and then removes its item. It takes the item
+// first, for generation 0. No runner can have the item then. A request that its box has
+// suspended since the item was read goes on.
+func (x boxes) endItem(ctx context.Context, it storage.Item, why storage.Failure) error {
+	return x.endItemWith(ctx, it, failureError(it.Box, why))
+}
+
+func (x boxes) endItemWith(ctx context.Context, it storage.Item, why *wire.Error) error {
+	if taken, err := x.take(ctx, it); err != nil || !taken {
+		return err
+	}
+	if err := x.endWith(ctx, it.Address, why); err != nil {
+		return err
+	}
+	return x.Store.DeleteItem(ctx, it.Box, it.ID, 0)
+}
+
+// take takes an item for generation 0. taken is false if the item has changed since it
+// was read, or has ended.
+func (x boxes) take(ctx context.Context, it storage.Item) (taken bool, err error) {
+	if it.State == storage.Taken && it.Gen == 0 {
+		return true, nil // by a function that may have died
+	}
+	if it.State != storage.Waiting {
+		ends := it
+		ends.State, ends.Gen, ends.Questions, ends.Raw = storage.Taken, 0, nil, nil
+		return x.Store.SwapItem(ctx, it, ends)
+	}
+	_, err = x.Store.Claim(ctx, it.Box, it.ID, 0)
+	if errors.Is(err, storage.Conflict) || errors.Is(err, storage.NotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// end writes the error that ends a request, unless its stream has ended. The last batch of
+// a dead runner may compete for the same place at the log's end. One of the two wins; if
+// it is the batch, end looks at the log again.
+func (x boxes) end(ctx context.Context, a storage.Address, why storage.Failure) error {
+	return x.endWith(ctx, a, failureError(a.Box, why))
+}
+
+func (x boxes) endWith(ctx context.Context, a storage.Address, why *wire.Error) error {
+	return x.out.Fail(ctx, a, why, time.Now().Add(x.EventAge))
+}
+
+// post sends a frame to a runner. It cuts a long frame into parts.
+func (x boxes) post(ctx context.Context, conn string, f frame.Frame) error {
+	for _, piece := range frame.Cut(frame.Encode(f), "", storage.NewNonce()) {
+		if err := x.Poster.Post(ctx, conn, piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitFor waits for d, or until ctx is done, and then returns ctx's error.
+func waitFor(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// mayBeAsked reports whether a client has declared any capability that lets a server ask
+// it: elicitation, sampling or roots. Other clients have no suspended calls, so their
+// items need not be read.
+func mayBeAsked(s storage.Session) bool {
+	return slices.ContainsFunc([]string{"elicitation", "sampling", "roots"}, func(what string) bool {
+		return wire.Lookup(s.Init, "capabilities", what) != nil
+	})
+}

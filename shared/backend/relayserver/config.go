@@ -1,0 +1,92 @@
+package relayserver
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Config is what the host's end of the relay works with. Store, Poster, Fleet, Sealer and
+// Launch are required; each of the others says what its zero value means.
+type Config struct {
+	Store  storage.Store
+	Poster storage.Poster // to the connections of runners
+	// Clients reaches the connections of WebSocket clients. Without it nothing is pushed,
+	// and clients get the events later.
+	Clients storage.Clients
+	Fleet   fleet.Fleet
+	// Place chooses the place in Fleet for the next attempt to start a box. b holds the
+	// number of the attempt, from 1. Place may be nil if Fleet has one place.
+	Place  func(b storage.Box) string
+	Sealer *Sealer
+	// Launch returns the environment variables that a runner for a box needs besides
+	// those of the relay itself. It fails with NotFound if the server is not configured
+	// (any more).
+	Launch func(box storage.Box) (map[string]string, error)
+	// Definition returns the name of the definition that a server has now, in the form of
+	// frame.Hello.Digest; "" if it is not configured any more. A runner that was started
+	// with another definition is asked to retire. If Definition is nil, no runner is.
+	Definition func(server string) string
+	// Code returns the digest that a server has now, [host.Server].Digest; "" if it is not
+	// configured any more. If Code is nil, no box notes what it runs.
+	Code func(server string) string
+	// Elsewhere reports whether a box is only a name under which another part of the
+	// program keeps items and handles them. [Sweeper.Sweep] skips such boxes. nil means
+	// there are none.
+	Elsewhere func(storage.BoxID) bool
+	// ListLag is how long the fleet's list may take to show a new task.
+	ListLag time.Duration
+	// Secrets returns the keys and tokens of the principal of a session at the third parties
+	// of its server, by provider. nil: no server has any.
+	Secrets func(ctx context.Context, s storage.Session) (map[string]storage.Secret, error)
+	// BoxesOf returns about how many boxes of a tenant may run at a time. A request that
+	// would wake one more is Busy. 0, or nil in place of the function, means any number.
+	BoxesOf func(ctx context.Context, tenant string) int
+	// WaitingCalls is about how many requests may wait for one box that is not up. One
+	// more is Busy. Each of them holds a function, and the functions that handle the
+	// box's frames need some left. 0 means any number.
+	WaitingCalls int
+	// Snapshots gives runners their URLs. nil refuses every request for one.
+	Snapshots Snapshots
+	// Kept reports whether the sessions of a server leave a snapshot while their box
+	// sleeps; nil means no server's do. Forget removes the snapshots that this generation
+	// of a box, or an older one, has saved for an owner. It is nil in a function that has
+	// no right to do so.
+	Kept   func(server string) bool
+	Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error
+	// StartTimeout is how long a box may take from the wake to its hello, if its place
+	// does not say; 3 min by default.
+	StartTimeout time.Duration
+	// EventAge is how long events are kept (see host.Limits); storage.EventAge by
+	// default.
+	EventAge time.Duration
+	Log      *slog.Logger
+	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
+	// where the operator is the only caller.
+	ShowErrors bool
+	// Meter counts each handled frame, and Frame then writes a log line for it. nil
+	// counts nothing and logs no frames.
+	Meter storage.Meter
+}
+
+// Snapshots stores the workspaces of boxes, by owner. An owner is a session's id, or a
+// name for several sessions that share a workspace. Every method fails with Unavailable if
+// the outcome is not known. If a newer generation has saved, the methods that take a
+// generation fail with storage.Fenced, or do nothing.
+type Snapshots interface {
+	// Newest returns a URL for a GET of the newest snapshot, the sum that Room got for it,
+	// and the time it was saved. It returns NotFound if there is none.
+	Newest(ctx context.Context, box storage.BoxID, owner string) (get, sum string, saved time.Time, err error)
+	// Room returns the name of a new object of size bytes, and a URL for the PUT that
+	// uploads it. header must be sent with that PUT. sum is the SHA-256 of the bytes in
+	// hexadecimal, or "". It returns TooLarge if size is over the limit.
+	Room(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, size int64, sum string) (object, put string, header map[string]string, err error)
+	// Commit makes an object the newest snapshot. It may be called twice, and late. It
+	// returns Invalid if Room never named the object.
+	Commit(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, object string) error
+	// Forget removes the snapshots that generation gen or an older one has saved.
+	Forget(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error
+}

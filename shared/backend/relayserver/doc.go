@@ -1,0 +1,9 @@
+// Package relayserver is the end of the relay that runs in Lambda functions. Package
+// relay explains the protocol. Package runner is the other end.
+//
+// [Backend] runs in the functions that have a message for a box. It posts the message
+// or puts it into the inbox, and wakes the box. [Handler] is the relay function, which
+// handles each frame of a runner. [Sweeper] runs on a schedule and when a task stops.
+// It finds lost boxes and ends their requests. All three keep their state in the
+// session.Store only. record.go has the transitions of a box record.
+package relayserver

@@ -1,0 +1,21 @@
+package relayserver
+
+import (
+	"context"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// era writes to the box record the era that the next runner of the box begins with. It
+// ignores an era that it does not know.
+func (h *Handler) era(ctx context.Context, f frame.Status) error {
+	_, _, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, verdict) {
+		if b.Era == f.Era || f.Era != frame.EraModern && f.Era != frame.EraLegacy && f.Era != frame.EraDual {
+			return b, known
+		}
+		b.Era = f.Era
+		return b, write
+	})
+	return err
+}

@@ -1,0 +1,104 @@
+package relayserver
+
+import (
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// outcomeUnknown is the error that ends a request which was posted and then left no
+// trace.
+func outcomeUnknown(box storage.BoxID) *wire.Error {
+	return &wire.Error{
+		Code:    wire.CodeOutcomeUnknown,
+		Message: phaseUnavailable + ": the box does not answer; whether the request was executed is not known, and it will not be from now on",
+		Data:    map[string]any{"phase": phaseUnavailable, "box": box},
+	}
+}
+
+var expired = storage.Failure{
+	Phase:  phaseUnavailable,
+	Detail: "no box took the request within " + validity.String() + "; it was not executed, send it again",
+}
+
+// failureOf returns why generation gen ended without finishing its requests. The record
+// keeps the failure of the last lost generation, even when the box is awake again.
+func failureOf(b storage.Box, gen storage.Generation) storage.Failure {
+	if b.Lost == gen && b.Failure.Detail != "" {
+		return b.Failure
+	}
+	return storage.Failure{Phase: phaseRuntime, Detail: "the box stopped before the request was finished; whether it was executed is not known", At: b.Changed}
+}
+
+// unanswered is the failure of a suspended call whose client did not answer in time.
+func unanswered(it storage.Item) storage.Failure {
+	within := it.NotAfter.Sub(it.Created).Round(time.Millisecond)
+	return storage.Failure{
+		Phase: phaseToolCall, At: it.Created,
+		Detail: "nobody answered within " + within.String() + " (answer_timeout_sec), and the server needs an answer; call the tool again",
+	}
+}
+
+func sessionEnded() storage.Failure {
+	return storage.Failure{Phase: phaseUnavailable, Detail: "the session has ended"}
+}
+
+// startFailure returns the text about a failed start for clients. The text says what to
+// do. It leaves out the fleet's own text, which may name hosts and accounts.
+func startFailure(err error) string {
+	switch {
+	case errors.Is(err, fleet.ErrCapacity):
+		return "there is no room for another box now; try again in a minute"
+	case errors.Is(err, fleet.ErrDisabled):
+		return "boxes are switched off here, so that no stdio server runs; trying again does not help"
+	case errors.Is(err, storage.NotFound):
+		return "the server is not configured any more"
+	default:
+		return "the box could not be started; the operator's log has the cause"
+	}
+}
+
+// The error phases that this end reports by itself. The others come from the box.
+const (
+	phaseUnavailable = "box_unavailable"
+	phaseConnect     = "relay_connect"
+	phaseRuntime     = "runtime"
+	phaseToolCall    = "tool_call"
+)
+
+// failureError returns the error that a client gets for a failure. A box that ended during
+// a request leaves its outcome unknown.
+func failureError(box storage.BoxID, f storage.Failure) *wire.Error {
+	data := map[string]any{"phase": f.Phase, "box": box}
+	switch {
+	case f.Signal != "":
+		data["signal"] = f.Signal
+	case f.Exit != 0:
+		data["exit_code"] = f.Exit
+	}
+	if !f.At.IsZero() {
+		data["since"] = f.At.UTC().Format(time.RFC3339)
+	}
+	code := wire.CodeInternal
+	if f.Phase == phaseRuntime {
+		code = wire.CodeOutcomeUnknown
+	}
+	return &wire.Error{Code: code, Message: f.Phase + ": " + f.Detail, Data: data}
+}
+
+func ignoreConflict(err error) error {
+	if errors.Is(err, storage.Conflict) {
+		return nil
+	}
+	return err
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, storage.Closed) {
+		return nil
+	}
+	return err
+}

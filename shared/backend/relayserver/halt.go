@@ -1,0 +1,68 @@
+package relayserver
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Halt describes what an operator stops. The sessions stay; the next message of a
+// session starts another process.
+type Halt struct {
+	Session storage.ID    // "": all processes of the box
+	By      string        // who stops it, in words for clients
+	Within  time.Duration // how long calls in flight may take to end; then they end with an error that names By
+}
+
+// Pauses of Halt while a runner is between two connections.
+const (
+	haltAgain = 200 * time.Millisecond
+	haltTries = 15
+)
+
+// Halt stops processes of a box. up is false if the box was asleep, so that there was
+// nothing to stop. If the box is still starting, Halt gives the start up. For one session
+// it only ends the calls of that session that wait for the box. Halt returns when the
+// runner was told, not when the processes have ended.
+//
+// Errors: Unavailable; the processes may have been stopped or not.
+func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h Halt) (up bool, err error) {
+	for range haltTries {
+		b, err := k.Store.Box(ctx, id)
+		if err != nil {
+			return false, err
+		}
+		switch b.State {
+		case storage.Asleep:
+			return false, nil
+		case storage.Starting:
+			err = k.haltStart(ctx, b, h)
+		case storage.Awake:
+			err = k.post(ctx, b.Conn, frame.Halt{Session: h.Session, By: h.By, In: h.Within.Milliseconds()})
+		}
+		if !errors.Is(err, storage.Closed) && !errors.Is(err, storage.Conflict) {
+			return err == nil, err
+		}
+		if err := waitFor(ctx, haltAgain); err != nil {
+			return false, err
+		}
+	}
+	return false, storage.Errorf(storage.Unavailable, "the box has no connection at the moment, so it could not be told to stop; try again")
+}
+
+// haltStart handles a box that is starting. For one session, it ends the calls of the
+// session that wait for the box. Otherwise it ends all of them and gives the start up:
+// the runner, when it comes up, finds that its generation is over.
+func (k *Backend) haltStart(ctx context.Context, b storage.Box, h Halt) error {
+	why := storage.Failure{Phase: phaseUnavailable, Detail: "the server was stopped by " + h.By + " while it started; the request was not executed", At: time.Now()}
+	if h.Session == "" {
+		b.Failure = why
+		return k.giveUp(ctx, b)
+	}
+	return k.endItems(ctx, b.ID, func(it storage.Item) bool {
+		return it.State == storage.Waiting && it.Address.Session == h.Session
+	}, why)
+}

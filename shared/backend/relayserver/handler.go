@@ -1,0 +1,406 @@
+package relayserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// Handler is the relay function. It handles one frame of a runner's connection at a time;
+// frames come in any order, and some come twice. It holds no state and is safe for
+// concurrent use. It trusts a frame only for its ticket, its token or the runner's own
+// random id.
+type Handler struct{ boxes }
+
+// NewHandler returns a Handler with the configuration c.
+func NewHandler(c Config) *Handler { return &Handler{newBoxes(c)} }
+
+// partLife is how long the store keeps the parts of a long frame.
+const partLife = 15 * time.Minute
+
+// Frame handles one message of connection conn. It returns the answer to send on the
+// same connection (the route response), or nil for none.
+//
+// Errors: Invalid for a frame that no honest runner sends. Unavailable if the frame was
+// not handled, or only in part; the runner then sends it again.
+func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, error) {
+	a := &account{config: h.Config, begun: time.Now(), conn: conn, size: len(data)}
+	f, err := fromRunner(data)
+	if err != nil {
+		return nil, a.end(ctx, f, nil, err)
+	}
+	ctx = a.gather(ctx)
+	reply, f, err := h.take(ctx, conn, f)
+	return reply, a.end(ctx, f, reply, err)
+}
+
+// take handles a frame. It also returns the frame that was handled: the joined frame if
+// f is a Whole, otherwise f.
+func (h *Handler) take(ctx context.Context, conn string, f frame.Frame) (reply []byte, handled frame.Frame, err error) {
+	switch part := f.(type) {
+	case frame.Part:
+		reply, err = h.part(ctx, part)
+		return reply, f, err
+	case frame.Whole:
+		if f, err = h.whole(ctx, part); err != nil {
+			return nil, part, err
+		}
+	}
+	reply, err = h.frame(ctx, conn, f)
+	return reply, f, err
+}
+
+// maxName is the longest name in bytes that a frame may have for a box, a session, a
+// runner or a task. Real names are shorter. The names get into keys, records and log
+// lines.
+const maxName = 200
+
+func fromRunner(data []byte) (frame.Frame, error) {
+	f, err := frame.Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names(f) {
+		if len(name) > maxName {
+			return nil, storage.Errorf(storage.Invalid, "a relay frame of %d bytes has a name of more than %d", len(data), maxName)
+		}
+	}
+	return f, nil
+}
+
+// names returns the names in a runner's frame.
+func names(f frame.Frame) []string {
+	sender, ok := f.(frame.FromRunner)
+	if !ok {
+		return nil
+	}
+	from := sender.From()
+	all := []string{string(from.Box), from.Runner}
+	switch f := f.(type) {
+	case frame.Hello:
+		all = append(all, f.Task)
+	case frame.Events:
+		all = append(all, string(f.Session))
+	case frame.Status:
+		all = append(all, string(f.Session))
+	case frame.Snapshot:
+		all = append(all, f.Owner, f.Object)
+	}
+	return all
+}
+
+func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte, error) {
+	var reply frame.Frame
+	var err error
+	switch f := f.(type) {
+	case frame.Hello:
+		reply, err = h.hello(ctx, conn, f)
+	case frame.Pull:
+		reply, err = h.pull(ctx, conn, f)
+	case frame.Taken:
+		err = h.mark(ctx, f.Sender, f.Tickets)
+	case frame.Ask:
+		reply, err = h.ask(ctx, f)
+	case frame.Return:
+		err = h.returned(ctx, f)
+	case frame.Events:
+		reply, err = h.events(ctx, f)
+	case frame.Status:
+		err = h.status(ctx, conn, f)
+	case frame.Bye:
+		reply, err = h.bye(ctx, f)
+	case frame.Snapshot:
+		reply, err = h.snapshot(ctx, f)
+	default:
+		// A newer runner may send a type that this version does not know. That is no error.
+	}
+	if err != nil || reply == nil {
+		return nil, err
+	}
+	if proves(reply) {
+		proven(ctx)
+	}
+	encoded := frame.Encode(reply)
+	if len(encoded) > frame.MaxFrame { // a welcome with a long launch
+		return nil, h.post(ctx, conn, reply)
+	}
+	return encoded, nil
+}
+
+// part stores a piece of a long frame under the frame's place. Places limit what one
+// box can store here to frame.MaxTransfers frames. Only the runner of the box may
+// write.
+func (h *Handler) part(ctx context.Context, f frame.Part) ([]byte, error) {
+	place, nonce, ok := placeOf(f.Frame)
+	if !ok || f.Box == "" || f.N < 0 || f.N > frame.MaxJoined/frame.MaxPiece || len(f.Payload) > frame.MaxFrame {
+		return nil, storage.Errorf(storage.Invalid, "part %d of relay frame %q is not one", f.N, f.Frame)
+	}
+	b, err := h.Store.Box(ctx, f.Box)
+	if err != nil {
+		return nil, err
+	}
+	if b.Runner == "" || b.Runner != f.Runner {
+		return frame.Encode(frame.Fenced{Link: b.Link}), nil
+	}
+	err = h.Store.PutPart(ctx, storage.Part{
+		Box: f.Box, Frame: place, N: int(f.N), Data: slices.Concat([]byte(nonce), f.Payload), Expires: time.Now().Add(partLife),
+	})
+	if err != nil {
+		return nil, err
+	}
+	proven(ctx)
+	return frame.Encode(frame.PartOK{Frame: f.Frame, N: f.N}), nil
+}
+
+// placeOf splits the name of a long frame into its place and its nonce. The nonce includes
+// the newline that ends it. The store has the nonce in front of each piece, because the
+// place may still hold pieces of an older frame.
+func placeOf(name string) (place, nonce string, ok bool) {
+	place, nonce, ok = strings.Cut(name, ".")
+	n, err := strconv.Atoi(place)
+	if !ok || err != nil || n < 0 || n >= frame.MaxTransfers || strconv.Itoa(n) != place || nonce == "" || len(nonce) > 64 {
+		return "", "", false
+	}
+	return place, nonce + "\n", true
+}
+
+func (h *Handler) whole(ctx context.Context, f frame.Whole) (frame.Frame, error) {
+	place, nonce, ok := placeOf(f.Frame)
+	if !ok {
+		return nil, storage.Errorf(storage.Invalid, "relay frame %q is not one", f.Frame)
+	}
+	parts, err := h.Store.Parts(ctx, f.Box, place)
+	if err != nil {
+		return nil, err
+	}
+	parts = slices.DeleteFunc(parts, func(p storage.Part) bool { return !bytes.HasPrefix(p.Data, []byte(nonce)) })
+	if len(parts) != f.Of || f.Of == 0 {
+		return nil, storage.Errorf(storage.Invalid, "relay frame %q has %d of %d parts", f.Frame, len(parts), f.Of)
+	}
+	var b bytes.Buffer
+	for i, p := range parts {
+		if p.N != i || b.Len()+len(p.Data) > frame.MaxJoined {
+			return nil, storage.Errorf(storage.Invalid, "relay frame %q cannot be joined", f.Frame)
+		}
+		b.Write(p.Data[len(nonce):])
+	}
+	joined, err := fromRunner(b.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	if !joinable(joined, f.Box) {
+		return nil, storage.Errorf(storage.Invalid, "relay frame %q holds a %s, or one of another box", f.Frame, frame.Clip(string(frame.Kind(joined))))
+	}
+	return joined, nil
+}
+
+// joinable reports whether a runner of box may send f in parts.
+func joinable(f frame.Frame, box storage.BoxID) bool {
+	switch f := f.(type) {
+	case frame.Part, frame.Whole:
+		return false
+	case frame.Hello:
+		return len(f.Questions) == 0 && f.Box == box
+	case frame.FromRunner:
+		return f.From().Box == box
+	default:
+		return true
+	}
+}
+
+// change does a compare-and-swap on a box record by one of the rules of record.go. It
+// reads and decides again after a conflict.
+func (h *Handler) change(ctx context.Context, id storage.BoxID, rule func(storage.Box) (storage.Box, verdict)) (storage.Box, verdict, error) {
+	for {
+		b, err := h.Store.Box(ctx, id)
+		if err != nil {
+			return b, refuse, err
+		}
+		next, v := rule(b)
+		if v != write {
+			return next, v, nil
+		}
+		err = h.Store.SaveBox(ctx, next)
+		if !errors.Is(err, storage.Conflict) {
+			return next, v, err
+		}
+	}
+}
+
+// pull sends a runner the deliveries that wait in the inbox. It claims each item before it
+// sends it, so no other generation can have it. It reads the log after the claim, because
+// a repeated put may have brought back an item whose request ended long ago.
+func (h *Handler) pull(ctx context.Context, conn string, f frame.Pull) (frame.Frame, error) {
+	b, err := h.Store.Box(ctx, f.Box)
+	if err != nil {
+		return nil, err
+	}
+	if b.Runner != f.Runner {
+		return frame.Fenced{Link: b.Link}, nil
+	}
+	if b.State != storage.Awake || b.Gen != f.Gen {
+		return nil, nil // overtaken by this runner's own bye
+	}
+	items, err := h.Store.Items(ctx, f.Box)
+	if err != nil {
+		return nil, err
+	}
+	reply := frame.Pulled{N: f.N}
+	for _, it := range items {
+		mine := it.State == storage.Taken && it.Gen == f.Gen
+		if it.State != storage.Waiting && !mine {
+			continue
+		}
+		delivered, err := h.claim(ctx, conn, b, it)
+		if err != nil {
+			return nil, err
+		}
+		if delivered {
+			reply.IDs = append(reply.IDs, it.ID)
+			if it.Round > 0 {
+				if reply.Rounds == nil {
+					reply.Rounds = map[storage.StreamID]int{}
+				}
+				reply.Rounds[it.ID] = it.Round
+			}
+		}
+	}
+	return reply, nil
+}
+
+func (h *Handler) claim(ctx context.Context, conn string, b storage.Box, it storage.Item) (delivered bool, err error) {
+	if it.State == storage.Waiting && time.Now().After(it.NotAfter) {
+		return false, h.endItem(ctx, it, expired)
+	}
+	it, err = h.Store.Claim(ctx, it.Box, it.ID, b.Gen)
+	if errors.Is(err, storage.Conflict) || errors.Is(err, storage.NotFound) {
+		return false, nil
+	}
+	if err != nil || it.Raw == nil {
+		return false, err
+	}
+	tail, err := h.Store.Tail(ctx, it.Address.Session, it.ID)
+	if err != nil {
+		return false, err
+	}
+	if tail.Final {
+		return false, h.endedItem(ctx, it)
+	}
+	s, _, err := h.Store.Load(ctx, it.Address.Session, b.ID)
+	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
+		return false, h.endItem(ctx, it, sessionEnded())
+	}
+	if err != nil {
+		return false, err
+	}
+	d := sessions.Delivery{Address: it.Address, Client: s, Server: b.Server, Raw: it.Raw}
+	if d.Secrets, err = secretsOf(ctx, h.boxes, s); err != nil {
+		return false, h.endItem(ctx, it, noSecrets())
+	}
+	f := h.deliverFrame(d, b, it.NotAfter, true)
+	f.Round, f.Base = it.Round, it.Base
+	return true, h.post(ctx, conn, f)
+}
+
+// mark writes the taken marks that a frame asks for. It returns Invalid for a ticket that
+// is not the sender's, or whose delivery needs no end.
+func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string) error {
+	if len(tickets) > storage.MaxBatchEvents {
+		return storage.Errorf(storage.Invalid, "a frame of box %s has %d tickets; at most %d are taken", from.Box, len(tickets), storage.MaxBatchEvents)
+	}
+	for _, sealed := range tickets {
+		t, err := h.open(ctx, from, sealed)
+		if err != nil {
+			return err
+		}
+		if len(t.Requests) == 0 {
+			return storage.Errorf(storage.Invalid, "a ticket of session %s is owed no end", t.Session)
+		}
+		if _, err := h.Store.PutItem(ctx, storage.Item{
+			Box: t.Box, ID: t.Stream, State: storage.Taken, Gen: t.Gen, Address: t.Address, Created: time.Now(),
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open reads a ticket and checks that the frame's sender may use it. The ticket must be
+// of the same box, and its generation must not be above the one the frame claims.
+// Standalone events may come with an older ticket. The claimed generation must then not be
+// above the record's: a write with a higher one would fence all later generations.
+func (h *Handler) open(ctx context.Context, from frame.Sender, sealed string) (Ticket, error) {
+	t, err := h.Sealer.Open(sealed)
+	if err != nil {
+		return t, err
+	}
+	if t.Box != from.Box || t.Gen > from.Gen {
+		return t, storage.Errorf(storage.Invalid, "a ticket of box %s, generation %d came from box %s, generation %d", t.Box, t.Gen, from.Box, from.Gen)
+	}
+	if from.Gen > t.Gen {
+		b, err := h.Store.Box(ctx, from.Box)
+		if err != nil {
+			return t, err
+		}
+		if from.Gen > b.Gen {
+			return t, storage.Errorf(storage.Invalid, "box %s claims generation %d and has only %d", from.Box, from.Gen, b.Gen)
+		}
+	}
+	opened(ctx, t)
+	return t, nil
+}
+
+// status stores the handshake of a fresh process. A report without a payload goes to the
+// log, if it comes over the connection that the box record has. Nothing else proves which
+// runner sent it.
+func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error {
+	if len(f.Payload) == 0 {
+		b, err := h.Store.Box(ctx, f.Box)
+		if err != nil || b.State != storage.Awake || b.Conn != conn {
+			return err
+		}
+		proven(ctx)
+		h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", frame.Clip(f.Process), "phase", frame.Clip(f.Phase), "detail", frame.Clip(f.Detail))
+		return nil
+	}
+	t, err := h.open(ctx, f.Sender, f.Ticket)
+	if err != nil {
+		return err
+	}
+	if f.Lists != "" {
+		return h.started(ctx, conn, f, t)
+	}
+	if f.Era != "" {
+		if err := h.era(ctx, f); err != nil {
+			return err
+		}
+	}
+	if !wire.Legacy(f.Detail) { // clients may ask for any version, and get answers in legacy ones
+		return nil
+	}
+	now := time.Now()
+	return h.Store.SaveHandshake(ctx, storage.Handshake{
+		Digest: t.Digest, Version: f.Detail, Result: bytes.Clone(f.Payload), Taken: now, Expires: now.Add(storage.HandshakeLife),
+	})
+}
+
+func (h *Handler) bye(ctx context.Context, f frame.Bye) (frame.Frame, error) {
+	_, v, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, verdict) { return bye(b, f, time.Now()) })
+	switch {
+	case err != nil || v == ignore:
+		return nil, err
+	case v == refuse:
+		return frame.Fenced{Link: f.Link}, nil
+	default:
+		return frame.ByeOK{Link: f.Link}, nil
+	}
+}

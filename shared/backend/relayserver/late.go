@@ -1,0 +1,93 @@
+package relayserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// A deliver frame is late if its runner or the network stood still. The function that sent
+// it may have told the client meanwhile that the box does not answer. So the runner asks
+// before it executes the message. The host then writes the taken mark, unless a function
+// has ended the request; that function has left a mark of its own. A deliver frame that is
+// not late is executed at once.
+
+// returned handles a message that its runner gives back without having executed it. It
+// puts the message into the inbox. If the request has a mark by now, the mark stays.
+// returned reads the log after the write. If the request has ended in the meantime,
+// returned deletes the item, because no function waits for it.
+func (h *Handler) returned(ctx context.Context, f frame.Return) error {
+	t, err := h.open(ctx, f.Sender, f.Ticket)
+	if err != nil {
+		return err
+	}
+	if t.Gen != f.Gen || len(t.Requests) == 0 || len(f.Payload) == 0 || len(f.Payload) > frame.MaxMessage {
+		return storage.Errorf(storage.Invalid, "a message of session %s with %d bytes was returned with a ticket that is not its own", t.Session, len(f.Payload))
+	}
+	notAfter := time.UnixMilli(f.NotAfter)
+	if latest := time.Now().Add(validity); notAfter.After(latest) {
+		notAfter = latest
+	}
+	it := storage.Item{
+		Box: t.Box, ID: t.Stream, State: storage.Waiting, Address: t.Address, Raw: bytes.Clone(f.Payload), NotAfter: notAfter, Created: time.Now(),
+	}
+	put, err := h.Store.PutItem(ctx, it)
+	if err != nil || !put {
+		return err
+	}
+	tail, err := h.Store.Tail(ctx, t.Session, t.Stream)
+	if err != nil || !tail.Final {
+		return err
+	}
+	return h.Store.DeleteItem(ctx, it.Box, it.ID, 0)
+}
+
+// ask decides whether a runner may execute a late deliver frame. It writes the mark first
+// and then reads the record and the log. A function that ends the request either takes
+// that mark, or has written the end already. All of it may be repeated.
+func (h *Handler) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
+	t, err := h.open(ctx, f.Sender, f.Ticket)
+	if err != nil {
+		return nil, err
+	}
+	if t.Gen != f.Gen || t.Stream != f.ID || len(t.Requests) == 0 {
+		return nil, storage.Errorf(storage.Invalid, "a ticket of session %s is not that of the deliver it came with", t.Session)
+	}
+	no := frame.May{ID: f.ID, Round: f.Round, Refused: storage.Closed}
+	if !f.Inbox && time.Now().UnixMilli() > f.NotAfter {
+		return no, nil
+	}
+	it := storage.Item{Box: t.Box, ID: t.Stream, State: storage.Taken, Gen: t.Gen, Address: t.Address, Created: time.Now()}
+	if f.Round == 0 {
+		if _, err := h.Store.PutItem(ctx, it); err != nil {
+			return nil, err
+		}
+	}
+	switch it, err = h.Store.Item(ctx, t.Box, t.Stream); {
+	case errors.Is(err, storage.NotFound):
+		return no, nil
+	case err != nil:
+		return nil, err
+	case it.State != storage.Taken || it.Gen != t.Gen || it.Round != f.Round:
+		return no, nil
+	}
+	b, err := h.Store.Box(ctx, t.Box)
+	if err != nil {
+		return nil, err
+	}
+	tail, err := h.Store.Tail(ctx, t.Session, t.Stream)
+	if err != nil {
+		return nil, err
+	}
+	if tail.Final {
+		return no, h.endedItem(ctx, it)
+	}
+	if b.Over(t.Gen) {
+		return no, nil // the sweep or a waiting function will end the item
+	}
+	return frame.May{ID: f.ID, Round: f.Round}, nil
+}

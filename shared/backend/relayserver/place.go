@@ -1,0 +1,113 @@
+package relayserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// lease returns b with a new wake lease for owner, and the token of its runner. after says
+// that an earlier attempt of the same wake has failed. The caller saves the record.
+func (x boxes) lease(b storage.Box, owner string, after bool) (leased storage.Box, token string) {
+	now, token := time.Now(), newToken()
+	if after {
+		b = retry(b, owner, hashToken(token), now)
+	} else {
+		b = wake(b, owner, hashToken(token), now)
+	}
+	if b.Code = ""; x.Code != nil {
+		b.Code = x.Code(b.Server)
+	}
+	b.Place = ""
+	if x.Place != nil {
+		b.Place = x.Place(b)
+	}
+	b.Until = now.Add(x.startTimeout(b))
+	return b, token
+}
+
+// startTimeout returns how long the place of a box may take to start it.
+func (c Config) startTimeout(b storage.Box) time.Duration {
+	return cmp.Or(c.Fleet.Traits(b.Place).StartTimeout, c.StartTimeout)
+}
+
+// launch returns the environment of an invited runner for b.
+func (c Config) launch(b storage.Box) (map[string]string, error) {
+	env, err := c.Launch(b)
+	if err == nil && b.Era != "" {
+		env[frame.EnvEra] = b.Era
+	}
+	return env, err
+}
+
+// # Places that do not list their tasks
+
+const (
+	// lifetimeSlack is how much longer than a place's Lifetime a task may seem to live.
+	lifetimeSlack = 90 * time.Second
+	// goneAfter is the least time between two checks that must both find a connection closed
+	// before its box is lost. A living runner has tried several times to connect again by
+	// then. goneAfter is shorter than a function waits for a sign of life of a box.
+	goneAfter = 20 * time.Second
+)
+
+// losses notes boxes whose generation ended without a bye.
+type losses struct{ boxes }
+
+// compareUnlisted finds out whether a box or its start is lost, if the box's place does
+// not list its tasks.
+func (w *Sweeper) compareUnlisted(ctx context.Context, b storage.Box) error {
+	since := w.Fleet.Traits(b.Place).Since
+	switch {
+	case b.State == storage.Starting && b.Changed.Before(since):
+		b.Failure = programEnded()
+		return w.restart(ctx, b)
+	case b.State != storage.Awake:
+		return nil // a start that never completes becomes overdue
+	case b.Changed.Before(since):
+		_, err := w.lost(ctx, b, stopFailure(fleet.Status{}, false))
+		return err
+	}
+	_, err := w.missed(ctx, b)
+	return err
+}
+
+// missed finds out whether an awake box is lost, if its place does not list tasks. It is
+// lost if the place's Lifetime has passed since the last change of the record. It is also
+// lost if its connection was found closed twice, goneAfter apart, and the runner has not
+// come back. The sweep calls missed, and so does each function that waits for a call of
+// the box. No place of this kind reports the end of a task.
+//
+// lost says that missed has just written the loss into the record. The caller reads it
+// again, and does what the loss makes due.
+func (x losses) missed(ctx context.Context, b storage.Box) (lost bool, err error) {
+	can := x.Fleet.Traits(b.Place)
+	if can.Lists || b.State != storage.Awake {
+		return false, nil
+	}
+	if can.Lifetime > 0 && longAgo(b.Changed, can.Lifetime+lifetimeSlack) {
+		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
+	}
+	err = x.post(ctx, b.Conn, frame.Look{})
+	closed := errors.Is(err, storage.Closed)
+	switch {
+	case err != nil && !closed:
+		return false, err
+	case !closed && b.Gone.IsZero():
+		return false, nil
+	case !closed:
+		b.Gone = time.Time{}
+	case b.Gone.IsZero() || time.Since(b.Gone) < -maxSkew:
+		b.Gone = time.Now()
+	case time.Since(b.Gone) < goneAfter:
+		return false, nil
+	default:
+		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
+	}
+	return false, ignoreConflict(x.Store.SaveBox(ctx, b))
+}

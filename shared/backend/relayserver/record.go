@@ -1,0 +1,138 @@
+package relayserver
+
+import (
+	"crypto/subtle"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// This file has the transitions of a box record. Each function takes the record that was
+// read and returns the record to write. The store writes it only if no other writer came
+// in between. After a conflict the caller reads and decides again. All transitions may be
+// repeated.
+//
+//	          wake                hello (token)
+//	asleep ─────────▶ starting ───────────────▶ awake ──┐ hello (link+1),
+//	  ▲ ▲ ▲            │  ▲ │                    │ │ ▲   │ ping
+//	  │ │ └────────────┘  └─┘                    │ │ └──┘
+//	  │ │   give up      retry                   │ │
+//	  │ └────────────────────────────────────────┘ │  hello again (link+1): awake, gen+1
+//	  │              lose                          │
+//	  └────────────────────────────────────────────┘
+//	                 bye
+
+// wake takes the wake lease, with the next generation. The box must be asleep. The caller
+// sets Place and Until.
+func wake(b storage.Box, owner, tokenHash string, now time.Time) storage.Box {
+	b.State, b.Gen, b.Runner, b.Conn, b.Task, b.Link = storage.Starting, b.Gen+1, "", "", "", 0
+	b.Owner, b.TokenHash, b.Attempt, b.Changed, b.Gone = owner, tokenHash, 1, now, time.Time{}
+	return b
+}
+
+// retry takes over a start that failed or took too long. It takes a new generation, so
+// that a late runner of the old attempt is fenced. An attempt without a hello has executed
+// nothing. But its generation ended without a bye, so it counts as lost.
+func retry(b storage.Box, owner, tokenHash string, now time.Time) storage.Box {
+	attempt := b.Attempt + 1
+	b = wake(lose(b, b.Failure, now), owner, tokenHash, now)
+	b.Attempt = attempt
+	return b
+}
+
+// lose ends a generation that did not say bye: its runner died, or its start was given
+// up.
+func lose(b storage.Box, why storage.Failure, now time.Time) storage.Box {
+	b.State, b.Lost, b.Worked, b.Runner, b.Conn = storage.Asleep, b.Gen, b.Gen, "", ""
+	b.Owner, b.TokenHash, b.Until, b.Gone = "", "", time.Time{}, time.Time{}
+	b.Failure, b.Changed = why, now
+	return b
+}
+
+// verdict is the decision about a frame that would change the record.
+type verdict int
+
+const (
+	refuse verdict = iota // a newer runner runs this box
+	known                 // nothing to write, answer as before
+	write                 // write the record, then answer
+	ignore                // the frame is too late to have an effect; there is no answer
+)
+
+// hello decides about a runner's hello on connection conn.
+func hello(b storage.Box, f frame.Hello, conn string, now time.Time) (storage.Box, verdict) {
+	same := b.Runner != "" && b.Runner == f.Runner
+	switch {
+	case b.State == storage.Starting && b.Gen == f.Gen && b.Runner == "" && f.Runner != "" && tokenFits(b, f.Token):
+		b.State, b.Runner, b.Task = storage.Awake, f.Runner, f.Task
+		b.Owner, b.TokenHash, b.Until, b.Attempt, b.Began = "", "", time.Time{}, 0, now
+		if f.Baked {
+			b.Installed = f.Digest
+		}
+	case b.State == storage.Awake && same && f.Gen <= b.Gen && f.Link > b.Link:
+		// This is a reconnect or a renewal. f.Gen is below b.Gen if the runner sent hello
+		// after a bye and the welcome was lost. It is the same runner, and it executes
+		// nothing before a welcome.
+	case b.State == storage.Awake && same && f.Gen <= b.Gen:
+		return b, known // a ping, or an overtaken hello
+	case b.State == storage.Asleep && same && b.Gen == f.Gen && f.Link > b.Link:
+		b.Told = carryOver(b.Told, b.Gen)
+		b.State, b.Gen = storage.Awake, b.Gen+1 // a hello after a bye
+	case b.State == storage.Asleep && same && f.Link <= b.Link:
+		return b, ignore // overtaken by its own bye
+	default:
+		return b, refuse
+	}
+	b.Conn, b.Link, b.Changed, b.Gone = conn, f.Link, now, time.Time{}
+	return b, write
+}
+
+// carryOver returns t for a runner that continues in the next generation. Its processes live
+// on. So the changes of lists that they have announced count for that generation too.
+func carryOver(t storage.Told, gen storage.Generation) storage.Told {
+	for _, told := range []*storage.Generation{&t.Tools, &t.Prompts, &t.Resources} {
+		if *told == gen {
+			*told++
+		}
+	}
+	return t
+}
+
+func tokenFits(b storage.Box, token string) bool {
+	return b.TokenHash != "" && subtle.ConstantTimeCompare([]byte(b.TokenHash), []byte(hashToken(token))) == 1
+}
+
+// bye decides about a runner's bye. A bye counts only for the link in it. If a hello with
+// a later link came first, the bye changes nothing.
+func bye(b storage.Box, f frame.Bye, now time.Time) (storage.Box, verdict) {
+	same := b.Runner != "" && b.Runner == f.Runner && b.Gen == f.Gen
+	switch {
+	case b.State == storage.Awake && same && b.Link == f.Link:
+		b.Busy = busy(b, f, now)
+		b.State, b.Conn, b.Changed, b.Gone = storage.Asleep, "", now, time.Time{}
+		if !f.Looks {
+			b.Worked = b.Gen
+		}
+		return b, write
+	case b.State == storage.Asleep && same && b.Link == f.Link:
+		return b, known
+	case b.Runner == f.Runner && b.Runner != "":
+		return b, ignore
+	default:
+		return b, refuse
+	}
+}
+
+// busy returns the mean time for which the box had work in a wake, including this wake. The
+// time for which it was idle before its bye does not count. The first wake is its own mean.
+func busy(b storage.Box, f frame.Bye, now time.Time) time.Duration {
+	took := now.Sub(b.Began) - time.Duration(f.Idle)*time.Millisecond
+	if b.Began.IsZero() || took < 0 {
+		return b.Busy
+	}
+	if b.Busy == 0 {
+		return took
+	}
+	return b.Busy + (took-b.Busy)/10
+}

@@ -1,0 +1,44 @@
+package relayserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// maxFingerprint bounds what a runner says about the lists of a fresh process, in bytes.
+const maxFingerprint = 4 << 10
+
+// started compares what a fresh process lists with the record. If it lists otherwise,
+// started has the box tell the client of the process. The message is one that a box
+// executes without its process.
+func (h *Handler) started(ctx context.Context, conn string, f frame.Status, t Ticket) error {
+	if len(f.Lists) > maxName || len(f.Payload) > maxFingerprint {
+		return storage.Errorf(storage.Invalid, "a status of box %s has a fingerprint of %d bytes", f.Box, len(f.Payload))
+	}
+	if t.Digest == "" {
+		return nil
+	}
+	s, news, err := sessions.NoteStart(ctx, h.Store, t.Address, sessions.Start{Kind: f.Lists, Own: f.Own, Gen: f.Gen, Lists: bytes.Clone(f.Payload)})
+	if err != nil || !news {
+		return err
+	}
+	h.Log.InfoContext(ctx, "a fresh process lists otherwise than the record", "box", f.Box, "server", s.Server, "session_id", s.ID)
+	a := storage.Address{
+		Session: s.ID, Stream: storage.NewStreamID(), Conn: t.Conn, EventIDs: t.EventIDs, LegacySSE: t.LegacySSE, Through: t.Through,
+		Digest: t.Digest, Box: t.Box, Moved: true, Trace: t.Trace,
+	}
+	d := sessions.Delivery{Address: a, Client: s, Server: s.Server, Raw: wire.NewNotification(wire.NotifyInitialized, nil)}
+	tell := h.deliverFrame(d, storage.Box{Gen: f.Gen}, time.Now().Add(validity), false)
+	tell.Looks = true
+	if err := h.post(ctx, conn, tell); !errors.Is(err, storage.Closed) {
+		return err
+	}
+	return nil
+}

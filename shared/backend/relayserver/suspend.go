@@ -1,0 +1,240 @@
+package relayserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// Suspended calls wait for their client (see storage.Item). The runner's batch with the
+// questions says that the delivery is suspended. The relay function writes the item first
+// and then appends the events. When the last question is answered, the item waits for a
+// box again. A function with the answer, or the sweep, makes that change with one
+// conditional write.
+//
+// The round tells repeated and late frames apart. A batch of a round that has begun
+// already changes nothing. A delivery of a round is executed once, because its item is
+// claimed once.
+
+// suspension returns the item that an item of an events frame asks for. It leaves out the
+// fields that the new item keeps from the item it replaces. It copies raw. It returns
+// Invalid if the frame's item cannot be suspended.
+func suspension(t Ticket, it frame.EventItem, raw []byte) (storage.Item, error) {
+	bad := func(what string) (storage.Item, error) {
+		return storage.Item{}, storage.Errorf(storage.Invalid, "a delivery of session %s is suspended with %s", t.Session, what)
+	}
+	a := it.Asks
+	switch {
+	case it.Stream == storage.Standalone || it.Final || len(t.Requests) == 0 || it.First < 1:
+		return bad("an end, or for no request")
+	case a.Round < 1 || a.Round > storage.MaxRounds || a.Within <= 0 || len(a.Questions) == 0 || len(a.Questions) > frame.MaxQuestions:
+		return bad("no questions, or too many")
+	case len(frame.RequestIDs(raw)) == 0:
+		return bad("no request to send again")
+	}
+	for _, q := range a.Questions {
+		if stream, round, ok := storage.Suspends(q.ID); !ok || stream != t.Stream || round != a.Round {
+			return bad("a question that is not its own")
+		}
+	}
+	before := storage.Item{Box: t.Box, ID: t.Stream, Gen: t.Gen, Round: a.Round - 1, Address: t.Address}
+	base := it.First + storage.Index(len(it.Lens)) - 1
+	within := min(time.Duration(a.Within), storage.MaxAsk/time.Millisecond) * time.Millisecond
+	return before.Suspend(a.Questions, bytes.Clone(raw), base, time.Now(), within), nil
+}
+
+// suspend writes the item of a suspended delivery. The item replaces the delivery's own
+// taken mark, if there is one. ok is false if the delivery has ended, or belongs to
+// another generation by now. ok is true without a write if this round has begun already.
+func (h *Handler) suspend(ctx context.Context, it storage.Item, marked bool) (ok bool, err error) {
+	was := storage.Item{State: storage.Taken, Gen: it.Gen, Round: it.Round - 1}
+	for {
+		if marked || it.Round > 1 {
+			if swapped, err := h.Store.SwapItem(ctx, was, it); err != nil || swapped {
+				return swapped, err
+			}
+		}
+		if it.Round == 1 {
+			if put, err := h.Store.PutItem(ctx, it); err != nil || put {
+				return put, err
+			}
+		}
+		old, err := h.Store.Item(ctx, it.Box, it.ID)
+		switch {
+		case errors.Is(err, storage.NotFound) && it.Round > 1:
+			return false, nil
+		case errors.Is(err, storage.NotFound): // the item was removed meanwhile; try again
+		case err != nil:
+			return false, err
+		case old.Round >= it.Round:
+			return true, nil
+		case old.State != was.State || old.Gen != was.Gen || old.Round != was.Round:
+			return false, nil
+		}
+		marked = true
+	}
+}
+
+// answered resumes a suspended call if question was its last open one. It does nothing
+// if the call has ended or the question is not one of session s.
+func (x boxes) answered(ctx context.Context, s storage.ID, box storage.BoxID, question string) error {
+	stream, _, _ := storage.Suspends(question)
+	it, err := x.Store.Item(ctx, box, stream)
+	switch {
+	case errors.Is(err, storage.NotFound):
+		return nil // it has ended
+	case err != nil:
+		return err
+	case it.Address.Session != s || !it.Asks(question):
+		return nil
+	}
+	resumed, err := x.resume(ctx, it)
+	if err != nil || !resumed {
+		return err
+	}
+	return x.wakeOrNudge(ctx, box)
+}
+
+// resume makes a suspended call wait for a box if all its questions are answered. It ends
+// a call whose client cannot do what the server asked. The item may come without Raw;
+// resume then reads the whole item.
+func (x boxes) resume(ctx context.Context, it storage.Item) (resumed bool, err error) {
+	ids := make([]string, len(it.Questions))
+	for i, q := range it.Questions {
+		ids[i] = q.ID
+	}
+	answers, err := x.Store.Answers(ctx, it.Address.Session, ids)
+	if err != nil || len(answers) < len(ids) {
+		return false, err
+	}
+	if it.Raw == nil {
+		round := it.Round
+		if it, err = x.Store.Item(ctx, it.Box, it.ID); errors.Is(err, storage.NotFound) {
+			return false, nil
+		}
+		if err != nil || it.State != storage.Suspended || it.Round != round {
+			return false, err
+		}
+	}
+	raw, fault := bridge.Again(it.Raw, it.Questions, answers)
+	if fault != nil {
+		return false, x.endItemWith(ctx, it, fault)
+	}
+	now := time.Now()
+	return x.Store.SwapItem(ctx, it, it.Resume(raw, now, now.Add(validity)))
+}
+
+// wakeOrNudge makes a box pull its inbox. It wakes a box that sleeps, and sends a nudge frame
+// to one that is awake.
+func (x boxes) wakeOrNudge(ctx context.Context, id storage.BoxID) error {
+	b, err := x.Store.Box(ctx, id)
+	if err != nil {
+		return err
+	}
+	if b, err = x.rouse(ctx, id, b.Tenant, b.Server); err != nil {
+		return err
+	}
+	if b.State == storage.Awake {
+		// A nudge may be lost. The sweep, or a function that waits for the call, sends
+		// another.
+		if err := x.post(ctx, b.Conn, frame.Nudge{}); err != nil && !errors.Is(err, storage.Closed) {
+			x.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "box", id, "error", err)
+		}
+	}
+	return nil
+}
+
+// settleSuspended does the sweep's work for a suspended call. It ends the call if its
+// stream has an end, its time is over, or its session has ended. It also ends it if the
+// box was lost before the questions were stored. It resumes the call if all questions are
+// answered and the function that should have resumed it died.
+func (x boxes) settleSuspended(ctx context.Context, b storage.Box, it storage.Item) (resumed bool, err error) {
+	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
+	if err != nil {
+		return false, err
+	}
+	if tail.Final || time.Now().After(it.NotAfter) {
+		return false, x.endItem(ctx, it, unanswered(it))
+	}
+	if tail.Last < it.Base && b.Over(it.Gen) {
+		return false, x.endItem(ctx, it, failureOf(b, it.Gen))
+	}
+	if now := time.Now(); it.Created.After(now.Add(maxSkew)) {
+		// A function with a wrong clock wrote the item. Count its time from now.
+		return false, x.anew(ctx, it, now)
+	}
+	s, _, err := x.Store.Load(ctx, it.Address.Session, "")
+	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
+		return false, x.endItem(ctx, it, sessionEnded())
+	}
+	if err != nil {
+		return false, err
+	}
+	return x.resume(ctx, it)
+}
+
+// anew makes the time of a suspended call begin again at now. The item may come without
+// Raw.
+func (x boxes) anew(ctx context.Context, it storage.Item, now time.Time) error {
+	whole, err := x.Store.Item(ctx, it.Box, it.ID)
+	if errors.Is(err, storage.NotFound) {
+		return nil
+	}
+	if err != nil || whole.State != it.State || whole.Round != it.Round {
+		return err
+	}
+	whole.NotAfter, whole.Created = now.Add(whole.NotAfter.Sub(whole.Created)), now
+	_, err = x.Store.SwapItem(ctx, it, whole)
+	return err
+}
+
+// cancelled ends the suspended calls that the client's message d cancels, because no
+// process exists that could end them. It also ends a call that has asked before and now
+// waits for a box. A call that shares a batch with other requests goes on.
+func (x boxes) cancelled(ctx context.Context, d sessions.Delivery) error {
+	msgs, _, err := wire.ParseBody(d.Raw)
+	if err != nil || !mayBeAsked(d.Client) {
+		return nil
+	}
+	var ids []json.RawMessage
+	for _, m := range msgs {
+		if id := wire.Lookup(m.Params, "requestId"); m.Method == wire.NotifyCancelled && id != nil {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return x.endAsking(ctx, d.Address, func(it storage.Item) bool {
+		return len(it.Address.Requests) == 1 && slices.ContainsFunc(ids, func(id json.RawMessage) bool {
+			return wire.SameID(id, it.Address.Requests[0])
+		})
+	}, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"})
+}
+
+// endAsking ends those calls of a session for which match returns true. It only ends
+// calls that wait for their client, or for a box after the client has answered.
+func (x boxes) endAsking(ctx context.Context, of storage.Address, match func(storage.Item) bool, why *wire.Error) error {
+	items, err := x.Store.Items(ctx, of.Box)
+	if err != nil {
+		return err
+	}
+	for _, it := range items {
+		asks := it.State == storage.Suspended || it.State == storage.Waiting && it.Round > 0
+		if asks && it.Address.Session == of.Session && match(it) {
+			if err := x.endItemWith(ctx, it, why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+package relayserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Sweeper finds lost boxes and requests that no function or runner ends, and repairs
+// both. Every step is idempotent. A step may race with other steps, with runners and
+// with waiting functions.
+type Sweeper struct{ losses }
+
+// NewSweeper returns a Sweeper with the configuration c.
+func NewSweeper(c Config) *Sweeper { return &Sweeper{losses: losses{newBoxes(c)}} }
+
+// orphanAge is how old the last change of a box's record must be before Sweep stops a task
+// that the record does not name. A runner that sent bye, was fenced or lost its host has
+// ended by itself long before.
+const orphanAge = 10 * time.Minute
+
+// Sweep looks at every box that is not asleep or has items. It compares the records with
+// the fleet's list of tasks. A box whose task is gone is lost. A task that no record
+// names is stopped. The schedule calls Sweep, and a machine calls it when it starts. If a
+// box fails or the fleet gives no list, Sweep does the rest of its work. It returns all
+// errors joined.
+func (w *Sweeper) Sweep(ctx context.Context) error {
+	due, err := w.Store.Due(ctx)
+	if err != nil {
+		return err
+	}
+	// Read the list after the records. A task that is missing from the list then cannot
+	// have been started meanwhile.
+	boxes := make(map[storage.BoxID]storage.Box, len(due))
+	var errs []error
+	for _, id := range due {
+		if w.Elsewhere != nil && w.Elsewhere(id) {
+			continue
+		}
+		b, err := w.Store.Box(ctx, id)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		boxes[id] = b
+	}
+	tasks, err := w.Fleet.Tasks(ctx)
+	listed := err == nil
+	if !errors.Is(err, fleet.ErrUnlisted) {
+		errs = append(errs, err)
+	}
+	for _, id := range due {
+		b, ok := boxes[id]
+		if !ok {
+			continue
+		}
+		if !w.Fleet.Traits(b.Place).Lists {
+			errs = append(errs, w.compareUnlisted(ctx, b))
+		} else if listed {
+			errs = append(errs, w.compare(ctx, b, tasks))
+		}
+		errs = append(errs, w.doDue(ctx, id))
+	}
+	if listed {
+		errs = append(errs, w.stopOrphans(ctx, boxes, tasks))
+	}
+	return errors.Join(errs...)
+}
+
+// compare looks for the task of a box. It handles a task that ended without a bye.
+func (w *Sweeper) compare(ctx context.Context, b storage.Box, tasks []fleet.Status) error {
+	at := slices.IndexFunc(tasks, func(t fleet.Status) bool { return runs(b, t) })
+	var t fleet.Status
+	if at >= 0 {
+		t = tasks[at]
+	}
+	switch {
+	case b.State == storage.Awake && (t.State == fleet.Stopped || at < 0 && longAgo(b.Changed, w.ListLag)):
+		_, err := w.lost(ctx, b, stopFailure(t, false))
+		return err
+	case b.State == storage.Starting && t.State == fleet.Stopped:
+		b.Failure = stopFailure(t, true)
+		return w.restart(ctx, b)
+	case b.State == storage.Starting && at < 0 && b.Changed.Before(w.Fleet.Traits(b.Place).Since):
+		b.Failure = programEnded()
+		return w.restart(ctx, b)
+	}
+	return nil // a start that never completes becomes overdue
+}
+
+func programEnded() storage.Failure {
+	return storage.Failure{
+		Phase: phaseUnavailable, Detail: "the program that started the box has ended meanwhile; nothing was executed", At: time.Now(),
+	}
+}
+
+// runs reports whether t is the task that the record b names.
+func runs(b storage.Box, t fleet.Status) bool {
+	return b.State == storage.Awake && fleet.Same(b.Task, t.ID) ||
+		b.State == storage.Starting && t.ClientToken == ClientToken(b.ID, b.Gen)
+}
+
+// stopOrphans stops tasks that run for no box. They are starts that were given up or taken
+// over and succeeded later, and runners that did not end. boxes are records from before
+// the list was read.
+func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[storage.BoxID]storage.Box, tasks []fleet.Status) error {
+	var errs []error
+	for _, t := range tasks {
+		if t.State == fleet.Stopped || runs(boxes[storage.BoxID(t.Box)], t) {
+			continue
+		}
+		b, err := w.Store.Box(ctx, storage.BoxID(t.Box))
+		if err == nil && !runs(b, t) && time.Since(b.Changed) > orphanAge {
+			w.Log.WarnContext(ctx, "task stopped that no box knows", "task", t.ID, "box", t.Box, "server", t.Server)
+			err = w.Fleet.Stop(ctx, t.ID, "no box knows it")
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Stopped handles the fleet's report that task t has ended. It records the loss of the
+// box, or starts the box again if it was starting, and then settles the box's requests.
+func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
+	b, err := w.Store.Box(ctx, storage.BoxID(t.Box))
+	if err != nil {
+		return err
+	}
+	switch {
+	case !runs(b, t):
+	case b.State == storage.Awake:
+		_, err = w.lost(ctx, b, stopFailure(t, false))
+	default:
+		b.Failure = stopFailure(t, true)
+		err = w.restart(ctx, b)
+	}
+	return errors.Join(err, w.doDue(ctx, b.ID))
+}
+
+// stopFailure is the failure that clients see when a task ended: during their requests,
+// or, if starting, before its first hello. t is the zero Status if the fleet has no record
+// of the task any more.
+func stopFailure(t fleet.Status, starting bool) storage.Failure {
+	f := storage.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}
+	switch {
+	case t.ID != "" && t.ExitCode == frame.ExitUnreachable && starting:
+		f.Phase, f.Detail = phaseConnect, "the box was started and could not reach the host; nothing was executed"
+	case t.ID != "" && starting:
+		f.Phase, f.Detail = phaseUnavailable, fmt.Sprintf("the box could not start (%s); nothing was executed", t.Reason)
+	case t.ID == "":
+		f.Detail, f.At = "the box is gone; whether the request was executed is not known", time.Now()
+	case t.Signal != "":
+		f.Detail = fmt.Sprintf("the box was killed by %s before the request was finished; whether it was executed is not known", t.Signal)
+	default:
+		f.Detail = fmt.Sprintf("the box exited with code %d before the request was finished; whether it was executed is not known", t.ExitCode)
+	}
+	return f
+}
+
+// lost records that the generation of b ended without a bye. If another writer changed
+// the record in between, lost writes nothing, and the caller's doDue looks again.
+func (x losses) lost(ctx context.Context, b storage.Box, why storage.Failure) (written bool, err error) {
+	err = x.Store.SaveBox(ctx, lose(b, why, time.Now()))
+	if err == nil {
+		x.Log.WarnContext(ctx, "box lost", "box", b.ID, "server", b.Server, "generation", b.Gen, "task", b.Task,
+			"exit_code", why.Exit, "signal", why.Signal)
+	}
+	return err == nil, ignoreConflict(err)
+}
+
+// restart starts a box once more after its start failed. After maxAttempts it gives the box
+// up.
+func (x boxes) restart(ctx context.Context, b storage.Box) error {
+	if b.Attempt >= maxAttempts {
+		return ignoreConflict(x.giveUp(ctx, b))
+	}
+	b, token := x.lease(b, storage.NewNonce(), true)
+	if err := x.Store.SaveBox(ctx, b); err != nil {
+		return ignoreConflict(err)
+	}
+	b.Rev++
+	_, err := x.start(ctx, b, token)
+	return ignoreConflict(err)
+}
+
+// doDue does the work that is due by the record and the items of one box. It repeats a
+// start that took too long, and wakes the box for requests that wait. It ends or releases
+// requests of a generation that is over. If it cannot end a request, it still handles the
+// others.
+func (x boxes) doDue(ctx context.Context, id storage.BoxID) error {
+	b, err := x.Store.Box(ctx, id)
+	if err != nil {
+		return err
+	}
+	if b.State == storage.Starting && x.overdue(b) {
+		b.Failure = storage.Failure{
+			Phase: phaseUnavailable, Detail: fmt.Sprintf("the box did not come up within %s", x.startTimeout(b)), At: time.Now(),
+		}
+		if err := x.restart(ctx, b); err != nil {
+			return err
+		}
+		if b, err = x.Store.Box(ctx, id); err != nil {
+			return err
+		}
+	}
+	items, err := x.Store.Items(ctx, id)
+	if err != nil {
+		return err
+	}
+	waiting := false
+	var errs []error
+	for _, it := range items {
+		var err error
+		switch {
+		case it.State == storage.Taken && b.Over(it.Gen):
+			var released bool
+			released, err = x.overItem(ctx, b, it)
+			waiting = waiting || released
+		case it.State == storage.Taken:
+			err = x.sweepEnded(ctx, it)
+		case it.State == storage.Leftover:
+			err = x.settleLeftover(ctx, b, it)
+		case it.State == storage.Suspended:
+			var resumed bool
+			resumed, err = x.settleSuspended(ctx, b, it)
+			waiting = waiting || resumed
+		case time.Now().After(it.NotAfter):
+			err = x.endItem(ctx, it, expired)
+		default:
+			waiting = true
+		}
+		errs = append(errs, err)
+	}
+	switch {
+	case !waiting:
+	case b.State == storage.Awake:
+		errs = append(errs, ignoreClosed(x.post(ctx, b.Conn, frame.Nudge{})))
+	default:
+		_, err = x.rouse(ctx, id, b.Tenant, b.Server)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// sweepEnded deletes the item of a request that has ended. The function that should have
+// deleted it died.
+func (x boxes) sweepEnded(ctx context.Context, it storage.Item) error {
+	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
+	if err != nil || !tail.Final {
+		return err
+	}
+	return x.endedItem(ctx, it)
+}
+
+// endedItem removes the mark of a request whose end is in the log. If the end has to be
+// pushed, the mark stays while its generation lives, because the runner sends the batch
+// until it has an ack. If the generation is lost before that, the mark says that it is
+// unknown whether the client has the end.
+func (x boxes) endedItem(ctx context.Context, it storage.Item) error {
+	if it.Address.Pushed() {
+		return nil
+	}
+	return x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
+}

@@ -1,0 +1,51 @@
+package policy_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/policy"
+)
+
+// Row A-56.
+func FuzzEmail(f *testing.F) {
+	for _, seed := range []string{"ada@a.example", "*@a.example", "@a.example", "a@b@a.example", "a\x00@a.example", "ADA@A.EXAMPLE"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, email string) {
+		fits := func(pattern string) bool {
+			return policy.Rule{Emails: []string{pattern}}.Fits(map[string]any{"email": email, "email_verified": true})
+		}
+		if fits("*@a.example") && !strings.HasSuffix(strings.ToLower(email), "@a.example") {
+			t.Errorf("%q is of a.example", email)
+		}
+		if fits("ada@a.example") && strings.ToLower(email) != "ada@a.example" {
+			t.Errorf("%q is ada", email)
+		}
+	})
+}
+
+func TestRulesReadTheClaimsOfTheirToolsToo(t *testing.T) {
+	rules := policy.Rules{"files": {Groups: []string{"eng"}, Tools: map[string]policy.Rule{
+		"write_*":    {Groups: []string{"admins"}},
+		"delete":     {Emails: []string{"*@a.example"}, Claims: map[string][]string{"level": {"3"}}},
+		"write_note": {Everyone: true},
+	}}}
+	if got := rules.Claims(); !slices.Equal(got, []string{"email", "groups", "level"}) {
+		t.Error(got)
+	}
+	claims := map[string]any{"groups": []any{"all", "admins", "eng"}, "level": "3", "email": "eve@b.example", "email_verified": true, "name": "Eve"}
+	kept := rules.Relevant(claims)
+	for _, c := range []map[string]any{claims, kept} {
+		if got := rules["files"].ToolsOf(c); !slices.Equal(got, []string{"delete", "write_*", "write_note"}) {
+			t.Errorf("%v fits %v", c, got)
+		}
+	}
+	if groups := kept["groups"].([]any); len(groups) != 2 || kept["name"] != nil || kept["level"].([]any)[0] != "3" {
+		t.Errorf("kept %v", kept)
+	}
+	if got := rules["files"].ToolsOf(map[string]any{"groups": "eng"}); !slices.Equal(got, []string{"write_note"}) {
+		t.Error(got)
+	}
+}

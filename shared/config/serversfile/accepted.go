@@ -1,0 +1,73 @@
+package serversfile
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// accepted is the form in which the process that reads the servers file passes a Catalog
+// to the others.
+type accepted struct {
+	Version  int                   `json:"version"`
+	Servers  []marshaled           `json:"servers"`
+	Rejected []Rejection           `json:"rejected,omitempty"`
+	Access   json.RawMessage       `json:"access,omitempty"`
+	Boxes    bool                  `json:"boxes,omitempty"`
+	Connect  json.RawMessage       `json:"connect,omitempty"`
+	Removed  map[string]string     `json:"removed,omitempty"`
+	Limits   json.RawMessage       `json:"limits,omitempty"`
+	Groups   map[string]Group      `json:"groups,omitempty"`
+	Tools    map[string]ToolFilter `json:"tools,omitempty"` // of servers, by name
+	Path     string                `json:"path,omitempty"`  // see Server
+}
+
+const acceptedVersion = 1
+
+// Marshal returns the whole catalog for [LoadAccepted]: the servers with their variables
+// expanded, the rejected and the removed ones, and the sections of the file. It holds
+// secrets in the clear.
+func (c *Catalog) Marshal() []byte {
+	a := accepted{
+		Version: acceptedVersion, Rejected: c.rejected, Access: c.access, Boxes: c.boxes, Connect: c.connect, Removed: c.removed,
+		Limits: c.limits, Groups: c.groups, Tools: map[string]ToolFilter{},
+	}
+	for _, name := range c.names {
+		s := c.servers[name]
+		a.Servers = append(a.Servers, s.marshaled())
+		a.Path = cmp.Or(a.Path, s.Path)
+		if !s.Tools.isZero() {
+			a.Tools[name] = s.Tools
+		}
+	}
+	return encode(a)
+}
+
+// LoadAccepted reads a file with the output of [Catalog.Marshal]. The error never
+// repeats the text, which holds secrets.
+func LoadAccepted(path string) (*Catalog, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("the accepted copy of the servers file cannot be read: %w", err)
+	}
+	var a accepted
+	if json.Unmarshal(data, &a) != nil || a.Version != acceptedVersion {
+		return nil, errors.New("the accepted copy of the servers file is not as this release writes it")
+	}
+	c := &Catalog{
+		servers: map[string]Server{}, rejected: a.Rejected, access: a.Access, boxes: a.Boxes, connect: a.Connect, removed: a.Removed,
+		limits: a.Limits, groups: a.Groups,
+	}
+	for _, m := range a.Servers {
+		if !validName(m.Name) {
+			return nil, fmt.Errorf("the accepted copy of the servers file has a wrong name %q", m.Name)
+		}
+		c.names = append(c.names, m.Name)
+		s := m.server()
+		s.Tools, s.Path = a.Tools[m.Name], a.Path
+		c.servers[m.Name] = s
+	}
+	return c, nil
+}

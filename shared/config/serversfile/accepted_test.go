@@ -1,0 +1,90 @@
+package serversfile_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+// copied returns the catalog that a process has which reads the accepted copy of c.
+func copied(t *testing.T, c *serversfile.Catalog) *serversfile.Catalog {
+	t.Helper()
+	folder := t.TempDir()
+	write(t, folder, "accepted", string(c.Marshal()))
+	accepted, err := serversfile.LoadAccepted(filepath.Join(folder, "accepted"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return accepted
+}
+
+// A process that reads the accepted copy has the same catalog as the process that read the
+// file. The form of the file does not matter, and the copy needs neither the file nor the
+// variables.
+func TestAcceptedCopyIsTheWholeCatalog(t *testing.T) {
+	files := map[string]string{
+		"ours": server(digestOf + `, "x-dormouse": {"box": ` + everyField + `}}, "off": {"disabled": true}, "native": {"x-dormouse": {"native": "n"}}, "bad": {"command": 1, "cwd": 2`),
+	}
+	for _, file := range clientFiles(t) {
+		files[file] = ""
+	}
+	for file, text := range files {
+		t.Run(file, func(t *testing.T) {
+			folder := t.TempDir()
+			if text != "" {
+				file = filepath.Join(folder, "servers.json")
+				write(t, folder, "servers.json", text)
+			}
+			c, _, err := serversfile.LoadHere(file, variables(outside))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := copied(t, c)
+			if diff := cmp.Diff(readOut(c, nil), readOut(got, nil)); diff != "" {
+				t.Error(diff)
+			}
+			for _, name := range c.Names() {
+				a, _ := c.Server(name)
+				b, _ := got.Server(name)
+				if diff := cmp.Diff(fields(a), fields(b)); diff != "" || a.Native != b.Native {
+					t.Error(diff)
+				}
+			}
+			if diff := cmp.Diff(c.Rejected(), got.Rejected()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestAcceptedCopyThatIsNoneIsRefusedWithoutItsText(t *testing.T) {
+	folder := t.TempDir()
+	for name, text := range map[string]string{
+		"a servers file": server(`"command": "hunter2"`), "cut off": `{"version":1,"servers":[{"name":"hunter2"`,
+		"another version": `{"version":2,"servers":[{"name":"x","command":"hunter2"}]}`, "empty": "",
+		"name": `{"version":1,"servers":[{"name":"/","command":"hunter2"}]}`,
+	} {
+		write(t, folder, "accepted", text)
+		if c, err := serversfile.LoadAccepted(filepath.Join(folder, "accepted")); err == nil || c != nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v, %v", name, c, err)
+		}
+	}
+}
+
+func TestLimitsAndAccessAreHandedOn(t *testing.T) {
+	c := parse(t, `{"mcpServers": {
+		"one": {"command": "/bin/one"},
+	}, "x-dormouse": {"limits": {"principal": /* a comment */ "60/m"}, "access": {"tenant": "acme"}}}`, nil)
+	for _, c := range []*serversfile.Catalog{c, copied(t, c)} {
+		if string(c.Limits()) != `{"principal":"60/m"}` || string(c.Access()) != `{"tenant":"acme"}` {
+			t.Errorf("%s, %s", c.Limits(), c.Access())
+		}
+	}
+	if _, _, err := serversfile.Parse([]byte(`{"mcpServers": {}, "x-dormouse": {"limits": []}}`), "servers.json", nil); err == nil || !strings.Contains(err.Error(), "must be an object") {
+		t.Errorf("limits that are a list: %v", err)
+	}
+}

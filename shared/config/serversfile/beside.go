@@ -1,0 +1,59 @@
+package serversfile
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// beside makes relative paths of a server refer to the folder of the servers file, on the
+// machine where the server runs. A server without a workspace works in that folder, unless
+// its cwd names another. It changes nothing for a server with a host path, which finds its
+// files there.
+func (s *Server) beside(folder string) {
+	if folder == "" || s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
+		return
+	}
+	workspace := s.Workspace()
+	if !workspace && !filepath.IsAbs(s.Cwd) {
+		s.Cwd = filepath.Join(folder, s.Cwd)
+	}
+	if strings.Contains(s.Command, "/") && !filepath.IsAbs(s.Command) {
+		at := filepath.Join(folder, s.Command)
+		switch {
+		case exists(at):
+			s.Command = at
+		case workspace, exists(filepath.Join(s.Cwd, s.Command)): // it is looked for there
+		default:
+			s.Command = at
+		}
+	}
+	for i, arg := range s.Args {
+		flag, value, ok := strings.Cut(arg, "=")
+		if ok && strings.HasPrefix(flag, "-") {
+			s.Args[i] = flag + "=" + s.pathOf(folder, value)
+			continue
+		}
+		s.Args[i] = s.pathOf(folder, arg)
+	}
+}
+
+// pathOf returns the path of a file that an argument names, relative to the folder of the
+// servers file. If the argument names none, pathOf returns the argument. A word without a
+// dot or a slash never names a file. If the file is in the folder that cwd names, the
+// server finds it itself.
+func (s *Server) pathOf(folder, arg string) string {
+	if !strings.ContainsAny(arg, "./") || filepath.IsAbs(arg) || strings.HasPrefix(arg, "-") {
+		return arg
+	}
+	at := filepath.Join(folder, arg)
+	if !exists(at) || s.Cwd != "" && s.Cwd != folder && exists(filepath.Join(s.Cwd, arg)) {
+		return arg
+	}
+	return at
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

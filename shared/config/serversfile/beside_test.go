@@ -1,0 +1,76 @@
+package serversfile_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+func TestRelativePathsAreThoseOfTheFolderOfTheFile(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"mine.py", "bin/serve", "conf/a.json", "sub/own.py", "serve", "host/own.py"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name, keys, command string
+		args                []string
+		cwd                 string
+	}{
+		{"script", `"command": "python3", "args": ["-u", "mine.py", "x"]`, "python3", []string{"-u", "F/mine.py", "x"}, "F"},
+		{"program", `"command": "./bin/serve", "args": ["--config=conf/a.json", "--mode=a.b", "."]`, "F/bin/serve", []string{"--config=F/conf/a.json", "--mode=a.b", "F"}, "F"},
+		{"words stay", `"command": "serve", "args": ["serve", "@scope/pkg@1.0.0", "none.py", "-m.x", "https://a/b", "/mine.py"]`, "serve", []string{"serve", "@scope/pkg@1.0.0", "none.py", "-m.x", "https://a/b", "/mine.py"}, "F"},
+		{"program that is not there", `"command": "bin/none"`, "F/bin/none", nil, "F"},
+		{"cwd", `"command": "python3", "args": ["own.py", "mine.py"], "cwd": "sub"`, "python3", []string{"own.py", "F/mine.py"}, "F/sub"},
+		{"program in cwd", `"command": "./own.py", "cwd": "sub"`, "./own.py", nil, "F/sub"},
+		{"absolute", `"command": "/bin/x", "args": ["mine.py"], "cwd": "/"`, "/bin/x", []string{"F/mine.py"}, "/"},
+		{"workspace", `"command": "python3", "args": ["mine.py", "${workspaceFolder}"]`, "python3", []string{"F/mine.py", "${workspaceFolder}"}, ""},
+		{"workspace, relative cwd", `"command": "python3", "args": ["${workspaceFolder}"], "cwd": "sub"`, "python3", []string{"${workspaceFolder}"}, "sub"},
+		{"host path that is found", `"command": "python3", "args": ["mine.py"], "x-dormouse": {"box": {"host_path": "auto"}}`, "python3", []string{"F/mine.py"}, ""},
+		{"host path that is given", `"command": "./mine.py", "args": ["mine.py"], "x-dormouse": {"box": {"host_path": "/srv/x"}}`, "./mine.py", []string{"mine.py"}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(folder, "servers.json")
+			write(t, folder, "servers.json", server(c.keys))
+			here, _, err := serversfile.LoadHere(path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, ok := here.Server("x")
+			if !ok {
+				t.Fatal(here.Reason("x"))
+			}
+			short := func(path string) string {
+				return strings.Replace(path, folder, "F", 1)
+			}
+			var args []string
+			for _, arg := range s.Args {
+				args = append(args, short(arg))
+			}
+			if diff := cmp.Diff([]any{c.command, c.args, c.cwd}, []any{short(s.Command), args, short(s.Cwd)}); diff != "" {
+				t.Error(diff)
+			}
+			if back, err := serversfile.UnmarshalServer(s.Marshal()); err != nil || back.Digest != s.Digest {
+				t.Errorf("the box has another digest: %v", err)
+			}
+			// Load leaves relative paths as they are, because the box resolves them in
+			// its image.
+			elsewhere, _, err := serversfile.Load(path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, _ := elsewhere.Server("x"); strings.Contains(s.Marshal(), folder) {
+				t.Errorf("on AWS: %s", s.Marshal())
+			}
+		})
+	}
+}

@@ -1,0 +1,230 @@
+package serversfile_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+const everyField = `{"image": "ghcr.io/a/b:1", "network": "off", "host_path": "/srv/mcp/x", "host_path_mode": "rw", "env": {"L": "box", "M": "m"},
+	"cpus": 1.5, "memory_mb": 700, "pids_limit": 99,
+	"read_only_rootfs": true, "install_scripts": true, "scope": "session", "secrets": ["K", "M"]}`
+
+// boxed reads a server with a box section. It returns the server and the warnings.
+func boxed(t *testing.T, box string) (serversfile.Server, []serversfile.Warning) {
+	t.Helper()
+	c, warnings, err := serversfile.Parse([]byte(server(digestOf+`, "x-dormouse": {"box": `+box+`}`)), "f", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := c.Server("x")
+	return s, warnings
+}
+
+func TestBoxHasWhatTheFileSays(t *testing.T) {
+	got, warnings := boxed(t, everyField)
+	if len(warnings) > 0 {
+		t.Error(warnings)
+	}
+	want := serversfile.Box{
+		Image: "ghcr.io/a/b:1", Offline: true, HostPath: "/srv/mcp/x", HostPathWritable: true,
+		CPUs: 1.5, MemoryMB: 700, Pids: 99, ReadOnlyRootFS: true, InstallScripts: true, Scope: serversfile.ScopeSession, Secrets: []string{"K", "M"},
+	}
+	if diff := cmp.Diff(want, got.Box); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]string{"K": "v", "L": "box", "M": "m"}, got.Env); diff != "" {
+		t.Error("what only holds here wins over env", diff)
+	}
+}
+
+// L-1: defaults.
+func TestBoxHasDefaultsWhereTheFileIsSilent(t *testing.T) {
+	got, warnings := boxed(t, `{}`)
+	if diff := cmp.Diff(serversfile.Box{Scope: serversfile.ScopeSession}, got.Box); diff != "" {
+		t.Error(diff)
+	}
+	if got.StartupTimeout != 300*time.Second || got.ToolTimeout != 300*time.Second || got.AnswerTimeout != 6*time.Hour {
+		t.Error(got.StartupTimeout, got.ToolTimeout, got.AnswerTimeout)
+	}
+	if len(warnings) > 0 {
+		t.Error(warnings)
+	}
+}
+
+func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
+	for _, c := range []struct{ box, want string }{
+		{`[]`, `box must be an object, not an array`},
+		{`{"image": 1}`, `image must be a string, not a number`},
+		{`{"network": "lan"}`, `network must be "on" or "off"`},
+		{`{"network": true}`, `network must be "on" or "off"`},
+		{`{"host_path": "srv"}`, `host_path must be an absolute path without . and .., or "auto"`},
+		{`{"host_path": "/srv/../etc"}`, `host_path must be an absolute path without . and .., or "auto"`},
+		{`{"host_path_mode": "rwx"}`, `host_path_mode must be "ro" or "rw"`},
+		{`{"env": []}`, `box env must be an object, not an array`},
+		{`{"cpus": 0}`, `cpus must be at least 0.01 and at most 64`},
+		{`{"cpus": "1"}`, `cpus must be a number, not a string`},
+		{`{"memory_mb": 1.5}`, `memory_mb must be a whole number, at least 16 and at most 1048576`},
+		{`{"memory_mb": 1e999}`, `memory_mb must be a whole number, at least 16 and at most 1048576`},
+		{`{"pids_limit": 0}`, `pids_limit must be a whole number, at least 1 and at most 65536`},
+		{`{"read_only_rootfs": "yes"}`, `read_only_rootfs must be true or false, not a string`},
+		{`{"profile": "fast"}`, `profile must be "default", "network_basic", "network_extended", "offline_readonly" or "none"`},
+		{`{"scope": "tenant"}`, `scope must be "session", "principal" or "shared"`},
+		{`{"scope": "principal", "snapshot": "session"}`, `snapshot "session" does not fit scope "principal": leave it out, for what is kept is then of all who share the process, or make it "off"`},
+		{`{"snapshot": "principal", "scope": "shared"}`, `snapshot "principal" does not fit scope "shared": leave it out, for what is kept is then of all who share the process, or make it "off"`},
+		{`{"secrets": "K"}`, `secrets must be an array, not a string`},
+		{`{"secrets": [1]}`, `secrets[0] must be a string, not a number`},
+	} {
+		t.Run(c.box, func(t *testing.T) {
+			err := wrong(server(`"command": "a", "x-dormouse": {"box": `+c.box+`}`), nil)
+			if err == nil || !strings.HasSuffix(err.Error(), `server "x": `+c.want) || !strings.HasPrefix(err.Error(), "f:2:") {
+				t.Errorf("\n got %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+// B21: the four profiles.
+func TestProfiles(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		want serversfile.Box
+		tool time.Duration
+	}{
+		{"default", serversfile.Box{Offline: true, CPUs: 1, MemoryMB: 512, Pids: 128, ReadOnlyRootFS: true}, 120 * time.Second},
+		{"offline_readonly", serversfile.Box{Offline: true, CPUs: 0.5, MemoryMB: 256, Pids: 64, ReadOnlyRootFS: true}, 60 * time.Second},
+		{"network_basic", serversfile.Box{CPUs: 1, MemoryMB: 512, Pids: 128, ReadOnlyRootFS: true}, 120 * time.Second},
+		{"network_extended", serversfile.Box{CPUs: 2, MemoryMB: 1024, Pids: 256}, 300 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, warnings := boxed(t, fmt.Sprintf(`{"profile": %q}`, c.name))
+			c.want.Profile = c.name
+			if diff := cmp.Diff(c.want, got.Box); diff != "" || got.ToolTimeout != c.tool || len(warnings) > 0 {
+				t.Error(diff, got.ToolTimeout, warnings)
+			}
+			if !got.Box.Confined() {
+				t.Error("a profile asks for a sandbox")
+			}
+		})
+	}
+}
+
+func TestProfileGivesWayToWhatTheFileSays(t *testing.T) {
+	got := one(t, server(`"command": "a", "x-dormouse": {"tool_timeout_sec": 7, "box": {"network": "on", "memory_mb": 2048, "profile": "default"}}`), nil)
+	want := serversfile.Box{CPUs: 1, MemoryMB: 2048, Pids: 128, ReadOnlyRootFS: true, Profile: "default"}
+	if diff := cmp.Diff(want, got.Box); diff != "" || got.ToolTimeout != 7*time.Second {
+		t.Error(diff, got.ToolTimeout)
+	}
+}
+
+// L-44: the runner gets no setting that the profile forbids.
+func TestLockedFieldOfAProfileCannotBeChanged(t *testing.T) {
+	for name, value := range map[string]string{
+		"network": `"on"`, "host_path_mode": `"rw"`, "cpus": "4", "memory_mb": "257", "pids_limit": "65",
+		"read_only_rootfs": "false",
+	} {
+		t.Run(name, func(t *testing.T) {
+			box := fmt.Sprintf(`{%q: %s, "profile": "offline_readonly"}`, name, value)
+			err := wrong(server(`"command": "a", "x-dormouse": {"box": `+box+`}`), nil)
+			want := name + ` is locked by the profile "offline_readonly": leave it out or choose another profile`
+			if err == nil || !strings.HasSuffix(err.Error(), want) {
+				t.Error(err)
+			}
+		})
+	}
+	err := wrong(server(`"command": "a", "x-dormouse": {"tool_timeout_sec": 0, "box": {"profile": "offline_readonly"}}`), nil)
+	if err == nil || !strings.Contains(err.Error(), "tool_timeout_sec is locked") {
+		t.Error("a time above the section gets around the lock:", err)
+	}
+	got, _ := boxed(t, `{"profile": "offline_readonly", "network": "off", "pids_limit": 64, "host_path_mode": "ro"}`)
+	if !got.Box.Offline || got.Box.Pids != 64 {
+		t.Error("a value that is the profile's own is no change:", got.Box)
+	}
+}
+
+func TestConfinedIsWhateverLimitsTheProcess(t *testing.T) {
+	for box, want := range map[string]bool{
+		`{}`: false, `{"host_path": "/a", "scope": "session"}`: false, `{"network": "on"}`: false,
+		`{"network": "off"}`: true, `{"memory_mb": 64}`: true, `{"cpus": 1}`: true, `{"pids_limit": 9}`: true, `{"read_only_rootfs": true}`: true,
+	} {
+		if got, _ := boxed(t, box); got.Box.Confined() != want {
+			t.Errorf("%s: %v", box, !want)
+		}
+	}
+}
+
+func TestHostPathLiesInTheAllowedRoots(t *testing.T) {
+	read := func(path, roots string) error {
+		file := fmt.Sprintf(`{"mcpServers": {"x": {"command": "a", "x-dormouse": {"box": {"host_path": %q}}}}, "x-dormouse": {"allowed_mount_roots": %s}}`, path, roots)
+		err := wrong(file, nil)
+		if err == nil {
+			if s, _ := parse(t, file, nil).Server("x"); len(s.Box.MountRoots) == 0 {
+				t.Error("the roots do not reach the box")
+			}
+		}
+		return err
+	}
+	for _, path := range []string{"/srv/mcp", "/srv/mcp/", "/srv/mcp/a/b", "/opt/x", "auto"} {
+		if err := read(path, `["/srv/mcp/", "/opt"]`); err != nil {
+			t.Error(path, err)
+		}
+	}
+	for _, path := range []string{"/srv", "/srv/mcp-other", "/", "/etc"} {
+		if err := read(path, `["/srv/mcp", "/opt"]`); err == nil || !strings.HasSuffix(err.Error(), "host_path is outside of allowed_mount_roots") {
+			t.Error(path, err)
+		}
+	}
+	if err := read("/srv", `[]`); err == nil {
+		t.Error("an empty list allows something")
+	}
+	if err := read("/srv", `["srv"]`); err == nil || !strings.Contains(err.Error(), "allowed_mount_roots must be a list of absolute paths") {
+		t.Error(err)
+	}
+}
+
+func TestSecretsNameVariables(t *testing.T) {
+	got, warnings := boxed(t, `{"secrets": ["K", "NO"]}`)
+	if len(warnings) != 1 || !strings.HasSuffix(warnings[0].Text, `secrets names "NO", which is no variable of env`) {
+		t.Error(warnings)
+	}
+	if !slices.Contains(got.Box.Secrets, "K") {
+		t.Error(got.Box.Secrets)
+	}
+}
+
+func TestScopesAreTakenWithoutAWarning(t *testing.T) {
+	for _, scope := range []serversfile.Scope{serversfile.ScopeSession, serversfile.ScopePrincipal, serversfile.ScopeShared} {
+		got, warnings := boxed(t, `{"scope": "`+string(scope)+`"}`)
+		again, err := serversfile.UnmarshalServer(got.Marshal())
+		if err != nil || len(warnings) != 0 || again.Box.Scope != scope {
+			t.Error(scope, warnings, again.Box, err)
+		}
+	}
+}
+
+func TestAccessIsHandedOnAsItIsWithoutComments(t *testing.T) {
+	c := parse(t, `{"mcpServers": {}, "x-dormouse": {"allowed_mount_roots": ["/a"], "access": {
+		// who may come in
+		"issuer": "https://a.example", "n": 12, "yes": true, "none": null, "list": [1, "two", {}], }}}`, nil)
+	want := `{"issuer":"https://a.example","n":12,"yes":true,"none":null,"list":[1,"two",{}]}`
+	if string(c.Access()) != want {
+		t.Errorf("%s", c.Access())
+	}
+	for file, complaint := range map[string]string{
+		`{"mcpServers": {}, "x-dormouse": {"access": []}}`:                                     "must be an object",
+		`{"mcpServers": {}, "x-dormouse": {"access": {"allow": {"x": {}, "x": {"a": true}}}}}`: "duplicate key \"x\"",
+	} {
+		if _, _, err := serversfile.Parse([]byte(file), "servers.json", nil); err == nil || !strings.Contains(err.Error(), complaint) {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	if c, _, _ := serversfile.Parse([]byte(`{"mcpServers": {}}`), "servers.json", nil); c.Access() != nil {
+		t.Errorf("no section is %s", c.Access())
+	}
+}

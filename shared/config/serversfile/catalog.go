@@ -1,0 +1,241 @@
+// Package serversfile reads the servers file, which names the hosted MCP servers and says how
+// to start each. The file has the `mcpServers` form of desktop clients, with additions of
+// dormouse under the one key `x-dormouse`. So other clients can still use the same file.
+//
+// The package hides the file's syntax, the expansion of `${VAR}`, and the facts that make
+// two configurations equal (Server.Digest). Every complaint names its place as
+// file:line:column. The package starts nothing, resolves no commands on the PATH and never
+// prints the value of an environment variable.
+package serversfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// MaxFile is the largest servers file that is read, in bytes.
+const MaxFile = 1 << 20
+
+// Getenv looks up a variable for `${VAR}`; ok is false if it is not set. [os.LookupEnv]
+// is a Getenv. A nil Getenv has no variables.
+type Getenv = func(name string) (value string, ok bool)
+
+// Catalog is the content of one servers file. It does not change after it was read and
+// is safe for concurrent use.
+type Catalog struct {
+	names    []string // of servers
+	servers  map[string]Server
+	rejected []Rejection
+	access   []byte
+	boxes    bool // see BoxesMayCall
+	connect  []byte
+	removed  map[string]string // see Removed
+	files    []string
+	limits   []byte
+	groups   map[string]Group
+	file     *reader // that has read it, with the places; nil for an accepted copy
+}
+
+// Files returns the paths of all files that [LoadHere] has read, or would have read if
+// they were there. They are the servers file and the files of variables. A change of one
+// of them may change the catalog. The caller must not modify it.
+func (c *Catalog) Files() []string { return c.files }
+
+// Access returns the section x-dormouse.access of the file as JSON, without comments, with
+// the variables that are set. It says which tokens package oauth accepts. It is nil if there
+// is none. The caller must not modify it.
+func (c *Catalog) Access() []byte { return c.access }
+
+// BoxesMayCall reports whether programs in boxes may call the endpoints of their own
+// machine although a sandbox confines one of them (x-dormouse.access.boxes).
+func (c *Catalog) BoxesMayCall() bool { return c.boxes }
+
+// Connect returns the section x-dormouse.connect of the file in the same form as Access. It
+// describes the third parties of `${principal:NAME}`; package upstream reads it.
+func (c *Catalog) Connect() []byte { return c.connect }
+
+// Limits returns the section x-dormouse.limits as JSON, without comments, and nil if there
+// is none. Package quota reads it. The caller must not modify it.
+func (c *Catalog) Limits() []byte { return c.limits }
+
+// Server returns the server of that name, also a disabled one: the caller checks
+// Server.Disabled before it starts the server. Args and Env are shared with the catalog
+// and must not be modified.
+func (c *Catalog) Server(name string) (Server, bool) {
+	s, ok := c.servers[name]
+	return s, ok
+}
+
+// Names returns the names of all servers in the order of the file. It includes disabled
+// servers and leaves out rejected ones. The caller owns the slice.
+func (c *Catalog) Names() []string { return slices.Clone(c.names) }
+
+// Position is a position in a servers file. Line and Column count from 1; a column is one
+// character, not one byte. A byte order mark is not counted.
+type Position struct {
+	File         string
+	Line, Column int
+}
+
+// String returns file:line:column.
+func (p Position) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
+
+// Warning is a part of the file that has no effect, or another effect than its author may
+// expect. The file is used all the same. Text holds no values.
+type Warning struct {
+	Position
+	Text string
+}
+
+// String returns file:line:column: text.
+func (w Warning) String() string { return w.Position.String() + ": " + w.Text }
+
+// Error is one mistake in a servers file, or in a server of it. Reason says how to
+// correct it and holds no value of an environment variable.
+type Error struct {
+	Position
+	Reason string
+	Lacks  *Variable // the variable whose value is missing; nil for another mistake
+}
+
+// Variable is a value that the file takes from outside.
+type Variable struct {
+	Name   string // of the variable, in the environment or in a file of variables
+	Input  string // ID, if the file has it as `${input:ID}`
+	About  string // the description of the input, may be ""
+	Secret bool   // the value must not be shown; true for all that are no inputs
+}
+
+// Error returns file:line:column: reason.
+func (e *Error) Error() string { return e.Position.String() + ": " + e.Reason }
+
+// Load reads the servers file at path. It leaves relative paths inside the file as they
+// are: the box resolves them in its image. Its errors are those of [Parse], or wrap an
+// error of the file system.
+func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
+	return load(path, "", getenv, false)
+}
+
+// LoadHere is Load on the machine where the servers run: relative paths refer to the
+// folder of the file. It makes these absolute:
+//
+//   - a relative cwd, and the cwd of a server that has neither a cwd nor a workspace;
+//   - a command with a slash;
+//   - an argument with a dot or a slash that names a file there.
+//
+// A file in .vscode or .cursor counts as a file of the folder above.
+//
+// LoadHere looks up a variable first by getenv, and then in envFiles, in order. At last
+// it reads the file .env in that folder, if there is one. A wrong line in these files is
+// a warning. If LoadHere cannot read one of envFiles, it returns an error.
+func LoadHere(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
+	return loadHere(path, getenv, false, envFiles)
+}
+
+// LoadGuests is LoadHere for a machine that others than its user may call: each server with
+// a command that has no profile is a guest, see [Box.Guest].
+func LoadGuests(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
+	return loadHere(path, getenv, true, envFiles)
+}
+
+func loadHere(path string, getenv Getenv, guests bool, envFiles []string) (*Catalog, []Warning, error) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("folder of the servers file: %w", err)
+	}
+	folder := FolderOf(absolute)
+	for _, file := range envFiles {
+		if _, _, err := readEnv(file); err != nil {
+			return nil, nil, fmt.Errorf("file of variables: %w", err)
+		}
+	}
+	beside := filepath.Join(folder, ".env")
+	files := append(append([]string{path}, envFiles...), beside)
+	if exists(beside) {
+		envFiles = append(slices.Clone(envFiles), beside)
+	}
+	if getenv == nil {
+		getenv = func(string) (string, bool) { return "", false }
+	}
+	getenv, wrong := withFiles(getenv, envFiles)
+	c, warnings, err := load(path, folder, getenv, guests)
+	if c != nil {
+		c.files = append(files, c.files...)
+	}
+	return c, append(wrong, warnings...), err
+}
+
+func load(path, folder string, getenv Getenv, guests bool) (*Catalog, []Warning, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return parse(data, path, folder, getenv, guests)
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("no servers file: create it with dormouse add or dormouse import, or name another with --servers: %w", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("servers file cannot be read: %w", err)
+	}
+	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("servers file cannot be read: %w", err)
+	}
+	return data, nil
+}
+
+// Parse reads the content of a servers file; file is only used to name places.
+//
+// Comments and commas after the last element are allowed, as in the files of editors. A
+// mistake in one server rejects only that server, see [Catalog.Rejected]. A mistake in
+// the file as a whole gives no catalog. The error then joins one [*Error] for each
+// mistake, also of the servers, in the order of the file: all can be corrected at once.
+// Parse returns warnings with and without an error. It does not keep data.
+func Parse(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error) {
+	return parse(data, file, "", getenv, false)
+}
+
+// ParseHere is LoadHere for the content of a file that would be at path. It reads no files of
+// variables but each envFile.
+func ParseHere(data []byte, path string, getenv Getenv) (*Catalog, []Warning, error) {
+	return parse(data, path, FolderOf(path), getenv, false)
+}
+
+// parse is Parse with relative paths below folder; "" leaves them as they are.
+func parse(data []byte, file, folder string, getenv Getenv, guests bool) (*Catalog, []Warning, error) {
+	if getenv == nil {
+		getenv = func(string) (string, bool) { return "", false }
+	}
+	r := &reader{source: newSource(file, data), folder: folder, getenv: getenv, guests: guests}
+	c := &Catalog{servers: map[string]Server{}, file: r}
+	root, problem := r.source.parse()
+	if problem != nil {
+		r.problems = append(r.problems, *problem)
+	} else {
+		r.root, r.byName = root, map[string]node{}
+		r.catalog(root, c)
+		r.sayIgnored()
+		c.files = r.envFiles
+	}
+	warnings := make([]Warning, 0, len(r.warnings))
+	for _, w := range inOrder(r.warnings) {
+		warnings = append(warnings, Warning{r.source.position(w.at), w.text})
+	}
+	if len(r.problems) == 0 {
+		return c, warnings, nil
+	}
+	all := r.errors(r.problems)
+	for _, rejected := range c.rejected {
+		all = append(all, rejected.Errors...)
+	}
+	return nil, warnings, r.joined(all)
+}

@@ -1,0 +1,219 @@
+package serversfile_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+// variables is a Getenv over a fixed map.
+func variables(m map[string]string) serversfile.Getenv {
+	return func(name string) (string, bool) {
+		v, ok := m[name]
+		return v, ok
+	}
+}
+
+// parse reads a file that must have no mistakes and no warnings.
+func parse(t *testing.T, file string, env map[string]string) *serversfile.Catalog {
+	t.Helper()
+	c, warnings, err := serversfile.Parse([]byte(file), "servers.json", variables(env))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(warnings) > 0 {
+		t.Fatalf("warnings: %v", warnings)
+	}
+	return c
+}
+
+// one reads a file with the single server "x".
+func one(t *testing.T, file string, env map[string]string) serversfile.Server {
+	t.Helper()
+	s, ok := parse(t, file, env).Server("x")
+	if !ok {
+		t.Fatal(`no server "x"`)
+	}
+	return s
+}
+
+func TestServerHasDefaultsWhereFileIsSilent(t *testing.T) {
+	got := one(t, `{"mcpServers": {"x": {"command": "program"}}}`, nil)
+	want := serversfile.Server{
+		Name: "x", Command: "program", Record: true,
+		StartupTimeout: 5 * time.Minute, ToolTimeout: 5 * time.Minute, AnswerTimeout: 6 * time.Hour,
+		Box: serversfile.Box{Scope: serversfile.ScopeSession},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(serversfile.Server{}, "Digest")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestServerHasWhatTheFileSays(t *testing.T) {
+	got := one(t, `{"$schema": "s", "mcpServers": {"x": {
+		"type": "stdio", "command": "uvx", "args": ["a", "-b", ""], "env": {"TZ": "UTC", "E": ""}, "cwd": "sub dir",
+		"x-dormouse": {"idle_seconds": 0.25, "startup_timeout_sec": 60, "tool_timeout_sec": 0, "record": "off", "tasks": "always", "enabled": false}
+	}}}`, nil)
+	want := serversfile.Server{
+		Name: "x", Command: "uvx", Args: []string{"a", "-b", ""}, Env: map[string]string{"TZ": "UTC", "E": ""},
+		Cwd: "sub dir", Idle: 250 * time.Millisecond, StartupTimeout: time.Minute, AnswerTimeout: 6 * time.Hour, Tasks: "always", Disabled: true,
+		Box: serversfile.Box{Scope: serversfile.ScopeSession},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(serversfile.Server{}, "Digest")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRecordKeepsTheHandshakeWithOrWithoutLists(t *testing.T) {
+	for value, want := range map[string][3]bool{"on": {true}, "lists": {true, false, true}, "initialize": {true, true}, "off": {}} {
+		s := one(t, `{"mcpServers": {"x": {"command": "a", "x-dormouse": {"record": "`+value+`"}}}}`, nil)
+		if got := [3]bool{s.Record, s.OwnLists, s.SameLists}; got != want {
+			t.Errorf("%s: kept, lists asked for, lists of all: %v, want %v", value, got, want)
+		}
+	}
+}
+
+func TestNativeServerNeedsNoCommandAndHasNoRecord(t *testing.T) {
+	c := parse(t, `{"mcpServers": {"a": {"x-dormouse": {"native": "n", "answer_timeout_sec": 5}}, "b": {"x-dormouse": {"native": "m"}}}}`, nil)
+	a, _ := c.Server("a")
+	b, _ := c.Server("b")
+	if a.Native != "n" || a.Record || a.AnswerTimeout != 5*time.Second || a.Digest == b.Digest {
+		t.Errorf("got %+v and %+v", a, b)
+	}
+}
+
+func TestNamesKeepTheOrderOfTheFile(t *testing.T) {
+	c := parse(t, `{"mcpServers": {"b": {"command": "1"}, "a.b_c-D9": {"command": "2"}, "0": {"command": "3"}}}`, nil)
+	names := c.Names()
+	if diff := cmp.Diff([]string{"b", "a.b_c-D9", "0"}, names); diff != "" {
+		t.Error(diff)
+	}
+	names[0] = "changed"
+	if c.Names()[0] != "b" {
+		t.Error("the caller of Names changed the catalog")
+	}
+	if _, ok := c.Server("B"); ok {
+		t.Error("names differ in case")
+	}
+}
+
+func TestKeysOfOtherClientsAreTakenInSilence(t *testing.T) {
+	s := one(t, `{"mcpServers": {"x": {"type": "stdio", "command": "a", "description": "d", "disabled": false,
+		"autoApprove": ["t"], "alwaysAllow": [], "timeout": 60, "headers": {}, "args": null, "env": null, "cwd": null}}}`, nil)
+	if s.Disabled || s.Args != nil || s.Env != nil {
+		t.Errorf("got %v", s)
+	}
+}
+
+func TestByteOrderMarkIsNotPartOfTheFile(t *testing.T) {
+	_, _, err := serversfile.Parse([]byte("\ufeff[]"), "f", nil)
+	if got := err.Error(); got != "f:1:1: the file must be an object, not an array" {
+		t.Error(got)
+	}
+}
+
+// A server runs only if the file clearly says so.
+func TestEnabledFailsClosed(t *testing.T) {
+	for _, c := range []struct {
+		keys     string
+		disabled bool
+		warned   bool
+	}{
+		{`"description": ""`, false, false},
+		{`"x-dormouse": {"enabled": true}`, false, false},
+		{`"x-dormouse": {"enabled": false}`, true, false},
+		{`"x-dormouse": {"enabled": "true"}`, true, true},
+		{`"x-dormouse": {"enabled": 1}`, true, true},
+		{`"x-dormouse": {"enabled": null}`, true, true},
+		{`"disabled": true`, true, false},
+		{`"disabled": "no"`, true, true},
+		{`"enabled": false`, true, false},
+		{`"enabled": true, "disabled": true`, true, false},
+		{`"disabled": true, "x-dormouse": {"enabled": true}`, false, false},
+	} {
+		t.Run(c.keys, func(t *testing.T) {
+			file := `{"mcpServers": {"x": {"command": "a", ` + c.keys + `}}}`
+			got, warnings, err := serversfile.Parse([]byte(file), "f", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, ok := got.Server("x")
+			if !ok || s.Disabled != c.disabled {
+				t.Errorf("disabled %v (kept %v), want %v", s.Disabled, ok, c.disabled)
+			}
+			if (len(warnings) > 0) != c.warned {
+				t.Errorf("warnings %v, want any: %v", warnings, c.warned)
+			}
+		})
+	}
+}
+
+func TestDisabledServerMayLackItsVariables(t *testing.T) {
+	file := `{"mcpServers": {"x": {"command": "${BIN}", "env": {"K": "${KEY}"}, "disabled": true}}}`
+	c, warnings, err := serversfile.Parse([]byte(file), "f", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := c.Server("x"); !s.Disabled || s.Env["K"] != "" {
+		t.Errorf("got %v", s)
+	}
+	if len(warnings) != 2 || !strings.Contains(warnings[1].Text, `env "K": KEY is not set`) {
+		t.Errorf("warnings: %v", warnings)
+	}
+}
+
+func TestWarningsNameThePlace(t *testing.T) {
+	file := `{
+	  "preferences": {},
+	  "mcpServers": {"x": {
+	    "command": "sh", "args": ["-c", "echo ${x%y} $HOME $$ ${"],
+	    "é": 1, "Command": "b",
+	    "idle_seconds": 5
+	  }}
+	}`
+	c, warnings, err := serversfile.Parse([]byte(file), "a/servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, w := range warnings {
+		got = append(got, w.String())
+	}
+	want := []string{
+		`a/servers.json:2:4: 3 keys of other clients are ignored: "preferences", "é" of server "x", "Command" of server "x"`,
+		`a/servers.json:4:38: server "x": args[1]: ${…} is left as it is where it is not ${NAME} or ${NAME:-default}`,
+		`a/servers.json:6:6: server "x": key "idle_seconds" is ignored here: move it under x-dormouse`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if s, _ := c.Server("x"); s.Args[1] != "echo ${x%y} $HOME $$ ${" {
+		t.Errorf("args[1] = %q", s.Args[1])
+	}
+}
+
+func TestLoadSaysWhenThereIsNoFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "missing.json")
+	_, _, err := serversfile.Load(path, nil)
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
+		t.Error(err)
+	}
+}
+
+func TestDefaultServersFileIsRight(t *testing.T) {
+	c, warnings, err := serversfile.Load("../../../servers.json", nil)
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	if s, ok := c.Server("everything"); !ok || s.Disabled || s.Command != "npx" {
+		t.Errorf("got %v, %v", s, ok)
+	}
+}

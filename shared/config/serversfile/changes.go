@@ -1,0 +1,128 @@
+package serversfile
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Changes says how a servers file differs from the one before it.
+type Changes struct {
+	Added   []string // servers that are served now and were not before
+	Changed []Change // servers of both files
+	Removed []string // servers that were served before and are not in the file any more
+	Access  bool     // x-dormouse.access or x-dormouse.connect has changed
+}
+
+// Change names a server whose configuration has changed.
+type Change struct {
+	Name string
+	// What has changed, in words of the file: native, command, args, env, cwd, box,
+	// timeouts, record, tasks. It is "not served" alone for a server that was served.
+	What []string
+}
+
+// None reports whether nothing has changed for the users of any server.
+func (c Changes) None() bool {
+	return len(c.Added) == 0 && len(c.Changed) == 0 && len(c.Removed) == 0 && !c.Access
+}
+
+// String returns the changes as one line: `+ notes  ~ mine (args)  - old`.
+func (c Changes) String() string {
+	var parts []string
+	for _, name := range c.Added {
+		parts = append(parts, "+ "+name)
+	}
+	for _, changed := range c.Changed {
+		parts = append(parts, fmt.Sprintf("~ %s (%s)", changed.Name, strings.Join(changed.What, ", ")))
+	}
+	for _, name := range c.Removed {
+		parts = append(parts, "- "+name)
+	}
+	if c.Access {
+		parts = append(parts, "~ who may call (x-dormouse.access)")
+	}
+	return strings.Join(parts, "  ")
+}
+
+// After returns c as the successor of another catalog of the same file, and how they
+// differ. The successor also knows the servers that were removed since, and when; see
+// [Catalog.Removed].
+func (c *Catalog) After(before *Catalog, now time.Time) (*Catalog, Changes) {
+	next := *c
+	next.removed = maps.Clone(before.removed)
+	var changes Changes
+	for _, name := range before.names {
+		was, is := before.servers[name], c.servers[name]
+		switch {
+		case was.Disabled:
+		case !c.has(name):
+			changes.Removed = append(changes.Removed, name)
+			if next.removed == nil {
+				next.removed = map[string]string{}
+			}
+			next.removed[name] = fmt.Sprintf("server %s was removed from the servers file at %s", name, now.Format("15:04"))
+		case c.Reason(name) != "":
+			changes.Changed = append(changes.Changed, Change{name, []string{"not served"}})
+		default:
+			if what := was.differs(is); what != nil {
+				changes.Changed = append(changes.Changed, Change{name, what})
+			}
+		}
+	}
+	for _, name := range c.names {
+		if was, ok := before.servers[name]; c.Reason(name) == "" && (!ok || was.Disabled) {
+			changes.Added = append(changes.Added, name)
+		}
+	}
+	maps.DeleteFunc(next.removed, func(name, _ string) bool { return c.has(name) })
+	changes.Access = c.boxes != before.boxes || !bytes.Equal(c.access, before.access) || !bytes.Equal(c.connect, before.connect)
+	return &next, changes
+}
+
+// has reports whether the file has a server of that name, served or not.
+func (c *Catalog) has(name string) bool {
+	_, ok := c.servers[name]
+	return ok || slices.ContainsFunc(c.rejected, func(r Rejection) bool { return r.Name == name })
+}
+
+// Removed says when a server was removed from the file, in words for its users: `server
+// old was removed from the servers file at 12:41`. It is "" for a server that is in the
+// file, and for one that never was.
+func (c *Catalog) Removed(name string) string { return c.removed[name] }
+
+// differs returns which parts of a server have changed, nil for none.
+func (s Server) differs(is Server) (what []string) {
+	times := func(s Server) []time.Duration {
+		return []time.Duration{s.Idle, s.StartupTimeout, s.ToolTimeout, s.AnswerTimeout}
+	}
+	for _, part := range []struct {
+		name    string
+		was, is any
+	}{
+		{"native", s.Native, is.Native},
+		{"tools", s.Tools, is.Tools},
+		{"url", s.Remote.URL, is.Remote.URL},
+		{"headers", hashed(s.Remote.Headers), hashed(is.Remote.Headers)},
+		{"remote", [2]any{s.Remote.Transport, s.Remote.Private}, [2]any{is.Remote.Transport, is.Remote.Private}},
+		{"command", s.Command, is.Command},
+		{"args", append([]string{}, s.Args...), append([]string{}, is.Args...)},
+		{"cwd", s.Cwd, is.Cwd},
+		{"box", string(encode(s.Box)), string(encode(is.Box))},
+		{"timeouts", times(s), times(is)},
+		{"record", [3]bool{s.Record, s.OwnLists, s.SameLists}, [3]bool{is.Record, is.OwnLists, is.SameLists}},
+		{"tasks", s.Tasks, is.Tasks},
+	} {
+		if !reflect.DeepEqual(part.was, part.is) {
+			what = append(what, part.name)
+		}
+	}
+	if !maps.Equal(s.Env, is.Env) || !slices.Equal(s.Unset, is.Unset) {
+		what = append(what, "env")
+	}
+	return what
+}

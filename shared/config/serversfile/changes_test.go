@@ -1,0 +1,116 @@
+package serversfile_test
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+var noon = time.Date(2026, 11, 22, 12, 41, 7, 0, time.UTC)
+
+// file parses the content of mcpServers, with what follows it.
+func file(t *testing.T, servers string) *serversfile.Catalog {
+	t.Helper()
+	return parse(t, `{"mcpServers":{`+servers+`}}`, map[string]string{"X": "1"})
+}
+
+func TestChangesBetweenTwoFiles(t *testing.T) {
+	const a = `"a":{"command":"a","args":["1"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":9}}`
+	for name, test := range map[string]struct{ before, after, want string }{
+		"nothing":                  {a, a, ""},
+		"the order":                {a + `,"b":{"command":"b"}`, `"b":{"command":"b"},` + a, ""},
+		"a new one":                {a, a + `,"b":{"command":"b"}`, "+ b"},
+		"one less":                 {a + `,"b":{"command":"b"}`, a, "- b"},
+		"args":                     {a, `"a":{"command":"a","args":["2"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":9}}`, "~ a (args)"},
+		"a variable":               {a, `"a":{"command":"a","args":["1"],"env":{"K":"w"},"x-dormouse":{"startup_timeout_sec":9}}`, "~ a (env)"},
+		"a timeout":                {a, `"a":{"command":"a","args":["1"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":8}}`, "~ a (timeouts)"},
+		"much":                     {a, `"a":{"command":"b","cwd":"/","x-dormouse":{"tasks":"off","record":"off","box":{"profile":"default"}}}`, "~ a (command, args, cwd, box, timeouts, record, tasks, env)"},
+		"disabled":                 {a, `"a":{"command":"a","disabled":true}`, "~ a (not served)"},
+		"enabled":                  {`"a":{"command":"a","disabled":true}`, a, "+ a"},
+		"a mistake":                {a, `"a":{"command":"${NOT_SET}"}`, "~ a (not served)"},
+		"mended":                   {`"a":{"command":"${NOT_SET}"}`, a, "+ a"},
+		"removed when not served":  {`"a":{"command":"a","disabled":true}`, ``, ""},
+		"renamed":                  {a, `"b":{"command":"a"}`, "+ b  - a"},
+		"the value of a variable":  {`"a":{"command":"a","args":["1"]}`, `"a":{"command":"a","args":["${X}"]}`, ""},
+		"native instead of a box":  {a, `"a":{"x-dormouse":{"native":"n"}}`, "~ a (native, command, args, timeouts, record, env)"},
+		"who may call, and no one": {a + `},"x-dormouse":{"access":{"issuer":"https://one.example"}`, a, "~ who may call (x-dormouse.access)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, changes := file(t, test.after).After(file(t, test.before), noon)
+			if got := changes.String(); got != test.want || changes.None() != (test.want == "") {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestRemovedServerIsRememberedUntilItsNameComesBack(t *testing.T) {
+	const a, b = `"a":{"command":"a"}`, `"b":{"command":"b"}`
+	c := file(t, a+","+b)
+	var told []string
+	for i, text := range []string{b, b, a + "," + b, `"a":{"command":"${NOT_SET}"},` + b, b} {
+		c, _ = file(t, text).After(c, noon.Add(time.Duration(i)*time.Minute))
+		told = append(told, c.Removed("a"))
+	}
+	const at = "server a was removed from the servers file at "
+	// The last removal is that of a server that was not served.
+	if diff := cmp.Diff([]string{at + "12:41", at + "12:41", "", "", ""}, told); diff != "" {
+		t.Error(diff)
+	}
+	if c.Removed("b") != "" || c.Removed("c") != "" {
+		t.Error("others are removed")
+	}
+}
+
+func TestAcceptedCopyHasRemovedServersAndWhoMayCall(t *testing.T) {
+	c, _ := file(t, `"a":{"command":"a"}},"x-dormouse":{"access":{"issuer":"https://one.example"}`).After(file(t, `"b":{"command":"b"}`), noon)
+	got := copied(t, c)
+	if got.Removed("b") != c.Removed("b") || c.Removed("b") == "" || string(got.Access()) != string(c.Access()) {
+		t.Errorf("got %q and %s", got.Removed("b"), got.Access())
+	}
+	if _, changes := c.After(got, noon); !changes.None() {
+		t.Errorf("the copy differs from its original: %s", changes)
+	}
+}
+
+// A new timeout does not replace a running process. A change of anything that the process
+// was started with does.
+func TestDefinitionIsWhatAProcessWasStartedWith(t *testing.T) {
+	of := func(more string) string {
+		c := file(t, `"a":{"command":"a"`+more+`}`)
+		s, _ := c.Server("a")
+		back, err := serversfile.UnmarshalServer(s.Marshal())
+		if err != nil || back.Definition() != s.Definition() {
+			t.Errorf("%s: a box has another definition: %v", more, err)
+		}
+		return s.Definition()
+	}
+	for more, same := range map[string]bool{
+		``: true, `,"x-dormouse":{"startup_timeout_sec":3}`: true, `,"x-dormouse":{"idle_seconds":9,"record":"lists","tasks":"off"}`: true,
+		`,"args":["1"]`: false, `,"env":{"K":"v"}`: false, `,"x-dormouse":{"box":{"pids_limit":9}}`: false, `,"x-dormouse":{"box":{"scope":"shared"}}`: false,
+	} {
+		if got := of(more) == of(""); got != same {
+			t.Errorf("%s: the same is %t", more, got)
+		}
+	}
+}
+
+func TestCatalogNamesTheFilesThatItWasReadFrom(t *testing.T) {
+	folder := t.TempDir()
+	write(t, folder, "more.env", "A=1")
+	write(t, folder, "outside.env", "B=1")
+	write(t, folder, "servers.json", server(`"command": "a", "envFile": "more.env"}, "b": {"command": "b", "envFile": "absent.env"`))
+	in := func(name string) string { return filepath.Join(folder, name) }
+	c, _, err := serversfile.LoadHere(in("servers.json"), nil, in("outside.env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{in("servers.json"), in("outside.env"), in(".env"), in("more.env"), in("absent.env")}
+	if diff := cmp.Diff(want, c.Files()); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,128 @@
+package serversfile
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// RecordDigest is the name under which a server's handshake record is kept. On the machine
+// where the server runs it also depends on the size and the time of the program files that
+// the server's configuration names. An edited or upgraded program so begins a new record.
+// Digest stays the same, and with it the box and the install.
+func (s Server) RecordDigest() string {
+	if s.Path == "" || s.InPlace() {
+		return s.Digest
+	}
+	list := []any{s.Digest}
+	for _, path := range s.programs() {
+		if info, err := os.Stat(path); err == nil {
+			list = append(list, path, info.Size(), info.ModTime().UnixNano())
+		}
+	}
+	if len(list) == 1 {
+		return s.Digest
+	}
+	sum := sha256.Sum256(encode(list))
+	return hex.EncodeToString(sum[:])
+}
+
+// programs returns the paths of the program files that the configuration names: the command,
+// the arguments, and the files below the host path.
+func (s Server) programs() (paths []string) {
+	if command := s.located(); command != "" {
+		paths = append(paths, command)
+	}
+	for _, arg := range s.Args {
+		if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
+			arg = value
+		}
+		if arg = s.at(arg); isProgram(arg) {
+			paths = append(paths, arg)
+		}
+	}
+	switch folder := s.Box.HostPath; {
+	case folder == HostPathAuto:
+		for _, path := range slices.Clone(paths) {
+			if isSource(path) {
+				paths = append(paths, programsBelow(filepath.Dir(path))...)
+			}
+		}
+	case folder != "":
+		paths = append(paths, programsBelow(folder)...)
+	}
+	return paths
+}
+
+// at returns a path as a process of the server sees it. A path in a workspace, which is made
+// for each process, becomes "".
+func (s Server) at(path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	if s.Cwd == "" {
+		return ""
+	}
+	return filepath.Join(s.Cwd, path)
+}
+
+// located returns the path of the command, "" if it is not found.
+func (s Server) located() string {
+	if strings.Contains(s.Command, "/") {
+		return s.at(s.Command)
+	}
+	for _, folder := range filepath.SplitList(cmp.Or(s.Env["PATH"], s.Path)) {
+		if file := filepath.Join(folder, s.Command); filepath.IsAbs(folder) && isProgram(file) {
+			return file
+		}
+	}
+	return ""
+}
+
+// isProgram reports whether a path names a file that a server executes or is configured by.
+// Data is left out, because the server itself changes it.
+func isProgram(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && (info.Mode()&0o111 != 0 || isSource(path) || isSettings(path))
+}
+
+func isSource(path string) bool {
+	return slices.Contains([]string{
+		".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".sh", ".rb", ".jar", ".php", ".pl", ".lua", ".wasm", ".dll", ".toml",
+	}, filepath.Ext(path))
+}
+
+func isSettings(path string) bool {
+	return slices.Contains([]string{".json", ".yaml", ".yml"}, filepath.Ext(path))
+}
+
+// mostBelow is how many entries of a host path are looked at. A record is looked up for each
+// message, so this must stay quick.
+const mostBelow = 1000
+
+// programsBelow returns the source files below a folder, and the file in which git notes
+// that a checkout has moved. It leaves out dependencies and hidden folders.
+func programsBelow(folder string) (paths []string) {
+	paths = append(paths, filepath.Join(folder, ".git", "logs", "HEAD"))
+	left := mostBelow
+	_ = filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if left--; err != nil || left < 0 {
+			return fs.SkipAll
+		}
+		name := entry.Name()
+		switch {
+		case path == folder:
+		case entry.IsDir() && (strings.HasPrefix(name, ".") || slices.Contains([]string{"node_modules", "venv", "__pycache__"}, name)):
+			return fs.SkipDir
+		case !entry.IsDir() && isSource(name):
+			paths = append(paths, path)
+		}
+		return nil
+	}) // what cannot be read is left out
+	return paths
+}

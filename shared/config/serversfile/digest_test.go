@@ -1,0 +1,104 @@
+package serversfile_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+// A record of lists belongs to the program that gave them. What is only data, or a
+// dependency, does not begin a new record.
+func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
+	folder := t.TempDir()
+	at := func(name string) string { return filepath.Join(folder, name) }
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(at(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at(name), []byte(text), 0o755); err != nil { //nolint:gosec // some are programs
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{
+		"main.py", "tools.yaml", "helper.py", "bin/tool", "checkout/src/a.js", "checkout/node_modules/b.js", "checkout/.git/logs/HEAD", "checkout/.git/index",
+		"auto/run.py", "auto/other.py",
+	} {
+		write(name, "1")
+	}
+	for name, mode := range map[string]os.FileMode{"notes.db": 0o600, "checkout/data.json": 0o600} {
+		write(name, "1")
+		if err := os.Chmod(at(name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("servers.json", `{"mcpServers":{
+		"script":{"command":"python3","args":["main.py","--config=tools.yaml","--db","notes.db"]},
+		"path":{"command":"tool","env":{"PATH":"`+at("bin")+`"}},
+		"checkout":{"command":"node","args":["src/a.js"],"x-dormouse":{"box":{"host_path":"`+at("checkout")+`"}}},
+		"auto":{"command":"python3","args":["`+at("auto/run.py")+`"],"x-dormouse":{"box":{"host_path":"auto"}}}
+	}}`)
+	load := func() *serversfile.Catalog {
+		t.Helper()
+		c, _, err := serversfile.LoadHere(at("servers.json"), func(name string) (string, bool) { return "/bin", name == "PATH" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	file := load()
+	accepted := at("accepted.json")
+	if err := os.WriteFile(accepted, file.Marshal(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		server, file string
+		news         bool
+	}{
+		{"script", "main.py", true},
+		{"script", "tools.yaml", true},
+		{"script", "notes.db", false},
+		{"script", "helper.py", false},
+		{"path", "bin/tool", true},
+		{"checkout", "checkout/src/a.js", true},
+		{"checkout", "checkout/.git/logs/HEAD", true},
+		{"checkout", "checkout/node_modules/b.js", false},
+		{"checkout", "checkout/.git/index", false},
+		{"checkout", "checkout/data.json", false},
+		{"auto", "auto/run.py", true},
+		{"auto", "auto/other.py", true},
+	} {
+		s, _ := file.Server(c.server)
+		before, box, identity := s.RecordDigest(), s.Definition(), s.Digest
+		if before != s.RecordDigest() {
+			t.Errorf("%s: two digests of the same files", c.server)
+		}
+		if err := os.Chtimes(at(c.file), time.Time{}, time.Now().Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if news := s.RecordDigest() != before; news != c.news {
+			t.Errorf("%s: after a change of %s the record is another: %t", c.server, c.file, news)
+		}
+		if again, _ := load().Server(c.server); again.Definition() != box || again.Digest != identity || again.RecordDigest() != s.RecordDigest() {
+			t.Errorf("%s: a change of %s is a change of its box", c.server, c.file)
+		}
+		functions, err := serversfile.LoadAccepted(accepted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f, _ := functions.Server(c.server); f.RecordDigest() != s.RecordDigest() {
+			t.Errorf("%s: the functions keep another record", c.server)
+		}
+		write(c.file, "2, which is longer")
+	}
+	elsewhere, _, err := serversfile.Load(at("servers.json"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := elsewhere.Server("script"); s.RecordDigest() != s.Digest {
+		t.Error("a server that runs elsewhere has a record of files that are here")
+	}
+}

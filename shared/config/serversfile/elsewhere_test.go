@@ -1,0 +1,49 @@
+package serversfile_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const withSecrets = `"command": "a", "env": {"TOKEN": "ssm:/dormouse/github", "KEY": "secretsmanager:dormouse/openai:key::", "TZ": "UTC", "URL": "ssm://not a name", "NONE": "ssm:"}`
+
+func TestValuesThatNameASecretAreTold(t *testing.T) {
+	want := map[string]string{"TOKEN": "ssm:/dormouse/github", "KEY": "secretsmanager:dormouse/openai:key::"}
+	if d := cmp.Diff(want, one(t, server(withSecrets), nil).References()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestASecretComesFromTheEnvironmentOfTheBox(t *testing.T) {
+	s := one(t, server(withSecrets), nil)
+	got, err := s.Resolve(variables(map[string]string{"DORMOUSE_ENV_TOKEN": "t0p", "DORMOUSE_ENV_KEY": "k3y", "DORMOUSE_ENV_TZ": "no"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"TOKEN": "t0p", "KEY": "k3y", "TZ": "UTC", "URL": "ssm://not a name", "NONE": "ssm:"}
+	if d := cmp.Diff(want, got.Env); d != "" {
+		t.Error(d)
+	}
+	if !slices.Equal(got.Box.Secrets, []string{"KEY", "TOKEN"}) {
+		t.Errorf("the box hides %q", got.Box.Secrets)
+	}
+	if s.Env["TOKEN"] != "ssm:/dormouse/github" || got.Digest != s.Digest {
+		t.Errorf("the server itself has %q, and its digest is %s, then %s", s.Env["TOKEN"], s.Digest, got.Digest)
+	}
+}
+
+func TestASecretThatIsNotThereIsNamedWithAWayOut(t *testing.T) {
+	s := one(t, server(withSecrets), nil)
+	_, err := s.Resolve(variables(map[string]string{"DORMOUSE_ENV_KEY": "k3y"}))
+	if err == nil || !strings.Contains(err.Error(), "set TOKEN and write ${TOKEN:-ssm:/dormouse/github}") || strings.Contains(err.Error(), "k3y") {
+		t.Error(err)
+	}
+	// The advice in that error works.
+	s = one(t, server(`"command": "a", "env": {"TOKEN": "${TOKEN:-ssm:/dormouse/github}"}`), map[string]string{"TOKEN": "own"})
+	if got, err := s.Resolve(variables(nil)); err != nil || got.Env["TOKEN"] != "own" {
+		t.Errorf("%v, %v", got.Env, err)
+	}
+}

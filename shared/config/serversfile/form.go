@@ -1,0 +1,172 @@
+package serversfile
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/suggest"
+)
+
+// Entry is one server of a servers file as it is written, with nothing expanded.
+type Entry struct {
+	Name string
+	JSON []byte // without comments; it may hold secrets
+}
+
+// JSON returns the content of a file that another client may have written, without comments
+// and without commas behind the last element. file is only used to name places. The error
+// has the place of a mistake and quotes nothing of the file.
+func JSON(data []byte, file string) ([]byte, error) {
+	s := newSource(file, data)
+	v, problem := s.json()
+	if problem != nil {
+		return nil, &Error{Position: s.position(problem.at), Reason: problem.text}
+	}
+	v.Standardize()
+	return v.Pack(), nil
+}
+
+// Entries reads the servers of a servers file, in the order of the file; file is only used
+// to name places. Programs that change the file use it. [Parse] says what the file means.
+// Its errors are those of Parse for the file as a whole, and for a repeated name.
+func Entries(data []byte, file string) (all []Entry, err error) {
+	r := &reader{source: newSource(file, data)}
+	root, problem := r.source.parse()
+	if problem != nil {
+		r.problems = append(r.problems, *problem)
+	} else if servers, ok := r.entries(root); ok {
+		r.each(node{members: servers}, func(m member) {
+			all = append(all, Entry{m.name, r.plain(nil, m.value)})
+		})
+	}
+	return all, r.joined(r.errors(r.problems))
+}
+
+// entries finds the servers of the file. A file without servers is wrong as a whole.
+func (r *reader) entries(root node) ([]member, bool) {
+	if !r.want(root, object, "the file") {
+		return nil, false
+	}
+	m, ok := root.get("mcpServers")
+	if !ok {
+		r.otherForm(root)
+		return nil, false
+	}
+	r.each(root, func(m member) {
+		if known := []string{"mcpServers", "$schema", "x-dormouse"}; !slices.Contains(known, m.name) {
+			r.unknown(m, "", root, known)
+		}
+	})
+	return m.value.members, r.want(m.value, object, "mcpServers")
+}
+
+// otherForm complains about a file that has no mcpServers. It may be that of another client.
+func (r *reader) otherForm(root node) {
+	for _, m := range root.members {
+		if suggest.Of(m.name, []string{"mcpServers"}, 2) != "" {
+			r.fail(m.at, `no servers in the file: unknown key %q: did you mean "mcpServers"?`, m.name)
+			return
+		}
+	}
+	if len(root.members) == 0 {
+		r.fail(root.at, `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`)
+		return
+	}
+	r.fail(root.at, `no "mcpServers" in the file: if it is of another client, %s`, r.source.copies())
+}
+
+// copies says how to copy the servers of a file of another client into a servers file.
+func (s source) copies() string {
+	word := func(path string) string { // of a shell
+		if !strings.ContainsAny(path, " '\"\\$`&;()<>|*?#~") {
+			return path
+		}
+		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+	const ours = "servers.json"
+	if filepath.Base(s.file) != ours {
+		return fmt.Sprintf("copy its servers into %s with dormouse import %s", ours, word(s.file))
+	}
+	to, from := word(s.file), word(filepath.Join(filepath.Dir(s.file), "servers.before.json"))
+	return fmt.Sprintf("copy its servers with mv %s %s && dormouse import %s --servers %s", to, from, from, to)
+}
+
+// IsTOML reports whether a file is TOML, as that of Codex. The ending of its name decides.
+// Without one, its first line decides that is neither empty nor a comment: a table header, or
+// a key followed by "=".
+func IsTOML(data []byte, file string) bool {
+	switch filepath.Ext(file) {
+	case ".toml":
+		return true
+	case ".json", ".jsonc":
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			return regexp.MustCompile(`^(\[+[A-Za-z0-9_."' -]+\]+|[A-Za-z0-9_."'-]+\s*=.*)`).MatchString(line)
+		}
+	}
+	return false
+}
+
+// unknown handles an unknown key of n; what names n. If a similar known key is missing
+// from n, the author probably meant that key. unknown then returns that key, and the
+// server is not started without it. Below x-dormouse any unknown key is a mistake: it may
+// be a guard that only a later release has. Other unknown keys are those of other clients,
+// and have no effect.
+func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
+	near := suggest.Of(m.name, known, 1+len(m.name)/6)
+	_, there := n.get(near)
+	of, section, _ := strings.Cut(what, ": ")
+	switch {
+	case near != "" && !there:
+		r.fail(m.at, "%sunknown key %q: did you mean %q?", prefix(what), m.name, near)
+		return near
+	case strings.HasPrefix(section, "x-dormouse"):
+		r.fail(m.at, "%sunknown key %q under %s: %s", prefix(of), m.name, section, Instead(m.name, known))
+	default:
+		of = fmt.Sprintf("%q", m.name)
+		if what != "" {
+			of += " of " + what
+		}
+		r.ignored = append(r.ignored, remark{at: m.at, text: of})
+	}
+	return ""
+}
+
+func prefix(what string) string {
+	if what == "" {
+		return ""
+	}
+	return what + ": "
+}
+
+// sayIgnored adds one warning with all keys of other clients that have no effect.
+func (r *reader) sayIgnored() {
+	all := inOrder(r.ignored)
+	if len(all) == 0 {
+		return
+	}
+	var names []string
+	for _, k := range all {
+		names = append(names, k.text)
+	}
+	keys := "1 key of another client is"
+	if len(all) > 1 {
+		keys = fmt.Sprintf("%d keys of other clients are", len(all))
+	}
+	r.warn(all[0].at, "%s ignored: %s", keys, strings.Join(names, ", "))
+}
+
+// FolderOf returns the folder for relative paths of a file: the file's own folder, or
+// for a file in .vscode or .cursor the folder above.
+func FolderOf(file string) string {
+	folder := filepath.Dir(file)
+	if base := filepath.Base(folder); base == ".vscode" || base == ".cursor" {
+		return filepath.Dir(folder)
+	}
+	return folder
+}

@@ -1,0 +1,65 @@
+package serversfile_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+func TestGroupsAndToolsOfTheFile(t *testing.T) {
+	read := parse(t, `{"x-dormouse": {"groups": {
+	  "all": {"names": "plain"},
+	  "dev": {"servers": ["git", "later"], "separator": "-", "tools": "search"}
+	}}, "mcpServers": {
+	  "git": {"command": "true", "x-dormouse": {"tools": {"allow": ["get_*"], "deny": ["get_secret"], "descriptions": {"get_x": "gets x"}}}}
+	}}`, nil)
+	for _, c := range []*serversfile.Catalog{read, copied(t, read)} {
+		all, _ := c.Group(serversfile.AllServers)
+		dev, _ := c.Group("dev")
+		if d := cmp.Diff([]serversfile.Group{{Plain: true}, {Servers: []string{"git", "later"}, Separator: "-", Search: true}}, []serversfile.Group{all, dev}); d != "" {
+			t.Error(d)
+		}
+		if _, ok := c.Group("none"); ok {
+			t.Error("there is a group that the file does not have")
+		}
+		s, _ := c.Server("git")
+		if d := cmp.Diff(serversfile.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"get_secret"}, Descriptions: map[string]string{"get_x": "gets x"}}, s.Tools); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+func TestMistakesInGroupsAreNamed(t *testing.T) {
+	for section, want := range map[string]string{
+		`"groups": []`: "x-dormouse.groups must be an object", `"groups": {"a b": {}}`: "a name of a group has letters",
+		`"groups": {"a": {"separator": "."}}`: "separator must be one to 4 letters", `"groups": {"a": {"names": "none"}}`: `names must be "prefixed" or "plain"`,
+		`"groups": {"a": {"servers": [1]}}`: "must be a list of names", `"groups": {"a": {"server": ["x"]}}`: `did you mean "servers"?`,
+	} {
+		file := `{"x-dormouse": {` + section + `}, "mcpServers": {"a": {"command": "true"}}}`
+		if _, _, err := serversfile.Parse([]byte(file), "servers.json", nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", section, err, want)
+		}
+	}
+}
+
+func TestMistakesInDescriptionsAreNamed(t *testing.T) {
+	for section, want := range map[string]string{
+		`[]`: "tools.descriptions must be an object", `{"a": 1}`: "want the name of a tool and a text", `{"a*": "x"}`: "want the name of a tool and a text", `{"": "x"}`: "want the name of a tool and a text",
+		`{"a": "` + strings.Repeat("x", 16<<10) + `"}`: "have 16385 bytes, more than 16384",
+	} {
+		c, problems, err := serversfile.Parse([]byte(`{"mcpServers": {"a": {"command": "true", "x-dormouse": {"tools": {"descriptions": `+section+`}}}, "b": {"command": "true"}}}`), "servers.json", nil)
+		text := fmt.Sprint(problems, err)
+		if c != nil {
+			for _, r := range c.Rejected() {
+				text += fmt.Sprint(r)
+			}
+		}
+		if !strings.Contains(text, want) {
+			t.Errorf("%s: %s, want %q", section, text, want)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package serversfile
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// A value in an odd form that can mean only one thing is taken as that.
+
+// scalar returns a number, true or false as the text that stands in the file. A process gets
+// nothing but text. Any other value stays.
+func scalar(n node) node {
+	if n.shape == boolean {
+		n.text = strconv.FormatBool(n.on)
+	}
+	if n.shape == boolean || n.shape == number {
+		n.shape = text
+	}
+	return n
+}
+
+// path reads the path of a program, a file or a folder. ~ and $HOME at its beginning are the
+// home folder, as for every shell. Anywhere else shells differ, so path refuses them, unless
+// the path exists.
+func (r *serverReader) path(n node, field string) string {
+	n, ok := r.fromHome(n, field)
+	if !ok {
+		return ""
+	}
+	if n.shape == text && (strings.HasPrefix(n.text, "~") || strings.Contains(n.text+"/", "/~/") || namesHome(n.text)) && !r.there(n.text) {
+		r.fail(n.at, "%s: %s: ~ and $HOME are the home folder at the beginning of a path only, as in ~/notes: write ${HOME}", r.what, field)
+		return ""
+	}
+	return r.text(n, field)
+}
+
+// arg reads an argument, which may be a path; before is the argument before it. Where shells
+// differ arg leaves ~ and $HOME as they are, because the program may read them. So it does in
+// a script, which the program itself reads.
+func (r *serverReader) arg(n, before node, field string) string {
+	n = scalar(n)
+	if flags, ok := strings.CutPrefix(before.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // as of python -c and bash -lc
+		return r.text(n, field)
+	}
+	n, ok := r.fromHome(n, field)
+	if !ok {
+		return ""
+	}
+	if !strings.ContainsAny(n.text, " \t\n") && (strings.Contains(n.text+"/", "=~/") || namesHome(n.text)) {
+		r.warn(n.at, "%s: %s: ~ and $HOME are left as they are in the middle of an argument: write ${HOME} for the home folder", r.what, field)
+	}
+	return r.text(n, field)
+}
+
+// fromHome replaces ~ or $HOME at the beginning of a text by a variable of the file. ok is
+// false if the home folder is not known.
+func (r *serverReader) fromHome(n node, field string) (_ node, ok bool) {
+	for _, begin := range []string{"~", "$HOME"} {
+		rest, ok := strings.CutPrefix(n.text, begin)
+		if n.shape != text || !ok || rest != "" && rest[0] != '/' {
+			continue
+		}
+		if home, _ := r.getenv("HOME"); home == "" {
+			r.lacks(n.at, r.what+": "+field, "the home folder is not known, and a stack has none", "write a path of the machine or the image that runs the server, or ${HOME:-default}", nil)
+			return n, false
+		}
+		n.text = "${HOME}" + rest
+		break
+	}
+	return n, true
+}
+
+// namesHome reports whether a text has $HOME as a shell writes it.
+func namesHome(s string) bool { return strings.Contains(s+"/", "$HOME/") }
+
+// there reports whether a path exists, on the machine where the server runs.
+func (r *serverReader) there(path string) bool {
+	if r.folder == "" {
+		return false
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(r.folder, path)
+	}
+	return exists(path)
+}

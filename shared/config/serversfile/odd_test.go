@@ -1,0 +1,119 @@
+package serversfile_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+func TestValuesThatCanMeanOnlyOneThingAreTakenAsThat(t *testing.T) {
+	for name, file := range map[string]string{
+		"server": `{"mcpServers": {"x": {"command": "a", "args": ["-p", 3000, true, 1e3], "env": %s}}}`,
+		"box":    `{"mcpServers": {"x": {"command": "a", "args": ["-p", 3000, true, 1e3], "env": {"PORT": "x", "GONE": "y"}, "x-dormouse": {"box": {"env": %s}}}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := one(t, fmt.Sprintf(file, `{"PORT": 3000, "BIG": 9007199254740993, "F": 1.50, "ON": false, "GONE": null, "HTTP_PROXY": null}`), nil)
+			if diff := cmp.Diff(map[string]string{"PORT": "3000", "BIG": "9007199254740993", "F": "1.50", "ON": "false"}, s.Env); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff([]string{"GONE", "HTTP_PROXY"}, s.Unset); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff([]string{"-p", "3000", "true", "1e3"}, s.Args); diff != "" {
+				t.Error(diff)
+			}
+			again, err := serversfile.UnmarshalServer(s.Marshal())
+			if diff := cmp.Diff(s, again); err != nil || diff != "" {
+				t.Error(err, diff)
+			}
+		})
+	}
+	s := one(t, `{"mcpServers": {"x": {"url": "https://example.com/mcp", "headers": {"X-Version": 3, "X-None": null, "X-On": true}}}}`, nil)
+	if diff := cmp.Diff(map[string]string{"X-Version": "3", "X-On": "true"}, s.Remote.Headers); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAVariableThatIsNullIsOfAnotherServer(t *testing.T) {
+	plain := one(t, `{"mcpServers": {"x": {"command": "a"}}}`, nil)
+	null := one(t, `{"mcpServers": {"x": {"command": "a", "env": {"B": null, "A": null}}}}`, nil)
+	turned := one(t, `{"mcpServers": {"x": {"command": "a", "env": {"A": null, "B": null}}}}`, nil)
+	if plain.Digest == null.Digest || null.Digest != turned.Digest {
+		t.Error("the digests are", plain.Digest, null.Digest, turned.Digest)
+	}
+	set := one(t, `{"mcpServers": {"x": {"command": "a", "env": {"A": null}, "x-dormouse": {"box": {"env": {"A": "b"}}}}}}`, nil)
+	if len(set.Unset) > 0 || set.Env["A"] != "b" {
+		t.Errorf("the variable of the box does not win: %v %v", set.Env, set.Unset)
+	}
+	folder := t.TempDir()
+	write(t, folder, "e.env", "A=file\nB=file\n")
+	write(t, folder, "servers.json", server(`"command": "a", "env": {"A": null}, "envFile": "e.env"`))
+	c, _, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := c.Server("x")
+	if diff := cmp.Diff(map[string]string{"B": "file"}, s.Env); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTheHomeFolderIsThatOfTheMachine(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.Mkdir(filepath.Join(folder, "~"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	load := func(keys string) (serversfile.Server, string) {
+		t.Helper()
+		write(t, folder, "servers.json", server(keys))
+		c, warnings, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), variables(outside))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _ := c.Server("x")
+		return s, c.Reason("x") + fmt.Sprint(warnings)
+	}
+	s, said := load(`"command": "~/bin/x", "cwd": "$HOME/work", "x-dormouse": {"box": {"host_path": "~/src"}},
+		"args": ["~", "~/My Notes", "$HOME", "$HOME/a", "${HOME}/b", "$HOMEDIR/c", "~bob/d", "a~", "HEAD~1", "~~", "-c", "$HOME/run --fast", "-lc", "~/run", "--src", "~/src", "-exec", "~/x", "sh -c 'echo $HOME'"]`)
+	if s.Command != "/home/ada/bin/x" || s.Cwd != "/home/ada/work" || s.Box.HostPath != "/home/ada/src" || said != "[]" {
+		t.Errorf("%+v, %s", s, said)
+	}
+	want := []string{
+		"/home/ada", "/home/ada/My Notes", "/home/ada", "/home/ada/a", "/home/ada/b", "$HOMEDIR/c", "~bob/d", "a~", "HEAD~1", "~~", "-c", "$HOME/run --fast",
+		"-lc", "~/run", "--src", "/home/ada/src", "-exec", "/home/ada/x", "sh -c 'echo $HOME'",
+	}
+	if diff := cmp.Diff(want, s.Args); diff != "" {
+		t.Error(diff)
+	}
+	// In the middle of an argument shells differ, and the program may read it.
+	for _, arg := range []string{"--dir=~/x", "--dir=~", "--dir=$HOME/x", "a$HOME"} {
+		s, said := load(`"command": "a", "args": ["` + arg + `"]`)
+		if s.Args[0] != arg || !strings.Contains(said, "write ${HOME} for the home folder") {
+			t.Errorf("%s is %s: %s", arg, s.Args[0], said)
+		}
+	}
+	// A folder that has such a name is meant.
+	if s, said := load(`"command": "a", "cwd": "./~"`); s.Cwd != filepath.Join(folder, "~") || said != "[]" {
+		t.Error(s.Cwd, said)
+	}
+	if _, said := load(`"command": "a", "cwd": "./~/none"`); !strings.Contains(said, "write ${HOME}") {
+		t.Error(said)
+	}
+	write(t, folder, "e.env", "A=b\n")
+	write(t, folder, "servers.json", server(`"command": "a", "envFile": "~/e.env"`))
+	c, _, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), variables(map[string]string{"HOME": folder}))
+	if s, _ := c.Server("x"); err != nil || s.Env["A"] != "b" {
+		t.Error(err, c.Reason("x"))
+	}
+	// A disabled server may lack its home.
+	c, _, err = serversfile.Parse([]byte(server(`"command": "~/a", "disabled": true`)), "servers.json", nil)
+	if err != nil || len(c.Rejected()) > 0 {
+		t.Error(err, c.Rejected())
+	}
+}

@@ -1,0 +1,52 @@
+package serversfile
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// runner is a program that starts a package.
+type runner struct {
+	command []string // with the first arguments
+	args    string   // how its arguments begin, for a message
+}
+
+func runners() []runner {
+	return []runner{
+		{[]string{"npx"}, `"-y", `},
+		{[]string{"npm", "exec"}, `"exec", "-y", "--", `},
+		{[]string{"npm", "x"}, `"x", "-y", "--", `},
+		{[]string{"bunx"}, ""},
+		{[]string{"uvx"}, ""},
+		{[]string{"uv", "tool", "run"}, `"tool", "run", `},
+		{[]string{"pipx", "run"}, `"run", `},
+	}
+}
+
+// lacksPackage reports whether the command starts a package and names none, and how its
+// arguments begin. Such a program waits for a line to execute, so the start would end only
+// with its time. Another argument than an option may be the package or the value of an
+// option; lacksPackage does not tell them apart.
+func (s Server) lacksPackage() (command, args string, lacks bool) {
+	if strings.Contains(s.Command, "/") && !filepath.IsAbs(s.Command) {
+		return "", "", false // a program of the folder
+	}
+	line := append([]string{filepath.Base(s.Command)}, s.Args...)
+	for _, of := range runners() {
+		k := len(of.command)
+		if len(line) >= k && slices.Equal(line[:k], of.command) && !slices.ContainsFunc(line[k:], names) {
+			return strings.Join(of.command, " "), of.args, true
+		}
+	}
+	return "", "", false
+}
+
+// names reports whether an argument may name a package or a command.
+func names(arg string) bool {
+	if !strings.HasPrefix(arg, "-") {
+		return arg != ""
+	}
+	option, _, joined := strings.Cut(arg, "=")
+	return joined && slices.Contains([]string{"-p", "--package", "-c", "--call", "--from", "--spec"}, option)
+}

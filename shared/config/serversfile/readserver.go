@@ -1,0 +1,352 @@
+package serversfile
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// serverReader reads one server.
+type serverReader struct {
+	*reader
+	what      string // names the server in complaints
+	key       member
+	server    Server
+	program   node              // the command
+	excused   bool              // it was explained already why there is no command
+	elsewhere map[string]string // variables from other keys than env, which wins
+}
+
+func (r *serverReader) readServer() Server {
+	before := len(r.problems)
+	entry, s := r.key.value, &r.server
+	*s = Server{Name: r.key.name, Record: true, Box: Box{MountRoots: r.roots}}
+	if r.folder != "" {
+		s.Path, _ = r.getenv("PATH")
+	}
+	settings, ofBox := r.serverSettings(), r.boxSettings()
+	defaults(settings)
+	defaults(ofBox)
+	ours, _ := entry.get("x-dormouse") // an empty node if there is none
+	remote := slices.ContainsFunc(urlKeys(), func(key string) bool { return has(entry, key) })
+	// Look at this first: a disabled server may lack settings that it would need to run.
+	s.Disabled = r.disabled(entry, ours.value)
+	if slices.Contains(r.read(entry, section{name: r.what, label: r.what + ": ", settings: r.entryKeys(remote, settings)}), "command") {
+		r.excused = true
+	}
+	if m, ok := ours.value.get("remote"); ok && m.value.shape == object && !remote {
+		r.fail(m.at, "%s: remote is for a server with a url", r.what)
+	}
+	if m, ok := ours.value.get("box"); ok && m.value.shape != null {
+		r.box(m, ofBox, has(ours.value, "tool_timeout_sec"))
+	}
+	switch {
+	case has(ours.value, "native"): // even if the name is wrong
+		// The server is part of the functions: it is not started, and has no box. Its answers
+		// come from a program that may change with the next deployment, so it gets no
+		// handshake record.
+		r.refuse(entry, false, "native", append([]string{"command", "args", "env", "cwd"}, urlKeys()...)...)
+		r.refuse(ours.value, true, "native", "box", "idle_seconds", "startup_timeout_sec")
+		s.Record = false
+	case remote:
+		// Dormouse starts nothing, so there is no box. It asks the server for its lists each
+		// time, so there is no handshake record.
+		for _, key := range []string{"command", "args", "env", "cwd"} {
+			if m, _ := entry.get(key); key == "command" || len(m.value.members)+len(m.value.items) > 0 {
+				r.refuse(entry, false, "the url", key)
+			}
+		}
+		r.refuse(ours.value, true, "the url", "box", "idle_seconds")
+		if !has(ours.value, "startup_timeout_sec") {
+			s.StartupTimeout = DefaultRemoteStartup
+		}
+		s.Record, s.OwnLists, s.SameLists = false, false, false
+	default:
+		r.process(before)
+	}
+	s.Digest = s.digest()
+	return *s
+}
+
+// process completes a server that is started in a box.
+func (r *serverReader) process(before int) {
+	s := &r.server
+	for name, value := range r.elsewhere {
+		if _, ok := s.Env[name]; !ok && !slices.Contains(s.Unset, name) {
+			r.setenv(name, value)
+		}
+	}
+	slices.Sort(s.Unset)
+	// A program that runs containers is no guest, because these confine their programs, and it
+	// needs the socket of its service.
+	if b := &s.Box; r.guests && b.Profile == "" && !b.Free && !slices.Contains([]string{"docker", "podman", "nerdctl"}, filepath.Base(s.Command)) {
+		b.Guest, b.ReadOnlyRootFS = true, true
+	}
+	s.beside(r.folder)
+	switch {
+	case r.excused:
+	case r.program.shape == "" || r.program.shape == text && r.program.text == "":
+		r.fail(r.key.at, "%s: missing command: give the program that starts it", r.what)
+	case len(r.problems) == before && !s.Disabled:
+		r.checkProgram()
+	}
+	// No other principal may read the values of templates.
+	if names := s.Principal(); len(names) > 0 && s.Box.Scope == ScopeShared {
+		at := r.key.at
+		if env, ok := r.key.value.get("env"); ok {
+			at = env.at
+		}
+		r.fail(at, "%s: scope \"shared\" gives all users one process, and ${%s:%s} is of one user: take scope \"session\" or \"principal\"", r.what, principalKind, names[0])
+	}
+	if size := len(s.Marshal()); size > MaxMarshal && len(r.problems) == before {
+		r.fail(r.key.at, "%s: %d bytes in all, but a box takes at most %d: move long values into a file that the server reads", r.what, size, MaxMarshal)
+	}
+}
+
+// has reports whether n has a value of that name. JSON null counts as a missing key.
+func has(n node, key string) bool {
+	m, ok := n.get(key)
+	return ok && m.value.shape != null
+}
+
+// refuse complains about keys of n that are for a process, or for its box; beside says why
+// there is none.
+func (r *serverReader) refuse(n node, box bool, beside string, keys ...string) {
+	of := "that is started"
+	if box {
+		of = "in a box"
+	}
+	for _, key := range keys {
+		if m, _ := n.get(key); has(n, key) {
+			r.fail(m.at, "%s: %s is for a server %s: leave it out beside %s", r.what, key, of, beside)
+		}
+	}
+}
+
+// entryKeys returns the keys of a server. It includes keys of other clients, so that their
+// files can be used unchanged; those that are read elsewhere, or not at all, have no read.
+func (r *serverReader) entryKeys(remote bool, ours []setting) []setting {
+	s := &r.server
+	keys := []setting{
+		{key: "command", kind: kind{read: func(m member, _ string) {
+			r.program = m.value
+			if s.Command = r.path(m.value, "command"); strings.Contains(s.Command, WorkspaceVariable) {
+				r.fail(m.value.at, "%s: command: %s can stand in args and env only", r.what, WorkspaceVariable)
+			}
+		}}},
+		{key: "args", kind: kind{read: func(m member, what string) {
+			if !r.want(m.value, array, what) {
+				return
+			}
+			var before node
+			for i, item := range m.value.items {
+				s.Args = append(s.Args, r.arg(item, before, fmt.Sprintf("args[%d]", i)))
+				before = item
+			}
+		}}},
+		{key: "env", kind: kind{read: func(m member, what string) {
+			if r.want(m.value, object, what) {
+				r.each(m.value, r.variable)
+			}
+		}}},
+		{key: "cwd", kind: kind{read: func(m member, _ string) {
+			if s.Cwd = r.path(m.value, "cwd"); strings.Contains(s.Cwd, WorkspaceVariable) {
+				r.fail(m.value.at, "%s: cwd: a process works in %s anyway: leave cwd out", r.what, WorkspaceVariable)
+			}
+		}}},
+		{key: "envFile", kind: kind{read: r.envFile}},
+		{key: "env_vars", kind: kind{read: r.envVars}},
+		{key: "source", kind: kind{read: func(m member, _ string) {
+			if m.value.text == "extension" {
+				r.excused = true
+				r.fail(m.at, "%s: an extension of Zed starts it: write the command that starts it, and \"source\": \"custom\"", r.what)
+			}
+		}}},
+		{key: "type", kind: kind{read: func(m member, what string) { r.transport(m, what, remote) }}},
+		{key: "x-dormouse", kind: r.object(section{name: r.what + ": x-dormouse", label: r.what + ": ", settings: ours})},
+	}
+	for _, key := range urlKeys() {
+		keys = append(keys, setting{key: key, kind: kind{read: r.url}})
+	}
+	for _, key := range []string{"headers", "http_headers", "env_http_headers", "bearer_token_env_var"} {
+		keys = append(keys, setting{key: key, kind: kind{read: func(m member, what string) {
+			if remote { // other servers ignore them
+				r.headers(m, what)
+			}
+		}}})
+	}
+	for _, key := range []string{"idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "answer_timeout_sec", "record", "tasks"} {
+		keys = append(keys, setting{key: key, kind: kind{read: func(m member, _ string) {
+			r.warn(m.at, "%s: key %q is ignored here: move it under x-dormouse", r.what, m.name)
+		}}})
+	}
+	for _, key := range []string{"disabled", "enabled"} {
+		keys = append(keys, setting{key: key})
+	}
+	for _, key := range []string{
+		"description", "name", "icon", "timeout", "trust", "tools", "inputs", "gallery", "version", "dev",
+		"autoApprove", "alwaysAllow", "includeTools", "excludeTools", "enabledTools", "disabledTools", "enabled_tools", "disabled_tools",
+		"sandbox", "sandboxEnabled", "settings", "required", "supports_parallel_tool_calls", "startup_timeout_ms",
+	} {
+		keys = append(keys, setting{key: key, kind: kind{values: ignored}})
+	}
+	return keys
+}
+
+// envVars reads the names of variables that Codex passes on unchanged, if they are set.
+func (r *serverReader) envVars(m member, what string) {
+	if !r.want(m.value, array, what) {
+		return
+	}
+	for _, item := range m.value.items {
+		if name, ok := item.get("name"); ok {
+			item = name.value
+		}
+		if !r.want(item, text, what) {
+			continue
+		}
+		if value, ok := r.getenv(item.text); ok {
+			r.elsewhere[item.text] = value
+		}
+	}
+}
+
+func (r *serverReader) setenv(name, value string) {
+	if r.server.Env == nil {
+		r.server.Env = map[string]string{}
+	}
+	r.server.Env[name] = value
+}
+
+// variable reads a variable of the process. One that is null is none, whatever the machine's
+// own environment has.
+func (r *serverReader) variable(m member) {
+	if m.name == "" || strings.ContainsAny(m.name, "=\x00") {
+		r.fail(m.at, "%s: env: %q cannot be the name of a variable", r.what, m.name)
+		return
+	}
+	s := &r.server
+	s.Unset = slices.DeleteFunc(s.Unset, func(name string) bool { return name == m.name })
+	if m.value.shape == null {
+		delete(s.Env, m.name)
+		s.Unset = append(s.Unset, m.name)
+		return
+	}
+	r.setenv(m.name, r.textWith(scalar(m.value), fmt.Sprintf("env %q", m.name), variables{getenv: r.getenv, principals: true}))
+}
+
+// disabled decides whether the server is started. dormouse's own key wins over the keys of
+// other clients: a file may switch a server off in other clients because dormouse hosts
+// it. A value that is neither true nor false keeps the server off.
+func (r *serverReader) disabled(entry, ours node) bool {
+	off := func(n node, key string, on bool) bool {
+		m, ok := n.get(key)
+		if ok && m.value.shape != boolean {
+			r.warn(m.value.at, "%s: %s must be true or false: the server stays disabled", r.what, key)
+			return true
+		}
+		return ok && m.value.on != on
+	}
+	if _, ok := ours.get("enabled"); ok {
+		return off(ours, "enabled", true)
+	}
+	disabled := off(entry, "disabled", false)
+	return off(entry, "enabled", true) || disabled
+}
+
+// text reads a string and expands its variables. Complaints name the field and
+// the variable, never the string or the variable's value.
+func (r *serverReader) text(n node, field string) string {
+	return r.textWith(n, field, variables{getenv: r.getenv})
+}
+
+func (r *serverReader) textWith(n node, field string, v variables) string {
+	field = r.what + ": " + field
+	if !r.want(n, text, field) {
+		return ""
+	}
+	e := v.expand(n.text)
+	if e.odd {
+		r.warn(n.at, "%s: ${…} is left as it is where it is not ${NAME} or ${NAME:-default}", field)
+	}
+	if e.of && !v.principals {
+		r.fail(n.at, "%s: ${principal:…} can stand in env, and in headers of a remote server: others can see the rest", field)
+	}
+	for _, what := range e.editor {
+		r.fail(n.at, "%s: only the editor can fill in %s: write the value, or ${NAME} and set NAME", field, what)
+	}
+	to := func(name string) string {
+		if r.folder == "" {
+			return "set " + name
+		}
+		return "set " + name + " in the environment, in .env beside the file, or with --env-file"
+	}
+	slices.Sort(e.missing)
+	for _, name := range slices.Compact(e.missing) {
+		todo := fmt.Sprintf("%s, or write ${%s:-default}", to("it"), name)
+		r.lacks(n.at, field, name+" is not set", todo, &Variable{Name: name, Secret: true})
+	}
+	for _, id := range e.inputs {
+		name := InputVariable(id)
+		if _, set := r.getenv(name); !set {
+			r.lacks(n.at, field, fmt.Sprintf("the input %q has no value", id), to(name), &Variable{Name: name, Input: id})
+		}
+	}
+	if !utf8.ValidString(e.text) || strings.Contains(e.text, "\x00") {
+		r.fail(n.at, "%s: a NUL character or bytes that are not UTF-8 cannot be passed to a process", field)
+	}
+	return e.text
+}
+
+// lacks complains about a missing value: that of the variable v, if v is not nil. For a
+// disabled server it only warns.
+func (r *serverReader) lacks(at int, field, what, todo string, v *Variable) {
+	if r.server.Disabled {
+		r.warn(at, "%s: %s; the server is disabled, so it is left empty", field, what)
+		return
+	}
+	r.fail(at, "%s: %s: %s", field, what, todo)
+	r.problems[len(r.problems)-1].lacks = v
+}
+
+// checkProgram refuses a command that can never be started. The usual mistake is a whole
+// command line in the place of a command. No shell splits it, so the box would look for a
+// program with spaces in its name. A path with spaces is right if it exists. If it does
+// not exist here, it may still exist in the box. So checkProgram refuses it only if it is
+// plainly a command line, and otherwise only warns.
+func (r *serverReader) checkProgram() {
+	n, command := r.program, r.server.Command
+	words := strings.Fields(command)
+	isFile := func(path string) bool {
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(r.server.Cwd, path)
+		}
+		info, err := os.Stat(path)
+		return err == nil && !info.IsDir()
+	}
+	switch {
+	case command == "":
+		r.fail(n.at, "%s: command is empty once its variables are put in", r.what)
+		return
+	case strings.TrimSpace(command) != command:
+		r.fail(n.at, "%s: command begins or ends with a space: remove it", r.what)
+		return
+	case len(words) < 2 || isFile(command):
+		if starts, args, lacks := r.server.lacksPackage(); lacks {
+			r.fail(n.at, `%s: %s needs the name of a package: "args": [%s"PACKAGE"]`, r.what, starts, args)
+		}
+		return
+	}
+	option := slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") })
+	if strings.ContainsAny(words[0], `/\`) && !option {
+		r.warn(n.at, "%s: command holds spaces and there is no such file here: if these are arguments, move them into args", r.what)
+		return
+	}
+	// The message shows only the first word, as the file has it. The rest, and values of
+	// variables, may be secret.
+	r.fail(n.at, `%s: command and arguments stand in one string: split it into "command": %q and "args": ["…", "…"]`,
+		r.what, strings.Fields(n.text)[0])
+}

@@ -1,0 +1,85 @@
+package serversfile_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
+	const file = `{
+  // the usual ones
+  "mcpServers": {
+    "good": {"command": "a", "args": ["//no comment", "/* nor this */", "a,]"]}, /* between */
+    "weather": {"command": "a", "env": {"KEY": "${WEATHER_KEY}"}},
+    "remote": {"url": "example.com/mcp", "headers": {"Authorization": "Bearer hunter2"}},
+    "my server": {"command": "a"},
+    "twice": {"command": "a"}, "twice": {"command": "b"},
+    "both": {"args": 1, "cwd": 2},
+    "off": {"command": "${NONE}", "disabled": true},
+    "last": {"command": "a", "args": ["b", // behind
+    ],},
+  },
+}
+// the end`
+	c, _, err := serversfile.Parse([]byte(file), "/home/ada/servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"good", "off", "last"}, c.Names()); diff != "" {
+		t.Error(diff)
+	}
+	good, _ := c.Server("good")
+	last, _ := c.Server("last")
+	if diff := cmp.Diff([][]string{{"//no comment", "/* nor this */", "a,]"}, {"b"}}, [][]string{good.Args, last.Args}); diff != "" {
+		t.Error(diff)
+	}
+	var got []string
+	for _, r := range c.Rejected() {
+		got = append(got, r.String())
+		if c.Reason(r.Name) != r.Reason() {
+			t.Errorf("%s: %s", r.Name, c.Reason(r.Name))
+		}
+	}
+	want := []string{
+		`server "weather" is not served: env "KEY": WEATHER_KEY is not set: set it, or write ${WEATHER_KEY:-default} (servers.json:5:48)`,
+		`server "remote" is not served: url must be a URL that begins with https:// or http:// (servers.json:6:23)`,
+		`server "my server" is not served: invalid server name "my server": begin with a letter or digit, go on with letters, digits, dot, underscore or hyphen, 64 at most (servers.json:7:5)`,
+		`server "twice" is not served: duplicate key "twice": it is already on line 8 (servers.json:8:32)`,
+		`server "both" is not served: missing command: give the program that starts it (servers.json:9:5, and 2 more)`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for name, reason := range map[string]string{"good": "", "none": "", "off": "it is disabled in the servers file"} {
+		if got := c.Reason(name); got != reason {
+			t.Errorf("%s: %q, want %q", name, got, reason)
+		}
+	}
+	if near := serversfile.Closest("wether", []string{"good", "Weather"}); near != "Weather" {
+		t.Errorf("nearest %q", near)
+	}
+}
+
+func TestRejectionSaysWhichValuesItLacks(t *testing.T) {
+	const file = `{"mcpServers": {
+	"asks": {"command": "a", "args": ["${input:my-key}", "${input:city}", "${HOME_TOWN} ${input:my-key}"]},
+	"more": {"command": "a", "args": ["${input:my-key}", []]}}}`
+	c, _, err := serversfile.Parse([]byte(file), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]serversfile.Variable{}
+	for _, r := range c.Rejected() {
+		got[r.Name] = r.Lacks()
+	}
+	want := map[string][]serversfile.Variable{
+		"asks": {{Name: "MY_KEY", Input: "my-key"}, {Name: "CITY", Input: "city"}, {Name: "HOME_TOWN", Secret: true}},
+		"more": nil,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,243 @@
+package serversfile_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+func TestVariablesAreExpandedInEveryString(t *testing.T) {
+	s := one(t, server(`"command": "${BIN}/a", "args": ["${A}${A}", "$A"], "env": {"K": "x-${KEY}-y"}, "cwd": "${HOME:-/tmp}/d"`),
+		map[string]string{"BIN": "/opt", "A": "${KEY}", "KEY": "k"})
+	got := fmt.Sprint(s.Command, s.Args, s.Env, s.Cwd)
+	if want := "/opt/a[${KEY}${KEY} $A] map[K:x-k-y]/tmp/d"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestExpansion(t *testing.T) {
+	env := map[string]string{"A": "1", "EMPTY": "", "_b2": "2"}
+	for _, c := range []struct{ in, want string }{
+		{"plain", "plain"},
+		{"${A}", "1"},
+		{"a${A}b${_b2}c", "a1b2c"},
+		{"${EMPTY}", ""},
+		{"${EMPTY:-d}", "d"},
+		{"${NO:-d}", "d"},
+		{"${NO:-}", ""},
+		{"${A:-d}", "1"},
+		{"${NO:-a b:-c}", "a b:-c"},
+		{"${NO:-${A}}", "${A}"},
+		{"$A", "$A"},
+		{"$$", "$$"},
+		{"$${A}", "$1"},
+		{"a$", "a$"},
+	} {
+		t.Run(c.in, func(t *testing.T) {
+			if got := one(t, server(`"command": "a", "env": {"V": "`+c.in+`"}`), env).Env["V"]; got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWhatIsNotAVariableStaysAndWarns(t *testing.T) {
+	for _, in := range []string{"${", "${A", "${}", "${1}", "${a-b}", "${input:}", "${file:a}", "${A:=b}", "${:-d}"} {
+		t.Run(in, func(t *testing.T) {
+			c, warnings, err := serversfile.Parse([]byte(server(`"command": "a", "env": {"V": "`+in+` secret"}`)), "f", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, _ := c.Server("x"); s.Env["V"] != in+" secret" {
+				t.Errorf("got %q", s.Env["V"])
+			}
+			if len(warnings) != 1 || strings.Contains(warnings[0].Text, "secret") {
+				t.Errorf("warnings: %v", warnings)
+			}
+		})
+	}
+}
+
+const digestOf = `"command": "a", "args": ["b", "c"], "env": {"K": "v", "L": "w"}, "cwd": "d"`
+
+func TestDigestStaysWhenBehaviourStays(t *testing.T) {
+	want := one(t, server(digestOf), nil).Digest
+	if len(want) != 64 || strings.Trim(want, "0123456789abcdef") != "" {
+		t.Fatalf("%q is not SHA-256 in hex", want)
+	}
+	for name, keys := range map[string]string{
+		"other order": `"cwd": "d", "env": {"L": "w", "K": "v"}, "args": ["b", "c"], "command": "a"`,
+		"variables":   `"command": "${A}", "args": ["b", "c"], "env": {"K": "${V}", "L": "w"}, "cwd": "d"`,
+		"timeouts":    digestOf + `, "x-dormouse": {"idle_seconds": 1, "startup_timeout_sec": 1, "tool_timeout_sec": 1, "record": "off", "enabled": false}`,
+		"description": digestOf + `, "description": "d"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := one(t, server(keys), map[string]string{"A": "a", "V": "v"}).Digest; got != want {
+				t.Errorf("digest changed to %s", got)
+			}
+		})
+	}
+}
+
+// The digest is a key of stored records, so a release must not change it.
+func TestDigestStaysOverReleases(t *testing.T) {
+	const want = "88f0ea4abd1d656851c730f50d74b969843ed9f901898b5aff59ac673c39e1e7"
+	if got := one(t, server(digestOf), nil).Digest; got != want {
+		t.Errorf("digest is %s, was %s", got, want)
+	}
+}
+
+func TestDigestChangesWhenBehaviourChanges(t *testing.T) {
+	seen := map[string]string{}
+	for _, keys := range []string{
+		digestOf,
+		`"command": "a"`,
+		`"command": "b"`,
+		`"command": "a", "args": [""]`,
+		`"command": "a", "args": ["b", "c"]`,
+		`"command": "a", "args": ["c", "b"]`,
+		`"command": "a", "args": ["bc"]`,
+		`"command": "a", "args": ["b,c"]`,
+		`"command": "a", "env": {"K": "v"}`,
+		`"command": "a", "env": {"K": "w"}`,
+		`"command": "a", "env": {"K": ""}`,
+		`"command": "a", "env": {"L": "v"}`,
+		`"command": "a", "cwd": "d"`,
+		`"command": "a", "x-dormouse": {"box": {"image": "i"}}`,
+		`"command": "a", "x-dormouse": {"box": {"host_path": "/i"}}`,
+		`"command": "a", "x-dormouse": {"box": {"network": "off"}}`,
+		`"command": "a", "x-dormouse": {"box": {"env": {"K": "x"}}}`,
+	} {
+		d := one(t, server(keys), nil).Digest
+		if other, ok := seen[d]; ok {
+			t.Errorf("%s and %s have one digest", keys, other)
+		}
+		seen[d] = keys
+	}
+}
+
+func TestMarshalRoundTrip(t *testing.T) {
+	for _, keys := range []string{
+		`"command": "a"`,
+		digestOf,
+		digestOf + `, "x-dormouse": {"record": "initialize"}`,
+		digestOf + `, "x-dormouse": {"record": "lists"}`,
+		digestOf + `, "x-dormouse": {"idle_seconds": 0.001, "startup_timeout_sec": 86400, "tool_timeout_sec": 0, "record": "off", "tasks": "off", "enabled": false}`,
+		digestOf + `, "x-dormouse": {"box": ` + everyField + `}`,
+		`"command": "<&>\ud83d\ude00\"\\", "args": ["", "\t\r\n\u2028", "\ufffd\ud800"], "env": {"É": "\u007f"}`,
+	} {
+		want := one(t, server(keys), nil)
+		text := want.Marshal()
+		if strings.ContainsAny(text, "\n\x00") {
+			t.Errorf("%q cannot stand in an environment variable", text)
+		}
+		got, err := serversfile.UnmarshalServer(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(fields(want), fields(got)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// fields lists all fields of a server, which its String method hides.
+func fields(s serversfile.Server) map[string]any {
+	return map[string]any{
+		"name": s.Name, "command": s.Command, "args": s.Args, "env": s.Env, "cwd": s.Cwd, "digest": s.Digest,
+		"idle": s.Idle, "startup": s.StartupTimeout, "tool": s.ToolTimeout, "record": s.Record, "own lists": s.OwnLists, "same lists": s.SameLists, "disabled": s.Disabled,
+		"answer": s.AnswerTimeout, "box": s.Box, "tasks": s.Tasks,
+	}
+}
+
+func TestUnmarshalServerRefusesWhatMarshalDoesNotWrite(t *testing.T) {
+	good := one(t, server(`"command": "a", "env": {"K": "hunter2"}`), nil).Marshal()
+	for name, text := range map[string]string{
+		"empty":          "",
+		"cut off":        good[:len(good)-1],
+		"other type":     strings.Replace(good, `"hunter2"`, `7741`, 1),
+		"no name":        strings.Replace(good, `"name":"x"`, `"name":""`, 1),
+		"no command":     strings.Replace(good, `"command":"a"`, `"command":""`, 1),
+		"wrong idle":     strings.Replace(good, `"idle_ns":0`, `"idle_ns":-1`, 1),
+		"over the limit": strings.Replace(good, "hunter2", strings.Repeat("hunter2", 2000), 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := serversfile.UnmarshalServer(text)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "7741") {
+				t.Errorf("the error shows a secret: %v", err)
+			}
+		})
+	}
+}
+
+func TestServerPrintsWithoutSecrets(t *testing.T) {
+	s := one(t, server(`"command": "a", "args": ["--key", "${KEY}"], "env": {"TOKEN": "${KEY}", "B": "x"}`), map[string]string{"KEY": "hunter2"})
+	var out bytes.Buffer
+	for _, h := range []slog.Handler{slog.NewJSONHandler(&out, nil), slog.NewTextHandler(&out, nil)} {
+		slog.New(h).Info("loaded", "server", s, "servers", []serversfile.Server{s})
+	}
+	fmt.Fprintf(&out, "%v %+v %#v %s %q %v", s, s, s, s, s, []any{s, &s, map[string]serversfile.Server{"x": s}})
+	encoded, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Write(encoded)
+	if strings.Contains(out.String(), "hunter2") {
+		t.Errorf("a secret is in %s", &out)
+	}
+	if want := `server "x": command "a", 2 args, env [B TOKEN]`; s.String() != want {
+		t.Errorf("got %s, want %s", s, want)
+	}
+}
+
+func TestComplaintsShowNoSecrets(t *testing.T) {
+	const secret = "hunter2"
+	env := variables(map[string]string{"KEY": secret, "LINE": "npx -y --key=" + secret, "BAD": secret + "\xff", "NUL": secret + "\x00"})
+	for _, keys := range []string{
+		`"command": "a", "env": {"K": "` + secret + `${NO}"}`,
+		`"command": "a", "env": {"K": "` + secret + `${"}`,
+		`"command": "a", "env": {"K": "${NO-` + secret + `}"}`,
+		`"command": "a", "env": {"K": "${BAD}"}`,
+		`"command": "a", "env": {"K": "${NUL}"}`,
+		`"command": "a", "env": {"K": ["` + secret + `"]}`,
+		`"command": "a", "env": "` + secret + `"`,
+		`"command": "a", "args": "` + secret + `"`,
+		`"command": "a --token=` + secret + `"`,
+		`"command": "${KEY} -x"`,
+		`"command": "${LINE}"`,
+		`"command": " ${KEY}"`,
+		`"command": "a", "args": ["${KEY}", "${NONE}", [5]]`,
+		`"command": "a", "x-dormouse": {"box": {"host_path": "` + secret + `"}}`,
+		`"url": "ftp://ada:` + secret + `@example.com"`,
+		`"url": "https://example.com?key=${KEY}", "headers": {"A": "` + secret + ` ${NONE}", "B C": "` + secret + `"}`,
+		`"command": "a", "headers": {"Authorization": "` + secret + `"}, "url": "https://` + secret + `@x"`,
+		`"command": "a", "env": {"K": "` + strings.Repeat(secret, 2000) + `"}`,
+		`"command": "a", "x-dormouse": {"record": "` + secret + `", "enabled": "` + secret + `"}`,
+		`"command": "a", "env": {"K": "` + secret + `" "L": ""}`,
+		`"command": "a", "env": {"K": ` + secret + `}`,
+	} {
+		t.Run(keys[:min(len(keys), 60)], func(t *testing.T) {
+			c, warnings, err := serversfile.Parse([]byte(server(keys)), "f", env)
+			if err == nil {
+				err = wrong(server(keys), env)
+				warnings = append(warnings, serversfile.Warning{Text: c.Reason("x")})
+			}
+			if err == nil && len(warnings) == 1 {
+				t.Fatal("no complaint")
+			}
+			if said := fmt.Sprint(err, warnings); strings.Contains(said, secret) {
+				t.Error(said)
+			}
+		})
+	}
+}

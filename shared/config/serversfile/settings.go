@@ -1,0 +1,378 @@
+package serversfile
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// setting is a key below x-dormouse. The settings of this file are all that there are: they
+// are read from these tables, and docs/servers-file.md prints them.
+type setting struct {
+	key  string
+	kind kind
+	// def is the value of a file that is silent, as JSON; "" for none. Text in parentheses is
+	// only printed: the default is not a value of the key, or another package has it.
+	def  string
+	text string // for the page; a key without text is not on it
+}
+
+// kind is what the value of a setting may be.
+type kind struct {
+	values string                      // for the page
+	read   func(m member, what string) // what names the key in complaints; nil if it is read elsewhere
+	below  []setting                   // of an object
+}
+
+// section is an object with settings.
+type section struct {
+	name     string // in complaints about unknown keys
+	label    string // of its keys in other complaints
+	nulls    bool   // null is a value, and not as if the key was missing
+	settings []setting
+}
+
+// serverSettings returns the table of x-dormouse of a server.
+func (r *serverReader) serverSettings() []setting {
+	s := &r.server
+	return []setting{
+		{"idle_seconds", r.seconds(&s.Idle, false), "(120)", "Dormouse stops a process, and then its box, after this many seconds without work"},
+		{"startup_timeout_sec", r.seconds(&s.StartupTimeout, false), "300", "limit for the installation, the start and the answer to `initialize` together. 30 for a remote server"},
+		{"tool_timeout_sec", r.seconds(&s.ToolTimeout, true), "300", "limit for a `tools/call` or any other request; 0 turns it off"},
+		{"answer_timeout_sec", r.seconds(&s.AnswerTimeout, false), "21600", "how long a call waits for a human's answer. The call's own limit stands still meanwhile"},
+		{"record", r.word(func(mode string) {
+			s.Record, s.OwnLists, s.SameLists = mode != "off", mode == "initialize", mode == "lists"
+		}, "on", "lists", "initialize", "off"), `"on"`, "which handshakes and lists come from the handshake record, [see below](#lists-without-a-process)"},
+		{"tasks", r.word(func(mode string) {
+			if s.Tasks = mode; mode == "auto" {
+				s.Tasks = ""
+			}
+		}, "auto", "always", "off"), `"auto"`, "the calls that become tasks, for clients that declare the extension. `\"auto\"`: a call that takes over 1 s, or over 250 ms if its tool declares `execution.taskSupport`. `\"always\"`: every call that takes over 250 ms. `\"off\"`: none"},
+		{"remote", r.object(section{name: r.what + ": x-dormouse.remote", label: r.what + ": remote.", settings: []setting{
+			{"private", r.flag(&s.Remote.Private), "false", "lets the `url` of a [remote server](remote-servers.md) lead to this machine or a private network"},
+		}}), "", ""},
+		{"tools", r.object(section{name: r.what + ": x-dormouse.tools", label: r.what + ": tools.", nulls: true, settings: []setting{
+			{"allow", r.names(&s.Tools.Allow), "(all)", "the tools that are listed and can be called, at every address. An entry is a name, or a pattern such as `*delete*`"},
+			{"deny", r.names(&s.Tools.Deny), "(none)", "the tools that are not. The longest entry that fits a tool counts, and `deny` if two are as long. A name that differs from a refused one only in case, in `-` for `_`, or in spaces and invisible characters is refused too, unless `allow` has exactly this name"},
+			{"descriptions", kind{values: "texts by name, 16 KiB together", read: r.descriptions}, "(none)", "`{\"search\": \"Searches our wiki\"}` replaces what the server says about a tool, also at [`/mcp`](one-address.md)"},
+		}}), "", ""},
+		{"enabled", kind{values: trueOrFalse}, "(true)", "`false` takes the server out of service"},
+		{"native", kind{values: "a name", read: func(m member, _ string) {
+			if s.Native = r.text(m.value, "native"); s.Native == "" && m.value.shape == text {
+				r.fail(m.value.at, "%s: native must be the name of a server that is part of the functions", r.what)
+			}
+		}}, "(none)", "the name of a [server in Go](go-servers.md) that is part of the functions. It replaces `command`; settings of processes and boxes are refused beside it"},
+		{"box", kind{values: "an object"}, "(none)", "the rights and limits of the process, [see below](#the-box-of-a-server-x-dormousebox)"},
+	}
+}
+
+// boxSettings returns the table of x-dormouse.box of a server.
+func (r *serverReader) boxSettings() []setting {
+	b := &r.server.Box
+	return []setting{
+		{"profile", kind{values: wordsOf(append(slices.Sorted(maps.Keys(profiles())), noProfile))}, "(none, or [that of guests](sandbox.md#when-others-can-call))", "limits, a read-only system and no unix sockets ([what a server may do](sandbox.md)). A setting that contradicts the profile is refused. `\"none\"`: no profile, although others can call"},
+		{"network", r.word(func(mode string) { b.Offline = mode == "off" }, "on", "off"), `"on"`, "`\"off\"`: the process can open no socket (seccomp), except pairs with its own children"},
+		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of the process; on AWS the size of its task. It counts the memory of all its processes together, [at once or four times a second](sandbox.md#choose-a-profile). Besides it, each process may have 512 MiB of address space that it only reserves: from Node 24 on, V8 reserves that much"},
+		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "limit of the process; on AWS the size of its task"},
+		{"pids_limit", r.whole(&b.Pids, 1, 1<<16), "(none)", "limit of processes and threads"},
+		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process sees the system, its staged files and its workspace. It can write only to the workspace"},
+		{"host_path", kind{values: "a path, or `\"auto\"`", read: func(m member, _ string) { b.HostPath = r.path(m.value, "host_path") }}, "(none)", "a folder that is copied to the workspace, with its Python or Node dependencies installed once. `\"auto\"`: the folder of the program"},
+		{"host_path_mode", r.word(func(mode string) { b.HostPathWritable = mode == "rw" }, "ro", "rw"), `"ro"`, "`\"rw\"`: the folder itself"},
+		{"env", kind{values: "variables", read: func(m member, _ string) { // they win over those for all clients
+			if r.want(m.value, object, r.what+": box env") {
+				r.each(m.value, r.variable)
+			}
+		}}, "(none)", "variables for the process that other clients do not get"},
+		{"secrets", kind{values: "names", read: func(m member, what string) {
+			if !r.want(m.value, array, what) {
+				return
+			}
+			for i, item := range m.value.items {
+				if r.want(item, text, fmt.Sprintf("%s[%d]", what, i)) {
+					b.Secrets = append(b.Secrets, item.text)
+				}
+			}
+		}}, "(none)", "variables whose values are hidden in logs and errors although they are short"},
+		{"scope", r.word(func(scope string) { b.Scope = Scope(scope) }, "session", "principal", "shared"), `"session"`, "the sessions that share a process. `\"session\"`: each has its own. `\"principal\"`: all sessions of a principal. `\"shared\"`: all sessions of a tenant, which see each other's log lines and list changes"},
+		{"snapshot", r.word(func(of string) { b.Snapshot = Snapshot(of) }, "off", "session", "principal"), "(`\"session\"` with a workspace)", "the workspace comes back after a sleep. `\"principal\"`: one workspace for all sessions of a principal. `\"off\"`: none. An unused snapshot is deleted after twice the life of a session (AWS: `SnapshotDays`)"},
+		{"install_scripts", r.flag(&b.InstallScripts), "false", "packages may run their own code during installation: npm's install scripts, source distributions of Python. It runs in a sandbox of its own with the network, one writable folder and no secrets. Without this setting it does not run, and the error of a package that needs it names this setting"},
+		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box, on AWS"},
+		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(the stack's)", "where the box runs, on AWS. `\"lambda\"`: where it starts in seconds, for at most 15 minutes at a time. `\"fargate\"`: where every box can run. `\"auto\"`: on Lambda, if the stack has it and the box fits, has seldom much to do, and needs no installation, has a kept one, or has woken once from an image that has it. A box that does not fit on Lambda runs on Fargate: one with an image, a profile, `read_only_rootfs`, `network: \"off\"`, a writable host path, secrets of AWS, more than 2 GB, or calls of more than 10 minutes. So does a second attempt to start any box"},
+	}
+}
+
+// fileSettings returns the table of x-dormouse of the file.
+func (r *reader) fileSettings(c *Catalog) []setting {
+	return []setting{
+		{"profile", kind{values: wordsOf([]string{noProfile}), read: func(m member, _ string) {
+			if r.guests = r.guests && m.value.text != noProfile; m.value.text != noProfile {
+				r.fail(m.value.at, `x-dormouse: profile must be "none": each server names its own under x-dormouse.box`)
+			}
+		}}, "(none)", "servers without a profile are no [guests](sandbox.md#when-others-can-call)"},
+		{"allowed_mount_roots", kind{values: "absolute paths", read: r.mountRoots}, "(anywhere)", "folders below which `host_path` may be"},
+		{"access", kind{values: "an object", read: func(m member, _ string) { r.whoMayCall(m, c) }}, "(none)", "sign-in, with `--access oauth`, and the tokens of an identity provider, with `--access idp`: [sign-in.md](sign-in.md). `\"boxes\": true` lets servers call `dormouse run` themselves, although one of them is [confined](sandbox.md#dormouse-itself)"},
+		{"connect", kind{values: "an object", read: func(m member, _ string) {
+			if r.want(m.value, object, "x-dormouse.connect") {
+				c.connect = r.plain(nil, r.filled(m.value))
+			}
+		}}, "(none)", "third parties at which servers act for their users: [third-parties.md](third-parties.md)"},
+		{"groups", kind{values: "an object", read: func(m member, _ string) { c.groups = r.groups(m) }}, "(none)", "[one address](one-address.md#groups) for several servers"},
+		{"limits", kind{values: "an object", read: func(m member, _ string) {
+			if r.want(m.value, object, "x-dormouse.limits") {
+				c.limits = r.plain(nil, m.value)
+			}
+		}}, "(none)", "limits of the callers of all servers: [Limits](#limits)"},
+	}
+}
+
+// groupSettings returns the table of a group in x-dormouse.groups.
+func (r *reader) groupSettings(g *Group) []setting {
+	return []setting{
+		{"servers", r.names(&g.Servers), "", ""},
+		{"separator", kind{read: func(m member, what string) {
+			fits := strings.Trim(m.value.text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
+			if g.Separator = m.value.text; m.value.shape != text || g.Separator == "" || len(g.Separator) > maxSeparator || !fits {
+				r.fail(m.value.at, "%s must be one to %d letters, digits, \"_\" or \"-\"", what, maxSeparator)
+			}
+		}}, "", ""},
+		{"names", r.word(func(names string) { g.Plain = names == "plain" }, "prefixed", "plain"), "", ""},
+		{"tools", r.word(func(tools string) { g.Search = tools == "search" }, "all", "search"), "", ""},
+	}
+}
+
+// # Reading
+
+// read reads an object with settings. It returns the known keys that the author probably
+// meant by unknown ones.
+func (r *reader) read(n node, in section) (meant []string) {
+	var known []string
+	rows := map[string]setting{}
+	for _, s := range in.settings {
+		if rows[s.key] = s; s.kind.values != ignored {
+			known = append(known, s.key)
+		}
+	}
+	slices.Sort(known)
+	r.each(n, func(m member) {
+		switch s, ok := rows[m.name]; {
+		case !ok:
+			if near := r.unknown(m, in.name, n, known); near != "" {
+				meant = append(meant, near)
+			}
+		case s.kind.read != nil && (in.nulls || m.value.shape != null):
+			s.kind.read(m, in.label+m.name)
+		}
+	})
+	return meant
+}
+
+// defaults reads the defaults of a table.
+func defaults(settings []setting) {
+	for _, s := range settings {
+		value := node{shape: number, text: s.def}
+		switch {
+		case s.def == "" || s.def[0] == '(':
+			continue
+		case s.def[0] == '"':
+			value = node{shape: text, text: strings.Trim(s.def, `"`)}
+		case s.def == "true" || s.def == "false":
+			value = node{shape: boolean, on: s.def == "true"}
+		}
+		s.kind.read(member{name: s.key, value: value}, s.key)
+	}
+}
+
+// # Kinds
+
+const (
+	trueOrFalse = "true or false"
+	ignored     = "ignored" // a key of another client, which nobody means who writes another one
+)
+
+// object is a kind: a section within another one.
+func (r *reader) object(in section) kind {
+	return kind{"an object", func(m member, what string) {
+		if r.want(m.value, object, what) {
+			r.read(m.value, in)
+		}
+	}, in.settings}
+}
+
+// longest limits every time in the file. A longer time is probably in the wrong unit.
+const longest = 24 * time.Hour
+
+// seconds is a kind: a time in seconds, with fractions. zero permits 0, which means "no
+// limit".
+func (r *reader) seconds(to *time.Duration, zero bool) kind {
+	return kind{fmt.Sprintf("seconds, at most %.0f", longest.Seconds()), func(m member, what string) {
+		if !r.want(m.value, number, what) {
+			return
+		}
+		s := m.value.float()
+		d := time.Duration(math.Min(s, 2*longest.Seconds()) * float64(time.Second))
+		if s < 0 || d > longest || d == 0 && (!zero || s != 0) {
+			least := "more than 0"
+			if zero {
+				least = "0, for no limit,"
+			}
+			r.fail(m.value.at, "%s must be %s and at most %.0f seconds", what, least, longest.Seconds())
+			return
+		}
+		*to = d
+	}, nil}
+}
+
+// number is a kind: a number between two bounds.
+func (r *reader) number(to *float64, least, most float64) kind {
+	return kind{fmt.Sprintf("%g to %g", least, most), func(m member, what string) {
+		if !r.want(m.value, number, what) {
+			return
+		}
+		v := m.value.float()
+		if v < least || v > most {
+			r.fail(m.value.at, "%s must be at least %g and at most %g", what, least, most)
+			return
+		}
+		*to = v
+	}, nil}
+}
+
+// whole is a kind: a whole number between two bounds.
+func (r *reader) whole(to *int, least, most int) kind {
+	return kind{fmt.Sprintf("whole, %d to %d", least, most), func(m member, what string) {
+		if !r.want(m.value, number, what) {
+			return
+		}
+		v := m.value.float()
+		if v < float64(least) || v > float64(most) || v != float64(int(v)) {
+			r.fail(m.value.at, "%s must be a whole number, at least %d and at most %d", what, least, most)
+			return
+		}
+		*to = int(v)
+	}, nil}
+}
+
+// flag is a kind: true or false.
+func (r *reader) flag(to *bool) kind {
+	return kind{trueOrFalse, func(m member, what string) {
+		if r.want(m.value, boolean, what) {
+			*to = m.value.on
+		}
+	}, nil}
+}
+
+// word is a kind: one of some words.
+func (r *reader) word(set func(string), allowed ...string) kind {
+	return kind{wordsOf(allowed), func(m member, what string) {
+		if m.value.shape == text && slices.Contains(allowed, m.value.text) {
+			set(m.value.text)
+			return
+		}
+		r.fail(m.value.at, "%s must be %s", what, oneOf(allowed))
+	}, nil}
+}
+
+// oneOf returns words as a complaint lists them.
+func oneOf(words []string) string {
+	list := ""
+	for i, word := range words {
+		switch {
+		case i == 0:
+		case i == len(words)-1:
+			list += " or "
+		default:
+			list += ", "
+		}
+		list += strconv.Quote(word)
+	}
+	return list
+}
+
+// wordsOf returns words as the page lists them.
+func wordsOf(words []string) string {
+	return "`" + strings.ReplaceAll(strings.ReplaceAll(oneOf(words), " or ", ", "), ", ", "`, `") + "`"
+}
+
+// names is a kind: a list of texts that are not empty.
+func (r *reader) names(to *[]string) kind {
+	return kind{"names", func(m member, what string) {
+		if !r.want(m.value, array, what) {
+			return
+		}
+		*to = []string{}
+		for _, item := range m.value.items {
+			if item.shape != text || item.text == "" {
+				r.fail(item.at, "%s must be a list of names", what)
+				continue
+			}
+			*to = append(*to, item.text)
+		}
+	}, nil}
+}
+
+// mountRoots reads a list of folders. If the list has a mistake, it allows no folder.
+func (r *reader) mountRoots(m member, _ string) {
+	if !r.want(m.value, array, m.name) {
+		return
+	}
+	r.roots = []string{}
+	for _, item := range m.value.items {
+		if item.shape != text || !filepath.IsAbs(item.text) {
+			r.fail(item.at, "%s must be a list of absolute paths", m.name)
+			continue
+		}
+		r.roots = append(r.roots, filepath.Clean(item.text))
+	}
+}
+
+// descriptions reads texts by the names of tools.
+func (r *serverReader) descriptions(m member, what string) {
+	if !r.want(m.value, object, what) {
+		return
+	}
+	texts, size := map[string]string{}, 0
+	r.each(m.value, func(m member) {
+		if m.value.shape != text || m.name == "" || strings.HasSuffix(m.name, "*") {
+			r.fail(m.at, "%s: want the name of a tool and a text, as in {\"search\": \"Searches our wiki\"}", what)
+			return
+		}
+		texts[m.name] = m.value.text
+		size += len(m.name) + len(m.value.text)
+	})
+	if size > storage.MaxSays {
+		r.fail(m.at, "%s: the names and texts have %d bytes, more than %d; shorten them", what, size, storage.MaxSays)
+	}
+	r.server.Tools.Descriptions = texts
+}
+
+// # The page
+
+// table returns settings as a table of Markdown.
+func table(settings []setting) string {
+	var out strings.Builder
+	out.WriteString("| key | value | default | meaning |\n|---|---|---|---|\n")
+	var rows func(prefix string, settings []setting)
+	rows = func(prefix string, settings []setting) {
+		for _, s := range settings {
+			rows(prefix+s.key+".", s.kind.below)
+			if s.text == "" {
+				continue
+			}
+			def := "`" + s.def + "`"
+			if inner, ok := strings.CutPrefix(s.def, "("); ok {
+				def = strings.TrimSuffix(inner, ")")
+			}
+			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", prefix+s.key, s.kind.values, cmp.Or(def, "none"), s.text)
+		}
+	}
+	rows("", settings)
+	return out.String()
+}

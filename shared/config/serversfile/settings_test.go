@@ -1,0 +1,64 @@
+package serversfile_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+// The tables of the page are those that the reader reads by.
+func TestThePageHasTheSettings(t *testing.T) {
+	const name = "../../../docs/servers-file.md"
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	for heading, table := range serversfile.SettingTables() {
+		before, after, ok := strings.Cut(page, "\n"+heading+"\n\n")
+		there, rest, end := strings.Cut(after, "\n\n")
+		if !ok || !end {
+			t.Fatalf("%s has no table below %s", name, heading)
+		}
+		if *update {
+			page = before + "\n" + heading + "\n\n" + table + "\n" + rest
+			continue
+		}
+		if diff := cmp.Diff(table, there+"\n"); diff != "" {
+			t.Errorf("%s: go test ./shared/config/serversfile -run ThePage -update: %s", heading, diff)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(name, []byte(page), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A server whose file spells a default out is the server of a silent file.
+func TestADefaultOfThePageIsThatOfASilentFile(t *testing.T) {
+	silent := one(t, server(`"command": "a", "x-dormouse": {"box": {}}`), nil)
+	tables := serversfile.SettingTables()
+	spelled := 0
+	for heading, form := range map[string]string{
+		"## Settings of a server: `x-dormouse`":    `"command": "a", "x-dormouse": {"box": {}, %q: %s}`,
+		"## The box of a server: `x-dormouse.box`": `"command": "a", "x-dormouse": {"box": {%q: %s}}`,
+	} {
+		for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| .* \\| `([^`|]+)` \\| ").FindAllStringSubmatch(tables[heading], -1) {
+			spelled++
+			s := one(t, server(fmt.Sprintf(form, row[1], row[2])), nil)
+			if diff := cmp.Diff(silent.Marshal(), s.Marshal()); diff != "" {
+				t.Errorf("%s: %s", row[1], diff)
+			}
+		}
+	}
+	if spelled < 10 {
+		t.Errorf("%d defaults are values of their keys", spelled)
+	}
+}

@@ -1,0 +1,37 @@
+// Package suggest finds the known name that is closest to a mistyped one.
+package suggest
+
+import "strings"
+
+// Of returns the one of names that needs the fewest edits to become name, "" if all need
+// more than most. An edit inserts, removes or changes a byte. Case does not count.
+func Of(name string, names []string, most int) string {
+	nearest := ""
+	for _, n := range names {
+		if d := edits(strings.ToLower(n), strings.ToLower(name)); d <= most && (nearest == "" || d < most) {
+			nearest, most = n, d
+		}
+	}
+	return nearest
+}
+
+// edits counts the bytes to insert, remove or change that make a into b.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,212 @@
+package storage
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// BoxID names a box: the processes of one server for one tenant. It is computed, so that
+// Load can read a session and its box in one round trip.
+type BoxID string
+
+// BoxFor returns the ID of the box in which a tenant's processes of a server run.
+func BoxFor(tenant, server string) BoxID { return BoxID(tenant + "/" + server) }
+
+// Parts returns the tenant and the server of a box.
+func (id BoxID) Parts() (tenant, server string) {
+	i := strings.LastIndexByte(string(id), '/')
+	if i < 0 {
+		return "", string(id)
+	}
+	return string(id[:i]), string(id[i+1:])
+}
+
+// BoxState is whether a box is up.
+type BoxState string
+
+// The states of a box. The zero Box is asleep at generation 0.
+const (
+	Asleep   BoxState = ""
+	Starting BoxState = "starting"
+	Awake    BoxState = "awake"
+)
+
+// Box is the record of a box. Every change is a compare-and-swap on Rev.
+type Box struct {
+	ID     BoxID
+	Rev    int64 // set by the store; SaveBox fails unless it is the stored one
+	Tenant string
+	Server string
+	State  BoxState
+	// Gen goes up by one when a function takes the lease to wake the box, or takes it over
+	// from another. It also goes up at a hello after a bye.
+	Gen Generation
+	// Lost is the highest generation that ended without a bye.
+	Lost Generation
+	// Worked is the highest generation that did more than answer lists, or may have done
+	// so.
+	Worked Generation `json:",omitempty"`
+	Told   Told       `json:",omitzero"`
+	// Code is the digest of the server when the box was last woken: what its processes run.
+	// "" is not known.
+	Code string `json:",omitempty"`
+	// Relisted is when a fresh process was last found to list otherwise than the record.
+	Relisted time.Time `json:",omitzero"`
+	Runner   string    // random id of the runner; kept after a bye
+	Task     string    // the fleet's name of the box
+	Conn     string    // WebSocket connection of the runner, only while Awake
+	Link     int64     // the runner's own count of its hellos
+	// The box has these fields only while Starting. They are the holder of the wake lease,
+	// its end, the number of the attempt, and the hash of the one-time token. The runner
+	// must bring that token.
+	Owner     string
+	Until     time.Time
+	Attempt   int
+	TokenHash string
+	Failure   Failure // of the last lost generation, or of the last failed start
+	// Era is the protocol that the server speaks, "" if that is not known yet. The next
+	// runner tries it first.
+	Era     string `json:",omitempty"`
+	Changed time.Time
+	// Place is where the box was last started, in the fleet's words; "" is the only place
+	// of a fleet that has one.
+	Place string `json:",omitempty"`
+	// Began is the time of the last hello of a new runner. Busy is how long the box had
+	// work in a wake: the mean of about the last ten wakes.
+	Began time.Time     `json:",omitzero"`
+	Busy  time.Duration `json:",omitempty"`
+	// Installed is the definition of the server whose install was last kept or was in the
+	// runner's image; "" for none. A start with this definition need not install anything
+	// while the install is kept.
+	Installed string `json:",omitempty"`
+	// Gone is when the sweep or a waiting function first found Conn closed. The next
+	// hello clears it. Only a place that does not list its tasks needs it.
+	Gone  time.Time `json:",omitzero"`
+	Later Later     `json:"-"`
+}
+
+// Told has, for each kind of list, the highest generation in which a process announced
+// that the list has changed. A list of that generation or an earlier one may be out of
+// date.
+type Told struct {
+	Tools, Prompts, Resources Generation `json:",omitempty"`
+}
+
+// Failure describes the end of a box that did not say bye.
+type Failure struct {
+	Phase  string // one of the error phases of package box
+	Detail string // text that may be shown to a client
+	Exit   int    // exit code of the runner, if it exited
+	Signal string // the signal that killed it, if any
+	At     time.Time
+}
+
+// Over reports whether generation g will never execute anything again. Once true, it
+// stays true.
+func (b Box) Over(g Generation) bool { return b.Gen > g || b.Gen == g && b.State == Asleep }
+
+// Clean reports whether generation g ended with a bye. A request that was sent to a clean
+// generation and left no trace in the log was not executed.
+func (b Box) Clean(g Generation) bool { return b.Over(g) && g > b.Lost }
+
+// ItemState is what an in-flight item waits for.
+type ItemState string
+
+// The states of an item. If a server asks its client during a call (MCP 2026-07-28, "Multi
+// Round-Trip Requests"), the item goes through rounds:
+//
+//	Waiting ──▶ Taken ──▶ Suspended ──▶ Waiting ──▶ Taken ──▶ ...
+//	       claimed    asks         answered   claimed
+//
+// No process waits while a call is suspended. Each Suspended begins a round. A round is
+// executed once: the function that finds all questions answered makes the item Waiting
+// with one SwapItem.
+const (
+	Waiting   ItemState = "waiting"   // for a box
+	Taken     ItemState = "taken"     // by a generation of the box
+	Suspended ItemState = "suspended" // until the client has answered
+	Leftover  ItemState = "leftover"  // no message: the session has ended, and the box must remove its files
+)
+
+// Item is the stored record of a message on its way to a box. It says which box or
+// function must send the end of the message: its last response, or an error.
+type Item struct {
+	Box      BoxID
+	ID       StreamID
+	State    ItemState
+	Gen      Generation // that took it, while Taken or Suspended
+	Round    int        // how often it was Suspended
+	Address  Address
+	Raw      []byte    // the message; nil if the item was put as Taken
+	NotAfter time.Time // after this time a Waiting item is not claimed, and a Suspended one ends
+	Created  time.Time // when it became Waiting or Suspended
+
+	Questions []Question // while Suspended: what the client is asked
+	Base      Index      // index of the last event before this round; 0 in the first
+}
+
+// Question is something that a suspended call asks its client.
+type Question struct {
+	ID     string `json:"id"`           // the client's name for it; see QuestionID
+	Key    string `json:"key"`          // the server's name for it, unique in its request
+	Method string `json:"method"`       // such as elicitation/create
+	Of     int    `json:"of,omitempty"` // if Item.Raw is a batch, the request that asks
+}
+
+// QuestionID returns the id of question n in a round of a stream. It is unique, and it
+// contains what is needed to find the item of an answer.
+func QuestionID(stream StreamID, round, n int) string {
+	return string(stream) + "." + strconv.Itoa(round) + "." + strconv.Itoa(n)
+}
+
+// Suspends returns the stream and round that a question belongs to. ok is false for a
+// question of a process that waits for the answer.
+func Suspends(question string) (stream StreamID, round int, ok bool) {
+	id, rest, _ := strings.Cut(question, ".")
+	r, n, _ := strings.Cut(rest, ".")
+	round, err := strconv.Atoi(r)
+	if _, bad := strconv.Atoi(n); err != nil || bad != nil || StreamID(id).Time().IsZero() {
+		return "", 0, false
+	}
+	return StreamID(id), round, true
+}
+
+// MaxForward bounds the name in the id of a question that is forwarded, in bytes.
+const MaxForward = 200
+
+const forwards = "r-"
+
+// ForwardID returns the id of a question that a server keeps open itself. name has at most
+// [MaxForward] bytes. The answer of a client goes to that server, and no store keeps it.
+func ForwardID(name string) string { return forwards + name }
+
+// Forwards returns the name in an id that [ForwardID] made. ok is false for other ids.
+func Forwards(question string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(question, forwards)
+	return name, ok && len(name) <= MaxForward
+}
+
+// Asks reports whether the item is suspended for a question.
+func (it Item) Asks(question string) bool {
+	return it.State == Suspended && slices.ContainsFunc(it.Questions, func(q Question) bool { return q.ID == question })
+}
+
+// Suspend returns the next state of the item of a call that asks questions. raw is the
+// request to send again, base the index of the stream's last event. The questions stay
+// open for within, at most MaxAsk.
+func (it Item) Suspend(questions []Question, raw []byte, base Index, now time.Time, within time.Duration) Item {
+	it.State, it.Round = Suspended, it.Round+1
+	it.Questions, it.Raw, it.Base = questions, raw, base
+	it.Created, it.NotAfter = now, now.Add(min(within, MaxAsk))
+	return it
+}
+
+// Resume returns the next state of the item when all questions are answered. raw is the
+// request with the answers; it waits for a box until notAfter.
+func (it Item) Resume(raw []byte, now, notAfter time.Time) Item {
+	it.State, it.Gen, it.Questions = Waiting, 0, nil
+	it.Raw, it.Created, it.NotAfter = raw, now, notAfter
+	return it
+}

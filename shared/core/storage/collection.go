@@ -1,0 +1,81 @@
+package storage
+
+import (
+	"context"
+	"time"
+)
+
+// Collection keeps the records of one kind that have an ID and a Rev.
+type Collection[T any] interface {
+	// Create stores a new record with Rev 1. Errors: Conflict if the ID is taken; a repeat
+	// may conflict with the caller's own write.
+	Create(ctx context.Context, v T) error
+	// Get reads a record. Errors: NotFound if there is none or it has expired.
+	Get(ctx context.Context, id string) (T, error)
+	// Save replaces a record if the stored Rev equals that of v, and stores Rev+1. As with
+	// Sessions.Save, a repeat may conflict with the caller's own write.
+	//
+	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
+	Save(ctx context.Context, v T) error
+	// List returns the records of a tenant, or of all tenants for "", in order of ID. It
+	// begins after the given ID and returns at most limit. It may take several round trips,
+	// and may miss a record that was created a moment ago.
+	List(ctx context.Context, tenant, after string, limit int) ([]T, error)
+}
+
+// Kind says how a driver stores the records of a [Collection].
+type Kind[T any] struct {
+	Name   string // in texts of errors
+	Fields func(*T) Fields
+}
+
+// Fields are those fields of a record that a driver uses.
+type Fields struct {
+	ID      string
+	Rev     *int64
+	Tenant  *string
+	Expires *time.Time
+}
+
+// KeyKind returns the kind of [Key].
+func KeyKind() Kind[Key] {
+	return Kind[Key]{"key", func(v *Key) Fields { return Fields{v.ID, &v.Rev, &v.Tenant, &v.Expires} }}
+}
+
+// GrantKind returns the kind of [Grant].
+func GrantKind() Kind[Grant] {
+	return Kind[Grant]{"grant", func(v *Grant) Fields { return Fields{v.ID, &v.Rev, &v.Tenant, &v.Expires} }}
+}
+
+// UpstreamTokenKind returns the kind of [UpstreamToken].
+func UpstreamTokenKind() Kind[UpstreamToken] {
+	return Kind[UpstreamToken]{"upstream token", func(v *UpstreamToken) Fields { return Fields{v.ID, &v.Rev, &v.Tenant, &v.Expires} }}
+}
+
+// Marshal returns a record as JSON, without Rev. Errors: as [MarshalSession].
+func (k Kind[T]) Marshal(v T) ([]byte, error) {
+	*k.Fields(&v).Rev = 0
+	return marshal(v)
+}
+
+// Unmarshal reads what [Kind.Marshal] wrote, and sets Rev.
+func (k Kind[T]) Unmarshal(record []byte, rev int64) (T, error) {
+	v, err := unmarshal[T](record)
+	*k.Fields(&v).Rev = rev
+	return v, err
+}
+
+// None returns the error for a record that is not there: NotFound.
+func (k Kind[T]) None() error {
+	return Errorf(NotFound, "there is no such %s, or it has expired", k.Name)
+}
+
+// Taken returns the error of Create for an ID that is taken: Conflict.
+func (k Kind[T]) Taken() error {
+	return Errorf(Conflict, "there is a %s with this id already", k.Name)
+}
+
+// Changed returns the error of Save for a Rev that is not the stored one: Conflict.
+func (k Kind[T]) Changed() error {
+	return Errorf(Conflict, "the %s has been changed since it was read; read it again", k.Name)
+}

@@ -1,0 +1,167 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Code classifies errors by what the caller can do about them. The list is closed. A Code
+// is itself an error, so errors.Is(err, storage.NotFound) works on every error of this
+// module. Package front maps codes to HTTP statuses and JSON-RPC codes.
+type Code string
+
+const (
+	// Invalid: the input is wrong and stays wrong. Do not retry.
+	Invalid Code = "invalid"
+	// Unauthenticated: the caller has no valid credential.
+	Unauthenticated Code = "unauthenticated"
+	// Forbidden: the caller is known and may not do this.
+	Forbidden Code = "forbidden"
+	// NotFound: there is no such record, or it has ended or expired. It is never used for
+	// trouble with the store.
+	NotFound Code = "not_found"
+	// Duplicate: the id of a request is in use by another one in flight. Append with
+	// Batch.Once returns it if the same batch is in the log already.
+	Duplicate Code = "duplicate"
+	// Conflict: another writer was first. Read again and decide again.
+	Conflict Code = "conflict"
+	// Closed: the stream or connection accepts nothing more.
+	Closed Code = "closed"
+	// Fenced: a higher generation has taken over. The caller must stop.
+	Fenced Code = "fenced"
+	// TooLarge: the input exceeds a limit, which the message names.
+	TooLarge Code = "too_large"
+	// Busy: a quota is used up. Retry later.
+	Busy Code = "busy"
+	// Unavailable: the store, the relay or the fleet did not answer. Retry; a write may
+	// have happened.
+	Unavailable Code = "unavailable"
+	// Unknown: the request may or may not have been executed. Retry only if executing it
+	// twice does no harm.
+	Unknown Code = "unknown"
+	// Internal: a defect of Dormouse. The text is for operators only.
+	Internal Code = "internal"
+)
+
+// Error returns the code's name.
+func (c Code) Error() string { return string(c) }
+
+// Error is a failure with a code and a message that may be shown to a client. Its cause is
+// for operators only.
+type Error struct {
+	Code    Code
+	Message string
+	cause   error
+
+	operator bool     // see ForOperator
+	refused  Identity // see NameRefused
+}
+
+// Errorf makes an Error. The message may be shown to a client: it is lower case and says
+// what happened, to what, and what to do. Add a cause with [Error.Because].
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// Because sets the cause, which clients never see, and returns e.
+func (e *Error) Because(cause error) *Error {
+	e.cause = cause
+	return e
+}
+
+// ForOperator marks e as an error that lasts until an operator does what its message
+// says. It returns e.
+func (e *Error) ForOperator() *Error {
+	e.operator = true
+	return e
+}
+
+// IsForOperator reports whether err lasts until an operator does something, such as
+// freeing room on a disk.
+func IsForOperator(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.operator
+}
+
+// NameRefused notes in a refusal whose credential was refused, for logs. It returns err. A
+// caller who has not proven a credential has only its Credential, which the caller claims.
+func NameRefused(err error, who Identity) error {
+	var e *Error
+	if errors.As(err, &e) {
+		e.refused = who
+	}
+	return err
+}
+
+// RefusedOf returns whose credential a refusal is about, as far as [NameRefused] has noted it.
+func RefusedOf(err error) Identity {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.refused
+	}
+	return Identity{}
+}
+
+// Error returns the message and the cause, for operators.
+func (e *Error) Error() string {
+	if e.cause != nil {
+		return e.Message + ": " + e.cause.Error()
+	}
+	return e.Message
+}
+
+// Unwrap returns the code, and the cause if there is one.
+func (e *Error) Unwrap() []error {
+	if e.cause != nil {
+		return []error{e.Code, e.cause}
+	}
+	return []error{e.Code}
+}
+
+// Limited is the cause of a Busy error if a limit of a caller is used up.
+type Limited struct {
+	Kind  string        // of the limit: rate, concurrent or spend
+	Scope string        // whose limit it is: principal or tenant
+	After time.Duration // when to try again; more than 0
+	Flood bool          // the caller goes on at ten times the rate
+}
+
+// Error describes the limit for operators.
+func (l *Limited) Error() string {
+	return fmt.Sprintf("limit %s of %s, try again after %s", l.Kind, l.Scope, l.After)
+}
+
+// Unconnected is the cause of a Forbidden error if a call needs what its caller has not
+// connected at a third party.
+type Unconnected struct {
+	Visits []Visit // the pages where the user connects it; none if the URL is not known
+}
+
+// Visit is a page that a user has to open.
+type Visit struct {
+	ID      string // elicitationId
+	URL     string
+	Message string
+}
+
+// Error describes the lack for operators.
+func (u *Unconnected) Error() string {
+	return fmt.Sprintf("%d third parties are not connected", max(1, len(u.Visits)))
+}
+
+// CodeOf returns the code of an error, Internal for an error without one, and "" for nil.
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	var c Code
+	if errors.As(err, &c) {
+		return c
+	}
+	return Internal
+}

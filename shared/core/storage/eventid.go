@@ -1,0 +1,152 @@
+package storage
+
+import (
+	"encoding/base32"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// ID names a session. It is visible ASCII without '/' and '.', and has at least 128
+// random bits.
+type ID string
+
+// StreamID names a stream of a session. Each client message (a POST or a WebSocket frame)
+// with requests has a stream of its own. The ID of the stream is unique and is also the
+// deliver id of the message. The zero value is the standalone stream of the session.
+type StreamID string
+
+// Standalone is the stream of the messages that belong to no request.
+const Standalone StreamID = ""
+
+// LegacySSE is the one stream that an HTTP+SSE client reads. A function that appends an
+// event to a session of that transport also copies it there. No other session has this
+// stream.
+const LegacySSE StreamID = "out"
+
+// Index is the place of an event in its stream, from 1. As a cursor it means "after this
+// event"; 0 is before the first.
+type Index int64
+
+// Generation is the number of a box's life. It never decreases. When a higher generation
+// has written, writes of a lower one fail.
+type Generation int64
+
+var ids = base32.HexEncoding.WithPadding(base32.NoPadding)
+
+// NewID returns a new session ID: 32 characters with more than 150 random bits.
+func NewID() ID {
+	a, b := uuid.New(), uuid.New()
+	return ID(strings.ToLower(ids.EncodeToString(append(a[:], b[:4]...))))
+}
+
+// NewStreamID returns a new stream ID: a UUIDv7 in 26 characters, which sorts by time.
+func NewStreamID() StreamID {
+	u := uuid.Must(uuid.NewV7())
+	return StreamID(strings.ToLower(ids.EncodeToString(u[:])))
+}
+
+// Time returns when the stream began, to the millisecond. It is zero for Standalone,
+// LegacySSE, and a string that is no stream ID.
+func (s StreamID) Time() time.Time {
+	b, err := ids.DecodeString(strings.ToUpper(string(s)))
+	if err != nil || len(b) != len(uuid.UUID{}) {
+		return time.Time{}
+	}
+	sec, nsec := uuid.UUID(b).Time().UnixTime()
+	return time.Unix(sec, nsec)
+}
+
+// NewNonce returns a random word of 16 characters, for leases, owners and event ids.
+func NewNonce() string {
+	u := uuid.New()
+	return strings.ToLower(ids.EncodeToString(u[:10]))
+}
+
+// EventID is the SSE id that a client gets with an event and comes back with, as
+// Last-Event-ID. Its wire forms are:
+//
+//	<index>                     an event of the standalone stream
+//	<index>/<stream>            an event of a request stream
+//	<index>.<nonce>             a bare cursor on the standalone stream (no event)
+//	<index>.<nonce>/<stream>    a bare cursor on a request stream
+//	<index>.<session>/out       an event of the LegacySSE stream, or a cursor on it
+//
+// A bare cursor replays the same events as its index. Its nonce makes the id of each
+// response different, because a repeated id breaks the connection of some clients
+// (go-sdk). IDs are unique in a session.
+type EventID struct {
+	Stream StreamID
+	Index  Index
+	Nonce  string
+}
+
+// String returns the wire form.
+func (e EventID) String() string {
+	s := strconv.FormatInt(int64(e.Index), 10)
+	if e.Nonce != "" {
+		s += "." + e.Nonce
+	}
+	if e.Stream != Standalone {
+		s += "/" + string(e.Stream)
+	}
+	return s
+}
+
+// EventIDError says which part of an event id is malformed. It is an Invalid.
+type EventIDError struct {
+	Part string // "length", "index", "nonce" or "stream"; in a group also "server"
+	ID   string // the first 100 bytes of the id
+}
+
+// Error names the id and the malformed part, and says what to do.
+func (e *EventIDError) Error() string {
+	return "event id " + strconv.Quote(e.ID) + " has a malformed " + e.Part +
+		"; send back an id from this session unchanged"
+}
+
+// Unwrap returns Invalid.
+func (e *EventIDError) Unwrap() error { return Invalid }
+
+// maxEventID is more than the longest id that String makes (20 + 1 + 32 + 1 + 26).
+const maxEventID = 100
+
+// ParseEventID reads what [EventID.String] wrote. An id of another session, or one that
+// was not given out yet, parses too; it replays nothing. Errors: *EventIDError.
+func ParseEventID(s string) (EventID, error) {
+	if len(s) > maxEventID || s == "" {
+		return EventID{}, &EventIDError{Part: "length", ID: s[:min(len(s), maxEventID)]}
+	}
+	var e EventID
+	head, stream, found := strings.Cut(s, "/")
+	if found {
+		if !isWord(stream) {
+			return EventID{}, &EventIDError{Part: "stream", ID: s}
+		}
+		e.Stream = StreamID(stream)
+	}
+	index, nonce, found := strings.Cut(head, ".")
+	if found {
+		if !isWord(nonce) {
+			return EventID{}, &EventIDError{Part: "nonce", ID: s}
+		}
+		e.Nonce = nonce
+	}
+	n, err := strconv.ParseInt(index, 10, 64)
+	if err != nil || n < 0 || strconv.FormatInt(n, 10) != index {
+		return EventID{}, &EventIDError{Part: "index", ID: s}
+	}
+	e.Index = Index(n)
+	return e, nil
+}
+
+func isWord(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
+}

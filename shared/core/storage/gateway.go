@@ -1,0 +1,142 @@
+package storage
+
+import (
+	"context"
+	"strings"
+	"time"
+)
+
+// This file does not concern storage drivers. Its types are shared by the functions, the
+// adapters of gateways, and the counters of usage.
+
+// Poster sends messages to WebSocket connections. It is safe for concurrent use.
+type Poster interface {
+	// Post sends one message. nil means that the gateway has taken it, not that it has
+	// arrived.
+	//
+	// Errors: Closed if the connection is gone or not ready yet, so that the message did
+	// not arrive; TooLarge; Unavailable if the outcome is unknown.
+	Post(ctx context.Context, conn string, data []byte) error
+}
+
+// Clients reaches the connections of WebSocket clients. One message has at most MaxPost
+// bytes.
+type Clients interface {
+	Poster
+	// Close closes a connection. It is no error if the connection is gone.
+	Close(ctx context.Context, conn string) error
+}
+
+// Account describes one invocation of a function: its caller, and what it transferred.
+type Account struct {
+	Over   Gateway
+	Tenant string // "" if the caller was refused
+	// Principal is the caller; "" for frames and events, which no caller sent.
+	Principal string
+	Server    string // name of a configured server, or ""
+	Session   ID
+	Poll      bool          // the request brought no message; it only asked for events
+	In, Out   int           // bytes of the request's body and of the response's
+	Took      time.Duration // of the invocation
+	Code      Code          // of the error that the client got, or ""
+}
+
+// Gateway is the service that invoked a function. Each has its own price.
+type Gateway string
+
+// The gateways.
+const (
+	OverREST   Gateway = "rest"   // the REST API of HTTP clients
+	OverSocket Gateway = "socket" // the WebSocket API of clients
+	OverRelay  Gateway = "relay"  // the WebSocket API of runners
+	OverEvent  Gateway = "event"  // an event of AWS or of another function
+)
+
+// Meter counts what invocations use. A nil Meter counts nothing.
+type Meter interface {
+	// Spent ends the account of an invocation. It returns attributes for the
+	// invocation's log line, as alternating names and values.
+	Spent(a Account) []any
+}
+
+// Work is what a message asks a server to do, before any of it has begun.
+type Work struct {
+	Tenant    string
+	Principal string
+	Server    string
+	Session   ID
+	Stream    StreamID // that the responses will be in
+	Tools     []string // name of the tool of each tools/call; a name may repeat
+}
+
+// Gate decides whether work may begin. A nil Gate admits all work. It is safe for
+// concurrent use.
+type Gate interface {
+	// Admit charges the limits of the work's callers. Call undo if the work did not
+	// begin after all; it takes the charge back.
+	//
+	// Errors: Busy if a limit refuses the work, with a [Limited] as the cause.
+	Admit(ctx context.Context, w Work) (undo func(), err error)
+}
+
+// Want says which keys and tokens of its caller at third parties a message needs.
+type Want struct {
+	Tenant    string
+	Principal string
+	Server    string
+	Session   ID       // that hears when the caller has connected a third party; "" for none
+	Providers []string // names in the servers file
+	Need      bool     // nothing may be missing
+}
+
+// Secrets returns the keys and tokens that callers have at third parties. It is safe for
+// concurrent use.
+type Secrets interface {
+	// Secrets returns the keys and tokens of the caller at the providers in w, by name.
+	//
+	// Errors: Forbidden with an [Unconnected] as the cause, if Need is set and something
+	// is missing; Unavailable.
+	Secrets(ctx context.Context, w Want) (map[string]Secret, error)
+}
+
+type (
+	traceKey   struct{}
+	addressKey struct{}
+)
+
+// WithAddress returns a context whose log lines name the network address that the client's
+// request came from.
+func WithAddress(ctx context.Context, address string) context.Context {
+	return context.WithValue(ctx, addressKey{}, address)
+}
+
+// AddressOf returns the address of [WithAddress], or "".
+func AddressOf(ctx context.Context) string {
+	address, _ := ctx.Value(addressKey{}).(string)
+	return address
+}
+
+// WithTrace returns a context whose log lines carry trace: the gateway's id of the
+// client's request.
+func WithTrace(ctx context.Context, trace string) context.Context {
+	return context.WithValue(ctx, traceKey{}, trace)
+}
+
+// WithParent returns a context whose trace also names the trace of the client's own
+// tracing. The trace then is REQUEST.TRACEID-FLAGS, with the id and the flags of the
+// client's traceparent. The traceparent must be well formed (W3C Trace Context, version
+// 00). So every program that logs the trace can make spans of its lines. WithParent
+// returns ctx itself if it has no trace, or one that already names a parent.
+func WithParent(ctx context.Context, traceparent string) context.Context {
+	trace := TraceOf(ctx)
+	if trace == "" || traceparent == "" || strings.Contains(trace, ".") {
+		return ctx
+	}
+	return WithTrace(ctx, trace+"."+traceparent[3:35]+traceparent[52:])
+}
+
+// TraceOf returns the trace of [WithTrace], or "".
+func TraceOf(ctx context.Context) string {
+	trace, _ := ctx.Value(traceKey{}).(string)
+	return trace
+}

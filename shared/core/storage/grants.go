@@ -1,0 +1,33 @@
+package storage
+
+import "time"
+
+// Grant is the record of a permission that a user gave to a client: to call one server in
+// the user's name. The authorization server (package broker) writes it. The tokens that it
+// issues are not stored.
+type Grant struct {
+	// ID is no secret: lists and logs may show it. A token cannot be made from it.
+	ID        string
+	Rev       int64 // set by the store; Save fails unless it is the stored one
+	Tenant    string
+	Principal string
+	Server    string   // the server that the client may call
+	Scopes    []string // what it may do there
+	Client    string   // the client's id
+	Name      string   // what the client calls itself; not verified
+	Host      string   // the host to which the user's browser was sent with the code
+	Props     []byte   `json:",omitempty"` // of the principal; see Identity
+	Claims    []byte   `json:",omitempty"` // the claims that decide who may use a server: JSON, at most 2 KiB
+
+	// Current, Previous and Before are SHA-256 hashes of the last three refresh tokens.
+	// Salt makes each token's successor.
+	Current  []byte `json:",omitempty"`
+	Previous []byte `json:",omitempty"`
+	Before   []byte `json:",omitempty"` // a record of an earlier release has none
+	Salt     []byte `json:",omitempty"`
+
+	Created time.Time
+	Rotated time.Time // when Current was first issued
+	Revoked time.Time // zero if it is not revoked
+	Expires time.Time // the row is gone then
+}

@@ -1,0 +1,74 @@
+package storage
+
+import (
+	"time"
+)
+
+// Identity is what authentication knows about a caller.
+type Identity struct {
+	Tenant    string
+	Principal string
+	// Credential is the ID of the key that the caller used, "" if the credential cannot
+	// be revoked. It is no secret and may be logged.
+	Credential string
+	// Props are further facts about the principal, such as the claims of a token. They are
+	// a JSON object of at most MaxProps bytes, or nil. Native servers get them.
+	Props []byte
+	// Scopes are those of the caller's token. They count only if Scoped is set: the
+	// holder of an API key is not bound by scopes.
+	Scopes []string
+	Scoped bool
+	// ToolRules are the keys of those rules for tools of the server (access.allow) that
+	// apply to the caller. They count only if Scoped is set.
+	ToolRules []string
+	// Members are the servers of a group that the caller may use, each with the caller's
+	// ToolRules there. Only callers of a group with a connection or a ticket have them.
+	Members map[string][]string `json:",omitempty"`
+}
+
+// EveryServer in Key.Servers allows all servers.
+const EveryServer = "*"
+
+// Role says what the holder of a key may do.
+type Role string
+
+// The roles. Package auth says what each of them permits.
+const (
+	RoleUser     Role = ""         // calls servers
+	RoleViewer   Role = "viewer"   // sees what runs and what there is, and calls nothing
+	RoleOperator Role = "operator" // calls, sees everything, and acts: stops, ends, manages keys
+)
+
+// Key is the record of an API key. The key itself is not stored.
+type Key struct {
+	ID        string // the part of the key that is no secret
+	Rev       int64  // set by the store; Save fails unless it is the stored one
+	Hash      []byte // SHA-256 of the whole key
+	Tenant    string
+	Principal string   // the principal that the holder acts as; a key that replaces this one has the same
+	Servers   []string // names of the servers it is good for, or EveryServer
+	Role      Role     `json:",omitempty"`
+	Props     []byte   `json:",omitempty"` // of the principal; see Identity
+	Created   time.Time
+	Used      time.Time // last use, updated lazily; zero for never
+	Revoked   time.Time // zero if it is not revoked
+	Expires   time.Time // the key is good until then; zero means for ever
+}
+
+// EntryTicket is the record of a connect ticket: the right to connect to a server once. It
+// is for a web page, which cannot send headers with a WebSocket. It has nothing to do with
+// the tickets of boxes.
+type EntryTicket struct {
+	Hash     string // SHA-256 of the ticket, hexadecimal
+	Server   string
+	Identity // of the caller that asked for it
+	Expires  time.Time
+}
+
+// MarshalEntryTicket returns a ticket as JSON. Errors: as [MarshalSession].
+func MarshalEntryTicket(t EntryTicket) ([]byte, error) { return marshal(t) }
+
+// UnmarshalEntryTicket reads what [MarshalEntryTicket] wrote.
+func UnmarshalEntryTicket(record []byte) (EntryTicket, error) {
+	return unmarshal[EntryTicket](record)
+}

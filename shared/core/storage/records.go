@@ -1,0 +1,307 @@
+package storage
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"time"
+)
+
+// State is where a session is in its life.
+type State string
+
+// The states of a session, in order. A session of Streamable HTTP begins as Created, one
+// of a WebSocket or an SSE stream as Opened.
+const (
+	Opened  State = "opened"  // there is a connection; the client has not sent initialize
+	Created State = "created" // the client has sent initialize
+	Ready   State = "ready"   // the client has sent notifications/initialized
+	Ended   State = "ended"   // the session accepts nothing more; see Quit
+)
+
+// Quit is why a session ended. The session keeps it for operators until its row expires.
+// Clients get NotFound, and learn only that there is no such session. A Quit is an error,
+// so it can be the cause of that NotFound.
+type Quit string
+
+// The reasons for the end of a session.
+const (
+	QuitNone     Quit = ""
+	QuitClient   Quit = "client_terminated"   // the client sent DELETE
+	QuitService  Quit = "service_terminated"  // an operator ended it, or removed its server
+	QuitNoInit   Quit = "expected_initialize" // initialize failed
+	QuitCanceled Quit = "cancelled"           // initialize was cancelled
+	// QuitExpired is never stored. A store returns it as the cause of NotFound for a
+	// session that has expired and whose row is still there.
+	QuitExpired Quit = "expired"
+)
+
+// Error returns a sentence with the reason.
+func (q Quit) Error() string { return "the session has ended: " + string(q) }
+
+// Transport is how the client of a session connects. A session cannot be used over
+// another transport than its own.
+type Transport string
+
+// The transports.
+const (
+	HTTP      Transport = "http" // Streamable HTTP (MCP 2025-03-26 and later)
+	SSE       Transport = "sse"  // HTTP+SSE (MCP 2024-11-05)
+	WebSocket Transport = "ws"
+	// Modern is the transport of the sessions that stand for stateless clients (MCP
+	// 2026-07-28). There is one for each tenant, principal and server.
+	Modern Transport = "modern"
+)
+
+// Session is the record of one client session. It has everything that an instance needs
+// to serve the session's next message. It is one struct of many fields, because a driver
+// writes and compares it as one row.
+type Session struct {
+	ID         ID
+	Rev        int64 // set by the store; Save fails unless it is the stored one
+	Server     string
+	Digest     string // of the code that served the session's last request
+	Tenant     string
+	Principal  string // the principal that opened the session; no other may use it
+	Props      []byte `json:",omitempty"` // latest Identity.Props of the principal
+	Transport  Transport
+	State      State
+	Quit       Quit
+	Version    string          // negotiated protocol version; before that, the requested one
+	Init       json.RawMessage // the client's initialize params; at most 64 KiB
+	Level      string          // of the last logging/setLevel, "" for none
+	Subscribed []string        // resource URIs in the order of subscription; at most 500 with 128 KiB
+	ServerInfo json.RawMessage `json:",omitempty"` // Modern only: the server's serverInfo, nil if unknown
+	Params     json.RawMessage `json:",omitempty"` // Modern only: which tool arguments repeat in headers
+	Created    time.Time
+	Used       time.Time // when the last message came; updated only when half of the life is over
+	Expires    time.Time
+	Served     bool        // a box has done more for it than answer lists, so its process may have state
+	Pushes     bool        // the server may send messages outside of requests
+	Primary    Lease       // the GET that gets the standalone stream
+	Delivered  Index       // highest index of the standalone stream that a client has reported
+	Standby    []Lease     `json:"Shadows"` // the GETs that wait for Primary, oldest first
+	Conns      []string    // open WebSocket connections as far as known, newest last
+	Pushed     []Cursor    // how far the streams that are not pushed completely were pushed; see Cursor
+	Pusher     Lease       // the function that pushes the events that are owed by Pushed
+	Answers    AnswerCount `json:",omitzero"`
+	Members    []string    `json:",omitempty"` // of a group's session: the servers at which it has opened sessions
+	Group      ID          `json:",omitempty"` // the group's session that has opened this one; "" for none
+	Relisted   time.Time   `json:",omitzero"`  // the [Box].Relisted that its client was told of
+	Later      Later       `json:"-"`
+}
+
+// AnswerCount counts the answers of a session's client that the store keeps.
+type AnswerCount struct {
+	Bytes int       // of all answers since Since
+	Since time.Time // when counting began
+}
+
+// Clone returns a copy that shares no memory with s.
+func (s Session) Clone() Session {
+	s.Props, s.Init = bytes.Clone(s.Props), bytes.Clone(s.Init)
+	s.ServerInfo, s.Params = bytes.Clone(s.ServerInfo), bytes.Clone(s.Params)
+	s.Subscribed, s.Conns = slices.Clone(s.Subscribed), slices.Clone(s.Conns)
+	s.Members = slices.Clone(s.Members)
+	s.Standby, s.Pushed = slices.Clone(s.Standby), slices.Clone(s.Pushed)
+	return s
+}
+
+// Owes reports whether events may wait in the log for the session's next connection.
+func (s *Session) Owes() bool {
+	return slices.ContainsFunc(s.Pushed, func(c Cursor) bool { return !c.Settled() })
+}
+
+// Cursor is how far a stream was pushed to the client of a WebSocket session after the
+// connection of its request had closed. Later events in the log are owed to the session's
+// next connection.
+//
+// While Live is set, no event is owed: the function that appends an event also sends it to
+// the connection. Index then says how far that function had got when it was last recorded.
+type Cursor struct {
+	Stream StreamID
+	Index  Index // the last event that was pushed
+	Final  bool  // that event was the last of its stream
+	Live   bool  `json:",omitempty"`
+	// Since is set while Live if it is not known whether the batch after Index was pushed.
+	// It is the time at which a function noticed that.
+	Since time.Time `json:",omitzero"`
+}
+
+// Settled reports whether no event after the cursor is owed: its stream has ended, or it
+// is Live.
+func (c Cursor) Settled() bool { return c.Final || c.Live }
+
+// Connection is the record of one WebSocket connection of a client. It never changes, so
+// callers may cache it.
+type Connection struct {
+	ID         string // as API Gateway names it
+	Session    ID
+	Server     string
+	Tenant     string
+	Principal  string
+	EventIDs   bool     // the client asked for event ids
+	Credential string   `json:",omitempty"` // see Identity
+	Scopes     []string `json:",omitempty"`
+	Scoped     bool     `json:",omitempty"` // see Identity
+	ToolRules  []string `json:",omitempty"` // see Identity
+	Expires    time.Time
+	Group      *GroupConnection `json:",omitempty"` // of a connection to a group; nil for one to a server
+}
+
+// GroupConnection is what a client has asked for with its connection to a group of servers,
+// and what it may use there. It is not modified.
+type GroupConnection struct {
+	Plain   bool                `json:",omitempty"` // names that no two servers have get no prefix
+	Search  bool                `json:",omitempty"` // the client gets tools that search, in place of the tools
+	Members map[string][]string // see Identity
+}
+
+// Lease gives its holder a right until a time. For example, one GET has the right to read
+// the standalone stream. A holder need not return its lease, and does not use the right
+// after Until.
+type Lease struct {
+	Nonce string // names the holder
+	Until time.Time
+}
+
+// Address says where the events of a request go. An Item has it in plain form; the ticket
+// of a box has it sealed, beside the keys g and x.
+type Address struct {
+	Session   ID                `json:"s"`
+	Stream    StreamID          `json:"d"`           // also the deliver id
+	Requests  []json.RawMessage `json:"r,omitempty"` // ids that need a response, as the client wrote them
+	Conn      string            `json:"c,omitempty"` // the client's WebSocket connection, if events are pushed to it
+	EventIDs  bool              `json:"e,omitempty"` // push each event's id, too
+	Digest    string            `json:"h,omitempty"` // names the handshake record; see RecordFor
+	List      string            `json:"l,omitempty"` // the part of that record which the answer is for, "" for none
+	Box       BoxID             `json:"b"`
+	Again     bool              `json:"a,omitempty"` // the session was Served before, so a fresh process has lost its state
+	Moved     bool              `json:"m,omitempty"` // the first request of the session since its server may list otherwise
+	Init      bool              `json:"i,omitempty"` // the request is initialize; its outcome decides whether the session goes on
+	LegacySSE bool              `json:"o,omitempty"` // copy events to the LegacySSE stream
+	Trace     string            `json:"t,omitempty"` // names the client's request in all logs; see WithTrace
+	Shown     *Shown            `json:"w,omitempty"` // which tools the client sees in lists; nil: all
+	Through   *Through          `json:"u,omitempty"` // the client's group of servers, if Conn is a connection to one
+}
+
+// Through says how the client of a group sees a session that the group's session has opened
+// with a server. It is not modified.
+type Through struct {
+	Group  ID     `json:"s"` // the group's session
+	Server string `json:"m"`
+	Plain  bool   `json:"p,omitempty"` // resources keep their URIs
+}
+
+// Through returns how the client of a connection sees the session, nil if it does not see it
+// through a group. of is the Group of the connection.
+func (s *Session) Through(of *GroupConnection) *Through {
+	if s.Group == "" || of == nil {
+		return nil
+	}
+	return &Through{Group: s.Group, Server: s.Server, Plain: of.Plain}
+}
+
+// Shown says which tools a client sees in the answers to some of its requests. It is not
+// modified.
+type Shown struct {
+	Tools ToolFilter        `json:"t"`
+	Lists []json.RawMessage `json:"l"` // ids of the requests for lists of tools, as in Address.Requests
+}
+
+// Pushed reports whether events are sent to the client, over its connection or its
+// LegacySSE stream. Other clients fetch them.
+func (a Address) Pushed() bool { return a.Conn != "" || a.LegacySSE }
+
+// Looks reports whether the request is initialize or asks for a list. Such a request
+// leaves no state in the process.
+func (a Address) Looks() bool { return a.List != "" || a.Init }
+
+// Batch is a run of consecutive events of one stream that are written together.
+type Batch struct {
+	Session ID
+	Stream  StreamID
+	First   Index // of Events[0]; the others follow
+	Gen     Generation
+	Seq     int64         // the runner's batch number in its generation; 0 for a batch of a function
+	Final   bool          // the last event is the last of the stream
+	Retry   time.Duration // of the last event; see Event
+	Events  [][]byte      // one line each; 1 to MaxBatchEvents, MaxBatchBytes together
+	Expires time.Time
+	// Once makes Append return Duplicate, and not nil, if the batch is there already.
+	// It is not stored.
+	Once bool
+}
+
+// Tail describes the last batch of a stream, without its events. The zero value stands for
+// an empty stream.
+type Tail struct {
+	Last  Index
+	Gen   Generation
+	Seq   int64
+	Final bool
+}
+
+// Event is one message of a server in the log.
+type Event struct {
+	Index Index
+	Raw   []byte // one line of JSON; may be empty if Retry is set
+	Final bool   // the last event of its stream
+	// Retry, if not 0, ends the client's response after this event. The client comes
+	// back after that time (SEP-1699).
+	Retry time.Duration
+}
+
+// Page is the result of reading a stream from a cursor: events in order of index.
+type Page struct {
+	Events []Event
+	More   bool // the stream has events after the last of the page
+	Gap    bool // events between the cursor and the first of the page are gone
+}
+
+// Final reports whether the page has the end of its stream.
+func (p Page) Final() bool { return len(p.Events) > 0 && p.Events[len(p.Events)-1].Final }
+
+// Answer is a client's response to a question of a server.
+type Answer struct {
+	Session  ID
+	Question string // the id under which the client knows the question
+	Raw      []byte // the whole JSON-RPC response
+	Expires  time.Time
+}
+
+// Handshake is a part of a handshake record: a server's answer to initialize or to a
+// request for a list.
+type Handshake struct {
+	Digest  string          // names the record; see RecordFor
+	Version string          // which part of the record this is: a protocol version, or the name of a list
+	Result  json.RawMessage // of the server's response
+	Taken   time.Time       // when the server said it
+	Expires time.Time
+}
+
+// RecordKey names a part of a handshake record, and the box whose state says whether the
+// part is still good.
+type RecordKey struct {
+	Digest, Version string // as in Handshake
+	Box             BoxID
+}
+
+// Recorded is what the store has for a [RecordKey].
+type Recorded struct {
+	Handshake Handshake // zero: there is none, or it has expired
+	Box       Box
+}
+
+// RecordFor returns the name of a server's handshake record. The tenant is part of it,
+// because tenants have boxes of their own.
+func RecordFor(tenant, digest string) string { return tenant + "/" + digest }
+
+// Part is a piece of a relay frame that is too long for one message.
+type Part struct {
+	Box     BoxID
+	Frame   string // the runner's unique name of the whole frame
+	N       int    // number of the piece: 0, 1, ...
+	Data    []byte // at most MaxPart bytes
+	Expires time.Time
+}

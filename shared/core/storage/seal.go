@@ -1,0 +1,80 @@
+package storage
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/sha256"
+	"encoding/base64"
+)
+
+// Sealer encrypts and authenticates data that boxes and clients carry for Dormouse
+// (AES-256-GCM). They can neither read nor change it. Examples are the tickets in boxes,
+// and the state of a call that a modern client carries between rounds. A Sealer has no
+// state and is safe for concurrent use.
+type Sealer struct {
+	seals cipher.AEAD
+	opens []cipher.AEAD // seals is the first
+}
+
+// minSecret is the least length of a secret, in bytes.
+const minSecret = 32
+
+// NewSealer makes a Sealer for one purpose from a secret of at least 32 bytes. Data sealed
+// for one purpose opens for no other, so all purposes may share the secret. The Sealer also
+// opens data that was sealed with the others, so that a secret can be replaced while such
+// data is in use. Errors: Invalid for a shorter secret.
+func NewSealer(purpose string, secret []byte, others ...[]byte) (*Sealer, error) {
+	s := &Sealer{}
+	for _, secret := range append([][]byte{secret}, others...) {
+		aead, err := newAEAD(purpose, secret)
+		if err != nil {
+			return nil, err
+		}
+		s.opens = append(s.opens, aead)
+	}
+	s.seals = s.opens[0]
+	return s, nil
+}
+
+func newAEAD(purpose string, secret []byte) (cipher.AEAD, error) {
+	if len(secret) < minSecret {
+		return nil, Errorf(Invalid, "the secret that seals a %s has %d bytes; it needs %d or more", purpose, len(secret), minSecret)
+	}
+	key := sha256.Sum256(append([]byte("dormouse "+purpose+" v1\x00"), secret...))
+	block, err := aes.NewCipher(key[:])
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// Seal returns plain in sealed form, as text (base64url).
+func (s *Sealer) Seal(plain []byte) string { return s.SealFor(nil, plain) }
+
+// SealFor is Seal for an owner, as additional data: only OpenFor with the same owner opens
+// the text.
+func (s *Sealer) SealFor(owner, plain []byte) string {
+	return base64.RawURLEncoding.EncodeToString(s.seals.Seal(nil, nil, plain, owner))
+}
+
+// Open returns the data that was sealed. ok is false if the text was changed, or was sealed
+// for another purpose or with a secret that this Sealer does not have.
+func (s *Sealer) Open(sealed string) (plain []byte, ok bool) {
+	plain, ok, _ = s.OpenFor(nil, sealed)
+	return plain, ok
+}
+
+// OpenFor opens what SealFor has sealed for the same owner. old says that the secret is
+// one of the others: seal the data anew.
+func (s *Sealer) OpenFor(owner []byte, sealed string) (plain []byte, ok, old bool) {
+	box, err := base64.RawURLEncoding.DecodeString(sealed)
+	if err != nil {
+		return nil, false, false
+	}
+	for i, aead := range s.opens {
+		if plain, err := aead.Open(nil, nil, box, owner); err == nil {
+			return plain, true, i > 0
+		}
+	}
+	return nil, false, false
+}

@@ -1,0 +1,98 @@
+package storage
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// ToolFilter says which tools of a server a caller may see and call. An entry is the name of a
+// tool, or a pattern in which each "*" stands for any text. For each tool the longest entry
+// counts, without its "*", and a whole name before a pattern. Of two entries of the same
+// length, the one in Deny counts. A tool that no entry fits is allowed, so the zero value
+// allows all tools. The same must hold for the name as FoldTool gives it, unless Allow has
+// exactly this name. A filter may also replace the descriptions of tools.
+type ToolFilter struct {
+	Allow []string `json:"a,omitempty"`
+	Deny  []string `json:"d,omitempty"`
+	// And, if not nil, is a second filter, which must allow a tool too.
+	And *ToolFilter `json:"n,omitempty"`
+	// Says has the descriptions that replace those of the server, by the names of the tools.
+	Says map[string]string `json:"s,omitempty"`
+}
+
+// MaxSays bounds the names and texts of ToolFilter.Says together, in bytes: they are in each
+// request for a list of tools.
+const MaxSays = 16 << 10
+
+// IsZero reports whether the filter allows all tools and changes none.
+func (f ToolFilter) IsZero() bool { return len(f.Deny) == 0 && f.And == nil && len(f.Says) == 0 }
+
+// Allows reports whether the caller may see and call a tool.
+func (f ToolFilter) Allows(tool string) bool {
+	may := f.allows(tool, same) && (slices.Contains(f.Allow, tool) || f.allows(FoldTool(tool), FoldTool))
+	return may && (f.And == nil || f.And.Allows(tool))
+}
+
+// allows compares a name with the entries in the form that form gives them.
+func (f ToolFilter) allows(tool string, form func(string) string) bool {
+	denied := nearest(f.Deny, tool, form)
+	return denied < 0 || denied < nearest(f.Allow, tool, form)
+}
+
+func same(name string) string { return name }
+
+// FoldTool returns the name that a lenient server may take a name for. Case, "-" and "_",
+// and fullwidth letters make no difference, and spaces and invisible characters are left
+// out. Rules for tools hold for such names, too.
+func FoldTool(name string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == utf8.RuneError || r == ' ' || !unicode.IsPrint(r):
+			return -1
+		case '！' <= r && r <= '～':
+			r -= '！' - '!'
+		}
+		if r == '-' {
+			return '_'
+		}
+		least := r
+		for next := unicode.SimpleFold(r); next != r; next = unicode.SimpleFold(next) {
+			least = min(least, next)
+		}
+		return least
+	}, name)
+}
+
+// nearest returns a number that grows with the length of the longest entry that fits a
+// tool, -1 for none.
+func nearest(entries []string, tool string, form func(string) string) (length int) {
+	length = -1
+	for _, entry := range entries {
+		switch entry = form(entry); {
+		case entry == tool:
+			return len(tool) + 1
+		case fits(entry, tool):
+			length = max(length, len(entry)-strings.Count(entry, "*"))
+		}
+	}
+	return length
+}
+
+// fits reports whether a pattern fits a tool.
+func fits(pattern, tool string) bool {
+	part, rest, open := strings.Cut(pattern, "*")
+	tool, ok := strings.CutPrefix(tool, part)
+	if !open || !ok {
+		return ok && tool == ""
+	}
+	for {
+		if part, rest, open = strings.Cut(rest, "*"); !open {
+			return strings.HasSuffix(tool, part)
+		}
+		if _, tool, ok = strings.Cut(tool, part); !ok {
+			return false
+		}
+	}
+}

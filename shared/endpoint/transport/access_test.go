@@ -1,0 +1,580 @@
+package transport_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// guarded is a world that admits only callers with API keys, as a deployed endpoint does.
+type guarded struct {
+	*world
+	count *storagetest.Counting
+	keys  map[string]string // by who has them
+}
+
+func newGuarded(t *testing.T) *guarded {
+	w := newWorld(t)
+	count := storagetest.NewCounting(w.store.Store)
+	w.store.Store, w.backend.store = count, count
+	g := &guarded{world: w, count: count, keys: map[string]string{}}
+	for who, grant := range map[string]apikey.Grant{
+		"owner":         {Tenant: "acme", Principal: "ada", Servers: []string{"pushy", "quiet"}},
+		"owner's other": {Tenant: "acme", Principal: "ada", Servers: []string{storage.EveryServer}},
+		"colleague":     {Tenant: "acme", Principal: "eve", Servers: []string{storage.EveryServer}},
+		"namesake":      {Tenant: "umbrella", Principal: "ada", Servers: []string{storage.EveryServer}},
+		"elsewhere":     {Tenant: "acme", Principal: "ada", Servers: []string{"quiet"}},
+		"revoked":       {Tenant: "acme", Principal: "ada", Servers: []string{"pushy"}},
+		"expired":       {Tenant: "acme", Principal: "ada", Servers: []string{"pushy"}, Life: time.Minute},
+	} {
+		key, _, err := apikey.Create(t.Context(), count, grant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.keys[who] = "Bearer " + key
+	}
+	g.revoke("revoked")
+	time.Sleep(time.Minute)
+	owner := g.keys["owner"]
+	g.keys["wrong"] = owner[:len(owner)-4] + strings.Repeat("z", 4)
+	g.keys["unknown"] = "Bearer dm_zzzzzzzz_" + owner[len("Bearer dm_zzzzzzzz_"):]
+	g.keys["malformed"] = "Bearer nonsense"
+	return g
+}
+
+func inGuarded(t *testing.T, test func(t *testing.T, g *guarded)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newGuarded(t)) })
+}
+
+func (g *guarded) revoke(who string) {
+	g.t.Helper()
+	if _, err := apikey.Revoke(g.t.Context(), g.count, strings.TrimPrefix(g.keys[who], "Bearer ")); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// guard sets the authenticators that a fresh function would have.
+func (g *guarded) guard(o *transport.Options) {
+	o.Auth, o.Tickets, o.Log = apikey.NewKeys(g.count), apikey.NewTickets(g.count), g.opts.Log
+}
+
+// as serves a request with the key of who.
+func (g *guarded) as(who string, r *http.Request) *answer {
+	g.t.Helper()
+	if key := g.keys[who]; key != "" {
+		r.Header.Set("Authorization", key)
+	}
+	g.guard(&g.opts)
+	return g.do(r)
+}
+
+// effects returns the writes and deliveries since its last call.
+func (g *guarded) effects() string {
+	synctest.Wait()
+	counts := g.count.Counts()
+	g.count.Reset()
+	g.backend.mu.Lock()
+	defer g.backend.mu.Unlock()
+	delivered := len(g.backend.got) + len(g.backend.answers)
+	g.backend.got, g.backend.answers = nil, nil
+	return fmt.Sprintf("%d writes, %d deliveries", counts.Writes, delivered)
+}
+
+const noEffects = "0 writes, 0 deliveries"
+
+// victim is a session of the owner, with something in each stream.
+type victim struct {
+	session   string
+	requested string // an event id of a request stream
+	common    string // one of the standalone stream
+	sse       string // a session of HTTP+SSE
+	sseEvent  string // an event id of it
+}
+
+func (g *guarded) victim() victim {
+	g.t.Helper()
+	g.backend.tool("chat", func(r run) { r.say("secret"); r.end(`{}`) })
+	var v victim
+	a := g.as("owner", request("POST", "/pushy/mcp", initialize))
+	if v.session = a.header.Get("Mcp-Session-Id"); v.session == "" {
+		g.t.Fatal(a.status, a.body)
+	}
+	for _, body := range []string{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, callOf("chat")} {
+		if a = g.as("owner", request("POST", "/pushy/mcp", body, v.headers()...)); a.status >= 300 {
+			g.t.Fatal(a.status, a.body)
+		}
+	}
+	_, stream, _ := strings.Cut(a.lastID(g.t), "/")
+	v.requested = "0/" + stream
+	run{ctx: g.t.Context(), store: g.count, session: storage.ID(v.session)}.say("secret")
+	v.common = "0"
+	ctx, cancel := context.WithTimeout(g.t.Context(), time.Second)
+	defer cancel()
+	a = g.as("owner", request("GET", "/pushy/sse", "").WithContext(ctx))
+	endpoint := a.events(g.t)[0]
+	u, err := url.Parse(string(endpoint.Data))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	v.sse, v.sseEvent = u.Query().Get("sessionId"), endpoint.ID
+	return v
+}
+
+func (v victim) headers(more ...string) []string {
+	return append([]string{"Mcp-Session-Id", v.session, "MCP-Protocol-Version", "2025-11-25"}, more...)
+}
+
+// modernChat is a call of the modern era.
+func modernChat() *http.Request { return toolCall("chat").at("pushy").request() }
+
+// stolen returns the requests that a stranger can make who knows the ids of another
+// principal's session.
+func (v victim) stolen() map[string]func() *http.Request {
+	mcp := func(method, body string, more ...string) func() *http.Request {
+		return func() *http.Request { return request(method, "/pushy/mcp", body, v.headers(more...)...) }
+	}
+	return map[string]func() *http.Request{
+		"POST a request":            mcp("POST", callOf("chat")),
+		"POST a ping":               mcp("POST", `{"jsonrpc":"2.0","id":1,"method":"ping"}`),
+		"POST a notification":       mcp("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`),
+		"POST a response":           mcp("POST", `{"jsonrpc":"2.0","id":"q","result":{}}`),
+		"GET":                       mcp("GET", ""),
+		"GET a request stream":      mcp("GET", "", "Last-Event-ID", v.requested),
+		"GET the standalone stream": mcp("GET", "", "Last-Event-ID", v.common),
+		"DELETE":                    mcp("DELETE", ""),
+		"SSE by the event id":       func() *http.Request { return request("GET", "/pushy/sse", "", "Last-Event-ID", v.sseEvent) },
+		"SSE by the session":        func() *http.Request { return request("GET", "/pushy/sse?sessionId="+v.sse, "") },
+		"SSE message":               func() *http.Request { return request("POST", "/pushy/message?sessionId="+v.sse, callOf("chat")) },
+	}
+}
+
+// anew returns the requests that need only the right to the server.
+func anew() map[string]func() *http.Request {
+	return map[string]func() *http.Request{
+		"POST initialize": func() *http.Request { return request("POST", "/pushy/mcp", initialize) },
+		"POST modern":     modernChat,
+		"SSE":             func() *http.Request { return request("GET", "/pushy/sse", "") },
+		"POST ticket":     func() *http.Request { return request("POST", "/pushy/ticket", "") },
+		"no such server":  func() *http.Request { return request("POST", "/nothing/mcp", initialize) },
+		"not even JSON":   func() *http.Request { return request("POST", "/pushy/mcp", "{") },
+		"no such session": func() *http.Request { return request("DELETE", "/pushy/mcp", "", "Mcp-Session-Id", "x") },
+	}
+}
+
+func TestWhoHasNoRightIsRefusedOnEveryVerbWithoutAnEffect(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		verbs := g.victim().stolen()
+		maps.Copy(verbs, anew())
+		for who, want := range map[string]struct {
+			status    int
+			challenge string
+		}{
+			"nobody":    {401, "Bearer"},
+			"malformed": {401, `Bearer error="invalid_token"`},
+			"wrong":     {401, `Bearer error="invalid_token"`},
+			"unknown":   {401, `Bearer error="invalid_token"`},
+			"revoked":   {401, `Bearer error="invalid_token"`},
+			"expired":   {401, `Bearer error="invalid_token"`},
+			"elsewhere": {403, ""}, // no login would help
+		} {
+			for name, verb := range verbs {
+				g.effects()
+				a := g.as(who, verb())
+				if got := a.header.Get("WWW-Authenticate"); a.status != want.status || got != want.challenge {
+					t.Errorf("%s, %s: %d %q, want %d %q", who, name, a.status, got, want.status, want.challenge)
+				}
+				if got := g.effects(); got != noEffects {
+					t.Errorf("%s, %s: %s", who, name, got)
+				}
+				if strings.Contains(a.body, "secret") || a.header.Get("Mcp-Session-Id") != "" {
+					t.Errorf("%s, %s: %s", who, name, a.body)
+				}
+			}
+		}
+	})
+}
+
+func TestOwnerIsServedOnEveryVerb(t *testing.T) {
+	want := map[string]int{"POST a notification": 202, "POST a response": 202, "DELETE": 204, "SSE message": 202, "no such server": 403, "not even JSON": 400, "no such session": 404}
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		for range 2 {
+			v := g.victim()
+			verbs := v.stolen()
+			maps.Copy(verbs, anew())
+			for name, verb := range verbs {
+				if name == "DELETE" {
+					continue
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				a := g.as("owner", verb().WithContext(ctx))
+				cancel()
+				if status := cmp.Or(want[name], 200); a.status != status {
+					t.Errorf("%s: %d %s", name, a.status, a.body)
+				}
+				if name == "GET a request stream" && !strings.Contains(a.body, "secret") {
+					t.Errorf("%s: %s", name, a.body)
+				}
+			}
+			if a := g.as("owner", verbs["DELETE"]()); a.status != want["DELETE"] {
+				t.Errorf("DELETE: %d %s", a.status, a.body)
+			}
+		}
+	})
+}
+
+func TestStolenIDsAreWorthNothing(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		v := g.victim()
+		for _, who := range []string{"colleague", "namesake"} {
+			g.as(who, request("POST", "/pushy/ticket", "")) // notes that the key was used
+			for name, verb := range v.stolen() {
+				g.effects()
+				a := g.as(who, verb())
+				if a.status != 404 || strings.Contains(a.body, "secret") {
+					t.Errorf("%s, %s: %d %s", who, name, a.status, a.body)
+				}
+				if got := g.effects(); got != noEffects {
+					t.Errorf("%s, %s: %s", who, name, got)
+				}
+			}
+		}
+		a := g.as("owner", v.stolen()["POST a request"]())
+		if a.status != 200 || !strings.Contains(a.body, "secret") {
+			t.Errorf("the owner is answered with %d %s", a.status, a.body)
+		}
+	})
+}
+
+func TestStolenEventIDReplaysNothingInOnesOwnSession(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		v := g.victim()
+		a := g.as("colleague", request("POST", "/pushy/mcp", initialize))
+		own := v
+		own.session = a.header.Get("Mcp-Session-Id")
+		for _, id := range []string{v.requested, "1" + v.requested[1:], v.common} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			a := g.as("colleague", request("GET", "/pushy/mcp", "", own.headers("Last-Event-ID", id)...).WithContext(ctx))
+			cancel()
+			if strings.Contains(a.body, "secret") {
+				t.Errorf("event id %s replays %s", id, a.body)
+			}
+		}
+	})
+}
+
+func TestSessionIsThePrincipalsAndNotTheKeys(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		v := g.victim()
+		g.revoke("owner")
+		if a := g.as("owner", v.stolen()["POST a request"]()); a.status != 401 {
+			t.Errorf("the revoked key is answered with %d", a.status)
+		}
+		if a := g.as("owner's other", v.stolen()["POST a request"]()); a.status != 200 || !strings.Contains(a.body, "secret") {
+			t.Errorf("another key of the principal is answered with %d %s", a.status, a.body)
+		}
+	})
+}
+
+func TestKeyInAnAddressIsNotTaken(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		key := url.QueryEscape(strings.TrimPrefix(g.keys["owner"], "Bearer "))
+		for _, name := range []string{"key", "token", "access_token", "ticket", "Authorization"} {
+			if a := g.as("nobody", request("POST", "/pushy/mcp?"+name+"="+key, initialize)); a.status != 401 {
+				t.Errorf("?%s=: %d", name, a.status)
+			}
+		}
+	})
+}
+
+func TestTicketIsAnsweredForOneConnection(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		a := g.as("owner", request("POST", "/pushy/ticket", "", "Content-Type", ""))
+		var body struct {
+			Ticket  string
+			Seconds int `json:"expires_in"`
+		}
+		err := json.Unmarshal([]byte(a.body), &body)
+		if err != nil || a.status != 200 || body.Ticket == "" || body.Seconds != 60 || a.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%d %v %s", a.status, a.header, a.body)
+		}
+		if a := g.as("owner", request("GET", "/pushy/ticket", "")); a.status != 405 || a.header.Get("Allow") != "POST, OPTIONS" {
+			t.Errorf("GET: %d %v", a.status, a.header)
+		}
+		if a := g.as("owner's other", request("POST", "/nothing/ticket", "")); a.status != 404 {
+			t.Errorf("no such server: %d", a.status)
+		}
+	})
+}
+
+func TestWithoutTicketsThereIsNoneToGet(t *testing.T) {
+	w := newWorld(t)
+	if a := w.do(request("POST", "/quiet/ticket", "")); a.status != 404 {
+		t.Errorf("got %d", a.status)
+	}
+}
+
+func TestKeysAndTicketsAreNotLogged(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		verbs := g.victim().stolen()
+		maps.Copy(verbs, anew())
+		w := g.sockets()
+		secrets := map[string]string{"ticket": g.ticket("owner")}
+		for who, key := range g.keys {
+			secrets[who] = strings.TrimPrefix(key, "Bearer ")
+			for _, verb := range verbs {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				g.as(who, verb().WithContext(ctx))
+				cancel()
+			}
+			w.connect("c", "server=pushy", "Authorization", key)
+		}
+		for range 2 {
+			w.connect("c", "server=pushy&ticket="+secrets["ticket"])
+		}
+		w.connect("c", "server=pushy&ticket="+secrets["owner"])
+		for who, secret := range secrets {
+			if who != "malformed" && bytes.Contains(g.logged.Bytes(), []byte(secret[len(secret)-20:])) {
+				t.Errorf("the log shows what %s came with", who)
+			}
+		}
+		if n := bytes.Count(g.logged.Bytes(), []byte(`"msg":"socket"`)); n != len(g.keys)+3 {
+			t.Errorf("%d lines of connects", n)
+		}
+	})
+}
+
+// ticket gets a ticket for pushy.
+func (g *guarded) ticket(who string) string {
+	g.t.Helper()
+	var body struct{ Ticket string }
+	a := g.as(who, request("POST", "/pushy/ticket", ""))
+	if err := json.Unmarshal([]byte(a.body), &body); err != nil || body.Ticket == "" {
+		g.t.Fatal(a.status, a.body)
+	}
+	return body.Ticket
+}
+
+// sockets returns the WebSocket side of the world.
+func (g *guarded) sockets() *sockets {
+	w := newSockets(g.world)
+	w.adjust = g.guard
+	return w
+}
+
+// quiet fails the test if anything was written, delivered, posted or closed, apart from
+// as many writes as writes says.
+func (g *guarded) quiet(w *sockets, what, writes string) {
+	g.t.Helper()
+	if got := g.effects(); got != writes+" writes, 0 deliveries" {
+		g.t.Errorf("%s: %s", what, got)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.pushes)+len(w.got)+len(w.gone) > 0 {
+		g.t.Errorf("%s: pushed %v, posted %v, closed %v", what, w.pushes, w.got, w.gone)
+	}
+}
+
+func TestConnectOfWhoHasNoRightIsRefusedWithoutAnEffect(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		w := g.sockets()
+		owned := g.socketSession(w, "victim")
+		for who, status := range map[string]int{
+			"nobody": 401, "malformed": 401, "wrong": 401, "unknown": 401, "revoked": 401, "expired": 401, "elsewhere": 403,
+		} {
+			for _, query := range []string{"server=pushy", "server=pushy&session=" + owned, "server=pushy&session=" + owned + "&last-event-id=0"} {
+				g.effects()
+				var headers []string
+				if key := g.keys[who]; key != "" {
+					headers = []string{"Authorization", key}
+				}
+				if got, _, body := w.connect("thief", query, headers...); got != status {
+					t.Errorf("%s, %s: %d %s", who, query, got, body)
+				}
+				g.quiet(w, who+", "+query, "0")
+			}
+		}
+	})
+}
+
+// socketSession is a session of the owner over a connection.
+func (g *guarded) socketSession(w *sockets, conn string) (id string) {
+	g.t.Helper()
+	if status, _, body := w.connect(conn, "server=pushy&event-ids=1", "Authorization", g.keys["owner"]); status != 200 {
+		g.t.Fatal(status, body)
+	}
+	w.send(conn, wsInitialize)
+	w.send(conn, wsInitialized)
+	list, err := g.count.List(g.t.Context(), "acme", "", 10)
+	if err != nil || len(list) != 1 || list[0].State != storage.Ready {
+		g.t.Fatal(list, err)
+	}
+	w.take(conn)
+	g.effects()
+	return string(list[0].ID)
+}
+
+func TestStolenSessionAndEventIDAreWorthNothingOverASocket(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		w := g.sockets()
+		owned := g.socketSession(w, "victim")
+		for _, who := range []string{"colleague", "namesake"} {
+			g.as(who, request("POST", "/pushy/ticket", "")) // notes that the key was used
+			for _, query := range []string{"", "&event-ids=1", "&last-event-id=0", "&last-event-id=1.n/r"} {
+				g.effects()
+				status, _, body := w.connect("thief", "server=pushy&session="+owned+query, "Authorization", g.keys[who])
+				if status != 404 && status != 400 {
+					t.Errorf("%s, %s: %d %s", who, query, status, body)
+				}
+				g.quiet(w, who+" "+query, "0")
+			}
+		}
+		if reply := w.send("victim", wsCall("1", "")); !strings.Contains(reply, "notifications/dormouse/event") || len(w.take("victim")) == 0 {
+			t.Errorf("the owner is answered with %s", reply)
+		}
+	})
+}
+
+func TestMessageOfAConnectionThatIsNobodysIsRefusedWithoutAnEffect(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		w := g.sockets()
+		g.socketSession(w, "victim")
+		for _, conn := range []string{"victim2", "Victim", "../victim", ""} {
+			for _, message := range []string{wsInitialize, wsInitialized, wsCall("1", "")} {
+				if reply := w.send(conn, message); !strings.Contains(reply, "belongs to no session") {
+					t.Errorf("%q: %s", conn, reply)
+				}
+			}
+			w.function().Disconnect(t.Context(), conn)
+		}
+		if got := g.effects(); got != noEffects {
+			t.Error(got)
+		}
+	})
+}
+
+func TestTicketLetsOneConnectionInAsWhoGotIt(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		w := g.sockets()
+		ticket := g.ticket("owner")
+		if status, _, body := w.connect("c1", "server=pushy&ticket="+ticket); status != 200 {
+			t.Fatal(status, body)
+		}
+		got, err := g.count.Connection(t.Context(), "c1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := storage.Connection{
+			ID: "c1", Session: got.Session, Server: "pushy", Tenant: "acme", Principal: "ada", Expires: got.Expires,
+			Credential: strings.Split(g.keys["owner"], "_")[1],
+		}
+		if diff := gocmp.Diff(want, got); diff != "" {
+			t.Errorf("connection (-want +got):\n%s", diff)
+		}
+		g.effects()
+		if status, _, body := w.connect("c2", "server=pushy&ticket="+ticket, "Authorization", g.keys["owner"]); status != 401 {
+			t.Errorf("the second time: %d %s", status, body)
+		}
+		g.quiet(w, "the second time", "1") // the attempt to take it
+	})
+}
+
+func TestTicketThatIsNotGoodIsRefusedWithoutAnEffect(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		w := g.sockets()
+		old := g.ticket("owner")
+		time.Sleep(time.Minute)
+		revoked := g.ticket("owner")
+		g.revoke("owner")
+		for name, test := range map[string]struct {
+			query  string
+			status int
+			writes string
+		}{
+			"too old":            {"server=pushy&ticket=" + old, 401, "1"},
+			"of a revoked key":   {"server=pushy&ticket=" + revoked, 401, "1"},
+			"for another server": {"server=quiet&ticket=" + g.ticket("owner's other"), 403, "1"},
+			"invented":           {"server=pushy&ticket=dt_" + strings.Repeat("a", 32), 401, "1"},
+			"malformed":          {"server=pushy&ticket=x", 401, "0"},
+			"a key":              {"server=pushy&ticket=" + strings.TrimPrefix(g.keys["owner's other"], "Bearer "), 401, "0"},
+		} {
+			g.effects()
+			if status, _, body := w.connect("c1", test.query); status != test.status {
+				t.Errorf("%s: %d %s", name, status, body)
+			}
+			g.quiet(w, name, test.writes)
+		}
+	})
+}
+
+func TestStolenTicketOpensNoOtherSession(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		w := g.sockets()
+		owned := g.socketSession(w, "victim")
+		ticket := g.ticket("colleague")
+		g.effects()
+		if status, _, body := w.connect("thief", "server=pushy&session="+owned+"&ticket="+ticket); status != 404 {
+			t.Errorf("%d %s", status, body)
+		}
+		g.quiet(w, "a ticket with another's session", "1")
+	})
+}
+
+func TestConnectionOfARevokedKeyIsClosedAtItsNextMessage(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		w := g.sockets()
+		g.socketSession(w, "c1")
+		warm := w.function()
+		if warm.Message(t.Context(), "c1", []byte(wsCall("1", ""))); len(g.backend.got) != 1 {
+			t.Fatal("the message was not delivered")
+		}
+		g.revoke("owner")
+		time.Sleep(apikey.Remembered)
+		w.take("c1")
+		g.effects()
+		reply := warm.Message(t.Context(), "c1", []byte(wsCall("2", "")))
+		if !strings.Contains(string(reply), "revoked or expired") || !w.gone["c1"] {
+			t.Errorf("%s; closed: %v", reply, w.gone)
+		}
+		if got := g.effects(); got != noEffects || len(w.take("c1")) > 0 {
+			t.Error(got)
+		}
+	})
+}
+
+func TestTroubleWithTheKeysIsNotARefusal(t *testing.T) {
+	inGuarded(t, func(t *testing.T, g *guarded) {
+		w := g.sockets()
+		g.socketSession(w, "c1")
+		faulty := storagetest.NewFaulty(g.count, 1, storagetest.Faults{})
+		faulty.Set("Key", storagetest.Faults{Lost: 1})
+		guard := w.adjust
+		w.adjust = func(o *transport.Options) { guard(o); o.Auth = apikey.NewKeys(faulty) }
+		if reply := w.send("c1", wsCall("1", "")); !strings.Contains(reply, "did not answer") || w.gone["c1"] {
+			t.Errorf("a message: %s; closed: %v", reply, w.gone)
+		}
+		if status, _, _ := w.connect("c2", "server=pushy", "Authorization", g.keys["owner"]); status != 503 {
+			t.Errorf("a connect: %d", status)
+		}
+		g.opts.Auth = apikey.NewKeys(faulty)
+		if a := g.do(request("POST", "/pushy/mcp", initialize, "Authorization", g.keys["owner"])); a.status != 503 {
+			t.Errorf("a request: %d", a.status)
+		}
+	})
+}

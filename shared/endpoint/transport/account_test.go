@@ -1,0 +1,68 @@
+package transport_test
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"testing"
+
+	"github.com/aws/aws-lambda-go/events"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
+)
+
+// told is a meter that remembers the accounts it was given.
+type told struct{ all []storage.Account }
+
+func (m *told) Spent(a storage.Account) []any {
+	m.all = append(m.all, a)
+	return []any{"spent", len(m.all)}
+}
+
+func TestARequestIsCountedWhenItHasEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		m := &told{}
+		w.opts.Meter = m
+		a := w.do(request("POST", "/known/mcp", initialize))
+		if a.status != http.StatusOK || len(m.all) != 1 {
+			t.Fatalf("status %d, %d requests counted", a.status, len(m.all))
+		}
+		got := m.all[0]
+		if got.Over != storage.OverREST || got.Tenant != "tenant" || got.Server != "known" || got.Session == "" ||
+			got.In != len(initialize) || got.Out != len(a.body) || got.Poll || got.Code != "" {
+			t.Errorf("a request with %d bytes and an answer of %d is counted as %+v", len(initialize), len(a.body), got)
+		}
+		if line := w.lastLine(); line.Spent != 1 {
+			t.Errorf("its line is %+v", line)
+		}
+	})
+}
+
+func TestWhoIsNotLetInIsCountedForNobody(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		m := &told{}
+		w.opts.Meter = m
+		w.do(request("GET", "/quiet/mcp", "", "Authorization", "Bearer nobody", "Mcp-Session-Id", "stolen"))
+		if len(m.all) != 1 || m.all[0].Tenant != "" || m.all[0].Server != "" || m.all[0].Session != "" || m.all[0].Code != storage.Unauthenticated {
+			t.Errorf("it is counted as %+v", m.all)
+		}
+	})
+}
+
+func TestTheGatewaysIDNamesARequestInItsLine(t *testing.T) {
+	w := newWorld(t)
+	event := events.APIGatewayProxyRequest{HTTPMethod: http.MethodPost, Path: "/quiet/mcp", Body: "{"}
+	event.Headers = map[string]string{"Host": "localhost", "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+	event.RequestContext.RequestID = "request-1"
+	res, err := apigateway.HTTP(w.handler(), slog.New(slog.DiscardHandler))(t.Context(), event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		t.Fatal(err)
+	}
+	if line := w.lastLine(); line.Trace != "request-1" {
+		t.Errorf("its line is %+v", line)
+	}
+}

@@ -1,0 +1,94 @@
+package transport
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// busy returns the answer to a request that a limit refuses, or for which there is no
+// room. It is sent as a response like any other, without the status 429. Python's client
+// ends its whole session at a 429, and no client that we know reads Retry-After. A call
+// of a tool gets a result that is an error, because that is what a model reads.
+func busy(m wire.Message, err error, modern bool) []byte {
+	p := problemOf(err)
+	limit := limitOf(err)
+	if m.Method != wire.MethodToolsCall {
+		told := *p.rpc
+		told.Data = struct {
+			Seconds int `json:"retryAfterSeconds"`
+		}{limit.Seconds}
+		return wire.ErrorResponse(m.ID, &told)
+	}
+	result := struct {
+		Content []block        `json:"content"`
+		IsError bool           `json:"isError"`
+		Type    string         `json:"resultType,omitempty"`
+		Meta    map[string]any `json:"_meta"`
+	}{
+		Content: []block{{"text", p.rpc.Message}}, IsError: true, Meta: map[string]any{"dormouse/limit": limit},
+	}
+	if modern {
+		result.Type = "complete"
+	}
+	body, err := json.Marshal(result)
+	if err != nil {
+		return wire.ErrorResponse(m.ID, p.rpc) // texts and numbers always encode
+	}
+	return wire.ResultResponse(m.ID, body)
+}
+
+type block struct {
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+// limit is what an answer about a limit has as data, besides the text.
+type limit struct {
+	Kind    string `json:"kind"`
+	Scope   string `json:"scope,omitempty"`
+	Seconds int    `json:"retryAfterSeconds"`
+}
+
+// limitOf returns the limit behind an error that is Busy.
+func limitOf(err error) limit {
+	var l *storage.Limited
+	if !errors.As(err, &l) {
+		return limit{Kind: "room", Seconds: 1}
+	}
+	return limit{l.Kind, l.Scope, max(1, int((l.After+time.Second-1)/time.Second))}
+}
+
+// flood reports whether a caller goes on at ten times a limit. Such a caller gets a
+// status that ends the sessions of some clients, and the endpoint closes its WebSocket.
+func flood(err error) bool {
+	var l *storage.Limited
+	return errors.As(err, &l) && l.Flood
+}
+
+// busyAll returns the answers to all requests in msgs.
+func busyAll(msgs []wire.Message, err error, modern bool) (answers [][]byte) {
+	for _, m := range msgs {
+		if m.Kind == wire.Request {
+			answers = append(answers, busy(m, err, modern))
+		}
+	}
+	return answers
+}
+
+// joined returns answers in the form in which the requests came: one, or a batch.
+func joined(answers [][]byte, batch bool) []byte {
+	if !batch {
+		return answers[0]
+	}
+	return slices.Concat([]byte{'['}, bytes.Join(answers, []byte{','}), []byte{']'})
+}
+
+// retryAfter returns the header of a 429 or 503.
+func retryAfter(err error) string { return strconv.Itoa(limitOf(err).Seconds) }

@@ -1,0 +1,414 @@
+package transport_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+)
+
+// Claude keeps the id of a session over its end, and opencode that of another endpoint. An
+// initialize with such an id opens a session; with the id of a live one it is refused.
+func TestInitializeWithTheIDOfNoSessionOpensOne(t *testing.T) {
+	const ready = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		for _, path := range []string{"/mcp", "/s0/mcp"} {
+			c := w.openAt(path)
+			if a := w.do(request("POST", path, initialize, sessionIs, c.session)); a.status != http.StatusBadRequest || !strings.Contains(a.body, "must not name one") {
+				t.Errorf("%s: with a live session: got %d %s", path, a.status, a.body)
+			}
+			foreign := w.do(request("POST", path, initialize, "Authorization", "Bearer eve")).header.Get(sessionIs)
+			if a := c.w.do(c.request("DELETE", "")); a.status != http.StatusNoContent {
+				t.Fatalf("%s: DELETE: %d %s", path, a.status, a.body)
+			}
+			for name, id := range map[string]string{
+				"deleted": c.session, "unknown": "absent", "of another caller": foreign, "of another form": "a.b/c", "long": strings.Repeat("x", 1000),
+			} {
+				a := w.do(request("POST", path, initialize, sessionIs, id))
+				got := a.header.Get(sessionIs)
+				if a.status != http.StatusOK || got == "" || got == id {
+					t.Errorf("%s, %s: got %d %s, session %q", path, name, a.status, a.body, got)
+					continue
+				}
+				if a := w.do(request("POST", path, ready, sessionIs, got)); a.status != http.StatusAccepted {
+					t.Errorf("%s, %s: the new session got %d %s", path, name, a.status, a.body)
+				}
+			}
+			w.store.down("Load")
+			if a := w.do(request("POST", path, initialize, sessionIs, "absent")); a.status != http.StatusServiceUnavailable {
+				t.Errorf("%s: a store that is down: got %d %s", path, a.status, a.body)
+			}
+			w.store.down()
+		}
+	})
+}
+
+// OpenAI's connector takes JSON only. It is answered as soon as all its answers are there.
+func TestClientThatTakesJSONOnlyIsAnsweredInJSON(t *testing.T) {
+	tools := func(w *world) {
+		w.backend.tool("slow", func(r run) { time.Sleep(5 * time.Minute); r.end(`{"content":[]}`) })
+		w.backend.tool("chatty", func(r run) { r.say("one"); time.Sleep(time.Minute); r.say("two"); r.end(`{"content":[]}`) })
+		w.backend.tool("closes", func(r run) {
+			r.pause("", time.Second)
+			time.Sleep(20 * time.Second)
+			r.end(`{"content":[]}`)
+		})
+	}
+	check := func(t *testing.T, what string, a *answer) {
+		t.Helper()
+		if a.status != http.StatusOK || a.header.Get("Content-Type") != wire.MediaJSON || !strings.Contains(a.body, `"id":1,"result":{"content":[]`) {
+			t.Errorf("%s: got %d %s", what, a.status, a.body)
+		}
+	}
+	for _, accept := range []string{"application/json", "application/*", "application/json;q=0.5"} {
+		for _, version := range append(olderVersions, wire.V20251125) {
+			grouped(t, 1, nil, func(t *testing.T, w *world) {
+				tools(w)
+				for path, prefix := range map[string]string{"/s0/mcp": "", "/mcp": "s0__"} {
+					c := w.openAt(path)
+					c.version = version
+					for _, tool := range []string{"slow", "chatty", "closes", "echo"} {
+						check(t, accept+" "+version+" "+path+" "+tool, c.call(prefix+tool, "Accept", accept))
+					}
+				}
+			})
+		}
+	}
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.open("quiet")
+		w.backend.tool("both", func(r run) {
+			r.say("one")
+			time.Sleep(time.Minute)
+			r.append(`{"jsonrpc":"2.0","id":1,"result":{}}`, false)
+			r.append(`{"jsonrpc":"2.0","id":2,"result":{}}`, true)
+		})
+		c.version = wire.V20250326
+		batch := "[" + callOf("both") + "," + strings.Replace(callOf("both"), `"id":1`, `"id":2`, 1) + "]"
+		if a := c.post(batch, "Accept", wire.MediaJSON); a.body != `[{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":2,"result":{}}]` {
+			t.Errorf("a batch: got %d %s", a.status, a.body)
+		}
+		a := w.do(request("POST", "/known/mcp", `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{}}`, "Accept", wire.MediaJSON, versionIs, wire.V20260728))
+		if code, _ := a.rpcError(t); a.status != http.StatusNotAcceptable || code != int(wire.CodeServer) || !strings.Contains(a.body, `"id":1,`) {
+			t.Errorf("a listener: got %d %s", a.status, a.body)
+		}
+	})
+}
+
+// A program need not name the event stream that it opens. At the address of Streamable HTTP it
+// must, if it has no session: monitors and people look there with any client.
+func TestStreamIsOpenedForAProgramThatTakesAnything(t *testing.T) {
+	for _, accept := range []string{"*/*", "text/*", ""} {
+		grouped(t, 1, nil, func(t *testing.T, w *world) {
+			session := w.openAt("/s0/mcp").session
+			all := w.openAt("/mcp").session
+			for name, tt := range map[string]struct {
+				path, session string
+				status        int
+			}{
+				"HTTP+SSE":             {"/s0/sse", "", 200},
+				"HTTP+SSE, all":        {"/sse", "", 200},
+				"a session":            {"/s0/mcp", session, 200},
+				"a session, all":       {"/mcp", all, 200},
+				"a look":               {"/s0/mcp", "", 406},
+				"a look, all":          {"/mcp", "", 406},
+				"a look, with a slash": {"/s0/mcp/", "", 406},
+			} {
+				ctx, hang := context.WithCancel(t.Context())
+				ended := w.start(request("GET", tt.path, "", "Accept", accept, sessionIs, tt.session).WithContext(ctx))
+				synctest.Wait()
+				hang()
+				if a := <-ended; a.status != tt.status {
+					t.Errorf("Accept %q, %s: got %d %s, want %d", accept, name, a.status, a.body, tt.status)
+				}
+			}
+		})
+	}
+}
+
+// A request that was accepted is not sent again, so no error says that it was not executed.
+func TestClientThatTakesJSONOnlyIsToldThatTheOutcomeIsUnknown(t *testing.T) {
+	for name, trouble := range map[string]func(w *world, c *client){
+		"the time is over":      func(*world, *client) {},
+		"the store is down":     func(w *world, _ *client) { time.Sleep(time.Minute); w.store.down("*") },
+		"the session has ended": func(w *world, c *client) { time.Sleep(time.Minute); w.endSession(c.session) },
+	} {
+		bubble(t, func(t *testing.T, w *world) {
+			w.backend.tool("slow", func(r run) { time.Sleep(time.Hour); w.store.down(); r.end(`{}`) })
+			c := w.open("quiet")
+			done := w.start(c.request("POST", callOf("slow"), "Accept", wire.MediaJSON))
+			trouble(w, c)
+			a := <-done
+			if code, _ := a.rpcError(t); a.status != http.StatusInternalServerError || wire.Code(code) != wire.CodeOutcomeUnknown || !strings.Contains(a.body, `"id":1,`) {
+				t.Errorf("%s: got %d %s after %s", name, a.status, a.body, a.took)
+			}
+			time.Sleep(2 * time.Hour)
+		})
+	}
+}
+
+func (w *world) endSession(id string) {
+	w.t.Helper()
+	s, _, err := w.store.Load(w.t.Context(), storage.ID(id), "")
+	if s.State = storage.Ended; err != nil || w.store.Save(w.t.Context(), s) != nil {
+		w.t.Fatal("the session could not be ended", err)
+	}
+}
+
+// Version headers that are newer than all that we know, or that there never was, get the list
+// of versions, whatever else is wrong with the request.
+func TestNewerVersionInTheHeaderGetsTheListOfVersions(t *testing.T) {
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		for _, path := range []string{"/mcp", "/s0/mcp"} {
+			for _, version := range []string{"2026-05-11", "2099-01-01"} {
+				c := w.openAt(path)
+				c.version = version
+				for _, a := range []*answer{
+					c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`), c.call("s0__echo"), c.get(""), w.do(c.request("DELETE", "")),
+					w.do(request("POST", path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"`+version+`"}}}`, versionIs, version, wire.HeaderMethod, "tools/list")),
+				} {
+					code, _ := a.rpcError(t)
+					if a.status != http.StatusBadRequest || wire.Code(code) != wire.CodeUnsupportedVersion || !strings.Contains(a.body, `"supported":["2026-07-28","2025-11-25",`) || !strings.Contains(a.body, `"requested":"`+version+`"`) {
+						t.Errorf("%s, %s: got %d %s", path, version, a.status, a.body)
+					}
+				}
+				c.version = wire.V20251125
+				if a := c.call("s0__echo"); a.status != http.StatusOK {
+					t.Errorf("%s: the session afterwards: %d %s", path, a.status, a.body)
+				}
+			}
+		}
+	})
+}
+
+// Clients that match errors by id hang at one without.
+func TestErrorBeforeTheBodyIsReadCarriesTheID(t *testing.T) {
+	for name, tt := range map[string]struct {
+		path    string
+		headers []string
+		status  int
+	}{
+		"Accept":              {"/quiet/mcp", []string{"Accept", "text/html"}, 406},
+		"no Accept":           {"/quiet/mcp", []string{"Accept", ""}, 406},
+		"Content-Type":        {"/quiet/mcp", []string{"Content-Type", "text/plain"}, 415},
+		"no Content-Type":     {"/quiet/mcp", []string{"Content-Type", ""}, 415},
+		"version":             {"/quiet/mcp", []string{versionIs, "1999-01-01"}, 400},
+		"principal":           {"/quiet/mcp", []string{"Authorization", "Bearer nobody"}, 401},
+		"path":                {"/quiet", nil, 404},
+		"server":              {"/absent/mcp", nil, 404},
+		"group":               {"/g/absent/mcp", nil, 404},
+		"method":              {"/quiet/sse", nil, 405},
+		"Content-Type, SSE":   {"/quiet/message?sessionId=x", []string{"Content-Type", "text/plain"}, 415},
+		"no session, SSE":     {"/quiet/message", nil, 400},
+		"all: Accept":         {"/mcp", []string{"Accept", "text/html"}, 406},
+		"all: principal":      {"/mcp", []string{"Authorization", "Bearer nobody"}, 401},
+		"all: no session":     {"/message", nil, 400},
+		"all: Content-Type":   {"/mcp", []string{"Content-Type", ""}, 415},
+		"all: version header": {"/mcp", []string{versionIs, "1999-01-01"}, 400},
+	} {
+		bubble(t, func(t *testing.T, w *world) {
+			w.opts.Names = func() []string { return []string{"quiet"} }
+			w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
+			a := w.do(request("POST", tt.path, `{"jsonrpc":"2.0","id":"seven","method":"tools/list"}`, tt.headers...))
+			if a.status != tt.status || !strings.Contains(a.body, `"id":"seven",`) {
+				t.Errorf("%s: got %d %s, want %d and the id", name, a.status, a.body, tt.status)
+			}
+		})
+	}
+}
+
+// A failed initialize opens no session, so it hands out no id. An initialize that takes longer
+// than the first silence is an event stream, whose headers go out before the outcome is known.
+func TestInitializeThatFailsHandsOutNoSessionID(t *testing.T) {
+	for name, after := range map[string]time.Duration{"at once": 0, "after a while": 10 * time.Second} {
+		for _, accept := range []string{"application/json, text/event-stream", "application/json"} {
+			bubble(t, func(t *testing.T, w *world) {
+				w.backend.tool("initialize", func(r run) {
+					time.Sleep(after)
+					r.fail(`{"code":-32603,"message":"cannot start"}`)
+				})
+				a := w.do(request("POST", "/quiet/mcp", initialize, "Accept", accept))
+				if _, there := a.header[http.CanonicalHeaderKey(sessionIs)]; there || !strings.Contains(a.body, "cannot start") || a.header.Get("Content-Type") != wire.MediaJSON {
+					t.Errorf("%s: got %v %s", name, a.header, a.body)
+				}
+			})
+		}
+	}
+}
+
+// Java's client resolves the endpoint against its base, and not against the URI of the stream.
+func TestSSEEndpointIsAnAbsolutePath(t *testing.T) {
+	for _, tt := range []struct{ path, prefix, want string }{
+		{"/s0/sse", "", "/s0/message?"},
+		{"/s0/sse/", "", "/s0/message?"},
+		{"/s0/mcp", "", "/s0/message?"},
+		{"/s0/mcp/", "", "/s0/message?"},
+		{"/sse", "", "/message?"},
+		{"/mcp", "", "/message?"},
+		{"/s0/sse", "/prod", "/prod/s0/message?"},
+		{"/sse", "/prod/", "/prod/message?"},
+		{"/s0/sse", "//evil.example", "/s0/message?"},
+		{"/s0/sse", "prod", "/s0/message?"},
+	} {
+		grouped(t, 1, nil, func(t *testing.T, w *world) {
+			ctx, hang := context.WithCancel(t.Context())
+			ended := w.start(request("GET", tt.path, "", "Accept", wire.MediaSSE, transport.HeaderPrefix, tt.prefix).WithContext(ctx))
+			synctest.Wait()
+			hang()
+			if first := (<-ended).events(t)[0]; first.Name != "endpoint" || !strings.HasPrefix(string(first.Data), tt.want) {
+				t.Errorf("%s, prefix %q: got %q %s", tt.path, tt.prefix, first.Name, first.Data)
+			}
+		})
+	}
+}
+
+func zipped(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if _, err := io.WriteString(z, text); err != nil || z.Close() != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// HTTP libraries pack bodies, some write a byte order mark, and some JSON encoders null for an
+// absent member.
+func TestBodiesOfManyFormsAreRead(t *testing.T) {
+	const list = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
+	const most = 1000
+	for name, tt := range map[string]struct {
+		body, coding string
+		status       int
+	}{
+		"plain":                       {list, "", 404},
+		"identity":                    {list, "identity", 404},
+		"gzip":                        {zipped(t, list), "gzip", 404},
+		"x-gzip":                      {zipped(t, list), "X-GZIP", 404},
+		"gzip in two parts":           {zipped(t, list[:10]) + zipped(t, list[10:]), "gzip", 404},
+		"gzip of much":                {zipped(t, list+strings.Repeat(" ", 1<<20)), "gzip", 413},
+		"gzip of as much as there is": {zipped(t, list+strings.Repeat(" ", most-len(list))), "gzip", 404},
+		"gzip of one byte more":       {zipped(t, list+strings.Repeat(" ", most-len(list)+1)), "gzip", 413},
+		"gzip that is none":           {list, "gzip", 400},
+		"gzip that breaks off":        {zipped(t, list)[:20], "gzip", 400},
+		"deflate":                     {list, "deflate", 415},
+		"br":                          {list, "br", 415},
+		"gzip twice":                  {zipped(t, zipped(t, list)), "gzip, gzip", 415},
+		"a mark":                      {"\ufeff" + list, "", 404},
+		"a mark, packed":              {zipped(t, "\ufeff"+list), "gzip", 404},
+		"two marks":                   {"\ufeff\ufeff" + list, "", 400},
+		"params null":                 {strings.Replace(list, `"id":7`, `"id":7,"params":null`, 1), "", 404},
+		"params a word":               {strings.Replace(list, `"id":7`, `"id":7,"params":true`, 1), "", 400},
+	} {
+		for _, path := range []string{"/quiet/mcp", "/mcp", "/quiet/message?sessionId=absent"} {
+			w := newWorld(t)
+			w.opts.MaxBody = most
+			w.opts.Names = func() []string { return []string{"quiet"} }
+			w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
+			a := w.do(request("POST", path, tt.body, sessionIs, "absent", "Content-Encoding", tt.coding))
+			if a.status != tt.status || tt.status == 404 && !strings.Contains(a.body, `"id":7,`) || (tt.status == 415) != (a.header.Get("Accept-Encoding") == "gzip") {
+				t.Errorf("%s, %s: got %d %s, want %d", name, path, a.status, a.body, tt.status)
+			}
+		}
+	}
+}
+
+// counting is a body whose reader says how much it has unpacked.
+type counting struct {
+	io.ReadCloser
+	read     bool
+	unpacked int
+}
+
+func (c *counting) Read(p []byte) (int, error) { c.read = true; return c.ReadCloser.Read(p) }
+func (c *counting) Unpacked(n int)             { c.unpacked = n }
+
+// A stranger's packed body may be a thousand times as large as it says, so it is not read. A
+// caller's is counted as what it is in memory.
+func TestPackedBodiesAreCountedUnpacked(t *testing.T) {
+	const list = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
+	body := zipped(t, list+strings.Repeat(" ", 1<<20))
+	for auth, want := range map[string]int{"Bearer eve": len(list) + 1<<20, "Bearer nobody": 0} {
+		w := newWorld(t)
+		r := request("POST", "/quiet/mcp", body, sessionIs, "absent", "Content-Encoding", "gzip", "Authorization", auth)
+		c := &counting{ReadCloser: r.Body}
+		r.Body = c
+		if a := w.do(r); c.read != (want > 0) || c.unpacked != want {
+			t.Errorf("%q: %d, read %v, %d bytes unpacked, want %d", auth, a.status, c.read, c.unpacked, want)
+		}
+	}
+}
+
+// Rust's json! writes null for params that a message does not have.
+func TestMessagesWithoutParamsMaySayNull(t *testing.T) {
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		for _, path := range []string{"/s0/mcp", "/mcp"} {
+			id := w.do(request("POST", path, initialize)).header.Get(sessionIs)
+			for _, body := range []string{
+				`{"jsonrpc":"2.0","method":"notifications/initialized","params":null}`,
+				`{"jsonrpc":"2.0","id":1,"method":"ping","params":null}`, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params": null }`,
+			} {
+				if a := w.do(request("POST", path, body, sessionIs, id)); a.status > 202 || strings.Contains(a.body, `"error"`) {
+					t.Errorf("%s, %s: got %d %s", path, body, a.status, a.body)
+				}
+			}
+		}
+	})
+}
+
+// Scanners look for a card of the servers. There is none: who may call nothing learns no name.
+func TestScannersAreToldWhereServersAre(t *testing.T) {
+	for _, path := range []string{"/.well-known/mcp", "/.well-known/mcp/", "/.well-known/mcp.json", "/.well-known/mcp/server-card.json", "/.well-known/mcp-registry"} {
+		for _, signIn := range []bool{false, true} {
+			w := newWorld(t)
+			if signIn {
+				w.opts.SignIn = struct{ transport.SignIn }{}
+			}
+			a := w.do(request("GET", path, "", "Accept", "*/*", "Authorization", "Bearer nobody"))
+			_, message := a.rpcError(t)
+			if known := !strings.HasSuffix(path, "registry"); a.status != http.StatusNotFound || strings.Contains(message, "no card of its servers; they are at /<server>/mcp") != known || strings.Contains(a.body, "no server") {
+				t.Errorf("%s, sign-in %v: got %d %s", path, signIn, a.status, a.body)
+			}
+		}
+	}
+}
+
+// forever repeats a text.
+type forever struct {
+	text string
+	read int
+}
+
+func (f *forever) Read(p []byte) (n int, err error) {
+	for n < len(p) {
+		n += copy(p[n:], f.text[(f.read+n)%len(f.text):])
+	}
+	f.read += n
+	return n, nil
+}
+
+// A packed body whose bytes give nothing costs time, and its size bounds nothing.
+func TestAPackedBodyThatGivesNothingIsGivenUp(t *testing.T) {
+	const head = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+	for name, text := range map[string]string{
+		"empty members":       zipped(t, ""),
+		"empty stored blocks": "\x00\x00\x00\xff\xff",
+		"a name":              "n",
+	} {
+		endless := &forever{text: text}
+		before := map[string]string{"empty stored blocks": head, "a name": head[:3] + "\x08" + head[4:]}[name]
+		r := request("POST", "/quiet/mcp", "", sessionIs, "absent", "Content-Encoding", "gzip")
+		r.Body, r.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader(before), endless)), -1
+		if a := newWorld(t).do(r); a.status != 400 || endless.read > 1<<20 {
+			t.Errorf("%s: %d after %d bytes: %s", name, a.status, endless.read, a.body)
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package transport_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// olderVersions are the values of the version header of clients that do not poll; "" is none.
+var olderVersions = []string{"", wire.V20241105, wire.V20250326, wire.V20250618}
+
+// eraStreams plays every response with an event stream, as a client of a version gets it. The
+// key says whether the response ends before its stream does, or is complete.
+func eraStreams(t *testing.T, version string, look func(name string, early bool, a *answer)) {
+	t.Helper()
+	slow := func(w *world) { // no plain JSON
+		w.backend.tool("slow", func(r run) { time.Sleep(3 * time.Second); r.end(`{"content":[]}`) })
+		w.backend.tool("chatty", func(r run) { r.say("one"); r.end(`{"content":[]}`) })
+		w.backend.tool("long", func(r run) { r.say("one"); time.Sleep(time.Minute); r.end(`{"content":[]}`) })
+		w.backend.tool("closes", func(r run) {
+			r.say("one")
+			r.pause("", 5*time.Second)
+			time.Sleep(20 * time.Second)
+			r.end(`{"content":[]}`)
+		})
+	}
+	polls := version == wire.V20251125
+	bubble(t, func(t *testing.T, w *world) {
+		slow(w)
+		c := w.open("pushy")
+		c.version = version
+		look("a slow call", false, c.call("slow"))
+		look("a call that says something", false, c.call("chatty"))
+		first := c.call("long")
+		look("a long call", polls, first)
+		look("a long call, resumed after its first event", polls, c.get(firstMessage(t, first)))
+		look("a call whose stream the server closes", polls, c.call("closes"))
+		look("the standalone stream", true, c.get(""))
+		c.push("news")
+		look("the standalone stream with an event", true, c.get(""))
+		w.store.down("Wait")
+		look("a poll in trouble", true, c.get(firstMessage(t, first)))
+		w.store.down()
+		run{ctx: t.Context(), store: w.store, session: storage.ID(c.session)}.pause("", 5*time.Second)
+		look("the standalone stream that the server closes", true, c.get(""))
+	})
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		slow(w)
+		c := w.openGroup()
+		c.version = version
+		look("/mcp: the standalone stream of nobody", true, c.get(""))
+		look("/mcp: a slow call", false, c.call("s0__slow"))
+		first := c.call("s0__long")
+		look("/mcp: a long call", polls, first)
+		look("/mcp: a long call, resumed", polls, c.get(firstMessage(t, first)))
+		look("/mcp: the standalone stream", true, c.get(""))
+	})
+}
+
+// firstMessage returns the id of the first event with a message.
+func firstMessage(t *testing.T, a *answer) string {
+	t.Helper()
+	for _, e := range a.events(t) {
+		if len(e.Data) > 0 {
+			return e.ID
+		}
+	}
+	t.Fatalf("no message in %s", a.body)
+	return ""
+}
+
+// Java's clients up to 1.1 fail at a retry. Java's up to 0.17 and Go's up to 1.2 read an
+// empty data line as JSON; Go's then closes its session. See java-sdk#1047, go-sdk#768.
+func TestP1AnOlderClientGetsMessagesOnly(t *testing.T) {
+	for _, version := range olderVersions {
+		eraStreams(t, version, func(name string, _ bool, a *answer) {
+			for _, e := range a.events(t) {
+				if len(e.Data) == 0 || e.Retry != 0 {
+					t.Errorf("version %q, %s: got an event that has no message, or a retry:\n%s", version, name, a.body)
+				}
+			}
+			if a.body == "" {
+				t.Errorf("version %q, %s: nothing was sent; some gateways hold such a response", version, name)
+			}
+		})
+	}
+}
+
+func TestP6RetryComesOnlyInTheEventThatEndsAResponseEarly(t *testing.T) {
+	eraStreams(t, wire.V20251125, func(name string, early bool, a *answer) {
+		events := a.events(t)
+		last := events[len(events)-1]
+		if !isPriming(events[0]) && !sendsAway(events[0]) {
+			t.Errorf("%s: begins with %+v", name, events[0])
+		}
+		for _, e := range events[:len(events)-1] {
+			if e.Retry != 0 {
+				t.Errorf("%s: a retry before the end:\n%s", name, a.body)
+			}
+		}
+		if ends := last.Retry > 0 && len(last.Data) == 0; ends != early {
+			t.Errorf("%s: ends early: %v, want %v:\n%s", name, ends, early, a.body)
+		}
+	})
+}
+
+// A client has no version before the answer to initialize, and Java's clients of 1.0 and 1.1
+// fail at a retry in it.
+func TestP1InitializeGetsMessagesOnly(t *testing.T) {
+	for _, header := range append(olderVersions, wire.V20251125) {
+		bubble(t, func(t *testing.T, w *world) {
+			w.backend.tool("initialize", func(r run) {
+				time.Sleep(time.Minute)
+				r.end(`{"protocolVersion":"2025-11-25","capabilities":{}}`)
+			})
+			a := w.do(request("POST", "/quiet/mcp", initialize, versionIs, header))
+			if events := a.events(t); len(events) != 1 || len(events[0].Data) == 0 || events[0].Retry != 0 {
+				t.Errorf("header %q: got %s", header, a.body)
+			}
+		})
+	}
+}
+
+// A client of HTTP+SSE gets no retry: Java's clients up to 1.1 fail at it.
+func TestSSEEndpointHasNoRetry(t *testing.T) {
+	for _, server := range []string{"", "s0"} {
+		grouped(t, 1, nil, func(t *testing.T, w *world) {
+			ctx, hang := context.WithCancel(t.Context())
+			ended := w.start(request("GET", below(server)+"/sse", "", "Accept", wire.MediaSSE).WithContext(ctx))
+			synctest.Wait()
+			hang()
+			a := <-ended
+			if e := a.events(t)[0]; e.Name != "endpoint" || e.Retry != 0 || e.ID == "" {
+				t.Errorf("%q: got %s", server, a.body)
+			}
+		})
+	}
+}
+
+// A client whose version has no polling does not come back when a response ends in good
+// order. If it was cut off and came back, the response is held until the answer.
+func TestOlderClientThatComesBackIsHeldUntilTheAnswer(t *testing.T) {
+	for _, version := range olderVersions {
+		bubble(t, func(t *testing.T, w *world) {
+			w.backend.tool("long", func(r run) { r.say("one"); time.Sleep(5 * time.Minute); r.end(`{"content":[]}`) })
+			c := w.open("quiet")
+			c.version = version
+			ctx, cut := context.WithCancel(t.Context())
+			done := w.start(c.request("POST", callOf("long")).WithContext(ctx))
+			time.Sleep(10 * time.Second)
+			cut()
+			a := c.get(firstMessage(t, <-done))
+			if datas := a.datas(t); a.status != http.StatusOK || len(datas) != 1 || !strings.Contains(datas[0], `"result"`) {
+				t.Errorf("version %q: got %s", version, a.body)
+			}
+		})
+	}
+}
+
+// A call may take longer than a response is held, such as while a human thinks. Each response
+// leaves an older client an id to come back with, although it held the call in vain.
+func TestOlderClientComesBackForACallLongerThanItsResponses(t *testing.T) {
+	for _, version := range olderVersions {
+		bubble(t, func(t *testing.T, w *world) {
+			w.backend.tool("long", func(r run) { r.say("one"); time.Sleep(40 * time.Minute); r.end(`{"content":[]}`) })
+			c := w.open("quiet")
+			c.version = version
+			a := w.do(c.request("POST", callOf("long")))
+			for tries := 0; !strings.Contains(a.body, `"result"`); tries++ {
+				events := a.events(t)
+				last := events[len(events)-1]
+				if tries == 5 || last.ID == "" || last.Retry != 0 {
+					t.Fatalf("version %q: after %d responses got %s", version, tries, a.body)
+				}
+				a = c.get(last.ID)
+			}
+		})
+	}
+}
+
+// What Dormouse itself adds to an answer is of the client's version or older: no member, no
+// code and no header of 2026-07-28 comes to a client with a session, and a session id comes
+// with the answer to initialize only.
+func TestNothingOfANewerVersionIsAddedToAnAnswer(t *testing.T) {
+	newer := []string{`"resultType"`, `"ttlMs"`, `"cacheScope"`, `io.modelcontextprotocol/`, `"requestState"`, `-32020`, `-32021`, `-32022`}
+	list := `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}],"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
+	requests := map[string]string{
+		"a list":           `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`,
+		"an empty list":    `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`,
+		"a call":           callOf("s0__echo"),
+		"a call, own":      callOf("echo"),
+		"no such tool":     callOf("s0"),
+		"no such resource": `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"dormouse://absent/x"}}`,
+		"no such method":   `{"jsonrpc":"2.0","id":1,"method":"absent/method"}`,
+		"a ping":           `{"jsonrpc":"2.0","id":1,"method":"ping"}`,
+		"a notification":   `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
+		"no JSON-RPC":      `{"id":1,"method":"ping"}`,
+	}
+	for _, version := range append(olderVersions, wire.V20251125) {
+		grouped(t, 1, nil, func(t *testing.T, w *world) {
+			w.keep("s0", "tools/list 2025-11-25  anyone", `{"gen":1,"says":true,"list":`+list+`}`)
+			check := func(name string, a *answer, opens bool) {
+				t.Helper()
+				for _, word := range newer {
+					if strings.Contains(a.body, word) {
+						t.Errorf("version %q, %s: %s is newer than the client: %s", version, name, word, a.body)
+					}
+				}
+				for _, header := range []string{wire.HeaderMethod, wire.HeaderName, wire.HeaderProtocolVersion} {
+					if a.header.Get(header) != "" {
+						t.Errorf("version %q, %s: header %s", version, name, header)
+					}
+				}
+				if got := a.header.Get(sessionIs); (got != "") != opens {
+					t.Errorf("version %q, %s: session id %q", version, name, got)
+				}
+			}
+			for _, path := range []string{"/mcp", "/s0/mcp"} {
+				body := initialize
+				if version != "" {
+					body = strings.Replace(initialize, wire.V20251125, version, 1)
+				}
+				first := w.do(request("POST", path, body))
+				check(path+": initialize", first, true)
+				c := &client{w: w, path: path, session: first.header.Get(sessionIs), version: version}
+				c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+				for name, body := range requests {
+					check(path+": "+name, c.post(body), false)
+				}
+				w.opts.Admit = func(context.Context, sessions.Caller) (func(), error) {
+					return nil, &storage.Limited{Kind: "calls", After: time.Second}
+				}
+				check(path+": a limit", c.post(callOf("echo")), false)
+				check(path+": a limit, no call", c.post(requests["a list"]), false)
+				w.opts.Admit = nil
+				c.session = "absent"
+				check(path+": no session", c.post(requests["a call"]), false)
+				c.version = "1999-01-01"
+				check(path+": no version", c.post(requests["a call"]), false)
+			}
+		})
+	}
+}

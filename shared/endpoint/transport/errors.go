@@ -1,0 +1,150 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// The methods that addresses serve, for the header Allow.
+const (
+	methods        = "GET, POST, DELETE, OPTIONS"
+	methodsNoGet   = "POST, DELETE, OPTIONS" // the server has nothing to push
+	methodsModern  = "POST, OPTIONS"         // the modern era has no sessions and no streams to resume
+	methodsSSE     = "GET, OPTIONS"
+	methodsMessage = "POST, OPTIONS"
+
+	methodsDiscovery = "GET, HEAD, OPTIONS"
+)
+
+// table returns the HTTP status and the JSON-RPC code for one of our codes. No other
+// function maps them. It treats an unknown code as Internal.
+func table(code storage.Code) (status int, rpc wire.Code) {
+	switch code {
+	case storage.Invalid:
+		return http.StatusBadRequest, wire.CodeInvalidRequest
+	case storage.Unauthenticated:
+		return http.StatusUnauthorized, wire.CodeServer
+	case storage.Forbidden:
+		return http.StatusForbidden, wire.CodeServer
+	case storage.NotFound:
+		return http.StatusNotFound, wire.CodeSessionNotFound
+	case storage.Duplicate:
+		return http.StatusConflict, wire.CodeInvalidRequest
+	case storage.Closed:
+		return http.StatusMethodNotAllowed, wire.CodeServer
+	case storage.TooLarge:
+		return http.StatusRequestEntityTooLarge, wire.CodeInvalidRequest
+	case storage.Busy:
+		return http.StatusTooManyRequests, wire.CodeServer
+	case storage.Conflict, storage.Fenced, storage.Unavailable:
+		return http.StatusServiceUnavailable, wire.CodeServer
+	case storage.Unknown:
+		return http.StatusInternalServerError, wire.CodeOutcomeUnknown
+	default:
+		return http.StatusInternalServerError, wire.CodeInternal
+	}
+}
+
+// problem is an answer that refuses a request.
+type problem struct {
+	status int
+	code   storage.Code
+	rpc    *wire.Error
+	allow  string // the methods that are served, for a 405
+
+	operator bool  // the operator can remove the reason, so the log line has it
+	cause    error // nil: none but the code
+}
+
+func (p *problem) Error() string { return p.rpc.Message }
+
+// Unwrap returns the code, for storage.CodeOf, or the cause that has the same code.
+func (p *problem) Unwrap() error {
+	if p.cause != nil {
+		return p.cause
+	}
+	return p.code
+}
+
+// refusal returns a problem whose status or code is not in the table: each check in
+// validate.go has a status and a code of its own.
+func refusal(status int, code storage.Code, rpc wire.Code, message string) *problem {
+	return &problem{status: status, code: code, rpc: &wire.Error{Code: rpc, Message: message}}
+}
+
+// notAllowed returns a 405, which must name the methods that are allowed.
+func notAllowed(allow, message string) *problem {
+	p := refusal(http.StatusMethodNotAllowed, storage.Invalid, wire.CodeServer, message)
+	p.allow = allow
+	return p
+}
+
+// problemOf returns the answer to an error. All texts in it are meant for clients.
+func problemOf(err error) *problem {
+	var p *problem
+	if errors.As(err, &p) {
+		return p
+	}
+	var known *storage.Error
+	var rpc *wire.Error
+	switch {
+	case errors.As(err, &known): // whatever caused it
+	case errors.As(err, &rpc):
+		return &problem{status: http.StatusBadRequest, code: storage.Invalid, rpc: rpc}
+	case errors.Is(err, context.Canceled):
+		return refusal(http.StatusInternalServerError, storage.Unknown, wire.CodeOutcomeUnknown, clientGone)
+	case errors.Is(err, context.DeadlineExceeded):
+		return refusal(http.StatusInternalServerError, storage.Unknown, wire.CodeOutcomeUnknown, "the time for this request is over; the request may have been executed")
+	}
+	code := storage.CodeOf(err)
+	status, number := table(code)
+	p = refusal(status, code, number, text(err, code))
+	if status == http.StatusMethodNotAllowed {
+		p.allow = methodsNoGet
+	}
+	return p
+}
+
+// answerOf returns the answer that an endpoint has given in the form of an error, nil for
+// another error.
+func answerOf(err error) (answer *wire.Error) {
+	var known *storage.Error
+	if errors.As(err, &known) || !errors.As(err, &answer) {
+		return nil
+	}
+	return answer
+}
+
+// text returns the part of an error that a client may read.
+func text(err error, code storage.Code) string {
+	var known *storage.Error
+	var id *storage.EventIDError
+	switch {
+	case code == storage.Internal:
+		return "internal error; it has been logged"
+	case errors.As(err, &known):
+		return known.Message
+	case errors.As(err, &id):
+		return id.Error()
+	case code == storage.Unauthenticated:
+		return "the request is not authenticated; send an Authorization header"
+	case code == storage.NotFound:
+		return "there is no such session; send initialize to open one"
+	default:
+		return "the request could not be served (" + string(code) + "); try again"
+	}
+}
+
+// passing reports whether a poll that meets this error is told to come back later,
+// whatever the table says. An error status would make some clients give up the whole
+// connection (P3).
+func passing(err error) bool {
+	status := problemOf(err).status
+	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
+}
+
+const clientGone = "the connection was closed before the answer; the request may have been executed"

@@ -1,0 +1,147 @@
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// exchange is one HTTP request and its answer: what every transport needs. The methods here
+// write answers. Those that read and check the request are in serve.go and validate.go.
+type exchange struct {
+	opts  *Options
+	w     http.ResponseWriter
+	r     *http.Request
+	begun time.Time
+
+	party
+	session storage.ID
+	id      json.RawMessage // id of the first request in the body; error responses carry it
+	method  string          // method of that request, or else of the first message
+	msgs    []wire.Message  // what was posted, once it is known not to be a poll
+	batch   bool            // it was posted as a batch
+	read    bool            // the body was read, or an attempt was made
+	status  int             // the status that was sent; 0: none yet
+	sent    *counter        // counts the body of the answer; nil without a meter
+	err     error           // what went wrong, even if the status reports success
+	called  called
+}
+
+// saw notes the end of a call among its events, for the log line.
+func (x *exchange) saw(events []sessions.Event) {
+	if x.called.tool == "" && x.r.Method != http.MethodGet || len(events) == 0 {
+		return
+	}
+	if last := events[len(events)-1]; last.Final && len(last.Raw) > 0 {
+		x.called.ends(last.Raw, x.opts.ShowErrors)
+	}
+}
+
+func (x *exchange) ctx() context.Context { return x.r.Context() }
+
+// detached returns a context for work that must be done even after the client has gone.
+func (x *exchange) detached() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(x.ctx()), spare)
+}
+
+// stop stops a stream, even after the client has gone.
+func (x *exchange) stop(call sessions.Stream, sent string) {
+	ctx, cancel := x.detached()
+	defer cancel()
+	call.Stop(ctx, sent)
+}
+
+// at returns what the caller speaks to over a transport.
+func (x *exchange) at(over storage.Transport) sessions.Endpoint {
+	return x.opts.endpoint(x.party, over)
+}
+
+// until returns when a response must end. The response may be held open for as long as
+// hold.
+func (x *exchange) until(hold time.Duration) time.Time {
+	end := x.begun.Add(min(hold, x.opts.Limit))
+	if limit, ok := x.ctx().Deadline(); ok {
+		end = earlier(end, limit.Add(-spare))
+	}
+	return end
+}
+
+// spare is how long before the end of a function's time it begins to close its stream.
+const spare = 2 * time.Second
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// json sends a complete answer in JSON.
+func (x *exchange) json(status int, body []byte) {
+	x.w.Header().Set("Content-Type", wire.MediaJSON)
+	if x.opts.AnswerFirst {
+		x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	x.empty(status)
+	// A client that has gone misses its answer; nothing can be done about it.
+	if x.r.Method != http.MethodHead {
+		_, _ = x.w.Write(body)
+	}
+	if x.opts.AnswerFirst {
+		_ = http.NewResponseController(x.w).Flush()
+	}
+}
+
+// text answers with a few words for people. Clients do not read them.
+func (x *exchange) text(status int, body string) {
+	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	x.empty(status)
+	_, _ = x.w.Write([]byte(body)) // as in json
+}
+
+// empty answers without a body.
+func (x *exchange) empty(status int) {
+	x.status = status
+	x.w.WriteHeader(status)
+}
+
+// commit begins an event stream. From then on no status can report an error. The stream
+// can only let the client come back.
+func (x *exchange) commit() *stream {
+	h := x.w.Header()
+	h.Set("Content-Type", wire.MediaSSE)
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	x.empty(http.StatusOK)
+	return &stream{w: x.w, polls: polls(x)}
+}
+
+// polls reports whether the client comes back for the rest of a response, as it does since
+// 2025-11-25 (SEP-1699). Some clients of older versions fail at a priming event or a retry.
+// A client that sends initialize has not negotiated a version, whatever its header says.
+func polls(x *exchange) bool {
+	return x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125 && !slices.ContainsFunc(x.msgs, isInitialize)
+}
+
+// counter counts the bytes of a response's body.
+type counter struct {
+	http.ResponseWriter
+	bytes int
+}
+
+// Write passes on and counts.
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(p)
+	c.bytes += n
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (c *counter) Unwrap() http.ResponseWriter { return c.ResponseWriter }

@@ -1,0 +1,76 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// hold returns how long the response with a stream may be held. If the client polls and the
+// answer goes into the log, the response may end before the answer. The standalone stream
+// has no answer to wait for.
+func hold(x *exchange, call sessions.Resumable) time.Duration {
+	if call.Stored() && (polls(x) || call.Stream() == storage.Standalone) {
+		return call.Hold()
+	}
+	return x.opts.Limit
+}
+
+// follow sends events, and then the events that come later, until the stream has ended,
+// hold has passed or the client has gone. In a silence it sends comments, so that no
+// proxy closes the connection. If this function executes the request, follow holds the
+// response beyond hold.
+func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions.Event, hold time.Time) {
+	for {
+		end := hold
+		if call.Held() {
+			end = x.until(x.opts.Limit)
+		}
+		out.events(events)
+		x.saw(events)
+		over := !time.Now().Before(end)
+		cursor, retry, closed := call.Close()
+		closed = closed && (polls(x) || call.Done())
+		switch {
+		case closed:
+			// The response ends and the client polls (SEP-1699). It comes back with this
+			// cursor.
+			out.leave(cursor, retry)
+		case over && !call.Done() && !out.polls && !out.named && call.Stream() != storage.Standalone:
+			out.place(call.Cursor())
+		case over && !call.Done():
+			out.pace(call.Retry())
+		case call.Done():
+			out.fill()
+		}
+		// A client that has gone loses nothing: it comes back with the last id it has.
+		if err := out.flush(); err != nil || over || closed || call.Done() {
+			return
+		}
+		var err error
+		if events, err = call.Next(x.ctx(), earlier(end, time.Now().Add(x.opts.KeepAlive))); err != nil {
+			trouble(x, out, call, err)
+			return
+		}
+		if len(events) == 0 && time.Now().Before(end) {
+			out.comment("keep-alive")
+		}
+	}
+}
+
+// trouble ends a stream after a failed read. If the error may pass, trouble sets a longer
+// retry for the client. If not, the client gets the error at once when it comes back.
+func trouble(x *exchange, out *stream, call sessions.Stream, err error) {
+	if x.ctx().Err() != nil {
+		return
+	}
+	x.err = err
+	if passing(err) {
+		out.leave(call.Cursor(), troubleRetry(x))
+		_ = out.flush() // nothing follows, so it does not matter if the client has gone
+	}
+}
+
+// troubleRetry is the retry that clients get while the store cannot be read.
+func troubleRetry(x *exchange) time.Duration { return 10 * x.opts.Host.Limits().Pace }

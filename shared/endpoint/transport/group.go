@@ -1,0 +1,100 @@
+package transport
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/aggregate"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// groupNamed returns the group with a name, as the query of an address asks for it.
+func (o *Options) groupNamed(name string, query url.Values) (Group, bool) {
+	if o.Groups == nil {
+		return Group{}, false
+	}
+	g, ok := o.Groups(name)
+	g.Plain = g.Plain || query.Get("names") == "plain"
+	g.Search = g.Search || query.Get("tools") == "search"
+	return g, ok
+}
+
+// party is a caller, and what it has called: a server, or a group of servers.
+type party struct {
+	caller  sessions.Caller   // whose server may be a group
+	group   *Group            // nil: a server
+	members []sessions.Caller // of the group: the caller at each server that it may use
+}
+
+// endpoint returns what the caller speaks to over a transport.
+func (o *Options) endpoint(p party, over storage.Transport) sessions.Endpoint {
+	p.caller.Transport = over
+	if p.group == nil {
+		return o.Host.At(p.caller)
+	}
+	members := slices.Clone(p.members)
+	for i := range members {
+		members[i].Transport = over
+	}
+	return aggregate.New(aggregate.Config{
+		Host: o.Host, As: p.caller, Members: members, Separator: p.group.Separator, Plain: p.group.Plain, Search: p.group.Search,
+		Unserved: o.Unserved, Explain: func(err error) string { return problemOf(err).rpc.Message }, Look: o.KeepAlive,
+	})
+}
+
+// atGroup returns the caller at a group. who returns the caller's identities at the servers
+// that it may use, by name.
+func (o *Options) atGroup(address string, g Group, over storage.Transport, who func(names []string) (map[string]storage.Identity, error)) (party, error) {
+	var servers []sessions.Server
+	var names []string
+	if o.Names != nil {
+		for _, name := range o.Names() {
+			if g.Servers != nil && !slices.Contains(g.Servers, name) {
+				continue
+			}
+			if server, ok := o.Servers(name); ok {
+				servers, names = append(servers, server), append(names, server.Name)
+			}
+		}
+	}
+	if len(servers) == 0 {
+		return party{}, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "there is no server at this address; the servers file has none for it")
+	}
+	may, err := who(names)
+	if err != nil {
+		return party{}, err
+	}
+	p := party{group: &g}
+	for _, server := range servers {
+		who, ok := may[server.Name]
+		if !ok {
+			continue
+		}
+		if who, err = whole(who, nil); err != nil {
+			return party{}, err
+		}
+		p.members = append(p.members, o.caller(who, server, over))
+	}
+	if len(p.members) == 0 {
+		return party{}, storage.Errorf(storage.Forbidden, "you may use no server at this address; ask its operator for access")
+	}
+	p.caller = p.members[0]
+	p.caller.Server, p.caller.Tools = sessions.Server{Name: address}, storage.ToolFilter{}
+	return p, nil
+}
+
+// rules returns the members of a group that a caller may use, each with the rules for its
+// tools that apply to the caller. It returns nil for a server.
+func (p party) rules() map[string][]string {
+	if p.group == nil {
+		return nil
+	}
+	all := map[string][]string{}
+	for _, c := range p.members {
+		all[c.Server.Name] = c.ToolRules
+	}
+	return all
+}

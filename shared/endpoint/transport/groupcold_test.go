@@ -1,0 +1,143 @@
+package transport_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// A call at a group is checked like one after a list at the server's own address, although the
+// list of a group asks no server, has several pages, or was never asked for.
+func TestToolsAreKnownBeforeTheirFirstCall(t *testing.T) {
+	const tools = `{"name":"first","inputSchema":{"type":"object"},"execution":{"taskSupport":"forbidden"}}`
+	const more = `{"name":"tool1","execution":{"taskSupport":"required"}},{"name":"city","inputSchema":{"type":"object","properties":{"city":{"type":"string","x-mcp-header":"City"}}}}`
+	all := "elicitation,elicitation.form,elicitation.url,roots,sampling,sampling.context,sampling.tools"
+	for name, first := range map[string]func(w *world){
+		"cold":         func(*world) {},
+		"after a list": func(w *world) { w.do(ask{path: "/mcp", method: "tools/list"}.request()).result(w.t) },
+		"from the record": func(w *world) {
+			w.keep("s1", "tools/list 2025-11-25 "+all+" anyone", `{"gen":1,"says":true,"list":{"tools":[`+tools+`,`+more+`]}}`)
+		},
+		"after a late list": func(w *world) {
+			list := `{"gen":1,"says":true,"list":{"tools":[{"name":"tool1"}]}}`
+			w.keep("s1", "tools/list 2025-11-25 "+all+" anyone", list)
+			w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"s1__tool1"`}.request()).result(w.t)
+			w.keep("s1", "tools/list 2025-11-25 "+all+" anyone", `{"gen":1,"says":true,"list":{"tools":[`+tools+`,`+more+`]}}`)
+			w.do(ask{path: "/mcp", method: "tools/list"}.request()).result(w.t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			grouped(t, 2, nil, func(t *testing.T, w *world) {
+				known := w.opts.Servers
+				w.opts.Servers = func(name string) (sessions.Server, bool) {
+					s, ok := known(name)
+					if name == "s1" {
+						s.Digest = "new"
+					}
+					return s, ok
+				}
+				w.backend.tool("tools/list", func(r run) {
+					w.backend.mu.Lock()
+					second := strings.Contains(w.backend.got[len(w.backend.got)-1], `"cursor":"2"`)
+					w.backend.mu.Unlock()
+					if second {
+						r.end(`{"tools":[` + more + `]}`)
+						return
+					}
+					r.end(`{"tools":[` + tools + `],"nextCursor":"2"}`)
+				})
+				w.after("tool1", 10*time.Second)
+				w.opts.Limit = time.Minute
+				if strings.Contains(name, "record") || strings.Contains(name, "late") {
+					w.opts.Servers = known
+				}
+				first(w)
+				w.taken()
+				call := ask{path: "/mcp", method: "tools/call", params: `"name":"s1__tool1","arguments":{}`}
+				if a := w.do(call.request()); a.status != 400 || !strings.Contains(a.body, needsTasks) {
+					t.Errorf("a call without tasks: %d %s", a.status, a.body)
+				}
+				city := ask{path: "/mcp", method: "tools/call", params: `"name":"s1__city","arguments":{"city":"x"}`, headers: []string{"Mcp-Param-City", "y"}}
+				if a := w.do(city.request()); a.status != 400 || !strings.Contains(a.body, "-32020") {
+					t.Errorf("another city: %d %s", a.status, a.body)
+				}
+				for _, raw := range w.taken() {
+					if strings.Contains(raw, "tools/call") {
+						t.Errorf("the server got %s", raw)
+					}
+				}
+				call.caps = taskCaps
+				began := time.Now()
+				w.becomes(call)
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("the call became a task after %s", took)
+				}
+				time.Sleep(2 * time.Hour)
+			})
+		})
+	}
+}
+
+// A server that does not tell its tools is called nevertheless, and is asked for them only if
+// it may answer another time.
+func TestToolsOfAServerThatDoesNotListThem(t *testing.T) {
+	for name, tt := range map[string]struct {
+		list  func(run)
+		lists int
+	}{
+		"refuses":   {func(r run) { r.fail(`{"code":-32601,"message":"no"}`) }, 1},
+		"fails":     {func(r run) { r.fail(`{"code":-32603,"message":"no"}`) }, 2},
+		"is silent": {func(run) {}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			grouped(t, 1, nil, func(t *testing.T, w *world) {
+				w.opts.Limit = time.Minute
+				w.opts.Servers = func(name string) (sessions.Server, bool) {
+					return sessions.Server{Name: name, Digest: "new", Record: true}, name == "s0"
+				}
+				w.backend.tool("tools/list", tt.list)
+				for range 2 {
+					a := w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"s0__echo"`}.request())
+					if !strings.Contains(a.body, `"content":[]`) {
+						t.Errorf("got %d %s", a.status, a.body)
+					}
+				}
+				got := w.taken()
+				if n := len(slicesWith(got, `"tools/list"`)); n != tt.lists || len(got) != n+2 {
+					t.Errorf("the server got %q", got)
+				}
+			})
+		})
+	}
+}
+
+// A first call at a group wakes no server whose caller lacks what the server needs.
+func TestFirstCallOfAnUnconnectedUserWakesNothing(t *testing.T) {
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		w.opts.Servers = func(name string) (sessions.Server, bool) {
+			return sessions.Server{Name: name, Digest: "new", Record: true, Providers: []string{"github"}}, name == "s0"
+		}
+		w.secrets = unconnectedUser{}
+		a := w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"s0__echo"`}.request())
+		if !strings.Contains(a.body, "connect first") {
+			t.Errorf("got %d %s", a.status, a.body)
+		}
+		if got := w.taken(); len(got) > 0 {
+			t.Errorf("the server got %q", got)
+		}
+	})
+}
+
+// unconnectedUser has nothing at any third party.
+type unconnectedUser struct{}
+
+func (unconnectedUser) Secrets(_ context.Context, want storage.Want) (map[string]storage.Secret, error) {
+	if !want.Need {
+		return nil, nil
+	}
+	return nil, storage.Errorf(storage.Forbidden, "connect first").Because(&storage.Unconnected{})
+}

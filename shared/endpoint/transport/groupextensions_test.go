@@ -1,0 +1,282 @@
+package transport_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// extended runs a test with three servers, which declare extensions: s0 pages of apps, s1
+// skills, s2 skills and an extension of a vendor.
+func extended(t *testing.T, change func(*transport.Group), test func(t *testing.T, w *world)) {
+	grouped(t, 3, change, func(t *testing.T, w *world) {
+		for server, extensions := range map[string]string{
+			"s0": `"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}`,
+			"s1": `"io.modelcontextprotocol/skills":{}`,
+			"s2": `"io.modelcontextprotocol/skills":{"directoryRead":true},"com.example/hello":{"x":1}`,
+		} {
+			w.keep(server, wire.V20251125, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{},"extensions":{`+extensions+`}},"serverInfo":{"name":"x","version":"1"}}`)
+		}
+		test(t, w)
+	})
+}
+
+// A client of a group and its servers learn of the extensions that the other end declares.
+func TestGroupPassesExtensionsOn(t *testing.T) {
+	extended(t, nil, func(t *testing.T, w *world) {
+		want := `"io.modelcontextprotocol/skills":{"directoryRead":true},"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}`
+		a := w.do(request("POST", "/mcp", strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"extensions":{"com.example/hello":{"y":2}}}`, 1)))
+		if got := string(wire.Lookup([]byte(a.body), "result", "capabilities", "extensions")); got != `{"com.example/hello":{"x":1},`+want+`}` {
+			t.Errorf("initialize: %s", got)
+		}
+		d := w.do(ask{path: "/mcp", method: "server/discover"}.request())
+		if got := string(wire.Lookup([]byte(d.body), "result", "capabilities", "extensions")); !strings.Contains(got, want) || !strings.Contains(got, `"com.example/hello":{"x":1}`) {
+			t.Errorf("discover: %s", got)
+		}
+		c := &client{w: w, path: "/mcp", session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125}
+		var init string
+		w.backend.tool("tool2", func(r run) {
+			if s, _, err := r.store.Load(r.ctx, r.session, ""); err == nil {
+				init = string(s.Init)
+			}
+			r.end(`{"content":[]}`)
+		})
+		c.call("s2__tool2")
+		if !strings.Contains(init, `"extensions":{"com.example/hello":{"y":2}}`) {
+			t.Errorf("the server was told %s", init)
+		}
+	})
+}
+
+// A client must not keep what it discovers while a server is not known yet: its extensions are
+// missing.
+func TestDiscoveryOfAGroupIsKeptOnceItIsWhole(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		ttl := func() string {
+			d := w.do(ask{path: "/mcp", method: "server/discover"}.request())
+			return string(wire.Lookup([]byte(d.body), "result", "ttlMs"))
+		}
+		if got := ttl(); got != "3600000" {
+			t.Errorf("kept for %s ms", got)
+		}
+		known := w.opts.Servers
+		w.opts.Servers = func(name string) (sessions.Server, bool) {
+			s, ok := known(name)
+			if name == "s1" {
+				s.Digest = "new"
+			}
+			return s, ok
+		}
+		if got := ttl(); got != "0" {
+			t.Errorf("while a server is unknown, kept for %s ms", got)
+		}
+	})
+}
+
+// A method of an extension goes to the server that it names, or to the only one that has the
+// extension.
+func TestMethodsOfExtensionsAtAGroup(t *testing.T) {
+	two := `the request names none of the servers that may have the method skills/get: s1, s2; send it to the address of one of them, such as /s1/mcp`
+	for _, tt := range []struct{ method, params, got, answer string }{
+		{"com.example/hello", `"name":"s1__x"`, `{"name":"s1__x"}`, ""},
+		{"skills/get", `"uri":"skill://s1/a/SKILL.md"`, `{"uri":"skill://a/SKILL.md"}`, ""},
+		{"resources/directory/read", `"uri":"skill://s2/a"`, `{"uri":"skill://a"}`, ""},
+		{"skills/get", `"uri":"skill://a/SKILL.md"`, "", `{"code":-32602,"message":"` + two + `"}`},
+		{"skills/x", ``, "", `{"code":-32601,"message":"` + strings.Replace(two, "get", "x", 1) + `"}`},
+	} {
+		extended(t, nil, func(t *testing.T, w *world) {
+			w.backend.tool("s1__x", func(r run) { r.end(`{"content":[]}`) })
+			c := w.openGroup()
+			a := c.post(`{"jsonrpc":"2.0","id":1,"method":"` + tt.method + `","params":{` + tt.params + `}}`)
+			modern := w.do(ask{path: "/mcp", method: tt.method, params: tt.params}.request())
+			if tt.answer != "" {
+				if want := `{"jsonrpc":"2.0","id":1,"error":` + tt.answer + `}`; a.body != want || !strings.Contains(modern.body, tt.answer) {
+					t.Errorf("%s: got %s, and %d %s", tt.method, a.body, modern.status, modern.body)
+				}
+				return
+			}
+			got := w.taken()
+			if len(got) != 2 {
+				t.Fatalf("%s: the servers got %q; %s, %s", tt.method, got, a.body, modern.body)
+			}
+			if d := cmp.Diff(`{"jsonrpc":"2.0","id":1,"method":"`+tt.method+`","params":`+tt.got+`}`, got[0]); d != "" {
+				t.Error(d)
+			}
+			if want := strings.TrimSuffix(tt.got, "}"); !strings.Contains(got[1], want) || modern.status != 200 {
+				t.Errorf("in 2026-07-28: %s, %d %s", got[1], modern.status, modern.body)
+			}
+		})
+	}
+	// No server has skills.
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		for _, method := range []string{"skills/list", "skills/get", "com.example/hello"} {
+			a := w.openGroup().post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`)
+			if code, _ := a.rpcError(t); code != -32601 {
+				t.Errorf("%s: %s", method, a.body)
+			}
+			if a := w.do(ask{path: "/mcp", method: method}.request()); a.status != 404 {
+				t.Errorf("%s in 2026-07-28: %d %s", method, a.status, a.body)
+			}
+		}
+		if a := w.do(ask{path: "/mcp", method: "logging/setLevel", params: `"level":"info"`}.request()); a.status != 404 {
+			t.Errorf("a method of the legacy era: %d %s", a.status, a.body)
+		}
+		if got := w.taken(); len(got) > 0 {
+			t.Errorf("the server got %q", got)
+		}
+	})
+}
+
+// The skills of all servers are one list, page by page, under the URIs that skills/get and
+// resources/read take.
+func TestSkillsOfAGroup(t *testing.T) {
+	extended(t, nil, func(t *testing.T, w *world) {
+		w.backend.tool("skills/list", func(r run) {
+			s, _, err := r.store.Load(r.ctx, r.session, "")
+			if err != nil {
+				t.Error(err)
+			}
+			switch {
+			case s.Server == "s1":
+				r.fail(`{"code":-32603,"message":"it has exited"}`)
+			case strings.Contains(r.raw, `"cursor":"2"`):
+				r.end(`{"skills":[{"uri":"skill://b/SKILL.md","frontmatter":{"name":"b"},"resources":"dynamic"}]}`)
+			default:
+				r.end(`{"skills":[{"uri":"skill://a/SKILL.md","frontmatter":{"name":"a"},"resources":[{"uri":"skill://a/SKILL.md","size":1}]}],"nextCursor":"2"}`)
+			}
+		})
+		skills := `"skills":[{"uri":"skill://s2/a/SKILL.md","frontmatter":{"name":"a"},"resources":[{"uri":"skill://s2/a/SKILL.md","size":1}]},{"uri":"skill://s2/b/SKILL.md","frontmatter":{"name":"b"},"resources":"dynamic"}]`
+		unavailable := `"_meta":{"dormouse/unavailable":{"s1":"it has exited"}`
+		a := w.openGroup().post(`{"jsonrpc":"2.0","id":1,"method":"skills/list"}`)
+		if want := `{"jsonrpc":"2.0","id":1,"result":{` + skills + `,` + unavailable + `}}}`; a.body != want {
+			t.Errorf("got %s", a.body)
+		}
+		modern := w.do(ask{path: "/mcp", method: "skills/list"}.request())
+		if modern.status != 200 || !strings.Contains(modern.body, skills+`,"ttlMs":0,"cacheScope":"private"`) || !strings.Contains(modern.body, `"dormouse/unavailable":{"s1":`) {
+			t.Errorf("in 2026-07-28: %d %s", modern.status, modern.body)
+		}
+		c := w.openSSE("", "").open()
+		c.accepted(`{"jsonrpc":"2.0","id":1,"method":"skills/list"}`)
+		if got := c.messages(); !strings.Contains(got[len(got)-1], skills) {
+			t.Errorf("over HTTP+SSE: %q", got)
+		}
+	})
+}
+
+// A host gets the page of an app by the URI that the tool names, and the page calls the tools of
+// its server by the server's own names.
+func TestAppsWorkAtAGroup(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		parts := []string{"  ", " elicitation,elicitation.form,elicitation.url,roots,sampling,sampling.context,sampling.tools "}
+		for _, caps := range parts {
+			w.keep("s1", "tools/list 2025-11-25"+caps+"anyone", `{"gen":1,"says":true,"list":{"tools":[{"name":"echo"},{"name":"tool1","_meta":{"ui":{"resourceUri":"ui://w/a.html"},"ui/resourceUri":"ui://w/a.html"}}]}}`)
+			w.keep("s1", "resources/list 2025-11-25"+caps+"anyone", `{"gen":1,"says":true,"list":{"resources":[{"uri":"ui://w/a.html","name":"page"},{"uri":"file:///x","name":"x"}]}}`)
+			w.keep("s1", "prompts/list 2025-11-25"+caps+"anyone", `{"gen":1,"says":true,"list":{"prompts":[{"name":"p1"}]}}`)
+		}
+		w.keep("s1", wire.V20251125, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{},"prompts":{}}}`)
+		w.backend.tool("resources/read", func(r run) { r.end(`{"contents":[{"uri":"ui://w/a.html","text":"<p>hello"}]}`) })
+		w.backend.tool("tool1", func(r run) { r.end(`{"content":[],"_meta":{"ui":{"resourceUri":"ui://w/a.html"}}}`) })
+		c := w.openGroup()
+		at := func(method, params string) []string {
+			legacy := c.post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{` + params + `}}`)
+			return []string{legacy.body, w.do(ask{path: "/mcp", method: method, params: params}.request()).body}
+		}
+		const uri = "ui://s1/w/a.html"
+		for method, want := range map[string]string{
+			"tools/list":     `"_meta":{"ui":{"resourceUri":"` + uri + `"},"ui/resourceUri":"` + uri + `"}`,
+			"resources/list": `"resources":[{"uri":"` + uri + `","name":"page"}`,
+		} {
+			for _, body := range at(method, "") {
+				if !strings.Contains(body, want) {
+					t.Errorf("%s: %s", method, body)
+				}
+			}
+		}
+		for _, name := range []string{uri, "ui://w/a.html"} { // a page may name what its server has by the server's own URI
+			for _, body := range at("resources/read", `"uri":"`+name+`"`) {
+				if !strings.Contains(body, `"contents":[{"uri":"`+uri+`","text":"<p>hello"}]`) {
+					t.Errorf("%s: %s", name, body)
+				}
+			}
+		}
+		for _, name := range []string{"s1__tool1", "tool1"} {
+			for _, body := range at("tools/call", `"name":"`+name+`","arguments":{}`) {
+				if !strings.Contains(body, `"ui":{"resourceUri":"`+uri+`"}`) {
+					t.Errorf("%s: %s", name, body)
+				}
+			}
+		}
+		for _, body := range at("prompts/get", `"name":"p1"`) {
+			if !strings.Contains(body, `"result"`) {
+				t.Errorf("prompts/get: %s", body)
+			}
+		}
+		got := w.taken()
+		for _, want := range []string{`"params":{"uri":"ui://w/a.html"}`, `"params":{"name":"tool1","arguments":{}}`, `"params":{"name":"p1"}`} {
+			if !slices.ContainsFunc(got, func(raw string) bool { return strings.Contains(raw, want) }) {
+				t.Errorf("the server got %q, without %s", got, want)
+			}
+		}
+		for _, body := range at("tools/call", `"name":"echo"`) { // two servers have it
+			if !strings.Contains(body, `there is no tool echo here (did you mean s0__echo or s1__echo?)`) {
+				t.Errorf("got %s", body)
+			}
+		}
+	})
+}
+
+// What a caller may not use, it may not use by a name without a prefix either. Finding a name
+// wakes no server.
+func TestUnprefixedNamesObeyTheRules(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		all := w.opts.Servers
+		w.opts.Names = func() []string { return []string{"s0", "s1", "new"} }
+		known := w.opts.Servers
+		w.opts.Servers = func(name string) (sessions.Server, bool) {
+			if name == "new" {
+				s, _ := all("s0")
+				s.Name, s.Digest = "new", "new"
+				return s, true
+			}
+			s, ok := known(name)
+			s.Tools = storage.ToolFilter{Deny: []string{"tool1"}}
+			return s, ok
+		}
+		c := w.openGroup()
+		for _, name := range []string{"tool1", "nothing"} {
+			if code, message := c.call(name).rpcError(t); code != -32602 || message != "there is no tool "+name+" here" && !strings.Contains(message, "did you mean") {
+				t.Errorf("%s: %d %s", name, code, message)
+			}
+		}
+		if a := c.call("tool0"); a.status != 200 || strings.Contains(a.body, "error") {
+			t.Errorf("got %s", a.body)
+		}
+		if got := w.taken(); len(got) != 1 {
+			t.Errorf("the servers got %q", got)
+		}
+	})
+}
+
+// A notification of an extension goes to each server that the client uses, and wakes none.
+func TestModernNotificationsOfExtensionsReachTheServersOfAGroup(t *testing.T) {
+	extended(t, nil, func(t *testing.T, w *world) {
+		w.backend.tool("s1__x", func(r run) { r.end(`{"content":[]}`) })
+		w.do(ask{path: "/mcp", method: "com.example/hello", params: `"name":"s1__x"`}.request())
+		w.taken()
+		w.awake("s0")
+		w.awake("s2")
+		r := ask{path: "/mcp", method: "notifications/com.example/x"}.request()
+		setBody(r, strings.Replace(bodyOf(r), `"id":7,`, ``, 1))
+		a := w.do(r)
+		if got := w.taken(); a.status != 202 || len(got) != 1 || !strings.Contains(got[0], `"method":"notifications/com.example/x"`) {
+			t.Errorf("%d %s, and the servers got %q", a.status, a.body, got)
+		}
+	})
+}

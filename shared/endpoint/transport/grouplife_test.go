@@ -1,0 +1,96 @@
+package transport_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// A session at the address of several servers lives as long as it is used: a client may list
+// once and then only call, or call a server for the first time after days.
+func TestASessionOfAGroupLivesAsLongAsItIsUsed(t *testing.T) {
+	const day = 24 * time.Hour
+	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+	for name, say := range map[string]func(w *world) func(body string) int{
+		"Streamable HTTP": func(w *world) func(string) int {
+			c := w.openGroup()
+			return func(body string) int { return c.post(body).status }
+		},
+		"HTTP+SSE": func(w *world) func(string) int {
+			c := w.openSSE("", "").open()
+			c.close()
+			return func(body string) int { return c.post(body).status }
+		},
+	} {
+		grouped(t, 3, nil, func(t *testing.T, w *world) {
+			post := say(w)
+			for i := range 20 {
+				body := callOf("s0__echo")
+				switch {
+				case i == 6:
+					body = callOf("s1__echo") // its session begins, and goes on longer than that of s0
+				case i > 6 && i%3 == 0:
+					body = `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"dormouse://s1/file:///a"}}`
+				case i > 6:
+					body = callOf("s1__echo")
+				}
+				if status := post(body); status >= http.StatusBadRequest {
+					t.Fatalf("%s: day %d: %d", name, i, status)
+				}
+				time.Sleep(day)
+			}
+			for i := range 10 {
+				if status := post(list); status >= http.StatusBadRequest {
+					t.Fatalf("%s: a list, %d days later: %d", name, i, status)
+				}
+				time.Sleep(day)
+			}
+			if status := post(callOf("s2__echo")); status >= http.StatusBadRequest {
+				t.Errorf("%s: a call of another server: %d", name, status)
+			}
+		})
+	}
+}
+
+// A group's session that an operator has ended is over at every member.
+func TestASessionOfAGroupThatAnOperatorEndedCallsNothing(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openGroup()
+		if a := c.post(callOf("s1__echo")); a.status != http.StatusOK {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		if err := sessions.New(w.store, w.backend, w.limits).Terminate(t.Context(), storage.ID(c.session)); err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range []string{"s1__echo", "s0__echo"} {
+			if a := c.post(callOf(tool)); a.status != http.StatusNotFound {
+				t.Errorf("%s: %d %s", tool, a.status, a.body)
+			}
+		}
+	})
+}
+
+func TestPollOfAGroupIsToldToComeBackWhenTheStoreIsDown(t *testing.T) { // P3
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openGroup()
+		c.call("s0__echo")
+		last := c.get("").lastID(t)
+		for _, methods := range [][]string{{"Load"}, {"Save"}, {"Wait"}} {
+			w.store.down(methods...)
+			a := c.get(last)
+			events := a.events(t)
+			if end := events[len(events)-1]; end.Retry == 0 || !strings.HasPrefix(end.ID, "s0~") {
+				t.Errorf("%s is down: the client gets %+v", methods, end)
+			}
+			last = a.lastID(t)
+			w.store.failing(nil)
+		}
+		if got := c.get(last).events(t); !strings.HasPrefix(got[0].ID, "s0~") {
+			t.Errorf("afterwards it gets %+v", got)
+		}
+	})
+}

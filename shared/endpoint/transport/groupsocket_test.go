@@ -1,0 +1,411 @@
+package transport_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// link is the WebSocket API and one client of a group.
+type link struct {
+	*api
+	w     *world
+	query url.Values
+	conn  string
+	conns []string    // that there have been
+	over  http.Header // of the request that asks for a connection
+}
+
+func (w *world) link(query url.Values) *link {
+	return &link{api: newAPI(), w: w, query: query, over: http.Header{}}
+}
+
+// socket serves one event by a function that was made for it.
+func (l *link) socket(serve func(*transport.Socket)) {
+	l.w.t.Helper()
+	opts := l.w.opts
+	opts.Host = l.w.newHost().WithClients(l)
+	serveSocket(l.w.t, opts, serve)
+}
+
+func (l *link) connect() (status int) {
+	l.w.t.Helper()
+	l.conn = "c" + strconv.Itoa(len(l.conns)+1)
+	l.conns = append(l.conns, l.conn)
+	r := httptest.NewRequestWithContext(l.w.t.Context(), http.MethodGet, "http://127.0.0.1/local?"+l.query.Encode(), nil)
+	r.Header = l.over
+	l.socket(func(k *transport.Socket) { status, _, _ = k.Connect(l.w.t.Context(), l.conn, r) })
+	return status
+}
+
+// open connects, and does the handshake.
+func (l *link) open() *link {
+	l.w.t.Helper()
+	if status := l.connect(); status != http.StatusOK {
+		l.w.t.Fatalf("the connection was refused with %d", status)
+	}
+	if got := l.say(initialize); len(got) == 0 || !strings.Contains(got[len(got)-1], `"id":0,"result"`) {
+		l.w.t.Fatalf("initialize was answered with %q", got)
+	}
+	l.say(wsInitialized)
+	return l
+}
+
+// say sends a message, and returns what the client has got since the last one.
+func (l *link) say(raw string) []string {
+	l.w.t.Helper()
+	l.socket(func(k *transport.Socket) {
+		if reply := k.Message(l.w.t.Context(), l.conn, []byte(raw)); reply != nil {
+			l.gets(l.conn, reply)
+		}
+	})
+	time.Sleep(time.Second)
+	return l.heard()
+}
+
+// heard returns what the client has got over its connections since the last call.
+func (l *link) heard() (all []string) {
+	for _, conn := range l.conns {
+		all = append(all, l.take(conn)...)
+	}
+	return all
+}
+
+// pushes sends a message of a server outside of requests.
+func (l *link) pushes(of storage.ID, server, text string) {
+	l.w.t.Helper()
+	id := sessions.MemberID(of, server)
+	a := storage.Address{Session: id, Stream: storage.Standalone, Conn: l.conn, EventIDs: l.query.Get("event-ids") == "1", Through: &storage.Through{Group: of, Server: server}}
+	run{ctx: l.w.t.Context(), store: l.w.backend.store, session: id, address: a, clients: l}.say(text)
+}
+
+// messages returns the texts that are not notifications of event ids.
+func messages(texts []string) []string {
+	return slices.DeleteFunc(texts, func(text string) bool { return strings.Contains(text, "notifications/dormouse/event") })
+}
+
+// ofGroup returns the session of the group that a client has.
+func (l *link) ofGroup() storage.ID {
+	l.w.t.Helper()
+	c, err := l.w.store.Connection(l.w.t.Context(), l.conn)
+	if err != nil {
+		l.w.t.Fatal(err)
+	}
+	return c.Session
+}
+
+func TestGroupOverWebSocketHasTheMessagesOfAllItsServers(t *testing.T) {
+	grouped(t, 3, nil, func(t *testing.T, w *world) {
+		w.backend.tool("tool1", func(r run) {
+			r.append(`{"jsonrpc":"2.0","id":"q-1","method":"roots/list"}`, false)
+			r.append(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9,"progress":1}}`, false)
+			r.end(`{"content":[{"type":"resource_link","uri":"file:///a","name":"a"}]}`)
+		})
+		l := w.link(url.Values{"group": {"all"}})
+		w.backend.clients = l
+		l.open()
+		of := l.ofGroup()
+		steps := []struct {
+			say  string
+			want []string
+		}{
+			{`{"jsonrpc":"2.0","id":"p","method":"ping"}`, []string{`{"jsonrpc":"2.0","id":"p","result":{}}`}},
+			{callOf("s1__tool1"), []string{
+				`{"jsonrpc":"2.0","id":"s1~q-1","method":"roots/list"}`,
+				`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9,"progress":1}}`,
+				`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"dormouse://s1/file:///a","name":"a"}]}}`,
+			}},
+			{callOf("s2__echo"), []string{`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`}},
+			{`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"debug"}}`, []string{`{"jsonrpc":"2.0","id":5,"result":{}}`}},
+			{callOf("nothing"), []string{`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no tool nothing here"}}`}},
+			{`{"jsonrpc":"2.0","id":6,"method":"of/nobody"}`, []string{`{"jsonrpc":"2.0","id":6,"error":{"code":-32601,"message":"there is no method of/nobody at the address of several servers"}}`}},
+		}
+		for _, s := range steps {
+			if d := cmp.Diff(s.want, l.say(s.say)); d != "" {
+				t.Errorf("%s:\n%s", s.say, d)
+			}
+		}
+		w.awake("s1")
+		l.say(`{"jsonrpc":"2.0","id":"s1~q-1","result":{"roots":[]}}`)
+		if d := cmp.Diff([]string{`{"jsonrpc":"2.0","id":"q-1","result":{"roots":[]}}`}, w.backend.answers); d != "" {
+			t.Error(d)
+		}
+		cancel := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}`
+		w.taken()
+		l.say(cancel)
+		if d := cmp.Diff([]string{cancel}, slicesWith(w.taken(), "cancelled")[:1]); d != "" {
+			t.Error(d)
+		}
+		l.pushes(of, "s2", "two")
+		l.pushes(of, "s1", "one")
+		if d := cmp.Diff([]string{said("two"), said("one")}, l.heard()); d != "" {
+			t.Error(d)
+		}
+		if d := cmp.Diff([]string{"s0__echo", "s0__tool0", "s1__echo", "s1__tool1", "s2__echo", "s2__tool2"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0])); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// A client that comes back names the last event of each stream. It gets what came meanwhile,
+// of all servers, and nothing twice.
+func TestGroupOverWebSocketGoesOn(t *testing.T) {
+	for _, query := range []url.Values{{"group": {"all"}, "event-ids": {"1"}}, {"group": {"all"}, "event-ids": {"1"}, "names": {"plain"}}} {
+		grouped(t, 2, nil, func(t *testing.T, w *world) {
+			l := w.link(query)
+			w.backend.clients = l
+			l.open()
+			of := l.ofGroup()
+			let := make(chan bool)
+			w.backend.tool("tool1", func(r run) {
+				<-let
+				r.end(`{"content":[{"type":"resource_link","uri":"file:///a","name":"a"}]}`)
+			})
+			name, uri := "s1__tool1", "dormouse://s1/file:///a"
+			if query.Has("names") {
+				name, uri = "tool1", "file:///a"
+			}
+			got := l.say(callOf(name))
+			l.say(callOf("s0__echo"))
+			if len(got) != 1 || !strings.Contains(got[0], `"sessionId":"`+string(of)+`","eventId":"0/`) || !strings.Contains(got[0], `~s1","requestId":1`) {
+				t.Fatalf("the call was accepted with %q", got)
+			}
+			l.pushes(of, "s0", "seen")
+			last := wire.Lookup([]byte(l.heard()[1]), "params", "eventId")
+			lastID, _ := wire.String(last)
+			if !strings.HasSuffix(lastID, "~s0") {
+				t.Fatalf("the event has the id %s", last)
+			}
+			gone := l.conn
+			_ = l.Close(t.Context(), gone)
+			l.socket(func(k *transport.Socket) { k.Disconnect(t.Context(), gone) })
+			close(let)
+			time.Sleep(time.Second)
+			l.pushes(of, "s0", "missed")
+			if got := l.heard(); len(got) != 0 {
+				t.Fatalf("a connection that is gone got %q", got)
+			}
+			again := url.Values{"session": {string(of)}, "last-event-id": {lastID}}
+			for key, values := range query {
+				again[key] = values
+			}
+			l.query = again
+			if status := l.connect(); status != http.StatusOK {
+				t.Fatalf("the client cannot come back: %d", status)
+			}
+			want := []string{said("missed"), `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"` + uri + `","name":"a"}]}}`}
+			got = messages(l.heard())
+			slices.SortFunc(got, func(a, b string) int { return strings.Compare(b, a) })
+			slices.SortFunc(want, func(a, b string) int { return strings.Compare(b, a) })
+			if d := cmp.Diff(want, got); d != "" {
+				t.Error(d)
+			}
+			if got := messages(l.say(callOf(name))); len(got) != 1 || !strings.Contains(got[0], uri) {
+				t.Errorf("the next call got %q", got)
+			}
+		})
+	}
+}
+
+// A client has two connections. If the connection of a call is gone, the other one gets
+// the answer, even if both were open before the server's first use.
+func TestGroupOverWebSocketUsesTheOtherConnection(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		l := w.link(url.Values{"group": {"all"}})
+		w.backend.clients = l
+		l.open()
+		first := l.conn
+		l.query = url.Values{"group": {"all"}, "session": {string(l.ofGroup())}}
+		if status := l.connect(); status != http.StatusOK {
+			t.Fatalf("the second connection was refused with %d", status)
+		}
+		second := l.conn
+		w.backend.tool("tool1", func(r run) {
+			_ = l.Close(r.ctx, first)
+			time.Sleep(10 * time.Second) // the connection has been up for a while
+			r.end(`{"content":[{"type":"resource_link","uri":"a:b","name":"a"}]}`)
+		})
+		l.conn = first
+		time.Sleep(time.Minute)
+		l.say(callOf("s1__tool1"))
+		time.Sleep(time.Minute)
+		if d := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"dormouse://s1/a:b","name":"a"}]}}`}, l.heard()); d != "" {
+			t.Error(d)
+		}
+		s, _, err := w.store.Load(t.Context(), sessions.MemberID(storage.ID(l.query.Get("session")), "s1"), "")
+		if err != nil || !slices.Equal(s.Conns, []string{first, second}) {
+			t.Errorf("the connections of the session with the server are %q, %v", s.Conns, err)
+		}
+		if got := l.say(`{"jsonrpc":"2.0","id":2,"method":"tasks/list"}`); len(got) != 1 || !strings.Contains(got[0], `"tasks":[]`) {
+			t.Errorf("the list of tasks is %q", got)
+		}
+	})
+}
+
+func TestCallThroughAGroupOverWebSocketCostsWhatItCostsOnTheOwnPath(t *testing.T) {
+	grouped(t, 20, nil, func(t *testing.T, w *world) {
+		count := func(query url.Values, tool string) storagetest.Counts {
+			l := w.link(query)
+			w.backend.clients = l
+			l.open().say(callOf(tool))
+			return w.counted(func() {
+				if got := l.say(callOf(tool)); len(got) != 1 || !strings.Contains(got[0], `"result"`) {
+					t.Errorf("got %q", got)
+				}
+			})
+		}
+		if d := cmp.Diff(count(url.Values{"server": {"s3"}}, "tool3"), count(url.Values{"group": {"all"}}, "s3__tool3")); d != "" {
+			t.Errorf("own path (-) and group (+):\n%s", d)
+		}
+	})
+}
+
+// A message over WebSocket has at most 128 KiB, so a longer list has pages.
+func TestGroupOverWebSocketListsInPages(t *testing.T) {
+	grouped(t, 20, nil, func(t *testing.T, w *world) {
+		for i := range 20 {
+			tool := `{"name":"echo","description":"` + strings.Repeat("x", 15<<10) + `","inputSchema":{"type":"object"}}`
+			w.keep("s"+strconv.Itoa(i), "tools/list 2025-11-25  anyone", `{"gen":1,"says":true,"list":{"tools":[`+tool+`]}}`)
+		}
+		l := w.link(url.Values{"group": {"all"}}).open()
+		var names []string
+		for cursor, pages := "", 0; pages < 10; pages++ {
+			got := l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{` + cursor + `}}`)
+			if len(got) != 1 || len(got[0]) > storage.MaxPost {
+				t.Fatalf("%d messages, the first with %d bytes", len(got), len(got[0]))
+			}
+			names = append(names, toolNames(t, got[0])...)
+			next := wire.Lookup([]byte(got[0]), "result", "nextCursor")
+			if next == nil {
+				break
+			}
+			cursor = `"cursor":` + string(next)
+		}
+		slices.Sort(names)
+		if len(slices.Compact(names)) != 20 {
+			t.Errorf("the pages have %d tools: %q", len(names), names)
+		}
+		if got := l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"what"}}`); len(got) != 1 || !strings.Contains(got[0], "-32602") {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestGroupOverWebSocketInSearchModeHasTwoTools(t *testing.T) {
+	grouped(t, 20, nil, func(t *testing.T, w *world) {
+		l := w.link(url.Values{"group": {"all"}, "tools": {"search"}})
+		w.backend.clients = l
+		l.open()
+		if d := cmp.Diff([]string{"find_tools", "call_tool"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0])); d != "" {
+			t.Error(d)
+		}
+		got := l.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"find_tools","arguments":{"query":"thing 7"}}}`)
+		if len(got) != 1 || !strings.Contains(got[0], "s7__tool7") || len(w.taken()) != 0 {
+			t.Errorf("got %q", got)
+		}
+		got = l.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"call_tool","arguments":{"name":"s7__tool7"}}}`)
+		if d := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`}, got); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+func TestConnectionsToAGroupThatAreRefused(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		l := w.link(url.Values{"group": {"all"}}).open()
+		id := string(l.ofGroup())
+		for query, want := range map[string]int{
+			"group=all":                                   http.StatusOK,
+			"group=other":                                 http.StatusNotFound,
+			"group=all&ticket=x":                          http.StatusUnauthorized,
+			"group=all&session=" + id:                     http.StatusOK,
+			"server=s0&session=" + id:                     http.StatusNotFound,
+			"group=all&last-event-id=0/~s0":               http.StatusBadRequest,
+			"group=all&last-event-id=?~s0&session=" + id:  http.StatusBadRequest,
+			"server=s0&last-event-id=0/~s0&session=" + id: http.StatusBadRequest,
+		} {
+			l := w.link(nil)
+			l.query, _ = url.ParseQuery(query)
+			if got := l.connect(); got != want {
+				t.Errorf("%s: %d, want %d", query, got, want)
+			}
+		}
+		other := w.link(url.Values{"group": {"all"}, "session": {id}})
+		other.over.Set("Authorization", "Bearer eve")
+		if got := other.connect(); got != http.StatusNotFound {
+			t.Errorf("another principal: %d", got)
+		}
+	})
+}
+
+// A ticket and a connection are good for the servers of the caller's key. If the key
+// loses a server, so does the connection.
+func TestConnectionToAGroupIsForTheServersOfItsKey(t *testing.T) {
+	grouped(t, 3, nil, func(t *testing.T, w *world) {
+		keys := storagetest.NewMemory()
+		key, record, err := apikey.Create(t.Context(), keys, apikey.Grant{Tenant: "tenant", Principal: "ada", Servers: []string{"s0", "s2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		narrow := func(servers ...string) {
+			k, err := keys.Keys().Get(t.Context(), record.ID)
+			if err == nil {
+				k.Servers = servers
+				err = keys.Keys().Save(t.Context(), k)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(apikey.Remembered)
+			w.opts.Auth = apikey.NewKeys(keys)
+		}
+		w.opts.Auth, w.opts.Tickets = apikey.NewKeys(keys), apikey.NewTickets(keys)
+		a := w.do(request("POST", "/ticket", "", "Authorization", "Bearer "+key))
+		ticket, _ := wire.String(wire.Lookup([]byte(a.body), "ticket"))
+		if a.status != http.StatusOK || ticket == "" {
+			t.Fatalf("no ticket: %d %s", a.status, a.body)
+		}
+		byTicket, byHeader := w.link(url.Values{"group": {"all"}, "ticket": {ticket}}), w.link(url.Values{"group": {"all"}})
+		byHeader.over.Set("Authorization", "Bearer "+key)
+		for name, l := range map[string]*link{"ticket": byTicket, "header": byHeader} {
+			w.backend.clients = l
+			l.open()
+			if d := cmp.Diff([]string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0])); d != "" {
+				t.Errorf("%s: %s", name, d)
+			}
+			if got := l.say(callOf("s1__tool1")); len(got) != 1 || !strings.Contains(got[0], "there is no tool s1__tool1 here") {
+				t.Errorf("%s: got %q", name, got)
+			}
+		}
+		if status := w.link(byTicket.query).connect(); status != http.StatusUnauthorized {
+			t.Errorf("the ticket again: %d", status)
+		}
+		narrow("s2")
+		w.backend.clients = byHeader
+		if got := byHeader.say(callOf("s0__tool0")); len(got) != 1 || !strings.Contains(got[0], "there is no tool s0__tool0 here") {
+			t.Errorf("a server that was taken from the key: %q", got)
+		}
+		if got := byHeader.say(callOf("s2__tool2")); len(got) != 1 || !strings.Contains(got[0], `"result"`) {
+			t.Errorf("got %q", got)
+		}
+		narrow("other")
+		byHeader.say(callOf("s2__tool2"))
+		if !byHeader.isGone(byHeader.conn) {
+			t.Error("the connection is open without a key")
+		}
+	})
+}

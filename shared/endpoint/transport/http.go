@@ -1,0 +1,28 @@
+package transport
+
+import (
+	"net/http"
+	"time"
+)
+
+// HTTP is the endpoint of all servers, an http.Handler. It keeps no state between
+// requests, so a new one could serve each. It is safe for concurrent use.
+type HTTP struct{ opts Options }
+
+// New returns the endpoint.
+func New(opts Options) *HTTP { return &HTTP{opts: opts.withDefaults()} }
+
+// ServeHTTP answers one request, which takes up to [Options].Limit. It logs a panic and
+// answers it with 500. If the response has begun by then, ServeHTTP aborts it with
+// http.ErrAbortHandler.
+func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{opts: &h.opts, w: w, r: r, begun: time.Now()}
+	if h.opts.Meter != nil {
+		x.sent = &counter{ResponseWriter: w}
+		x.w = x.sent
+	}
+	defer x.finish()
+	if err := x.serve(); err != nil {
+		x.refuse(err)
+	}
+}

@@ -1,0 +1,133 @@
+package transport
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+const methodsListing = "GET, HEAD, OPTIONS"
+
+// Document answers a GET about servers. base is the URL of the endpoint, taken from the
+// request. may has the caller once for each server that it may use, in the order of
+// [Options].Names. The endpoint encodes the answer as JSON.
+type Document func(r *http.Request, base string, may []sessions.Caller) (answer any, err error)
+
+// Listing returns a handler for a document. The handler checks Host, Origin and caller,
+// and logs, as for a message. A caller without a valid credential is refused. An error
+// becomes {"error": text}, which is the form of the MCP registry.
+func (h *HTTP) Listing(of Document) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{opts: &h.opts, w: w, r: r, begun: time.Now()}
+		if h.opts.Meter != nil {
+			x.sent = &counter{ResponseWriter: w}
+			x.w = x.sent
+		}
+		defer x.finish()
+		l := listing{x}
+		if err := l.serve(of); err != nil {
+			l.refuse(err)
+		}
+	})
+}
+
+// listing is a request for a document.
+type listing struct{ *exchange }
+
+func (x listing) serve(of Document) error {
+	if err := x.admit(); err != nil {
+		return err
+	}
+	switch x.r.Method {
+	case http.MethodOptions:
+		x.preflight()
+		return nil
+	case http.MethodGet, http.MethodHead:
+	default:
+		return notAllowed(methodsListing, "this method is not served here; use GET")
+	}
+	may, err := x.mayUse()
+	if err != nil {
+		return err
+	}
+	if len(may) > 0 {
+		x.caller = may[0]
+		x.caller.Server = sessions.Server{} // the request is about no server in particular
+		release, err := x.opts.admitted(x.ctx(), x.caller)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	answer, err := of(x.r, ownURL(x.r, ""), may)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	x.w.Header().Set("Cache-Control", "no-store")
+	x.json(http.StatusOK, body)
+	return nil
+}
+
+// mayUse returns the caller at each server that it may use. A caller with a key for none of
+// them gets an empty list. Errors: Unauthenticated, Invalid, Unavailable.
+func (x listing) mayUse() (may []sessions.Caller, err error) {
+	if x.opts.Names == nil {
+		return nil, nil
+	}
+	var names []string
+	var servers []sessions.Server
+	for _, name := range x.opts.Names() {
+		if server, ok := x.opts.Servers(name); ok {
+			names, servers = append(names, name), append(servers, server)
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	all, err := x.opts.Auth.Members(x.r, "", names)
+	for _, server := range servers {
+		who, ok := all[server.Name]
+		if !ok || err != nil {
+			continue
+		}
+		if who, err = whole(who, nil); err == nil {
+			may = append(may, x.opts.caller(who, server, storage.HTTP))
+		}
+	}
+	switch storage.CodeOf(err) {
+	case "":
+		return may, nil
+	case storage.Forbidden:
+		return nil, nil
+	case storage.Unauthenticated:
+		x.w.Header().Set("WWW-Authenticate", "Bearer")
+		return nil, err
+	default:
+		return nil, err
+	}
+}
+
+func (x listing) refuse(err error) {
+	p := problemOf(err)
+	if x.err = err; storage.CodeOf(err) != p.code {
+		x.err = p
+	}
+	switch p.status {
+	case http.StatusMethodNotAllowed:
+		x.w.Header().Set("Allow", p.allow)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		x.w.Header().Set("Retry-After", retryAfter(err))
+	}
+	body, err := json.Marshal(map[string]string{"error": p.rpc.Message})
+	if err != nil {
+		body = nil // texts always encode
+	}
+	x.json(p.status, body)
+}

@@ -1,0 +1,257 @@
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// call serves a request for the server, in its first round or in a later one.
+func (m modern) call() error {
+	if m.req.State == "" {
+		return m.forward()
+	}
+	state, err := m.resume()
+	if err != nil {
+		return err
+	}
+	turn := bridge.NewTurn(m.req, state.Stream, nil, state)
+	answers, err := turn.Answers()
+	if err != nil {
+		return err
+	}
+	if state.Stream == "" {
+		return m.resend(turn)
+	}
+	call, server, err := m.x.opts.Host.Reattach(m.ctx, m.to.Caller, state.Stream, state.From, raws(answers)...)
+	if errors.Is(err, storage.NotFound) {
+		return bridge.BadState()
+	}
+	if err != nil {
+		return err
+	}
+	turn.Served(server)
+	return m.answer(call, server, turn)
+}
+
+func raws(answers []bridge.Answer) [][]byte {
+	out := make([][]byte, len(answers))
+	for i, a := range answers {
+		out[i] = a.Raw
+	}
+	return out
+}
+
+// forward begins a call.
+func (m modern) forward() error {
+	c := m.client()
+	if m.req.Method == wire.MethodToolsCall {
+		c.Check = m.check
+		if m.to.Listed != nil {
+			c.List = m.list
+		}
+	}
+	call, server, err := m.x.opts.Host.Send(m.ctx, m.to.Caller, c, m.req.Method, m.req.Forward())
+	if err != nil {
+		return err
+	}
+	return m.answer(call, server, bridge.NewTurn(m.req, call.Stream(), server, bridge.State{}))
+}
+
+// check checks a call of a tool by what the list of tools says about it. brief is as for
+// [sessions.Client].
+func (m modern) check(notes json.RawMessage) (brief bool, err error) {
+	if err := bridge.CheckParams(bridge.NotedParams(notes), m.req, m.x.r.Header.Values); err != nil {
+		return false, err
+	}
+	if m.lacking(notes) {
+		return false, bridge.NeedsTasks()
+	}
+	after, ok := m.after(notes)
+	return ok && after <= soon, nil
+}
+
+// list lists the tools of a server of a group for a caller that has never had the list, and keeps
+// what it says about calls of them. If the server does not answer soon, or refuses, nothing is
+// known of the tools, and their calls need nothing.
+func (m modern) list(ctx context.Context) (notes json.RawMessage, err error) {
+	ctx, cancel := context.WithDeadline(ctx, m.x.begun.Add(m.x.opts.KeepAlive))
+	defer cancel()
+	client := m.client()
+	client.Verbose = false
+	list, err := m.to.Listed(ctx, client)
+	switch {
+	case m.ctx.Err() != nil:
+		return nil, errGone
+	case err == nil:
+		notes = bridge.ToolNotes(list)
+	case !errors.Is(err, context.DeadlineExceeded):
+		return nil, nil // the next call asks again
+	}
+	if notes == nil {
+		notes = json.RawMessage("{}") // the next call need not ask
+	}
+	return notes, m.x.opts.Host.Learn(m.ctx, m.to.Caller, nil, notes)
+}
+
+// resend repeats a call that has ended, after its client has done what the server wanted
+// first. It does not ask a second time if the client has not done all of it.
+func (m modern) resend(turn *bridge.Turn) error {
+	if complete, agreed := turn.Complete(); !complete || !agreed {
+		return &wire.Error{Code: wire.CodeInvalidParams, Message: "the server wants its user to visit a page first, and the user has not accepted each request for that; send the request again"}
+	}
+	return modern{m.x, m.ctx, turn.Request(), m.to}.forward()
+}
+
+// resume opens the state that a client has sent with its request.
+func (m modern) resume() (bridge.State, error) {
+	if m.x.opts.Sealer == nil {
+		return bridge.State{}, bridge.BadState()
+	}
+	plain, ok := m.x.opts.Sealer.Open(m.req.State)
+	if !ok {
+		return bridge.State{}, bridge.BadState()
+	}
+	return m.req.Resume(plain, sessions.PinnedID(m.to.Caller), time.Now())
+}
+
+// seal returns the state that a client carries to the next round. The state is valid for
+// as long as the log is kept.
+func (m modern) seal(state bridge.State) string {
+	state.Session = sessions.PinnedID(m.to.Caller)
+	state.Expires = time.Now().Add(m.x.opts.Host.Limits().EventAge).Unix()
+	return m.x.opts.Sealer.Seal(state.Encode())
+}
+
+// A server's question waits questionPause for a further one, so that the client gets all of
+// them in one answer. The first question waits at most questionsWithin.
+const (
+	questionPause   = 30 * time.Millisecond
+	questionsWithin = 300 * time.Millisecond
+)
+
+// gathering is the wait for further questions. The zero value has no question.
+type gathering struct {
+	first, newest time.Time // when these came
+	questions     int
+}
+
+// due returns when the client gets the questions of a call. It is the zero time while there
+// are none.
+func (g *gathering) due(turn *bridge.Turn) time.Time {
+	if !turn.Asks() {
+		*g = gathering{}
+		return time.Time{}
+	}
+	now := time.Now()
+	if g.first.IsZero() {
+		g.first = now
+	}
+	n := turn.Questions()
+	if n > g.questions || g.newest.IsZero() {
+		g.newest = now
+	}
+	g.questions = n
+	due, last := g.newest.Add(questionPause), g.first.Add(questionsWithin)
+	if last.Before(due) {
+		return last
+	}
+	return due
+}
+
+// answer sends the outcome of a call. A client that closes the response cancels the call,
+// unless it brought a state: with that state it can come back. server is serverInfo, nil
+// if it is not known.
+func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge.Turn) error {
+	m.x.called.stream = call.Stream()
+	out := newReply(m)
+	if after, ok := m.after(call.Learned()); ok {
+		out.task = m.x.begun.Add(after)
+	}
+	err := m.follow(out, call, turn)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errTask):
+		m.create(out, call, server)
+		return nil
+	}
+	if m.req.State == "" || errors.Is(err, errGone) || errors.Is(err, errLate) || errors.Is(err, errForgotten) {
+		ctx, cancel := m.x.detached()
+		defer cancel()
+		if abandoned := m.x.opts.Host.Abandon(ctx, m.to.Caller, call.Stream(), "the client closed the response"); abandoned != nil && m.x.err == nil {
+			m.x.err = abandoned
+		}
+	}
+	return out.fail(err)
+}
+
+// follow reads events until there is an answer: the server's answer, or questions for
+// the client. It returns errTask when the call is to become a task.
+func (m modern) follow(out *reply, call *sessions.Call, turn *bridge.Turn) error {
+	var asked gathering
+	for {
+		due := asked.due(turn)
+		if !due.IsZero() && (turn.Again() || !time.Now().Before(due)) {
+			out.finish(turn.Required(m.seal(turn.State())), 0)
+			return nil
+		}
+		var events []storage.Event
+		var err error
+		if due.IsZero() {
+			events, err = out.next(call)
+		} else {
+			events, err = out.until(call, due)
+		}
+		if err == nil && len(events) == 0 && call.Done() {
+			err = errOver
+		}
+		if err != nil {
+			return err
+		}
+		if complete, _ := turn.Complete(); len(events) > 0 && call.Gap() && !complete {
+			return errForgotten
+		}
+		for _, e := range events {
+			step := turn.Take(e)
+			if err := m.learn(call, e, step); err != nil {
+				return err
+			}
+			done, err := m.take(out, step)
+			if done || err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// learn stores what a list of tools says about calls of the tools. It does so before the
+// client can call one.
+func (m modern) learn(call *sessions.Call, e storage.Event, step bridge.Step) error {
+	first := m.req.Method == wire.MethodToolsList && wire.Lookup(m.req.Params, "cursor") == nil
+	if !first || step.Reply == nil || step.Reply.Code != 0 {
+		return nil
+	}
+	return m.x.opts.Host.Learn(m.ctx, m.to.Caller, call, bridge.ToolNotes(wire.Lookup(e.Raw, "result")))
+}
+
+// take handles one event. It either answers the server or sends something to the client.
+func (m modern) take(out *reply, step bridge.Step) (done bool, err error) {
+	switch {
+	case step.Answer != nil:
+		return false, m.x.opts.Host.Reply(m.ctx, m.to.Caller, step.Answer.Raw)
+	case step.Notify != nil:
+		return false, out.notify(step.Notify)
+	case step.Reply != nil:
+		m.x.called.ends(step.Reply.Raw, m.x.opts.ShowErrors)
+		out.finish(step.Reply.Raw, step.Reply.Code)
+		return true, nil
+	}
+	return false, nil
+}

@@ -1,0 +1,160 @@
+package transport_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+func TestModernLadder(t *testing.T) {
+	ok := toolCall("echo")
+	with := func(headers ...string) ask { a := ok; a.headers = headers; return a }
+	tests := []struct {
+		name   string
+		ask    ask
+		change func(*http.Request)
+		status int
+		code   wire.Code
+	}{
+		{"no version header", with("MCP-Protocol-Version", ""), nil, 400, wire.CodeHeaderMismatch},
+		{"another version in the header", with("MCP-Protocol-Version", "2027-01-01"), nil, 400, wire.CodeHeaderMismatch},
+		{"a legacy version in the header", with("MCP-Protocol-Version", "2025-11-25"), nil, 400, wire.CodeHeaderMismatch},
+		{"no method header", with("Mcp-Method", ""), nil, 400, wire.CodeHeaderMismatch},
+		{"another method in the header", with("Mcp-Method", "tools/list"), nil, 400, wire.CodeHeaderMismatch},
+		{"method header in another case", with("Mcp-Method", "Tools/Call"), nil, 400, wire.CodeHeaderMismatch},
+		{"no name header", with("Mcp-Name", ""), nil, 400, wire.CodeHeaderMismatch},
+		{"another name in the header", with("Mcp-Name", "Echo"), nil, 400, wire.CodeHeaderMismatch},
+		{"name header twice", ok, func(r *http.Request) { r.Header.Add("Mcp-Name", "echo") }, 400, wire.CodeHeaderMismatch},
+		{"name header in broken base64", with("Mcp-Name", "=?base64?ZWNobw?="), nil, 400, wire.CodeHeaderMismatch},
+		{"name header for a body without", ask{method: "tools/call", headers: []string{"Mcp-Name", "echo"}}, nil, 400, wire.CodeHeaderMismatch},
+		{"param header that cannot be decoded", with("Mcp-Param-City", "=?base64?!?="), nil, 400, wire.CodeHeaderMismatch},
+		{"unsupported version", with("MCP-Protocol-Version", "2099-01-01"), func(r *http.Request) {
+			reword(r, "2026-07-28", "2099-01-01")
+		}, 400, wire.CodeUnsupportedVersion},
+		{"no capabilities", ok, func(r *http.Request) { reword(r, "clientCapabilities", "other") }, 400, wire.CodeInvalidParams},
+		{"no version in _meta", ok, func(r *http.Request) { reword(r, "io.modelcontextprotocol/protocolVersion", "other") }, 400, wire.CodeInvalidParams},
+		{"capabilities that are no object", ask{method: "tools/list", caps: "true"}, nil, 400, wire.CodeInvalidParams},
+		{"unknown log level", ask{method: "tools/list", meta: `,"io.modelcontextprotocol/logLevel":"loud"`}, nil, 400, wire.CodeInvalidParams},
+		{"progress token that is none", ask{method: "tools/list", meta: `,"progressToken":{}`}, nil, 400, wire.CodeInvalidParams},
+		{"state that is no string", ask{method: "tools/call", params: `"name":"echo","requestState":7`}, nil, 400, wire.CodeInvalidParams},
+		{"initialize", ask{method: "initialize"}, nil, 404, wire.CodeMethodNotFound},
+		{"ping", ask{method: "ping"}, nil, 404, wire.CodeMethodNotFound},
+		{"logging/setLevel", ask{method: "logging/setLevel"}, nil, 404, wire.CodeMethodNotFound},
+		{"resources/subscribe", ask{method: "resources/subscribe"}, nil, 404, wire.CodeMethodNotFound},
+		{"resources/unsubscribe", ask{method: "resources/unsubscribe"}, nil, 404, wire.CodeMethodNotFound},
+		{"tasks/list", ask{method: "tasks/list"}, nil, 404, wire.CodeMethodNotFound},
+		{"tasks/result", ask{method: "tasks/result"}, nil, 404, wire.CodeMethodNotFound},
+		{"a method nobody knows, without _meta", ask{method: "custom/method"}, bare, 400, wire.CodeInvalidParams},
+		{"a method nobody knows, another in the header", ask{method: "custom/method", headers: []string{"Mcp-Method", "tools/list"}}, nil, 400, wire.CodeHeaderMismatch},
+		{"ping without _meta", ask{method: "ping"}, bare, 404, wire.CodeMethodNotFound},
+		{"logging/setLevel without _meta", ask{method: "logging/setLevel"}, bare, 404, wire.CodeMethodNotFound},
+		{"tools/list without _meta", ask{method: "tools/list"}, bare, 400, wire.CodeInvalidParams},
+		{"a method of servers", ask{method: "roots/list"}, nil, 404, wire.CodeMethodNotFound},
+		{"a batch", ok, func(r *http.Request) { setBody(r, "["+bodyOf(r)+"]") }, 400, wire.CodeInvalidRequest},
+		{"a response", ok, func(r *http.Request) { setBody(r, `{"jsonrpc":"2.0","id":1,"result":{}}`) }, 400, wire.CodeInvalidRequest},
+		{"no json", ok, func(r *http.Request) { setBody(r, `{`) }, 400, wire.CodeParse},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			modern(t, func(t *testing.T, w *world) {
+				r := tt.ask.request()
+				if tt.change != nil {
+					tt.change(r)
+				}
+				got := w.do(r)
+				if code, message := got.rpcError(t); got.status != tt.status || wire.Code(code) != tt.code || message == "" {
+					t.Errorf("got %d %s, want %d with code %d", got.status, got.body, tt.status, tt.code)
+				}
+				if len(w.backend.got) > 0 {
+					t.Errorf("the server got %s", w.backend.got)
+				}
+			})
+		})
+	}
+}
+
+// bare removes everything from a request except its method.
+func bare(r *http.Request) {
+	setBody(r, `{"jsonrpc":"2.0","id":7,"method":"`+r.Header.Get("Mcp-Method")+`","params":{}}`)
+}
+
+func bodyOf(r *http.Request) string {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(err)
+	}
+	return string(body)
+}
+
+func setBody(r *http.Request, body string) {
+	r.Body, r.ContentLength = request("POST", "/", body).Body, int64(len(body))
+}
+
+func reword(r *http.Request, old, with string) {
+	setBody(r, strings.ReplaceAll(bodyOf(r), old, with))
+}
+
+func TestModernHeaderValuesAreDecoded(t *testing.T) {
+	for name, header := range map[string]string{
+		"plain":   "echo",
+		"encoded": "=?base64?ZWNobw==?=",
+	} {
+		t.Run(name, func(t *testing.T) {
+			modern(t, func(t *testing.T, w *world) {
+				a := toolCall("echo")
+				a.headers = []string{"Mcp-Name", header, "Mcp-Param-City", "=?base64?WsO8cmljaA==?="}
+				w.do(a.request()).result(t)
+			})
+		})
+	}
+}
+
+func TestModernNotificationIsTakenAndDropped(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		r := request("POST", "/quiet/mcp", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, "MCP-Protocol-Version", "2026-07-28")
+		if got := w.do(r); got.status != 202 || got.body != "" {
+			t.Errorf("got %d %q", got.status, got.body)
+		}
+		if len(w.backend.got) > 0 {
+			t.Errorf("the server got %s", w.backend.got)
+		}
+	})
+}
+
+func TestModernHeadersOfSessionsAreIgnored(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		a := toolCall("echo")
+		a.headers = []string{"Mcp-Session-Id", "nosuchsession", "Last-Event-ID", "nonsense/"}
+		got := w.do(a.request())
+		got.result(t)
+		if id := got.header.Get("Mcp-Session-Id"); id != "" {
+			t.Errorf("a session id: %q", id)
+		}
+	})
+}
+
+func TestNoLegacyVerbReachesThePinnedSession(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.do(toolCall("echo").request()).result(t)
+		id := sessions.PinnedID(sessions.Caller{Server: sessions.Server{Name: "quiet"}, Tenant: "tenant", Principal: "ada"})
+		if _, _, err := w.store.Load(t.Context(), id, ""); err != nil {
+			t.Fatal(err)
+		}
+		c := &client{w: w, path: "/quiet/mcp", session: string(id), version: wire.V20251125}
+		for name, got := range map[string]*answer{
+			"POST":    c.call("echo"),
+			"GET":     c.get(""),
+			"DELETE":  w.do(c.request("DELETE", "")),
+			"message": w.do(request("POST", "/quiet/message?sessionId="+string(id), callOf("echo"))),
+			"sse":     w.do(request("GET", "/quiet/sse?sessionId="+string(id), "")),
+		} {
+			if got.status != 404 {
+				t.Errorf("%s: got %d %s", name, got.status, got.body)
+			}
+		}
+	})
+}

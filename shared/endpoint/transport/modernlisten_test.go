@@ -1,0 +1,213 @@
+package transport_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+const listenable = `{"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true,"listChanged":true}},"serverInfo":{"name":"srv","version":"1"}}`
+
+// listening is a modern client's request for notifications of changes at the server
+// "known".
+func listening(filter string) ask {
+	return ask{server: "known", id: "41", method: "subscriptions/listen", params: `"notifications":` + filter}
+}
+
+// pushed sends a message outside of requests, in the session of the principal ada at the
+// server "known".
+func (w *world) pushed(raw string) {
+	w.t.Helper()
+	id := sessions.PinnedID(sessions.Caller{Server: sessions.Server{Name: "known"}, Tenant: "tenant", Principal: "ada"})
+	run{ctx: w.t.Context(), store: w.backend.store, session: id}.append(raw, false)
+}
+
+const stamp = `"_meta":{"io.modelcontextprotocol/subscriptionId":41}`
+
+func acknowledged(filter string) string {
+	return `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{` + stamp + `,"notifications":` + filter + `}}`
+}
+
+const ended = `{"jsonrpc":"2.0","id":41,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":41,"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1"}}}}`
+
+func TestModernListenTellsWhatIsHonoured(t *testing.T) {
+	tests := []struct{ name, filter, want string }{
+		{"nothing", `{}`, `{}`},
+		{"what the server can", `{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true}`, `{"resourcesListChanged":true,"toolsListChanged":true}`},
+		{"what is wanted", `{"toolsListChanged":false,"resourcesListChanged":true}`, `{"resourcesListChanged":true}`},
+		{"nothing that is unknown", `{"otherIds":["t"]}`, `{}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			modern(t, func(t *testing.T, w *world) {
+				w.handshake(t, listenable)
+				w.opts.Limit = time.Minute
+				got := w.do(listening(tt.filter).request())
+				if diff := cmp.Diff([]string{acknowledged(tt.want), ended}, got.datas(t)); diff != "" {
+					t.Error(diff)
+				}
+				if got.flush[0].at != 0 || got.took != time.Minute {
+					t.Errorf("acknowledged after %s, ended after %s", got.flush[0].at, got.took)
+				}
+				if len(w.backend.got) > 0 {
+					t.Errorf("the server got %s", w.backend.got)
+				}
+			})
+		})
+	}
+}
+
+func TestModernListenHearsOfChanges(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.handshake(t, listenable)
+		w.opts.Limit = time.Minute
+		w.do(ask{server: "known", method: "tools/list"}.request()).result(t)
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"before":1}}`)
+		one, two := w.start(listening(`{"toolsListChanged":true}`).request()), w.start(listening(`{"resourcesListChanged":true}`).request())
+		synctest.Wait()
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/list_changed","params":{"x":1,"_meta":{"a":2,"io.modelcontextprotocol/subscriptionId":"forged"}}}`)
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"x"}}`)
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
+		want := []string{acknowledged(`{"toolsListChanged":true}`), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`, ended}
+		if diff := cmp.Diff(want, (<-one).datas(t)); diff != "" {
+			t.Error(diff)
+		}
+		want = []string{
+			acknowledged(`{"resourcesListChanged":true}`),
+			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed","params":{"x":1,"_meta":{"a":2,"io.modelcontextprotocol/subscriptionId":41}}}`, ended,
+		}
+		if diff := cmp.Diff(want, (<-two).datas(t)); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// subscriptions makes the server "known" accept subscriptions to every resource but
+// file:///no. The returned function lists the requests that the server got.
+func subscriptions(w *world) func() []string {
+	respond := func(r run) {
+		for i, id := range r.requests {
+			end := `"result":{}`
+			if w.delivered(r, i, "file:///no") {
+				end = `"error":{"code":-32602,"message":"no"}`
+			}
+			r.append(`{"jsonrpc":"2.0","id":`+string(id)+`,`+end+`}`, i == len(r.requests)-1)
+		}
+	}
+	w.backend.tool("resources/subscribe", respond)
+	w.backend.tool("resources/unsubscribe", respond)
+	return func() []string {
+		w.backend.mu.Lock()
+		defer w.backend.mu.Unlock()
+		var asked []string
+		for _, raw := range w.backend.got {
+			msgs, _, err := wire.ParseBody([]byte(raw))
+			if err != nil {
+				panic(err)
+			}
+			for _, m := range msgs {
+				uri, _ := wire.String(wire.Lookup(m.Params, "uri"))
+				asked = append(asked, strings.TrimPrefix(m.Method, "resources/")+" "+uri)
+			}
+		}
+		return asked
+	}
+}
+
+// delivered reports whether the i-th message of a delivery names a resource.
+func (w *world) delivered(r run, i int, uri string) bool {
+	w.backend.mu.Lock()
+	defer w.backend.mu.Unlock()
+	for _, raw := range w.backend.got {
+		msgs, _, err := wire.ParseBody([]byte(raw))
+		if err == nil && i < len(msgs) && string(msgs[i].ID) == string(r.requests[i]) {
+			got, _ := wire.String(wire.Lookup(msgs[i].Params, "uri"))
+			return got == uri
+		}
+	}
+	return false
+}
+
+func TestModernListenSubscribesWhileItIsHeld(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.handshake(t, listenable)
+		asked := subscriptions(w)
+		w.opts.Limit = time.Minute
+		listen := w.start(listening(`{"resourceSubscriptions":["file:///b","file:///no","file:///a","file:///a"]}`).request())
+		time.Sleep(time.Second)
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///no"}}`)
+		want := []string{
+			acknowledged(`{"resourceSubscriptions":["file:///a","file:///b"]}`),
+			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a",` + stamp + `}}`, ended,
+		}
+		if diff := cmp.Diff(want, (<-listen).datas(t)); diff != "" {
+			t.Error(diff)
+		}
+		calls := []string{
+			"subscribe file:///a", "subscribe file:///b", "subscribe file:///no",
+			"unsubscribe file:///a", "unsubscribe file:///b", "unsubscribe file:///no",
+		}
+		if diff := cmp.Diff(calls, asked()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestModernResourceStaysSubscribedForTheOtherListener(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.handshake(t, listenable)
+		asked := subscriptions(w)
+		w.opts.Limit = time.Minute
+		filter := `{"resourceSubscriptions":["file:///a"]}`
+		r, cut := cuttable(listening(filter).request())
+		first, second := w.start(r), w.start(listening(filter).request())
+		time.Sleep(10 * time.Second)
+		cut()
+		<-first
+		if diff := cmp.Diff([]string{"subscribe file:///a", "subscribe file:///a"}, asked()); diff != "" {
+			t.Error(diff)
+		}
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
+		if datas := (<-second).datas(t); len(datas) != 3 {
+			t.Errorf("got %s", datas)
+		}
+		if got := asked(); len(got) != 3 || got[2] != "unsubscribe file:///a" {
+			t.Errorf("the server got %s", got)
+		}
+	})
+}
+
+func TestModernListenIsRefused(t *testing.T) {
+	for _, filter := range []string{`null`, `[]`, `{"toolsListChanged":1}`, `{"resourceSubscriptions":"file:///a"}`, `{"resourceSubscriptions":[1]}`} {
+		modern(t, func(t *testing.T, w *world) {
+			w.handshake(t, listenable)
+			got := w.do(listening(filter).request())
+			if code, _ := got.rpcError(t); got.status != 400 || code != -32602 {
+				t.Errorf("%s: got %d %s", filter, got.status, got.body)
+			}
+		})
+	}
+}
+
+func TestModernQuestionOfNoRequestIsRefused(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.handshake(t, listenable)
+		w.opts.Limit = time.Minute
+		w.do(ask{server: "known", method: "tools/list"}.request()).result(t)
+		listen := w.start(listening(`{}`).request())
+		synctest.Wait()
+		w.pushed(`{"jsonrpc":"2.0","id":"q-1","method":"roots/list"}`)
+		<-listen
+		if len(w.backend.answers) != 1 || !strings.Contains(w.backend.answers[0], `"id":"q-1","error":{"code":-32601`) {
+			t.Errorf("answers %s", w.backend.answers)
+		}
+	})
+}

@@ -1,0 +1,205 @@
+package transport
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// Options are the options of an endpoint. Servers, Host and Auth are required. Other
+// fields that are zero get the default that their comment names.
+type Options struct {
+	// Servers finds a configured server by its name.
+	Servers func(name string) (sessions.Server, bool)
+	// Names returns the names of the servers that are served. The error for an unknown
+	// name lists the servers that the caller may use. nil: it lists none.
+	Names func() []string
+	// Unserved returns why a server of the servers file is not served, in words for its
+	// users. It returns "" for a server that is not in the file. nil: the endpoint gives
+	// the same answer in both cases.
+	Unserved func(name string) string
+	// Removed returns the text of the 404 for a server that was in the servers file, in
+	// words for its users. It returns "" for any other name. nil: all names get the same
+	// text.
+	Removed func(name string) string
+	// Groups returns a group of servers by its name; "" is the group at /mcp. nil: there are
+	// none.
+	Groups func(name string) (Group, bool)
+	// Host serves the sessions.
+	Host *sessions.Host
+	// Auth finds out who sent a request. nil: every request is refused.
+	Auth Authenticator
+	// SignIn tells clients where to get the tokens that Auth takes. nil: Auth takes
+	// none.
+	SignIn SignIn
+	// Tickets serve WebSocket clients that cannot send headers. nil: there are none.
+	Tickets Tickets
+	// AllowedHosts are the values of Host that are served: "name" with any port,
+	// "name:port", or "*" for all. Empty: 127.0.0.0/8, ::1 and localhost.
+	AllowedHosts []string
+	// AllowedOrigins are the origins of web pages that may call, besides the request's own
+	// Host and port. They are exact, such as "https://app.example", or "*" for all. All
+	// names of the loopback address count as one host. A request without an Origin does not
+	// come from a page that could read the answer. exchange.streams checks further those
+	// requests that hold a function.
+	AllowedOrigins []string
+	// Log gets one line for each request, and nothing else. nil: no log. The line of a
+	// tools/call has the tool and an outcome: done, failed, or open if the call goes on
+	// after the request. A later line with the same stream then has the outcome.
+	Log *slog.Logger
+	// AnswerFirst sends an answer before its log line is written. By default the server
+	// sends it when ServeHTTP returns.
+	AnswerFirst bool
+	// JSONWindow is how long a response may take and still be plain JSON; 1 s. A
+	// response that takes longer, or comes after other messages, is an event stream.
+	JSONWindow time.Duration
+	// KeepAlive is the silence after which an event stream gets a comment; 15 s.
+	KeepAlive time.Duration
+	// Limit is how long any response may be held; 14 min. It must be below the platform's
+	// limit. A deadline of the request's context limits the response too.
+	Limit time.Duration
+	// Sealer seals the state that modern clients carry between the rounds of a call.
+	// nil: a server's questions to modern clients are refused.
+	Sealer Sealer
+	// MaxBody bounds the body of a POST in bytes; 4 MiB.
+	MaxBody int64
+	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
+	// where the operator is the only caller.
+	ShowErrors bool
+	// Meter counts the costs of each request, for its log line. nil counts nothing.
+	Meter storage.Meter
+	// Admit is called for each request, message and connection once its caller is
+	// known, before the body is read. An error refuses the request; its code is Busy.
+	// The endpoint calls release when the request has been handled. nil: all are
+	// admitted.
+	Admit func(ctx context.Context, c sessions.Caller) (release func(), err error)
+}
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.JSONWindow, time.Second)
+	def(&o.KeepAlive, 15*time.Second)
+	def(&o.Limit, 14*time.Minute)
+	if o.MaxBody == 0 {
+		o.MaxBody = 4 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Auth == nil {
+		o.Auth = nobody{}
+	}
+	return o
+}
+
+func (o *Options) admitted(ctx context.Context, c sessions.Caller) (release func(), err error) {
+	if o.Admit == nil {
+		return func() {}, nil
+	}
+	return o.Admit(ctx, c)
+}
+
+// Authenticator finds out who callers are. Package auth has implementations.
+type Authenticator interface {
+	// Authenticate returns the identity of the client that sent a request, if it may
+	// use the server. server is a name from the address; there may be no such server.
+	// Authenticate reads only the headers.
+	//
+	// Errors: the endpoint answers Unauthenticated with 401, Forbidden with 403, and
+	// others by the table. It refuses an identity without a tenant or a principal like
+	// an error.
+	Authenticate(r *http.Request, server string) (storage.Identity, error)
+	// Members returns the identities of a client that sent a request to the address of a
+	// group. There is one for each of the servers that the client may use. group is the
+	// address, such as "/mcp". It is "" for a request that lists servers at no server's
+	// address. Each credential then counts for the servers that it was issued for.
+	// Members looks up a credential only once. Errors are those of Authenticate;
+	// Forbidden if the client may use none of the servers.
+	Members(r *http.Request, group string, servers []string) (map[string]storage.Identity, error)
+	// Confirm returns nil if a credential that was authenticated earlier is still valid
+	// for a server. Errors are those of Authenticate.
+	Confirm(ctx context.Context, credential, server string) error
+	// ConfirmMembers is Confirm for a credential that was authenticated at the address of
+	// a group. It returns the servers for which the credential is still valid. Errors are
+	// those of Members.
+	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
+}
+
+// Tickets lets clients connect to a WebSocket if they cannot send headers with the
+// request, such as a page in a browser. A ticket is valid for one connection.
+type Tickets interface {
+	// Issue returns a ticket for an authenticated caller. The result life is how long the
+	// ticket is valid.
+	Issue(ctx context.Context, who storage.Identity, server string) (ticket string, life time.Duration, err error)
+	// Redeem returns the identity that a ticket was issued for. A ticket works once,
+	// even if Redeem fails. Errors are those of Authenticate.
+	Redeem(ctx context.Context, ticket, server string) (storage.Identity, error)
+}
+
+// SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package oauth
+// has an implementation. An address is the path of a server as a client calls it. It keeps
+// a slash at the end of the path, and the query that the client has added, because clients
+// compare the resource with it.
+type SignIn interface {
+	// Metadata returns the protected resource metadata of a server or a group (RFC 9728 §2).
+	// server is its name for people.
+	Metadata(server, address string) []byte
+	// Challenge returns the WWW-Authenticate header for a request that Auth has refused
+	// with err, "" for none. tried reports that the request had a token.
+	Challenge(address string, tried bool, err error) string
+	// Tools returns which tools of a server a caller sees in lists.
+	Tools(who storage.Identity, server string) storage.ToolFilter
+	// Permit checks whether a caller may call tools of a server with its token. If a
+	// token with more scopes would suffice, the error is Forbidden, and Challenge names
+	// these scopes.
+	Permit(who storage.Identity, server string, tools []string) error
+	// MetadataURL returns the URL of the metadata of an address.
+	MetadataURL(address string) string
+}
+
+// Sealer seals the state that a client carries from one round of a call to the next.
+// storage.Sealer is one.
+type Sealer interface {
+	Seal(plain []byte) string
+	Open(sealed string) (plain []byte, ok bool)
+}
+
+// Group is several servers at one address:
+//
+//	/mcp             all servers
+//	/g/<group>/mcp   those of a group
+//	/sse, /message   HTTP+SSE; for a group /g/<group>/sse and /message below it
+//	/ticket          a ticket for one WebSocket connection; for a group below it, too
+//
+// It is served over every transport. A caller sees the servers that it may use.
+type Group struct {
+	Servers   []string // its members; nil: all servers
+	Separator string   // between the names of a member and of its tool; "": group.DefaultSeparator
+	Plain     bool     // names that no two members have get no prefix
+	Search    bool     // the client gets find_tools and call_tool in place of the tools
+}
+
+// nobody is an Authenticator that refuses every caller.
+type nobody struct{}
+
+func (nobody) Authenticate(*http.Request, string) (storage.Identity, error) {
+	return storage.Identity{}, storage.Unauthenticated
+}
+
+func (nobody) Members(*http.Request, string, []string) (map[string]storage.Identity, error) {
+	return nil, storage.Unauthenticated
+}
+
+func (nobody) Confirm(context.Context, string, string) error { return storage.Unauthenticated }
+
+func (nobody) ConfirmMembers(context.Context, string, string, []string) ([]string, error) {
+	return nil, storage.Unauthenticated
+}

@@ -1,0 +1,114 @@
+package transport
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// split splits "/<server>/<resource>", with or without a slash at its end.
+func split(path string) (server, resource string, ok bool) {
+	path, rooted := strings.CutPrefix(strings.TrimSuffix(path, "/"), "/")
+	server, resource, ok = strings.Cut(path, "/")
+	return server, resource, ok && rooted && server != "" && !strings.Contains(resource, "/")
+}
+
+// asksForCard reports whether a path is one at which scanners look for what a host serves:
+// /.well-known/mcp, mcp.json and mcp/server-card.json below /.well-known/.
+func asksForCard(path string) bool {
+	rest, ok := strings.CutPrefix(path, wellKnown+"mcp")
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '/')
+}
+
+func noCard() *problem {
+	return refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "this host has no card of its servers; they are at /<server>/mcp, for those who know a name")
+}
+
+// groupOf returns the name of the group that a path belongs to, "" for all servers. It
+// also returns the rest of the path: "mcp", "sse" and "message" of HTTP+SSE, or "ticket".
+func groupOf(path string) (name, resource string, ok bool) {
+	rest := strings.TrimPrefix(strings.TrimSuffix(path, "/"), "/")
+	if of, found := strings.CutPrefix(rest, "g/"); found {
+		if name, rest, found = strings.Cut(of, "/"); !found || name == "" {
+			return "", "", false
+		}
+	}
+	return name, rest, strings.HasPrefix(path, "/") && slices.Contains([]string{"mcp", "sse", "message", "ticket"}, rest)
+}
+
+// groupAddress returns the address of a group, which stands in the place of a server's name.
+func groupAddress(name string) string {
+	if name == "" {
+		return "/mcp"
+	}
+	return "/g/" + name + "/mcp"
+}
+
+// allServers is the name of the group at /mcp in the address of a connection.
+const allServers = "all"
+
+const (
+	wellKnown        = "/.well-known/"
+	resourceMetadata = "/.well-known/oauth-protected-resource"
+)
+
+// queried returns an address as the client wrote it: with the slash after path, and with
+// the query.
+func queried(r *http.Request, address, path string) string {
+	if strings.HasSuffix(path, "/") {
+		address += "/"
+	}
+	// Leave out a query that would change in a header or in JSON. No client sends such a
+	// query.
+	plain := func(c rune) bool { return c > ' ' && c <= '~' && !strings.ContainsRune(`"\<>`, c) }
+	q := r.URL.RawQuery
+	if q != "" && len(q) <= maxQuery && strings.IndexFunc(q, func(c rune) bool { return !plain(c) }) < 0 {
+		address += "?" + q
+	}
+	return address
+}
+
+// maxQuery is the longest query that queried repeats, in bytes.
+const maxQuery = 512
+
+// HeaderPrefix has the part of a path that a gateway or a proxy has taken off, such as the
+// stage of an API.
+const HeaderPrefix = "X-Forwarded-Prefix"
+
+// prefix returns the path that clients write before the path of a request, "" for none.
+func prefix(r *http.Request) string {
+	path := strings.TrimSuffix(r.Header.Get(HeaderPrefix), "/")
+	odd := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"\<>,?#`, c) }
+	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsFunc(path, odd) {
+		return ""
+	}
+	return path
+}
+
+// addressOf returns the address that a client called when it was refused at path, or when
+// it asked for the metadata of path. A client posts messages of HTTP+SSE, and asks for
+// tickets, at paths of their own. For these, addressOf returns the address of the event
+// stream, or of the server.
+func addressOf(r *http.Request, path string) string {
+	if _, resource, ok := groupOf(path); ok {
+		address := strings.TrimSuffix(path, "/")
+		switch begin := strings.TrimSuffix(address, resource); resource {
+		case "message":
+			return begin + "sse"
+		case "ticket":
+			return begin + "mcp"
+		}
+		return queried(r, address, path)
+	}
+	server, resource, _ := split(path)
+	switch resource {
+	case "message":
+		return "/" + server + "/sse"
+	case "ticket":
+		return "/" + server + "/mcp"
+	}
+	return queried(r, "/"+server+"/"+resource, path)
+}

@@ -1,0 +1,216 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// postStreamable takes a client's messages (MCP 2025-11-25, basic/transports, "Sending Messages
+// to the Server").
+func postStreamable(x *exchange) error {
+	msgs, batch, err := x.messages()
+	if err != nil {
+		return err
+	}
+	if anyModern(msgs, x.r.Header.Get(wire.HeaderProtocolVersion)) {
+		return serveModern(x, msgs, batch)
+	}
+	initialize, err := checkMessages(x, msgs, batch)
+	if err != nil {
+		return err
+	}
+	endpoint := x.at(storage.HTTP)
+	if initialize {
+		// The client does not know the session's id yet, so it could not come back for the
+		// answer. So the response is held as long as possible.
+		id, call, err := endpoint.Initialize(x.ctx(), "", msgs[0])
+		if err != nil {
+			return err
+		}
+		x.session = id
+		x.w.Header().Set(wire.HeaderSessionID, string(id))
+		return respond(x, call, false, x.until(x.opts.Limit))
+	}
+	if err := x.sessionID(); err != nil {
+		return err
+	}
+	call, err := x.hand(endpoint, x.session, msgs, batch)
+	if rpc := answerOf(err); rpc != nil && !batch && msgs[0].Kind == wire.Request {
+		x.answered(err, rpc)
+		x.json(http.StatusOK, wire.ErrorResponse(msgs[0].ID, rpc))
+		return nil
+	}
+	switch {
+	case err != nil:
+		return err
+	case call == nil:
+		x.empty(http.StatusAccepted)
+		return nil
+	}
+	return respond(x, call, batch, x.until(hold(x, call)))
+}
+
+// messages does the checks of a POST that come before its messages are known, and reads
+// these.
+func (x *exchange) messages() (msgs []wire.Message, batch bool, err error) {
+	if err := x.accept(); err != nil {
+		return nil, false, err
+	}
+	if err := x.contentType(); err != nil {
+		return nil, false, err
+	}
+	body, err := x.body()
+	if err != nil {
+		return nil, false, err
+	}
+	msgs, batch, err = wire.ParseBody(body)
+	x.method, x.id = subject(msgs)
+	x.msgs, x.batch = msgs, batch
+	x.r = x.called.reads(x.r, msgs)
+	if err == nil && msgs[0].Method == wire.MethodListen && !takesStreams(x) {
+		err = notAcceptable(wire.MediaJSON, wire.MediaSSE)
+	}
+	return msgs, batch, err
+}
+
+// hand gives messages to the server that they are for. The response is nil if no message
+// needs one.
+func (x *exchange) hand(endpoint sessions.Endpoint, id storage.ID, msgs []wire.Message, batch bool) (sessions.Response, error) {
+	to, err := endpoint.Route(x.ctx(), id, msgs, batch)
+	if err != nil {
+		return nil, err
+	}
+	if to.Caller.Server.Name != x.caller.Server.Name {
+		x.called.asks(to.Messages) // the tool has another name there
+	}
+	x.caller, x.session, x.msgs, x.batch = to.Caller, to.Session, to.Messages, to.Batch
+	if err := x.permit(to.Messages); err != nil {
+		return nil, err
+	}
+	call, err := to.Accept(x.ctx())
+	if err == nil && call != nil {
+		x.called.begins(call)
+	}
+	return call, err
+}
+
+// answered notes that a request got an error as its answer, for the log line.
+func (x *exchange) answered(err error, answer *wire.Error) {
+	x.err = err
+	x.called.outcome, x.called.why = outcomeFailed, answer.Message
+}
+
+// window returns how long a response may take and still be plain JSON. If initialize fails
+// within it, the client gets no session id, so its window is longer. It ends with the
+// silence after which an event stream gets a comment.
+func window(x *exchange) time.Duration {
+	if slices.ContainsFunc(x.msgs, isInitialize) {
+		return max(x.opts.JSONWindow, x.opts.KeepAlive)
+	}
+	return x.opts.JSONWindow
+}
+
+// respond answers with plain JSON if only responses come within the window, and otherwise
+// with an event stream. Until then an error can still have its own status. If respond
+// returns no error, the request has been accepted.
+func respond(x *exchange, call sessions.Response, batch bool, end time.Time) error {
+	if !takesStreams(x) {
+		return wait(x, call, batch)
+	}
+	events, err := gather(x, call, batch, earlier(time.Now().Add(window(x)), end))
+	if err != nil {
+		return err
+	}
+	gap := slices.ContainsFunc(events, func(e sessions.Event) bool { return e.Gap })
+	if call.Done() && !gap && (batch && responsesOnly(events) || !batch && len(events) == 1) {
+		x.saw(events)
+		answer(x, events, batch)
+		return nil
+	}
+	out := x.commit()
+	out.prime(call.Start())
+	follow(x, out, call, events, end)
+	return nil
+}
+
+// wait answers a client that takes no event stream. It holds the response until all
+// responses have come. The client does not get the other messages of the server.
+func wait(x *exchange, call sessions.Response, batch bool) error {
+	var responses []sessions.Event
+	accepted := false
+	for end := x.until(x.opts.Limit); !call.Done(); {
+		events, err := call.Next(x.ctx(), end)
+		switch {
+		case err != nil && accepted && x.ctx().Err() == nil:
+			return unanswered(err)
+		case err != nil:
+			return err
+		case len(events) == 0 && !call.Done():
+			return context.DeadlineExceeded
+		}
+		accepted = true
+		x.saw(events)
+		for _, e := range events {
+			if len(e.Raw) > 0 && isResponse(e.Raw) {
+				responses = append(responses, e)
+			}
+		}
+	}
+	if len(responses) == 0 {
+		return unanswered(storage.Closed)
+	}
+	answer(x, responses, batch)
+	return nil
+}
+
+// unanswered returns the error for a request that was accepted and whose answer cannot be
+// had.
+func unanswered(cause error) error {
+	return storage.Errorf(storage.Unknown, "the answer could not be read; the request may have been executed").Because(cause)
+}
+
+// gather returns the events that come within the window. For a single request these are
+// the first ones. For a batch it goes on as long as all events are responses. It returns
+// an error only if no event came before it; the next read returns a later error again.
+func gather(x *exchange, call sessions.Response, batch bool, window time.Time) (events []sessions.Event, err error) {
+	for {
+		more, err := call.Next(x.ctx(), window)
+		if err != nil && len(events) == 0 {
+			return nil, err
+		}
+		if events = append(events, more...); len(events) == len(more) {
+			events = more // it has no other user
+		}
+		_, _, closed := call.Close() // the server wants the client to come back for more, so this answer is not complete
+		if err != nil || len(more) == 0 || call.Done() || closed || !batch || !responsesOnly(events) {
+			return events, nil
+		}
+	}
+}
+
+func responsesOnly(events []sessions.Event) bool {
+	return !slices.ContainsFunc(events, func(e sessions.Event) bool { return !isResponse(e.Raw) })
+}
+
+// answer sends plain JSON. An initialize that failed has opened no session.
+func answer(x *exchange, events []sessions.Event, batch bool) {
+	raws := make([][]byte, len(events))
+	for i, e := range events {
+		raws[i] = e.Raw
+	}
+	body := raws[0]
+	if batch {
+		body = slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
+	}
+	if !batch && wire.Lookup(body, "error") != nil {
+		x.w.Header().Del(wire.HeaderSessionID)
+	}
+	x.json(http.StatusOK, body)
+}

@@ -1,0 +1,430 @@
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+func TestInitializeGivesTheSessionID(t *testing.T) {
+	for _, server := range []string{"quiet", "known"} {
+		got := newWorld(t).do(request("POST", "/"+server+"/mcp", initialize))
+		if got.status != 200 || got.header.Get("Content-Type") != wire.MediaJSON {
+			t.Errorf("%s: got %d %s", server, got.status, got.body)
+		}
+		if id := got.header.Get("Mcp-Session-Id"); len(id) != 32 {
+			t.Errorf("%s: session id %q", server, id)
+		}
+	}
+}
+
+func TestInitializeThatFailsOpensNoSession(t *testing.T) {
+	for says, breaks := range map[string]func(*world){
+		"no such module": func(w *world) {
+			w.backend.tool("initialize", func(r run) { r.fail(`{"code":-32603,"message":"no such module"}`) })
+		},
+		"too many boxes": func(w *world) { w.backend.err = storage.Errorf(storage.Busy, "too many boxes") },
+	} {
+		w := newWorld(t)
+		breaks(w)
+		got := w.do(request("POST", "/quiet/mcp", initialize))
+		if id, there := got.header["Mcp-Session-Id"]; got.status != 200 || !strings.Contains(got.body, says) || there {
+			t.Errorf("got %d %s with session %q", got.status, got.body, id)
+		}
+	}
+}
+
+func TestInitializeIsHeldToTheLimit(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("initialize", func(r run) {
+			time.Sleep(4 * time.Minute)
+			r.end(`{"protocolVersion":"2025-11-25","capabilities":{}}`)
+		})
+		got := w.do(request("POST", "/quiet/mcp", initialize, "MCP-Protocol-Version", wire.V20251125))
+		if len(got.header.Get("Mcp-Session-Id")) != 32 || len(got.datas(t)) != 1 || got.took != 4*time.Minute {
+			t.Errorf("took %s: %v %s", got.took, got.header, got.body)
+		}
+	})
+}
+
+func TestNothingToAnswerIs202WithoutABody(t *testing.T) {
+	w := newWorld(t)
+	c := w.open("quiet")
+	tests := map[string]string{
+		"notification":       `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
+		"response":           `{"jsonrpc":"2.0","id":"q","result":{}}`,
+		"error without id":   `{"jsonrpc":"2.0","error":{"code":1,"message":"m"}}`,
+		"initialized, again": `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+	}
+	for name, body := range tests {
+		got := c.post(body)
+		if got.status != 202 || got.body != "" || got.header.Get("Content-Type") != "" {
+			t.Errorf("%s: got %d %q %v", name, got.status, got.body, got.header)
+		}
+	}
+	c.version = ""
+	if got := c.post("[" + tests["notification"] + "," + tests["response"] + "]"); got.status != 202 || got.body != "" {
+		t.Errorf("batch: got %d %q", got.status, got.body)
+	}
+}
+
+func TestResponseWithinTheWindowIsJSON(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("quick", func(r run) {
+			time.Sleep(900 * time.Millisecond)
+			r.end(`{"big":9007199254740993}`)
+		})
+		got := w.open("quiet").call("quick")
+		want := `{"jsonrpc":"2.0","id":1,"result":{"big":9007199254740993}}`
+		if got.status != 200 || got.header.Get("Content-Type") != wire.MediaJSON || got.body != want {
+			t.Errorf("got %d %v %s", got.status, got.header, got.body)
+		}
+		if got.took != 900*time.Millisecond {
+			t.Errorf("took %s", got.took)
+		}
+		if _, there := got.header["Mcp-Session-Id"]; there {
+			t.Error("the session id came on a response that opened none")
+		}
+	})
+}
+
+func TestResponseAfterTheWindowIsAStream(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("slow", func(r run) {
+			time.Sleep(3 * time.Second)
+			r.end(`{}`)
+		})
+		got := w.open("quiet").call("slow")
+		if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"result":{}}`}, got.datas(t)); diff != "" {
+			t.Error(diff)
+		}
+		if at := got.flush[0].at; at < time.Second || at > 1500*time.Millisecond || got.took != 3*time.Second {
+			t.Errorf("began after %s, took %s", got.flush[0].at, got.took)
+		}
+		for name, want := range map[string]string{"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"} {
+			if is := got.header.Get(name); is != want {
+				t.Errorf("%s: %q", name, is)
+			}
+		}
+	})
+}
+
+func TestWhatComesBeforeTheResponseBeginsTheStreamAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("chatty", func(r run) {
+			time.Sleep(100 * time.Millisecond)
+			r.say("half")
+			time.Sleep(100 * time.Millisecond)
+			r.end(`{}`)
+		})
+		got := w.open("quiet").call("chatty")
+		if diff := cmp.Diff([]string{said("half"), `{"jsonrpc":"2.0","id":1,"result":{}}`}, got.datas(t)); diff != "" {
+			t.Error(diff)
+		}
+		if got.flush[0].at != 100*time.Millisecond || got.took != 200*time.Millisecond {
+			t.Errorf("began after %s, took %s", got.flush[0].at, got.took)
+		}
+	})
+}
+
+func TestBatchIsAnsweredAsAnArray(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("two", func(r run) {
+			time.Sleep(100 * time.Millisecond)
+			r.append(`{"jsonrpc":"2.0","id":"b","result":{}}`, false)
+			time.Sleep(100 * time.Millisecond)
+			r.append(`{"jsonrpc":"2.0","id":1,"result":{}}`, true)
+		})
+		c := w.open("quiet")
+		for _, c.version = range []string{"", wire.V20250326} {
+			a := c.post("[" + callOf("two") + `,{"jsonrpc":"2.0","id":"b","method":"tools/list"},{"jsonrpc":"2.0","method":"notifications/x"}]`)
+			if want := `[{"jsonrpc":"2.0","id":"b","result":{}},{"jsonrpc":"2.0","id":1,"result":{}}]`; a.status != 200 || a.body != want {
+				t.Errorf("version %q: got %d %s", c.version, a.status, a.body)
+			}
+		}
+	})
+}
+
+func TestBatchOfOneIsAnsweredAsAnArray(t *testing.T) {
+	c := newWorld(t).open("quiet")
+	c.version = ""
+	tests := map[string]string{
+		"[" + callOf("any") + "]":                    `[{"jsonrpc":"2.0","id":1,"result":{"content":[]}}]`,
+		`[{"jsonrpc":"2.0","id":4,"method":"ping"}]`: `[{"jsonrpc":"2.0","id":4,"result":{}}]`,
+	}
+	for body, want := range tests {
+		if a := c.post(body); a.status != 200 || a.body != want {
+			t.Errorf("%s: got %d %s", body, a.status, a.body)
+		}
+	}
+}
+
+func TestSlowBatchIsAStreamThatEndsAfterItsLastResponse(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("three", func(r run) {
+			for i, id := range []string{"3", "2", "1"} {
+				time.Sleep(800 * time.Millisecond)
+				r.append(`{"jsonrpc":"2.0","id":`+id+`,"result":{}}`, i == 2)
+			}
+		})
+		c := w.open("quiet")
+		c.version = ""
+		a := c.post("[" + callOf("three") + `,{"jsonrpc":"2.0","id":2,"method":"m"},{"jsonrpc":"2.0","id":3,"method":"m"}]`)
+		var want []string
+		for _, id := range []string{"3", "2", "1"} {
+			want = append(want, `{"jsonrpc":"2.0","id":`+id+`,"result":{}}`)
+		}
+		if diff := cmp.Diff(want, a.datas(t)); diff != "" || a.took != 2400*time.Millisecond {
+			t.Errorf("took %s: %s", a.took, diff)
+		}
+	})
+}
+
+func TestPingIsAnsweredInPlace(t *testing.T) {
+	w := newWorld(t)
+	c := w.open("quiet")
+	before := len(w.backend.got)
+	a := c.post(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
+	if a.status != 200 || a.body != `{"jsonrpc":"2.0","id":"p","result":{}}` || len(w.backend.got) != before {
+		t.Errorf("got %d %s, the server got %v", a.status, a.body, w.backend.got[before:])
+	}
+}
+
+func TestMessageReachesTheServerByteForByte(t *testing.T) {
+	w := newWorld(t)
+	c := w.open("quiet")
+	body := "{ \"jsonrpc\":\"2.0\", \"id\":9007199254740993,\n\"method\":\"x/y\",\"params\":{\"n\":1e400,\"u\":\"\\u00e9é\"},\"extra\":[] }"
+	c.post(" " + body + "\n")
+	if last := w.backend.got[len(w.backend.got)-1]; last != body {
+		t.Errorf("the server got %q", last)
+	}
+}
+
+func TestSessionIsNothingToAnotherPrincipalOrServer(t *testing.T) {
+	w := newWorld(t)
+	c := w.open("quiet")
+	for _, method := range []string{"POST", "GET", "DELETE"} {
+		stranger := w.do(c.request(method, callOf("x"), "Authorization", "Bearer mallory"))
+		elsewhere := *c
+		elsewhere.path = "/pushy/mcp"
+		other := w.do(elsewhere.request(method, callOf("x")))
+		if stranger.status != 404 || other.status != 404 || stranger.body != other.body {
+			t.Errorf("%s: got %d %s and %d %s", method, stranger.status, stranger.body, other.status, other.body)
+		}
+	}
+}
+
+func TestCodesOfTheCoreAsTheClientSeesThem(t *testing.T) {
+	tests := []struct {
+		err    error
+		status int
+		code   wire.Code
+		retry  string
+	}{
+		{storage.Errorf(storage.Invalid, "said why"), 400, wire.CodeInvalidRequest, ""},
+		{storage.Errorf(storage.NotFound, "said why"), 404, wire.CodeSessionNotFound, ""},
+		{storage.Errorf(storage.Duplicate, "said why"), 409, wire.CodeInvalidRequest, ""},
+		{storage.Errorf(storage.TooLarge, "said why"), 413, wire.CodeInvalidRequest, ""},
+		{storage.Errorf(storage.Unavailable, "said why"), 503, wire.CodeServer, "1"},
+		{storage.Errorf(storage.Conflict, "said why"), 503, wire.CodeServer, "1"},
+		{storage.Errorf(storage.Fenced, "said why"), 503, wire.CodeServer, "1"},
+		{&storage.EventIDError{Part: "index", ID: "x"}, 400, wire.CodeInvalidRequest, ""},
+		{storage.NotFound, 404, wire.CodeSessionNotFound, ""},
+		{storage.Errorf(storage.Internal, "said why"), 500, wire.CodeInternal, ""},
+		{errors.New("said why"), 500, wire.CodeInternal, ""},
+		{storage.Unavailable, 503, wire.CodeServer, "1"},
+		{context.DeadlineExceeded, 500, wire.CodeOutcomeUnknown, ""},
+		{storage.Errorf(storage.Unknown, "said why"), 500, wire.CodeOutcomeUnknown, ""},
+		{storage.Errorf(storage.Unavailable, "said why").Because(&wire.Error{Code: wire.CodeParse, Message: "secret"}), 503, wire.CodeServer, "1"},
+	}
+	for _, tt := range tests {
+		w := newWorld(t)
+		c := w.open("quiet")
+		w.backend.err = tt.err
+		a := c.call("x")
+		code, message := a.rpcError(t)
+		if a.status != tt.status || wire.Code(code) != tt.code || a.header.Get("Retry-After") != tt.retry || !strings.Contains(a.body, `"id":1`) {
+			t.Errorf("%v: got %d %s, Retry-After %q", tt.err, a.status, a.body, a.header.Get("Retry-After"))
+		}
+		var known *storage.Error
+		if errors.As(tt.err, &known) && (known.Code == storage.Internal) == (message == "said why") {
+			t.Errorf("%v: the client was told %q", tt.err, message)
+		}
+		if strings.Contains(a.body, "secret") {
+			t.Errorf("the cause came out: %s", a.body)
+		}
+	}
+}
+
+func TestNoRoomIsAToolErrorToACallAndAnErrorToOtherRequests(t *testing.T) {
+	w := newWorld(t)
+	c := w.open("quiet")
+	w.backend.err = storage.Errorf(storage.Busy, "no room")
+	want := `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"no room"}],"isError":true,"_meta":{"dormouse/limit":{"kind":"room","retryAfterSeconds":1}}}}`
+	if a := c.call("x"); a.status != 200 || a.body != want {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	a := c.post(`{"jsonrpc":"2.0","id":2,"method":"prompts/list"}`)
+	if code, message := a.rpcError(t); a.status != 200 || wire.Code(code) != wire.CodeServer || message != "no room" || !strings.Contains(a.body, `"retryAfterSeconds":1`) {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+}
+
+func TestRequestWithoutASignOfLifeIsNotAccepted(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.open("quiet")
+		w.backend.tool("hang", func(run) {})
+		w.backend.tend = func() (sessions.Status, error) { return sessions.Status{Next: time.Now().Add(time.Second)}, nil }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		a := w.do(c.request("POST", callOf("hang")).WithContext(ctx))
+		if a.status != 503 || !strings.Contains(a.body, `"id":1`) || a.took < 25*time.Second || a.took > 30*time.Second {
+			t.Errorf("after %s: got %d %s", a.took, a.status, a.body)
+		}
+	})
+}
+
+func TestStreamBeginsOnlyAfterTheRequestWasAccepted(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.open("quiet")
+		begun := time.Now()
+		w.backend.tool("slow", func(r run) { time.Sleep(8 * time.Second); r.end(`{}`) })
+		w.backend.tend = func() (sessions.Status, error) {
+			return sessions.Status{Accepted: time.Since(begun) > 5*time.Second, Next: time.Now().Add(time.Second)}, nil
+		}
+		if a := c.call("slow"); len(a.datas(t)) != 1 || a.flush[0].at < 5*time.Second {
+			t.Errorf("began after %s", a.flush[0].at)
+		}
+	})
+}
+
+func TestHoldOfAResponse(t *testing.T) {
+	tests := []struct {
+		version string
+		want    time.Duration
+	}{
+		{wire.V20251125, 25 * time.Second},
+		{wire.V20250618, 14 * time.Minute},
+		{wire.V20250326, 14 * time.Minute},
+		{"", 14 * time.Minute},
+	}
+	for _, tt := range tests {
+		t.Run(tt.version, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				c := w.open("quiet")
+				c.version = tt.version
+				w.backend.tool("hang", func(run) {})
+				if a := c.call("hang"); a.took != tt.want || len(a.datas(t)) != 0 {
+					t.Errorf("took %s, want %s", a.took, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func TestHoldEndsBeforeTheFunctionDoes(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.open("quiet")
+		c.version = ""
+		w.backend.tool("hang", func(run) {})
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		a := w.do(c.request("POST", callOf("hang")).WithContext(ctx))
+		if a.took != 28*time.Second || len(a.datas(t)) != 0 {
+			t.Errorf("took %s: %s", a.took, a.body)
+		}
+	})
+}
+
+func TestKeepAlive(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.open("quiet")
+		c.version = ""
+		w.backend.tool("slow", func(r run) {
+			time.Sleep(40 * time.Second)
+			r.say("half")
+			time.Sleep(20 * time.Second)
+			r.end(`{}`)
+		})
+		a := c.call("slow")
+		var at []time.Duration
+		for _, f := range a.flush {
+			if f.text == ": keep-alive\n" {
+				at = append(at, f.at)
+			}
+		}
+		// Comments come every 15 s from the beginning of the stream, and again from the
+		// event at 40 s.
+		const first = 1100 * time.Millisecond
+		if want := []time.Duration{first + 15*time.Second, first + 30*time.Second, 55 * time.Second}; !slices.Equal(at, want) {
+			t.Errorf("comments at %v, want %v", at, want)
+		}
+		if len(a.datas(t)) != 2 {
+			t.Errorf("got %s", a.body)
+		}
+	})
+}
+
+func TestClientThatGoesLeavesNothingBehind(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.open("quiet")
+		w.backend.tool("hang", func(run) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := w.start(c.request("POST", callOf("hang")).WithContext(ctx))
+		time.Sleep(5 * time.Second)
+		cancel()
+		synctest.Wait()
+		select {
+		case a := <-done:
+			if len(a.flush) != 1 || a.took != 5*time.Second {
+				t.Errorf("took %s: %s", a.took, a.body)
+			}
+		default:
+			t.Error("the handler runs on")
+		}
+	})
+}
+
+func TestPanicIsAnsweredAndLogged(t *testing.T) {
+	w := newWorld(t)
+	w.opts.Servers = func(string) (sessions.Server, bool) { panic("secret detail") }
+	a := w.do(request("POST", "/quiet/mcp", initialize))
+	if code, _ := a.rpcError(t); a.status != 500 || code != int(wire.CodeInternal) || strings.Contains(a.body, "secret") {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	if line := w.logged.String(); !strings.Contains(line, "secret detail") || !strings.Contains(line, `"level":"ERROR"`) || !strings.Contains(line, "stack") {
+		t.Errorf("logged %s", line)
+	}
+}
+
+func TestPanicInAStreamBreaksItOff(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.open("quiet")
+		w.backend.tool("slow", func(r run) {
+			r.say("half")
+			time.Sleep(time.Second)
+			w.store.failing(func(string) error { panic("secret detail") })
+			r.say("more") // wakes the handler, which reads again
+		})
+		defer func() {
+			if fault := recover(); fault != http.ErrAbortHandler { //nolint:errorlint // a panic carries the very value
+				t.Errorf("panicked with %v", fault)
+			}
+			if !strings.Contains(w.logged.String(), "secret detail") {
+				t.Errorf("logged %s", w.logged)
+			}
+		}()
+		c.call("slow")
+	})
+}

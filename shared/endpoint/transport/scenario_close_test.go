@@ -1,0 +1,111 @@
+package transport_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// pause appends an event that ends the response to every reader of the stream, with this
+// retry.
+func (r run) pause(raw string, retry time.Duration) {
+	tail, err := r.store.Tail(r.ctx, r.session, r.stream)
+	if err == nil {
+		err = r.store.Append(r.ctx, storage.Batch{
+			Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: tail.Seq + 1, Retry: retry, Events: [][]byte{[]byte(raw)},
+		})
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// sentAway checks the end of a response that the server has closed: the cursor again, with
+// the retry that the server set.
+func sentAway(t *testing.T, a *answer, retry time.Duration) {
+	t.Helper()
+	events := a.events(t)
+	last := events[len(events)-1]
+	if !sendsAway(last) || last.Retry != retry || last.ID == events[0].ID {
+		t.Errorf("the response ends with %+v, want a cursor of its own with retry %s", last, retry)
+	}
+}
+
+// R-31: the server closes the stream of a call with a retry of its own. The client comes
+// back for the rest. It gets every event exactly once.
+func TestServerClosesTheStreamOfACall(t *testing.T) {
+	for name, raw := range map[string]string{"with its last event": said("one"), "behind it": ""} {
+		t.Run(name, func(t *testing.T) {
+			scenario(t, func(t *testing.T, s *stage) {
+				s.backend.tool("steps", func(r run) {
+					if raw == "" {
+						r.say("one")
+					}
+					r.pause(raw, 5*time.Second)
+					time.Sleep(20 * time.Second)
+					r.say("two")
+					r.end(`{}`)
+				})
+				v := s.visit("quiet")
+				first := v.call("steps")
+				sentAway(t, first, 5*time.Second)
+				if diff := cmp.Diff([]string{said("one")}, first.datas(t)); diff != "" || first.took > time.Second {
+					t.Errorf("held for %s (-want +got):\n%s", first.took, diff)
+				}
+				time.Sleep(first.retry(t))
+				second := v.get(first.lastID(t))
+				if diff := cmp.Diff([]string{said("two"), resultOf(`{}`)}, second.datas(t)); diff != "" {
+					t.Errorf("afterwards (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// R-31: a client whose version has no polling would not come back to its POST, so its
+// response stays open.
+func TestServerDoesNotCloseTheStreamOfAClientThatWouldNotComeBack(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		s.backend.tool("steps", func(r run) { r.say("one"); r.pause("", 5*time.Second); r.say("two"); r.end(`{}`) })
+		v := s.visit("quiet")
+		v.version = "2025-03-26"
+		if diff := cmp.Diff([]string{said("one"), said("two"), resultOf(`{}`)}, v.call("steps").datas(t)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+// R-31 (and R13): the server closes the standalone stream. The response of the primary ends at
+// once, and those of the standbys soon after. All of them continue when they come back.
+func TestServerClosesTheStandaloneStream(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		v := s.visit("pushy")
+		crowd := v.crowd(4)
+		common := run{ctx: t.Context(), store: s.backend.store, session: storage.ID(v.session)}
+		common.say("one")
+		settle()
+		common.pause("", 5*time.Second)
+		if !crowd[0].isOver() {
+			t.Fatal("the primary is held")
+		}
+		primary := crowd[0].end()
+		sentAway(t, primary, 5*time.Second)
+		if diff := cmp.Diff([]string{said("one")}, primary.datas(t)); diff != "" {
+			t.Errorf("the primary (-want +got):\n%s", diff)
+		}
+		for i, c := range crowd[1:] {
+			if a := c.end(); len(a.datas(t)) != 0 || a.took > 24*time.Second {
+				t.Errorf("shadow %d was held for %s and heard %v", i+1, a.took, a.datas(t))
+			}
+		}
+		again := v.listen(primary.lastID(t))
+		settle()
+		common.say("two")
+		if diff := cmp.Diff([]string{said("two")}, again.seen().datas(t)); diff != "" || again.isOver() {
+			t.Errorf("the primary again (-want +got):\n%s", diff)
+		}
+	})
+}

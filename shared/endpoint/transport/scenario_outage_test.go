@@ -1,0 +1,232 @@
+package transport_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// outage plays a test for each method of the store and each way to fail: the call does not
+// reach the store, or the store does the work and the answer is lost.
+func outage(t *testing.T, methods []string, play func(t *testing.T, s *stage, fail func())) {
+	for _, method := range methods {
+		for _, how := range []string{"lost", "unanswered"} {
+			t.Run(method+" "+how, func(t *testing.T) {
+				scenario(t, func(t *testing.T, s *stage) {
+					play(t, s, func() {
+						if how == "lost" {
+							s.down(method)
+						} else {
+							s.deaf(method)
+						}
+					})
+				})
+			})
+		}
+	}
+}
+
+// refusedForNow checks that an answer tells the client to send the request again.
+func refusedForNow(t *testing.T, a *answer) {
+	t.Helper()
+	if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "1" {
+		t.Errorf("got %d %s, Retry-After %q; want 503", a.status, a.body, a.header.Get("Retry-After"))
+	}
+	if _, there := a.header["Mcp-Session-Id"]; there {
+		t.Error("a refusal with a session id")
+	}
+}
+
+// toldToWait checks that the answer to a GET tells the client to come back later, with the
+// cursor that it has.
+func toldToWait(t *testing.T, a *answer) {
+	t.Helper()
+	events := a.events(t)
+	if last := events[len(events)-1]; !sendsAway(last) || last.Retry < 10*time.Second || len(events) > 1 && !isPriming(events[0]) {
+		t.Errorf("got %s", a.body)
+	}
+}
+
+// C-70: one method of the store fails once. The request is refused for now, and succeeds
+// when the client sends it again. Nothing is started a second time.
+func TestCallIsServedOnceTheStoreIsBack(t *testing.T) {
+	outage(t, []string{"", "Load", "Save", "Wait"}, func(t *testing.T, s *stage, fail func()) {
+		v := s.visit("known") // a session whose messages have not reached the box yet
+		fail()
+		refusedForNow(t, v.call("x"))
+		s.down()
+		if a := v.call("x"); a.status != http.StatusOK || !strings.Contains(a.body, `"result"`) {
+			t.Errorf("after it: got %d %s", a.status, a.body)
+		}
+	})
+}
+
+// C-70: one method of the store fails once while a session is opened. The request is
+// refused for now, and the client gets no session id.
+func TestInitializeIsServedOnceTheStoreIsBack(t *testing.T) {
+	for server, methods := range map[string][]string{
+		"quiet": {"", "Create", "Box", "Wait"},
+		"known": {"", "Handshake", "Create"},
+	} {
+		t.Run(server, func(t *testing.T) {
+			outage(t, methods, func(t *testing.T, s *stage, fail func()) {
+				fail()
+				refusedForNow(t, s.do(request("POST", "/"+server+"/mcp", initialize)))
+				s.down()
+				v := s.visit(server)
+				if a := v.call("x"); a.status != http.StatusOK {
+					t.Errorf("after it: got %d %s", a.status, a.body)
+				}
+			})
+		})
+	}
+}
+
+// C-70: one method of the store fails once for a message that needs no answer. The
+// endpoint refuses the message for now, and accepts it when the client sends it again.
+func TestWhatNeedsNoAnswerIsTakenOnceTheStoreIsBack(t *testing.T) {
+	tests := map[string]struct {
+		body    string
+		methods []string
+	}{
+		"initialized":  {`{"jsonrpc":"2.0","method":"notifications/initialized"}`, []string{"", "Load", "Save"}},
+		"notification": {`{"jsonrpc":"2.0","method":"notifications/x"}`, []string{"", "Load"}},
+		"answer":       {`{"jsonrpc":"2.0","id":"q-1","result":{}}`, []string{"", "Load", "Save", "PutAnswer"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			outage(t, tt.methods, func(t *testing.T, s *stage, fail func()) {
+				v := s.greet("quiet")
+				s.awake("quiet")
+				fail()
+				refusedForNow(t, v.post(tt.body))
+				s.down()
+				if a := v.post(tt.body); a.status != http.StatusAccepted {
+					t.Errorf("after it: got %d %s", a.status, a.body)
+				}
+				if name == "answer" && len(s.backend.answers) != 1 {
+					t.Errorf("handed over: %v", s.backend.answers)
+				}
+			})
+		})
+	}
+}
+
+// C-70: a session ends completely or not at all.
+func TestDeleteIsServedOnceTheStoreIsBack(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		for _, method := range []string{"", "Load", "Save"} {
+			v := s.visit("quiet")
+			s.down(method)
+			refusedForNow(t, v.del())
+			s.down()
+			if a := v.call("x"); a.status != http.StatusOK {
+				t.Errorf("%s: after it: got %d %s", method, a.status, a.body)
+			}
+			if a := v.del(); a.status != http.StatusNoContent {
+				t.Errorf("%s: after it: got %d %s", method, a.status, a.body)
+			}
+		}
+	})
+}
+
+// The store fails when a client begins to listen, or comes back. The client is told to
+// come later, and then gets all events that it missed.
+func TestListenerIsServedOnceTheStoreIsBack(t *testing.T) {
+	outage(t, []string{"", "Load", "Save", "Wait"}, func(t *testing.T, s *stage, fail func()) {
+		v := s.visit("pushy")
+		v.push("one")
+		fail()
+		first := v.get("")
+		toldToWait(t, first)
+		second := v.get(first.lastID(t))
+		if !sendsAway(second.events(t)[0]) || len(second.datas(t)) != 0 {
+			t.Errorf("got %s", second.body)
+		}
+		v.push("two")
+		s.down()
+		var heard []string
+		last := second.lastID(t)
+		for range 5 {
+			time.Sleep(10 * time.Second)
+			a := v.get(last)
+			heard, last = append(heard, a.datas(t)...), a.lastID(t)
+		}
+		if diff := cmp.Diff([]string{said("one"), said("two")}, heard); diff != "" {
+			t.Errorf("heard (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The store fails when a client polls for the end of its call.
+func TestPollIsServedOnceTheStoreIsBack(t *testing.T) {
+	outage(t, []string{"", "Load", "Tail", "Wait"}, func(t *testing.T, s *stage, fail func()) {
+		proceed := make(chan struct{})
+		s.backend.tool("steps", func(r run) { r.say("one"); <-proceed; r.say("two"); r.end(`{}`) })
+		v := s.visit("quiet")
+		last := v.calling("steps").leave().lastID(t)
+		fail()
+		for range 3 {
+			a := v.get(last)
+			toldToWait(t, a)
+			last = a.lastID(t)
+		}
+		close(proceed)
+		settle()
+		s.down()
+		if diff := cmp.Diff([]string{said("two"), resultOf(`{}`)}, v.get(last).datas(t)); diff != "" {
+			t.Errorf("after it (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The store fails while a response is open, either of a call or of a listener. The
+// response ends with a longer retry, and the client continues at the same place.
+func TestResponseUnderWayIsTakenUpOnceTheStoreIsBack(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		proceed := make(chan struct{})
+		s.backend.tool("steps", func(r run) { r.say("one"); <-proceed; r.say("two"); r.end(`{}`) })
+		v := s.visit("pushy")
+		call, listener := v.calling("steps"), v.listen("")
+		v.push("three")
+		settle()
+		s.down("")
+		time.Sleep(time.Minute)
+		for _, c := range []*conn{call, listener} {
+			if a := c.end(); a.took > 25*time.Second {
+				t.Errorf("held for %s", a.took)
+			} else {
+				toldToWait(t, a)
+			}
+		}
+		close(proceed)
+		v.push("four")
+		time.Sleep(time.Minute)
+		s.down()
+		if diff := cmp.Diff([]string{said("two"), resultOf(`{}`)}, v.get(call.end().lastID(t)).datas(t)); diff != "" {
+			t.Errorf("the call (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{said("four")}, v.get(listener.end().lastID(t)).datas(t)); diff != "" {
+			t.Errorf("the listener (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The store fails right after a listener has become the primary. Its client comes back to
+// its own lease, and does not wait for that lease to end.
+func TestListenerInTroubleDoesNotWaitBehindItself(t *testing.T) {
+	outage(t, []string{"Save", "Wait"}, func(t *testing.T, s *stage, fail func()) {
+		v := s.visit("pushy")
+		v.push("one")
+		fail()
+		last := v.get("").lastID(t)
+		s.down()
+		again := v.listen(last)
+		if diff := cmp.Diff([]string{said("one")}, again.seen().datas(t)); diff != "" {
+			t.Errorf("at once (-want +got):\n%s", diff)
+		}
+	})
+}

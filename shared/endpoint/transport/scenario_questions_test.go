@@ -1,0 +1,219 @@
+package transport_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// question returns the scripted server's question as its client gets it.
+func question(text string) string { return `{"jsonrpc":"2.0","id":"q-1",` + text + `}` }
+
+// asks adds a tool that asks its client something, and returns the answer as its result.
+func (h *hall) asks(text string) {
+	h.tool("ask", func(v voice) { v.end(`{"heard":` + v.ask("q-1", text) + `}`) })
+}
+
+// C-61, C-65: a client is asked and loses its connections. It answers hours later, over
+// another connection, at an instance that has not seen the question. The server gets the
+// answer, and the client gets the end of its call.
+func TestQuestionIsAnsweredFromElsewhereHoursLater(t *testing.T) {
+	for name, text := range map[string]string{"elicitation": elicit, "sampling": sample, "roots": roots} {
+		t.Run(name, func(t *testing.T) {
+			parties(t, "pushy", func(t *testing.T, h *hall, p party) {
+				h.asks(text)
+				p.say(callOf("ask"))
+				if diff := cmp.Diff([]string{question(text)}, p.heard()); diff != "" {
+					t.Fatalf("-want +got:\n%s", diff)
+				}
+				p.leave()
+				time.Sleep(5 * time.Hour)
+				p.back()
+				const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"late":"but here"}}`
+				p.say(answer)
+				if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// C-65: a WebSocket client needs no other connection. Pings, which wake nothing, keep the
+// connection open, and the answer may come over it an hour later.
+func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		h := newHall(s)
+		h.asks(elicit)
+		p := transports["WebSocket"](h, "pushy")
+		p.say(callOf("ask"))
+		p.heard()
+		for range 7 { // each ping comes within the ten minutes that API Gateway gives a silent connection
+			time.Sleep(9 * time.Minute)
+			p.say(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
+			if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":"p","result":{}}`}, p.heard()); diff != "" {
+				t.Fatalf("-want +got:\n%s", diff)
+			}
+		}
+		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept"}}`
+		p.say(answer)
+		if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+// C-61, C-63, C-64: the server gets the client's answer byte for byte: the user accepts,
+// declines or cancels, or the client sends an error.
+func TestWhatAClientAnswersIsWhatTheServerHears(t *testing.T) {
+	for name, end := range map[string]string{
+		"accepted":           `"result":{"action":"accept","content":{"n":9007199254740993,"x":1e2, "ü":"\u00fc"}}`,
+		"declined":           `"result":{"action":"decline"}`,
+		"cancelled":          `"result":{"action":"cancel"}`,
+		"an error":           `"error":{"code":-1,"message":"no","data":[1.50]}`,
+		"refused by new one": `"error":{"code":-32602,"message":"not associated with a request"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			parties(t, "pushy", func(t *testing.T, h *hall, p party) {
+				h.asks(elicit)
+				p.say(callOf("ask"))
+				p.heard()
+				answer := `{"jsonrpc":"2.0","id":"q-1",` + end + `}`
+				p.say(answer)
+				if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// C-62, R-76: a question comes only on the response of the call that it belongs to. It
+// comes neither on a listener nor on the response of another call.
+func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		h := newHall(s)
+		h.asks(elicit)
+		proceed := make(chan struct{})
+		h.tool("beside", func(v voice) { v.say("beside"); <-proceed; v.end(`{}`) })
+		v := s.visit("pushy")
+		listener, beside := v.listen(""), v.calling("beside")
+		call := v.calling("ask")
+		if diff := cmp.Diff([]string{question(elicit)}, call.seen().datas(t)); diff != "" {
+			t.Fatalf("-want +got:\n%s", diff)
+		}
+		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{}}`
+		v.post(answer)
+		if diff := cmp.Diff([]string{question(elicit), resultOf(`{"heard":` + answer + `}`)}, call.end().datas(t)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		close(proceed)
+		if diff := cmp.Diff([]string{said("beside"), resultOf(`{}`)}, beside.end().datas(t)); diff != "" {
+			t.Errorf("the other call (-want +got):\n%s", diff)
+		}
+		if got := listener.leave().datas(t); len(got) > 0 {
+			t.Errorf("the listener heard %q", got)
+		}
+	})
+}
+
+// C-66: one call waits for an answer. Another call that asks nothing goes on beside it,
+// with its own progress and result.
+func TestCallBesideAQuestionIsNotMixedWithIt(t *testing.T) {
+	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
+		h.asks(elicit)
+		h.tool("work", func(v voice) { v.say("half"); time.Sleep(time.Second); v.end(`{"work":"done"}`) })
+		p.say(callOf("ask"))
+		if diff := cmp.Diff([]string{question(elicit)}, p.heard()); diff != "" {
+			t.Fatalf("-want +got:\n%s", diff)
+		}
+		p.say(strings.Replace(callOf("work"), `"id":1`, `"id":2`, 1))
+		time.Sleep(2 * time.Second)
+		if diff := cmp.Diff([]string{said("half"), `{"jsonrpc":"2.0","id":2,"result":{"work":"done"}}`}, p.heard()); diff != "" {
+			t.Errorf("the call beside (-want +got):\n%s", diff)
+		}
+		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept"}}`
+		p.say(answer)
+		if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
+			t.Errorf("the call that asked (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// C-63: a client cancels a call while its question is open. The cancel reaches the server.
+func TestCancelOfACallThatAsksReachesTheServer(t *testing.T) {
+	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
+		h.asks(elicit)
+		p.say(callOf("ask"))
+		p.heard()
+		const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"enough"}}`
+		p.say(cancel)
+		all := h.sent(p.id())
+		if got := string(all[len(all)-1].Raw); got != cancel {
+			t.Errorf("the server got %s last", got)
+		}
+		p.say(`{"jsonrpc":"2.0","id":"q-1","result":{"action":"cancel"}}`) // the tool goes on
+		p.heard()
+	})
+}
+
+// C-67: a server sends messages by itself, long after the call that caused them. They
+// reach the client of that session: at once if it is connected, and otherwise when it
+// comes back.
+func TestWhatAServerSaysOfItsOwnAccordReachesTheClient(t *testing.T) {
+	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
+		again := make(chan struct{})
+		h.tool("later", func(v voice) {
+			v.end(`{}`)
+			time.Sleep(time.Hour)
+			v.aside().say("while away")
+			<-again
+			v.aside().say("while there")
+		})
+		p.say(callOf("later"))
+		if diff := cmp.Diff([]string{resultOf(`{}`)}, p.heard()); diff != "" {
+			t.Fatalf("-want +got:\n%s", diff)
+		}
+		p.leave()
+		time.Sleep(2 * time.Hour)
+		p.back()
+		if diff := cmp.Diff([]string{said("while away")}, p.heard()); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		close(again)
+		if diff := cmp.Diff([]string{said("while there")}, p.heard()); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+// R-77: a ping of the server belongs to no call and may come on any stream. The client's
+// answer goes to the server like any other.
+func TestPingOfAServerIsAnsweredOutsideOfACall(t *testing.T) {
+	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
+		const ping = `"method":"ping"`
+		heard := make(chan string, 1)
+		h.tool("later", func(v voice) {
+			v.end(`{}`)
+			time.Sleep(time.Hour)
+			heard <- v.aside().ask("q-1", ping)
+		})
+		p.say(callOf("later"))
+		p.heard()
+		p.leave()
+		time.Sleep(2 * time.Hour)
+		p.back()
+		if diff := cmp.Diff([]string{question(ping)}, p.heard()); diff != "" {
+			t.Fatalf("-want +got:\n%s", diff)
+		}
+		answer := string(wire.ResultResponse([]byte(`"q-1"`), []byte(`{}`)))
+		p.say(answer)
+		if got := <-heard; got != answer {
+			t.Errorf("the server heard %s", got)
+		}
+	})
+}

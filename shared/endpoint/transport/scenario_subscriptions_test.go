@@ -1,0 +1,63 @@
+package transport_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// listened sets up a stage whose server "known" reports changes. The returned function
+// lists the subscriptions that it was asked for.
+func listened(t *testing.T, s *stage) func() []string {
+	t.Helper()
+	s.handshake(t, listenable)
+	s.awake("known")
+	return subscriptions(s.world)
+}
+
+const (
+	updated  = `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"`
+	listenTo = `{"resourceSubscriptions":["file:///a"]}`
+)
+
+// R-85: a listener gets notifications on the response to its POST. When it closes the
+// response, its subscription ends, and the server is told so. Other requests of the
+// client meanwhile get their own responses.
+func TestListenerThatClosesItsResponseHasEndedItsSubscription(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		asked := listened(t, s)
+		listener := s.begin(listening(listenTo).request())
+		listener.seen()
+		s.pushed(updated + `}}`)
+		s.do(ask{server: "known", method: "tools/list"}.request()).result(t)
+		want := []string{acknowledged(listenTo), updated + `,` + stamp + `}}`}
+		if diff := cmp.Diff(want, listener.seen().datas(t)); diff != "" || listener.isOver() {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		listener.leave()
+		if diff := cmp.Diff([]string{"subscribe file:///a", "tools/list ", "unsubscribe file:///a"}, asked()); diff != "" {
+			t.Errorf("the server was asked (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// R-87: a listener that cannot go on gets no result, but an error.
+func TestListenerThatCannotGoOnGetsNoResult(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		listened(t, s)
+		listener := s.begin(listening(`{"toolsListChanged":true}`).request())
+		listener.seen()
+		s.down("Wait")
+		s.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`) // the server will fail to find the next one
+		datas := listener.end().datas(t)
+		want := []string{acknowledged(`{"toolsListChanged":true}`), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`}
+		if diff := cmp.Diff(want, datas[:len(datas)-1]); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		if last := []byte(datas[len(datas)-1]); string(wire.Lookup(last, "id")) != "41" || wire.Lookup(last, "error") == nil || wire.Lookup(last, "result") != nil {
+			t.Errorf("it ends with %s", last)
+		}
+	})
+}

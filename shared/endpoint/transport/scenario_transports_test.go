@@ -1,0 +1,375 @@
+package transport_test
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// way is a request and the way it must be served. SESSION, STREAM and SOCKET in it stand
+// for sessions of Streamable HTTP, HTTP+SSE and WebSocket.
+type way struct {
+	method, path string
+	headers      []string
+	body         string
+	status       int
+	says         string // in the body
+	allow        string
+}
+
+const (
+	anyMethod   = "GET, POST, DELETE, OPTIONS"
+	list        = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
+	modernAsk   = `{"jsonrpc":"2.0","id":7,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
+	listed      = `"id":7,"result":{"content":[]}`
+	noSession   = `"code":-32001`
+	endpointIs  = "event: endpoint\n"
+	sessionIs   = "Mcp-Session-Id"
+	versionIs   = "MCP-Protocol-Version"
+	lastEventIs = "Last-Event-ID"
+)
+
+// ways is the whole of the routing: the clients of every protocol version use one family
+// of paths.
+var ways = map[string]way{
+	"POST initialize: a session of Streamable HTTP": {"POST", "/pushy/mcp", nil, initialize, 200, `"id":0,"result"`, ""},
+	"POST initialize with the header of a version":  {"POST", "/pushy/mcp", []string{versionIs, "2024-11-05"}, initialize, 200, `"id":0,"result"`, ""},
+	"POST initialize with a session":                {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, initialize, 400, "must not name one", ""},
+	"POST initialize with one that is gone":         {"POST", "/pushy/mcp", []string{sessionIs, "absent"}, initialize, 200, `"id":0,"result"`, ""},
+	"POST initialize with one of HTTP+SSE":          {"POST", "/pushy/mcp", []string{sessionIs, "STREAM"}, initialize, 200, `"id":0,"result"`, ""},
+	"POST of a session":                             {"POST", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-06-18"}, list, 200, listed, ""},
+	"POST of a session, no version":                 {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, list, 200, listed, ""},
+	"POST of a session, with a slash":               {"POST", "/pushy/mcp/", []string{sessionIs, "SESSION"}, list, 200, listed, ""},
+	"POST of a session, a batch of 2025-03-26":      {"POST", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-03-26"}, "[" + list + "]", 200, "[{", ""},
+	"POST of a session, a batch of 2025-06-18":      {"POST", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-06-18"}, "[" + list + "]", 400, "no batches", ""},
+	"POST of a session, a notification":             {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, wsInitialized, 202, "", ""},
+	"POST of a session, an answer":                  {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, `{"jsonrpc":"2.0","id":"q","result":{}}`, 202, "", ""},
+	"POST without a session":                        {"POST", "/pushy/mcp", nil, list, 400, "names no session", ""},
+	"POST of an unknown session":                    {"POST", "/pushy/mcp", []string{sessionIs, "absent"}, list, 404, noSession, ""},
+	"POST of a session of HTTP+SSE":                 {"POST", "/pushy/mcp", []string{sessionIs, "STREAM"}, list, 404, noSession, ""},
+	"POST of a session of a WebSocket":              {"POST", "/pushy/mcp", []string{sessionIs, "SOCKET"}, list, 404, noSession, ""},
+	"POST with the query of HTTP+SSE":               {"POST", "/pushy/mcp?sessionId=STREAM", nil, list, 400, "names no session", ""},
+	"POST of the modern era":                        {"POST", "/pushy/mcp", []string{versionIs, "2026-07-28", "Mcp-Method", "server/discover"}, modernAsk, 200, `"supportedVersions"`, ""},
+	"POST of the modern era, a session ignored":     {"POST", "/pushy/mcp", []string{versionIs, "2026-07-28", "Mcp-Method", "server/discover", sessionIs, "absent"}, modernAsk, 200, `"supportedVersions"`, ""},
+	"POST of a version to come":                     {"POST", "/pushy/mcp", []string{versionIs, "2099-01-01", "Mcp-Method", "tools/list"}, list, 400, `"code":-32022`, ""},
+
+	"GET of a session: its standalone stream":               {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-11-25"}, "", 200, "\ndata: \n\n", ""},
+	"GET of a session, resumed":                             {"GET", "/pushy/mcp", []string{sessionIs, "SESSION", lastEventIs, "0/abc"}, "", 200, "", ""},
+	"GET of a session of HTTP+SSE":                          {"GET", "/pushy/mcp", []string{sessionIs, "STREAM"}, "", 404, noSession, ""},
+	"GET with a version and no session":                     {"GET", "/pushy/mcp", []string{versionIs, "2025-06-18"}, "", 400, "names no session", ""},
+	"GET with an event and no session":                      {"GET", "/pushy/mcp", []string{lastEventIs, "1"}, "", 400, "names no session", ""},
+	"GET with neither: HTTP+SSE":                            {"GET", "/pushy/mcp", []string{"Accept", wire.MediaSSE}, "", 200, endpointIs, ""},
+	"GET with neither, not for an event stream":             {"GET", "/pushy/mcp", []string{"Accept", "application/json"}, "", 406, "text/event-stream", ""},
+	"GET of a browser":                                      {"GET", "/pushy/mcp", []string{"Accept", "text/html"}, "", 200, "claude mcp add", ""},
+	"GET with the event of HTTP+SSE":                        {"GET", "/pushy/mcp", []string{lastEventIs, "0.STREAM/out"}, "", 200, "data: /pushy/message?sessionId=STREAM", ""},
+	"GET of the modern era":                                 {"GET", "/pushy/mcp", []string{versionIs, "2026-07-28", sessionIs, "SESSION"}, "", 405, "use POST", "POST, OPTIONS"},
+	"GET to listen to a server that says nothing by itself": {"GET", "/known/mcp", []string{sessionIs, "KNOWN"}, "", 405, "no standalone stream", "POST, DELETE, OPTIONS"},
+
+	"DELETE of a session":            {"DELETE", "/pushy/mcp", []string{sessionIs, "SESSION"}, "", 204, "", ""},
+	"DELETE without a session":       {"DELETE", "/pushy/mcp", nil, "", 400, "names no session", ""},
+	"DELETE of an unknown session":   {"DELETE", "/pushy/mcp", []string{sessionIs, "absent"}, "", 404, noSession, ""},
+	"DELETE of a session of another": {"DELETE", "/pushy/mcp", []string{sessionIs, "STREAM"}, "", 404, noSession, ""},
+	"DELETE of the modern era":       {"DELETE", "/pushy/mcp", []string{versionIs, "2026-07-28"}, "", 405, "use POST", "POST, OPTIONS"},
+
+	"GET of an event stream":                      {"GET", "/pushy/sse", nil, "", 200, endpointIs, ""},
+	"GET of an event stream that was there":       {"GET", "/pushy/sse?sessionId=STREAM", nil, "", 200, "data: /pushy/message?sessionId=STREAM", ""},
+	"GET of an event stream of an unknown one":    {"GET", "/pushy/sse?sessionId=absent", nil, "", 404, noSession, ""},
+	"GET of an event stream of another transport": {"GET", "/pushy/sse?sessionId=SESSION", nil, "", 404, noSession, ""},
+	"POST to an event stream, by who tries":       {"POST", "/pushy/sse", nil, initialize, 405, "use GET", "GET, OPTIONS"},
+	"DELETE of an event stream":                   {"DELETE", "/pushy/sse", nil, "", 405, "use GET", "GET, OPTIONS"},
+	"POST of a message":                           {"POST", "/pushy/message?sessionId=STREAM", nil, list, 202, "Accepted", ""},
+	"POST of a message, session in a header":      {"POST", "/pushy/message", []string{sessionIs, "STREAM"}, list, 400, "names no session", ""},
+	"POST of a message of an unknown session":     {"POST", "/pushy/message?sessionId=absent", nil, list, 404, noSession, ""},
+	"POST of a message of another transport":      {"POST", "/pushy/message?sessionId=SOCKET", nil, list, 404, noSession, ""},
+	"GET of messages":                             {"GET", "/pushy/message?sessionId=STREAM", nil, "", 405, "use POST", "POST, OPTIONS"},
+
+	"another method":              {"PUT", "/pushy/mcp", []string{sessionIs, "SESSION"}, list, 405, "use GET, POST, DELETE", anyMethod},
+	"HEAD":                        {"HEAD", "/pushy/mcp", []string{sessionIs, "SESSION"}, "", 405, "", anyMethod},
+	"OPTIONS":                     {"OPTIONS", "/pushy/mcp", nil, "", 204, "", anyMethod},
+	"OPTIONS of an event stream":  {"OPTIONS", "/pushy/sse", nil, "", 204, "", anyMethod},
+	"OPTIONS of messages":         {"OPTIONS", "/pushy/message", nil, "", 204, "", anyMethod},
+	"a ticket where none is sold": {"POST", "/pushy/ticket", nil, "", 404, "/<server>/mcp", ""},
+	"another path":                {"POST", "/pushy/rpc", nil, list, 404, "/<server>/mcp", ""},
+	"an unknown server":           {"POST", "/absent/mcp", nil, initialize, 404, "no such server", ""},
+}
+
+// everyWay plays each of the ways, with sessions of its own. The store in memory is enough
+// for it, because routing does not depend on the store.
+func everyWay(t *testing.T, origin string, look func(name string, w way, a *answer)) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := storagetest.NewMemory()
+		h := newHall(newStage(t, func() storage.Store { return kept{memory} }))
+		h.tool("tools/list", func(v voice) { v.end(`{"content":[]}`) })
+		session := func(over, server string) string {
+			p := transports[over](h, server)
+			p.leave()
+			return p.id()
+		}
+		for name, w := range ways {
+			names := strings.NewReplacer(
+				"SESSION", session("Streamable HTTP", "pushy"), "STREAM", session("HTTP+SSE", "pushy"),
+				"SOCKET", session("WebSocket", "pushy"), "KNOWN", session("Streamable HTTP", "known"),
+			)
+			headers := []string{"Origin", origin}
+			for _, text := range w.headers {
+				headers = append(headers, names.Replace(text))
+			}
+			w.says = names.Replace(w.says)
+			look(name, w, h.begin(request(w.method, names.Replace(w.path), w.body, headers...)).leave())
+		}
+	})
+}
+
+// C-45 to C-51, C-53: the method, the path and the headers decide how a request is served.
+// A request that fits none gets an error that names what exists. A page that may call may
+// read every answer.
+func TestEveryGenerationFindsItsPlaceOnOneFamilyOfPaths(t *testing.T) {
+	const page = "http://localhost"
+	everyWay(t, page, func(name string, w way, a *answer) {
+		if a.status != w.status || !strings.Contains(a.body, w.says) || w.says == "" && a.body != "" {
+			t.Errorf("%s: got %d %s, want %d and %q", name, a.status, a.body, w.status, w.says)
+		}
+		if got := a.header.Get("Allow"); got != w.allow {
+			t.Errorf("%s: Allow %q, want %q", name, got, w.allow)
+		}
+		if got := a.header.Get("Access-Control-Allow-Origin"); got != page {
+			t.Errorf("%s: Access-Control-Allow-Origin %q, want %q", name, got, page)
+		}
+	})
+}
+
+// C-51: a page of another site is refused on every path before any other check, and cannot
+// read the refusal.
+func TestPageOfElsewhereIsRefusedOnEveryPath(t *testing.T) {
+	everyWay(t, "https://evil.example", func(name string, _ way, a *answer) {
+		if a.status != http.StatusForbidden || a.header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s: got %d %v", name, a.status, a.header)
+		}
+	})
+}
+
+// C-52: one principal has a session of each transport on one server, with the same ids of
+// requests and questions at the same time. Each client hears only its own messages.
+func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		h := newHall(s)
+		h.tool("ask", func(v voice) {
+			v.say("begun " + string(v.session))
+			v.end(`{"heard":` + v.ask("q-1", elicit) + `}`)
+		})
+		h.tool("other", func(v voice) { v.end(`{"of":"` + string(v.session) + `"}`) })
+		all := map[string]party{}
+		for over, open := range transports {
+			all[over] = open(h, "pushy")
+		}
+		for over, p := range all {
+			p.say(callOf("ask"))
+			want := []string{said("begun " + p.id()), `{"jsonrpc":"2.0","id":"q-1",` + elicit + `}`}
+			if diff := cmp.Diff(want, p.heard()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", over, diff)
+			}
+		}
+		answer := func(p party) string { return `{"jsonrpc":"2.0","id":"q-1","result":{"i am":"` + p.id() + `"}}` }
+		for over, p := range all {
+			p.say(strings.Replace(callOf("other"), `"id":1`, `"id":2`, 1))
+			p.say(answer(p))
+			got := p.heard()
+			slices.Sort(got) // over Streamable HTTP there are two responses
+			want := []string{resultOf(`{"heard":` + answer(p) + `}`), `{"jsonrpc":"2.0","id":2,"result":{"of":"` + p.id() + `"}}`}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", over, diff)
+			}
+		}
+		for over, p := range all {
+			if got := p.heard(); len(got) > 0 {
+				t.Errorf("%s heard %q when others were answered", over, got)
+			}
+		}
+	})
+}
+
+// C-52: the id of a session, event or stream of one transport means nothing in another
+// one, and using it there has no effect.
+func TestIDsOfOneTransportAreNothingInAnother(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		h := newHall(s)
+		h.tool("echo", func(v voice) { v.say("mine"); v.end(`{}`) })
+		all := map[string]party{}
+		for over, open := range transports {
+			all[over] = open(h, "pushy")
+			all[over].say(callOf("echo"))
+			all[over].heard()
+		}
+		web, sse, ws := all["Streamable HTTP"], all["HTTP+SSE"].(*sseParty), all["WebSocket"].(*wsParty)
+		event := web.(*httpParty).open[0].read().lastID(t) // of a request stream
+		before := len(h.delivered)
+		for name, r := range map[string]*http.Request{
+			"message of a Streamable session":        request("POST", "/pushy/message?sessionId="+web.id(), callOf("echo")),
+			"message of a WebSocket session":         request("POST", "/pushy/message?sessionId="+ws.id(), callOf("echo")),
+			"event stream of a Streamable session":   request("GET", "/pushy/sse?sessionId="+web.id(), ""),
+			"event stream of a WebSocket session":    request("GET", "/pushy/sse?sessionId="+ws.id(), ""),
+			"event stream behind a Streamable place": request("GET", "/pushy/sse", "", lastEventIs, "0."+web.id()+"/out"),
+			"POST of an SSE session":                 request("POST", "/pushy/mcp", callOf("echo"), sessionIs, sse.id()),
+			"POST of a WebSocket session":            request("POST", "/pushy/mcp", callOf("echo"), sessionIs, ws.id()),
+			"GET of an SSE session":                  request("GET", "/pushy/mcp", "", sessionIs, sse.id(), lastEventIs, event),
+			"GET of a WebSocket session":             request("GET", "/pushy/mcp", "", sessionIs, ws.id(), lastEventIs, event),
+			"DELETE of an SSE session":               request("DELETE", "/pushy/mcp", "", sessionIs, sse.id()),
+			"DELETE of a WebSocket session":          request("DELETE", "/pushy/mcp", "", sessionIs, ws.id()),
+		} {
+			if a := s.do(r); a.status != http.StatusNotFound || !strings.Contains(a.body, noSession) {
+				t.Errorf("%s: %d %s", name, a.status, a.body)
+			}
+		}
+		for _, id := range []string{web.id(), sse.id()} {
+			if _, status := h.connect(url.Values{"server": {"pushy"}, "session": {id}, "last-event-id": {event}}); status != http.StatusNotFound {
+				t.Errorf("connect to session %s: %d", id, status)
+			}
+		}
+		for over, place := range map[string]string{"HTTP+SSE": "1." + sse.id() + "/out", "WebSocket": slices.Collect(maps.Values(ws.last))[0]} {
+			a := s.do(web.(*httpParty).request("GET", "", lastEventIs, place))
+			if got := a.datas(t); len(got) > 0 {
+				t.Errorf("behind an event of %s: %q", over, got)
+			}
+		}
+		if n := len(h.delivered) - before; n != 0 {
+			t.Errorf("the server got %d messages of this", n)
+		}
+		for over, p := range all {
+			p.say(callOf("echo"))
+			if diff := cmp.Diff([]string{said("mine"), resultOf(`{}`)}, p.heard()); diff != "" {
+				t.Errorf("afterwards, %s (-want +got):\n%s", over, diff)
+			}
+		}
+	})
+}
+
+// C-56, C-57, C-59: the server gets the session's principal with every message. That holds
+// over POST, HTTP+SSE and WebSocket, and also when a later instance serves the session.
+func TestPrincipalReachesTheServerOverEveryTransport(t *testing.T) {
+	for _, over := range slices.Sorted(maps.Keys(transports)) {
+		t.Run(over, func(t *testing.T) {
+			scenario(t, func(t *testing.T, s *stage) {
+				h := newHall(s)
+				h.tool("echo", func(v voice) { v.end(`{}`) })
+				ada, eve := transports[over](h, "pushy"), transports[over](h, "pushy", "Authorization", "Bearer eve")
+				for range 2 {
+					ada.leave()
+					eve.leave()
+					time.Sleep(time.Hour)
+					for _, p := range []party{ada, eve} {
+						p.back()
+						p.say(callOf("echo"))
+						p.heard()
+					}
+				}
+				for who, p := range map[string]party{"ada": ada, "Bearer eve": eve} {
+					all := h.sent(p.id())
+					if len(all) != 3 { // initialize and two calls
+						t.Errorf("the server got %d messages of %s, want 3", len(all), who)
+					}
+					for _, d := range all {
+						if d.Client.Principal != who || d.Client.Tenant != "tenant" || len(d.Client.Init) == 0 {
+							t.Errorf("a message of %s came as of %q: %+v", who, d.Client.Principal, d.Client)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// C-58: a request to listen or to resume is authenticated like any other. For another
+// principal the session does not exist, by any transport, and nothing of it changes.
+func TestSessionOfAnotherPrincipalIsUnknownByEveryWayIn(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		h := newHall(s)
+		h.tool("echo", func(v voice) { v.end(`{}`) })
+		all := map[string]party{}
+		for over, open := range transports {
+			all[over] = open(h, "pushy")
+		}
+		web, sse, ws := all["Streamable HTTP"].id(), all["HTTP+SSE"].id(), all["WebSocket"].id()
+		record := func(id string) storage.Session {
+			r, _, err := s.backend.store.Load(t.Context(), storage.ID(id), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		delivered, before := len(h.delivered), map[string]storage.Session{web: record(web), sse: record(sse), ws: record(ws)}
+		for name, r := range map[string]*http.Request{
+			"POST":         request("POST", "/pushy/mcp", callOf("echo"), sessionIs, web),
+			"an answer":    request("POST", "/pushy/mcp", `{"jsonrpc":"2.0","id":"q-1","result":{}}`, sessionIs, web),
+			"GET":          request("GET", "/pushy/mcp", "", sessionIs, web),
+			"GET, resumed": request("GET", "/pushy/mcp", "", sessionIs, web, lastEventIs, "1"),
+			"DELETE":       request("DELETE", "/pushy/mcp", "", sessionIs, web),
+			"message":      request("POST", "/pushy/message?sessionId="+sse, callOf("echo")),
+			"stream":       request("GET", "/pushy/sse?sessionId="+sse, ""),
+			"its place":    request("GET", "/pushy/sse", "", lastEventIs, "0."+sse+"/out"),
+		} {
+			r.Header.Set("Authorization", "Bearer eve")
+			if a := s.do(r); a.status != http.StatusNotFound || !strings.Contains(a.body, noSession) {
+				t.Errorf("%s: %d %s", name, a.status, a.body)
+			}
+		}
+		if _, status := h.connect(url.Values{"server": {"pushy"}, "session": {ws}}, "Authorization", "Bearer eve"); status != http.StatusNotFound {
+			t.Errorf("connect: %d", status)
+		}
+		if n := len(h.delivered) - delivered; n != 0 {
+			t.Errorf("the server got %d messages", n)
+		}
+		for id, was := range before {
+			if diff := cmp.Diff(was, record(id)); diff != "" {
+				t.Errorf("the record of the session has changed (-before +after):\n%s", diff)
+			}
+		}
+	})
+}
+
+// C-60: an unsupported version is refused before the store is asked for the session.
+func TestVersionIsRefusedBeforeTheSessionIsLookedUp(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		v := s.visit("pushy")
+		for _, session := range []string{v.session, "absent"} {
+			for _, method := range []string{"POST", "GET", "DELETE"} {
+				s.calls = map[string]int{}
+				a := s.do(v.request(method, list, sessionIs, session, versionIs, "1999-01-01"))
+				if code, message := a.rpcError(t); a.status != http.StatusBadRequest || code != int(wire.CodeServer) || !strings.Contains(message, "2025-11-25") {
+					t.Errorf("%s: got %d %s", method, a.status, a.body)
+				}
+				if len(s.calls) > 0 {
+					t.Errorf("%s asked the store: %v", method, s.calls)
+				}
+			}
+		}
+	})
+}
+
+// R-37: a modern client cancels its call when it closes the connection. That holds before
+// the first byte of the response, and after it (R-36).
+func TestModernClientThatGoesBeforeAnythingWasSentHasCancelled(t *testing.T) {
+	scenario(t, func(t *testing.T, s *stage) {
+		h := newHall(s)
+		h.tool("slow", func(voice) {})
+		body := strings.Replace(callOf("slow"), `"name"`, `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}},"name"`, 1)
+		c := s.begin(request("POST", "/pushy/mcp", body, versionIs, "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "slow"))
+		if a := c.leave(); a.status != 0 && a.body != "" {
+			t.Fatalf("something was sent: %d %s", a.status, a.body)
+		}
+		got := string(h.delivered[len(h.delivered)-1].Raw)
+		if !strings.HasPrefix(got, `{"jsonrpc":"2.0","method":"notifications/cancelled"`) {
+			t.Errorf("the server got %s last", got)
+		}
+	})
+}

@@ -1,0 +1,558 @@
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// Subprotocol is the name of MCP in Sec-WebSocket-Protocol.
+const Subprotocol = "mcp"
+
+// Socket is MCP over WebSocket, behind an API that holds the connections. The API calls
+// Connect, Message and Disconnect, each in one invocation. The function that writes a
+// later message of the server to the log also pushes it. Between two invocations Socket
+// remembers only records of connections, which never change. It is safe for concurrent
+// use.
+//
+// # For authors of clients
+//
+// Connect to the API's URL with ?server=NAME, and with the subprotocol mcp or none. For
+// several servers at once connect with ?group=NAME. The group of all servers is ?group=all;
+// &names=plain and &tools=search are as at /mcp. Send an Authorization header. If you cannot,
+// as in a page, post to /<server>/ticket of the HTTP endpoint with that header, and for a
+// group to /ticket or /g/<group>/ticket. Then connect within a minute with &ticket=TICKET,
+// which is valid for one connection. If the caller loses the right to the server, the
+// connection ends.
+//
+// A message of the connection is one JSON-RPC message of at most 128 KiB, or a batch in
+// version 2025-03-26. Begin with initialize. In the place of a larger response you get an
+// error that says so.
+//
+// A connection ends after two hours at the latest, or after ten minutes without a message.
+// A ping is answered and wakes nothing. The session outlives the connection. To come back
+// to it, and to the messages that you missed, add event-ids=1 to the first URL. Then a
+// notification follows each message from the server. It also comes when a request was
+// accepted:
+//
+//	{"jsonrpc":"2.0","method":"notifications/dormouse/event",
+//	 "params":{"sessionId":"…","eventId":"…"}}        and "requestId" for a request
+//
+// Cut an eventId at the first "/": the rest of it is the stream. Each request has a
+// stream, and the stream "" has everything else. Keep the last eventId of every stream
+// that matters. Connect again with ?server=NAME&session=SESSIONID&last-event-id=ID and
+// event-ids=1; repeat last-event-id for each stream. This closes the other connections of
+// the session. The messages after these ids come over the new one. Without last-event-id
+// the API closes and repeats nothing. You get only the messages that could not be sent
+// because their connection was known to be gone. For a session that has ended, or is
+// another caller's, the status is 404.
+type Socket struct {
+	opts   Options
+	push   func(ctx context.Context, id storage.ID) error
+	recall *connections
+}
+
+// SocketOptions are the options of a Socket, which uses the fields of [Options] that are not
+// about HTTP.
+type SocketOptions struct {
+	Options
+	// Push arranges a call of [Socket.Push], soon, but after Connect has returned.
+	// Before that nothing can be sent to the connection.
+	Push func(ctx context.Context, id storage.ID) error
+}
+
+// NewSocket returns a Socket. Its Host must know the connections of clients
+// (sessions.Host.WithClients).
+func NewSocket(o SocketOptions) *Socket {
+	return &Socket{opts: o.withDefaults(), push: o.Push, recall: newConnections()}
+}
+
+// Connect handles a new connection and the request that asks for it. A status other
+// than 200 refuses the connection, and body has the reason. protocol is the subprotocol
+// to answer with, "" for none.
+func (k *Socket) Connect(ctx context.Context, conn string, r *http.Request) (status int, protocol string, body []byte) {
+	x := k.turn("connect", conn)
+	defer func() { x.finish(ctx, recover()) }()
+	protocol, err := x.connect(ctx, r)
+	if err == nil {
+		return http.StatusOK, protocol, nil
+	}
+	status, body = x.refuse(err)
+	return status, "", body
+}
+
+// Message handles a client's message from a connection. It returns when the message has
+// been accepted or refused. If reply is not nil, send it back over the same connection.
+func (k *Socket) Message(ctx context.Context, conn string, data []byte) (reply []byte) {
+	x := k.turn("message", conn)
+	x.in = len(data)
+	defer func() {
+		x.out = len(reply)
+		if fault := recover(); x.finish(ctx, fault) {
+			reply = wire.ErrorResponse(x.id, problemOf(x.err).rpc)
+		}
+	}()
+	reply, err := x.message(ctx, data)
+	if err != nil {
+		_, reply = x.refuse(err)
+	}
+	return reply
+}
+
+// Disconnect forgets a connection that has gone. Calling it is optional.
+func (k *Socket) Disconnect(ctx context.Context, conn string) {
+	x := k.turn("disconnect", conn)
+	defer func() { x.finish(ctx, recover()) }()
+	k.recall.forget(conn)
+	x.err = k.opts.Host.Disconnect(ctx, conn)
+}
+
+// Push sends a session its undelivered events. After an error, call it again.
+func (k *Socket) Push(ctx context.Context, id storage.ID) error {
+	x := k.turn("push", "")
+	defer func() { x.finish(ctx, recover()) }()
+	x.session = id
+	x.err = k.opts.Host.Push(ctx, id)
+	return x.err
+}
+
+// turn is one invocation of a Socket.
+type turn struct {
+	*Socket
+	what, conn string
+	begun      time.Time
+	server     string
+	session    storage.ID
+	id         json.RawMessage
+	method     string
+	err        error
+	tenant     string
+	principal  string
+	key        string // ID of the key of the connection
+	asked      string // as in sender
+	in, out    int    // bytes
+	called     called
+}
+
+func (k *Socket) turn(what, conn string) *turn {
+	return &turn{Socket: k, what: what, conn: conn, begun: time.Now()}
+}
+
+// connect makes the checks of a connection in this order, and then opens it:
+//
+//	Host, Origin                      403
+//	subprotocols without mcp          400
+//	no server named                   400
+//	principal, ticket                 401
+//	principal of other servers        403
+//	no such server                    404
+//	malformed id                      400
+//	too much by this caller           429
+//	no such session                   404
+func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, err error) {
+	x.asked = askedOver(r.URL.Query())
+	if !ServesHost(x.opts.AllowedHosts, r.Host) {
+		return "", hostNotServed(r.Host)
+	}
+	if origins := r.Header.Values("Origin"); len(origins) > 1 || len(origins) == 1 && !allowedOrigin(x.opts.AllowedOrigins, origins[0], r.Host) {
+		return "", refusal(http.StatusForbidden, storage.Invalid, wire.CodeServer, originNotAllowed(origins[0]))
+	}
+	if protocol, err = subprotocol(r); err != nil {
+		return "", err
+	}
+	query := r.URL.Query()
+	p, err := x.arrives(ctx, r)
+	if err != nil {
+		return "", err
+	}
+	c := p.caller
+	x.server, x.tenant, x.principal, x.key = c.Server.Name, c.Tenant, c.Principal, c.Credential
+	cursors := map[string][]storage.EventID{}
+	for _, text := range query["last-event-id"] {
+		member, id, err := sessions.MemberEvent(text)
+		if member != "" && p.group == nil {
+			_, err = storage.ParseEventID(text)
+		}
+		if err != nil {
+			return "", err
+		}
+		cursors[member] = append(cursors[member], id)
+	}
+	resume := storage.ID(query.Get("session"))
+	if resume == "" && len(cursors) > 0 {
+		return "", storage.Errorf(storage.Invalid, "last-event-id goes with a session; add session=ID")
+	}
+	c.Conn, c.EventIDs = x.conn, query.Get("event-ids") == "1"
+	release, err := x.opts.admitted(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	s, owing, err := x.opts.Host.Connect(ctx, c, p.members, resume, cursors)
+	if err != nil {
+		return "", err
+	}
+	x.session = s.ID
+	for _, id := range owing {
+		if err := x.push(ctx, id); err != nil {
+			return protocol, err
+		}
+	}
+	return protocol, nil
+}
+
+// arrives returns who asks for a connection, and to what.
+//
+// A client connects to a group with ?group=NAME. The session of the group and those with its
+// members all name the connection. So the function that writes a member's answer to the log
+// also pushes it, and gives the tools in it their names in the group. A connection keeps the
+// query of its address, and the members that its client could use when it connected.
+func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
+	query := r.URL.Query()
+	name := query.Get("server")
+	switch {
+	case name != "":
+	case query.Has("group"):
+		name = query.Get("group")
+		if name == allServers {
+			name = ""
+		}
+		g, ok := x.opts.groupNamed(name, query)
+		if !ok {
+			return party{}, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "there is no such group; check the name behind ?group=")
+		}
+		address := groupAddress(name)
+		p, err := x.opts.atGroup(address, g, storage.WebSocket, func(names []string) (map[string]storage.Identity, error) {
+			if !query.Has(queryTicket) {
+				return x.opts.Auth.Members(r, address, names)
+			}
+			who, err := x.redeem(ctx, r, address)
+			if err != nil {
+				return nil, err
+			}
+			return x.still(ctx, who, address, names)
+		})
+		p.caller.Group = &storage.GroupConnection{Plain: g.Plain, Search: g.Search, Members: p.rules()}
+		return p, err
+	default:
+		return party{}, storage.Errorf(storage.Invalid, "the address names no server; connect to …?server=NAME")
+	}
+	who, err := whole(x.identify(ctx, r, name))
+	if err != nil {
+		return party{}, err
+	}
+	server, err := x.opts.server(r, name, "there is no such server; check the name behind ?server=")
+	if err != nil {
+		return party{}, err
+	}
+	return party{caller: x.opts.caller(who, server, storage.WebSocket)}, nil
+}
+
+// still returns the caller's identities at the servers of a group that it may still use, by
+// name.
+func (x *turn) still(ctx context.Context, who storage.Identity, group string, servers []string) (map[string]storage.Identity, error) {
+	var had []string
+	for _, name := range servers {
+		if _, ok := who.Members[name]; ok {
+			had = append(had, name)
+		}
+	}
+	may, err := x.opts.Auth.ConfirmMembers(ctx, who.Credential, group, had)
+	all := map[string]storage.Identity{}
+	for _, name := range may {
+		who.ToolRules = who.Members[name]
+		all[name] = who
+	}
+	return all, err
+}
+
+// subprotocol picks one of the subprotocols that the client offers. A client that
+// offers none counts as speaking MCP.
+func subprotocol(r *http.Request) (string, error) {
+	offered := strings.Join(r.Header.Values("Sec-WebSocket-Protocol"), ",")
+	if strings.TrimSpace(offered) == "" {
+		return "", nil
+	}
+	for p := range strings.SplitSeq(offered, ",") {
+		if strings.TrimSpace(p) == Subprotocol {
+			return Subprotocol, nil
+		}
+	}
+	return "", storage.Errorf(storage.Invalid, "none of the offered WebSocket subprotocols is supported; offer %s", Subprotocol)
+}
+
+// message does the checks of a message, most of which validate.go explains, and hands
+// it to the host.
+func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
+	if limit, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, limit.Add(-spare/2))
+		defer cancel()
+	}
+	msgs, batch, err := wire.ParseBody(data)
+	x.method, x.id = subject(msgs)
+	x.called.asks(msgs)
+	ctx = x.called.in(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k, err := x.record(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := x.holder(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	release, err := x.lets(ctx, p.caller, msgs)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	answer, err := x.hand(ctx, x.opts.endpoint(p, storage.WebSocket), msgs, batch)
+	var forbidden *problem
+	switch {
+	case err == nil || x.id == nil:
+	case batch && errors.As(err, &forbidden):
+		x.err = err
+		return joined(refusedAll(msgs, forbidden.rpc), batch), nil
+	case storage.CodeOf(err) == storage.Busy:
+		x.err = err
+		return joined(busyAll(msgs, err, false), batch), nil
+	case !batch && answerOf(err) != nil:
+		x.err = err
+		rpc := answerOf(err)
+		x.called.outcome, x.called.why = outcomeFailed, rpc.Message
+		return wire.ErrorResponse(x.id, rpc), nil
+	}
+	if err != nil || answer == nil {
+		return nil, err
+	}
+	return sessions.Fit(answer), nil
+}
+
+// hand gives messages to the server that they are for. The writer of an event to the log also
+// pushes it, so only an answer that was given in place is returned, and what tells the client
+// the stream of its request.
+func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire.Message, batch bool) ([]byte, error) {
+	initialize := slices.ContainsFunc(msgs, isInitialize)
+	var call sessions.Response
+	var err error
+	switch {
+	case initialize && batch:
+		return nil, initializeInBatch()
+	case initialize:
+		_, call, err = endpoint.Initialize(ctx, x.session, msgs[0])
+	default:
+		var to sessions.Routed
+		if to, err = endpoint.Route(ctx, x.session, msgs, batch); err != nil {
+			return nil, err
+		}
+		address := x.server // of a group
+		if !strings.HasPrefix(address, "/") {
+			address = "/" + address + "/mcp"
+		}
+		if to.Caller.Server.Name != x.server {
+			x.called.asks(to.Messages) // the tool has another name there
+			x.server = to.Caller.Server.Name
+		}
+		if err := x.opts.permit(to.Caller, address, to.Messages); err != nil {
+			return nil, err
+		}
+		call, err = to.Accept(ctx)
+	}
+	if err != nil || call == nil {
+		return nil, err
+	}
+	x.called.begins(call)
+	events, err := call.Accepted(ctx)
+	switch c := endpoint.Caller(); {
+	case err != nil:
+		return nil, err
+	case len(events) > 0:
+		if x.called.tool != "" {
+			x.called.ends(events[0].Raw, x.opts.ShowErrors)
+		}
+		if initialize {
+			x.opts.Host.Tell(ctx, c, x.session)
+		}
+		return events[0].Raw, nil
+	case c.EventIDs && call.Stored():
+		return call.Notice(x.id), nil
+	default:
+		return nil, nil
+	}
+}
+
+// lets admits the messages of a connection.
+func (x *turn) lets(ctx context.Context, c sessions.Caller, msgs []wire.Message) (release func(), err error) {
+	release, err = x.opts.admitted(ctx, c)
+	if flood(err) {
+		// If Drop fails, the client's next message closes the connection.
+		_ = x.opts.Host.Drop(ctx, x.conn)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range msgs {
+		if requested, modern := modernVersion(m, ""); modern {
+			release()
+			return nil, unsupportedModern(requested)
+		}
+	}
+	return release, nil
+}
+
+// record returns the record of the connection.
+func (x *turn) record(ctx context.Context) (storage.Connection, error) {
+	c, ok := x.recall.get(x.conn, x.begun)
+	if !ok {
+		var err error
+		if c, err = x.opts.Host.Connection(ctx, x.conn); err != nil {
+			return storage.Connection{}, err
+		}
+		x.recall.put(c)
+	}
+	x.session, x.server, x.tenant, x.principal, x.key = c.Session, c.Server, c.Tenant, c.Principal, c.Credential
+	return c, nil
+}
+
+// holder returns who has a connection, if the client may still use what it is connected to.
+func (x *turn) holder(ctx context.Context, k storage.Connection) (p party, err error) {
+	who := storage.Identity{
+		Tenant: k.Tenant, Principal: k.Principal, Credential: k.Credential, Scopes: k.Scopes, Scoped: k.Scoped, ToolRules: k.ToolRules,
+	}
+	if k.Group != nil {
+		name, _, _ := groupOf(k.Server)
+		g, ok := x.opts.groupNamed(name, nil)
+		if !ok {
+			return p, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "the group is not configured any more")
+		}
+		g.Plain, g.Search = k.Group.Plain, k.Group.Search
+		who.Members = k.Group.Members
+		p, err = x.opts.atGroup(k.Server, g, storage.WebSocket, func(names []string) (map[string]storage.Identity, error) {
+			return x.still(ctx, who, k.Server, names)
+		})
+		if err := x.confirmed(ctx, err); err != nil {
+			return p, err
+		}
+	} else {
+		if err := x.confirmed(ctx, x.opts.Auth.Confirm(ctx, k.Credential, k.Server)); err != nil {
+			return p, err
+		}
+		server, err := x.opts.server(nil, k.Server, "the server is not configured any more")
+		if err != nil {
+			return p, err
+		}
+		p.caller = x.opts.caller(who, server, storage.WebSocket)
+	}
+	connected := func(c *sessions.Caller) { c.Conn, c.EventIDs, c.Group = k.ID, k.EventIDs, k.Group }
+	connected(&p.caller)
+	for i := range p.members {
+		connected(&p.members[i])
+	}
+	return p, nil
+}
+
+func (x *turn) refuse(err error) (status int, body []byte) {
+	p := problemOf(err)
+	if x.err = err; storage.CodeOf(err) != p.code {
+		x.err = p
+	}
+	return p.status, wire.ErrorResponse(x.id, p.rpc)
+}
+
+// finish writes the log line of this invocation. A panic becomes its error.
+func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
+	ctx = x.called.in(ctx)
+	level := slog.LevelInfo
+	attrs := append(make([]slog.Attr, 0, 16),
+		slog.String("event", x.what),
+		slog.String("server", x.server),
+		slog.String("connection_id", x.conn),
+		slog.String("session_id", string(x.session)),
+		slog.String("rpc_method", wire.Clip(x.method)),
+		slog.String("rpc_id", kindOf(x.id)),
+		slog.Int64("duration_ms", time.Since(x.begun).Milliseconds()),
+	)
+	if fault != nil {
+		x.err = storage.Errorf(storage.Internal, "panic: %v", fault)
+		attrs = append(attrs, slog.String("stack", string(debug.Stack())))
+	}
+	if x.err != nil {
+		level = slog.LevelWarn
+		p := problemOf(x.err)
+		attrs = append(attrs, slog.String("code", string(storage.CodeOf(x.err))), slog.Int("status", p.status))
+		if p.status >= http.StatusInternalServerError && !errors.Is(x.err, context.Canceled) {
+			level = slog.LevelError
+			attrs = append(attrs, slog.String("error", x.err.Error()))
+		}
+	}
+	from := sender{storage.Identity{Tenant: x.tenant, Principal: x.principal, Credential: x.key}, storage.AddressOf(ctx), x.asked}
+	attrs = append(attrs, x.called.attrs(ctx, from, x.err)...)
+	attrs = append(attrs, x.spent(ctx)...)
+	x.opts.Log.LogAttrs(context.WithoutCancel(ctx), level, "socket", attrs...)
+	return fault != nil
+}
+
+// queryTicket is the query parameter for the ticket of a client that connects.
+const queryTicket = "ticket"
+
+// identify returns the identity of the client that asks for a connection, by its ticket
+// or else by its headers.
+func (x *turn) identify(ctx context.Context, r *http.Request, server string) (storage.Identity, error) {
+	if !r.URL.Query().Has(queryTicket) {
+		return x.opts.Auth.Authenticate(r, server)
+	}
+	who, err := x.redeem(ctx, r, server)
+	if err == nil {
+		err = x.opts.Auth.Confirm(ctx, who.Credential, server)
+	}
+	return who, err
+}
+
+// redeem returns the identity that the ticket of a request was issued for.
+func (x *turn) redeem(ctx context.Context, r *http.Request, server string) (storage.Identity, error) {
+	if x.opts.Tickets == nil {
+		return storage.Identity{}, storage.Errorf(storage.Unauthenticated, "this endpoint takes no tickets; send an Authorization header")
+	}
+	return x.opts.Tickets.Redeem(ctx, r.URL.Query().Get(queryTicket), server)
+}
+
+// confirmed returns err, the result of confirming the credential of a connection. If err
+// says that the client may not use the connection any more, confirmed closes it. The
+// client gets the reason when it connects again.
+func (x *turn) confirmed(ctx context.Context, err error) error {
+	if code := storage.CodeOf(err); code == storage.Unauthenticated || code == storage.Forbidden {
+		x.recall.forget(x.conn)
+		// If Drop fails, the client's next message closes the connection.
+		_ = x.opts.Host.Drop(ctx, x.conn)
+	}
+	return err
+}
+
+// spent returns log attributes with the trace and the costs of an invocation.
+func (x *turn) spent(ctx context.Context) []slog.Attr {
+	attrs := traced(ctx)
+	if x.opts.Meter == nil {
+		return attrs
+	}
+	over := storage.OverSocket
+	if x.what == "push" {
+		over = storage.OverEvent
+	}
+	return append(attrs, attrsOf(x.opts.Meter.Spent(storage.Account{
+		Over: over, Tenant: x.tenant, Principal: x.principal, Server: x.server, Session: x.session,
+		In: x.in, Out: x.out, Took: time.Since(x.begun), Code: storage.CodeOf(x.err),
+	}))...)
+}

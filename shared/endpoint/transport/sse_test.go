@@ -1,0 +1,401 @@
+package transport_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// sseClient is a client of HTTP+SSE with its event stream open.
+type sseClient struct {
+	w       *world
+	server  string
+	hang    context.CancelFunc
+	ended   <-chan *answer
+	session string
+}
+
+// openSSE opens an event stream; headers come in pairs. It reads the session from the
+// store, because the test cannot read the stream while it is open.
+func (w *world) openSSE(server, query string, headers ...string) *sseClient {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	r := request("GET", below(server)+"/sse"+query, "", append([]string{"Accept", "text/event-stream"}, headers...)...).WithContext(ctx)
+	known := map[string]bool{}
+	for _, id := range w.sessions() {
+		known[id] = true
+	}
+	c := &sseClient{w: w, server: server, hang: cancel, ended: w.start(r)}
+	synctest.Wait()
+	for _, id := range w.sessions() {
+		if !known[id] {
+			c.session = id
+		}
+	}
+	return c
+}
+
+// below returns the beginning of the addresses of a server, or of all servers for "".
+func below(server string) string {
+	if server == "" {
+		return ""
+	}
+	return "/" + server
+}
+
+func (w *world) sessions() (ids []string) {
+	w.t.Helper()
+	list, err := w.store.List(w.t.Context(), "", "", 1000)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, s := range list {
+		ids = append(ids, string(s.ID))
+	}
+	return ids
+}
+
+func (c *sseClient) post(body string, headers ...string) *answer {
+	c.w.t.Helper()
+	a := c.w.do(request("POST", below(c.server)+"/message?sessionId="+c.session, body, headers...))
+	synctest.Wait()
+	return a
+}
+
+func (c *sseClient) accepted(body string) {
+	c.w.t.Helper()
+	if a := c.post(body); a.status != http.StatusAccepted || a.body != "Accepted" {
+		c.w.t.Fatalf("%s was answered with %d %s", body, a.status, a.body)
+	}
+}
+
+// open does the handshake.
+func (c *sseClient) open() *sseClient {
+	c.w.t.Helper()
+	c.accepted(initialize)
+	c.accepted(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return c
+}
+
+// close closes the connection and returns what came on the stream.
+func (c *sseClient) close() *answer {
+	c.hang()
+	return <-c.ended
+}
+
+// messages returns the messages that came on the stream, without the endpoint event.
+func (c *sseClient) messages() []string {
+	c.w.t.Helper()
+	return messagesOf(c.w.t, c.close())
+}
+
+func messagesOf(t *testing.T, a *answer) (out []string) {
+	t.Helper()
+	for i, e := range a.events(t) {
+		switch {
+		case i == 0 && e.Name == "endpoint":
+		case e.Name == "message":
+			out = append(out, string(e.Data))
+		default:
+			t.Errorf("event %d is a %q: %s", i, e.Name, e.Data)
+		}
+	}
+	return out
+}
+
+const (
+	initialized = `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`
+	called      = `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`
+)
+
+func TestSSEStreamBeginsWithTheEndpointAndHasAllAnswers(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("talk", func(r run) { r.say("one"); r.say("two"); r.end(`{"content":[]}`) })
+		c := w.openSSE("quiet", "").open()
+		c.accepted(callOf("talk"))
+		c.accepted(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
+		a := c.close()
+		first := a.events(t)[0]
+		want := wire.SSE{Name: "endpoint", ID: "0." + c.session + "/out", Data: []byte("/quiet/message?sessionId=" + c.session), HasData: true}
+		if diff := cmp.Diff(want, first); diff != "" {
+			t.Error(diff)
+		}
+		got := messagesOf(t, a)
+		if diff := cmp.Diff([]string{initialized, said("one"), said("two"), called, `{"jsonrpc":"2.0","id":"p","result":{}}`}, got); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestSSEStreamOpensOnTheURLOfStreamableHTTPToo(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		ctx, hang := context.WithCancel(t.Context())
+		ended := w.start(request("GET", "/quiet/mcp/", "", "Accept", "text/event-stream").WithContext(ctx))
+		synctest.Wait()
+		hang()
+		if first := (<-ended).events(t)[0]; first.Name != "endpoint" || !strings.HasPrefix(string(first.Data), "/quiet/message?sessionId=") {
+			t.Errorf("got %q %s", first.Name, first.Data)
+		}
+	})
+}
+
+func TestSSEStreamIsHeldWithCommentsUntilTheLimit(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a := <-w.openSSE("quiet", "").ended
+		if a.took != 14*time.Minute || strings.Count(a.body, ": keep-alive") < 50 {
+			t.Errorf("held for %s with %d comments", a.took, strings.Count(a.body, ": keep-alive"))
+		}
+		if n := len(a.events(t)); n != 1 {
+			t.Errorf("%d events on an idle stream; most clients take no other event than a message", n)
+		}
+	})
+}
+
+func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
+	tests := []struct {
+		name     string
+		query    func(session string) string
+		header   func(session string) string
+		messages []string // the client has seen two messages, and two came while it was away
+	}{
+		{"with the session", func(id string) string { return "?sessionId=" + id }, nil, []string{said("away"), called}},
+		{"with the event", nil, func(id string) string { return "2." + id + "/out" }, []string{said("away"), called}},
+		{"with an older event", nil, func(id string) string { return "1." + id + "/out" }, []string{said("here"), said("away"), called}},
+		{"with an event to come", nil, func(id string) string { return "99." + id + "/out" }, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.backend.tool("slow", func(r run) { r.say("here"); time.Sleep(time.Minute); r.say("away"); r.end(`{"content":[]}`) })
+				c := w.openSSE("quiet", "").open()
+				c.accepted(callOf("slow"))
+				if diff := cmp.Diff([]string{initialized, said("here")}, c.messages()); diff != "" {
+					t.Fatal(diff)
+				}
+				time.Sleep(2 * time.Minute)
+				query, header := "", ""
+				if tt.query != nil {
+					query = tt.query(c.session)
+				} else {
+					header = tt.header(c.session)
+				}
+				back := w.openSSE("quiet", query, "Last-Event-ID", header)
+				if back.session != "" {
+					t.Fatal("a new session was opened")
+				}
+				if diff := cmp.Diff(tt.messages, back.messages()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// deafAfter is a response whose writes fail as soon as a certain word is to be sent.
+type deafAfter struct {
+	*recorder
+	word string
+}
+
+func (d deafAfter) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(d.word)) {
+		return 0, io.ErrClosedPipe
+	}
+	return d.recorder.Write(p)
+}
+
+func TestSSEEventThatCouldNotBeSentComesOnTheNextStream(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("talk", func(r run) { r.say("heard"); time.Sleep(time.Minute); r.say("unheard"); r.end(`{"content":[]}`) })
+		r := request("GET", "/quiet/sse", "", "Accept", "text/event-stream")
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			w.handler().ServeHTTP(deafAfter{&recorder{header: http.Header{}, begun: time.Now(), ctx: r.Context()}, "unheard"}, r)
+		}()
+		synctest.Wait()
+		c := &sseClient{w: w, server: "quiet", session: w.sessions()[0]}
+		c.open()
+		c.accepted(callOf("talk"))
+		<-over
+		synctest.Wait()
+		back := w.openSSE("quiet", "?sessionId="+c.session)
+		if diff := cmp.Diff([]string{said("unheard"), called}, back.messages()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TypeScript's client opens a new stream after the old one was cut. It does not name its
+// session, and does not initialize the new one.
+func TestSSEClientThatForgetsItsSessionNeedNotInitialize(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.openSSE("quiet", "").open().close()
+		c := w.openSSE("quiet", "")
+		time.Sleep(5 * time.Minute) // longer than a session may go without initialize
+		c.accepted(callOf("echo"))
+		if diff := cmp.Diff([]string{called}, c.messages()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// go-sdk's client asks for the modern era before it sends initialize. It gets the refusal
+// on the stream, like any answer. If the POST were refused, the client would end its
+// connection.
+func TestSSEClientThatAsksForTheModernEraIsToldTheVersions(t *testing.T) {
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`
+	for name, ask := range map[string]struct {
+		message string
+		headers []string
+	}{
+		"discover without a version": {`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{}}`, nil},
+		"discover":                   {`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{` + meta + `}}`, nil},
+		"a call":                     {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo",` + meta + `}}`, nil},
+		"a call, by the header":      {callOf("echo"), []string{wire.HeaderProtocolVersion, wire.V20260728}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				c := w.openSSE("quiet", "")
+				if a := c.post(ask.message, ask.headers...); a.status != http.StatusAccepted {
+					t.Fatalf("answered with %d %s", a.status, a.body)
+				}
+				c.open()
+				got := c.messages()
+				if len(got) != 2 || got[1] != initialized {
+					t.Fatalf("got %v", got)
+				}
+				refused := json.RawMessage(got[0])
+				if string(wire.Lookup(refused, "id")) != "1" || string(wire.Lookup(refused, "error", "code")) != "-32022" ||
+					!strings.Contains(got[0], wire.V20241105) || strings.Contains(string(wire.Lookup(refused, "error", "data", "supported")), wire.V20260728) {
+					t.Errorf("got %s", refused)
+				}
+			})
+		})
+	}
+}
+
+func TestSSEMessageOfTheModernEraReachesNoServer(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.openSSE("quiet", "").open()
+		c.accepted(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`)
+		before := len(w.backend.got)
+		c.accepted(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`)
+		if got := w.backend.got[before:]; len(got) > 0 {
+			t.Errorf("the server got %s", got)
+		}
+	})
+}
+
+func TestSSEStreamThatWasNeverInitializedLeavesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.openSSE("quiet", "").close()
+		time.Sleep(20 * time.Minute)
+		if ids := w.sessions(); len(ids) != 0 {
+			t.Errorf("left: %v", ids)
+		}
+	})
+}
+
+func TestSSESecondStreamOfASessionTakesTheFirstOnesPlace(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.openSSE("quiet", "").open()
+		second := w.openSSE("quiet", "?sessionId="+c.session)
+		if a := <-c.ended; a.took > 30*time.Second {
+			t.Errorf("the first was open for %s", a.took)
+		}
+		c.accepted(callOf("echo"))
+		if got := second.messages(); !cmp.Equal(got[len(got)-1:], []string{called}) {
+			t.Errorf("the second heard %v", got)
+		}
+	})
+}
+
+func TestSSEStreamEndsWithItsSession(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.openSSE("quiet", "").open()
+		s, _, err := w.store.Load(t.Context(), storage.ID(c.session), "")
+		if s.State = storage.Ended; err != nil || w.store.Save(t.Context(), s) != nil {
+			t.Fatal("the session could not be ended", err)
+		}
+		if a := <-c.ended; a.took > 30*time.Second {
+			t.Errorf("the stream was open for %s", a.took)
+		}
+	})
+}
+
+func TestSSEMessageThatIsRefused(t *testing.T) {
+	const good = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+	tests := []struct {
+		name   string
+		path   string
+		body   string
+		header []string
+		status int
+		code   wire.Code
+	}{
+		{"post to the stream", "/quiet/sse", good, nil, 405, wire.CodeServer},
+		{"no session", "/quiet/message", good, nil, 400, wire.CodeServer},
+		{"unknown session", "/quiet/message?sessionId=absent", good, nil, 404, wire.CodeSessionNotFound},
+		{"not an id", "/quiet/message?sessionId=a.b", good, nil, 404, wire.CodeSessionNotFound},
+		{"other principal", "/quiet/message?sessionId=SESSION", good, []string{"Authorization", "Bearer eve"}, 404, wire.CodeSessionNotFound},
+		{"nobody", "/quiet/message?sessionId=SESSION", good, []string{"Authorization", "Bearer nobody"}, 401, wire.CodeServer},
+		{"other server", "/pushy/message?sessionId=SESSION", good, nil, 404, wire.CodeSessionNotFound},
+		{"absent server", "/absent/message?sessionId=SESSION", good, nil, 404, wire.CodeServer},
+		{"session of another transport", "/quiet/message?sessionId=STREAMABLE", good, nil, 404, wire.CodeSessionNotFound},
+		{"content type", "/quiet/message?sessionId=SESSION", good, []string{"Content-Type", "text/plain"}, 415, wire.CodeServer},
+		{"no json", "/quiet/message?sessionId=SESSION", "{", nil, 400, wire.CodeParse},
+		{"no message", "/quiet/message?sessionId=SESSION", `{"a":1}`, nil, 400, wire.CodeInvalidRequest},
+		{"two ids to some", "/quiet/message?sessionId=SESSION", `{"jsonrpc":"2.0","id":3,"ID":7,"method":"tools/list"}`, nil, 400, wire.CodeInvalidRequest},
+		{"size", "/quiet/message?sessionId=SESSION", strings.Repeat(" ", 4<<20+1), nil, 413, wire.CodeInvalidRequest},
+		{"initialized already", "/quiet/message?sessionId=SESSION", `{"jsonrpc":"2.0","id":9,"method":"initialize","params":{"protocolVersion":"2024-11-05"}}`, nil, 400, wire.CodeInvalidRequest},
+		{"origin", "/quiet/message?sessionId=SESSION", good, []string{"Origin", "https://evil.example"}, 403, wire.CodeServer},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				streamable := w.open("quiet")
+				c := w.openSSE("quiet", "").open()
+				path := strings.NewReplacer("STREAMABLE", streamable.session, "SESSION", c.session).Replace(tt.path)
+				a := w.do(request("POST", path, tt.body, tt.header...))
+				if code, _ := a.rpcError(t); a.status != tt.status || wire.Code(code) != tt.code {
+					t.Errorf("got %d %s, want %d and %d", a.status, a.body, tt.status, tt.code)
+				}
+				if a.status == 405 && a.header.Get("Allow") != "GET, OPTIONS" {
+					t.Errorf("Allow %q", a.header.Get("Allow"))
+				}
+				if got := c.messages(); !cmp.Equal(got, []string{initialized}) {
+					t.Errorf("on the stream: %v", got)
+				}
+			})
+		})
+	}
+}
+
+func TestSSEStoreInTroubleIsNeverAnUnknownSession(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		c := w.openSSE("quiet", "").open()
+		c.close()
+		w.store.down("*")
+		if a := c.post(callOf("echo")); a.status != http.StatusServiceUnavailable {
+			t.Errorf("message: %d %s", a.status, a.body)
+		}
+		if a := <-w.start(request("GET", "/quiet/sse?sessionId="+c.session, "", "Accept", "text/event-stream")); a.status != http.StatusServiceUnavailable {
+			t.Errorf("stream: %d %s", a.status, a.body)
+		}
+		w.store.failing(nil)
+		back := &sseClient{w: w, server: "quiet", session: c.session}
+		back.accepted(callOf("echo"))
+	})
+}

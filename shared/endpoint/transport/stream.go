@@ -1,0 +1,104 @@
+package transport
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// stream writes server-sent events. Its methods add to a buffer, which flush sends in one
+// piece.
+type stream struct {
+	w     http.ResponseWriter
+	buf   []byte
+	polls bool // the client takes priming events and retry
+	begun bool // something was sent
+	named bool // an event with an id was sent
+}
+
+// prime adds the event that opens every stream. It has a cursor and nothing else (P1).
+func (s *stream) prime(id string) {
+	if s.polls {
+		s.place(id)
+	}
+}
+
+// pace adds the event that ends a response early, which has a retry (P6). The client keeps
+// the id that it has.
+func (s *stream) pace(retry time.Duration) { s.away(wire.SSE{Retry: retry, HasData: true}) }
+
+// leave is pace for a client that comes back with another id.
+func (s *stream) leave(id string, retry time.Duration) {
+	s.away(wire.SSE{ID: id, Retry: retry, HasData: true})
+}
+
+// away adds the last event of a response that ends early.
+func (s *stream) away(last wire.SSE) {
+	if s.polls {
+		s.buf = wire.AppendSSE(s.buf, last)
+	} else {
+		s.fill()
+	}
+}
+
+// place adds an event with a cursor and nothing else to the end of a response that gave an
+// older client no id. Few of these clients cannot read it, and without it none could come
+// back for its answer.
+func (s *stream) place(id string) {
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id, HasData: true})
+}
+
+// fill adds a comment to a stream that would otherwise end with an empty body (P3).
+func (s *stream) fill() {
+	if !s.begun && len(s.buf) == 0 {
+		s.comment("nothing yet")
+	}
+}
+
+// events adds events of a stream. They have the name "message", because Java clients drop an
+// event of the standalone stream without one.
+func (s *stream) events(events []sessions.Event) {
+	for _, e := range events {
+		if e.Gap {
+			s.gap()
+		}
+		switch {
+		case len(e.Raw) > 0:
+			s.named = true
+			s.message(e.ID, e.Raw)
+		case e.ID != "":
+			s.prime(e.ID)
+		} // an event without both marks the end of the stream
+	}
+}
+
+// gap adds a message about lost events (I4). It has no id, so the event before it stays
+// the cursor.
+func (s *stream) gap() {
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", Data: wire.NewNotification(wire.NotifyMessage,
+		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))})
+}
+
+// endpoint adds the event that opens an event stream of HTTP+SSE: the URI to which the
+// client posts. Its id names the session and its place in the stream.
+func (s *stream) endpoint(id, uri string) {
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "endpoint", ID: id, Data: []byte(uri)})
+}
+
+// message adds a message of HTTP+SSE or of the modern era. If id is "", a client cannot
+// come back to it.
+func (s *stream) message(id string, raw []byte) {
+	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", ID: id, Data: raw})
+}
+
+func (s *stream) comment(text string) { s.buf = wire.AppendComment(s.buf, text) }
+
+func (s *stream) flush() error {
+	_, err := s.w.Write(s.buf)
+	s.begun = s.begun || len(s.buf) > 0
+	s.buf = s.buf[:0]
+	return errors.Join(err, http.NewResponseController(s.w).Flush())
+}

@@ -1,0 +1,212 @@
+package transport_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// TestTranscripts replays the stories in testdata, in virtual time. A story is prose, then
+// requests and the responses to them, in order. Each request is served by a handler that
+// was made for it. Random words have names (SESSION-1, STREAM-1, NONCE-1, STATE-1) in the
+// order in which they appear. Headers that begin with Story- are not sent:
+//
+//	Story-Wait   time that passes before the request
+//	Story-Cut    the client goes after this time
+//	Story-Store  "down" while the request is served
+//	Story-Took   on a response, how long it was held
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "*.txtar"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("no transcripts", err)
+	}
+	update := flag.Lookup("update").Value.String() == "true"
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			story, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			told := &txtar.Archive{Comment: story.Comment}
+			bubble(t, func(t *testing.T, w *world) { told.Files = tell(t, w, story.Files) })
+			if update {
+				if err := os.WriteFile(file, txtar.Format(told), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if diff := cmp.Diff(string(txtar.Format(story)), string(txtar.Format(told))); diff != "" {
+				t.Errorf("-want +got (see -update):\n%s", diff)
+			}
+		})
+	}
+}
+
+var _ = flag.Bool("update", false, "write what was answered into the transcripts")
+
+// tell sends the requests of a story and returns them with their responses.
+func tell(t *testing.T, w *world, files []txtar.File) []txtar.File {
+	storyTools(w)
+	// The box is awake, so answers to its questions reach it.
+	w.awake("quiet")
+	w.opts.Sealer = newSealer(t)
+	names := &aliases{words: map[string]string{}, count: map[string]int{}}
+	var told []txtar.File
+	for _, f := range files {
+		number, isRequest := strings.CutSuffix(f.Name, ".request")
+		if !isRequest {
+			continue
+		}
+		r, play := storyRequest(t, names.resolve(string(f.Data)))
+		a := play(w, r)
+		told = append(told, f, txtar.File{Name: number + ".response", Data: []byte(names.hide(a))})
+	}
+	return told
+}
+
+// storyTools adds the tools of the server in the stories.
+func storyTools(w *world) {
+	progress := func(n int) string {
+		return `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":` + strconv.Itoa(n) + `}}`
+	}
+	const result = `{"content":[{"type":"text","text":"done"}]}`
+	w.backend.tool("echo", func(r run) { r.end(result) })
+	w.backend.tool("steps", func(r run) {
+		for i := range 3 {
+			time.Sleep(2 * time.Second)
+			r.append(progress(i+1), false)
+		}
+		time.Sleep(2 * time.Second)
+		r.end(result)
+	})
+	w.backend.tool("long", func(r run) { time.Sleep(time.Minute); r.end(result) })
+	w.backend.tool("install", func(r run) {
+		run{ctx: r.ctx, store: r.store, session: r.session}.append(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, false)
+		r.end(result)
+	})
+	w.backend.tool("both", func(r run) {
+		for i, id := range r.requests {
+			r.append(`{"jsonrpc":"2.0","id":`+string(id)+`,"result":`+result+`}`, i == len(r.requests)-1)
+		}
+	})
+	w.backend.tool("ask", func(r run) {
+		r.append(`{"jsonrpc":"2.0","id":"q-1","method":"elicitation/create","params":{"message":"Really?","requestedSchema":{"type":"object","properties":{}}}}`, false)
+		for {
+			answers, err := r.store.Answers(r.ctx, r.session, []string{"q-1"})
+			if err != nil || len(answers) > 0 {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		r.end(result)
+	})
+}
+
+// storyRequest reads a request. The function that it returns sends the request as its
+// Story headers say.
+func storyRequest(t *testing.T, text string) (*http.Request, func(*world, *http.Request) *answer) {
+	head, body, _ := strings.Cut(text, "\n\n")
+	body = strings.TrimSuffix(body, "\n")
+	raw := fmt.Sprintf("%s\r\nContent-Length: %d\r\n\r\n%s", strings.ReplaceAll(head, "\n", "\r\n"), len(body), body)
+	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	duration := func(name string) time.Duration {
+		d, _ := time.ParseDuration(r.Header.Get(name))
+		return d
+	}
+	wait, cut, down := duration("Story-Wait"), duration("Story-Cut"), r.Header.Get("Story-Store") == "down"
+	maps.DeleteFunc(r.Header, func(name string, _ []string) bool { return strings.HasPrefix(name, "Story-") })
+	return r, func(w *world, r *http.Request) *answer {
+		time.Sleep(wait)
+		if down {
+			w.store.down("*")
+			defer w.store.down()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := w.start(r.WithContext(ctx))
+		if cut > 0 {
+			time.Sleep(cut)
+			cancel()
+			synctest.Wait()
+		}
+		return <-done
+	}
+}
+
+// aliases gives random words names that stay the same from run to run.
+type aliases struct {
+	words map[string]string // by name
+	count map[string]int
+}
+
+func (n *aliases) name(kind, word string) {
+	if word == "" || slices.Contains(slices.Collect(maps.Values(n.words)), word) {
+		return
+	}
+	n.count[kind]++
+	n.words[fmt.Sprintf("%s-%d", kind, n.count[kind])] = word
+}
+
+var aliasForm = regexp.MustCompile(`(SESSION|STREAM|NONCE|STATE)-\d+`)
+
+var stateForm = regexp.MustCompile(`"requestState":"([^"]+)"`)
+
+func (n *aliases) resolve(text string) string {
+	return aliasForm.ReplaceAllStringFunc(text, func(name string) string {
+		if word, ok := n.words[name]; ok {
+			return word
+		}
+		return strings.ToLower(strings.ReplaceAll(name, "-", ""))
+	})
+}
+
+// hide writes down an answer.
+func (n *aliases) hide(a *answer) string {
+	n.name("SESSION", a.header.Get(wire.HeaderSessionID))
+	for _, line := range strings.Split(a.body, "\n") {
+		if id, err := storage.ParseEventID(strings.TrimPrefix(line, "id: ")); err == nil {
+			n.name("STREAM", string(id.Stream))
+			n.name("NONCE", id.Nonce)
+		}
+	}
+	for _, found := range stateForm.FindAllStringSubmatch(a.body, -1) {
+		n.name("STATE", found[1])
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\n", a.status, http.StatusText(a.status))
+	for _, name := range slices.Sorted(maps.Keys(a.header)) {
+		fmt.Fprintf(&b, "%s: %s\n", name, strings.Join(a.header[name], ", "))
+	}
+	if a.took > 0 {
+		fmt.Fprintf(&b, "Story-Took: %s\n", a.took)
+	}
+	b.WriteString("\n" + a.body)
+	if json.Valid([]byte(a.body)) {
+		b.WriteString("\n")
+	}
+	text := b.String()
+	for name, word := range n.words {
+		text = strings.ReplaceAll(text, word, name)
+	}
+	return text
+}

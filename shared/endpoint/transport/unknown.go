@@ -1,0 +1,75 @@
+package transport
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/suggest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// mostNamed is how many servers an error names.
+const mostNamed = 20
+
+// unknown returns the text of the 404 for a server that is not there. It names the
+// servers that the caller may use. For a caller that may use none, it returns the text
+// otherwise.
+func (o Options) unknown(r *http.Request, name, otherwise string) string {
+	names := o.usable(r)
+	if len(names) == 0 {
+		return otherwise
+	}
+	text := "there is no server " + wire.Clip(name)
+	if near := suggest.Of(name, names, 1+len(name)/3); near != "" {
+		text += " (did you mean " + near + "?)"
+	}
+	more := ""
+	if n := len(names) - mostNamed; n > 0 {
+		names, more = names[:mostNamed], fmt.Sprintf(" and %d more", n)
+	}
+	return text + "; there are " + strings.Join(names, ", ") + more
+}
+
+// usable returns the names of the servers that a caller may use, in the order of the
+// servers file.
+func (o Options) usable(r *http.Request) []string {
+	var names []string
+	if o.Names == nil {
+		return nil
+	}
+	for _, name := range o.Names() {
+		if _, err := whole(o.Auth.Authenticate(r, name)); err == nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// server returns a server that a caller may use. If the servers file has the server but
+// it is not served, the error gives the reason. If the file does not have it, the error
+// says so if the server was removed. Otherwise it names the servers that the sender of r
+// may use, or has the text unknown if there are none. r may be nil.
+func (o Options) server(r *http.Request, name, unknown string) (sessions.Server, error) {
+	server, ok := o.Servers(name)
+	if ok {
+		return server, nil
+	}
+	if o.Unserved != nil {
+		if reason := o.Unserved(name); reason != "" {
+			return sessions.Server{}, refusal(http.StatusServiceUnavailable, storage.Unavailable, wire.CodeServer,
+				fmt.Sprintf("server %q is not served: %s", name, reason))
+		}
+	}
+	removed := ""
+	if o.Removed != nil {
+		removed = o.Removed(name)
+	}
+	if removed == "" && r != nil {
+		unknown = o.unknown(r, name, unknown)
+	}
+	return sessions.Server{}, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, cmp.Or(removed, unknown))
+}

@@ -1,0 +1,252 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Accept takes the messages of one POST or frame: one message, or a batch. The Call is nil
+// if no message needs a response. Otherwise nothing has been accepted yet; see [Call].
+//
+// Accept handles these without a box: ping, notifications/initialized, lists in the
+// handshake record, and responses to questions of a box that is gone. A notification
+// reaches an awake box at most once. Accept drops a notification for a sleeping box, which
+// has no request in flight that it could concern.
+//
+// Errors: NotFound (session), Invalid, TooLarge (over [storage.MaxBatchEvents] messages,
+// or ids of over 16 KiB together, or too many answers), Unavailable, Busy.
+func (h *Host) Accept(ctx context.Context, c Caller, id storage.ID, msgs []wire.Message, batch bool) (*Call, error) {
+	if err := bounded(msgs...); err != nil {
+		return nil, err
+	}
+	s, box, err := h.Load(ctx, c, id)
+	if err != nil {
+		return nil, err
+	}
+	if len(msgs) == 1 && msgs[0].Method == wire.MethodPing && msgs[0].Kind == wire.Request {
+		call := h.readyCall(wire.ResultResponse(msgs[0].ID, json.RawMessage("{}")))
+		call.init = s.Init
+		return call, h.touch(ctx, s)
+	}
+	if s, box, err = h.initialized(ctx, c, s, box); err != nil {
+		return nil, err
+	}
+	if batch && c.Transport != storage.HTTP && s.Version > wire.V20250326 {
+		return nil, storage.Errorf(storage.Invalid, "version %s has no batches; send each message by itself", s.Version)
+	}
+	call, err := h.accept(ctx, c, s, box, msgs, batch)
+	if call != nil {
+		call.init = s.Init
+	}
+	return call, err
+}
+
+// maxIDs bounds the ids of the requests in one body, in bytes, because a store keeps them in
+// one record.
+const maxIDs = 16 << 10
+
+// bounded refuses a body with so many requests that their ends would not fit into one
+// batch. The function that finds a box lost writes all those ends in one batch.
+func bounded(msgs ...wire.Message) error {
+	if len(msgs) > storage.MaxBatchEvents {
+		return storage.Errorf(storage.TooLarge, "%d messages at once; send at most %d", len(msgs), storage.MaxBatchEvents)
+	}
+	size := 0
+	for _, m := range msgs {
+		if m.Kind == wire.Request {
+			size += len(m.ID)
+		}
+	}
+	if size > maxIDs {
+		return storage.Errorf(storage.TooLarge, "the ids of the requests have %d bytes; use shorter ones, of at most %d together", size, maxIDs)
+	}
+	return nil
+}
+
+// overtaking is how long a message waits for an initialize that was sent before it and has
+// not arrived. API Gateway does not keep the messages of one connection in order.
+const overtaking = 2 * time.Second
+
+// initialized waits for the initialize of a session that was opened with its connection.
+// For an HTTP+SSE client it does not wait, but makes the session Ready at once.
+// TypeScript's client opens a new stream when its own was cut, and believes that it still
+// has its old session.
+func (h *core) initialized(ctx context.Context, c Caller, s storage.Session, box storage.Box) (storage.Session, storage.Box, error) {
+	begun := time.Now()
+	var err error
+	for err == nil && s.State == storage.Opened && c.Transport != storage.SSE {
+		if time.Since(begun) >= overtaking {
+			return s, box, storage.Errorf(storage.Invalid, "the session is not initialized; send initialize first")
+		}
+		if err = sleepUntil(ctx, time.Now().Add(overtaking/20)); err == nil {
+			s, box, err = h.Load(ctx, c, s.ID)
+		}
+	}
+	if err != nil || s.State != storage.Opened {
+		return s, box, err
+	}
+	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+		if s.State != storage.Opened {
+			return false
+		}
+		s.State, s.Version, s.Pushes = storage.Ready, wire.V20241105, true
+		s.Init = json.RawMessage(`{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"unknown","version":""}}`)
+		h.extend(s)
+		return true
+	})
+	return s, box, err
+}
+
+func (h *Host) accept(ctx context.Context, c Caller, s storage.Session, box storage.Box, msgs []wire.Message, batch bool) (*Call, error) {
+	var rest []wire.Message
+	var requests []json.RawMessage
+	used := false // the client has got the answer to its initialize
+	var err error
+	for _, m := range msgs {
+		switch {
+		case m.Kind == wire.Response:
+			if s, err = h.answered(ctx, s, box, m, c.Server.InPlace); err != nil {
+				return nil, err
+			}
+			continue
+		case m.Kind == wire.Request && m.Method == wire.MethodInitialize:
+			return nil, storage.Errorf(storage.Invalid, "this session is initialized already; send initialize without a session id to open another")
+		case m.Method == wire.NotifyInitialized:
+			used = true
+			continue
+		case m.Kind == wire.Request:
+			used = true // some clients never send notifications/initialized
+			requests = append(requests, m.ID)
+		}
+		rest = append(rest, m)
+	}
+	if used {
+		if s, err = h.ready(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	if len(rest) == 0 {
+		return nil, nil
+	}
+	if s, err = h.remember(ctx, s, rest); err != nil {
+		return nil, err
+	}
+	a := storage.Address{Requests: requests, Shown: shownTo(c, toolLists(rest)...)}
+	if m := rest[0]; !batch && m.Kind == wire.Request {
+		result, part, err := h.recorded(ctx, c, s, box, m.Method, m.Params)
+		if err != nil {
+			return nil, err
+		}
+		if result != nil {
+			return h.readyCall(wire.ResultResponse(m.ID, result)), nil
+		}
+		a.List = part
+	}
+	needs := slices.ContainsFunc(rest, func(m wire.Message) bool { return m.Kind == wire.Request && needsSecrets(m.Method) })
+	call, err := h.deliverWith(ctx, c, s, box, Delivery{Raw: joined(rest, batch), Tools: tools(rest), Needs: needs, Address: a})
+	if answer := h.unconnected(err, canVisit(s), rest...); answer != nil {
+		return answer, nil
+	}
+	return call, err
+}
+
+// tools returns the name of the tool of each tools/call.
+func tools(msgs []wire.Message) (names []string) {
+	for _, m := range msgs {
+		if m.Kind == wire.Request && m.Method == wire.MethodToolsCall {
+			names = append(names, tool(m.Params))
+		}
+	}
+	return names
+}
+
+// tool returns the name of the tool that the params of a tools/call name, or "".
+func tool(params json.RawMessage) string {
+	name, _ := wire.String(wire.Lookup(params, "name"))
+	return name
+}
+
+// joined returns the body again, without the messages that Accept has handled itself.
+func joined(msgs []wire.Message, batch bool) []byte {
+	if !batch {
+		return msgs[0].Raw
+	}
+	raws := make([][]byte, len(msgs))
+	for i, m := range msgs {
+		raws[i] = m.Raw
+	}
+	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
+}
+
+// ready marks the session as initialized, which gives it its long life. It writes nothing
+// if the session is marked already.
+func (h *core) ready(ctx context.Context, s storage.Session) (storage.Session, error) {
+	return h.update(ctx, s, func(s *storage.Session) bool {
+		if s.State != storage.Created {
+			return false
+		}
+		s.State = storage.Ready
+		h.extend(s)
+		return true
+	})
+}
+
+// remember keeps the settings that a fresh process of the session needs: the log level and
+// the subscriptions, as many as the record can hold.
+func (h *Host) remember(ctx context.Context, s storage.Session, msgs []wire.Message) (storage.Session, error) {
+	kept := func(m wire.Message) bool {
+		return m.Kind == wire.Request && (m.Method == wire.MethodSetLevel || m.Method == wire.MethodSubscribe || m.Method == wire.MethodUnsubscribe)
+	}
+	if some := slices.ContainsFunc(msgs, kept); !some || s.Group != "" {
+		if err := h.touch(ctx, s); err != nil || !some {
+			return s, err
+		}
+	}
+	return h.update(ctx, s, func(s *storage.Session) bool {
+		for _, m := range msgs {
+			if kept(m) {
+				noteRequest(s, m)
+			}
+		}
+		if s.Group == "" { // the group's session must not end before this one
+			h.extend(s)
+		}
+		return true
+	})
+}
+
+// Bounds of the client's data in a session's record. Drivers keep the record whole, and every
+// delivery carries it.
+const (
+	maxInit       = 64 << 10  // bytes of the initialize parameters
+	maxLevel      = 64        // bytes; no level of MCP is longer
+	maxSubscribed = 500       // resources
+	maxURIs       = 128 << 10 // bytes of the URIs together
+)
+
+func noteRequest(s *storage.Session, m wire.Message) {
+	if m.Method == wire.MethodSetLevel {
+		if level, ok := wire.String(wire.Lookup(m.Params, "level")); ok && len(level) <= maxLevel {
+			s.Level = level
+		}
+		return
+	}
+	uri, ok := wire.String(wire.Lookup(m.Params, "uri"))
+	if !ok {
+		return
+	}
+	s.Subscribed = slices.DeleteFunc(slices.Clone(s.Subscribed), func(u string) bool { return u == uri })
+	size := len(uri)
+	for _, other := range s.Subscribed {
+		size += len(other)
+	}
+	if m.Method == wire.MethodSubscribe && len(s.Subscribed) < maxSubscribed && size <= maxURIs {
+		s.Subscribed = append(s.Subscribed, uri)
+	}
+}

@@ -1,0 +1,103 @@
+package sessions
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// answered takes a client's response. It ignores a response that answers no question of a
+// box or of Host. A box makes the id of a question from "q-" and a UUID,
+// [storage.QuestionID] and [storage.ForwardID] make the others. A client can make up an
+// id like that of a box, so answered also bounds the bytes. inPlace reports whether the
+// session's server has no box.
+func (h *Host) answered(ctx context.Context, s storage.Session, box storage.Box, m wire.Message, inPlace bool) (storage.Session, error) {
+	question, _ := wire.String(m.ID)
+	if _, ok := storage.Forwards(question); ok {
+		if !inPlace {
+			return s, nil
+		}
+		return s, h.backend.Answer(ctx, storage.Answer{Session: s.ID, Question: question, Raw: m.Raw}, box)
+	}
+	if stream, round, ok := storage.Suspends(question); ok {
+		if asked, err := h.asked(ctx, s, box.ID, stream, round, question); err != nil || !asked {
+			return s, err
+		}
+	} else if !strings.HasPrefix(question, "q-") || len(question) > maxQuestion || box.State == storage.Asleep {
+		return s, nil
+	}
+	full := false
+	s, err := h.update(ctx, s, func(s *storage.Session) bool {
+		now := time.Now()
+		if now.Sub(s.Answers.Since) > h.limits.EventAge {
+			s.Answers = storage.AnswerCount{Since: now}
+		}
+		if full = s.Answers.Bytes+len(m.Raw) > maxAnswers; full {
+			return false
+		}
+		s.Answers.Bytes += len(m.Raw)
+		return true
+	})
+	if err == nil && full {
+		err = storage.Errorf(storage.TooLarge, "the answers of this session have over %d bytes in a day; open another session", maxAnswers)
+	}
+	if err != nil {
+		return s, err
+	}
+	return s, h.answer(ctx, s, box, m)
+}
+
+// asked reports whether a call of the session asks a question, or may have just asked it.
+// A client may see the first question of a round, and answer it, before the item is
+// suspended.
+func (h *Host) asked(ctx context.Context, s storage.Session, box storage.BoxID, stream storage.StreamID, round int, question string) (bool, error) {
+	it, err := h.store.Item(ctx, box, stream)
+	switch {
+	case err == nil:
+		return it.Address.Session == s.ID && (it.Asks(question) || it.State == storage.Taken && round == it.Round+1), nil
+	case !errors.Is(err, storage.NotFound):
+		return false, err
+	}
+	// During its first second, a call that a function executes has no item.
+	tail, err := h.store.Tail(ctx, s.ID, stream)
+	return err == nil && tail.Last > 0 && !tail.Final && round == 1, unlessGone(err)
+}
+
+// maxQuestion bounds the id of a question, in bytes. The ids that boxes make have 38.
+const maxQuestion = 64
+
+// maxAnswers bounds the answers of a session's client within EventAge, in bytes.
+const maxAnswers = 64 << 20
+
+// answer stores a client's response to a question, then passes it on. It drops the answer
+// to a process that no longer runs. An answer to a suspended call needs no process.
+func (h *core) answer(ctx context.Context, s storage.Session, box storage.Box, m wire.Message) error {
+	question, ok := wire.String(m.ID)
+	_, _, suspends := storage.Suspends(question)
+	if !ok || box.State == storage.Asleep && !suspends {
+		return nil
+	}
+	a := storage.Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(h.limits.EventAge)}
+	if suspends {
+		a.Expires = time.Now().Add(storage.MaxAsk) // the client may answer another question of the round much later
+	}
+	first, err := h.store.PutAnswer(ctx, a)
+	if err != nil {
+		return err
+	}
+	if !first {
+		// Either the client repeats its answer, or an earlier put succeeded and its reply
+		// was lost. In the second case the box may not have got the answer. So send it the
+		// answer that counts; the box ignores one that it has already.
+		kept, err := h.store.Answers(ctx, s.ID, []string{question})
+		if err != nil || len(kept) == 0 {
+			return err
+		}
+		a = kept[0]
+	}
+	return h.backend.Answer(ctx, a, box)
+}

@@ -1,0 +1,147 @@
+package sessions_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// asking is a backend that notes the answers it gets.
+type asking struct {
+	nobody
+	got *[]string
+}
+
+func (a asking) Answer(_ context.Context, answer storage.Answer, _ storage.Box) error {
+	*a.got = append(*a.got, string(answer.Raw))
+	return nil
+}
+
+func TestTheFirstAnswerToAQuestionIsTheOneTheBoxHears(t *testing.T) {
+	_, store, id := listening(t)
+	var got []string
+	h := sessions.New(store, asking{got: &got}, sessions.Limits{})
+	awake(t, store)
+	for _, raw := range []string{`{"jsonrpc":"2.0","id":"q-1","result":{"a":1}}`, `{"jsonrpc":"2.0","id":"q-1","result":{"a":2}}`} {
+		answer(t, h, id, raw)
+	}
+	if len(got) != 2 || got[0] != got[1] || got[0] != `{"jsonrpc":"2.0","id":"q-1","result":{"a":1}}` {
+		t.Errorf("the box heard %q; want the first answer, again when it was repeated", got)
+	}
+}
+
+func TestAnAnswerWhosePutWasNotConfirmedReachesTheBoxWhenItIsSentAgain(t *testing.T) {
+	_, memory, id := listening(t)
+	faulty := storagetest.NewFaulty(memory, 1, storagetest.Faults{})
+	var got []string
+	h := sessions.New(faulty, asking{got: &got}, sessions.Limits{})
+	awake(t, memory)
+	raw := `{"jsonrpc":"2.0","id":"q-1","result":{}}`
+	faulty.Set("PutAnswer", storagetest.Faults{Unanswered: 1})
+	if _, err := accept(t, h, id, raw); storage.CodeOf(err) != storage.Unavailable {
+		t.Fatalf("got %v, want unavailable", err)
+	}
+	faulty.Set("PutAnswer", storagetest.Faults{})
+	answer(t, h, id, raw)
+	if len(got) != 1 || got[0] != raw {
+		t.Errorf("the box heard %q", got)
+	}
+}
+
+func TestAnAnswerForABoxThatSleepsIsNotKept(t *testing.T) {
+	_, store, id := listening(t)
+	counting := storagetest.NewCounting(store)
+	var got []string
+	h := sessions.New(counting, asking{got: &got}, sessions.Limits{})
+	answer(t, h, id, `{"jsonrpc":"2.0","id":"q-1","result":{}}`)
+	if n := counting.Counts(); n.Writes != 0 || len(got) != 0 {
+		t.Errorf("%d writes, the box heard %q; nobody is there to take the answer", n.Writes, got)
+	}
+}
+
+func TestAnAnswerToWhatWasNeverAskedIsNotKept(t *testing.T) {
+	_, store, id := listening(t)
+	awake(t, store)
+	counting := storagetest.NewCounting(store)
+	h := sessions.New(counting, asking{got: new([]string)}, sessions.Limits{})
+	for _, other := range []string{
+		`7`, `"x"`, `"mine-1"`, `"q-` + strings.Repeat("x", 63) + `"`, `"` + storage.QuestionID(storage.NewStreamID(), 1, 0) + `"`,
+	} {
+		answer(t, h, id, `{"jsonrpc":"2.0","id":`+other+`,"result":{}}`)
+	}
+	if n := counting.Counts(); n.Writes != 0 {
+		t.Errorf("%v", n.Calls)
+	}
+}
+
+// A client may see the first question of a round before the item of the round is
+// suspended.
+func TestAnAnswerThatComesBeforeTheSuspensionIsKept(t *testing.T) {
+	for _, name := range []string{"with an item", "within the first second, without an item"} {
+		t.Run(name, func(t *testing.T) {
+			_, store, id := listening(t)
+			box, stream := storage.BoxFor("t", "s"), storage.NewStreamID()
+			awake(t, store)
+			now := time.Now()
+			if err := store.Append(t.Context(), storage.Batch{Session: id, Stream: stream, First: 1, Gen: 1, Seq: 1, Events: [][]byte{[]byte(`{}`)}, Expires: now.Add(time.Hour)}); err != nil {
+				t.Fatal(err)
+			}
+			if name == "with an item" {
+				it := storage.Item{Box: box, ID: stream, State: storage.Taken, Gen: 1, Address: storage.Address{Session: id, Stream: stream, Box: box}, Created: now, NotAfter: now.Add(time.Hour)}
+				if _, err := store.PutItem(t.Context(), it); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h := sessions.New(store, asking{got: new([]string)}, sessions.Limits{})
+			asked, later := storage.QuestionID(stream, 1, 0), storage.QuestionID(stream, 2, 0)
+			for _, question := range []string{asked, later} {
+				answer(t, h, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{}}`, question))
+			}
+			kept, err := store.Answers(t.Context(), id, []string{asked, later})
+			if err != nil || len(kept) != 1 || kept[0].Question != asked {
+				t.Errorf("kept %+v, %v; want the answer to %s alone", kept, err, asked)
+			}
+		})
+	}
+}
+
+func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		awake(t, store)
+		h := sessions.New(store, asking{got: new([]string)}, sessions.Limits{})
+		large := func(i int) error {
+			_, err := accept(t, h, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q-%d","result":{"x":"%s"}}`, i, strings.Repeat("x", 4<<20-100)))
+			return err
+		}
+		for i := range 16 {
+			if err := large(i); err != nil {
+				t.Fatal(i, err)
+			}
+		}
+		if err := large(17); storage.CodeOf(err) != storage.TooLarge {
+			t.Errorf("over 64 MiB: %v", err)
+		}
+		change(t, store, id, func(s *storage.Session) { s.Expires = time.Now().Add(72 * time.Hour) })
+		time.Sleep(storage.EventAge + time.Second)
+		if err := large(18); err != nil {
+			t.Errorf("a day later: %v", err)
+		}
+	})
+}
+
+func answer(t *testing.T, h *sessions.Host, id storage.ID, raw string) {
+	t.Helper()
+	begun := time.Now()
+	call, err := accept(t, h, id, raw)
+	if err != nil || call != nil {
+		t.Fatalf("after %s: call %v, %v; want nothing to wait for", time.Since(begun), call, err)
+	}
+}

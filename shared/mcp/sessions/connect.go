@@ -1,0 +1,139 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// needsSecrets reports whether a request needs all keys and tokens of its caller at third
+// parties, because it does work for the caller. A process answers other requests without
+// them. For example, clients list the tools before their user has connected anything.
+func needsSecrets(method string) bool {
+	return !slices.Contains([]string{
+		wire.MethodInitialize, wire.MethodPing, wire.MethodSetLevel, wire.MethodToolsList, wire.MethodPromptsList,
+		wire.MethodResourcesList, wire.MethodResourceTemplatesList,
+	}, method)
+}
+
+// canVisit reports whether a client can be told to send its user to a page (MCP 2025-11-25,
+// client/elicitation, "URL Elicitation Required Error").
+func canVisit(s storage.Session) bool {
+	return s.Version >= wire.V20251125 && wire.Lookup(s.Init, "capabilities", "elicitation", "url") != nil
+}
+
+// unconnected answers requests that need what their caller has not connected. It returns
+// nil if err is another error.
+func (h *core) unconnected(err error, visits bool, requests ...wire.Message) *Call {
+	var u *storage.Unconnected
+	if !errors.As(err, &u) {
+		return nil
+	}
+	var raws [][]byte
+	for _, m := range requests {
+		if m.Kind == wire.Request {
+			raws = append(raws, notConnected(m, err, u.Visits, visits))
+		}
+	}
+	return h.readyCall(raws...)
+}
+
+// notConnected returns the answer to one request: the error that has the pages for a
+// client that can open them, and else a text. A call of a tool gets the text as a result,
+// because that is what a model reads.
+func notConnected(m wire.Message, err error, pages []storage.Visit, visits bool) []byte {
+	var e *storage.Error
+	text := err.Error()
+	if errors.As(err, &e) {
+		text = e.Message
+	}
+	type elicitation struct {
+		Mode    string `json:"mode"`
+		ID      string `json:"elicitationId"`
+		URL     string `json:"url"`
+		Message string `json:"message"`
+	}
+	list := []elicitation{}
+	for _, p := range pages {
+		list = append(list, elicitation{"url", p.ID, p.URL, p.Message})
+	}
+	if m.Method == wire.MethodToolsCall && (!visits || len(list) == 0) {
+		type block struct {
+			Type string `json:"type"`
+			Text string `json:"text"`
+		}
+		result, err := json.Marshal(struct {
+			Content []block `json:"content"`
+			IsError bool    `json:"isError"`
+		}{[]block{{"text", text}}, true})
+		if err == nil { // texts always encode
+			return wire.ResultResponse(m.ID, result)
+		}
+	}
+	answer := &wire.Error{Code: wire.CodeURLElicitation, Message: text}
+	if len(list) > 0 {
+		answer.Data = struct {
+			Elicitations []elicitation `json:"elicitations"`
+		}{list}
+	}
+	return wire.ErrorResponse(m.ID, answer)
+}
+
+// Visited tells the client of a session that its user has done what an elicitation asked
+// for (MCP 2025-11-25, client/elicitation, "Completion Notifications for URL Mode"). It
+// does nothing if the session or its connection is gone. It also does nothing if a box is
+// writing to the session's standalone stream. That box would take the notification for an
+// event of its successor.
+//
+// Errors: Unavailable.
+func (o Outlet) Visited(ctx context.Context, id storage.ID, elicitation string, age time.Duration) error {
+	s, _, err := o.Store.Load(ctx, id, "")
+	if err != nil || s.State == storage.Ended {
+		return unlessGone(err)
+	}
+	a := storage.Address{Session: id, LegacySSE: s.Transport == storage.SSE}
+	if s.Transport == storage.WebSocket {
+		if len(s.Conns) == 0 {
+			return nil
+		}
+		conn, err := o.Store.Connection(ctx, s.Conns[len(s.Conns)-1])
+		if err != nil {
+			return unlessGone(err)
+		}
+		a.Conn, a.EventIDs, a.Through = conn.ID, conn.EventIDs, s.Through(conn.Group)
+	}
+	params, err := json.Marshal(map[string]string{"elicitationId": elicitation})
+	if err != nil {
+		return err // strings always encode
+	}
+	if age <= 0 {
+		age = storage.EventAge
+	}
+	b := storage.Batch{
+		Session: id, Stream: storage.Standalone, Seq: 1 + rand.Int64N(1<<53), Expires: time.Now().Add(age),
+		Events: [][]byte{wire.NewNotification(wire.NotifyElicitationComplete, params)},
+	}
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		tail, err := o.Store.Tail(ctx, id, storage.Standalone)
+		if err != nil {
+			return err
+		}
+		box, err := o.Store.Box(ctx, storage.BoxFor(s.Tenant, s.Server))
+		if err != nil || tail.Gen != 0 && box.State != storage.Asleep && box.Gen == tail.Gen {
+			return err
+		}
+		b.First = tail.Last + 1
+		if err := o.Append(ctx, a, b); !errors.Is(err, storage.Conflict) {
+			return err
+		}
+		if err := sleepUntil(ctx, time.Now().Add(rand.N(pause))); err != nil {
+			return err
+		}
+	}
+}

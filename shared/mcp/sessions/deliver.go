@@ -1,0 +1,151 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// deliver sends a message to the backend. The caller sets only the parts of the address
+// that depend on the message: Requests, Init and List, and Stream if there is one already.
+func (h *core) deliver(ctx context.Context, c Caller, s storage.Session, box storage.Box, raw []byte, a storage.Address) (*Call, error) {
+	return h.deliverWith(ctx, c, s, box, Delivery{Raw: raw, Address: a})
+}
+
+// deliverWith is deliver for a Delivery in which the caller sets Raw, Tools, Needs, Brief
+// and those parts of the address. For a delivery with requests, it gets the caller's
+// secrets first, and then asks the gate for admission.
+//
+// Errors: as of [storage.Secrets], of the gate, and of the backend.
+func (h *core) deliverWith(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+	if err := h.getSecrets(ctx, c, s, &d); err != nil {
+		return nil, err
+	}
+	return h.admit(ctx, c, s, box, d)
+}
+
+// getSecrets comes before admission, so that a user who has not connected an account wakes
+// nothing. Messages without a request need no secrets.
+func (h *core) getSecrets(ctx context.Context, c Caller, s storage.Session, d *Delivery) (err error) {
+	if h.secrets != nil && len(c.Server.Providers) > 0 && len(d.Requests) > 0 {
+		want := storage.Want{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
+		if s.Transport != storage.Modern {
+			want.Session = s.ID
+		}
+		d.Secrets, err = h.secrets.Secrets(ctx, want)
+	}
+	return err
+}
+
+// admit hands a delivery over if the gate admits it.
+func (h *core) admit(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+	if d.Stream == "" {
+		d.Stream = storage.NewStreamID()
+	}
+	if h.gate == nil || len(d.Requests) == 0 {
+		return h.handOver(ctx, c, s, box, d)
+	}
+	undo, err := h.gate.Admit(ctx, storage.Work{
+		Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Session: s.ID, Stream: d.Stream, Tools: d.Tools,
+	})
+	if err != nil {
+		return nil, err
+	}
+	call, err := h.handOver(ctx, c, s, box, d)
+	if err != nil {
+		undo()
+	}
+	return call, err
+}
+
+func (h *core) handOver(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+	a, again := d.Address, s.Served
+	if len(a.Requests) > 0 {
+		if err := writable(ctx, h.store); err != nil {
+			return nil, unexecuted(err)
+		}
+		var err error
+		a.Moved = a.Moved || moves(s, c, box)
+		if s, err = h.update(ctx, s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
+			return nil, err
+		}
+	}
+	a.Session, a.Conn, a.EventIDs, a.LegacySSE = s.ID, c.Conn, c.EventIDs, c.Transport == storage.SSE
+	a.Through = s.Through(c.Group)
+	a.Digest, a.Box, a.Again = storage.RecordFor(c.Tenant, s.Digest), c.box(), again
+	a.Trace = storage.TraceOf(ctx)
+	d.Address, d.Client, d.Server = a, s, c.Server.Name
+	tracker, err := h.backend.Deliver(ctx, d, box)
+	if err != nil || len(a.Requests) == 0 {
+		return nil, err
+	}
+	call := &Call{host: h, session: s.ID, stream: d.Stream, tracker: tracker, pushed: a.Pushed(), begun: time.Now()}
+	if d.Brief || c.Transport == storage.WebSocket {
+		call.status.Next = call.begun.Add(firstTendBrief)
+	}
+	return call, nil
+}
+
+// firstTendBrief is firstTend for a function that waits only until the request is
+// accepted. The runner then reports sooner that it has taken the request.
+const firstTendBrief = 300 * time.Millisecond
+
+// code returns the digest of the code that serves a caller's next request. A box that is up
+// goes on with the code that it was woken with.
+func (c Caller) code(box storage.Box) string {
+	if box.State != storage.Asleep && box.Code != "" {
+		return box.Code
+	}
+	return c.Server.Digest
+}
+
+// moves reports whether the next request of a session finds another code than its last, or a
+// fresh process has listed otherwise than the record since its client last heard of that.
+func moves(s storage.Session, c Caller, box storage.Box) bool {
+	code := c.code(box)
+	return code != "" && s.Digest != code || box.Relisted.After(s.Created) && box.Relisted.After(s.Relisted)
+}
+
+// noteCaller records in the session that its box gets work. It also records the code that
+// the work is for, and the latest Props of the caller. It reports whether s changed.
+func noteCaller(s *storage.Session, c Caller, box storage.Box, work bool) (news bool) {
+	if moves(*s, c, box) {
+		s.Digest, s.Relisted, news = c.code(box), box.Relisted, true
+	}
+	if work && !s.Served && !c.Server.InPlace {
+		s.Served, news = true, true
+	}
+	if c.Props != nil && len(c.Props) <= storage.MaxProps && !bytes.Equal(s.Props, c.Props) {
+		s.Props, news = bytes.Clone(c.Props), true
+	}
+	return news
+}
+
+// unexecuted adds to an error that the request was not executed because of it.
+func unexecuted(err error) error {
+	var e *storage.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	told := *e
+	told.Message = "the request was not executed: " + e.Message
+	return &told
+}
+
+// writable calls Writable of a store, or of the store that it wraps.
+func writable(ctx context.Context, s storage.Store) error {
+	for s != nil {
+		if w, ok := s.(storage.Writable); ok {
+			return w.Writable(ctx)
+		}
+		wrapper, ok := s.(interface{ Unwrap() storage.Store })
+		if !ok {
+			return nil
+		}
+		s = wrapper.Unwrap()
+	}
+	return nil
+}

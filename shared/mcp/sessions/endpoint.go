@@ -1,0 +1,349 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Endpoint is what a transport speaks to on behalf of one caller: one server ([Host.At]), or
+// several at one address (package aggregate). A transport does not know which.
+//
+// A method that gets the id of a session returns NotFound if its caller has no such session.
+// Other errors are those of the methods of [Host] that are named.
+type Endpoint interface {
+	// Caller returns the caller. Its Server names the endpoint.
+	Caller() Caller
+
+	// Initialize opens a session as [Host.Initialize] does, and returns its id.
+	Initialize(ctx context.Context, id storage.ID, m wire.Message) (storage.ID, Response, error)
+	// Route finds the server that the messages of one POST or frame are for. A *[wire.Error] is
+	// the answer to a request that names nothing of the endpoint.
+	Route(ctx context.Context, id storage.ID, msgs []wire.Message, batch bool) (Routed, error)
+	// Listen goes on with a stream after the event last, or opens the standalone stream if last
+	// is "" ([Streams.Listen], [Streams.Resume]). until returns when a response ends that is held.
+	Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (Resumable, error)
+	// Again returns another id for the place in a stream that last names, for a client whose
+	// Listen has failed.
+	Again(last string) string
+	// Follow opens the stream of a client of HTTP+SSE, in the session of the event last, or
+	// else in the one that is named. If neither names one, it opens a session. See
+	// [Streams.Follow].
+	Follow(ctx context.Context, last, named string, until time.Time) (storage.ID, Stream, error)
+	// Say writes answers to the stream of a client of HTTP+SSE.
+	Say(ctx context.Context, id storage.ID, answers ...[]byte) error
+	// End ends a session ([Host.End]).
+	End(ctx context.Context, id storage.ID) error
+
+	// Greeting returns the answer to initialize for a client without a session
+	// ([Stateless.Greeting]). kind is as in [Caller].
+	Greeting(ctx context.Context, kind string, client Client) (result json.RawMessage, call *Call, err error)
+	// Dispatch returns the servers that a message of a client without a session is for: one
+	// for a request, several for a notification or a subscription.
+	// A *[wire.Error] is the answer.
+	Dispatch(ctx context.Context, kind string, m wire.Message) ([]Dispatched, error)
+}
+
+// Routed is what a client has sent, on its way to a server.
+type Routed struct {
+	Caller   Caller         // at the server, or at the group that answers itself
+	Session  storage.ID     // the caller's session there
+	Messages []wire.Message // as the server gets them
+	Batch    bool
+	// Accept hands the messages over ([Host.Accept]). The Response is nil if no message needs a
+	// response. A *[wire.Error] is the answer of the endpoint.
+	Accept func(ctx context.Context) (Response, error)
+}
+
+// Dispatched is a message of a client without a session, on its way to a server.
+type Dispatched struct {
+	Caller  Caller       // at the server
+	Message wire.Message // as the server gets it
+	// View changes what the server sends into what the client gets. nil changes nothing.
+	View func(raw []byte) []byte
+	// Result, if not nil, gives the result of the request. No server gets it then.
+	Result func(ctx context.Context, client Client) (json.RawMessage, error)
+	// Listed, if not nil, lists the tools of the server for [Client].List.
+	Listed func(ctx context.Context, client Client) (json.RawMessage, error)
+	// Greeting is the server's answer to initialize for a subscription, nil if it has to be
+	// asked.
+	Greeting json.RawMessage
+}
+
+// Event is an event as a client gets it.
+type Event struct {
+	storage.Event
+	// ID is the id that the client comes back with. An event with an ID and without Raw tells
+	// the client its place.
+	ID  string
+	Gap bool // events before this one were lost ([Call.Gap])
+}
+
+// Stream is what a client follows: events and cursors have the form that the client gets, and
+// sends back. One goroutine uses it.
+type Stream interface {
+	// Next is [Call.Next].
+	Next(ctx context.Context, until time.Time) ([]Event, error)
+	// Cursor returns an id of the place after the last event that Next returned.
+	Cursor() string
+	// Done is [Call.Done].
+	Done() bool
+	// Of returns the session whose stream it is, and its caller.
+	Of() (Caller, storage.ID)
+	// Stop frees what a Stream of Listen or Follow holds. sent is the last Cursor whose events
+	// were sent to a client of HTTP+SSE ([Call.Report]).
+	Stop(ctx context.Context, sent string)
+}
+
+// Resumable is a Stream whose response may end early: the client comes back.
+type Resumable interface {
+	Stream
+	// Start returns a new id of the place before the first event.
+	Start() string
+	// Close is [Call.Close]. cursor is the id to close with, "" if the client has it.
+	Close() (cursor string, retry time.Duration, now bool)
+
+	// These are the methods of [Call].
+
+	Client() string
+	Stream() storage.StreamID
+	Stored() bool
+	Held() bool
+	Hold() time.Duration
+	Retry() time.Duration
+}
+
+// Response has what a client gets for its messages.
+type Response interface {
+	Resumable
+	// Accepted waits until a request is accepted, for a client that does not get the answer in
+	// the response. It returns what was answered in place. Over HTTP+SSE that is on the
+	// client's stream then.
+	Accepted(ctx context.Context) ([]Event, error)
+	// Notice returns what tells a client over WebSocket the stream of its request.
+	Notice(request json.RawMessage) []byte
+}
+
+// At returns the endpoint of one server, c.Server.
+func (h *Host) At(c Caller) Endpoint { return &server{h, c} }
+
+// server is the endpoint of one server.
+type server struct {
+	*Host
+	c Caller
+}
+
+func (e *server) Caller() Caller { return e.c }
+
+func (e *server) stream(call *Call, id storage.ID) *clientStream {
+	return &clientStream{Call: call, c: &e.c, id: id}
+}
+
+func (e *server) Initialize(ctx context.Context, id storage.ID, m wire.Message) (storage.ID, Response, error) {
+	s, call, err := e.Host.Initialize(ctx, e.c, id, m)
+	if err != nil {
+		return "", nil, err
+	}
+	return s.ID, e.stream(call, s.ID), nil
+}
+
+func (e *server) Route(_ context.Context, id storage.ID, msgs []wire.Message, batch bool) (Routed, error) {
+	return Routed{e.c, id, msgs, batch, func(ctx context.Context) (Response, error) {
+		call, err := e.Accept(ctx, e.c, id, msgs, batch)
+		if err != nil || call == nil {
+			return nil, err
+		}
+		return e.stream(call, id), nil
+	}}, nil
+}
+
+func (e *server) Listen(ctx context.Context, id storage.ID, last string, _ func(time.Duration) time.Time) (Resumable, error) {
+	if last == "" {
+		call, err := e.Host.Listen(ctx, e.c, id, "")
+		if err != nil {
+			return nil, err
+		}
+		return e.stream(call, id), nil
+	}
+	from, err := storage.ParseEventID(last)
+	if err != nil {
+		return nil, err
+	}
+	call, err := e.Resume(ctx, e.c, id, last)
+	if err != nil {
+		return nil, err
+	}
+	s := e.stream(call, id)
+	s.from = from.Index
+	return s, nil
+}
+
+func (*server) Again(last string) string {
+	at, _ := storage.ParseEventID(last) // Listen has read it; "" is the beginning of the standalone stream
+	at.Nonce = storage.NewNonce()
+	return at.String()
+}
+
+func (e *server) Follow(ctx context.Context, last, named string, until time.Time) (id storage.ID, _ Stream, err error) {
+	var from *storage.Index
+	if last != "" {
+		at, err := storage.ParseEventID(last)
+		if err != nil {
+			return "", nil, err
+		}
+		if at.Stream == storage.LegacySSE && at.Nonce != "" {
+			id, from = storage.ID(at.Nonce), &at.Index
+		}
+	}
+	switch {
+	case id != "":
+	case named != "":
+		id, err = ReadSessionID(named)
+	default:
+		var s storage.Session
+		s, err = e.Open(ctx, e.c)
+		id = s.ID
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	call, err := e.Host.Follow(ctx, e.c, id, from, until)
+	if err != nil {
+		return id, nil, err
+	}
+	return id, e.stream(call, id), nil
+}
+
+func (e *server) Say(ctx context.Context, id storage.ID, answers ...[]byte) error {
+	if _, _, err := e.Load(ctx, e.c, id); err != nil || len(answers) == 0 {
+		return err
+	}
+	return e.Host.Say(ctx, id, answers...)
+}
+
+func (e *server) End(ctx context.Context, id storage.ID) error { return e.Host.End(ctx, e.c, id) }
+
+func (e *server) Greeting(ctx context.Context, kind string, client Client) (json.RawMessage, *Call, error) {
+	return e.Host.Greeting(ctx, e.stateless(kind), client)
+}
+
+func (e *server) Dispatch(_ context.Context, kind string, m wire.Message) ([]Dispatched, error) {
+	return []Dispatched{{Caller: e.stateless(kind), Message: m}}, nil
+}
+
+func (e *server) stateless(kind string) Caller {
+	c := e.c
+	c.Transport, c.Kind = storage.Modern, kind
+	return c
+}
+
+// ForClient returns the Response of a call in a session of a caller.
+func (c *Call) ForClient(of Caller, id storage.ID) Response {
+	return &clientStream{Call: c, c: &of, id: id}
+}
+
+// Immediate returns a Response whose only events are responses that are in no log.
+func (h *Host) Immediate(c Caller, id storage.ID, raws ...[]byte) Response {
+	return h.readyCall(raws...).ForClient(c, id)
+}
+
+// clientStream is the Response of a Call.
+type clientStream struct {
+	*Call
+	c     *Caller
+	id    storage.ID
+	from  storage.Index // the client has the events up to this one, as it says
+	begun bool          // Next has returned without an error
+	first storage.Index // of the first event; 0: there was none
+}
+
+func (s *clientStream) Next(ctx context.Context, until time.Time) ([]Event, error) {
+	got, err := s.Call.Next(ctx, until)
+	if err != nil {
+		return nil, err
+	}
+	s.begun = true
+	if len(got) == 0 {
+		return nil, nil
+	}
+	if s.first == 0 {
+		s.first = got[0].Index
+	}
+	events := make([]Event, len(got))
+	for i, e := range got {
+		events[i].Event = e
+		if s.Stored() && len(e.Raw) > 0 {
+			events[i].ID = s.ID(e).String()
+		}
+	}
+	events[0].Gap = s.Gap()
+	return events, nil
+}
+
+func (s *clientStream) Accepted(ctx context.Context) ([]Event, error) {
+	events, err := s.Next(ctx, time.Now())
+	if err != nil || s.Stored() {
+		return nil, err
+	}
+	if s.c.Transport == storage.SSE {
+		for _, e := range events {
+			if err := (Streams{s.host}).Say(ctx, s.id, e.Raw); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return events, nil
+}
+
+func (s *clientStream) Start() string {
+	at := s.Call.Cursor()
+	if s.first > 0 {
+		at.Index = s.first - 1
+	}
+	// A listener that does not get the events yet has no place in the stream except the one
+	// that its client named.
+	if !s.begun || at.Index == 0 {
+		at.Index = s.from
+	}
+	return at.String()
+}
+
+func (s *clientStream) Cursor() string { return s.Call.Cursor().String() }
+
+func (s *clientStream) Close() (cursor string, retry time.Duration, now bool) {
+	retry, now = s.Call.Close()
+	if now {
+		cursor = s.Cursor()
+	}
+	return cursor, retry, now
+}
+
+func (s *clientStream) Notice(request json.RawMessage) []byte {
+	return EventNotice(s.id, "", storage.EventID{Stream: s.Stream()}, request)
+}
+
+func (s *clientStream) Of() (Caller, storage.ID) { return *s.c, s.id }
+
+func (s *clientStream) Stop(ctx context.Context, sent string) {
+	if s.follower == nil {
+		return
+	}
+	if at, err := storage.ParseEventID(sent); err == nil {
+		_ = s.Report(ctx, at.Index) // if this fails, the next stream repeats the events of this one
+	}
+}
+
+// ReadSessionID returns the id of a session that a client names. An id that has not our form
+// names no session, without a read of the store. Errors: NotFound.
+func ReadSessionID(text string) (storage.ID, error) {
+	const longest = 64
+	odd := strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' || c == '/' || c == '.' })
+	if odd || len(text) > longest {
+		return "", storage.Errorf(storage.NotFound, "there is no such session; send initialize to open one")
+	}
+	return storage.ID(text), nil
+}

@@ -1,0 +1,72 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Fail ends the requests of an address with an error, unless their stream has ended. It
+// writes at the end of the log, where the box writes its last batch too. Only one of the
+// two writes succeeds. If it is the box's, Fail looks at the log again. The store may
+// delete the events of Fail at expires.
+//
+// Errors: Unavailable.
+func (o Outlet) Fail(ctx context.Context, a storage.Address, why *wire.Error, expires time.Time) error {
+	if len(a.Requests) == 0 {
+		return nil // a delivery without requests has no end
+	}
+	for {
+		tail, err := o.Store.Tail(ctx, a.Session, a.Stream)
+		if err != nil {
+			return err
+		}
+		if tail.Final {
+			return o.Ended(ctx, a, tail, expires)
+		}
+		events, err := o.failures(ctx, a, tail, why)
+		if err != nil {
+			return err
+		}
+		err = o.End(ctx, a, storage.Batch{
+			Session: a.Session, Stream: a.Stream, First: tail.Last + 1, Final: true, Events: events, Expires: expires,
+		})
+		if !errors.Is(err, storage.Conflict) {
+			return err
+		}
+	}
+}
+
+// failures returns an error response for each request that has no response in the log yet.
+// Some requests of a batch may have one.
+func (o Outlet) failures(ctx context.Context, a storage.Address, tail storage.Tail, why *wire.Error) ([][]byte, error) {
+	open := slices.Clone(a.Requests)
+	for after := storage.Index(0); len(a.Requests) > 1 && after < tail.Last; {
+		page, err := o.Store.Read(ctx, a.Session, a.Stream, after, storage.MaxRead)
+		if err != nil {
+			return nil, err
+		}
+		if len(page.Events) == 0 {
+			break // the events have expired: a second response is better than no end
+		}
+		for _, e := range page.Events {
+			after = e.Index
+			if m, err := wire.Parse(e.Raw); err == nil && m.Kind == wire.Response {
+				open = slices.DeleteFunc(open, func(id json.RawMessage) bool { return wire.SameID(id, m.ID) })
+			}
+		}
+	}
+	if len(open) == 0 {
+		open = a.Requests[:1] // this cannot happen: the last response would have been final
+	}
+	events := make([][]byte, len(open))
+	for i, id := range open {
+		events[i] = wire.ErrorResponse(id, why)
+	}
+	return events, nil
+}

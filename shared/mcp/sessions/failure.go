@@ -1,0 +1,43 @@
+package sessions
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// FailureOf reports whether the response to a tools/call says that the call has failed.
+// response must be valid JSON. why is the reason, for a log line. Without show, why
+// repeats no text of the server: it is an error of Dormouse's own, an error code, or "".
+func FailureOf(response []byte, show bool) (failed bool, why string) {
+	if e := wire.Lookup(response, "error"); e != nil {
+		if show || wire.Lookup(e, "data", "phase") != nil { // only our errors have a phase
+			why, _ = wire.String(wire.Lookup(e, "message"))
+			return true, why
+		}
+		return true, "the server answered with the error " + string(wire.Lookup(e, "code"))
+	}
+	// For a long result, this search is faster than Lookup. Most results lack the member.
+	if !bytes.Contains(response, []byte(`"isError"`)) || string(wire.Lookup(response, "result", "isError")) != "true" {
+		return false, ""
+	}
+	if show {
+		why = firstText(wire.Lookup(response, "result", "content"))
+	}
+	return true, why
+}
+
+// firstText returns the text of the first item of a tool's content, "" if it is no text.
+func firstText(content []byte) (text string) {
+	if len(content) == 0 || content[0] != '[' {
+		return ""
+	}
+	wire.Elements(content, func(item json.RawMessage) bool {
+		if len(item) > 0 && item[0] == '{' {
+			text, _ = wire.String(wire.Lookup(item, "text"))
+		}
+		return false
+	})
+	return text
+}

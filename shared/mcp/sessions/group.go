@@ -1,0 +1,336 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// A client of a group has one session with the group, and behind it one session with each
+// member that it uses. A member's session is like any other: it has its process, its
+// streams and its tickets. Its id is computed from that of the group's session. So a call
+// through the group costs no more reads than a call on the member's own path.
+
+// Groups has the verbs for clients of several servers at one address.
+type Groups struct{ *core }
+
+// MemberID returns the id of the session that a session of a group has with a member.
+func MemberID(of storage.ID, member string) storage.ID {
+	sum := sha256.Sum256(fmt.Appendf(nil, "member %q %q", of, member))
+	return storage.ID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])))
+}
+
+// Greet opens the session of a group, and answers initialize with what answer returns for the
+// negotiated version. It wakes nothing. c.Server names the group. id is as for
+// [Host.Initialize].
+//
+// Errors: as of [Host.Initialize], and those of answer.
+func (h Groups) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Message, answer func(version string) (json.RawMessage, error)) (storage.Session, *Call, error) {
+	version, err := initializable(m)
+	if err != nil {
+		return storage.Session{}, nil, err
+	}
+	version = wire.Negotiate(version)
+	result, err := answer(version)
+	if err != nil {
+		return storage.Session{}, nil, err
+	}
+	s, err := h.begin(ctx, c, id, func(s *storage.Session) {
+		s.State, s.Version, s.Init, s.Pushes = storage.Created, version, bytes.Clone(m.Params), true
+		s.Expires = time.Now().Add(h.limits.InitTimeout)
+	})
+	if err != nil {
+		return storage.Session{}, nil, err
+	}
+	return s, h.readyCall(wire.ResultResponse(m.ID, result)), nil
+}
+
+// Session returns the session of a group that has this id, and notes that its client uses
+// it. If a message has overtaken the session's initialize, Session waits for the
+// initialize, as [Host.Accept] does.
+//
+// Errors: NotFound, Invalid (it is not initialized), Unavailable.
+func (h Groups) Session(ctx context.Context, of Caller, id storage.ID) (storage.Session, error) {
+	s, box, err := h.Load(ctx, of, id)
+	if err == nil {
+		s, _, err = h.initialized(ctx, of, s, box)
+	}
+	if err != nil {
+		return s, err
+	}
+	return h.ready(ctx, s)
+}
+
+// Join opens a session with a member, c.Server, on behalf of the session of a group that
+// has this id. The new session begins with what the client has told the group. If an
+// operator has ended it, Join opens it anew. Join also extends the life of the group's
+// session, which must not expire first. Cost: one read and two writes.
+//
+// Errors: as of [Groups.Session].
+func (h Groups) Join(ctx context.Context, of Caller, id storage.ID, c Caller) error {
+	group, err := h.Session(ctx, of, id)
+	if err != nil {
+		return err
+	}
+	s := h.opened(c)
+	s.ID, s.State, s.Version, s.Init, s.Level, s.Pushes = MemberID(id, c.Server.Name), storage.Ready, group.Version, group.Init, group.Level, true
+	s.Group, s.Conns = id, group.Conns
+	if s.Props == nil {
+		s.Props = group.Props // of the same principal; the record of a connection has none
+	}
+	h.extend(&s)
+	if err = h.store.Create(ctx, s); errors.Is(err, storage.Conflict) {
+		err = h.reopen(ctx, s)
+	}
+	if err != nil {
+		return err
+	}
+	group, err = h.update(ctx, group, func(g *storage.Session) bool {
+		had, old := slices.Contains(g.Members, c.Server.Name), g.Expires.Before(s.Expires)
+		if !had {
+			g.Members = append(slices.Clone(g.Members), c.Server.Name)
+		}
+		if old {
+			h.extend(g)
+		}
+		return !had || old
+	})
+	if err != nil || slices.Equal(group.Conns, s.Conns) {
+		return err
+	}
+	// Meanwhile the client has opened or closed a connection. The group did not list this
+	// session yet, so the session missed the change.
+	s, _, err = h.Load(ctx, c, s.ID)
+	if err == nil {
+		_, err = h.update(ctx, s, func(s *storage.Session) bool {
+			s.Conns = group.Conns
+			return true
+		})
+	}
+	return unlessGone(err)
+}
+
+// Joins follows the marks that [Streams.Say] has written into the stream of the group's
+// session that has this id, from the first.
+func (h Groups) Joins(id storage.ID) *Call {
+	return &Call{host: h.core, session: id, stream: storage.LegacySSE, begun: time.Now()}
+}
+
+// Ask sends a request to a member. The answer is for the group itself: no client gets it,
+// over a WebSocket or on a stream of HTTP+SSE. c and id are as for [Host.Accept].
+//
+// Errors: NotFound (session), Unavailable, Busy.
+func (h Groups) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Message) (*Call, error) {
+	s, box, err := h.Load(ctx, c, id)
+	if err != nil {
+		return nil, err
+	}
+	return h.aside(ctx, c, s, box, m)
+}
+
+// aside delivers a request whose answer no client gets.
+func (h Groups) aside(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (*Call, error) {
+	c.Transport, c.Conn = storage.HTTP, ""
+	return h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}})
+}
+
+// reopen makes a session that has ended begin anew, with the record s. It does nothing if
+// the session has not ended.
+func (h Groups) reopen(ctx context.Context, s storage.Session) error {
+	was, _, err := h.store.Load(ctx, s.ID, "")
+	if err != nil {
+		return err
+	}
+	_, err = h.update(ctx, was, func(was *storage.Session) bool {
+		if was.State != storage.Ended {
+			return false
+		}
+		rev := was.Rev
+		*was = s.Clone()
+		was.Rev = rev
+		return true
+	})
+	return err
+}
+
+// Known is what the handshake records know of a server.
+type Known struct {
+	Result json.RawMessage // of initialize, or of a list; nil if it is not known
+	// Fresh reports that a process of the server would give this list if it started now.
+	Fresh bool
+	// Up reports that the box of the server is awake, or that the server has no box. Then
+	// asking the server starts nothing.
+	Up bool
+}
+
+// Greetings returns the answers to initialize that the records have, in the order of members.
+// Cost: one read for all.
+func (h Groups) Greetings(ctx context.Context, members []Caller, version string) ([]Known, error) {
+	keys := make([]storage.RecordKey, len(members))
+	for i, c := range members {
+		keys[i] = storage.RecordKey{Digest: storage.RecordFor(c.Tenant, c.Server.Digest), Version: version}
+	}
+	found, err := h.store.Recorded(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Known, len(members))
+	for i, c := range members {
+		if c.Server.Record {
+			all[i] = Known{Result: found[i].Handshake.Result, Fresh: true}
+		}
+	}
+	return all, nil
+}
+
+// lacks reports whether a server has said in initialize that it has no lists of this kind.
+func lacks(greeting json.RawMessage, method string) bool {
+	return greeting != nil && wire.Lookup(greeting, "capabilities", kindOf(method)) == nil
+}
+
+// Lists returns the lists that the records have for clients like that of s, in the order
+// of members. It uses only Version, Init and Transport of s. If a record has no such
+// list, Lists returns the one that [Groups.Borrow] kept. A server that has said that it
+// has no such lists has an empty one. Lists also extends the life of s, except for a
+// modern client, whose s is not stored.
+//
+// Cost: one read for up to 25 members.
+func (h Groups) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {
+	if err := h.touch(ctx, s); err != nil {
+		return nil, err
+	}
+	const each = 3
+	keys := make([]storage.RecordKey, 0, each*len(members))
+	for _, c := range members {
+		record := storage.RecordFor(c.Tenant, c.Server.Digest)
+		part, _ := listPart(memberOf(s, c), c, method, nil)
+		keys = append(keys, storage.RecordKey{Digest: record, Version: part, Box: c.box()}, storage.RecordKey{Digest: record, Version: lastPart(s, c, method)},
+			storage.RecordKey{Digest: record, Version: s.Version})
+	}
+	found, err := h.store.Recorded(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Known, len(members))
+	for i, c := range members {
+		exact, last, greeting := found[each*i], found[each*i+1].Handshake.Result, found[each*i+2].Handshake.Result
+		k := Known{Up: c.Server.InPlace || exact.Box.State == storage.Awake}
+		var kept keptList
+		if exact.Handshake.Result != nil && json.Unmarshal(exact.Handshake.Result, &kept) == nil {
+			k.Result, k.Fresh = kept.List, kept.holds(method, c.Server.sameList(method), exact.Box)
+		} else if c.Server.Record && lacks(greeting, method) {
+			k.Result, k.Fresh = json.RawMessage("{}"), true
+		} else if c.Server.Record && !c.Server.OwnLists {
+			k.Result = last
+		}
+		k.Result = h.forClient(s, c, method, k.Result)
+		all[i] = k
+	}
+	return all, nil
+}
+
+// forClient returns a list without the tools that the caller does not see, in the form of the
+// client's era.
+func (h Groups) forClient(s storage.Session, c Caller, method string, list json.RawMessage) json.RawMessage {
+	if list == nil {
+		return nil
+	}
+	if method == wire.MethodToolsList {
+		list = visible(c.Tools, list)
+	}
+	if s.Transport != storage.Modern {
+		list = plainList(list)
+	}
+	return list
+}
+
+// memberOf returns the session that a client has with a member, as far as lists depend on it.
+func memberOf(s storage.Session, c Caller) storage.Session {
+	s.Digest, s.Tenant, s.Principal, s.Served = c.Server.Digest, c.Tenant, c.Principal, false
+	return s
+}
+
+// lastPart returns the name of the part of a server's record that keeps the last list
+// that any client got through a group. Clients whose own list the record lacks get this
+// one.
+func lastPart(s storage.Session, c Caller, method string) string {
+	return "group " + method + " " + c.Server.whose(memberOf(s, c), c.Server.sameList(method))
+}
+
+// Borrow returns the list that a member last gave to any kind of client, and keeps it for
+// clients like that of s. They get it until the record has a list of their own. It
+// returns nil if the record has none.
+//
+// Errors: Unavailable.
+func (h Groups) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {
+	if !c.Server.Record || c.Server.OwnLists {
+		return nil, nil
+	}
+	record, now := storage.RecordFor(c.Tenant, c.Server.Digest), time.Now()
+	parts, err := h.store.ListHandshakes(ctx, record, method+" ")
+	if err != nil {
+		return nil, err
+	}
+	whose := c.Server.whose(memberOf(s, c), c.Server.sameList(method))
+	var list json.RawMessage
+	var newest time.Time
+	for _, p := range parts {
+		var kept keptList
+		if strings.HasSuffix(p.Version, " "+whose) && p.Taken.After(newest) && json.Unmarshal(p.Result, &kept) == nil {
+			list, newest = kept.List, p.Taken
+		}
+	}
+	if list == nil {
+		return nil, nil
+	}
+	err = h.store.SaveHandshake(ctx, storage.Handshake{Digest: record, Version: lastPart(s, c, method), Result: list, Taken: now, Expires: now.Add(storage.HandshakeLife)})
+	return h.forClient(s, c, method, list), err
+}
+
+// SetLevel records a logging/setLevel in the session of a group that has this id, and in
+// the sessions that it has with members. SetLevel passes the level on to the members
+// whose box is awake, and does not wait for their answers.
+//
+// Errors: NotFound, Unavailable.
+func (h Groups) SetLevel(ctx context.Context, of Caller, id storage.ID, members []Caller, m wire.Message) error {
+	note := func(s *storage.Session) bool {
+		was := s.Level
+		noteRequest(s, m)
+		return s.Level != was
+	}
+	group, _, err := h.Load(ctx, of, id)
+	if err == nil {
+		group, err = h.update(ctx, group, note)
+	}
+	for _, c := range members {
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(group.Members, c.Server.Name) {
+			continue
+		}
+		var s storage.Session
+		var box storage.Box
+		if s, box, err = h.Load(ctx, c, MemberID(id, c.Server.Name)); errors.Is(err, storage.NotFound) {
+			err = nil
+			continue
+		}
+		if err == nil {
+			s, err = h.update(ctx, s, note)
+		}
+		if err == nil && box.State == storage.Awake {
+			_, err = h.aside(ctx, c, s, box, m)
+		}
+	}
+	return err
+}

@@ -1,0 +1,128 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Host opens sessions, takes their messages, and ends them. Each of its parts serves one
+// kind of client, and code that needs only that part can get it alone. A Host keeps
+// nothing between calls, so any instance can serve any message. It is safe for concurrent
+// use.
+type Host struct {
+	*core
+	Streams
+	Stateless
+	Tasks
+	Sockets
+	Groups
+}
+
+// core has what all verbs share: the store, the backend, and the functions that change the
+// record of a session.
+type core struct {
+	store   storage.Store
+	backend Backend
+	limits  Limits
+	out     Outlet
+	gate    storage.Gate    // nil admits all work
+	secrets storage.Secrets // nil: no server has any
+}
+
+// Streams has the verbs for clients that listen to a stream or come back for one.
+type Streams struct{ *core }
+
+// Stateless has the verbs for clients without a session (MCP 2026-07-28). Each works on
+// the session that is pinned to the caller; see [PinnedID].
+type Stateless struct{ *core }
+
+// Tasks finds calls of [Stateless.Send] again for clients that have gone away meanwhile.
+type Tasks struct{ *core }
+
+// Sockets has the verbs for the connections of WebSocket clients.
+type Sockets struct{ *core }
+
+// New makes a Host. Zero limits get their defaults. It cannot push to WebSocket clients;
+// see [Host.WithClients].
+func New(store storage.Store, backend Backend, limits Limits) *Host {
+	return newHost(core{store: store, backend: backend, limits: limits.withDefaults(), out: Outlet{Store: store}})
+}
+
+func newHost(c core) *Host {
+	return &Host{core: &c, Streams: Streams{&c}, Stateless: Stateless{&c}, Tasks: Tasks{&c}, Sockets: Sockets{&c}, Groups: Groups{&c}}
+}
+
+// WithClients returns the same Host with the connections of WebSocket clients: it can
+// push to them and close them.
+func (h *Host) WithClients(clients storage.Clients) *Host {
+	with := *h.core
+	with.out.Clients = clients
+	return newHost(with)
+}
+
+// WithGate returns the same Host with a gate for all work that the backend gets. Requests
+// that the Host answers itself do not pass it.
+func (h *Host) WithGate(gate storage.Gate) *Host {
+	with := *h.core
+	with.gate = gate
+	return newHost(with)
+}
+
+// WithSecrets returns the same Host with a source of the keys and tokens that callers
+// have at third parties, for servers that need it.
+func (h *Host) WithSecrets(secrets storage.Secrets) *Host {
+	with := *h.core
+	with.secrets = secrets
+	return newHost(with)
+}
+
+// Limits returns the limits in force.
+func (h *core) Limits() Limits { return h.limits }
+
+// Caller says who calls a method of Host, and over which transport. A caller can use a
+// session only if Server.Name, Tenant, Principal and Transport are those of the caller
+// that opened it.
+type Caller struct {
+	Server    Server
+	Tenant    string
+	Principal string
+	Transport storage.Transport
+	Conn      string // WebSocket connection that also gets the events, or ""
+	EventIDs  bool   // the client of Conn wants event ids
+	// Group is set for a Conn to a group of servers.
+	Group *storage.GroupConnection
+	// Kind names what a modern client declares besides the capabilities of MCP, such as
+	// extensions; "" for nothing. A server that has initialize is told of it only once.
+	Kind string
+	// Credential names what the caller authenticated with; see Identity. A session does
+	// not depend on it.
+	Credential string
+	Props      []byte // see Identity; a session keeps the latest
+	Scopes     []string
+	Scoped     bool // see Identity
+	ToolRules  []string
+	// Tools are the tools that the client sees in lists. The caller of Host refuses calls
+	// of the others.
+	Tools storage.ToolFilter
+}
+
+func (c Caller) box() storage.BoxID { return storage.BoxFor(c.Tenant, c.Server.Name) }
+
+// Client holds what a modern client says about itself. The process is initialized once, so
+// it learns only of the first client of a kind.
+type Client struct {
+	Init json.RawMessage // params for initialize; at most 64 KiB
+	// Verbose means that the client wants log messages. The server then sends all of them,
+	// for the rest of its life. A caller whose client wants fewer must drop the others.
+	Verbose bool
+	Visits  bool // the client can be told to send its user to a page
+	// Check, if not nil, is called before Send sends anything. It gets the params that
+	// [Stateless.Learn] keeps, or nil. Send returns its error. brief means that the caller
+	// waits only until the call is accepted, not for its end.
+	Check func(params json.RawMessage) (brief bool, err error)
+	// List, if not nil, gets params for Check if none are kept. Send calls it when the caller
+	// has been found to have what the server needs, and before the request goes to the server.
+	List func(ctx context.Context) (params json.RawMessage, err error)
+}

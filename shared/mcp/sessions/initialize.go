@@ -1,0 +1,110 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an initialize
+// request. id is "" for a new session, or names the session that was opened with the
+// connection.
+//
+// If there is a handshake record for the server and the version asked for, the Call is ready
+// at once, without a box. Otherwise the box is asked, and an error response ends the session.
+//
+// Errors: Invalid (params, or initialized already), TooLarge (parameters over 64 KiB, an id
+// over 16 KiB), NotFound (id), Unavailable, Busy.
+func (h *Host) Initialize(ctx context.Context, c Caller, id storage.ID, m wire.Message) (storage.Session, *Call, error) {
+	version, err := initializable(m)
+	if err != nil {
+		return storage.Session{}, nil, err
+	}
+	var record *storage.Handshake
+	if c.Server.Record {
+		rec, err := h.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.Negotiate(version))
+		if err != nil && !errors.Is(err, storage.NotFound) {
+			return storage.Session{}, nil, err
+		}
+		if err == nil {
+			record = &rec
+		}
+	}
+	begin := func(s *storage.Session) {
+		s.State, s.Version, s.Init = storage.Created, wire.Negotiate(version), bytes.Clone(m.Params)
+		s.Expires = time.Now().Add(h.limits.InitTimeout)
+		if record != nil {
+			adopt(s, record.Result)
+		} else {
+			s.Expires = s.Expires.Add(h.limits.StartTime)
+		}
+	}
+	s, err := h.begin(ctx, c, id, begin)
+	if err != nil {
+		return storage.Session{}, nil, err
+	}
+	if record != nil {
+		return s, h.readyCall(wire.ResultResponse(m.ID, record.Result)), nil
+	}
+	box, err := h.store.Box(ctx, c.box())
+	if err != nil {
+		return storage.Session{}, nil, err
+	}
+	call, err := h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Init: true})
+	if err != nil {
+		return storage.Session{}, nil, err
+	}
+	return s, call, nil
+}
+
+// initializable checks an initialize, and returns the version that it asks for.
+func initializable(m wire.Message) (version string, err error) {
+	version, ok := wire.String(wire.Lookup(m.Params, "protocolVersion"))
+	switch {
+	case !ok:
+		return "", storage.Errorf(storage.Invalid, "initialize has no params.protocolVersion; send the newest version you speak as a string")
+	case len(m.Params) > maxInit:
+		return "", storage.Errorf(storage.TooLarge, "the parameters of initialize have %d bytes; send at most %d", len(m.Params), maxInit)
+	}
+	return version, bounded(m)
+}
+
+// begin makes a session that is being initialized: a new one, or one that was opened with
+// its connection. It accepts a repeat of the same initialize, because the first attempt
+// may have been lost halfway.
+func (h *core) begin(ctx context.Context, c Caller, id storage.ID, begin func(*storage.Session)) (storage.Session, error) {
+	if id == "" {
+		s := h.opened(c)
+		begin(&s)
+		if err := h.store.Create(ctx, s); err != nil {
+			return storage.Session{}, err
+		}
+		s.Rev = 1
+		return s, nil
+	}
+	s, _, err := h.Load(ctx, c, id)
+	if err != nil {
+		return storage.Session{}, err
+	}
+	var wanted storage.Session
+	begin(&wanted)
+	initialized := false
+	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+		again := s.State == storage.Created && bytes.Equal(s.Init, wanted.Init)
+		if initialized = s.State != storage.Opened && !again; initialized || again {
+			return false
+		}
+		s.Digest = c.Server.Digest
+		begin(s)
+		return true
+	})
+	if err == nil && initialized {
+		err = storage.Errorf(storage.Invalid, "this session is initialized already; open another connection for another session")
+	}
+	return s, err
+}

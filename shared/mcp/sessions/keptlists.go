@@ -1,0 +1,154 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// maxList bounds a list that is kept, in bytes. A longer list comes from the box each time.
+const maxList = 255 << 10
+
+// keptList is the stored form of a list in a handshake record.
+type keptList struct {
+	Gen       storage.Generation `json:"gen"`            // of the box that gave the list
+	Announced bool               `json:"says,omitempty"` // the server announces changes of the list
+	List      json.RawMessage    `json:"list"`
+}
+
+func (k keptList) encode() json.RawMessage {
+	b := fmt.Appendf(nil, `{"gen":%d`, k.Gen)
+	if k.Announced {
+		b = append(b, `,"says":true`...)
+	}
+	b = append(append(b, `,"list":`...), k.List...) // as the server wrote it
+	return append(b, '}')
+}
+
+// holds reports whether a process of the server would give this list if it started now. same
+// is the result of sameList.
+func (k keptList) holds(method string, same bool, box storage.Box) bool {
+	return k.Gen > *toldOf(&box.Told, kindOf(method)) && (k.Announced || same || box.State == storage.Asleep && k.Gen > box.Worked)
+}
+
+// noteList keeps the answer of a box to a request for a list, if it is the whole list and
+// has at most maxList bytes. It keeps no list for all principals that may depend on what
+// one client has told its process. Cost: one read if the record has the same list
+// already, otherwise two reads and a write. A list for all principals costs one more
+// read.
+func noteList(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) error {
+	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
+	if len(list) == 0 || list[0] != '{' || len(list) > maxList || wire.Lookup(list, "nextCursor") != nil {
+		return nil
+	}
+	now, kept := time.Now(), keptList{Gen: b.Gen, List: list}
+	old, err := store.Handshake(ctx, a.Digest, a.List)
+	if err != nil && !errors.Is(err, storage.NotFound) {
+		return err
+	}
+	var was keptList
+	if err == nil && json.Unmarshal(old.Result, &was) == nil && was.Gen == b.Gen && bytes.Equal(was.List, list) {
+		return nil
+	}
+	if strings.HasSuffix(a.List, " "+anyone) {
+		if told, err := toldMore(ctx, store, a, b); told || err != nil {
+			return err
+		}
+	}
+	if kept.Announced, err = announces(ctx, store, a); err != nil {
+		return err
+	}
+	return store.SaveHandshake(ctx, storage.Handshake{Digest: a.Digest, Version: a.List, Result: kept.encode(), Taken: now, Expires: now.Add(storage.HandshakeLife)})
+}
+
+// toldMore reports whether the client of a list may have answered a question of its
+// process. It may have done so earlier in the session, or in the stream of the request.
+// That stream then has more than the answer to the request.
+func toldMore(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) (bool, error) {
+	if b.First != 1 || len(b.Events) != 1 {
+		return true, nil
+	}
+	s, _, err := store.Load(ctx, a.Session, "")
+	if err != nil {
+		return true, unlessGone(err)
+	}
+	return !s.Answers.Since.IsZero(), nil
+}
+
+// announces reports whether the server promised, in its answer to initialize, to announce
+// changes of the list that an address asks for. Without a record of that answer it returns
+// false.
+func announces(ctx context.Context, store storage.Store, a storage.Address) (bool, error) {
+	method, rest, _ := strings.Cut(a.List, " ")
+	version, _, _ := strings.Cut(rest, " ")
+	record, err := store.Handshake(ctx, a.Digest, version)
+	if err != nil {
+		return false, unlessGone(err)
+	}
+	return string(wire.Lookup(record.Result, "capabilities", kindOf(method), "listChanged")) == "true", nil
+}
+
+// forgetLists makes kept lists invalid when a process says that they have changed, before
+// any client can learn of the change and ask for the list. Cost: one read, and one write
+// for the first such notification of a kind in a generation.
+func forgetLists(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) error {
+	changed := changedLists(b.Events)
+	if len(changed) == 0 || a.Digest == "" {
+		return nil
+	}
+	for {
+		box, err := store.Box(ctx, a.Box)
+		if err != nil {
+			return err
+		}
+		news := false
+		for _, kind := range changed {
+			if told := toldOf(&box.Told, kind); *told < b.Gen {
+				*told, news = b.Gen, true
+			}
+		}
+		if !news {
+			return nil
+		}
+		if err = store.SaveBox(ctx, box); !errors.Is(err, storage.Conflict) {
+			return err
+		}
+	}
+}
+
+// changedLists returns the kinds of lists that events say have changed.
+func changedLists(events [][]byte) (kinds []string) {
+	for _, raw := range events {
+		method, _ := wire.String(wire.Lookup(raw, "method"))
+		switch method {
+		case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged:
+			kinds = append(kinds, kindOf(strings.TrimPrefix(method, "notifications/")))
+		}
+	}
+	return kinds
+}
+
+// kindOf returns the capability that a list method or a list_changed notification belongs to.
+func kindOf(method string) string {
+	kind, _, _ := strings.Cut(method, "/")
+	return kind
+}
+
+// toldOf returns the field of t for a kind of list.
+func toldOf(t *storage.Told, kind string) *storage.Generation {
+	switch kind {
+	case "tools":
+		return &t.Tools
+	case "prompts":
+		return &t.Prompts
+	default:
+		return &t.Resources
+	}
+}

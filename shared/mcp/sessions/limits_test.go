@@ -1,0 +1,102 @@
+package sessions_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// The function that finds a box lost writes the ends of all requests of a body in one
+// batch, and their ids in one record. So a body must not have more requests than both can
+// hold.
+func TestWhatIsSentAtOnceIsBounded(t *testing.T) {
+	request := func(id string) string { return `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/list"}` }
+	many := func(n int, message func(i int) string) string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = message(i)
+		}
+		return "[" + strings.Join(all, ",") + "]"
+	}
+	numbered := func(i int) string { return request(fmt.Sprint(i)) }
+	answered := func(i int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":"q-%d","result":{}}`, i) }
+	tests := []struct {
+		name, body string
+		want       storage.Code
+	}{
+		{"as many requests as one batch of events holds", many(storage.MaxBatchEvents, numbered), ""},
+		{"one request more", many(storage.MaxBatchEvents+1, numbered), storage.TooLarge},
+		{"one answer more", many(storage.MaxBatchEvents+1, answered), storage.TooLarge},
+		{"an id that is long", request(`"` + strings.Repeat("x", 16<<10-2) + `"`), ""},
+		{"an id that is too long", request(`"` + strings.Repeat("x", 16<<10-1) + `"`), storage.TooLarge},
+		{"ids that are too long together", many(2, func(int) string { return request(`"` + strings.Repeat("x", 8<<10) + `"`) }), storage.TooLarge},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, memory, id := listening(t)
+			store := storagetest.NewCounting(memory)
+			msgs, batch, err := wire.ParseBody([]byte(tt.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = sessions.New(store, nobody{}, sessions.Limits{}).Accept(t.Context(), someone, id, msgs, batch)
+			if got := storage.CodeOf(err); got != tt.want {
+				t.Errorf("got %q (%v), want %q", got, err, tt.want)
+			}
+			if n := store.Counts(); tt.want != "" && n.Writes > 0 {
+				t.Errorf("it was refused after %v", n.Calls)
+			}
+		})
+	}
+}
+
+func TestAnInitializeThatIsTooLongOpensNoSession(t *testing.T) {
+	initialize := func(id, params int) string {
+		return `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", id) + `","method":"initialize","params":{"protocolVersion":"2025-11-25","x":"` + strings.Repeat("x", params) + `"}}`
+	}
+	for name, tt := range map[string]struct {
+		raw  string
+		want storage.Code
+	}{
+		"an id that is too long": {initialize(16<<10, 1), storage.TooLarge},
+		"too many parameters":    {initialize(1, 64<<10), storage.TooLarge},
+		"fewer parameters":       {initialize(1, 60<<10), ""},
+	} {
+		store := storagetest.NewMemory()
+		_, _, err := sessions.New(store, nobody{}, sessions.Limits{}).Initialize(t.Context(), someone, "", parsed(t, tt.raw))
+		if got := storage.CodeOf(err); got != tt.want {
+			t.Errorf("%s: got %q (%v), want %q", name, got, err, tt.want)
+		}
+		if list, err := store.List(t.Context(), "", "", 10); err != nil || len(list) > 0 != (tt.want == "") {
+			t.Errorf("%s: left %v, %v", name, list, err)
+		}
+	}
+}
+
+// The store writes a session's record as a whole, so the data that a client adds to it is
+// bounded.
+func TestWhatASessionRemembersIsBounded(t *testing.T) {
+	h, store, id := listening(t)
+	send := func(method, params string) {
+		if _, err := accept(t, h, id, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("logging/setLevel", `{"level":"warning"}`)
+	send("logging/setLevel", `{"level":"`+strings.Repeat("x", 1<<20)+`"}`)
+	for i := range 20 {
+		send("resources/subscribe", fmt.Sprintf(`{"uri":"file:///%d%s"}`, i, strings.Repeat("x", 10<<10)))
+	}
+	s, size := record(t, store, id), 0
+	for _, uri := range s.Subscribed {
+		size += len(uri)
+	}
+	if s.Level != "warning" || size > 128<<10 || len(s.Subscribed) < 10 {
+		t.Errorf("it remembers a level of %d bytes, and %d resources in %d bytes", len(s.Level), len(s.Subscribed), size)
+	}
+}

@@ -1,0 +1,201 @@
+package sessions
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Listen opens the standalone stream (GET). lastEventID is an id that the client was given, or
+// "". Of several listeners one gets the events; see [Call.Next]. Listen returns Closed if
+// the server never sends anything outside of a request.
+//
+// A listener takes the lease over if its event id carries the holder's word: then the
+// holder's client has come back. Any other listener takes the lease when it has been free
+// for five times the pace, and is a standby until then. A lease ends when its response
+// should end, or when the context of its Next ends before that. If there are more standbys than
+// [Limits].Standby, the one that has waited longest is sent away.
+//
+// Cost: one read, one write, and a read for each look (see [Call.Next]).
+//
+// Errors: Invalid (lastEventID), NotFound (session), Closed, Unavailable.
+func (h Streams) Listen(ctx context.Context, c Caller, id storage.ID, lastEventID string) (*Call, error) {
+	var from storage.EventID
+	if lastEventID != "" {
+		var err error
+		if from, err = storage.ParseEventID(lastEventID); err != nil {
+			return nil, err
+		}
+	}
+	s, _, err := h.Load(ctx, c, id)
+	if err != nil {
+		return nil, err
+	}
+	if s.State == storage.Ready && !s.Pushes {
+		return nil, storage.Errorf(storage.Closed, "server %q never sends anything outside a request; there is no standalone stream", s.Server)
+	}
+	call := &Call{host: h.core, session: s.ID, after: from.Index, begun: time.Now()}
+	if lastEventID != "" {
+		call.polls = pollsOf(from.Nonce) + 1
+	}
+	call.lease = &listener{
+		nonce: storage.NewNonce()[:nonceLen], until: call.begun.Add(call.Hold()), from: from,
+		record: &s, read: call.begun,
+	}
+	return call, nil
+}
+
+// claim makes the call the primary if the lease is free or its own, and otherwise a
+// standby. After casTries conflicts it waits up to stagger before the next attempt.
+func (c *Call) claim(ctx context.Context) error {
+	l := c.lease
+	for range casTries {
+		if l.held || c.done || time.Now().Before(l.again) {
+			return nil
+		}
+		if err := c.reload(ctx); err != nil || c.done {
+			return err
+		}
+		s, now := *l.record, time.Now()
+		l.record = nil
+		var err error
+		switch {
+		case c.mayTake(s, now):
+			err = c.take(ctx, s, now)
+		case l.waits:
+			l.wait(s, c.host.limits)
+		default:
+			err = c.queue(ctx, s, now)
+		}
+		if !errors.Is(err, storage.Conflict) {
+			return err
+		}
+	}
+	l.again = time.Now().Add(rand.N(stagger))
+	return nil
+}
+
+// reload reads the session, unless there is an unused record that is younger than lookEvery.
+// It ends the call if the session has ended or another listener has taken this one's place.
+func (c *Call) reload(ctx context.Context) error {
+	l := c.lease
+	if l.record != nil && time.Since(l.read) < lookEvery {
+		return nil
+	}
+	s, _, err := c.host.store.Load(ctx, c.session, "")
+	if err != nil && !errors.Is(err, storage.NotFound) {
+		return err
+	}
+	l.record, l.read = &s, time.Now()
+	switch {
+	case err != nil || s.State == storage.Ended:
+		c.done = true
+	case l.held && s.Primary.Nonce != l.nonce, l.waits && l.place(s) < 0:
+		c.done, c.pause = true, c.idleRetry()
+		c.polls++ // this makes the last cursor differ from the first
+	}
+	return nil
+}
+
+// look checks at intervals whether the session has ended or a listener has lost its place,
+// because no event reports either. If the store fails, the next look tries again.
+func (c *Call) look(ctx context.Context) {
+	l := c.lease
+	if c.follower != nil {
+		c.superseded(ctx)
+	}
+	if l == nil || time.Since(l.read) < lookEvery || !time.Now().Before(l.until) {
+		return
+	}
+	if l.record = nil; c.reload(ctx) == nil && !l.held && !c.done {
+		l.wait(*l.record, c.host.limits)
+	}
+}
+
+func (c *Call) mayTake(s storage.Session, now time.Time) bool {
+	return c.lease.owns(s) || !free(s, c.host.limits, now).After(now)
+}
+
+// take makes the call the primary. For the holder's client the stream starts where the
+// client says it was cut. For any other client it starts after the highest event that was
+// ever reported, because events that arrived on another stream are not sent again. Only a
+// report moves Delivered: an event that was sent may not have arrived.
+func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error {
+	l := c.lease
+	if l.from.Index > s.Delivered {
+		tail, err := c.host.store.Tail(ctx, c.session, storage.Standalone)
+		if err != nil {
+			return err
+		}
+		s.Delivered = max(s.Delivered, min(l.from.Index, tail.Last))
+	}
+	after := s.Delivered
+	if l.owns(s) && l.from.Index > 0 {
+		after = min(l.from.Index, s.Delivered)
+	}
+	s.Primary = storage.Lease{Nonce: l.nonce, Until: l.until}
+	s.Standby = l.others(s, now)
+	if err := c.host.store.Save(ctx, s); err != nil {
+		return err
+	}
+	l.held, l.waits, c.after = true, false, after
+	return nil
+}
+
+// queue makes the call a standby. It replaces its client's last poll, and the oldest standby
+// when no place is left.
+func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) error {
+	l := c.lease
+	s.Standby = append(l.others(s, now), storage.Lease{Nonce: l.nonce, Until: l.until})
+	if over := len(s.Standby) - c.host.limits.Standby; over > 0 {
+		s.Standby = slices.Delete(s.Standby, 0, over)
+	}
+	if err := c.host.store.Save(ctx, s); err != nil {
+		return err
+	}
+	l.waits = true
+	l.wait(s, c.host.limits)
+	return nil
+}
+
+// leave ends the lease of a primary whose client has gone, as the end of ctx tells. The
+// client may come back with the id of an event, and has its place until the grace is over.
+// Clients that send no id get the stream after that, and not when the response would have
+// ended. If the store fails, the lease stays.
+func (c *Call) leave(ctx context.Context) {
+	if ctx.Err() == nil || c.lease == nil || !c.lease.held {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	for range casTries {
+		s, _, err := c.host.store.Load(ctx, c.session, "")
+		now := time.Now()
+		if err != nil || s.Primary.Nonce != c.lease.nonce || !s.Primary.Until.After(now) {
+			return
+		}
+		s.Primary.Until = now
+		if err := c.host.store.Save(ctx, s); !errors.Is(err, storage.Conflict) {
+			return
+		}
+	}
+}
+
+// dismiss sends the standbys away because the server has closed the standalone stream (R13).
+// Each finds out at its next look. If the store fails, they stay, which does no harm.
+func (c *Call) dismiss(ctx context.Context) {
+	for range casTries {
+		s, _, err := c.host.store.Load(ctx, c.session, "")
+		if err != nil || len(s.Standby) == 0 || s.Primary.Nonce != c.lease.nonce {
+			return
+		}
+		s.Standby = nil
+		if err := c.host.store.Save(ctx, s); !errors.Is(err, storage.Conflict) {
+			return
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package sessions_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// nobody is a backend that does nothing.
+type nobody struct{}
+
+func (nobody) Deliver(context.Context, sessions.Delivery, storage.Box) (sessions.Tracker, error) {
+	return nil, nil
+}
+
+func (nobody) Track(context.Context, storage.Session, storage.StreamID) (sessions.Tracker, error) {
+	return nil, storage.NotFound
+}
+func (nobody) Answer(context.Context, storage.Answer, storage.Box) error { return nil }
+func (nobody) End(context.Context, storage.Session, storage.Box) error   { return nil }
+
+var someone = sessions.Caller{Server: sessions.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: storage.HTTP}
+
+// parsed returns a client's message.
+func parsed(t *testing.T, raw string) wire.Message {
+	t.Helper()
+	m, err := wire.Parse([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// accept has a host take a message of the client someone.
+func accept(t *testing.T, h *sessions.Host, id storage.ID, raw string) (*sessions.Call, error) {
+	t.Helper()
+	return h.Accept(t.Context(), someone, id, []wire.Message{parsed(t, raw)}, false)
+}
+
+// awake makes the box of the server s awake.
+func awake(t *testing.T, store storage.Store) {
+	t.Helper()
+	if err := store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("t", "s"), State: storage.Awake, Gen: 1}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listening returns a session with three events on its standalone stream.
+func listening(t *testing.T) (*sessions.Host, *storagetest.Memory, storage.ID) {
+	t.Helper()
+	store := storagetest.NewMemory()
+	now := time.Now()
+	s := storage.Session{
+		ID: storage.NewID(), Server: "s", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready,
+		Pushes: true, Created: now, Used: now, Expires: now.Add(24 * time.Hour),
+	}
+	if err := store.Create(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	push(t, store, s.ID, 1, "1", "2", "3")
+	return sessions.New(store, nobody{}, sessions.Limits{}), store, s.ID
+}
+
+func push(t *testing.T, store storage.Store, id storage.ID, first storage.Index, raws ...string) {
+	t.Helper()
+	b := storage.Batch{Session: id, First: first, Gen: 1, Seq: int64(first), Expires: time.Now().Add(time.Hour)}
+	for _, raw := range raws {
+		b.Events = append(b.Events, []byte(raw))
+	}
+	if err := store.Append(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get opens a GET, holds it for a time and closes it. It returns the events, and the id
+// with which a client would come back.
+func get(t *testing.T, h *sessions.Host, id storage.ID, last string, hold time.Duration) (got, cursor string) {
+	t.Helper()
+	call, err := h.Resume(t.Context(), someone, id, last)
+	if last == "" {
+		call, err = h.Listen(t.Context(), someone, id, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cursor = call.Cursor().String()
+	for until := time.Now().Add(hold); time.Now().Before(until); {
+		events, err := call.Next(t.Context(), until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			got, cursor = got+string(e.Raw), call.ID(e).String()
+		}
+	}
+	return got, cursor
+}
+
+func TestAListenerGetsWhatNobodyHasReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, id := listening(t)
+		got, _ := get(t, h, id, "", time.Second)
+		time.Sleep(time.Minute)
+		again, cursor := get(t, h, id, "", time.Second)
+		if got != "123" || again != "123" {
+			t.Errorf("got %q, then %q without a report in between; want all both times", got, again)
+		}
+		time.Sleep(time.Minute)
+		if got, _ := get(t, h, id, cursor, time.Second); got != "" {
+			t.Errorf("got %q after all was reported", got)
+		}
+		time.Sleep(time.Minute)
+		if got, _ := get(t, h, id, "", time.Second); got != "" {
+			t.Errorf("another client got %q after all was reported", got)
+		}
+	})
+}
+
+func TestAStandbyThatBecomesThePrimaryRepeatsNothingThatWasReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		_, cursor := get(t, h, id, "", time.Second)
+		time.Sleep(time.Minute)
+		go func() { _, _ = get(t, h, id, cursor, 20*time.Second) }() // reports 3 and becomes the primary
+		synctest.Wait()
+		_, standby := get(t, h, id, "", time.Second)
+		time.Sleep(time.Minute)
+		push(t, store, id, 4, "4")
+		if got, _ := get(t, h, id, standby, time.Second); got != "4" {
+			t.Errorf("got %q, want the new event only", got)
+		}
+	})
+}
+
+func TestAnIDFromTheFutureHidesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		got, _ := get(t, h, id, "1000", time.Second)
+		push(t, store, id, 4, "4")
+		time.Sleep(time.Minute)
+		next, _ := get(t, h, id, "", time.Second)
+		if got != "" || next != "4" {
+			t.Errorf("got %q, then %q; want nothing, then what is new", got, next)
+		}
+	})
+}

@@ -1,0 +1,73 @@
+package sessions
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// note records what the events of a batch say about their server and their session. The
+// address says what to look for, because [Host.Accept] knows what was asked:
+//
+//   - the end of an initialize ([storage.Address].Init) is copied into the session, or ends
+//     it if it is an error;
+//   - a list ([storage.Address].List) is kept in the handshake record;
+//   - when the server announces that its lists have changed, the kept ones become invalid.
+//
+// What the client's next message must find is recorded before the batch is in the log. after,
+// if not nil, records the rest once it is.
+func note(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) (after func(context.Context) error, err error) {
+	if b.Stream == storage.Standalone {
+		return nil, forgetLists(ctx, store, a, b)
+	}
+	if !b.Final || b.Stream != a.Stream {
+		return nil, nil
+	}
+	last := b.Events[len(b.Events)-1]
+	switch result := wire.Lookup(last, "result"); {
+	case a.Init && result != nil:
+		return nil, keepHandshake(ctx, store, a.Session, result)
+	case a.Init:
+		return func(ctx context.Context) error { return failed(ctx, store, a.Session, quitOf(last)) }, nil
+	case a.List != "":
+		return func(ctx context.Context) error { return noteList(ctx, store, a, b) }, nil
+	}
+	return nil, nil
+}
+
+// keepHandshake copies a server's answer to initialize into the session's record. If the
+// session is gone, it does nothing.
+func keepHandshake(ctx context.Context, store storage.Store, id storage.ID, result []byte) error {
+	s, _, err := store.Load(ctx, id, "")
+	if err == nil {
+		_, err = update(ctx, store, s, func(s *storage.Session) bool {
+			if s.State != storage.Created && s.State != storage.Ready {
+				return false
+			}
+			version, pushes := s.Version, s.Pushes
+			adopt(s, result)
+			return s.Version != version || s.Pushes != pushes
+		})
+	}
+	return unlessGone(err)
+}
+
+// failed ends a session whose initialize was answered with an error.
+func failed(ctx context.Context, store storage.Store, id storage.ID, why storage.Quit) error {
+	s, _, err := store.Load(ctx, id, "")
+	if err == nil {
+		_, err = quit(ctx, store, s, why)
+	}
+	return unlessGone(err)
+}
+
+// quitOf returns the reason for the end of a session, from the error response to its
+// initialize.
+func quitOf(response []byte) storage.Quit {
+	if string(wire.Lookup(response, "error", "code")) == strconv.Itoa(int(wire.CodeCancelled)) {
+		return storage.QuitCanceled
+	}
+	return storage.QuitNoInit
+}

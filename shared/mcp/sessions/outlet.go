@@ -1,0 +1,394 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Outlet is the only way by which an event gets into the log, and from there to a
+// connected client (I1). Every function that appends to a request stream or to the common
+// stream uses an Outlet. It holds nothing between calls and is safe for concurrent use.
+//
+// Usually an Outlet writes an event to the log and posts it straight to the connection of
+// its request. It changes no record then. Once that connection has gone, the session's
+// record says which events the client has not got (see cursors.go).
+type Outlet struct {
+	Store   storage.Store
+	Clients storage.Clients // nil: this Outlet pushes nothing; owed events stay owed
+}
+
+// Posting is a batch that is in the log, as [Outlet.Write] returned it, and the address that it
+// is for.
+type Posting struct {
+	To    storage.Address
+	Batch storage.Batch
+	Again bool // the batch was in the log before: the function that wrote it may be posting it, or may have posted it
+}
+
+// Append writes a batch of a stream of a to the log and delivers it. After Unavailable
+// the caller may call Append again, but only one caller at a time may do so. A connected
+// client may then get an event twice.
+//
+// Errors: Conflict (nothing was written, see [storage.Log]), Unavailable.
+func (o Outlet) Append(ctx context.Context, a storage.Address, b storage.Batch) error {
+	b, again, err := o.Write(ctx, a, b)
+	if err != nil {
+		return err
+	}
+	if a.Conn == "" || !again {
+		_, err = o.Send(ctx, Posting{a, b, false})
+		return err
+	}
+	// Only this caller writes the batch, so no other function is posting it.
+	ps := []Posting{{a, b, true}}
+	if err := o.copyOut(ctx, ps); err != nil {
+		return err
+	}
+	return o.byRecord(ctx, ps, []storage.Index{b.First - 1})
+}
+
+// Write is the first half of Append: it writes to the log what the client may see of a batch
+// ([Shown]), and returns that. What the batch says about its server and its session goes into
+// their records; see note. again reports, for a batch with a connection, that the batch was in
+// the log before.
+func (o Outlet) Write(ctx context.Context, a storage.Address, b storage.Batch) (written storage.Batch, again bool, err error) {
+	written = Shown(a, b)
+	after, err := note(ctx, o.Store, a, b)
+	if err == nil {
+		again, err = o.write(ctx, a, written)
+	}
+	if err == nil && after != nil {
+		err = after(ctx)
+	}
+	return written, again, err
+}
+
+func (o Outlet) write(ctx context.Context, a storage.Address, b storage.Batch) (again bool, err error) {
+	b.Once = a.Conn != ""
+	err = o.Store.Append(ctx, b)
+	if errors.Is(err, storage.Duplicate) {
+		return true, nil
+	}
+	return false, err
+}
+
+// Send is the second half of Append, for batches of one session that were written
+// together. It copies them to the legacy SSE stream in one batch if the session has that
+// stream. It posts each event to its connection if it has one.
+//
+// sent is false if another function may be posting the batches now. To be sure of the
+// delivery, the caller writes and sends them again some seconds later.
+func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) {
+	if err := o.copyOut(ctx, ps); err != nil {
+		return false, err
+	}
+	ps = slices.DeleteFunc(slices.Clone(ps), func(p Posting) bool { return p.To.Conn == "" })
+	reached := make([]storage.Index, len(ps))
+	for i, p := range ps {
+		reached[i] = p.Batch.First - 1
+	}
+	if o.Clients != nil && slices.ContainsFunc(ps, func(p Posting) bool { return p.Again }) {
+		if sent, err := o.repeat(ctx, ps); err != nil || !sent {
+			return false, err
+		}
+		return true, o.byRecord(ctx, ps, reached)
+	}
+	until, all := time.Now().Add(straight), true
+	for i, p := range ps {
+		if reached[i], err = o.post(ctx, p.To, p.Batch, until); err != nil {
+			return false, err
+		}
+		all = all && reached[i] == p.Batch.Last()
+	}
+	if all {
+		return true, nil
+	}
+	return true, o.byRecord(ctx, ps, reached)
+}
+
+// post sends a batch straight to the connection of its request. reached is the index of
+// the last event that the connection took. post stops when an event cannot be posted or
+// until has passed. The standalone stream belongs to no request. If the session's record
+// has an entry for it that is not Live, post sends none of its events.
+func (o Outlet) post(ctx context.Context, a storage.Address, b storage.Batch, until time.Time) (reached storage.Index, err error) {
+	reached = b.First - 1
+	if o.Clients == nil {
+		return reached, nil
+	}
+	if b.Stream == storage.Standalone {
+		s, _, err := o.Store.Load(ctx, a.Session, "")
+		if err != nil {
+			return b.Last(), unlessGone(err)
+		}
+		if c := cursorOf(&s, storage.Standalone); c != nil && !c.Live {
+			return reached, nil
+		}
+	}
+	posting, cancel := context.WithDeadline(ctx, until.Add(onePost))
+	defer cancel()
+	for _, raw := range b.Events {
+		if time.Now().After(until) {
+			return reached, nil
+		}
+		err := poster(o).event(posting, a.Conn, a.EventIDs, a.Session, a.Through, storage.EventID{Stream: b.Stream, Index: reached + 1}, raw)
+		switch {
+		case errors.Is(err, storage.Closed), errors.Is(err, storage.Unavailable), err != nil && posting.Err() != nil && ctx.Err() == nil:
+			return reached, nil
+		case err != nil:
+			return reached, err
+		}
+		reached++
+	}
+	return reached, nil
+}
+
+// byRecord delivers the rest of batches that were posted only up to reached. It first
+// writes that to the session's record, because this function may die at any time. The
+// holder of the lease then pushes the rest.
+func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []storage.Index) error {
+	id := ps[0].To.Session
+	p := pusher{poster: poster(o), nonce: storage.NewNonce()}
+	note := func(s *storage.Session) (changed bool) {
+		for i, p := range ps {
+			changed = noteReached(s, p.Batch, reached[i]) || changed
+		}
+		return changed
+	}
+	done := func(s *storage.Session) bool {
+		return !slices.ContainsFunc(ps, func(p Posting) bool {
+			c := cursorOf(s, p.Batch.Stream)
+			return c != nil && !c.Settled() && c.Index < p.Batch.Last()
+		})
+	}
+	if err := p.run(ctx, id, note, done); err != nil || o.Clients == nil || len(p.s.Conns) == 0 {
+		return err
+	}
+	return o.revive(ctx, ps)
+}
+
+// noteReached records in s how far a batch was posted straight. It reports whether s
+// changed.
+func noteReached(s *storage.Session, b storage.Batch, i storage.Index) bool {
+	c := cursorOf(s, b.Stream)
+	switch {
+	case c != nil && (!c.Live || c.Index >= b.Last()):
+		return false
+	case i < b.Last():
+		return owe(s, storage.Cursor{Stream: b.Stream, Index: i})
+	default:
+		return owe(s, storage.Cursor{Stream: b.Stream, Index: i, Final: b.Final, Live: true})
+	}
+}
+
+// revive makes streams Live again, so that their events are posted straight. It does so for
+// each stream of ps whose events were all pushed and whose connection is still there.
+func (o Outlet) revive(ctx context.Context, ps []Posting) error {
+	for {
+		s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
+		if err != nil {
+			return unlessGone(err)
+		}
+		s.Pushed = slices.Clone(s.Pushed)
+		changed := false
+		for _, p := range ps {
+			c := cursorOf(&s, p.Batch.Stream)
+			survives := slices.Contains(s.Conns, p.To.Conn) && (p.Batch.Stream != storage.Standalone || len(s.Conns) == 1)
+			if c == nil || c.Settled() || c.Index < p.Batch.Last() || !survives {
+				continue
+			}
+			// Another function may have ended the stream without delivering that end.
+			tail, err := o.Store.Tail(ctx, s.ID, c.Stream)
+			if err != nil {
+				return err
+			}
+			if tail.Last <= c.Index {
+				*c, changed = storage.Cursor{Stream: c.Stream, Index: c.Index, Live: true}, true
+			}
+		}
+		if !changed {
+			return nil
+		}
+		if heldAt(s.Pusher, time.Now()) {
+			// Without time to note them, events that are posted straight would be pushed
+			// again by the holder of the lease.
+			if end, ends := ctx.Deadline(); ends && time.Until(end) < toNote {
+				return errSlow
+			}
+			if err := sleepUntil(ctx, time.Now().Add(pushRetry)); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := o.Store.Save(ctx, s); !errors.Is(err, storage.Conflict) {
+			return unlessGone(err)
+		}
+	}
+}
+
+// copyOut copies batches of a session with a legacy SSE stream to that stream. It writes one
+// batch, so that appendOut recognizes a repeat by its generation and number.
+func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
+	var out storage.Batch
+	for _, p := range ps {
+		if !p.To.LegacySSE {
+			continue
+		}
+		if out.Events == nil {
+			out = p.Batch
+			out.Stream, out.Final, out.Retry, out.Events = storage.LegacySSE, false, 0, nil
+		}
+		for _, raw := range p.Batch.Events {
+			if len(raw) > 0 {
+				out.Events = append(out.Events, raw)
+			}
+		}
+	}
+	if len(out.Events) == 0 {
+		return nil
+	}
+	return o.appendOut(ctx, out)
+}
+
+// appendOut writes a batch at the end of a legacy SSE stream. It drops a runner's batch
+// that the stream already has, which it recognizes by the generation and number of the
+// tail. A batch from a function (Gen 0), or from a runner with an older generation, gets
+// the generation and number of the tail. So the tail keeps them.
+func (o Outlet) appendOut(ctx context.Context, b storage.Batch) error {
+	gen, seq := b.Gen, b.Seq
+	for {
+		tail, err := o.Store.Tail(ctx, b.Session, storage.LegacySSE)
+		switch {
+		case err != nil:
+			return err
+		case gen != 0 && tail.Gen == gen && tail.Seq >= seq:
+			return nil // stored already; its ack was lost
+		case gen < tail.Gen:
+			b.Gen, b.Seq = tail.Gen, tail.Seq
+		default:
+			b.Gen, b.Seq = gen, seq
+		}
+		b.First = tail.Last + 1
+		if err := o.Store.Append(ctx, b); !errors.Is(err, storage.Conflict) {
+			return err
+		}
+	}
+}
+
+// End appends the end of a request in place of the box that should have ended it. Unlike
+// with Append, its caller must not repeat it. Before End pushes, it records which events
+// the client has not got. If the caller dies, [Outlet.Ended] continues.
+//
+// Errors: Conflict (nothing was written), Unavailable.
+func (o Outlet) End(ctx context.Context, a storage.Address, b storage.Batch) error {
+	if _, _, err := o.Write(ctx, a, b); err != nil {
+		return err
+	}
+	if err := o.copyOut(ctx, []Posting{{a, b, false}}); err != nil || a.Conn == "" {
+		return err
+	}
+	return o.owe(ctx, a.Session, storage.Cursor{Stream: b.Stream, Index: b.First - 1}, b.Last())
+}
+
+// Ended delivers the end of a request that is in the log already. A function calls it
+// when it finds that end instead of writing its own. The function that wrote the end may
+// have died before it delivered it.
+//
+// Ended does not repeat a delivery that the session's record or the legacy SSE stream
+// shows. It does repeat a delivery that a relay function made and then died before it
+// could record it. expires is when an event that Ended writes may be deleted.
+//
+// Errors: Unavailable.
+func (o Outlet) Ended(ctx context.Context, a storage.Address, tail storage.Tail, expires time.Time) error {
+	if !a.Pushed() {
+		return nil
+	}
+	last, err := o.lastResponses(ctx, a, tail)
+	if err != nil || len(last) == 0 {
+		return err
+	}
+	if a.Conn != "" {
+		return o.owe(ctx, a.Session, storage.Cursor{Stream: a.Stream, Index: tail.Last - storage.Index(len(last))}, tail.Last)
+	}
+	tail, err = o.Store.Tail(ctx, a.Session, storage.LegacySSE)
+	if err != nil {
+		return err
+	}
+	page, err := o.Store.Read(ctx, a.Session, storage.LegacySSE, max(0, tail.Last-recentOut), recentOut)
+	if err != nil || slices.ContainsFunc(page.Events, func(e storage.Event) bool { return bytes.Equal(e.Raw, last[len(last)-1]) }) {
+		return err
+	}
+	return o.appendOut(ctx, storage.Batch{Session: a.Session, Stream: storage.LegacySSE, Events: last, Expires: expires})
+}
+
+// recentOut is how many events of the legacy SSE stream Ended searches for a copy.
+const recentOut = 1000
+
+// lastResponses returns the responses at the end of a request stream, at most as many as
+// its last writer can have written at once.
+func (o Outlet) lastResponses(ctx context.Context, a storage.Address, tail storage.Tail) ([][]byte, error) {
+	n := storage.Index(1)
+	if tail.Gen == 0 {
+		n = storage.Index(max(1, len(a.Requests)))
+	}
+	page, err := o.Store.Read(ctx, a.Session, a.Stream, max(0, tail.Last-n), int(n))
+	if err != nil {
+		return nil, err
+	}
+	var last [][]byte
+	for _, e := range slices.Backward(page.Events) {
+		if wire.Lookup(e.Raw, "error") == nil && !e.Final {
+			break
+		}
+		last = slices.Insert(last, 0, e.Raw)
+	}
+	return last, nil
+}
+
+// repeat decides whether to push batches of a session that were in the log already. mine is
+// false while their writer may still be posting them.
+func (o Outlet) repeat(ctx context.Context, ps []Posting) (mine bool, err error) {
+	s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
+	if errors.Is(err, storage.NotFound) {
+		return true, nil // no client is left to push to
+	}
+	if err == nil {
+		_, err = update(ctx, o.Store, s, func(s *storage.Session) (changed bool) {
+			mine = true
+			for _, p := range ps {
+				sure, noted := doubt(s, p.Batch)
+				mine, changed = mine && sure, changed || noted
+			}
+			return changed
+		})
+	}
+	return mine, err
+}
+
+// owe records that the events of a stream after a cursor are owed, unless the record says
+// so already. If the session has a connection, owe then makes sure that the stream is
+// pushed up to the event last.
+func (o Outlet) owe(ctx context.Context, id storage.ID, from storage.Cursor, last storage.Index) error {
+	p := pusher{poster: poster(o), nonce: storage.NewNonce()}
+	done := func(s *storage.Session) bool {
+		c := cursorOf(s, from.Stream)
+		return c == nil || c.Final || c.Index >= last
+	}
+	note := func(s *storage.Session) bool {
+		c := cursorOf(s, from.Stream)
+		return (c == nil || !c.Live || c.Index < last) && owe(s, from)
+	}
+	return p.run(ctx, id, note, done)
+}
+
+// push pushes all events that a session is owed.
+func (o Outlet) push(ctx context.Context, id storage.ID) error {
+	p := pusher{poster: poster(o), nonce: storage.NewNonce()}
+	done := func(s *storage.Session) bool { return p.held || !s.Owes() }
+	return p.run(ctx, id, func(*storage.Session) bool { return false }, done)
+}

@@ -1,0 +1,257 @@
+package sessions
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// pusher is one attempt to push what a session is owed.
+type pusher struct {
+	poster
+	nonce   string
+	held    bool            // this pusher has held the lease and has pushed everything
+	s       storage.Session // the record as last read or written, with the progress since; valid only with the lease
+	dropped []string
+	again   bool // another function has changed the record: there may be more to push
+	conns   map[string]storage.Connection
+}
+
+// run takes turns with other functions until done returns true. Before each call of done
+// it calls note, which may change the record and reports whether it did.
+func (p *pusher) run(ctx context.Context, id storage.ID, note func(*storage.Session) bool, done func(*storage.Session) bool) error {
+	for pause := pushRetry; ; {
+		s, _, err := p.Store.Load(ctx, id, "")
+		if err != nil {
+			return unlessGone(err) // the session is gone: no client will come back
+		}
+		changed := note(&s)
+		over := p.Clients == nil || len(s.Conns) == 0 || done(&s)
+		busy := heldAt(s.Pusher, time.Now())
+		end, ends := ctx.Deadline()
+		late := ends && time.Until(end) < 2*toNote
+		if !over && !busy && !late {
+			s.Pusher, changed = storage.Lease{Nonce: p.nonce, Until: time.Now().Add(pushLease)}, true
+		}
+		if changed {
+			err := p.Store.Save(ctx, s)
+			if errors.Is(err, storage.Conflict) {
+				continue
+			}
+			if err != nil {
+				return unlessGone(err)
+			}
+			s.Rev++
+		}
+		switch {
+		case over:
+			p.s = s
+			return nil
+		case late:
+			return errSlow
+		case busy:
+			if err := sleepUntil(ctx, time.Now().Add(pause)); err != nil {
+				return err
+			}
+			pause = min(2*pause, time.Second)
+		default:
+			p.s, p.dropped = s, nil
+			err := p.work(ctx)
+			p.held = err == nil
+			if err == nil && len(p.s.Conns) > 0 {
+				return nil // everything that the log still has was pushed
+			}
+			if err != nil && !errors.Is(err, errLeaseLost) {
+				return unlessGone(err)
+			}
+		}
+	}
+}
+
+// errSlow: there is more to push than this function has time for. It needs the rest of its
+// time to record how far it got.
+var errSlow = storage.Errorf(storage.Unavailable, "the client reads its events slowly; the next function continues")
+
+// errLeaseLost: another function or a new connection has taken or broken the lease.
+var errLeaseLost = errors.New("another function holds the lease for pushing")
+
+// work pushes while it holds the lease, then gives the lease back. If it cannot give it
+// back, the lease expires.
+func (p *pusher) work(ctx context.Context) error {
+	for {
+		p.again = false
+		err := p.pushAll(ctx)
+		if errors.Is(err, errLeaseLost) {
+			return err
+		}
+		if err == nil && p.again {
+			continue
+		}
+		held := p.s.Pusher
+		p.s.Pusher = storage.Lease{}
+		saved := p.Store.Save(ctx, p.s)
+		if saved == nil {
+			p.s.Rev++
+			return err
+		}
+		p.s.Pusher = held
+		if !errors.Is(saved, storage.Conflict) {
+			return errors.Join(err, saved)
+		}
+		if merged := p.merge(ctx); merged != nil {
+			return errors.Join(err, merged)
+		}
+		if err != nil {
+			return errors.Join(err, p.save(ctx)) // record what was pushed; the lease expires by itself
+		}
+	}
+}
+
+// pushAll pushes the events after every entry's cursor, as long as there is a connection.
+func (p *pusher) pushAll(ctx context.Context) error {
+	for i := 0; i < len(p.s.Pushed); i++ {
+		for more := true; more && i < len(p.s.Pushed) && !p.s.Pushed[i].Settled() && len(p.s.Conns) > 0; {
+			c := &p.s.Pushed[i]
+			page, err := p.Store.Read(ctx, p.s.ID, c.Stream, c.Index, pushPage)
+			if err != nil {
+				return err
+			}
+			if err := p.pushPage(ctx, c, page); err != nil {
+				return err
+			}
+			if more = page.More; more {
+				p.s.Pusher.Until = time.Now().Add(pushLease)
+				if err := p.save(ctx); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// pushPage posts the events of a page and moves the cursor in memory past each of them.
+func (p *pusher) pushPage(ctx context.Context, c *storage.Cursor, page storage.Page) error {
+	ctx, cancel := context.WithDeadline(ctx, p.s.Pusher.Until)
+	defer cancel()
+	end, _ := ctx.Deadline()
+	stop := end.Add(-toNote)
+	if page.Gap {
+		if _, err := p.push1(ctx, storage.Event{Raw: gapNotice()}, storage.EventID{}); err != nil {
+			return err
+		}
+	}
+	for _, e := range page.Events {
+		if time.Now().After(stop) {
+			return errSlow
+		}
+		pushed, err := p.push1(ctx, e, storage.EventID{Stream: c.Stream, Index: e.Index})
+		if err != nil || !pushed {
+			return err
+		}
+		c.Index, c.Final = e.Index, e.Final
+	}
+	return nil
+}
+
+// push1 posts an event to the newest connection that takes it. pushed is false if the
+// session has none.
+func (p *pusher) push1(ctx context.Context, e storage.Event, id storage.EventID) (pushed bool, err error) {
+	for {
+		conn, err := p.newest(ctx)
+		if err != nil || conn.ID == "" {
+			return false, err
+		}
+		err = p.event(ctx, conn.ID, conn.EventIDs && id.Index > 0, p.s.ID, p.s.Through(conn.Group), id, e.Raw)
+		if err == nil {
+			return true, nil
+		}
+		if !errors.Is(err, storage.Closed) {
+			return false, err
+		}
+		if time.Since(conn.Expires.Add(-connectionLife)) > comingUp {
+			p.drop(conn.ID)
+		} else if err := sleepUntil(ctx, time.Now().Add(pushRetry)); err != nil {
+			return false, err // the connection may not be up yet
+		}
+	}
+}
+
+// gapNotice returns the notification that events were lost (I4).
+func gapNotice() []byte {
+	return wire.NewNotification(wire.NotifyMessage,
+		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))
+}
+
+// newest returns the newest connection of the session that has a record, or the zero
+// Connection.
+func (p *pusher) newest(ctx context.Context) (storage.Connection, error) {
+	for len(p.s.Conns) > 0 {
+		id := p.s.Conns[len(p.s.Conns)-1]
+		if conn, ok := p.conns[id]; ok {
+			return conn, nil
+		}
+		conn, err := p.Store.Connection(ctx, id)
+		if err == nil {
+			if p.conns == nil {
+				p.conns = map[string]storage.Connection{}
+			}
+			p.conns[id] = conn
+			return conn, nil
+		}
+		if !errors.Is(err, storage.NotFound) {
+			return storage.Connection{}, err
+		}
+		p.drop(id)
+	}
+	return storage.Connection{}, nil
+}
+
+func (p *pusher) drop(conn string) {
+	p.dropped = append(p.dropped, conn)
+	p.s.Conns = without(p.s.Conns, conn)
+}
+
+// save writes what was pushed and keeps the lease.
+func (p *pusher) save(ctx context.Context) error {
+	for {
+		err := p.Store.Save(ctx, p.s)
+		if err == nil {
+			p.s.Rev++
+			return nil
+		}
+		if !errors.Is(err, storage.Conflict) {
+			return err
+		}
+		if err := p.merge(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// merge reads the record that other functions have changed, and adds what this pusher has
+// pushed.
+func (p *pusher) merge(ctx context.Context) error {
+	mine := p.s
+	s, _, err := p.Store.Load(ctx, mine.ID, "")
+	if err != nil {
+		return err
+	}
+	if s.Pusher.Nonce != p.nonce {
+		return errLeaseLost
+	}
+	for _, c := range mine.Pushed {
+		if theirs := cursorOf(&s, c.Stream); theirs != nil && !c.Live && c.Index > theirs.Index {
+			*theirs = c
+		}
+	}
+	for _, conn := range p.dropped {
+		s.Conns = without(s.Conns, conn)
+	}
+	s.Pusher = mine.Pusher
+	p.s, p.again = s, true
+	return nil
+}

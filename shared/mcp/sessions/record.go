@@ -1,0 +1,108 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+func update(ctx context.Context, store storage.Sessions, s storage.Session, change func(*storage.Session) bool) (storage.Session, error) {
+	for begun, pause := time.Now(), time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		if !change(&s) {
+			return s, nil
+		}
+		err := store.Save(ctx, s)
+		if err == nil {
+			s.Rev++
+			return s, nil
+		}
+		if !errors.Is(err, storage.Conflict) {
+			return s, err
+		}
+		if time.Since(begun) > contended {
+			return s, storage.Errorf(storage.Unavailable, "the session is being changed by too many requests at once; try again")
+		}
+		if err := sleepUntil(ctx, time.Now().Add(rand.N(pause))); err != nil {
+			return s, err
+		}
+		if s, _, err = store.Load(ctx, s.ID, storage.BoxFor(s.Tenant, s.Server)); err != nil {
+			return s, err
+		}
+	}
+}
+
+// contended is how long update tries while other writers win. Each conflict means that
+// another writer succeeded, so only very many of them can use this time up.
+const contended = 10 * time.Second
+
+func sleepUntil(ctx context.Context, t time.Time) error {
+	timer := time.NewTimer(time.Until(t))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// tombstoneLife is how long an ended session stays, so that operators can see why it
+// ended.
+const tombstoneLife = time.Hour
+
+func quit(ctx context.Context, store storage.Sessions, s storage.Session, why storage.Quit) (storage.Session, error) {
+	return update(ctx, store, s, func(s *storage.Session) bool {
+		if s.State == storage.Ended {
+			return false
+		}
+		s.State, s.Quit, s.Expires = storage.Ended, why, time.Now().Add(tombstoneLife)
+		return true
+	})
+}
+
+func unlessGone(err error) error {
+	if errors.Is(err, storage.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// adopt copies the server's answer to initialize into s.
+func adopt(s *storage.Session, result json.RawMessage) {
+	if v, ok := wire.String(wire.Lookup(result, "protocolVersion")); ok {
+		s.Version = v
+	}
+	s.Pushes = pushes(result) || wire.Lookup(s.Init, "capabilities", "roots") != nil || agree(s.Init, result)
+}
+
+// agree reports whether both ends declare an extension. Then its notifications may belong to
+// no request.
+func agree(init, result json.RawMessage) bool {
+	var client, server map[string]json.RawMessage
+	if json.Unmarshal(wire.Lookup(init, "capabilities", "extensions"), &client) != nil ||
+		json.Unmarshal(wire.Lookup(result, "capabilities", "extensions"), &server) != nil {
+		return false
+	}
+	for name := range client {
+		if _, both := server[name]; both {
+			return true
+		}
+	}
+	return false
+}
+
+// pushes reports whether a server's capabilities let it send messages that belong to no
+// request.
+func pushes(result json.RawMessage) bool {
+	caps := func(path ...string) bool {
+		v := wire.Lookup(result, append([]string{"capabilities"}, path...)...)
+		return v != nil && string(v) != "false" && string(v) != "null"
+	}
+	return caps("logging") || caps("tools", "listChanged") || caps("prompts", "listChanged") ||
+		caps("resources", "listChanged") || caps("resources", "subscribe")
+}

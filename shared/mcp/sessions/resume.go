@@ -1,0 +1,57 @@
+package sessions
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Resume continues a stream where the client says it was cut (Last-Event-ID; MCP
+// 2025-11-25, basic/transports, "Resumability and Redelivery"). For the id of an event of
+// a request stream, the Call reads that stream. For the id of an event of the common
+// stream, it is the Call of [Streams.Listen]. The Call has no events and is Done for a
+// stream that does not exist, belongs to another session, or is too old.
+//
+// Errors: Invalid (*EventIDError), NotFound (session), Unavailable; those of Listen.
+func (h Streams) Resume(ctx context.Context, c Caller, id storage.ID, lastEventID string) (*Call, error) {
+	from, err := storage.ParseEventID(lastEventID)
+	if err != nil {
+		return nil, err
+	}
+	if from.Stream == storage.Standalone {
+		return h.Listen(ctx, c, id, lastEventID)
+	}
+	s, _, err := h.Load(ctx, c, id)
+	if err != nil {
+		return nil, err
+	}
+	call := &Call{
+		host: h.core, session: s.ID, stream: from.Stream, after: from.Index, begun: time.Now(), polls: pollsOf(from.Nonce) + 1,
+	}
+	tail, err := h.store.Tail(ctx, s.ID, from.Stream)
+	if err != nil {
+		return nil, err
+	}
+	if tail.Final {
+		call.done = from.Index >= tail.Last
+		return call, nil
+	}
+	call.tracker, err = h.backend.Track(ctx, s, from.Stream)
+	if errors.Is(err, storage.NotFound) {
+		// There is no trace of the request, and the log had no end when it was read. The request
+		// may have ended in between. If not, no function will ever write to this stream.
+		if tail, err = h.store.Tail(ctx, s.ID, from.Stream); err == nil {
+			call.done = !tail.Final || from.Index >= tail.Last
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	call.status = Status{Accepted: true, Next: call.begun.Add(attendAfter)}
+	return call, nil
+}
+
+// attendAfter is how long a poll waits before it checks that the box is alive.
+const attendAfter = 10 * time.Second

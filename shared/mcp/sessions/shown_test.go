@@ -1,0 +1,159 @@
+package sessions_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+const (
+	wholeList   = `{"x": 1, "tools":[{"name":"read","n":1.0}, {"name":"write_a"} ,{"name":"write_b"},{"n":2}]}`
+	visibleList = `{"x": 1, "tools":[{"name":"read","n":1.0},{"name":"write_b"},{"n":2}]}`
+)
+
+// seesSome returns the caller with a filter that denies the tools write_*, except
+// write_b.
+func seesSome(c sessions.Caller) sessions.Caller {
+	c.Tools = storage.ToolFilter{Allow: []string{"write_b"}, Deny: []string{"write_*"}}
+	return c
+}
+
+func response(id, result string) string {
+	return `{"jsonrpc":"2.0","id":` + id + `,"result":` + result + `}`
+}
+
+// stored returns the last event of a delivery's stream.
+func (l *lister) stored(t *testing.T, d *sessions.Delivery) string {
+	t.Helper()
+	page, err := l.store.Read(t.Context(), d.Session, d.Stream, 0, 10)
+	if err != nil || len(page.Events) == 0 {
+		t.Fatal(page, err)
+	}
+	return string(page.Events[len(page.Events)-1].Raw)
+}
+
+// Even if the caller who asks first sees only some tools, the record keeps all of them
+// for the next caller. The filter costs no additional read or write.
+func TestACallerSeesItsToolsOnly(t *testing.T) {
+	costs := map[bool][2]int{}
+	for _, some := range []bool{false, true} {
+		l := newLister(t)
+		c, want := httpCaller(), wholeList
+		if some {
+			c, want = seesSome(c), visibleList
+		}
+		id := l.legacy(t, c, superset)
+		l.store.Reset()
+		_, d := l.ask(t, c, id, askTools)
+		l.answers(t, d, `"result":`+wholeList)
+		if got := l.stored(t, d); got != response("7", want) {
+			t.Errorf("some %t: from the process: %s", some, got)
+		}
+		// A box that does not know whether its batch arrived sends it again.
+		l.answers(t, d, `"result":`+wholeList)
+		if got, _ := l.ask(t, c, id, askTools); got != response("7", want) {
+			t.Errorf("some %t: from the record: %s", some, got)
+		}
+		n := l.store.Counts()
+		costs[some] = [2]int{n.Reads, n.Writes}
+		for filter, want := range map[*sessions.Caller]string{ptr(httpCaller()): wholeList, ptr(seesSome(httpCaller())): visibleList} {
+			if got, _ := l.ask(t, *filter, l.legacy(t, *filter, superset), askTools); got != response("7", want) {
+				t.Errorf("some %t: the next client: %s", some, got)
+			}
+		}
+		modern := sessions.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + superset + `}`)}
+		call, _, err := l.Send(t.Context(), seesSome(modernCaller), modern, "tools/list", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if events, err := call.Next(t.Context(), time.Now()); err != nil || string(wire.Lookup(events[0].Raw, "result")) != visibleList {
+			t.Errorf("some %t: a client without a session: %+v %v", some, events, err)
+		}
+	}
+	if costs[true] != costs[false] {
+		t.Errorf("it costs %v reads and writes, without rules %v", costs[true], costs[false])
+	}
+}
+
+func ptr(c sessions.Caller) *sessions.Caller { return &c }
+
+// A page, and a list in a batch, come from the process each time. An answer to another
+// request stays as it is, whatever it looks like.
+func TestACallerSeesItsToolsOnPagesAndInBatches(t *testing.T) {
+	l := newLister(t)
+	c := seesSome(httpCaller())
+	id := l.legacy(t, c, `{}`)
+	_, d := l.ask(t, c, id, `{"jsonrpc":"2.0","id":"p","method":"tools/list","params":{"cursor":"2"}}`)
+	l.answers(t, d, `"result":{"tools":[{"name":"write_a"}],"nextCursor":"3"}`)
+	if got := l.stored(t, d); got != response(`"p"`, `{"tools":[],"nextCursor":"3"}`) {
+		t.Errorf("a page: %s", got)
+	}
+	msgs, batch, err := wire.ParseBody([]byte(`[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read"}},{"jsonrpc":"2.0","id":2.0,"method":"tools/list"}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Accept(t.Context(), c, id, msgs, batch); err != nil {
+		t.Fatal(err)
+	}
+	d = &(*l.deliveries)[len(*l.deliveries)-1]
+	for i, answer := range []string{response("1", wholeList), response("2.0", wholeList)} {
+		l.says(t, d.Address, storage.Batch{
+			Session: d.Session, Stream: d.Stream, First: storage.Index(i + 1), Gen: 1, Seq: int64(i + 1), Final: i == 1, Events: [][]byte{[]byte(answer)},
+		})
+		want := []string{response("1", wholeList), response("2.0", visibleList)}[i]
+		if got := l.stored(t, d); got != want {
+			t.Errorf("in a batch: %s, want %s", got, want)
+		}
+	}
+	_, d = l.ask(t, c, id, `{"jsonrpc":"2.0","id":9,"method":"prompts/list"}`)
+	l.answers(t, d, `"result":`+wholeList)
+	if got := l.stored(t, d); got != response("9", wholeList) || d.Shown != nil {
+		t.Errorf("prompts: %s", got)
+	}
+	_, d = l.ask(t, c, id, askTools)
+	l.answers(t, d, `"error":{"code":1,"message":"no"}`)
+	if got := l.stored(t, d); got != `{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":"no"}}` {
+		t.Errorf("an error: %s", got)
+	}
+}
+
+// The function that writes events for a client of WebSocket or HTTP+SSE also pushes them.
+// It pushes them again if it does not know whether they arrived.
+func TestACallerIsPushedItsToolsOnly(t *testing.T) {
+	store, g := storagetest.NewMemory(), newGateway("c1")
+	s := connect(t, wsHost(store, g), "c1", "")
+	out := sessions.Outlet{Store: store, Clients: g}
+	shown := &storage.Shown{Tools: seesSome(sessions.Caller{}).Tools, Lists: []json.RawMessage{json.RawMessage("7")}}
+	a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1", Shown: shown}
+	b := batchOf(a, 1, response("7", wholeList))
+	b.Final = true
+	for range 2 {
+		if err := out.Append(t.Context(), a, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, got := range g.arrived("c1") {
+		if got != response("7", visibleList) {
+			t.Errorf("the connection got %s", got)
+		}
+	}
+	if len(g.arrived("c1")) == 0 {
+		t.Error("the connection got nothing")
+	}
+	a = storage.Address{Session: s.ID, Stream: storage.NewStreamID(), LegacySSE: true, Shown: shown}
+	b.Stream = a.Stream
+	for range 2 {
+		if err := out.Append(t.Context(), a, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := store.Read(t.Context(), s.ID, storage.LegacySSE, 0, 10)
+	if err != nil || len(page.Events) != 1 || string(page.Events[0].Raw) != response("7", visibleList) {
+		t.Errorf("the stream has %+v, %v", page.Events, err)
+	}
+}

@@ -1,0 +1,286 @@
+package sessions
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Bounds of a session's record.
+const (
+	maxConns   = 8
+	maxCursors = 32  // cursors that a client may name at one connect
+	maxPushed  = 256 // entries of Pushed, including those that a client names
+)
+
+// Open makes a session for an SSE client that has not sent initialize. Without an
+// initialize it lives for [Limits].InitTimeout.
+//
+// Errors: Unavailable.
+func (h *Host) Open(ctx context.Context, c Caller) (storage.Session, error) {
+	s := h.opened(c)
+	if err := h.store.Create(ctx, s); err != nil {
+		return storage.Session{}, err
+	}
+	s.Rev = 1
+	return s, nil
+}
+
+func (h *core) opened(c Caller) storage.Session {
+	now := time.Now()
+	s := storage.Session{
+		ID: storage.NewID(), Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
+		Transport: c.Transport, State: storage.Opened, Created: now, Used: now, Expires: now.Add(h.limits.InitTimeout),
+	}
+	if len(c.Props) <= storage.MaxProps {
+		s.Props = c.Props
+	}
+	return s
+}
+
+// Connect adds a new WebSocket connection, c.Conn, to a session: to a new one in state
+// Opened, or to the session that resume names. If that is the session of a group, Connect also
+// adds it to those that it has opened with members.
+//
+// cursors are the last events that a resuming client says it has, at most one for each
+// stream and 32 of each session. The keys of the map are the names of the members. The
+// key "" has the cursors of the session that resume names. If there are cursors, the
+// client has lost its other connections. Connect closes them, and the new connection must
+// get the events after the cursors. owing lists the sessions that then owe events (see
+// [storage.Session.Owes]). The caller must ensure that [Sockets.Push] is called for each
+// once the connection is ready.
+//
+// Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the
+// caller must refuse the connection.
+func (h Sockets) Connect(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
+	if resume == "" {
+		s = h.opened(c)
+		s.Conns = []string{c.Conn}
+		if err := h.store.Create(ctx, s); err != nil {
+			return storage.Session{}, nil, err
+		}
+		s.Rev = 1
+		return s, nil, h.putConnection(ctx, c, s.ID)
+	}
+	all, err := h.rejoined(ctx, c, members, resume, cursors)
+	if err != nil {
+		return storage.Session{}, nil, err
+	}
+	alone := slices.ContainsFunc(all, func(r rejoin) bool { return len(r.claims) > 0 })
+	// Put the connection's record before the session names the connection: the function
+	// that pushes reads that record.
+	if err := h.putConnection(ctx, c, resume); err != nil {
+		return storage.Session{}, nil, err
+	}
+	// Close the other connections first. If the record changed first and a close then
+	// failed, no record would name that connection any more.
+	closed := map[string]bool{c.Conn: true}
+	for _, r := range all {
+		if !alone {
+			break
+		}
+		if err := h.closeAll(ctx, r.s.Conns, closed); err != nil {
+			return storage.Session{}, nil, err
+		}
+	}
+	for i, r := range all {
+		var others []string
+		r.s, err = h.update(ctx, r.s, func(s *storage.Session) bool {
+			others = join(s, c.Conn, r.claims, alone)
+			if s.Group == "" { // the group's session must not end before this one
+				h.extend(s)
+			}
+			return true
+		})
+		if err == nil {
+			err = h.closeAll(ctx, others, closed)
+		}
+		if err != nil {
+			return storage.Session{}, nil, err
+		}
+		if r.s.Owes() {
+			owing = append(owing, r.s.ID)
+		}
+		if i == 0 {
+			s = r.s
+		}
+	}
+	return s, owing, nil
+}
+
+// rejoin is a session that a connection is added to, with what the client says about it.
+type rejoin struct {
+	s      storage.Session
+	claims []storage.Cursor
+}
+
+// rejoined returns the session that a client comes back to. Those that it has opened with
+// members follow.
+func (h Sockets) rejoined(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
+	add := func(c Caller, id storage.ID, cursors []storage.EventID) error {
+		s, _, err := h.Load(ctx, c, id)
+		if err != nil {
+			return err
+		}
+		claims, err := h.claims(ctx, s, cursors)
+		all = append(all, rejoin{s, claims})
+		return err
+	}
+	if err := add(c, resume, cursors[""]); err != nil {
+		return nil, err
+	}
+	for _, m := range members {
+		name := m.Server.Name
+		if !slices.Contains(all[0].s.Members, name) {
+			continue
+		}
+		if err := add(m, MemberID(resume, name), cursors[name]); unlessGone(err) != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// closeAll closes the connections that are not in closed. A connection that stayed open
+// would get events that the client no longer reads.
+func (h Sockets) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
+	for _, conn := range conns {
+		if closed[conn] || h.out.Clients == nil {
+			continue
+		}
+		if err := h.out.Clients.Close(ctx, conn); err != nil && !errors.Is(err, storage.Closed) {
+			return err
+		}
+		closed[conn] = true
+	}
+	return nil
+}
+
+func (h Sockets) putConnection(ctx context.Context, c Caller, id storage.ID) error {
+	return h.store.PutConnection(ctx, storage.Connection{
+		ID: c.Conn, Session: id, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
+		EventIDs: c.EventIDs, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules, Group: c.Group, Expires: time.Now().Add(connectionLife),
+	})
+}
+
+// claims returns the entries for the cursors that a client names.
+func (h Sockets) claims(ctx context.Context, s storage.Session, cursors []storage.EventID) ([]storage.Cursor, error) {
+	if len(cursors) > maxCursors {
+		return nil, storage.Errorf(storage.Invalid, "%d event ids at once; name at most %d", len(cursors), maxCursors)
+	}
+	if len(s.Pushed)+len(cursors) > maxPushed {
+		return nil, storage.Errorf(storage.Busy, "the session has more than %d streams open; try again when some have ended", maxPushed-len(cursors))
+	}
+	var claims []storage.Cursor
+	for _, id := range cursors {
+		if id.Stream != storage.Standalone && id.Stream.Time().IsZero() {
+			return nil, &storage.EventIDError{Part: "stream", ID: id.String()}
+		}
+		if slices.ContainsFunc(claims, func(c storage.Cursor) bool { return c.Stream == id.Stream }) {
+			return nil, storage.Errorf(storage.Invalid, "two event ids of one stream; name the last one only")
+		}
+		tail, err := h.store.Tail(ctx, s.ID, id.Stream)
+		if err != nil {
+			return nil, err
+		}
+		claims = append(claims, storage.Cursor{Stream: id.Stream, Index: id.Index, Final: tail.Final && id.Index >= tail.Last})
+	}
+	return claims, nil
+}
+
+// join adds a connection to s, and sets the client's cursors. If alone is true, the
+// client has lost its other connections, and join returns these.
+func join(s *storage.Session, conn string, claims []storage.Cursor, alone bool) (lost []string) {
+	others := without(s.Conns, conn)
+	if !alone {
+		if len(others) >= maxConns {
+			others = others[len(others)-maxConns+1:]
+		}
+		s.Conns = append(others, conn)
+		return nil
+	}
+	s.Pushed = slices.Clone(s.Pushed)
+	for _, c := range claims {
+		if old := cursorOf(s, c.Stream); old != nil {
+			*old = c
+		} else {
+			owe(s, c)
+		}
+	}
+	s.Conns, s.Pusher = []string{conn}, storage.Lease{}
+	return others
+}
+
+// Connection returns the record of a connection, which names its session and caller.
+// Errors: NotFound if it belongs to no session, Unavailable.
+func (h Sockets) Connection(ctx context.Context, conn string) (storage.Connection, error) {
+	c, err := h.store.Connection(ctx, conn)
+	if errors.Is(err, storage.NotFound) {
+		return storage.Connection{}, storage.Errorf(storage.NotFound, "this connection belongs to no session; connect anew")
+	}
+	return c, err
+}
+
+// Drop closes a connection whose client has lost its right to it. It is no error if the
+// connection is gone.
+//
+// Errors: Unavailable.
+func (h Sockets) Drop(ctx context.Context, conn string) error {
+	return h.closeAll(ctx, []string{conn}, map[string]bool{})
+}
+
+// Disconnect removes a connection that has gone from its session, which lives on. API Gateway
+// does not always report that a connection has gone, so it may never be called.
+//
+// Errors: Unavailable.
+func (h Sockets) Disconnect(ctx context.Context, conn string) error {
+	c, err := h.store.Connection(ctx, conn)
+	if err != nil {
+		return unlessGone(err)
+	}
+	if err := h.disconnect(ctx, c.Session, conn); err != nil {
+		return err
+	}
+	return h.store.DeleteConnection(ctx, conn)
+}
+
+// disconnect removes a connection from a session, and from those that it has opened with the
+// members of a group.
+func (h Sockets) disconnect(ctx context.Context, id storage.ID, conn string) error {
+	s, _, err := h.store.Load(ctx, id, "")
+	if err == nil {
+		_, err = h.update(ctx, s, func(s *storage.Session) bool {
+			n := len(s.Conns)
+			s.Conns = without(s.Conns, conn)
+			return len(s.Conns) < n
+		})
+	}
+	if err := unlessGone(err); err != nil {
+		return err
+	}
+	for _, member := range s.Members {
+		if err := h.disconnect(ctx, MemberID(id, member), conn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Tell sends a WebSocket client the first cursor of its session, before there is any
+// event. It does nothing for a client that did not ask for event ids. It makes one
+// attempt.
+func (h Sockets) Tell(ctx context.Context, c Caller, id storage.ID) {
+	if c.EventIDs && h.out.Clients != nil {
+		_ = h.out.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // the next event says more
+	}
+}
+
+// Push pushes the events that a session is owed to its connections. It waits for a
+// connection that is not ready yet.
+//
+// Errors: Unavailable. Nothing is lost then, but the caller should arrange another
+// attempt.
+func (h Sockets) Push(ctx context.Context, id storage.ID) error { return h.out.push(ctx, id) }

@@ -1,0 +1,220 @@
+package sessions_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+func TestConnectOpensASessionThatWaitsForInitialize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := storagetest.NewMemory()
+		h := sessions.New(store, nobody{}, sessions.Limits{}).WithClients(newGateway("c1"))
+		s := connect(t, h, "c1", "")
+		if s.State != storage.Opened || s.Owes() {
+			t.Errorf("state %s, owes %v", s.State, s.Owes())
+		}
+		c, err := h.Connection(t.Context(), "c1")
+		if err != nil || c.Session != s.ID || c.Principal != "p" {
+			t.Errorf("connection %+v, %v", c, err)
+		}
+		time.Sleep(time.Minute)
+		if _, _, err := h.Load(t.Context(), wsCaller("c1"), s.ID); !errors.Is(err, storage.NotFound) {
+			t.Errorf("after a minute without initialize: %v", err)
+		}
+	})
+}
+
+func TestConnectRefusesASessionOfAnother(t *testing.T) {
+	store, g := storagetest.NewMemory(), newGateway()
+	h := wsHost(store, g)
+	s := connect(t, h, "c1", "")
+	for name, change := range map[string]func(*sessions.Caller){
+		"principal": func(c *sessions.Caller) { c.Principal = "q" },
+		"tenant":    func(c *sessions.Caller) { c.Tenant = "u" },
+		"server":    func(c *sessions.Caller) { c.Server.Name = "r" },
+		"transport": func(c *sessions.Caller) { c.Transport = storage.HTTP },
+	} {
+		c := wsCaller("c2")
+		change(&c)
+		if _, _, err := h.Connect(t.Context(), c, nil, s.ID, map[string][]storage.EventID{"": nil}); !errors.Is(err, storage.NotFound) {
+			t.Errorf("another %s: %v", name, err)
+		}
+	}
+	if diff := cmp.Diff([]string{"c1"}, record(t, store, s.ID).Conns); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestConnectKeepsEightConnections(t *testing.T) {
+	store := storagetest.NewMemory()
+	h := wsHost(store, newGateway())
+	s := connect(t, h, "c1", "")
+	for n := 2; n <= 10; n++ {
+		connect(t, h, fmt.Sprintf("c%d", n), s.ID)
+	}
+	got := record(t, store, s.ID).Conns
+	if len(got) != 8 || got[0] != "c3" || got[7] != "c10" {
+		t.Errorf("connections %v", got)
+	}
+}
+
+func TestConnectWithEventIDsClosesTheOtherConnections(t *testing.T) {
+	store, g := storagetest.NewMemory(), newGateway("c1", "c2")
+	h := wsHost(store, g)
+	s := connect(t, h, "c1", "")
+	connect(t, h, "c2", s.ID)
+	if len(g.closings) != 0 {
+		t.Errorf("without event ids %v were closed", g.closings)
+	}
+	s = connect(t, h, "c3", s.ID, storage.EventID{Index: 0})
+	if diff := cmp.Diff([]string{"c1", "c2"}, g.closings); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"c3"}, s.Conns); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestConnectRefusesWhatIsNoCursor(t *testing.T) {
+	h := wsHost(storagetest.NewMemory(), newGateway())
+	s := connect(t, h, "c1", "")
+	stream := storage.NewStreamID()
+	many := make([]storage.EventID, 33)
+	for i := range many {
+		many[i].Stream = storage.NewStreamID()
+	}
+	for name, cursors := range map[string][]storage.EventID{
+		"stream of nobody":  {{Stream: "abc", Index: 1}},
+		"two of one stream": {{Stream: stream, Index: 1}, {Stream: stream, Index: 2}},
+		"too many":          many,
+	} {
+		if _, _, err := h.Connect(t.Context(), wsCaller("c2"), nil, s.ID, map[string][]storage.EventID{"": cursors}); storage.CodeOf(err) != storage.Invalid && !errors.Is(err, storage.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAnEventIDOfAnotherSessionReplaysNothing(t *testing.T) {
+	store, g := storagetest.NewMemory(), newGateway("c1", "c2", "c3")
+	h := wsHost(store, g)
+	theirs, mine := connect(t, h, "c1", ""), connect(t, h, "c2", "")
+	a := storage.Address{Session: theirs.ID, Stream: storage.NewStreamID(), Conn: "c1"}
+	if err := (sessions.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	connect(t, h, "c3", mine.ID, storage.EventID{Stream: a.Stream})
+	if err := h.Push(t.Context(), mine.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := g.arrived("c3"); len(got) != 0 {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestDisconnectForgetsTheConnectionAndNothingElse(t *testing.T) {
+	store, g := storagetest.NewMemory(), newGateway()
+	h := wsHost(store, g)
+	s := connect(t, h, "c1", "")
+	connect(t, h, "c2", s.ID)
+	for range 2 { // it may be called twice
+		if err := h.Disconnect(t.Context(), "c1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"c2"}, record(t, store, s.ID).Conns); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := h.Connection(t.Context(), "c1"); !errors.Is(err, storage.NotFound) {
+		t.Errorf("the record: %v", err)
+	}
+}
+
+func TestInitializeOfAnOpenedSessionIsTakenOnceAndItsRepeatToo(t *testing.T) {
+	store := storagetest.NewMemory()
+	h := wsHost(store, newGateway())
+	s := connect(t, h, "c1", "")
+	initialize := func(name string) error {
+		m := parsed(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","clientInfo":{"name":%q}}}`, name))
+		_, _, err := h.Initialize(t.Context(), wsCaller("c1"), s.ID, m)
+		return err
+	}
+	for range 2 { // the answer to the first was lost
+		if err := initialize("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := initialize("b"); !errors.Is(err, storage.Invalid) {
+		t.Errorf("another initialize: %v", err)
+	}
+	if got := record(t, store, s.ID); got.State != storage.Created || got.Version != wire.V20250618 {
+		t.Errorf("state %s, version %s", got.State, got.Version)
+	}
+}
+
+func TestAnSSESessionGoesOnWithoutInitialize(t *testing.T) {
+	store := storagetest.NewMemory()
+	h := sessions.New(store, nobody{}, sessions.Limits{})
+	c := wsCaller("")
+	c.Transport = storage.SSE
+	s, err := h.Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := parsed(t, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+	if _, err := h.Accept(t.Context(), c, s.ID, []wire.Message{m}, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := record(t, store, s.ID); got.State != storage.Ready || got.Version != wire.V20241105 || len(got.Init) == 0 {
+		t.Errorf("state %s, version %s, init %s", got.State, got.Version, got.Init)
+	}
+}
+
+func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
+	store, g := storagetest.NewMemory(), newGateway("c1")
+	h := wsHost(store, g)
+	for name, c := range map[string]struct {
+		init   string // capabilities of the client
+		end    string
+		state  storage.State
+		quit   storage.Quit
+		pushes bool
+	}{
+		"result": {`{}`, `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{"logging":{}}}}`, storage.Created, storage.QuitNone, true},
+		"an extension of both": {
+			`{"extensions":{"a/b":{},"c/d":{}}}`, `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{"extensions":{"c/d":{"x":1}}}}}`, storage.Created, storage.QuitNone, true,
+		},
+		"extensions of either": {
+			`{"extensions":{"a/b":{}}}`, `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{"extensions":{"c/d":{}}}}}`, storage.Created, storage.QuitNone, false,
+		},
+		"error": {`{}`, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}`, storage.Ended, storage.QuitNoInit, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := connect(t, h, "c1", "")
+			m := parsed(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+c.init+`}}`)
+			if _, _, err := h.Initialize(t.Context(), wsCaller("c1"), s.ID, m); err != nil {
+				t.Fatal(err)
+			}
+			a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1", Init: true}
+			b := batchOf(a, 1, c.end)
+			b.Final = true
+			for range 2 { // the ack was lost
+				if err := (sessions.Outlet{Store: store, Clients: g}).Append(t.Context(), a, b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := record(t, store, s.ID); got.State != c.state || got.Quit != c.quit || got.Pushes != c.pushes {
+				t.Errorf("state %s, quit %q, pushes %v", got.State, got.Quit, got.Pushes)
+			}
+		})
+	}
+}

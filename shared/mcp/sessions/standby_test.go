@@ -1,0 +1,351 @@
+package sessions_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// keepAlive is how often an endpoint calls Next while no events come.
+const keepAlive = 15 * time.Second
+
+// open opens a GET, makes its first look, and does not wait.
+func open(t *testing.T, h *sessions.Host, id storage.ID, last string) *sessions.Call {
+	t.Helper()
+	call, err := h.Resume(t.Context(), someone, id, last)
+	if last == "" {
+		call, err = h.Listen(t.Context(), someone, id, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	next(t, call, 0)
+	return call
+}
+
+// next returns the events that come within a time, as one string.
+func next(t *testing.T, call *sessions.Call, within time.Duration) (got string) {
+	t.Helper()
+	events, err := call.Next(t.Context(), time.Now().Add(within))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		got += string(e.Raw)
+	}
+	return got
+}
+
+func record(t *testing.T, store storage.Store, id storage.ID) storage.Session {
+	t.Helper()
+	s, _, err := store.Load(t.Context(), id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func change(t *testing.T, store storage.Store, id storage.ID, f func(*storage.Session)) {
+	t.Helper()
+	s := record(t, store, id)
+	f(&s)
+	if err := store.Save(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOfTooManyStandbysTheOldestIsSentAwayForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		h := sessions.New(store, nobody{}, sessions.Limits{Standby: 3, Hold: time.Hour})
+		var calls []*sessions.Call
+		for range 6 { // a primary, 3 standbys, 2 too many
+			calls = append(calls, open(t, h, id, ""))
+			time.Sleep(time.Second)
+		}
+		same(t, "places", len(record(t, store, id).Standby), 3)
+		for i, call := range calls {
+			next(t, call, keepAlive)
+			retry, closed := call.Close()
+			want := i == 1 || i == 2
+			if closed != want || call.Done() != want || want && (retry != time.Minute || call.Retry() != time.Minute) {
+				t.Errorf("GET %d: done %t, closed %t, retry %s", i, call.Done(), closed, retry)
+			}
+		}
+	})
+}
+
+func TestAStandbyLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		h := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour})
+		open(t, h, id, "")
+		one := open(t, h, id, "")
+		for range 5 {
+			one = open(t, h, id, one.Cursor().String())
+		}
+		same(t, "places of one client", len(record(t, store, id).Standby), 1)
+		change(t, store, id, func(s *storage.Session) { s.Standby[0].Until = time.Now().Add(-time.Second) })
+		open(t, h, id, "")
+		same(t, "places after one has expired", len(record(t, store, id).Standby), 1)
+	})
+}
+
+func TestTheOldestStandbyTakesALeaseThatIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		short := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Minute})
+		long := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour})
+		open(t, short, id, "") // its client then dies
+		first, second := open(t, long, id, ""), open(t, long, id, "")
+		begun := time.Now()
+		got := make(chan string, 2)
+		for _, call := range []*sessions.Call{first, second} {
+			go func() { got <- next(t, call, 10*time.Minute) }()
+		}
+		same(t, "what the next one gets", <-got, "123")
+		if took := time.Since(begun); took > 2*time.Minute {
+			t.Errorf("that took %s", took)
+		}
+		same(t, "what the other one gets", <-got, "")
+		if first.ID(storage.Event{}).Nonce[:10] != record(t, store, id).Primary.Nonce {
+			t.Error("it was not the one that had waited longest")
+		}
+		same(t, "places", len(record(t, store, id).Standby), 1)
+	})
+}
+
+// Some clients open their stream anew without the id of an event (modelcontextprotocol/inspector#723).
+// They must not wait until the response that was cut would have ended.
+func TestAPlaceIsFreeSoonAfterItsClientHasGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		h := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour})
+		first := open(t, h, id, "")
+		connection, cut := context.WithCancel(t.Context())
+		gone := make(chan error)
+		go func() {
+			_, err := first.Next(connection, time.Now().Add(time.Hour))
+			gone <- err
+		}()
+		waiting := open(t, h, id, "")
+		time.Sleep(time.Minute)
+		same(t, "what a standby gets while the first is there", next(t, waiting, keepAlive), "")
+		cut()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		same(t, "what the standby gets at once", next(t, waiting, keepAlive), "") // and then it looks
+		same(t, "what it gets then", next(t, waiting, keepAlive), "123")
+	})
+}
+
+func TestAClientThatComesBackWithoutAnIDWaitsOnlyForTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		h := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour, Pace: time.Second})
+		connection, cut := context.WithCancel(t.Context())
+		first := open(t, h, id, "")
+		cut()
+		if _, err := first.Next(connection, time.Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		same(t, "what it gets", next(t, open(t, h, id, ""), time.Minute), "123")
+		same(t, "the wait", time.Since(begun), 5*time.Second)
+	})
+}
+
+func TestAClientThatComesBackKeepsItsPlaceBeforeAStandby(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		h := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour})
+		first := open(t, h, id, "")
+		connection, cut := context.WithCancel(t.Context())
+		cut()
+		if _, err := first.Next(connection, time.Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		standby := open(t, h, id, "")
+		time.Sleep(time.Second)
+		back := open(t, h, id, first.Cursor().String())
+		push(t, store, id, 4, "4")
+		same(t, "what the client gets", next(t, back, time.Minute), "4")
+		same(t, "what the standby gets", next(t, standby, time.Minute), "")
+	})
+}
+
+func TestAListenerOfASessionThatHasEndedIsDoneAtItsNextLook(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, h *sessions.Host, store storage.Store, id storage.ID){
+		"ended": func(t *testing.T, h *sessions.Host, _ storage.Store, id storage.ID) {
+			if err := h.End(t.Context(), someone, id); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"expired": func(t *testing.T, _ *sessions.Host, store storage.Store, id storage.ID) {
+			change(t, store, id, func(s *storage.Session) { s.Expires = time.Now().Add(time.Second) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, store, id := listening(t)
+				h := sessions.New(store, nobody{}, sessions.Limits{Hold: time.Hour})
+				primary, standby := open(t, h, id, ""), open(t, h, id, "")
+				time.Sleep(time.Second)
+				end(t, h, store, id)
+				for who, call := range map[string]*sessions.Call{"primary": primary, "standby": standby} {
+					next(t, call, keepAlive)
+					if _, closed := call.Close(); !call.Done() || closed {
+						t.Errorf("%s: done %t, closed %t; want the end and nothing to come back for", who, call.Done(), closed)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestALookThatFailsEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		faulty := storagetest.NewFaulty(store, 1, storagetest.Faults{})
+		h := sessions.New(faulty, nobody{}, sessions.Limits{Hold: time.Hour})
+		call := open(t, h, id, "")
+		faulty.Set("Load", storagetest.Faults{Lost: 1})
+		for range 3 {
+			next(t, call, keepAlive)
+		}
+		push(t, store, id, 4, "4")
+		if got := next(t, call, keepAlive); call.Done() || got != "4" {
+			t.Errorf("done %t, got %q", call.Done(), got)
+		}
+	})
+}
+
+func TestALeaseIsKeptForItsClientUntilItIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, id := listening(t)
+		first := open(t, h, id, "")
+		next(t, first, 25*time.Second) // closes
+		time.Sleep(2 * time.Second)    // its retry
+		same(t, "what another one gets meanwhile", next(t, open(t, h, id, ""), time.Millisecond), "")
+		same(t, "what is left for the first", next(t, open(t, h, id, "3."+first.Cursor().Nonce), time.Second), "")
+		time.Sleep(time.Minute)
+		other, err := h.Listen(t.Context(), someone, id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "what another one gets after the report", next(t, other, time.Second), "")
+	})
+}
+
+func TestWhatIsReportedOnOneListenerIsNotToldToAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		one, cursor := get(t, h, id, "", 25*time.Second)
+		push(t, store, id, 4, "4")
+		time.Sleep(2 * time.Second)
+		two, newer := get(t, h, id, cursor, 25*time.Second)
+		time.Sleep(time.Minute)
+		_, _ = get(t, h, id, newer, 25*time.Second) // reports 4
+		time.Sleep(time.Minute)
+		three, _ := get(t, h, id, cursor, 25*time.Second) // like another client that had 3
+		if one != "123" || two != "4" || three != "" {
+			t.Errorf("got %q, %q, %q", one, two, three)
+		}
+	})
+}
+
+func TestWhatAListenInVainCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		counting := storagetest.NewCounting(store)
+		h := sessions.New(counting, nobody{}, sessions.Limits{})
+		_, cursor := get(t, h, id, "", 25*time.Second)
+		for _, c := range []struct {
+			name          string
+			last          string
+			reads, writes int
+		}{
+			{"that reports something", cursor, 3, 1}, // the reads are the session, the tail for the report, and a look
+			{"that reports nothing", "", 2, 1},       // reads: the session, a look
+			{"behind another", "", 2, 1},             // the same
+		} {
+			time.Sleep(time.Minute)
+			if c.name == "behind another" {
+				open(t, h, id, "")
+			}
+			counting.Reset()
+			call := open(t, h, id, c.last)
+			next(t, call, keepAlive)
+			next(t, call, 25*time.Second-keepAlive)
+			if n := counting.Counts(); n.Reads != c.reads || n.Writes != c.writes {
+				t.Errorf("%s: %d reads and %d writes, want %d and %d: %v", c.name, n.Reads, n.Writes, c.reads, c.writes, n.Calls)
+			}
+		}
+	})
+}
+
+func pauseAt(t *testing.T, store storage.Store, id storage.ID, index storage.Index, raw string, retry time.Duration) {
+	t.Helper()
+	err := store.Append(t.Context(), storage.Batch{
+		Session: id, First: index, Gen: 1, Seq: int64(index), Retry: retry, Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAPauseOfLongAgoSendsNobodyAwayWhoWasNotThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, store, id := listening(t)
+		pauseAt(t, store, id, 4, "", 7*time.Second)
+		push(t, store, id, 5, "5")
+		call, err := h.Listen(t.Context(), someone, id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "events", next(t, call, time.Second), "1235")
+		if _, closed := call.Close(); closed {
+			t.Error("it is sent away by what it is told again")
+		}
+		pauseAt(t, store, id, 6, "", 7*time.Second)
+		same(t, "the pause itself", next(t, call, time.Second), "")
+		if _, closed := call.Close(); !closed {
+			t.Error("it is not sent away by what is new")
+		}
+	})
+}
+
+func same(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// The program that held a listener's place was killed, and said nothing. The one that was
+// started after it gives the place to the next listener, however long the other one could
+// have held it.
+func TestAPlaceOfAnEarlierRunIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store, id := listening(t)
+		killed := sessions.New(store, nobody{}, sessions.Limits{Hold: 24 * time.Hour})
+		open(t, killed, id, "")
+		time.Sleep(time.Second)
+		anew := sessions.New(store, nobody{}, sessions.Limits{Hold: 24 * time.Hour, Since: time.Now()})
+		call, err := anew.Listen(t.Context(), someone, id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "what the next one gets at once", next(t, call, 0), "123")
+		same(t, "what another one gets: a place of this run is kept", next(t, open(t, anew, id, ""), time.Minute), "")
+	})
+}

@@ -1,0 +1,141 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// startPart begins the name of the part of a handshake record that keeps what a fresh
+// process has listed for a kind of client. The name ends with the kind.
+const startPart = "start "
+
+// mostStarts is how many kinds of clients a record compares. Clients may invent kinds, and each
+// is a part of the record for as long as its other parts.
+const mostStarts = 64
+
+// Start is what a fresh process lists.
+type Start struct {
+	// Kind names everything that the lists may depend on. Own says that a principal is part
+	// of it: then lists of another kind prove nothing.
+	Kind string
+	Own  bool
+	Gen  storage.Generation // of the box
+	// Lists is a fingerprint of the lists, as JSON.
+	Lists json.RawMessage
+}
+
+// NoteStart compares the lists of a fresh process with those of the one before it. If they
+// differ, NoteStart forgets what the record says for any client. It then returns news, and
+// the session of the address, whose client must hear of it. The clients of other sessions
+// hear of it with their next request. If no process of this kind has started before, lists
+// of earlier generations may be those of another program, so they are not used any more. So it
+// is for every process of a kind beyond the first mostStarts.
+//
+// Cost: one read if the lists are the same.
+//
+// Errors: Unavailable.
+func NoteStart(ctx context.Context, store storage.Store, a storage.Address, start Start) (s storage.Session, news bool, err error) {
+	part, now := startPart+start.Kind, time.Now()
+	was, err := store.Handshake(ctx, a.Digest, part)
+	first, full := errors.Is(err, storage.NotFound), false
+	if first {
+		var known []storage.Handshake
+		known, err = store.ListHandshakes(ctx, a.Digest, startPart)
+		full = len(known) >= mostStarts
+	}
+	switch {
+	case err != nil:
+		return s, false, err
+	case !first && bytes.Equal(was.Result, start.Lists):
+		return s, false, nil
+	case !first:
+		news = true
+		err = relist(ctx, store, a, now)
+	case start.Own && !full: // lists of other principals prove nothing
+	default:
+		err = outdate(ctx, store, a.Box, func(storage.Box) storage.Generation { return start.Gen - 1 }, time.Time{})
+	}
+	if err == nil && !full {
+		err = store.SaveHandshake(ctx, storage.Handshake{Digest: a.Digest, Version: part, Result: start.Lists, Taken: now, Expires: now.Add(storage.HandshakeLife)})
+	}
+	if err == nil && news {
+		if s, _, err = store.Load(ctx, a.Session, ""); err == nil {
+			s, err = update(ctx, store, s, func(s *storage.Session) bool { s.Relisted = now; return true })
+		}
+		if errors.Is(err, storage.NotFound) {
+			return s, false, nil // no client is left to tell
+		}
+	}
+	return s, news, err
+}
+
+// relist forgets the whole record of a server, because a fresh process lists otherwise.
+func relist(ctx context.Context, store storage.Store, a storage.Address, now time.Time) error {
+	if err := outdate(ctx, store, a.Box, func(b storage.Box) storage.Generation { return b.Gen }, now); err != nil {
+		return err
+	}
+	return expire(ctx, store, a.Digest, func(string) bool { return true })
+}
+
+// Forget forgets what the handshake record says about a server of a tenant, because an
+// operator knows that it may be old. The next client that asks gets the answer of a process.
+// Forget keeps the fingerprints of lists, with which the next process is compared.
+//
+// Errors: Unavailable.
+func Forget(ctx context.Context, store storage.Store, tenant, server, digest string) error {
+	if err := outdate(ctx, store, storage.BoxFor(tenant, server), func(b storage.Box) storage.Generation { return b.Gen }, time.Time{}); err != nil {
+		return err
+	}
+	return expire(ctx, store, storage.RecordFor(tenant, digest), func(part string) bool { return !strings.HasPrefix(part, startPart) })
+}
+
+// expire ends the life of parts of a record.
+func expire(ctx context.Context, store storage.Handshakes, record string, which func(part string) bool) error {
+	parts, err := store.ListHandshakes(ctx, record, "")
+	if err != nil {
+		return err
+	}
+	past := time.Now().Add(-time.Second)
+	for _, p := range parts {
+		if !which(p.Version) || !p.Expires.IsZero() && p.Expires.Before(past) {
+			continue
+		}
+		if err := store.SaveHandshake(ctx, storage.Handshake{Digest: record, Version: p.Version, Result: json.RawMessage("{}"), Taken: p.Taken, Expires: past}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outdate makes the lists invalid that processes of a box gave in a generation up to that of
+// upTo. If relisted is not zero, outdate notes it in the box. Cost: one read, and one write
+// if that changes the box.
+func outdate(ctx context.Context, store storage.Boxes, id storage.BoxID, upTo func(storage.Box) storage.Generation, relisted time.Time) error {
+	for {
+		box, err := store.Box(ctx, id)
+		if err != nil {
+			return err
+		}
+		gen, news := upTo(box), !relisted.IsZero()
+		for _, told := range []*storage.Generation{&box.Told.Tools, &box.Told.Prompts, &box.Told.Resources} {
+			if *told < gen {
+				*told, news = gen, true
+			}
+		}
+		if !news {
+			return nil
+		}
+		if !relisted.IsZero() {
+			box.Relisted = relisted
+		}
+		if err := store.SaveBox(ctx, box); !errors.Is(err, storage.Conflict) {
+			return err
+		}
+	}
+}

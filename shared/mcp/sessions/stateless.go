@@ -1,0 +1,450 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// A client of the modern era (2026-07-28) has no session. But it answers a question of its
+// process with another request, and Dormouse must find that process again. So there is an
+// inner session for each tenant, principal, server and kind of client. Its id is computed.
+// No method for the legacy era reaches it, because its transport is [storage.Modern]. The
+// requests of one principal share the session and its process, if their clients declare the
+// same extensions. For the process, each request has an id of its own: the name of its
+// stream.
+
+// PinnedID returns the id of the session that is pinned to a caller.
+func PinnedID(c Caller) storage.ID {
+	named := fmt.Appendf(nil, "modern %q %q %q", c.Tenant, c.Principal, c.Server.Name)
+	if c.Kind != "" {
+		named = fmt.Appendf(named, " %q", c.Kind)
+	}
+	sum := sha256.Sum256(named)
+	return storage.ID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])))
+}
+
+// Stream returns the stream of the call. For a call of [Stateless.Send] it is also the id
+// of the request, a JSON string, that the process gets.
+func (c *Call) Stream() storage.StreamID { return c.stream }
+
+// Send gives a modern client's request to the process that is pinned to the caller. The
+// response to the request has the id [Call.Stream]; the caller ignores other responses.
+// server is the server's serverInfo. It comes from the handshake record, and is nil if
+// there is no record or it has none.
+//
+// If the handshake record keeps the list that the request asks for, Send answers from the
+// record, without a box.
+//
+// Cost: as a tools/call of a session. The very first request costs a read and two writes
+// more. Each request costs a read more while there is no record. The first request that
+// wants log messages costs a write more. A list costs a read more, and no write if it is
+// in the record.
+//
+// Errors: TooLarge, Unavailable, Busy, and the errors of client.Check.
+func (h Stateless) Send(ctx context.Context, c Caller, client Client, method string, params json.RawMessage) (call *Call, server json.RawMessage, err error) {
+	s, box, moved, err := h.pinned(ctx, c, client)
+	if err != nil {
+		return nil, nil, err
+	}
+	stream, brief := storage.NewStreamID(), false
+	cold := client.List != nil && s.Params == nil
+	if client.Check != nil && !cold {
+		if brief, err = client.Check(s.Params); err != nil {
+			return nil, nil, err
+		}
+	}
+	result, part, err := h.recorded(ctx, c, s, box, method, params)
+	if err != nil {
+		return nil, nil, err
+	}
+	if result != nil {
+		call := h.readyCall(wire.ResultResponse(quoted(string(stream)), result))
+		call.stream, call.params = stream, s.Params
+		return call, s.ServerInfo, nil
+	}
+	quiet := client.Verbose && s.Level == ""
+	if quiet {
+		if s, err = h.update(ctx, s, func(s *storage.Session) bool { s.Level = mostVerbose; return true }); err != nil {
+			return nil, nil, err
+		}
+	}
+	raw, requests := wire.NewRequest(quoted(string(stream)), method, params), []json.RawMessage{quoted(string(stream))}
+	if quiet {
+		// Both messages are in one delivery, so the process gets the level first.
+		level := quoted(string(stream) + "-level")
+		set := wire.NewRequest(level, wire.MethodSetLevel, json.RawMessage(`{"level":"`+mostVerbose+`"}`))
+		raw, requests, part = batchOf([][]byte{set, raw}), append(requests, level), ""
+	}
+	d := Delivery{Raw: raw, Needs: needsSecrets(method), Brief: brief, Address: storage.Address{Stream: stream, Requests: requests, List: part, Moved: moved}}
+	switch method {
+	case wire.MethodToolsCall:
+		d.Tools = []string{tool(params)}
+	case wire.MethodToolsList:
+		d.Shown = shownTo(c, quoted(string(stream)))
+	}
+	if cold {
+		s, call, err = h.deliverCold(ctx, c, client, s, d)
+	} else {
+		call, err = h.deliverWith(ctx, c, s, box, d)
+	}
+	if answer := h.unconnected(err, client.Visits, wire.Message{Kind: wire.Request, ID: quoted(string(stream)), Method: method}); answer != nil {
+		call, err = answer, nil
+		call.stream = stream
+	}
+	if call != nil {
+		call.params = s.Params
+	}
+	return call, s.ServerInfo, err
+}
+
+// deliverCold delivers a request that is checked by a list which its client has not asked for.
+func (h Stateless) deliverCold(ctx context.Context, c Caller, client Client, s storage.Session, d Delivery) (storage.Session, *Call, error) {
+	if err := h.getSecrets(ctx, c, s, &d); err != nil {
+		return s, nil, err
+	}
+	params, err := client.List(ctx)
+	if err != nil {
+		return s, nil, err
+	}
+	if d.Brief, err = client.Check(params); err != nil {
+		return s, nil, err
+	}
+	s, box, _, err := h.pinned(ctx, c, client) // the list has changed them
+	if err != nil {
+		return s, nil, err
+	}
+	call, err := h.admit(ctx, c, s, box, d)
+	return s, call, err
+}
+
+// Learn keeps params in the caller's session, for the Check of later requests. params is
+// what a list of tools, the answer to call, says about calls of the tools. call is one of
+// [Stateless.Send], nil for a list of another source. Cost: one read and one write if params
+// differ from those that call began with, otherwise none. Without a call it reads always.
+//
+// Errors: Unavailable.
+func (h Stateless) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
+	if call != nil && bytes.Equal(call.params, params) {
+		return nil
+	}
+	s, _, err := h.Load(ctx, c, PinnedID(c))
+	if err == nil {
+		_, err = h.update(ctx, s, func(s *storage.Session) bool {
+			same := bytes.Equal(s.Params, params)
+			s.Params = bytes.Clone(params)
+			return !same
+		})
+	}
+	return unlessGone(err)
+}
+
+const mostVerbose = "debug"
+
+// quoted returns a word as a JSON string.
+func quoted(word string) json.RawMessage { return json.RawMessage(strconv.Quote(word)) }
+
+func batchOf(raws [][]byte) []byte {
+	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
+}
+
+// Greeting returns the answer of the caller's server to initialize. If the handshake
+// record has the answer, Greeting returns it as result. Otherwise it starts the process
+// with call, and the response to call is the answer.
+//
+// Errors: TooLarge, Unavailable, Busy.
+func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
+	if c.Server.Record {
+		record, err := h.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
+		if !errors.Is(err, storage.NotFound) {
+			return record.Result, nil, err
+		}
+	}
+	s, box, _, err := h.pinned(ctx, c, client)
+	if err != nil {
+		return nil, nil, err
+	}
+	stream := storage.NewStreamID()
+	id := quoted(string(stream))
+	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), storage.Address{Stream: stream, Requests: []json.RawMessage{id}})
+	return nil, call, err
+}
+
+// Reattach first passes on responses to questions, as [Stateless.Reply] does. It then
+// continues a call of [Stateless.Send] after an index. The call is Done if it has ended
+// and the log no longer has its events. server is as for Send.
+//
+// Errors: NotFound (the caller has no calls), Unavailable.
+func (h Stateless) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err == nil {
+		err = h.replies(ctx, s, box, responses)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	streams := Streams(h)
+	if call, err = streams.Resume(ctx, c, s.ID, storage.EventID{Stream: stream, Index: after}.String()); call != nil {
+		call.params = s.Params
+	}
+	return call, s.ServerInfo, err
+}
+
+// Learned returns the params that [Stateless.Learn] had kept when the call was sent or
+// reattached, or nil.
+func (c *Call) Learned() json.RawMessage { return c.params }
+
+// Reply stores responses to questions of the process that is pinned to a caller, and
+// passes them on. The first response to a question counts. Reply does nothing if the
+// caller has no session.
+//
+// Errors: Unavailable.
+func (h Stateless) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err != nil {
+		return unlessGone(err)
+	}
+	return h.replies(ctx, s, box, responses)
+}
+
+func (h *core) replies(ctx context.Context, s storage.Session, box storage.Box, responses [][]byte) error {
+	for _, raw := range responses {
+		m, err := wire.Parse(raw)
+		if err != nil {
+			return err
+		}
+		if err := h.answer(ctx, s, box, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Abandon cancels a call of [Stateless.Send] whose client has closed the response, or the
+// task that the call became. why gives the reason in a few words. A server that works on
+// the call gets the cancel once. A server that has not begun never gets the call.
+//
+// Errors: Unavailable.
+func (h Stateless) Abandon(ctx context.Context, c Caller, stream storage.StreamID, why string) error {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err != nil {
+		return unlessGone(err)
+	}
+	if box.State == storage.Awake || c.Server.InPlace {
+		raw := wire.NewNotification(wire.NotifyCancelled,
+			json.RawMessage(`{"requestId":`+string(quoted(string(stream)))+`,"reason":`+string(quoted(why))+`}`))
+		if _, err := h.deliver(ctx, c, s, box, raw, storage.Address{}); err != nil || !c.Server.InPlace {
+			return err
+		}
+	}
+	// Before a function takes the message out of the inbox, it looks for the message's
+	// end. So write that end.
+	a := storage.Address{Session: s.ID, Stream: stream}
+	for {
+		tail, err := h.store.Tail(ctx, s.ID, stream)
+		if err != nil || tail.Final {
+			return err
+		}
+		err = h.out.End(ctx, a, storage.Batch{
+			Session: s.ID, Stream: stream, First: tail.Last + 1, Final: true, Expires: time.Now().Add(h.limits.EventAge),
+			Events: [][]byte{wire.ErrorResponse(quoted(string(stream)), &wire.Error{
+				Code: wire.CodeCancelled, Message: "the request was cancelled: " + why,
+			})},
+		})
+		if !errors.Is(err, storage.Conflict) {
+			return err
+		}
+	}
+}
+
+// Notify passes a client's notification to the process that is pinned to the caller. It does
+// nothing if the caller has no session, and does not wake a sleeping box: no process there
+// could know what the notification is about.
+//
+// Errors: Unavailable, Busy.
+func (h Stateless) Notify(ctx context.Context, c Caller, m wire.Message) error {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err != nil || box.State != storage.Awake && !c.Server.InPlace {
+		return unlessGone(err)
+	}
+	_, err = h.deliver(ctx, c, s, box, m.Raw, storage.Address{})
+	return err
+}
+
+// Watch follows the messages that the pinned process sends outside of requests, from this
+// moment. Unlike [Streams.Listen], any number of callers may watch at once.
+//
+// Errors: Unavailable.
+func (h Stateless) Watch(ctx context.Context, c Caller) (*Call, error) {
+	id := PinnedID(c)
+	tail, err := h.store.Tail(ctx, id, storage.Standalone)
+	if err != nil {
+		return nil, err
+	}
+	return &Call{host: h.core, session: id, stream: storage.Standalone, after: tail.Last, begun: time.Now()}, nil
+}
+
+// Subscribe subscribes to resources. The call's response to uris[i] has the id
+// [Call.Stream] + "-" + i. The process stays subscribed, even after it has slept, until
+// [Stateless.Unsubscribe] has been called as often as Subscribe for the same URI. A caller
+// has at most 500 subscriptions, with URIs of 128 KiB together.
+//
+// Errors: TooLarge, Busy (too many), Unavailable.
+func (h Stateless) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
+	s, box, _, err := h.pinned(ctx, c, client)
+	if err != nil {
+		return nil, err
+	}
+	full := false
+	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+		size := 0
+		for _, uri := range slices.Concat(s.Subscribed, uris) {
+			size += len(uri)
+		}
+		if full = len(s.Subscribed)+len(uris) > maxSubscribed || size > maxURIs; full {
+			return false
+		}
+		s.Subscribed = append(slices.Clone(s.Subscribed), uris...)
+		return true
+	})
+	if err == nil && full {
+		err = storage.Errorf(storage.Busy, "more than %d resources, or %d bytes of their URIs, are listened to; end another subscription first", maxSubscribed, maxURIs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	call, err := h.subscription(ctx, c, s, box, wire.MethodSubscribe, uris)
+	if err != nil {
+		return nil, errors.Join(err, h.Unsubscribe(ctx, c, uris))
+	}
+	return call, nil
+}
+
+// Unsubscribe undoes one Subscribe. It does not wake a sleeping box.
+//
+// Errors: Unavailable.
+func (h Stateless) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err != nil {
+		return unlessGone(err)
+	}
+	var last []string
+	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+		left := slices.Clone(s.Subscribed)
+		last = nil
+		for _, uri := range uris {
+			if i := slices.Index(left, uri); i >= 0 {
+				left = slices.Delete(left, i, i+1)
+			}
+			if !slices.Contains(left, uri) {
+				last = append(last, uri)
+			}
+		}
+		changed := len(left) != len(s.Subscribed)
+		s.Subscribed = left
+		return changed
+	})
+	if err != nil || len(last) == 0 || box.State != storage.Awake {
+		return unlessGone(err)
+	}
+	_, err = h.subscription(ctx, c, s, box, wire.MethodUnsubscribe, last)
+	return err
+}
+
+func (h Stateless) subscription(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, uris []string) (*Call, error) {
+	stream := storage.NewStreamID()
+	raws := make([][]byte, len(uris))
+	requests := make([]json.RawMessage, len(uris))
+	for i, uri := range uris {
+		params, err := json.Marshal(map[string]string{"uri": uri})
+		if err != nil {
+			return nil, err // strings always encode
+		}
+		requests[i] = quoted(string(stream) + "-" + strconv.Itoa(i))
+		raws[i] = wire.NewRequest(requests[i], method, params)
+	}
+	return h.deliver(ctx, c, s, box, batchOf(raws), storage.Address{Stream: stream, Requests: requests})
+}
+
+// pinned returns the session that is pinned to a caller, and makes it if there is none.
+// If its server may list otherwise since its last request, pinned updates the session and
+// returns moved. If an operator has ended the session, pinned makes it anew. If a client's Init
+// is too long, pinned refuses each of its requests, not only the first.
+func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s storage.Session, box storage.Box, moved bool, err error) {
+	if len(client.Init) > maxInit {
+		return s, box, false, storage.Errorf(storage.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo and extensions", len(client.Init), maxInit)
+	}
+	id := PinnedID(c)
+	s, box, err = h.store.Load(ctx, id, c.box())
+	if errors.Is(err, storage.NotFound) {
+		if s, err = h.pin(ctx, c, id, client); errors.Is(err, storage.Conflict) {
+			s, box, err = h.store.Load(ctx, id, c.box()) // another request was faster
+		}
+	}
+	if err != nil {
+		return storage.Session{}, storage.Box{}, false, err
+	}
+	moved = moves(s, c, box)
+	server := s.ServerInfo
+	if server == nil || moved {
+		if server, err = h.serverInfo(ctx, c); err != nil {
+			return storage.Session{}, storage.Box{}, false, err
+		}
+	}
+	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+		same := !moves(*s, c, box) && s.State == storage.Ready && bytes.Equal(s.ServerInfo, server)
+		if due := time.Until(s.Expires) <= h.limits.Life/2; same && !due {
+			return false
+		}
+		if s.State == storage.Ended {
+			s.Created = time.Now() // values of the ended session do not belong to the new one
+		}
+		s.Digest, s.Relisted, s.ServerInfo, s.State, s.Quit = c.code(box), box.Relisted, server, storage.Ready, storage.QuitNone
+		h.extend(s)
+		return true
+	})
+	return s, box, moved, err
+}
+
+// pin makes the session. The session is Ready at once, because the box does the handshake
+// whenever it starts a process.
+func (h Stateless) pin(ctx context.Context, c Caller, id storage.ID, client Client) (storage.Session, error) {
+	server, err := h.serverInfo(ctx, c)
+	if err != nil {
+		return storage.Session{}, err
+	}
+	s := h.opened(c)
+	s.ID, s.Transport, s.State, s.Version, s.Init, s.ServerInfo = id, storage.Modern, storage.Ready, wire.V20251125, bytes.Clone(client.Init), server
+	h.extend(&s)
+	if err := h.store.Create(ctx, s); err != nil {
+		return storage.Session{}, err
+	}
+	s.Rev = 1
+	return s, nil
+}
+
+// serverInfo returns the server's serverInfo from the handshake record, or nil.
+func (h Stateless) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
+	if !c.Server.Record {
+		return nil, nil
+	}
+	record, err := h.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
+	if err != nil && !errors.Is(err, storage.NotFound) {
+		return nil, err
+	}
+	if info := wire.Lookup(record.Result, "serverInfo"); len(info) > 0 && info[0] == '{' {
+		return bytes.Clone(info), nil
+	}
+	return nil, nil
+}

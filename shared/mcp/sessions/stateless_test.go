@@ -1,0 +1,325 @@
+package sessions_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// took is a backend that keeps its deliveries.
+type took struct {
+	nobody
+	mu         *sync.Mutex
+	deliveries *[]sessions.Delivery
+}
+
+func newTook() took { return took{mu: &sync.Mutex{}, deliveries: &[]sessions.Delivery{}} }
+
+func (b took) Deliver(_ context.Context, d sessions.Delivery, _ storage.Box) (sessions.Tracker, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	*b.deliveries = append(*b.deliveries, d)
+	return nil, nil
+}
+
+var (
+	modernCaller = sessions.Caller{
+		Server: sessions.Server{Name: "s", Digest: "d1", Record: true}, Tenant: "t", Principal: "p", Transport: storage.Modern,
+	}
+	modernClient = sessions.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first"}}`)}
+)
+
+func send(t *testing.T, h *sessions.Host, c sessions.Caller, client sessions.Client) (*sessions.Call, json.RawMessage) {
+	t.Helper()
+	call, server, err := h.Send(t.Context(), c, client, "tools/call", json.RawMessage(`{"name":"x"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return call, server
+}
+
+func pinned(t *testing.T, store storage.Store, c sessions.Caller) storage.Session {
+	t.Helper()
+	return record(t, store, sessions.PinnedID(c))
+}
+
+func TestPinnedIDIsOfTenantPrincipalServerAndKind(t *testing.T) {
+	base := modernCaller
+	others := map[string]func(*sessions.Caller){
+		"tenant":    func(c *sessions.Caller) { c.Tenant = "t2" },
+		"principal": func(c *sessions.Caller) { c.Principal = "p2" },
+		"server":    func(c *sessions.Caller) { c.Server.Name = "s2" },
+		"kind":      func(c *sessions.Caller) { c.Kind = "k2" },
+		"where they end": func(c *sessions.Caller) {
+			c.Tenant, c.Principal = `t" "p`, ""
+		},
+	}
+	for name, change := range others {
+		c := base
+		if change(&c); sessions.PinnedID(c) == sessions.PinnedID(base) {
+			t.Errorf("%s does not matter", name)
+		}
+	}
+	again := base
+	again.Server.Digest, again.Conn = "d2", "c"
+	if sessions.PinnedID(again) != sessions.PinnedID(base) {
+		t.Error("something else matters")
+	}
+}
+
+// A notification reaches the process of its own kind of client. It wakes nothing.
+func TestNotificationOfAModernClientReachesItsProcess(t *testing.T) {
+	store, b := storagetest.NewMemory(), newTook()
+	h := sessions.New(store, b, sessions.Limits{})
+	m := parsed(t, `{"jsonrpc":"2.0","method":"notifications/com.example/x","params":{"n":1.50}}`)
+	other := modernCaller
+	other.Kind = "k2"
+	tell := func(c sessions.Caller, want int) {
+		t.Helper()
+		if err := h.Notify(t.Context(), c, m); err != nil || len(*b.deliveries) != want {
+			t.Errorf("%v, and there are %d deliveries, want %d", err, len(*b.deliveries), want)
+		}
+	}
+	tell(modernCaller, 0) // it has no session
+	send(t, h, modernCaller, modernClient)
+	tell(modernCaller, 1) // its box sleeps
+	box, err := store.Box(t.Context(), storage.BoxFor("t", "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	box.State = storage.Awake
+	if err := store.SaveBox(t.Context(), box); err != nil {
+		t.Fatal(err)
+	}
+	tell(other, 1)
+	tell(modernCaller, 2)
+	if d := (*b.deliveries)[1]; string(d.Raw) != string(m.Raw) || d.Session != sessions.PinnedID(modernCaller) || len(d.Requests) != 0 {
+		t.Errorf("the process gets %s for %s", d.Raw, d.Session)
+	}
+}
+
+func TestBudgetOfAModernCall(t *testing.T) {
+	store := storagetest.NewCounting(storagetest.NewMemory())
+	b := newTook()
+	h := sessions.New(store, b, sessions.Limits{})
+	record := storage.Handshake{Digest: storage.RecordFor("t", "d1"), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"srv"}}`)}
+	if err := store.SaveHandshake(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	steps := []struct {
+		name          string
+		do            func()
+		reads, writes int
+	}{
+		{"discover", func() {
+			if result, call, err := h.Greeting(t.Context(), modernCaller, modernClient); err != nil || call != nil || string(result) != string(record.Result) {
+				t.Errorf("got %s %v %v", result, call, err)
+			}
+		}, 1, 0},
+		{"the first of all", func() { send(t, h, modernCaller, modernClient) }, 2, 2},
+		{"any other", func() { send(t, h, modernCaller, modernClient) }, 1, 0},
+		{"the first that wants log messages", func() { send(t, h, modernCaller, sessions.Client{Verbose: true}) }, 1, 1},
+		{"the next that does", func() { send(t, h, modernCaller, sessions.Client{Verbose: true}) }, 1, 0},
+	}
+	for _, s := range steps {
+		store.Reset()
+		s.do()
+		if n := store.Counts(); n.Reads != s.reads || n.Writes != s.writes {
+			t.Errorf("%s: %d reads and %d writes (%v), want %d and %d", s.name, n.Reads, n.Writes, n.Calls, s.reads, s.writes)
+		}
+	}
+}
+
+func TestModernRequestsOfOnePrincipalShareASession(t *testing.T) {
+	store := storagetest.NewMemory()
+	b := newTook()
+	h := sessions.New(store, b, sessions.Limits{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if _, _, err := h.Send(t.Context(), modernCaller, modernClient, "tools/list", nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	streams := map[storage.StreamID]bool{}
+	for _, d := range *b.deliveries {
+		m := parsed(t, string(d.Raw))
+		if id, _ := wire.String(m.ID); d.Session != sessions.PinnedID(modernCaller) || id != string(d.Stream) {
+			t.Errorf("session %s, stream %s, request %s", d.Session, d.Stream, m.ID)
+		}
+		streams[d.Stream] = true
+	}
+	if len(streams) != 8 {
+		t.Errorf("%d streams", len(streams))
+	}
+	s := pinned(t, store, modernCaller)
+	if s.State != storage.Ready || s.Transport != storage.Modern || string(s.Init) != string(modernClient.Init) {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestPinnedSessionFollowsTheServersConfiguration(t *testing.T) {
+	store := storagetest.NewMemory()
+	took := newTook()
+	h := sessions.New(store, took, sessions.Limits{})
+	for _, digest := range []string{"d1", "d1", "d2", "d2"} {
+		record := storage.Handshake{Digest: storage.RecordFor("t", digest), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"` + digest + `"}}`)}
+		if err := store.SaveHandshake(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		c := modernCaller
+		c.Server.Digest = digest
+		_, server := send(t, h, c, modernClient)
+		if s := pinned(t, store, c); s.Digest != digest || string(server) != `{"name":"`+digest+`"}` {
+			t.Errorf("digest %s, server %s; want %s", s.Digest, server, digest)
+		}
+	}
+	if diff := cmp.Diff([]bool{false, false, true, false}, took.moved()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// moved returns which deliveries are the first with another configuration of the server.
+func (b took) moved() (all []bool) {
+	for _, d := range *b.deliveries {
+		all = append(all, d.Moved)
+	}
+	return all
+}
+
+// A session follows a new configuration of its server. It uses the handshake record of
+// that configuration, and its first delivery says that the session has moved.
+func TestSessionFollowsTheServersConfiguration(t *testing.T) {
+	store, took := storagetest.NewMemory(), newTook()
+	h := sessions.New(store, took, sessions.Limits{})
+	c := modernCaller
+	c.Transport = storage.HTTP
+	if err := store.Create(t.Context(), storage.Session{
+		ID: "s1", Server: "s", Digest: "d1", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready, Version: wire.V20251125, Expires: time.Now().Add(time.Hour),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, digest := range []string{"d1", "d2", "d2", "d1"} {
+		c.Server.Digest = digest
+		m := parsed(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+		if _, err := h.Accept(t.Context(), c, "s1", []wire.Message{m}, false); err != nil {
+			t.Fatal(err)
+		}
+		d := (*took.deliveries)[len(*took.deliveries)-1]
+		if s := record(t, store, "s1"); s.Digest != digest || d.Digest != storage.RecordFor("t", digest) {
+			t.Errorf("digest %s, record %s; want %s", s.Digest, d.Digest, digest)
+		}
+	}
+	if diff := cmp.Diff([]bool{false, true, false, true}, took.moved()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPinnedSessionBeginsAnewWhenItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := storagetest.NewMemory()
+		h := sessions.New(store, newTook(), sessions.Limits{})
+		send(t, h, modernCaller, modernClient)
+		if err := h.Terminate(t.Context(), sessions.PinnedID(modernCaller)); err != nil {
+			t.Fatal(err)
+		}
+		send(t, h, modernCaller, modernClient)
+		if s := pinned(t, store, modernCaller); s.State != storage.Ready || s.Quit != storage.QuitNone {
+			t.Errorf("ended by an operator: %+v", s)
+		}
+		time.Sleep(8 * 24 * time.Hour)
+		if _, _, err := store.Load(t.Context(), sessions.PinnedID(modernCaller), ""); !errors.Is(err, storage.NotFound) {
+			t.Errorf("it has not expired: %v", err)
+		}
+		send(t, h, modernCaller, modernClient)
+		pinned(t, store, modernCaller)
+	})
+}
+
+func TestModernClientThatSaysTooMuchOfItselfIsRefused(t *testing.T) {
+	store := storagetest.NewMemory()
+	h := sessions.New(store, newTook(), sessions.Limits{})
+	of := func(size int) sessions.Client {
+		return sessions.Client{Init: json.RawMessage(`{"clientInfo":"` + strings.Repeat("x", size-len(`{"clientInfo":""}`)) + `"}`)}
+	}
+	for range 2 {
+		if _, _, err := h.Send(t.Context(), modernCaller, of(64<<10+1), "tools/call", nil); !errors.Is(err, storage.TooLarge) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if _, _, err := store.Load(t.Context(), sessions.PinnedID(modernCaller), ""); !errors.Is(err, storage.NotFound) {
+		t.Errorf("a session was made: %v", err)
+	}
+	send(t, h, modernCaller, of(64<<10))
+}
+
+func TestPinnedSessionLivesWhileItIsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := storagetest.NewMemory()
+		h := sessions.New(store, newTook(), sessions.Limits{})
+		send(t, h, modernCaller, modernClient)
+		created := pinned(t, store, modernCaller).Created
+		for range 5 {
+			time.Sleep(5 * 24 * time.Hour)
+			send(t, h, modernCaller, modernClient)
+		}
+		if s := pinned(t, store, modernCaller); !s.Created.Equal(created) {
+			t.Error("it was made anew")
+		}
+	})
+}
+
+func TestSubscriptionsArePinnedOnceForEachListener(t *testing.T) {
+	store := storagetest.NewMemory()
+	b := newTook()
+	h := sessions.New(store, b, sessions.Limits{})
+	subscribe := func(uris ...string) error {
+		_, err := h.Subscribe(t.Context(), modernCaller, modernClient, uris)
+		return err
+	}
+	for range 2 {
+		if err := subscribe("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awake(t, store)
+	for left := 1; left >= 0; left-- {
+		if err := h.Unsubscribe(t.Context(), modernCaller, []string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		if s := pinned(t, store, modernCaller); len(s.Subscribed) != left {
+			t.Errorf("subscribed to %v", s.Subscribed)
+		}
+	}
+	if n := len(*b.deliveries); n != 3 {
+		t.Errorf("%d deliveries, want two subscriptions and one end", n)
+	}
+	if err := subscribe(make([]string, 501)...); !errors.Is(err, storage.Busy) {
+		t.Errorf("501 resources: %v", err)
+	}
+}
+
+func TestURIsThatAreListenedToAreBounded(t *testing.T) {
+	h := sessions.New(storagetest.NewMemory(), newTook(), sessions.Limits{})
+	long := strings.Repeat("u", 50<<10)
+	if _, err := h.Subscribe(t.Context(), modernCaller, modernClient, []string{"a:" + long, "b:" + long}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Subscribe(t.Context(), modernCaller, modernClient, []string{"c:" + long}); !errors.Is(err, storage.Busy) {
+		t.Errorf("got %v, want Busy", err)
+	}
+}

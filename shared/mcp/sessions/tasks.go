@@ -1,0 +1,148 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of
+// [Stateless.Send] whose client has gone away and has a name for it. It needs no record of
+// its own. Such a call leaves its stream in the log of the pinned session, and an item
+// that says which box or function must end it. A client that asks for a task gets what
+// these two say.
+
+// Recalled is a call of [Stateless.Send] for which a client asks later.
+type Recalled struct {
+	// Events are the call's events that the log still has, in order. It leaves out log
+	// messages, and all progress but the newest.
+	Events []storage.Event
+	Gap    bool            // events before these were lost
+	Server json.RawMessage // the server's serverInfo, nil if unknown
+	// Lost means that the call has no end, and no item that says which box or function
+	// must end it. Its result was not kept, or there never was such a call.
+	Lost bool
+
+	session storage.Session
+	box     storage.Box
+	stream  storage.StreamID
+	last    storage.Index
+
+	progress storage.Index // index of the last progress event
+}
+
+// Ended reports whether the end of the call is among its events.
+func (r *Recalled) Ended() bool { return len(r.Events) > 0 && r.Events[len(r.Events)-1].Final }
+
+// Last returns the index of the last event in the log, 0 if there is none.
+func (r *Recalled) Last() storage.Index { return r.last }
+
+// Recall reads a call of the caller. Cost: two reads, and one more for each 1,000 events.
+//
+// Errors: NotFound (the caller has no calls), Unavailable.
+func (h Tasks) Recall(ctx context.Context, c Caller, stream storage.StreamID) (*Recalled, error) {
+	s, box, err := h.Load(ctx, c, PinnedID(c))
+	if err != nil {
+		return nil, err
+	}
+	r := &Recalled{Server: s.ServerInfo, session: s, box: box, stream: stream}
+	return r, h.reread(ctx, r)
+}
+
+// reread reads all events of a call.
+func (h Tasks) reread(ctx context.Context, r *Recalled) error {
+	r.Events, r.Gap, r.last, r.progress = nil, false, 0, 0
+	for {
+		page, err := h.store.Read(ctx, r.session.ID, r.stream, r.last, storage.MaxRead)
+		if err != nil {
+			return err
+		}
+		for _, e := range page.Events {
+			r.take(e)
+		}
+		r.Gap = r.Gap || page.Gap
+		if !page.More || len(page.Events) == 0 {
+			return nil
+		}
+	}
+}
+
+// take keeps an event unless it is a log message or another such notification. A call may
+// have sent more of these than a function has memory for. It keeps only the newest
+// progress.
+func (r *Recalled) take(e storage.Event) {
+	r.last = e.Index
+	m, err := wire.Parse(e.Raw)
+	if err == nil && m.Kind == wire.Notification && m.Method != wire.NotifyCancelled {
+		if m.Method != wire.NotifyProgress {
+			return
+		}
+		r.Events = slices.DeleteFunc(r.Events, func(old storage.Event) bool { return old.Index == r.progress })
+		r.progress = e.Index
+	}
+	e.Raw = bytes.Clone(e.Raw) // so that the page can be freed
+	r.Events = append(r.Events, e)
+}
+
+// LookAfter checks whether a call that has not ended can still end. Like every function
+// that waits for a call, it calls [Tracker.Check] for a box that is not alive. Cost: one
+// read, three if the call has no item, and the cost of [Tracker.Check] if the box is not
+// awake.
+//
+// Errors: Unavailable.
+func (h Tasks) LookAfter(ctx context.Context, r *Recalled) error {
+	tracker, err := h.backend.Track(ctx, r.session, r.stream)
+	switch {
+	case errors.Is(err, storage.NotFound):
+		// The end is written before the item is deleted, so it may have come between the
+		// two reads.
+		err = h.reread(ctx, r)
+		r.Lost = err == nil && !r.Ended()
+		return err
+	case err != nil || r.box.State == storage.Awake:
+		return err
+	}
+	_, err = tracker.Check(ctx)
+	return err
+}
+
+// Answered returns which questions of a call have an answer. Cost: one read, or none without
+// questions.
+//
+// Errors: Unavailable.
+func (h Tasks) Answered(ctx context.Context, r *Recalled, questions []string) (map[string]bool, error) {
+	if len(questions) == 0 {
+		return nil, nil
+	}
+	answers, err := h.store.Answers(ctx, r.session.ID, questions)
+	if err != nil {
+		return nil, err
+	}
+	answered := make(map[string]bool, len(answers))
+	for _, a := range answers {
+		answered[a.Question] = true
+	}
+	return answered, nil
+}
+
+// Answer stores responses to questions of a call and passes them on, as [Stateless.Reply]
+// does. Cost: one write for each.
+//
+// Errors: Unavailable.
+func (h Tasks) Answer(ctx context.Context, r *Recalled, responses ...[]byte) error {
+	return h.replies(ctx, r.session, r.box, responses)
+}
+
+// Pace returns how long a client should wait before it asks again for a call that began age
+// ago. It is a tenth of age, between 1 and 60 times [Limits].Pace. So a client asks about a
+// hundred times for a call of an hour.
+func (h *core) Pace(age time.Duration) time.Duration {
+	pace := h.limits.Pace
+	return min(max(age/10, pace), 60*pace).Round(time.Millisecond)
+}
