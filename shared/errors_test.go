@@ -53,7 +53,7 @@ func speakers() map[string][]string {
 		"shared/config/serversfile":      {"accepted.go", "server.go"}, // of copies that our own programs wrote
 		"shared/operate/console":         nil,
 		"shared/endpoint/transport":      nil,
-		"shared/mcp/sessions":            {"pusher.go"}, // one function to the next
+		"shared/mcp/sessions":            {"redelivery.go"}, // one function to the next
 		"shared/backend/native":          nil,
 		"shared/access/resourceserver":   nil,
 		"shared/config/override":         nil,

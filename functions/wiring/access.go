@@ -14,7 +14,7 @@ import (
 
 // ReadAccess reads the token settings of the servers file, for an endpoint whose URL
 // for clients is publicURL. [New] checks them.
-func ReadAccess(servers *serversfile.Catalog, publicURL string) (*resourceserver.Settings, error) {
+func ReadAccess(servers *serversfile.File, publicURL string) (*resourceserver.Settings, error) {
 	var s resourceserver.Settings
 	if section := servers.Access(); section != nil { // without one, a cold start decodes nothing
 		var err error
@@ -28,7 +28,7 @@ func ReadAccess(servers *serversfile.Catalog, publicURL string) (*resourceserver
 
 // addresses returns the addresses at which several servers are served, with the servers at
 // each.
-func addresses(servers *serversfile.Catalog) map[string][]string {
+func addresses(servers *serversfile.File) map[string][]string {
 	all := map[string][]string{}
 	for _, name := range servers.Groups() {
 		g, _ := servers.Group(name)
@@ -45,7 +45,7 @@ func addresses(servers *serversfile.Catalog) map[string][]string {
 // replace those of the file unless they are empty. Without an issuer, a broker whose endpoint
 // listens on loopback only gets a sign-in for development that takes any name. The URL does
 // not tell: an endpoint for the network may have one on loopback.
-func ReadBroker(servers *serversfile.Catalog, publicURL, issuer, secret string, onLoopback bool) (*resourceserver.Settings, error) {
+func ReadBroker(servers *serversfile.File, publicURL, issuer, secret string, onLoopback bool) (*resourceserver.Settings, error) {
 	s, err := ReadAccess(servers, publicURL)
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func ReadBroker(servers *serversfile.Catalog, publicURL, issuer, secret string, 
 // takeTokens makes Auth accept tokens besides keys. The error names the wrong setting.
 func (f *Function) takeTokens(others [][]byte) error {
 	keys := apikey.NewKeys(f.Store)
-	if f.Broker {
+	if f.AuthServer {
 		sealer, err := resourceserver.NewTokenSealer(f.Secret, others...)
 		if err != nil {
 			return err

@@ -46,7 +46,7 @@ func (f *Function) Flush(ctx context.Context) error {
 }
 
 // BoxSize returns the size that a server's box has on AWS.
-func BoxSize(servers *serversfile.Catalog, server string) meter.BoxSize {
+func BoxSize(servers *serversfile.File, server string) meter.BoxSize {
 	size := meter.DefaultBox()
 	s, _ := servers.Server(server)
 	f, err := ecs.Size{CPUs: cmp.Or(s.Box.CPUs, size.VCPUs), MemoryMB: cmp.Or(s.Box.MemoryMB, int(size.MemoryMB))}.Fargate()

@@ -17,10 +17,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// CheckSections checks what package catalog does not read: the sections limits, access and
+// CheckSections checks what package serversfile does not read: the sections limits, access and
 // connect of a servers file, as a machine with these variables reads them. The error joins
 // the mistakes, as that of [serversfile.Parse] does.
-func CheckSections(c *serversfile.Catalog, getenv func(string) string) error {
+func CheckSections(c *serversfile.File, getenv func(string) string) error {
 	var env Settings
 	if err := env.Read(getenv); err != nil {
 		return err
@@ -53,7 +53,7 @@ func readAccess(section []byte) error {
 // checkAccess reads the section access, and checks it as a machine does that takes tokens.
 // What the machine itself gives has a valid value here. A section with a variable that is
 // not set may be one that is not in use, so only its keys are checked.
-func checkAccess(c *serversfile.Catalog, section []byte) error {
+func checkAccess(c *serversfile.File, section []byte) error {
 	s, err := resourceserver.ReadSettings(section)
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 const (
 	EnvIdle         = "DORMOUSE_IDLE"          // a time: how long a box stays awake without work, for servers that set none
 	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // most calls that may wait for a box that is not awake; more get Busy; 0: any number
-	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), like the next two; see host.Limits
+	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), like the next two; see sessions.Limits
 	EnvInitTimeout  = "DORMOUSE_INIT_TIMEOUT"
 	EnvHold         = "DORMOUSE_HOLD"
 	EnvShowOutput   = "DORMOUSE_SHOW_OUTPUT" // "on": log lines of failed calls repeat what the server answered

@@ -11,7 +11,7 @@ import (
 // openVault opens the store of the keys and tokens that callers have at the third parties
 // of the servers file. The error names the wrong setting.
 func (f *Function) openVault(others [][]byte) error {
-	c := credentials.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, SignsIn: f.Broker, Log: f.Log}
+	c := credentials.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, SignsIn: f.AuthServer, Log: f.Log}
 	if f.Access != nil {
 		c.PublicURL = f.Access.PublicURL
 	}

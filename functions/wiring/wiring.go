@@ -27,20 +27,20 @@ import (
 
 // Settings are values that an operator may set. Servers and Secret are required.
 type Settings struct {
-	Servers      *serversfile.Catalog
+	Servers      *serversfile.File
 	Secret       []byte // 32 bytes or more; it seals tickets
 	OtherSecret  []byte // also opens tickets while the operator replaces Secret; nil for none
 	Limits       sessions.Limits
-	Hosts        []string                 // see front.Options.AllowedHosts
-	Origins      []string                 // see front.Options.AllowedOrigins
+	Hosts        []string                 // see transport.Options.AllowedHosts
+	Origins      []string                 // see transport.Options.AllowedOrigins
 	Open         bool                     // any caller may call; otherwise callers need an API key or a token
 	Access       *resourceserver.Settings // settings for tokens, which are accepted besides keys; nil: only keys
 	PublicURL    string                   // where clients and browsers reach the HTTP endpoint; "" if that is not known
-	Broker       bool                     // the tokens are those of this endpoint's own authorization server
+	AuthServer   bool                     // the tokens are those of this endpoint's own authorization server
 	RelayURL     string                   // where runners connect, see runner.DialWebSocket
 	Idle         time.Duration            // how long a box stays awake without work, for servers that set no time
 	WaitingCalls int                      // most calls that may wait for a box that is not awake; 0: any number
-	ShowErrors   bool                     // see front.Options.ShowErrors
+	ShowErrors   bool                     // see transport.Options.ShowErrors
 	Pushed       bool                     // the servers file may come from the store, where operators push it
 	Metrics      string                   // CloudWatch namespace for metrics in log lines; "" for none
 
@@ -88,7 +88,7 @@ type Function struct {
 	bucket    *bucket.Bucket
 }
 
-// SignIn is as front.SignIn, which this package does not link.
+// SignIn is as transport.SignIn, which this package does not link.
 type SignIn interface {
 	Metadata(server, address string) []byte
 	Challenge(address string, tried bool, err error) string
@@ -199,7 +199,7 @@ func (f *Function) launch(b storage.Box) (map[string]string, error) {
 	return env, nil
 }
 
-// Server returns a configured server in the form of package host. It returns false for a
+// Server returns a configured server in the form of package sessions. It returns false for a
 // server that is not configured or is disabled.
 func (f *Function) Server(name string) (sessions.Server, bool) {
 	s, ok := f.Servers.Server(name)

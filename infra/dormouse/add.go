@@ -225,7 +225,7 @@ func (c *addCommand) entry() (serversedit.Entry, error) {
 }
 
 // notHosted says why a server of a file would not be hosted; "" if it would.
-func notHosted(c *serversfile.Catalog, name string) string {
+func notHosted(c *serversfile.File, name string) string {
 	for _, r := range c.Rejected() {
 		if r.Name == name {
 			return r.Reason()

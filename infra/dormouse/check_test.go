@@ -75,7 +75,7 @@ func TestCheckSaysWhatRunDoes(t *testing.T) {
 		"of another client":     `{"servers": {` + good + `, "a": {"command": "${input:nobody}"}}}`,
 		"keys of other clients": `{"mcpServers": {"good": {"command": "true", "gallery": true, "colour": 1}}, "editor": 1}`,
 	}
-	forms := filepath.Join("..", "..", "shared", "catalog", "testdata", "forms")
+	forms := filepath.Join("..", "..", "shared", "config", "serversfile", "testdata", "forms")
 	if err := filepath.WalkDir(forms, func(path string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && d.Name() != "golden" {
 			text, err := os.ReadFile(path) //nolint:gosec // our own file

@@ -60,12 +60,12 @@ func bad(check, says, todo string) finding { return finding{Check: check, Says: 
 type doctor struct {
 	*doctorCommand
 	t       *terminal
-	cfg     local.Config         // of dormouse run: that which is up, or that which would be
-	file    *serversfile.Catalog // nil if it cannot be read
-	wrong   []error              // mistakes of the servers file, and of its servers
-	machine *client              // nil if nothing is up
-	up      api.Info             // what the machine says of itself
-	down    error                // why it says nothing
+	cfg     local.Config      // of dormouse run: that which is up, or that which would be
+	file    *serversfile.File // nil if it cannot be read
+	wrong   []error           // mistakes of the servers file, and of its servers
+	machine *client           // nil if nothing is up
+	up      api.Info          // what the machine says of itself
+	down    error             // why it says nothing
 }
 
 // Run prints a line for each check, and fails if one fails.

@@ -195,7 +195,7 @@ func check(cfg local.Config) checked {
 
 // readServers reads a servers file as dormouse run does. The mistakes are of the whole file,
 // or of its servers; the catalog is nil if dormouse run would not start.
-func readServers(cfg local.Config) (c *serversfile.Catalog, warnings []serversfile.Warning, mistakes []error) {
+func readServers(cfg local.Config) (c *serversfile.File, warnings []serversfile.Warning, mistakes []error) {
 	read := local.Check(cfg)
 	switch joined, ok := read.Wrong.(interface{ Unwrap() []error }); {
 	case ok:

@@ -12,7 +12,7 @@ import (
 )
 
 // tokens returns the settings for tokens, or nil if the machine takes none.
-func (m *machine) tokens(servers *serversfile.Catalog) (*resourceserver.Settings, error) {
+func (m *machine) tokens(servers *serversfile.File) (*resourceserver.Settings, error) {
 	access, at := m.public.access(), m.public.publicURL()
 	if access != AccessIDP && access != AccessOAuth {
 		return nil, nil

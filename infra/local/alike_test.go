@@ -84,7 +84,7 @@ func wired(t *testing.T, m *machine) *wiring.Function {
 func clientsOf(t *testing.T, asFunction bool) localtest.WebSockets {
 	t.Helper()
 	m := unstarted(t, Config{})
-	in, function := &inside{m: m}, &socketFunction{}
+	in, function := &inprocess{m: m}, &socketFunction{}
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	clients, push := sockets.Routes(&clientRoutes{in}), pushLater
 	if asFunction {
@@ -243,7 +243,7 @@ func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T
 
 func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 	m := unstarted(t, Config{})
-	in := &inside{m: m}
+	in := &inprocess{m: m}
 	r := &runnerRoutes{in}
 	m.openSockets(r, &clientRoutes{in}, sockets.Home(), socketsOnly)
 	f := wired(t, m)

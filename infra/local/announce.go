@@ -129,6 +129,6 @@ func (m *machine) openLog() {
 		return
 	}
 	file := &lumberjack.Logger{Filename: filepath.Join(m.folder.File(LogFolder), LogFile), MaxSize: logSize, MaxBackups: logKept}
-	m.cfg.Log, m.logFile = &lossy{to: file, lost: logLost(m.recorder, m.folder.File(LogFolder))}, file
+	m.cfg.Log, m.logFile = &bestEffortLog{to: file, lost: logLost(m.recorder, m.folder.File(LogFolder))}, file
 	m.log = slog.New(slog.NewJSONHandler(m.cfg.Log, nil))
 }

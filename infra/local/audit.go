@@ -71,7 +71,7 @@ func audit(to io.Writer) func(journal.Event) {
 		case e.Reason != "" || e.Code != "":
 			outcome = "failed"
 		}
-		_ = enc.Encode(audited{ // a file that cannot be written to is reported by lossy
+		_ = enc.Encode(audited{ // a file that cannot be written to is reported by bestEffortLog
 			Time: e.Time.UTC(), Tenant: e.Tenant, Principal: e.Principal, Server: e.Name, Tool: e.Tool, Client: e.Client,
 			MS: float64(e.Duration.Microseconds()) / 1000, Outcome: outcome, Code: e.Code, Woke: e.Wakes > 0,
 			BytesIn: e.In, BytesOut: e.Out, Session: e.Session, Trace: e.Trace, Key: e.Key, Address: e.Address, Refusal: e.Refusal, Reason: reason,

@@ -54,7 +54,7 @@ func (m *machine) startFleet(context.Context) error {
 }
 
 // needsBoxes reports whether a server of the file is a program.
-func needsBoxes(servers *serversfile.Catalog) bool {
+func needsBoxes(servers *serversfile.File) bool {
 	return slices.ContainsFunc(servers.Names(), func(name string) bool {
 		s, _ := servers.Server(name)
 		return !s.Disabled && !s.InPlace()

@@ -10,7 +10,7 @@ import (
 
 // Checked is what [Run] would do with a servers file.
 type Checked struct {
-	Servers  *serversfile.Catalog // that it would serve, and those that it rejects; nil if it would not start
+	Servers  *serversfile.File // that it would serve, and those that it rejects; nil if it would not start
 	Warnings []serversfile.Warning
 	Wrong    error // why it would not start; it may join several errors
 }
@@ -28,7 +28,7 @@ func Check(cfg Config) Checked {
 	if m.folder.Path, err = filepath.Abs(cfg.Data); err != nil {
 		return Checked{Warnings: warnings, Wrong: err}
 	}
-	in := &inside{m: m}
+	in := &inprocess{m: m}
 	if err = in.configure(); err == nil {
 		err = in.Serve(servers)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// Functions does the work that functions do on AWS. A machine has its own ([inside]);
+// Functions does the work that functions do on AWS. A machine has its own ([inprocess]);
 // tests can have another one.
 type Functions interface {
 	Web() http.Handler     // serves HTTP clients
@@ -24,7 +24,7 @@ type Functions interface {
 	Console() http.Handler // serves the page of the console; nil leaves it to the machine
 	// Serve makes new messages find these servers. Messages that are being handled go on
 	// with the previous servers. An error changes nothing.
-	Serve(*serversfile.Catalog) error
+	Serve(*serversfile.File) error
 	// Sweep starts a sweep in the background: for one task that has stopped, or, with nil,
 	// of all boxes. It closes the channel when the sweep has ended.
 	Sweep(stopped *fleet.Status) <-chan struct{}
@@ -51,12 +51,12 @@ type Opener func(context.Context, *Site) (Functions, error)
 type Site struct {
 	Config
 	Folder    *datafolder.Folder
-	Store     string               // see OpenStore
-	Snapshots string               // where boxes keep workspaces
-	Servers   *serversfile.Catalog // that are served at the start
-	Boxes     *boxes.Pool          // runs boxes as programs
-	BoxEnv    map[string]string    // variables of runners
-	RelayURL  string               // for runners
+	Store     string            // see OpenStore
+	Snapshots string            // where boxes keep workspaces
+	Servers   *serversfile.File // that are served at the start
+	Boxes     *boxes.Pool       // runs boxes as programs
+	BoxEnv    map[string]string // variables of runners
+	RelayURL  string            // for runners
 
 	// Access and PublicURL are those of [Config] with their defaults. Hosts and SocketHosts
 	// are the values of Host that the endpoints serve.

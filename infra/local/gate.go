@@ -27,7 +27,7 @@ type gate struct {
 func newGate() *gate { return &gate{own: sandbox.Probe().Owns} }
 
 // take notes what the servers of a file need. Call it before one of them can start.
-func (g *gate) take(servers *serversfile.Catalog) {
+func (g *gate) take(servers *serversfile.File) {
 	for _, name := range servers.Names() {
 		s, _ := servers.Server(name)
 		if b := s.Box; !s.Disabled && !s.InPlace() && (b.Confined() && !b.Offline || b.InstallScripts) {

@@ -10,7 +10,7 @@ import (
 )
 
 func TestTheGateIsShutWhileASandboxHasANetwork(t *testing.T) {
-	read := func(box, access string) *serversfile.Catalog {
+	read := func(box, access string) *serversfile.File {
 		c, _, err := serversfile.Parse([]byte(`{"mcpServers":{"free":{"command":"x"},"s":{"command":"x","x-dormouse":`+box+`}},"x-dormouse":{"access":`+access+`}}`), "servers.json", nil)
 		if err != nil {
 			t.Fatal(err)

@@ -34,7 +34,7 @@ type machine struct {
 	reports
 	stopping atomic.Bool // the machine is stopping, so a box that ends does not fall asleep
 
-	servers   atomic.Pointer[serversfile.Catalog] // that are served
+	servers   atomic.Pointer[serversfile.File] // that are served
 	file      *serversFile
 	reload    func() (serversfile.Changes, error) // reads the servers file now
 	folder    *datafolder.Folder
@@ -57,7 +57,7 @@ type reports struct {
 	sent     *telemetry.Telemetry // nil for none
 	failed   *failures
 	changes  *changes
-	hider    *hider
+	hider    *redactor
 	logFile  io.Closer // nil if the caller has the log
 }
 

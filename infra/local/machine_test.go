@@ -174,9 +174,9 @@ func TestAStartThatFailsEnds(t *testing.T) {
 }
 
 // alarmed returns the handlers of one machine, with schedules in a folder.
-func alarmed(t *testing.T, folder string, handle func(context.Context, native.Alarm) error) *inside {
+func alarmed(t *testing.T, folder string, handle func(context.Context, native.Alarm) error) *inprocess {
 	t.Helper()
-	in := &inside{m: &machine{log: slog.New(slog.DiscardHandler)}}
+	in := &inprocess{m: &machine{log: slog.New(slog.DiscardHandler)}}
 	in.made.Store(&handlers{http: endpoints.HTTP{Alarm: handle}})
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	var err error

@@ -69,7 +69,7 @@ func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 		if t.State == fleet.Stopped {
 			continue
 		}
-		b := api.Box{Box: t.Box, Server: t.Server, Task: t.ID, PID: t.PID, Started: t.Started.UTC(), Processes: members(t.PID)}
+		b := api.Box{Box: t.Box, Server: t.Server, Task: t.ID, PID: t.PID, Started: t.Started.UTC(), Processes: boxProcesses(t.PID)}
 		s.Boxes = append(s.Boxes, b)
 		processes, err := processesOf(m.folder.File(LogFolder), b)
 		if err != nil {

@@ -127,7 +127,7 @@ func (r *reloader) halt(removed []string) {
 
 // forget forgets the handshake records of servers. What it cannot forget is compared with the
 // next process.
-func (r *reloader) forget(servers *serversfile.Catalog, names []string) {
+func (r *reloader) forget(servers *serversfile.File, names []string) {
 	if len(names) == 0 {
 		return
 	}
@@ -178,7 +178,7 @@ func (r *reloader) retire() {
 // current gives a task the definition that its server has in servers. The function that
 // starts the task may have begun with an older servers file. idle is the idle time of
 // servers that set none.
-func current(servers *serversfile.Catalog, idle time.Duration, t fleet.Task) fleet.Task {
+func current(servers *serversfile.File, idle time.Duration, t fleet.Task) fleet.Task {
 	s, ok := servers.Server(t.Server)
 	if !ok || s.Disabled || t.Env[serverEnv] == "" {
 		return t

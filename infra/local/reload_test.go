@@ -141,11 +141,11 @@ func TestFileThatCannotBeServedChangesNothingAndIsSaidOnce(t *testing.T) {
 
 func TestFileWithTheSameServersIsNoNews(t *testing.T) {
 	r := newReloading(t, nil)
-	before := r.functions.(*inside).made.Load()
+	before := r.functions.(*inprocess).made.Load()
 	if changes, err := r.save(`{ "mcpServers": { /* a comment */ ` + oneNative + ` } }`); err != nil || !changes.None() {
 		t.Errorf("changes: %s, %v", changes, err)
 	}
-	if len(r.told()) != 0 || r.functions.(*inside).made.Load() != before {
+	if len(r.told()) != 0 || r.functions.(*inprocess).made.Load() != before {
 		t.Errorf("told %v", r.told())
 	}
 }
@@ -162,7 +162,7 @@ func TestServerThatCannotBeHostedAnyMoreSaysWhy(t *testing.T) {
 
 // A function that began before the change may start a box after it.
 func TestBoxIsStartedWithTheDefinitionThatHoldsNow(t *testing.T) {
-	read := func(args string) (*serversfile.Catalog, string) {
+	read := func(args string) (*serversfile.File, string) {
 		file := filepath.Join(t.TempDir(), "servers.json")
 		if err := os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"a","args":["`+args+`"]}}}`), 0o600); err != nil {
 			t.Fatal(err)

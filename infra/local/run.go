@@ -48,7 +48,7 @@ func newMachine(cfg Config) *machine {
 	var m *machine
 	printers := []func(journal.Event){past.Record, failed.Record, news.record}
 	if cfg.audit != nil {
-		printers = append(printers, audit(&lossy{to: cfg.audit, lost: func(err error) { m.log.Error("lines of the audit file are lost", "error", err) }}))
+		printers = append(printers, audit(&bestEffortLog{to: cfg.audit, lost: func(err error) { m.log.Error("lines of the audit file are lost", "error", err) }}))
 	}
 	if cfg.JSON != nil {
 		printers = append(printers, journal.JSONPrinter(cfg.JSON))
@@ -69,7 +69,7 @@ func newMachine(cfg Config) *machine {
 	if cfg.Log != nil {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))
 	}
-	m.hider = &hider{environ: m.environ, servers: func() *serversfile.Catalog { return m.servers.Load() }}
+	m.hider = &redactor{environ: m.environ, servers: func() *serversfile.File { return m.servers.Load() }}
 	options := journal.Options{Verbose: cfg.Verbose, Hide: m.hider.hide, Tools: func(tenant, server string) string { return toolsOf(m, tenant, server) }}
 	options.Lists = (&toolNames{read: func(tenant, server string) map[string]bool { return namesOf(m, tenant, server) }, of: map[[2]string]nameList{}}).has
 	if sent != nil {

@@ -41,7 +41,7 @@ func (c Config) HasGuests() bool {
 
 // read reads the files, with servers as guests if others may call and the system can confine
 // them.
-func (f *serversFile) read() (*serversfile.Catalog, []serversfile.Warning, error) {
+func (f *serversFile) read() (*serversfile.File, []serversfile.Warning, error) {
 	servers, warnings, err := f.readAs(f.others)
 	if err != nil {
 		return nil, warnings, err
@@ -57,9 +57,9 @@ func (f *serversFile) read() (*serversfile.Catalog, []serversfile.Warning, error
 	return servers, append([]serversfile.Warning{{Text: fmt.Sprintf(notConfined, strings.Join(names, ", "), lack[0].Why)}}, warnings...), nil
 }
 
-// readAs reads the files, and checks the sections that package catalog does not read. It
+// readAs reads the files, and checks the sections that package serversfile does not read. It
 // rejects servers in Go that this program does not have.
-func (f *serversFile) readAs(guests bool) (*serversfile.Catalog, []serversfile.Warning, error) {
+func (f *serversFile) readAs(guests bool) (*serversfile.File, []serversfile.Warning, error) {
 	load := serversfile.LoadHere
 	if guests {
 		load = serversfile.LoadGuests
@@ -81,7 +81,7 @@ func (f *serversFile) readAs(guests bool) (*serversfile.Catalog, []serversfile.W
 }
 
 // load reads the files. It records a warning only the first time that it occurs.
-func (f *serversFile) load() (*serversfile.Catalog, error) {
+func (f *serversFile) load() (*serversfile.File, error) {
 	servers, warnings, err := f.read()
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ const notConfined = "not only you can call, and this system cannot confine serve
 
 // guests returns the names of the servers that are confined although the file does not ask
 // for it.
-func guests(servers *serversfile.Catalog) (names []string) {
+func guests(servers *serversfile.File) (names []string) {
 	for _, name := range servers.Names() {
 		if s, _ := servers.Server(name); s.Box.Guest && !s.Disabled {
 			names = append(names, name)

@@ -79,7 +79,7 @@ func TestAnAddressMayAskForThePagesOfSignInTenTimesASecond(t *testing.T) {
 func TestRefusalsOfTheMachineNameTheirCaller(t *testing.T) {
 	var told, log bytes.Buffer
 	m := started(t, func(c *Config) { c.JSON, c.Log = &told, &log })
-	in, ok := m.functions.(*inside)
+	in, ok := m.functions.(*inprocess)
 	if !ok {
 		t.Fatal("the functions are not in this process")
 	}

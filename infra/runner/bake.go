@@ -73,7 +73,7 @@ func Bake(ctx context.Context, s serversfile.Server, c BakeConfig) (provision.Ba
 	on := sandbox.Probe()
 	environ := ownEnvironment()
 	maps.Copy(environ, c.Environ)
-	sandboxes := workshops(s, c.Work, surroundings(s, environ), on)
+	sandboxes := installSandboxes(s, c.Work, surroundings(s, environ), on)
 	baked, err := provision.New(provision.Config{
 		Base: c.Work, Cache: c.Cache, Confine: sandboxes, Compile: c.Measure, Environ: environ, Log: c.Log,
 	}, provision.Server{Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Cwd: s.Cwd, Scripts: s.Box.InstallScripts}).Bake(ctx, c.Image)

@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// boxed joins the relay's runner and the box, which do not know each other.
-type boxed struct {
+// adapter joins the relay's runner and the box, which do not know each other.
+type adapter struct {
 	box  *box.Box
 	link *runner.Runner
 	show *statusFile // nil for none
@@ -50,9 +50,9 @@ type setup struct {
 }
 
 // newBox makes the box of a server.
-func newBox(s serversfile.Server, at setup, log *slog.Logger) *boxed {
+func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	s, unresolved := s.Resolve(at.env.lookup)
-	b := &boxed{log: log, era: at.era, installs: at.installs, took: newStarts(s.Name, at.env["DORMOUSE_METRICS"], log)}
+	b := &adapter{log: log, era: at.era, installs: at.installs, took: newStarts(s.Name, at.env["DORMOUSE_METRICS"], log)}
 	tools := s.ToolTimeout
 	if tools == 0 {
 		tools = -1 // "off" in the servers file is the box's value for "no limit"
@@ -91,7 +91,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *boxed {
 func provisionerFor(s serversfile.Server, at setup, log *slog.Logger) *provision.Provisioner {
 	environ := ownEnvironment()
 	c := provision.Config{
-		Base: at.work, Cache: at.cache, Locks: at.locks, Baked: at.baked, Confine: workshops(s, at.work, surroundings(s, environ), at.on), Compile: at.logs != "", Environ: environ, Log: log,
+		Base: at.work, Cache: at.cache, Locks: at.locks, Baked: at.baked, Confine: installSandboxes(s, at.work, surroundings(s, environ), at.on), Compile: at.logs != "", Environ: environ, Log: log,
 	}
 	if at.installs != nil {
 		c.Kept, c.Compile = at.installs, true
@@ -137,7 +137,7 @@ func live(ctx context.Context, link *runner.Runner, of func() *prepared) error {
 }
 
 // Deliver implements runner.Executor.
-func (b *boxed) Deliver(d runner.Delivery) {
+func (b *adapter) Deliver(d runner.Delivery) {
 	secrets := make(map[string]box.Secret, len(d.Secrets))
 	for name, s := range d.Secrets {
 		secrets[name] = box.Secret(s)
@@ -145,31 +145,31 @@ func (b *boxed) Deliver(d runner.Delivery) {
 	b.all.note(b.name(string(d.Session), d.Principal), string(d.Session))
 	b.box.Deliver(box.Delivery{
 		ID: string(d.ID), Round: d.Round, Session: string(d.Session), Principal: d.Principal, Ticket: d.Ticket, Init: d.Init, Level: d.Level,
-		Subscriptions: d.Subscribed, Raw: d.Raw, Again: d.Again, Moved: d.Moved, Secrets: secrets,
+		Subscriptions: d.Subscribed, Raw: d.Raw, Restarted: d.Again, Redefined: d.Moved, Secrets: secrets,
 	})
 }
 
 // Answer implements runner.Executor.
-func (b *boxed) Answer(s storage.ID, question string, raw []byte) {
+func (b *adapter) Answer(s storage.ID, question string, raw []byte) {
 	b.box.Answer(string(s), question, raw)
 }
 
 // CloseStream implements runner.Executor.
-func (b *boxed) CloseStream(s storage.ID, stream storage.StreamID) {
+func (b *adapter) CloseStream(s storage.ID, stream storage.StreamID) {
 	b.box.CloseStream(string(s), string(stream))
 }
 
 // StopSession implements runner.Executor.
-func (b *boxed) StopSession(s storage.ID) { b.box.StopSession(string(s)) }
+func (b *adapter) StopSession(s storage.ID) { b.box.StopSession(string(s)) }
 
 // Halt implements runner.Executor.
-func (b *boxed) Halt(s storage.ID, by string, within time.Duration) {
+func (b *adapter) Halt(s storage.ID, by string, within time.Duration) {
 	b.log.Info("stopped by an operator", "session_id", s, "by", by, "within_ms", within.Milliseconds())
 	b.box.Halt(string(s), by, within)
 }
 
 // Questions implements runner.Executor.
-func (b *boxed) Questions() map[storage.ID][]string {
+func (b *adapter) Questions() map[storage.ID][]string {
 	open := map[storage.ID][]string{}
 	for s, q := range b.box.Questions() {
 		open[storage.ID(s)] = q
@@ -178,7 +178,7 @@ func (b *boxed) Questions() map[storage.ID][]string {
 }
 
 // IdleSince implements runner.Executor.
-func (b *boxed) IdleSince() (time.Time, bool) {
+func (b *adapter) IdleSince() (time.Time, bool) {
 	if b.installs.busy() {
 		return time.Time{}, false
 	}
@@ -186,7 +186,7 @@ func (b *boxed) IdleSince() (time.Time, bool) {
 }
 
 // Output implements box.Sink.
-func (b *boxed) Output(e box.Output) {
+func (b *adapter) Output(e box.Output) {
 	event := runner.Event{
 		Session: storage.ID(e.Session), Stream: storage.StreamID(e.Stream), Ticket: e.Ticket, Raw: e.Raw, Final: e.Final,
 	}
@@ -197,7 +197,7 @@ func (b *boxed) Output(e box.Output) {
 }
 
 // Handshake implements box.Sink.
-func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
+func (b *adapter) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
 	report := runner.StatusReport{Session: storage.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
 	if era := string(b.box.Era()); era != b.era {
 		report.Era = era
@@ -206,12 +206,12 @@ func (b *boxed) Handshake(s, ticket, requestedVersion string, result json.RawMes
 }
 
 // Lists implements box.Sink.
-func (b *boxed) Lists(s, ticket string, l box.Lists) {
+func (b *adapter) Lists(s, ticket string, l box.Lists) {
 	b.link.Status(runner.StatusReport{Session: storage.ID(s), Ticket: ticket, Lists: l.Kind, Own: l.Own, Handshake: l.Fingerprint})
 }
 
 // Process implements box.Sink. It does not log the state, because the box has done so.
-func (b *boxed) Process(s box.ProcessStatus) {
+func (b *adapter) Process(s box.ProcessStatus) {
 	b.show.show(s)
 	b.took.seen(s)
 }

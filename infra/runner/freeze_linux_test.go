@@ -64,7 +64,7 @@ type icehouse struct {
 	t      *testing.T
 	store  *storagetest.Memory
 	config relayserver.Config
-	host   *sessions.Host
+	host   *sessions.Manager
 	gate   string
 	idle   time.Duration // of the first generation
 

@@ -76,7 +76,7 @@ func (b *bootstrap) serve(ctx context.Context, base environment) error {
 	var i fleet.Invitation
 	end := fleet.Status{State: fleet.Stopped, ExitCode: exitFailed, Reason: "the event is no invitation"}
 	if err := json.Unmarshal(event, &i); err == nil && i.Box != "" {
-		g := &guest{base: base, log: b.log}
+		g := &invocation{base: base, log: b.log}
 		end = g.host(ctx, i, deadline)
 	}
 	return held.finish(end)

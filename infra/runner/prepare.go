@@ -70,7 +70,7 @@ func (a assignment) config(log *slog.Logger) runner.Config {
 // prepared is a box that is ready to run, with what it leaves on this machine.
 type prepared struct {
 	server   serversfile.Server
-	box      *boxed
+	box      *adapter
 	keep     keeping
 	installs provision.Keep
 	cache    string

@@ -76,7 +76,7 @@ func TestQueriesAskForFieldsThatAreLogged(t *testing.T) {
 
 // The queries about money multiply the counts in log lines by the prices of the bill.
 func TestMoneyIsThatOfThePriceList(t *testing.T) {
-	text, err := os.ReadFile(root("shared", "meter", "prices.json"))
+	text, err := os.ReadFile(root("shared", "store", "meter", "prices.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

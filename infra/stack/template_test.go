@@ -159,7 +159,7 @@ func TestEveryWebSocketRouteHasItsFunction(t *testing.T) {
 }
 
 func TestTheTableIsTheOneTheStoreIsTestedWith(t *testing.T) {
-	raw, err := os.ReadFile(root("shared", "dynamostore", "table.json"))
+	raw, err := os.ReadFile(root("shared", "store", "dynamostore", "table.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

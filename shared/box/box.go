@@ -106,7 +106,7 @@ func (b *Box) Deliver(d Delivery) {
 	if st.open > 0 && len(b.server.Principal) > 0 {
 		g.supply(d.Secrets)
 	}
-	b.execute(g, st, msgs, d.Again)
+	b.execute(g, st, msgs, d.Restarted)
 }
 
 // execute gives messages to the process of the session. It starts the process if one of

@@ -28,12 +28,12 @@ type Delivery struct {
 
 	// Again says that the session has had a process before. The box logs that the new
 	// one starts without the memory of the old one.
-	Again bool
+	Restarted bool
 
 	// Moved says that the server had another definition when the session last had a
 	// request. The box tells the client that lists have changed, as far as the process
 	// announces changes of lists.
-	Moved bool
+	Redefined bool
 
 	// Secrets are the keys and tokens that the session's principal has at third parties, by
 	// the names in Server.Env. A process that was started with others is started anew.

@@ -194,7 +194,7 @@ func (h *handshake) done(version string) {
 	p.box.starts.success()
 	p.report(Ready, nil)
 	session, ticket, result := p.audience.speaker.id, p.audience.speaker.ticket, p.proto.initialized(p.audience.speaker)
-	p.audience.speaker.tell(told{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
+	p.audience.speaker.tell(pendingOutput{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
 
 	for _, s := range p.audience.members {
 		p.announce(s)

@@ -14,7 +14,7 @@ type keeping struct {
 	workspace string // the folder to save when the process has ended, "" for none
 	staged    string // see [provision.Launch]
 	atWork    bool   // the process had open requests when the box told it to end
-	given     given
+	given     processSecrets
 }
 
 // restore returns what gives a new workspace the files of the previous process, nil for

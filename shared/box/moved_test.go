@@ -15,12 +15,12 @@ func TestClientOfASessionThatMovedHearsThatListsHaveChanged(t *testing.T) {
 			r := newRig(t, how)
 			for i, moved := range []bool{true, false} {
 				id := strconv.Itoa(i)
-				r.Deliver(Delivery{ID: id, Session: "s", Moved: moved, Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`)})
+				r.Deliver(Delivery{ID: id, Session: "s", Redefined: moved, Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`)})
 				r.result(id)
 			}
 			// The process runs, so the client of this session gets the notifications at
 			// once.
-			r.Deliver(Delivery{ID: "2", Session: "s", Moved: true, Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)})
+			r.Deliver(Delivery{ID: "2", Session: "s", Redefined: true, Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)})
 			r.result("2")
 			for range 2 {
 				for _, kind := range want {

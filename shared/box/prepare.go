@@ -118,7 +118,7 @@ func (a *preparation) progress(step provision.Progress) {
 	st := p.status(Staging, nil)
 	st.Detail = text
 	log := p.logOf(st)
-	p.audience.speaker.tell(told{call: func(k Sink) {
+	p.audience.speaker.tell(pendingOutput{call: func(k Sink) {
 		log.Info("process", "phase", string(step.Phase), "step", st.Detail)
 		k.Process(st)
 	}})

@@ -32,7 +32,7 @@ const (
 
 // given holds the secrets that a process got for its principal. The files with secrets
 // are in the workspace of the process, so no other sandbox shows them.
-type given struct {
+type processSecrets struct {
 	secrets map[string]Secret
 	folder  string // of the files, "" if the server reads none
 }
@@ -88,11 +88,11 @@ func newFolder(placed provision.Launch) (string, error) {
 	return folder, os.Mkdir(folder, 0o700)
 }
 
-func (f given) path(name string) string { return filepath.Join(f.folder, name) }
+func (f processSecrets) path(name string) string { return filepath.Join(f.folder, name) }
 
 // write replaces the file of a secret, or removes it if there is no secret. The server
 // can write in the workspace, so the folder may now be a link to elsewhere.
-func (f given) write(name, value string) error {
+func (f processSecrets) write(name, value string) error {
 	if f.folder == "" {
 		return fs.ErrNotExist
 	}
@@ -123,7 +123,7 @@ func (f given) write(name, value string) error {
 }
 
 // clear removes the files, so that no snapshot of the workspace has them.
-func (f given) clear() error {
+func (f processSecrets) clear() error {
 	if f.folder == "" {
 		return nil
 	}

@@ -158,7 +158,7 @@ func TestALinkLeadsNoTokenOutOfTheWorkspace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := given{folder: folder}
+	f := processSecrets{folder: folder}
 	if err := os.Remove(folder); err != nil {
 		t.Fatal(err)
 	}

@@ -207,12 +207,12 @@ func (p *process) request(st *stream, m wire.Message) {
 			p.conv.end(r, wire.ResultResponse(r.id, p.proto.initialized(r.stream.session)))
 		}
 	case !p.conv.pass(r, m):
-		p.conv.end(r, p.deaf().response(r.id))
+		p.conv.end(r, p.queueFull().response(r.id))
 	}
 }
 
 // deaf returns the fault of a process whose queue is full.
-func (p *process) deaf() *fault {
+func (p *process) queueFull() *fault {
 	f := p.box.server.fault(PhaseRuntime, "does not read its input: %d MiB wait for it", maxQueue>>20)
 	f.data.Limit = maxQueue
 	return p.fill(f)
@@ -318,7 +318,7 @@ func (p *process) sendHeld() {
 			continue
 		}
 		if !p.send(h.number, h.line) && r != nil {
-			p.conv.end(r, p.deaf().response(r.id))
+			p.conv.end(r, p.queueFull().response(r.id))
 		}
 	}
 }

@@ -20,7 +20,7 @@ func (p *process) report(state ProcessState, f *fault) {
 	if state == Ready {
 		took = time.Since(st.Since)
 	}
-	p.audience.speaker.tell(told{call: func(k Sink) {
+	p.audience.speaker.tell(pendingOutput{call: func(k Sink) {
 		switch {
 		case f != nil:
 			log.Warn("process", "phase", string(st.Phase), "why", st.Detail, "hint", f.hint, "exit_code", exitCode(st), "signal", st.Signal, "noise_lines", st.NoiseLines)

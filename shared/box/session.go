@@ -33,7 +33,7 @@ type session struct {
 
 	over bool // the session has ended together with its own process, so its files are removed too
 
-	untold []told
+	untold []pendingOutput
 	bytes  int       // of untold
 	room   sync.Cond // signaled when bytes has shrunk
 	// telling says that a goroutine is passing untold to the sink. The goroutine ends when
@@ -42,7 +42,7 @@ type session struct {
 }
 
 // told is one pending call of the sink.
-type told struct {
+type pendingOutput struct {
 	call     func(Sink)
 	streamID string // the request stream of an event, else ""
 	bytes    int
@@ -51,7 +51,7 @@ type told struct {
 // note keeps the session state that a delivery carries.
 func (s *session) note(d Delivery, msgs []wire.Message) {
 	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscriptions
-	s.moved = s.moved || d.Moved
+	s.moved = s.moved || d.Redefined
 	if len(d.Init) > 0 {
 		s.init = d.Init
 		return
@@ -91,11 +91,11 @@ func (s *session) common(raw []byte) {
 }
 
 func (s *session) output(e Output) {
-	s.tell(told{call: func(k Sink) { k.Output(e) }, streamID: e.Stream, bytes: len(e.Raw)})
+	s.tell(pendingOutput{call: func(k Sink) { k.Output(e) }, streamID: e.Stream, bytes: len(e.Raw)})
 }
 
 // tell passes a call to the sink after those that wait for it already.
-func (s *session) tell(t told) {
+func (s *session) tell(t pendingOutput) {
 	s.untold = append(s.untold, t)
 	s.bytes += t.bytes
 	if !s.telling {
@@ -113,7 +113,7 @@ func (s *session) tellAll() {
 	defer b.mu.Unlock()
 	for len(s.untold) > 0 {
 		t := s.untold[0]
-		s.untold[0] = told{}
+		s.untold[0] = pendingOutput{}
 		s.untold = s.untold[1:]
 		b.mu.Unlock()
 		t.call(b.sink)
@@ -128,7 +128,7 @@ func (s *session) tellAll() {
 }
 
 func (s *session) dropStream(id string) {
-	s.untold = slices.DeleteFunc(s.untold, func(t told) bool {
+	s.untold = slices.DeleteFunc(s.untold, func(t pendingOutput) bool {
 		if t.streamID != id {
 			return false
 		}

@@ -184,7 +184,7 @@ func (s *stateless) retry(r *request, state json.RawMessage) {
 		p.box.mu.Lock()
 		defer p.box.mu.Unlock()
 		if p.conv.requests[r.number] == r && p.state != gone && !p.send(r.number, line) {
-			p.conv.end(r, p.deaf().response(r.id))
+			p.conv.end(r, p.queueFull().response(r.id))
 		}
 	})
 }

@@ -103,7 +103,7 @@ func (v *survey) over() {
 	own := a.box.server.Scope == ScopePrincipal || a.box.server.Kept == ScopePrincipal || len(a.box.server.Principal) > 0
 	l := Lists{Kind: a.kind(own), Own: own, Fingerprint: fingerprint}
 	session, ticket := a.speaker.id, a.speaker.ticket
-	a.speaker.tell(told{call: func(k Sink) { k.Lists(session, ticket, l) }})
+	a.speaker.tell(pendingOutput{call: func(k Sink) { k.Lists(session, ticket, l) }})
 }
 
 // kind returns a name for what a process was told of its client, and of its principal if own

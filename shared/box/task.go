@@ -30,7 +30,7 @@ type legacyTasks struct {
 }
 
 // doubt is a call that ended in an error, of a tool that the box does not know yet.
-type doubt struct {
+type unconfirmedCall struct {
 	r     *request
 	end   wire.Message
 	pages *wire.Pages
@@ -67,7 +67,7 @@ func (t *legacyTasks) response(r *request, m wire.Message) bool {
 		if !failed || t.all || wire.Lookup(r.line, "params", "task") != nil {
 			return false
 		}
-		t.askTools(doubt{r, m, &wire.Pages{}}, nil)
+		t.askTools(unconfirmedCall{r, m, &wire.Pages{}}, nil)
 		return true
 	case r.task.id != nil:
 		return false // the result
@@ -80,7 +80,7 @@ func (t *legacyTasks) response(r *request, m wire.Message) bool {
 }
 
 // askTools asks for a page of the list of tools.
-func (t *legacyTasks) askTools(d doubt, cursor json.RawMessage) {
+func (t *legacyTasks) askTools(d unconfirmedCall, cursor json.RawMessage) {
 	var params json.RawMessage
 	if cursor != nil {
 		params = json.RawMessage(`{"cursor":` + string(cursor) + `}`)
@@ -89,7 +89,7 @@ func (t *legacyTasks) askTools(d doubt, cursor json.RawMessage) {
 }
 
 // toolsTold takes a page that was asked for.
-func (t *legacyTasks) toolsTold(d doubt, m wire.Message) {
+func (t *legacyTasks) toolsTold(d unconfirmedCall, m wire.Message) {
 	t.learn(m.Result)
 	cursor, err := d.pages.Next(m.Result)
 	t.all = t.all || m.Error == nil && cursor == nil
@@ -145,7 +145,7 @@ func (t *legacyTasks) life() time.Duration {
 func (t *legacyTasks) sendAgain(r *request, line []byte) {
 	line, _ = wire.Replace(line, strconv.AppendInt(nil, t.p.conv.renumber(r), 10), "id")
 	if !t.p.write(wire.Compact(line)) {
-		t.p.conv.end(r, t.p.deaf().response(r.id))
+		t.p.conv.end(r, t.p.queueFull().response(r.id))
 	}
 }
 

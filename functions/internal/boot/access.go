@@ -28,7 +28,7 @@ func access(s *wiring.Settings) error {
 		if err != nil {
 			return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
 		}
-		s.Access, s.Broker = of, true
+		s.Access, s.AuthServer = of, true
 		return nil
 	case mode == accessIDP:
 		of, err := wiring.ReadAccess(s.Servers, os.Getenv(EnvPublicURL))

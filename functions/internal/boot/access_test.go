@@ -37,7 +37,7 @@ func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {
 }
 
 func TestTokensAreTakenAsTheServersFileAndTheEnvironmentSay(t *testing.T) {
-	servers := func(text string) *serversfile.Catalog {
+	servers := func(text string) *serversfile.File {
 		c, warnings, err := serversfile.Parse([]byte(text), "servers.json", nil)
 		if err != nil || len(warnings) > 0 {
 			t.Fatal(warnings, err)

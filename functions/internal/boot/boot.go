@@ -107,7 +107,7 @@ func open() (*opened, error) {
 }
 
 // own reads the servers file that was deployed with the function.
-func own() (*serversfile.Catalog, error) {
+func own() (*serversfile.File, error) {
 	if os.Getenv(EnvLocal) != "" {
 		return serversfile.LoadAccepted(os.Getenv(EnvServers))
 	}
@@ -116,7 +116,7 @@ func own() (*serversfile.Catalog, error) {
 }
 
 // function builds the parts from which handlers are made, for one servers file.
-func (o *opened) function(servers *serversfile.Catalog) (*Function, error) {
+func (o *opened) function(servers *serversfile.File) (*Function, error) {
 	s, p := o.settings, o.parts
 	s.Servers = servers
 	if err := access(&s); err != nil {

@@ -20,7 +20,7 @@ const ecsListLag = time.Minute
 // openFleet opens ECS, and Lambda if EnvBoxFunctions names functions for boxes. If EnvFleet
 // is not set, it opens the fleet of the emulator instead of ECS, which lists tasks without
 // delay.
-func openFleet(servers *serversfile.Catalog) (boxes *places.Fleet, listLag time.Duration, err error) {
+func openFleet(servers *serversfile.File) (boxes *places.Fleet, listLag time.Duration, err error) {
 	base, wish, all := ecs.Place, places.Auto, map[string]fleet.Fleet{}
 	if place := os.Getenv(EnvFleet); place == "" {
 		base, wish = process.Place, places.Fargate
@@ -46,7 +46,7 @@ func openFleet(servers *serversfile.Catalog) (boxes *places.Fleet, listLag time.
 }
 
 // openLambda opens the functions for boxes.
-func openLambda(text string, servers *serversfile.Catalog) (fleet.Fleet, error) {
+func openLambda(text string, servers *serversfile.File) (fleet.Fleet, error) {
 	sizes, err := lambda.ParseSizes(text)
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func openLambda(text string, servers *serversfile.Catalog) (fleet.Fleet, error) 
 	})
 }
 
-func openECS(text string, servers *serversfile.Catalog) (fleet.Fleet, error) {
+func openECS(text string, servers *serversfile.File) (fleet.Fleet, error) {
 	c, err := ecs.ParsePlace(text)
 	if err != nil {
 		return nil, err

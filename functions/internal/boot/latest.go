@@ -17,7 +17,7 @@ const renewed = 30 * time.Second
 // function's own if there is none. It is safe for concurrent use.
 type latest[H any] struct {
 	opened *opened
-	own    *serversfile.Catalog
+	own    *serversfile.File
 	build  func(*Function) (H, error)
 
 	mu      sync.Mutex
@@ -26,13 +26,13 @@ type latest[H any] struct {
 	looked  time.Time // zero until the first look has succeeded
 }
 
-func newLatest[H any](o *opened, own *serversfile.Catalog, build func(*Function) (H, error)) (*latest[H], error) {
+func newLatest[H any](o *opened, own *serversfile.File, build func(*Function) (H, error)) (*latest[H], error) {
 	l := &latest[H]{opened: o, own: own, build: build}
 	return l, l.serve(own)
 }
 
 // serve makes the handler of a servers file.
-func (l *latest[H]) serve(servers *serversfile.Catalog) error {
+func (l *latest[H]) serve(servers *serversfile.File) error {
 	f, err := l.opened.function(servers)
 	if err != nil {
 		return err

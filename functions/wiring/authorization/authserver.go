@@ -39,8 +39,8 @@ func Handler(f *wiring.Function) (http.Handler, error) {
 // Pages are the authorization server of a Function, if it has one, and the pages where
 // users connect third parties.
 type Pages struct {
-	Broker *authserver.Broker // nil: nobody signs in here
-	pages  *credentials.Pages
+	AuthServer *authserver.Server // nil: nobody signs in here
+	pages      *credentials.Pages
 }
 
 // Paths are the paths that [Pages] may serve, beside those of the servers.
@@ -53,7 +53,7 @@ func Paths(signIn bool) []string {
 
 // Serves reports whether a path is one of the Pages.
 func (p *Pages) Serves(path string) bool {
-	return slices.Contains(credentials.Paths(), path) || p.Broker != nil && p.Broker.Serves(path)
+	return slices.Contains(credentials.Paths(), path) || p.AuthServer != nil && p.AuthServer.Serves(path)
 }
 
 // ServeHTTP implements http.Handler.
@@ -62,7 +62,7 @@ func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.pages.ServeHTTP(w, r)
 		return
 	}
-	p.Broker.ServeHTTP(w, r)
+	p.AuthServer.ServeHTTP(w, r)
 }
 
 // New returns the Pages of a Function. change changes the settings of the authorization
@@ -73,7 +73,7 @@ func New(f *wiring.Function, change func(*authserver.Config)) (*Pages, error) {
 		others = [][]byte{f.OtherSecret}
 	}
 	p := &Pages{}
-	if f.Broker {
+	if f.AuthServer {
 		c := authserver.Config{
 			Settings: *f.Access, Servers: f.Servers.Names(), Store: f.Store, Keys: apikey.NewKeys(f.Store), Secret: f.Secret, Others: others, Log: f.Log,
 			Served:   func(name string) bool { _, ok := f.Server(name); return ok },
@@ -83,12 +83,12 @@ func New(f *wiring.Function, change func(*authserver.Config)) (*Pages, error) {
 			change(&c)
 		}
 		var err error
-		if p.Broker, err = authserver.New(c); err != nil {
+		if p.AuthServer, err = authserver.New(c); err != nil {
 			return nil, err
 		}
 	}
 	var err error
-	p.pages, err = credentials.NewPages(pagesOf(f, p.Broker, others))
+	p.pages, err = credentials.NewPages(pagesOf(f, p.AuthServer, others))
 	return p, err
 }
 
@@ -107,7 +107,7 @@ func keepSignIn(f *wiring.Function) func(context.Context, storage.Identity, stri
 }
 
 // pagesOf returns the settings of the pages where users connect third parties.
-func pagesOf(f *wiring.Function, signIn *authserver.Broker, others [][]byte) credentials.PagesConfig {
+func pagesOf(f *wiring.Function, signIn *authserver.Server, others [][]byte) credentials.PagesConfig {
 	c := credentials.PagesConfig{
 		Vault: f.Vault, Secret: f.Secret, Others: others, Log: f.Log,
 		Providers: func(server string) ([]string, bool) {
@@ -115,7 +115,7 @@ func pagesOf(f *wiring.Function, signIn *authserver.Broker, others [][]byte) cre
 			return s.Providers, ok
 		},
 		Connected: func(ctx context.Context, a credentials.Asked) error {
-			o := sessions.Outlet{Store: f.Store, Clients: f.Relay.Clients}
+			o := sessions.Publisher{Store: f.Store, Clients: f.Relay.Clients}
 			return o.Visited(ctx, a.Session, a.ID, f.Limits.EventAge)
 		},
 	}

@@ -163,7 +163,7 @@ func TestASignInIsKeptForServersThatExchangeIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err = wiring.New(wiring.Settings{Servers: c, Secret: make([]byte, 32), Access: access, Broker: true},
+	f, err = wiring.New(wiring.Settings{Servers: c, Secret: make([]byte, 32), Access: access, AuthServer: true},
 		wiring.Parts{Store: store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -122,7 +122,7 @@ func Operators(f *wiring.Function, b *native.Backend) api.Options {
 		users = f.Users
 	}
 	return api.Options{
-		Info: api.Info{Place: api.PlaceStack, SignIn: signIn(f)}, Store: f.Store, Servers: func() *serversfile.Catalog { return f.Servers },
+		Info: api.Info{Place: api.PlaceStack, SignIn: signIn(f)}, Store: f.Store, Servers: func() *serversfile.File { return f.Servers },
 		Caller: api.Holders(apikey.NewKeys(f.Store), users),
 		Acts: api.Acts{
 			End: sessions.New(f.Store, b, f.Limits).Terminate, Give: sessions.New(f.Store, b, f.Limits).Give,

@@ -164,7 +164,7 @@ func (s *site) function() *wiring.Function {
 	access.Issuer = s.issuer
 	settings := wiring.Settings{Servers: c, Secret: make([]byte, 32), Access: access}
 	if s.signIn {
-		settings.Broker = true
+		settings.AuthServer = true
 		if settings.Access, err = wiring.ReadBroker(c, s.url, "", "", true); err != nil {
 			s.t.Error(err)
 		}

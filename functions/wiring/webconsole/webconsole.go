@@ -35,7 +35,7 @@ func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, lo
 		own.Info.Access = "open"
 	}
 	var signIn func() (name, endpoint string)
-	if f.Access != nil && f.Broker {
+	if f.Access != nil && f.AuthServer {
 		signIn = f.Access.SignIn
 	}
 	return console.New(console.Options{

@@ -126,7 +126,7 @@ func (s *stack) function() func(context.Context, events.APIGatewayProxyRequest) 
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	f, err := wiring.New(wiring.Settings{Servers: c, Secret: []byte(strings.Repeat("s", 32)), Hosts: []string{"*"}, Access: s.access, Broker: s.access != nil}, wiring.Parts{
+	f, err := wiring.New(wiring.Settings{Servers: c, Secret: []byte(strings.Repeat("s", 32)), Hosts: []string{"*"}, Access: s.access, AuthServer: s.access != nil}, wiring.Parts{
 		Store: s.store, Spent: s.spent, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewJSONHandler(&s.log, nil)),
 		Runners: boxes{&s.posted}, Clients: boxes{&s.posted}, Place: func(places.Needs) string { return "" },
 	})
@@ -432,7 +432,7 @@ const invocation = 150 * time.Millisecond
 // fifty sessions over twenty servers. It multiplies that by the number of times that the
 // page asks in an hour of constant use.
 func TestAnHourOfLookingCostsLessThanACent(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "console", "page", "live.js"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "operate", "console", "page", "live.js"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -205,7 +205,7 @@ func (e *emulated) paths() map[string]string {
 // Serve implements [local.Functions]. A function process that is still starting may not find its
 // old copy of the servers file any more. That does no harm: the pool has replaced the
 // process.
-func (e *emulated) Serve(servers *serversfile.Catalog) error {
+func (e *emulated) Serve(servers *serversfile.File) error {
 	file, err := e.accept(servers)
 	if err != nil {
 		return fmt.Errorf("hand the servers file to the functions: %w", err)
@@ -358,7 +358,7 @@ func (e *emulated) Close(ctx context.Context) (err error) {
 // accept writes a catalog to a file in the data folder, for the functions, and returns its
 // path. The digest is part of its name, so a process never sees the file change. The file
 // holds secrets, so only this user may read it.
-func (e *emulated) accept(servers *serversfile.Catalog) (string, error) {
+func (e *emulated) accept(servers *serversfile.File) (string, error) {
 	data := servers.Marshal()
 	sum := sha256.Sum256(data)
 	path := e.site.Folder.File("accepted-" + hex.EncodeToString(sum[:8]) + ".json")
@@ -380,7 +380,7 @@ func (e *emulated) forget(but string) error {
 // these servers. The first time it opens the store. This API is for the control socket. The
 // function programs serve another one on the endpoint, which knows what a stack on AWS
 // knows.
-func (e *emulated) renewOperators(servers *serversfile.Catalog) (err error) {
+func (e *emulated) renewOperators(servers *serversfile.File) (err error) {
 	s := wiring.Settings{Servers: servers, Secret: e.site.Folder.Secret}
 	if err := s.Read(variables(e.site.Environ).get); err != nil {
 		return err

@@ -30,7 +30,7 @@ const checkTime = 30 * time.Second
 // checkNatives starts the functions to check that they contain the native servers that
 // the servers file names. So the operator learns of a missing server at the start, not at
 // the first message.
-func (e *emulated) checkNatives(ctx context.Context, servers *serversfile.Catalog, env []string) error {
+func (e *emulated) checkNatives(ctx context.Context, servers *serversfile.File, env []string) error {
 	if !slices.ContainsFunc(servers.Names(), func(name string) bool {
 		s, _ := servers.Server(name)
 		return s.Native != "" && !s.Disabled

@@ -73,7 +73,7 @@ type Event struct {
 	Process   string // the process of a server, by its session; or by the name of the sessions that share it
 	Trace     string
 	Phase     string // the step at which a start failed, see box.Phase
-	Code      string // of a failed call, if Dormouse refused it or gave it up; see session.Code
+	Code      string // of a failed call, if Dormouse refused it or gave it up; see storage.Code
 	Reason    string // why it failed, one line; "" if it did not fail
 	Hint      string // what to do about it, or to type; may be empty
 	Measured

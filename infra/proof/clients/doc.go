@@ -22,8 +22,8 @@
 // # The polls
 //
 // Clients survive an early end of their responses only under some rules (P1-P7, see
-// package front). These tests check the rules with clients whose responses end early
-// hundreds of times. The endpoint is packages front and session over SQLite, made anew for
+// package transport). These tests check the rules with clients whose responses end early
+// hundreds of times. The endpoint is packages transport and storage over SQLite, made anew for
 // each request, with a scripted server behind them (pollserver_test.go). The tests check
 // what the endpoint received and sent (pollledger_test.go), and what the clients report:
 // the programs take a plan of calls and print a line with the results of each call. The

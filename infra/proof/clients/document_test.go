@@ -70,7 +70,7 @@ func newColdSite(t *testing.T) *coldSite {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.settings = wiring.Settings{Servers: servers, Secret: make([]byte, 32), Access: access, Broker: true, PublicURL: s.url}
+	s.settings = wiring.Settings{Servers: servers, Secret: make([]byte, 32), Access: access, AuthServer: true, PublicURL: s.url}
 	s.parts = wiring.Parts{Store: store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.DiscardHandler), Runners: nobody{}, Clients: nobody{}}
 	return s
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // pollServer is an endpoint whose calls end when their client has polled often enough.
-// Package front and package host are the real ones, made anew for every request. The
+// Package transport and package sessions are the real ones, made anew for every request. The
 // script below (tools) stands for the relay and everything behind it.
 type pollServer struct {
 	store  *shakyStore
@@ -192,7 +192,7 @@ func (c *pollCall) append(stream storage.StreamID, final bool, fields ...any) {
 	defer s.mu.Unlock()
 	tail, err := s.store.Store.Tail(s.ctx, c.Session, stream)
 	if err == nil {
-		err = sessions.Outlet{Store: s.store.Store}.Append(s.ctx, c.Address, storage.Batch{
+		err = sessions.Publisher{Store: s.store.Store}.Append(s.ctx, c.Address, storage.Batch{
 			Session: c.Session, Stream: stream, First: tail.Last + 1, Gen: 1, Seq: tail.Seq + 1,
 			Final: final, Events: [][]byte{raw}, Expires: time.Now().Add(24 * time.Hour),
 		})

@@ -1,8 +1,8 @@
 // Package apikey authenticates callers by API keys ([Keys]), or by one-time tickets for
 // clients that cannot send headers ([Tickets]). On one machine it can also admit all
 // callers ([Open]). It hides the form of a key, that the store keeps only its hash, and
-// how long an instance remembers a lookup. Package oauth verifies the tokens of an
-// identity provider; [Either] takes them beside keys. Package host decides to which
+// how long an instance remembers a lookup. Package resourceserver verifies the tokens of an
+// identity provider; [Either] takes them beside keys. Package sessions decides to which
 // principal a session belongs.
 //
 // A key acts as a principal of a tenant, for some servers or all. The principal's sessions

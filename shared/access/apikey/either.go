@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Tokens authenticates callers by the tokens of an identity provider. Package oauth
+// Tokens authenticates callers by the tokens of an identity provider. Package resourceserver
 // implements it.
 type Tokens interface {
 	// Verify returns the identity that a token stands for, and checks that it may use a

@@ -42,7 +42,7 @@ type redirectError struct {
 func (e *redirectError) Error() string { return e.code }
 
 // authorize shows the consent page for a request (GET), or takes the answer (POST).
-func (b *Broker) authorize(w http.ResponseWriter, r *http.Request) error {
+func (b *Server) authorize(w http.ResponseWriter, r *http.Request) error {
 	err := error(nil)
 	if r.Method == http.MethodPost {
 		err = b.answer(w, r)
@@ -57,7 +57,7 @@ func (b *Broker) authorize(w http.ResponseWriter, r *http.Request) error {
 }
 
 // back sends the browser to the client.
-func (b *Broker) back(w http.ResponseWriter, r *http.Request, to request, q url.Values) {
+func (b *Server) back(w http.ResponseWriter, r *http.Request, to request, q url.Values) {
 	q.Set("iss", b.settings.PublicURL)
 	if to.State != "" {
 		q.Set("state", to.State)
@@ -66,7 +66,7 @@ func (b *Broker) back(w http.ResponseWriter, r *http.Request, to request, q url.
 }
 
 // ask checks a request and shows the page, or goes on if the user has agreed before.
-func (b *Broker) ask(w http.ResponseWriter, r *http.Request) error {
+func (b *Server) ask(w http.ResponseWriter, r *http.Request) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return bad("invalid_request", "the address of this page cannot be read; go back to your client and start again")
@@ -104,7 +104,7 @@ func (b *Broker) ask(w http.ResponseWriter, r *http.Request) error {
 }
 
 // check checks the part of a request whose mistakes are reported to the client.
-func (b *Broker) check(q url.Values, resources []string, req *request) error {
+func (b *Server) check(q url.Values, resources []string, req *request) error {
 	refuse := func(code, text string) error { return &redirectError{*req, code, text} }
 	switch {
 	case q.Get("request") != "":
@@ -157,7 +157,7 @@ type asked struct {
 }
 
 // askUser shows the consent page.
-func (b *Broker) askUser(w http.ResponseWriter, r *http.Request, who client, req request) error {
+func (b *Server) askUser(w http.ResponseWriter, r *http.Request, who client, req request) error {
 	csrf := b.cookie(r, cookieCSRF)
 	if len(csrf) != 22 {
 		csrf = random(16)
@@ -178,7 +178,7 @@ func (b *Broker) askUser(w http.ResponseWriter, r *http.Request, who client, req
 }
 
 // answer takes the user's answer to the consent page.
-func (b *Broker) answer(w http.ResponseWriter, r *http.Request) error {
+func (b *Server) answer(w http.ResponseWriter, r *http.Request) error {
 	f, err := form(r)
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ const maxFlows = 3
 
 // begins sends the browser to the sign-in. The cookie of the flow is set here, after the
 // user has agreed, and not before.
-func (b *Broker) begins(w http.ResponseWriter, r *http.Request, req request, back string) error {
+func (b *Server) begins(w http.ResponseWriter, r *http.Request, req request, back string) error {
 	f := flow{Attempt{random(16), random(16), random(32)}, req, back, time.Now().Add(flowWithin).Unix()}
 	to, err := b.login.URL(r.Context(), f.Attempt, b.redirect())
 	if err != nil {
@@ -86,7 +86,7 @@ func (b *Broker) begins(w http.ResponseWriter, r *http.Request, req request, bac
 }
 
 // redirect is where providers send browsers after the sign-in.
-func (b *Broker) redirect() string { return b.settings.PublicURL + "/callback" }
+func (b *Server) redirect() string { return b.settings.PublicURL + "/callback" }
 
 // code is the contents of an authorization code.
 type code struct {
@@ -101,7 +101,7 @@ type code struct {
 
 // callback takes the user back from the sign-in, and sends them to the client with a
 // code.
-func (b *Broker) callback(w http.ResponseWriter, r *http.Request) error {
+func (b *Server) callback(w http.ResponseWriter, r *http.Request) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err == nil {
 		err = once(q)
@@ -148,7 +148,7 @@ func (b *Broker) callback(w http.ResponseWriter, r *http.Request) error {
 // identify returns the code for a user with some claims.
 //
 // Errors: Unauthenticated, Forbidden.
-func (b *Broker) identify(req request, claims map[string]any) (code, error) {
+func (b *Server) identify(req request, claims map[string]any) (code, error) {
 	who, err := b.settings.Identity(claims)
 	if err == nil {
 		err = b.settings.Admit(req.Server, claims)
@@ -194,7 +194,7 @@ func asciiOnly(text string) string {
 }
 
 // openLogin sets where users sign in.
-func (b *Broker) openLogin(client *http.Client) error {
+func (b *Server) openLogin(client *http.Client) error {
 	switch {
 	case b.login != nil:
 	case b.settings.Issuer == b.settings.PublicURL:
@@ -216,7 +216,7 @@ func (b *Broker) openLogin(client *http.Client) error {
 
 // anyName lets users of this machine sign in with any name, so that a developer can try
 // a client without an account.
-type anyName struct{ b *Broker }
+type anyName struct{ b *Server }
 
 // namedUser is what the page of anyName gives to the callback.
 type namedUser struct {

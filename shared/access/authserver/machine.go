@@ -19,7 +19,7 @@ import (
 // exchangeKey exchanges an API key for an access token (client_credentials). The client's
 // id is the key's, and its secret the whole key. The token is good for an hour, but ends
 // within 30 seconds after the key ends.
-func (b *Broker) exchangeKey(r *http.Request, f url.Values) (tokens, error) {
+func (b *Server) exchangeKey(r *http.Request, f url.Values) (tokens, error) {
 	c, err := credentialsOf(r, f)
 	if err != nil {
 		return tokens{}, err
@@ -94,7 +94,7 @@ type assertion struct {
 // exchangeAssertion exchanges the assertion of a company for an access token (RFC 7523,
 // ID-JAG). The grant's ID comes from the assertion, so each assertion can be used once.
 // There is no refresh token: the client gets another assertion.
-func (b *Broker) exchangeAssertion(r *http.Request, f url.Values) (tokens, error) {
+func (b *Server) exchangeAssertion(r *http.Request, f url.Values) (tokens, error) {
 	if len(b.companies) == 0 {
 		return tokens{}, bad("unsupported_grant_type", "this server accepts no assertions; its operator must name their issuers under access.enterprise")
 	}
@@ -151,7 +151,7 @@ func (b *Broker) exchangeAssertion(r *http.Request, f url.Values) (tokens, error
 }
 
 // assertion verifies an assertion, and that it is for this endpoint.
-func (b *Broker) assertion(r *http.Request, text string) (a assertion, claims map[string]any, from *resourceserver.Assertions, err error) {
+func (b *Server) assertion(r *http.Request, text string) (a assertion, claims map[string]any, from *resourceserver.Assertions, err error) {
 	from, ok := b.companies[assertionIssuer(text)]
 	if !ok {
 		return a, nil, from, bad("invalid_grant", "this server does not accept the issuer of the assertion")

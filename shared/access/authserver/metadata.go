@@ -7,7 +7,7 @@ import (
 
 // metadata serves the metadata of the authorization server (RFC 8414). There is none in
 // the form of OpenID Connect, because no ID tokens are issued here.
-func (b *Broker) metadata(w http.ResponseWriter, _ *http.Request) error {
+func (b *Server) metadata(w http.ResponseWriter, _ *http.Request) error {
 	at := b.settings.PublicURL
 	document := map[string]any{
 		"issuer":                                         at,
@@ -41,7 +41,7 @@ const (
 	grantJWT     = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 )
 
-func (b *Broker) grantTypes() []string {
+func (b *Server) grantTypes() []string {
 	types := []string{grantCode, grantRefresh, grantClient}
 	if len(b.companies) > 0 {
 		types = append(types, grantJWT)

@@ -40,7 +40,7 @@ const callback = "http://127.0.0.1:5000/cb"
 // that has just started, unless the site is warm.
 type site struct {
 	warm   bool
-	made   *authserver.Broker // of a warm site
+	made   *authserver.Server // of a warm site
 	t      *testing.T
 	store  *storagetest.Counting
 	config authserver.Config
@@ -70,7 +70,7 @@ func newSite(t *testing.T, open storetest.Open, change func(*authserver.Config))
 	return s
 }
 
-func (s *site) broker() *authserver.Broker {
+func (s *site) broker() *authserver.Server {
 	s.t.Helper()
 	if s.made != nil {
 		return s.made

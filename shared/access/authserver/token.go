@@ -16,7 +16,7 @@ import (
 )
 
 // token serves /token.
-func (b *Broker) token(w http.ResponseWriter, r *http.Request) error {
+func (b *Server) token(w http.ResponseWriter, r *http.Request) error {
 	f, err := form(r)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func badGrant() *refusal {
 // redeem exchanges a code for tokens. A wrong request changes nothing. A code that comes
 // a second time ends the grant that was made from it. The caller keeps the grant when it
 // has sent the tokens.
-func (b *Broker) redeem(r *http.Request, f url.Values) (tokens, storage.Grant, error) {
+func (b *Server) redeem(r *http.Request, f url.Values) (tokens, storage.Grant, error) {
 	who, c, err := b.openCode(r, f)
 	if err != nil {
 		return tokens{}, storage.Grant{}, err
@@ -89,7 +89,7 @@ func (b *Broker) redeem(r *http.Request, f url.Values) (tokens, storage.Grant, e
 }
 
 // openCode returns the contents of a code, and the client that it is for.
-func (b *Broker) openCode(r *http.Request, f url.Values) (who client, c code, err error) {
+func (b *Server) openCode(r *http.Request, f url.Values) (who client, c code, err error) {
 	if who, err = b.authenticate(r, f); err != nil {
 		return who, c, err
 	}
@@ -118,7 +118,7 @@ func proves(verifier, challenge string) bool {
 }
 
 // refresh exchanges a refresh token for the next one and a new access token.
-func (b *Broker) refresh(r *http.Request, f url.Values) (tokens, error) {
+func (b *Server) refresh(r *http.Request, f url.Values) (tokens, error) {
 	who, err := b.authenticate(r, f)
 	if err != nil {
 		return tokens{}, err
@@ -178,7 +178,7 @@ func (b *Broker) refresh(r *http.Request, f url.Values) (tokens, error) {
 
 // revoke ends the grant of a token (RFC 7009). The answer does not say whether there was
 // a grant.
-func (b *Broker) revoke(w http.ResponseWriter, r *http.Request) error {
+func (b *Server) revoke(w http.ResponseWriter, r *http.Request) error {
 	f, err := form(r)
 	if err != nil {
 		return err
@@ -209,7 +209,7 @@ func (b *Broker) revoke(w http.ResponseWriter, r *http.Request) error {
 
 // end revokes a grant for the client that has it. A client without a secret need not
 // name itself: it has shown that it has a token.
-func (b *Broker) end(r *http.Request, id string, c credentials) error {
+func (b *Server) end(r *http.Request, id string, c credentials) error {
 	g, err := b.store.Grants().Get(r.Context(), id)
 	if errors.Is(err, storage.NotFound) {
 		return nil

@@ -24,8 +24,8 @@ const (
 
 // Visit has the user of a browser sign in, for a page about a server. Afterwards the
 // broker sends the browser to back, a path of this endpoint with its query. There
-// [Broker.Visitor] names the user.
-func (b *Broker) Visit(w http.ResponseWriter, r *http.Request, server, back string) error {
+// [Server.Visitor] names the user.
+func (b *Server) Visit(w http.ResponseWriter, r *http.Request, server, back string) error {
 	if !slices.Contains(b.servers, server) || !strings.HasPrefix(back, "/") || strings.HasPrefix(back, "//") || strings.ContainsRune(back, '\\') {
 		return bad("invalid_request", "there is no such server")
 	}
@@ -34,7 +34,7 @@ func (b *Broker) Visit(w http.ResponseWriter, r *http.Request, server, back stri
 
 // Visitor returns the user who has signed in with this browser for a page about a server,
 // in the last minutes.
-func (b *Broker) Visitor(r *http.Request, server string) (storage.Identity, bool) {
+func (b *Server) Visitor(r *http.Request, server string) (storage.Identity, bool) {
 	var v visitor
 	if !b.open(forVisit, b.cookie(r, cookieVisit), &v) || v.Server != server || time.Now().Unix() > v.Until {
 		return storage.Identity{}, false

@@ -29,27 +29,27 @@ const askFor = time.Hour
 // parties: its cause is a [storage.Unconnected]. The same call gives the same ids until
 // the user has connected.
 func (v *Vault) Ask(of Asked, missing []Missing) error {
-	u := &storage.Unconnected{}
+	u := &storage.NotConnected{}
 	var titles []string
 	for _, m := range missing {
 		title := v.title(m.Provider)
 		if m.why != "" {
-			return storage.Errorf(storage.Forbidden, "the server needs your access to %s: %s", title, m.why).Because(&storage.Unconnected{})
+			return storage.Errorf(storage.Forbidden, "the server needs your access to %s: %s", title, m.why).Because(&storage.NotConnected{})
 		}
 		titles = append(titles, title)
 		of.Provider, of.Until = m.Provider, time.Now().Add(askFor).Unix()
 		of.ID = v.askID(of, m.rev)
 		if v.publicURL != "" {
-			u.Visits = append(u.Visits, storage.Visit{
+			u.Pages = append(u.Pages, storage.ConsentPage{
 				ID: of.ID, URL: v.pageURL(of), Message: of.Server + " needs your access to " + title + ". Open the page to connect it.",
 			})
 		}
 	}
 	text := "the server needs your access to " + strings.Join(titles, " and ") + ", which you have not connected"
-	if len(u.Visits) == 0 {
+	if len(u.Pages) == 0 {
 		return storage.Errorf(storage.Forbidden, "%s; ask who runs this endpoint to set it, with dormouse secrets set", text).Because(u)
 	}
-	for _, visit := range u.Visits {
+	for _, visit := range u.Pages {
 		text += "; open " + visit.URL
 	}
 	return storage.Errorf(storage.Forbidden, "%s, and call again", text).Because(u)

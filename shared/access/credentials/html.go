@@ -43,7 +43,7 @@ func page(w http.ResponseWriter, plain bool, status int, title, body string) {
 func text(s string) string { return "<p>" + escape(s) + "</p>\n" }
 
 // hidden returns the fields that every form of a visit has.
-func (v visit) hidden(csrf string) string {
+func (v pageRequest) hidden(csrf string) string {
 	field := func(name, value string) string {
 		return fmt.Sprintf(`<input type="hidden" name="%s" value="%s">`, name, escape(value))
 	}
@@ -52,14 +52,14 @@ func (v visit) hidden(csrf string) string {
 
 // ticketForm has the form into which users paste a ticket that they got with their API
 // key.
-func ticketForm(v visit, csrf, publicURL string) string {
+func ticketForm(v pageRequest, csrf, publicURL string) string {
 	return text("Show with your API key who you are: get a ticket for the server, which is good for a minute, and paste it here.") +
 		fmt.Sprintf("<pre>curl -X POST -H \"Authorization: Bearer $KEY\" %s/%s/ticket</pre>\n", escape(publicURL), escape(v.server)) +
 		fmt.Sprintf(`<form method="post" action="%s">%s<p><label>Ticket <input name="ticket" autocomplete="off" required autofocus></label></p><button>Go on</button></form>`+"\n", pathPage, v.hidden(csrf))
 }
 
 // providerForm has the buttons for one provider.
-func providerForm(v visit, name, title, why string, p Provider, there bool, csrf string) string {
+func providerForm(v pageRequest, name, title, why string, p Provider, there bool, csrf string) string {
 	fields, button := "", "Connect"
 	if there {
 		button = "Connect anew"

@@ -149,7 +149,7 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // visit is one request for the page of a server, maybe with an ask for one of its providers.
-type visit struct {
+type pageRequest struct {
 	server    string
 	sealed    string // the ask, "" for none
 	asked     *Asked
@@ -158,8 +158,8 @@ type visit struct {
 }
 
 // read reads the server and the ask of a request.
-func (p *Pages) read(q url.Values) (visit, error) {
-	v := visit{server: q.Get("server"), sealed: q.Get("e")}
+func (p *Pages) read(q url.Values) (pageRequest, error) {
+	v := pageRequest{server: q.Get("server"), sealed: q.Get("e")}
 	providers, ok := p.Providers(v.server)
 	if !ok || len(providers) == 0 {
 		return v, &refusal{http.StatusNotFound, "No server of this name uses anything of its users at third parties.", nil}
@@ -178,14 +178,14 @@ func (p *Pages) read(q url.Values) (visit, error) {
 
 // isAsked checks that the user is the one who was asked. Otherwise the author of a link
 // could have another user's access connected to the author's own sessions.
-func (v visit) isAsked() error {
+func (v pageRequest) isAsked() error {
 	if a := v.asked; a != nil && (a.Tenant != v.who.Tenant || a.Principal != v.who.Principal) {
 		return &refusal{http.StatusForbidden, "This link was made for another user. Nothing was connected. If somebody sent it to you, do not use it.", nil}
 	}
 	return nil
 }
 
-func (v visit) path() string {
+func (v pageRequest) path() string {
 	q := url.Values{"server": {v.server}}
 	if v.sealed != "" {
 		q.Set("e", v.sealed)
@@ -229,7 +229,7 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request) error {
 }
 
 // list shows the providers of a visit.
-func (p *Pages) list(w http.ResponseWriter, v visit, has map[string]storage.Secret, missing []Missing, csrf string) {
+func (p *Pages) list(w http.ResponseWriter, v pageRequest, has map[string]storage.Secret, missing []Missing, csrf string) {
 	body := text("The server " + v.server + " acts for " + v.who.Principal + " at:")
 	for _, name := range v.providers {
 		_, there := has[name]
@@ -283,7 +283,7 @@ func (p *Pages) answer(w http.ResponseWriter, r *http.Request) error {
 }
 
 // act does what a form of the page asks for.
-func (p *Pages) act(w http.ResponseWriter, r *http.Request, v visit, name string, f url.Values) error {
+func (p *Pages) act(w http.ResponseWriter, r *http.Request, v pageRequest, name string, f url.Values) error {
 	provider := p.Vault.providers[name]
 	switch {
 	case f.Get("action") == "remove":
@@ -310,7 +310,7 @@ func (p *Pages) act(w http.ResponseWriter, r *http.Request, v visit, name string
 }
 
 // done says that a third party is connected, and tells the client that had asked for it.
-func (p *Pages) done(w http.ResponseWriter, r *http.Request, v visit, name string) error {
+func (p *Pages) done(w http.ResponseWriter, r *http.Request, v pageRequest, name string) error {
 	p.log.InfoContext(r.Context(), "a third party was connected", "server", v.server, "provider", name, "tenant", v.who.Tenant, "principal", v.who.Principal)
 	if v.asked != nil && v.asked.Session != "" && p.Connected != nil {
 		if err := p.Connected(r.Context(), *v.asked); err != nil {
@@ -344,7 +344,7 @@ type user struct {
 	Until     int64  `json:"x"`
 }
 
-func (p *Pages) redeem(w http.ResponseWriter, r *http.Request, v visit, ticket string) error {
+func (p *Pages) redeem(w http.ResponseWriter, r *http.Request, v pageRequest, ticket string) error {
 	who, err := p.Redeem(r.Context(), ticket, v.server)
 	if code := storage.CodeOf(err); code == storage.Unauthenticated || code == storage.Forbidden {
 		return &refusal{http.StatusForbidden, "This ticket is not known, was used, or is too old. Get a new one, and go back to the page before.", nil}
@@ -375,7 +375,7 @@ type link struct {
 }
 
 // leave sends the browser to the third party.
-func (p *Pages) leave(w http.ResponseWriter, r *http.Request, v visit, name string) error {
+func (p *Pages) leave(w http.ResponseWriter, r *http.Request, v pageRequest, name string) error {
 	l := link{
 		State: random(16), Verifier: random(32), Provider: name, Server: v.server, Sealed: v.sealed,
 		Tenant: v.who.Tenant, Principal: v.who.Principal, Until: time.Now().Add(linkWithin).Unix(),

@@ -94,7 +94,7 @@ func (s *site) pages() http.Handler {
 		Providers: func(server string) ([]string, bool) { of, ok := s.servers[server]; return of, ok },
 		Connected: func(ctx context.Context, a credentials.Asked) error {
 			s.told = append(s.told, a)
-			return sessions.Outlet{Store: s.store}.Visited(ctx, a.Session, a.ID, 0)
+			return sessions.Publisher{Store: s.store}.Visited(ctx, a.Session, a.ID, 0)
 		},
 	})
 	if err != nil {

@@ -143,7 +143,7 @@ func (v *Vault) Get(ctx context.Context, tenant, principal string, providers []s
 }
 
 // Secrets implements [storage.Secrets].
-func (v *Vault) Secrets(ctx context.Context, w storage.Want) (map[string]storage.Secret, error) {
+func (v *Vault) Secrets(ctx context.Context, w storage.Needs) (map[string]storage.Secret, error) {
 	has, missing, err := v.Get(ctx, w.Tenant, w.Principal, w.Providers)
 	if err == nil && w.Need && len(missing) > 0 {
 		err = v.Ask(Asked{Tenant: w.Tenant, Principal: w.Principal, Server: w.Server, Session: w.Session}, missing)

@@ -4,7 +4,7 @@
 //
 // # What it stores
 //
-// Everything is in durable values ([session.Values]) that no native server can reach,
+// Everything is in durable values ([storage.Values]) that no native server can reach,
 // because their keys name no server. Each is one row:
 //
 //   - the rate of a principal: when its bucket is full again;

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
 )
 
-// Brokered are the settings that only the broker needs (package broker).
+// Brokered are the settings that only the broker needs (package authserver).
 type Brokered struct {
 	// ClientID and ClientSecret are those of Dormouse at the issuer.
 	ClientID     string `json:"client_id,omitempty"`

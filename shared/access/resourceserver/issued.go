@@ -62,7 +62,7 @@ func OpenToken(sealer *storage.Sealer, token string) (t Token, ok bool) {
 	return t, ok && json.Unmarshal(plain, &t) == nil
 }
 
-// KeyCheck confirms an API key; see package auth.
+// KeyCheck confirms an API key; see package apikey.
 type KeyCheck interface {
 	Confirm(ctx context.Context, credential, server string) error
 }

@@ -63,7 +63,7 @@ type Settings struct {
 
 	// Allow maps names of servers to the rules for their use; "*" stands for all servers
 	// that have no entry. A server with neither admits no caller. If Allow is nil, every
-	// caller with a token for a server may use it. Package catalog leaves out the rules of
+	// caller with a token for a server may use it. Package serversfile leaves out the rules of
 	// servers that it rejects.
 	Allow policy.Rules `json:"allow,omitempty"`
 	// Scopes maps names of servers to optional scopes, and each scope to the tools that

@@ -84,7 +84,7 @@ const alarmPrefix = "\x00alarm:"
 const maxAlarmTries = 3
 
 // appointment is the value of an author's alarm.
-type appointment struct {
+type schedule struct {
 	At      time.Time       `json:"at"`
 	Payload json.RawMessage `json:"payload,omitempty"`
 	Until   time.Time       `json:"until,omitzero"` // a function handles the alarm, and has it until this time
@@ -122,7 +122,7 @@ func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload 
 	if now := time.Now(); at.Before(now) {
 		at = now
 	}
-	next := appointment{At: at.UTC().Truncate(time.Millisecond), Payload: raw}
+	next := schedule{At: at.UTC().Truncate(time.Millisecond), Payload: raw}
 	was, err := s.appoint(ctx, name, &next)
 	if err != nil {
 		return err
@@ -142,12 +142,12 @@ func (s Session) CancelWake(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return s.unschedule(ctx, name, was, appointment{})
+	return s.unschedule(ctx, name, was, schedule{})
 }
 
 // appoint writes an appointment, or deletes it if next is nil. It returns the previous
 // appointment.
-func (s Session) appoint(ctx context.Context, name string, next *appointment) (was appointment, err error) {
+func (s Session) appoint(ctx context.Context, name string, next *schedule) (was schedule, err error) {
 	state := s.State(OfSession)
 	err = amongOthers(ctx, func() (err error) {
 		var v storage.Value
@@ -165,7 +165,7 @@ func (s Session) appoint(ctx context.Context, name string, next *appointment) (w
 }
 
 // appointed reads an appointment. v.Rev is 0 if there is none.
-func (s Session) appointed(ctx context.Context, name string) (v storage.Value, a appointment, err error) {
+func (s Session) appointed(ctx context.Context, name string) (v storage.Value, a schedule, err error) {
 	state := s.State(OfSession)
 	if v, err = state.store.LoadValue(ctx, state.own(alarmPrefix+name)); err == nil && v.Rev != 0 {
 		err = json.Unmarshal(v.Data, &a)
@@ -175,14 +175,14 @@ func (s Session) appointed(ctx context.Context, name string) (v storage.Value, a
 
 // unschedule takes a replaced appointment from the scheduler. If that fails, the alarm
 // comes and has no effect.
-func (s Session) unschedule(ctx context.Context, name string, was, next appointment) error {
+func (s Session) unschedule(ctx context.Context, name string, was, next schedule) error {
 	if s.in.k.Schedule == nil || was.At.IsZero() || was.At.Equal(next.At) || was.At.Before(time.Now()) {
 		return nil
 	}
 	return s.in.k.Schedule.Cancel(ctx, s.alarm(name, was))
 }
 
-func (s Session) alarm(name string, a appointment) Alarm {
+func (s Session) alarm(name string, a schedule) Alarm {
 	r := s.in.record
 	return Alarm{Session: r.ID, Tenant: r.Tenant, Server: r.Server, Name: name, At: a.At, Payload: a.Payload}
 }
@@ -219,7 +219,7 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 		k.Log.WarnContext(ctx, "alarm of a server that is not configured any more", "server", record.Server, "session_id", record.ID, "alarm", a.Name)
 		return held, nil
 	}
-	in := &inside{k: k, record: record, server: hosted, init: record.Init, extra: extraOf(record, nil)}
+	in := &environment{k: k, record: record, server: hosted, init: record.Init, extra: extraOf(record, nil)}
 	s := Session{in}
 	v, due, err := s.appointed(ctx, a.Name)
 	if err != nil || v.Rev == 0 {
@@ -257,7 +257,7 @@ func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
 
 // handleAlarm calls the handler of an alarm that this function holds. It then deletes the
 // alarm, or releases it for another try.
-func (k *Backend) handleAlarm(ctx context.Context, s Session, v storage.Value, due appointment, a Alarm) error {
+func (k *Backend) handleAlarm(ctx context.Context, s Session, v storage.Value, due schedule, a Alarm) error {
 	handling, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if deadline, ok := ctx.Deadline(); ok {
@@ -291,7 +291,7 @@ func (k *Backend) handleAlarm(ctx context.Context, s Session, v storage.Value, d
 }
 
 // callAlarm calls an author's handler, which may panic.
-func (in *inside) callAlarm(ctx context.Context, s Session, a Alarm) (err error) {
+func (in *environment) callAlarm(ctx context.Context, s Session, a Alarm) (err error) {
 	if _, err := makeServer(ctx, s); err != nil {
 		return err
 	}

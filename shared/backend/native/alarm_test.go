@@ -76,7 +76,7 @@ func (a *agent) session() Session {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return Session{&inside{k: a.backend(), record: s, server: Hosted{Make: a.make}, init: s.Init}}
+	return Session{&environment{k: a.backend(), record: s, server: Hosted{Make: a.make}, init: s.Init}}
 }
 
 func (a *agent) wakeAt(name string, in time.Duration, payload any) Alarm {
@@ -166,7 +166,7 @@ func TestAnAlarmOfTheSameNameIsReplaced(t *testing.T) {
 func TestAnAlarmWhoseFunctionDiedBeforeItWasScheduledIsFoundByTheOneItReplaced(t *testing.T) {
 	at(t, func(t *testing.T, a *agent) {
 		first := a.wakeAt("report", time.Minute, "first")
-		next := appointment{At: time.Now().Add(time.Hour).UTC(), Payload: []byte(`"second"`)}
+		next := schedule{At: time.Now().Add(time.Hour).UTC(), Payload: []byte(`"second"`)}
 		if _, err := a.session().appoint(t.Context(), "report", &next); err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +233,7 @@ func TestAHandlerWhoseFunctionDiedIsCalledAgainWhenItsLeaseHasRunOut(t *testing.
 		state := a.session().State(OfSession)
 		v, err := a.store.LoadValue(t.Context(), state.own(alarmPrefix+"report"))
 		if err == nil {
-			_, err = state.save(t.Context(), v, appointment{At: alarm.At, Until: time.Now().Add(lease), Tries: 1})
+			_, err = state.save(t.Context(), v, schedule{At: alarm.At, Until: time.Now().Add(lease), Tries: 1})
 		}
 		if err != nil {
 			t.Fatal(err)

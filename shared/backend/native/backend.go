@@ -47,7 +47,7 @@ type Config struct {
 // safe for concurrent use.
 type Backend struct {
 	Config
-	out     sessions.Outlet
+	out     sessions.Publisher
 	items   items
 	notify  notifier
 	schemas *mcp.SchemaCache
@@ -65,7 +65,7 @@ func NewBackend(c Config) *Backend {
 	if c.EventAge == 0 {
 		c.EventAge = storage.EventAge
 	}
-	out := sessions.Outlet{Store: c.Store, Clients: c.Clients}
+	out := sessions.Publisher{Store: c.Store, Clients: c.Clients}
 	k := &Backend{
 		Config: c, out: out, notify: notifier{c.Store, out, c.EventAge}, schemas: mcp.NewSchemaCache(),
 		running: map[storage.StreamID]*run{},

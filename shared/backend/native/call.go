@@ -305,7 +305,7 @@ func makeServer(ctx context.Context, s Session) (server *mcp.Server, err error) 
 }
 
 // guard answers a request whose handler panics.
-func (in *inside) guard(next mcp.MethodHandler) mcp.MethodHandler {
+func (in *environment) guard(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
 		defer func() {
 			if fault := recover(); fault != nil {
@@ -322,7 +322,7 @@ func (in *inside) guard(next mcp.MethodHandler) mcp.MethodHandler {
 // subscribe calls the author's handler of subscriptions, if there is one. In the modern
 // era go-sdk itself does not take the request, so this middleware calls the handler. An
 // error of the handler refuses the subscription.
-func (in *inside) subscribe(ctx context.Context, next mcp.MethodHandler, discover mcp.Request) error {
+func (in *environment) subscribe(ctx context.Context, next mcp.MethodHandler, discover mcp.Request) error {
 	ss, _ := discover.GetSession().(*mcp.ServerSession)
 	var req mcp.Request = &mcp.SubscribeRequest{Session: ss, Params: &mcp.SubscribeParams{URI: in.uri}, Extra: in.extra}
 	if in.subscription == wire.MethodUnsubscribe {
@@ -336,7 +336,7 @@ func (in *inside) subscribe(ctx context.Context, next mcp.MethodHandler, discove
 	return err
 }
 
-func (in *inside) panicked(ctx context.Context, fault any) error {
+func (in *environment) panicked(ctx context.Context, fault any) error {
 	in.k.Log.ErrorContext(ctx, "native server panics", "server", in.record.Server, "session_id", in.record.ID,
 		"error", fmt.Sprint(fault), "stack", string(debug.Stack()))
 	return errors.New(phaseRuntime + ": the server panicked; its operator finds the cause in the log")
@@ -374,7 +374,7 @@ const (
 	progressToken = "1"
 )
 
-func newConnection(c *call, method string, params json.RawMessage, in *inside) *connection {
+func newConnection(c *call, method string, params json.RawMessage, in *environment) *connection {
 	conn := &connection{
 		c: c, id: string(in.record.ID), token: wire.Lookup(params, "_meta", wire.MetaProgressToken),
 		request: make(chan *jsonrpc.Request, 1), done: make(chan *jsonrpc.Response, 1), closed: make(chan struct{}),

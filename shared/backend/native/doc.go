@@ -22,7 +22,7 @@
 // # A call in rounds
 //
 // A handler that returns input requests ends its round. The client gets the questions, and
-// the call becomes a suspended item (see session.Item). When the last question is
+// the call becomes a suspended item (see storage.Item). When the last question is
 // answered, an invocation executes the next round with the answers, in any function. A
 // handler that returns [Later] is called again at a time, by an alarm. Between rounds no
 // function runs, and everything may be deployed anew. The store says what an invocation

@@ -14,7 +14,7 @@ import (
 // requests, and starts invocations that go on with them.
 type items struct {
 	*Config
-	out sessions.Outlet
+	out sessions.Publisher
 }
 
 // invokeLater starts an invocation that executes a waiting item. If the invocation is

@@ -33,7 +33,7 @@ func TestWhatNobodyWatchesIsNotKept(t *testing.T) {
 }
 
 func TestWhatIsTooLargeForTheLogDoesNotTakeItsCallWithIt(t *testing.T) {
-	r := &run{k: NewBackend(Config{}), ctx: t.Context(), in: &inside{}, said: newOutbox()}
+	r := &run{k: NewBackend(Config{}), ctx: t.Context(), in: &environment{}, said: newOutbox()}
 	much := []byte(`{"message":"` + strings.Repeat("x", storage.MaxBatchBytes) + `"}`)
 	r.say(wire.NewNotification(wire.NotifyProgress, much))
 	r.say(wire.ResultResponse([]byte(`"a"`), much))

@@ -27,10 +27,10 @@ type Servers map[string]Server
 
 // Session is the session of a message: a legacy client's session, or the one session
 // for all requests of a modern client. It may be used until the message is answered.
-type Session struct{ in *inside }
+type Session struct{ in *environment }
 
 // inside is what a Session stands for.
-type inside struct {
+type environment struct {
 	k      *Backend
 	record storage.Session // the record as it was read with the message
 	server Hosted
@@ -43,7 +43,7 @@ type inside struct {
 	subscription, uri string
 
 	onAlarm func(context.Context, Alarm) error
-	secrets map[string]storage.Secret // see host.Delivery; nil if this round was not begun by a delivery
+	secrets map[string]storage.Secret // see sessions.Delivery; nil if this round was not begun by a delivery
 }
 
 // ID returns the id of the session. It stays the same over restarts and deployments, and no
@@ -112,7 +112,7 @@ func AddTool[In, Out any](s Session, server *mcp.Server, t *mcp.Tool, h mcp.Tool
 }
 
 // uses reports whether the message needs a tool.
-func (in *inside) uses(tool string) bool {
+func (in *environment) uses(tool string) bool {
 	switch in.method {
 	case wire.MethodToolsCall:
 		return in.tool == tool
@@ -193,7 +193,7 @@ func headerOf(ctx context.Context) http.Header {
 // Hosted is a configured server.
 type Hosted struct {
 	Make          Server
-	Remote        Remote        // answers in the place of a server that Make makes; nil: Make does
+	Remote        Executor      // answers in the place of a server that Make makes; nil: Make does
 	ToolTimeout   time.Duration // how long one round of a request may run; 0: as long as the function may
 	AnswerTimeout time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
 }

@@ -109,7 +109,7 @@ func notification(method string, params any) ([]byte, error) {
 // notifier sends sessions notifications that belong to no request.
 type notifier struct {
 	store    storage.Store
-	out      sessions.Outlet
+	out      sessions.Publisher
 	eventAge time.Duration // how long events are kept
 }
 

@@ -364,7 +364,7 @@ func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
 		if err != nil || len(items) != 1 {
 			t.Fatalf("items are %v, %v", items, err)
 		}
-		if err := (sessions.Outlet{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}); err != nil {
+		if err := (sessions.Publisher{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)

@@ -45,7 +45,7 @@ const (
 type run struct {
 	k       *Backend
 	ctx     context.Context // the invocation's context, without its end
-	in      *inside
+	in      *environment
 	address storage.Address
 	ended   func()
 
@@ -79,7 +79,7 @@ type claim struct {
 func (k *Backend) newRun(ctx context.Context, a storage.Address, s storage.Session, h Hosted) *run {
 	r := &run{
 		k: k, ctx: context.WithoutCancel(ctx), address: a,
-		in:      &inside{k: k, record: s, server: h, extra: extraOf(s, headerOf(ctx))},
+		in:      &environment{k: k, record: s, server: h, extra: extraOf(s, headerOf(ctx))},
 		claim:   claim{gen: storage.Generation(rand.Int64N(1<<52) + 1)},
 		trace:   make(chan chan error),
 		stopped: make(chan struct{}), over: make(chan struct{}),

@@ -45,7 +45,7 @@ func (s *shown) publish(b storage.Batch) {
 	s.grown = make(chan struct{})
 }
 
-// watch waits for events after an index, as host.InlineTracker says. over is closed when
+// watch waits for events after an index, as sessions.InlineTracker says. over is closed when
 // no more events can come.
 func (s *shown) watch(ctx context.Context, after storage.Index, until time.Time, over <-chan struct{}) (page storage.Page, ok bool, err error) {
 	timer := time.NewTimer(time.Until(until))

@@ -241,7 +241,7 @@ func (s State) doOnce(ctx context.Context, v storage.Value, f func(context.Conte
 
 // holding is a lease in a value. While the lease is held, the value says that a caller is
 // doing the work.
-type holding struct {
+type heldLease struct {
 	state State
 	v     storage.Value
 	quit  chan struct{}
@@ -253,8 +253,8 @@ type holding struct {
 
 // hold starts to renew the value with the result of mark, until release is called. It
 // calls lost if another writer has changed the value.
-func hold(ctx context.Context, s State, v storage.Value, mark func(until time.Time) any, lost func()) *holding {
-	h := &holding{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
+func hold(ctx context.Context, s State, v storage.Value, mark func(until time.Time) any, lost func()) *heldLease {
+	h := &heldLease{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(h.done)
 		beat := time.NewTicker(renew)
@@ -276,7 +276,7 @@ func hold(ctx context.Context, s State, v storage.Value, mark func(until time.Ti
 
 // save writes the value. It returns Conflict if another writer has changed it. If an
 // earlier write got no answer, save first finds out whether the store has that write.
-func (h *holding) save(ctx context.Context, value any) error {
+func (h *heldLease) save(ctx context.Context, value any) error {
 	if h.unsure {
 		now, err := h.state.store.LoadValue(ctx, h.v.Key)
 		if err != nil {
@@ -300,7 +300,7 @@ func (h *holding) save(ctx context.Context, value any) error {
 
 // release ends the lease and writes the value, or deletes it if value is nil. It
 // returns Conflict if another writer has changed it.
-func (h *holding) release(value any) error {
+func (h *heldLease) release(value any) error {
 	close(h.quit)
 	<-h.done
 	ctx, cancel := context.WithTimeout(context.Background(), lease)

@@ -60,7 +60,7 @@ func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 }
 
 // noted reports whether another function can go on with the request of an item whose own
-// function is gone. Only remote servers say how; see [RemoteRequest].
+// function is gone. Only remote servers say how; see [Request].
 func (k *Backend) noted(it storage.Item) bool {
 	return it.State == storage.Taken && it.Raw != nil && time.Now().After(it.NotAfter)
 }

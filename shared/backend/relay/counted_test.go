@@ -29,7 +29,7 @@ type counted struct {
 	healthy
 	unasked
 	store *storagetest.Counting
-	host  *sessions.Host
+	host  *sessions.Manager
 	relay *relayserver.Handler
 
 	mu     sync.Mutex

@@ -32,7 +32,7 @@ type cutWorld struct {
 	wire   *cutWire
 	memory *storagetest.Memory
 	config relayserver.Config
-	host   *sessions.Host
+	host   *sessions.Manager
 	box    *cutBox
 	seed   uint64
 	set    func(*runner.Config) // nil for the defaults

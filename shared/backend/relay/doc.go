@@ -1,6 +1,6 @@
 // Package relay documents the protocol between the functions (the host) and a box (the
 // runner). The protocol has three packages. Package frame has what both ends share.
-// Package relayhost runs in Lambda functions. Package runner runs in the box. The tests
+// Package relayserver runs in Lambda functions. Package runner runs in the box. The tests
 // of package relay run both ends together.
 //
 // The rules come from a model-checked protocol. The author of a second runner need know
@@ -175,7 +175,7 @@
 // # Connections
 //
 // A runner opens a connection with a pass, which the relay function checks without a
-// read of the store (relayhost.Sealer.Admit). Its first pass is in its environment.
+// read of the store (relayserver.Sealer.Admit). Its first pass is in its environment.
 // Each welcome brings a fresh one as its ticket.
 //
 // The runner pings every 5 minutes, because the gateway closes a connection that is

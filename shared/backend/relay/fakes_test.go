@@ -110,7 +110,7 @@ func onRecord(t *testing.T, store storage.Store, tenant, result string) {
 }
 
 // initialize opens a session.
-func initialize(t *testing.T, h *sessions.Host) storage.ID {
+func initialize(t *testing.T, h *sessions.Manager) storage.ID {
 	t.Helper()
 	s, call, err := h.Initialize(t.Context(), caller, "", parse(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
 	if err != nil {

@@ -51,7 +51,7 @@ type street struct {
 	habits habits
 	rand   *rand.Rand
 	store  storage.Store
-	host   *sessions.Host
+	host   *sessions.Manager
 	relay  *relayserver.Handler
 	work   sync.WaitGroup
 	lives  sync.WaitGroup

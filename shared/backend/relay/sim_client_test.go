@@ -61,7 +61,7 @@ func newSimClient(w *world, name, server string) *simClient {
 func (c *simClient) box() storage.BoxID { return storage.BoxFor(c.caller.Tenant, c.caller.Server.Name) }
 
 // host returns a new Host for each message, as on a cold instance.
-func (w *world) host() *sessions.Host {
+func (w *world) host() *sessions.Manager {
 	return sessions.New(w.config.Store, relayserver.NewBackend(w.config), sessions.Limits{})
 }
 

@@ -145,11 +145,11 @@ func (p *simProc) live() {
 	}
 	if p.blind() {
 		c.Executor, c.Digest, c.Deadline, c.Linger = nil, "", time.Now().Add(blindLife), 200*time.Millisecond
-		c.Begin = func(launch map[string]string) (runner.Begun, error) {
+		c.Begin = func(launch map[string]string) (runner.Started, error) {
 			if len(launch) != 1 || p.task.Env["LAUNCH"] != "" {
 				w.breaks("runner %s was launched with %v", p.name, launch)
 			}
-			return runner.Begun{Executor: p.box, Digest: p.definition, Idle: w.idle, Longest: blindLongest}, nil
+			return runner.Started{Executor: p.box, Digest: p.definition, Idle: w.idle, Longest: blindLongest}, nil
 		}
 	}
 	p.box.runner = runner.New(c)

@@ -41,7 +41,7 @@ const maxWhy = 500
 // events are pushed, over a WebSocket or a stream of HTTP+SSE: no function waits for
 // these ends. show says whether the reasons of failed calls may repeat what the server
 // answered.
-func over(ctx context.Context, p sessions.Posting, show bool) {
+func over(ctx context.Context, p sessions.Published, show bool) {
 	a, ok := ctx.Value(gathering{}).(*account)
 	if !ok || !p.Batch.Final || p.To.Conn == "" && !p.To.LegacySSE || len(p.Batch.Events) == 0 {
 		return

@@ -26,7 +26,7 @@ type asylum struct {
 	t      *testing.T
 	store  *storagetest.Counting
 	config relayserver.Config
-	host   *sessions.Host
+	host   *sessions.Manager
 	caller sessions.Caller
 	stream storage.StreamID
 

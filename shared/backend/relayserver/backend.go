@@ -56,7 +56,7 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 	if box.State != storage.Awake || !d.Again {
 		k.announce(ctx, d)
 	}
-	t := &tender{k: k, d: d, notAfter: time.Now().Add(validity)}
+	t := &tracker{k: k, d: d, notAfter: time.Now().Add(validity)}
 	if err := t.send(ctx, box); err != nil {
 		if !t.handed {
 			return nil, err
@@ -118,7 +118,7 @@ func (k *Backend) Track(ctx context.Context, s storage.Session, stream storage.S
 	if it.Address.Session != s.ID {
 		return nil, storage.Errorf(storage.NotFound, "the stream is not one of this session")
 	}
-	return &tender{
+	return &tracker{
 		k: k, d: sessions.Delivery{Address: it.Address, Client: s, Server: s.Server},
 		notAfter: it.NotAfter, inbox: true, bound: it.Gen, accepted: true,
 	}, nil
@@ -154,10 +154,10 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 	return k.endAsking(ctx, storage.Address{Session: s.ID, Box: box.ID}, all, failureError(box.ID, sessionEnded()))
 }
 
-// tender follows one request to its end for one function. The request is in one of three
+// tracker follows one request to its end for one function. The request is in one of three
 // places. It was posted to generation bound, or it waits in the inbox. If bound is 0 and
 // inbox is false, only the memory of this function has it.
-type tender struct {
+type tracker struct {
 	k        *Backend
 	d        sessions.Delivery
 	notAfter time.Time
@@ -176,7 +176,7 @@ type tender struct {
 // still appear goes through the inbox even if the box is awake by then. Otherwise one
 // runner could get it by a post, another could claim the late item, and both would execute
 // it.
-func (t *tender) send(ctx context.Context, box storage.Box) error {
+func (t *tracker) send(ctx context.Context, box storage.Box) error {
 	if box.State != storage.Awake || t.inbox || t.trying {
 		return t.enqueue(ctx)
 	}
@@ -193,13 +193,13 @@ func (t *tender) send(ctx context.Context, box storage.Box) error {
 // generation. If the box has a new connection or has gone to sleep since seen, moved sends
 // the request again at once. If not, the runner is between two connections or dead, and
 // the next Check tries again.
-func (t *tender) moved(ctx context.Context, seen storage.Box) error {
+func (t *tracker) moved(ctx context.Context, seen storage.Box) error {
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil {
 		return err
 	}
 	if b.State == storage.Awake && b.Conn == seen.Conn {
-		lost, err := losses{t.k.boxes}.missed(ctx, b)
+		lost, err := lostBoxes{t.k.boxes}.missed(ctx, b)
 		if err != nil || !lost {
 			return err
 		}
@@ -214,7 +214,7 @@ func (t *tender) moved(ctx context.Context, seen storage.Box) error {
 // enqueue puts the request into the inbox and then reads the record. The order matters. A
 // function that wakes the box, or a runner that goes to sleep, either sees the item or
 // has changed the record before enqueue reads it.
-func (t *tender) enqueue(ctx context.Context) error {
+func (t *tracker) enqueue(ctx context.Context) error {
 	_, err := t.k.Store.PutItem(ctx, storage.Item{
 		Box: t.d.Box, ID: t.d.Stream, State: storage.Waiting, Address: t.d.Address, Raw: t.d.Raw,
 		NotAfter: t.notAfter, Created: time.Now(),
@@ -231,7 +231,7 @@ func (t *tender) enqueue(ctx context.Context) error {
 // look makes sure that a runner will get the waiting item. It wakes a box that is asleep,
 // gives up a start that is overdue, and nudges a runner that is awake. A connection that is
 // closed may mean that the runner is lost.
-func (t *tender) look(ctx context.Context) error {
+func (t *tracker) look(ctx context.Context) error {
 	b, err := t.k.rouse(ctx, t.d.Box, t.d.Client.Tenant, t.d.Server)
 	if err != nil {
 		return err
@@ -245,7 +245,7 @@ func (t *tender) look(ctx context.Context) error {
 	case storage.Awake:
 		err := t.k.post(ctx, b.Conn, frame.Nudge{})
 		if errors.Is(err, storage.Closed) {
-			lost, err := losses{t.k.boxes}.missed(ctx, b)
+			lost, err := lostBoxes{t.k.boxes}.missed(ctx, b)
 			if err != nil || !lost {
 				return err
 			}
@@ -260,7 +260,7 @@ func (t *tender) look(ctx context.Context) error {
 }
 
 // Check implements sessions.Tracker.
-func (t *tender) Check(ctx context.Context) (sessions.Status, error) {
+func (t *tracker) Check(ctx context.Context) (sessions.Status, error) {
 	if err := t.step(ctx); err != nil {
 		return sessions.Status{}, err
 	}
@@ -269,7 +269,7 @@ func (t *tender) Check(ctx context.Context) (sessions.Status, error) {
 
 // pause is the time until the next Check. It is short while no runner is known to have
 // the request, and long once the request was accepted.
-func (t *tender) pause() time.Duration {
+func (t *tracker) pause() time.Duration {
 	if t.returned {
 		return lookForBye
 	}
@@ -282,7 +282,7 @@ func (t *tender) pause() time.Duration {
 	return min(time.Second<<min(t.tries, 3), 8*time.Second)
 }
 
-func (t *tender) step(ctx context.Context) error {
+func (t *tracker) step(ctx context.Context) error {
 	it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
 	switch {
 	case err == nil:
@@ -310,13 +310,13 @@ func (t *tender) step(ctx context.Context) error {
 }
 
 // Handed implements sessions.Handover.
-func (t *tender) Handed() bool { return t.handed }
+func (t *tracker) Handed() bool { return t.handed }
 
 // GiveUp implements sessions.Handover. It takes the item first, for generation 0. A runner
 // that gets the message late asks whether it may execute it, and the host refuses. A
 // request that waits in the inbox is then certainly not executed. A posted request has an
 // unknown outcome: its runner may have executed it and be unable to report that.
-func (t *tender) GiveUp(ctx context.Context) error {
+func (t *tracker) GiveUp(ctx context.Context) error {
 	it := storage.Item{Box: t.d.Box, ID: t.d.Stream, State: storage.Taken, Address: t.d.Address, Created: time.Now()}
 	put, err := t.k.Store.PutItem(ctx, it)
 	if err != nil {
@@ -341,7 +341,7 @@ func (t *tender) GiveUp(ctx context.Context) error {
 // haveItem does the due work for a request that has an item. A taken item is a sign of
 // life from the box, unless its generation is over. A waiting item needs a box that is
 // awake.
-func (t *tender) haveItem(ctx context.Context, it storage.Item) error {
+func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 	t.inbox = true
 	switch it.State {
 	case storage.Taken, storage.Leftover: // a leftover item belongs to no request
@@ -372,7 +372,7 @@ func (t *tender) haveItem(ctx context.Context, it storage.Item) error {
 		return err
 	}
 	if !b.Over(it.Gen) {
-		lost, err := losses{t.k.boxes}.missed(ctx, b)
+		lost, err := lostBoxes{t.k.boxes}.missed(ctx, b)
 		if err != nil || !lost {
 			return err
 		}
@@ -389,7 +389,7 @@ func (t *tender) haveItem(ctx context.Context, it storage.Item) error {
 // after handles a request without an item. Its item in the inbox is gone, or the
 // generation that it was posted to is over. If the log has no end, a lost generation means
 // an error. A clean generation never executed the request, so after sends it again.
-func (t *tender) after(ctx context.Context, b storage.Box) error {
+func (t *tracker) after(ctx context.Context, b storage.Box) error {
 	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
 	if err != nil {
 		return err
@@ -420,7 +420,7 @@ func (t *tender) after(ctx context.Context, b storage.Box) error {
 // (generation 0). An earlier attempt may have logged the event and failed to push it. The
 // session's record says which events were pushed. The relay function pushes the last events
 // that runners send.
-func (t *tender) ended(ctx context.Context, tail storage.Tail) error {
+func (t *tracker) ended(ctx context.Context, tail storage.Tail) error {
 	if tail.Gen != 0 {
 		return nil
 	}

@@ -35,7 +35,7 @@ const maxUnanswered = 3
 // and the outlet that takes events to clients.
 type boxes struct {
 	Config
-	out sessions.Outlet
+	out sessions.Publisher
 }
 
 func newBoxes(c Config) boxes {
@@ -48,7 +48,7 @@ func newBoxes(c Config) boxes {
 	if c.EventAge == 0 {
 		c.EventAge = storage.EventAge
 	}
-	return boxes{c, sessions.Outlet{Store: c.Store, Clients: c.Clients}}
+	return boxes{c, sessions.Publisher{Store: c.Store, Clients: c.Clients}}
 }
 
 // rouse makes sure that a box that is asleep is started, and returns the record it saw

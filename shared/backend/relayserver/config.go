@@ -30,7 +30,7 @@ type Config struct {
 	// frame.Hello.Digest; "" if it is not configured any more. A runner that was started
 	// with another definition is asked to retire. If Definition is nil, no runner is.
 	Definition func(server string) string
-	// Code returns the digest that a server has now, [host.Server].Digest; "" if it is not
+	// Code returns the digest that a server has now, [sessions.Server].Digest; "" if it is not
 	// configured any more. If Code is nil, no box notes what it runs.
 	Code func(server string) string
 	// Elsewhere reports whether a box is only a name under which another part of the
@@ -60,7 +60,7 @@ type Config struct {
 	// StartTimeout is how long a box may take from the wake to its hello, if its place
 	// does not say; 3 min by default.
 	StartTimeout time.Duration
-	// EventAge is how long events are kept (see host.Limits); storage.EventAge by
+	// EventAge is how long events are kept (see sessions.Limits); storage.EventAge by
 	// default.
 	EventAge time.Duration
 	Log      *slog.Logger

@@ -5,5 +5,5 @@
 // or puts it into the inbox, and wakes the box. [Handler] is the relay function, which
 // handles each frame of a runner. [Sweeper] runs on a schedule and when a task stops.
 // It finds lost boxes and ends their requests. All three keep their state in the
-// session.Store only. record.go has the transitions of a box record.
+// storage.Store only. record.go has the transitions of a box record.
 package relayserver

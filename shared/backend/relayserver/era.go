@@ -10,7 +10,7 @@ import (
 // era writes to the box record the era that the next runner of the box begins with. It
 // ignores an era that it does not know.
 func (h *Handler) era(ctx context.Context, f frame.Status) error {
-	_, _, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, verdict) {
+	_, _, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, decision) {
 		if b.Era == f.Era || f.Era != frame.EraModern && f.Era != frame.EraLegacy && f.Era != frame.EraDual {
 			return b, known
 		}

@@ -21,8 +21,8 @@ import (
 // cannot, it treats the event as one that is no response.
 
 // said is the part of an events frame that belongs to one stream.
-type said struct {
-	sessions.Posting
+type streamPart struct {
+	sessions.Published
 	asks   *storage.Item // not nil: the delivery is suspended, and this item is written before the events
 	marked bool
 }
@@ -30,7 +30,7 @@ type said struct {
 // postings opens the tickets and cuts the payload. It refuses the whole frame, with
 // Invalid, if anything in it is wrong. It also refuses a frame that has more streams,
 // tickets or events than a batch holds. Each stream costs a write.
-func (h *Handler) postings(ctx context.Context, f frame.Events) ([]said, error) {
+func (h *Handler) postings(ctx context.Context, f frame.Events) ([]streamPart, error) {
 	count := 0
 	for _, it := range f.Items {
 		count += len(it.Lens)
@@ -38,7 +38,7 @@ func (h *Handler) postings(ctx context.Context, f frame.Events) ([]said, error) 
 	if most := storage.MaxBatchEvents; max(count, len(f.Items), len(f.Tickets)) > most {
 		return nil, storage.Errorf(storage.Invalid, "an events frame of session %s has more than %d events", f.Session, most)
 	}
-	postings := make([]said, len(f.Items))
+	postings := make([]streamPart, len(f.Items))
 	rest := f.Payload
 	expires := time.Now().Add(h.EventAge)
 	for i, it := range f.Items {
@@ -55,7 +55,7 @@ func (h *Handler) postings(ctx context.Context, f frame.Events) ([]said, error) 
 		if events, again, rest, ok = cut(it, rest); !ok {
 			return nil, storage.Errorf(storage.Invalid, "an events frame of session %s has lengths that do not fit its payload", t.Session)
 		}
-		p := said{marked: it.Marked, Posting: sessions.Posting{To: t.Address, Batch: storage.Batch{
+		p := streamPart{marked: it.Marked, Published: sessions.Published{To: t.Address, Batch: storage.Batch{
 			Session: t.Session, Stream: it.Stream, First: it.First, Gen: f.Gen, Seq: f.Seq,
 			Final: it.Final && it.Stream != storage.Standalone, Events: events, Expires: expires,
 		}}}
@@ -114,7 +114,7 @@ func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, erro
 		return nil, err
 	}
 	ack := &frame.Ack{Seq: f.Seq, Session: f.Session}
-	stored := make([]sessions.Posting, 0, len(postings))
+	stored := make([]sessions.Published, 0, len(postings))
 	for _, i := range commonFirst(f.Items) {
 		p, ok, err := h.store(ctx, postings[i], ack)
 		if err != nil || ack.Fenced {
@@ -142,8 +142,8 @@ func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, erro
 
 // store writes one stream's events and records the outcome in the ack. It returns the
 // events with their place in the log. ok is false if they must not be pushed.
-func (h *Handler) store(ctx context.Context, say said, ack *frame.Ack) (stored sessions.Posting, ok bool, err error) {
-	p := say.Posting
+func (h *Handler) store(ctx context.Context, say streamPart, ack *frame.Ack) (stored sessions.Published, ok bool, err error) {
+	p := say.Published
 	if p.Batch.Stream != storage.Standalone {
 		closed := false
 		if say.asks != nil {
@@ -197,7 +197,7 @@ func commonFirst(items []frame.EventItem) []int {
 // appendStream writes to a request stream. The runner numbers its events from 1. The
 // only other writer is a function that ends the request with an error. A conflict
 // therefore means that the stream is closed.
-func (h *Handler) appendStream(ctx context.Context, p *sessions.Posting) (closed bool, err error) {
+func (h *Handler) appendStream(ctx context.Context, p *sessions.Published) (closed bool, err error) {
 	if p.Batch.First < 1 {
 		return false, storage.Errorf(storage.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
 	}
@@ -211,9 +211,9 @@ func (h *Handler) appendStream(ctx context.Context, p *sessions.Posting) (closed
 // appendStandalone writes to the standalone stream and sets the first index of the batch. A
 // runner that is new to a session does not know the next index and sends First 0.
 // appendStandalone then finds the place by writing, and that write fences the runner's
-// predecessor. The verdict is write, refuse, or ignore; ignore is for a frame that
+// predecessor. The decision is write, refuse, or ignore; ignore is for a frame that
 // comes after the next one of its session.
-func (h *Handler) appendStandalone(ctx context.Context, p *sessions.Posting) (v verdict, err error) {
+func (h *Handler) appendStandalone(ctx context.Context, p *sessions.Published) (v decision, err error) {
 	b := &p.Batch
 	if b.First > 0 {
 		*b, p.Again, err = h.out.Write(ctx, p.To, *b)

@@ -219,7 +219,7 @@ func joinable(f frame.Frame, box storage.BoxID) bool {
 
 // change does a compare-and-swap on a box record by one of the rules of record.go. It
 // reads and decides again after a conflict.
-func (h *Handler) change(ctx context.Context, id storage.BoxID, rule func(storage.Box) (storage.Box, verdict)) (storage.Box, verdict, error) {
+func (h *Handler) change(ctx context.Context, id storage.BoxID, rule func(storage.Box) (storage.Box, decision)) (storage.Box, decision, error) {
 	for {
 		b, err := h.Store.Box(ctx, id)
 		if err != nil {
@@ -394,7 +394,7 @@ func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error
 }
 
 func (h *Handler) bye(ctx context.Context, f frame.Bye) (frame.Frame, error) {
-	_, v, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, verdict) { return bye(b, f, time.Now()) })
+	_, v, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, decision) { return bye(b, f, time.Now()) })
 	switch {
 	case err != nil || v == ignore:
 		return nil, err

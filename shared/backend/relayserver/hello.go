@@ -15,7 +15,7 @@ func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.
 	first := false
 	var launch map[string]string
 	var refusal error
-	b, v, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, verdict) {
+	b, v, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, decision) {
 		first = b.State == storage.Starting
 		next, v := hello(b, f, conn, time.Now())
 		if v != refuse && f.Invited {

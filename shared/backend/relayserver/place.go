@@ -56,8 +56,8 @@ const (
 	goneAfter = 20 * time.Second
 )
 
-// losses notes boxes whose generation ended without a bye.
-type losses struct{ boxes }
+// lostBoxes notes boxes whose generation ended without a bye.
+type lostBoxes struct{ boxes }
 
 // compareUnlisted finds out whether a box or its start is lost, if the box's place does
 // not list its tasks.
@@ -85,7 +85,7 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b storage.Box) error {
 //
 // lost says that missed has just written the loss into the record. The caller reads it
 // again, and does what the loss makes due.
-func (x losses) missed(ctx context.Context, b storage.Box) (lost bool, err error) {
+func (x lostBoxes) missed(ctx context.Context, b storage.Box) (lost bool, err error) {
 	can := x.Fleet.Traits(b.Place)
 	if can.Lists || b.State != storage.Awake {
 		return false, nil

@@ -50,18 +50,18 @@ func lose(b storage.Box, why storage.Failure, now time.Time) storage.Box {
 	return b
 }
 
-// verdict is the decision about a frame that would change the record.
-type verdict int
+// decision is the decision about a frame that would change the record.
+type decision int
 
 const (
-	refuse verdict = iota // a newer runner runs this box
-	known                 // nothing to write, answer as before
-	write                 // write the record, then answer
-	ignore                // the frame is too late to have an effect; there is no answer
+	refuse decision = iota // a newer runner runs this box
+	known                  // nothing to write, answer as before
+	write                  // write the record, then answer
+	ignore                 // the frame is too late to have an effect; there is no answer
 )
 
 // hello decides about a runner's hello on connection conn.
-func hello(b storage.Box, f frame.Hello, conn string, now time.Time) (storage.Box, verdict) {
+func hello(b storage.Box, f frame.Hello, conn string, now time.Time) (storage.Box, decision) {
 	same := b.Runner != "" && b.Runner == f.Runner
 	switch {
 	case b.State == storage.Starting && b.Gen == f.Gen && b.Runner == "" && f.Runner != "" && tokenFits(b, f.Token):
@@ -105,7 +105,7 @@ func tokenFits(b storage.Box, token string) bool {
 
 // bye decides about a runner's bye. A bye counts only for the link in it. If a hello with
 // a later link came first, the bye changes nothing.
-func bye(b storage.Box, f frame.Bye, now time.Time) (storage.Box, verdict) {
+func bye(b storage.Box, f frame.Bye, now time.Time) (storage.Box, decision) {
 	same := b.Runner != "" && b.Runner == f.Runner && b.Gen == f.Gen
 	switch {
 	case b.State == storage.Awake && same && b.Link == f.Link:

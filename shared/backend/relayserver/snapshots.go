@@ -64,7 +64,7 @@ func (h *Handler) installed(ctx context.Context, f frame.Snapshot) error {
 	if h.Definition == nil {
 		return nil
 	}
-	_, _, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, verdict) {
+	_, _, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, decision) {
 		definition := h.Definition(b.Server)
 		if b.Runner != f.Runner || b.Installed == definition {
 			return b, known

@@ -15,10 +15,10 @@ import (
 // Sweeper finds lost boxes and requests that no function or runner ends, and repairs
 // both. Every step is idempotent. A step may race with other steps, with runners and
 // with waiting functions.
-type Sweeper struct{ losses }
+type Sweeper struct{ lostBoxes }
 
 // NewSweeper returns a Sweeper with the configuration c.
-func NewSweeper(c Config) *Sweeper { return &Sweeper{losses: losses{newBoxes(c)}} }
+func NewSweeper(c Config) *Sweeper { return &Sweeper{lostBoxes: lostBoxes{newBoxes(c)}} }
 
 // orphanAge is how old the last change of a box's record must be before Sweep stops a task
 // that the record does not name. A runner that sent bye, was fenced or lost its host has
@@ -165,7 +165,7 @@ func stopFailure(t fleet.Status, starting bool) storage.Failure {
 
 // lost records that the generation of b ended without a bye. If another writer changed
 // the record in between, lost writes nothing, and the caller's doDue looks again.
-func (x losses) lost(ctx context.Context, b storage.Box, why storage.Failure) (written bool, err error) {
+func (x lostBoxes) lost(ctx context.Context, b storage.Box, why storage.Failure) (written bool, err error) {
 	err = x.Store.SaveBox(ctx, lose(b, why, time.Now()))
 	if err == nil {
 		x.Log.WarnContext(ctx, "box lost", "box", b.ID, "server", b.Server, "generation", b.Gen, "task", b.Task,

@@ -25,7 +25,7 @@
 // stream with Last-Event-ID. Without ids this process keeps the stream open until the
 // answers come. Another process cannot go on with such a call, and says so.
 //
-// A legacy server may also ask on the standalone stream of its session (type ear). That
+// A legacy server may also ask on the standalone stream of its session (type standaloneStream). That
 // stream is open while a request of the session is there. A legacy client gets such a
 // question under an id that holds the server's own. Its answer goes to the server from any
 // process, so the call need not end its round. No stream is open between requests.

@@ -19,7 +19,7 @@ import (
 // exchange is one request of a client to a server, with what is needed to send it.
 type exchange struct {
 	s       *server
-	r       native.RemoteRequest
+	r       native.Request
 	client  *http.Client
 	url     *url.URL
 	header  http.Header
@@ -32,7 +32,7 @@ type exchange struct {
 }
 
 // exchange prepares a request: the URL and the headers with the secrets of its caller.
-func (s *server) exchange(ctx context.Context, r native.RemoteRequest) (*exchange, *wire.Error) {
+func (s *server) exchange(ctx context.Context, r native.Request) (*exchange, *wire.Error) {
 	x := &exchange{s: s, r: r, client: s.public, header: http.Header{}}
 	if s.Private {
 		x.client = s.private

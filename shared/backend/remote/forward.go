@@ -23,7 +23,7 @@ const (
 )
 
 // Tell implements native.Remote.
-func (s *server) Tell(ctx context.Context, r native.RemoteRequest) {
+func (s *server) Tell(ctx context.Context, r native.Request) {
 	x, fault := s.exchange(ctx, r)
 	if fault != nil {
 		return
@@ -50,7 +50,7 @@ func (s *server) Tell(ctx context.Context, r native.RemoteRequest) {
 		_ = x.tell(ctx, nil, raw) // as a notification may be lost
 		return
 	}
-	seat := sit(ctx, x, false)
+	seat := join(ctx, x, false)
 	defer seat.leave(ctx, x)
 	if x.tell(ctx, nil, raw) != nil {
 		return
@@ -58,14 +58,14 @@ func (s *server) Tell(ctx context.Context, r native.RemoteRequest) {
 	timer := time.NewTimer(rootsWithin)
 	defer timer.Stop()
 	select {
-	case <-seat.ear.asked:
-	case <-seat.ear.ended:
+	case <-seat.stream.asked:
+	case <-seat.stream.ended:
 	case <-timer.C:
 	}
 }
 
 // Forward implements native.Remote.
-func (s *server) Forward(ctx context.Context, r native.RemoteRequest, name string, response []byte) error {
+func (s *server) Forward(ctx context.Context, r native.Request, name string, response []byte) error {
 	x, fault := s.exchange(ctx, r)
 	if fault != nil {
 		return storage.Errorf(storage.Unavailable, "the answer was not passed on: %s", fault.Message)

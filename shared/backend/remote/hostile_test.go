@@ -131,10 +131,10 @@ func TestAResumedStreamHoldsBackLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &ear{x: *x}
+	e := &standaloneStream{x: *x}
 	e.settle = func() {}
-	s := &seat{ear: e, events: make(chan wire.SSE), gone: make(chan struct{})}
-	e.seats = []*seat{s}
+	s := &subscriber{stream: e, events: make(chan wire.SSE), gone: make(chan struct{})}
+	e.subscribers = []*subscriber{s}
 	go e.follow(t.Context(), talk, true)
 	<-s.events // the first one: the server is not silent yet
 	if n := sent.Load(); n > mostHeldBytes>>20+10 {

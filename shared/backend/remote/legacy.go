@@ -58,7 +58,7 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 			return x.nextRound(ctx, was)
 		}
 	}
-	c := &following{exchange: x, stream: storage.StreamID(storage.NewID()), seat: hear(ctx, x)}
+	c := &following{exchange: x, stream: storage.StreamID(storage.NewID()), seat: joinStandalone(ctx, x)}
 	defer c.seat.leave(ctx, x)
 	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
 	id := c.name()
@@ -111,7 +111,7 @@ func (x *exchange) setLevel(ctx context.Context) error {
 
 // nextRound goes on with a request whose client was asked.
 func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *wire.Error, error) {
-	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen, seat: hear(ctx, x)}
+	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen, seat: joinStandalone(ctx, x)}
 	defer c.seat.leave(ctx, x)
 	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
 	answers, err := c.turn.Answers()
@@ -204,7 +204,7 @@ type following struct {
 	stream storage.StreamID // names the request at the server
 	turn   *bridge.Turn
 	talk   *conversation
-	seat   *seat // nil: the standalone stream is not heard
+	seat   *subscriber // nil: the standalone stream is not heard
 	index  storage.Index
 	asked  []askedQuestion
 	until  time.Time     // when the client gets the questions; zero: it is asked nothing
@@ -277,7 +277,7 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 		}
 		if reply != nil {
 			if c.seat != nil && c.talk.last != "" {
-				c.seat.ear.noteOthers(true)
+				c.seat.stream.noteOthers(true)
 			}
 			c.leaves(ctx)
 			c.linger(ctx)
@@ -317,7 +317,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 	}
 	if m.Method == wire.NotifyProgress && !wire.SameID(wire.Lookup(m.Params, wire.MetaProgressToken), c.name()) {
 		if c.quiet > 0 {
-			c.s.learn(func(h *habit) { h.mixes = true })
+			c.s.learn(func(h *serverTraits) { h.mixes = true })
 		}
 		return nil, nil // of another request, as a server that mixes repeats it
 	}
@@ -437,7 +437,7 @@ func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, err
 // hearing. This process then keeps the stream open. Another process has to resume the
 // stream nevertheless.
 func mixes(x *exchange) bool {
-	return x.s.habit().mixes || x.link.Mixes
+	return x.s.traits().mixes || x.link.Mixes
 }
 
 // required returns the result that asks the client for input. talk is kept in this

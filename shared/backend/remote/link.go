@@ -31,19 +31,19 @@ const (
 // link describes the session that a client's session has at the server. It is a durable
 // value of the session.
 type link struct {
-	Era       era             `json:"era"`
-	Of        string          `json:"of"` // hash of the URL
-	Session   string          `json:"session,omitempty"`
-	Version   string          `json:"version,omitempty"`
-	Handshake json.RawMessage `json:"handshake,omitempty"` // the result of initialize
-	Level     string          `json:"level,omitempty"`     // the last log level that the server was told
-	hearing                   // of the standalone stream
+	Era         era             `json:"era"`
+	Of          string          `json:"of"` // hash of the URL
+	Session     string          `json:"session,omitempty"`
+	Version     string          `json:"version,omitempty"`
+	Handshake   json.RawMessage `json:"handshake,omitempty"` // the result of initialize
+	Level       string          `json:"level,omitempty"`     // the last log level that the server was told
+	streamState                 // of the standalone stream
 
 	rev int64
 }
 
 // hearing is what is known of the standalone stream of a session.
-type hearing struct {
+type streamState struct {
 	Heard string `json:"heard,omitempty"` // id of its last event
 	Deaf  bool   `json:"deaf,omitempty"`  // the server has no such stream
 	// Mixes means that the server repeats events of other streams on a resumed standalone

@@ -45,14 +45,14 @@ type Server struct {
 type Servers struct {
 	public, private *http.Client
 
-	mu      sync.Mutex
-	links   map[storage.ID]link
-	greeted int                        // bytes of the handshakes in links
-	eras    map[string]era             // by URL
-	headers map[string]json.RawMessage // bridge.HeaderParams by URL
-	kept    []*waiting                 // those that wait longest come first
-	habits  map[string]habit           // by URL
-	ears    map[earKey]*ear
+	mu         sync.Mutex
+	links      map[storage.ID]link
+	greeted    int                        // bytes of the handshakes in links
+	eras       map[string]era             // by URL
+	headers    map[string]json.RawMessage // bridge.HeaderParams by URL
+	kept       []*waiting                 // those that wait longest come first
+	traits     map[string]serverTraits    // by URL
+	standalone map[standaloneKey]*standaloneStream
 }
 
 // most is how many entries each cache has before it is emptied.
@@ -66,12 +66,12 @@ func New() *Servers {
 	return &Servers{
 		public: newClient(false), private: newClient(true),
 		links: map[storage.ID]link{}, eras: map[string]era{}, headers: map[string]json.RawMessage{},
-		habits: map[string]habit{}, ears: map[earKey]*ear{},
+		traits: map[string]serverTraits{}, standalone: map[standaloneKey]*standaloneStream{},
 	}
 }
 
 // Server returns one server. It may be made anew for each message.
-func (c *Servers) Server(s Server) native.Remote { return &server{c, s} }
+func (c *Servers) Server(s Server) native.Executor { return &server{c, s} }
 
 // Close closes idle connections, and conversations that wait for answers.
 func (c *Servers) Close() {
@@ -91,7 +91,7 @@ type server struct {
 }
 
 // Send implements native.Remote.
-func (s *server) Send(ctx context.Context, r native.RemoteRequest) (json.RawMessage, *wire.Error) {
+func (s *server) Send(ctx context.Context, r native.Request) (json.RawMessage, *wire.Error) {
 	x, fault := s.exchange(ctx, r)
 	if fault != nil {
 		return nil, fault

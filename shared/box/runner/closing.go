@@ -57,21 +57,21 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the relay refused the connection with status %d", e.Status)
 }
 
-// sequel says what the runner does after the end of a connection, or after a failed
+// reconnection says what the runner does after the end of a connection, or after a failed
 // attempt to open one.
-type sequel int
+type reconnection int
 
 const (
-	comeBack  sequel = iota // connect anew, after a pause that grows
-	comeLater               // connect anew, after a long pause
-	comeRound               // connect again, but only a few times, because the fault may be on this end
-	stayAway                // the host does not want this runner to come back
-	fencedOff               // a newer runner runs the box
+	comeBack  reconnection = iota // connect anew, after a pause that grows
+	comeLater                     // connect anew, after a long pause
+	comeRound                     // connect again, but only a few times, because the fault may be on this end
+	stayAway                      // the host does not want this runner to come back
+	fencedOff                     // a newer runner runs the box
 )
 
-// sequelOf reads the sequel from the error. Any error but a ClosedError or a RefusedError
+// reconnectionOf reads the reconnection from the error. Any error but a ClosedError or a RefusedError
 // is a network error.
-func sequelOf(err error) sequel {
+func reconnectionOf(err error) reconnection {
 	var closed *ClosedError
 	if errors.As(err, &closed) {
 		return closed.Code.sequel()
@@ -92,7 +92,7 @@ func sequelOf(err error) sequel {
 	}
 }
 
-func (c CloseCode) sequel() sequel {
+func (c CloseCode) sequel() reconnection {
 	is := func(codes ...CloseCode) bool { return slices.Contains(codes, c) }
 	switch {
 	case is(CloseFenced):

@@ -8,22 +8,22 @@ import (
 )
 
 func TestHowAConnectionEndedSaysWhetherToComeBack(t *testing.T) {
-	codes := func(want sequel, codes ...CloseCode) map[error]sequel {
-		m := map[error]sequel{}
+	codes := func(want reconnection, codes ...CloseCode) map[error]reconnection {
+		m := map[error]reconnection{}
 		for _, c := range codes {
 			m[&ClosedError{Code: c}] = want
 			m[fmt.Errorf("while receiving: %w", &ClosedError{Code: c})] = want
 		}
 		return m
 	}
-	statuses := func(want sequel, statuses ...int) map[error]sequel {
-		m := map[error]sequel{}
+	statuses := func(want reconnection, statuses ...int) map[error]reconnection {
+		m := map[error]reconnection{}
 		for _, s := range statuses {
 			m[&RefusedError{Status: s}] = want
 		}
 		return m
 	}
-	for _, cases := range []map[error]sequel{
+	for _, cases := range []map[error]reconnection{
 		{io.EOF: comeBack, errors.New("connection reset by peer"): comeBack, errSilent: comeBack},
 		codes(comeBack, 1000, CloseGoingAway, 1005, 1006, 1011, 1012, 1014, 1015, 3000, 4500, 4999, 5000),
 		codes(comeLater, ClosePolicy, CloseTryLater),
@@ -35,7 +35,7 @@ func TestHowAConnectionEndedSaysWhetherToComeBack(t *testing.T) {
 		statuses(comeRound, 200, 302, 400, 401, 404, 410, 426),
 	} {
 		for err, want := range cases {
-			if got := sequelOf(err); got != want {
+			if got := reconnectionOf(err); got != want {
 				t.Errorf("after %v: got %d, want %d", err, got, want)
 			}
 		}

@@ -133,7 +133,7 @@ type Config struct {
 	// Begin makes the Executor of an invited runner, whose launch comes with the first
 	// welcome; Config has no Executor then. launch has environment variables, and may hold
 	// secrets. Begin is called once, on the Executor's goroutine. Its error ends Run.
-	Begin func(launch map[string]string) (Begun, error)
+	Begin func(launch map[string]string) (Started, error)
 	// Deadline is when the place of the box ends the task; zero means never. Longest is
 	// how long a message may take. The runner drains drainSlack plus Longest before
 	// Deadline: it executes no new message, and says bye when it has finished the others.
@@ -164,8 +164,8 @@ type Config struct {
 	Log  *slog.Logger // nil for none
 }
 
-// Begun is the box of an invited runner. The fields are as in [Config].
-type Begun struct {
+// Started is the box of an invited runner. The fields are as in [Config].
+type Started struct {
 	Executor Executor
 	Digest   string
 	Idle     time.Duration

@@ -18,10 +18,10 @@ import (
 //
 // Only in stage up does the runner execute messages, and send frames other than hello
 // and bye.
-type stage int
+type phase int
 
 const (
-	joining   stage = iota // no welcome yet
+	joining   phase = iota // no welcome yet
 	up                     // welcomed, no bye since
 	parting                // bye was said
 	lingering              // the host has taken the bye; the runner stays for messages that were on their way
@@ -39,7 +39,7 @@ type core struct {
 	runner string             // this runner's random id, which only the host knows
 	gen    storage.Generation // of the last welcome
 	no     int64              // number of the last hello on a new connection or after a bye
-	stage  stage
+	stage  phase
 
 	post   func(do func()) bool // makes the loop call do; returns false if the loop has ended
 	ctx    context.Context      // of dialing; ends with Run

@@ -110,7 +110,7 @@ func (ls *links) dialed(conn Conn, err error) {
 	ls.dialing = false
 	if err != nil {
 		ls.Log.Warn("connecting to the host failed", "attempt", ls.failed+1, "error", err)
-		ls.retry(sequelOf(err), err)
+		ls.retry(reconnectionOf(err), err)
 		return
 	}
 	lk := &link{conn: conn, out: make(chan []byte, 1), gone: make(chan struct{})}
@@ -377,7 +377,7 @@ func (ls *links) cut(lk *link, err error) {
 		return
 	}
 	ls.drop(lk, "lost")
-	after := sequelOf(err)
+	after := reconnectionOf(err)
 	if lk.no < ls.no && (after == fencedOff || after == stayAway) {
 		after = comeBack // a hello without an answer is newer than the refusal, so its answer decides
 	}
@@ -402,7 +402,7 @@ func (ls *links) cut(lk *link, err error) {
 
 // retry connects after a pause that grows with every failure. It ends the life instead
 // if the host has refused this runner for good.
-func (ls *links) retry(after sequel, err error) {
+func (ls *links) retry(after reconnection, err error) {
 	ls.lost = err
 	switch {
 	case ls.stage == lingering:
@@ -424,7 +424,7 @@ func (ls *links) retry(after sequel, err error) {
 // unwelcome reports whether the host has refused this runner for good. It has if the
 // error says so, or if it refused the runner maxRounds times within roundsWithin. The
 // caller goes on nevertheless while the runner has a connection.
-func (ls *links) unwelcome(after sequel) bool {
+func (ls *links) unwelcome(after reconnection) bool {
 	if after != comeRound {
 		return after == stayAway
 	}

@@ -1,5 +1,5 @@
 // Package runner is the end of the relay that runs in the box. Package relay explains the
-// protocol, package relayhost is the other end.
+// protocol, package relayserver is the other end.
 //
 // A [Runner] connects to the relay function and gives each message to its [Executor] once.
 // It sends the events of the box again until the host has them. It falls asleep when the

@@ -217,9 +217,9 @@ func TestAnInvitedRunnerThatIsRefusedEndsAtOnce(t *testing.T) {
 		b.nothing()
 	}, func(c *runner.Config) {
 		c.Executor = nil
-		c.Begin = func(map[string]string) (runner.Begun, error) {
+		c.Begin = func(map[string]string) (runner.Started, error) {
 			t.Error("a runner that was refused begins")
-			return runner.Begun{}, nil
+			return runner.Started{}, nil
 		}
 	})
 }

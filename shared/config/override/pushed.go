@@ -76,7 +76,7 @@ func Save(ctx context.Context, store storage.Values, f File) (File, error) {
 
 // Catalog parses the file as functions do: no `${VAR}` has a value, and nothing is read
 // from a folder. Errors: those of serversfile.Parse.
-func (f File) Catalog() (*serversfile.Catalog, error) {
+func (f File) Catalog() (*serversfile.File, error) {
 	c, _, err := serversfile.Parse(f.Text, filepath.Base(f.Name), func(string) (string, bool) { return "", false })
 	return c, err
 }

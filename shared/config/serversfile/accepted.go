@@ -29,7 +29,7 @@ const acceptedVersion = 1
 // Marshal returns the whole catalog for [LoadAccepted]: the servers with their variables
 // expanded, the rejected and the removed ones, and the sections of the file. It holds
 // secrets in the clear.
-func (c *Catalog) Marshal() []byte {
+func (c *File) Marshal() []byte {
 	a := accepted{
 		Version: acceptedVersion, Rejected: c.rejected, Access: c.access, Boxes: c.boxes, Connect: c.connect, Removed: c.removed,
 		Limits: c.limits, Groups: c.groups, Tools: map[string]ToolFilter{},
@@ -47,7 +47,7 @@ func (c *Catalog) Marshal() []byte {
 
 // LoadAccepted reads a file with the output of [Catalog.Marshal]. The error never
 // repeats the text, which holds secrets.
-func LoadAccepted(path string) (*Catalog, error) {
+func LoadAccepted(path string) (*File, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("the accepted copy of the servers file cannot be read: %w", err)
@@ -56,7 +56,7 @@ func LoadAccepted(path string) (*Catalog, error) {
 	if json.Unmarshal(data, &a) != nil || a.Version != acceptedVersion {
 		return nil, errors.New("the accepted copy of the servers file is not as this release writes it")
 	}
-	c := &Catalog{
+	c := &File{
 		servers: map[string]Server{}, rejected: a.Rejected, access: a.Access, boxes: a.Boxes, connect: a.Connect, removed: a.Removed,
 		limits: a.Limits, groups: a.Groups,
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // copied returns the catalog that a process has which reads the accepted copy of c.
-func copied(t *testing.T, c *serversfile.Catalog) *serversfile.Catalog {
+func copied(t *testing.T, c *serversfile.File) *serversfile.File {
 	t.Helper()
 	folder := t.TempDir()
 	write(t, folder, "accepted", string(c.Marshal()))
@@ -79,7 +79,7 @@ func TestLimitsAndAccessAreHandedOn(t *testing.T) {
 	c := parse(t, `{"mcpServers": {
 		"one": {"command": "/bin/one"},
 	}, "x-dormouse": {"limits": {"principal": /* a comment */ "60/m"}, "access": {"tenant": "acme"}}}`, nil)
-	for _, c := range []*serversfile.Catalog{c, copied(t, c)} {
+	for _, c := range []*serversfile.File{c, copied(t, c)} {
 		if string(c.Limits()) != `{"principal":"60/m"}` || string(c.Access()) != `{"tenant":"acme"}` {
 			t.Errorf("%s, %s", c.Limits(), c.Access())
 		}

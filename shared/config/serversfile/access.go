@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
 )
 
-// whoMayCall reads x-dormouse.access. Package oauth reads most of the section later; this
+// whoMayCall reads x-dormouse.access. Package resourceserver reads most of the section later; this
 // package checks the rules in allow, because it knows the position of each rule in the
 // file. It takes out boxes, which is about the machine and not about tokens.
-func (r *reader) whoMayCall(m member, c *Catalog) {
+func (r *reader) whoMayCall(m member, c *File) {
 	if !r.want(m.value, object, "x-dormouse.access") {
 		return
 	}
@@ -79,7 +79,7 @@ func (r *reader) oneRule(n node) (rule policy.Rule, err error) {
 // withoutRejected leaves what access says about rejected servers out of the catalog's
 // section, so that the others are served. The rule for "*" goes, too, if no server that is
 // served comes under it.
-func (r *reader) withoutRejected(c *Catalog) {
+func (r *reader) withoutRejected(c *File) {
 	if c.access == nil || len(c.rejected) == 0 {
 		return
 	}

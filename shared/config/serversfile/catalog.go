@@ -26,7 +26,7 @@ type Getenv = func(name string) (value string, ok bool)
 
 // Catalog is the content of one servers file. It does not change after it was read and
 // is safe for concurrent use.
-type Catalog struct {
+type File struct {
 	names    []string // of servers
 	servers  map[string]Server
 	rejected []Rejection
@@ -43,36 +43,36 @@ type Catalog struct {
 // Files returns the paths of all files that [LoadHere] has read, or would have read if
 // they were there. They are the servers file and the files of variables. A change of one
 // of them may change the catalog. The caller must not modify it.
-func (c *Catalog) Files() []string { return c.files }
+func (c *File) Files() []string { return c.files }
 
 // Access returns the section x-dormouse.access of the file as JSON, without comments, with
-// the variables that are set. It says which tokens package oauth accepts. It is nil if there
+// the variables that are set. It says which tokens package resourceserver accepts. It is nil if there
 // is none. The caller must not modify it.
-func (c *Catalog) Access() []byte { return c.access }
+func (c *File) Access() []byte { return c.access }
 
 // BoxesMayCall reports whether programs in boxes may call the endpoints of their own
 // machine although a sandbox confines one of them (x-dormouse.access.boxes).
-func (c *Catalog) BoxesMayCall() bool { return c.boxes }
+func (c *File) BoxesMayCall() bool { return c.boxes }
 
 // Connect returns the section x-dormouse.connect of the file in the same form as Access. It
-// describes the third parties of `${principal:NAME}`; package upstream reads it.
-func (c *Catalog) Connect() []byte { return c.connect }
+// describes the third parties of `${principal:NAME}`; package credentials reads it.
+func (c *File) Connect() []byte { return c.connect }
 
 // Limits returns the section x-dormouse.limits as JSON, without comments, and nil if there
 // is none. Package quota reads it. The caller must not modify it.
-func (c *Catalog) Limits() []byte { return c.limits }
+func (c *File) Limits() []byte { return c.limits }
 
 // Server returns the server of that name, also a disabled one: the caller checks
 // Server.Disabled before it starts the server. Args and Env are shared with the catalog
 // and must not be modified.
-func (c *Catalog) Server(name string) (Server, bool) {
+func (c *File) Server(name string) (Server, bool) {
 	s, ok := c.servers[name]
 	return s, ok
 }
 
 // Names returns the names of all servers in the order of the file. It includes disabled
 // servers and leaves out rejected ones. The caller owns the slice.
-func (c *Catalog) Names() []string { return slices.Clone(c.names) }
+func (c *File) Names() []string { return slices.Clone(c.names) }
 
 // Position is a position in a servers file. Line and Column count from 1; a column is one
 // character, not one byte. A byte order mark is not counted.
@@ -116,7 +116,7 @@ func (e *Error) Error() string { return e.Position.String() + ": " + e.Reason }
 // Load reads the servers file at path. It leaves relative paths inside the file as they
 // are: the box resolves them in its image. Its errors are those of [Parse], or wrap an
 // error of the file system.
-func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
+func Load(path string, getenv Getenv) (*File, []Warning, error) {
 	return load(path, "", getenv, false)
 }
 
@@ -132,17 +132,17 @@ func Load(path string, getenv Getenv) (*Catalog, []Warning, error) {
 // LoadHere looks up a variable first by getenv, and then in envFiles, in order. At last
 // it reads the file .env in that folder, if there is one. A wrong line in these files is
 // a warning. If LoadHere cannot read one of envFiles, it returns an error.
-func LoadHere(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
+func LoadHere(path string, getenv Getenv, envFiles ...string) (*File, []Warning, error) {
 	return loadHere(path, getenv, false, envFiles)
 }
 
 // LoadGuests is LoadHere for a machine that others than its user may call: each server with
 // a command that has no profile is a guest, see [Box.Guest].
-func LoadGuests(path string, getenv Getenv, envFiles ...string) (*Catalog, []Warning, error) {
+func LoadGuests(path string, getenv Getenv, envFiles ...string) (*File, []Warning, error) {
 	return loadHere(path, getenv, true, envFiles)
 }
 
-func loadHere(path string, getenv Getenv, guests bool, envFiles []string) (*Catalog, []Warning, error) {
+func loadHere(path string, getenv Getenv, guests bool, envFiles []string) (*File, []Warning, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("folder of the servers file: %w", err)
@@ -169,7 +169,7 @@ func loadHere(path string, getenv Getenv, guests bool, envFiles []string) (*Cata
 	return c, append(wrong, warnings...), err
 }
 
-func load(path, folder string, getenv Getenv, guests bool) (*Catalog, []Warning, error) {
+func load(path, folder string, getenv Getenv, guests bool) (*File, []Warning, error) {
 	data, err := read(path)
 	if err != nil {
 		return nil, nil, err
@@ -200,23 +200,23 @@ func read(path string) ([]byte, error) {
 // the file as a whole gives no catalog. The error then joins one [*Error] for each
 // mistake, also of the servers, in the order of the file: all can be corrected at once.
 // Parse returns warnings with and without an error. It does not keep data.
-func Parse(data []byte, file string, getenv Getenv) (*Catalog, []Warning, error) {
+func Parse(data []byte, file string, getenv Getenv) (*File, []Warning, error) {
 	return parse(data, file, "", getenv, false)
 }
 
 // ParseHere is LoadHere for the content of a file that would be at path. It reads no files of
 // variables but each envFile.
-func ParseHere(data []byte, path string, getenv Getenv) (*Catalog, []Warning, error) {
+func ParseHere(data []byte, path string, getenv Getenv) (*File, []Warning, error) {
 	return parse(data, path, FolderOf(path), getenv, false)
 }
 
 // parse is Parse with relative paths below folder; "" leaves them as they are.
-func parse(data []byte, file, folder string, getenv Getenv, guests bool) (*Catalog, []Warning, error) {
+func parse(data []byte, file, folder string, getenv Getenv, guests bool) (*File, []Warning, error) {
 	if getenv == nil {
 		getenv = func(string) (string, bool) { return "", false }
 	}
 	r := &reader{source: newSource(file, data), folder: folder, getenv: getenv, guests: guests}
-	c := &Catalog{servers: map[string]Server{}, file: r}
+	c := &File{servers: map[string]Server{}, file: r}
 	root, problem := r.source.parse()
 	if problem != nil {
 		r.problems = append(r.problems, *problem)

@@ -23,7 +23,7 @@ func variables(m map[string]string) serversfile.Getenv {
 }
 
 // parse reads a file that must have no mistakes and no warnings.
-func parse(t *testing.T, file string, env map[string]string) *serversfile.Catalog {
+func parse(t *testing.T, file string, env map[string]string) *serversfile.File {
 	t.Helper()
 	c, warnings, err := serversfile.Parse([]byte(file), "servers.json", variables(env))
 	if err != nil {

@@ -52,7 +52,7 @@ func (c Changes) String() string {
 // After returns c as the successor of another catalog of the same file, and how they
 // differ. The successor also knows the servers that were removed since, and when; see
 // [Catalog.Removed].
-func (c *Catalog) After(before *Catalog, now time.Time) (*Catalog, Changes) {
+func (c *File) After(before *File, now time.Time) (*File, Changes) {
 	next := *c
 	next.removed = maps.Clone(before.removed)
 	var changes Changes
@@ -85,7 +85,7 @@ func (c *Catalog) After(before *Catalog, now time.Time) (*Catalog, Changes) {
 }
 
 // has reports whether the file has a server of that name, served or not.
-func (c *Catalog) has(name string) bool {
+func (c *File) has(name string) bool {
 	_, ok := c.servers[name]
 	return ok || slices.ContainsFunc(c.rejected, func(r Rejection) bool { return r.Name == name })
 }
@@ -93,7 +93,7 @@ func (c *Catalog) has(name string) bool {
 // Removed says when a server was removed from the file, in words for its users: `server
 // old was removed from the servers file at 12:41`. It is "" for a server that is in the
 // file, and for one that never was.
-func (c *Catalog) Removed(name string) string { return c.removed[name] }
+func (c *File) Removed(name string) string { return c.removed[name] }
 
 // differs returns which parts of a server have changed, nil for none.
 func (s Server) differs(is Server) (what []string) {

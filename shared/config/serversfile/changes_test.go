@@ -13,7 +13,7 @@ import (
 var noon = time.Date(2026, 11, 22, 12, 41, 7, 0, time.UTC)
 
 // file parses the content of mcpServers, with what follows it.
-func file(t *testing.T, servers string) *serversfile.Catalog {
+func file(t *testing.T, servers string) *serversfile.File {
 	t.Helper()
 	return parse(t, `{"mcpServers":{`+servers+`}}`, map[string]string{"X": "1"})
 }

@@ -41,7 +41,7 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 		"checkout":{"command":"node","args":["src/a.js"],"x-dormouse":{"box":{"host_path":"`+at("checkout")+`"}}},
 		"auto":{"command":"python3","args":["`+at("auto/run.py")+`"],"x-dormouse":{"box":{"host_path":"auto"}}}
 	}}`)
-	load := func() *serversfile.Catalog {
+	load := func() *serversfile.File {
 		t.Helper()
 		c, _, err := serversfile.LoadHere(at("servers.json"), func(name string) (string, bool) { return "/bin", name == "PATH" })
 		if err != nil {

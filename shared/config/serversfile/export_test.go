@@ -6,6 +6,6 @@ func SettingTables() map[string]string {
 	return map[string]string{
 		"## Settings of a server: `x-dormouse`":                     table(server.serverSettings()),
 		"## The box of a server: `x-dormouse.box`":                  table(server.boxSettings()),
-		"## Settings of the file: `x-dormouse` beside `mcpServers`": table(server.fileSettings(&Catalog{})),
+		"## Settings of the file: `x-dormouse` beside `mcpServers`": table(server.fileSettings(&File{})),
 	}
 }

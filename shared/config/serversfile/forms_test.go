@@ -69,7 +69,7 @@ func TestFilesOfClientsWithOurFormAreRead(t *testing.T) {
 }
 
 // readOut describes everything that was read from a file.
-func readOut(c *serversfile.Catalog, warnings []serversfile.Warning) string {
+func readOut(c *serversfile.File, warnings []serversfile.Warning) string {
 	var out bytes.Buffer
 	for _, name := range c.Names() {
 		s, _ := c.Server(name)

@@ -20,13 +20,13 @@ type Group struct {
 const AllServers = "all"
 
 // Group returns a group by its name in the file.
-func (c *Catalog) Group(name string) (Group, bool) {
+func (c *File) Group(name string) (Group, bool) {
 	g, ok := c.groups[name]
 	return g, ok || name == AllServers
 }
 
 // Groups returns the names of all groups, sorted.
-func (c *Catalog) Groups() []string {
+func (c *File) Groups() []string {
 	names := slices.Sorted(maps.Keys(c.groups))
 	if _, ok := c.groups[AllServers]; !ok {
 		names = append([]string{AllServers}, names...)

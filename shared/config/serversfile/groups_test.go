@@ -17,7 +17,7 @@ func TestGroupsAndToolsOfTheFile(t *testing.T) {
 	}}, "mcpServers": {
 	  "git": {"command": "true", "x-dormouse": {"tools": {"allow": ["get_*"], "deny": ["get_secret"], "descriptions": {"get_x": "gets x"}}}}
 	}}`, nil)
-	for _, c := range []*serversfile.Catalog{read, copied(t, read)} {
+	for _, c := range []*serversfile.File{read, copied(t, read)} {
 		all, _ := c.Group(serversfile.AllServers)
 		dev, _ := c.Group("dev")
 		if d := cmp.Diff([]serversfile.Group{{Plain: true}, {Servers: []string{"git", "later"}, Separator: "-", Search: true}}, []serversfile.Group{all, dev}); d != "" {

@@ -28,7 +28,7 @@ func TestServersWithoutAProfileAreGuestsUnlessTheFileSaysOtherwise(t *testing.T)
 		"container": {"command": "docker", "args": ["run", "x"]},
 		"native": {"x-dormouse": {"native": "counter"}},
 		"remote": {"url": "https://mcp.example.com/mcp"}}`
-	guests := func(t *testing.T, c *serversfile.Catalog) string {
+	guests := func(t *testing.T, c *serversfile.File) string {
 		t.Helper()
 		var names []string
 		for _, name := range c.Names() {

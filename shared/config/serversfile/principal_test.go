@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-func acting(server string) (*serversfile.Catalog, error) {
+func acting(server string) (*serversfile.File, error) {
 	c, _, err := serversfile.Parse([]byte(`{"mcpServers":{"a":`+server+`},"x-dormouse":{"connect":{"github":{"client_secret":"${SECRET}"}}}}`), "servers.json", func(name string) (string, bool) {
 		return "from the environment", name == "SECRET"
 	})

@@ -54,7 +54,7 @@ func (r *reader) joined(all []*Error) error {
 }
 
 // catalog reads the whole file.
-func (r *reader) catalog(root node, c *Catalog) {
+func (r *reader) catalog(root node, c *File) {
 	if ours, ok := root.get("x-dormouse"); ok && r.want(ours.value, object, "x-dormouse") {
 		r.read(ours.value, section{name: "the file: x-dormouse", nulls: true, settings: r.fileSettings(c)})
 	}
@@ -148,7 +148,7 @@ func (r *reader) filled(n node) node {
 
 // servers reads all servers. It rejects servers with mistakes. It rejects all servers of a
 // repeated name, because it cannot tell which one the author meant.
-func (r *reader) servers(all []member, c *Catalog) {
+func (r *reader) servers(all []member, c *File) {
 	of := map[string]int{} // index in rejected, by name
 	first := map[string]int{}
 	for _, m := range all {
@@ -177,7 +177,7 @@ func (r *reader) servers(all []member, c *Catalog) {
 }
 
 // one reads one server.
-func (r *reader) one(m member, c *Catalog) {
+func (r *reader) one(m member, c *File) {
 	switch {
 	case m.name == "ping" || m.name == "sping" || m.name == "console": // paths of the gateway and of the console
 		r.fail(m.at, "server name %q is reserved: choose another", m.name)

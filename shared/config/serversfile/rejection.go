@@ -56,12 +56,12 @@ func (r Rejection) String() string {
 
 // Rejected returns the servers of the file that cannot be hosted, in the order of the
 // file. The caller owns the slice.
-func (c *Catalog) Rejected() []Rejection { return append([]Rejection(nil), c.rejected...) }
+func (c *File) Rejected() []Rejection { return append([]Rejection(nil), c.rejected...) }
 
 // Reason says why a server of the file is not served. For a rejected server it is
 // [Rejection.Reason]; for a disabled one it says so. It is "" for a server that is served,
 // and for a name that is not in the file.
-func (c *Catalog) Reason(name string) string {
+func (c *File) Reason(name string) string {
 	for _, r := range c.rejected {
 		if r.Name == name {
 			return r.Reason()

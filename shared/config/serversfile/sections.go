@@ -8,7 +8,7 @@ import (
 // Mistake returns a mistake in a section that another package reads: x-dormouse.SECTION of a
 // server, or of the file if server is "". Its place is that of key in the section, or of the
 // section if there is no such key.
-func (c *Catalog) Mistake(server, section, key, reason string) *Error {
+func (c *File) Mistake(server, section, key, reason string) *Error {
 	holder, who := c.file.root, ""
 	if server != "" {
 		holder, who = c.file.byName[server], fmt.Sprintf("server %q: ", server)
@@ -26,7 +26,7 @@ func (c *Catalog) Mistake(server, section, key, reason string) *Error {
 
 // Reject makes a server of the file one that cannot be hosted, because of mistakes that
 // [Catalog.Mistake] returned. It is for a catalog that nobody uses yet.
-func (c *Catalog) Reject(server string, mistakes ...*Error) {
+func (c *File) Reject(server string, mistakes ...*Error) {
 	c.names = slices.DeleteFunc(c.names, func(name string) bool { return name == server })
 	delete(c.servers, server)
 	c.rejected = append(c.rejected, Rejection{Name: server, Errors: mistakes})

@@ -110,7 +110,7 @@ func (r *serverReader) boxSettings() []setting {
 }
 
 // fileSettings returns the table of x-dormouse of the file.
-func (r *reader) fileSettings(c *Catalog) []setting {
+func (r *reader) fileSettings(c *File) []setting {
 	return []setting{
 		{"profile", kind{values: wordsOf([]string{noProfile}), read: func(m member, _ string) {
 			if r.guests = r.guests && m.value.text != noProfile; m.value.text != noProfile {

@@ -1,7 +1,7 @@
 // Package storage is the contract between Dormouse and its storage drivers: the records,
 // the [Store] that keeps them, their ids, limits and error codes.
 //
-// To write a driver, read store.go and run the suite sessiontest.Store against it. The
+// To write a driver, read store.go and run the suite storagetest.Store against it. The
 // other files:
 //
 //	records.go   the records of sessions, streams and handshakes
@@ -14,6 +14,6 @@
 //	errors.go    the codes that every error carries
 //	limits.go    limits of size and time for what is stored
 //
-// The package does no I/O and imports no other package of Dormouse. Package host works
-// with the records. Drivers do not see package host.
+// The package does no I/O and imports no other package of Dormouse. Package sessions works
+// with the records. Drivers do not see package sessions.
 package storage

@@ -8,7 +8,7 @@ import (
 
 // Code classifies errors by what the caller can do about them. The list is closed. A Code
 // is itself an error, so errors.Is(err, storage.NotFound) works on every error of this
-// module. Package front maps codes to HTTP statuses and JSON-RPC codes.
+// module. Package transport maps codes to HTTP statuses and JSON-RPC codes.
 type Code string
 
 const (
@@ -132,22 +132,22 @@ func (l *Limited) Error() string {
 	return fmt.Sprintf("limit %s of %s, try again after %s", l.Kind, l.Scope, l.After)
 }
 
-// Unconnected is the cause of a Forbidden error if a call needs what its caller has not
+// NotConnected is the cause of a Forbidden error if a call needs what its caller has not
 // connected at a third party.
-type Unconnected struct {
-	Visits []Visit // the pages where the user connects it; none if the URL is not known
+type NotConnected struct {
+	Pages []ConsentPage // the pages where the user connects it; none if the URL is not known
 }
 
-// Visit is a page that a user has to open.
-type Visit struct {
+// ConsentPage is a page that a user has to open.
+type ConsentPage struct {
 	ID      string // elicitationId
 	URL     string
 	Message string
 }
 
 // Error describes the lack for operators.
-func (u *Unconnected) Error() string {
-	return fmt.Sprintf("%d third parties are not connected", max(1, len(u.Visits)))
+func (u *NotConnected) Error() string {
+	return fmt.Sprintf("%d third parties are not connected", max(1, len(u.Pages)))
 }
 
 // CodeOf returns the code of an error, Internal for an error without one, and "" for nil.

@@ -80,7 +80,7 @@ type Gate interface {
 }
 
 // Want says which keys and tokens of its caller at third parties a message needs.
-type Want struct {
+type Needs struct {
 	Tenant    string
 	Principal string
 	Server    string
@@ -94,9 +94,9 @@ type Want struct {
 type Secrets interface {
 	// Secrets returns the keys and tokens of the caller at the providers in w, by name.
 	//
-	// Errors: Forbidden with an [Unconnected] as the cause, if Need is set and something
+	// Errors: Forbidden with an [NotConnected] as the cause, if Need is set and something
 	// is missing; Unavailable.
-	Secrets(ctx context.Context, w Want) (map[string]Secret, error)
+	Secrets(ctx context.Context, w Needs) (map[string]Secret, error)
 }
 
 type (

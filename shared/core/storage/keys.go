@@ -32,7 +32,7 @@ const EveryServer = "*"
 // Role says what the holder of a key may do.
 type Role string
 
-// The roles. Package auth says what each of them permits.
+// The roles. Package apikey says what each of them permits.
 const (
 	RoleUser     Role = ""         // calls servers
 	RoleViewer   Role = "viewer"   // sees what runs and what there is, and calls nothing

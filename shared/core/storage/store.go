@@ -6,7 +6,7 @@ import (
 )
 
 // Store keeps everything that must outlive a function. A driver implements it; the suite
-// sessiontest.Store is this contract as tests.
+// storagetest.Store is this contract as tests.
 //
 // The interface follows DynamoDB's primitives: conditional put, query by key range, and
 // expiry. There are no transactions. Each method is one round trip unless its doc says

@@ -62,7 +62,7 @@ type metadata struct {
 	Count int    `json:"count"`
 }
 
-// Answer answers a GET; see front.Document. Errors: NotFound, Invalid, Unavailable.
+// Answer answers a GET; see transport.Document. Errors: NotFound, Invalid, Unavailable.
 func (g Registry) Answer(r *http.Request, base string, may []sessions.Caller) (any, error) {
 	base = strings.TrimSuffix(cmp.Or(g.PublicURL, base), "/")
 	path := strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, Prefix), "/")

@@ -3,7 +3,7 @@
 // other packages. It has the one table from our errors to HTTP statuses and JSON-RPC
 // codes.
 //
-// A transport speaks to a [host.Endpoint]: one server, or several at one address (package
+// A transport speaks to a [sessions.Endpoint]: one server, or several at one address (package
 // aggregate). It does not know which. An HTTP request goes down through these files:
 //
 //	http.go           the handler; options.go has its Options
@@ -16,11 +16,11 @@
 //	stream.go         server-sent events
 //
 // versions.go tells the clients of the two eras apart. A WebSocket goes through [Socket],
-// whose comment says what the author of a client has to know. Package lambdafront puts both
+// whose comment says what the author of a client has to know. Package apigateway puts both
 // behind API Gateway.
 //
 // Package transport executes nothing, stores nothing and keeps nothing between two requests:
-// package host serves sessions, and the store keeps them. [Authenticator] says who a
+// package sessions serves sessions, and the store keeps them. [Authenticator] says who a
 // caller is. Of a message, front reads only what a transport needs: its kind, its id,
 // initialize, and the protocol version.
 //

@@ -135,9 +135,9 @@ func TestFirstCallOfAnUnconnectedUserWakesNothing(t *testing.T) {
 // unconnectedUser has nothing at any third party.
 type unconnectedUser struct{}
 
-func (unconnectedUser) Secrets(_ context.Context, want storage.Want) (map[string]storage.Secret, error) {
+func (unconnectedUser) Secrets(_ context.Context, want storage.Needs) (map[string]storage.Secret, error) {
 	if !want.Need {
 		return nil, nil
 	}
-	return nil, storage.Errorf(storage.Forbidden, "connect first").Because(&storage.Unconnected{})
+	return nil, storage.Errorf(storage.Forbidden, "connect first").Because(&storage.NotConnected{})
 }

@@ -114,7 +114,7 @@ func (w *world) handler() *transport.HTTP {
 }
 
 // newHost returns a host of a function that has just started.
-func (w *world) newHost() *sessions.Host {
+func (w *world) newHost() *sessions.Manager {
 	h := sessions.New(intercept.New(w.store.Store, w.store.around), w.backend, w.limits)
 	if w.secrets != nil {
 		return h.WithSecrets(w.secrets)
@@ -453,7 +453,7 @@ func (r run) append(raw string, final bool) {
 	for errors.Is(err, storage.Conflict) {
 		var tail storage.Tail
 		if tail, err = r.store.Tail(r.ctx, r.session, r.stream); err == nil {
-			err = sessions.Outlet{Store: r.store, Clients: r.clients}.Append(r.ctx, r.address, storage.Batch{
+			err = sessions.Publisher{Store: r.store, Clients: r.clients}.Append(r.ctx, r.address, storage.Batch{
 				Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
 			})
 		}

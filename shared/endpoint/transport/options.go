@@ -30,7 +30,7 @@ type Options struct {
 	// none.
 	Groups func(name string) (Group, bool)
 	// Host serves the sessions.
-	Host *sessions.Host
+	Host *sessions.Manager
 	// Auth finds out who sent a request. nil: every request is refused.
 	Auth Authenticator
 	// SignIn tells clients where to get the tokens that Auth takes. nil: Auth takes
@@ -107,7 +107,7 @@ func (o *Options) admitted(ctx context.Context, c sessions.Caller) (release func
 	return o.Admit(ctx, c)
 }
 
-// Authenticator finds out who callers are. Package auth has implementations.
+// Authenticator finds out who callers are. Package apikey has implementations.
 type Authenticator interface {
 	// Authenticate returns the identity of the client that sent a request, if it may
 	// use the server. server is a name from the address; there may be no such server.
@@ -144,7 +144,7 @@ type Tickets interface {
 	Redeem(ctx context.Context, ticket, server string) (storage.Identity, error)
 }
 
-// SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package oauth
+// SignIn tells clients how to sign in (MCP 2025-11-25, basic/authorization). Package resourceserver
 // has an implementation. An address is the path of a server as a client calls it. It keeps
 // a slash at the end of the path, and the query that the client has added, because clients
 // compare the resource with it.

@@ -123,7 +123,7 @@ func (s *stage) fail(how storagetest.Faults, methods ...string) {
 }
 
 // host returns a new host over a new handle on the store; leave closes both.
-func (s *stage) host() (h *sessions.Host, leave func()) {
+func (s *stage) host() (h *sessions.Manager, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	counting := storagetest.NewCounting(s.open())

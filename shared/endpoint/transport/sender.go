@@ -80,7 +80,7 @@ func keyOf(credential string) string {
 // is used up. It returns "" for other errors, and for a call that lacks what its user can
 // connect.
 func refusalOf(err error) string {
-	var lacks *storage.Unconnected
+	var lacks *storage.NotConnected
 	if err == nil || errors.As(err, &lacks) {
 		return ""
 	}

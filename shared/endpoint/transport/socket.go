@@ -72,7 +72,7 @@ type SocketOptions struct {
 }
 
 // NewSocket returns a Socket. Its Host must know the connections of clients
-// (sessions.Host.WithClients).
+// (sessions.Manager.WithClients).
 func NewSocket(o SocketOptions) *Socket {
 	return &Socket{opts: o.withDefaults(), push: o.Push, recall: newConnections()}
 }

@@ -39,7 +39,7 @@ import (
 //	version that is not known               400 -32000, or -32022 if it is newer
 //	batch in a version without              400 -32600
 //	no session id                           400 -32000  sessionID
-//	messages at once, ids of requests       413 -32600  sessions.Host
+//	messages at once, ids of requests       413 -32600  sessions.Manager
 //	no such session                         404 -32001
 
 // accept checks that the client of a POST takes JSON. MCP wants it to take event streams,

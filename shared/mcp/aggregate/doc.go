@@ -1,4 +1,4 @@
-// Package aggregate makes one endpoint of several servers. A [Group] is a [host.Endpoint],
+// Package aggregate makes one endpoint of several servers. A [Group] is a [sessions.Endpoint],
 // and so are its members: a message that names a tool, a resource or a question of a member
 // goes to that member, with the member's own name for it. What members send comes back as one
 // stream, with the names of the group in it. Package group has the names.

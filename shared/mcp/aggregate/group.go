@@ -15,7 +15,7 @@ import (
 
 // Config says what a Group has. Host, As and Members are required.
 type Config struct {
-	Host *sessions.Host
+	Host *sessions.Manager
 	// As is the caller at the group, which stands in the place of a server. Members are the
 	// same caller at each server of the group that it may use. All have one transport.
 	As      sessions.Caller

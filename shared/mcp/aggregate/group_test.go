@@ -26,7 +26,7 @@ func (b echoes) Deliver(ctx context.Context, d sessions.Delivery, _ storage.Box)
 		return nil, nil
 	}
 	content := `{"content":[{"type":"resource_link","uri":"file:///a"}],"got":` + string(d.Raw) + `}`
-	return accepted{}, sessions.Outlet{Store: b.store}.Append(ctx, d.Address, storage.Batch{
+	return accepted{}, sessions.Publisher{Store: b.store}.Append(ctx, d.Address, storage.Batch{
 		Session: d.Session, Stream: d.Stream, First: 1, Gen: 1, Final: true,
 		Events: [][]byte{wire.ResultResponse(d.Requests[0], []byte(content))}, Expires: time.Now().Add(time.Hour),
 	})
@@ -49,7 +49,7 @@ func (accepted) Check(context.Context) (sessions.Status, error) {
 type world struct {
 	t     *testing.T
 	store storage.Store
-	host  *sessions.Host
+	host  *sessions.Manager
 	group *aggregate.Group
 }
 
@@ -110,7 +110,7 @@ func (w *world) send(id storage.ID, raw string) (sessions.Routed, sessions.Respo
 func (w *world) push(id storage.ID, member string, index storage.Index, raw string) {
 	w.t.Helper()
 	own := sessions.MemberID(id, member)
-	err := sessions.Outlet{Store: w.store}.Append(context.Background(), storage.Address{Session: own, LegacySSE: w.group.Caller().Transport == storage.SSE}, storage.Batch{
+	err := sessions.Publisher{Store: w.store}.Append(context.Background(), storage.Address{Session: own, LegacySSE: w.group.Caller().Transport == storage.SSE}, storage.Batch{
 		Session: own, First: index, Gen: 1, Seq: int64(index), Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
 	})
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 //
 // Errors: NotFound (session), Invalid, TooLarge (over [storage.MaxBatchEvents] messages,
 // or ids of over 16 KiB together, or too many answers), Unavailable, Busy.
-func (h *Host) Accept(ctx context.Context, c Caller, id storage.ID, msgs []wire.Message, batch bool) (*Call, error) {
+func (h *Manager) Accept(ctx context.Context, c Caller, id storage.ID, msgs []wire.Message, batch bool) (*Call, error) {
 	if err := bounded(msgs...); err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (h *core) initialized(ctx context.Context, c Caller, s storage.Session, box
 	return s, box, err
 }
 
-func (h *Host) accept(ctx context.Context, c Caller, s storage.Session, box storage.Box, msgs []wire.Message, batch bool) (*Call, error) {
+func (h *Manager) accept(ctx context.Context, c Caller, s storage.Session, box storage.Box, msgs []wire.Message, batch bool) (*Call, error) {
 	var rest []wire.Message
 	var requests []json.RawMessage
 	used := false // the client has got the answer to its initialize
@@ -199,7 +199,7 @@ func (h *core) ready(ctx context.Context, s storage.Session) (storage.Session, e
 
 // remember keeps the settings that a fresh process of the session needs: the log level and
 // the subscriptions, as many as the record can hold.
-func (h *Host) remember(ctx context.Context, s storage.Session, msgs []wire.Message) (storage.Session, error) {
+func (h *Manager) remember(ctx context.Context, s storage.Session, msgs []wire.Message) (storage.Session, error) {
 	kept := func(m wire.Message) bool {
 		return m.Kind == wire.Request && (m.Method == wire.MethodSetLevel || m.Method == wire.MethodSubscribe || m.Method == wire.MethodUnsubscribe)
 	}

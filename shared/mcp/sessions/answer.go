@@ -11,11 +11,11 @@ import (
 )
 
 // answered takes a client's response. It ignores a response that answers no question of a
-// box or of Host. A box makes the id of a question from "q-" and a UUID,
+// box or of Manager. A box makes the id of a question from "q-" and a UUID,
 // [storage.QuestionID] and [storage.ForwardID] make the others. A client can make up an
 // id like that of a box, so answered also bounds the bytes. inPlace reports whether the
 // session's server has no box.
-func (h *Host) answered(ctx context.Context, s storage.Session, box storage.Box, m wire.Message, inPlace bool) (storage.Session, error) {
+func (h *Manager) answered(ctx context.Context, s storage.Session, box storage.Box, m wire.Message, inPlace bool) (storage.Session, error) {
 	question, _ := wire.String(m.ID)
 	if _, ok := storage.Forwards(question); ok {
 		if !inPlace {
@@ -54,7 +54,7 @@ func (h *Host) answered(ctx context.Context, s storage.Session, box storage.Box,
 // asked reports whether a call of the session asks a question, or may have just asked it.
 // A client may see the first question of a round, and answer it, before the item is
 // suspended.
-func (h *Host) asked(ctx context.Context, s storage.Session, box storage.BoxID, stream storage.StreamID, round int, question string) (bool, error) {
+func (h *Manager) asked(ctx context.Context, s storage.Session, box storage.BoxID, stream storage.StreamID, round int, question string) (bool, error) {
 	it, err := h.store.Item(ctx, box, stream)
 	switch {
 	case err == nil:

@@ -137,7 +137,7 @@ func TestAnswersOfASessionAreBoundedForADay(t *testing.T) {
 	})
 }
 
-func answer(t *testing.T, h *sessions.Host, id storage.ID, raw string) {
+func answer(t *testing.T, h *sessions.Manager, id storage.ID, raw string) {
 	t.Helper()
 	begun := time.Now()
 	call, err := accept(t, h, id, raw)

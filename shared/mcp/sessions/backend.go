@@ -11,8 +11,8 @@ import (
 type Server struct {
 	Name   string
 	Digest string // changes with everything that changes how the server behaves
-	Record bool   // Host may answer initialize, discover and lists from the handshake record
-	// OwnLists excludes lists from Record: Host asks the box each time.
+	Record bool   // Manager may answer initialize, discover and lists from the handshake record
+	// OwnLists excludes lists from Record: Manager asks the box each time.
 	OwnLists bool
 	// SameLists promises that lists of tools and templates depend only on the configuration
 	// and the client's capabilities. So all principals of a tenant share them.
@@ -25,7 +25,7 @@ type Server struct {
 	// InPlace means that the server has no box: the function that gets a message executes
 	// it.
 	InPlace bool
-	// Tools are the tools that the server offers to any caller. The caller of Host
+	// Tools are the tools that the server offers to any caller. The caller of Manager
 	// refuses calls of other tools. [Caller].Tools, which it sets, is a part of Tools.
 	Tools storage.ToolFilter
 	// Providers are the third parties at which the server acts for its caller.

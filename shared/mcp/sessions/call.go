@@ -10,7 +10,7 @@ import (
 )
 
 // Call waits for the events of one stream on behalf of a client. The stream is that of a
-// request ([Host.Accept], [Streams.Resume]), the standalone stream ([Streams.Listen]) or the
+// request ([Manager.Accept], [Streams.Resume]), the standalone stream ([Streams.Listen]) or the
 // legacy SSE stream ([Streams.Follow]). One goroutine uses a Call. It holds nothing that
 // lasts, so it can be dropped at any time.
 type Call struct {

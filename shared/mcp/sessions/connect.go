@@ -31,14 +31,14 @@ func canVisit(s storage.Session) bool {
 // unconnected answers requests that need what their caller has not connected. It returns
 // nil if err is another error.
 func (h *core) unconnected(err error, visits bool, requests ...wire.Message) *Call {
-	var u *storage.Unconnected
+	var u *storage.NotConnected
 	if !errors.As(err, &u) {
 		return nil
 	}
 	var raws [][]byte
 	for _, m := range requests {
 		if m.Kind == wire.Request {
-			raws = append(raws, notConnected(m, err, u.Visits, visits))
+			raws = append(raws, notConnected(m, err, u.Pages, visits))
 		}
 	}
 	return h.readyCall(raws...)
@@ -47,7 +47,7 @@ func (h *core) unconnected(err error, visits bool, requests ...wire.Message) *Ca
 // notConnected returns the answer to one request: the error that has the pages for a
 // client that can open them, and else a text. A call of a tool gets the text as a result,
 // because that is what a model reads.
-func notConnected(m wire.Message, err error, pages []storage.Visit, visits bool) []byte {
+func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits bool) []byte {
 	var e *storage.Error
 	text := err.Error()
 	if errors.As(err, &e) {
@@ -92,7 +92,7 @@ func notConnected(m wire.Message, err error, pages []storage.Visit, visits bool)
 // event of its successor.
 //
 // Errors: Unavailable.
-func (o Outlet) Visited(ctx context.Context, id storage.ID, elicitation string, age time.Duration) error {
+func (o Publisher) Visited(ctx context.Context, id storage.ID, elicitation string, age time.Duration) error {
 	s, _, err := o.Store.Load(ctx, id, "")
 	if err != nil || s.State == storage.Ended {
 		return unlessGone(err)

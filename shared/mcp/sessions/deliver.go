@@ -31,7 +31,7 @@ func (h *core) deliverWith(ctx context.Context, c Caller, s storage.Session, box
 // nothing. Messages without a request need no secrets.
 func (h *core) getSecrets(ctx context.Context, c Caller, s storage.Session, d *Delivery) (err error) {
 	if h.secrets != nil && len(c.Server.Providers) > 0 && len(d.Requests) > 0 {
-		want := storage.Want{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
+		want := storage.Needs{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
 		if s.Transport != storage.Modern {
 			want.Session = s.ID
 		}

@@ -1,18 +1,18 @@
-// Package sessions serves sessions. [Host] has a method for each thing that a client can do.
-// It joins a [session.Store], which keeps everything that must last, and a [Backend],
+// Package sessions serves sessions. [Manager] has a method for each thing that a client can do.
+// It joins a [storage.Store], which keeps everything that must last, and a [Backend],
 // which executes the client's messages. The package does no I/O of its own and knows no
 // HTTP, no AWS and no process. A transport speaks to an [Endpoint]: one server, or several at
 // one address (package aggregate).
 //
 // Each message takes the same way through the package:
 //
-//	front ─▶ Endpoint.Route ─▶ Host.Accept ─▶ Store.Load        1 read: the session and its box
+//	front ─▶ Endpoint.Route ─▶ Manager.Accept ─▶ Store.Load        1 read: the session and its box
 //	                                       ─▶ Backend.Deliver   1 post, or an inbox item and a wake
 //	front ◀─ Stream.Next    ◀─ Call.Next   ◀─ Store.Wait        the log is the only meeting place
 //
 // The relay function that gets the answer from the box writes it to the log. A client that
 // comes back later waits on the same log with Store.Wait. If events are pushed to the
-// client, the function that appends them also sends them ([Outlet]).
+// client, the function that appends them also sends them ([Publisher]).
 //
 // # Invariants
 //
@@ -23,10 +23,10 @@
 //     request stream, that stream is closed and the writer sends nothing more for it.
 //   - I3 Raw JSON passes untouched: ids keep type and digits, unknown fields
 //     survive.
-//   - I4 A replay is whole, or says that there is a gap ([session.Page.Gap]).
+//   - I4 A replay is whole, or says that there is a gap ([storage.Page.Gap]).
 //   - I5 A ticket is authenticated. Its holder can write only to the session, the
 //     stream, the generation and the box that the ticket names.
-//   - I6 Trouble with the store is [session.Unavailable], never [session.NotFound], so
+//   - I6 Trouble with the store is [storage.Unavailable], never [storage.NotFound], so
 //     that no client throws its session away for it.
 //   - I7 If a request cannot be finished, the program that finds out first ends it with
 //     an error event: the runner, the relay, the sweep, or the function that waits.

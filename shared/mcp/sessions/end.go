@@ -9,7 +9,7 @@ import (
 // End ends a session (DELETE). The box stops its process at once if the message reaches
 // it, and otherwise once the process has been idle long enough. Errors: NotFound,
 // Unavailable.
-func (h *Host) End(ctx context.Context, c Caller, id storage.ID) error {
+func (h *Manager) End(ctx context.Context, c Caller, id storage.ID) error {
 	s, box, err := h.Load(ctx, c, id)
 	if err != nil {
 		return err
@@ -29,7 +29,7 @@ func (h *Host) End(ctx context.Context, c Caller, id storage.ID) error {
 // once the process has been idle long enough.
 //
 // Errors: NotFound (there is no such session, or it has expired), Unavailable.
-func (h *Host) Terminate(ctx context.Context, id storage.ID) error {
+func (h *Manager) Terminate(ctx context.Context, id storage.ID) error {
 	s, _, err := h.store.Load(ctx, id, "")
 	if err != nil || s.State == storage.Ended {
 		return err

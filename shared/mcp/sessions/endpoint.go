@@ -10,16 +10,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Endpoint is what a transport speaks to on behalf of one caller: one server ([Host.At]), or
+// Endpoint is what a transport speaks to on behalf of one caller: one server ([Manager.At]), or
 // several at one address (package aggregate). A transport does not know which.
 //
 // A method that gets the id of a session returns NotFound if its caller has no such session.
-// Other errors are those of the methods of [Host] that are named.
+// Other errors are those of the methods of [Manager] that are named.
 type Endpoint interface {
 	// Caller returns the caller. Its Server names the endpoint.
 	Caller() Caller
 
-	// Initialize opens a session as [Host.Initialize] does, and returns its id.
+	// Initialize opens a session as [Manager.Initialize] does, and returns its id.
 	Initialize(ctx context.Context, id storage.ID, m wire.Message) (storage.ID, Response, error)
 	// Route finds the server that the messages of one POST or frame are for. A *[wire.Error] is
 	// the answer to a request that names nothing of the endpoint.
@@ -36,7 +36,7 @@ type Endpoint interface {
 	Follow(ctx context.Context, last, named string, until time.Time) (storage.ID, Stream, error)
 	// Say writes answers to the stream of a client of HTTP+SSE.
 	Say(ctx context.Context, id storage.ID, answers ...[]byte) error
-	// End ends a session ([Host.End]).
+	// End ends a session ([Manager.End]).
 	End(ctx context.Context, id storage.ID) error
 
 	// Greeting returns the answer to initialize for a client without a session
@@ -54,7 +54,7 @@ type Routed struct {
 	Session  storage.ID     // the caller's session there
 	Messages []wire.Message // as the server gets them
 	Batch    bool
-	// Accept hands the messages over ([Host.Accept]). The Response is nil if no message needs a
+	// Accept hands the messages over ([Manager.Accept]). The Response is nil if no message needs a
 	// response. A *[wire.Error] is the answer of the endpoint.
 	Accept func(ctx context.Context) (Response, error)
 }
@@ -129,11 +129,11 @@ type Response interface {
 }
 
 // At returns the endpoint of one server, c.Server.
-func (h *Host) At(c Caller) Endpoint { return &server{h, c} }
+func (h *Manager) At(c Caller) Endpoint { return &server{h, c} }
 
 // server is the endpoint of one server.
 type server struct {
-	*Host
+	*Manager
 	c Caller
 }
 
@@ -144,7 +144,7 @@ func (e *server) stream(call *Call, id storage.ID) *clientStream {
 }
 
 func (e *server) Initialize(ctx context.Context, id storage.ID, m wire.Message) (storage.ID, Response, error) {
-	s, call, err := e.Host.Initialize(ctx, e.c, id, m)
+	s, call, err := e.Manager.Initialize(ctx, e.c, id, m)
 	if err != nil {
 		return "", nil, err
 	}
@@ -163,7 +163,7 @@ func (e *server) Route(_ context.Context, id storage.ID, msgs []wire.Message, ba
 
 func (e *server) Listen(ctx context.Context, id storage.ID, last string, _ func(time.Duration) time.Time) (Resumable, error) {
 	if last == "" {
-		call, err := e.Host.Listen(ctx, e.c, id, "")
+		call, err := e.Manager.Listen(ctx, e.c, id, "")
 		if err != nil {
 			return nil, err
 		}
@@ -211,7 +211,7 @@ func (e *server) Follow(ctx context.Context, last, named string, until time.Time
 	if err != nil {
 		return "", nil, err
 	}
-	call, err := e.Host.Follow(ctx, e.c, id, from, until)
+	call, err := e.Manager.Follow(ctx, e.c, id, from, until)
 	if err != nil {
 		return id, nil, err
 	}
@@ -222,13 +222,13 @@ func (e *server) Say(ctx context.Context, id storage.ID, answers ...[]byte) erro
 	if _, _, err := e.Load(ctx, e.c, id); err != nil || len(answers) == 0 {
 		return err
 	}
-	return e.Host.Say(ctx, id, answers...)
+	return e.Manager.Say(ctx, id, answers...)
 }
 
-func (e *server) End(ctx context.Context, id storage.ID) error { return e.Host.End(ctx, e.c, id) }
+func (e *server) End(ctx context.Context, id storage.ID) error { return e.Manager.End(ctx, e.c, id) }
 
 func (e *server) Greeting(ctx context.Context, kind string, client Client) (json.RawMessage, *Call, error) {
-	return e.Host.Greeting(ctx, e.stateless(kind), client)
+	return e.Manager.Greeting(ctx, e.stateless(kind), client)
 }
 
 func (e *server) Dispatch(_ context.Context, kind string, m wire.Message) ([]Dispatched, error) {
@@ -247,7 +247,7 @@ func (c *Call) ForClient(of Caller, id storage.ID) Response {
 }
 
 // Immediate returns a Response whose only events are responses that are in no log.
-func (h *Host) Immediate(c Caller, id storage.ID, raws ...[]byte) Response {
+func (h *Manager) Immediate(c Caller, id storage.ID, raws ...[]byte) Response {
 	return h.readyCall(raws...).ForClient(c, id)
 }
 

@@ -112,7 +112,7 @@ func TestAnInitializeThatFailsSaysWhyThereIsNoSession(t *testing.T) {
 	} {
 		_, store, _ := listening(t)
 		id := withState(t, store, func(s *storage.Session) { s.State = storage.Created })
-		err := sessions.Outlet{Store: store}.Append(t.Context(), storage.Address{Session: id, Stream: "r", Init: true}, storage.Batch{
+		err := sessions.Publisher{Store: store}.Append(t.Context(), storage.Address{Session: id, Stream: "r", Init: true}, storage.Batch{
 			Session: id, Stream: "r", First: 1, Final: true, Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
 		})
 		if got := record(t, store, id).Quit; err != nil || got != want {

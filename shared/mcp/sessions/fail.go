@@ -17,7 +17,7 @@ import (
 // delete the events of Fail at expires.
 //
 // Errors: Unavailable.
-func (o Outlet) Fail(ctx context.Context, a storage.Address, why *wire.Error, expires time.Time) error {
+func (o Publisher) Fail(ctx context.Context, a storage.Address, why *wire.Error, expires time.Time) error {
 	if len(a.Requests) == 0 {
 		return nil // a delivery without requests has no end
 	}
@@ -44,7 +44,7 @@ func (o Outlet) Fail(ctx context.Context, a storage.Address, why *wire.Error, ex
 
 // failures returns an error response for each request that has no response in the log yet.
 // Some requests of a batch may have one.
-func (o Outlet) failures(ctx context.Context, a storage.Address, tail storage.Tail, why *wire.Error) ([][]byte, error) {
+func (o Publisher) failures(ctx context.Context, a storage.Address, tail storage.Tail, why *wire.Error) ([][]byte, error) {
 	open := slices.Clone(a.Requests)
 	for after := storage.Index(0); len(a.Requests) > 1 && after < tail.Last; {
 		page, err := o.Store.Read(ctx, a.Session, a.Stream, after, storage.MaxRead)

@@ -17,7 +17,7 @@ const maxPrincipal = 256
 // which may have secrets of the earlier principal.
 //
 // Errors: NotFound (there is no such session, or it has ended), Invalid, Unavailable.
-func (h *Host) Give(ctx context.Context, id storage.ID, principal string) (given []storage.Session, err error) {
+func (h *Manager) Give(ctx context.Context, id storage.ID, principal string) (given []storage.Session, err error) {
 	if bad := func(c rune) bool { return c < ' ' || c == 0x7f }; principal == "" || len(principal) > maxPrincipal || slices.ContainsFunc([]rune(principal), bad) {
 		return nil, storage.Errorf(storage.Invalid, "the name of the principal is empty, too long, or has control characters")
 	}

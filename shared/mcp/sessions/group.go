@@ -32,9 +32,9 @@ func MemberID(of storage.ID, member string) storage.ID {
 
 // Greet opens the session of a group, and answers initialize with what answer returns for the
 // negotiated version. It wakes nothing. c.Server names the group. id is as for
-// [Host.Initialize].
+// [Manager.Initialize].
 //
-// Errors: as of [Host.Initialize], and those of answer.
+// Errors: as of [Manager.Initialize], and those of answer.
 func (h Groups) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Message, answer func(version string) (json.RawMessage, error)) (storage.Session, *Call, error) {
 	version, err := initializable(m)
 	if err != nil {
@@ -57,7 +57,7 @@ func (h Groups) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Messa
 
 // Session returns the session of a group that has this id, and notes that its client uses
 // it. If a message has overtaken the session's initialize, Session waits for the
-// initialize, as [Host.Accept] does.
+// initialize, as [Manager.Accept] does.
 //
 // Errors: NotFound, Invalid (it is not initialized), Unavailable.
 func (h Groups) Session(ctx context.Context, of Caller, id storage.ID) (storage.Session, error) {
@@ -127,7 +127,7 @@ func (h Groups) Joins(id storage.ID) *Call {
 }
 
 // Ask sends a request to a member. The answer is for the group itself: no client gets it,
-// over a WebSocket or on a stream of HTTP+SSE. c and id are as for [Host.Accept].
+// over a WebSocket or on a stream of HTTP+SSE. c and id are as for [Manager.Accept].
 //
 // Errors: NotFound (session), Unavailable, Busy.
 func (h Groups) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Message) (*Call, error) {

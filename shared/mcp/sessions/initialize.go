@@ -20,7 +20,7 @@ import (
 //
 // Errors: Invalid (params, or initialized already), TooLarge (parameters over 64 KiB, an id
 // over 16 KiB), NotFound (id), Unavailable, Busy.
-func (h *Host) Initialize(ctx context.Context, c Caller, id storage.ID, m wire.Message) (storage.Session, *Call, error) {
+func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wire.Message) (storage.Session, *Call, error) {
 	version, err := initializable(m)
 	if err != nil {
 		return storage.Session{}, nil, err

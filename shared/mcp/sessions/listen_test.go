@@ -38,7 +38,7 @@ func parsed(t *testing.T, raw string) wire.Message {
 }
 
 // accept has a host take a message of the client someone.
-func accept(t *testing.T, h *sessions.Host, id storage.ID, raw string) (*sessions.Call, error) {
+func accept(t *testing.T, h *sessions.Manager, id storage.ID, raw string) (*sessions.Call, error) {
 	t.Helper()
 	return h.Accept(t.Context(), someone, id, []wire.Message{parsed(t, raw)}, false)
 }
@@ -52,7 +52,7 @@ func awake(t *testing.T, store storage.Store) {
 }
 
 // listening returns a session with three events on its standalone stream.
-func listening(t *testing.T) (*sessions.Host, *storagetest.Memory, storage.ID) {
+func listening(t *testing.T) (*sessions.Manager, *storagetest.Memory, storage.ID) {
 	t.Helper()
 	store := storagetest.NewMemory()
 	now := time.Now()
@@ -80,7 +80,7 @@ func push(t *testing.T, store storage.Store, id storage.ID, first storage.Index,
 
 // get opens a GET, holds it for a time and closes it. It returns the events, and the id
 // with which a client would come back.
-func get(t *testing.T, h *sessions.Host, id storage.ID, last string, hold time.Duration) (got, cursor string) {
+func get(t *testing.T, h *sessions.Manager, id storage.ID, last string, hold time.Duration) (got, cursor string) {
 	t.Helper()
 	call, err := h.Resume(t.Context(), someone, id, last)
 	if last == "" {

@@ -17,7 +17,7 @@ const toolList = `{"tools":[{"name":"a","inputSchema":{"type":"object"},"x-extra
 
 // lister is a host whose backend keeps its deliveries. The test answers in place of the box.
 type lister struct {
-	*sessions.Host
+	*sessions.Manager
 	store *storagetest.Counting
 	gen   storage.Generation // of the box
 	took
@@ -74,7 +74,7 @@ func (l *lister) answers(t *testing.T, d *sessions.Delivery, result string) {
 
 func (l *lister) says(t *testing.T, a storage.Address, b storage.Batch) {
 	t.Helper()
-	if err := (sessions.Outlet{Store: l.store}).Append(t.Context(), a, b); err != nil {
+	if err := (sessions.Publisher{Store: l.store}).Append(t.Context(), a, b); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -378,7 +378,7 @@ func TestListsOfAnAnonymousProcessAreEverybodys(t *testing.T) {
 		"it was asked for lists only": {shared: true},
 		"its client answered before": {before: func(t *testing.T, l *lister, id storage.ID, _ *sessions.Delivery) {
 			l.box(t, func(b *storage.Box) { b.State, b.Gen = storage.Awake, l.gen })
-			answer(t, l.Host, id, `{"jsonrpc":"2.0","id":"q-1","result":{"roots":[{"uri":"file:///home/alice"}]}}`)
+			answer(t, l.Manager, id, `{"jsonrpc":"2.0","id":"q-1","result":{"roots":[{"uri":"file:///home/alice"}]}}`)
 			l.box(t, func(b *storage.Box) { b.State = storage.Asleep })
 		}},
 		"its client was asked meanwhile": {before: func(t *testing.T, l *lister, _ storage.ID, d *sessions.Delivery) {
@@ -418,7 +418,7 @@ func TestChangedListLeavesTheRecordBeforeAnybodyHearsOfIt(t *testing.T) {
 	l.answers(t, d, `"result":{}`)
 	faulty := storagetest.NewFaulty(l.store, 1, storagetest.Faults{})
 	faulty.Set("Append", storagetest.Faults{Lost: 1})
-	err := sessions.Outlet{Store: faulty}.Append(t.Context(), d.Address, storage.Batch{
+	err := sessions.Publisher{Store: faulty}.Append(t.Context(), d.Address, storage.Batch{
 		Session: d.Session, Stream: storage.Standalone, First: 1, Gen: 1, Seq: 2, Events: [][]byte{wire.NewNotification(wire.NotifyToolsChanged, nil)},
 	})
 	if err == nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // note records what the events of a batch say about their server and their session. The
-// address says what to look for, because [Host.Accept] knows what was asked:
+// address says what to look for, because [Manager.Accept] knows what was asked:
 //
 //   - the end of an initialize ([storage.Address].Init) is copied into the session, or ends
 //     it if it is an error;

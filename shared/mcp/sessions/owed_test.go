@@ -29,7 +29,7 @@ func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
-	out := sessions.Outlet{Store: forgetful{counting}, Clients: newGateway("old", "new")}
+	out := sessions.Publisher{Store: forgetful{counting}, Clients: newGateway("old", "new")}
 	stream := storage.NewStreamID()
 	err := out.End(ctx, storage.Address{Session: s.ID, Stream: stream, Conn: "old"}, storage.Batch{
 		Session: s.ID, Stream: stream, First: 1, Final: true, Events: [][]byte{[]byte(`{}`)}, Expires: expires,
@@ -50,9 +50,9 @@ func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	if err := store.Create(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	out := sessions.Outlet{Store: store, Clients: newGateway()}
+	out := sessions.Publisher{Store: store, Clients: newGateway()}
 	newest := storage.NewStreamID()
-	if _, err := out.Send(t.Context(), sessions.Posting{
+	if _, err := out.Send(t.Context(), sessions.Published{
 		To:    storage.Address{Session: s.ID, Stream: newest, Conn: "gone"},
 		Batch: storage.Batch{Session: s.ID, Stream: newest, First: 1, Events: [][]byte{[]byte(`{}`)}, Expires: expires},
 	}); err != nil {

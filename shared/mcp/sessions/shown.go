@@ -10,10 +10,10 @@ import (
 )
 
 // A caller may see some tools of a server only ([Caller].Tools). The address of its
-// requests for lists says which ([storage.Address].Shown), and an Outlet leaves the others
+// requests for lists says which ([storage.Address].Shown), and a Publisher leaves the others
 // out before it writes or posts an answer. So a client gets the same list from the log,
 // over its connection, and again after its connection broke. The handshake record keeps
-// the whole list, from which Host leaves out tools for each caller anew.
+// the whole list, from which Manager leaves out tools for each caller anew.
 
 // shownTo returns the entry Shown for the address of a delivery whose messages ask for
 // lists. It is nil if the client sees all tools.

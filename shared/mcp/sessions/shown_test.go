@@ -127,7 +127,7 @@ func TestACallerSeesItsToolsOnPagesAndInBatches(t *testing.T) {
 func TestACallerIsPushedItsToolsOnly(t *testing.T) {
 	store, g := storagetest.NewMemory(), newGateway("c1")
 	s := connect(t, wsHost(store, g), "c1", "")
-	out := sessions.Outlet{Store: store, Clients: g}
+	out := sessions.Publisher{Store: store, Clients: g}
 	shown := &storage.Shown{Tools: seesSome(sessions.Caller{}).Tools, Lists: []json.RawMessage{json.RawMessage("7")}}
 	a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1", Shown: shown}
 	b := batchOf(a, 1, response("7", wholeList))

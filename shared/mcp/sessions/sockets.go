@@ -20,7 +20,7 @@ const (
 // initialize it lives for [Limits].InitTimeout.
 //
 // Errors: Unavailable.
-func (h *Host) Open(ctx context.Context, c Caller) (storage.Session, error) {
+func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
 	s := h.opened(c)
 	if err := h.store.Create(ctx, s); err != nil {
 		return storage.Session{}, err

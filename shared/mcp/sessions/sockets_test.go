@@ -109,7 +109,7 @@ func TestAnEventIDOfAnotherSessionReplaysNothing(t *testing.T) {
 	h := wsHost(store, g)
 	theirs, mine := connect(t, h, "c1", ""), connect(t, h, "c2", "")
 	a := storage.Address{Session: theirs.ID, Stream: storage.NewStreamID(), Conn: "c1"}
-	if err := (sessions.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
+	if err := (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	connect(t, h, "c3", mine.ID, storage.EventID{Stream: a.Stream})
@@ -208,7 +208,7 @@ func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 			b := batchOf(a, 1, c.end)
 			b.Final = true
 			for range 2 { // the ack was lost
-				if err := (sessions.Outlet{Store: store, Clients: g}).Append(t.Context(), a, b); err != nil {
+				if err := (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, b); err != nil {
 					t.Fatal(err)
 				}
 			}

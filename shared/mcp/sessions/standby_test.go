@@ -18,7 +18,7 @@ import (
 const keepAlive = 15 * time.Second
 
 // open opens a GET, makes its first look, and does not wait.
-func open(t *testing.T, h *sessions.Host, id storage.ID, last string) *sessions.Call {
+func open(t *testing.T, h *sessions.Manager, id storage.ID, last string) *sessions.Call {
 	t.Helper()
 	call, err := h.Resume(t.Context(), someone, id, last)
 	if last == "" {
@@ -184,13 +184,13 @@ func TestAClientThatComesBackKeepsItsPlaceBeforeAStandby(t *testing.T) {
 }
 
 func TestAListenerOfASessionThatHasEndedIsDoneAtItsNextLook(t *testing.T) {
-	for name, end := range map[string]func(t *testing.T, h *sessions.Host, store storage.Store, id storage.ID){
-		"ended": func(t *testing.T, h *sessions.Host, _ storage.Store, id storage.ID) {
+	for name, end := range map[string]func(t *testing.T, h *sessions.Manager, store storage.Store, id storage.ID){
+		"ended": func(t *testing.T, h *sessions.Manager, _ storage.Store, id storage.ID) {
 			if err := h.End(t.Context(), someone, id); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"expired": func(t *testing.T, _ *sessions.Host, store storage.Store, id storage.ID) {
+		"expired": func(t *testing.T, _ *sessions.Manager, store storage.Store, id storage.ID) {
 			change(t, store, id, func(s *storage.Session) { s.Expires = time.Now().Add(time.Second) })
 		},
 	} {

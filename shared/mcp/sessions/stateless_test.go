@@ -41,7 +41,7 @@ var (
 	modernClient = sessions.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first"}}`)}
 )
 
-func send(t *testing.T, h *sessions.Host, c sessions.Caller, client sessions.Client) (*sessions.Call, json.RawMessage) {
+func send(t *testing.T, h *sessions.Manager, c sessions.Caller, client sessions.Client) (*sessions.Call, json.RawMessage) {
 	t.Helper()
 	call, server, err := h.Send(t.Context(), c, client, "tools/call", json.RawMessage(`{"name":"x"}`))
 	if err != nil {

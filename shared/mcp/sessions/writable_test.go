@@ -23,7 +23,7 @@ func (u *unwritable) Writable(context.Context) error {
 	return nil
 }
 
-// TestNothingIsExecutedWhoseAnswerCouldNotBeStored: Host sends a message for an awake box
+// TestNothingIsExecutedWhoseAnswerCouldNotBeStored: Manager sends a message for an awake box
 // without a write before it. Without the check, a full disk would show only when the
 // answer comes.
 func TestNothingIsExecutedWhoseAnswerCouldNotBeStored(t *testing.T) {

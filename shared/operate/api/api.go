@@ -71,7 +71,7 @@ type Options struct {
 	// Unauthenticated, Forbidden, Invalid, Unavailable.
 	Caller func(r *http.Request, right apikey.Right) (Caller, error)
 	// Servers returns the servers file as it is served now.
-	Servers func() *serversfile.Catalog
+	Servers func() *serversfile.File
 	// Notes returns what is wrong with the servers file except the servers that it
 	// rejects.
 	Notes func() []string
@@ -114,9 +114,9 @@ type Acts struct {
 	// End ends a session for an operator. Errors: NotFound, Unavailable.
 	End func(ctx context.Context, id storage.ID) error
 	// Give hands a session over to another principal of its tenant, and returns all that it
-	// has given with it; see host.Host.Give.
+	// has given with it; see sessions.Manager.Give.
 	Give func(ctx context.Context, id storage.ID, principal string) ([]storage.Session, error)
-	// Halt stops processes of a box; see relayhost.Backend.Halt.
+	// Halt stops processes of a box; see relayserver.Backend.Halt.
 	Halt func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error)
 	// Forget forgets the handshake record of a tenant's server. nil: it stays.
 	Forget func(ctx context.Context, tenant string, s serversfile.Server) error

@@ -52,7 +52,7 @@ func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 	}
 	o := api.Options{
 		Info: api.Info{Place: api.PlaceStack}, Store: p.store, Caller: api.Holders(apikey.NewKeys(p.store), nil),
-		Servers: func() *serversfile.Catalog { return file },
+		Servers: func() *serversfile.File { return file },
 		Acts: api.Acts{
 			End: func(ctx context.Context, id storage.ID) error {
 				s, _, err := p.store.Load(ctx, id, "")
@@ -88,7 +88,7 @@ func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 
 // fill stores two sessions of acme and one of another tenant, their boxes, and a list of
 // tools.
-func (p *place) fill(file *serversfile.Catalog) {
+func (p *place) fill(file *serversfile.File) {
 	p.t.Helper()
 	now := time.Now()
 	for id, server := range map[storage.ID]string{"aaaa1": "one", "aaab2": "two", "bbbb3": "one"} {
@@ -524,7 +524,7 @@ func TestToolsAreThoseOfAUsualClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPlace(t, func(o *api.Options) { o.Servers = func() *serversfile.Catalog { return file } })
+	p := newPlace(t, func(o *api.Options) { o.Servers = func() *serversfile.File { return file } })
 	for part, list := range map[string]string{
 		"tools/list 2025-11-25  anyone":                     `[{"name":"a"},{"name":"b"},{"name":"hidden"}]`,
 		"tools/list 2025-11-25 elicitation,sampling anyone": `[{"name":"a"},{"name":"b"},{"name":"c"},{"name":"hidden"}]`,
@@ -665,7 +665,7 @@ func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newPlace(t, func(o *api.Options) {
-		o.Servers = func() *serversfile.Catalog { return native }
+		o.Servers = func() *serversfile.File { return native }
 		o.Notes = func() []string { return []string{"servers.json:1:1: it is broken"} }
 		o.NativeTools = func(_ context.Context, tenant, server string) ([]json.RawMessage, error) {
 			if server == "lost" {

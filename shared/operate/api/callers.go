@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Users finds the users who have signed in to the console. Package oauth implements it.
+// Users finds the users who have signed in to the console. Package resourceserver implements it.
 type Users interface {
 	// Operator returns who a token for the console stands for, and their role. Errors:
 	// Unauthenticated, Forbidden, Unavailable.

@@ -130,7 +130,7 @@ func (x owned) push() (any, error) {
 
 // summary returns a line for each server of the file, in its order, the rejected ones
 // last.
-func summary(file *serversfile.Catalog, status Status) []Server {
+func summary(file *serversfile.File, status Status) []Server {
 	list := []Server{}
 	for _, name := range file.Names() {
 		s, _ := file.Server(name)
@@ -322,7 +322,7 @@ func recorded(ctx context.Context, store storage.Handshakes, tenant string, s se
 }
 
 // abilities returns how many abilities the client of a list has. The name of the list is
-// method, version, abilities and caller, see package host.
+// method, version, abilities and caller, see package sessions.
 func abilities(list string) int {
 	fields := strings.Split(list, " ")
 	if len(fields) < 3 || fields[2] == "" {

@@ -187,7 +187,7 @@ const ownTenant = "default"
 // Push is a servers file for all functions of a stack.
 type Push struct {
 	Name     string `json:"name"`               // of the file, for messages
-	Text     string `json:"text,omitempty"`     // at most pushed.MaxFile bytes
+	Text     string `json:"text,omitempty"`     // at most override.MaxFile bytes
 	Withdraw bool   `json:"withdraw,omitempty"` // in place of a text: functions use the file that was deployed with them
 }
 

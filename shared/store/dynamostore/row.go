@@ -78,7 +78,7 @@ func (r row) alive(now time.Time) bool {
 	return r != nil && (r["u"] == nil || r.num("u") > now.UnixMicro())
 }
 
-// record returns the JSON of a record, as package session encoded it.
+// record returns the JSON of a record, as package storage encoded it.
 func (r row) record() []byte { return []byte(r.str("j")) }
 
 func (r row) setRecord(record []byte) { r["j"] = str(string(record)) }

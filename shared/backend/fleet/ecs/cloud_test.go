@@ -53,7 +53,7 @@ type wholeStack struct {
 	t       *testing.T
 	store   storage.Store
 	fleet   *Fleet
-	host    *sessions.Host
+	host    *sessions.Manager
 	handler *relayserver.Handler
 	sweeper *relayserver.Sweeper
 	id      storage.ID

@@ -103,7 +103,7 @@ type Pool struct {
 	byID    map[string]*task
 	byToken map[string]*task
 	order   []*task
-	husks   map[int]husk // by pid
+	husks   map[int]deadRunner // by pid
 }
 
 var _ fleet.Fleet = (*Pool)(nil)
@@ -137,7 +137,7 @@ func NewPool(cfg Config) *Pool {
 		since:   time.Now(),
 		byID:    map[string]*task{},
 		byToken: map[string]*task{},
-		husks:   map[int]husk{},
+		husks:   map[int]deadRunner{},
 	}
 	go p.spawner()
 	return p
@@ -238,7 +238,7 @@ func (p *Pool) watch(t *task, started fleet.Status, out *os.File) {
 	p.log.Info("box task started", "task", started.ID, "box", started.Box, "server", started.Server, "pid", started.PID)
 	drained := make(chan string, 1)
 	go func() { drained <- p.copyLines(started, out) }()
-	left := p.bury(t)
+	left := p.reap(t)
 	// A surviving process that still holds the pipe must not delay the report.
 	_ = out.SetReadDeadline(time.Now().Add(time.Second))
 	failure := <-drained

@@ -39,7 +39,7 @@ func signalName(s syscall.Signal) string { return unix.SignalName(s) }
 // bury waits for the end of the runner, kills the processes it left behind and then
 // reaps it. Until the runner is reaped its pid, and with it the session id, cannot be
 // reused.
-func (p *Pool) bury(t *task) error {
+func (p *Pool) reap(t *task) error {
 	pid := t.status.PID
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -154,7 +154,7 @@ func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
 }
 
 // husk is a zombie child of this program that is not reaped yet.
-type husk struct {
+type deadRunner struct {
 	start uint64
 	seen  time.Time
 }
@@ -166,7 +166,7 @@ func (p *Pool) isHusk(d proc) bool {
 	defer p.mu.Unlock()
 	old, ok := p.husks[d.pid]
 	if !ok || old.start != d.start {
-		p.husks[d.pid] = husk{start: d.start, seen: time.Now()}
+		p.husks[d.pid] = deadRunner{start: d.start, seen: time.Now()}
 		return false
 	}
 	return time.Since(old.seen) > 2*clearTime

@@ -3,7 +3,7 @@
 // stops it. The package downloads DynamoDB Local once, into .tools of the module,
 // because its licence does not allow this repository to contain it.
 //
-// The package creates no table and knows no session.Store: the tests use the endpoint
+// The package creates no table and knows no storage.Store: the tests use the endpoint
 // as they like.
 package dynamotest
 

@@ -5,7 +5,7 @@ package local
 import "github.com/dormouse-mcp/dormouse/shared/operate/api"
 
 // members returns no processes: only Linux lists them.
-func members(int) []api.Member { return []api.Member{} }
+func boxProcesses(int) []api.Member { return []api.Member{} }
 
 // memory returns 0 for the same reason.
 func memory(int) int64 { return 0 }

@@ -97,11 +97,11 @@ func wsCaller(conn string) sessions.Caller {
 	}
 }
 
-func wsHost(store storage.Store, g *gateway) *sessions.Host {
+func wsHost(store storage.Store, g *gateway) *sessions.Manager {
 	return sessions.New(store, nobody{}, sessions.Limits{InitTimeout: 24 * time.Hour}).WithClients(g)
 }
 
-func connect(t *testing.T, h *sessions.Host, conn string, resume storage.ID, cursors ...storage.EventID) storage.Session {
+func connect(t *testing.T, h *sessions.Manager, conn string, resume storage.ID, cursors ...storage.EventID) storage.Session {
 	t.Helper()
 	s, _, err := h.Connect(t.Context(), wsCaller(conn), nil, resume, map[string][]storage.EventID{"": cursors})
 	if err != nil {
@@ -127,7 +127,7 @@ func TestAnEventIsInTheLogBeforeItIsPosted(t *testing.T) {
 			t.Errorf("when it is posted the log ends at %d, %v", tail.Last, err)
 		}
 	}
-	out := sessions.Outlet{Store: store, Clients: g}
+	out := sessions.Publisher{Store: store, Clients: g}
 	if err := out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestAPostToALivingConnectionTouchesNoRecord(t *testing.T) {
 	s := connect(t, wsHost(store, g), "c1", "")
 	a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1"}
 	store.Reset()
-	if err := (sessions.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`)); err != nil {
+	if err := (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`)); err != nil {
 		t.Fatal(err)
 	}
 	if n := store.Counts(); n.Reads != 0 || n.Writes != 1 {
@@ -155,7 +155,7 @@ func TestAnEventForAGoneConnectionGoesToTheNextOne(t *testing.T) {
 		h := wsHost(store, g)
 		s := connect(t, h, "c1", "")
 		a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1"}
-		out := sessions.Outlet{Store: store, Clients: g}
+		out := sessions.Publisher{Store: store, Clients: g}
 		for n, up := range []bool{true, false} {
 			g.set("c1", up)
 			time.Sleep(time.Minute)
@@ -181,7 +181,7 @@ func TestAPostOfWhichNothingIsKnownIsMadeAgainAndTheStreamGoesOnAsBefore(t *test
 	store, g := storagetest.NewMemory(), newGateway("c1")
 	s := connect(t, wsHost(store, g), "c1", "")
 	a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1"}
-	out := sessions.Outlet{Store: store, Clients: g}
+	out := sessions.Publisher{Store: store, Clients: g}
 	tries := 0
 	g.faults, g.chance = true, func(int) bool { tries++; return tries == 3 } // each post draws twice
 	if err := out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`, `{"n":3}`)); err != nil {
@@ -202,7 +202,7 @@ func TestWhatIsTooLargeForAWebSocketBecomesAnErrorAndStaysInTheLog(t *testing.T)
 	pad := strings.Repeat("x", storage.MaxPost)
 	progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"pad":"` + pad + `"}}`
 	response := `{"jsonrpc":"2.0","id":9007199254740993,"result":{"pad":"` + pad + `"}}`
-	if err := (sessions.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, progress, response)); err != nil {
+	if err := (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, progress, response)); err != nil {
 		t.Fatal(err)
 	}
 	got := g.arrived("c1")
@@ -220,7 +220,7 @@ func TestAClientThatAskedForEventIDsIsToldEachOne(t *testing.T) {
 	store, g := storagetest.NewMemory(), newGateway("c1")
 	s := connect(t, wsHost(store, g), "c1", "")
 	a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1", EventIDs: true}
-	if err := (sessions.Outlet{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
+	if err := (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{`{"n":1}`, fmt.Sprintf(
@@ -239,12 +239,12 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := sessions.Outlet{Store: store}
+	out := sessions.Publisher{Store: store}
 	address := func(stream storage.StreamID) storage.Address {
 		return storage.Address{Session: s.ID, Stream: stream, LegacySSE: true}
 	}
 	one, two := address(storage.Standalone), address(storage.NewStreamID())
-	frame := []sessions.Posting{{To: one, Batch: batchOf(one, 1, `{"n":1}`)}, {To: two, Batch: batchOf(two, 1, `{"n":2}`, `{"n":3}`)}}
+	frame := []sessions.Published{{To: one, Batch: batchOf(one, 1, `{"n":1}`)}, {To: two, Batch: batchOf(two, 1, `{"n":2}`, `{"n":3}`)}}
 	for range 2 { // the ack of the first was lost
 		if _, err := out.Send(t.Context(), frame...); err != nil {
 			t.Fatal(err)
@@ -272,7 +272,7 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 	store := storagetest.NewMemory()
 	a := storage.Address{Session: "s", Stream: storage.NewStreamID(), LegacySSE: true, Requests: []json.RawMessage{[]byte("1")}}
-	out := sessions.Outlet{Store: store}
+	out := sessions.Publisher{Store: store}
 	b := batchOf(a, 1, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"x"}}`)
 	b.Gen, b.Seq, b.Final = 0, 0, true
 	if _, _, err := out.Write(t.Context(), a, b); err != nil {
@@ -311,7 +311,7 @@ type pushWorld struct {
 	g       *gateway
 	memory  *storagetest.Memory
 	store   storage.Store // memory, which takes its time and may fail
-	host    *sessions.Host
+	host    *sessions.Manager
 	id      storage.ID
 	current string // the connection that requests come over
 	conns   int
@@ -380,7 +380,7 @@ func (w *pushWorld) join(cursors []storage.EventID) {
 
 func (w *pushWorld) appender(stream storage.StreamID, events int) {
 	a := storage.Address{Session: w.id, Stream: stream, Conn: w.conn()}
-	out := sessions.Outlet{Store: w.store, Clients: w.g}
+	out := sessions.Publisher{Store: w.store, Clients: w.g}
 	for first := storage.Index(1); int(first) <= events; {
 		w.nap(3 * time.Second)
 		if stream == storage.Standalone {

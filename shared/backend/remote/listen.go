@@ -32,15 +32,15 @@ func subscribe(ctx context.Context, x *exchange) error {
 	return nil
 }
 
-// hear joins the ear of the session for a request, if the server may say something on the
+// hear joins the standalone stream of the session for a request, if the server may say something on the
 // standalone stream that the client gets. It returns nil otherwise.
-func hear(ctx context.Context, x *exchange) *seat {
+func joinStandalone(ctx context.Context, x *exchange) *subscriber {
 	subscribed := len(x.r.Session.Subscribed()) > 0
 	speaks := x.req.Rounds() && (asksClient(x) || logs(x)) || extends(x)
 	if !listens(x) || !subscribed && !speaks {
 		return nil
 	}
-	return sit(ctx, x, x.r.Legacy || x.req.Rounds())
+	return join(ctx, x, x.r.Legacy || x.req.Rounds())
 }
 
 // listens reports whether the session has a standalone stream, as far as is known.
@@ -48,7 +48,7 @@ func listens(x *exchange) bool {
 	if x.link.Era != eraHTTP || x.r.Once || x.link.Session == "" || x.link.Deaf {
 		return false
 	}
-	return !x.s.habit().deaf
+	return !x.s.traits().deaf
 }
 
 // asksClient reports whether the client of the request can be asked anything.

@@ -12,13 +12,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 )
 
-// invitedLinger is how long an invited runner stays after its bye. Each second costs, and a
+// invocationLinger is how long an invited runner stays after its bye. Each second costs, and a
 // later message wakes the box anew.
-const invitedLinger = 200 * time.Millisecond
+const invocationLinger = 200 * time.Millisecond
 
-// guest is the runner of one invitation. Its box exists from the welcome on, which brings
+// invocation is the runner of one invitation. Its box exists from the welcome on, which brings
 // the settings.
-type guest struct {
+type invocation struct {
 	base environment // of this program, without settings of any box
 	log  *slog.Logger
 	made atomic.Pointer[prepared]
@@ -26,7 +26,7 @@ type guest struct {
 
 // host runs the box of an invitation until it sleeps, is fenced or has to end. It returns
 // how the task ended.
-func (g *guest) host(ctx context.Context, i fleet.Invitation, deadline time.Time) fleet.Status {
+func (g *invocation) host(ctx context.Context, i fleet.Invitation, deadline time.Time) fleet.Status {
 	end := i.End()
 	end.Started = time.Now()
 	err := g.run(ctx, i, deadline)
@@ -38,7 +38,7 @@ func (g *guest) host(ctx context.Context, i fleet.Invitation, deadline time.Time
 	return end
 }
 
-func (g *guest) run(ctx context.Context, i fleet.Invitation, deadline time.Time) error {
+func (g *invocation) run(ctx context.Context, i fleet.Invitation, deadline time.Time) error {
 	env := environment(maps.Clone(i.Env))
 	env["DORMOUSE_BOX_TASK"] = i.Task
 	a, err := readAssignment(env)
@@ -49,17 +49,17 @@ func (g *guest) run(ctx context.Context, i fleet.Invitation, deadline time.Time)
 	defer retire()
 	var link *runner.Runner
 	c := a.config(g.log)
-	c.Linger, c.Deadline, c.Retire = invitedLinger, deadline, retire
-	c.Begin = func(launch map[string]string) (runner.Begun, error) {
+	c.Linger, c.Deadline, c.Retire = invocationLinger, deadline, retire
+	c.Begin = func(launch map[string]string) (runner.Started, error) {
 		settings := maps.Clone(g.base)
 		maps.Copy(settings, launch)
 		p, err := prepare(ctx, settings, a, g.log)
 		if err != nil {
-			return runner.Begun{}, err
+			return runner.Started{}, err
 		}
 		p.connect(link)
 		g.made.Store(p)
-		return runner.Begun{Executor: p.box, Digest: p.server.Definition(), Idle: p.server.Idle, Longest: p.server.ToolTimeout}, nil
+		return runner.Started{Executor: p.box, Digest: p.server.Definition(), Idle: p.server.Idle, Longest: p.server.ToolTimeout}, nil
 	}
 	link = runner.New(c)
 	err = live(ctx, link, g.made.Load)

@@ -1,7 +1,7 @@
 // Package authserver is an authorization server (OAuth 2.1; MCP, basic/authorization) that
 // has users sign in elsewhere: at an OpenID Connect provider or at GitHub. It registers
 // clients, asks users for consent, and issues tokens, each for one server or one group of
-// servers. Package oauth verifies these tokens.
+// servers. Package resourceserver verifies these tokens.
 //
 // # What is stored
 //
@@ -57,7 +57,7 @@ type Keys interface {
 	Verify(ctx context.Context, key, server string) (storage.Identity, error)
 }
 
-// Config configures a [Broker]. Settings, Servers, Store, Keys and Secret are required.
+// Config configures a [Server]. Settings, Servers, Store, Keys and Secret are required.
 type Config struct {
 	resourceserver.Settings
 	Servers []string // names of all servers
@@ -83,9 +83,9 @@ type Config struct {
 	Log       *slog.Logger // gets a line for each request; nil for none
 }
 
-// Broker is an http.Handler for the paths of [Broker.Serves]. It keeps nothing between
+// Server is an http.Handler for the paths of [Server.Serves]. It keeps nothing between
 // requests that another instance would miss, and forgets documents of clients when it ends. It is safe for concurrent use.
-type Broker struct {
+type Server struct {
 	seals
 	targets
 	clients
@@ -131,8 +131,8 @@ type route struct {
 	public  bool // pages of any origin may send requests and read the answers
 }
 
-// New makes a Broker. It makes no request. The error names the wrong setting.
-func New(c Config) (*Broker, error) {
+// New makes a Server. It makes no request. The error names the wrong setting.
+func New(c Config) (*Server, error) {
 	s, err := c.Settings.Complete(c.Servers)
 	if err == nil {
 		err = s.CheckBroker()
@@ -141,7 +141,7 @@ func New(c Config) (*Broker, error) {
 		return nil, err
 	}
 	sealers := seals{}
-	b := &Broker{
+	b := &Server{
 		seals: sealers, targets: targets{settings: s}, store: c.Store, keys: c.Keys, login: c.Login, signedIn: c.SignedIn, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
 		clients: clients{
 			seals: sealers, secrets: append([][]byte{c.Secret}, c.Others...),
@@ -178,10 +178,10 @@ func New(c Config) (*Broker, error) {
 	return b, nil
 }
 
-// forAccess seals access tokens, as package oauth does.
+// forAccess seals access tokens, as package resourceserver does.
 const forAccess purpose = "access token"
 
-func (b *Broker) allRoutes() map[string]route {
+func (b *Server) allRoutes() map[string]route {
 	metadata := route{"GET, HEAD, OPTIONS", b.metadata, true}
 	return map[string]route{
 		"/.well-known/oauth-authorization-server": metadata,
@@ -193,19 +193,19 @@ func (b *Broker) allRoutes() map[string]route {
 	}
 }
 
-// Paths are the paths that a [Broker] may serve, besides those of the servers.
+// Paths are the paths that a [Server] may serve, besides those of the servers.
 func Paths() []string {
 	return []string{"/.well-known/oauth-authorization-server", "/authorize", "/callback", "/login", "/register", "/revoke", "/token"}
 }
 
 // Serves reports whether a path is the broker's.
-func (b *Broker) Serves(path string) bool {
+func (b *Server) Serves(path string) bool {
 	_, ok := b.routes[path]
 	return ok
 }
 
 // ServeHTTP serves one request and logs it, without its query and its body.
-func (b *Broker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (b *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now()
 	err := b.serve(w, r)
 	var refused *refusal
@@ -226,7 +226,7 @@ func (b *Broker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.log.Log(r.Context(), level, "sign-in", attrs...)
 }
 
-func (b *Broker) serve(w http.ResponseWriter, r *http.Request) error {
+func (b *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
@@ -259,7 +259,7 @@ func (b *Broker) serve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // known reports whether a Host is that of the public URL, which is on loopback.
-func (b *Broker) known(host string) bool {
+func (b *Server) known(host string) bool {
 	u, err := url.Parse(b.settings.PublicURL)
 	return err == nil && strings.EqualFold(host, u.Host)
 }
@@ -295,7 +295,7 @@ func internal(err error) *refusal {
 }
 
 // refuse answers with an error: JSON for clients, a page for people.
-func (b *Broker) refuse(w http.ResponseWriter, r *http.Request, e *refusal) {
+func (b *Server) refuse(w http.ResponseWriter, r *http.Request, e *refusal) {
 	if e.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
 	}

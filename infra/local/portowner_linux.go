@@ -10,7 +10,7 @@ import (
 )
 
 // holder says which program listens at an address, as far as this user can see it.
-func holder(address string) string {
+func portOwner(address string) string {
 	const unseen = "another program"
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {

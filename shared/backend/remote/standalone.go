@@ -12,50 +12,50 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// ear listens to the standalone stream of a session (MCP 2025-11-25, "Listening for Messages
+// standaloneStream listens to the standalone stream of a session (MCP 2025-11-25, "Listening for Messages
 // from the Server"), as long as a request of the session is at the server. Most servers give
-// a session one such stream only, so the requests of a process share an ear. Each has a
-// seat.
+// a session one such stream only, so the requests of a process share a standalone stream. Each is a
+// subscriber.
 //
-// The ear itself answers pings. It passes on notifications about the session. Everything
+// The stream itself answers pings. It passes on notifications about the session. Everything
 // else goes to the request that has been there longest: questions, and log messages.
-type ear struct {
+type standaloneStream struct {
 	x       exchange // of the request that came first
-	key     earKey
+	key     standaloneKey
 	stop    context.CancelFunc
 	settle  func()
 	settled chan struct{} // closed: the server has answered, or is not waited for
 	asked   chan struct{} // capacity 1; filled when the client was asked on its standalone stream
 	ended   chan struct{} // closed: the goroutine has ended, which alone uses the fields below until then
 
-	known hearing
+	known streamState
 	heard string // id of the last event that was passed on
 	apart int    // how many messages went to the client's standalone stream
 
-	seats  []*seat // guarded by Servers.mu; those that sit longest come first
-	others bool    // guarded by Servers.mu: see hearing
+	subscribers []*subscriber // guarded by Servers.mu; those that join longest come first
+	others      bool          // guarded by Servers.mu: see hearing
 }
 
-// earKey names a session at a server.
-type earKey struct {
+// standaloneKey names a session at a server.
+type standaloneKey struct {
 	id      storage.ID
 	session string
 }
 
-// seat is the place of a request at an ear.
-type seat struct {
-	ear    *ear
+// subscriber is a request that gets the messages of a standalone stream.
+type subscriber struct {
+	stream *standaloneStream
 	events chan wire.SSE // nil: it takes none
 	gone   chan struct{} // closed: the request has ended
 }
 
-// habit is what a process knows about the standalone streams of a server.
-type habit struct {
+// serverTraits is what a process knows about the standalone streams of a server.
+type serverTraits struct {
 	deaf, mixes bool // see hearing
 	slow        bool // it sends no headers before it has something to say
 }
 
-// Times and bounds of an ear.
+// Times and bounds of a standalone stream.
 const (
 	// openWithin is how long a request waits for the standalone stream, so that the server
 	// has it before the request. Requests at a slow server wait for openSoon.
@@ -64,7 +64,7 @@ const (
 	// againFirst and againLast are the pauses before the stream is opened again.
 	againFirst = 250 * time.Millisecond
 	againLast  = 10 * time.Second
-	// mostApart is how many messages one ear passes to the client's standalone stream. Each
+	// mostApart is how many messages one standalone stream passes to the client's standalone stream. Each
 	// costs a write of its own.
 	mostApart = 500
 	// mostHeld is how many events of a resumed stream are held back, and mostHeldBytes how
@@ -75,72 +75,72 @@ const (
 	mostAsked = 100
 )
 
-// sit takes a seat at the ear of a session. The first seat starts the ear.
-func sit(ctx context.Context, x *exchange, takes bool) *seat {
+// join makes a request a subscriber of the standalone stream of a session. The first subscriber starts the stream.
+func join(ctx context.Context, x *exchange, takes bool) *subscriber {
 	c := x.s.Servers
-	s := &seat{gone: make(chan struct{})}
+	s := &subscriber{gone: make(chan struct{})}
 	if takes {
 		s.events = make(chan wire.SSE)
 	}
 	c.mu.Lock()
-	key := earKey{storage.ID(x.r.Session.ID()), x.link.Session}
-	s.ear = c.ears[key]
-	if s.ear == nil {
+	key := standaloneKey{storage.ID(x.r.Session.ID()), x.link.Session}
+	s.stream = c.standalone[key]
+	if s.stream == nil {
 		own, stop := context.WithCancel(context.WithoutCancel(ctx))
-		e := &ear{
+		e := &standaloneStream{
 			x: *x, key: key, stop: stop, settled: make(chan struct{}), asked: make(chan struct{}, 1), ended: make(chan struct{}),
-			known: x.link.hearing, heard: x.link.Heard, others: x.link.Others,
+			known: x.link.streamState, heard: x.link.Heard, others: x.link.Others,
 		}
-		if c.habits[x.s.URL].mixes {
+		if c.traits[x.s.URL].mixes {
 			e.known.Mixes, e.known.Sound = true, false
 		}
 		e.settle = sync.OnceFunc(func() { close(e.settled) })
-		s.ear, c.ears[key] = e, e
+		s.stream, c.standalone[key] = e, e
 		go e.listen(own)
 	}
-	s.ear.seats = append(s.ear.seats, s)
+	s.stream.subscribers = append(s.stream.subscribers, s)
 	within := openWithin
-	if c.habits[x.s.URL].slow {
+	if c.traits[x.s.URL].slow {
 		within = openSoon
 	}
 	c.mu.Unlock()
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
-	case <-s.ear.settled:
+	case <-s.stream.settled:
 	case <-timer.C:
-		x.s.learn(func(h *habit) { h.slow = true })
+		x.s.learn(func(h *serverTraits) { h.slow = true })
 	case <-ctx.Done():
 	}
 	return s
 }
 
-// habit returns what this process knows of the server.
-func (s *server) habit() habit {
-	h, _ := recall(s.Servers, s.habits, s.URL)
+// serverTraits returns what this process knows of the server.
+func (s *server) traits() serverTraits {
+	h, _ := recall(s.Servers, s.Servers.traits, s.URL)
 	return h
 }
 
 // learn changes what this process knows of the server.
-func (s *server) learn(change func(h *habit)) {
-	h := s.habit()
+func (s *server) learn(change func(h *serverTraits)) {
+	h := s.traits()
 	change(&h)
-	remember(s.Servers, s.habits, s.URL, h)
+	remember(s.Servers, s.Servers.traits, s.URL, h)
 }
 
-// leave gives the seat up. The last seat to leave ends the ear, and saves what the ear
+// leave ends the subscription. The last subscriber to leave ends the stream, and saves what the stream
 // has learned in the link of x.
-func (s *seat) leave(ctx context.Context, x *exchange) {
+func (s *subscriber) leave(ctx context.Context, x *exchange) {
 	if s == nil {
 		return
 	}
-	e, c := s.ear, x.s.Servers
+	e, c := s.stream, x.s.Servers
 	close(s.gone)
 	c.mu.Lock()
-	e.seats = slices.DeleteFunc(e.seats, func(o *seat) bool { return o == s })
-	last, others := len(e.seats) == 0, e.others
+	e.subscribers = slices.DeleteFunc(e.subscribers, func(o *subscriber) bool { return o == s })
+	last, others := len(e.subscribers) == 0, e.others
 	if last {
-		delete(c.ears, e.key)
+		delete(c.standalone, e.key)
 	}
 	c.mu.Unlock()
 	if !last {
@@ -152,27 +152,27 @@ func (s *seat) leave(ctx context.Context, x *exchange) {
 	if e.known.Mixes {
 		e.known.Heard, e.known.Others = "", false
 	}
-	if e.known == x.link.hearing || e.key.session != x.link.Session {
+	if e.known == x.link.streamState || e.key.session != x.link.Session {
 		return
 	}
-	x.link.hearing = e.known
+	x.link.streamState = e.known
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepWithin)
 	defer cancel()
 	_ = x.keep(ctx) // at worst the client is told again
 }
 
-// noteOthers notes whether a request has had an event since the last event of the ear.
-func (e *ear) noteOthers(some bool) {
+// noteOthers notes whether a request has had an event since the last event of the stream.
+func (e *standaloneStream) noteOthers(some bool) {
 	e.x.s.mu.Lock()
 	defer e.x.s.mu.Unlock()
 	e.others = some
 }
 
-// keepWithin bounds the write of what an ear has learned.
+// keepWithin bounds the write of what a standalone stream has learned.
 const keepWithin = 2 * time.Second
 
 // listen opens the stream, and opens it again when it ends.
-func (e *ear) listen(ctx context.Context) {
+func (e *standaloneStream) listen(ctx context.Context) {
 	defer close(e.ended)
 	defer e.settle()
 	pause, fails := time.Duration(0), 0
@@ -199,7 +199,7 @@ func (e *ear) listen(ctx context.Context) {
 			continue
 		case err == nil, errors.As(err, &refused) && refused.never():
 			e.known.Deaf = true
-			e.x.s.learn(func(h *habit) { h.deaf = true })
+			e.x.s.learn(func(h *serverTraits) { h.deaf = true })
 			return
 		case conflicts(err):
 			// The server may not have noticed yet that the stream of the request before is
@@ -234,7 +234,7 @@ func (r *refusal) passes() bool {
 	return r.status == http.StatusRequestTimeout || r.status == http.StatusTooManyRequests || r.status >= 500
 }
 
-func (e *ear) open(ctx context.Context, last string) (*conversation, error) {
+func (e *standaloneStream) open(ctx context.Context, last string) (*conversation, error) {
 	h := e.x.sessionHeader()
 	if last != "" {
 		h.Set(wire.HeaderLastEventID, last)
@@ -243,16 +243,16 @@ func (e *ear) open(ctx context.Context, last string) (*conversation, error) {
 	return from.stream(ctx, http.MethodGet, from.url, nil, h)
 }
 
-// follow reads the stream to its end. again is false if the ear must not open another stream.
+// follow reads the stream to its end. again is false if the stream must not open another stream.
 // follow holds back what a resumed stream repeats until the server falls silent. A server that
 // mixes repeats questions that were answered long ago, and sends nothing new on that stream.
 // Requests wait until then, unless the server is known to be sound; see hearing.
-func (e *ear) follow(ctx context.Context, talk *conversation, resumed bool) (again bool) {
+func (e *standaloneStream) follow(ctx context.Context, talk *conversation, resumed bool) (again bool) {
 	defer talk.close()
 	begun := time.Now()
 	prompt := sync.OnceFunc(func() { // at the first event, or the end
 		if time.Since(begun) > gather { // the headers came on their own
-			e.x.s.learn(func(h *habit) { h.slow = false })
+			e.x.s.learn(func(h *serverTraits) { h.slow = false })
 		}
 	})
 	defer prompt()
@@ -271,7 +271,7 @@ func (e *ear) follow(ctx context.Context, talk *conversation, resumed bool) (aga
 		if err == nil && foreign(event) {
 			if resumed {
 				e.known.Mixes, e.known.Sound, e.heard = true, false, ""
-				e.x.s.learn(func(h *habit) { h.mixes = true })
+				e.x.s.learn(func(h *serverTraits) { h.mixes = true })
 				return true
 			}
 			continue
@@ -313,7 +313,7 @@ func foreign(event wire.SSE) bool {
 }
 
 // pass passes an event on. It returns false if ctx has ended before.
-func (e *ear) pass(ctx context.Context, event wire.SSE) bool {
+func (e *standaloneStream) pass(ctx context.Context, event wire.SSE) bool {
 	m, err := wire.Parse(event.Data)
 	switch {
 	case err != nil: // it has an id only
@@ -337,15 +337,15 @@ func (e *ear) pass(ctx context.Context, event wire.SSE) bool {
 }
 
 // takers returns the seats that take events.
-func (e *ear) takers() []*seat {
+func (e *standaloneStream) takers() []*subscriber {
 	e.x.s.mu.Lock()
 	defer e.x.s.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(e.seats), func(s *seat) bool { return s.events == nil })
+	return slices.DeleteFunc(slices.Clone(e.subscribers), func(s *subscriber) bool { return s.events == nil })
 }
 
 // outside handles a message that no request takes. Only a legacy client can be asked
 // outside of a request.
-func (e *ear) outside(ctx context.Context, m wire.Message) {
+func (e *standaloneStream) outside(ctx context.Context, m wire.Message) {
 	switch {
 	case !e.x.r.Legacy && m.Kind == wire.Request:
 		e.x.refuse(ctx, m)
@@ -364,7 +364,7 @@ func (e *ear) outside(ctx context.Context, m wire.Message) {
 }
 
 // aside puts a message on the client's standalone stream.
-func (e *ear) aside(ctx context.Context, raw []byte) {
+func (e *standaloneStream) aside(ctx context.Context, raw []byte) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepWithin)
 	defer cancel()
 	e.apart++

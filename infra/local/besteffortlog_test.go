@@ -23,7 +23,7 @@ func (b broken) Write([]byte) (int, error) {
 func TestALogThatCannotBeWrittenIsSaidOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []journal.Event
-		log := &lossy{to: broken{syscall.ENOSPC}, lost: logLost(journal.NewRecorder(func(e journal.Event) { got = append(got, e) }), "/data/logs")}
+		log := &bestEffortLog{to: broken{syscall.ENOSPC}, lost: logLost(journal.NewRecorder(func(e journal.Event) { got = append(got, e) }), "/data/logs")}
 		for range 130 {
 			if n, err := log.Write([]byte("line")); n != 4 || err != nil {
 				t.Errorf("what happens depends on its log: %d, %v", n, err)
@@ -57,7 +57,7 @@ func TestAFullDiskOfTheAuditFileAndTheLogHoldsUpNoCall(t *testing.T) {
 		}
 	})
 	m := newMachine(Config{audit: full, JSON: said})
-	m.log = slog.New(slog.NewJSONHandler(&lossy{to: full, lost: logLost(m.recorder, "/data/logs")}, nil))
+	m.log = slog.New(slog.NewJSONHandler(&bestEffortLog{to: full, lost: logLost(m.recorder, "/data/logs")}, nil))
 	go m.recorder.Record(journal.Event{Kind: journal.Call})
 	select {
 	case <-lost:

@@ -16,7 +16,7 @@ import (
 // members lists the processes of a runner's box. A runner leads a session of its own (see
 // setsid), and the processes that it starts stay in that session. The list leaves out
 // processes that end while members reads it.
-func members(runner int) []api.Member {
+func boxProcesses(runner int) []api.Member {
 	list := []api.Member{}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

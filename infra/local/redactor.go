@@ -9,21 +9,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// hider hides the secrets of all servers of a catalog, and the passwords of the machine's
+// redactor hides the secrets of all servers of a catalog, and the passwords of the machine's
 // proxies. It is safe for concurrent use.
-type hider struct {
+type redactor struct {
 	environ environ
-	servers func() *serversfile.Catalog // the servers that are served now; it returns nil before the file was read
+	servers func() *serversfile.File // the servers that are served now; it returns nil before the file was read
 	known   atomic.Pointer[hidden]
 }
 
 type hidden struct {
-	of   *serversfile.Catalog
+	of   *serversfile.File
 	each []*redact.Redactor
 }
 
 // hide removes the secrets of all servers from a text.
-func (h *hider) hide(text string) string {
+func (h *redactor) hide(text string) string {
 	servers := h.servers()
 	if servers == nil {
 		return text

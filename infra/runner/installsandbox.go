@@ -15,13 +15,13 @@ import (
 
 // workshop is the sandbox in which packages run their code while they are installed. One
 // folder in it is writable, and that folder holds no secrets.
-type workshop struct {
+type installSandbox struct {
 	*sandbox.Sandbox
 	mark string // mark of the processes in it
 }
 
 // Environment returns the sandbox's variables and the mark.
-func (w workshop) Environment() map[string]string {
+func (w installSandbox) Environment() map[string]string {
 	env := w.Sandbox.Environment()
 	env[proc.MarkEnv] = w.mark
 	return env
@@ -29,11 +29,11 @@ func (w workshop) Environment() map[string]string {
 
 // End kills all processes in the workshop, also those that have left the process group
 // of the install.
-func (w workshop) End() error { return errors.Join(proc.EndMarked(w.mark), w.Sandbox.End()) }
+func (w installSandbox) End() error { return errors.Join(proc.EndMarked(w.mark), w.Sandbox.End()) }
 
 // workshops makes the workshops of a server. If the server itself is confined, each
 // workshop must keep code inside too; if it cannot, workshops makes none.
-func workshops(s serversfile.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Sandbox, error) {
+func installSandboxes(s serversfile.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Sandbox, error) {
 	c := confiner{box: s.Box, on: on, env: env}
 	var made atomic.Int64
 	return func(w provision.Workshop) (provision.Sandbox, error) {
@@ -54,7 +54,7 @@ func workshops(s serversfile.Server, work string, env map[string]string, on sand
 		if err != nil {
 			return nil, err
 		}
-		return workshop{in, fmt.Sprintf("%s/install-%d", work, made.Add(1))}, nil
+		return installSandbox{in, fmt.Sprintf("%s/install-%d", work, made.Add(1))}, nil
 	}
 }
 

@@ -11,7 +11,7 @@ func TestPasswordsOfServersAndOfProxiesAreHidden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hider{environ: environ{"PATH=/bin", "https_proxy=http://ada:hunter22@proxy.example:3128"}, servers: func() *serversfile.Catalog { return servers }}
+	h := &redactor{environ: environ{"PATH=/bin", "https_proxy=http://ada:hunter22@proxy.example:3128"}, servers: func() *serversfile.File { return servers }}
 	if got, want := h.hide("proxy.example refuses hunter22, and swordfish in /bin"), "proxy.example refuses ***, and *** in /bin"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -7,11 +7,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Host opens sessions, takes their messages, and ends them. Each of its parts serves one
-// kind of client, and code that needs only that part can get it alone. A Host keeps
+// Manager opens sessions, takes their messages, and ends them. Each of its parts serves one
+// kind of client, and code that needs only that part can get it alone. A Manager keeps
 // nothing between calls, so any instance can serve any message. It is safe for concurrent
 // use.
-type Host struct {
+type Manager struct {
 	*core
 	Streams
 	Stateless
@@ -26,7 +26,7 @@ type core struct {
 	store   storage.Store
 	backend Backend
 	limits  Limits
-	out     Outlet
+	out     Publisher
 	gate    storage.Gate    // nil admits all work
 	secrets storage.Secrets // nil: no server has any
 }
@@ -44,44 +44,44 @@ type Tasks struct{ *core }
 // Sockets has the verbs for the connections of WebSocket clients.
 type Sockets struct{ *core }
 
-// New makes a Host. Zero limits get their defaults. It cannot push to WebSocket clients;
-// see [Host.WithClients].
-func New(store storage.Store, backend Backend, limits Limits) *Host {
-	return newHost(core{store: store, backend: backend, limits: limits.withDefaults(), out: Outlet{Store: store}})
+// New makes a Manager. Zero limits get their defaults. It cannot push to WebSocket clients;
+// see [Manager.WithClients].
+func New(store storage.Store, backend Backend, limits Limits) *Manager {
+	return newManager(core{store: store, backend: backend, limits: limits.withDefaults(), out: Publisher{Store: store}})
 }
 
-func newHost(c core) *Host {
-	return &Host{core: &c, Streams: Streams{&c}, Stateless: Stateless{&c}, Tasks: Tasks{&c}, Sockets: Sockets{&c}, Groups: Groups{&c}}
+func newManager(c core) *Manager {
+	return &Manager{core: &c, Streams: Streams{&c}, Stateless: Stateless{&c}, Tasks: Tasks{&c}, Sockets: Sockets{&c}, Groups: Groups{&c}}
 }
 
-// WithClients returns the same Host with the connections of WebSocket clients: it can
+// WithClients returns the same Manager with the connections of WebSocket clients: it can
 // push to them and close them.
-func (h *Host) WithClients(clients storage.Clients) *Host {
+func (h *Manager) WithClients(clients storage.Clients) *Manager {
 	with := *h.core
 	with.out.Clients = clients
-	return newHost(with)
+	return newManager(with)
 }
 
-// WithGate returns the same Host with a gate for all work that the backend gets. Requests
-// that the Host answers itself do not pass it.
-func (h *Host) WithGate(gate storage.Gate) *Host {
+// WithGate returns the same Manager with a gate for all work that the backend gets. Requests
+// that the Manager answers itself do not pass it.
+func (h *Manager) WithGate(gate storage.Gate) *Manager {
 	with := *h.core
 	with.gate = gate
-	return newHost(with)
+	return newManager(with)
 }
 
-// WithSecrets returns the same Host with a source of the keys and tokens that callers
+// WithSecrets returns the same Manager with a source of the keys and tokens that callers
 // have at third parties, for servers that need it.
-func (h *Host) WithSecrets(secrets storage.Secrets) *Host {
+func (h *Manager) WithSecrets(secrets storage.Secrets) *Manager {
 	with := *h.core
 	with.secrets = secrets
-	return newHost(with)
+	return newManager(with)
 }
 
 // Limits returns the limits in force.
 func (h *core) Limits() Limits { return h.limits }
 
-// Caller says who calls a method of Host, and over which transport. A caller can use a
+// Caller says who calls a method of Manager, and over which transport. A caller can use a
 // session only if Server.Name, Tenant, Principal and Transport are those of the caller
 // that opened it.
 type Caller struct {
@@ -103,7 +103,7 @@ type Caller struct {
 	Scopes     []string
 	Scoped     bool // see Identity
 	ToolRules  []string
-	// Tools are the tools that the client sees in lists. The caller of Host refuses calls
+	// Tools are the tools that the client sees in lists. The caller of Manager refuses calls
 	// of the others.
 	Tools storage.ToolFilter
 }

@@ -10,31 +10,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Remote is a server that runs elsewhere. This package treats it like a server in Go: it
+// Executor is a server that runs elsewhere. This package treats it like a server in Go: it
 // sends each request in the modern era, stores what comes back, and executes calls in
-// rounds. A Remote is safe for concurrent use.
-type Remote interface {
+// rounds. An Executor is safe for concurrent use.
+type Executor interface {
 	// Send has the server answer one request. It returns when the request has its answer, or
 	// soon after ctx has ended. It also returns when the server asks its client; the result
 	// is then a call for input.
-	Send(ctx context.Context, r RemoteRequest) (result json.RawMessage, fault *wire.Error)
+	Send(ctx context.Context, r Request) (result json.RawMessage, fault *wire.Error)
 	// Tell passes on a notification of the client, which is Method with Params. If a legacy
 	// client's roots have changed, Tell waits a moment for what the server asks because of it.
-	Tell(ctx context.Context, r RemoteRequest)
+	Tell(ctx context.Context, r Request)
 	// Forward passes on a client's response to a question that came by Ask or Apart. name is
 	// what [storage.Forwards] returns. Errors: storage.Unavailable; Forward may be called
 	// again.
-	Forward(ctx context.Context, r RemoteRequest, name string, response []byte) error
+	Forward(ctx context.Context, r Request, name string, response []byte) error
 }
 
-// RemoteRequest is one request to a [Remote].
-type RemoteRequest struct {
+// Request is one request to an [Executor].
+type Request struct {
 	Session Session
 	Method  string
 	Params  json.RawMessage // of the modern era
 	Init    json.RawMessage // what the client says about itself, as params of initialize
 	Legacy  bool            // the client is of the legacy era
-	// Once says that the session is not in the store, so the Remote must keep nothing
+	// Once says that the session is not in the store, so the Executor must keep nothing
 	// about it.
 	Once bool
 	// Secrets are the keys and tokens that the caller has at third parties. It is nil in a
@@ -55,7 +55,7 @@ type RemoteRequest struct {
 }
 
 // remote sends one request to a server that runs elsewhere.
-func (c *call) remote(method string, params json.RawMessage, in *inside) (json.RawMessage, *wire.Error) {
+func (c *call) remote(method string, params json.RawMessage, in *environment) (json.RawMessage, *wire.Error) {
 	ctx, cancel := context.WithCancel(c.r.ctx)
 	defer cancel()
 	c.mu.Lock()
@@ -71,8 +71,8 @@ func (c *call) remote(method string, params json.RawMessage, in *inside) (json.R
 
 // remote returns a request to the server, without the fields that need a run: Say, Ask,
 // Note and Once.
-func (in *inside) remote(method string, params json.RawMessage) RemoteRequest {
-	return RemoteRequest{
+func (in *environment) remote(method string, params json.RawMessage) Request {
+	return Request{
 		Session: Session{in}, Method: method, Params: params, Secrets: in.secrets,
 		Init: in.record.Init, Legacy: in.record.Transport != storage.Modern,
 		Apart: func(ctx context.Context, message []byte) error { return in.k.notify.one(ctx, in.record, message) },
@@ -104,7 +104,7 @@ func (k *Backend) tells(ctx context.Context, d sessions.Delivery, server Hosted,
 		if server.Remote == nil || m.Kind != wire.Notification || !roots && !wire.OfExtension(m.Method) {
 			continue
 		}
-		in, ended := &inside{k: k, record: d.Client, server: server}, begun(ctx)
+		in, ended := &environment{k: k, record: d.Client, server: server}, begun(ctx)
 		go func() {
 			defer ended()
 			server.Remote.Tell(context.WithoutCancel(ctx), in.remote(m.Method, m.Params))
@@ -122,7 +122,7 @@ func (k *Backend) forward(ctx context.Context, a storage.Answer, name string) er
 	if !ok || server.Remote == nil {
 		return nil
 	}
-	in := &inside{k: k, record: s, server: server}
+	in := &environment{k: k, record: s, server: server}
 	return server.Remote.Forward(ctx, in.remote("", nil), name, a.Raw)
 }
 

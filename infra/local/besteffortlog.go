@@ -22,10 +22,10 @@ func logLost(to *journal.Recorder, folder string) func(error) {
 	}
 }
 
-// lossy is a log whose writers never see an error, because no work may depend on its log.
-// While the log cannot be written, lossy calls lost, at most once a minute. It does not wait
+// bestEffortLog is a log whose writers never see an error, because no work may depend on its log.
+// While the log cannot be written, bestEffortLog calls lost, at most once a minute. It does not wait
 // for lost, which may wait for the writer: a journal writes its lines under its lock.
-type lossy struct {
+type bestEffortLog struct {
 	to   io.Writer
 	lost func(error)
 
@@ -34,7 +34,7 @@ type lossy struct {
 }
 
 // Write implements io.Writer. It always succeeds.
-func (l *lossy) Write(p []byte) (int, error) {
+func (l *bestEffortLog) Write(p []byte) (int, error) {
 	_, err := l.to.Write(p)
 	if err == nil {
 		return len(p), nil

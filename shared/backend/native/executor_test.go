@@ -24,7 +24,7 @@ type far struct {
 
 const farSteps, farStops = 6, 3
 
-func (f *far) Send(ctx context.Context, r native.RemoteRequest) (json.RawMessage, *wire.Error) {
+func (f *far) Send(ctx context.Context, r native.Request) (json.RawMessage, *wire.Error) {
 	if r.Method != wire.MethodToolsCall {
 		return json.RawMessage(`{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{}}}`), nil
 	}
@@ -51,9 +51,9 @@ func (f *far) Send(ctx context.Context, r native.RemoteRequest) (json.RawMessage
 	return json.RawMessage(`{"content":[]}`), nil
 }
 
-func (f *far) Tell(context.Context, native.RemoteRequest) {}
+func (f *far) Tell(context.Context, native.Request) {}
 
-func (f *far) Forward(_ context.Context, _ native.RemoteRequest, name string, response []byte) error {
+func (f *far) Forward(_ context.Context, _ native.Request, name string, response []byte) error {
 	f.answered = append(f.answered, name+" "+string(wire.Lookup(response, "result")))
 	return nil
 }

@@ -11,21 +11,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Outlet is the only way by which an event gets into the log, and from there to a
+// Publisher is the only way by which an event gets into the log, and from there to a
 // connected client (I1). Every function that appends to a request stream or to the common
-// stream uses an Outlet. It holds nothing between calls and is safe for concurrent use.
+// stream uses a Publisher. It holds nothing between calls and is safe for concurrent use.
 //
-// Usually an Outlet writes an event to the log and posts it straight to the connection of
+// Usually a Publisher writes an event to the log and posts it straight to the connection of
 // its request. It changes no record then. Once that connection has gone, the session's
 // record says which events the client has not got (see cursors.go).
-type Outlet struct {
+type Publisher struct {
 	Store   storage.Store
-	Clients storage.Clients // nil: this Outlet pushes nothing; owed events stay owed
+	Clients storage.Clients // nil: this Publisher pushes nothing; undelivered events stay so
 }
 
-// Posting is a batch that is in the log, as [Outlet.Write] returned it, and the address that it
+// Published is a batch that is in the log, as [Publisher.Write] returned it, and the address that it
 // is for.
-type Posting struct {
+type Published struct {
 	To    storage.Address
 	Batch storage.Batch
 	Again bool // the batch was in the log before: the function that wrote it may be posting it, or may have posted it
@@ -36,17 +36,17 @@ type Posting struct {
 // client may then get an event twice.
 //
 // Errors: Conflict (nothing was written, see [storage.Log]), Unavailable.
-func (o Outlet) Append(ctx context.Context, a storage.Address, b storage.Batch) error {
+func (o Publisher) Append(ctx context.Context, a storage.Address, b storage.Batch) error {
 	b, again, err := o.Write(ctx, a, b)
 	if err != nil {
 		return err
 	}
 	if a.Conn == "" || !again {
-		_, err = o.Send(ctx, Posting{a, b, false})
+		_, err = o.Send(ctx, Published{a, b, false})
 		return err
 	}
 	// Only this caller writes the batch, so no other function is posting it.
-	ps := []Posting{{a, b, true}}
+	ps := []Published{{a, b, true}}
 	if err := o.copyOut(ctx, ps); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (o Outlet) Append(ctx context.Context, a storage.Address, b storage.Batch) 
 // ([Shown]), and returns that. What the batch says about its server and its session goes into
 // their records; see note. again reports, for a batch with a connection, that the batch was in
 // the log before.
-func (o Outlet) Write(ctx context.Context, a storage.Address, b storage.Batch) (written storage.Batch, again bool, err error) {
+func (o Publisher) Write(ctx context.Context, a storage.Address, b storage.Batch) (written storage.Batch, again bool, err error) {
 	written = Shown(a, b)
 	after, err := note(ctx, o.Store, a, b)
 	if err == nil {
@@ -69,7 +69,7 @@ func (o Outlet) Write(ctx context.Context, a storage.Address, b storage.Batch) (
 	return written, again, err
 }
 
-func (o Outlet) write(ctx context.Context, a storage.Address, b storage.Batch) (again bool, err error) {
+func (o Publisher) write(ctx context.Context, a storage.Address, b storage.Batch) (again bool, err error) {
 	b.Once = a.Conn != ""
 	err = o.Store.Append(ctx, b)
 	if errors.Is(err, storage.Duplicate) {
@@ -84,16 +84,16 @@ func (o Outlet) write(ctx context.Context, a storage.Address, b storage.Batch) (
 //
 // sent is false if another function may be posting the batches now. To be sure of the
 // delivery, the caller writes and sends them again some seconds later.
-func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) {
+func (o Publisher) Send(ctx context.Context, ps ...Published) (sent bool, err error) {
 	if err := o.copyOut(ctx, ps); err != nil {
 		return false, err
 	}
-	ps = slices.DeleteFunc(slices.Clone(ps), func(p Posting) bool { return p.To.Conn == "" })
+	ps = slices.DeleteFunc(slices.Clone(ps), func(p Published) bool { return p.To.Conn == "" })
 	reached := make([]storage.Index, len(ps))
 	for i, p := range ps {
 		reached[i] = p.Batch.First - 1
 	}
-	if o.Clients != nil && slices.ContainsFunc(ps, func(p Posting) bool { return p.Again }) {
+	if o.Clients != nil && slices.ContainsFunc(ps, func(p Published) bool { return p.Again }) {
 		if sent, err := o.repeat(ctx, ps); err != nil || !sent {
 			return false, err
 		}
@@ -116,7 +116,7 @@ func (o Outlet) Send(ctx context.Context, ps ...Posting) (sent bool, err error) 
 // the last event that the connection took. post stops when an event cannot be posted or
 // until has passed. The standalone stream belongs to no request. If the session's record
 // has an entry for it that is not Live, post sends none of its events.
-func (o Outlet) post(ctx context.Context, a storage.Address, b storage.Batch, until time.Time) (reached storage.Index, err error) {
+func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch, until time.Time) (reached storage.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
 		return reached, nil
@@ -151,9 +151,9 @@ func (o Outlet) post(ctx context.Context, a storage.Address, b storage.Batch, un
 // byRecord delivers the rest of batches that were posted only up to reached. It first
 // writes that to the session's record, because this function may die at any time. The
 // holder of the lease then pushes the rest.
-func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []storage.Index) error {
+func (o Publisher) byRecord(ctx context.Context, ps []Published, reached []storage.Index) error {
 	id := ps[0].To.Session
-	p := pusher{poster: poster(o), nonce: storage.NewNonce()}
+	p := redelivery{poster: poster(o), nonce: storage.NewNonce()}
 	note := func(s *storage.Session) (changed bool) {
 		for i, p := range ps {
 			changed = noteReached(s, p.Batch, reached[i]) || changed
@@ -161,7 +161,7 @@ func (o Outlet) byRecord(ctx context.Context, ps []Posting, reached []storage.In
 		return changed
 	}
 	done := func(s *storage.Session) bool {
-		return !slices.ContainsFunc(ps, func(p Posting) bool {
+		return !slices.ContainsFunc(ps, func(p Published) bool {
 			c := cursorOf(s, p.Batch.Stream)
 			return c != nil && !c.Settled() && c.Index < p.Batch.Last()
 		})
@@ -188,7 +188,7 @@ func noteReached(s *storage.Session, b storage.Batch, i storage.Index) bool {
 
 // revive makes streams Live again, so that their events are posted straight. It does so for
 // each stream of ps whose events were all pushed and whose connection is still there.
-func (o Outlet) revive(ctx context.Context, ps []Posting) error {
+func (o Publisher) revive(ctx context.Context, ps []Published) error {
 	for {
 		s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
 		if err != nil {
@@ -233,7 +233,7 @@ func (o Outlet) revive(ctx context.Context, ps []Posting) error {
 
 // copyOut copies batches of a session with a legacy SSE stream to that stream. It writes one
 // batch, so that appendOut recognizes a repeat by its generation and number.
-func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
+func (o Publisher) copyOut(ctx context.Context, ps []Published) error {
 	var out storage.Batch
 	for _, p := range ps {
 		if !p.To.LegacySSE {
@@ -259,7 +259,7 @@ func (o Outlet) copyOut(ctx context.Context, ps []Posting) error {
 // that the stream already has, which it recognizes by the generation and number of the
 // tail. A batch from a function (Gen 0), or from a runner with an older generation, gets
 // the generation and number of the tail. So the tail keeps them.
-func (o Outlet) appendOut(ctx context.Context, b storage.Batch) error {
+func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {
 		tail, err := o.Store.Tail(ctx, b.Session, storage.LegacySSE)
@@ -282,14 +282,14 @@ func (o Outlet) appendOut(ctx context.Context, b storage.Batch) error {
 
 // End appends the end of a request in place of the box that should have ended it. Unlike
 // with Append, its caller must not repeat it. Before End pushes, it records which events
-// the client has not got. If the caller dies, [Outlet.Ended] continues.
+// the client has not got. If the caller dies, [Publisher.Ended] continues.
 //
 // Errors: Conflict (nothing was written), Unavailable.
-func (o Outlet) End(ctx context.Context, a storage.Address, b storage.Batch) error {
+func (o Publisher) End(ctx context.Context, a storage.Address, b storage.Batch) error {
 	if _, _, err := o.Write(ctx, a, b); err != nil {
 		return err
 	}
-	if err := o.copyOut(ctx, []Posting{{a, b, false}}); err != nil || a.Conn == "" {
+	if err := o.copyOut(ctx, []Published{{a, b, false}}); err != nil || a.Conn == "" {
 		return err
 	}
 	return o.owe(ctx, a.Session, storage.Cursor{Stream: b.Stream, Index: b.First - 1}, b.Last())
@@ -304,7 +304,7 @@ func (o Outlet) End(ctx context.Context, a storage.Address, b storage.Batch) err
 // could record it. expires is when an event that Ended writes may be deleted.
 //
 // Errors: Unavailable.
-func (o Outlet) Ended(ctx context.Context, a storage.Address, tail storage.Tail, expires time.Time) error {
+func (o Publisher) Ended(ctx context.Context, a storage.Address, tail storage.Tail, expires time.Time) error {
 	if !a.Pushed() {
 		return nil
 	}
@@ -331,7 +331,7 @@ const recentOut = 1000
 
 // lastResponses returns the responses at the end of a request stream, at most as many as
 // its last writer can have written at once.
-func (o Outlet) lastResponses(ctx context.Context, a storage.Address, tail storage.Tail) ([][]byte, error) {
+func (o Publisher) lastResponses(ctx context.Context, a storage.Address, tail storage.Tail) ([][]byte, error) {
 	n := storage.Index(1)
 	if tail.Gen == 0 {
 		n = storage.Index(max(1, len(a.Requests)))
@@ -352,7 +352,7 @@ func (o Outlet) lastResponses(ctx context.Context, a storage.Address, tail stora
 
 // repeat decides whether to push batches of a session that were in the log already. mine is
 // false while their writer may still be posting them.
-func (o Outlet) repeat(ctx context.Context, ps []Posting) (mine bool, err error) {
+func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err error) {
 	s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
 	if errors.Is(err, storage.NotFound) {
 		return true, nil // no client is left to push to
@@ -373,8 +373,8 @@ func (o Outlet) repeat(ctx context.Context, ps []Posting) (mine bool, err error)
 // owe records that the events of a stream after a cursor are owed, unless the record says
 // so already. If the session has a connection, owe then makes sure that the stream is
 // pushed up to the event last.
-func (o Outlet) owe(ctx context.Context, id storage.ID, from storage.Cursor, last storage.Index) error {
-	p := pusher{poster: poster(o), nonce: storage.NewNonce()}
+func (o Publisher) owe(ctx context.Context, id storage.ID, from storage.Cursor, last storage.Index) error {
+	p := redelivery{poster: poster(o), nonce: storage.NewNonce()}
 	done := func(s *storage.Session) bool {
 		c := cursorOf(s, from.Stream)
 		return c == nil || c.Final || c.Index >= last
@@ -387,8 +387,8 @@ func (o Outlet) owe(ctx context.Context, id storage.ID, from storage.Cursor, las
 }
 
 // push pushes all events that a session is owed.
-func (o Outlet) push(ctx context.Context, id storage.ID) error {
-	p := pusher{poster: poster(o), nonce: storage.NewNonce()}
+func (o Publisher) push(ctx context.Context, id storage.ID) error {
+	p := redelivery{poster: poster(o), nonce: storage.NewNonce()}
 	done := func(s *storage.Session) bool { return p.held || !s.Owes() }
 	return p.run(ctx, id, func(*storage.Session) bool { return false }, done)
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// pusher is one attempt to push what a session is owed.
-type pusher struct {
+// redelivery is one attempt to push what a session is owed.
+type redelivery struct {
 	poster
 	nonce   string
-	held    bool            // this pusher has held the lease and has pushed everything
+	held    bool            // this redelivery has held the lease and has pushed everything
 	s       storage.Session // the record as last read or written, with the progress since; valid only with the lease
 	dropped []string
 	again   bool // another function has changed the record: there may be more to push
@@ -22,7 +22,7 @@ type pusher struct {
 
 // run takes turns with other functions until done returns true. Before each call of done
 // it calls note, which may change the record and reports whether it did.
-func (p *pusher) run(ctx context.Context, id storage.ID, note func(*storage.Session) bool, done func(*storage.Session) bool) error {
+func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.Session) bool, done func(*storage.Session) bool) error {
 	for pause := pushRetry; ; {
 		s, _, err := p.Store.Load(ctx, id, "")
 		if err != nil {
@@ -80,7 +80,7 @@ var errLeaseLost = errors.New("another function holds the lease for pushing")
 
 // work pushes while it holds the lease, then gives the lease back. If it cannot give it
 // back, the lease expires.
-func (p *pusher) work(ctx context.Context) error {
+func (p *redelivery) work(ctx context.Context) error {
 	for {
 		p.again = false
 		err := p.pushAll(ctx)
@@ -111,7 +111,7 @@ func (p *pusher) work(ctx context.Context) error {
 }
 
 // pushAll pushes the events after every entry's cursor, as long as there is a connection.
-func (p *pusher) pushAll(ctx context.Context) error {
+func (p *redelivery) pushAll(ctx context.Context) error {
 	for i := 0; i < len(p.s.Pushed); i++ {
 		for more := true; more && i < len(p.s.Pushed) && !p.s.Pushed[i].Settled() && len(p.s.Conns) > 0; {
 			c := &p.s.Pushed[i]
@@ -134,7 +134,7 @@ func (p *pusher) pushAll(ctx context.Context) error {
 }
 
 // pushPage posts the events of a page and moves the cursor in memory past each of them.
-func (p *pusher) pushPage(ctx context.Context, c *storage.Cursor, page storage.Page) error {
+func (p *redelivery) pushPage(ctx context.Context, c *storage.Cursor, page storage.Page) error {
 	ctx, cancel := context.WithDeadline(ctx, p.s.Pusher.Until)
 	defer cancel()
 	end, _ := ctx.Deadline()
@@ -159,7 +159,7 @@ func (p *pusher) pushPage(ctx context.Context, c *storage.Cursor, page storage.P
 
 // push1 posts an event to the newest connection that takes it. pushed is false if the
 // session has none.
-func (p *pusher) push1(ctx context.Context, e storage.Event, id storage.EventID) (pushed bool, err error) {
+func (p *redelivery) push1(ctx context.Context, e storage.Event, id storage.EventID) (pushed bool, err error) {
 	for {
 		conn, err := p.newest(ctx)
 		if err != nil || conn.ID == "" {
@@ -188,7 +188,7 @@ func gapNotice() []byte {
 
 // newest returns the newest connection of the session that has a record, or the zero
 // Connection.
-func (p *pusher) newest(ctx context.Context) (storage.Connection, error) {
+func (p *redelivery) newest(ctx context.Context) (storage.Connection, error) {
 	for len(p.s.Conns) > 0 {
 		id := p.s.Conns[len(p.s.Conns)-1]
 		if conn, ok := p.conns[id]; ok {
@@ -210,13 +210,13 @@ func (p *pusher) newest(ctx context.Context) (storage.Connection, error) {
 	return storage.Connection{}, nil
 }
 
-func (p *pusher) drop(conn string) {
+func (p *redelivery) drop(conn string) {
 	p.dropped = append(p.dropped, conn)
 	p.s.Conns = without(p.s.Conns, conn)
 }
 
 // save writes what was pushed and keeps the lease.
-func (p *pusher) save(ctx context.Context) error {
+func (p *redelivery) save(ctx context.Context) error {
 	for {
 		err := p.Store.Save(ctx, p.s)
 		if err == nil {
@@ -232,9 +232,9 @@ func (p *pusher) save(ctx context.Context) error {
 	}
 }
 
-// merge reads the record that other functions have changed, and adds what this pusher has
+// merge reads the record that other functions have changed, and adds what this redelivery has
 // pushed.
-func (p *pusher) merge(ctx context.Context) error {
+func (p *redelivery) merge(ctx context.Context) error {
 	mine := p.s
 	s, _, err := p.Store.Load(ctx, mine.ID, "")
 	if err != nil {

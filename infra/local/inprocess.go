@@ -31,9 +31,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// inside executes the functions' handlers in this process. No message depends on data in
+// inprocess executes the functions' handlers in this process. No message depends on data in
 // this process: all of it is in the store.
-type inside struct {
+type inprocess struct {
 	m        *machine
 	store    storage.Store
 	settings atomic.Pointer[wiring.Settings]
@@ -74,7 +74,7 @@ func (h *handlers) flush(ctx context.Context) (err error) {
 
 // startInside builds the handlers, as the functions' main packages do.
 func (m *machine) startInside(context.Context) error {
-	in := &inside{m: m, bodies: newBodies(), visits: newVisits()}
+	in := &inprocess{m: m, bodies: newBodies(), visits: newVisits()}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	m.functions = in
 	m.closers = append(m.closers, in.Close)
@@ -99,14 +99,14 @@ func (m *machine) startInside(context.Context) error {
 }
 
 // configure sets the settings that do not come from the servers file.
-func (in *inside) configure() error {
+func (in *inprocess) configure() error {
 	m := in.m
 	settings := &wiring.Settings{Open: m.public.access() == AccessOpen, RelayURL: m.relayURL(), PublicURL: m.public.publicURL(), Origins: m.cfg.Origins}
 	if err := settings.Read(m.environ.get); err != nil {
 		return err
 	}
 	settings.Idle, settings.Secret, settings.ShowErrors = m.cfg.Idle, m.folder.Secret, m.public.private()
-	settings.Broker = m.public.access() == AccessOAuth
+	settings.AuthServer = m.public.access() == AccessOAuth
 	settings.Limits.Hold = cmp.Or(settings.Limits.Hold, sockets.Home().Life)
 	if strings.HasPrefix(m.store, sqlite) { // no other program has listeners in this store
 		settings.Limits.Since = time.Now()
@@ -116,7 +116,7 @@ func (in *inside) configure() error {
 }
 
 // Serve implements [Functions]: it builds the handlers anew.
-func (in *inside) Serve(servers *serversfile.Catalog) error {
+func (in *inprocess) Serve(servers *serversfile.File) error {
 	s := *in.settings.Load()
 	s.Servers = servers
 	var err error
@@ -137,7 +137,7 @@ func (in *inside) Serve(servers *serversfile.Catalog) error {
 
 // use returns the handlers for one message: those of the servers file as it is now. With
 // [Config].Cold it builds new ones, as a message on Lambda may meet a new process.
-func (in *inside) use() *handlers {
+func (in *inprocess) use() *handlers {
 	if !in.m.cfg.Cold {
 		return in.made.Load()
 	}
@@ -149,7 +149,7 @@ func (in *inside) use() *handlers {
 }
 
 // make builds the handlers. Each function has a meter of its own.
-func (in *inside) make(settings wiring.Settings) (*handlers, error) {
+func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 	m := in.m
 	function := func(hosts []string) (*wiring.Function, error) {
 		s := settings
@@ -172,13 +172,13 @@ func (in *inside) make(settings wiring.Settings) (*handlers, error) {
 	}
 	h, alarms := &handlers{of: of[:], sealer: of[2].Relay.Sealer, relay: relayserver.NewHandler(of[2].RelayWithBucket())}, in.alarms()
 	var err error
-	if h.http, err = endpoints.NewHTTP(of[0], m.cfg.Native, alarms, in.atHome, m.here); err != nil {
+	if h.http, err = endpoints.NewHTTP(of[0], m.cfg.Native, alarms, in.forOneMachine, m.here); err != nil {
 		return nil, err
 	}
 	if h.pages, err = authorization.New(of[0], nil); err != nil {
 		return nil, err
 	}
-	if h.socket, err = endpoints.NewSocket(of[1], m.cfg.Native, alarms, pushLater, in.atHome); err != nil {
+	if h.socket, err = endpoints.NewSocket(of[1], m.cfg.Native, alarms, pushLater, in.forOneMachine); err != nil {
 		return nil, err
 	}
 	h.natives = endpoints.Janitor(of[3], alarms)
@@ -212,13 +212,13 @@ func (w watched) WithGroup(name string) slog.Handler {
 }
 
 // atHome sets the endpoint's options for a machine that has no gateway in front.
-func (in *inside) atHome(o *transport.Options) {
+func (in *inprocess) forOneMachine(o *transport.Options) {
 	o.Admit, o.AnswerFirst, o.Limit = in.callers.admit, true, sockets.Home().Life
 }
 
 // alarms keeps the alarms of native servers in files, and executes due ones in this
 // process.
-func (in *inside) alarms() endpoints.Alarms {
+func (in *inprocess) alarms() endpoints.Alarms {
 	return endpoints.Alarms{
 		Schedule: schedules{in.alarm}, Here: true,
 		Invoke: func(_ context.Context, payload []byte) error {
@@ -255,7 +255,7 @@ const handleTries = 3
 
 // send handles the event of an alarm in the background. It closes done when the event was
 // handled or after it has given up.
-func (in *inside) send(_ string, payload []byte) (done <-chan struct{}, err error) {
+func (in *inprocess) send(_ string, payload []byte) (done <-chan struct{}, err error) {
 	var e struct {
 		Alarm *native.Alarm `json:"dormouseAlarm"`
 	}
@@ -274,7 +274,7 @@ func (in *inside) send(_ string, payload []byte) (done <-chan struct{}, err erro
 }
 
 // retry calls do again after an error, up to handleTries times in all.
-func (in *inside) retry(do func() error) {
+func (in *inprocess) retry(do func() error) {
 	for try := range handleTries {
 		if do() == nil {
 			return
@@ -288,7 +288,7 @@ func (in *inside) retry(do func() error) {
 }
 
 // Web implements [Functions].
-func (in *inside) Web() http.Handler {
+func (in *inprocess) Web() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		in.work.Add(1)
 		defer in.work.Done()
@@ -299,15 +299,15 @@ func (in *inside) Web() http.Handler {
 }
 
 // web returns the handler of a path, as the gateway chooses between functions.
-func (h *handlers) web(path string, in *inside) http.Handler {
+func (h *handlers) web(path string, in *inprocess) http.Handler {
 	if h.pages.Serves(path) {
 		return in.visits.limit(in.bodies.ofStrangers(h.pages), in.refused)
 	}
 	return h.http.Handler
 }
 
-// refused logs a request that no handler of package front has refused, in the form of those.
-func (in *inside) refused(r *http.Request, status int, refusal string, err error) {
+// refused logs a request that no handler of package transport has refused, in the form of those.
+func (in *inprocess) refused(r *http.Request, status int, refusal string, err error) {
 	address := storage.AddressOf(r.Context())
 	if address == "" {
 		address, _, _ = net.SplitHostPort(r.RemoteAddr)
@@ -321,13 +321,13 @@ func (in *inside) refused(r *http.Request, status int, refusal string, err error
 const hereAddress = "this machine"
 
 // Sockets implements [Functions].
-func (in *inside) Sockets() http.Handler { return in.callers.connected(in.m.socket) }
+func (in *inprocess) Sockets() http.Handler { return in.callers.connected(in.m.socket) }
 
 // Console implements [Functions].
-func (in *inside) Console() http.Handler { return nil }
+func (in *inprocess) Console() http.Handler { return nil }
 
 // Sweep implements [Functions].
-func (in *inside) Sweep(stopped *fleet.Status) <-chan struct{} {
+func (in *inprocess) Sweep(stopped *fleet.Status) <-chan struct{} {
 	if in.made.Load() == nil || in.ctx.Err() != nil {
 		return closed()
 	}
@@ -350,26 +350,26 @@ func (in *inside) Sweep(stopped *fleet.Status) <-chan struct{} {
 }
 
 // Processes implements [Functions].
-func (in *inside) Processes() []api.Function { return []api.Function{} }
+func (in *inprocess) Processes() []api.Function { return []api.Function{} }
 
 // Boxes implements [Functions].
-func (in *inside) Boxes() []fleet.Status { return nil }
+func (in *inprocess) Boxes() []fleet.Status { return nil }
 
 // EndBoxes implements [Functions].
-func (in *inside) EndBoxes(context.Context) {}
+func (in *inprocess) EndBoxes(context.Context) {}
 
 // WaitingAlarms implements [Functions].
-func (in *inside) WaitingAlarms() int { return in.alarm.Len() }
+func (in *inprocess) WaitingAlarms() int { return in.alarm.Len() }
 
 // Records implements [Functions].
-func (in *inside) Records() storage.Store { return in.store }
+func (in *inprocess) Records() storage.Store { return in.store }
 
 // Operators implements [Functions].
-func (in *inside) Operators() api.Options { return in.use().http.Operators }
+func (in *inprocess) Operators() api.Options { return in.use().http.Operators }
 
 // Close waits for background work, and closes the store. It cuts short an alarm that is
 // being handled; the alarm comes again at the next start.
-func (in *inside) Close(ctx context.Context) error {
+func (in *inprocess) Close(ctx context.Context) error {
 	if in.alarm != nil {
 		in.alarm.Stop()
 	}
@@ -389,7 +389,7 @@ func (in *inside) Close(ctx context.Context) error {
 }
 
 // runnerRoutes are the routes of the API for runners.
-type runnerRoutes struct{ in *inside }
+type runnerRoutes struct{ in *inprocess }
 
 // Connect implements [sockets.Routes].
 func (r *runnerRoutes) Connect(_ context.Context, _ sockets.Conn, req *http.Request) sockets.Reply {
@@ -414,7 +414,7 @@ func (r *runnerRoutes) Message(ctx context.Context, c sockets.Conn, data []byte)
 func (r *runnerRoutes) Disconnect(context.Context, sockets.Conn, int, string) {}
 
 // clientRoutes are the routes of the API for WebSocket clients.
-type clientRoutes struct{ in *inside }
+type clientRoutes struct{ in *inprocess }
 
 // owedKey is the context key of the list of sessions to push to.
 type owedKey struct{}

@@ -4,4 +4,4 @@ package local
 
 // holder names the program that listens at an address. This system does not say which it
 // is.
-func holder(string) string { return "another program" }
+func portOwner(string) string { return "another program" }
