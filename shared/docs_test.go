@@ -185,6 +185,23 @@ func TestServersFilesInTheDocumentsAreRead(t *testing.T) {
 	}
 }
 
+var namedTest = regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w+)[`/]")
+
+func TestTestsThatTheDocumentsNameExist(t *testing.T) {
+	tests, _ := testsOf(load(t, ".."))
+	there := map[string]bool{}
+	for name := range tests {
+		there[name[strings.Index(name, ".")+1:]] = true
+	}
+	for page, text := range pages(t, "..") {
+		for _, name := range namedTest.FindAllStringSubmatch(text, -1) {
+			if !there[name[1]] && page != "CHANGELOG.md" {
+				t.Errorf("%s: there is no test %s", page, name[1])
+			}
+		}
+	}
+}
+
 var decided = regexp.MustCompile(`^<!-- (run|not run: .+) -->$`)
 
 // Each block of commands is run by TestE2EBlocksOfTheDocumentsRun, or says why it is not.

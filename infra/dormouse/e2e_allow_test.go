@@ -113,7 +113,7 @@ func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
 	}
 }
 
-// Row A-18: the token of a call is in no file of the data folder and of the temporary folder, in no log line,
+// The token of a call is in no file of the data folder and of the temporary folder, in no log line,
 // and in the environment and the arguments of no process. Functions and boxes are programs here.
 func TestE2ETokenIsNowhere(t *testing.T) {
 	t.Parallel()

@@ -34,7 +34,7 @@ func (m *machine) asUser(uid int) *machine {
 	return m
 }
 
-// A2: Dormouse's own endpoints are no way out of a sandbox with a network. TestEscapeRoom
+// Dormouse's own endpoints are no way out of a sandbox with a network. TestEscapeRoom
 // holds for the unix sockets.
 func TestE2EBoxesReachNoListenerOfDormouse(t *testing.T) {
 	t.Parallel()

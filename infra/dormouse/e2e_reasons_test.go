@@ -28,7 +28,7 @@ exit 1
 	m.env = append(m.env, "PATH="+folder+":"+os.Getenv("PATH"))
 }
 
-// U-15: the reason why a server cannot be used is one text, wherever it is read.
+// The reason why a server cannot be used is one text, wherever it is read.
 func TestE2EReasonOfAFailedStartIsTheSameEverywhere(t *testing.T) {
 	t.Parallel()
 	program := stdio(t)
@@ -78,7 +78,7 @@ func TestE2EReasonOfAFailedStartIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// U-15: a reason that is not a failed start is the same text too, wherever it is read.
+// A reason that is not a failed start is the same text too, wherever it is read.
 func TestE2EReasonsOfTheFileAreTheSameEverywhere(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})

@@ -101,7 +101,7 @@ func readUnit(t *testing.T) map[string][]string {
 	return settings
 }
 
-// U-28: a service of systemd has a user that was made up for it and has no home. Its sessions
+// A service of systemd has a user that was made up for it and has no home. Its sessions
 // are in the state directory.
 func TestE2EServiceWithoutAHomeKeepsItsSessions(t *testing.T) {
 	t.Parallel()

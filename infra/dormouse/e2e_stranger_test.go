@@ -12,7 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// U-30: a stranger has the program and a servers file with three servers, one of which is
+// A stranger has the program and a servers file with three servers, one of which is
 // broken. Within five minutes the stranger calls a tool from a real client, and reads why
 // the broken server does not work, without the documents: only what the program prints says
 // what to type next.

@@ -117,7 +117,7 @@ func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// U-28: the image, pulled and started by Docker with two folders and no flag, is healthy by
+// The image, pulled and started by Docker with two folders and no flag, is healthy by
 // its own check. It hosts a stdio server for holders of a key, as a user without a home, on
 // a root filesystem that cannot be written. A session goes on in another container with the
 // same data.

@@ -232,7 +232,7 @@ require("readline").createInterface({input: process.stdin}).on("line", l => {
 	return s
 }
 
-// F-13: the servers of the servers file are in the image, by the digests of their
+// The servers of the servers file are in the image, by the digests of their
 // requests. A box of the image starts such a server with an empty cache and no network.
 func TestTheImageHasTheServersOfTheServersFile(t *testing.T) {
 	r, packages := newRig(t), npm(t)

@@ -43,7 +43,7 @@ func parsed(t *testing.T, text string) serversfile.Server {
 	return s
 }
 
-// F-13: an image has what a server needs; a start asks no registry and no bucket.
+// An image has what a server needs; a start asks no registry and no bucket.
 func TestABakedServerStartsWithoutARegistry(t *testing.T) {
 	for name, server := range map[string]string{
 		"npm": `{"command": "npx", "args": ["-y", "srv", "--flag"]}`, "pypi": `{"command": "uvx", "args": ["py-srv"]}`,

@@ -89,7 +89,7 @@ func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 	}
 }
 
-// B3: a server that asks for a sandbox never runs without one.
+// A server that asks for a sandbox never runs without one.
 func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 	noLandlock := sandbox.Support{Limits: true, Seccomp: true}
 	tests := map[string]struct {

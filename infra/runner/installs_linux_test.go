@@ -129,7 +129,7 @@ func published(t *testing.T) (*installs, *registry) {
 	return newInstalls(t, r), r
 }
 
-// F-14: a kept install is unpacked, not installed; a changed digest is not used.
+// A kept install is unpacked, not installed; a changed digest is not used.
 func TestABoxUnpacksWhatItInstalledBefore(t *testing.T) {
 	for name, server := range map[string]string{
 		"npm": `{"command": "npx", "args": ["-y", "srv"]}`, "pypi": `{"command": "uvx", "args": ["py-srv"]}`,

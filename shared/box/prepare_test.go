@@ -70,7 +70,7 @@ func TestProcessRunsWhatTheStagerSays(t *testing.T) {
 	r.state(t, Started)
 }
 
-// B1, B7: the error has the phase, the exit code and the stderr that the stager reported.
+// The error has the phase, the exit code and the stderr that the stager reported.
 func TestFailureOfTheStagerIsTold(t *testing.T) {
 	code := 17
 	for _, c := range []struct {
@@ -180,7 +180,7 @@ func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
 	}
 }
 
-// B8, L-12: a real workspace with a server in it, whose install is noisy.
+// L-12: a real workspace with a server in it, whose install is noisy.
 func TestStagedServerAnswers(t *testing.T) {
 	root := t.TempDir()
 	host := filepath.Join(root, "host")

@@ -50,7 +50,7 @@ func (r *rig) variable(stream, name string) string {
 	return "(not set)"
 }
 
-func TestA54AProcessHasTheTokenOfItsPrincipalOnly(t *testing.T) {
+func TestAProcessHasTheTokenOfItsPrincipalOnly(t *testing.T) {
 	t.Parallel()
 	for _, scope := range []Scope{ScopeSession, ScopePrincipal} {
 		r := newRig(t, "normal", acting("Bearer ${principal:github}"), func(s *Server) { s.Scope = scope })

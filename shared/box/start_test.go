@@ -25,7 +25,7 @@ func (r *rig) deliverIn(session, tool string) string {
 	return id
 }
 
-// B13: the pauses after failed starts become longer. B14: clients get the failure itself
+// The pauses after failed starts become longer. Clients get the failure itself
 // at once.
 func TestStartsThatFailAreFollowedByPauses(t *testing.T) {
 	change, _ := with(func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
@@ -79,7 +79,7 @@ func TestProcessThatWaitsForItsStartCanBeStopped(t *testing.T) {
 	})
 }
 
-// B14: the box waits for a process that is alive, however long it takes to answer.
+// The box waits for a process that is alive, however long it takes to answer.
 func TestSlowHandshakeIsWaitedFor(t *testing.T) {
 	inBubbleFrom(t, Server{StartupTimeout: 5 * time.Minute}, func(t *testing.T, d dialogue) {
 		call := d.call("1", "echo", "{}")
@@ -93,7 +93,7 @@ func TestSlowHandshakeIsWaitedFor(t *testing.T) {
 	})
 }
 
-// B15: after the death of a process, N callers at once cause one restart, and all get
+// After the death of a process, N callers at once cause one restart, and all get
 // answers.
 func TestManyCallersAfterADeathHaveOneRestart(t *testing.T) {
 	t.Parallel()

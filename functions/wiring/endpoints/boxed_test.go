@@ -151,7 +151,7 @@ func (*boxed) Halt(storage.ID, string, time.Duration)         {}
 func (*boxed) Questions() (questions map[storage.ID][]string) { return nil }
 func (*boxed) IdleSince() (since time.Time, ok bool)          { return time.Time{}, false }
 
-// Row A-18: a token is in nothing that a box gets, neither in frames nor in its
+// A token is in nothing that a box gets, neither in frames nor in its
 // environment. It is not in the log, and in no file of the store.
 func TestTokenIsInNoFrameOfABox(t *testing.T) { inNoFrame(t, newSite) }
 

@@ -117,7 +117,6 @@ func (s *site) goClient(address string, logins *int) (*mcp.ClientSession, error)
 	return client.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url + address, OAuthHandler: handler}, nil)
 }
 
-// Rows for go-sdk.
 func TestGoSDKSignsInCallsAndStepsUp(t *testing.T) { storetest.Each(t, goSDKSignsInCallsAndStepsUp) }
 
 func goSDKSignsInCallsAndStepsUp(t *testing.T, open storetest.Open) {
@@ -181,7 +180,7 @@ func (s *site) brokered(address, scope string) (client, access, refresh string) 
 	return client, got["access_token"].(string), got["refresh_token"].(string)
 }
 
-// Row A-19: a call with a token costs what it costs without access control. Each instance
+// A call with a token costs what it costs without access control. Each instance
 // also reads the revoked grants once.
 func TestATokenCostsOneReadInEachInstance(t *testing.T) {
 	storetest.Each(t, aTokenCostsOneReadInEachInstance)
@@ -218,7 +217,7 @@ func aTokenCostsOneReadInEachInstance(t *testing.T, open storetest.Open) {
 	}
 }
 
-// Row A-20: when a grant is revoked, the tickets that its token got and its open
+// When a grant is revoked, the tickets that its token got and its open
 // connections end with it. These functions have just started, so they learn of the
 // revocation at once; other functions learn of it within 30 seconds.
 func TestARevokedGrantEndsTicketsAndConnections(t *testing.T) {
@@ -254,7 +253,7 @@ func aRevokedGrantEndsTicketsAndConnections(t *testing.T, s *site) {
 	}
 }
 
-// Rows: on every transport, a call without its scope is refused before
+// On every transport, a call without its scope is refused before
 // anything is woken or written.
 func TestACallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T) {
 	onEach(t, aCallWithoutItsScopeIsRefusedAsTheTransportCan)

@@ -11,9 +11,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 )
 
-// Row A-56: whatever address a client asks about, the metadata is that of the address, or
+// Whatever address a client asks about, the metadata is that of the address, or
 // there is none. A challenge for the address can be read.
-func FuzzA56ResourceMetadata(f *testing.F) {
+func FuzzResourceMetadata(f *testing.F) {
 	for _, seed := range [][2]string{{"/who/mcp", ""}, {"/mcp", "tools=search"}, {"/g/dev/sse/", "a=%zz"}, {"/who/mcp/x", ""}, {"//mcp", ""}, {"/who/mcp\"\r\nX: y", "\"\n"}, {"/who/ticket", "?"}} {
 		f.Add(seed[0], seed[1])
 	}

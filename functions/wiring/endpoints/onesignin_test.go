@@ -79,7 +79,7 @@ func signsInAtAll(t *testing.T, s *site) {
 	}
 }
 
-// Row A-10 for groups: a token is good at the address that is its audience, and at no other.
+// A token is good at the address that is its audience, and at no other.
 func TestTokenOfAnotherAddressOpensNoGroup(t *testing.T) {
 	for name, tokens := range map[string]func(s *site, address string) string{
 		"oauth": func(s *site, address string) string { _, token, _ := s.brokered(address, ""); return token },
@@ -185,7 +185,7 @@ func (s *site) oneCall(address, token string) (tools []string, costs [][2]int) {
 	return tools, costs[1:] // the first call opens the session with the server
 }
 
-// Row A-19 for groups: a token costs no store operation. With our own authorization
+// A token costs no store operation. With our own authorization
 // server, each instance also reads the revoked grants once.
 func TestATokenOfAGroupCostsWhatNoAccessControlCosts(t *testing.T) { storetest.Each(t, groupCosts) }
 
@@ -270,7 +270,7 @@ func TestGrantsAndKeysOfAGroup(t *testing.T) {
 	}
 }
 
-// Rows for groups: at the address of all servers, a call without the scope
+// At the address of all servers, a call without the scope
 // of its tool is refused in every version, before anything is woken or written. A caller
 // with a key needs no scope.
 func TestACallAtAGroupNeedsTheScopeOfItsTool(t *testing.T) {

@@ -64,7 +64,7 @@ func (s *site) dial(query, token string) (status int, say func(messages ...strin
 	}
 }
 
-// Rows for groups: a token for /mcp opens a WebSocket to all servers and no
+// A token for /mcp opens a WebSocket to all servers and no
 // other one. The scope of a tool holds there. The connection ends with the grant.
 func TestATokenOfAGroupOpensAWebSocketToIt(t *testing.T) {
 	for name, tokens := range map[string]func(s *site) (client, token string){

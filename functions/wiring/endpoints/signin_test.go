@@ -194,7 +194,7 @@ func hosted() native.Servers {
 		native.AddTool(n, server, &mcp.Tool{Name: "me"}, func(_ context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 			text := fmt.Sprintf("%s of %s, %s", n.Principal(), n.Tenant(), n.Props())
 			if extra := fmt.Sprintf("%+v %+v", r.Extra.Header, r.Extra.TokenInfo); strings.Contains(extra, "Bearer") || strings.Contains(extra, "eyJ") {
-				text = "the server got the token" // row A-18
+				text = "the server got the token"
 			}
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
 		})
@@ -319,7 +319,7 @@ func doors(server string) map[string][2]string {
 	}
 }
 
-// Row A-1, cold: a new function answers each request.
+// A new function answers each request.
 func TestWithoutATokenEveryDoorSaysWhereToGetOne(t *testing.T) {
 	s := newSite(t)
 	s.cost()
@@ -340,7 +340,6 @@ func TestWithoutATokenEveryDoorSaysWhereToGetOne(t *testing.T) {
 	}
 }
 
-// Row A-9.
 func TestTokenIsOneAuthorizationHeader(t *testing.T) {
 	s := newSite(t)
 	s.cost()
@@ -371,7 +370,6 @@ func TestTokenIsOneAuthorizationHeader(t *testing.T) {
 	}
 }
 
-// Rows A-2 and, for metadata, A-6.
 func TestMetadataOfAServerIsWhereClientsLookForIt(t *testing.T) {
 	s := newSite(t)
 	s.cost()
@@ -437,7 +435,6 @@ func TestSignInBelowABasePath(t *testing.T) {
 	}
 }
 
-// Rows and, for this mode, A-5.
 func TestThereIsNoOtherMetadata(t *testing.T) {
 	s := newSite(t)
 	s.cost()
@@ -470,7 +467,7 @@ func TestThereIsNoOtherMetadata(t *testing.T) {
 	}
 }
 
-// Row A-10: a token of another server is refused, even with the id of an existing
+// A token of another server is refused, even with the id of an existing
 // session.
 func TestTokenOfAnotherServerOpensNoDoor(t *testing.T) {
 	onEach(t, tokenOfAnotherServerOpensNoDoor)
@@ -494,7 +491,7 @@ func tokenOfAnotherServerOpensNoDoor(t *testing.T, s *site) {
 	}
 }
 
-// Rows: a native server gets the claims of its caller.
+// A native server gets the claims of its caller.
 func TestClaimsReachANativeServer(t *testing.T) { onEach(t, claimsReachANativeServer) }
 
 func claimsReachANativeServer(t *testing.T, s *site) {
@@ -506,7 +503,6 @@ func claimsReachANativeServer(t *testing.T, s *site) {
 	}
 }
 
-// Row A-21.
 func TestSessionGoesOnWithTheNextTokenOfItsPrincipalOnly(t *testing.T) {
 	onEach(t, sessionGoesOnWithTheNextTokenOfItsPrincipalOnly)
 }
@@ -527,7 +523,6 @@ func sessionGoesOnWithTheNextTokenOfItsPrincipalOnly(t *testing.T, s *site) {
 	}
 }
 
-// Row A-26.
 func TestKeysGoOnBesideTokens(t *testing.T) { onEach(t, keysGoOnBesideTokens) }
 
 func keysGoOnBesideTokens(t *testing.T, s *site) {
@@ -581,7 +576,6 @@ func TestRefusalSaysWhetherAnotherTokenWouldHelp(t *testing.T) {
 	}
 }
 
-// Row A-19, also for a function that was just started.
 func TestCallWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T) {
 	onEach(t, callWithATokenCostsNoReadMoreThanWithoutAccessControl)
 }
@@ -622,7 +616,6 @@ func callWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T, s *site
 	}
 }
 
-// Row A-18, for functions.
 func TestTokenIsInNoLogLine(t *testing.T) {
 	s := newSite(t)
 	token := s.token("ada", "counter")
@@ -639,7 +632,7 @@ func TestTokenIsInNoLogLine(t *testing.T) {
 	}
 }
 
-// Row A-27: a client opens a WebSocket with a ticket, and the connection belongs to the
+// A client opens a WebSocket with a ticket, and the connection belongs to the
 // identity of the token.
 func TestTicketOfATokenOpensAWebSocket(t *testing.T) { onEach(t, ticketOfATokenOpensAWebSocket) }
 

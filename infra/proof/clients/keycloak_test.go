@@ -37,8 +37,7 @@ const (
 	keycloakLimit = 6 * time.Minute
 )
 
-// Row A-51 with Keycloak, and the exchange of tokens (RFC 8693). Users sign in at
-// Keycloak through Dormouse, or clients bring Keycloak's own tokens. For these tokens the
+// Users sign in at Keycloak through Dormouse, whose tokens are exchanged (RFC 8693), or clients bring Keycloak's own tokens. For these tokens the
 // realm has what docs/sign-in.md says: a scope that adds the server's URL to the
 // audience, and registration without the policy of trusted hosts.
 func TestRealClientsSignInWithKeycloak(t *testing.T) {

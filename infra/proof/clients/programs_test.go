@@ -90,7 +90,7 @@ func noBrowser(t *testing.T) []string {
 	return append(os.Environ(), "PATH="+path, "BROWSER="+nothing, "DISPLAY=", "WAYLAND_DISPLAY=", "XDG_CURRENT_DESKTOP=", "DESKTOP_SESSION=")
 }
 
-// Rows: mcp-remote signs in, and later refreshes its token. After its grant was
+// The program mcp-remote signs in, and later refreshes its token. After its grant was
 // revoked, it signs in again. It is in front of the Go client.
 func TestMCPRemoteSignsIn(t *testing.T) {
 	t.Parallel()
@@ -169,7 +169,7 @@ func mcpRemoteSignsIn(t *testing.T, at string) {
 	p.check(t)
 }
 
-// Rows: the inspector's command line signs in, and later refreshes its token.
+// The inspector's command line signs in, and later refreshes its token.
 // After its grant was revoked, it signs in again. It registers, or it is the client of a
 // metadata document.
 func TestInspectorSignsIn(t *testing.T) {

@@ -33,7 +33,7 @@ func signInClients() map[string]func(t *testing.T) []string {
 	}
 }
 
-// Rows: each client registers, signs in, lists, calls, and refreshes
+// Each client registers, signs in, lists, calls, and refreshes
 // its token. Users sign in with any name, also at the address of all servers and behind
 // API Gateway; at oidc-provider through Dormouse; or at oidc-provider directly, with its
 // tokens.
@@ -51,7 +51,7 @@ func TestRealClientsSignIn(t *testing.T) {
 	}
 }
 
-// Row A-8: a client whose grant was revoked is refused and signs in again, in each era of
+// A client whose grant was revoked is refused and signs in again, in each era of
 // the protocol that it has. It is the client of a metadata document, and does not register.
 // New handlers serve each request.
 func TestRealClientsWithADocumentSignInAgainAfterARevocation(t *testing.T) {
@@ -78,7 +78,7 @@ func prepareVisit(t *testing.T) string {
 	return programtest.Build(t, filepath.Join("clients", "visit"), ".", "./visit")
 }
 
-// Row A-23: a call that needs another scope is refused before it runs. The client then
+// A call that needs another scope is refused before it runs. The client then
 // signs in once more, and the call runs once. TypeScript 1.32 cannot do this, so it is
 // left out: it refreshes its token and gives up.
 func TestRealClientsStepUp(t *testing.T) {

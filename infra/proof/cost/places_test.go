@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// F-18: what a box costs by the time that it is awake, within a tenth of the figures by
+// What a box costs by the time that it is awake, within a tenth of the figures by
 // which the places for boxes were compared.
 func TestABoxCostsByItsPlace(t *testing.T) {
 	want := map[string][]float64{ // for a million, by idle time

@@ -95,7 +95,7 @@ func redirects() map[string]bool {
 	}
 }
 
-func TestA36RedirectURIs(t *testing.T) {
+func TestRedirectURIs(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		good := s.register(callback)
@@ -140,7 +140,7 @@ func cursor() []string {
 	return []string{"cursor://anysphere.cursor-mcp/oauth/callback", "https://www.cursor.com/agents/mcp/oauth/callback", "http://localhost:8787/callback"}
 }
 
-func TestA39RegistrationsStoreNothing(t *testing.T) {
+func TestRegistrationsStoreNothing(t *testing.T) {
 	s := newSite(t, storetest.SQLite, func(c *authserver.Config) { c.Log = nil })
 	function := s.broker()
 	body := `{"redirect_uris":["` + strings.Join(cursor(), `","`) + `"]}`
@@ -157,7 +157,7 @@ func TestA39RegistrationsStoreNothing(t *testing.T) {
 	}
 }
 
-func TestA39ARegistrationIsGoodForNinetyDays(t *testing.T) {
+func TestARegistrationIsGoodForNinetyDays(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		id := s.register(cursor()...)
@@ -237,7 +237,7 @@ func TestClientsOfTheSettings(t *testing.T) {
 
 // A consent is for one client, at one host, for one server and its scopes, and comes
 // before everything else.
-func TestA40ConsentComesFirst(t *testing.T) {
+func TestConsentComesFirst(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client, other := s.register(callback, "https://client.example/cb", "https://elsewhere.example/cb", "com.example.app:/cb"), s.register("https://client.example/cb")
@@ -294,7 +294,7 @@ func TestA40ConsentComesFirst(t *testing.T) {
 	})
 }
 
-func TestA41TheCallbackIsForTheBrowserThatBegan(t *testing.T) {
+func TestTheCallbackIsForTheBrowserThatBegan(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
@@ -323,7 +323,7 @@ func TestA41TheCallbackIsForTheBrowserThatBegan(t *testing.T) {
 	})
 }
 
-func TestA42TheConsentPageCannotBeForged(t *testing.T) {
+func TestTheConsentPageCannotBeForged(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)

@@ -129,10 +129,10 @@ func (s *sim) step() {
 	}
 }
 
-// Row A-50: whenever the functions crash, no grant is live after a minute unless tokens
+// Whenever the functions crash, no grant is live after a minute unless tokens
 // of it were sent. Even if requests come twice, a client that got tokens can refresh them
 // or sees its grant end, and tokens of a revoked grant are refused after 30 seconds.
-func TestA50ACrashLeavesNoGrantWithoutAHolder(t *testing.T) {
+func TestACrashLeavesNoGrantWithoutAHolder(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) { crash(t, open, 0, 10) })
 	t.Run("memory", func(t *testing.T) {
 		crash(t, func(testing.TB) storage.Store { return storagetest.NewMemory() }, 10, 100)

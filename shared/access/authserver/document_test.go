@@ -52,7 +52,7 @@ func doc(id string, changes map[string]any) string {
 
 const clientURL = "https://client.example/oauth/client.json"
 
-func TestA38DocumentsThatAreNotGood(t *testing.T) {
+func TestDocumentsThatAreNotGood(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		for name, body := range map[string]string{
 			"another client": doc("https://client.example/other.json", nil), "no id": doc(clientURL, map[string]any{"client_id": nil}),
@@ -79,7 +79,7 @@ func TestA38DocumentsThatAreNotGood(t *testing.T) {
 }
 
 // Documents as Claude Code, VS Code and ChatGPT publish them.
-func TestA38DocumentsOfRealClients(t *testing.T) {
+func TestDocumentsOfRealClients(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		for id, document := range map[string]string{
 			"https://claude.ai/oauth/claude-code-client-metadata": `{"client_id":"https://claude.ai/oauth/claude-code-client-metadata","client_name":"Claude Code","client_uri":"https://claude.ai","redirect_uris":["http://localhost/callback","http://127.0.0.1/callback"],"grant_types":["authorization_code","refresh_token"],"response_types":["code"],"token_endpoint_auth_method":"none"}`,
@@ -116,7 +116,7 @@ func TestA38DocumentsOfRealClients(t *testing.T) {
 	})
 }
 
-func TestA38AChangedDocumentNeedsANewConsent(t *testing.T) {
+func TestAChangedDocumentNeedsANewConsent(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s, w := documented(t, open)
 		name := "Documented"
@@ -141,7 +141,7 @@ func TestA38AChangedDocumentNeedsANewConsent(t *testing.T) {
 	})
 }
 
-func TestA37NoRequestForOddIDs(t *testing.T) {
+func TestNoRequestForOddIDs(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s, w := documented(t, open)
 		w.answer = func(*http.Request) (int, http.Header, string, error) { return 0, nil, "", errors.New("not reached") }
@@ -161,7 +161,7 @@ func TestA37NoRequestForOddIDs(t *testing.T) {
 
 // The client for documents refuses addresses when it dials, so no name and no redirect
 // gets around that.
-func TestA37OnlyPublicAddressesAreDialled(t *testing.T) {
+func TestOnlyPublicAddressesAreDialled(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		_, challenge := pkce()
@@ -190,7 +190,7 @@ func TestA37OnlyPublicAddressesAreDialled(t *testing.T) {
 	})
 }
 
-func TestA37RedirectsAreNotFollowed(t *testing.T) {
+func TestRedirectsAreNotFollowed(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s, w := documented(t, open)
 		w.answer = func(r *http.Request) (int, http.Header, string, error) {

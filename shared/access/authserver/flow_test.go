@@ -16,7 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
-func TestA5MetadataNamesThePublicURL(t *testing.T) {
+func TestMetadataNamesThePublicURL(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		res := s.do(http.MethodGet, "/.well-known/oauth-authorization-server", nil, http.Header{"X-Forwarded-Host": {"evil.example"}, "X-Forwarded-Proto": {"https"}})
@@ -52,7 +52,7 @@ func TestAForeignHostIsRefusedOnLoopback(t *testing.T) {
 	})
 }
 
-func TestA6PagesOfOtherOriginsMayUseOnlyWhatIsForClients(t *testing.T) {
+func TestPagesOfOtherOriginsMayUseOnlyWhatIsForClients(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		for path, public := range map[string]bool{
@@ -99,7 +99,7 @@ func TestTheWholeFlowCostsTwoWrites(t *testing.T) {
 	})
 }
 
-func TestA10TokenOfAnotherServerIsRefused(t *testing.T) {
+func TestTokenOfAnotherServerIsRefused(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		_, access, _ := s.tokens()
@@ -111,7 +111,7 @@ func TestA10TokenOfAnotherServerIsRefused(t *testing.T) {
 	})
 }
 
-func TestA18NoTokenAndNoCodeIsLogged(t *testing.T) {
+func TestNoTokenAndNoCodeIsLogged(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		g := s.code()
@@ -131,7 +131,7 @@ func TestA18NoTokenAndNoCodeIsLogged(t *testing.T) {
 	})
 }
 
-func TestA31WithoutProofOfPossessionThereAreNoTokens(t *testing.T) {
+func TestWithoutProofOfPossessionThereAreNoTokens(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
@@ -154,7 +154,7 @@ func TestA31WithoutProofOfPossessionThereAreNoTokens(t *testing.T) {
 	})
 }
 
-func TestA32ACodeIsBoundToClientAddressAndResource(t *testing.T) {
+func TestACodeIsBoundToClientAddressAndResource(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		g, other := s.code(), s.register(callback)
@@ -172,7 +172,7 @@ func TestA32ACodeIsBoundToClientAddressAndResource(t *testing.T) {
 	})
 }
 
-func TestA34TheIssuerIsInEveryRedirect(t *testing.T) {
+func TestTheIssuerIsInEveryRedirect(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
@@ -192,7 +192,7 @@ func TestA34TheIssuerIsInEveryRedirect(t *testing.T) {
 	})
 }
 
-func TestA43Resources(t *testing.T) {
+func TestResources(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
@@ -261,7 +261,7 @@ func TestA43Resources(t *testing.T) {
 	})
 }
 
-func TestA48UnknownScopesAreDropped(t *testing.T) {
+func TestUnknownScopesAreDropped(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		for asked, want := range map[string]string{
@@ -275,7 +275,7 @@ func TestA48UnknownScopesAreDropped(t *testing.T) {
 	})
 }
 
-func TestA49WaysToAuthenticate(t *testing.T) {
+func TestWaysToAuthenticate(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		basic := func(id, secret string) http.Header {
@@ -321,9 +321,9 @@ func TestA49WaysToAuthenticate(t *testing.T) {
 	})
 }
 
-// A43 for groups: a token for the address of several servers is for these, and the user sees
+// A token for the address of several servers is for these, and the user sees
 // which they are.
-func TestA43TheAddressOfSeveralServersIsAResource(t *testing.T) {
+func TestTheAddressOfSeveralServersIsAResource(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, func(c *authserver.Config) {
 			c.Groups = map[string][]string{"/mcp": {"files", "other", "closed"}, "/g/dev/mcp": {"other", "unserved"}, "/g/none/mcp": {"unserved"}}
@@ -385,7 +385,7 @@ func TestA43TheAddressOfSeveralServersIsAResource(t *testing.T) {
 
 // Stores refuse keys that are empty, long or not text. The broker makes no such key from
 // what callers send.
-func TestA56OddTextsAreNoFaultOfTheStore(t *testing.T) {
+func TestOddTextsAreNoFaultOfTheStore(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)

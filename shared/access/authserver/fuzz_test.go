@@ -73,7 +73,7 @@ func posted(path, kind string) func(string) *http.Request {
 
 const formType = "application/x-www-form-urlencoded"
 
-func FuzzA56Authorize(f *testing.F) {
+func FuzzAuthorize(f *testing.F) {
 	_, challenge := pkce()
 	f.Add(request("c", challenge).Encode())
 	f.Add(request("https://x.example/c?d="+url.QueryEscape(doc("https://x.example/c", nil)), challenge).Encode())
@@ -82,23 +82,23 @@ func FuzzA56Authorize(f *testing.F) {
 	fuzzed(f, get("/authorize"))
 }
 
-func FuzzA56Consent(f *testing.F) {
+func FuzzConsent(f *testing.F) {
 	f.Add("request=x&answer=allow&server=files")
 	fuzzed(f, posted("/authorize", formType))
 }
 
-func FuzzA56Callback(f *testing.F) {
+func FuzzCallback(f *testing.F) {
 	f.Add("code=x&state=y&iss=z")
 	f.Add("state=x&dm_flow_aaaaaaaa=x")
 	fuzzed(f, get("/callback"))
 }
 
-func FuzzA56Login(f *testing.F) {
+func FuzzLogin(f *testing.F) {
 	f.Add("name=ada&groups=a,b&state=x")
 	fuzzed(f, posted("/login", formType))
 }
 
-func FuzzA56Token(f *testing.F) {
+func FuzzToken(f *testing.F) {
 	for _, body := range []string{
 		"grant_type=authorization_code&code=x&client_id=c&redirect_uri=x&code_verifier=x", "grant_type=refresh_token&refresh_token=dr_aaaaaaaaaaaaaaaaaaaaaaaaaa_x&client_id=c",
 		"grant_type=client_credentials&client_id=aaaaaaaa&client_secret=dm_aaaaaaaa_" + strings.Repeat("a", 32) + "&resource=http%3A%2F%2F127.0.0.1%3A8787%2Ffiles%2Fmcp",
@@ -109,7 +109,7 @@ func FuzzA56Token(f *testing.F) {
 	fuzzed(f, posted("/token", formType))
 }
 
-func FuzzA56Assertion(f *testing.F) {
+func FuzzAssertion(f *testing.F) {
 	b64 := base64.RawURLEncoding.EncodeToString
 	header := b64([]byte(`{"alg":"RS256","kid":"k","typ":"oauth-id-jag+jwt"}`))
 	f.Add(header + "." + b64([]byte(`{"iss":"https://corp.example","aud":"`+at+`","exp":4102444800,"iat":4102444700,"sub":"ada","client_id":"c","resource":"`+at+`/files/mcp","jti":"1"}`)) + ".c2ln")
@@ -119,26 +119,26 @@ func FuzzA56Assertion(f *testing.F) {
 	})
 }
 
-func FuzzA56Metadata(f *testing.F) {
+func FuzzMetadata(f *testing.F) {
 	f.Add("/.well-known/oauth-authorization-server")
 	f.Add("/.well-known/oauth-authorization-server/files/mcp")
 	f.Add("//authorize/%2e%2e")
 	fuzzed(f, func(path string) *http.Request { return get(path)("") })
 }
 
-func FuzzA56Register(f *testing.F) {
+func FuzzRegister(f *testing.F) {
 	f.Add(`{"redirect_uris":["https://a.example/"],"client_name":"x","token_endpoint_auth_method":"client_secret_post"}`)
 	fuzzed(f, posted("/register", "application/json"))
 }
 
-func FuzzA56Revoke(f *testing.F) {
+func FuzzRevoke(f *testing.F) {
 	f.Add("token=dr_aaaaaaaaaaaaaaaaaaaaaaaaaa_x&client_id=c")
 	f.Add("token=da_x")
 	fuzzed(f, posted("/revoke", formType))
 }
 
 // A document may be any text.
-func FuzzA56Document(f *testing.F) {
+func FuzzDocument(f *testing.F) {
 	_, challenge := pkce()
 	f.Add(doc("https://x.example/c", nil))
 	fuzzed(f, func(text string) *http.Request {

@@ -155,8 +155,7 @@ func (i *idp) arrival(t *testing.T, s *site) map[string]any {
 	return got
 }
 
-// Row A-51, against a provider of our own.
-func TestA51UsersSignInAtAProvider(t *testing.T) {
+func TestUsersSignInAtAProvider(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		i := newIDP(t)
 		s := i.site(t, open, nil)
@@ -174,7 +173,7 @@ func TestA51UsersSignInAtAProvider(t *testing.T) {
 	})
 }
 
-func TestA34AnswersOfTheProviderThatAreNotGood(t *testing.T) {
+func TestAnswersOfTheProviderThatAreNotGood(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		i := newIDP(t)
 		other, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -239,7 +238,7 @@ func TestClaimsThatTheIDTokenLacksAreAskedFor(t *testing.T) {
 	}
 }
 
-func TestA51UsersSignInAtGitHub(t *testing.T) {
+func TestUsersSignInAtGitHub(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		i := newIDP(t)
 		s := i.site(t, open, func(c *authserver.Config) {
@@ -269,7 +268,7 @@ func (i *idp) jag(client string, changes map[string]any, header map[string]any) 
 	return i.sign(c, h)
 }
 
-func TestA46AssertionsAreExchangedOnce(t *testing.T) {
+func TestAssertionsAreExchangedOnce(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		i := newIDP(t)
 		s := i.site(t, open, func(c *authserver.Config) { c.Enterprise = []resourceserver.Enterprise{{Issuer: i.url}} })

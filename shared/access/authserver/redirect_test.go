@@ -15,7 +15,7 @@ import (
 // claude is the redirect URI of Claude's desktop program.
 const claude = "claude://claude.ai/mcp-auth-callback/sdk"
 
-func TestA36AProgramSignsInWithItsOwnScheme(t *testing.T) {
+func TestAProgramSignsInWithItsOwnScheme(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		for _, redirect := range []string{claude, "com.example.app:/cb"} {
 			s := newSite(t, open, nil)
@@ -51,7 +51,7 @@ func TestA36AProgramSignsInWithItsOwnScheme(t *testing.T) {
 	})
 }
 
-func TestA36ARegistrationKeepsWhatCanBeUsed(t *testing.T) {
+func TestARegistrationKeepsWhatCanBeUsed(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		given := []string{"javascript:alert(1)", callback, "http://client.example/cb", claude}
@@ -87,7 +87,7 @@ func TestA36ARegistrationKeepsWhatCanBeUsed(t *testing.T) {
 	})
 }
 
-func TestA38ADocumentNamesWhatCannotBeUsed(t *testing.T) {
+func TestADocumentNamesWhatCannotBeUsed(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		for _, c := range []struct {
 			uris []string

@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
-func TestA30ACodeThatComesTwiceEndsItsGrant(t *testing.T) {
+func TestACodeThatComesTwiceEndsItsGrant(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		g := s.code()
@@ -34,7 +34,7 @@ func TestA30ACodeThatComesTwiceEndsItsGrant(t *testing.T) {
 	})
 }
 
-func TestA30OfManyThatRedeemACodeOneWinsAtMost(t *testing.T) {
+func TestOfManyThatRedeemACodeOneWinsAtMost(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		g := s.code()
@@ -62,7 +62,7 @@ func TestA30OfManyThatRedeemACodeOneWinsAtMost(t *testing.T) {
 	})
 }
 
-func TestA33AnOldCodeIsRefused(t *testing.T) {
+func TestAnOldCodeIsRefused(t *testing.T) {
 	for after, want := range map[time.Duration]int{59 * time.Second: http.StatusOK, 61 * time.Second: http.StatusBadRequest} {
 		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 			s := newSite(t, open, nil)
@@ -85,7 +85,7 @@ func (s *site) refresh(client, token string) (access, refresh string) {
 	return got["access_token"].(string), got["refresh_token"].(string)
 }
 
-func TestA35RefreshTokensRotate(t *testing.T) {
+func TestRefreshTokensRotate(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client, _, first := s.tokens()
@@ -112,7 +112,7 @@ func TestA35RefreshTokensRotate(t *testing.T) {
 
 // The answer to a refresh was lost while the lid of a laptop was closed. Nobody has used the
 // next token, so nobody has stolen it.
-func TestA35ATokenIsGoodUntilItsSuccessorWasUsed(t *testing.T) {
+func TestATokenIsGoodUntilItsSuccessorWasUsed(t *testing.T) {
 	for _, after := range []time.Duration{time.Second, 65 * time.Second, 2 * time.Hour, 29 * 24 * time.Hour} {
 		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 			s := newSite(t, open, nil)
@@ -130,7 +130,7 @@ func TestA35ATokenIsGoodUntilItsSuccessorWasUsed(t *testing.T) {
 
 // Of three programs with one token the third comes when the other two have rotated it. It
 // has to sign in again, and the others go on.
-func TestA35ATokenThatComesLateEndsNobodysGrant(t *testing.T) {
+func TestATokenThatComesLateEndsNobodysGrant(t *testing.T) {
 	for after, ends := range map[time.Duration]bool{time.Second: false, 59 * time.Minute: false, 61 * time.Minute: true} {
 		storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 			s := newSite(t, open, nil)
@@ -153,7 +153,7 @@ func TestA35ATokenThatComesLateEndsNobodysGrant(t *testing.T) {
 
 // A record of an earlier release has two hashes, and so has one that such a release has
 // rotated since. Its tokens go on.
-func TestA35AnOlderRecordGoesOn(t *testing.T) {
+func TestAnOlderRecordGoesOn(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client, _, first := s.tokens()
@@ -177,7 +177,7 @@ func TestA35AnOlderRecordGoesOn(t *testing.T) {
 	})
 }
 
-func TestA35UnknownAndWrongTokensLookAlike(t *testing.T) {
+func TestUnknownAndWrongTokensLookAlike(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client, _, token := s.tokens()
@@ -236,7 +236,7 @@ func TestAGrantEndsAtLast(t *testing.T) {
 	})
 }
 
-func TestA20ARevokedGrantIsRefusedEverywhere(t *testing.T) {
+func TestARevokedGrantIsRefusedEverywhere(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client, access, refresh := s.tokens()
@@ -295,7 +295,7 @@ func TestTokensExpireAfterAnHour(t *testing.T) {
 	})
 }
 
-func TestA44TheSecretCanBeReplaced(t *testing.T) {
+func TestTheSecretCanBeReplaced(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client, access, refresh := s.tokens()
@@ -314,7 +314,7 @@ func TestA44TheSecretCanBeReplaced(t *testing.T) {
 	})
 }
 
-func TestA45KeysAreExchangedForTokens(t *testing.T) {
+func TestKeysAreExchangedForTokens(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
@@ -380,7 +380,7 @@ func TestRulesAreAskedAtSignInAndAtEachRefresh(t *testing.T) {
 	})
 }
 
-func TestA25ClaimsThatAreTooLargeAreRefusedAtSignIn(t *testing.T) {
+func TestClaimsThatAreTooLargeAreRefusedAtSignIn(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, func(c *authserver.Config) { c.Claims = []string{"groups"} })
 		client := s.register(callback)
@@ -398,7 +398,7 @@ func TestA25ClaimsThatAreTooLargeAreRefusedAtSignIn(t *testing.T) {
 
 // The end of a grant is found by the credential in its tokens, so a tenant may have any
 // name.
-func TestA20ATenantMayHaveAnyName(t *testing.T) {
+func TestATenantMayHaveAnyName(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		sealer, err := resourceserver.NewTokenSealer(s.config.Secret)
@@ -423,7 +423,7 @@ func TestA20ATenantMayHaveAnyName(t *testing.T) {
 	})
 }
 
-func TestA29TheLargestTokenIsShort(t *testing.T) {
+func TestTheLargestTokenIsShort(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, func(c *authserver.Config) {
 			c.Claims = []string{"about"}

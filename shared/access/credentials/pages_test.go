@@ -158,7 +158,7 @@ func fuzzed(f *testing.F, send func(text string) *http.Request) {
 	})
 }
 
-func FuzzA56ConnectPage(f *testing.F) {
+func FuzzConnectPage(f *testing.F) {
 	f.Add("server=issues&e=x")
 	f.Add("server=issues")
 	f.Add("server=issues&server=plain&e=%zz")
@@ -167,7 +167,7 @@ func FuzzA56ConnectPage(f *testing.F) {
 	})
 }
 
-func FuzzA56ConnectForm(f *testing.F) {
+func FuzzConnectForm(f *testing.F) {
 	const csrf = "AAAAAAAAAAAAAAAAAAAAAA"
 	f.Add("server=issues&csrf=" + csrf + "&provider=notes&action=connect&secret=x")
 	f.Add("server=issues&csrf=" + csrf + "&provider=github&action=connect")
@@ -180,7 +180,7 @@ func FuzzA56ConnectForm(f *testing.F) {
 	})
 }
 
-func FuzzA56ConnectAnswer(f *testing.F) {
+func FuzzConnectAnswer(f *testing.F) {
 	f.Add("code=x&state=y&iss=z")
 	f.Add("error=access_denied&state=x")
 	fuzzed(f, func(query string) *http.Request {
@@ -200,7 +200,7 @@ func (s *says) RoundTrip(*http.Request) (*http.Response, error) {
 }
 
 // Whatever a token endpoint answers, an exchange gives a token, or says why there is none.
-func FuzzA56TokenAnswer(f *testing.F) {
+func FuzzTokenAnswer(f *testing.F) {
 	f.Add(200, `{"access_token":"x","expires_in":3600}`)
 	f.Add(200, `{"access_token":"x","expires_in":1e300,"refresh_token":"y"}`)
 	f.Add(400, `{"error":"invalid_grant"}`)
@@ -230,7 +230,7 @@ func FuzzA56TokenAnswer(f *testing.F) {
 	})
 }
 
-func FuzzA56Providers(f *testing.F) {
+func FuzzProviders(f *testing.F) {
 	f.Add(`{"a":{"authorize":"https://a.example","token":"https://a.example/t","client_id":"c"}}`)
 	f.Add(`{"a":{"token":"https://a.example/t","client_id":"c","exchange":{"audience":"x"}}}`)
 	f.Fuzz(func(t *testing.T, section string) {

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Row A-56: whatever text is sent as a token, it admits no caller without a signature and
+// Whatever text is sent as a token, it admits no caller without a signature and
 // causes no panic. Every refusal says that the token is bad.
 func FuzzToken(f *testing.F) {
 	signers()
@@ -29,7 +29,7 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-// Row A-56: the claims of a valid token may hold any text, because users choose some of
+// The claims of a valid token may hold any text, because users choose some of
 // them.
 func FuzzClaims(f *testing.F) {
 	f.Add(`{"aud":"https://mcp.example.com/one/mcp","sub":"ada","scope":"mcp","exp":99999999999}`)
@@ -58,7 +58,6 @@ func FuzzClaims(f *testing.F) {
 	})
 }
 
-// Row A-56.
 func FuzzKeys(f *testing.F) {
 	f.Add([]byte(`{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB"},{"kty":"EC","crv":"P-256","x":"","y":""},{"kty":"OKP","crv":"Ed25519","x":"AA"}]}`))
 	for _, k := range []map[string]any{public("rsa", signers().rsa), public("ec", signers().ec), public("ed", signers().ed)} {
@@ -76,7 +75,6 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
-// Row A-56.
 func FuzzMetadata(f *testing.F) {
 	f.Add([]byte(`{"issuer":"https://login.example/realms/one","jwks_uri":"https://login.example/keys"}`))
 	f.Add([]byte(`{"issuer":1}`))
@@ -88,7 +86,7 @@ func FuzzMetadata(f *testing.F) {
 	})
 }
 
-// Row A-56: an audience that stands for one server stands for no other.
+// An audience that stands for one server stands for no other.
 func FuzzAudience(f *testing.F) {
 	for _, seed := range []string{publicURL + "/one/mcp", "HTTPS://mcp.example.com/one/sse/", "https://mcp.example.com/one/mcp#two", "://", "https://MCP.example.com:/one/mcp"} {
 		f.Add(seed)
@@ -104,7 +102,6 @@ func FuzzAudience(f *testing.F) {
 	})
 }
 
-// Row A-56.
 func FuzzSettings(f *testing.F) {
 	f.Add([]byte(`{"issuer":"https://a.example","allow":{"one":{"emails":["*@a.example"]}}}`))
 	f.Add([]byte(`{"issuer":"https://[::1","algorithms":["none"]}`))

@@ -18,7 +18,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Row A-15.
 func TestKeyThatIsNotKnownIsFetchedOnce(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, nil)
@@ -54,7 +53,6 @@ func TestKeyThatIsNotKnownIsFetchedOnce(t *testing.T) {
 	})
 }
 
-// Row A-16.
 func TestKeysAreUsedForADayWhileTheyCannotBeFetched(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, nil)
@@ -142,7 +140,6 @@ func TestFetchOutlivesItsCaller(t *testing.T) {
 	})
 }
 
-// Row A-17.
 func TestKeySetsAreBounded(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		many := make([]string, 10_000)
@@ -203,7 +200,6 @@ func (e *endless) Read(p []byte) (int, error) {
 	return copy(p, bytes.Repeat([]byte(" "), len(p))), nil
 }
 
-// Row A-17.
 func TestDocumentIsReadNoFurtherThanItMayBe(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		e := &endless{}

@@ -49,7 +49,7 @@ func TestTokenSaysWhoItsHolderIs(t *testing.T) {
 	})
 }
 
-// Row A-10: the audience of a token is one server.
+// The audience of a token is one server.
 func TestTokenForAnotherServerIsRefused(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, func(s *resourceserver.Settings) {
@@ -96,7 +96,6 @@ func TestTokenForAnotherServerIsRefused(t *testing.T) {
 	})
 }
 
-// Row A-11.
 func TestIssuerIsComparedByteForByte(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, nil)
@@ -135,7 +134,6 @@ func TestKeysAreThoseOfTheIssuerThatIsSet(t *testing.T) {
 	})
 }
 
-// Row A-12.
 func TestTimesOfATokenHoldWithinAMinute(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		now := time.Now().Unix()
@@ -185,7 +183,7 @@ func TestRememberedTokenEndsInTime(t *testing.T) {
 	})
 }
 
-// Row A-13: a token's header never decides which key verifies it or how.
+// A token's header never decides which key verifies it or how.
 func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		der, err := x509.MarshalPKIXPublicKey(signers().rsa.Public())
@@ -235,7 +233,7 @@ func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
 	})
 }
 
-// Row A-13: each token has one fault in its signature. Some are signed with a key of the
+// Each token has one fault in its signature. Some are signed with a key of the
 // issuer.
 func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
@@ -265,7 +263,7 @@ func TestSignatureIsThatOfAKeyOfItsKind(t *testing.T) {
 	})
 }
 
-// Row A-13: the server tries only a few keys, and does not count keys of other kinds.
+// The server tries only a few keys, and does not count keys of other kinds.
 func TestTokenThatNamesNoKeyIsComparedWithThoseOfItsKind(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		token := signed(t, claims(nil), map[string]any{"kid": nil})
@@ -278,7 +276,7 @@ func TestTokenThatNamesNoKeyIsComparedWithThoseOfItsKind(t *testing.T) {
 	})
 }
 
-// Row A-14: the issuer has signed each of these tokens, and the audience is right.
+// The issuer has signed each of these tokens, and the audience is right.
 func TestTokensOfOtherKindsAreRefused(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, nil)
@@ -307,7 +305,6 @@ func TestTokensOfOtherKindsAreRefused(t *testing.T) {
 	})
 }
 
-// Row A-25.
 func TestClaimsThatArePassedOnAreBounded(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, func(s *resourceserver.Settings) { s.Claims = []string{"groups"} })
@@ -323,7 +320,6 @@ func TestClaimsThatArePassedOnAreBounded(t *testing.T) {
 	})
 }
 
-// Row A-22.
 func TestPrincipalsOfTwoIssuersAreTwo(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		seen := map[string]bool{}
@@ -361,7 +357,7 @@ func TestPrincipalsOfTwoIssuersAreTwo(t *testing.T) {
 	})
 }
 
-// Row A-22: the table of the settings decides the tenant, never the token.
+// The table of the settings decides the tenant, never the token.
 func TestTenantIsFromTheTableOnly(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.server(t, func(s *resourceserver.Settings) {
@@ -439,7 +435,7 @@ func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 	})
 }
 
-// Row A-23, as far as it concerns this package: the challenge is complete.
+// The challenge is complete.
 func TestChallengesAreThoseOfTheSpecification(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		plain := i.server(t, nil)

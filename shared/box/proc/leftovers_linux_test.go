@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// B19, L-24: EndMarked finds what a killed runner has left, and nothing else.
+// L-24: EndMarked finds what a killed runner has left, and nothing else.
 func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 	t.Parallel()
 	mark := filepath.Join(t.TempDir(), "box")

@@ -9,7 +9,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// B24, L-6.
 func TestLogHoldsNoSecretHoweverItIsWritten(t *testing.T) {
 	const secret, key = "hunter22-and-more", "-----BEGIN KEY-----\nabcdefgh\nijklmnop\n-----END KEY-----"
 	hide := redact.New(map[string]string{"API_KEY": secret, "PRIVATE": key}, []string{"PRIVATE"})

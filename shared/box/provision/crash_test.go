@@ -39,7 +39,7 @@ func (r *rig) other() *exec.Cmd {
 	return cmd
 }
 
-// B7: if the holder of the lock is killed in the middle of an install, the next start gets
+// If the holder of the lock is killed in the middle of an install, the next start gets
 // the lock, and does not use the remains.
 func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	r := newRig(t)
@@ -81,7 +81,7 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	}
 }
 
-// B7: several programs that start at the same time install only once.
+// Several programs that start at the same time install only once.
 func TestProgramsAtOnceInstallOnce(t *testing.T) {
 	r := newRig(t)
 	r.python(map[string]string{"host/requirements.txt": "a", "host/a.py": ""})
@@ -172,7 +172,7 @@ func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {
 	}
 }
 
-// B19: the next runner finds what a killed runner has left, even from another box.
+// The next runner finds what a killed runner has left, even from another box.
 func TestFolderOfAKilledRunnerIsRemovedByTheNext(t *testing.T) {
 	r := newRig(t)
 	killed := r.other()

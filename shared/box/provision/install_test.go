@@ -76,7 +76,7 @@ func TestRequirementsAreInstalledIntoAVirtualEnvironment(t *testing.T) {
 	}
 }
 
-// B7: the second start installs nothing.
+// The second start installs nothing.
 func TestDependenciesAreInstalledOncePerManifest(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "mcp==1.26.0\n", "host/server.py": "1"})
@@ -187,7 +187,7 @@ func TestRequirementsThatNameOthersAreFollowed(t *testing.T) {
 	}
 }
 
-// B7: a manifest over 10 MiB is refused.
+// A manifest over 10 MiB is refused.
 func TestManifestThatIsTooLargeIsRefused(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": strings.Repeat("#", maxManifest+1)})
@@ -202,7 +202,7 @@ func TestManifestThatIsTooLargeIsRefused(t *testing.T) {
 	r.stage(s)
 }
 
-// B7, B1: the error of a failed install has the phase, the exit code and the end of
+// The error of a failed install has the phase, the exit code and the end of
 // stderr.
 func TestFailedInstallTellsExitCodeAndTheEndOfStderr(t *testing.T) {
 	r := newRig(t)
@@ -251,7 +251,7 @@ func TestOutputOfAnInstallIsKept(t *testing.T) {
 	}
 }
 
-// B8: an install neither prints to the stdio of the runner nor reads from it.
+// An install neither prints to the stdio of the runner nor reads from it.
 func TestInstallSaysNothingOnStdio(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "a"})
@@ -291,7 +291,7 @@ func TestInstallHasACleanEnvironment(t *testing.T) {
 	}
 }
 
-// B7: two starts at once install once.
+// Two starts at once install once.
 func TestStartsAtOnceInstallOnce(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "a", "pip": ""})

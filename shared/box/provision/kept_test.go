@@ -61,7 +61,7 @@ func (r *rig) kept(kept Kept, s Server) Launch {
 	return r.stageWith(New(cfg, s))
 }
 
-// F-14: a kept install is unpacked, not installed.
+// A kept install is unpacked, not installed.
 func TestAKeptInstallIsUnpackedAndNotInstalled(t *testing.T) {
 	r := newRig(t)
 	s, kept := r.registry(), &shelf{folder: t.TempDir()}
@@ -83,7 +83,7 @@ func TestAKeptInstallIsUnpackedAndNotInstalled(t *testing.T) {
 	}
 }
 
-// F-14: a changed digest is not used; the server is installed plainly.
+// A changed digest is not used; the server is installed plainly.
 func TestAKeptInstallThatIsRefusedIsInstalledPlainly(t *testing.T) {
 	r := newRig(t)
 	s, kept := r.registry(), &shelf{folder: t.TempDir()}

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// B9, L-2: Only paths below the mounted folder are rewritten, not paths that only begin
+// L-2: Only paths below the mounted folder are rewritten, not paths that only begin
 // with the same letters.
 func TestPathsBelowTheHostPathAreRewritten(t *testing.T) {
 	from := []string{"/real/mcp", "/home/user/mcp"}
@@ -35,7 +35,7 @@ func TestPathsBelowTheHostPathAreRewritten(t *testing.T) {
 	}
 }
 
-// B9: programs of the folder's own virtual environment become plain names.
+// Programs of the folder's own virtual environment become plain names.
 func TestCommandsOfAVirtualEnvironmentBecomePlain(t *testing.T) {
 	from := []string{"/h"}
 	for _, c := range []struct{ cmd, want, plain string }{
@@ -110,7 +110,7 @@ func TestCwdThatLeadsOutIsRefused(t *testing.T) {
 	}
 }
 
-// B28: the host path is inferred from absolute paths in command and arguments.
+// The host path is inferred from absolute paths in command and arguments.
 func TestHostPathIsInferred(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{
@@ -157,7 +157,7 @@ func TestAutoStagesWhatIsInferred(t *testing.T) {
 	}
 }
 
-// B6, B23: after links are followed, a host path is in the allowed roots, and is no folder
+// After links are followed, a host path is in the allowed roots, and is no folder
 // of the system.
 func TestHostPathThatIsNotAllowedIsRefused(t *testing.T) {
 	r := newRig(t)

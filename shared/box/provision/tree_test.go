@@ -21,7 +21,7 @@ import (
 // bare returns a server that needs only its workspace.
 func (r *rig) bare() Server { return Server{Command: "a", HostPath: r.host()} }
 
-// B6: The copy leaves out repositories and caches.
+// The copy leaves out repositories and caches.
 func TestWorkspaceIsACopyWithoutRepositoriesAndCaches(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{
@@ -63,7 +63,7 @@ func TestNothingTheProcessDoesReachesTheHostPath(t *testing.T) {
 	}
 }
 
-// B6: links are kept when they stay inside.
+// Links are kept when they stay inside.
 func TestLinksThatStayInsideAreKept(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{
@@ -83,7 +83,7 @@ func TestLinksThatStayInsideAreKept(t *testing.T) {
 	}
 }
 
-// B6: links that lead out are refused.
+// Links that lead out are refused.
 func TestLinksThatLeadOutAreRefused(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"relative":      {"host/l": "-> ../secret"},

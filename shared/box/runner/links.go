@@ -279,7 +279,7 @@ func fit(questions map[storage.ID][]string) map[storage.ID][]string {
 func (lk *link) greeting() bool { return lk.asking || lk.tries > 0 }
 
 // welcomeCame handles the answer to a hello. Only the answer to the newest hello counts:
-// an older welcome may come after a bye that the host handled later (S1).
+// an older welcome may come after a bye that the host handled later.
 func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	if f.Link == lk.no {
 		lk.asking, lk.tries = false, 0

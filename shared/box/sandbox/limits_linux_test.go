@@ -86,7 +86,7 @@ func TestCPULimitCannotBeUndone(t *testing.T) {
 	})
 }
 
-// A9: a program that has the user of its runner could leave it without a processor.
+// A program that has the user of its runner could leave it without a processor.
 func TestSchedulingIsForTheCallingThreadOnly(t *testing.T) {
 	everyHost(t, func(t *testing.T, h host) {
 		expect(

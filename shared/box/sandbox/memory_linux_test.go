@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A7: what processes share, keep in files of memory, and have together counts, too.
+// What processes share, keep in files of memory, and have together counts, too.
 func TestMemoryOfEveryKindIsLimited(t *testing.T) {
 	everyHost(t, func(t *testing.T, h host) {
 		for _, kind := range []string{"shared", "memfd", "file", "children"} {

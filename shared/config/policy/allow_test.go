@@ -8,7 +8,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
 )
 
-// Row A-56.
 func FuzzEmail(f *testing.F) {
 	for _, seed := range []string{"ada@a.example", "*@a.example", "@a.example", "a@b@a.example", "a\x00@a.example", "ADA@A.EXAMPLE"} {
 		f.Add(seed)

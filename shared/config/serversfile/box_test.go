@@ -90,7 +90,7 @@ func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// B21: the four profiles.
+// The four profiles.
 func TestProfiles(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -15,7 +15,7 @@ func acting(server string) (*serversfile.File, error) {
 	return c, err
 }
 
-func TestA54NoOtherPrincipalCanGetAtAToken(t *testing.T) {
+func TestNoOtherPrincipalCanGetAtAToken(t *testing.T) {
 	for server, want := range map[string]string{
 		`{"command":"a","env":{"T":"${principal:github}"},"x-dormouse":{"box":{"scope":"shared"}}}`:      `scope "shared" gives all users one process`,
 		`{"command":"a","env":{"T":"${principal_file:github}"},"x-dormouse":{"box":{"scope":"shared"}}}`: `scope "shared" gives all users one process`,

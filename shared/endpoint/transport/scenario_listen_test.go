@@ -144,7 +144,7 @@ func TestResumedListenerWaitsBehindALivingPrimary(t *testing.T) {
 }
 
 // C-41, C-44: a fresh listener waits and does not replace a living one. Otherwise two
-// clients of one session would replace each other for ever (R9). As long as both come back
+// clients of one session would replace each other for ever. As long as both come back
 // as told, one of them gets each event, once.
 func TestListenersOfOneSessionDoNotDriveOutOneAnother(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {

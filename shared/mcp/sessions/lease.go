@@ -11,7 +11,7 @@ import (
 // listener is the place of a GET at the standalone stream. One GET of a session, the primary,
 // holds the lease and gets the events. The others are standbys: they stand in the session's
 // record, oldest first, and get nothing until the lease is free. So two GETs never take the
-// stream from one another (R9).
+// stream from one another.
 type listener struct {
 	nonce   string
 	until   time.Time       // when this GET plans to close

@@ -185,7 +185,7 @@ func (c *Call) leave(ctx context.Context) {
 	}
 }
 
-// dismiss sends the standbys away because the server has closed the standalone stream (R13).
+// dismiss sends the standbys away because the server has closed the standalone stream.
 // Each finds out at its next look. If the store fails, they stay, which does no harm.
 func (c *Call) dismiss(ctx context.Context) {
 	for range casTries {

@@ -35,11 +35,11 @@ func onEach(t *testing.T, test func(t *testing.T, s *site)) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open(t))) })
 }
 
-func TestA52MissingTokenAsksTheUserAndWakesNoBox(t *testing.T) {
-	onEach(t, a52MissingTokenAsksTheUserAndWakesNoBox)
+func TestMissingTokenAsksTheUserAndWakesNoBox(t *testing.T) {
+	onEach(t, missingTokenAsksTheUserAndWakesNoBox)
 }
 
-func a52MissingTokenAsksTheUserAndWakesNoBox(t *testing.T, s *site) {
+func missingTokenAsksTheUserAndWakesNoBox(t *testing.T, s *site) {
 	t.Helper()
 	s.recorded()
 	visits := s.session("ada", "2025-11-25", `{"elicitation":{"url":{}}}`)
@@ -70,9 +70,9 @@ func modernCall(s *site, who, capabilities, more string) reply {
 	return s.call(who, "", body, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "list"})
 }
 
-func TestA52AModernClientIsAskedInARound(t *testing.T) { onEach(t, a52AModernClientIsAskedInARound) }
+func TestAModernClientIsAskedInARound(t *testing.T) { onEach(t, aModernClientIsAskedInARound) }
 
-func a52AModernClientIsAskedInARound(t *testing.T, s *site) {
+func aModernClientIsAskedInARound(t *testing.T, s *site) {
 	t.Helper()
 	s.recorded()
 	var asked struct {
@@ -115,11 +115,11 @@ func a52AModernClientIsAskedInARound(t *testing.T, s *site) {
 	}
 }
 
-func TestA52TheClientHearsThatItsUserHasConnected(t *testing.T) {
-	onEach(t, a52TheClientHearsThatItsUserHasConnected)
+func TestTheClientHearsThatItsUserHasConnected(t *testing.T) {
+	onEach(t, theClientHearsThatItsUserHasConnected)
 }
 
-func a52TheClientHearsThatItsUserHasConnected(t *testing.T, s *site) {
+func theClientHearsThatItsUserHasConnected(t *testing.T, s *site) {
 	t.Helper()
 	s.recorded()
 	id := s.session("ada", "2025-11-25", `{"elicitation":{"url":{}}}`)
@@ -155,11 +155,11 @@ func TestListsNeedNothing(t *testing.T) {
 	}
 }
 
-func TestA53PageOpenedBySomebodyElseStoresNothing(t *testing.T) {
-	onEach(t, a53PageOpenedBySomebodyElseStoresNothing)
+func TestPageOpenedBySomebodyElseStoresNothing(t *testing.T) {
+	onEach(t, pageOpenedBySomebodyElseStoresNothing)
 }
 
-func a53PageOpenedBySomebodyElseStoresNothing(t *testing.T, s *site) {
+func pageOpenedBySomebodyElseStoresNothing(t *testing.T, s *site) {
 	t.Helper()
 	s.recorded()
 	id := s.session("mallory", "2025-11-25", `{"elicitation":{"url":{}}}`)
@@ -191,11 +191,11 @@ func queryOf(t *testing.T, text string) url.Values {
 	return u.Query()
 }
 
-func TestA53AnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
-	onEach(t, a53AnswerOfTheThirdPartyBelongsToTheBrowserThatBegan)
+func TestAnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
+	onEach(t, answerOfTheThirdPartyBelongsToTheBrowserThatBegan)
 }
 
-func a53AnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T, s *site) {
+func answerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T, s *site) {
 	t.Helper()
 	mallory, ada := s.browser(), s.browser()
 	page := mallory.identified("/issues/connect", "mallory")
@@ -217,9 +217,9 @@ func a53AnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T, s *site)
 	}
 }
 
-func TestA54ATokenIsForItsPrincipalOnly(t *testing.T) { onEach(t, a54ATokenIsForItsPrincipalOnly) }
+func TestATokenIsForItsPrincipalOnly(t *testing.T) { onEach(t, aTokenIsForItsPrincipalOnly) }
 
-func a54ATokenIsForItsPrincipalOnly(t *testing.T, s *site) {
+func aTokenIsForItsPrincipalOnly(t *testing.T, s *site) {
 	t.Helper()
 	s.recorded()
 	s.connect("ada")
@@ -257,11 +257,11 @@ func a54ATokenIsForItsPrincipalOnly(t *testing.T, s *site) {
 	}
 }
 
-func TestA55TenCallsWithAnExpiredTokenRefreshOnce(t *testing.T) {
-	onEach(t, a55TenCallsWithAnExpiredTokenRefreshOnce)
+func TestTenCallsWithAnExpiredTokenRefreshOnce(t *testing.T) {
+	onEach(t, tenCallsWithAnExpiredTokenRefreshOnce)
 }
 
-func a55TenCallsWithAnExpiredTokenRefreshOnce(t *testing.T, s *site) {
+func tenCallsWithAnExpiredTokenRefreshOnce(t *testing.T, s *site) {
 	t.Helper()
 	s.connect("ada")
 	s.third.set(func() { s.third.slow = 50 * time.Millisecond })
@@ -284,11 +284,11 @@ func a55TenCallsWithAnExpiredTokenRefreshOnce(t *testing.T, s *site) {
 	}
 }
 
-func TestA55ARefusedRefreshAsksTheUserOnce(t *testing.T) {
-	onEach(t, a55ARefusedRefreshAsksTheUserOnce)
+func TestARefusedRefreshAsksTheUserOnce(t *testing.T) {
+	onEach(t, aRefusedRefreshAsksTheUserOnce)
 }
 
-func a55ARefusedRefreshAsksTheUserOnce(t *testing.T, s *site) {
+func aRefusedRefreshAsksTheUserOnce(t *testing.T, s *site) {
 	t.Helper()
 	s.recorded()
 	s.connect("ada")
