@@ -16,37 +16,21 @@ import (
 )
 
 // scenariosFile is the index: it names the test of each scenario.
-const scenariosFile = "scenarios.md"
-
-// required returns the scenarios that must be in the index. The index may have more.
-func required() []string {
-	var ids []string
-	for _, r := range []struct {
-		prefix      string
-		first, last int
-	}{{"R-", 1, 108}, {"C-", 1, 92}, {"P", 1, 7}, {"B-", 1, 28}, {"L-", 1, 45}, {"E-", 1, 20}} {
-		for n := r.first; n <= r.last; n++ {
-			ids = append(ids, fmt.Sprint(r.prefix, n))
-		}
-	}
-	return ids
-}
+const scenariosFile = "testdata/scenarios.md"
 
 func TestScenarioIndex(t *testing.T) {
 	text, err := os.ReadFile(scenariosFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	report(t, checkScenarios(string(text), required(), load(t, "..")))
+	report(t, checkScenarios(string(text), load(t, "..")))
 }
 
 // scenario is a row of the index.
 type scenario struct {
 	line  int
-	id    string // "" in a table that does not list scenarios
-	asks  string
+	id    string   // "" in a table that does not list scenarios
 	tests []string // package.Name or package.Name/subtest
-	none  string   // why there are none
 }
 
 var (
@@ -82,29 +66,24 @@ func readScenarios(text string) (rows []scenario, problems []string) {
 		if strings.Trim(line, "|-") == "" {
 			continue
 		}
-		row := scenario{line: i + 1, asks: cells[columns-2]}
+		row := scenario{line: i + 1}
 		if columns == 3 {
 			row.id = cells[0]
 		}
 		shown := cells[columns-1]
-		if why, none := strings.CutPrefix(shown, "n/a:"); none {
-			row.none = strings.TrimSpace(why)
-		} else {
-			for _, span := range codeSpan.FindAllStringSubmatch(shown, -1) {
-				row.tests = append(row.tests, span[1])
-			}
-			if rest := strings.Trim(codeSpan.ReplaceAllString(shown, ""), ", "); rest != "" {
-				problems = append(problems, fmt.Sprintf("%s%q is neither a test nor n/a", place, rest))
-			}
+		for _, span := range codeSpan.FindAllStringSubmatch(shown, -1) {
+			row.tests = append(row.tests, span[1])
+		}
+		if rest := strings.Trim(codeSpan.ReplaceAllString(shown, ""), ", "); rest != "" {
+			problems = append(problems, fmt.Sprintf("%s%q is no test", place, rest))
 		}
 		rows = append(rows, row)
 	}
 	return rows, problems
 }
 
-// checkScenarios checks that the index has all required scenarios, and that their tests
-// exist.
-func checkScenarios(text string, required []string, files []file) []string {
+// checkScenarios checks that the index has each scenario once, and that the tests exist.
+func checkScenarios(text string, files []file) []string {
 	rows, problems := readScenarios(text)
 	tests, named := testsOf(files)
 	seen := map[string]scenario{}
@@ -119,18 +98,13 @@ func checkScenarios(text string, required []string, files []file) []string {
 			}
 			seen[row.id] = row
 		}
-		if len(row.tests) == 0 && len(strings.Fields(row.none)) < 3 {
-			problems = append(problems, place+"no test, and no reason why there is none")
+		if len(row.tests) == 0 {
+			problems = append(problems, place+"no test")
 		}
 		for _, name := range row.tests {
 			if function, _, _ := strings.Cut(name, "/"); !testName.MatchString(name) || !tests[function] {
 				problems = append(problems, fmt.Sprintf("%sthere is no test %q", place, name))
 			}
-		}
-	}
-	for _, id := range required {
-		if _, ok := seen[id]; !ok {
-			problems = append(problems, fmt.Sprintf("%s: %s is not there", scenariosFile, id))
 		}
 	}
 	return append(problems, checkNamed(named, seen)...)
@@ -198,28 +172,30 @@ func TestScenarioRulesFindWhatIsWrong(t *testing.T) {
 		name, text string
 		want       []string
 	}{
-		{"nothing", head + "| R-1 | a | `a.TestA/x, y`, `a.TestB` |\n| R-2 | b | `a.TestA` |\n| R-3 | c | n/a: for a reason |\n", nil},
+		{"nothing", head + "| R-1 | a | `a.TestA/x, y`, `a.TestB` |\n| R-2 | b | `a.TestA` |\n", nil},
 		{
 			"everything",
-			head + "| R-1 | a | `a.TestC` |\n| R-1 | a | `a.helper` and so on |\n| R-2 | b | n/a: no |\n| R-02 | b | n/a: for a reason |\n| R-4 |  | x |\n\n| when | test |\n",
+			head + "| R-1 | a | `a.TestC` |\n| R-1 | a | `a.helper` and so on |\n| R-2 | b | |\n| R-02 | b | `a.TestB` |\n| R-3 | c | ``  |\n\n| when | test |\n",
 			[]string{
-				`scenarios.md:4: "and so on" is neither a test nor n/a`,
-				"scenarios.md:7: a row needs a text in each column of its table",
-				`scenarios.md:9: the last column of a table is "shown by"`,
-				`scenarios.md:3: there is no test "a.TestC"`,
-				"scenarios.md:4: R-1 is in the index twice",
-				`scenarios.md:4: there is no test "a.helper"`,
-				"scenarios.md:5: no test, and no reason why there is none",
-				`scenarios.md:6: "R-02" is no id of a scenario`,
-				"scenarios.md: R-3 is not there",
-				"a.TestA says that it shows R-1, and is not in its row of scenarios.md",
-				"a.TestA says that it shows R-2, and is not in its row of scenarios.md",
+				`:4: "and so on" is no test`,
+				":5: a row needs a text in each column of its table",
+				`:9: the last column of a table is "shown by"`,
+				`:3: there is no test "a.TestC"`,
+				":4: R-1 is in the index twice",
+				`:4: there is no test "a.helper"`,
+				`:6: "R-02" is no id of a scenario`,
+				`:7: there is no test ""`,
+				"a.TestA says that it shows R-1, and is not in its row",
+				"a.TestA says that it shows R-2, and is not in its row",
 			},
 		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := checkScenarios(tt.text, []string{"R-1", "R-2", "R-3"}, files)
+			got := checkScenarios(tt.text, files)
+			for i := range got {
+				got[i] = strings.TrimPrefix(strings.TrimSuffix(got[i], " of "+scenariosFile), scenariosFile)
+			}
 			if diff := gocmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

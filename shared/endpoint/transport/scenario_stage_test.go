@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// The files scenario_*_test.go play the scenarios of shared/scenarios.md from the outside.
+// The files scenario_*_test.go play the scenarios of shared/testdata/scenarios.md from the outside.
 // Nothing stays in memory: each request is served by a handler, a host and a handle on the
 // store that were made for it. The numbers of the scenarios stand above the tests.
 
