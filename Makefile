@@ -251,7 +251,7 @@ bench-go: need-go ## Run the Go benchmarks of the hot path, for benchstat (BENCH
 	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/core/wire ./shared/backend/relay ./shared/core/frame ./shared/backend/relayserver ./shared/store/sqlitestore ./shared/store/dynamostore
 
 .PHONY: profile
-profile: ## Take CPU profiles of every program under load, print their first lines (PEERS=dormouse-concurrent)
+profile: ## Take CPU profiles of every program under load, print their first lines
 	@$(MAKE) bench PART=profile ROUNDS=1 PEERS='$(if $(PEERS),$(PEERS),dormouse)'
 
 # The operations are counted anew, with the real driver against DynamoDB Local; then
