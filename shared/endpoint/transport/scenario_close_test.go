@@ -78,7 +78,7 @@ func TestServerDoesNotCloseTheStreamOfAClientThatWouldNotComeBack(t *testing.T) 
 	})
 }
 
-// R-31 (and R13): the server closes the standalone stream. The response of the primary ends at
+// the server closes the standalone stream. The response of the primary ends at
 // once, and those of the standbys soon after. All of them continue when they come back.
 func TestServerClosesTheStandaloneStream(t *testing.T) {
 	scenario(t, func(t *testing.T, s *stage) {

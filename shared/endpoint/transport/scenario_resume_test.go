@@ -217,7 +217,7 @@ func TestEveryEventOfASessionHasAnIDOfItsOwn(t *testing.T) {
 	})
 }
 
-// C-12, C-13, R-30 (and R8): a stream may not exist, not yet or no longer, or may belong
+// C-12, C-13, R-30: a stream may not exist, not yet or no longer, or may belong
 // to another session. Its response is an event stream that ends at once, so that no client
 // asks in a loop or waits.
 func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
