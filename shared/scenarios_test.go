@@ -34,8 +34,8 @@ type scenario struct {
 }
 
 var (
-	scenarioID    = regexp.MustCompile(`^([CRLMBE]-|P)[1-9][0-9]*$`)
-	idsInComments = regexp.MustCompile(`\b[CRLMBE]-[1-9][0-9]*\b`)
+	scenarioID    = regexp.MustCompile(`^([CRLE]-|P)[1-9][0-9]*$`)
+	idsInComments = regexp.MustCompile(`\b[A-OQ-Z]-[1-9][0-9]*\b`)
 	testName      = regexp.MustCompile(`^[a-z][a-z0-9]*\.(Test|Fuzz)[A-Z0-9]\w*(/.+)?$`)
 	codeSpan      = regexp.MustCompile("`([^`]*)`")
 )
@@ -110,13 +110,23 @@ func checkScenarios(text string, files []file) []string {
 	return append(problems, checkNamed(named, seen)...)
 }
 
-// checkNamed checks the tests that name scenarios: each must be in the rows of those
-// scenarios.
-func checkNamed(named map[string][]string, rows map[string]scenario) (problems []string) {
+// claim is a test that names scenarios in its comment.
+type claim struct {
+	ids   []string
+	plays bool // the test is in a file that plays scenarios
+}
+
+// checkNamed checks the tests that name scenarios. Each scenario must have a row, and a
+// test in a file that plays scenarios must be in it.
+func checkNamed(named map[string]claim, rows map[string]scenario) (problems []string) {
 	for _, test := range slices.Sorted(maps.Keys(named)) {
-		for _, id := range named[test] {
-			listed := slices.ContainsFunc(rows[id].tests, func(name string) bool { return name == test || strings.HasPrefix(name, test+"/") })
-			if !listed {
+		for _, id := range named[test].ids {
+			row, there := rows[id]
+			listed := slices.ContainsFunc(row.tests, func(name string) bool { return name == test || strings.HasPrefix(name, test+"/") })
+			switch {
+			case !there:
+				problems = append(problems, fmt.Sprintf("%s names %s, which has no row in %s: say what the test shows", test, id, scenariosFile))
+			case named[test].plays && !listed:
 				problems = append(problems, fmt.Sprintf("%s says that it shows %s, and is not in its row of %s", test, id, scenariosFile))
 			}
 		}
@@ -124,10 +134,10 @@ func checkNamed(named map[string][]string, rows map[string]scenario) (problems [
 	return problems
 }
 
-// testsOf returns all tests and fuzz targets, by package.Name. For the files that play
-// scenarios, named has the scenarios that each test names.
-func testsOf(files []file) (tests map[string]bool, named map[string][]string) {
-	tests, named = map[string]bool{}, map[string][]string{}
+// testsOf returns all tests and fuzz targets, by package.Name, and the scenarios that
+// they name.
+func testsOf(files []file) (tests map[string]bool, named map[string]claim) {
+	tests, named = map[string]bool{}, map[string]claim{}
 	for _, f := range files {
 		if !f.test {
 			continue
@@ -142,9 +152,7 @@ func testsOf(files []file) (tests map[string]bool, named map[string][]string) {
 				continue
 			}
 			tests[name] = true
-			if strings.HasPrefix(path.Base(f.path), "scenario_") {
-				named[name] = idsInComments.FindAllString(fn.Doc.Text(), -1)
-			}
+			named[name] = claim{idsInComments.FindAllString(fn.Doc.Text(), -1), strings.HasPrefix(path.Base(f.path), "scenario_")}
 		}
 	}
 	return tests, named
@@ -155,7 +163,7 @@ func TestScenarioRulesFindWhatIsWrong(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
 		"scenario_a_test.go": "package a\n\n// R-1, R-2: both.\nfunc TestA() {}\n\nfunc helper() {}\n",
-		"b_test.go":          "//go:build e2e\n\npackage a\n\n// R-9 is no claim in this file.\nfunc TestB() {}\n",
+		"b_test.go":          "//go:build e2e\n\npackage a\n\n// R-2, as TestA shows it.\nfunc TestB() {}\n",
 		"c.go":               "package a\n\nfunc TestC() {}\n",
 	} {
 		dir := filepath.Join(root, "infra", "a")
@@ -186,7 +194,8 @@ func TestScenarioRulesFindWhatIsWrong(t *testing.T) {
 				`:6: "R-02" is no id of a scenario`,
 				`:7: there is no test ""`,
 				"a.TestA says that it shows R-1, and is not in its row",
-				"a.TestA says that it shows R-2, and is not in its row",
+				"a.TestA names R-2, which has no row in " + scenariosFile + ": say what the test shows",
+				"a.TestB names R-2, which has no row in " + scenariosFile + ": say what the test shows",
 			},
 		},
 	}
