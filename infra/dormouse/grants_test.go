@@ -13,7 +13,7 @@ import (
 func TestGrantsAreListedAndRevoked(t *testing.T) {
 	s := newShell(t)
 	file := t.TempDir() + "/store.db"
-	store, err := local.OpenStore("sqlite:"+file, func(string) string { return "" }, sessions.Limits{}, nil)
+	store, err := local.OpenStore("sqlite:"+file, func(string) string { return "" }, sessions.Limits{}, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func openStore(ctx context.Context, name, data string) (storage.Store, error) {
 	if strings.HasPrefix(name, dynamodb) {
 		getenv = awsCredentials(ctx, getenv)
 	}
-	return local.OpenStore(name, getenv, sessions.Limits{}, nil)
+	return local.OpenStore(name, getenv, sessions.Limits{}, false, nil)
 }
 
 // awsCredentials adds the credentials of the aws command to an environment without any.

@@ -75,6 +75,7 @@ type runCommand struct {
 	Strict   bool          `help:"Exit with an error if a server of the file cannot be hosted."`
 	Data     string        `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"Folder for sessions, events and the secret that seals tickets."`
 	Store    string        `placeholder:"STORE" help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with credentials from the environment. With an endpoint, a missing table is created. By default a SQLite file in the data folder."`
+	Durable  string        `name:"durability" enum:",disk,process" default:"" help:"What an answer survives once its client has it, with a SQLite store. disk: a power cut. process: the kill of every process; its fsync follows at once, so a power cut may take the last milliseconds of the log. By default process while only this user can call, otherwise disk. Keys, sign-ins, ends of sessions and money are always on the disk."`
 	Proxy    []string      `placeholder:"ADDRESS" help:"Address of a reverse proxy in front, such as 127.0.0.1, or its network, such as 10.0.0.0/8; may be repeated. X-Forwarded-For of such a proxy says where a request came from, for logs, calls and the audit."`
 	Origins  []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address may always call."`
 	Audit    string        `type:"path" placeholder:"FILE" help:"Append a JSON line to this file for each call of a tool: when, who, which tool, how long, and how it ended."`
@@ -130,7 +131,7 @@ func (c *runCommand) Run(t *terminal) error {
 	if cfg.TLS = c.Secure.settings(); c.Listen == "" && c.Secure.TLS != "" {
 		cfg.Listen = ":443"
 	}
-	cfg.Proxies, cfg.Origins, cfg.Store, cfg.Strict, cfg.Reload, cfg.Data = proxies, c.Origins, store, c.Strict, reload, c.Data
+	cfg.Proxies, cfg.Origins, cfg.Store, cfg.Strict, cfg.Reload, cfg.Data, cfg.Durability = proxies, c.Origins, store, c.Strict, reload, c.Data, c.Durable
 	cfg.Idle, cfg.SocketIdle, cfg.SocketLife, cfg.Cold = c.Idle, c.Trials.SocketIdle, c.Trials.SocketLife, c.Trials.Cold
 	cfg.Functions, cfg.Audit, cfg.Runner, cfg.Environ, cfg.Verbose, cfg.Command = t.program.Functions, c.Audit, runner, append(cfg.Environ, more...), c.Says.Verbose, typed(os.Args[0])
 	cfg.Drain = drain

@@ -30,6 +30,12 @@ const (
 	AccessOpen  = "open"  // any caller that reaches an endpoint
 )
 
+// The values of [Config].Durability: what an answer survives when its client gets it.
+const (
+	DurabilityDisk    = "disk"    // a power cut
+	DurabilityProcess = "process" // the death of every process; its fsync follows at once
+)
+
 // Config says what [Run] hosts and how. Listen, Servers, Data, Runner, Environ, Out and
 // Log are required.
 type Config struct {
@@ -37,15 +43,16 @@ type Config struct {
 	Sockets string // HOST:PORT of the WebSocket endpoint; "" is the port after Listen's
 	// Opened are the endpoints that the caller has opened: none, the one for HTTP, or
 	// both. They replace Listen and Sockets.
-	Opened    []net.Listener
-	PublicURL string         // URL of the HTTP endpoint for clients behind a proxy; "" is that of the domain in TLS, or none
-	Proxies   Proxies        // the reverse proxies in front, whose X-Forwarded-For counts
-	TLS       certs.Settings // the certificate of both endpoints
-	Origins   []string       // further origins of web pages that may call, beside the endpoint's own
-	Store     string         // "sqlite:PATH" or "dynamodb:TABLE…", see [OpenStore]; "" is [StoreFile] in Data
-	Servers   string         // path of the servers file
-	EnvFiles  []string       // files of variables for the servers file; earlier ones win, and .env beside it comes last
-	Strict    bool           // Run fails if a server cannot be hosted, and takes no change with one
+	Opened     []net.Listener
+	PublicURL  string         // URL of the HTTP endpoint for clients behind a proxy; "" is that of the domain in TLS, or none
+	Proxies    Proxies        // the reverse proxies in front, whose X-Forwarded-For counts
+	TLS        certs.Settings // the certificate of both endpoints
+	Origins    []string       // further origins of web pages that may call, beside the endpoint's own
+	Store      string         // "sqlite:PATH" or "dynamodb:TABLE…", see [OpenStore]; "" is [StoreFile] in Data
+	Durability string         // DurabilityDisk or DurabilityProcess, for a file; "" is process while only this user can call, and disk otherwise
+	Servers    string         // path of the servers file
+	EnvFiles   []string       // files of variables for the servers file; earlier ones win, and .env beside it comes last
+	Strict     bool           // Run fails if a server cannot be hosted, and takes no change with one
 	// A signal on Reload makes Run read the servers file at once; Reload may be nil. Run
 	// also does so when the file has changed.
 	Reload <-chan os.Signal

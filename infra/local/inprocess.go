@@ -82,7 +82,7 @@ func (m *machine) startInside(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if in.store, err = OpenStore(m.store, m.environ.get, in.settings.Load().Limits, func(err error) { storeDamaged(m, err) }); err != nil {
+	if in.store, err = OpenStore(m.store, m.environ.get, in.settings.Load().Limits, m.behind(), func(err error) { storeDamaged(m, err) }); err != nil {
 		return err
 	}
 	if in.alarm, err = scheduler.New(scheduler.Config{
@@ -96,6 +96,11 @@ func (m *machine) startInside(context.Context) error {
 	}
 	in.alarm.Start()
 	return nil
+}
+
+// behind reports whether writes may return before their fsync.
+func (m *machine) behind() bool {
+	return m.cfg.Durability == DurabilityProcess || m.cfg.Durability == "" && m.public.private()
 }
 
 // configure sets the settings that do not come from the servers file.

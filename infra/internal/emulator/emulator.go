@@ -386,7 +386,7 @@ func (e *emulated) renewOperators(servers *serversfile.File) (err error) {
 		return err
 	}
 	if e.store == nil {
-		if e.store, err = local.OpenStore(e.site.Store, variables(e.site.Environ).get, s.Limits, e.site.Damaged); err != nil {
+		if e.store, err = local.OpenStore(e.site.Store, variables(e.site.Environ).get, s.Limits, false, e.site.Damaged); err != nil {
 			return err
 		}
 	}

@@ -55,16 +55,16 @@ func BenchmarkCall(b *testing.B) {
 }
 
 // BenchmarkWriters measures the cost of concurrent calls of several sessions, each a Load
-// and an Append. It runs with an fsync before each write returns, and without. It also
+// and an Append. It runs with an fsync before each write returns, and with one behind it. It also
 // runs with half a millisecond of processor time for the rest of a call. The disk can work
 // during that time.
 func BenchmarkWriters(b *testing.B) {
 	for _, rest := range []time.Duration{0, 500 * time.Microsecond} {
 		for _, writers := range []int{1, 16} {
-			for _, o := range []Options{{}, {Volatile: true}} {
-				name := "durable"
-				if o.Volatile {
-					name = "volatile"
+			for _, o := range []Options{{}, {Behind: true}} {
+				name := "disk"
+				if o.Behind {
+					name = "process"
 				}
 				b.Run(fmt.Sprintf("%d/rest=%s/%s", writers, rest, name), func(b *testing.B) { writeAtOnce(b, o, writers, rest) })
 			}

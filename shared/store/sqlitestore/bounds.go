@@ -193,7 +193,7 @@ func tooLong(stream []logBatch, o Options) []logBatch {
 const dropBatch = `DELETE FROM events WHERE session = ? AND stream = ? AND first = ?`
 
 func (s *Store) dropBatches(ctx context.Context, id storage.ID, drop []logBatch) error {
-	w := write{query: dropBatch}
+	w := write{query: dropBatch, soon: true}
 	for _, b := range drop {
 		w.args = append(w.args, []any{id, b.stream, b.first})
 	}
@@ -260,7 +260,7 @@ func purges() []string {
 // how many rows it changed.
 func (s *Store) purge(ctx context.Context) (removed int64, err error) {
 	for _, query := range purges() {
-		n, err := s.write(ctx, query, now())
+		n, err := s.writeSoon(ctx, query, now())
 		if err != nil {
 			return removed, err
 		}

@@ -49,7 +49,7 @@ func (s *Store) SaveBox(ctx context.Context, b storage.Box) error {
 	if b.Rev == 0 {
 		query = createBox
 	}
-	changed, err := s.write(ctx, query, b.ID, b.Rev, b.State, record)
+	changed, err := s.writeSoon(ctx, query, b.ID, b.Rev, b.State, record)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (s *Store) PutItem(ctx context.Context, it storage.Item) (put bool, err err
 	if err != nil {
 		return false, err
 	}
-	changed, err := s.write(ctx, putItem, it.Box, it.ID, it.State, it.Gen, record, it.Raw)
+	changed, err := s.writeSoon(ctx, putItem, it.Box, it.ID, it.State, it.Gen, record, it.Raw)
 	if err != nil || changed == 0 {
 		return false, err
 	}
@@ -179,7 +179,7 @@ const deleteItem = `DELETE FROM items WHERE box = ?1 AND id = ?2 AND (?3 = 0 OR 
 
 // DeleteItem removes an item; see [storage.Items].
 func (s *Store) DeleteItem(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) error {
-	_, err := s.write(ctx, deleteItem, box, id, gen)
+	_, err := s.writeSoon(ctx, deleteItem, box, id, gen)
 	return err
 }
 
@@ -201,7 +201,7 @@ func (s *Store) PutPart(ctx context.Context, p storage.Part) error {
 	if len(p.Data) > storage.MaxPart {
 		return storage.Errorf(storage.TooLarge, "a part of a relay frame has %d bytes; at most %d are kept", len(p.Data), storage.MaxPart)
 	}
-	_, err := s.write(ctx, putPart, p.Box, p.Frame, p.N, expiry(p.Expires), p.Data)
+	_, err := s.writeSoon(ctx, putPart, p.Box, p.Frame, p.N, expiry(p.Expires), p.Data)
 	if err == nil {
 		s.tidy(ctx)
 	}

@@ -13,6 +13,7 @@ import (
 type write struct {
 	query string
 	args  [][]any
+	soon  bool  // it may return before its fsync, see Options.Behind
 	into  []any // destinations for the columns of the row that the statement returns; nil if it returns none
 
 	// Once done is closed:
@@ -90,6 +91,13 @@ func (s *Store) write(ctx context.Context, query string, args ...any) (changed i
 	return w.changed, err
 }
 
+// writeSoon is write for a statement that may return before its fsync.
+func (s *Store) writeSoon(ctx context.Context, query string, args ...any) (changed int64, err error) {
+	w := write{query: query, args: [][]any{args}, soon: true}
+	err = s.commit(ctx, &w)
+	return w.changed, err
+}
+
 // take runs a statement that returns the row it changed.
 func (s *Store) take(ctx context.Context, query string, args, into []any) (found bool, err error) {
 	w := write{query: query, args: [][]any{args}, into: into}
@@ -102,24 +110,40 @@ func (s *Store) take(ctx context.Context, query string, args, into []any) (found
 func (s *Store) writeGroup(uncut context.Context, group []*write) {
 	if len(group) > 1 {
 		if err := s.together(uncut, group...); err == nil || isBroken(err) {
-			answer(group, s.noted(err))
+			s.answer(group, s.noted(err))
 			return
 		}
 	}
 	for i, w := range group {
 		err := s.noted(s.alone(uncut, w))
 		if isBroken(err) {
-			answer(group[i:], err)
+			s.answer(group[i:], err)
 			return
 		}
-		answer(group[i:i+1], err)
+		s.answer(group[i:i+1], err)
 	}
 }
 
-func answer(group []*write, err error) {
+// answer releases the callers of writes that are in the file, or that failed.
+func (s *Store) answer(group []*write, err error) {
+	waits := err == nil && s.options.Behind && slices.ContainsFunc(group, func(w *write) bool { return !w.soon })
 	for _, w := range group {
-		w.err = err
-		close(w.done)
+		if w.soon || !waits {
+			w.err = err
+			close(w.done)
+		}
+	}
+	switch {
+	case waits:
+		err = s.noted(s.behind.sync())
+		for _, w := range group {
+			if !w.soon {
+				w.err = err
+				close(w.done)
+			}
+		}
+	case err == nil && s.options.Behind:
+		s.behind.follow()
 	}
 }
 

@@ -38,7 +38,7 @@ const keptLog = 64 << 20
 func dsn(path string, o Options) string {
 	u := url.URL{Scheme: "file", Path: path}
 	synchronous := "FULL"
-	if o.Volatile {
+	if o.Behind {
 		synchronous = "NORMAL"
 	}
 	parameters := url.Values{

@@ -1,6 +1,7 @@
 package sqlitestore
 
 import (
+	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -74,7 +75,12 @@ func newDisk(t testing.TB, dir string) (*disk, Options) {
 		defer disks.mu.Unlock()
 		delete(disks.folders, dir)
 	})
-	return d, Options{vfs: diskVFS}
+	return d, Options{vfs: diskVFS, sync: func() error {
+		if code := d.do(diskCall{do: diskSync, file: "store.db-wal"}, nil); code != sqlite3.SQLITE_OK {
+			return unsynced{fmt.Errorf("the disk returns %d", code)}
+		}
+		return nil
+	}}
 }
 
 // setBefore changes before while the disk is in use.

@@ -44,7 +44,7 @@ func (s *Store) Append(ctx context.Context, b storage.Batch) error {
 	for {
 		written := time.Now()
 		expires := min(expiry(b.Expires), written.Add(s.options.Age).UnixMicro())
-		changed, err := s.write(ctx, appendBatch, b.Session, b.Stream, b.First, len(b.Events), b.Gen, b.Seq, b.Final,
+		changed, err := s.writeSoon(ctx, appendBatch, b.Session, b.Stream, b.First, len(b.Events), b.Gen, b.Seq, b.Final,
 			len(data), written.UnixMicro(), expires, hash[:], data, b.Retry.Milliseconds())
 		if err != nil {
 			return err

@@ -27,7 +27,7 @@ func (s *Store) Create(ctx context.Context, x storage.Session) error {
 	if err != nil {
 		return err
 	}
-	changed, err := s.write(ctx, createSession, x.ID, x.Tenant, expiry(x.Expires), record, []byte(x.Init), now())
+	changed, err := s.writeSoon(ctx, createSession, x.ID, x.Tenant, expiry(x.Expires), record, []byte(x.Init), now())
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,11 @@ func (s *Store) Save(ctx context.Context, x storage.Session) error {
 	if err != nil {
 		return err
 	}
-	changed, err := s.write(ctx, saveSession, x.ID, x.Rev, x.Tenant, expiry(x.Expires), record, []byte(x.Init), now())
+	write := s.writeSoon
+	if x.State == storage.Ended {
+		write = s.write
+	}
+	changed, err := write(ctx, saveSession, x.ID, x.Rev, x.Tenant, expiry(x.Expires), record, []byte(x.Init), now())
 	if err != nil || changed > 0 {
 		return err
 	}
@@ -127,7 +131,7 @@ ON CONFLICT (session, question) DO UPDATE SET expires = ?3, raw = ?4 WHERE expir
 
 // PutAnswer keeps an answer; see [storage.Answers].
 func (s *Store) PutAnswer(ctx context.Context, a storage.Answer) (first bool, err error) {
-	changed, err := s.write(ctx, putAnswer, a.Session, a.Question, expiry(a.Expires), a.Raw, now())
+	changed, err := s.writeSoon(ctx, putAnswer, a.Session, a.Question, expiry(a.Expires), a.Raw, now())
 	if err != nil {
 		return false, err
 	}
@@ -170,7 +174,7 @@ func (s *Store) PutConnection(ctx context.Context, c storage.Connection) error {
 	if err != nil {
 		return err
 	}
-	if _, err = s.write(ctx, putConnection, c.ID, expiry(c.Expires), record); err == nil {
+	if _, err = s.writeSoon(ctx, putConnection, c.ID, expiry(c.Expires), record); err == nil {
 		s.tidy(ctx)
 	}
 	return err
@@ -199,7 +203,7 @@ const deleteConnection = `DELETE FROM connections WHERE id = ?`
 
 // DeleteConnection removes the record of a connection; see [storage.Connections].
 func (s *Store) DeleteConnection(ctx context.Context, id string) error {
-	_, err := s.write(ctx, deleteConnection, id)
+	_, err := s.writeSoon(ctx, deleteConnection, id)
 	return err
 }
 
@@ -211,7 +215,7 @@ func (s *Store) SaveHandshake(ctx context.Context, h storage.Handshake) error {
 	if err != nil {
 		return storage.Errorf(storage.Invalid, "the handshake record has a time that cannot be stored").Because(err)
 	}
-	if _, err = s.write(ctx, saveHandshake, h.Digest, h.Version, taken, expiry(h.Expires), []byte(h.Result)); err == nil {
+	if _, err = s.writeSoon(ctx, saveHandshake, h.Digest, h.Version, taken, expiry(h.Expires), []byte(h.Result)); err == nil {
 		s.tidy(ctx)
 	}
 	return err

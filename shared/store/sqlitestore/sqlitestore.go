@@ -7,9 +7,9 @@
 // callers, and it does not log.
 //
 // A write is on the disk when its method returns: it survives the death of any
-// process, and of the machine. A read returns only writes that are on the disk.
-// Writes that arrive while another write is on its way to the disk share one
-// transaction and one fsync.
+// process, and of the machine. Writes that arrive while another write is on its way to
+// the disk share one transaction and one fsync. [Options].Behind lets most writes return
+// before their fsync.
 package sqlitestore
 
 import (
@@ -46,9 +46,12 @@ type Options struct {
 	// Age is the longest time for which the store keeps an event. Default:
 	// [storage.EventAge].
 	Age time.Duration
-	// Volatile leaves out the fsync of each write, to measure what it costs. A crash
-	// of the machine may then lose the newest writes. It loses each write as a whole.
-	Volatile bool
+	// Behind lets a write of the log, or of the record of a session or a box, return when the
+	// operating system has it; its fsync follows at once. The death of any process loses
+	// nothing. A power cut may lose the newest of these writes, and then all that came
+	// later. Keys, grants, tokens, values, claims and ends of sessions are on the disk when
+	// their method returns, and so is all that was written before.
+	Behind bool
 	// Damaged is called once, with the first sign that the file is damaged or is no longer
 	// there. It must not call the store. It may be nil.
 	Damaged func(error)
@@ -57,6 +60,7 @@ type Options struct {
 	// beside a file.
 	vfs   string
 	space func(path string) room
+	sync  func() error // in place of the fsync behind
 }
 
 func (o Options) withDefaults() Options {
@@ -85,6 +89,7 @@ type Store struct {
 	writer   connection
 	reader   connection
 	queue    queue
+	behind   behind
 	health   health
 	damage   *damage
 	file     os.FileInfo // of the file that was opened
@@ -134,13 +139,20 @@ func Open(path string, options ...Options) (*Store, error) {
 		_ = s.Close()
 		return nil, err
 	}
+	if s.options.Behind {
+		s.begin()
+		if err := s.noted(s.behind.sync()); err != nil { // a new schema, and what an earlier process wrote
+			_ = s.Close()
+			return nil, err
+		}
+	}
 	return s, nil
 }
 
 // Close closes both connections. Calls in progress return.
 func (s *Store) Close() error {
 	s.closing.Do(func() { close(s.closed) })
-	if err := errors.Join(s.reader.close(), s.writer.close()); err != nil {
+	if err := errors.Join(s.behind.end(), s.reader.close(), s.writer.close()); err != nil {
 		return failed(err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -148,7 +149,11 @@ func (s *Store) noted(err error) error {
 		return nil
 	}
 	var text string
-	switch primaryCode(err) {
+	code := primaryCode(err)
+	if errors.As(err, new(unsynced)) {
+		code = sqlite3.SQLITE_IOERR
+	}
+	switch code {
 	case sqlite3.SQLITE_FULL:
 		text = full(s.path, s.options.space(s.path))
 	case sqlite3.SQLITE_IOERR:
