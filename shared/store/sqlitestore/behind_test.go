@@ -3,45 +3,78 @@ package sqlitestore
 import (
 	"errors"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// unsyncedStore returns a store whose fsync behind the writes waits for the test. Each value
-// of syncs lets one end, with that error.
-func unsyncedStore(t *testing.T) (s *Store, syncs chan<- error) {
+// syncGate holds the fsyncs behind the writes of a store.
+type syncGate struct {
+	mu      sync.Mutex
+	may     chan struct{} // closed: fsyncs end
+	err     error         // of each
+	reached chan struct{} // capacity 1: an fsync has begun
+}
+
+func (s *syncGate) sync() error {
+	s.mu.Lock()
+	may := s.may
+	s.mu.Unlock()
+	select {
+	case s.reached <- struct{}{}:
+	default:
+	}
+	<-may
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// hold lets no fsync end until let is called.
+func (s *syncGate) hold() (let func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.reached:
+	default:
+	}
+	may := make(chan struct{})
+	s.may = may
+	return sync.OnceFunc(func() { close(may) })
+}
+
+func (s *syncGate) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func behindStore(t *testing.T) (*Store, *syncGate) {
 	t.Helper()
-	results := make(chan error)
-	dir := t.TempDir()
-	opened := false
-	s = open(t, filepath.Join(dir, "store.db"), Options{Behind: true, sync: func() error {
-		if !opened {
-			opened = true
-			return nil
-		}
-		return <-results
-	}})
-	t.Cleanup(func() {
-		close(results)
-		same(t, "Close", s.Close(), nil)
-	})
-	return s, results
+	with := &syncGate{may: make(chan struct{}), reached: make(chan struct{}, 1)}
+	close(with.may)
+	s := open(t, filepath.Join(t.TempDir(), "store.db"), Options{Behind: true, sync: with.sync})
+	t.Cleanup(func() { same(t, "Close", s.Close(), nil) })
+	return s, with
 }
 
 func TestAWriteBehindReturnsBeforeItsFsync(t *testing.T) {
-	s, syncs := unsyncedStore(t)
+	s, with := behindStore(t)
+	let := with.hold()
+	defer let()
 	put(t, s, batch("r1", 1, `1`))
 	same(t, "events", indexes(read(t, s, "r1", 0)), []storage.Index{1})
-	syncs <- nil // it follows at once
+	<-with.reached // it follows at once
 }
 
 func TestWhatMustLastWaitsForItsFsync(t *testing.T) {
 	for name, write := range map[string]func(s *Store) error{
 		"a key": func(s *Store) error { return s.Keys().Create(t.Context(), storage.Key{ID: "k", Tenant: "t"}) },
 		"a value": func(s *Store) error {
-			_, err := s.SaveValue(t.Context(), storage.Value{Key: storage.ValueKey{Scope: storage.ValueOfServer, Tenant: "t", Server: "s", Name: "n"}, Data: []byte("1")})
+			key := storage.ValueKey{Scope: storage.ValueOfServer, Tenant: "t", Server: "s", Name: "n"}
+			_, err := s.SaveValue(t.Context(), storage.Value{Key: key, Data: []byte("1")})
 			return err
 		},
 		"a claim": func(s *Store) error {
@@ -58,40 +91,44 @@ func TestWhatMustLastWaitsForItsFsync(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, syncs := unsyncedStore(t)
+			s, with := behindStore(t)
 			if _, err := s.PutItem(t.Context(), storage.Item{Box: "b", ID: "waiting", State: storage.Waiting, Raw: []byte("1")}); err != nil {
 				t.Fatal(err)
 			}
-			syncs <- nil
 			if err := s.Create(t.Context(), storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}); err != nil {
 				t.Fatal(err)
 			}
-			syncs <- nil
+			same(t, "sync", s.behind.sync(), nil) // the goroutine has nothing left to do
+			let := with.hold()
+			defer let()
 			done := make(chan error, 1)
 			go func() { done <- write(s) }()
+			<-with.reached
 			select {
 			case err := <-done:
-				t.Fatalf("it returned before its fsync: %v", err)
-			case syncs <- nil:
+				t.Errorf("it returned before its fsync: %v", err)
+			default:
 			}
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			let()
+			same(t, "write", <-done, nil)
 		})
 	}
 }
 
 func TestAFailedFsyncBehindStopsNewWork(t *testing.T) {
-	s, syncs := unsyncedStore(t)
-	put(t, s, batch("r1", 1, `1`))
-	syncs <- unsynced{errors.New("a broken disk")}
-	put(t, s, batch("r2", 1, `1`)) // what runs may still end
-	syncs <- unsynced{errors.New("a broken disk")}
-	s.health.mu.Lock()
-	s.health.probed = time.Now().Add(-time.Hour)
-	s.health.mu.Unlock()
-	failing := make(chan error, 1)
-	go func() { failing <- s.Writable(t.Context()) }()
-	syncs <- unsynced{errors.New("a broken disk")}
-	wantCode(t, "Writable", <-failing, storage.Unavailable)
+	s, with := behindStore(t)
+	with.fail(unsynced{errors.New("a broken disk")})
+	writable := func() error {
+		s.health.mu.Lock()
+		s.health.probed = time.Time{}
+		s.health.mu.Unlock()
+		return s.Writable(t.Context())
+	}
+	_, err := s.Claim(t.Context(), "b", "r", 1)
+	wantCode(t, "Claim", err, storage.Unavailable)
+	put(t, s, batch("r1", 1, `1`)) // what runs may still end
+	wantCode(t, "Writable", writable(), storage.Unavailable)
+	with.fail(nil)
+	same(t, "Writable, on a disk that works again", writable(), nil)
+	same(t, "Writable", writable(), nil)
 }

@@ -110,18 +110,27 @@ func (s *Store) take(ctx context.Context, query string, args, into []any) (found
 func (s *Store) writeGroup(uncut context.Context, group []*write) {
 	if len(group) > 1 {
 		if err := s.together(uncut, group...); err == nil || isBroken(err) {
-			s.answer(group, s.noted(err))
+			s.answer(group, s.written(err))
 			return
 		}
 	}
 	for i, w := range group {
-		err := s.noted(s.alone(uncut, w))
+		err := s.written(s.alone(uncut, w))
 		if isBroken(err) {
 			s.answer(group[i:], err)
 			return
 		}
 		s.answer(group[i:i+1], err)
 	}
+}
+
+// written notes the outcome of a transaction. With an fsync behind it, only that shows that
+// the disk works.
+func (s *Store) written(err error) error {
+	if err == nil && s.options.Behind {
+		return nil
+	}
+	return s.noted(err)
 }
 
 // answer releases the callers of writes that are in the file, or that failed.

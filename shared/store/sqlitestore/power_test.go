@@ -308,15 +308,16 @@ func sortedBefore(told []fact, at int) int {
 // kept. The file must open, and every fact must hold. No message may be claimed
 // twice, and no box may be stuck.
 func TestPowerCut(t *testing.T) {
-	t.Run("disk", func(t *testing.T) { powerCut(t, Options{}, func(fact) bool { return true }) })
+	t.Run("disk", func(t *testing.T) { powerCut(t, Options{}, 9, func(fact) bool { return true }) })
 	// What was claimed is executed, so a claim lasts. All else may be lost, from some moment on.
 	t.Run("process", func(t *testing.T) {
-		powerCut(t, Options{Behind: true}, func(f fact) bool { return strings.HasSuffix(f.what, "was claimed") })
+		powerCut(t, Options{Behind: true}, 23, func(f fact) bool { return strings.HasSuffix(f.what, "was claimed") })
 	})
 }
 
-func powerCut(t *testing.T, o Options, lasts func(fact) bool) {
-	sessions, rounds, every := 4, 4, 9
+func powerCut(t *testing.T, o Options, every int, lasts func(fact) bool) {
+	t.Helper()
+	sessions, rounds := 4, 4
 	if *chaos {
 		sessions, rounds, every = 8, 12, 1
 	}
