@@ -238,6 +238,25 @@ func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
 	}
 }
 
+// Connections of one runner may say hello in another order than they were opened.
+func TestAnOvertakenHelloChangesNothing(t *testing.T) {
+	a := newAsylum(t)
+	box, err := a.store.Box(t.Context(), asylumBox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	box.Link = 5
+	if err := a.store.SaveBox(t.Context(), box); err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range []int64{4, 5} {
+		a.handle(frametest.Frame{Type: frame.TypeHello, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: link, Task: "task"})
+	}
+	if now, err := a.store.Box(t.Context(), asylumBox); err != nil || now.Rev != box.Rev+1 || now.Link != 5 {
+		t.Errorf("the record changed: %+v, %v", now, err)
+	}
+}
+
 func TestHelloThatIsNotTheRunnersIsFenced(t *testing.T) {
 	s := newSiege(t)
 	hello := func(set func(*frametest.Frame)) frametest.Frame {

@@ -198,6 +198,11 @@ func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
 	if got := call(t, c, "count"); got != "1" {
 		t.Errorf("got %s", got)
 	}
+	before := up.seen.Load()
+	up.n.Store(100)
+	if _, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"}); err == nil || up.seen.Load()-before != 3 {
+		t.Errorf("a server that stays busy was asked %d times, want 3: %v", up.seen.Load()-before, err)
+	}
 	up.fault = func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "3600")
 		w.WriteHeader(http.StatusServiceUnavailable)

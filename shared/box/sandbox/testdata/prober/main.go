@@ -299,7 +299,7 @@ func privileges(setuid []string) {
 	for lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), ":")
 		switch name {
-		case "CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs", "Seccomp":
+		case "CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs", "Seccomp", "Groups":
 			_, _ = fmt.Fprintf(os.Stdout, "%s=%s\n", name, strings.TrimLeft(strings.TrimSpace(value), "0"))
 		}
 	}
