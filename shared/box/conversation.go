@@ -483,7 +483,6 @@ func (c *conversation) drop(r *request) {
 	}
 }
 
-// forget closes a question.
 func (c *conversation) forget(q *question) {
 	c.remove(q)
 	c.noteIdle()

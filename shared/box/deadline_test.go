@@ -139,7 +139,6 @@ func (d dialogue) greets() {
 	d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, m.ID))
 }
 
-// drain takes what the process has read.
 func (d dialogue) drain() [][]byte {
 	synctest.Wait()
 	d.played.mu.Lock()
@@ -175,7 +174,6 @@ func (d dialogue) told() string {
 	return string(bytes.Join(d.played.read, []byte{'\n'}))
 }
 
-// ended reports whether a stream has its last event.
 func (d dialogue) ended(stream string) bool {
 	synctest.Wait()
 	return !d.isOpen("s", stream)

@@ -271,7 +271,6 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 	}
 }
 
-// awaitInput returns when stdin has something that was not read.
 func awaitInput() {
 	in := []unix.PollFd{{Events: unix.POLLIN}}
 	for n := 0; n == 0; {
@@ -403,7 +402,6 @@ func (r *recorder) final(t *testing.T, stream string) Output {
 	return find(t, r, "the end of "+stream, func(e Output) bool { return e.Stream == stream && e.Final })
 }
 
-// event waits for the next event of a stream.
 func (r *recorder) event(t *testing.T, stream string) Output {
 	t.Helper()
 	return find(t, r, "an event of "+strconv.Quote(stream), func(e Output) bool { return e.Stream == stream })
@@ -430,7 +428,6 @@ func (r *rig) hurry() {
 	r.grace = proc.Grace{Stdin: 100 * time.Millisecond, Term: 200 * time.Millisecond}
 }
 
-// rig is a box with a fake server.
 type rig struct {
 	*Box
 	*recorder

@@ -7,7 +7,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// keeping restores the workspace of a process and saves it.
 type keeping struct {
 	box       *Box
 	audience  *audience

@@ -17,7 +17,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// keeperHand is a Keeper that notes its calls.
 type keeperHand struct {
 	mu    sync.Mutex
 	calls []string
@@ -33,7 +32,6 @@ func (k *keeperHand) note(call string) {
 	k.calls = append(k.calls, call)
 }
 
-// said lists the calls so far.
 func (k *keeperHand) said() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -39,7 +39,6 @@ func (l *listener) listen() {
 	}
 }
 
-// counted counts the bytes that are read.
 type counted struct {
 	from  io.Reader
 	bytes *atomic.Int64

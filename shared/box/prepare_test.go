@@ -13,7 +13,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// stageHand is a Provisioner that does what a test says.
 type stageHand struct {
 	stage   func(ctx context.Context, process string, tell func(provision.Progress)) (provision.Launch, error)
 	removed chan string
@@ -104,7 +103,6 @@ func TestFailureOfTheStagerIsTold(t *testing.T) {
 	}
 }
 
-// waiting is a stager that returns when its context ends.
 func waiting(began chan<- struct{}) func(context.Context, string, func(provision.Progress)) (provision.Launch, error) {
 	return func(ctx context.Context, _ string, _ func(provision.Progress)) (provision.Launch, error) {
 		began <- struct{}{}

@@ -51,7 +51,6 @@ type notes struct {
 	answers bool // it does
 }
 
-// ending says why a process ends.
 type ending struct {
 	told     bool   // its end was asked for
 	left     bool   // it exited, or closed a pipe, before its end was asked for
@@ -84,7 +83,6 @@ func (p *process) converse(c *conversation) {
 // to moves the process forward to a state, never back.
 func (p *process) to(s state) { p.state = max(p.state, s) }
 
-// isCurrent reports whether the process gets new messages.
 func (p *process) isCurrent() bool { return p.group.current == p }
 
 // # For its deadlines

@@ -50,7 +50,6 @@ type protocol interface {
 	tellSettings(level string, subscriptions []string)
 }
 
-// firstAnswer is what the response to the first message says.
 type firstAnswer struct {
 	version string     // the version that the box asked for
 	era     bridge.Era // the protocols of the server, "" if the response does not say

@@ -60,7 +60,6 @@ func (p *process) status(state ProcessState, f *fault) ProcessStatus {
 	return st
 }
 
-// running returns the state of a process that runs.
 func (p *process) running() ProcessState {
 	if p.greeted {
 		return Ready

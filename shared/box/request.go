@@ -94,7 +94,6 @@ type task struct {
 	id json.RawMessage // nil until the process has named it
 }
 
-// params returns params that name the task.
 func (t *task) params() json.RawMessage { return json.RawMessage(`{"taskId":` + string(t.id) + `}`) }
 
 func phaseOf(r *request) Phase {

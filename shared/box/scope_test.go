@@ -33,7 +33,6 @@ func (c crowd) as(session, raw string, change ...func(*Delivery)) string {
 	return d.ID
 }
 
-// callAs sends a tools/call of a session.
 func (c crowd) callAs(session, id, tool, arguments string, change ...func(*Delivery)) string {
 	return c.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"t"}}}`, id, tool, arguments), change...)
 }

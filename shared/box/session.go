@@ -41,7 +41,6 @@ type session struct {
 	telling bool
 }
 
-// told is one pending call of the sink.
 type pendingOutput struct {
 	call     func(Sink)
 	streamID string // the request stream of an event, else ""

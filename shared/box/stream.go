@@ -9,7 +9,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// stream is the request stream of one delivery.
 type stream struct {
 	session    *session
 	id, ticket string // "" for the standalone stream

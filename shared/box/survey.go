@@ -93,7 +93,6 @@ func (v *survey) told(m wire.Message) {
 	v.ask()
 }
 
-// over tells the sink.
 func (v *survey) over() {
 	a := v.p.audience
 	fingerprint, err := json.Marshal(v.hashes)

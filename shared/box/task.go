@@ -36,7 +36,6 @@ type unconfirmedCall struct {
 	pages *wire.Pages
 }
 
-// outgoing returns the line to send for a request.
 func (t *legacyTasks) outgoing(r *request, line []byte) []byte {
 	if r.method != wire.MethodToolsCall || r.passed != nil {
 		return line
@@ -79,7 +78,6 @@ func (t *legacyTasks) response(r *request, m wire.Message) bool {
 	return true
 }
 
-// askTools asks for a page of the list of tools.
 func (t *legacyTasks) askTools(d unconfirmedCall, cursor json.RawMessage) {
 	var params json.RawMessage
 	if cursor != nil {

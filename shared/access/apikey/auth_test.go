@@ -34,7 +34,6 @@ func inBubble(t *testing.T, test func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newRig(t)) })
 }
 
-// key makes a key for alice of acme.
 func (r *rig) key(life time.Duration, servers ...string) string {
 	r.t.Helper()
 	key, _, err := apikey.Create(r.t.Context(), r.count, apikey.Grant{Tenant: "acme", Principal: "alice", Servers: servers, Life: life})

@@ -30,7 +30,6 @@ func random(n int) string {
 // IsKey reports whether a text says that it is an API key.
 func IsKey(text string) bool { return strings.HasPrefix(text, keyPrefix) }
 
-// newKey returns a key and its id.
 func newKey() (key, id string) {
 	id = random(idChars)
 	return keyPrefix + id + "_" + random(secretChars), id

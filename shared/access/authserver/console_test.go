@@ -24,7 +24,6 @@ func withRoles(t *testing.T) *site {
 	})
 }
 
-// forConsole returns what the page of the console asks for.
 func forConsole(challenge string, changes ...string) url.Values {
 	return with(request(resourceserver.ConsoleClient, challenge), append([]string{"redirect_uri", at + "/console/home", "resource", at + "/console/", "scope", ""}, changes...)...)
 }

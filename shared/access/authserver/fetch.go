@@ -240,7 +240,6 @@ func (d *documents) fetch(ctx context.Context, id string) (document, time.Durati
 	return doc, freshness(res.Header), err
 }
 
-// parseDocument reads and checks a document.
 func parseDocument(id string, body []byte) (document, error) {
 	var d document
 	var all map[string]json.RawMessage

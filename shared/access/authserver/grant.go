@@ -46,7 +46,6 @@ const handleChars = 26
 
 func newHandle() string { return idText(randomBytes(16)) }
 
-// grantID returns the ID of the grant with a handle.
 func grantID(handle string) string { return idText(sum("grant " + handle))[:handleChars] }
 
 func idText(raw []byte) string {

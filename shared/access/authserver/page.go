@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// pageData is what a page shows.
 type pageData struct {
 	Title, Text string // Text: a page with a message only
 

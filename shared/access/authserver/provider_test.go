@@ -50,7 +50,6 @@ func newIDP(t *testing.T) *idp {
 	return i
 }
 
-// id returns the claims of an ID token, with changes.
 func (i *idp) id(nonce string, changes map[string]any) jwt.MapClaims {
 	c := jwt.MapClaims{"iss": i.url, "sub": "u1", "aud": "us", "exp": time.Now().Unix() + 60, "iat": time.Now().Unix(), "nonce": nonce, "email": "ada@example.com"}
 	for name, value := range changes {
@@ -253,7 +252,6 @@ func TestUsersSignInAtGitHub(t *testing.T) {
 	})
 }
 
-// jag returns an assertion, with changes of its claims.
 func (i *idp) jag(client string, changes map[string]any, header map[string]any) string {
 	c := i.id("", map[string]any{"nonce": nil, "aud": at, "resource": at + "/files/mcp", "client_id": client, "jti": fmt.Sprint(time.Now().UnixNano()), "exp": time.Now().Unix() + 300})
 	for name, value := range changes {

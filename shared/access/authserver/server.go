@@ -107,7 +107,6 @@ type targets struct {
 	servers  []string
 }
 
-// seals has a sealer for each purpose.
 type seals map[purpose]*storage.Sealer
 
 // purpose says what sealed data is for. Data that is sealed for one purpose cannot be
@@ -124,7 +123,6 @@ const (
 	forVisit   purpose = "oauth visitor"
 )
 
-// route serves a path.
 type route struct {
 	methods string // as in Allow
 	serve   func(http.ResponseWriter, *http.Request) error
@@ -321,7 +319,6 @@ func writeJSON(w http.ResponseWriter, status int, document any) {
 	_, _ = w.Write(text)
 }
 
-// seal returns a value in sealed form, for a purpose.
 func (s seals) seal(p purpose, v any) string {
 	var plain bytes.Buffer
 	e := json.NewEncoder(&plain)
@@ -338,7 +335,6 @@ func (s seals) open(p purpose, sealed string, into any) bool {
 	return ok && json.Unmarshal(plain, into) == nil
 }
 
-// random returns n random bytes as text.
 func random(n int) string { return base64.RawURLEncoding.EncodeToString(randomBytes(n)) }
 
 func randomBytes(n int) []byte {

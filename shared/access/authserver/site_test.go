@@ -50,7 +50,6 @@ type site struct {
 
 func secret(b byte) []byte { return []byte(strings.Repeat(string(rune('a'+b)), 32)) }
 
-// newSite returns a site over a new store.
 func newSite(t *testing.T, open storetest.Open, change func(*authserver.Config)) *site {
 	t.Helper()
 	s := &site{t: t, store: storagetest.NewCounting(open(t)), log: &commontest.Lines{}}
@@ -130,7 +129,6 @@ func (s *site) do(method, target string, f url.Values, header http.Header) *repl
 	return replied(w)
 }
 
-// reply is an answer of the broker.
 type reply struct {
 	StatusCode int
 	Status     string
@@ -145,7 +143,6 @@ func replied(w *httptest.ResponseRecorder) *reply {
 	return &reply{res.StatusCode, res.Status, res.Header, w.Body, res.Cookies()}
 }
 
-// answer reads a JSON answer.
 func answer(t *testing.T, res *reply) map[string]any {
 	t.Helper()
 	var v map[string]any
@@ -174,7 +171,6 @@ func (s *site) register(uris ...string) string {
 	return answer(s.t, res)["client_id"].(string)
 }
 
-// json posts a value as JSON.
 func (s *site) json(path string, v any) *reply {
 	s.t.Helper()
 	body, err := json.Marshal(v)
@@ -193,7 +189,6 @@ func (s *site) post(path, body string) *reply {
 	return replied(w)
 }
 
-// browser is the browser of one user.
 type browser struct {
 	*site
 	jar http.CookieJar
@@ -288,7 +283,6 @@ func (b *browser) signIn(target, name, groups string) url.Values {
 	return u.Query()
 }
 
-// pkce returns a verifier and its challenge.
 func pkce() (verifier, challenge string) {
 	raw := make([]byte, 32)
 	_, _ = rand.Read(raw)

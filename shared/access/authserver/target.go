@@ -80,7 +80,6 @@ func (b *targets) limit(req *request) {
 	req.Scopes = slices.Compact(known)
 }
 
-// offers reports whether a server has a scope.
 func (b *targets) offers(server, scope string) bool {
 	return slices.Contains(b.settings.Known(server, []string{scope}), scope)
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// token serves /token.
 func (b *Server) token(w http.ResponseWriter, r *http.Request) error {
 	f, err := form(r)
 	if err != nil {

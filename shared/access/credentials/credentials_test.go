@@ -29,7 +29,6 @@ func challengeOf(verifier string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// onEach runs a test on each driver.
 func onEach(t *testing.T, test func(t *testing.T, s *site)) {
 	t.Helper()
 	storetest.Each(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open(t))) })

@@ -34,7 +34,6 @@ func (s *site) deals(who string) reply {
 	return s.callAt("deals", who, "", body, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "list"})
 }
 
-// exchanges returns the exchanges that were asked for.
 func (p *third) exchanges() (all []url.Values) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -58,7 +58,6 @@ func ticketForm(v pageRequest, csrf, publicURL string) string {
 		fmt.Sprintf(`<form method="post" action="%s">%s<p><label>Ticket <input name="ticket" autocomplete="off" required autofocus></label></p><button>Go on</button></form>`+"\n", pathPage, v.hidden(csrf))
 }
 
-// providerForm has the buttons for one provider.
 func providerForm(v pageRequest, name, title, why string, p Provider, there bool, csrf string) string {
 	fields, button := "", "Connect"
 	if there {

@@ -506,7 +506,6 @@ func (p *Pages) open(sealed string, into any) bool {
 	return ok && json.Unmarshal(plain, into) == nil
 }
 
-// random returns n random bytes as text.
 func random(n int) string {
 	raw := make([]byte, n)
 	_, _ = rand.Read(raw) // it never fails

@@ -188,7 +188,6 @@ func FuzzConnectAnswer(f *testing.F) {
 	})
 }
 
-// says answers each request with a status and a body.
 type says struct {
 	status int
 	body   string

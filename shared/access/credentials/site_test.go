@@ -103,7 +103,6 @@ func (s *site) pages() http.Handler {
 	return p
 }
 
-// endpoint serves clients.
 func (s *site) endpoint() http.Handler {
 	s.t.Helper()
 	states, err := bridge.NewSealer(s.secret)
@@ -227,7 +226,6 @@ func (p *third) count(grant string) (n int) {
 	return n
 }
 
-// reply is an answer of a handler.
 type reply struct {
 	status int
 	header http.Header
@@ -291,7 +289,6 @@ func (s *site) session(who, version, capabilities string) string {
 
 const toolCall = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"list","arguments":{}}}`
 
-// browser is the browser of one user, with cookies.
 type browser struct {
 	*site
 	jar http.CookieJar
@@ -401,7 +398,6 @@ func with(f url.Values, changes ...string) url.Values {
 	return f
 }
 
-// ticket returns a ticket for a principal.
 func (s *site) ticket(who string) string {
 	s.t.Helper()
 	ticket, _, err := apikey.NewTickets(s.store).Issue(s.t.Context(), storage.Identity{Tenant: "acme", Principal: who}, "issues")

@@ -25,7 +25,6 @@ type token struct {
 // maxAnswer bounds the answer of a token endpoint, in bytes.
 const maxAnswer = 64 << 10
 
-// redeem exchanges a code for tokens.
 func (v *Vault) redeem(ctx context.Context, p Provider, code, verifier, redirect string) (token, error) {
 	return v.ask(ctx, p, p.Token, p.of(url.Values{
 		"grant_type": {"authorization_code"}, "code": {code}, "code_verifier": {verifier}, "redirect_uri": {redirect},
@@ -40,7 +39,6 @@ func (p Provider) of(form url.Values) url.Values {
 	return form
 }
 
-// refresh exchanges a refresh token for new tokens.
 func (v *Vault) refresh(ctx context.Context, p Provider, refresh string) (token, error) {
 	return v.ask(ctx, p, p.Token, p.of(url.Values{"grant_type": {"refresh_token"}, "refresh_token": {refresh}}))
 }
@@ -76,7 +74,6 @@ func (v *Vault) ask(ctx context.Context, p Provider, at string, form url.Values)
 	return readAnswer(res.StatusCode, body, time.Now())
 }
 
-// readAnswer reads the answer of a token endpoint.
 func readAnswer(status int, body []byte, now time.Time) (token, error) {
 	var a struct {
 		Access  string      `json:"access_token"`

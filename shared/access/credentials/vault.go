@@ -95,7 +95,6 @@ type held struct {
 	Refused string `json:"n,omitempty"`
 }
 
-// place names a row.
 type place struct{ tenant, principal, provider string }
 
 func (p place) id() string { return storage.UpstreamTokenID(p.tenant, p.principal, p.provider) }
@@ -103,7 +102,6 @@ func (p place) id() string { return storage.UpstreamTokenID(p.tenant, p.principa
 // owner is the additional data of the seal.
 func (p place) owner() []byte { return fmt.Appendf(nil, "%q %q %q", p.tenant, p.principal, p.provider) }
 
-// row returns a new row without a secret.
 func (p place) row() storage.UpstreamToken {
 	return storage.UpstreamToken{ID: p.id(), Tenant: p.tenant, Principal: p.principal, Provider: p.provider, Created: time.Now()}
 }
@@ -322,7 +320,6 @@ func (v *Vault) claim(ctx context.Context, at place, row *storage.UpstreamToken)
 	return v.save(ctx, row)
 }
 
-// messageOf returns the text of an error for users.
 func messageOf(err error) string {
 	var e *storage.Error
 	if errors.As(err, &e) {

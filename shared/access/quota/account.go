@@ -49,7 +49,6 @@ func (u used) in(t time.Time) (month string, nanos int64) {
 	return u.Month, u.Nanos[""]
 }
 
-// nextMonth returns when the next month begins.
 func nextMonth(t time.Time) time.Time {
 	t = t.UTC()
 	return time.Date(t.Year(), t.Month()+1, 1, 0, 0, 0, 0, time.UTC)

@@ -69,7 +69,6 @@ func (o object) text() []byte {
 	return text
 }
 
-// object returns limits as an object.
 func (l Limits) object() object {
 	text, err := json.Marshal(l)
 	if err != nil {
@@ -79,7 +78,6 @@ func (l Limits) object() object {
 	return o
 }
 
-// limitNames returns the keys of [Limits].
 func limitNames() (names []string) {
 	for field := range reflect.TypeFor[Limits]().Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")

@@ -35,7 +35,6 @@ func newWorld(t *testing.T, open storetest.Open, file string) *world {
 	return &world{t: t, open: open, store: storagetest.NewFaulty(count, 1, storagetest.Faults{}), count: count, file: file}
 }
 
-// instance returns an instance that has just started.
 func (w *world) instance() *quota.Limiter { return w.instanceOn(w.store) }
 
 func (w *world) instanceOn(store storage.Store) *quota.Limiter {
@@ -47,7 +46,6 @@ func (w *world) instanceOn(store storage.Store) *quota.Limiter {
 	return l
 }
 
-// work is a call of a tool by ada.
 func work(tools ...string) storage.Work {
 	return storage.Work{Tenant: "acme", Principal: "ada", Server: "files", Session: storage.NewID(), Stream: storage.NewStreamID(), Tools: tools}
 }
@@ -71,7 +69,6 @@ func limited(t *testing.T, err error) *storage.Limited {
 	return l
 }
 
-// passes reports whether work is admitted.
 func passes(t *testing.T, l *quota.Limiter, w storage.Work) bool {
 	t.Helper()
 	_, err := l.Admit(t.Context(), w)
@@ -335,7 +332,6 @@ func TestALongCallKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// end writes the end of a call to the log.
 func (w *world) end(c storage.Work) {
 	err := w.store.Append(context.Background(), storage.Batch{
 		Session: c.Session, Stream: c.Stream, First: 1, Final: true, Events: [][]byte{[]byte(`{}`)}, Expires: time.Now().Add(time.Hour),

@@ -59,7 +59,6 @@ func ParseRate(text string) (Rate, error) {
 	return r, nil
 }
 
-// readCalls reads a number of calls, in digits only.
 func readCalls(text string) (n int, ok bool) {
 	n, err := strconv.Atoi(text)
 	return n, err == nil && n >= 1 && n <= maxCalls && text[0] != '+'

@@ -10,7 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// asking returns a server that asks its issuer about tokens.
 func (i *issuer) asking(t *testing.T) *resourceserver.ResourceServer {
 	t.Helper()
 	return i.server(t, func(s *resourceserver.Settings) {
@@ -18,7 +17,6 @@ func (i *issuer) asking(t *testing.T) *resourceserver.ResourceServer {
 	})
 }
 
-// issue makes an opaque token.
 func (i *issuer) issue(token string, change map[string]any) string {
 	i.set(func() { i.active[token] = claims(change) })
 	return token

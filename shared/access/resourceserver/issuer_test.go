@@ -126,7 +126,6 @@ func (i *issuer) set(change func()) {
 	change()
 }
 
-// down answers everything with a status.
 func down(status int) func(http.ResponseWriter) bool {
 	return func(w http.ResponseWriter) bool { w.WriteHeader(status); return true }
 }
@@ -153,7 +152,6 @@ var signers = sync.OnceValue(func() keys {
 	return k
 })
 
-// public is the JWK of a key.
 func public(id string, k crypto.Signer) map[string]any {
 	b64 := base64.RawURLEncoding.EncodeToString
 	switch p := k.Public().(type) {

@@ -19,7 +19,6 @@ const (
 	maxModulus = 8192 // bits; it would take long to verify a signature of a larger key
 )
 
-// key is a public signing key of an issuer.
 type key struct {
 	id, algorithm string // from the issuer; "" if not given
 	kind          string // a value of algorithms

@@ -175,7 +175,6 @@ func (s *keySet) discover(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("issuer %s has no metadata; check the spelling of the issuer, or set jwks_uri", s.issuer)
 }
 
-// keysOf reads one metadata document.
 func keysOf(issuer string, document []byte) (uri string, err error) {
 	var metadata struct {
 		Issuer string `json:"issuer"`

@@ -128,7 +128,6 @@ func (s *ResourceServer) Verify(ctx context.Context, token, server string) (stor
 	return who, nil
 }
 
-// identity returns the identity of a grant and its token.
 func (s *ResourceServer) identity(g grant, token string) (storage.Identity, error) {
 	who, err := s.settings.Identity(g.claims)
 	if err != nil {
@@ -255,7 +254,6 @@ func badToken(why string) error {
 	return storage.Errorf(storage.Unauthenticated, "this token is not valid: %s; sign in again", why)
 }
 
-// missing reports whether one of the wanted scopes is missing.
 func missing(has, wanted []string) bool {
 	return slices.ContainsFunc(wanted, func(s string) bool { return !slices.Contains(has, s) })
 }

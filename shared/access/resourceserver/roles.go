@@ -25,7 +25,6 @@ const (
 	ConsolePage = "/console/home"
 )
 
-// checkRoles checks the rules for roles.
 func (s Settings) checkRoles() error {
 	for _, name := range slices.Sorted(maps.Keys(s.Roles)) {
 		if role := storage.Role(name); role != storage.RoleViewer && role != storage.RoleOperator {

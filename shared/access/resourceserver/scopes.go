@@ -71,7 +71,6 @@ func (s Settings) kept(has, wanted []string) (all []string) {
 	return slices.Compact(all)
 }
 
-// among reports whether one of the patterns covers a tool.
 func among(patterns []string, tool string) bool {
 	tool = storage.FoldTool(tool)
 	return slices.ContainsFunc(patterns, func(p string) bool {

@@ -19,7 +19,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// call executes one request.
 type call struct {
 	r        *run
 	id       json.RawMessage

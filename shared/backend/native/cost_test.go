@@ -37,7 +37,6 @@ type spent struct {
 	conn  socket
 }
 
-// shop is a server with one tool for each price.
 func shop(ctx context.Context, s native.Session) (*mcp.Server, error) {
 	server, err := demo(ctx, s)
 	if err != nil {

@@ -29,7 +29,6 @@ type Servers map[string]Server
 // for all requests of a modern client. It may be used until the message is answered.
 type Session struct{ in *environment }
 
-// inside is what a Session stands for.
 type environment struct {
 	k      *Backend
 	record storage.Session // the record as it was read with the message

@@ -97,7 +97,6 @@ func sleeping(b *testing.B, w *world, store storage.Store) http.Handler {
 	return transport.New(o)
 }
 
-// noBox is a backend that must get no message.
 type noBox struct {
 	sessions.Backend // nil: a call of any other method also ends the benchmark
 

@@ -102,7 +102,6 @@ func (s State) save(ctx context.Context, v storage.Value, value any) (int64, err
 	return v.Rev, err
 }
 
-// named returns the key of an author's value.
 func (s State) named(name string) (storage.ValueKey, error) {
 	if strings.HasPrefix(name, "\x00") {
 		return storage.ValueKey{}, storage.Errorf(storage.Invalid, "the name of a durable value must not begin with a NUL character")
@@ -171,7 +170,6 @@ const (
 	oncePrefix = "\x00once:"
 )
 
-// once is the value that Once keeps.
 type once struct {
 	Done  bool      `json:"done,omitempty"`
 	Until time.Time `json:"until,omitzero"` // a caller is running f, and holds the value until this time

@@ -59,7 +59,6 @@ func newWorld(t testing.TB, open func() storage.Store) *world {
 	}
 }
 
-// memory returns a world on a store in memory.
 func memory(t testing.TB) *world {
 	store := storagetest.NewMemory()
 	return newWorld(t, func() storage.Store { return store })
@@ -180,7 +179,6 @@ func (w *world) Cancel(_ context.Context, a native.Alarm) error {
 	return nil
 }
 
-// due returns the alarms that are set, and removes them.
 func (w *world) due() []native.Alarm {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -212,7 +210,6 @@ func (w *world) posts() []string {
 	return out
 }
 
-// answer is a whole response.
 type answer struct {
 	status int
 	header http.Header
@@ -342,7 +339,6 @@ func (w *world) modernTool(name, arguments, more string) answer {
 	return w.modern("tools/call", name, `"name":"`+name+`","arguments":`+arguments+`,`+more, everything)
 }
 
-// demo is the author's server of these tests.
 func demo(_ context.Context, s native.Session) (*mcp.Server, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "demo", Version: "3"}, s.Options())
 	native.AddTool(s, server, &mcp.Tool{Name: "only"}, func(context.Context, *mcp.CallToolRequest, words) (*mcp.CallToolResult, any, error) {

@@ -372,7 +372,6 @@ func (s *speaker) rest(w http.ResponseWriter, r *http.Request, after int) {
 	}
 }
 
-// person is a client with roots that answers every elicitation.
 type person struct {
 	client *mcp.Client
 	logs   chan string

@@ -35,7 +35,6 @@ const (
 	busyWait  = 10 * time.Second
 )
 
-// conversation is an open stream of a server's messages.
 type conversation struct {
 	events chan wire.SSE
 	ended  error         // why events was closed; read it only then

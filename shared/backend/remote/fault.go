@@ -99,7 +99,6 @@ func plain(err error) error {
 	return err
 }
 
-// hide removes secrets from a text.
 func hide(text string, secrets []string) string {
 	for _, secret := range secrets {
 		text = strings.ReplaceAll(text, secret, "***")

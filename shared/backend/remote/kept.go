@@ -22,7 +22,6 @@ type waiting struct {
 	end  *time.Timer
 }
 
-// owner is the principal who is asked.
 type owner struct{ tenant, principal string }
 
 // put keeps a conversation open until take gets it, at most for within (0: MaxAsk). If it is one

@@ -36,7 +36,6 @@ type standaloneStream struct {
 	others      bool          // guarded by Servers.mu: see hearing
 }
 
-// standaloneKey names a session at a server.
 type standaloneKey struct {
 	id      storage.ID
 	session string

@@ -72,7 +72,6 @@ func speaking(version string, next http.Handler) http.Handler {
 	})
 }
 
-// upstreams are servers of each version.
 func upstreams() map[string]http.Handler {
 	all := map[string]http.Handler{
 		"2026-07-28": mcp.NewStreamableHTTPHandler(demo, &mcp.StreamableHTTPOptions{Stateless: true}),

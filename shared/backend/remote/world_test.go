@@ -57,7 +57,6 @@ func newWorld(t *testing.T, store storage.Store, upstream http.Handler) *world {
 	return w
 }
 
-// onEachStore runs a test on the stores of one machine.
 func onEachStore(t *testing.T, test func(t *testing.T, store storage.Store)) {
 	t.Run("memory", func(t *testing.T) { test(t, storagetest.NewMemory()) })
 	t.Run("sqlite", func(t *testing.T) {

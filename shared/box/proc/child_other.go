@@ -26,5 +26,4 @@ func (c *Child) reap() {
 	c.killGroup()
 }
 
-// unread is for Linux only.
 func unread(*os.File) (n int, ok bool) { return 0, false }

@@ -52,7 +52,6 @@ type saidLine struct {
 	hint    string
 }
 
-// said returns the lines that say something.
 func said(all []string) (lines []saidLine) {
 	traced := false // the line before was in a traceback of Python
 	caused := false // the line before was a cause, or began a list of causes

@@ -36,7 +36,6 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// installError turns the error of an install into an Error.
 func installError(err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {

@@ -21,7 +21,6 @@ func lock(ctx context.Context, file string, waiting func()) (unlock func(), err 
 	return lockAs(ctx, file, unix.LOCK_EX, waiting)
 }
 
-// lockAs is lock for one kind of flock.
 func lockAs(ctx context.Context, file string, kind int, waiting func()) (unlock func(), err error) {
 	pause := 5 * time.Millisecond
 	for first := true; ; first = false {

@@ -171,7 +171,6 @@ func (s *Provisioner) Remove(process string) error {
 	return os.RemoveAll(s.home(process))
 }
 
-// home returns the folder of a process.
 func (s *Provisioner) home(process string) string {
 	sum := sha256.Sum256([]byte(process))
 	return filepath.Join(s.cfg.Base, ".mcp", hex.EncodeToString(sum[:8]))

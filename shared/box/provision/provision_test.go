@@ -83,7 +83,6 @@ func (r *rig) try(s Server) (Launch, error) {
 	return r.stager(s).Provision(ctx, "p", func(p Progress) { r.said = append(r.said, p) }, nil)
 }
 
-// stageWith stages with a Provisioner that the test has made.
 func (r *rig) stageWith(s *Provisioner) Launch {
 	r.t.Helper()
 	l, err := s.Provision(r.t.Context(), "p", nil, nil)
@@ -125,7 +124,6 @@ func (r *rig) write(files map[string]string) {
 	}
 }
 
-// program puts a script into the PATH.
 func (r *rig) program(name, script string) {
 	r.t.Helper()
 	r.write(map[string]string{"bin/" + name: "#!/bin/sh\n" + script})
@@ -134,7 +132,6 @@ func (r *rig) program(name, script string) {
 	}
 }
 
-// log is what the scripts have noted.
 func (r *rig) log() []string { return logOf(r.t, r.root) }
 
 func logOf(t *testing.T, root string) []string {
@@ -172,7 +169,6 @@ func (r *rig) installing() (pid int) {
 
 func (r *rig) host() string { return filepath.Join(r.root, "host") }
 
-// list returns everything in a folder, with contents.
 func list(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

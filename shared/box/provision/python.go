@@ -89,7 +89,6 @@ func (s *provisioning) enter(venv, reads string) {
 	s.launch.Reads = append(s.launch.Reads, reads)
 }
 
-// pythonWants is the content of the manifests.
 type pythonWants struct {
 	requirements bool     // there is a requirements.txt
 	text         string   // of it, with the files that it names, without folders

@@ -276,7 +276,6 @@ func TestCompiledModulesOfAnInstallNeedNoTimes(t *testing.T) {
 	}
 }
 
-// program finds a program of this machine.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	file, err := exec.LookPath(name)

@@ -64,7 +64,6 @@ func secret(pair string) bool {
 // run.
 const unrunFile = "scripts-not-run"
 
-// unrun reads the list in unrunFile.
 func unrun(dir string) []string {
 	text, err := os.ReadFile(filepath.Join(dir, unrunFile))
 	if err != nil {

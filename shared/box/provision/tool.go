@@ -101,7 +101,6 @@ func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, pr
 	})
 }
 
-// lockOf returns the lock of a request.
 func (s *provisioning) lockOf(ctx context.Context, r request, h handler) (locked, error) {
 	name, err := h.lock(ctx)
 	if err != nil {

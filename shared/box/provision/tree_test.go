@@ -18,7 +18,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 )
 
-// bare returns a server that needs only its workspace.
 func (r *rig) bare() Server { return Server{Command: "a", HostPath: r.host()} }
 
 // The copy leaves out repositories and caches.

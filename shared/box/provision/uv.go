@@ -222,7 +222,6 @@ func (s *provisioning) resolvePython(ctx context.Context, b build, in pythonInst
 	return []byte(lock), nil
 }
 
-// folders returns the folders of files.
 func folders(files []string) (all []string) {
 	for _, file := range files {
 		all = append(all, filepath.Dir(file))

@@ -130,7 +130,6 @@ func (b *bench) soon(want frame.Type, within time.Duration) frametest.Frame {
 	return b.expect(want)
 }
 
-// welcome answers a hello.
 func (b *bench) welcome(hello frametest.Frame, gen storage.Generation) {
 	b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: gen, Link: hello.Link})
 }
@@ -221,7 +220,6 @@ func (b *bench) runs() {
 	}
 }
 
-// deliver sends a request to the runner.
 func (b *bench) deliver(id storage.StreamID, set ...func(*frametest.Frame)) {
 	b.send(request(id, set...))
 	synctest.Wait()
@@ -271,7 +269,6 @@ func (b *bench) say(s storage.ID, stream storage.StreamID, raw string, final boo
 	synctest.Wait()
 }
 
-// ack answers an events frame.
 func (b *bench) ack(f frametest.Frame, set ...func(*frametest.Frame)) {
 	a := frametest.Frame{Type: frame.TypeAck, Seq: f.Seq, Session: f.Session}
 	for _, s := range set {
@@ -301,7 +298,6 @@ func batchOf(f frametest.Frame) string {
 	return b.String()
 }
 
-// framed is a frame with the connection it came on.
 type framed struct {
 	frametest.Frame
 	conn *memoryConn
@@ -478,7 +474,6 @@ func (x *recordingBox) IdleSince() (time.Time, bool) {
 	return x.idle, !x.idle.IsZero()
 }
 
-// equal compares the actual values with the wanted ones.
 func equal[T comparable](t *testing.T, what string, got, want []T) {
 	t.Helper()
 	if !slices.Equal(got, want) {

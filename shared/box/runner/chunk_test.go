@@ -14,7 +14,6 @@ func longText(text string) string {
 	return `{"text":"` + strings.Repeat(text, 300_000/len(text)) + `"}`
 }
 
-// longRequest is a deliver in parts.
 func longRequest(id storage.StreamID, text string) [][]byte {
 	f, raw := request(id, fromInbox), longText(text)
 	f.Lens, f.Payload = []int{2, len(raw)}, []byte("{}"+raw)

@@ -32,7 +32,6 @@ type gate struct {
 	dials  []time.Time
 }
 
-// at puts the gate into a bench.
 func (g *gate) at(c *runner.Config) {
 	dial := c.Dial
 	c.Rand = rand.New(rand.NewPCG(g.seed, 0))

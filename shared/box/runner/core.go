@@ -62,14 +62,12 @@ type core struct {
 // such a message finds that this generation is over, and sends it to the next one.
 func (c *core) refuses() bool { return c.closing || c.refusing || c.draining }
 
-// sender returns the Sender of most frames of this runner.
 func (c *core) sender() frame.Sender { return frame.Sender{Box: c.Box, Gen: c.gen, Runner: c.runner} }
 
 // ofBox is sender without the runner's id, for frames that the host trusts because of
 // their tickets.
 func (c *core) ofBox() frame.Sender { return frame.Sender{Box: c.Box, Gen: c.gen} }
 
-// finish makes Run return err.
 func (c *core) finish(err error) {
 	if !c.over {
 		c.over, c.err = true, err

@@ -26,7 +26,6 @@ type delivery struct {
 	asks    *Suspension   // follows pending, until a batch includes it
 }
 
-// deliveries remembers the deliveries of this runner.
 type deliveries struct {
 	byID    map[storage.StreamID]*delivery // in flight, and for idMemory after
 	owed    map[storage.StreamID]*delivery // those whose end the host does not have yet

@@ -35,7 +35,6 @@ type outboxes struct {
 	loose bool  // there has been no connection for long, so processes are not blocked
 }
 
-// outbox holds the events of one session.
 type outbox struct {
 	session storage.ID
 	ticket  string        // the newest delivery's
@@ -50,7 +49,6 @@ type outbox struct {
 	used    time.Time
 }
 
-// batch is an events frame without an ack.
 type batch struct {
 	seq      int64
 	gen      storage.Generation

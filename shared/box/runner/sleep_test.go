@@ -12,7 +12,6 @@ import (
 
 func ids(s ...storage.StreamID) []storage.StreamID { return s }
 
-// onParting is onAwakeBench with a runner that has said bye.
 func onParting(t *testing.T, test func(b *bench, bye frametest.Frame)) {
 	t.Helper()
 	onAwakeBench(t, func(b *bench) {

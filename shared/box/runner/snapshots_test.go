@@ -19,7 +19,6 @@ type replied struct {
 	err    error
 }
 
-// ask makes the runner of a bench ask the host.
 func (b *bench) ask(ctx context.Context, f frame.Snapshot) <-chan replied {
 	done := make(chan replied, 1)
 	go func() {

@@ -78,7 +78,6 @@ func delegated(mount, own string) string {
 	return own
 }
 
-// lists reports whether a file has all of the words.
 func lists(path string, words ...string) bool {
 	text, err := os.ReadFile(path)
 	has := strings.Fields(string(text))

@@ -193,7 +193,6 @@ type result struct {
 	code int // 128 and the number of the signal that killed it
 }
 
-// run runs a program to its end.
 func (h host) run(t *testing.T, j job) result {
 	t.Helper()
 	var out bytes.Buffer

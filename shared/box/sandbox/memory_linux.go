@@ -166,7 +166,6 @@ func family(pid int) []int {
 	return all
 }
 
-// ofUser returns the processes of a user.
 func ofUser(user uint32) (all []int) {
 	entries, _ := os.ReadDir("/proc") // what is there before an error counts
 	for _, e := range entries {

@@ -31,7 +31,6 @@ func listener(t *testing.T, network, address string) net.Listener {
 	return l
 }
 
-// openSocket listens in a folder, for every user.
 func openSocket(t *testing.T, network, folder string) (file string) {
 	t.Helper()
 	file = filepath.Join(folder, "socket")

@@ -19,7 +19,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// probeIn runs the prober in a sandbox of this process.
 func probeIn(t *testing.T, s *Sandbox, p Policy, args ...string) string {
 	t.Helper()
 	var out strings.Builder

@@ -266,7 +266,6 @@ func (f *Folder) remove(dir string) error {
 	return nil
 }
 
-// of returns the folder of a key.
 func (f *Folder) of(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return filepath.Join(f.path, hex.EncodeToString(sum[:]))

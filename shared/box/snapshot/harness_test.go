@@ -41,7 +41,6 @@ func (f files) put(t *testing.T, dir string) {
 	}
 }
 
-// workspace makes a workspace with these files.
 func workspace(t *testing.T, f files) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "workspace")
@@ -63,7 +62,6 @@ func open(dir string) {
 	})
 }
 
-// seen is what is in a workspace.
 func seen(t *testing.T, dir string) files {
 	t.Helper()
 	f := files{}
@@ -103,7 +101,6 @@ func seen(t *testing.T, dir string) files {
 	return f
 }
 
-// memory is a Store in memory.
 type memory struct {
 	mu    sync.Mutex
 	all   map[string][]byte

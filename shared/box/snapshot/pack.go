@@ -37,7 +37,6 @@ const (
 // errMoved says that the workspace changed while it was saved.
 var errMoved = errors.New("it was changed while it was saved")
 
-// pack writes the changes of a workspace.
 func pack(ctx context.Context, w io.Writer, root *os.Root, c changes) error {
 	// Use one goroutine and a small window: workspaces are small, and so are most files.
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
@@ -167,7 +166,6 @@ func (p packer) file(h *tar.Header, e entry) error {
 	return nil
 }
 
-// lookAt returns the state of an open file.
 func lookAt(f *os.File) (State, error) {
 	info, err := f.Stat()
 	if err != nil {

@@ -212,7 +212,6 @@ func (s *summed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// final is an error that is not retried.
 type final struct{ error }
 
 // try retries do until it succeeds, fails with a final error, or Pauses are used up.

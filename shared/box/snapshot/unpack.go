@@ -303,7 +303,6 @@ func (u *unpacker) file(name string, mode uint32, h *tar.Header) error {
 	return err
 }
 
-// write writes all data.
 func write(fd int, data []byte) error {
 	for len(data) > 0 {
 		n, err := again(func() (int, error) { return unix.Write(fd, data) })

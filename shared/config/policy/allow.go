@@ -181,7 +181,6 @@ func (r Rule) ToolsOf(claims map[string]any) (fits []string) {
 	return fits
 }
 
-// parts returns the rule and the rules for its tools.
 func (r Rule) parts() []Rule { return slices.AppendSeq([]Rule{r}, maps.Values(r.Tools)) }
 
 // Relevant returns the claims that the rules read, without values that no rule names.

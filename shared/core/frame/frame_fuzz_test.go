@@ -16,7 +16,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// samples returns a frame of each type.
 func samples() []frame.Frame {
 	return []frame.Frame{
 		frame.Hello{Sender: frame.Sender{Box: "t/s", Gen: 1, Runner: "r"}, Token: "<&>", Link: 1, Questions: map[storage.ID][]string{"s": {"q"}}},

@@ -80,7 +80,6 @@ func nearest(entries []string, tool string, form func(string) string) (length in
 	return length
 }
 
-// fits reports whether a pattern fits a tool.
 func fits(pattern, tool string) bool {
 	part, rest, open := strings.Cut(pattern, "*")
 	tool, ok := strings.CutPrefix(tool, part)

@@ -114,7 +114,6 @@ func appendID(dst []byte, id json.RawMessage) []byte {
 	return append(append(dst, `{"jsonrpc":"2.0","id":`...), id...)
 }
 
-// appendCall ends a message with its method and params.
 func appendCall(dst []byte, method string, params json.RawMessage) []byte {
 	dst = AppendString(append(dst, `"method":`...), method)
 	if params != nil {

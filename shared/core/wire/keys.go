@@ -162,7 +162,6 @@ func checkKeys(object []byte, where *place) (meta []byte, err error) {
 	}
 }
 
-// decoded returns the text of a key token.
 func decoded(token []byte) []byte {
 	key := token[1 : len(token)-1]
 	if bytes.IndexByte(key, '\\') < 0 {

@@ -19,7 +19,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 )
 
-// invoke runs one invocation of a handler.
 func invoke(t *testing.T, ctx context.Context, h http.HandlerFunc, event events.APIGatewayProxyRequest) *events.APIGatewayProxyStreamingResponse {
 	t.Helper()
 	res, err := apigateway.HTTP(h, slog.New(slog.DiscardHandler))(ctx, event)

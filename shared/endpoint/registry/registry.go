@@ -51,7 +51,6 @@ type Registry struct {
 	Keys bool
 }
 
-// list is a page of servers.
 type list struct {
 	Servers  []response `json:"servers"`
 	Metadata metadata   `json:"metadata"`

@@ -50,7 +50,6 @@ func publish(t *testing.T, infos map[string]string) *published {
 	return p
 }
 
-// entry is what the tests read of a server.
 type entry struct {
 	Server struct {
 		Name, Title, Description, Version, WebsiteURL string

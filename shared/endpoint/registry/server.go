@@ -37,7 +37,6 @@ type meta struct {
 
 const official = "io.modelcontextprotocol.registry/official"
 
-// server is a server.json.
 type server struct {
 	Schema      string      `json:"$schema"`
 	Name        string      `json:"name"`

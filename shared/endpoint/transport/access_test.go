@@ -74,7 +74,6 @@ func (g *guarded) guard(o *transport.Options) {
 	o.Auth, o.Tickets, o.Log = apikey.NewKeys(g.count), apikey.NewTickets(g.count), g.opts.Log
 }
 
-// as serves a request with the key of who.
 func (g *guarded) as(who string, r *http.Request) *answer {
 	g.t.Helper()
 	if key := g.keys[who]; key != "" {
@@ -140,7 +139,6 @@ func (v victim) headers(more ...string) []string {
 	return append([]string{"Mcp-Session-Id", v.session, "MCP-Protocol-Version", "2025-11-25"}, more...)
 }
 
-// modernChat is a call of the modern era.
 func modernChat() *http.Request { return toolCall("chat").at("pushy").request() }
 
 // stolen returns the requests that a stranger can make who knows the ids of another
@@ -359,7 +357,6 @@ func TestKeysAndTicketsAreNotLogged(t *testing.T) {
 	})
 }
 
-// ticket gets a ticket for pushy.
 func (g *guarded) ticket(who string) string {
 	g.t.Helper()
 	var body struct{ Ticket string }

@@ -72,7 +72,6 @@ func flood(err error) bool {
 	return errors.As(err, &l) && l.Flood
 }
 
-// busyAll returns the answers to all requests in msgs.
 func busyAll(msgs []wire.Message, err error, modern bool) (answers [][]byte) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request {

@@ -25,7 +25,6 @@ type logLine struct {
 	Spent         int
 }
 
-// lastLine returns the newest line of the log.
 func (w *world) lastLine() (line logLine) {
 	w.t.Helper()
 	all := strings.Split(strings.TrimSpace(w.logged.String()), "\n")

@@ -381,7 +381,6 @@ func TestScannersAreToldWhereServersAre(t *testing.T) {
 	}
 }
 
-// forever repeats a text.
 type forever struct {
 	text string
 	read int

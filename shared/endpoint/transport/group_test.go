@@ -68,7 +68,6 @@ func toolNames(t *testing.T, body string) (names []string) {
 	return names
 }
 
-// openGroup does the handshake at /mcp.
 func (w *world) openGroup() *client {
 	w.t.Helper()
 	return w.openAt("/mcp")

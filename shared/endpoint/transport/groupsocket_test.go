@@ -52,7 +52,6 @@ func (l *link) connect() (status int) {
 	return status
 }
 
-// open connects, and does the handshake.
 func (l *link) open() *link {
 	l.w.t.Helper()
 	if status := l.connect(); status != http.StatusOK {

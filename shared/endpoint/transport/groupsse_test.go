@@ -78,7 +78,6 @@ func TestGroupOverSSEHasTheMessagesOfAllItsServers(t *testing.T) {
 	})
 }
 
-// slicesWith returns the texts that contain part.
 func slicesWith(texts []string, part string) (out []string) {
 	for _, text := range texts {
 		if strings.Contains(text, part) {

@@ -84,7 +84,6 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// principal authenticates by a function.
 type principal func(*http.Request) (name string, err error)
 
 func (p principal) Authenticate(r *http.Request, _ string) (storage.Identity, error) {
@@ -191,7 +190,6 @@ func (r *recorder) Flush() {
 	}
 }
 
-// events parses an event stream.
 func (a *answer) events(t *testing.T) []wire.SSE {
 	t.Helper()
 	if got := a.header.Get("Content-Type"); a.status != http.StatusOK || got != wire.MediaSSE {
@@ -279,7 +277,6 @@ type client struct {
 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 
-// open does the handshake with a server.
 func (w *world) open(server string) *client {
 	w.t.Helper()
 	return w.openAt("/" + server + "/mcp")
@@ -298,7 +295,6 @@ func (w *world) openAt(path string) *client {
 	return c
 }
 
-// awake makes the box of a server awake.
 func (w *world) awake(server string) {
 	w.t.Helper()
 	if err := w.store.SaveBox(w.t.Context(), storage.Box{ID: storage.BoxFor("tenant", server), State: storage.Awake, Gen: 1}); err != nil {
@@ -328,7 +324,6 @@ func (c *client) post(body string, headers ...string) *answer {
 	return c.w.do(c.request("POST", body, headers...))
 }
 
-// call calls a tool of the scripted server.
 func (c *client) call(tool string, headers ...string) *answer {
 	c.w.t.Helper()
 	return c.post(callOf(tool), headers...)
@@ -507,7 +502,6 @@ func (s *faultyStore) down(methods ...string) {
 	})
 }
 
-// around runs around each call of a request.
 func (s *faultyStore) around(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
 	if err := s.check(c.Method); err != nil {
 		return err

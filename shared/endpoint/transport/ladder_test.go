@@ -19,7 +19,6 @@ type rung struct {
 	breaks func(*attempt)
 }
 
-// attempt is a request in the making.
 type attempt struct {
 	method, path, host, body string
 	headers                  map[string]string

@@ -11,7 +11,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// attrsOf makes attributes of pairs of name and value.
 func attrsOf(pairs []any) []slog.Attr {
 	var r slog.Record
 	r.Add(pairs...)

@@ -79,7 +79,6 @@ func toolCall(tool string) ask {
 	return ask{method: "tools/call", params: `"name":"` + tool + `","arguments":{}`}
 }
 
-// result returns the result of a JSON answer.
 func (a *answer) result(t *testing.T) json.RawMessage {
 	t.Helper()
 	r := wire.Lookup([]byte(a.body), "result")

@@ -10,7 +10,6 @@ import (
 
 const ofABrowser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
-// named gives a world the names of its servers.
 func named(w *world) *world {
 	w.opts.Names = func() []string { return []string{"quiet", "pushy", "known"} }
 	return w

@@ -126,7 +126,6 @@ func TestNoRoomIsSaidOnTheStreamOfHTTPAndSSE(t *testing.T) {
 	})
 }
 
-// issued records the identity for which a ticket was issued.
 type issued struct{ who storage.Identity }
 
 func (i *issued) Issue(_ context.Context, who storage.Identity, _ string) (string, time.Duration, error) {

@@ -117,7 +117,6 @@ func TestRecordOfAnotherVersionIsRead(t *testing.T) {
 	}
 }
 
-// rewrite changes the stored record of a session.
 func rewrite(t *testing.T, path, id string, change func(record map[string]any)) {
 	t.Helper()
 	behind(t, path, func(db *sql.DB) error {

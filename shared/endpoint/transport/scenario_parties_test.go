@@ -53,7 +53,6 @@ func (h *hall) socket(serve func(*transport.Socket)) {
 	serveSocket(h.t, opts, serve)
 }
 
-// connect asks for a connection.
 func (h *hall) connect(query url.Values, headers ...string) (conn string, status int) {
 	h.mu.Lock()
 	h.conns++
@@ -71,7 +70,6 @@ type voice struct {
 	h *hall
 }
 
-// tool adds a tool to the servers.
 func (h *hall) tool(name string, f func(voice)) {
 	h.backend.tool(name, func(r run) {
 		r.clients, r.turn = h, &h.batch
@@ -261,7 +259,6 @@ func (p *httpParty) back() {
 	p.open = resumed
 }
 
-// sseParty is a client of HTTP+SSE.
 type sseParty struct {
 	greeting
 	h       *hall

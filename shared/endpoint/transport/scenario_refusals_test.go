@@ -152,7 +152,6 @@ func TestWhoHasNoNameIsNotLetIn(t *testing.T) {
 	}
 }
 
-// letsIn authenticates every caller as who.
 type letsIn struct {
 	who storage.Identity
 	principal

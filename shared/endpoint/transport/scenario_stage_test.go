@@ -71,7 +71,6 @@ func newStage(t *testing.T, open func() storage.Store) *stage {
 	return s
 }
 
-// kept is a store that outlives its handles.
 type kept struct{ storage.Store }
 
 func (kept) Close() error { return nil }
@@ -223,7 +222,6 @@ func (c *conn) read() *answer {
 	return a
 }
 
-// isOver says that the response has ended.
 func (c *conn) isOver() bool {
 	settle()
 	select {
@@ -234,7 +232,6 @@ func (c *conn) isOver() bool {
 	}
 }
 
-// end waits for the end of the response.
 func (c *conn) end() *answer {
 	<-c.over
 	return c.read()
@@ -249,13 +246,11 @@ func (c *conn) leave() *answer {
 
 func (s *stage) do(r *http.Request) *answer { return s.begin(r).end() }
 
-// visitor is a client on a stage.
 type visitor struct {
 	*client
 	s *stage
 }
 
-// visit does the handshake.
 func (s *stage) visit(server string) visitor {
 	s.t.Helper()
 	v := s.greet(server)
@@ -351,7 +346,6 @@ func follow(t *testing.T, seconds int, happen func(second int), followers ...*fo
 	}
 }
 
-// record returns the session as the store has it.
 func (v visitor) record() storage.Session {
 	v.s.t.Helper()
 	record, _, err := v.s.backend.store.Load(v.s.t.Context(), storage.ID(v.session), "")
@@ -376,7 +370,6 @@ func (v visitor) tail() storage.Tail {
 	return tail
 }
 
-// spy records the calls of the backend.
 type spy struct {
 	*backend
 	s *stage
@@ -409,7 +402,6 @@ func (b spy) End(ctx context.Context, record storage.Session, box storage.Box) e
 // aside returns a run for messages of a tool that do not belong to its call.
 func aside(r run) run { return run{ctx: r.ctx, store: r.store, session: r.session} }
 
-// retry returns the last retry in an event stream.
 func (a *answer) retry(t *testing.T) (last time.Duration) {
 	t.Helper()
 	for _, e := range a.events(t) {

@@ -81,7 +81,6 @@ func (d *den) newest() *denBox {
 	return d.box
 }
 
-// denFleet starts boxes.
 type denFleet struct{ d *den }
 
 func (f denFleet) Run(ctx context.Context, t fleet.Task) (string, error) {
@@ -122,7 +121,6 @@ func (denFleet) Traits(string) fleet.Traits {
 	return fleet.Traits{Lists: true}
 }
 
-// denPoster posts to boxes that live.
 type denPoster struct{ d *den }
 
 func (p denPoster) Post(_ context.Context, conn string, data []byte) error {

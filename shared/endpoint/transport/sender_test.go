@@ -13,7 +13,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
 
-// refusedLine is what a log line says of a caller.
 type refusedLine struct {
 	Refused                             bool
 	Refusal, Outcome, Server, Principal string

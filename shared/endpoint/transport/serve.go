@@ -97,7 +97,6 @@ func (x *exchange) arrives(to destination) (party, error) {
 	return party{caller: x.opts.caller(who, server, storage.HTTP)}, nil
 }
 
-// destination is what a request is for.
 type destination struct {
 	name  string // of a server, or the address of a group
 	group *Group // nil: a server

@@ -126,7 +126,6 @@ func (k *Socket) Push(ctx context.Context, id storage.ID) error {
 	return x.err
 }
 
-// turn is one invocation of a Socket.
 type turn struct {
 	*Socket
 	what, conn string
@@ -413,7 +412,6 @@ func (x *turn) lets(ctx context.Context, c sessions.Caller, msgs []wire.Message)
 	return release, nil
 }
 
-// record returns the record of the connection.
 func (x *turn) record(ctx context.Context) (storage.Connection, error) {
 	c, ok := x.recall.get(x.conn, x.begun)
 	if !ok {

@@ -115,7 +115,6 @@ func inSockets(t *testing.T, test func(t *testing.T, w *sockets)) {
 	bubble(t, func(t *testing.T, w *world) { test(t, newSockets(w)) })
 }
 
-// function returns a function that was just started.
 func (w *sockets) function() *transport.Socket {
 	opts := w.opts
 	opts.Host = w.newHost().WithClients(w.api)

@@ -80,7 +80,6 @@ func (c *sseClient) accepted(body string) {
 	}
 }
 
-// open does the handshake.
 func (c *sseClient) open() *sseClient {
 	c.w.t.Helper()
 	c.accepted(initialize)

@@ -142,7 +142,6 @@ func (m modern) look(name string, ref bridge.TaskRef) (*bridge.Task, *sessions.R
 	return task, call, answered, err
 }
 
-// recall reads the call of a task.
 func (m modern) recall(ref bridge.TaskRef) (*sessions.Recalled, error) {
 	call, err := m.x.opts.Host.Recall(m.ctx, m.to.Caller, ref.Stream)
 	if errors.Is(err, storage.NotFound) {

@@ -27,7 +27,6 @@ func tasking(tool string) ask { a := toolCall(tool); a.caps = taskCaps; return a
 // taskAsking is a call of a client that knows tasks and can be asked.
 func taskAsking(tool string) ask { a := toolCall(tool); a.caps = taskAskCaps; return a }
 
-// task is a task as its client sees it.
 type task struct {
 	ResultType     string          `json:"resultType"`
 	TaskID         string          `json:"taskId"`
@@ -68,14 +67,12 @@ func (w *world) becomes(a ask) task {
 	return made
 }
 
-// of is a request about a task.
 func (made task) of(method, params string) ask {
 	return ask{
 		method: method, caps: taskAskCaps, params: `"taskId":"` + made.TaskID + `"` + params, headers: []string{"Mcp-Name", made.TaskID},
 	}
 }
 
-// get asks for a task.
 func (w *world) get(made task) task {
 	w.t.Helper()
 	got := taskOf(w.t, w.do(made.of("tasks/get", "").request()).result(w.t))
@@ -105,7 +102,6 @@ func (w *world) lists(support map[string]string) {
 	w.do(ask{method: "tools/list"}.request()).result(w.t)
 }
 
-// after adds a tool that takes this long.
 func (w *world) after(tool string, took time.Duration) {
 	w.backend.tool(tool, func(r run) {
 		time.Sleep(took)

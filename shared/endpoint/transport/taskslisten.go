@@ -20,7 +20,6 @@ type listening struct {
 	tasks []*watched
 }
 
-// watched is a task that a client listens to.
 type watched struct {
 	task *bridge.Task
 	call *sessions.Recalled

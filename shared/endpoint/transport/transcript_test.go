@@ -81,7 +81,6 @@ func tell(t *testing.T, w *world, files []txtar.File) []txtar.File {
 	return told
 }
 
-// storyTools adds the tools of the server in the stories.
 func storyTools(w *world) {
 	progress := func(n int) string {
 		return `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":` + strconv.Itoa(n) + `}}`
@@ -180,7 +179,6 @@ func (n *aliases) resolve(text string) string {
 	})
 }
 
-// hide writes down an answer.
 func (n *aliases) hide(a *answer) string {
 	n.name("SESSION", a.header.Get(wire.HeaderSessionID))
 	for _, line := range strings.Split(a.body, "\n") {

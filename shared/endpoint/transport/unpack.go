@@ -36,7 +36,6 @@ func (u *unpacking) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// taken is what an unpacking reads.
 type taken struct{ u *unpacking }
 
 func (t taken) Read(p []byte) (int, error) {

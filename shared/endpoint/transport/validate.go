@@ -227,7 +227,6 @@ func checkVersion(x *exchange) error {
 		fmt.Sprintf("%s %q is not supported; send one of %s", wire.HeaderProtocolVersion, wire.Clip(version), strings.Join(wire.LegacyVersions(), ", ")))
 }
 
-// sessionID reads the session header.
 func (x *exchange) sessionID() error {
 	id := x.r.Header.Get(wire.HeaderSessionID)
 	if id == "" {

@@ -44,7 +44,6 @@ func initializeInBatch() error {
 	return storage.Errorf(storage.Invalid, "initialize must not be part of a batch; send it alone")
 }
 
-// isModern reports whether a version is of the modern era.
 func isModern(version string) bool { return version == wire.V20260728 }
 
 // isNewer reports whether a version is newer than the legacy era.

@@ -39,7 +39,6 @@ func (g *Group) greeting(ctx context.Context, version string) (greeting json.Raw
 	return group.Greeting(g.names, members...), whole, nil
 }
 
-// lists returns what is known of each member.
 func (g *Group) lists(known []sessions.Known) []group.List {
 	lists := make([]group.List, len(known))
 	for i, k := range known {

@@ -53,7 +53,6 @@ func New(c Config) *Group {
 // Caller implements [sessions.Endpoint].
 func (g *Group) Caller() sessions.Caller { return g.As }
 
-// member returns the caller at a member.
 func (g *Group) member(name string) (sessions.Caller, bool) {
 	i := slices.IndexFunc(g.Members, func(c sessions.Caller) bool { return c.Server.Name == name })
 	if i < 0 {

@@ -38,7 +38,6 @@ func (echoes) Track(context.Context, storage.Session, storage.StreamID) (session
 func (echoes) Answer(context.Context, storage.Answer, storage.Box) error { return nil }
 func (echoes) End(context.Context, storage.Session, storage.Box) error   { return nil }
 
-// accepted is the Tracker of a request that was accepted.
 type accepted struct{}
 
 func (accepted) Check(context.Context) (sessions.Status, error) {
@@ -81,7 +80,6 @@ func (w *world) parsed(raw string) wire.Message {
 	return m
 }
 
-// open returns a session of the group.
 func (w *world) open() storage.ID {
 	w.t.Helper()
 	id, _, err := w.group.Initialize(w.t.Context(), "", w.parsed(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`))
@@ -92,7 +90,6 @@ func (w *world) open() storage.ID {
 	return id
 }
 
-// send gives the group a message.
 func (w *world) send(id storage.ID, raw string) (sessions.Routed, sessions.Response) {
 	w.t.Helper()
 	to, err := w.group.Route(w.t.Context(), id, []wire.Message{w.parsed(raw)}, false)

@@ -169,7 +169,6 @@ func (l *listening) readAll(ctx context.Context) {
 	}
 }
 
-// take returns what was read as the client gets it.
 func (l *listening) take(ctx context.Context, h heard) (events []sessions.Event, err error) {
 	if h.of != l.marks {
 		if h.done {

@@ -19,7 +19,6 @@ type part struct {
 	retry  time.Duration
 }
 
-// heard is what was read from a part.
 type heard struct {
 	of     *part
 	events []sessions.Event

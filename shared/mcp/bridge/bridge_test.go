@@ -302,7 +302,6 @@ func drain(t *testing.T, turn *bridge.Turn, s *script, from storage.Index, step 
 	}
 }
 
-// answersTo returns answers to some or all of the questions.
 func answersTo(t *testing.T, rnd *rand.Rand, required []byte) string {
 	var asked map[string]json.RawMessage
 	if err := json.Unmarshal(wire.Lookup(required, "result", "inputRequests"), &asked); err != nil || len(asked) == 0 {

@@ -58,7 +58,6 @@ func (o object) without(keys ...string) object {
 	return slices.DeleteFunc(slices.Clone(o), func(m member) bool { return slices.Contains(keys, m.key) })
 }
 
-// encode returns the object as JSON.
 func (o object) encode() json.RawMessage {
 	size := 2
 	for _, m := range o {
@@ -77,7 +76,6 @@ func (o object) encode() json.RawMessage {
 // text returns a string as JSON, without the escapes that are for HTML.
 func text(s string) json.RawMessage { return wire.AppendString(make([]byte, 0, len(s)+2), s) }
 
-// array returns values as a JSON array.
 func array(values []json.RawMessage) json.RawMessage {
 	out := []byte{'['}
 	for i, v := range values {
@@ -89,7 +87,6 @@ func array(values []json.RawMessage) json.RawMessage {
 	return append(out, ']')
 }
 
-// texts returns a list of strings as JSON.
 func texts(list []string) json.RawMessage {
 	values := make([]json.RawMessage, len(list))
 	for i, s := range list {
@@ -98,7 +95,6 @@ func texts(list []string) json.RawMessage {
 	return array(values)
 }
 
-// number returns a whole number as JSON.
 func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
 
 // canonical returns the same bytes for JSON that differs only in white space and in the

@@ -289,7 +289,6 @@ func (t *Task) Waits(answered map[string]bool) bool {
 	return status == statusWorking
 }
 
-// members returns the members that all tasks have.
 func (t *Task) members(status string, now time.Time, poll time.Duration) object {
 	// Dormouse does not store when a status began, so a new status counts from now. A call
 	// may take longer than its events are kept. Its end is still kept for that time

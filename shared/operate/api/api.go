@@ -49,7 +49,6 @@ func (c Caller) may(tenant, server string) bool {
 	return (c.Tenant == "" || c.Tenant == tenant) && apikey.May(c.Servers, server)
 }
 
-// seesAll reports whether a caller sees all servers.
 func (c Caller) seesAll() bool { return slices.Contains(c.Servers, storage.EveryServer) }
 
 // owns reports whether a caller is the owner of the place, who decides for all tenants: an
@@ -201,7 +200,6 @@ func (h *handler) routes() []route {
 	}
 }
 
-// exchange is one request.
 type exchange struct {
 	h      *handler
 	w      http.ResponseWriter

@@ -140,7 +140,6 @@ func (p *place) ask(as, method, path, body string, into any) (status int, text s
 	return res.StatusCode, string(raw)
 }
 
-// code returns the code of a failure.
 func code(text string) string {
 	var f api.Failure
 	_ = json.Unmarshal([]byte(text), &f)

@@ -116,7 +116,6 @@ type sealed struct {
 	Until int64 `json:"until"` // seconds since 1970
 }
 
-// let gives a visitor a cookie.
 func (d *door) let(w http.ResponseWriter, r *http.Request, v visitor) {
 	text := encode(sealed{v, time.Now().Add(cookieLife).Unix()})
 	d.set(w, r, base64.RawURLEncoding.EncodeToString(d.seal.Seal(nil, nil, text, nil)), int(cookieLife.Seconds()))

@@ -12,7 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// cost is the consumption of one call.
 type cost struct {
 	Reads, Writes float64
 	Requests      map[string]int64

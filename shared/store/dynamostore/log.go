@@ -50,7 +50,6 @@ func (s *Store) Append(ctx context.Context, b storage.Batch) error {
 	return nil
 }
 
-// batchRow returns the row of a batch without its data.
 func (s *Store) batchRow(b storage.Batch, data []byte) row {
 	hash := sha256.Sum256(data)
 	r := key(sessionKey(b.Session), eventKey(b.Stream, b.First))

@@ -83,7 +83,6 @@ func (r row) record() []byte { return []byte(r.str("j")) }
 
 func (r row) setRecord(record []byte) { r["j"] = str(string(record)) }
 
-// key returns a primary key.
 func key(pk, sk string) row { return row{"PK": str(pk), "SK": str(sk)} }
 
 // maxKey is the longest key part taken from a client, in bytes. DynamoDB takes 2,048
@@ -114,7 +113,6 @@ func streamKey(stream storage.StreamID) string {
 	return "e#" + string(stream) + "#"
 }
 
-// streamOf returns the stream of a batch.
 func streamOf(r row) storage.StreamID {
 	sk := r.str("SK")
 	stream := sk[len("e#") : len(sk)-digits-len("#")]

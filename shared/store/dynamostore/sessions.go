@@ -15,7 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// sessionRow returns the row of a session.
 func sessionRow(x storage.Session) (row, error) {
 	r := key(sessionKey(x.ID), "m")
 	r["r"], r["T"] = num(x.Rev), str(tenantKey(x.Tenant))

@@ -32,7 +32,6 @@ func written(t *testing.T, attrs []any) map[string]any {
 	return line
 }
 
-// conns takes every post.
 type conns struct{}
 
 func (conns) Post(context.Context, string, []byte) error { return nil }

@@ -69,7 +69,6 @@ func (b *behind) sync() error {
 	return nil
 }
 
-// unsynced is the error of an fsync.
 type unsynced struct{ error }
 
 // end waits for the goroutine and brings the rest to the disk.

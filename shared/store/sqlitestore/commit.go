@@ -199,7 +199,6 @@ func (s *Store) alone(uncut context.Context, w *write) error {
 	return s.together(uncut, w)
 }
 
-// run runs the statement of a write.
 func (s *Store) run(uncut context.Context, w *write) (err error) {
 	w.changed, w.found = 0, false
 	for _, args := range w.args {

@@ -46,7 +46,6 @@ func (d *damage) note(err *storage.Error) error {
 	return err
 }
 
-// known returns the sign, if there was one.
 func (d *damage) known() error {
 	if err := d.found.Load(); err != nil {
 		return err

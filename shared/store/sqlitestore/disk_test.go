@@ -23,7 +23,6 @@ type disk struct {
 	lax    bool // the disk does not record calls
 }
 
-// diskCall is one call of SQLite that changes a file.
 type diskCall struct {
 	do   diskVerb
 	file string // base name
@@ -90,14 +89,12 @@ func (d *disk) setBefore(before func(c diskCall) int32) {
 	d.before = before
 }
 
-// done returns the calls so far.
 func (d *disk) done() []diskCall {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.calls[:len(d.calls):len(d.calls)]
 }
 
-// do makes one call, which run executes.
 func (d *disk) do(c diskCall, run func() int32) int32 {
 	if d == nil {
 		return run()
@@ -126,10 +123,8 @@ func (d *disk) do(c diskCall, run func() int32) int32 {
 
 func pointer(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
-// number returns a function of this package as a number.
 func number(f any) uintptr { return (*[2]uintptr)(unsafe.Pointer(&f))[1] }
 
-// function returns the function that a number stands for.
 func function[F any](n uintptr) F { return *(*F)(unsafe.Pointer(&struct{ uintptr }{n})) }
 
 // copied returns a copy of a structure in memory outside Go's heap.

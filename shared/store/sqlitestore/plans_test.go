@@ -65,7 +65,6 @@ func TestWhatHasExpiredIsFoundByAnIndex(t *testing.T) {
 	}
 }
 
-// plan returns SQLite's plan for a statement, step by step.
 func plan(t *testing.T, s *Store, query string) (steps []string) {
 	t.Helper()
 	rows, err := s.writer.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 13)...)

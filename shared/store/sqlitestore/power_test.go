@@ -57,7 +57,6 @@ func (m image) syncFolder() {
 	}
 }
 
-// after returns the content of a file after some calls.
 func after(content []byte, calls []diskCall) []byte {
 	content = bytes.Clone(content)
 	for _, c := range calls {

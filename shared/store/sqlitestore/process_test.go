@@ -59,7 +59,6 @@ func child(what, path string, args []string) error {
 	return fmt.Errorf("a child cannot %s", what)
 }
 
-// next waits for event i of a stream.
 func next(ctx context.Context, s *Store, stream storage.StreamID, i storage.Index) error {
 	for {
 		p, err := s.Wait(ctx, "s1", stream, i-1, far())

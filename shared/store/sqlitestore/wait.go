@@ -152,7 +152,6 @@ func (s *Store) foreign(ctx context.Context) (int64, error) {
 	return version, nil
 }
 
-// streamKey names a stream of a session.
 type streamKey struct {
 	session storage.ID
 	stream  storage.StreamID
@@ -169,7 +168,6 @@ type waiters struct {
 	touched [4096]atomic.Int64
 }
 
-// waiter is one call of Wait.
 type waiter struct {
 	stream streamKey
 	news   chan news // it has room for one
@@ -210,7 +208,6 @@ func (w *waiters) untouched(stream streamKey) bool {
 	return age >= 0 && age < infant && w.place(stream).Load() < begun.UnixMilli()
 }
 
-// wake hands n to every waiter of a stream.
 func (w *waiters) wake(id storage.ID, stream storage.StreamID, n news) {
 	key := streamKey{id, stream}
 	now, place := time.Now().UnixMilli(), w.place(key)

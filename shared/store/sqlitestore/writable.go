@@ -86,7 +86,6 @@ func (s *Store) Writable(ctx context.Context) error {
 	return nil
 }
 
-// well notes that a write has succeeded.
 func (h *health) well() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,7 +186,6 @@ func (s *Store) disk() string {
 	return fmt.Sprintf("on the disk at %s with %s of %s free", mountOf(s.path), size(r.free), size(r.total))
 }
 
-// size formats a number of bytes.
 func size(bytes uint64) string {
 	if bytes >= 1e9 {
 		return fmt.Sprintf("%.1f GB", float64(bytes)/1e9)

@@ -17,7 +17,6 @@ func TestWrappersKeepTheContract(t *testing.T) {
 	}})
 }
 
-// each makes every call of a store.
 func each(ctx context.Context, s storage.Store) map[string]func() error {
 	return map[string]func() error{
 		"Create":              func() error { return s.Create(ctx, plain("s1", "acme")) },
