@@ -159,11 +159,11 @@ test-console: need-node build ## Look at the console in a real browser (Chromium
 test-idp: need-go need-node need-python need-mvn build ## Sign in at a Keycloak, which Maven fetches once (160 MB), with every client
 	@cd infra/proof && go test -count=1 -v -tags clients,keycloak -run '^TestRealClientsSignInWithKeycloak$$' -timeout 20m ./clients
 
-# Cargo builds the Rust clients once, which takes minutes. PAGE= leaves docs/clients.md as it is.
+# Cargo builds the Rust clients once, which takes minutes. PAGE= leaves infra/proof/clients/results.md as it is.
 # COLUMNS='/mcp,remote' runs these columns; the table keeps the others.
 PAGE ?= 1
 .PHONY: matrix
-matrix: need-go need-node need-python need-cargo need-mvn build ## Run every client against servers of each era, and releases of two years; write the tables of docs/clients.md
+matrix: need-go need-node need-python need-cargo need-mvn build ## Run every client against servers of each era, and releases of two years; write the tables of infra/proof/clients/results.md
 	@cd infra/proof && DORMOUSE_MATRIX_PAGE='$(PAGE)' DORMOUSE_MATRIX_COLUMNS='$(if $(filter command line,$(origin COLUMNS)),$(COLUMNS))' go test -count=1 -v -tags clients,matrix -run '^Test(Matrix|Releases|ReferenceServerPassesEveryClient)$$' -timeout 60m ./clients
 
 # Eight servers of npm and PyPI, fetched with nothing in the cache.

@@ -47,7 +47,7 @@
 // Every client, in each of its modes, meets a server of the legacy era
 // (server-everything), one of both eras and one of 2026-07-28 only (eras is both), and
 // runs the checks (matrix_test.go, build tag matrix, by `make matrix`, which writes the
-// table of docs/clients.md). The matrix also has fastmcp, rmcp (rust), the inspector's
+// table of infra/proof/clients/results.md). The matrix also has fastmcp, rmcp (rust), the inspector's
 // command line and mcp-remote, in front of the Go client. Each cell begins with a cold
 // start. cold_test.go has a start that takes longer than clients wait for server/discover.
 //
@@ -61,7 +61,7 @@
 // fails the step. The server is slow to start, and sleeps before one of the calls.
 //
 // `make test-clients` runs the releases that once did not work with Dormouse, and `make
-// matrix` all of them (releases_test.go). The latter writes a table of docs/clients.md.
+// matrix` all of them (releases_test.go). The latter writes a table of infra/proof/clients/results.md.
 //
 // The package does not test the wire format; shared/endpoint/transport does.
 package clients

@@ -27,7 +27,7 @@ import (
 
 // Variables of the test.
 const (
-	pageVariable    = "DORMOUSE_MATRIX_PAGE"    // if it is set, the test writes the table into docs/clients.md
+	pageVariable    = "DORMOUSE_MATRIX_PAGE"    // if it is set, the test writes the table into results.md
 	columnsVariable = "DORMOUSE_MATRIX_COLUMNS" // titles of the columns to run, with commas; the table keeps the others
 )
 
@@ -324,7 +324,7 @@ func oldCells(page string) map[[3]string]string {
 
 func clientsPage(t *testing.T) string {
 	t.Helper()
-	return filepath.Join(programtest.Root(t), "docs", "clients.md")
+	return filepath.Join(programtest.Root(t), "infra", "proof", "clients", "results.md")
 }
 
 // writeTable puts a table between its markers.
