@@ -19,7 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// price is one line of the table in docs/costs.md: an operation and its cost. The cost is
+// price is one line of the table in costs.md: an operation and its cost. The cost is
 // round trips to the store, and the invocations or alarms that the operation starts.
 type price struct {
 	name                 string
@@ -164,7 +164,7 @@ func (p price) counts(t *testing.T) price {
 	return price{name: p.name, reads: got.Reads, writes: got.Writes, waits: got.Waits, begins: strings.Join(begins, ", ")}
 }
 
-// row returns the line for the price in docs/costs.md.
+// row returns the line for the price in costs.md.
 func (p price) row() string {
 	return fmt.Sprintf("| %s | %d | %d | %d | %s |\n", p.name, p.reads, p.writes, p.waits, gocmp.Or(p.begins, "–"))
 }
@@ -186,11 +186,11 @@ func ceilings(table string) map[string]price {
 	return all
 }
 
-var update = flag.Bool("update", false, "write the table of costs into docs/costs.md")
+var update = flag.Bool("update", false, "write the table of costs into costs.md")
 
-// TestCostOfNativeServers: operations cost at most what docs/costs.md says.
+// TestCostOfNativeServers: operations cost at most what costs.md says.
 func TestCostOfNativeServers(t *testing.T) {
-	const page, begin, end = "../../../docs/costs.md", "<!-- native costs: written by make docs -->\n", "<!-- /native costs -->\n"
+	const page, begin, end = "costs.md", "<!-- native costs: written by make docs -->\n", "<!-- /native costs -->\n"
 	raw, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestCostOfNativeServers(t *testing.T) {
 	before, rest, opened := strings.Cut(string(raw), begin)
 	table, after, closed := strings.Cut(rest, end)
 	if !opened || !closed {
-		t.Fatalf("docs/costs.md has no place for the table: %q and %q", begin, end)
+		t.Fatalf("costs.md has no place for the table: %q and %q", begin, end)
 	}
 	most := ceilings(table)
 	now := "| operation of a native server, at most | reads | writes | waits | begins |\n|---|---|---|---|---|\n"
@@ -222,7 +222,7 @@ func TestCostOfNativeServers(t *testing.T) {
 	}
 	for name := range most {
 		if name != "---" && name != "operation of a native server, at most" {
-			t.Errorf("docs/costs.md has %q, which is not counted", name)
+			t.Errorf("costs.md has %q, which is not counted", name)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// price is a line of the table in docs/costs.md: what an operation may cost at most.
+// price is a line of the table in costs.md: what an operation may cost at most.
 type price struct {
 	name  string
 	reads int // round trips to the store, on every driver
@@ -124,7 +124,7 @@ func wellGuessed(t *testing.T, b bill) {
 	}
 }
 
-// table returns the prices in the form in which docs/costs.md has them.
+// table returns the prices in the form in which costs.md has them.
 func table() string {
 	var text strings.Builder
 	text.WriteString("| operation, at most | reads | writes | requests | read units | write units | waits | runner → host | host → runner |\n")
@@ -141,10 +141,10 @@ func table() string {
 	return text.String()
 }
 
-var update = flag.Bool("update", false, "write the table of costs into docs/costs.md")
+var update = flag.Bool("update", false, "write the table of costs into costs.md")
 
 func TestCostsInTheDocumentsAreThose(t *testing.T) {
-	const page, begin, end = "../../../docs/costs.md", "<!-- costs: written by make docs -->\n", "<!-- /costs -->\n"
+	const page, begin, end = "costs.md", "<!-- costs: written by make docs -->\n", "<!-- /costs -->\n"
 	raw, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -152,12 +152,12 @@ func TestCostsInTheDocumentsAreThose(t *testing.T) {
 	text := string(raw)
 	most := fmt.Sprintf("at most %d requests in 5 s and %d in 25 s", asked(5*time.Second)+1, asked(25*time.Second)+1)
 	if !strings.Contains(text, most) {
-		t.Errorf("docs/costs.md does not say %q of the waits", most)
+		t.Errorf("costs.md does not say %q of the waits", most)
 	}
 	before, rest, opened := strings.Cut(text, begin)
 	got, after, closed := strings.Cut(rest, end)
 	if !opened || !closed {
-		t.Fatalf("docs/costs.md has no place for the table: %q and %q", begin, end)
+		t.Fatalf("costs.md has no place for the table: %q and %q", begin, end)
 	}
 	want := table()
 	if *update {
@@ -167,6 +167,6 @@ func TestCostsInTheDocumentsAreThose(t *testing.T) {
 		return
 	}
 	if diff := gocmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
-		t.Errorf("docs/costs.md, make docs writes it anew (-want +got):\n%s", diff)
+		t.Errorf("costs.md, make docs writes it anew (-want +got):\n%s", diff)
 	}
 }
