@@ -155,6 +155,20 @@ func asStack(t *testing.T, raw []byte) stack {
 	return s
 }
 
+// nested returns a stack in the stack, with the parameters that it gets.
+func (s stack) nested(t *testing.T, name string) stack {
+	t.Helper()
+	properties := s.get(t, name, "AWS::CloudFormation::Stack")
+	inner := expandAs(t, root(s.value(properties["TemplateURL"])))
+	for parameter, value := range properties["Parameters"].(object) {
+		if _, known := inner.params[parameter]; !known {
+			t.Errorf("%s gets %s, which its template does not have", name, parameter)
+		}
+		inner.params[parameter] = s.value(value)
+	}
+	return inner
+}
+
 // get returns the properties of a resource.
 func (s stack) get(t *testing.T, name, kind string) object {
 	t.Helper()

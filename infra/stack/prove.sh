@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks on a real account what only an account can show of boxes on Lambda:
 #   infra/stack/prove.sh STACK
-# The stack has BoxFunctions=on, and some clients have called a server with place: lambda in
+# make boxes has deployed the boxes, and some clients have called a server with place: lambda in
 # the last hour. The script invokes each function for boxes three times, with events that
 # are no boxes, and changes nothing. It needs the AWS CLI with credentials and a region. It
 # prints a verdict a line, and ends with 1 if a check has failed.

@@ -1,7 +1,6 @@
 package stack_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -107,57 +106,5 @@ func (s stack) uses(v any, found map[string]bool) {
 func (s stack) used(name string, found map[string]bool) {
 	if _, parameter := s.params[name]; parameter && !strings.HasPrefix(name, "AWS::") {
 		found[name] = true
-	}
-}
-
-// By default an update moves all traffic at once. With TrafficShift, CodeDeploy shifts
-// the traffic of each function, and shifts it back if one of the alarms rings.
-func TestTrafficIsShiftedAsTheParameterSays(t *testing.T) {
-	for name, r := range expand(t).resources {
-		if strings.HasPrefix(fmt.Sprint(r["Type"]), "AWS::CodeDeploy::") || r["UpdatePolicy"] != nil {
-			t.Errorf("%s is there without being asked for", name)
-		}
-	}
-	s := expandAs(t, root("template.yaml"), "TrafficShift=Canary10Percent15Minutes")
-	s.params["TrafficShift"] = "Canary10Percent15Minutes"
-	for _, name := range versioned() {
-		policy, _ := s.resources[name+"FunctionAliaslive"]["UpdatePolicy"].(object)
-		if group := s.value(dig(policy, "CodeDeployLambdaAliasUpdate", "DeploymentGroupName")); group != name+"FunctionDeploymentGroup" {
-			t.Errorf("%s is updated by %v", name, policy)
-			continue
-		}
-		group := s.get(t, name+"FunctionDeploymentGroup", "AWS::CodeDeploy::DeploymentGroup")
-		if got := s.value(group["DeploymentConfigName"]); got != "CodeDeployDefault.LambdaCanary10Percent15Minutes" {
-			t.Errorf("%s is shifted by %s", name, got)
-		}
-		var alarms []string
-		choice, _ := dig(group, "AlarmConfiguration", "Fn::If").([]any)
-		if len(choice) != 3 || !s.holds(object{"Condition": choice[0]}) {
-			t.Fatalf("%s: a gradual update has no alarms: %v", name, group["AlarmConfiguration"])
-		}
-		for _, alarm := range dig(choice[1], "Alarms").([]any) {
-			alarms = append(alarms, s.value(alarm.(object)["Name"]))
-		}
-		if d := cmp.Diff([]string{"HttpErrorsAlarm", "HttpApiErrorsAlarm", "SocketErrorsAlarm", "RelayErrorsAlarm", "FailedStartsAlarm"}, alarms); d != "" {
-			t.Errorf("%s is shifted back by other alarms: %s", name, d)
-		}
-		if events := fmt.Sprint(dig(group, "AutoRollbackConfiguration", "Events")); !strings.Contains(events, "DEPLOYMENT_STOP_ON_ALARM") {
-			t.Errorf("%s goes back on %s", name, events)
-		}
-	}
-	// Two periods of five minutes make an alarm of functions ring.
-	var values struct {
-		Parameters struct {
-			TrafficShift struct{ AllowedValues []string }
-		}
-	}
-	if err := json.Unmarshal(expanded.raw, &values); err != nil {
-		t.Fatal(err)
-	}
-	minutes := map[string]int{"Canary10Percent15Minutes": 15, "Canary10Percent30Minutes": 30, "Linear10PercentEvery2Minutes": 18, "Linear10PercentEvery3Minutes": 27, "AllAtOnce": 12}
-	for _, value := range values.Parameters.TrafficShift.AllowedValues {
-		if minutes[value] < 12 {
-			t.Errorf("%s takes %d minutes, in which no alarm may ring yet", value, minutes[value])
-		}
 	}
 }

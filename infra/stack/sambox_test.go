@@ -48,7 +48,7 @@ func TestAStdioServerAnswersThroughTheBoxFunctionUnderSAMLocal(t *testing.T) {
 	ends := make(chan fleet.Status, 8)
 	url := hostWithBoxesIn(t, func(event []byte, tenant string) {
 		stdout, stderr, err := samInvoke(t, boxFunction, event, map[string]string{}, "--tenant-id", tenant,
-			"BoxFunctions=on", "RunnerImage="+boxImage)
+			"Name=stack", "Image="+boxImage)
 		var end fleet.Status
 		if err != nil || json.Unmarshal(stdout, &end) != nil {
 			t.Errorf("the box function: %v\n%s%s", err, stdout, stderr)

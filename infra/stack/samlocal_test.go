@@ -348,8 +348,12 @@ func samInvoke(t *testing.T, function string, event []byte, settings map[string]
 			return nil, nil, err
 		}
 	}
+	template := shortTemplate()
+	if function == boxFunction { // of another stack
+		template = "boxes.yaml"
+	}
 	args := []string{
-		"-m", "samcli", "local", "invoke", function, "--template", shortTemplate(), "--event", filepath.Join(dir, "event.json"),
+		"-m", "samcli", "local", "invoke", function, "--template", template, "--event", filepath.Join(dir, "event.json"),
 		"--env-vars", filepath.Join(dir, "vars.json"), "--no-memory-limit",
 	}
 	if os.Getenv("ENGINE_STARTED") != "" {

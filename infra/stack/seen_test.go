@@ -2,6 +2,7 @@ package stack_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"go/ast"
 	"go/token"
 	"math"
@@ -17,7 +18,7 @@ import (
 // without their sources.
 func queries(t *testing.T, s stack) map[string]string {
 	t.Helper()
-	all := map[string]string{}
+	all, s := map[string]string{}, s.nested(t, "Seen")
 	for name, r := range s.resources {
 		if r["Type"] == "AWS::Logs::QueryDefinition" {
 			all[name] = s.value(dig(r, "Properties", "QueryString"))
@@ -120,31 +121,32 @@ func TestMoneyIsThatOfThePriceList(t *testing.T) {
 // An alarm or a dashboard that nobody asked for costs money and tells nobody anything.
 func TestAStackPaysForNoAlarmThatReachesNobody(t *testing.T) {
 	s := expand(t)
-	made := func() (alarms, dashboards int) {
+	count := func(s stack, kinds ...string) (n int) {
 		for _, r := range s.resources {
-			if c := r["Condition"]; c != nil && !s.holds(object{"Condition": c}) {
-				continue
-			}
-			switch r["Type"] {
-			case "AWS::CloudWatch::Alarm", "AWS::Logs::MetricFilter", "AWS::SNS::Topic":
-				alarms++
-			case "AWS::CloudWatch::Dashboard":
-				dashboards++
+			if c := r["Condition"]; slices.Contains(kinds, fmt.Sprint(r["Type"])) && (c == nil || s.holds(object{"Condition": c})) {
+				n++
 			}
 		}
-		return alarms, dashboards
+		return n
 	}
-	if alarms, dashboards := made(); alarms > 0 || dashboards > 0 {
-		t.Errorf("by default there are %d resources of alarms and %d dashboards", alarms, dashboards)
+	alarms := []string{"AWS::CloudWatch::Alarm", "AWS::Logs::MetricFilter", "AWS::SNS::Topic"}
+	for email, want := range map[string]bool{"": false, "me@example.com": true} {
+		s.params["AlarmEmail"] = email
+		if got := s.holds(object{"Condition": s.resources["Watch"]["Condition"]}); got != want {
+			t.Errorf("AlarmEmail=%s: alarms are %v", email, got)
+		}
+		if outside := count(s, alarms...); outside > 0 != want {
+			t.Errorf("AlarmEmail=%s: %d resources of alarms are not nested", email, outside)
+		}
 	}
-	s.params["AlarmEmail"], s.params["ShowDashboard"] = "me@example.com", "on"
-	if alarms, dashboards := made(); alarms < 20 || dashboards != 1 {
-		t.Errorf("with an address there are %d resources of alarms and %d dashboards", alarms, dashboards)
+	if n := count(s.nested(t, "Watch"), alarms...); n < 18 {
+		t.Errorf("with an address there are %d resources of alarms", n)
 	}
-	// CodeDeploy watches these while it moves traffic, also without an address.
-	s.params["AlarmEmail"], s.params["TrafficShift"] = "", "Canary10Percent15Minutes"
-	if alarms, _ := made(); alarms != 5+3 {
-		t.Errorf("with a gradual update there are %d resources of alarms, want five alarms and their three filters", alarms)
+	for shown, want := range map[string]int{"off": 0, "on": 1} {
+		s.params["ShowDashboard"] = shown
+		if n := count(s.nested(t, "Seen"), "AWS::CloudWatch::Dashboard"); n != want {
+			t.Errorf("ShowDashboard=%s: %d dashboards", shown, n)
+		}
 	}
 }
 

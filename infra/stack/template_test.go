@@ -30,7 +30,17 @@ import (
 func TestTheTemplateIsValid(t *testing.T) {
 	sam := tools(t)
 	run(t, sam.python, "-m", "samcli", "validate", "--lint", "--template", root("template.yaml"))
-	run(t, filepath.Join(filepath.Dir(sam.python), "cfn-lint"), root("template.yaml"))
+	run(t, filepath.Join(filepath.Dir(sam.python), "cfn-lint"), append([]string{root("template.yaml")}, others(t)...)...)
+}
+
+// others returns the templates beside template.yaml: those that it nests, and that of boxes.
+func others(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("*.yaml")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	return files
 }
 
 // sam deploy and sam package refuse a template with an image that they would push, unless
@@ -197,7 +207,7 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 		want   ecs.Config
 	}{
 		{"own network and image", map[string]string{"ImageTag": "0ed538c"}, ecs.Config{
-			Subnets: []string{"SubnetA", "SubnetB"}, PublicIP: true, Image: "Repository.RepositoryUri:0ed538c", Arch: "arm64",
+			Subnets: []string{"Network.Outputs.Subnets"}, PublicIP: true, Image: "Repository.RepositoryUri:0ed538c", Arch: "arm64",
 			Size: ecs.Size{CPUs: 0.25, MemoryMB: 512},
 		}},
 		{"given network and image", map[string]string{
@@ -283,9 +293,7 @@ func TestTheSecretIsHexadecimal(t *testing.T) {
 }
 
 func TestNoResourceWaitsForItself(t *testing.T) {
-	for _, s := range []stack{expand(t), expandAs(t, root("template.yaml"), "TrafficShift=Canary10Percent15Minutes")} {
-		s.waits(t)
-	}
+	expand(t).waits(t)
 }
 
 func (s stack) waits(t *testing.T) {
@@ -346,17 +354,25 @@ func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 
 func root(parts ...string) string { return filepath.Join(append([]string{"..", ".."}, parts...)...) }
 
+// dashboard returns the text of the dashboard.
+func (s stack) dashboard(t *testing.T) string {
+	t.Helper()
+	seen := s.nested(t, "Seen")
+	return seen.value(seen.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])
+}
+
 // The dashboard must show what an alarm counts.
 func TestStartsThatFailAreShownWhereTheyAreCounted(t *testing.T) {
 	s := expand(t)
 	var counted []string
-	for _, r := range s.resources {
+	watch := s.nested(t, "Watch")
+	for _, r := range watch.resources {
 		if p, _ := r["Properties"].(object); r["Type"] == "AWS::Logs::MetricFilter" && strings.Contains(fmt.Sprint(p["FilterPattern"]), "box start failed") {
-			counted = append(counted, s.value(p["LogGroupName"]))
+			counted = append(counted, watch.value(p["LogGroupName"]))
 		}
 	}
 	var shown []string
-	board := s.value(s.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])
+	board := s.dashboard(t)
 	for _, query := range regexp.MustCompile(`"query":"([^"]*box start failed[^"]*)"`).FindAllStringSubmatch(board, -1) {
 		for _, source := range regexp.MustCompile(`SOURCE '([^']+)'`).FindAllStringSubmatch(query[1], -1) {
 			shown = append(shown, source[1])
@@ -383,7 +399,7 @@ func TestWhatIsWatchedIsWritten(t *testing.T) {
 		})
 	}
 	var watched []string
-	for _, r := range s.resources {
+	for _, r := range s.nested(t, "Watch").resources {
 		if r["Type"] == "AWS::Logs::MetricFilter" {
 			pattern := fmt.Sprint(dig(r, "Properties", "FilterPattern"))
 			m := regexp.MustCompile(`^\{ \$\.msg = ("[^"]+") \}$`).FindStringSubmatch(pattern)
@@ -394,7 +410,7 @@ func TestWhatIsWatchedIsWritten(t *testing.T) {
 			watched = append(watched, m[1])
 		}
 	}
-	board := s.value(s.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])
+	board := s.dashboard(t)
 	if !json.Valid([]byte(board)) {
 		t.Errorf("the dashboard is no JSON: %s", board)
 	}
@@ -518,11 +534,12 @@ func TestMetricsAreTheStacksOwn(t *testing.T) {
 	if got := s.value(variables["DORMOUSE_METRICS"]); got != "Dormouse/stack" {
 		t.Errorf("functions count into %q", got)
 	}
-	board := s.value(s.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])
+	board := s.dashboard(t)
 	if found := regexp.MustCompile(`[{"]Dormouse[",]`).FindString(board); found != "" {
 		t.Errorf("the dashboard has %s", found)
 	}
-	wake := s.value(s.get(t, "WakeTimeAlarm", "AWS::CloudWatch::Alarm")["Metrics"].([]any)[0].(object)["Expression"])
+	watch := s.nested(t, "Watch")
+	wake := watch.value(watch.get(t, "WakeTimeAlarm", "AWS::CloudWatch::Alarm")["Metrics"].([]any)[0].(object)["Expression"])
 	if !strings.Contains(wake, `SCHEMA("Dormouse/stack", server)`) {
 		t.Errorf("the alarm asks %s", wake)
 	}

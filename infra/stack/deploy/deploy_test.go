@@ -222,6 +222,26 @@ func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 	}
 }
 
+// Lambda makes no function before its image is there, so the first stack never waits for it.
+func TestBoxFunctionsAreDeployedAfterTheirImage(t *testing.T) {
+	a := usual(t)
+	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+	a.replies["aws cloudformation deploy"] = []string{""}
+	if _, err := deploy(t, a, "default", nil, "boxes"); err != nil {
+		t.Fatal(err)
+	}
+	a.before("make image ARCH=x86_64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-d8cef0ba", "aws cloudformation deploy")
+	if got := a.ran("aws cloudformation deploy --template-file infra/stack/boxes.yaml --stack-name dormouse-boxes "); len(got) != 1 ||
+		!strings.HasSuffix(got[0], "Name=dormouse Architecture=x86_64 Image=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-d8cef0ba") {
+		t.Errorf("deployed with %q", got)
+	}
+	a.before("aws cloudformation deploy", "aws cloudformation update-stack --stack-name dormouse --use-previous-template")
+	a = usual(t)
+	if _, err := deploy(t, a, "default", nil, "boxes"); err == nil || !strings.Contains(err.Error(), "make deploy first") {
+		t.Error(err)
+	}
+}
+
 func TestAnImageOfTheUsersOwnIsNotPushed(t *testing.T) {
 	a := usual(t)
 	if _, err := deploy(t, a, "default", nil, "up", "RunnerImage=example.com/r@sha256:0"); err != nil {
@@ -264,7 +284,7 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 		"is less than 10":        {noStack, []string{"up", "IdleSeconds=5"}},
 		"is more than 365":       {noStack, []string{"up", "WorkspaceVersionDays=366"}},
 		`"many" is no number`:    {noStack, []string{"up", "WaitingCalls=many"}},
-		"neither up, down,":      {noStack, []string{"sideways"}},
+		"neither up, boxes,":      {noStack, []string{"sideways"}},
 		"no stack dormouse":      {noStack, []string{"down"}},
 		"no stack dormouse with": {noStack, []string{"restore"}},
 		"no stack dormouse in":   {noStack, []string{"logs"}},
@@ -283,7 +303,8 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 	for _, purge := range []bool{false, true} {
 		a := usual(t)
-		a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"TrafficShift","ParameterValue":"Canary10Percent15Minutes"},{"ParameterKey":"Boxes"`, 1)}
+		a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+		a.replies["aws cloudformation list-stacks"], a.replies["aws cloudformation delete-stack"] = []string{`["dormouse-boxes"]`}, []string{""}
 		a.replies["aws ecs list-tasks --cluster the-cluster --query"] = []string{`["t1","t2"]`, `["t2"]`, `[]`}
 		// Stopped tasks stay in the cluster until their networks are removed.
 		a.replies["aws ecs list-tasks --cluster the-cluster --desired-status STOPPED"] = []string{`["t1","t2"]`}
@@ -301,13 +322,15 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		}
 		a.before("aws cloudformation update-stack --stack-name dormouse --use-previous-template", "aws cloudformation wait stack-update-complete")
 		a.before("aws cloudformation wait", "aws ecs list-tasks")
+		a.before("aws cloudformation delete-stack --stack-name dormouse-boxes", "aws cloudformation wait stack-delete-complete --stack-name dormouse-boxes")
+		a.before("aws cloudformation wait stack-delete-complete", "sam delete")
 		a.before("aws ecs list-tasks", "sam delete --config-env default --no-prompts")
 		if asked := a.ran("aws ecs describe-tasks"); len(asked) != 4 || !strings.Contains(asked[0], "--tasks t1 t2 ") {
 			t.Errorf("asked %q whether they have ended", asked)
 		}
 		a.before("sam delete", "aws ecs list-task-definition-families")
 		if got := a.ran("aws cloudformation update-stack")[0]; !strings.HasSuffix(got,
-			`--rollback-configuration {"RollbackTriggers":[]} --parameters ParameterKey=Boxes,ParameterValue=off ParameterKey=TrafficShift,ParameterValue=AllAtOnce ParameterKey=Architecture,UsePreviousValue=true ParameterKey=SessionHours,UsePreviousValue=true`) {
+			`--rollback-configuration {"RollbackTriggers":[]} --parameters ParameterKey=Boxes,ParameterValue=off ParameterKey=Architecture,UsePreviousValue=true ParameterKey=SessionHours,UsePreviousValue=true`) {
 			t.Errorf("updated with %s", got)
 		}
 		if got := a.ran("aws ecs stop-task --cluster the-cluster --task "); len(got) != 2 {
@@ -427,7 +450,8 @@ func TestAlarmsRollAnUpdateBack(t *testing.T) {
 		a.replies["sam package"] = []string{"uploading\nAWSTemplateFormatVersion: '2010-09-09'\nResources:\n  F:\n    CodeUri: s3://sams/dormouse/0123\n"}
 		a.replies["aws s3 cp"] = []string{""}
 		a.replies["aws cloudformation validate-template"] = []string{`["Spot","SessionHours","Architecture","ImageTag","AddedLater"]`}
-		a.replies["aws cloudformation list-stack-resources"] = []string{`["a1","a2","a3","a4","a5"]`}
+		a.replies["aws cloudformation list-stack-resources --stack-name dormouse "] = []string{`["watch"]`}
+		a.replies["aws cloudformation list-stack-resources --stack-name watch "] = []string{`["a1","a2","a3","a4","a5"]`}
 		a.replies["aws cloudwatch describe-alarms"] = []string{`["arn:1","arn:2","arn:3","arn:4","arn:5"]`}
 		return a
 	}
@@ -573,16 +597,16 @@ func TestServersThatCannotRunThereAreRefusedFirst(t *testing.T) {
 }
 
 func TestAStackWhoseFunctionsWouldHaveTooLongNamesIsRefused(t *testing.T) {
-	template, err := os.ReadFile("../../../template.yaml")
+	template, err := os.ReadFile("../boxes.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	longest := 0
-	for _, m := range regexp.MustCompile(`FunctionName: !Sub \$\{AWS::StackName\}(\S+)`).FindAllStringSubmatch(string(template), -1) {
+	for _, m := range regexp.MustCompile(`FunctionName: !Sub \$\{Name\}(\S+)`).FindAllStringSubmatch(string(template), -1) {
 		longest = max(longest, len(m[1]))
 	}
 	if longest == 0 {
-		t.Fatal("template.yaml names no function after the stack")
+		t.Fatal("boxes.yaml names no function after the stack")
 	}
 	for length, refused := range map[int]bool{64 - longest: false, 65 - longest: true} {
 		if err := (settings{stack: strings.Repeat("x", length)}).fits(); (err != nil) != refused {

@@ -5,15 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 )
-
-// shift is the parameter that says how traffic moves to an update.
-const shift = "TrafficShift"
 
 const (
 	tasksEvery  = 5 * time.Second
@@ -43,12 +39,17 @@ func (p *program) down(ctx context.Context) error {
 		}
 	}
 	if s.whole() {
-		if err := p.boxesOff(ctx, s); err != nil {
+		// AWS does not delete a cluster with tasks, nor a network while tasks run in it, so
+		// no function may start one.
+		if err := p.set(ctx, s, "Boxes", "off"); err != nil {
 			return err
 		}
 		if err := p.endTasks(ctx); err != nil {
 			return err
 		}
+	}
+	if err := p.boxesDown(ctx); err != nil {
+		return err
 	}
 	if _, err := p.do(ctx, command{Name: p.sam, Args: []string{"delete", "--config-env", p.config.section, "--no-prompts"}, Show: true}); err != nil {
 		return err
@@ -57,34 +58,6 @@ func (p *program) down(ctx context.Context) error {
 		return err
 	}
 	return p.lasting(ctx, s)
-}
-
-// boxesOff keeps the functions from starting boxes. AWS does not delete a cluster
-// with tasks, nor a network while tasks run in it.
-func (p *program) boxesOff(ctx context.Context, s *stack) error {
-	if s.Params["Boxes"] == "off" {
-		return nil
-	}
-	args := []string{
-		"cloudformation", "update-stack", "--stack-name", p.config.stack, "--use-previous-template",
-		"--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND",
-		"--rollback-configuration", `{"RollbackTriggers":[]}`, // alarms that ring would keep the stack
-		"--parameters", "ParameterKey=Boxes,ParameterValue=off",
-	}
-	if s.Params[shift] != "" {
-		args = append(args, "ParameterKey="+shift+",ParameterValue=AllAtOnce") // else some invocations start boxes for minutes
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.Params)) {
-		if name != "Boxes" && name != shift {
-			args = append(args, "ParameterKey="+name+",UsePreviousValue=true")
-		}
-	}
-	if _, err := p.aws(ctx, args...); err != nil {
-		return err
-	}
-	p.say("boxes are being switched off")
-	_, err := p.aws(ctx, "cloudformation", "wait", "stack-update-complete", "--stack-name", p.config.stack)
-	return err
 }
 
 // endTasks stops all boxes, and waits until all have ended. ECS lists a task that was

@@ -79,7 +79,7 @@ func main() {
 
 func (p *program) run(ctx context.Context, section string, args []string) error {
 	if len(args) == 0 {
-		return errors.New("want up or down, then NAME=VALUE for parameters of template.yaml; or restore, then AT=TIME; or logs")
+		return errors.New("want up or down, then NAME=VALUE for parameters of template.yaml; or restore, then AT=TIME; or boxes, or logs")
 	}
 	text, err := os.ReadFile("samconfig.toml")
 	if err != nil {
@@ -101,10 +101,12 @@ func (p *program) run(ctx context.Context, section string, args []string) error 
 		return p.down(ctx)
 	case "restore":
 		return restoration{p}.run(ctx, p.given["AT"])
+	case "boxes":
+		return p.boxes(ctx)
 	case "logs":
 		return p.logs(ctx)
 	}
-	return fmt.Errorf("%q is neither up, down, restore nor logs", args[0])
+	return fmt.Errorf("%q is neither up, boxes, down, restore nor logs", args[0])
 }
 
 // aws runs the AWS command and returns its output without the last newline.

@@ -56,7 +56,7 @@ func readSettings(text, section string) (settings, error) {
 
 const (
 	functionName = 64          // the most characters that Lambda takes
-	longestEnd   = "-box-2048" // of the names that template.yaml gives functions
+	longestEnd   = "-box-2048" // of the names of functions, of which boxes.yaml has the longest
 )
 
 // fits checks that the names of the stack's functions, which begin with its own, are not too

@@ -58,6 +58,8 @@ func (p *program) up(ctx context.Context) error {
 	}
 	if params["RunnerImage"] == "" {
 		params["ImageTag"] = tag
+	} else {
+		delete(params, "ImageTag")
 	}
 	p.serviceRole(ctx)
 	build := command{Name: "make", Args: []string{"sam-build", "ARCH=" + arch, "CONFIG=" + p.config.section}, Show: true}
@@ -68,7 +70,7 @@ func (p *program) up(ctx context.Context) error {
 	// after sam deploy. No caller needs the image earlier, because a new stack has no
 	// keys.
 	if s != nil {
-		if err := p.image(ctx, s, params, arch); err != nil {
+		if err := p.image(ctx, s, params["ImageTag"], arch); err != nil {
 			return err
 		}
 	}
@@ -91,7 +93,7 @@ func (p *program) up(ctx context.Context) error {
 		return err
 	}
 	if fresh {
-		if err := p.image(ctx, s, params, arch); err != nil {
+		if err := p.image(ctx, s, params["ImageTag"], arch); err != nil {
 			return err
 		}
 	}
@@ -208,10 +210,11 @@ func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	return strings.TrimSpace(commit) + "-" + hex.EncodeToString(sum[:4]), nil
 }
 
-// image pushes the image of the boxes, unless its tag exists: tags do not move.
-func (p *program) image(ctx context.Context, s *stack, params map[string]string, arch string) error {
-	tag, uri := params["ImageTag"], s.output("RepositoryUri")
-	if params["RunnerImage"] != "" || uri == "" {
+// image pushes the image of the boxes, unless its tag exists: tags do not move. Without a
+// tag there is none to push.
+func (p *program) image(ctx context.Context, s *stack, tag, arch string) error {
+	uri := s.output("RepositoryUri")
+	if tag == "" || uri == "" {
 		return nil
 	}
 	_, repository, _ := strings.Cut(uri, "/")

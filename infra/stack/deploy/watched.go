@@ -126,13 +126,22 @@ func (p *program) rollback(ctx context.Context, minutes int) (string, error) {
 	if minutes == 0 {
 		return asJSON(map[string]any{"RollbackTriggers": []string{}}), nil
 	}
-	names, err := p.list(ctx, "cloudformation", "list-stack-resources", "--stack-name", p.config.stack,
+	const missing = "the stack %s has no alarms: deploy it once with AlarmEmail=ADDRESS, then again with ROLLBACK"
+	watch, err := p.list(ctx, "cloudformation", "list-stack-resources", "--stack-name", p.config.stack,
+		"--query", "StackResourceSummaries[?LogicalResourceId==`Watch`].PhysicalResourceId")
+	if err != nil {
+		return "", err
+	}
+	if len(watch) != 1 {
+		return "", fmt.Errorf(missing, p.config.stack)
+	}
+	names, err := p.list(ctx, "cloudformation", "list-stack-resources", "--stack-name", watch[0],
 		"--query", "StackResourceSummaries[?contains(`"+asJSON(triggers())+"`, LogicalResourceId)].PhysicalResourceId")
 	if err != nil {
 		return "", err
 	}
 	if len(names) != len(triggers()) {
-		return "", fmt.Errorf("the stack %s has %d of the alarms %v: deploy it once with AlarmEmail=ADDRESS, then again with ROLLBACK", p.config.stack, len(names), triggers())
+		return "", fmt.Errorf(missing, p.config.stack)
 	}
 	arns, err := p.list(ctx, append(append([]string{"cloudwatch", "describe-alarms", "--alarm-names"}, names...), "--query", "MetricAlarms[].AlarmArn")...)
 	if err != nil {

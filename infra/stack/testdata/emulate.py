@@ -59,8 +59,15 @@ def code():
 def change(operation, template, *values):
     if operation == "create":
         code()
-    with open(template, "rb") as file:
-        client("s3").put_object(Bucket="bucket", Key="template", Body=file.read())
+    with open(template, encoding="utf-8") as file:
+        whole = json.load(file)
+    for name, resource in whole["Resources"].items():
+        nested = resource["Type"] == "AWS::CloudFormation::Stack" and resource["Properties"]
+        if nested:  # as sam package leaves it
+            with open("../../" + nested["TemplateURL"], "rb") as file:
+                client("s3").put_object(Bucket="bucket", Key=name, Body=file.read())
+            nested["TemplateURL"] = endpoint + "/bucket/" + name
+    client("s3").put_object(Bucket="bucket", Key="template", Body=json.dumps(whole).encode())
     cloudformation = client("cloudformation")
     parameters = [dict(zip(("ParameterKey", "ParameterValue"), pair.split("=", 1))) for pair in values]
     begun = len(events()) if operation == "update" else 0

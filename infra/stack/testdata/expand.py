@@ -1,4 +1,5 @@
-"""Writes the template that CloudFormation gets from AWS::Serverless, as JSON.
+"""Writes the template that CloudFormation gets from AWS::Serverless, as JSON. A template without
+the transform is only written as JSON.
 
 Arguments: the template, then NAME=VALUE for parameters; CodeUri is where the code of
 functions is. What the transform needs of AWS (managed policies, the region) is given to it, so that nothing is called.
@@ -16,6 +17,9 @@ from samtranslator.translator.translator import Translator
 
 with open(sys.argv[1], encoding="utf-8") as file:
     template = yaml_parse(file.read())
+if "Transform" not in template:  # of a nested stack, or of one without SAM
+    json.dump(template, sys.stdout, indent=1, default=str)
+    sys.exit()
 parameters = {name: spec.get("Default", "") for name, spec in template["Parameters"].items()}
 parameters.update(pair.split("=", 1) for pair in sys.argv[2:])
 # As sam package leaves it.
