@@ -458,3 +458,37 @@ func (e *emulator) as(role string) aws.CredentialsProvider {
 		return aws.Credentials{AccessKeyID: c.Key, SecretAccessKey: c.Secret, SessionToken: c.Token}, nil
 	})
 }
+
+// An upgrade from the last release keeps what lasts: the table, the bucket, the secret, the
+// repository, and the APIs of sockets, by whose names clients connect. The emulator makes a
+// REST API anew whose text has changed, which CloudFormation changes in its place.
+func TestTheLastReleaseIsUpgraded(t *testing.T) {
+	releases, err := os.ReadFile("releases.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(releases)), "\n")
+	release, _, _ := strings.Cut(lines[len(lines)-1], " ")
+	old := filepath.Join(t.TempDir(), "template.yaml")
+	if err := os.WriteFile(old, run(t, "git", "-C", root(), "show", release+":template.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := emulate(t)
+	now := e.template
+	e.template = filepath.Join(t.TempDir(), "old.json")
+	if err := os.WriteFile(e.template, run(t, tools(t).python, filepath.Join("testdata", "expand.py"), old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := e.change("create")
+	e.template = now
+	after := e.change("update")
+	for _, name := range []string{
+		"Table", "Bucket", "TicketSecret", "Repository", "SocketApi", "RelayApi", "Schedules", "Cluster",
+	} {
+		if before.Resources[name] == "" || after.Resources[name] != before.Resources[name] {
+			t.Errorf("%s was %q, and is %q", name, before.Resources[name], after.Resources[name])
+		}
+	}
+	e.resolved(after)
+	e.used(after)
+}
