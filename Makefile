@@ -375,13 +375,16 @@ bench-cold: need-go ## Measure cold starts and sizes of the functions as they ar
 	@go test -count=1 -v -tags cold -run '^TestColdStarts$$' ./infra/stack
 
 # Without ARCH a stack keeps the processor it has. ARGS='NAME=VALUE ...' are parameters of
-# template.yaml, besides those of samconfig.toml; FORCE=1 takes an account with few
-# concurrent invocations.
+# template.yaml, besides those of samconfig.toml; FORCE=1 deploys what the doctor refuses.
 STACK := go run ./infra/stack/deploy -sam $(SAM) -config $(CONFIG)
 
 .PHONY: deploy
 deploy: need-go $(SAM) bin/dormouse ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml; GO_SERVERS=FOLDER for a program with servers in Go; ROLLBACK=15 has alarms roll it back for 15 minutes)
 	@$(STACK) $(if $(filter-out file,$(origin ARCH)),-arch $(ARCH)) $(if $(FORCE),-force) $(if $(YES),-yes) $(if $(ROLLBACK),-rollback '$(ROLLBACK)') up $(ARGS)
+
+.PHONY: doctor
+doctor: need-go ## Say what would fail in a deployment to AWS; needs rights to read only
+	@$(STACK) doctor $(ARGS)
 
 .PHONY: boxes
 boxes: need-go bin/dormouse ## Deploy boxes as Lambda functions beside the stack, in one of their own, with their image

@@ -140,7 +140,7 @@ func owners() []owner {
 		{"modernc.org", []string{"shared/store/sqlitestore", "infra/local/history"}},
 		{"github.com/klauspost/compress", []string{"shared/box/snapshot", "shared/operate/console"}},
 		{"github.com/tailscale/hujson", []string{"shared/config/serversfile", "infra/internal/jsonedit"}},
-		{"github.com/pelletier/go-toml", []string{"infra/internal/serversedit", "infra/internal/clientfile"}},
+		{"github.com/pelletier/go-toml", []string{"infra/internal/serversedit", "infra/internal/clientfile", "infra/stack/deploy"}},
 		{"github.com/alecthomas/kong", []string{"infra/dormouse"}},
 		{"gopkg.in/natefinch/lumberjack.v2", []string{"infra/local"}},
 		{"golang.org/x/crypto", []string{"infra/local/certs"}},

@@ -43,7 +43,8 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 	e.resolved(created)
 	e.used(created)
 	e.change("update", "BoxFunctions=on", "Spot=true", "Metrics=on", "AlarmEmail=ops@example.com",
-		"HttpConcurrency=10", "RelayConcurrency=5", "AccessLogs=on", "WorkspaceVersionDays=7", "ImageRepositories=arn:aws:ecr:us-east-1:000000000000:repository/other")
+		"Concurrency=1000", "AccessLogs=on", "Protect=on")
+	e.change("update", "Protect=off")
 	named := e.change("update", "DomainName=mcp.example.com", "SocketDomainName=ws.example.com", "HostedZoneId="+e.zone(),
 		"CertificateArn=arn:aws:acm:us-east-1:000000000000:certificate/1", "WebAclArn=arn:aws:wafv2:us-east-1:000000000000:regional/webacl/a/1")
 	e.resolved(named)
@@ -52,15 +53,9 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 		t.Errorf("the endpoints are %s", got)
 	}
 	e.elsewhere()
-	e.live("IdleSeconds", "DORMOUSE_IDLE", "120")
-	e.change("update", "IdleSeconds=30")
-	e.live("IdleSeconds", "DORMOUSE_IDLE", "30")
-	e.change("update", "Boxes=off")
-	e.live("Boxes", "DORMOUSE_BOXES", "off")
-	without, functions := e.change("update", "Console=off"), map[string]map[string]string{}
-	if e.do(&functions, "functions"); len(functions) != 5 || functions["dormouse-console"] != nil || without.Outputs["ConsoleUrl"] != "" || without.Outputs["OpenConsole"] != "" {
-		t.Errorf("without the console there are %d functions, and outputs %v", len(functions), without.Outputs)
-	}
+	e.has("DORMOUSE_SESSION_LIFE", "168h")
+	e.change("update", "SessionHours=24")
+	e.has("DORMOUSE_SESSION_LIFE", "24h")
 	e.do(nil, "delete")
 
 	after := map[string][]string{}
@@ -200,7 +195,7 @@ func (e *emulator) elsewhere() {
 		e.t.Errorf("the stack keeps a network of its own: %q", after["networks"])
 	}
 	environments := map[string]map[string]string{}
-	e.do(&environments, "live")
+	e.do(&environments, "functions")
 	if c, err := ecs.ParsePlace(environments["dormouse-http"]["DORMOUSE_FLEET"]); err != nil || strings.Join(c.Subnets, ",") != own.Subnets || c.PublicIP {
 		e.t.Errorf("functions start boxes in %v, %v, want %s", c.Subnets, err, own.Subnets)
 	}
@@ -217,7 +212,7 @@ func (e *emulator) elsewhere() {
 func (e *emulator) place(role string) *ecs.Fleet {
 	e.t.Helper()
 	environments := map[string]map[string]string{}
-	e.do(&environments, "live")
+	e.do(&environments, "functions")
 	c, err := ecs.ParsePlace(environments["dormouse-http"]["DORMOUSE_FLEET"])
 	if err != nil {
 		e.t.Fatal(err)
@@ -230,17 +225,17 @@ func (e *emulator) place(role string) *ecs.Fleet {
 	return boxes
 }
 
-// live checks that the versions that clients reach have the value of a parameter.
-func (e *emulator) live(parameter, variable, want string) {
+// has checks that the functions have the value of a variable.
+func (e *emulator) has(variable, want string) {
 	e.t.Helper()
 	environments := map[string]map[string]string{}
-	e.do(&environments, "live")
+	e.do(&environments, "functions")
 	if len(environments) < 5 {
 		e.t.Errorf("clients reach %d functions", len(environments))
 	}
 	for name, environment := range environments {
 		if got := environment[variable]; got != want {
-			e.t.Errorf("clients reach a version of %s with %s=%s, want %s of %s", name, variable, got, want, parameter)
+			e.t.Errorf("%s has %s=%s, want %s", name, variable, got, want)
 		}
 	}
 }
@@ -383,7 +378,7 @@ func (*emulator) known(arn string, m made) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc([]string{":task-definition/dormouse-box-", ":parameter/dormouse/", ":secret:dormouse/", ":function:dormouse-", "/dormouse/"}, func(own string) bool {
+	return slices.ContainsFunc([]string{":task-definition/dormouse-box-", ":parameter/dormouse/", ":secret:dormouse/", ":repository/*", ":function:dormouse-", "/dormouse/"}, func(own string) bool {
 		return strings.Contains(arn, own)
 	})
 }

@@ -20,6 +20,8 @@ func elsewhere() map[string]string {
 		"DORMOUSE_LOCAL_SINCE":  "one machine",
 		"DORMOUSE_INIT_TIMEOUT": "one machine; deployed, the default counts, as for the next one",
 		"DORMOUSE_HOLD":         "one machine",
+		"DORMOUSE_IDLE":         "one machine; deployed, the default counts, and what the servers file has",
+		"DORMOUSE_BOXES":        "one machine",
 		"DORMOUSE_BOX_PLACE":    "one machine",
 		"DORMOUSE_ISSUER":       "one machine; deployed, the servers file names it",
 		"DORMOUSE_SHOW_OUTPUT":  "one machine; the log lines of a stack must not repeat what servers answer",
@@ -102,7 +104,7 @@ func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
 	set, _ := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
 	for name, want := range map[string]string{
 		"DORMOUSE_STORE": "dynamodb:Table", "DORMOUSE_SESSION_LIFE": "168h",
-		"DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_INTROSPECTION_SECRET": "", "DORMOUSE_CONNECT_SECRETS": "", "DORMOUSE_IDLE": "120",
+		"DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_INTROSPECTION_SECRET": "", "DORMOUSE_CONNECT_SECRETS": "", "DORMOUSE_WAITING_CALLS": "0",
 	} {
 		if got := s.value(set[name]); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)

@@ -114,6 +114,7 @@ type object = map[string]any
 type stack struct {
 	params     map[string]string
 	conditions object
+	mappings   object
 	resources  map[string]object
 }
 
@@ -143,12 +144,13 @@ func asStack(t *testing.T, raw []byte) stack {
 	var template struct {
 		Parameters map[string]struct{ Default any }
 		Conditions object
+		Mappings   object
 		Resources  map[string]object
 	}
 	if err := json.Unmarshal(raw, &template); err != nil {
 		t.Fatal(err)
 	}
-	s := stack{params: map[string]string{"AWS::StackName": "stack"}, conditions: template.Conditions, resources: template.Resources}
+	s := stack{params: map[string]string{"AWS::StackName": "stack"}, conditions: template.Conditions, mappings: template.Mappings, resources: template.Resources}
 	for name, p := range template.Parameters {
 		s.params[name] = fmt.Sprint(p.Default)
 	}
@@ -230,6 +232,8 @@ func (s stack) call(function string, arg any) string {
 			return s.value(list[1])
 		}
 		return s.value(list[2])
+	case "Fn::FindInMap":
+		return fmt.Sprint(dig(s.mappings, s.list(arg)...))
 	case "Fn::Split":
 		return strings.Join(strings.Split(s.value(list[1]), s.value(list[0])), ",")
 	case "Fn::Sub":

@@ -184,7 +184,8 @@ func granted(t *testing.T, s stack) map[string][]statement {
 				all[f] = append(all[f], s.statements(p["PolicyDocument"])...)
 			}
 		}
-		for _, p := range role["Policies"].([]any) {
+		own, _ := role["Policies"].([]any)
+		for _, p := range own {
 			all[f] = append(all[f], s.statements(dig(p, "PolicyDocument"))...)
 		}
 	}

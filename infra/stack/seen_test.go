@@ -142,10 +142,10 @@ func TestAStackPaysForNoAlarmThatReachesNobody(t *testing.T) {
 	if n := count(s.nested(t, "Watch"), alarms...); n < 18 {
 		t.Errorf("with an address there are %d resources of alarms", n)
 	}
-	for shown, want := range map[string]int{"off": 0, "on": 1} {
-		s.params["ShowDashboard"] = shown
+	for shown, want := range map[string]int{"off": 0, "dashboard": 1, "on": 1} {
+		s.params["Metrics"] = shown
 		if n := count(s.nested(t, "Seen"), "AWS::CloudWatch::Dashboard"); n != want {
-			t.Errorf("ShowDashboard=%s: %d dashboards", shown, n)
+			t.Errorf("Metrics=%s: %d dashboards", shown, n)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 // which they wait.
 func TestAFunctionSetsAlarmsStartsABoxAndWaitsForItUnderItsRole(t *testing.T) {
 	t.Setenv("LAMBDA_ACCOUNT_CONCURRENCY", "10")
-	d := newDrill(t, "WaitingCalls=3")
+	d := newDrill(t, "Concurrency=10")
 
 	job := d.open("job")
 	got := d.request("job", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"work","arguments":{"steps":2,"seconds":1}}}`, job)

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -71,16 +72,9 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 		}
 	}
 	for path, function := range functions {
-		at := paths[path]
-		if choice, ok := dig(at, "Fn::If").([]any); ok { // there is a function only if it is asked for
-			if name, condition := strings.ToLower(function), s.holds(object{"Condition": choice[0]}); name != "console" || !condition || s.value(choice[2]) != "AWS::NoValue" {
-				t.Errorf("%s is there under %v", path, choice[0])
-			}
-			at = object{"x-amazon-apigateway-any-method": dig(choice[1], "x-amazon-apigateway-any-method", "Fn::If").([]any)[1]}
-		}
-		integration, _ := dig(at, "x-amazon-apigateway-any-method", "x-amazon-apigateway-integration").(object)
+		integration, _ := dig(paths[path], "x-amazon-apigateway-any-method", "x-amazon-apigateway-integration").(object)
 		uri := s.value(integration["uri"])
-		if !strings.HasSuffix(uri, ":lambda:path/2021-11-15/functions/"+function+"FunctionAliaslive/response-streaming-invocations") {
+		if !strings.HasSuffix(uri, ":lambda:path/2021-11-15/functions/"+function+"Function.Arn/response-streaming-invocations") {
 			t.Errorf("%s: uri %q", path, uri)
 		}
 		if integration["responseTransferMode"] != "STREAM" || integration["timeoutInMillis"] != map[string]any{"Http": 900000.0, "Oauth": 29000.0, "Console": 29000.0}[function] {
@@ -95,36 +89,6 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	}
 	if d := cmp.Diff(object{"Types": []any{"REGIONAL"}}, api["EndpointConfiguration"]); d != "" {
 		t.Error("the endpoint:", d)
-	}
-}
-
-// A stack without the console has nothing of it: no function, no role, no right, no log.
-func TestTheConsoleIsThereUnlessItIsTurnedOff(t *testing.T) {
-	s := expand(t)
-	for console, want := range map[string]bool{"on": true, "off": false} {
-		s.params["Console"] = console
-		for name, r := range s.resources {
-			if !strings.HasPrefix(name, "Console") {
-				continue
-			}
-			if condition, ok := r["Condition"]; !ok || s.holds(object{"Condition": condition}) != want {
-				t.Errorf("Console=%s: %s is there under %v", console, name, condition)
-			}
-		}
-		roles := s.list(s.get(t, "CorePolicy", "AWS::IAM::ManagedPolicy")["Roles"])
-		if got := slices.Contains(roles, "ConsoleRole"); got != want {
-			t.Errorf("Console=%s: the policy is for %v", console, roles)
-		}
-	}
-	s.get(t, "ConsoleFunction", "AWS::Lambda::Function")
-	s.get(t, "ConsoleRole", "AWS::IAM::Role")
-	s.get(t, "ConsoleLogs", "AWS::Logs::LogGroup")
-	// SAM makes a new deployment of the API only if the API's text changes. The text has
-	// the condition, not its value, so without AlwaysDeploy a change of Console would not
-	// reach the stage.
-	raw, err := os.ReadFile(root("template.yaml"))
-	if err != nil || !strings.Contains(string(raw), "\n      AlwaysDeploy: true\n") {
-		t.Error("the API is not deployed when Console changes", err)
 	}
 }
 
@@ -154,10 +118,10 @@ func TestEveryWebSocketRouteHasItsFunction(t *testing.T) {
 	for api, function := range map[string]string{"SocketApi": "SocketFunction", "RelayApi": "RelayFunction"} {
 		for _, route := range []string{"Connect", "Default", "Disconnect"} {
 			integration := s.get(t, api+route+"Integration", "AWS::ApiGatewayV2::Integration")
-			if uri := s.value(integration["IntegrationUri"]); !strings.HasSuffix(uri, "/functions/"+function+"Aliaslive/invocations") {
+			if uri := s.value(integration["IntegrationUri"]); !strings.HasSuffix(uri, "/functions/"+function+".Arn/invocations") {
 				t.Errorf("%s %s: %s", api, route, uri)
 			}
-			if name := s.value(s.get(t, api+route+"Permission", "AWS::Lambda::Permission")["FunctionName"]); name != function+"Aliaslive" {
+			if name := s.value(s.get(t, api+route+"Permission", "AWS::Lambda::Permission")["FunctionName"]); name != function+".Arn" {
 				t.Errorf("%s %s may invoke %s", api, route, name)
 			}
 		}
@@ -206,8 +170,8 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 		params map[string]string
 		want   ecs.Config
 	}{
-		{"own network and image", map[string]string{"ImageTag": "0ed538c"}, ecs.Config{
-			Subnets: []string{"Network.Outputs.Subnets"}, PublicIP: true, Image: "Repository.RepositoryUri:0ed538c", Arch: "arm64",
+		{"own network and image", nil, ecs.Config{
+			Subnets: []string{"Network.Outputs.Subnets"}, PublicIP: true, Image: "Repository.RepositoryUri:latest", Arch: "arm64",
 			Size: ecs.Size{CPUs: 0.25, MemoryMB: 512},
 		}},
 		{"given network and image", map[string]string{
@@ -252,7 +216,7 @@ func TestAlarmsAreSetWhereTheTemplateSays(t *testing.T) {
 	}
 	want := eventbridge.Config{
 		Group: "Schedules", Role: "SchedulesRole.Arn",
-		Target: "arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:" + s.value(function["FunctionName"]) + ":live",
+		Target: "arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:" + s.value(function["FunctionName"]),
 	}
 	if got.Group != want.Group || got.Role != want.Role || got.Target != want.Target {
 		t.Errorf("%+v, want %+v", got, want)
@@ -511,18 +475,69 @@ func TestAccessLogsAreAskedForAndHaveNoSecrets(t *testing.T) {
 	}
 }
 
-// If http uses up its limit, there must be invocations left for the frames of boxes.
-func TestConcurrencyIsSetOnlyWhereItIsAskedFor(t *testing.T) {
+// If http uses up its limit, there must be invocations left for the frames of boxes. AWS keeps
+// a hundred of an account for functions without a limit.
+func TestConcurrencyIsSharedAsTheAccountAllows(t *testing.T) {
 	s := expand(t)
-	for function, parameter := range map[string]string{"HttpFunction": "HttpConcurrency", "RelayFunction": "RelayConcurrency"} {
-		reserved := s.get(t, function, "AWS::Lambda::Function")["ReservedConcurrentExecutions"]
-		if got := s.value(reserved); got != "AWS::NoValue" {
-			t.Errorf("%s has %s", function, got)
+	for total, share := range s.mappings["Shares"].(object) {
+		s.params["Concurrency"] = total
+		n, err := strconv.Atoi(total)
+		if err != nil {
+			t.Fatal(err)
 		}
-		s.params[parameter] = "70"
-		if got := s.value(reserved); got != "70" {
-			t.Errorf("%s has %s with %s=70", function, got, parameter)
+		var got []int
+		for _, function := range []string{"HttpFunction", "RelayFunction"} {
+			reserved, _ := strconv.Atoi(s.value(s.get(t, function, "AWS::Lambda::Function")["ReservedConcurrentExecutions"]))
+			got = append(got, reserved)
 		}
+		waiting, _ := strconv.Atoi(fmt.Sprint(dig(share, "WaitingCalls")))
+		if got[0]+got[1] > 0 && n-got[0]-got[1] < 100 || n > 0 && (waiting < 1 || waiting > n/2) || (n > 200) != (got[0] > 0 && got[1] > 0) {
+			t.Errorf("of %d invocations http has %d and relay %d, and %d calls may wait", n, got[0], got[1], waiting)
+		}
+	}
+}
+
+// A session must not lose its workspace while it lives.
+func TestAWorkspaceIsKeptForLongerThanItsSession(t *testing.T) {
+	s := expand(t)
+	for hours, kept := range s.mappings["Workspaces"].(object) {
+		n, err := strconv.ParseFloat(hours, 64)
+		if days, _ := dig(kept, "Days").(float64); err != nil || days*24 < 2*n {
+			t.Errorf("a session of %s hours has its workspace for %v days", hours, days)
+		}
+	}
+	for _, parameter := range []string{"SessionHours", "Concurrency"} { // which have no other values
+		of := map[string]string{"SessionHours": "Workspaces", "Concurrency": "Shares"}[parameter]
+		if d := cmp.Diff(slices.Sorted(maps.Keys(s.mappings[of].(object))), slices.Sorted(slices.Values(allowed(t, parameter)))); d != "" {
+			t.Errorf("%s: %s", parameter, d)
+		}
+	}
+}
+
+// allowed returns the values that a parameter may have.
+func allowed(t *testing.T, parameter string) (all []string) {
+	t.Helper()
+	var template struct {
+		Parameters map[string]struct{ AllowedValues []any }
+	}
+	if err := json.Unmarshal(expanded.raw, &template); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range template.Parameters[parameter].AllowedValues {
+		all = append(all, fmt.Sprint(v))
+	}
+	return all
+}
+
+// A person who types Enter at each question of sam deploy --guided must come to an end, and
+// a reader too.
+func TestTheTemplateIsReadInOneSitting(t *testing.T) {
+	text, err := os.ReadFile(root("template.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines, parameters := strings.Count(string(text), "\n"), len(expand(t).params)-1; lines > 1100 || parameters > 25 { // one is AWS's own
+		t.Errorf("template.yaml has %d lines and %d parameters", lines, parameters)
 	}
 }
 

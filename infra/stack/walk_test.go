@@ -502,7 +502,7 @@ func (e inEmulator) Invoke(ctx context.Context, function string, payload []byte)
 	if err != nil {
 		return nil, err
 	}
-	got, err := emulated(ctx, e.endpoint, function+":live", payload, nil)
+	got, err := emulated(ctx, e.endpoint, function, payload, nil)
 	if err != nil || got.status != http.StatusOK || got.failed {
 		return nil, errors.Join(err, fmt.Errorf("%s is answered with %+v", function, got))
 	}

@@ -23,13 +23,14 @@ func (p *program) boxes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.image(ctx, s, tag, arch); err != nil {
+	image, err := p.image(ctx, s, tag, arch)
+	if err != nil {
 		return err
 	}
 	_, err = p.do(ctx, command{Show: true, Name: "aws", Args: []string{
 		"cloudformation", "deploy", "--template-file", "infra/stack/boxes.yaml", "--stack-name", p.config.stack + boxesEnd,
 		"--capabilities", "CAPABILITY_IAM", "--no-fail-on-empty-changeset",
-		"--parameter-overrides", "Name=" + p.config.stack, "Architecture=" + arch, "Image=" + s.output("RepositoryUri") + ":" + tag,
+		"--parameter-overrides", "Name=" + p.config.stack, "Architecture=" + arch, "Image=" + image,
 	}})
 	if err != nil {
 		return err

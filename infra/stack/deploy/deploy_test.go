@@ -34,10 +34,13 @@ func (a *account) do(_ context.Context, c command) (string, error) {
 		line += " < " + c.Stdin
 	}
 	a.log = append(a.log, line)
-	for key, replies := range a.replies {
-		if !strings.HasPrefix(line, key) {
-			continue
+	best := ""
+	for key := range a.replies {
+		if strings.HasPrefix(line, key) && len(key) > len(best) {
+			best = key
 		}
+	}
+	if key, replies := best, a.replies[best]; best != "" {
 		if len(replies) > 1 {
 			a.replies[key] = replies[1:]
 		}
@@ -78,7 +81,6 @@ const (
 	outputs  = `"Outputs":[{"OutputKey":"RepositoryUri","OutputValue":"1.dkr.ecr/dormouse-repo","Description":"images"},{"OutputKey":"FirstKey","OutputValue":"bin/dormouse keys create","Description":"a key"},{"OutputKey":"ConsoleUrl","OutputValue":"https://e/console","Description":"the console"},{"OutputKey":"TableName","OutputValue":"tab"},{"OutputKey":"BucketName","OutputValue":"buck"}]`
 	oldStack = `{"Stacks":[{"StackStatus":"UPDATE_COMPLETE","Parameters":[{"ParameterKey":"Architecture","ParameterValue":"x86_64"},{"ParameterKey":"SessionHours","ParameterValue":"168"},{"ParameterKey":"Boxes","ParameterValue":"on"}],` + outputs + `}]}`
 	noImage  = "!An error occurred (ImageNotFoundException)"
-	taken    = "!An error occurred (InvalidInput): Service role name AWSServiceRoleForECS has been taken"
 )
 
 func limits(total, free string) string {
@@ -91,8 +93,12 @@ func usual(t *testing.T) *account {
 		"aws lambda get-account-settings":        {limits("1000", "1000")},
 		"aws cloudformation describe-stacks":     {noStack, oldStack},
 		"aws configure get region":               {"eu-west-1"},
-		"aws ec2 describe-availability-zones":    {`["use1-az1","use1-az2"]`},
-		"aws iam create-service-linked-role":     {taken},
+		"aws ssm get-parameters-by-path":         {`["apigateway","dynamodb","ecr","fargate","lambda"]`},
+		"aws ec2 describe-vpcs":                  {`["vpc-1"]`},
+		"aws service-quotas get-service-quota":   {"5.0"},
+		"aws iam get-role":                       {"{}"},
+		"aws cloudformation list-stack-resource": {`["network"]`},
+		"aws lambda put-function-concurrency":    {""},
 		"aws ecr describe-images":                {noImage},
 		"aws ecr get-login-password":             {"word"},
 		"git rev-parse":                          {"0ed538c1a2b3\n"},
@@ -111,7 +117,7 @@ s3_prefix = "dormouse"
 [dev.global.parameters]
 stack_name = "dormouse-dev"
 [dev.deploy.parameters]
-parameter_overrides = "Spot=true IdleSeconds=30"
+parameter_overrides = "Spot=true LogDays=3"
 [prod.global.parameters]
 stack_name = "dormouse"
 [prod.deploy.parameters]
@@ -121,20 +127,16 @@ parameter_overrides = "Protect=on"
 stack_name = "the-hosted-servers-of-a-department-with-a-long-long-name"
 `
 
-// templateFile is an absolute path, because tests change their folder.
-var templateFile, _ = filepath.Abs(filepath.Join("..", "..", "..", "template.yaml")) //nolint:gochecknoglobals // read only
+// networkFile is an absolute path, because tests change their folder.
+var networkFile, _ = filepath.Abs(filepath.Join("..", "network.yaml")) //nolint:gochecknoglobals // read only
 
 var servers = `{"mcpServers": {"x": {"command": "a"}}}` //nolint:gochecknoglobals // tests write others
 
 // deploy runs the program in a folder with the configuration and the runners.
 func deploy(t *testing.T, a *account, section string, set func(*program), args ...string) (string, error) {
 	t.Helper()
-	template, err := os.ReadFile(templateFile)
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Chdir(t.TempDir())
-	for name, text := range map[string]string{"template.yaml": string(template), "samconfig.toml": config, "servers.json": servers, "bin/linux-arm64/runner": "arm", "bin/linux-amd64/runner": "amd"} {
+	for name, text := range map[string]string{"samconfig.toml": config, "servers.json": servers, "bin/linux-arm64/runner": "arm", "bin/linux-amd64/runner": "amd"} {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -147,6 +149,7 @@ func deploy(t *testing.T, a *account, section string, set func(*program), args .
 	if set != nil {
 		set(&p)
 	}
+	var err error
 	synctest.Test(t, func(t *testing.T) { err = p.run(t.Context(), section, args) })
 	return out.String(), err
 }
@@ -157,14 +160,17 @@ func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"--config-env default --parameter-overrides Architecture=arm64 HttpConcurrency=500 ImageTag=0ed538c1a2b3-a8e0fbb4 RelayConcurrency=100 WaitingCalls=333"}
+	want := []string{"--config-env default --parameter-overrides Architecture=arm64 Concurrency=1000"}
 	if d := cmp.Diff(want, a.ran("sam deploy ")); d != "" {
 		t.Error(d)
 	}
 	// The stack creates the image repository, so the image is pushed after sam deploy.
-	a.before("aws iam create-service-linked-role", "sam deploy")
 	a.before("make sam-build ARCH=arm64", "sam deploy")
 	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4 < word")
+	a.before("make image", "aws cloudformation update-stack --stack-name dormouse --use-previous-template")
+	if got := a.ran("aws cloudformation update-stack")[0]; !strings.Contains(got, "ParameterKey=RunnerImage,ParameterValue=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4") {
+		t.Errorf("boxes get their image by %s", got)
+	}
 	if !strings.Contains(out, "a key:\n  bin/dormouse keys create") {
 		t.Errorf("the user is told %s", out)
 	}
@@ -190,10 +196,10 @@ func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
 		t.Fatal(err)
 	}
 	// This account can reserve no concurrency. Its waiting calls must still be limited.
-	if got := a.ran("sam deploy ")[0]; strings.Contains(got, "Concurrency") || !strings.Contains(got, "WaitingCalls=3") {
+	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "Concurrency=10") {
 		t.Errorf("deployed with %s", got)
 	}
-	if !strings.Contains(out, "service-quotas") {
+	if !strings.Contains(out, "service-quotas request") {
 		t.Errorf("the user is told %s", out)
 	}
 }
@@ -201,10 +207,10 @@ func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
 func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 	a := usual(t)
 	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
-	if _, err := deploy(t, a, "dev", nil, "up", "IdleSeconds=60"); err != nil {
+	if _, err := deploy(t, a, "dev", nil, "up", "LogDays=60"); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"--config-env dev --parameter-overrides Architecture=x86_64 IdleSeconds=60 ImageTag=0ed538c1a2b3-d8cef0ba Spot=true"}
+	want := []string{"--config-env dev --parameter-overrides Architecture=x86_64 Concurrency=1000 LogDays=60 RunnerImage=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-d8cef0ba Spot=true"}
 	got := a.ran("sam deploy ")
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -247,25 +253,76 @@ func TestAnImageOfTheUsersOwnIsNotPushed(t *testing.T) {
 	if _, err := deploy(t, a, "default", nil, "up", "RunnerImage=example.com/r@sha256:0"); err != nil {
 		t.Fatal(err)
 	}
-	if got := a.ran("sam deploy ")[0]; strings.Contains(got, "ImageTag") || len(a.ran("make image")) > 0 {
+	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "RunnerImage=example.com/r@sha256:0") || len(a.ran("make image")) > 0 {
 		t.Errorf("%s, %q", got, a.log)
 	}
 }
 
-func TestANewNetworkIsInZonesWithFargate(t *testing.T) {
-	for zones, want := range map[string]string{
-		`["use1-az6","use1-az1"]`:                           "",
-		`["usw1-az3","usw1-az1"]`:                           "ZoneIds=usw1-az1,usw1-az3",
-		`["apne1-az4","apne1-az3","apne1-az1","apne1-az2"]`: "ZoneIds=apne1-az1,apne1-az2",
-	} {
-		a := usual(t)
-		a.replies["aws ec2 describe-availability-zones"] = []string{zones}
-		if _, err := deploy(t, a, "default", nil, "up"); err != nil {
-			t.Fatal(err)
+// network.yaml names zones where some lack Fargate, and an account may not have them.
+func TestTheZonesOfTheNetworkAreThoseOfTheAccount(t *testing.T) {
+	text, err := os.ReadFile(networkFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for region, needed := range withFargate {
+		for _, zone := range needed {
+			if !strings.Contains(string(text), zone) || !strings.Contains(string(text), region) {
+				t.Errorf("network.yaml does not name %s of %s", zone, region)
+			}
 		}
-		if got := a.ran("sam deploy ")[0]; want == "" && strings.Contains(got, "ZoneIds") || !strings.Contains(got, want) {
-			t.Errorf("%s: %s", zones, got)
+		for zones, good := range map[string]bool{asJSON(needed): true, asJSON(needed[:1]): false} {
+			t.Setenv("AWS_REGION", region)
+			a := usual(t)
+			a.replies["aws ec2 describe-availability-zones"] = []string{zones}
+			if _, err := deploy(t, a, "default", nil, "doctor"); (err == nil) != good || err != nil && !strings.Contains(err.Error(), "give VpcId and SubnetIds") {
+				t.Errorf("%s with %s: %v", region, zones, err)
+			}
 		}
+	}
+}
+
+// The doctor needs rights to read, and says all that would fail at once.
+func TestTheDoctorSaysWhatWouldFail(t *testing.T) {
+	a := usual(t)
+	a.replies["aws lambda get-account-settings"] = []string{limits("10", "10")}
+	a.replies["aws ec2 describe-vpcs"] = []string{`["1","2","3","4","5"]`}
+	a.replies["aws ssm get-parameters-by-path"] = []string{`["apigateway","dynamodb","ecr","lambda"]`}
+	a.replies["aws iam get-role"] = []string{"!An error occurred (NoSuchEntity)"}
+	a.replies["aws apigateway get-account"] = []string{"None"}
+	a.replies["aws secretsmanager get-secret-value"] = []string{`{"one":"` + strings.Repeat("x", 2000) + `"}`}
+	out, err := deploy(t, a, "default", nil, "doctor", "AccessLogs=on", "ConnectSecrets=of/connect")
+	for _, want := range []string{"10 invocations", "5 VPCs", "has no fargate", "AccessLogs=on needs a role", "Lambda takes 4096"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+	if !strings.Contains(out, "create-service-linked-role") {
+		t.Errorf("the doctor says %s", out)
+	}
+	for _, line := range a.log {
+		if verb := strings.Fields(line)[2]; !regexp.MustCompile("^(get|describe|list)").MatchString(verb) {
+			t.Errorf("the doctor does %s", line)
+		}
+	}
+
+	a = usual(t)
+	a.replies["aws ec2 describe-vpc-endpoints"] = []string{"[]"}
+	out, err = deploy(t, a, "default", nil, "doctor", "VpcId=vpc-1", "SubnetIds=subnet-1", "PublicIp=false")
+	if err != nil || !strings.Contains(out, "no gateway endpoint for S3") || !strings.Contains(out, "nothing was found") {
+		t.Errorf("%v, %s", err, out)
+	}
+}
+
+// An upgrade from a release without Concurrency keeps the share that it had.
+func TestAnUpgradeKeepsItsShareOfTheAccount(t *testing.T) {
+	a := usual(t)
+	a.replies["aws lambda get-account-settings"] = []string{limits("1000", "400")}
+	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"HttpConcurrency","ParameterValue":"500"},{"ParameterKey":"RelayConcurrency","ParameterValue":"100"},{"ParameterKey":"Boxes"`, 1)}
+	if _, err := deploy(t, a, "default", nil, "up"); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "Concurrency=1000 ") {
+		t.Error(got)
 	}
 }
 
@@ -274,17 +331,9 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 		stack string
 		args  []string
 	}{
-		"SnapshotDays=14":        {noStack, []string{"up", "SnapshotDays=13"}},
-		"SnapshotDays=30":        {oldStack, []string{"up", "SessionHours=360"}},
 		"cannot be updated":      {strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), []string{"up"}},
 		"want NAME=VALUE":        {noStack, []string{"up", "Spot"}},
-		"no parameter Sport":     {noStack, []string{"up", "Sport=true"}},
-		"is none of true, false": {oldStack, []string{"up", "Spot=yes"}},
-		"has not the form":       {noStack, []string{"up", "VpcId=mine"}},
-		"is less than 10":        {noStack, []string{"up", "IdleSeconds=5"}},
-		"is more than 365":       {noStack, []string{"up", "WorkspaceVersionDays=366"}},
-		`"many" is no number`:    {noStack, []string{"up", "WaitingCalls=many"}},
-		"neither up, boxes,":      {noStack, []string{"sideways"}},
+		"neither up, doctor,":    {noStack, []string{"sideways"}},
 		"no stack dormouse":      {noStack, []string{"down"}},
 		"no stack dormouse with": {noStack, []string{"restore"}},
 		"no stack dormouse in":   {noStack, []string{"logs"}},
@@ -320,8 +369,7 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.before("aws cloudformation update-stack --stack-name dormouse --use-previous-template", "aws cloudformation wait stack-update-complete")
-		a.before("aws cloudformation wait", "aws ecs list-tasks")
+		a.before("aws lambda put-function-concurrency --function-name dormouse-http --reserved-concurrent-executions 0", "aws ecs list-tasks")
 		a.before("aws cloudformation delete-stack --stack-name dormouse-boxes", "aws cloudformation wait stack-delete-complete --stack-name dormouse-boxes")
 		a.before("aws cloudformation wait stack-delete-complete", "sam delete")
 		a.before("aws ecs list-tasks", "sam delete --config-env default --no-prompts")
@@ -329,9 +377,8 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 			t.Errorf("asked %q whether they have ended", asked)
 		}
 		a.before("sam delete", "aws ecs list-task-definition-families")
-		if got := a.ran("aws cloudformation update-stack")[0]; !strings.HasSuffix(got,
-			`--rollback-configuration {"RollbackTriggers":[]} --parameters ParameterKey=Boxes,ParameterValue=off ParameterKey=Architecture,UsePreviousValue=true ParameterKey=SessionHours,UsePreviousValue=true`) {
-			t.Errorf("updated with %s", got)
+		if got := a.ran("aws lambda put-function-concurrency"); len(got) != 3 {
+			t.Errorf("boxes are started by all but %q", got)
 		}
 		if got := a.ran("aws ecs stop-task --cluster the-cluster --task "); len(got) != 2 {
 			t.Errorf("stopped %q", got)
@@ -449,7 +496,7 @@ func TestAlarmsRollAnUpdateBack(t *testing.T) {
 		a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"StackStatus"`, `{"StackId":"arn:aws:cloudformation:eu-west-1:1:stack/dormouse/1","StackStatus"`, 1)}
 		a.replies["sam package"] = []string{"uploading\nAWSTemplateFormatVersion: '2010-09-09'\nResources:\n  F:\n    CodeUri: s3://sams/dormouse/0123\n"}
 		a.replies["aws s3 cp"] = []string{""}
-		a.replies["aws cloudformation validate-template"] = []string{`["Spot","SessionHours","Architecture","ImageTag","AddedLater"]`}
+		a.replies["aws cloudformation validate-template"] = []string{`["Spot","SessionHours","Architecture","RunnerImage","Concurrency","AddedLater"]`}
 		a.replies["aws cloudformation list-stack-resources --stack-name dormouse "] = []string{`["watch"]`}
 		a.replies["aws cloudformation list-stack-resources --stack-name watch "] = []string{`["a1","a2","a3","a4","a5"]`}
 		a.replies["aws cloudwatch describe-alarms"] = []string{`["arn:1","arn:2","arn:3","arn:4","arn:5"]`}
@@ -614,7 +661,7 @@ func TestAStackWhoseFunctionsWouldHaveTooLongNamesIsRefused(t *testing.T) {
 		}
 	}
 	a := usual(t)
-	if _, err := deploy(t, a, "long", nil, "up"); err == nil || !strings.Contains(err.Error(), "[long.global.parameters]") || len(a.log) > 0 {
+	if _, err := deploy(t, a, "long", nil, "up"); err == nil || !strings.Contains(err.Error(), "[long.global.parameters]") || len(a.ran("sam")) > 0 {
 		t.Errorf("%v; ran %q", err, a.log)
 	}
 }
@@ -655,6 +702,10 @@ func TestTheProjectsOwnSettingsAreRead(t *testing.T) {
 	s, err := readSettings(string(text), "dev")
 	if err != nil || s.stack != "dormouse-dev" || s.params["Spot"] != "true" {
 		t.Errorf("%+v, %v", s, err)
+	}
+	guided, err := readSettings("version = 0.1\n[default.deploy.parameters]\nstack_name = \"mine\"\nregion = \"eu-west-1\"\ncapabilities = \"CAPABILITY_IAM\"\nparameter_overrides = \"Spot=\\\"false\\\" AlarmEmail=\\\"\\\" ConnectSecrets=\\\"a b\\\"\"\n", "default")
+	if err != nil || guided.stack != "mine" || guided.region != "eu-west-1" || guided.params["Spot"] != "false" || guided.params["ConnectSecrets"] != "a b" || len(guided.params) != 3 {
+		t.Errorf("what sam deploy --guided writes is read as %+v, %v", guided, err)
 	}
 	for _, wrong := range []string{`parameter_overrides = ["A=B"]`, `parameter_overrides = "A"`} {
 		if _, err := readSettings("[x.global.parameters]\nstack_name = \"x\"\n[x.deploy.parameters]\n"+wrong, "x"); err == nil {

@@ -39,9 +39,7 @@ func (p *program) down(ctx context.Context) error {
 		}
 	}
 	if s.whole() {
-		// AWS does not delete a cluster with tasks, nor a network while tasks run in it, so
-		// no function may start one.
-		if err := p.set(ctx, s, "Boxes", "off"); err != nil {
+		if err := p.silence(ctx); err != nil {
 			return err
 		}
 		if err := p.endTasks(ctx); err != nil {
@@ -58,6 +56,18 @@ func (p *program) down(ctx context.Context) error {
 		return err
 	}
 	return p.lasting(ctx, s)
+}
+
+// silence keeps the functions from starting boxes. AWS does not delete a cluster with tasks,
+// nor a network while tasks run in it.
+func (p *program) silence(ctx context.Context) error {
+	for _, function := range []string{"-http", "-socket", "-sweep"} {
+		if _, err := p.aws(ctx, "lambda", "put-function-concurrency", "--function-name", p.config.stack+function, "--reserved-concurrent-executions", "0"); err != nil {
+			return err
+		}
+	}
+	p.say("no function starts a box any more; if this ends early, run make delete again")
+	return nil
 }
 
 // endTasks stops all boxes, and waits until all have ended. ECS lists a task that was

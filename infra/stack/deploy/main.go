@@ -1,11 +1,8 @@
 // Command deploy creates or updates the stack of template.yaml on AWS, deletes it,
 // restores its table, and follows its logs, for make deploy, make delete, make restore and
-// make logs. To deploy, it first checks the account for limits that would fail later, or
-// affect other users of the account. For a new stack it asks for the most important
-// parameters, if there is a terminal, and keeps the answers in samconfig.toml. Then it
-// builds the functions, and pushes the image of the boxes under a tag that never moves. It
-// runs sam deploy with all parameters whose values must not come from the last deployment,
-// and prints the next steps.
+// make logs. To deploy, it asks the doctor what would fail, builds, and runs sam deploy at the
+// person's terminal. It pushes the image of the boxes under a tag that never moves, and
+// prints the next steps. make doctor only asks the doctor, who needs rights to read.
 //
 // It calls the commands aws, sam and make, which use their usual region and credentials.
 // It keeps no state.
@@ -61,7 +58,7 @@ func main() {
 	section := flag.String("config", "default", "section of samconfig.toml")
 	flag.StringVar(&p.arch, "arch", "", "processor of functions and boxes: arm64 or x86_64; without it what the stack has, arm64 for a new one")
 	flag.StringVar(&p.sam, "sam", "sam", "the sam command")
-	flag.BoolVar(&p.force, "force", false, "deploy into an account with few concurrent invocations")
+	flag.BoolVar(&p.force, "force", false, "deploy although the doctor says that it would fail")
 	flag.BoolVar(&p.purge, "purge", false, "down: delete table and bucket too, with all sessions")
 	flag.BoolVar(&p.yes, "yes", false, "ask for no confirmation")
 	rollback := flag.String("rollback", "", "up: minutes after an update in which alarms roll it back; 0 for no alarms, also not those of the last update")
@@ -79,7 +76,7 @@ func main() {
 
 func (p *program) run(ctx context.Context, section string, args []string) error {
 	if len(args) == 0 {
-		return errors.New("want up or down, then NAME=VALUE for parameters of template.yaml; or restore, then AT=TIME; or boxes, or logs")
+		return errors.New("want up, doctor or down, then NAME=VALUE for parameters of template.yaml; or restore, then AT=TIME; or boxes, or logs")
 	}
 	text, err := os.ReadFile("samconfig.toml")
 	if err != nil {
@@ -101,12 +98,21 @@ func (p *program) run(ctx context.Context, section string, args []string) error 
 		return p.down(ctx)
 	case "restore":
 		return restoration{p}.run(ctx, p.given["AT"])
+	case "doctor":
+		s, err := p.current(ctx)
+		if err == nil {
+			_, err = p.doctor(ctx, s)
+		}
+		if err == nil {
+			p.say("nothing was found that would fail")
+		}
+		return err
 	case "boxes":
 		return p.boxes(ctx)
 	case "logs":
 		return p.logs(ctx)
 	}
-	return fmt.Errorf("%q is neither up, boxes, down, restore nor logs", args[0])
+	return fmt.Errorf("%q is neither up, doctor, boxes, down, restore nor logs", args[0])
 }
 
 // aws runs the AWS command and returns its output without the last newline.

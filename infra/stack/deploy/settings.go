@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
+
+	"github.com/pelletier/go-toml/v2"
 )
 
 // settings are the values of one section of samconfig.toml.
@@ -17,56 +20,35 @@ type settings struct {
 	confirm bool // a person confirms each change
 }
 
-// readSettings reads a section. It parses only tables and strings of TOML, because
-// the file has nothing else.
+// readSettings reads a section, also one that sam deploy --guided has written.
 func readSettings(text, section string) (settings, error) {
-	s := settings{section: section, params: map[string]string{}}
-	header := regexp.MustCompile(`^\[([\w.-]+)\]$`)
-	pair := regexp.MustCompile(`^(\w+)\s*=\s*"([^"\\]*)"$`)
-	table := ""
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if m := header.FindStringSubmatch(line); m != nil {
-			table = m[1]
-			continue
-		}
-		m := pair.FindStringSubmatch(line)
-		switch {
-		case table == section+".global.parameters" && m != nil && m[1] == "stack_name":
-			s.stack = m[2]
-		case table == section+".global.parameters" && m != nil && m[1] == "region":
-			s.region = m[2]
-		case table == section+".deploy.parameters" && regexp.MustCompile(`^confirm_changeset\s*=\s*true$`).MatchString(line):
-			s.confirm = true
-		case table != section+".deploy.parameters" || !strings.HasPrefix(line, "parameter_overrides"):
-		case m == nil:
-			return s, fmt.Errorf(`parameter_overrides of %s must be one string on one line: "NAME=VALUE NAME=VALUE"`, section)
-		default:
-			var err error
-			if s.params, err = overrides(m[2]); err != nil {
-				return s, err
-			}
-		}
+	type parameters struct {
+		Stack     string `toml:"stack_name"`
+		Region    string `toml:"region"`
+		Overrides string `toml:"parameter_overrides"`
+		Confirm   bool   `toml:"confirm_changeset"`
 	}
+	file := map[string]any{}
+	if err := toml.Unmarshal([]byte(text), &file); err != nil {
+		return settings{}, err
+	}
+	part, err := toml.Marshal(file[section])
+	if err != nil {
+		return settings{}, err
+	}
+	var of struct {
+		Global, Deploy struct{ Parameters parameters }
+	}
+	if err := toml.Unmarshal(part, &of); err != nil {
+		return settings{}, fmt.Errorf(`[%s.deploy.parameters]: %w (parameter_overrides is one text: "NAME=VALUE NAME=VALUE")`, section, err)
+	}
+	g, d := of.Global.Parameters, of.Deploy.Parameters
+	s := settings{section: section, stack: cmp.Or(d.Stack, g.Stack), region: cmp.Or(d.Region, g.Region), confirm: d.Confirm}
 	if s.stack == "" {
 		return s, fmt.Errorf("there is no stack_name in [%s.global.parameters]", section)
 	}
-	return s, nil
-}
-
-const (
-	functionName = 64          // the most characters that Lambda takes
-	longestEnd   = "-box-2048" // of the names of functions, of which boxes.yaml has the longest
-)
-
-// fits checks that the names of the stack's functions, which begin with its own, are not too
-// long. Otherwise CloudFormation would find out in the middle of a deployment.
-func (s settings) fits() error {
-	if most := functionName - len(longestEnd); len(s.stack) > most {
-		return fmt.Errorf("the name of the stack has %d characters, and Lambda takes %d for the function %s%s: name the stack with at most %d in [%s.global.parameters] of samconfig.toml",
-			len(s.stack), functionName, s.stack, longestEnd, most, s.section)
-	}
-	return nil
+	s.params, err = overrides(d.Overrides)
+	return s, err
 }
 
 // use has the commands work in the section's region. sam reads it itself.
@@ -77,15 +59,22 @@ func (s settings) use() error {
 	return errors.Join(os.Setenv("AWS_REGION", s.region), os.Setenv("AWS_DEFAULT_REGION", s.region))
 }
 
+// pair is NAME=VALUE, with the value in quotes as sam writes it, or without spaces.
+var pair = regexp.MustCompile(`^\s*(\w+)=("(?:[^"\\]|\\.)*"|[^"\s]\S*|)(?:\s|$)`)
+
 // overrides parses NAME=VALUE pairs, separated by spaces.
 func overrides(text string) (map[string]string, error) {
 	all := map[string]string{}
-	for _, word := range strings.Fields(text) {
-		name, value, ok := strings.Cut(word, "=")
-		if !ok || name == "" {
-			return nil, fmt.Errorf("%q is no parameter; want NAME=VALUE", word)
+	for rest := strings.TrimSpace(text); rest != ""; rest = strings.TrimSpace(rest) {
+		m := pair.FindStringSubmatch(rest)
+		if m == nil {
+			return nil, fmt.Errorf("%q is no parameter; want NAME=VALUE", rest)
 		}
-		all[name] = value
+		value := m[2]
+		if strings.HasPrefix(value, `"`) {
+			value = strings.ReplaceAll(value[1:len(value)-1], `\"`, `"`)
+		}
+		all[m[1]], rest = value, rest[len(m[0]):]
 	}
 	return all, nil
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -11,19 +13,9 @@ import (
 	"strings"
 )
 
-// up deploys the stack.
+// up deploys the stack: it asks the doctor, builds, runs sam deploy, and pushes the image of
+// the boxes.
 func (p *program) up(ctx context.Context) error {
-	if err := p.config.fits(); err != nil {
-		return err
-	}
-	text, err := os.ReadFile("template.yaml")
-	if err != nil {
-		return err
-	}
-	template, err := parameters(string(text))
-	if err != nil {
-		return err
-	}
 	if p.config.confirm && !p.yes && p.in == nil {
 		return fmt.Errorf("samconfig.toml has [%s.deploy.parameters] confirm each change, and there is no terminal: run it at one, or with YES=1", p.config.section)
 	}
@@ -31,71 +23,61 @@ func (p *program) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s == nil && p.config.region == "" && len(p.given) == 0 { // who names values has read about them
-		if s, err = p.guide(ctx, template); err != nil { // the answers may name another one
-			return err
-		}
-	}
-	params, err := p.params(ctx, s)
-	if err == nil {
-		err = known(template, params)
-	}
+	params, err := p.doctor(ctx, s)
 	if err != nil {
 		return err
-	}
-	if err := p.servers(ctx, params, s); err != nil {
-		return err
-	}
-	if params["AccessLogs"] == "on" {
-		if err := p.logsRole(ctx); err != nil {
-			return err
-		}
 	}
 	arch := params["Architecture"]
-	tag, err := p.tag(ctx, arch)
-	if err != nil {
-		return err
+	tag := ""
+	if p.ownImage(params, s) {
+		if tag, err = p.tag(ctx, arch); err != nil {
+			return err
+		}
 	}
-	if params["RunnerImage"] == "" {
-		params["ImageTag"] = tag
-	} else {
-		delete(params, "ImageTag")
-	}
-	p.serviceRole(ctx)
 	build := command{Name: "make", Args: []string{"sam-build", "ARCH=" + arch, "CONFIG=" + p.config.section}, Show: true}
 	if _, err := p.do(ctx, build); err != nil {
 		return err
 	}
-	// The image repository is part of the stack, so the image of a new stack is pushed
-	// after sam deploy. No caller needs the image earlier, because a new stack has no
-	// keys.
-	if s != nil {
-		if err := p.image(ctx, s, params["ImageTag"], arch); err != nil {
+	if s == nil {
+		if err := p.plain(ctx, params); err != nil {
 			return err
 		}
 	}
-	if s != nil && p.watch >= 0 {
+	// The repository is part of the stack, so the image of a new stack is pushed after it is
+	// there. Nobody needs the image earlier, because a new stack has no keys.
+	fresh := s == nil
+	if fresh {
+		if s, err = p.current(ctx); err != nil {
+			return err
+		}
+		if s == nil {
+			return fmt.Errorf("the stack %s was deployed, and there is none now", p.config.stack)
+		}
+	}
+	image, err := p.image(ctx, s, tag, arch)
+	if err != nil {
+		return err
+	}
+	if image != "" {
+		params["RunnerImage"] = image
+	}
+	switch {
+	case fresh && image != "":
+		err = p.set(ctx, s, "RunnerImage", image)
+	case fresh:
+	case p.watch >= 0:
 		err = p.watched(ctx, s, params, p.watch)
-	} else {
+	default:
 		err = p.plain(ctx, params)
 	}
 	if err != nil {
 		return err
 	}
-	fresh := s == nil
-	if s, err = p.current(ctx); err != nil {
-		return err
-	}
-	if s == nil {
-		return fmt.Errorf("the stack %s was deployed, and there is none now", p.config.stack)
+	if s, err = p.current(ctx); err != nil || s == nil {
+		return errors.Join(err, fmt.Errorf("the stack %s is not described", p.config.stack))
 	}
 	if err := p.protect(ctx, s); err != nil {
 		return err
-	}
-	if fresh {
-		if err := p.image(ctx, s, params["ImageTag"], arch); err != nil {
-			return err
-		}
 	}
 	p.next(s)
 	return nil
@@ -145,43 +127,25 @@ func (p *program) plain(ctx context.Context, params map[string]string) error {
 	return fmt.Errorf("if you did not confirm the change, the stack is as it was: %w", err)
 }
 
-// params returns the parameters that this deployment sets: those that a new stack
-// needs for its account, then samconfig.toml's, then the caller's. All other
-// parameters keep their values.
-func (p *program) params(ctx context.Context, s *stack) (map[string]string, error) {
-	all, effective := map[string]string{}, map[string]string{}
-	account, err := p.concurrency(ctx)
-	if err != nil {
-		return nil, err
+// answered asks for one answer, and returns an error for any other.
+func (p *program) answered(want, question string, args ...any) error {
+	if p.in == nil {
+		return errors.New("this asks for a confirmation, and there is no terminal: run it at one, or with YES=1")
 	}
-	arch := "arm64"
-	if s == nil {
-		all = account
-	} else {
-		if !s.whole() {
-			return nil, fmt.Errorf("the stack %s is %s and cannot be updated: look at its events, then make delete", p.config.stack, s.Status)
-		}
-		maps.Copy(effective, s.Params)
-		if own := s.Params["Architecture"]; own != "" {
-			arch = own
-		}
+	_, _ = fmt.Fprintf(p.out, question+": ", args...)
+	if line, err := bufio.NewReader(p.in).ReadString('\n'); err != nil || strings.TrimSpace(line) != want {
+		return errors.New("not confirmed: nothing was changed")
 	}
-	named := maps.Clone(p.config.params)
-	maps.Copy(named, p.given)
-	if s == nil && named["VpcId"] == "" && named["ZoneIds"] == "" {
-		zones, err := p.zones(ctx)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(all, zones)
+	return nil
+}
+
+// ownImage reports whether boxes have an image that make deploy pushes: nobody names another.
+func (*program) ownImage(params map[string]string, s *stack) bool {
+	if image, named := params["RunnerImage"]; named || s == nil {
+		return image == ""
 	}
-	all["Architecture"] = arch
-	maps.Copy(all, named)
-	if p.arch != "" {
-		all["Architecture"] = p.arch
-	}
-	maps.Copy(effective, all)
-	return all, coherent(effective)
+	image := s.Params["RunnerImage"]
+	return image == "" || strings.HasPrefix(image, s.output("RepositoryUri")+":")
 }
 
 // tag returns the tag of this runner's image, from the commit, the program, and the
@@ -210,27 +174,25 @@ func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	return strings.TrimSpace(commit) + "-" + hex.EncodeToString(sum[:4]), nil
 }
 
-// image pushes the image of the boxes, unless its tag exists: tags do not move. Without a
-// tag there is none to push.
-func (p *program) image(ctx context.Context, s *stack, tag, arch string) error {
+// image pushes the image of the boxes into the stack's repository, unless its tag is there:
+// tags do not move. It returns the name of the image, "" without a tag.
+func (p *program) image(ctx context.Context, s *stack, tag, arch string) (string, error) {
 	uri := s.output("RepositoryUri")
 	if tag == "" || uri == "" {
-		return nil
+		return "", nil
 	}
 	_, repository, _ := strings.Cut(uri, "/")
+	image := uri + ":" + tag
 	_, err := p.aws(ctx, "ecr", "describe-images", "--repository-name", repository, "--image-ids", "imageTag="+tag)
-	if err == nil {
-		return nil
-	}
-	if !strings.Contains(err.Error(), "ImageNotFound") {
-		return err
+	if err == nil || !strings.Contains(err.Error(), "ImageNotFound") {
+		return image, err
 	}
 	password, err := p.aws(ctx, "ecr", "get-login-password")
 	if err != nil {
-		return err
+		return "", err
 	}
-	_, err = p.do(ctx, command{Name: "make", Args: []string{"image", "ARCH=" + arch, "IMAGE=" + uri + ":" + tag}, Stdin: password, Show: true})
-	return err
+	_, err = p.do(ctx, command{Name: "make", Args: []string{"image", "ARCH=" + arch, "IMAGE=" + image}, Stdin: password, Show: true})
+	return image, err
 }
 
 // next prints the user's next steps, in order.

@@ -4,14 +4,13 @@ Its argument is the endpoint. A line of its input is a step with what it takes, 
 JSON; it prints what came of each as a line of JSON:
   create TEMPLATE NAME=VALUE...   update TEMPLATE NAME=VALUE...   delete
   functions    the functions with their environments
-  live         the same of the versions that clients reach
   policies     all statements of all roles
   credentials ROLE    of a session of that role, by the beginning of its name
   zone         a hosted zone, which it makes
   schedules    names of all schedules
   tasks        all tasks of ECS
-  code FUNCTION ZIP NAME=VALUE...    gives a function its program, and other variables, and
-               publishes it; - keeps the program
+  code FUNCTION ZIP NAME=VALUE...    gives a function its program, and other variables; -
+               keeps the program
   settings TABLE    those that a restore leaves off
   network      a VPC and its subnets, which it makes
   firewall GROUP    the VPC of a security group
@@ -108,12 +107,6 @@ def functions():
     return {f["FunctionName"]: f.get("Environment", {}).get("Variables", {}) for f in pages("lambda", "list_functions", "Functions")}
 
 
-def live():
-    """The functions with the environments of the versions that their aliases name."""
-    lambda_ = client("lambda")
-    return {name: lambda_.get_function_configuration(FunctionName=name, Qualifier="live")["Environment"]["Variables"] for name in functions()}
-
-
 def policies():
     iam, all_ = client("iam"), {}
     for role in pages("iam", "list_roles", "Roles"):
@@ -146,7 +139,6 @@ def program(name, file, *values):
     variables = lambda_.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
     variables.update(pair.split("=", 1) for pair in values)
     lambda_.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
-    lambda_.update_alias(FunctionName=name, Name="live", FunctionVersion=lambda_.publish_version(FunctionName=name)["Version"])
 
 
 def settings(table):
@@ -199,7 +191,7 @@ def left():
 
 steps = {
     "create": functools.partial(change, "create"), "update": functools.partial(change, "update"), "delete": delete,
-    "functions": functions, "live": live, "policies": policies, "schedules": lambda: [s["Name"] for s in pages("scheduler", "list_schedules", "Schedules")], "tasks": tasks, "credentials": credentials, "zone": zone, "left": left,
+    "functions": functions, "policies": policies, "schedules": lambda: [s["Name"] for s in pages("scheduler", "list_schedules", "Schedules")], "tasks": tasks, "credentials": credentials, "zone": zone, "left": left,
     "code": program, "settings": settings, "network": network, "firewall": firewall, "lose": lambda table: client("dynamodb").delete_table(TableName=table) and None,
 }
 for line in sys.stdin:
