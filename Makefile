@@ -417,10 +417,10 @@ $(CRANE): | need-go
 # make, sam, aws, crane and dormouse.
 .PHONY: walk-stack
 walk-stack: need-go $(SAM) $(CRANE) ## Walk docs/aws/deploy.md against an emulator of AWS
-	@DORMOUSE_TEST_CRANE=$(CRANE) go test -count=1 -tags walk -run '^TestAStrangersWalk$$' ./infra/stack
+	@DORMOUSE_TEST_CRANE=$(CRANE) go test -count=1 -tags walk -timeout 30m -run '^Test(AStrangersWalk|GuidedDeploymentTakesEnterOnly|ProdIsDeployedOnceItIsConfirmed)$$' ./infra/stack
 
 # make deploy calls it. IMAGE is the RepositoryUri of the stack's outputs and a tag that
-# is not there yet; RunnerImage or ImageTag then names it. LOCKS is a folder of locks, such
+# is not there yet; RunnerImage then names it. LOCKS is a folder of locks, such
 # as cache/locks of a machine where the servers were installed: boxes install the same bytes.
 # BAKE= leaves the servers of SERVERS out of the image.
 SERVERS ?= servers.json

@@ -53,12 +53,8 @@ func TestAStrangersWalk(t *testing.T) {
 	before := map[string][]string{}
 	w.do(&before, "left")
 
-	// 1. make deploy, at a terminal: name, region, access, domain, VPC, alarms
-	said := w.answers("make deploy GO_SERVERS=functions/natives "+w.arch, "", "", "everybody", "", "", "", "ops@example.com")
-	kept, err := os.ReadFile(filepath.Join(w.clone, "samconfig.toml"))
-	if err != nil || !strings.Contains(said, `"everybody" is none of keys, oauth, idp`) || !strings.Contains(string(kept), "region = \"us-east-1\"") || !strings.Contains(string(kept), `parameter_overrides = "AlarmEmail=ops@example.com"`) {
-		t.Errorf("the answers are kept as %s, %v, after\n%s", kept, err, said)
-	}
+	// 1. make deploy
+	said := w.types("make deploy GO_SERVERS=functions/natives " + w.arch + " ARGS=AlarmEmail=ops@example.com")
 	w.hasImage()
 	// 2. the output FirstKey
 	key := w.types(line(t, said, "bin/dormouse keys create me "))
@@ -101,7 +97,7 @@ func TestAStrangersWalk(t *testing.T) {
 
 	// The upgrade: other code, and a box that is awake meanwhile.
 	w.wakes(endpoint[1], key)
-	again := w.types("make deploy GO_SERVERS=functions/natives " + w.arch + " ROLLBACK=15 ARGS='IdleSeconds=30'")
+	again := w.types("make deploy GO_SERVERS=functions/natives " + w.arch + " ROLLBACK=15 ARGS='SessionHours=24'")
 	if line(t, again, "claude mcp add ") != line(t, said, "claude mcp add ") {
 		t.Errorf("after the upgrade clients connect by %s", again)
 	}
@@ -111,7 +107,10 @@ func TestAStrangersWalk(t *testing.T) {
 	}
 
 	// make delete leaves what docs/aws/deploy.md says.
-	gone := w.answers("make delete", "dormouse")
+	gone, err := w.answers("make delete", func(string) string { return "dormouse" })
+	if err != nil {
+		t.Fatal(err, gone)
+	}
 	after := map[string][]string{}
 	w.do(&after, "left")
 	var left []string
@@ -143,6 +142,57 @@ func TestAStrangersWalk(t *testing.T) {
 	// The two commands that it prints delete the rest.
 	w.types(line(t, gone, "aws s3 rb "))
 	w.types(line(t, gone, "aws dynamodb delete-table "))
+}
+
+// sam build && sam deploy --guided is the whole installation: Enter at each question, without
+// make and without Docker, ends in a stack.
+func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
+	w := newWalk(t)
+	asked := 0
+	said, err := w.answers("sam build && sam deploy --guided", func(string) string { asked++; return "" })
+	if err != nil || !strings.Contains(said, "Successfully created/updated stack") || strings.Contains(said, "Dockerfile") {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	if asked < 25 || asked > 40 {
+		t.Errorf("%d questions are asked", asked)
+	}
+	t.Logf("%d questions", asked)
+	line(t, strings.ReplaceAll(said, "Value               ", ""), "claude mcp add ")
+	// make deploy takes what sam has written.
+	if kept := w.types("make doctor"); !strings.Contains(kept, "nothing was found that would fail") {
+		t.Errorf("the doctor says %s", kept)
+	}
+}
+
+// CONFIG=prod confirms each change. One that nobody confirmed leaves the stack as it was, and
+// does not stand in the way of the next.
+func TestProdIsDeployedOnceItIsConfirmed(t *testing.T) {
+	w := newWalk(t)
+	deploy := func(answer string, more ...string) (string, error) {
+		asked := 0
+		said, err := w.answers("make deploy CONFIG=prod GO_SERVERS=functions/natives "+w.arch+strings.Join(more, " "), func(question string) string {
+			if asked++; !strings.Contains(question, "Deploy this changeset?") {
+				t.Errorf("it asks %q", question)
+			}
+			return answer
+		})
+		if asked != 1 {
+			t.Errorf("%d questions are asked", asked)
+		}
+		return said, err
+	}
+	if said, err := deploy("n"); err == nil || !strings.Contains(said, "nothing is deployed") {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	if said, err := deploy("y"); err != nil || !strings.Contains(said, "claude mcp add ") {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	if said, err := deploy("n", " ARGS=LogDays=7"); err == nil || !strings.Contains(said, "the stack is as it was") {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	if kept := w.types("aws cloudformation describe-stacks --stack-name dormouse-prod"); !strings.Contains(kept, `"_COMPLETE"`) && !strings.Contains(kept, "CREATE_COMPLETE") && !strings.Contains(kept, "UPDATE_COMPLETE") || strings.Contains(kept, `"7"`) {
+		t.Errorf("the stack is %s", kept)
+	}
 }
 
 const walked = `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"one":{"command":"true"}}}`
@@ -178,7 +228,7 @@ func newWalk(t *testing.T) *walk {
 	// The emulator treats the answers of functions as text, so they must not be
 	// compressed.
 	w.client = &http.Client{Transport: &http.Transport{DisableCompression: true, Proxy: http.ProxyURL(gate), TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
-	w.env = append(os.Environ(), "PATH="+programs+":"+withAWS(t), "AWS_ENDPOINT_URL="+w.endpoint, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test",
+	w.env = append(os.Environ(), "PATH="+programs+":"+filepath.Dir(tools(t).python)+":"+withAWS(t), "AWS_ENDPOINT_URL="+w.endpoint, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test",
 		"AWS_DEFAULT_REGION=us-east-1", "AWS_CONFIG_FILE="+filepath.Join(programs, "none"), "AWS_SHARED_CREDENTIALS_FILE="+filepath.Join(programs, "none"), "AWS_PAGER=",
 		"HTTPS_PROXY="+gate.String(), "SSL_CERT_FILE="+authority, "BASE="+w.registry+"/base:1", "UV="+w.registry+"/uv:1", "MAKEFLAGS=", "PYTHONUNBUFFERED=1")
 	return w
@@ -225,27 +275,37 @@ func (w *walk) types(command string) string {
 	return out.String()
 }
 
-// answers runs a command line at a terminal, where these lines are typed, and returns what the
-// terminal shows.
-func (w *walk) answers(command string, lines ...string) string {
+// prompt is a question at the end of what a terminal shows.
+var prompt = regexp.MustCompile(`[^\r\n]*: (\x1b\[[0-9;]*m)*$`)
+
+// answers runs a command line at a terminal, answers each of its questions, and returns what
+// the terminal shows.
+func (w *walk) answers(command string, answer func(question string) string) (string, error) {
 	w.t.Helper()
 	cmd := w.command(command)
 	began := time.Now()
-	terminal, err := pty.Start(cmd)
+	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 50, Cols: 200})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	defer func() { _ = terminal.Close() }()
-	if _, err := io.WriteString(terminal, strings.Join(lines, "\n")+"\n"); err != nil {
-		w.t.Fatal(err)
+	var shown []byte
+	for some := make([]byte, 4096); ; {
+		n, err := terminal.Read(some)
+		shown = append(shown, some[:n]...)
+		if err != nil { // the end of a terminal is an error
+			break
+		}
+		if question := prompt.Find(shown); question != nil {
+			if _, err := io.WriteString(terminal, answer(string(question))+"\n"); err != nil {
+				break
+			}
+			shown = append(shown, '\n') // so that it is answered once
+		}
 	}
-	shown, _ := io.ReadAll(terminal) // the end of a terminal is an error
 	err = cmd.Wait()
 	w.t.Logf("%s: %.0f s", command, time.Since(began).Seconds())
-	if err != nil {
-		w.t.Fatalf("%s: %v\n%s", command, err, shown)
-	}
-	return strings.ReplaceAll(string(shown), "\r\n", "\n")
+	return strings.ReplaceAll(string(shown), "\r\n", "\n"), err
 }
 
 func (w *walk) command(line string) *exec.Cmd {
