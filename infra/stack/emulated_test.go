@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +86,67 @@ func TestTypesThatAreNotEmulatedAreThere(t *testing.T) {
 		if !known[kind] {
 			t.Errorf("the template has no %s", kind)
 		}
+	}
+}
+
+// AWS refuses what ministack takes by itself: functions whose image is not there, more than
+// 4 KB of variables, and a sixth VPC. Box functions are a stack of their own because of the
+// first; the doctor looks for the others.
+func TestTheEmulatorRefusesWhatAWSRefuses(t *testing.T) {
+	e := emulate(t)
+	e.write("Architecture=x86_64")
+	created := e.change("create")
+	_, repository, _ := strings.Cut(created.Outputs["RepositoryUri"], "/")
+	type boxes struct {
+		Status            string
+		Failed, Functions []string
+	}
+	for _, there := range []bool{false, true} {
+		if there {
+			e.do(nil, "push", repository, "mine")
+		}
+		var got boxes
+		e.do(&got, "boxes", created.Outputs["RepositoryUri"]+":mine")
+		if made := got.Status == "CREATE_COMPLETE" && len(got.Functions) == 3; made != there || !there && !strings.Contains(fmt.Sprint(got.Failed), "does not exist") {
+			t.Errorf("with the image %v: %+v", there, got)
+		}
+	}
+
+	environments := map[string]map[string]string{}
+	e.do(&environments, "functions")
+	text, err := os.ReadFile(filepath.Join("deploy", "doctor.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := regexp.MustCompile(`ownBytes\s*= (\d+)(?s:.*)ownBytes \+ (\d+)\*len\(d.config.stack\)`).FindStringSubmatch(string(text))
+	if counts == nil {
+		t.Fatal("the doctor counts otherwise")
+	}
+	own, _ := strconv.Atoi(counts[1])
+	each, _ := strconv.Atoi(counts[2])
+	for function, variables := range environments {
+		n, named := 0, 0
+		for name, value := range variables {
+			n += len(name) + len(value)
+			named += strings.Count(value, "dormouse")
+		}
+		if n > own+each*len("dormouse") || named > each {
+			t.Errorf("%s has %d bytes of variables, with the stack's name %d times; the doctor counts %d, and %d times the name", function, n, named, own, each)
+		}
+	}
+	e.do(nil, "secret", "many", `{"github":"`+strings.Repeat("x", 4000)+`"}`)
+	var large made
+	if e.do(&large, "update", e.template, "ConnectSecrets=many"); large.Status != "UPDATE_ROLLBACK_COMPLETE" || !strings.Contains(fmt.Sprint(large.Failed), "4KB limit") {
+		t.Errorf("with 4,000 bytes of secrets the stack is %+v", large)
+	}
+
+	e.do(nil, "delete")
+	for range 4 { // and the region's own
+		e.do(nil, "network")
+	}
+	var sixth made
+	if e.do(&sixth, "create", e.template); !strings.Contains(fmt.Sprint(sixth.Failed), "VpcLimitExceeded") {
+		t.Errorf("with five VPCs the stack is %+v", sixth)
 	}
 }
 

@@ -416,7 +416,7 @@ func TestADeletionIsConfirmed(t *testing.T) {
 				p.in, p.purge = strings.NewReader(typed), true
 			}
 		}, "down")
-		if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("aws cloudformation update-stack"))+len(a.ran("sam")) > 0 {
+		if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("aws lambda put"))+len(a.ran("sam")) > 0 {
 			t.Errorf("%q: %v, ran %q", typed, err, a.log)
 		}
 		if typed != "" && !strings.Contains(out, "with all sessions, keys and workspaces. Type its name, dormouse,") {
@@ -441,9 +441,14 @@ func TestAChangeIsConfirmedAtTheTerminal(t *testing.T) {
 	reviewed := `{"Stacks":[{"StackStatus":"REVIEW_IN_PROGRESS"}]}`
 	a = usual(t)
 	a.replies["aws cloudformation describe-stacks"] = []string{noStack, reviewed}
-	a.replies["sam deploy"] = []string{"!exit status 1"}
 	if _, err := deploy(t, a, "prod", atTerminal, "up", "Spot=true"); err == nil || !strings.Contains(err.Error(), "nothing is deployed") {
 		t.Error(err)
+	}
+	// An update that is not confirmed is told by the time of the last one.
+	a = usual(t)
+	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"StackStatus"`, `{"LastUpdatedTime":"2026-11-28T12:00:00Z","StackStatus"`, 1)}
+	if out, err := deploy(t, a, "prod", atTerminal, "up"); err != nil || !strings.Contains(out, "is as it was") || strings.Contains(out, "keys create") {
+		t.Errorf("%v, %s", err, out)
 	}
 	for _, set := range []func(*program){atTerminal, func(p *program) { p.yes = true }} {
 		kept := strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"Protect","ParameterValue":"on"},{"ParameterKey":"Boxes"`, 1)

@@ -22,7 +22,7 @@ const (
 	fewInvocations   = 100  // Lambda always keeps so many unreserved
 	usualVPCs        = 5    // of a region, unless AWS has allowed more
 	environmentBytes = 4096 // of a function
-	ownBytes         = 2300 // of these, without secrets and subnets; TestTheEnvironmentFits measures it
+	ownBytes         = 2000 // of these, without secrets, subnets and names; TestTheEmulatorRefusesWhatAWSRefuses measures it
 )
 
 // quotaCommand asks AWS to raise the limit to the usual one of an older account.
@@ -257,7 +257,7 @@ func (d *diagnosis) servers(ctx context.Context) error {
 
 // environment adds up what Lambda takes only 4 KB of.
 func (d *diagnosis) environment(context.Context) error {
-	n := ownBytes + d.bytes + len(d.value("SubnetIds"))
+	n := ownBytes + 25*len(d.config.stack) + d.bytes + len(d.value("SubnetIds"))
 	if n > environmentBytes {
 		d.fails("the environment of the functions would have some %d bytes, and Lambda takes %d: keep fewer client secrets in ConnectSecrets, or fewer subnets", n, environmentBytes)
 	}

@@ -15,6 +15,7 @@ type stack struct {
 	Params  map[string]string
 	Outputs []output
 	Kept    bool // CloudFormation refuses to delete it
+	Updated string
 }
 
 type output struct {
@@ -43,6 +44,7 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 		Stacks []struct {
 			StackId     string //nolint:revive,staticcheck // its name there
 			StackStatus string
+			Updated     string `json:"LastUpdatedTime"`
 			Kept        bool `json:"EnableTerminationProtection"`
 			Parameters  []struct{ ParameterKey, ParameterValue string }
 			Outputs     []output
@@ -55,7 +57,7 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 		return nil, fmt.Errorf("aws describes %d stacks of the name %s", len(got.Stacks), p.config.stack)
 	}
 	one := got.Stacks[0]
-	s := &stack{ID: one.StackId, Status: one.StackStatus, Params: map[string]string{}, Outputs: one.Outputs, Kept: one.Kept}
+	s := &stack{ID: one.StackId, Status: one.StackStatus, Params: map[string]string{}, Outputs: one.Outputs, Kept: one.Kept, Updated: one.Updated}
 	for _, pair := range one.Parameters {
 		s.Params[pair.ParameterKey] = pair.ParameterValue
 	}

@@ -50,8 +50,8 @@ func (p *program) up(ctx context.Context) error {
 		if s, err = p.current(ctx); err != nil {
 			return err
 		}
-		if s == nil {
-			return fmt.Errorf("the stack %s was deployed, and there is none now", p.config.stack)
+		if s == nil { // sam ends well when its question is answered with n
+			return fmt.Errorf("nothing is deployed: the change was not confirmed. The next make deploy CONFIG=%s makes another", p.config.section)
 		}
 	}
 	image, err := p.image(ctx, s, tag, arch)
@@ -73,8 +73,13 @@ func (p *program) up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	before := s.Updated
 	if s, err = p.current(ctx); err != nil || s == nil {
 		return errors.Join(err, fmt.Errorf("the stack %s is not described", p.config.stack))
+	}
+	if !fresh && p.config.confirm && s.Updated == before {
+		p.say("the stack %s is as it was: the change was not confirmed, or there is none", p.config.stack)
+		return nil
 	}
 	if err := p.protect(ctx, s); err != nil {
 		return err
@@ -118,13 +123,7 @@ func (p *program) plain(ctx context.Context, params map[string]string) error {
 		args = append(args, name+"="+params[name])
 	}
 	_, err := p.do(ctx, command{Name: p.sam, Args: args, Show: true})
-	if err == nil || !p.config.confirm {
-		return err
-	}
-	if s, failed := p.current(ctx); failed == nil && s == nil {
-		return fmt.Errorf("nothing is deployed, and the change set stays until the next make deploy: %w", err)
-	}
-	return fmt.Errorf("if you did not confirm the change, the stack is as it was: %w", err)
+	return err
 }
 
 // answered asks for one answer, and returns an error for any other.

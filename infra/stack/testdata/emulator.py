@@ -19,7 +19,7 @@ import sys
 
 from ministack.app import main
 from ministack.core import iam_actions, iam_evaluator
-from ministack.services import ecr, lambda_svc
+from ministack.services import ec2, ecr, lambda_svc
 from ministack.services.cloudformation import changesets, engine, provisioners
 from ministack.services.cloudformation import handlers as handlers_of_requests
 from samtranslator.translator import transform
@@ -138,6 +138,36 @@ def describe_images(data):
 
 
 ecr._describe_images = describe_images
+
+# What AWS refuses and ministack takes.
+def strict(kind, operation, judge):
+    known = handlers[kind][operation]
+
+    def judged(*args, **more):
+        judge(next(a for a in reversed(args) if isinstance(a, dict)))
+        return known(*args, **more)
+
+    handlers[kind][operation] = judged
+
+
+def function(properties):
+    variables = properties.get("Environment", {}).get("Variables", {})
+    if sum(len(str(name)) + len(str(value)) for name, value in variables.items()) > 4096:
+        raise ValueError("the environment variables you have provided exceeded the 4KB limit")
+    image = (properties.get("Code") or {}).get("ImageUri", "")
+    name, _, tag = image.partition("/")[2].rpartition(":")
+    if image and not ecr._find_image(name, {"imageTag": tag}):
+        raise ValueError(f"Source image {image} does not exist")
+
+
+def network(properties):
+    if len(ec2._vpcs) >= 5:
+        raise ValueError("VpcLimitExceeded: The maximum number of VPCs has been reached")
+
+
+for operation in ("create", "update"):
+    strict("AWS::Lambda::Function", operation, function)
+strict("AWS::EC2::VPC", "create", network)
 
 environment = lambda_svc._provided_worker_env
 
