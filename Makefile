@@ -417,7 +417,7 @@ $(CRANE): | need-go
 # make, sam, aws, crane and dormouse.
 .PHONY: walk-stack
 walk-stack: need-go $(SAM) $(CRANE) ## Walk docs/aws/deploy.md against an emulator of AWS
-	@DORMOUSE_TEST_CRANE=$(CRANE) go test -count=1 -tags walk -timeout 30m -run '^Test(AStrangersWalk|GuidedDeploymentTakesEnterOnly|ProdIsDeployedOnceItIsConfirmed)$$' ./infra/stack
+	@DORMOUSE_TEST_CRANE=$(CRANE) go test -count=1 -tags walk -timeout 30m -run '^Test(ASecurityTeamsGatePasses|AStrangersWalk|GuidedDeploymentTakesEnterOnly|ProdIsDeployedOnceItIsConfirmed)$$' ./infra/stack
 
 # make deploy calls it. IMAGE is the RepositoryUri of the stack's outputs and a tag that
 # is not there yet; RunnerImage then names it. LOCKS is a folder of locks, such

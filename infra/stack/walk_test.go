@@ -157,7 +157,9 @@ func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
 		t.Errorf("%d questions are asked", asked)
 	}
 	t.Logf("%d questions", asked)
-	line(t, said, "claude mcp add ")
+	if !strings.Contains(said, "claude mcp add ") {
+		t.Errorf("the next steps are not in %s", said)
+	}
 	// make deploy takes what sam has written.
 	if kept := w.types("make doctor"); !strings.Contains(kept, "nothing was found that would fail") {
 		t.Errorf("the doctor says %s", kept)

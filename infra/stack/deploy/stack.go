@@ -45,7 +45,7 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 			StackId     string //nolint:revive,staticcheck // its name there
 			StackStatus string
 			Updated     string `json:"LastUpdatedTime"`
-			Kept        bool `json:"EnableTerminationProtection"`
+			Kept        bool   `json:"EnableTerminationProtection"`
 			Parameters  []struct{ ParameterKey, ParameterValue string }
 			Outputs     []output
 		}
