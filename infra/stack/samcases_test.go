@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,6 +34,9 @@ func TestEveryEventPassesUnderSAMLocal(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for _, file := range found {
+		if filepath.Base(file) == "env.json" {
+			continue
+		}
 		names[strings.TrimSuffix(filepath.Base(file), ".json")] = true
 	}
 	for name := range cases {
@@ -65,6 +69,31 @@ func TestEveryEventPassesUnderSAMLocal(t *testing.T) {
 			}
 			c.want(w, w.invoke(event, raw))
 		})
+	}
+}
+
+// The commands of events/README.md do what it says, as somebody types them in a clone.
+func TestTheCommandsOfTheReadmeUnderSAMLocal(t *testing.T) {
+	text, err := os.ReadFile(root("events", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(text), "```sh\n")
+	block, _, _ = strings.Cut(block, "```")
+	cmd := exec.CommandContext(t.Context(), "bash", "-euc", block) //nolint:gosec // of our own page
+	cmd.Dir = root()
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(tools(t).python)+":"+os.Getenv("PATH"), "AWS_DEFAULT_REGION="+samRegion, "SAM_CLI_TELEMETRY=0", "MAKEFLAGS=")
+	if os.Getenv("ENGINE_STARTED") != "" {
+		cmd.Env = append(cmd.Env, "SAM_SKIP_PULL_IMAGE=1")
+	}
+	var says bytes.Buffer
+	cmd.Stderr = &says
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, &says)
+	}
+	if n := strings.Count(string(out), "401"); n != 2 {
+		t.Errorf("%d of two invocations are refused with 401:\n%s\n%s", n, out, &says)
 	}
 }
 

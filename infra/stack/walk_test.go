@@ -232,7 +232,7 @@ func newWalk(t *testing.T) *walk {
 	w.client = &http.Client{Transport: &http.Transport{DisableCompression: true, Proxy: http.ProxyURL(gate), TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 	w.env = append(os.Environ(), "PATH="+programs+":"+filepath.Dir(tools(t).python)+":"+withAWS(t), "AWS_ENDPOINT_URL="+w.endpoint, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test",
 		"AWS_DEFAULT_REGION=us-east-1", "AWS_CONFIG_FILE="+filepath.Join(programs, "none"), "AWS_SHARED_CREDENTIALS_FILE="+filepath.Join(programs, "none"), "AWS_PAGER=",
-		"HTTPS_PROXY="+gate.String(), "SSL_CERT_FILE="+authority, "BASE="+w.registry+"/base:1", "UV="+w.registry+"/uv:1", "MAKEFLAGS=", "PYTHONUNBUFFERED=1")
+		"HTTPS_PROXY="+gate.String(), "AWS_ENDPOINT_URL_S3=https://"+s3, "AWS_CA_BUNDLE="+authority, "SSL_CERT_FILE="+authority, "BASE="+w.registry+"/base:1", "UV="+w.registry+"/uv:1", "MAKEFLAGS=", "PYTHONUNBUFFERED=1")
 	return w
 }
 
@@ -470,7 +470,11 @@ func (w *walk) serves() {
 	}
 }
 
-// gate starts a proxy that leads every name of AWS to the stand-ins for API Gateway and ECR.
+// s3 is the name of S3, by which sam knows its templates again when it deletes them.
+const s3 = "s3.us-east-1.amazonaws.com"
+
+// gate starts a proxy that leads every name of AWS to the stand-ins for API Gateway and ECR,
+// and S3's to the emulator.
 // It writes the certificate that they have into a file.
 func (w *walk) gate(authority string) *url.URL {
 	w.t.Helper()
@@ -479,12 +483,22 @@ func (w *walk) gate(authority string) *url.URL {
 		Invoker: inEmulator{w.endpoint}, Stage: "v1", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	images := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: w.registry})
+	objects := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host = "http", strings.TrimPrefix(w.endpoint, "http://")
+		if bucket, ok := strings.CutSuffix(r.In.Host, "."+s3); ok {
+			r.Out.URL.Path = "/" + bucket + r.Out.URL.Path
+			r.Out.URL.RawPath = ""
+		}
+		r.Out.Host = r.Out.URL.Host
+	}}
 	inside := httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.Contains(r.Host, ".execute-api."):
 			http.StripPrefix("/v1", api).ServeHTTP(out, r)
 		case strings.Contains(r.Host, ".dkr.ecr."):
 			images.ServeHTTP(out, r)
+		case strings.HasSuffix(r.Host, s3):
+			objects.ServeHTTP(out, r)
 		default:
 			http.Error(out, "nobody is called "+r.Host, http.StatusBadGateway)
 		}
@@ -532,7 +546,7 @@ func certificate(t *testing.T, file string) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := []string{"*.execute-api.us-east-1.amazonaws.com", "*.dkr.ecr.us-east-1.amazonaws.com"}
+	names := []string{s3, "*." + s3, "*.execute-api.us-east-1.amazonaws.com", "*.dkr.ecr.us-east-1.amazonaws.com"}
 	form := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the emulator"}, DNSNames: names, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
