@@ -413,7 +413,7 @@ CRANE         := $(TOOLS)/crane-$(CRANE_VERSION)/crane
 $(CRANE): | need-go
 	@GOBIN='$(dir $@)' GOFLAGS= GOOS= GOARCH= go install github.com/google/go-containerregistry/cmd/crane@$(CRANE_VERSION)
 
-# Types the five commands, an upgrade and a deletion in a copy of the clone, with the real
+# Types both ways to deploy, an upgrade and a deletion in a copy of the clone, with the real
 # make, sam, aws, crane and dormouse.
 .PHONY: walk-stack
 walk-stack: need-go $(SAM) $(CRANE) ## Walk docs/aws/deploy.md against an emulator of AWS

@@ -256,6 +256,16 @@ func TestTheSecretIsHexadecimal(t *testing.T) {
 	}
 }
 
+// Lambda publishes no version of what has not changed, so after an update that failed
+// CloudFormation would refuse the same code again.
+func TestADeploymentThatFailedCanBeRepeated(t *testing.T) {
+	for name, r := range expand(t).resources {
+		if kind := fmt.Sprint(r["Type"]); kind == "AWS::Lambda::Version" || kind == "AWS::Lambda::Alias" {
+			t.Errorf("%s is a %s", name, kind)
+		}
+	}
+}
+
 func TestNoResourceWaitsForItself(t *testing.T) {
 	expand(t).waits(t)
 }
