@@ -19,6 +19,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -104,6 +105,13 @@ func TestAStrangersWalk(t *testing.T) {
 	w.says(client, 1, "42")
 	if listed := w.types("bin/dormouse list" + at); !strings.Contains(listed, "job") {
 		t.Errorf("after the upgrade list says %s, and not what was pushed", listed)
+	}
+
+	// Boxes as functions, which make delete takes along.
+	w.types("make boxes")
+	environments := map[string]map[string]string{}
+	if w.do(&environments, "functions"); environments["dormouse-box-512"] == nil || !strings.Contains(environments["dormouse-http"]["DORMOUSE_BOX_FUNCTIONS"], `"dormouse-box-512"`) {
+		t.Errorf("there are the functions %v", slices.Sorted(maps.Keys(environments)))
 	}
 
 	// make delete leaves what docs/aws/deploy.md says.
@@ -483,6 +491,13 @@ func (w *walk) gate(authority string) *url.URL {
 		Invoker: inEmulator{w.endpoint}, Stage: "v1", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	images := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: w.registry})
+	pushed := regexp.MustCompile(`^/v2/(.+)/manifests/([^:]+)$`)
+	images.ModifyResponse = func(res *http.Response) error { // the emulator's ECR knows what was pushed
+		if of := pushed.FindStringSubmatch(res.Request.URL.Path); of != nil && res.Request.Method == http.MethodPut && res.StatusCode == http.StatusCreated {
+			w.do(nil, "push", of[1], of[2])
+		}
+		return nil
+	}
 	objects := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.Out.URL.Scheme, r.Out.URL.Host = "http", strings.TrimPrefix(w.endpoint, "http://")
 		if bucket, ok := strings.CutSuffix(r.In.Host, "."+s3); ok {

@@ -306,6 +306,12 @@ func TestTheDoctorSaysWhatWouldFail(t *testing.T) {
 	}
 
 	a = usual(t)
+	a.replies["aws ec2 describe-vpcs"], a.replies["aws lambda get-account-settings"] = []string{"!AccessDenied of VPCs"}, []string{"!AccessDenied of Lambda"}
+	if _, err = deploy(t, a, "default", nil, "doctor"); err == nil || !strings.Contains(err.Error(), "of VPCs") || !strings.Contains(err.Error(), "of Lambda") {
+		t.Errorf("what the doctor may not see: %v", err)
+	}
+
+	a = usual(t)
 	a.replies["aws ec2 describe-vpc-endpoints"] = []string{"[]"}
 	out, err = deploy(t, a, "default", nil, "doctor", "VpcId=vpc-1", "SubnetIds=subnet-1", "PublicIp=false")
 	if err != nil || !strings.Contains(out, "no gateway endpoint for S3") || !strings.Contains(out, "nothing was found") {

@@ -37,8 +37,8 @@ func (p *program) doctor(ctx context.Context, s *stack) (map[string]string, erro
 	for _, look := range []func(context.Context) error{
 		d.name, d.account, d.region, d.network, d.roles, d.servers, d.environment,
 	} {
-		if err := look(ctx); err != nil {
-			return nil, err
+		if err := look(ctx); err != nil { // what cannot be seen does not hide the rest
+			d.failed = append(d.failed, err)
 		}
 	}
 	if len(d.failed) > 0 && !p.force {
