@@ -38,15 +38,13 @@ func (p *program) up(ctx context.Context) error {
 	if _, err := p.do(ctx, build); err != nil {
 		return err
 	}
-	if s == nil {
-		if err := p.plain(ctx, params); err != nil {
-			return err
-		}
-	}
 	// The repository is part of the stack, so the image of a new stack is pushed after it is
 	// there. Nobody needs the image earlier, because a new stack has no keys.
 	fresh := s == nil
 	if fresh {
+		if err := p.plain(ctx, params); err != nil {
+			return err
+		}
 		if s, err = p.current(ctx); err != nil {
 			return err
 		}
