@@ -22,10 +22,20 @@ func fileOf(t *testing.T, name string) string {
 	return string(text)
 }
 
+// makefiles returns the Makefile and what it includes.
+func makefiles(t *testing.T) string {
+	t.Helper()
+	all := fileOf(t, "../Makefile")
+	for _, name := range strings.Fields(regexp.MustCompile(`(?m)^include (.*)$`).FindStringSubmatch(all)[1]) {
+		all += "\n" + fileOf(t, "../"+name)
+	}
+	return all
+}
+
 // recipe returns the lines of a target of the Makefile.
 func recipe(t *testing.T, target string) string {
 	t.Helper()
-	found := regexp.MustCompile(`(?m)^` + target + `:.*\n((?:\t.*\n)+)`).FindStringSubmatch(fileOf(t, "../Makefile"))
+	found := regexp.MustCompile(`(?m)^` + target + `:.*\n((?:\t.*\n)+)`).FindStringSubmatch(makefiles(t))
 	if found == nil {
 		t.Fatalf("the Makefile has no target %s", target)
 	}
