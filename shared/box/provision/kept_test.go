@@ -103,7 +103,7 @@ func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 		"nothing":            {},
 		"a file":             {"made-1": "x"},
 		"two installs":       {"made-1/a": "", "made-2/a": ""},
-		"another name":       {"cache/a": ""},
+		"another name":       {"cache/node_modules/srv/package.json": `{"bin":"cli.js"}`, "cache/node_modules/.bin/srv": "#!/bin/sh\n"},
 		"without a program":  {"made-1/node_modules/srv/package.json": `{"bin":"cli.js"}`},
 		"the program is bad": {"made-1/node_modules/srv/package.json": `{"bin":"cli.js"}`, "made-1/node_modules/.bin/srv": "not executable"},
 	} {
@@ -117,6 +117,11 @@ func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 			}
 			other.write(map[string]string{"/": ""})
 			other.write(files)
+			if name == "another name" {
+				if err := os.Chmod(filepath.Join(other.root, "cache/node_modules/.bin/srv"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if l := r.wake(kept, s); r.count("npm ci ") != 2 || !executable(l.Command) {
 				t.Errorf("got %+v, %v", l, r.log())
 			}

@@ -333,3 +333,22 @@ func FuzzCommandLinesOfPackageRunners(f *testing.F) {
 		}
 	})
 }
+
+// A lock of no bytes is what is left of a write that was cut off, so it names no packages.
+func TestAnEmptyLockIsRefused(t *testing.T) {
+	r := newRig(t)
+	s := r.registry()
+	r.stage(s)
+	locks, err := filepath.Glob(filepath.Join(r.root, "cache", "locks", "*"))
+	if err != nil || len(locks) == 0 {
+		t.Fatal(locks, err)
+	}
+	for _, lock := range locks {
+		if err := os.WriteFile(lock, []byte("\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e := r.failure(s); !strings.Contains(e.Error(), filepath.Base(locks[0])) {
+		t.Errorf("got %v, want an error that names the lock", e)
+	}
+}

@@ -2,10 +2,12 @@ package sandbox
 
 import (
 	"bufio"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -223,6 +225,13 @@ func TestSetuidProgramsAndNamespacesDoNotHelp(t *testing.T) {
 		}
 		if err := os.Chmod(id, 0o755|os.ModeSetuid|os.ModeSetgid); err != nil {
 			t.Fatal(err)
+		}
+		if h.uid == 0 {
+			groups, err := syscall.Getgroups()
+			if err := errors.Join(err, syscall.Setgroups([]int{54321})); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = syscall.Setgroups(groups) }()
 		}
 		out := h.probe(t, p, "privileges", id)
 		expect(t, out, "CapInh=", "CapPrm=", "CapEff=", "CapAmb=", "NoNewPrivs=1", "Seccomp=2", "setuid=EPERM",
