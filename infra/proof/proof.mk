@@ -2,8 +2,8 @@
 
 # Nothing of it fails because of what it measures.
 .PHONY: shape
-shape: need-go ## Measure the shape of the code: lines, methods on one state, references back, arrows, long functions, knobs
-	@cd infra/proof && go run ./shape ../..
+shape: need-go ## Measure the shape of the code: lines, methods on one state, references back, arrows, long functions, knobs; V=-v lists the knobs
+	@cd infra/proof && go run ./shape $(V) ../..
 
 .PHONY: test-clients
 test-clients: need-go need-node need-python need-mvn build ## Run real clients (TypeScript, Python, Go, Java) against Dormouse

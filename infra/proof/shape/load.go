@@ -84,28 +84,22 @@ var (
 	variable  = regexp.MustCompile(`\bDORMOUSE_[A-Z0-9_]*[A-Z0-9]\b`)
 )
 
-// knobs counts what somebody can set: the template's parameters, variables in the strings
-// of programs, keys of the servers file and flags of the commands as their pages have them.
-func knobs(root string, packages []*pkg) ([]row, error) {
-	text := func(name string) (string, error) {
-		all, err := os.ReadFile(filepath.Join(root, name)) //nolint:gosec // of the tree that the caller names
-		return string(all), err
+// knobs returns what somebody can set, by its kind: the template's parameters, variables in
+// the strings of programs, keys of the servers file and flags of the commands as their pages
+// have them. Flags of several commands that read alike are one: the command line defines it
+// once.
+func knobs(root string, packages []*pkg) (map[string][]string, error) {
+	var pages [3]string
+	for i, name := range []string{"template.yaml", "docs/servers-file.md", "docs/cli.md"} {
+		text, err := os.ReadFile(filepath.Join(root, name)) //nolint:gosec // of the tree that the caller names
+		if err != nil {
+			return nil, err
+		}
+		pages[i] = string(text)
 	}
-	template, err := text("template.yaml")
-	if err != nil {
-		return nil, err
-	}
-	_, template, _ = strings.Cut(template, "\nParameters:\n")
+	_, template, _ := strings.Cut(pages[0], "\nParameters:\n")
 	if end := regexp.MustCompile(`(?m)^\S`).FindStringIndex(template); end != nil {
 		template = template[:end[0]]
-	}
-	servers, err := text("docs/servers-file.md")
-	if err != nil {
-		return nil, err
-	}
-	commands, err := text("docs/cli.md")
-	if err != nil {
-		return nil, err
 	}
 	var variables []string
 	for _, p := range packages {
@@ -121,8 +115,9 @@ func knobs(root string, packages []*pkg) ([]row, error) {
 		}
 	}
 	slices.Sort(variables)
-	keys, table := 0, false
-	for line := range strings.Lines(servers) {
+	var keys []string
+	table := false
+	for line := range strings.Lines(pages[1]) {
 		cells := strings.Split(line, "|")
 		switch {
 		case len(cells) < 3:
@@ -130,13 +125,15 @@ func knobs(root string, packages []*pkg) ([]row, error) {
 		case strings.TrimSpace(cells[1]) == "key":
 			table = true
 		case table:
-			keys += len(quoted.FindAllString(cells[1], -1))
+			keys = append(keys, quoted.FindAllString(cells[1], -1)...)
 		}
 	}
-	return []row{
-		{len(parameter.FindAllString(template, -1)), "parameters of template.yaml"},
-		{len(slices.Compact(variables)), "variables DORMOUSE_*"},
-		{keys, "keys of the servers file"},
-		{len(regexp.MustCompile("(?m)^\\| `-").FindAllString(commands, -1)), "flags of commands"},
+	flags := regexp.MustCompile("(?m)^\\| `-.*$").FindAllString(pages[2], -1)
+	slices.Sort(flags)
+	return map[string][]string{
+		"parameters of template.yaml": parameter.FindAllString(template, -1),
+		"variables DORMOUSE_*":        slices.Compact(variables),
+		"keys of the servers file":    keys,
+		"flags of commands":           slices.Compact(flags),
 	}, nil
 }

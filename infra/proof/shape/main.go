@@ -1,9 +1,11 @@
 // Command shape prints measurements of the repository below its argument, and never fails
 // because of one: lines, methods on one state, references back between files, arrows
-// between packages, long functions, and knobs. make shape runs it.
+// between packages, long functions, and knobs. With -v it lists each knob. make shape runs
+// it.
 package main
 
 import (
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/importer"
@@ -17,7 +19,9 @@ import (
 )
 
 func main() {
-	if err := measure(os.Stdout, strings.Join(os.Args[1:], "")); err != nil {
+	every := flag.Bool("v", false, "list each knob")
+	flag.Parse()
+	if err := measure(os.Stdout, flag.Arg(0), *every); err != nil {
 		fmt.Fprintln(os.Stderr, "shape:", err)
 		os.Exit(1)
 	}
@@ -34,7 +38,7 @@ type row struct {
 	text string
 }
 
-func measure(w io.Writer, root string) error {
+func measure(w io.Writer, root string, every bool) error {
 	show := func(title string, rows []row) {
 		_, _ = fmt.Fprintf(w, "\n%s\n", title)
 		slices.SortStableFunc(rows, func(a, b row) int { return b.size - a.size })
@@ -71,10 +75,18 @@ func measure(w io.Writer, root string) error {
 		return err
 	}
 	sum := 0
-	for _, k := range found {
-		sum += k.size
+	var kinds []row
+	for kind, names := range found {
+		sum += len(names)
+		kinds = append(kinds, row{len(names), kind})
 	}
-	show(fmt.Sprintf("knobs: %d", sum), found)
+	slices.SortFunc(kinds, func(a, b row) int { return strings.Compare(a.text, b.text) })
+	show(fmt.Sprintf("knobs: %d", sum), kinds)
+	for _, kind := range kinds {
+		if every {
+			_, _ = fmt.Fprintf(w, "\n%s\n  %s\n", kind.text, strings.Join(found[kind.text], "\n  "))
+		}
+	}
 	return nil
 }
 
