@@ -34,7 +34,7 @@ type addCommand struct {
 	NoStart   bool     `name:"no-start" help:"Only write the file. Do not install or start the server."`
 	Registry  string   `env:"DORMOUSE_REGISTRY" default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry. Another Dormouse is one, at https://HOST/registry."`
 	Key       string   `name:"registry-key" env:"DORMOUSE_REGISTRY_KEY" placeholder:"KEY" help:"API key for a registry that asks for one. A server at the address of the registry gets it too, unless -e has another."`
-	Data      string   `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
+	dataFlag
 	serversFile
 }
 

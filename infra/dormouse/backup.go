@@ -14,13 +14,13 @@ import (
 
 // inFolder says which data folder and store a command works on itself.
 type inFolder struct {
-	Data string `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
+	dataFlag
 	printing
 }
 
 type backupCommand struct {
-	File  string `arg:"" type:"path" help:"The new file, such as dormouse.tar.gz. It holds secrets and what clients have sent: keep it encrypted."`
-	Store string `placeholder:"STORE" help:"The store of --store of dormouse run."`
+	File string `arg:"" type:"path" help:"The new file, such as dormouse.tar.gz. It holds secrets and what clients have sent: keep it encrypted."`
+	storeFlag
 	inFolder
 }
 

@@ -17,9 +17,9 @@ import (
 )
 
 type billCommand struct {
-	By     string `enum:"server,tenant,principal,tool,session,day" default:"server" help:"The rows of the bill: one for each server, tenant, principal, tool, session or day. The time of boxes has no principal and no tool."`
-	Since  string `placeholder:"30d" help:"Count only the use in this last time, such as 12h or 30d, by whole days (UTC). By default all use that was ever counted."`
-	Most   int    `default:"20" help:"The largest number of rows. The most expensive ones come first."`
+	By string `enum:"server,tenant,principal,tool,session,day" default:"server" help:"The rows of the bill: one for each server, tenant, principal, tool, session or day. The time of boxes has no principal and no tool."`
+	sinceFlag
+	mostFlag
 	Prices string `type:"path" help:"A JSON file with a date and with prices that replace the published ones, in the form of shared/store/meter/prices.json."`
 	target
 	printing
@@ -68,7 +68,7 @@ func (c *billCommand) Run(t *terminal) error {
 		return fmt.Errorf("no use was counted in %s; name the data folder of dormouse run with --data", c.folder())
 	}
 	a := accountOf(b, prices, c.By)
-	return c.show(t, a, func() error { return a.print(t.out, c.Most) })
+	return c.show(t, a, func() error { return a.print(t.out, cmp.Or(c.Most, 20)) })
 }
 
 // read returns the use of the time that --since selects.

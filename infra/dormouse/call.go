@@ -29,7 +29,7 @@ type callCommand struct {
 	Tool      string   `arg:"" help:"Name of one of its tools."`
 	Arguments []string `arg:"" optional:"" name:"key=value" help:"Arguments, converted to the types that the tool names."`
 	Args      string   `placeholder:"JSON" help:"All arguments as a JSON object."`
-	Servers   string   `default:"servers.json" type:"path" help:"The servers file. If the server lacks values in it, call asks for them on a terminal."`
+	fileFlag
 	target
 	printing
 }

@@ -13,12 +13,12 @@ import (
 )
 
 type callsCommand struct {
-	Server    string `arg:"" optional:"" help:"Only calls of this server."`
-	Tool      string `placeholder:"NAME" help:"Only calls of this tool."`
-	Principal string `placeholder:"WHO" help:"Only calls of this principal."`
-	Failed    bool   `help:"Only calls that failed."`
-	Since     string `default:"24h" placeholder:"24h" help:"Only calls that ended in this time, such as 90m or 7d. Calls are kept for 7 days."`
-	Most      int    `short:"n" default:"50" help:"List no more than so many, the newest."`
+	Server string `arg:"" optional:"" help:"Only calls of this server."`
+	Tool   string `placeholder:"NAME" help:"Only calls of this tool."`
+	principalFlag
+	Failed bool `help:"Only calls that failed."`
+	sinceFlag
+	mostFlag
 	placed
 	printing
 }
@@ -30,7 +30,7 @@ func (c *callsCommand) Run(t *terminal) error {
 		return err
 	}
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
-		all, err := to.calls(ctx, query, c.Most)
+		all, err := to.calls(ctx, query, cmp.Or(c.Most, 50))
 		if err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (c *callsCommand) Run(t *terminal) error {
 }
 
 func (c *callsCommand) query() (url.Values, error) {
-	since, err := daysOf(c.Since)
+	since, err := daysOf(cmp.Or(c.Since, "24h"))
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ type client struct {
 // up.
 type placed struct {
 	target
-	Store string `placeholder:"STORE" help:"The store to use, even while dormouse run is up: the value of its --store, or dynamodb:TABLE for a deployed stack. The credentials come from the environment or the aws command."`
+	storeFlag
 }
 
 // open returns a client for the target. The caller closes it.

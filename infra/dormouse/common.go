@@ -36,12 +36,43 @@ func notUp(data string) error {
 	return failure{exitNotUp, fmt.Errorf("dormouse run is not up with %s: start it, or name its folder with --data, or another machine with --url", data)}
 }
 
+// The flags that several commands have, each defined once.
+type (
+	fileFlag struct {
+		Servers string `default:"servers.json" type:"path" help:"The servers file."`
+	}
+	dataFlag struct {
+		Data string `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
+	}
+	storeFlag struct {
+		Store string `placeholder:"STORE" help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME], such as that of a stack. By default a SQLite file in the data folder. Commands use the store that is named here even while dormouse run is up."`
+	}
+	urlFlag struct {
+		URL string `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, such as https://mcp.example.com, instead of a data folder."`
+	}
+	serverFlag struct {
+		Server string `placeholder:"NAME" help:"Only those of this server."`
+	}
+	principalFlag struct {
+		Principal string `placeholder:"WHO" help:"Only those of this principal."`
+	}
+	tenantFlag struct {
+		Tenant string `placeholder:"TENANT" help:"Only those of this tenant."`
+	}
+	sinceFlag struct {
+		Since string `placeholder:"TIME" help:"Only what happened in this last time, such as 90m or 7d. calls: 24h by default. bill: by whole days (UTC). logs: the output of processes that have written in it."`
+	}
+	mostFlag struct {
+		Most int `short:"n" help:"No more rows than this: the newest calls, 50 by default, and the most expensive owners in a bill, 20."`
+	}
+)
+
 // target says which machine or stack a command is about. Data wins over URL, because URL
 // may come from the environment.
 type target struct {
 	Data string `type:"path" placeholder:"DIR" help:"The data folder of dormouse run. Without --data and --url it is .dormouse, or what DORMOUSE_DATA names."`
-	URL  string `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, such as https://mcp.example.com, instead of a data folder."`
-	Key  string `env:"DORMOUSE_KEY" placeholder:"KEY" help:"API key for --url."`
+	urlFlag
+	Key string `env:"DORMOUSE_KEY" placeholder:"KEY" help:"API key for --url."`
 }
 
 // defaultData is the data folder of commands that get neither --data nor --url. dataEnv
@@ -69,7 +100,7 @@ func (t target) folder() string { return cmp.Or(t.Data, os.Getenv(dataEnv), defa
 
 // printing is the flag of every command that prints something.
 type printing struct {
-	JSON bool `help:"Print JSON."`
+	JSON bool `help:"Print JSON. dormouse run prints its events so, a line each."`
 }
 
 // show prints v as JSON if that was asked for. Otherwise it calls text.

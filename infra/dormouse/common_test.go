@@ -36,7 +36,7 @@ func TestURLOfAClientNamesItsEndpoint(t *testing.T) {
 		if got := address(url); got != want {
 			t.Errorf("%s is at %s, want %s", url, got, want)
 		}
-		c, err := target{URL: url}.open(t.Context())
+		c, err := target{urlFlag: urlFlag{URL: url}}.open(t.Context())
 		if err != nil || c.base != want || c.where != want {
 			t.Errorf("%s: %v, the client calls %q and names %q", url, err, c.base, c.where)
 		}
@@ -44,10 +44,10 @@ func TestURLOfAClientNamesItsEndpoint(t *testing.T) {
 }
 
 func TestDataFolderOnTheCommandLineWinsOverAURLOfTheEnvironment(t *testing.T) {
-	if c := (target{Data: "d", URL: "https://x"}); c.remote() || c.folder() != "d" {
+	if c := (target{Data: "d", urlFlag: urlFlag{URL: "https://x"}}); c.remote() || c.folder() != "d" {
 		t.Errorf("%+v is remote", c)
 	}
-	if c := (target{URL: "https://x"}); !c.remote() {
+	if c := (target{urlFlag: urlFlag{URL: "https://x"}}); !c.remote() {
 		t.Errorf("%+v is a folder", c)
 	}
 	if c := (target{}); c.remote() || c.folder() != defaultData {

@@ -28,8 +28,8 @@ type connectCommand struct {
 	Remove bool     `help:"Take out of the client's own file what --write has written for this endpoint, and print the changes. The old file is kept as FILE.bak."`
 	File   string   `type:"path" placeholder:"FILE" help:"The client's file for --write and --remove, if it is not in the usual place."`
 	Key    string   `placeholder:"KEY" help:"API key that the client sends. It is printed, or written into the client's file."`
-	URL    string   `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, such as https://mcp.example.com. With it you must name the servers, or take --one."`
-	Data   string   `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
+	urlFlag
+	dataFlag
 	serversFile
 	printing
 }

@@ -30,10 +30,10 @@ import (
 )
 
 type doctorCommand struct {
-	Server  string `arg:"" optional:"" help:"Name of a server. It is installed and started once, in a data folder of its own, which is removed at the end."`
-	Servers string `default:"servers.json" type:"path" help:"The servers file."`
+	Server string `arg:"" optional:"" help:"Name of a server. It is installed and started once, in a data folder of its own, which is removed at the end."`
+	fileFlag
 	served
-	Store string `placeholder:"STORE" help:"The store of --store of dormouse run."`
+	storeFlag
 	target
 	printing
 }

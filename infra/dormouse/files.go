@@ -15,9 +15,7 @@ import (
 )
 
 // serversFile is the flag of commands that change the servers file.
-type serversFile struct {
-	Servers string `default:"servers.json" type:"path" help:"The servers file."`
-}
+type serversFile struct{ fileFlag }
 
 // edited is a servers file, and the file of variables beside it, while a command changes
 // them.

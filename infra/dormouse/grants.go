@@ -44,7 +44,7 @@ func lineOfGrant(g storage.Grant) grantLine {
 }
 
 type listGrantsCommand struct {
-	Tenant string `placeholder:"TENANT" help:"List only the grants of this tenant."`
+	tenantFlag
 	keyStore
 }
 

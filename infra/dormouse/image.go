@@ -25,7 +25,7 @@ const (
 )
 
 type imageCommand struct {
-	Servers  string `default:"servers.json" type:"path" help:"The servers file."`
+	fileFlag
 	Out      string `default:"bin/baked" type:"path" help:"The folder that gets the installs. make image puts it into the image."`
 	Platform string `default:"${platform}" help:"Platform of the boxes: linux/arm64 or linux/amd64. For another one than that of this machine, only npm packages are installed, and nothing is measured."`
 	printing

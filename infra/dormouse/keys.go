@@ -40,8 +40,8 @@ func (m managed) use(do func(context.Context, *client) error) error {
 
 // keyStore says which store a command opens itself, and how it prints.
 type keyStore struct {
-	Data  string `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
-	Store string `placeholder:"STORE" help:"The store of dormouse run, or dynamodb:TABLE for a deployed stack. The credentials come from the environment or the aws command."`
+	dataFlag
+	storeFlag
 	printing
 }
 
@@ -105,8 +105,8 @@ type createKeyCommand struct {
 	Role       string   `enum:"user,viewer,operator" default:"user" help:"The rights of the holder. user: call servers. viewer: see servers, processes, sessions and keys. operator: both, and stop processes, end sessions, read output and manage keys."`
 	Props      string   `placeholder:"JSON" help:"A JSON object about the principal, such as its plan or name. Your servers in Go can read it."`
 	Days       int      `default:"365" help:"The days until the key ends; 0 for never."`
-	Servers    string   `default:"servers.json" type:"path" help:"The servers file. While dormouse run is not up, the file must have each --server. Without a file the names are not checked."`
-	YetToCome  bool     `help:"Allow names that no server has yet."`
+	fileFlag
+	YetToCome bool `help:"Allow names that no server has yet."`
 	managed
 }
 
@@ -203,7 +203,7 @@ func (c *createKeyCommand) checkServers(t *terminal) error {
 }
 
 type listKeysCommand struct {
-	Tenant string `placeholder:"TENANT" help:"Show only keys of this tenant."`
+	tenantFlag
 	managed
 }
 
@@ -248,9 +248,9 @@ func printKeys(out io.Writer, keys []api.Key, now time.Time) error {
 }
 
 type rotateKeyCommand struct {
-	Key    string        `arg:"" name:"who|id" help:"The id of the key, which keys list prints; or its principal, if the principal has only one key."`
-	Grace  time.Duration `default:"24h" help:"How long the old key stays valid."`
-	Tenant string        `placeholder:"TENANT" help:"The tenant of the principal, if several tenants have a principal of this name."`
+	Key   string        `arg:"" name:"who|id" help:"The id of the key, which keys list prints; or its principal, if the principal has only one key."`
+	Grace time.Duration `default:"24h" help:"How long the old key stays valid."`
+	tenantFlag
 	managed
 }
 

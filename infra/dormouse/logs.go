@@ -11,17 +11,16 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 type logsCommand struct {
-	Of     string        `arg:"" optional:"" name:"server|session" help:"Name of a server, or the beginning of a session's id, which sessions prints. By default all servers."`
-	Follow bool          `short:"f" help:"Go on with new output, through sleeps and restarts, until Ctrl-C."`
-	Lines  int           `short:"n" help:"Print only this many of the last lines of each process."`
-	Since  time.Duration `placeholder:"1h" help:"Print only the output of processes that have written something in this time."`
-	Stdout bool          `help:"Print only text that servers wrote to stdout and that is no MCP message."`
+	Of     string `arg:"" optional:"" name:"server|session" help:"Name of a server, or the beginning of a session's id, which sessions prints. By default all servers."`
+	Follow bool   `short:"f" help:"Go on with new output, through sleeps and restarts, until Ctrl-C."`
+	Lines  int    `short:"n" help:"Print only this many of the last lines of each process."`
+	sinceFlag
+	Stdout bool `help:"Print only text that servers wrote to stdout and that is no MCP message."`
 	placed
 	printing
 }
@@ -31,9 +30,13 @@ type logsCommand struct {
 func (c *logsCommand) Run(t *terminal) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	query, err := c.query()
+	if err != nil {
+		return err
+	}
 	said, none := false, error(nil)
-	err := use(ctx, c, 0, func(ctx context.Context, to *client) error {
-		body, err := to.stream(ctx, "GET", "logs?"+c.query().Encode(), nil)
+	err = use(ctx, c, 0, func(ctx context.Context, to *client) error {
+		body, err := to.stream(ctx, "GET", "logs?"+query.Encode(), nil)
 		if err != nil {
 			return err
 		}
@@ -77,13 +80,17 @@ func (c *logsCommand) none(ctx context.Context, to *client) error {
 	return fmt.Errorf("no output of a session %s is kept, and there is %w", c.Of, unknown("server", c.Of, names))
 }
 
-func (c *logsCommand) query() url.Values {
+func (c *logsCommand) query() (url.Values, error) {
 	query := url.Values{"of": {c.Of}}
 	if c.Lines > 0 {
 		query.Set("lines", strconv.Itoa(c.Lines))
 	}
-	if c.Since > 0 {
-		query.Set("since", c.Since.String())
+	if c.Since != "" {
+		since, err := daysOf(c.Since)
+		if err != nil {
+			return nil, err
+		}
+		query.Set("since", since.String())
 	}
 	if c.Stdout {
 		query.Set("stdout", "true")
@@ -91,7 +98,7 @@ func (c *logsCommand) query() url.Values {
 	if c.Follow {
 		query.Set("follow", "true")
 	}
-	return query
+	return query, nil
 }
 
 // print prints output until its end. If the user names a server or a session, it prints a

@@ -44,7 +44,7 @@ type operating struct {
 	List     listCommand   `cmd:"" help:"Show the servers of the servers file, with their states and addresses."`
 	Tools    toolsCommand  `cmd:"" help:"Show the tools of a server with their arguments."`
 	Call     callCommand   `cmd:"" help:"Call a tool and print its result."`
-	Calls    callsCommand  `cmd:"" help:"Show which tools were called, by whom, and what failed."`
+	Calls    callsCommand  `cmd:"" help:"Show which tools were called, by whom, and what failed. Calls are kept for 7 days."`
 	PS       psCommand     `cmd:"" name:"ps" help:"Show the processes that run, the newest first."`
 	Sessions sessionsGroup `cmd:"" help:"Show the sessions and their principals, or hand one over."`
 	Logs     logsCommand   `cmd:"" help:"Print what servers wrote to stderr."`

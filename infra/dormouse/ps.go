@@ -18,10 +18,10 @@ import (
 )
 
 type psCommand struct {
-	Watch     bool   `short:"w" help:"Print anew each second, until Ctrl-C."`
-	Server    string `placeholder:"NAME" help:"Show only processes of this server."`
-	Principal string `placeholder:"WHO" help:"Show only processes of this principal's sessions."`
-	All       bool   `help:"Show also processes that were stopped, and all processes of the operating system in each box."`
+	Watch bool `short:"w" help:"Print anew each second, until Ctrl-C."`
+	serverFlag
+	principalFlag
+	All bool `help:"Show also processes that were stopped, and all processes of the operating system in each box."`
 	target
 	printing
 }
@@ -235,9 +235,9 @@ type sessionsGroup struct {
 }
 
 type sessionsCommand struct {
-	Server    string `placeholder:"NAME" help:"Show only sessions of this server."`
-	Principal string `placeholder:"WHO" help:"Show only sessions of this principal."`
-	All       bool   `help:"Show sessions that have ended too, for the hour in which they are still known."`
+	serverFlag
+	principalFlag
+	All bool `help:"Show sessions that have ended too, for the hour in which they are still known."`
 	placed
 	printing
 }

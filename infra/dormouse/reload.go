@@ -113,8 +113,8 @@ func takenAtOnce(data string, changed []string) error {
 type checkCommand struct {
 	File string `arg:"" optional:"" default:"servers.json" type:"path" help:"The servers file. By default servers.json in this folder."`
 	served
-	Store bool   `help:"Check the session store of the data folder instead, also while dormouse run uses it."`
-	Data  string `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder, for --store."`
+	Store bool `help:"Check the session store of the data folder instead, also while dormouse run uses it."`
+	dataFlag
 	printing
 }
 

@@ -45,7 +45,7 @@ func (s secure) settings() certs.Settings {
 
 // says are the flags for what dormouse run prints.
 type says struct {
-	JSON      bool   `help:"Print events as JSON lines on stdout, and nothing for people."`
+	printing
 	LogFormat string `name:"log-format" enum:"text,json" default:"text" help:"What stderr gets: text, lines for people; json, the log lines of all functions and boxes, which otherwise go to logs/dormouse.jsonl in the data folder."`
 	Verbose   bool   `short:"v" help:"Show boxes and frames too."`
 	NoColor   bool   `name:"no-color" help:"Show no colors. The variable NO_COLOR does the same."`
@@ -71,10 +71,10 @@ func (s served) config(p Program, servers string) local.Config {
 
 type runCommand struct {
 	served
-	Servers  string        `default:"servers.json" type:"path" help:"The servers file."`
-	Strict   bool          `help:"Exit with an error if a server of the file cannot be hosted."`
-	Data     string        `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"Folder for sessions, events and the secret that seals tickets."`
-	Store    string        `placeholder:"STORE" help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME] with credentials from the environment. With an endpoint, a missing table is created. By default a SQLite file in the data folder."`
+	fileFlag
+	Strict bool `help:"Exit with an error if a server of the file cannot be hosted."`
+	dataFlag
+	storeFlag
 	Durable  string        `name:"durability" enum:",disk,process" default:"" help:"What an answer survives once its client has it, with a SQLite store. disk: a power cut. process: the kill of every process; its fsync follows at once, so a power cut may take the last milliseconds of the log. By default process while only this user can call, otherwise disk. Keys, sign-ins, ends of sessions and money are always on the disk."`
 	Proxy    []string      `placeholder:"ADDRESS" help:"Address of a reverse proxy in front, such as 127.0.0.1, or its network, such as 10.0.0.0/8; may be repeated. X-Forwarded-For of such a proxy says where a request came from, for logs, calls and the audit."`
 	Origins  []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address may always call."`

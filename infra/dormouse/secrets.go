@@ -107,8 +107,8 @@ type secretLine struct {
 }
 
 type listSecretsCommand struct {
-	Principal string `placeholder:"WHO" help:"List only what this principal has."`
-	Tenant    string `placeholder:"TENANT" help:"List only what principals of this tenant have."`
+	principalFlag
+	tenantFlag
 	keyStore
 }
 
