@@ -3,16 +3,14 @@ package dormouse
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/backup"
 )
 
-// inFolder says which data folder and store a command works on itself.
+// inFolder says which data folder a command works on itself.
 type inFolder struct {
 	dataFlag
 	printing
@@ -83,23 +81,4 @@ func (c *restoreCommand) Run(t *terminal) error {
 		}
 		return err
 	})
-}
-
-// checkStore checks the store of a data folder, also while dormouse run uses it.
-func checkStore(t *terminal, data string) error {
-	ctx, stop := interruptible()
-	defer stop()
-	name, err := local.StoreName("", data)
-	if err != nil {
-		return err
-	}
-	made, err := local.LookAtStore(ctx, name)
-	if err == nil && !made {
-		err = fmt.Errorf("there is no store %s: %w", filepath.Clean(name), fs.ErrNotExist)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(t.out, "%s is whole\n", name)
-	return err
 }

@@ -20,10 +20,9 @@ import (
 )
 
 type connectCommand struct {
-	Client string   `arg:"" optional:"" help:"The name of the client in the output of --list."`
+	Client string   `arg:"" optional:"" help:"The name of the client. Without one the clients are listed, with the file of each."`
 	Server []string `arg:"" optional:"" help:"Name of a server; may be repeated. By default all servers, or those that --key is for."`
 	One    bool     `help:"Connect one address that has the tools of all servers, /mcp, as the server \"dormouse\"."`
-	List   bool     `help:"List the clients, with the file of each."`
 	Write  bool     `help:"Write the servers into the client's own file and print the changes. The old file is kept as FILE.bak."`
 	Remove bool     `help:"Take out of the client's own file what --write has written for this endpoint, and print the changes. The old file is kept as FILE.bak."`
 	File   string   `type:"path" placeholder:"FILE" help:"The client's file for --write and --remove, if it is not in the usual place."`
@@ -37,10 +36,8 @@ type connectCommand struct {
 // Validate checks the command line as a whole.
 func (c *connectCommand) Validate() error {
 	switch {
-	case c.List:
-		return nil
 	case c.Client == "":
-		return errors.New("say which client: dormouse connect CLIENT, or dormouse connect --list")
+		return nil
 	case c.One && len(c.Server) > 0:
 		return errors.New("--one connects all servers at once; leave out their names")
 	case c.Remove && (c.Write || c.One || c.Key != ""):
@@ -55,7 +52,7 @@ func (c *connectCommand) Validate() error {
 
 // Run says how to connect a client, or writes into its file.
 func (c *connectCommand) Run(t *terminal) error {
-	if c.List {
+	if c.Client == "" {
 		return c.list(t)
 	}
 	client, ok := clientfile.Find(c.Client)

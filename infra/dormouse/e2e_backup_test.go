@@ -28,8 +28,8 @@ func TestE2EABackupOfARunningMachineIsRestored(t *testing.T) {
 	}()
 	m.does("backup", copied, "--data", m.data)
 	<-ended
-	if said := m.does("check", "--store", "--data", m.data); !strings.Contains(said, "is whole") {
-		t.Errorf("check said %s", said)
+	if said, _ := m.tries("doctor", "--servers", m.servers, "--data", m.data); !strings.Contains(said, "✓ store") {
+		t.Errorf("doctor said %s", said)
 	}
 	if said, err := m.tries("restore", copied, "--data", m.data); err == nil {
 		t.Errorf("a folder in use was restored: %s", said)
@@ -38,7 +38,7 @@ func TestE2EABackupOfARunningMachineIsRestored(t *testing.T) {
 	if err := os.Truncate(filepath.Join(m.data, local.StoreFile), 4096); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := m.tries("check", "--store", "--data", m.data); err == nil {
+	if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, "✗ store") {
 		t.Errorf("a damaged store is whole: %s", said)
 	}
 	if said := m.does("restore", copied, "--data", m.data); !strings.Contains(said, "before-restore-") {

@@ -197,7 +197,7 @@ func TestValuesOfVariablesAreInNoOutputAndNotInTheServersFile(t *testing.T) {
 }
 
 func TestServerOfTheRegistryIsAdded(t *testing.T) {
-	published, err := os.ReadFile("../internal/serversfile/testdata/forms/registry-npm/server.json")
+	published, err := os.ReadFile("../internal/serversedit/testdata/forms/registry-npm/server.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,11 +22,11 @@ import (
 const (
 	bakedAt     = "/usr/local/share/dormouse/installs"
 	imagePython = "/usr/bin/python3"
+	bakedInto   = "bin/baked" // make image puts this folder into the image
 )
 
 type imageCommand struct {
 	fileFlag
-	Out      string `default:"bin/baked" type:"path" help:"The folder that gets the installs. make image puts it into the image."`
 	Platform string `default:"${platform}" help:"Platform of the boxes: linux/arm64 or linux/amd64. For another one than that of this machine, only npm packages are installed, and nothing is measured."`
 	printing
 }
@@ -75,15 +75,15 @@ func (c *imageCommand) Run(t *terminal) error {
 		return err
 	}
 	arch := strings.TrimPrefix(c.Platform, "linux/")
-	cache := filepath.Join(filepath.Dir(c.Out), "baking-"+arch)
+	cache := filepath.Join(filepath.Dir(bakedInto), "baking-"+arch)
 	work := filepath.Join(cache, "work")
-	if err := errors.Join(os.RemoveAll(c.Out), os.RemoveAll(work), os.MkdirAll(work, 0o755), os.MkdirAll(c.Out, 0o755)); err != nil {
+	if err := errors.Join(os.RemoveAll(bakedInto), os.RemoveAll(work), os.MkdirAll(work, 0o755), os.MkdirAll(bakedInto, 0o755)); err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }() // the next run removes it
 	config := runner.BakeConfig{
 		Cache: cache, Work: work, Measure: c.Platform == "linux/"+runtime.GOARCH && runtime.GOOS == "linux", Log: slog.New(slog.DiscardHandler),
-		Image: provision.BakeConfig{To: c.Out, At: bakedAt, Python: imagePython},
+		Image: provision.BakeConfig{To: bakedInto, At: bakedAt, Python: imagePython},
 	}
 	if !config.Measure {
 		config.Environ = map[string]string{"npm_config_os": "linux", "npm_config_libc": "glibc", "npm_config_cpu": strings.Replace(arch, "amd64", "x64", 1)}

@@ -113,8 +113,6 @@ func takenAtOnce(data string, changed []string) error {
 type checkCommand struct {
 	File string `arg:"" optional:"" default:"servers.json" type:"path" help:"The servers file. By default servers.json in this folder."`
 	served
-	Store bool `help:"Check the session store of the data folder instead, also while dormouse run uses it."`
-	dataFlag
 	printing
 }
 
@@ -146,9 +144,6 @@ func remarkAt(p serversfile.Position, text string) remark {
 
 // Run prints all mistakes, and fails if there is one.
 func (c *checkCommand) Run(t *terminal) error {
-	if c.Store {
-		return checkStore(t, c.Data)
-	}
 	found := check(c.config(t.program, c.File))
 	if c.JSON {
 		if err := t.printJSON(found); err != nil {

@@ -48,7 +48,6 @@ type says struct {
 	printing
 	LogFormat string `name:"log-format" enum:"text,json" default:"text" help:"What stderr gets: text, lines for people; json, the log lines of all functions and boxes, which otherwise go to logs/dormouse.jsonl in the data folder."`
 	Verbose   bool   `short:"v" help:"Show boxes and frames too."`
-	NoColor   bool   `name:"no-color" help:"Show no colors. The variable NO_COLOR does the same."`
 }
 
 // served are the flags of dormouse run that decide what it serves of a servers file, and to
@@ -72,7 +71,6 @@ func (s served) config(p Program, servers string) local.Config {
 type runCommand struct {
 	served
 	fileFlag
-	Strict bool `help:"Exit with an error if a server of the file cannot be hosted."`
 	dataFlag
 	storeFlag
 	Durable  string        `name:"durability" enum:",disk,process" default:"" help:"What an answer survives once its client has it, with a SQLite store. disk: a power cut. process: the kill of every process; its fsync follows at once, so a power cut may take the last milliseconds of the log. By default process while only this user can call, otherwise disk. Keys, sign-ins, ends of sessions and money are always on the disk."`
@@ -131,7 +129,7 @@ func (c *runCommand) Run(t *terminal) error {
 	if cfg.TLS = c.Secure.settings(); c.Listen == "" && c.Secure.TLS != "" {
 		cfg.Listen = ":443"
 	}
-	cfg.Proxies, cfg.Origins, cfg.Store, cfg.Strict, cfg.Reload, cfg.Data, cfg.Durability = proxies, c.Origins, store, c.Strict, reload, c.Data, c.Durable
+	cfg.Proxies, cfg.Origins, cfg.Store, cfg.Reload, cfg.Data, cfg.Durability = proxies, c.Origins, store, reload, c.Data, c.Durable
 	cfg.Idle, cfg.SocketIdle, cfg.SocketLife, cfg.Cold = c.Idle, c.Trials.SocketIdle, c.Trials.SocketLife, c.Trials.Cold
 	cfg.Functions, cfg.Audit, cfg.Runner, cfg.Environ, cfg.Verbose, cfg.Command = t.program.Functions, c.Audit, runner, append(cfg.Environ, more...), c.Says.Verbose, typed(os.Args[0])
 	cfg.Drain = drain

@@ -55,7 +55,7 @@ func (c says) display(out io.Writer, getenv func(string) string) display.Options
 	if !dumb && getenv("CI") == "" {
 		o.Form = display.Screen
 	}
-	o.Color = !c.NoColor && !dumb && getenv("NO_COLOR") == "" && getenv("CI") == ""
+	o.Color = !dumb && getenv("NO_COLOR") == "" && getenv("CI") == ""
 	o.Width = func() int {
 		width, _, err := term.GetSize(int(f.Fd()))
 		if err != nil || width < 20 {

@@ -20,7 +20,7 @@ BAKE    ?= 1
 .PHONY: image
 image: runner-aws bin/dormouse need-python $(CRANE) ## Push the image of the boxes, with the servers of servers.json installed, without Docker (IMAGE=REPOSITORY:TAG LOCKS=FOLDER BAKE=; password of user AWS on stdin)
 	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, the RepositoryUri of the stack: aws ecr get-login-password | make image IMAGE=...:mine' >&2; exit 1; }
-	@$(if $(BAKE),bin/dormouse image --servers '$(SERVERS)' --out bin/baked --platform linux/$(AWS_GOARCH) </dev/null >&2)
+	@$(if $(BAKE),bin/dormouse image --servers '$(SERVERS)' --platform linux/$(AWS_GOARCH) </dev/null >&2)
 	@LOCKS='$(LOCKS)' BAKED='$(if $(BAKE),bin/baked)' infra/image/push.sh $(CRANE) bin/linux-$(AWS_GOARCH)/runner linux/$(AWS_GOARCH) '$(IMAGE)'
 
 .PHONY: test-image

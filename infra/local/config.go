@@ -52,7 +52,6 @@ type Config struct {
 	Durability string         // DurabilityDisk or DurabilityProcess, for a file; "" is process while only this user can call, and disk otherwise
 	Servers    string         // path of the servers file
 	EnvFiles   []string       // files of variables for the servers file; earlier ones win, and .env beside it comes last
-	Strict     bool           // Run fails if a server cannot be hosted, and takes no change with one
 	// A signal on Reload makes Run read the servers file at once; Reload may be nil. Run
 	// also does so when the file has changed.
 	Reload <-chan os.Signal

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -86,13 +85,6 @@ func (f *serversFile) load() (*serversfile.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	var rejected []error
-	for _, r := range servers.Rejected() {
-		rejected = append(rejected, errors.New(r.String()))
-	}
-	if f.Strict && rejected != nil {
-		return nil, errors.Join(rejected...)
-	}
 	var now []string
 	for _, w := range warnings {
 		if w.File == "" {
@@ -106,8 +98,8 @@ func (f *serversFile) load() (*serversfile.File, error) {
 	f.mu.Lock()
 	f.now = now
 	f.mu.Unlock()
-	for _, err := range rejected {
-		f.warn(err.Error())
+	for _, r := range servers.Rejected() {
+		f.warn(r.String())
 	}
 	return servers, nil
 }
