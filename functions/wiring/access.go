@@ -41,16 +41,16 @@ func addresses(servers *serversfile.File) map[string][]string {
 	return all
 }
 
-// ReadBroker reads the same settings as [ReadAccess] for the broker. issuer and secret
-// replace those of the file unless they are empty. Without an issuer, a broker whose endpoint
+// ReadBroker reads the same settings as [ReadAccess] for the broker. secret
+// replaces that of the file unless it is empty. Without an issuer, a broker whose endpoint
 // listens on loopback only gets a sign-in for development that takes any name. The URL does
 // not tell: an endpoint for the network may have one on loopback.
-func ReadBroker(servers *serversfile.File, publicURL, issuer, secret string, onLoopback bool) (*resourceserver.Settings, error) {
+func ReadBroker(servers *serversfile.File, publicURL, secret string, onLoopback bool) (*resourceserver.Settings, error) {
 	s, err := ReadAccess(servers, publicURL)
 	if err != nil {
 		return nil, err
 	}
-	s.Issuer, s.ClientSecret = cmp.Or(issuer, s.Issuer), cmp.Or(secret, s.ClientSecret)
+	s.ClientSecret = cmp.Or(secret, s.ClientSecret)
 	s.Introspection = nil // it checks tokens of a provider; the broker issues its own
 	if u, err := url.Parse(publicURL); s.Issuer == "" && onLoopback && err == nil && u.Scheme == "http" {
 		s.Issuer, s.Name = strings.TrimSuffix(publicURL, "/"), "dev"

@@ -32,8 +32,8 @@ type addCommand struct {
 	Entry     string   `name:"json" placeholder:"JSON" help:"The server's entry in the form of code --add-mcp, instead of a command: {\"name\": …, \"command\": …}."`
 	NoPin     bool     `name:"no-pin" help:"Do not add the version of an npm or PyPI package."`
 	NoStart   bool     `name:"no-start" help:"Only write the file. Do not install or start the server."`
-	Registry  string   `env:"DORMOUSE_REGISTRY" default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry. Another Dormouse is one, at https://HOST/registry."`
-	Key       string   `name:"registry-key" env:"DORMOUSE_REGISTRY_KEY" placeholder:"KEY" help:"API key for a registry that asks for one. A server at the address of the registry gets it too, unless -e has another."`
+	Registry  string   `default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry. Another Dormouse is one, at https://HOST/registry."`
+	Key       string   `name:"registry-key" placeholder:"KEY" help:"API key for a registry that asks for one. A server at the address of the registry gets it too, unless -e has another."`
 	dataFlag
 	serversFile
 }

@@ -136,29 +136,6 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 	}
 }
 
-func TestE2EBoxesThatAreSwitchedOffRefuseAtOnce(t *testing.T) {
-	t.Parallel()
-	for _, setting := range []string{"off", "nonsense"} {
-		t.Run(setting, func(t *testing.T) {
-			t.Parallel()
-			m := newMachine(t, servers{"one": nil})
-			m.env = append(m.env, "DORMOUSE_BOXES="+setting)
-			m.start(sleepy()...)
-			begun := time.Now()
-			_, f := m.refused("one", func() time.Time { return begun.Add(10 * time.Second) })
-			if f.Data.Phase != "box_unavailable" || !strings.Contains(f.Message, "switched off") {
-				t.Errorf("refused with %+v", f)
-			}
-			if took := time.Since(begun); took > 5*time.Second {
-				t.Errorf("that took %s", took)
-			}
-			if n := m.count("box.wake"); n != 0 {
-				t.Errorf("%d boxes were started", n)
-			}
-		})
-	}
-}
-
 func TestE2ELogsOfAProcessThatIsGone(t *testing.T) {
 	t.Parallel()
 	m := rogues(t, map[string]map[string]any{"one": {}, "other": {}}, "-stderr", "a key is s3cr3t-of-the-test\nand no more\n")

@@ -23,9 +23,8 @@ func TestE2EServerOfARegistryIsAdded(t *testing.T) {
 		env []string
 		arg []string
 	}{
-		"by flags":     {"local/one", nil, []string{"--registry", far.registryOf("one"), "--registry-key", far.keys("create", "ada", "--server", "one")}},
-		"by variables": {"one", []string{"DORMOUSE_REGISTRY=" + far.registryOf("one"), "DORMOUSE_REGISTRY_KEY=" + far.keys("create", "bob", "--server", "one")}, nil},
-		"by two keys":  {"one", nil, []string{"--registry", far.registryOf("one"), "--registry-key", far.keys("create", "cy", "--server", "one"), "-e", far.keyVariable("one") + "=" + far.keys("create", "dee", "--server", "one")}},
+		"by flags":    {"local/one", nil, []string{"--registry", far.registryOf("one"), "--registry-key", far.keys("create", "ada", "--server", "one")}},
+		"by two keys": {"one", nil, []string{"--registry", far.registryOf("one"), "--registry-key", far.keys("create", "cy", "--server", "one"), "-e", far.keyVariable("one") + "=" + far.keys("create", "dee", "--server", "one")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			near := newMachine(t, nil)

@@ -73,7 +73,7 @@ func TestE2EACollectorShowsTheCallsOfATestRun(t *testing.T) {
 	to := newCollector(t)
 	m := newMachine(t, servers{"one": nil})
 	m.env = append(m.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+to.URL, "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20hunter22",
-		"OTEL_BSP_SCHEDULE_DELAY=100", "DORMOUSE_TELEMETRY_PRINCIPALS=on", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+		"OTEL_BSP_SCHEDULE_DELAY=100", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	m.start("--access", "keys")
 	c := m.as(m.keys("create", "ada", "--server", "one"), "one")
 	const trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -99,7 +99,7 @@ func TestE2EACollectorShowsTheCallsOfATestRun(t *testing.T) {
 		t.Errorf("the start %+v is not in %+v", start, wake)
 	}
 	for key, value := range map[string]string{
-		"user.id": "ada", "gen_ai.tool.name": "echo", "mcp.method.name": "tools/call", "mcp.session.id": c.session, "dormouse.server": "one", "service.name": "dormouse",
+		"gen_ai.tool.name": "echo", "mcp.method.name": "tools/call", "mcp.session.id": c.session, "dormouse.server": "one", "service.name": "dormouse",
 	} {
 		if !strings.Contains(to.all, `"key":"`+key+`","value":{"stringValue":"`+value+`"}`) {
 			t.Errorf("the collector has no %s %s", key, value)

@@ -143,7 +143,7 @@ func (c *addCommand) fetch(ctx context.Context) ([]byte, error) {
 	case http.StatusNotFound:
 		return nil, fmt.Errorf("the MCP registry %s has no server %s", c.Registry, c.Name)
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fmt.Errorf("the MCP registry %s answers %s: give a valid key with --registry-key or DORMOUSE_REGISTRY_KEY", c.Registry, res.Status)
+		return nil, fmt.Errorf("the MCP registry %s answers %s: give a valid key with --registry-key", c.Registry, res.Status)
 	}
 	return nil, fmt.Errorf("the MCP registry answers %s to %s", res.Status, at)
 }

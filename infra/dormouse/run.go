@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -181,5 +180,5 @@ func telemetryOf(environ []string) (*telemetry.Options, error) {
 	if settings == nil || err != nil {
 		return nil, err
 	}
-	return &telemetry.Options{Settings: *settings, Principals: slices.Contains(environ, "DORMOUSE_TELEMETRY_PRINCIPALS=on"), Version: builtAs().Version}, nil
+	return &telemetry.Options{Settings: *settings, Version: builtAs().Version}, nil
 }

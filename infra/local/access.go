@@ -1,7 +1,6 @@
 package local
 
 import (
-	"cmp"
 	"errors"
 	"net"
 
@@ -21,7 +20,7 @@ func (m *machine) tokens(servers *serversfile.File) (*resourceserver.Settings, e
 		return nil, errors.New("tokens are for one URL, which is not known; set --public-url, or a port of loopback with --listen")
 	}
 	if access == AccessOAuth {
-		s, err := wiring.ReadBroker(servers, at, m.environ.get(issuerEnv), m.environ.get(clientSecretEnv), m.public.onLoopback())
+		s, err := wiring.ReadBroker(servers, at, m.environ.get(clientSecretEnv), m.public.onLoopback())
 		if err == nil && s.Issuer == "" && !m.public.onLoopback() {
 			return nil, errors.New("--access oauth has no identity provider, and others than this machine reach the endpoint: name the provider as x-dormouse.access.issuer, or use --access keys; on loopback anybody signs in with any name")
 		}
@@ -31,7 +30,7 @@ func (m *machine) tokens(servers *serversfile.File) (*resourceserver.Settings, e
 	if err != nil {
 		return nil, err
 	}
-	s.Issuer, s.Secret = cmp.Or(m.environ.get(issuerEnv), s.Issuer), m.environ.get(introspectionSecretEnv)
+	s.Secret = m.environ.get(introspectionSecretEnv)
 	return s, nil
 }
 

@@ -38,10 +38,9 @@ func (m *machine) startFleet(context.Context) error {
 	}
 	m.boxes = boxes.NewPool(boxes.Config{
 		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: maxBoxes, Grace: boxStopGrace,
-		Env:      env,
-		Disabled: m.environ.boxesOff(m.log),
-		Prepare:  func(t fleet.Task) fleet.Task { return current(m.servers.Load(), m.cfg.Idle, t) },
-		OnStart:  m.boxStarted, OnStop: m.boxStopped,
+		Env:     env,
+		Prepare: func(t fleet.Task) fleet.Task { return current(m.servers.Load(), m.cfg.Idle, t) },
+		OnStart: m.boxStarted, OnStop: m.boxStopped,
 		Output: func(t fleet.Status, line string) {
 			tenant, server := storage.BoxID(t.Box).Parts()
 			m.lines.Box(tenant, server, line)

@@ -3,7 +3,6 @@ package local
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +45,7 @@ func (e environ) lookup(name string) (string, bool) {
 // output of servers in the folder logs. If show is set, they show that output to clients
 // in errors.
 func (e environ) boxes(logs string, show bool) map[string]string {
-	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_CACHE_MB", "DORMOUSE_BOX_PROCESSES", "DORMOUSE_PROFILE", "PYENV_ROOT")
+	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_PROFILE", "PYENV_ROOT")
 	if folder := e.get(locksEnv); folder != "" {
 		if path, err := filepath.Abs(folder); err == nil { // a runner starts in another folder
 			env[locksEnv] = path
@@ -102,18 +101,6 @@ func (e environ) checkLocks() error {
 	return nil
 }
 
-// boxesOff reports whether DORMOUSE_BOXES switches boxes off. Any value except "on" and
-// "" does, so that a mistyped value starts no servers.
-func (e environ) boxesOff(log *slog.Logger) bool {
-	switch e.get("DORMOUSE_BOXES") {
-	case "", "on":
-		return false
-	default:
-		log.Warn("boxes are switched off by DORMOUSE_BOXES: no stdio server is started")
-		return true
-	}
-}
-
 const snapshotsEnv = "DORMOUSE_SNAPSHOTS"
 
 // snapshots returns the location where boxes keep workspaces: the value of the variable, or
@@ -131,7 +118,6 @@ func (e environ) bucket() bucket.Config {
 // These variables have the settings for tokens that are not in the servers file. The
 // functions read the same variables.
 const (
-	issuerEnv              = "DORMOUSE_ISSUER"
 	clientSecretEnv        = "DORMOUSE_CLIENT_SECRET"        //nolint:gosec // the name of a variable
 	introspectionSecretEnv = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
 )

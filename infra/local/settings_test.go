@@ -1,7 +1,6 @@
 package local
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,13 +92,13 @@ func TestKeysAreNeededBeyondLoopback(t *testing.T) {
 
 func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 	e := environ{
-		"PATH=/bin", "HOME=/home/me", "DORMOUSE_CACHE=/cache", "DORMOUSE_LOCKS=/locks", "DORMOUSE_BOX_PROCESSES=7", "https_proxy=http://p", "NO_PROXY=x",
+		"PATH=/bin", "HOME=/home/me", "DORMOUSE_CACHE=/cache", "DORMOUSE_LOCKS=/locks", "https_proxy=http://p", "NO_PROXY=x",
 		"PIP_INDEX_URL=http://pip", "UV_INDEX=http://uv", "npm_config_registry=http://npm", "NODE_EXTRA_CA_CERTS=/ca",
 		"GIT_SSL_CAINFO=/ca", "NODE_USE_ENV_PROXY=1", "ALL_PROXY=",
 		"DORMOUSE_SESSION_LIFE=1h", "AWS_SECRET_ACCESS_KEY=x", "GITHUB_TOKEN=x", "PIPELINE=x",
 	}
 	want := map[string]string{
-		"PATH": "/bin", "HOME": "/home/me", "DORMOUSE_CACHE": "/cache", "DORMOUSE_LOCKS": "/locks", "DORMOUSE_BOX_PROCESSES": "7", "DORMOUSE_LOGS": "/data/logs",
+		"PATH": "/bin", "HOME": "/home/me", "DORMOUSE_CACHE": "/cache", "DORMOUSE_LOCKS": "/locks", "DORMOUSE_LOGS": "/data/logs",
 		"https_proxy": "http://p", "NO_PROXY": "x", "PIP_INDEX_URL": "http://pip", "UV_INDEX": "http://uv",
 		"npm_config_registry": "http://npm", "NODE_EXTRA_CA_CERTS": "/ca", "GOMAXPROCS": "1",
 		"GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1", "ALL_PROXY": "",
@@ -134,17 +133,6 @@ func TestClientsSeeWhatServersPrintOnLoopbackWithoutKeysOnly(t *testing.T) {
 		m := &listeners{Listen: c.listen, Sockets: c.sockets, Access: c.access}
 		if got := (environ{}).boxes("", m.private())["DORMOUSE_SHOW_OUTPUT"]; got != c.want {
 			t.Errorf("%+v: %q", c, got)
-		}
-	}
-}
-
-func TestBoxesAreOffForWhatCannotBeUnderstood(t *testing.T) {
-	for set, want := range map[string]bool{
-		"": false, "DORMOUSE_BOXES=": false, "DORMOUSE_BOXES=on": false,
-		"DORMOUSE_BOXES=off": true, "DORMOUSE_BOXES=ON": true, "DORMOUSE_BOXES=true": true,
-	} {
-		if got := (environ{set}).boxesOff(slog.New(slog.DiscardHandler)); got != want {
-			t.Errorf("%q: off %v, want %v", set, got, want)
 		}
 	}
 }

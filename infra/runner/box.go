@@ -60,7 +60,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	environ := ownEnvironment()
 	own := box.Server{
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Cwd: s.Cwd, Base: environ,
-		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, MaxProcesses: at.max, Era: bridge.Era(at.era),
+		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, MaxProcesses: maxProcesses, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	b.provisioner = provisionerFor(s, at, log)

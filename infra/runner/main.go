@@ -12,13 +12,10 @@
 //	                        win over those in the cache. By default none
 //	DORMOUSE_BAKED          folder of installs that the image has; they win over all others.
 //	                        By default none
-//	DORMOUSE_CACHE_MB       limit of all installs in MiB; by default 10240. The least
-//	                        recently used go first, and none that is in use
 //	DORMOUSE_LOGS           folder for the stderr of servers and the states of their
 //	                        processes; by default neither is kept
 //	DORMOUSE_SHOW_OUTPUT    "on": errors quote the last stderr and stdout of servers. By
 //	                        default only the operator sees them
-//	DORMOUSE_BOX_PROCESSES  most processes at a time; by default 256
 //	DORMOUSE_BOX_TASK       the fleet's id of the runner's task
 //	DORMOUSE_METRICS        namespace of metrics; by default there are none
 //	DORMOUSE_SNAPSHOTS      where workspaces are kept over a sleep: "host" for the URLs
@@ -56,7 +53,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -149,17 +145,8 @@ func run(log *slog.Logger) error {
 	return err
 }
 
-// maxProcesses returns the most processes that a box runs at a time.
-func maxProcesses(text string) (int, error) {
-	if text == "" {
-		return 256, nil
-	}
-	n, err := strconv.Atoi(text)
-	if err == nil && n < 1 {
-		err = errors.New("it must be 1 or more")
-	}
-	return n, err
-}
+// maxProcesses is the most processes that a box runs at a time.
+const maxProcesses = 256
 
 // endLeftovers ends the processes of a runner that was killed. They are those that carry
 // the mark of its folder, and all processes of the users of its workspaces.

@@ -89,18 +89,12 @@ func prepare(ctx context.Context, env environment, a assignment, log *slog.Logge
 	if p.keep, err = newKeeping(env["DORMOUSE_SNAPSHOTS"], env["DORMOUSE_SNAPSHOT_AGE"]); err != nil {
 		return nil, err
 	}
-	if p.installs, err = newKeep(env["DORMOUSE_CACHE_MB"]); err != nil {
-		return nil, err
-	}
 	at := setup{
 		locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
 		task: a.task, era: env[frame.EnvEra], on: sandbox.Probe(), env: env, baked: env["DORMOUSE_BAKED"],
 	}
 	if at.cache, err = provision.CacheFolder(env["DORMOUSE_CACHE"], dataFolder(at.logs)); err != nil {
 		return nil, err
-	}
-	if at.max, err = maxProcesses(env["DORMOUSE_BOX_PROCESSES"]); err != nil {
-		return nil, fmt.Errorf("DORMOUSE_BOX_PROCESSES: %w", err)
 	}
 	at.work, p.release, err = provision.Claim(ctx, filepath.Join(at.cache, "work"), func(folder string) error {
 		return endLeftovers(folder, at.on)
@@ -137,5 +131,5 @@ func (p *prepared) remove() {
 // tidy removes snapshots and installs that were not used for long.
 func (p *prepared) tidy(ctx context.Context) {
 	p.keep.sweep(ctx, p.log)
-	tidy(ctx, p.cache, p.installs, p.log)
+	tidy(ctx, p.cache, p.log)
 }

@@ -202,7 +202,11 @@ func start(t *testing.T, program, table string, event []byte) cold {
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Dir = root()
 	if cmd.Env = coldEnvironment(l.Addr().String(), table); filepath.Base(program) == withToken {
-		cmd.Env = append(cmd.Env, "DORMOUSE_ACCESS=oauth", "DORMOUSE_PUBLIC_URL=https://mcp.example.com", "DORMOUSE_ISSUER=https://login.example.com")
+		servers := filepath.Join(t.TempDir(), "servers.json")
+		if err := os.WriteFile(servers, []byte(`{"mcpServers":{"everything":{"command":"npx"}},"x-dormouse":{"access":{"issuer":"https://login.example.com"}}}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Env = append(cmd.Env, "DORMOUSE_ACCESS=oauth", "DORMOUSE_PUBLIC_URL=https://mcp.example.com", "DORMOUSE_SERVERS="+servers)
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

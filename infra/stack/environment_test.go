@@ -23,7 +23,6 @@ func elsewhere() map[string]string {
 		"DORMOUSE_IDLE":         "one machine; deployed, the default counts, and what the servers file has",
 		"DORMOUSE_BOXES":        "one machine",
 		"DORMOUSE_BOX_PLACE":    "one machine",
-		"DORMOUSE_ISSUER":       "one machine; deployed, the servers file names it",
 		"DORMOUSE_SHOW_OUTPUT":  "one machine; the log lines of a stack must not repeat what servers answer",
 		"DORMOUSE_ORIGINS":      "one machine; deployed, pages of the endpoint's own address may call",
 	}

@@ -1,7 +1,6 @@
 package boot
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 
@@ -24,7 +23,7 @@ func access(s *wiring.Settings) error {
 	case mode == "" || mode == accessKeys:
 		return nil
 	case mode == accessOAuth:
-		of, err := wiring.ReadBroker(s.Servers, os.Getenv(EnvPublicURL), os.Getenv(EnvIssuer), os.Getenv(EnvClientSecret), os.Getenv(EnvLocalOnly) == "on")
+		of, err := wiring.ReadBroker(s.Servers, os.Getenv(EnvPublicURL), os.Getenv(EnvClientSecret), os.Getenv(EnvLocalOnly) == "on")
 		if err != nil {
 			return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
 		}
@@ -35,7 +34,7 @@ func access(s *wiring.Settings) error {
 		if err != nil {
 			return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
 		}
-		of.Issuer, of.Secret = cmp.Or(os.Getenv(EnvIssuer), of.Issuer), os.Getenv(EnvIntrospectionSecret)
+		of.Secret = os.Getenv(EnvIntrospectionSecret)
 		s.Access = of
 		return nil
 	case mode == accessOpen && oneMachine:

@@ -54,10 +54,6 @@ func TestTokensAreTakenAsTheServersFileAndTheEnvironmentSay(t *testing.T) {
 	if a := s.Access; s.Open || a.Issuer != "https://one.example" || a.Tenant != "acme" || a.PublicURL != "https://mcp.example.com" || a.Secret != "word" {
 		t.Errorf("%+v", a)
 	}
-	t.Setenv(EnvIssuer, "https://two.example")
-	if err := access(&s); err != nil || s.Access.Issuer != "https://two.example" {
-		t.Errorf("%+v, %v", s.Access, err)
-	}
 	s.Servers = servers(`{"mcpServers":{},"x-dormouse":{"access":{"isuer":"https://one.example"}}}`)
 	if err := access(&s); err == nil || !strings.Contains(err.Error(), "isuer") || !strings.Contains(err.Error(), EnvAccess) {
 		t.Error(err)

@@ -32,7 +32,6 @@ const (
 	EnvOrigins      = "DORMOUSE_ORIGINS"            // further origins of web pages that may call, separated by commas
 	EnvAccess       = "DORMOUSE_ACCESS"             // keys, oauth, idp, or open on one machine; see access.go
 	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // URL of the HTTP endpoint for clients; required with oauth and idp, because tokens name it, and so that users can connect third parties
-	EnvIssuer       = "DORMOUSE_ISSUER"             // the identity provider; replaces x-dormouse.access.issuer of the servers file
 	EnvSnapshots    = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty: nowhere
 	EnvMetrics      = "DORMOUSE_METRICS"            // CloudWatch namespace for metrics in log lines, which AWS bills; off or empty: none
 	EnvCheck        = "DORMOUSE_CHECK"              // with any value, the function only checks whether it can start

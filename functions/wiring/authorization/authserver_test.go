@@ -159,7 +159,7 @@ func TestASignInIsKeptForServersThatExchangeIt(t *testing.T) {
 	var pages http.Handler
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { pages.ServeHTTP(w, r) }))
 	defer s.Close()
-	access, err := wiring.ReadBroker(c, s.URL, "", "", true)
+	access, err := wiring.ReadBroker(c, s.URL, "", true)
 	if err != nil {
 		t.Fatal(err)
 	}

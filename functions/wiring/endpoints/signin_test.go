@@ -165,7 +165,7 @@ func (s *site) function() *wiring.Function {
 	settings := wiring.Settings{Servers: c, Secret: make([]byte, 32), Access: access}
 	if s.signIn {
 		settings.AuthServer = true
-		if settings.Access, err = wiring.ReadBroker(c, s.url, "", "", true); err != nil {
+		if settings.Access, err = wiring.ReadBroker(c, s.url, "", true); err != nil {
 			s.t.Error(err)
 		}
 		if settings.Access.Scopes = map[string]map[string][]string{"who": {"who:write": {"me"}}}; !s.rules {

@@ -90,7 +90,7 @@ func openInvoked(e *emulated) (*invokedBoxes, error) {
 func (b *invokedBoxes) environment() []string {
 	return []string{
 		fmt.Sprintf(`DORMOUSE_BOX_FUNCTIONS=[{"memoryMb":%d,"function":%q}]`, boxFunctionMemory, boxFunction),
-		"DORMOUSE_BOX_PLACE=lambda", "DORMOUSE_BOXES=" + variables(b.site.Environ).get("DORMOUSE_BOXES"),
+		"DORMOUSE_BOX_PLACE=lambda",
 	}
 }
 

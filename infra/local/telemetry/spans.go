@@ -28,7 +28,7 @@ func (r *tree) add(parent otlp.SpanID, part, name string, begin, end time.Time) 
 // server if the request waited for it, the execution in the box, and each write of the
 // box's events to the store.
 func (t *Telemetry) spansOf(e journal.Event) []otlp.Span {
-	spans := t.options.requestOf(e).Spans(t.options.Settings.Sampler)
+	spans := requestOf(e).Spans(t.options.Settings.Sampler)
 	if spans == nil {
 		return nil
 	}
@@ -75,13 +75,9 @@ func (r *tree) box(root otlp.SpanID, parts []journal.Event) {
 }
 
 // requestOf returns the request of an event.
-func (o Options) requestOf(e journal.Event) otlp.Request {
-	r := otlp.Request{
+func requestOf(e journal.Event) otlp.Request {
+	return otlp.Request{
 		Name: e.Trace, Parent: e.Parent, Method: e.Method, Tool: e.Tool, Protocol: e.Protocol, Server: e.Name, Tenant: e.Tenant,
 		Client: e.Client, Session: e.Session, Code: e.Code, Reason: e.Reason, Failed: e.Reason != "" || e.Code != "", End: e.Time, Took: e.Duration,
 	}
-	if o.Principals {
-		r.User = e.Principal
-	}
-	return r
 }

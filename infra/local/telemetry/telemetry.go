@@ -29,9 +29,8 @@ const settle = time.Second
 
 // Options say how to make and where to send telemetry.
 type Options struct {
-	Settings   otlp.Settings
-	Principals bool // name who called
-	Version    string
+	Settings otlp.Settings
+	Version  string
 }
 
 // Telemetry collects events and sends them. The methods are safe for concurrent use.

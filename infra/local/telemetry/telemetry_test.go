@@ -25,7 +25,7 @@ type sent struct {
 }
 
 // collect sends events, and returns what the collector got.
-func collect(t *testing.T, principals bool, events ...journal.Event) (got sent) {
+func collect(t *testing.T, events ...journal.Event) (got sent) {
 	t.Helper()
 	got.traces = map[string]bool{}
 	names := map[string]string{"": "", "00f067aa0ba902b7": "the client"}
@@ -55,7 +55,7 @@ func collect(t *testing.T, principals bool, events ...journal.Event) (got sent) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := telemetry.New(telemetry.Options{Settings: *settings, Principals: principals})
+	x := telemetry.New(telemetry.Options{Settings: *settings})
 	for _, e := range events {
 		x.Record(e)
 	}
@@ -79,7 +79,7 @@ func call(at time.Time, change func(*journal.Event)) journal.Event {
 func TestTraceOfACallThatWakesItsBox(t *testing.T) {
 	end := time.Now().Add(-time.Minute)
 	before := func(d time.Duration) time.Time { return end.Add(-d) }
-	got := collect(t, true,
+	got := collect(t,
 		journal.Event{Time: before(9 * time.Second), Kind: journal.BoxWake, Name: "mine", Tenant: "acme"},
 		journal.Event{Time: before(8 * time.Second), Kind: journal.ServerStarting, Name: "mine", Tenant: "acme", Session: "s", Process: "p"},
 		journal.Event{Time: before(3 * time.Second), Kind: journal.ServerReady, Name: "mine", Tenant: "acme", Session: "s", Process: "p", Duration: time.Second, Measured: journal.Measured{Install: 2 * time.Second}},
@@ -99,7 +99,7 @@ func TestTraceOfACallThatWakesItsBox(t *testing.T) {
 		t.Error(diff)
 	}
 	for _, want := range []string{
-		`"key":"gen_ai.tool.name","value":{"stringValue":"look"}`, `"key":"mcp.session.id","value":{"stringValue":"s"}`, `"key":"user.id","value":{"stringValue":"ada"}`,
+		`"key":"gen_ai.tool.name","value":{"stringValue":"look"}`, `"key":"mcp.session.id","value":{"stringValue":"s"}`,
 	} {
 		if !strings.Contains(got.all, want) {
 			t.Errorf("%s is not in %s", want, got.all)
@@ -108,7 +108,7 @@ func TestTraceOfACallThatWakesItsBox(t *testing.T) {
 }
 
 func TestTracesBeginHereWithoutAParent(t *testing.T) {
-	got := collect(t, false,
+	got := collect(t,
 		call(time.Now(), func(e *journal.Event) { e.Parent, e.Reason = "", "no city" }),
 		call(time.Now(), func(e *journal.Event) {
 			e.Parent, e.Trace, e.Code, e.Reason = "broken", "t2", "unavailable", "try again"

@@ -13,7 +13,6 @@ import (
 func idle(ctx context.Context, m *measurement) error {
 	e, err := m.start(ctx, launch{
 		flags: []string{"--idle", "1s"},
-		env:   []string{"DORMOUSE_BOX_PROCESSES=2000"},
 	})
 	if err != nil {
 		return err

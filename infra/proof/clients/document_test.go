@@ -66,7 +66,7 @@ func newColdSite(t *testing.T) *coldSite {
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(warnings, err)
 	}
-	access, err := wiring.ReadBroker(servers, s.url, "", "", true)
+	access, err := wiring.ReadBroker(servers, s.url, "", true)
 	if err != nil {
 		t.Fatal(err)
 	}

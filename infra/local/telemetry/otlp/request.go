@@ -15,7 +15,6 @@ type Request struct {
 	Protocol string // version
 	Server   string
 	Tenant   string
-	User     string // "" if it must not be named
 	Client   string // the name that the client gave itself
 	Session  string
 	Code     string // one of our codes, if Dormouse refused the request or gave it up
@@ -35,7 +34,7 @@ func (r Request) method() string {
 // Kind returns the attributes that requests of a kind share, for spans and metrics.
 func (r Request) Kind() map[string]string {
 	a := map[string]string{
-		"mcp.method.name": r.method(), "mcp.protocol.version": r.Protocol, "user.id": r.User,
+		"mcp.method.name": r.method(), "mcp.protocol.version": r.Protocol,
 		"dormouse.server": r.Server, "dormouse.tenant": r.Tenant,
 	}
 	if r.Tool != "" {

@@ -78,8 +78,6 @@ func answerError(w http.ResponseWriter, err error) {
 		status, code = http.StatusBadRequest, "invalid"
 	case errors.Is(err, fleet.ErrCapacity):
 		status, code = http.StatusTooManyRequests, "capacity"
-	case errors.Is(err, fleet.ErrDisabled):
-		status, code = http.StatusForbidden, "disabled"
 	}
 	answer(w, status, errorAnswer{Code: code, Message: err.Error()})
 }
@@ -173,8 +171,6 @@ func readError(res *http.Response) error {
 		kind = fleet.ErrInvalid
 	case "capacity":
 		kind = fleet.ErrCapacity
-	case "disabled":
-		kind = fleet.ErrDisabled
 	}
 	return &remoteError{kind: kind, text: a.Message}
 }

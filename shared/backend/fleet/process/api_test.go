@@ -56,14 +56,3 @@ func TestAPoolThatIsNotThereIsUnavailable(t *testing.T) {
 		t.Errorf("error = %v", err)
 	}
 }
-
-func TestADisabledPoolRunsNothing(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.Disabled = true })
-	c := serve(t, h.Pool)
-	if _, err := c.Run(t.Context(), fleet.Task{ClientToken: "a"}); !errors.Is(err, fleet.ErrDisabled) {
-		t.Errorf("error = %v", err)
-	}
-	if list, err := c.Tasks(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("tasks = %+v, %v", list, err)
-	}
-}

@@ -67,8 +67,6 @@ type Config struct {
 	Dir string
 	// MaxTasks is the number of tasks that may run at the same time; 0 means 16.
 	MaxTasks int
-	// Disabled makes Run fail at once, with [fleet.ErrDisabled].
-	Disabled bool
 	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
 	Grace time.Duration
 	// Prepare, if not nil, changes a task before it is started. It may be called by
@@ -155,17 +153,13 @@ func (p *Pool) spawner() {
 
 // Run implements [fleet.Fleet]. It returns [fleet.ErrInvalid] for a task without a usable
 // client token or environment, and [fleet.ErrCapacity] when MaxTasks tasks run. It
-// returns [fleet.ErrDisabled] if the pool is disabled, and [fleet.ErrUnavailable] if it
-// is closed or the runner cannot be started.
+// returns [fleet.ErrUnavailable] if the pool is closed or the runner cannot be started.
 func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
 	if err := t.Check(); err != nil {
 		return "", err
-	}
-	if p.cfg.Disabled {
-		return "", fleet.ErrDisabled
 	}
 	if p.cfg.Prepare != nil {
 		t = p.cfg.Prepare(t)
