@@ -7,35 +7,43 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Variables that set [Settings]. All are optional.
 const (
 	EnvIdle         = "DORMOUSE_IDLE"          // a time: how long a box stays awake without work, for servers that set none
 	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // most calls that may wait for a box that is not awake; more get Busy; 0: any number
-	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds), like the next two; see sessions.Limits
-	EnvInitTimeout  = "DORMOUSE_INIT_TIMEOUT"
-	EnvHold         = "DORMOUSE_HOLD"
-	EnvShowOutput   = "DORMOUSE_SHOW_OUTPUT" // "on": log lines of failed calls repeat what the server answered
+	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds); see sessions.Limits
 
 	// EnvConnectSecrets has a JSON object: the client secret of each third party, by its name
 	// in x-dormouse.connect.
 	EnvConnectSecrets = "DORMOUSE_CONNECT_SECRETS" //nolint:gosec // the name of a variable
 )
 
-// Read sets Limits, Idle, WaitingCalls, ShowErrors and ConnectSecrets from the
-// variables that are set. The error names the variable and its valid values.
+// Local is what the stand-ins for AWS on one machine say to functions. On AWS it is empty.
+type Local struct {
+	URL      string          // of the stand-ins for Lambda's Invoke API, EventBridge Scheduler and ECS, with a secret path
+	Loopback bool            // the endpoints listen on loopback only. Then users may sign in with any name
+	Since    time.Time       // when the stand-ins began. Their boxes end with them, so boxes that started earlier are gone
+	Place    string          // where boxes run; "" is as processes of this machine
+	Check    bool            // the function only checks whether it can start
+	Limits   sessions.Limits // times of sessions that tests shorten
+
+	Origins    []string // see [Settings]
+	ShowErrors bool     // likewise
+}
+
+// Read sets Limits.Life, Idle, WaitingCalls and ConnectSecrets from the variables that are
+// set. The error names the variable and its valid values.
 func (s *Settings) Read(getenv func(string) string) error {
-	s.ShowErrors = s.ShowErrors || getenv(EnvShowOutput) == "on"
 	if text := getenv(EnvConnectSecrets); text != "" {
 		var err error
 		if s.ConnectSecrets, err = credentials.ReadSecrets(text); err != nil {
 			return fmt.Errorf("%s is %w", EnvConnectSecrets, err)
 		}
 	}
-	for name, to := range map[string]*time.Duration{
-		EnvLife: &s.Limits.Life, EnvInitTimeout: &s.Limits.InitTimeout, EnvHold: &s.Limits.Hold, EnvIdle: &s.Idle,
-	} {
+	for name, to := range map[string]*time.Duration{EnvLife: &s.Limits.Life, EnvIdle: &s.Idle} {
 		text := getenv(name)
 		if text == "" {
 			continue

@@ -18,11 +18,11 @@ func read(set map[string]string) (s wiring.Settings, err error) {
 
 func TestVariablesSetTimesAndBounds(t *testing.T) {
 	got, err := read(map[string]string{
-		wiring.EnvLife: "36h", wiring.EnvInitTimeout: "1m30s", wiring.EnvHold: "0.5", wiring.EnvWaitingCalls: "3", wiring.EnvIdle: "7",
+		wiring.EnvLife: "36h", wiring.EnvWaitingCalls: "3", wiring.EnvIdle: "7",
 		wiring.EnvConnectSecrets: `{"github":"word"}`,
 	})
 	want := wiring.Settings{
-		Limits: sessions.Limits{Life: 36 * time.Hour, InitTimeout: 90 * time.Second, Hold: 500 * time.Millisecond},
+		Limits: sessions.Limits{Life: 36 * time.Hour},
 		Idle:   7 * time.Second, WaitingCalls: 3, ConnectSecrets: map[string]string{"github": "word"},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -32,8 +32,8 @@ func TestVariablesSetTimesAndBounds(t *testing.T) {
 
 func TestVariableThatCannotBeReadIsNamedWithWhatItMayBe(t *testing.T) {
 	for _, text := range []string{"0", "-1s", "soon", "NaN", "Inf", "1e300", "7d"} {
-		_, err := read(map[string]string{wiring.EnvHold: text})
-		if err == nil || !strings.Contains(err.Error(), wiring.EnvHold) || !strings.Contains(err.Error(), "90s, 25m or 36h") {
+		_, err := read(map[string]string{wiring.EnvLife: text})
+		if err == nil || !strings.Contains(err.Error(), wiring.EnvLife) || !strings.Contains(err.Error(), "90s, 25m or 36h") {
 			t.Errorf("%s: error is %v, want one that names the variable and what it may be", text, err)
 		}
 	}

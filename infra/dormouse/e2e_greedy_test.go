@@ -59,8 +59,7 @@ func TestE2EGreedyNeighbour(t *testing.T) {
 	// dormouse itself limits callers. On AWS the gateway's throttles do that, and
 	// function programs have no such limits.
 	m.programs = false
-	m.env = append(m.env, "DORMOUSE_INIT_TIMEOUT=5s")
-	m.start(append(sleepy(), "--access", "keys")...)
+	m.start(append(sleepy(), "--access", "keys", "--init-timeout", "5s")...)
 	g := &greedy{m: m, key: m.keys("create", "greedy", "--all-servers", "--yet-to-come"), slowKey: m.keys("create", "slow", "--all-servers", "--yet-to-come")}
 	second := m.as(m.keys("create", "second", "--all-servers", "--yet-to-come"), "one")
 	third := m.as(m.keys("create", "third", "--tenant", "other", "--all-servers", "--yet-to-come"), "one")

@@ -65,8 +65,10 @@ type Config struct {
 	Idle       time.Duration // how long a box may be idle until it says bye, unless its server sets its own time
 	SocketIdle time.Duration // replaces the idle limit of WebSocket connections
 	SocketLife time.Duration // replaces their life limit
-	Shuffle    *sockets.Shuffle
-	Cold       bool // build new handlers for each message; for tests
+	// InitTimeout and Hold replace those of sessions.Limits; for tests.
+	InitTimeout, Hold time.Duration
+	Shuffle           *sockets.Shuffle
+	Cold              bool // build new handlers for each message; for tests
 
 	Native    native.Servers // servers in Go that are part of this program
 	Functions Opener         // opens the functions somewhere else than in this process; nil for here

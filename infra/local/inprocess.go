@@ -112,7 +112,7 @@ func (in *inprocess) configure() error {
 	}
 	settings.Idle, settings.Secret, settings.ShowErrors = m.cfg.Idle, m.folder.Secret, m.public.private()
 	settings.AuthServer = m.public.access() == AccessOAuth
-	settings.Limits.Hold = cmp.Or(settings.Limits.Hold, sockets.Home().Life)
+	settings.Limits.InitTimeout, settings.Limits.Hold = m.cfg.InitTimeout, cmp.Or(m.cfg.Hold, sockets.Home().Life)
 	if strings.HasPrefix(m.store, sqlite) { // no other program has listeners in this store
 		settings.Limits.Since = time.Now()
 	}

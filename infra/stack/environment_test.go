@@ -14,17 +14,9 @@ import (
 // the reasons.
 func elsewhere() map[string]string {
 	return map[string]string{
-		"DORMOUSE_CHECK":        "one machine",
-		"DORMOUSE_LOCAL":        "one machine",
-		"DORMOUSE_LOCAL_ONLY":   "one machine",
-		"DORMOUSE_LOCAL_SINCE":  "one machine",
-		"DORMOUSE_INIT_TIMEOUT": "one machine; deployed, the default counts, as for the next one",
-		"DORMOUSE_HOLD":         "one machine",
-		"DORMOUSE_IDLE":         "one machine; deployed, the default counts, and what the servers file has",
-		"DORMOUSE_BOXES":        "one machine",
-		"DORMOUSE_BOX_PLACE":    "one machine",
-		"DORMOUSE_SHOW_OUTPUT":  "one machine; the log lines of a stack must not repeat what servers answer",
-		"DORMOUSE_ORIGINS":      "one machine; deployed, pages of the endpoint's own address may call",
+		"DORMOUSE_LOCAL": "one machine",
+		"DORMOUSE_IDLE":  "one machine; deployed, the default counts, and what the servers file has",
+		"DORMOUSE_BOXES": "one machine",
 	}
 }
 

@@ -313,7 +313,6 @@ func (w *world) settings() map[string]string {
 		"DORMOUSE_SOCKET_CONNECTIONS": w.url + "/socket",
 		"DORMOUSE_FLEET":              place,
 		"DORMOUSE_IDLE":               "120",
-		"DORMOUSE_HOLD":               "2s",
 		"DORMOUSE_SNAPSHOTS":          "",
 		"DORMOUSE_SCHEDULES":          "",
 	}

@@ -18,12 +18,12 @@ const (
 // access sets who may call. It allows accessOpen only on one machine: under the emulator,
 // or under SAM, which runs single functions.
 func access(s *wiring.Settings) error {
-	oneMachine := os.Getenv(EnvLocal) != "" || os.Getenv(envSAMLocal) == "true"
+	oneMachine := local().URL != "" || os.Getenv(envSAMLocal) == "true"
 	switch mode := os.Getenv(EnvAccess); {
 	case mode == "" || mode == accessKeys:
 		return nil
 	case mode == accessOAuth:
-		of, err := wiring.ReadBroker(s.Servers, os.Getenv(EnvPublicURL), os.Getenv(EnvClientSecret), os.Getenv(EnvLocalOnly) == "on")
+		of, err := wiring.ReadBroker(s.Servers, os.Getenv(EnvPublicURL), os.Getenv(EnvClientSecret), local().Loopback)
 		if err != nil {
 			return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {
-	const local = "http://127.0.0.1:1/word"
+	const local = `{"url":"http://127.0.0.1:1/word"}`
 	for _, test := range []struct {
 		mode, local, sam string
 		open, refused    bool

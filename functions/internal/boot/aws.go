@@ -51,8 +51,8 @@ func connections(env string) *relayserver.Connections {
 // endpoint returns the address of an AWS service in this region, or of its stand-in on
 // one machine.
 func endpoint(service string) string {
-	if local := os.Getenv(EnvLocal); local != "" {
-		return local + "/" + service
+	if stand := local().URL; stand != "" {
+		return stand + "/" + service
 	}
 	if one := os.Getenv(envEndpoint); one != "" {
 		return one

@@ -5,6 +5,7 @@ package boot
 
 import (
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -29,15 +30,12 @@ const (
 	EnvClients      = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
 	EnvBoxes        = "DORMOUSE_BOXES"              // on AWS: "on" or empty starts boxes, any other value starts none
 	EnvHosts        = "DORMOUSE_HOSTS"              // values of Host that are served, separated by commas; empty: names of loopback
-	EnvOrigins      = "DORMOUSE_ORIGINS"            // further origins of web pages that may call, separated by commas
 	EnvAccess       = "DORMOUSE_ACCESS"             // keys, oauth, idp, or open on one machine; see access.go
 	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // URL of the HTTP endpoint for clients; required with oauth and idp, because tokens name it, and so that users can connect third parties
 	EnvSnapshots    = "DORMOUSE_SNAPSHOTS"          // where boxes keep workspaces: folder:PATH, or s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]; empty: nowhere
 	EnvMetrics      = "DORMOUSE_METRICS"            // CloudWatch namespace for metrics in log lines, which AWS bills; off or empty: none
-	EnvCheck        = "DORMOUSE_CHECK"              // with any value, the function only checks whether it can start
 	EnvFleet        = "DORMOUSE_FLEET"              // where boxes run on AWS, see ecs.ParsePlace
 	EnvBoxFunctions = "DORMOUSE_BOX_FUNCTIONS"      // functions for boxes on AWS, see lambda.ParseSizes; empty: none
-	EnvBoxPlace     = "DORMOUSE_BOX_PLACE"          // place of servers that name none: auto or empty, lambda, or fargate
 
 	// EnvDashboard is the URL of the dashboard in CloudWatch. The console links to it for
 	// data that the store does not have.
@@ -54,17 +52,8 @@ const (
 	// EnvIntrospectionSecret is the secret of x-dormouse.access.introspection.client_id.
 	EnvIntrospectionSecret = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
 
-	// EnvLocal is set by the emulator of one machine. It is the address, with a secret
-	// path, of the stand-ins for Lambda's Invoke API, EventBridge Scheduler and ECS.
+	// EnvLocal is set by the emulator of one machine: a [wiring.Local] as JSON.
 	EnvLocal = "DORMOUSE_LOCAL"
-
-	// EnvLocalOnly is "on" under the emulator of one machine whose endpoints listen on
-	// loopback only. Then users may sign in with any name.
-	EnvLocalOnly = "DORMOUSE_LOCAL_ONLY"
-
-	// EnvLocalSince is the time, as RFC 3339, at which the emulator of one machine began.
-	// When an emulator ends, its boxes end too, so boxes that started earlier are gone.
-	EnvLocalSince = "DORMOUSE_LOCAL_SINCE"
 )
 
 // Function holds what a main package builds its handlers from.
@@ -78,9 +67,11 @@ type opened struct {
 
 // open reads the environment and opens the store. Its errors name the variable.
 func open() (*opened, error) {
+	l := local()
 	o := &opened{settings: wiring.Settings{
 		RelayURL: os.Getenv(EnvRelayURL), PublicURL: strings.TrimSuffix(os.Getenv(EnvPublicURL), "/"),
-		Metrics: metricsSpace(), Pushed: os.Getenv(EnvLocal) == "" && os.Getenv(envSAMLocal) != "true",
+		Origins: l.Origins, Limits: l.Limits, ShowErrors: l.ShowErrors,
+		Metrics: metricsSpace(), Pushed: l.URL == "" && os.Getenv(envSAMLocal) != "true",
 	}}
 	s := &o.settings
 	err := s.Read(os.Getenv)
@@ -98,16 +89,23 @@ func open() (*opened, error) {
 	if hosts := os.Getenv(EnvHosts); hosts != "" {
 		s.Hosts = strings.Split(hosts, ",")
 	}
-	if origins := os.Getenv(EnvOrigins); origins != "" {
-		s.Origins = strings.Split(origins, ",")
-	}
 	o.parts, err = parts(*s)
 	return o, err
 }
 
+// local returns what the emulator of one machine says; nothing on AWS.
+func local() (l wiring.Local) {
+	if text := os.Getenv(EnvLocal); text != "" {
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			fail(fmt.Errorf("%s is not JSON: %w", EnvLocal, err))
+		}
+	}
+	return l
+}
+
 // own reads the servers file that was deployed with the function.
 func own() (*serversfile.File, error) {
-	if os.Getenv(EnvLocal) != "" {
+	if local().URL != "" {
 		return serversfile.LoadAccepted(os.Getenv(EnvServers))
 	}
 	c, _, err := serversfile.Load(os.Getenv(EnvServers), os.LookupEnv)
@@ -156,7 +154,7 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 // AWS, and if EnvMetrics names none.
 func metricsSpace() string {
 	space := os.Getenv(EnvMetrics)
-	if space == "off" || os.Getenv(EnvLocal) != "" || os.Getenv(envSAMLocal) == "true" {
+	if space == "off" || local().URL != "" || os.Getenv(envSAMLocal) == "true" {
 		return ""
 	}
 	return space

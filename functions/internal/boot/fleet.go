@@ -24,13 +24,7 @@ func openFleet(servers *serversfile.File) (boxes *places.Fleet, listLag time.Dur
 	base, wish, all := ecs.Place, places.Auto, map[string]fleet.Fleet{}
 	if place := os.Getenv(EnvFleet); place == "" {
 		base, wish = process.Place, places.Fargate
-		var since time.Time
-		if text := os.Getenv(EnvLocalSince); text != "" {
-			if since, err = time.Parse(time.RFC3339Nano, text); err != nil {
-				return nil, 0, fmt.Errorf("%s: %w", EnvLocalSince, err)
-			}
-		}
-		all[base] = process.NewClient(endpoint("fleet"), since)
+		all[base] = process.NewClient(endpoint("fleet"), local().Since)
 	} else {
 		listLag = ecsListLag
 		if all[base], err = openECS(place, servers); err != nil {
@@ -42,7 +36,7 @@ func openFleet(servers *serversfile.File) (boxes *places.Fleet, listLag time.Dur
 			return nil, 0, fmt.Errorf("%s: %w", EnvBoxFunctions, err)
 		}
 	}
-	return places.New(base, cmp.Or(os.Getenv(EnvBoxPlace), wish), all), listLag, nil
+	return places.New(base, cmp.Or(local().Place, wish), all), listLag, nil
 }
 
 // openLambda opens the functions for boxes.

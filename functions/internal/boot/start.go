@@ -11,7 +11,7 @@ import (
 
 // Serve takes invocations until the process is stopped. build makes the handler of a
 // servers file. Serve calls it at the start, and again within renewed of an operator's
-// push. With [EnvCheck] it returns at once, because the function has shown that it can
+// push. With Check in [EnvLocal] it returns at once, because the function has shown that it can
 // start.
 func Serve[E, R any](build func(*Function) (func(context.Context, E) (R, error), error)) {
 	o, err := open()
@@ -26,7 +26,7 @@ func Serve[E, R any](build func(*Function) (func(context.Context, E) (R, error),
 	if err != nil {
 		fail(err)
 	}
-	if os.Getenv(EnvCheck) != "" {
+	if local().Check {
 		return
 	}
 	if err := pprofsock.Serve(os.Getenv(pprofsock.Environment), os.Getenv(envFunction)); err != nil {

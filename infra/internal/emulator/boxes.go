@@ -88,10 +88,7 @@ func openInvoked(e *emulated) (*invokedBoxes, error) {
 // environment returns the variables that name the function for boxes to all other
 // functions. template.yaml sets the same ones.
 func (b *invokedBoxes) environment() []string {
-	return []string{
-		fmt.Sprintf(`DORMOUSE_BOX_FUNCTIONS=[{"memoryMb":%d,"function":%q}]`, boxFunctionMemory, boxFunction),
-		"DORMOUSE_BOX_PLACE=lambda",
-	}
+	return []string{fmt.Sprintf(`DORMOUSE_BOX_FUNCTIONS=[{"memoryMb":%d,"function":%q}]`, boxFunctionMemory, boxFunction)}
 }
 
 // output takes a line of a runner, which names its server.

@@ -42,6 +42,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
@@ -237,7 +238,6 @@ func (e *emulated) environment(servers string) []string {
 		"DORMOUSE_SERVERS="+servers,
 		"DORMOUSE_ACCESS="+s.Access,
 		"DORMOUSE_PUBLIC_URL="+s.PublicURL,
-		wiring.EnvShowOutput+"="+onOff(s.Private),
 		"DORMOUSE_SECRET="+hex.EncodeToString(s.Folder.Secret),
 		"DORMOUSE_SNAPSHOTS="+s.Snapshots,
 		"DORMOUSE_IDLE="+strconv.FormatFloat(s.Idle.Seconds(), 'f', -1, 64),
@@ -245,18 +245,23 @@ func (e *emulated) environment(servers string) []string {
 		"DORMOUSE_RELAY_CONNECTIONS="+e.local+"/connections/"+relayStage,
 		"DORMOUSE_SOCKET_CONNECTIONS="+e.local+"/connections/"+socketStage,
 		"DORMOUSE_SCHEDULES="+scheduleSettings(),
-		"DORMOUSE_LOCAL="+e.local,
-		"DORMOUSE_LOCAL_ONLY="+onOff(s.OnLoopback),
-		"DORMOUSE_LOCAL_SINCE="+s.Boxes.Traits("").Since.Format(time.RFC3339Nano),
-		"DORMOUSE_ORIGINS="+strings.Join(s.Origins, ","),
+		e.tells(false),
 	)
 }
 
-func onOff(on bool) string {
-	if on {
-		return "on"
+// tells returns the variable by which functions know that they are on one machine. With
+// check they only check whether they can start.
+func (e *emulated) tells(check bool) string {
+	s := e.site
+	l := wiring.Local{
+		URL: e.local, Loopback: s.OnLoopback, Since: s.Boxes.Traits("").Since, Check: check, Origins: s.Origins, ShowErrors: s.Private,
+		Limits: sessions.Limits{InitTimeout: s.InitTimeout, Hold: s.Hold},
 	}
-	return "off"
+	if e.invoked != nil {
+		l.Place = "lambda"
+	}
+	text, _ := json.Marshal(l) // nothing in it can fail
+	return "DORMOUSE_LOCAL=" + string(text)
 }
 
 // scheduleSettings returns the place of alarms, in the form of eventbridge.Config.

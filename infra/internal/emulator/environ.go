@@ -29,7 +29,7 @@ func (v variables) only(names ...string) map[string]string {
 // or a bucket on AWS. If both are on this machine, functions get no credentials.
 func passedOn(s *local.Site) map[string]string {
 	v := variables(s.Environ)
-	env := v.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_INIT_TIMEOUT", "DORMOUSE_HOLD", "DORMOUSE_WAITING_CALLS", "DORMOUSE_CONNECT_SECRETS", "DORMOUSE_PROFILE", "DORMOUSE_CLIENT_SECRET", "DORMOUSE_INTROSPECTION_SECRET")
+	env := v.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_WAITING_CALLS", "DORMOUSE_CONNECT_SECRETS", "DORMOUSE_PROFILE", "DORMOUSE_CLIENT_SECRET", "DORMOUSE_INTROSPECTION_SECRET")
 	if strings.HasPrefix(s.Store, "sqlite:") && !strings.HasPrefix(s.Snapshots, "s3:") {
 		return env
 	}

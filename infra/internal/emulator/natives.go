@@ -43,7 +43,7 @@ func (e *emulated) checkNatives(ctx context.Context, servers *serversfile.File, 
 		}
 		ctx, cancel := context.WithTimeout(ctx, checkTime)
 		cmd := exec.CommandContext(ctx, f.Path)
-		cmd.Env = append(slices.Concat(env, f.Env), "_HANDLER="+f.Name, "DORMOUSE_CHECK=on")
+		cmd.Env = append(slices.Concat(env, f.Env), "_HANDLER="+f.Name, e.tells(true))
 		var says strings.Builder
 		cmd.Stderr = &says
 		err := cmd.Run()

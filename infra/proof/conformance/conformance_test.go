@@ -179,12 +179,12 @@ func ask(t *testing.T, url, method string) (status string, answer []byte) {
 // because the host answers with JSON if the answer comes soon.
 func TestPollingScenarioPasses(t *testing.T) {
 	suite := installSuite(t)
-	t.Setenv("DORMOUSE_HOLD", "8s") // retry comes only with the event that ends a response early, here before the answer
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := startDormouse(t, map[string]server{"slow": {Command: self, Args: []string{slowServer}}})["slow"]
+	// retry comes only with the event that ends a response early, here before the answer
+	url := startDormouse(t, map[string]server{"slow": {Command: self, Args: []string{slowServer}}}, "--hold", "8s")["slow"]
 	want := requirements{scored: []string{"server-sse-polling"}}
 	results := suite.run(t, "slow-polling", url, want, "--scenario", want.scored[0])
 	for _, problem := range problemsOf(results) {

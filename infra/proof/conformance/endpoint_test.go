@@ -27,7 +27,7 @@ func nativeServer(name string) server { return server{Hosting: map[string]string
 
 // startDormouse hosts servers, with the functions of servers/native, and returns their
 // URLs. All servers are also at the address that plainGroup returns.
-func startDormouse(t *testing.T, servers map[string]server) map[string]string {
+func startDormouse(t *testing.T, servers map[string]server, flags ...string) map[string]string {
 	t.Helper()
 	own := programtest.Own(t, filepath.Join("conformance", "native"), ".", "./servers/native")
 	entries := map[string]any{}
@@ -35,7 +35,7 @@ func startDormouse(t *testing.T, servers map[string]server) map[string]string {
 		entries[name] = s
 	}
 	urls := map[string]string{}
-	for name, hosted := range own.OnEmulator(t).Host(t, entries, map[string]any{"groups": map[string]any{"plain": map[string]any{"names": "plain"}}}) {
+	for name, hosted := range own.OnEmulator(t).Host(t, entries, map[string]any{"groups": map[string]any{"plain": map[string]any{"names": "plain"}}}, flags...) {
 		urls[name] = hosted.URL
 	}
 	return urls
