@@ -84,13 +84,17 @@ var (
 	variable  = regexp.MustCompile(`\bDORMOUSE_[A-Z0-9_]*[A-Z0-9]\b`)
 )
 
+// notCounted are the variables that the template sets from its parameters, which are counted
+// themselves, and those by which one program of ours starts another: nobody else sets them.
+const notCounted = "not counted: variables that the template, or a program of ours, sets"
+
 // knobs returns what somebody can set, by its kind: the template's parameters, variables in
 // the strings of programs, keys of the servers file and flags of the commands as their pages
 // have them. Flags of several commands that read alike are one: the command line defines it
 // once.
 func knobs(root string, packages []*pkg) (map[string][]string, error) {
-	var pages [3]string
-	for i, name := range []string{"template.yaml", "docs/servers-file.md", "docs/cli.md"} {
+	var pages [4]string
+	for i, name := range []string{"template.yaml", "docs/servers-file.md", "docs/cli.md", "docs/environment.md"} {
 		text, err := os.ReadFile(filepath.Join(root, name)) //nolint:gosec // of the tree that the caller names
 		if err != nil {
 			return nil, err
@@ -104,6 +108,9 @@ func knobs(root string, packages []*pkg) (map[string][]string, error) {
 	var variables []string
 	for _, p := range packages {
 		for _, f := range p.files {
+			if strings.HasPrefix(p.path, "infra/internal/emulator") {
+				continue // support of tests
+			}
 			ast.Inspect(f, func(n ast.Node) bool {
 				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 					if s, err := strconv.Unquote(lit.Value); err == nil {
@@ -115,6 +122,10 @@ func knobs(root string, packages []*pkg) (map[string][]string, error) {
 		}
 	}
 	slices.Sort(variables)
+	variables = slices.Compact(variables)
+	people, _, _ := strings.Cut(pages[3], "\n## Functions on AWS\n")
+	ours := slices.DeleteFunc(slices.Clone(variables), func(name string) bool { return strings.Contains(people, "`"+name+"`") })
+	variables = slices.DeleteFunc(variables, func(name string) bool { return slices.Contains(ours, name) })
 	var keys []string
 	table := false
 	for line := range strings.Lines(pages[1]) {
@@ -132,7 +143,8 @@ func knobs(root string, packages []*pkg) (map[string][]string, error) {
 	slices.Sort(flags)
 	return map[string][]string{
 		"parameters of template.yaml": parameter.FindAllString(template, -1),
-		"variables DORMOUSE_*":        slices.Compact(variables),
+		"variables DORMOUSE_*":        variables,
+		notCounted:                    ours,
 		"keys of the servers file":    keys,
 		"flags of commands":           slices.Compact(flags),
 	}, nil

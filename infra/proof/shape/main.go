@@ -77,7 +77,9 @@ func measure(w io.Writer, root string, every bool) error {
 	sum := 0
 	var kinds []row
 	for kind, names := range found {
-		sum += len(names)
+		if kind != notCounted {
+			sum += len(names)
+		}
 		kinds = append(kinds, row{len(names), kind})
 	}
 	slices.SortFunc(kinds, func(a, b row) int { return strings.Compare(a.text, b.text) })
