@@ -454,11 +454,10 @@ func TestUpgradeBackIgnoresNoRestrictionThatThePageDoesNotName(t *testing.T) {
 			"network": "off", "snapshot": "off", "install_scripts": false}`,
 	}
 	ofFile := map[string]string{
-		"access":              `{"issuer": "https://login.example.com", "allow": {"*": {"groups": ["a"]}}, "roles": {"viewer": {"groups": ["a"]}}}`,
-		"limits":              `{"principal": "60/m", "concurrent": 2, "boxes": 2, "month_usd": 2}`,
-		"groups":              `{"dev": {"servers": ["plain"], "tools": "search"}}`,
-		"allowed_mount_roots": `["/tmp"]`,
-		"profile":             `"none"`,
+		"access":  `{"issuer": "https://login.example.com", "allow": {"*": {"groups": ["a"]}}, "roles": {"viewer": {"groups": ["a"]}}}`,
+		"limits":  `{"principal": "60/m", "concurrent": 2, "boxes": 2, "month_usd": 2}`,
+		"groups":  `{"dev": {"servers": ["plain"], "tools": "search"}}`,
+		"profile": `"none"`,
 	}
 	var of, all []string
 	for key, value := range ofServer {

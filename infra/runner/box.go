@@ -98,7 +98,7 @@ func provisionerFor(s serversfile.Server, at setup, log *slog.Logger) *provision
 	}
 	return provision.New(c, provision.Server{
 		Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Cwd: s.Cwd,
-		HostPath: s.Box.HostPath, Writable: s.Box.HostPathWritable, MountRoots: s.Box.MountRoots,
+		HostPath: s.Box.HostPath, Writable: s.Box.HostPathWritable,
 		Workspace: s.Workspace(), Scripts: s.Box.InstallScripts,
 	})
 }

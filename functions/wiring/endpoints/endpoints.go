@@ -108,7 +108,7 @@ func groups(f *wiring.Function) func(string) (transport.Group, bool) {
 			return transport.Group{}, false // all servers are at /mcp only and not at /g/<name>, so their tokens have one audience
 		}
 		g, ok := f.Servers.Group(cmp.Or(name, serversfile.AllServers))
-		return transport.Group{Servers: g.Servers, Separator: g.Separator, Plain: g.Plain, Search: g.Search}, ok
+		return transport.Group{Servers: g.Servers, Plain: g.Plain, Search: g.Search}, ok
 	}
 }
 

@@ -76,9 +76,6 @@ type Server struct {
 	// there. The Provisioner installs nothing from a folder that a process can write in.
 	HostPath string
 	Writable bool
-	// MountRoots are the folders that may hold a host path, after links are followed.
-	// nil allows all but the folders of the system.
-	MountRoots []string
 	// Workspace asks for an empty workspace if there is no host path.
 	Workspace bool
 	// Scripts lets packages run their own code while they are installed, in the sandbox

@@ -43,9 +43,6 @@ type Box struct {
 	// Without it ("ro") the server works in a copy, and the folder never changes.
 	HostPath         string `json:"host_path,omitempty"`
 	HostPathWritable bool   `json:"host_path_rw,omitempty"`
-	// MountRoots are the folders that may hold a host path, from the file's
-	// x-dormouse.allowed_mount_roots; nil means any.
-	MountRoots []string `json:"mount_roots,omitempty"`
 
 	// These limit one process together with its children; 0 means no limit.
 	CPUs     float64 `json:"cpus,omitempty"` // whole processors
@@ -159,11 +156,8 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 	if m, ok := n.get("host_path"); ok && b.HostPath != "" && b.HostPath != HostPathAuto {
 		path := b.HostPath
 		b.HostPath = filepath.Clean(path)
-		switch {
-		case !filepath.IsAbs(path) || b.HostPath != strings.TrimSuffix(path, "/") && path != "/":
+		if !filepath.IsAbs(path) || b.HostPath != strings.TrimSuffix(path, "/") && path != "/" {
 			r.fail(m.value.at, "%s: host_path must be an absolute path without . and .., or %q", r.what, HostPathAuto)
-		case b.MountRoots != nil && !slices.ContainsFunc(b.MountRoots, func(root string) bool { return within(b.HostPath, root) }):
-			r.fail(m.value.at, "%s: host_path is outside of allowed_mount_roots", r.what)
 		}
 	}
 	alone := b.Scope == ScopeSession || b.Scope == ""
@@ -185,7 +179,7 @@ func (r *serverReader) profile(m member, timed bool) profile {
 		r.word(func(string) { r.server.Box.Free = true }, append(slices.Sorted(maps.Keys(all)), noProfile)...).read(m, r.what+": profile")
 		return profile{}
 	}
-	p.box.Profile, p.box.MountRoots = m.value.text, r.roots
+	p.box.Profile = m.value.text
 	r.server.Box = p.box
 	switch {
 	case !timed:
@@ -195,10 +189,4 @@ func (r *serverReader) profile(m member, timed bool) profile {
 		r.locked(m.at, "tool_timeout_sec", m.value.text)
 	}
 	return p
-}
-
-// within reports whether path is root or below it; both are clean.
-func within(path, root string) bool {
-	rel, err := filepath.Rel(root, path)
-	return err == nil && filepath.IsLocal(rel)
 }

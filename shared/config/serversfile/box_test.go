@@ -159,35 +159,6 @@ func TestConfinedIsWhateverLimitsTheProcess(t *testing.T) {
 	}
 }
 
-func TestHostPathLiesInTheAllowedRoots(t *testing.T) {
-	read := func(path, roots string) error {
-		file := fmt.Sprintf(`{"mcpServers": {"x": {"command": "a", "x-dormouse": {"box": {"host_path": %q}}}}, "x-dormouse": {"allowed_mount_roots": %s}}`, path, roots)
-		err := wrong(file, nil)
-		if err == nil {
-			if s, _ := parse(t, file, nil).Server("x"); len(s.Box.MountRoots) == 0 {
-				t.Error("the roots do not reach the box")
-			}
-		}
-		return err
-	}
-	for _, path := range []string{"/srv/mcp", "/srv/mcp/", "/srv/mcp/a/b", "/opt/x", "auto"} {
-		if err := read(path, `["/srv/mcp/", "/opt"]`); err != nil {
-			t.Error(path, err)
-		}
-	}
-	for _, path := range []string{"/srv", "/srv/mcp-other", "/", "/etc"} {
-		if err := read(path, `["/srv/mcp", "/opt"]`); err == nil || !strings.HasSuffix(err.Error(), "host_path is outside of allowed_mount_roots") {
-			t.Error(path, err)
-		}
-	}
-	if err := read("/srv", `[]`); err == nil {
-		t.Error("an empty list allows something")
-	}
-	if err := read("/srv", `["srv"]`); err == nil || !strings.Contains(err.Error(), "allowed_mount_roots must be a list of absolute paths") {
-		t.Error(err)
-	}
-}
-
 func TestSecretsNameVariables(t *testing.T) {
 	got, warnings := boxed(t, `{"secrets": ["K", "NO"]}`)
 	if len(warnings) != 1 || !strings.HasSuffix(warnings[0].Text, `secrets names "NO", which is no variable of env`) {
@@ -209,7 +180,7 @@ func TestScopesAreTakenWithoutAWarning(t *testing.T) {
 }
 
 func TestAccessIsHandedOnAsItIsWithoutComments(t *testing.T) {
-	c := parse(t, `{"mcpServers": {}, "x-dormouse": {"allowed_mount_roots": ["/a"], "access": {
+	c := parse(t, `{"mcpServers": {}, "x-dormouse": {"access": {
 		// who may come in
 		"issuer": "https://a.example", "n": 12, "yes": true, "none": null, "list": [1, "two", {}], }}}`, nil)
 	want := `{"issuer":"https://a.example","n":12,"yes":true,"none":null,"list":[1,"two",{}]}`

@@ -9,10 +9,9 @@ import (
 
 // Group is one address of several servers, from x-dormouse.groups.
 type Group struct {
-	Servers   []string `json:"servers,omitempty"`   // nil: all; names that no server has are allowed
-	Separator string   `json:"separator,omitempty"` // between the names of a server and its tool, "" for "__"
-	Plain     bool     `json:"plain,omitempty"`     // names: "plain"
-	Search    bool     `json:"search,omitempty"`    // tools: "search"
+	Servers []string `json:"servers,omitempty"` // nil: all; names that no server has are allowed
+	Plain   bool     `json:"plain,omitempty"`   // names: "plain"
+	Search  bool     `json:"search,omitempty"`  // tools: "search"
 }
 
 // AllServers is the name, in the servers file, of the group at /mcp. This group exists
@@ -34,10 +33,6 @@ func (c *File) Groups() []string {
 	slices.Sort(names)
 	return names
 }
-
-// maxSeparator is the longest separator in bytes. A longer one would leave too little
-// room for the names of tools.
-const maxSeparator = 4
 
 // groups reads x-dormouse.groups. It leaves out a group with a mistake.
 func (r *reader) groups(m member) map[string]Group {

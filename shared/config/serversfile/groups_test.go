@@ -13,14 +13,14 @@ import (
 func TestGroupsAndToolsOfTheFile(t *testing.T) {
 	read := parse(t, `{"x-dormouse": {"groups": {
 	  "all": {"names": "plain"},
-	  "dev": {"servers": ["git", "later"], "separator": "-", "tools": "search"}
+	  "dev": {"servers": ["git", "later"], "tools": "search"}
 	}}, "mcpServers": {
 	  "git": {"command": "true", "x-dormouse": {"tools": {"allow": ["get_*"], "deny": ["get_secret"], "descriptions": {"get_x": "gets x"}}}}
 	}}`, nil)
 	for _, c := range []*serversfile.File{read, copied(t, read)} {
 		all, _ := c.Group(serversfile.AllServers)
 		dev, _ := c.Group("dev")
-		if d := cmp.Diff([]serversfile.Group{{Plain: true}, {Servers: []string{"git", "later"}, Separator: "-", Search: true}}, []serversfile.Group{all, dev}); d != "" {
+		if d := cmp.Diff([]serversfile.Group{{Plain: true}, {Servers: []string{"git", "later"}, Search: true}}, []serversfile.Group{all, dev}); d != "" {
 			t.Error(d)
 		}
 		if _, ok := c.Group("none"); ok {
@@ -36,7 +36,7 @@ func TestGroupsAndToolsOfTheFile(t *testing.T) {
 func TestMistakesInGroupsAreNamed(t *testing.T) {
 	for section, want := range map[string]string{
 		`"groups": []`: "x-dormouse.groups must be an object", `"groups": {"a b": {}}`: "a name of a group has letters",
-		`"groups": {"a": {"separator": "."}}`: "separator must be one to 4 letters", `"groups": {"a": {"names": "none"}}`: `names must be "prefixed" or "plain"`,
+		`"groups": {"a": {"separator": "-"}}`: `unknown key "separator"`, `"groups": {"a": {"names": "none"}}`: `names must be "prefixed" or "plain"`,
 		`"groups": {"a": {"servers": [1]}}`: "must be a list of names", `"groups": {"a": {"server": ["x"]}}`: `did you mean "servers"?`,
 	} {
 		file := `{"x-dormouse": {` + section + `}, "mcpServers": {"a": {"command": "true"}}}`

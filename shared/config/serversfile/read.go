@@ -22,7 +22,6 @@ type reader struct {
 	root     node            // the whole file
 	byName   map[string]node // servers by name
 	guests   bool            // servers without a profile are guests
-	roots    []string        // x-dormouse.allowed_mount_roots; nil for any
 }
 
 func (r *reader) fail(at int, format string, args ...any) {

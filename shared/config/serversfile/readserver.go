@@ -23,7 +23,7 @@ type serverReader struct {
 func (r *serverReader) readServer() Server {
 	before := len(r.problems)
 	entry, s := r.key.value, &r.server
-	*s = Server{Name: r.key.name, Record: true, Box: Box{MountRoots: r.roots}}
+	*s = Server{Name: r.key.name, Record: true}
 	if r.folder != "" {
 		s.Path, _ = r.getenv("PATH")
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,7 +116,6 @@ func (r *reader) fileSettings(c *File) []setting {
 				r.fail(m.value.at, `x-dormouse: profile must be "none": each server names its own under x-dormouse.box`)
 			}
 		}}, "(none)", "servers without a profile are no [guests](sandbox.md#when-others-can-call)"},
-		{"allowed_mount_roots", kind{values: "absolute paths", read: r.mountRoots}, "(anywhere)", "folders below which `host_path` may be"},
 		{"access", kind{values: "an object", read: func(m member, _ string) { r.whoMayCall(m, c) }}, "(none)", "sign-in, with `--access oauth`, and the tokens of an identity provider, with `--access idp`: [sign-in.md](sign-in.md). `\"boxes\": true` lets servers call `dormouse run` themselves, although one of them is [confined](sandbox.md#dormouse-itself)"},
 		{"connect", kind{values: "an object", read: func(m member, _ string) {
 			if r.want(m.value, object, "x-dormouse.connect") {
@@ -137,12 +135,6 @@ func (r *reader) fileSettings(c *File) []setting {
 func (r *reader) groupSettings(g *Group) []setting {
 	return []setting{
 		{"servers", r.names(&g.Servers), "", ""},
-		{"separator", kind{read: func(m member, what string) {
-			fits := strings.Trim(m.value.text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
-			if g.Separator = m.value.text; m.value.shape != text || g.Separator == "" || len(g.Separator) > maxSeparator || !fits {
-				r.fail(m.value.at, "%s must be one to %d letters, digits, \"_\" or \"-\"", what, maxSeparator)
-			}
-		}}, "", ""},
 		{"names", r.word(func(names string) { g.Plain = names == "plain" }, "prefixed", "plain"), "", ""},
 		{"tools", r.word(func(tools string) { g.Search = tools == "search" }, "all", "search"), "", ""},
 	}
@@ -316,21 +308,6 @@ func (r *reader) names(to *[]string) kind {
 			*to = append(*to, item.text)
 		}
 	}, nil}
-}
-
-// mountRoots reads a list of folders. If the list has a mistake, it allows no folder.
-func (r *reader) mountRoots(m member, _ string) {
-	if !r.want(m.value, array, m.name) {
-		return
-	}
-	r.roots = []string{}
-	for _, item := range m.value.items {
-		if item.shape != text || !filepath.IsAbs(item.text) {
-			r.fail(item.at, "%s must be a list of absolute paths", m.name)
-			continue
-		}
-		r.roots = append(r.roots, filepath.Clean(item.text))
-	}
 }
 
 // descriptions reads texts by the names of tools.

@@ -455,16 +455,16 @@ func TestDescriptionsOfTheFileReplaceThoseOfTheServer(t *testing.T) {
 func TestGroupHasItsServersOnly(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
 		w.opts.Groups = func(name string) (transport.Group, bool) {
-			return transport.Group{Servers: []string{"s2", "s0"}, Separator: "-"}, name == "dev"
+			return transport.Group{Servers: []string{"s2", "s0"}}, name == "dev"
 		}
 		c := w.openAt("/g/dev/mcp")
-		if d := cmp.Diff([]string{"s0-echo", "s0-tool0", "s2-echo", "s2-tool2"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body)); d != "" {
+		if d := cmp.Diff([]string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body)); d != "" {
 			t.Error(d)
 		}
-		if a := c.call("s1-echo"); a.status != 200 || len(w.backend.got) > 0 {
+		if a := c.call("s1__echo"); a.status != 200 || len(w.backend.got) > 0 {
 			t.Errorf("a server of no group: %s", a.body)
 		}
-		if a := c.call("s2-echo"); a.status != 200 || len(w.backend.got) != 1 {
+		if a := c.call("s2__echo"); a.status != 200 || len(w.backend.got) != 1 {
 			t.Errorf("got %s", a.body)
 		}
 		for path, want := range map[string]string{

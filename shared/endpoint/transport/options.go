@@ -181,10 +181,9 @@ type Sealer interface {
 //
 // It is served over every transport. A caller sees the servers that it may use.
 type Group struct {
-	Servers   []string // its members; nil: all servers
-	Separator string   // between the names of a member and of its tool; "": group.DefaultSeparator
-	Plain     bool     // names that no two members have get no prefix
-	Search    bool     // the client gets find_tools and call_tool in place of the tools
+	Servers []string // its members; nil: all servers
+	Plain   bool     // names that no two members have get no prefix
+	Search  bool     // the client gets find_tools and call_tool in place of the tools
 }
 
 // nobody is an Authenticator that refuses every caller.

@@ -21,9 +21,8 @@ type Config struct {
 	As      sessions.Caller
 	Members []sessions.Caller
 
-	Separator string // between the names of a member and of its tool; "": group.DefaultSeparator
-	Plain     bool   // names that no two members have get no prefix
-	Search    bool   // the client gets find_tools and call_tool in place of the tools
+	Plain  bool // names that no two members have get no prefix
+	Search bool // the client gets find_tools and call_tool in place of the tools
 
 	// Unserved returns why a server is not served, "" if nothing is known. nil: nothing is.
 	Unserved func(server string) string
@@ -47,7 +46,7 @@ func New(c Config) *Group {
 	for i, m := range c.Members {
 		members[i] = m.Server.Name
 	}
-	return &Group{c, group.NewNames(c.Separator, members)}
+	return &Group{c, group.NewNames(members)}
 }
 
 // Caller implements [sessions.Endpoint].

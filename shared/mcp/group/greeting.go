@@ -34,7 +34,7 @@ func Greeting(names *Names, members ...List) json.RawMessage {
 			join(all, has)
 		}
 		if text, ok := wire.String(wire.Lookup(m.Result, "instructions")); ok && text != "" {
-			instructions = append(instructions, "# "+m.Member+" (names begin with "+wordOf(m.Member)+names.separator+")\n\n"+text)
+			instructions = append(instructions, "# "+m.Member+" (names begin with "+wordOf(m.Member)+separator+")\n\n"+text)
 		}
 	}
 	for _, kind := range []string{"tools", "prompts", "resources"} {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestNamesSplitAsTheyWereJoined(t *testing.T) {
-	n := group.NewNames("", []string{"a", "a__b", "My.Server", "my-server", strings.Repeat("x", 64)})
+	n := group.NewNames([]string{"a", "a__b", "My.Server", "my-server", strings.Repeat("x", 64)})
 	fits := regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 	seen := map[string]bool{}
 	for _, member := range []string{"a", "a__b", "My.Server", "my-server", strings.Repeat("x", 64)} {
@@ -32,9 +32,6 @@ func TestNamesSplitAsTheyWereJoined(t *testing.T) {
 	}
 	if got := n.Join("a", "echo"); got != "a__echo" {
 		t.Errorf("got %q", got)
-	}
-	if got := group.NewNames(".", []string{"a"}).Join("a", "echo"); got == "a.echo" {
-		t.Errorf("%q is no name for a client", got)
 	}
 }
 
@@ -91,7 +88,7 @@ func TestMessagesOfAMember(t *testing.T) {
 }
 
 func TestMessagesForAMember(t *testing.T) {
-	n := group.NewNames("", []string{"m", "other"})
+	n := group.NewNames([]string{"m", "other"})
 	tests := map[string][2]string{
 		"tool":       {`"id":1.0,"method":"tools/call","params":{"arguments":{"name":"m__x"},"name":"m__do it"}`, `"id":1.0,"method":"tools/call","params":{"arguments":{"name":"m__x"},"name":"do it"}`},
 		"prompt":     {`"id":1,"method":"prompts/get","params":{"name":"m__p"}`, `"id":1,"method":"prompts/get","params":{"name":"p"}`},
@@ -120,7 +117,7 @@ func TestMessagesForAMember(t *testing.T) {
 }
 
 func TestNamesThatClashKeepTheirPrefix(t *testing.T) {
-	n := group.NewNames("", []string{"a", "b"})
+	n := group.NewNames([]string{"a", "b"})
 	lists := []group.List{
 		{Member: "a", Result: json.RawMessage(`{"tools":[{"name":"echo"},{"name":"only","n":1.0}]}`)},
 		{Member: "b", Result: json.RawMessage(`{"tools":[{"name":"echo"}]}`)},
@@ -153,7 +150,7 @@ func TestTemplatesMakeURIs(t *testing.T) {
 }
 
 func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
-	n := group.NewNames("", []string{"git", "mail"})
+	n := group.NewNames([]string{"git", "mail"})
 	tools := n.Merge(wire.MethodToolsList, false,
 		group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"createBranch","description":"makes a branch"},{"name":"log","description":"shows commits of a branch"}]}`)},
 		group.List{Member: "mail", Result: json.RawMessage(`{"tools":[{"name":"send","description":"sends mail"}]}`)})
@@ -178,7 +175,7 @@ func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
 
 // Search counts a word both in the name and in the title of a tool.
 func TestSearchCountsTheNameAndTheTitle(t *testing.T) {
-	n := group.NewNames("", []string{"git"})
+	n := group.NewNames([]string{"git"})
 	tools := n.Merge(wire.MethodToolsList, true, group.List{Member: "git", Result: json.RawMessage(`{"tools":[{"name":"branch_list"},{"name":"branch","title":"branch"}]}`)})
 	if got := group.Search(tools, "branch", 1); len(got) != 1 || got[0].Name != "branch" {
 		t.Errorf("the first is %+v", got)
@@ -186,7 +183,7 @@ func TestSearchCountsTheNameAndTheTitle(t *testing.T) {
 }
 
 func TestGreetingJoinsMembers(t *testing.T) {
-	got := string(group.Greeting(group.NewNames("", []string{"a", "b"}),
+	got := string(group.Greeting(group.NewNames([]string{"a", "b"}),
 		group.List{Member: "a", Result: json.RawMessage(`{"capabilities":{"tools":{},"resources":{"subscribe":false}},"instructions":"be kind"}`)},
 		group.List{Member: "b", Result: json.RawMessage(`{"capabilities":{"logging":{},"resources":{"subscribe":true},"experimental":{"x":{}}}}`)}))
 	want := `{"capabilities":{"logging":{},"resources":{"listChanged":true,"subscribe":true},"tools":{"listChanged":true}},"serverInfo":{"name":"dormouse","version":"1"},"instructions":"# a (names begin with a__)\n\nbe kind"}`
@@ -227,7 +224,7 @@ func TestURIsUnwrapAsTheyWereWrapped(t *testing.T) {
 }
 
 func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
-	n := group.NewNames("", []string{"a", "b"})
+	n := group.NewNames([]string{"a", "b"})
 	tools := group.List{Member: "a", Result: json.RawMessage(`{"tools":[{"name":"t","_meta":{"ui":{"resourceUri":"ui://w"},"openai/outputTemplate":"ui://w"},"description":"ui://w"}]}`)}
 	got := string(group.Result(wire.MethodToolsList, n.Merge(wire.MethodToolsList, false, tools)))
 	if want := `{"tools":[{"name":"a__t","_meta":{"ui":{"resourceUri":"ui://a/w"},"openai/outputTemplate":"ui://a/w"},"description":"ui://w"}]}`; got != want {
@@ -257,7 +254,7 @@ func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
 }
 
 func TestGreetingHasTheExtensionsOfAllMembers(t *testing.T) {
-	n := group.NewNames("", []string{"a", "b"})
+	n := group.NewNames([]string{"a", "b"})
 	greeting := func(capabilities string) group.List {
 		return group.List{Member: "a", Result: json.RawMessage(`{"capabilities":{` + capabilities + `}}`)}
 	}

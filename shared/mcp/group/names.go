@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// DefaultSeparator stands between the name of a member and the name of its tool.
-const DefaultSeparator = "__"
+// separator stands between the name of a member and the name of its tool.
+const separator = "__"
 
 // Clients, and the models behind them, take names of at most 64 characters out of
 // letters, digits, "_" and "-". A tool whose name in the group would not be of this form
@@ -22,18 +22,14 @@ const (
 
 // Names gives the tools and prompts of the members names in the group. It is immutable.
 type Names struct {
-	separator string
-	words     []word
+	words []word
 }
 
 type word struct{ text, member string }
 
-// NewNames returns Names for members. separator is "" for [DefaultSeparator].
-func NewNames(separator string, members []string) *Names {
-	if separator == "" {
-		separator = DefaultSeparator
-	}
-	n := &Names{separator: separator}
+// NewNames returns Names for members.
+func NewNames(members []string) *Names {
+	n := &Names{}
 	for _, m := range members {
 		n.words = append(n.words, word{wordOf(m), m})
 	}
@@ -52,7 +48,7 @@ func wordOf(member string) string {
 
 // Join returns the name in the group of what a member calls name.
 func (n *Names) Join(member, name string) string {
-	begin := wordOf(member) + n.separator
+	begin := wordOf(member) + separator
 	whole := begin + name
 	if of, rest, ok := n.Split(whole); ok && of == member && rest == name && len(whole) <= maxName && clean(whole) == whole && !Short(whole) {
 		return whole
@@ -66,7 +62,7 @@ func (n *Names) Join(member, name string) string {
 func (n *Names) Split(name string) (member, rest string, ok bool) {
 	longest := -1
 	for _, w := range n.words { // of "a" and "a__b", the second one counts in "a__b__c"
-		if own, fits := strings.CutPrefix(name, w.text+n.separator); fits && len(w.text) > longest {
+		if own, fits := strings.CutPrefix(name, w.text+separator); fits && len(w.text) > longest {
 			member, rest, ok, longest = w.member, own, true, len(w.text)
 		}
 	}
@@ -75,7 +71,7 @@ func (n *Names) Split(name string) (member, rest string, ok bool) {
 
 // Begin returns what stands before the separator, for a name of no member.
 func (n *Names) Begin(name string) string {
-	begin, _, ok := strings.Cut(name, n.separator)
+	begin, _, ok := strings.Cut(name, separator)
 	if !ok {
 		return ""
 	}
