@@ -18,7 +18,7 @@ func TestE2EABackupOfARunningMachineIsRestored(t *testing.T) {
 	m := newMachine(t, servers{"one": nil})
 	m.programs = false // programs that are killed leave a write-ahead log, which mends the file
 	m.start(append(sleepy(), "--access", "keys")...)
-	key := m.keys("create", "ada", "--all-servers", "--yet-to-come")
+	key := m.keys("create", "ada", "--all-servers")
 	c := m.as(key, "one")
 	copied := filepath.Join(t.TempDir(), "copy.tar.gz")
 	ended := make(chan struct{})

@@ -139,7 +139,7 @@ func TestE2EServerIsAddedToARunningMachine(t *testing.T) {
 			m.urls["two"] = strings.Replace(m.urls["one"], "/one/", "/two/", 1)
 			c := m.client("two")
 			if access == "keys" {
-				c.key = m.keys("create", "ada", "--server", "two", "--yet-to-come")
+				c.key = m.keys("create", "ada", "--server", "two")
 			}
 			if err := c.open(`{"protocolVersion":"2025-06-18","capabilities":{"roots":{"listChanged":true}},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
 				t.Fatal(err)

@@ -60,9 +60,9 @@ func TestE2EGreedyNeighbour(t *testing.T) {
 	// function programs have no such limits.
 	m.programs = false
 	m.start(append(sleepy(), "--access", "keys", "--init-timeout", "5s")...)
-	g := &greedy{m: m, key: m.keys("create", "greedy", "--all-servers", "--yet-to-come"), slowKey: m.keys("create", "slow", "--all-servers", "--yet-to-come")}
-	second := m.as(m.keys("create", "second", "--all-servers", "--yet-to-come"), "one")
-	third := m.as(m.keys("create", "third", "--tenant", "other", "--all-servers", "--yet-to-come"), "one")
+	g := &greedy{m: m, key: m.keys("create", "greedy", "--all-servers"), slowKey: m.keys("create", "slow", "--all-servers")}
+	second := m.as(m.keys("create", "second", "--all-servers"), "one")
+	third := m.as(m.keys("create", "third", "--tenant", "other", "--all-servers"), "one")
 	calm := newMachine(t, servers{"one": nil})
 	calm.programs = false
 	calm.start(sleepy()...)

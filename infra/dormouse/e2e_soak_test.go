@@ -46,7 +46,7 @@ func TestE2ESoak(t *testing.T) {
 	var clients []*client
 	seen := &marks{}
 	for i, name := range tenants {
-		key := m.keys("create", "ada", "--tenant", name, "--server", name, "--yet-to-come")
+		key := m.keys("create", "ada", "--tenant", name, "--server", name)
 		for range soakSessions {
 			c := m.as(key, name)
 			c.mark = name

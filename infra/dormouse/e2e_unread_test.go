@@ -30,8 +30,8 @@ func TestE2EWebSocketsThatNeverReadHoldUpNobody(t *testing.T) {
 	m := newMachine(t, servers{"one": nil})
 	m.programs = false // the limits of callers are those of dormouse itself
 	m.start(append(sleepy(), "--access", "keys")...)
-	key := m.keys("create", "deaf", "--all-servers", "--yet-to-come")
-	other := m.as(m.keys("create", "other", "--tenant", "other", "--all-servers", "--yet-to-come"), "one")
+	key := m.keys("create", "deaf", "--all-servers")
+	other := m.as(m.keys("create", "other", "--tenant", "other", "--all-servers"), "one")
 	calm := newMachine(t, servers{"one": nil})
 	calm.programs = false
 	calm.start(sleepy()...)

@@ -100,13 +100,12 @@ func awsCredentials(ctx context.Context, getenv func(string) string) func(string
 type createKeyCommand struct {
 	Principal  string   `arg:"" help:"The principal as whom the holder acts. Sessions belong to the principal, so a key that replaces another key has the same principal."`
 	Tenant     string   `placeholder:"TENANT" help:"The tenant of the principal. Tenants share neither sessions nor boxes. By default the tenant of your own key, or else the tenant default."`
-	Server     []string `help:"Name of a server that the holder may call; may be repeated."`
+	Server     []string `help:"Name of a server of the file that the holder may call; may be repeated. Without a file names are not checked."`
 	AllServers bool     `help:"The holder may call every server."`
 	Role       string   `enum:"user,viewer,operator" default:"user" help:"The rights of the holder. user: call servers. viewer: see servers, processes, sessions and keys. operator: both, and stop processes, end sessions, read output and manage keys."`
 	Props      string   `placeholder:"JSON" help:"A JSON object about the principal, such as its plan or name. Your servers in Go can read it."`
 	Days       int      `default:"365" help:"The days until the key ends; 0 for never."`
 	fileFlag
-	YetToCome bool `help:"Allow names that no server has yet."`
 	managed
 }
 
@@ -125,7 +124,7 @@ func (c *createKeyCommand) Validate() error {
 func (c *createKeyCommand) Run(t *terminal) error {
 	asked := api.NewKey{
 		Principal: c.Principal, Tenant: c.Tenant, Servers: c.Server, Role: c.Role,
-		Seconds: int64(c.Days) * 24 * 60 * 60, YetToCome: c.YetToCome,
+		Seconds: int64(c.Days) * 24 * 60 * 60,
 	}
 	if c.Props != "" {
 		if !json.Valid([]byte(c.Props)) {
@@ -182,7 +181,7 @@ func sayKey(t *terminal, made api.Key) error {
 // checkServers returns an error for names that the servers file does not have. If the
 // file is elsewhere, as for a stack on AWS, or cannot be read, it prints a warning.
 func (c *createKeyCommand) checkServers(t *terminal) error {
-	if c.YetToCome || len(c.Server) == 0 {
+	if len(c.Server) == 0 {
 		return nil
 	}
 	servers, _, err := serversfile.Load(c.Servers, os.LookupEnv)
@@ -196,7 +195,7 @@ func (c *createKeyCommand) checkServers(t *terminal) error {
 	}
 	for _, name := range c.Server {
 		if !slices.Contains(names, name) {
-			return fmt.Errorf("%s has no server %s: %s (--yet-to-come allows it)", c.Servers, name, serversfile.Instead(name, names))
+			return fmt.Errorf("%s has no server %s: %s", c.Servers, name, serversfile.Instead(name, names))
 		}
 	}
 	return nil

@@ -60,7 +60,7 @@ wrong    not served  –      –         –          –     command must be a
 		{"sessions --server conter", "no server conter: did you mean counter?\n => 1"},
 		{"sessions --server old", "SESSION"},
 		{"end nobody", "no session nobody: it has ended or expired; dormouse sessions lists those there are\n => 1"},
-		{"keys create ada --server cc", "no server cc: there are counter, old, wrong (--yet-to-come allows it)\n => 1"},
+		{"keys create ada --server cc", "no server cc: there are counter, old, wrong\n => 1"},
 		{"keys rotate ada", "no key has this id, and no principal ada: there are none\n => 1"},
 	} {
 		got, code := s.run(test[0] + " --data $DATA")

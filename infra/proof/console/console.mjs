@@ -30,7 +30,7 @@ async function until(what, test, seconds = 20) {
 }
 
 const run = (...args) => execFileSync(dormouse, [...args, "--data", data], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] }).trim();
-const key = (who, role = "user", tenant = "acme") => run("keys", "create", who, "--all-servers", "--role", role, "--tenant", tenant, "--yet-to-come");
+const key = (who, role = "user", tenant = "acme") => run("keys", "create", who, "--all-servers", "--role", role, "--tenant", tenant);
 
 const modern = (client) => ({ "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": { name: client, version: "1" }, "io.modelcontextprotocol/clientCapabilities": {} });
 async function post(server, bearer, message, headers = {}) {

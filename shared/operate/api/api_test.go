@@ -331,9 +331,6 @@ func TestKeysAreMadeRotatedAndRevoked(t *testing.T) {
 	if _, text := p.ask("operator", "POST", "/api/v1/keys", `{"principal":"eve","servers":["oen"]}`, nil); code(text) != "invalid" || !strings.Contains(text, "did you mean one?") {
 		t.Errorf("%s", text)
 	}
-	if status, _ := p.ask("operator", "POST", "/api/v1/keys", `{"principal":"eve","servers":["oen"],"yet_to_come":true}`, nil); status != http.StatusOK {
-		t.Error("a server that is yet to come is refused")
-	}
 }
 
 func TestWhatAPlaceDoesNotHaveIsSaid(t *testing.T) {

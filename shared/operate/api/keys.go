@@ -85,7 +85,7 @@ func (x keyring) create() (any, error) {
 
 // known returns an error for servers that the servers file does not have.
 func (x keyring) known(asked NewKey) error {
-	if x.h.Servers == nil || asked.YetToCome {
+	if x.h.Servers == nil {
 		return nil
 	}
 	file := x.h.Servers()
@@ -95,7 +95,7 @@ func (x keyring) known(asked NewKey) error {
 	}
 	for _, name := range asked.Servers {
 		if name != storage.EveryServer && !slices.Contains(names, name) {
-			return storage.Errorf(storage.Invalid, "no server %s: %s (--yet-to-come allows it)", name, serversfile.Instead(name, names))
+			return storage.Errorf(storage.Invalid, "no server %s: %s", name, serversfile.Instead(name, names))
 		}
 	}
 	return nil

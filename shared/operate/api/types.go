@@ -230,7 +230,6 @@ type NewKey struct {
 	Role      string          `json:"role,omitempty"`   // user by default
 	Props     json.RawMessage `json:"props,omitempty"`
 	Seconds   int64           `json:"life_seconds,omitempty"` // 0: until it is revoked
-	YetToCome bool            `json:"yet_to_come,omitempty"`  // servers may be missing in the servers file
 }
 
 // Rotate asks for a key that replaces another one.
