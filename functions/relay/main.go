@@ -19,7 +19,9 @@ type (
 
 func main() {
 	boot.Serve(func(f *boot.Function) (func(context.Context, event) (answer, error), error) {
-		h := relayserver.NewHandler(f.RelayWithBucket())
+		c := f.RelayWithBucket()
+		c.Resolve = f.Resolve
+		h := relayserver.NewHandler(c)
 		return func(ctx context.Context, e event) (answer, error) {
 			if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
 				return answer{StatusCode: 401}, nil

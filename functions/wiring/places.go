@@ -17,7 +17,6 @@ func (f *Function) needs(b storage.Box) places.Needs {
 		CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB, ToolTimeout: s.ToolTimeout,
 		Image: s.Box.Image != "", HostPath: s.Box.HostPath != "" && s.Box.HostPathWritable,
 		Confined: s.Box.Profile != "" || s.Box.ReadOnlyRootFS || s.Box.Offline,
-		Fetches:  len(s.References()) > 0,
 		Installs: slices.Contains(installers(), filepath.Base(s.Command)) && b.Installed != s.Definition(),
 	}
 }

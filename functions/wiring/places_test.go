@@ -25,6 +25,19 @@ func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
 	}
 }
 
+// The relay function gives a box on Lambda its secrets with the welcome.
+func TestAServerWithSecretsIsPlacedAsAnyOther(t *testing.T) {
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"token":{"command":"node","env":{"TOKEN":"ssm:/stack/token","KEY":"secretsmanager:stack/key"}}}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &Function{Settings: Settings{Servers: servers}}
+	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
+	if got := two.Choose(f.needs(storage.Box{Server: "token", Attempt: 1})); got != places.Lambda {
+		t.Errorf("a server with secrets runs in %s, want %s", got, places.Lambda)
+	}
+}
+
 // A box on Lambda has no uid for each server, so it has none of the guards that need one.
 func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{

@@ -126,6 +126,10 @@ func called(t *testing.T) []string {
 					actions = append(actions, ofECS()[strings.Trim(n.Value, `"`)]...)
 				case strings.Contains(n.Value, "/2015-03-31/functions/"):
 					actions = append(actions, "lambda:InvokeFunction")
+				case n.Value == `"AmazonSSM.GetParameters"`:
+					actions = append(actions, "ssm:GetParameters")
+				case n.Value == `"secretsmanager.GetSecretValue"`:
+					actions = append(actions, "secretsmanager:GetSecretValue")
 				case strings.HasPrefix(n.Value, `"Logs_20140328.`):
 					actions = append(actions, "logs:"+strings.Trim(n.Value[len(`"Logs_20140328.`):], `"`))
 				case n.Value == `"/schedules/"`:
@@ -205,6 +209,8 @@ func ofOwn() map[string][]string {
 		"shared/backend/fleet/lambda.(*Fleet).invoke":             {"lambda:InvokeFunction"},
 		"shared/backend/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // of the schedules' role
 		"shared/backend/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
+		"functions/internal/boot.readParameters":                  {"ssm:GetParameters"},
+		"functions/internal/boot.readSecret":                      {"secretsmanager:GetSecretValue"},
 		"functions/wiring/webconsole.(*Logs).ask":                 {"logs:StartQuery", "logs:GetQueryResults", "logs:StopQuery"},
 		"shared/backend/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // with the right ListBucket, S3 answers that an object is missing
 		"shared/backend/bucket.(*Bucket).Room":                    {"s3:PutObject"},

@@ -146,7 +146,7 @@ func (p *simProc) live() {
 	if p.blind() {
 		c.Executor, c.Digest, c.Deadline, c.Linger = nil, "", time.Now().Add(blindLife), 200*time.Millisecond
 		c.Begin = func(launch map[string]string) (runner.Started, error) {
-			if len(launch) != 1 || p.task.Env["LAUNCH"] != "" {
+			if len(launch) != 2 || launch["SECRET"] != "of "+p.task.Env[frame.EnvBox] || p.task.Env["LAUNCH"] != "" || p.task.Env["SECRET"] != "" {
 				w.breaks("runner %s was launched with %v", p.name, launch)
 			}
 			return runner.Started{Executor: p.box, Digest: p.definition, Idle: w.idle, Longest: blindLongest}, nil

@@ -173,6 +173,12 @@ func newWorld(t *testing.T, seed uint64) *world {
 		Launch:       func(storage.Box) (map[string]string, error) { return map[string]string{"LAUNCH": "secret"}, nil },
 		StartTimeout: time.Minute, Log: w.logger("host"),
 	}
+	w.config.Resolve = func(_ context.Context, b storage.Box) (map[string]string, error) {
+		if w.actor(fmt.Sprint("secrets ", b.ID, time.Now())).chance(w.notStored) {
+			return nil, unavailable("secrets")
+		}
+		return map[string]string{"SECRET": "of " + string(b.ID)}, nil
+	}
 	boxes, sessions := 1+rng.IntN(2), 1+rng.IntN(4)
 	for i := range sessions {
 		server := fmt.Sprintf("server%d", 1+i%boxes)

@@ -3,14 +3,17 @@ package relayserver
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// hello decides about a hello, and gives an invited runner its launch. A server that is not
-// configured any more has no launch: the runner is fenced, and the record stays as it is.
+// hello decides about a hello, and gives an invited runner its launch, with its secrets. A
+// server that is not configured any more has no launch: the runner is fenced, and the
+// record stays as it is. Secrets are asked for last, so that a runner that is fenced costs
+// no request.
 func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.Frame, error) {
 	first := false
 	var launch map[string]string
@@ -39,6 +42,13 @@ func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.
 	}
 	if err := h.answers(ctx, conn, f); err != nil {
 		return nil, err
+	}
+	if launch != nil && h.Resolve != nil {
+		secrets, err := h.Resolve(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(launch, secrets)
 	}
 	return frame.Welcome{Gen: b.Gen, Link: f.Link, Ticket: h.Sealer.Pass(b.ID), Retire: !first && h.outdated(b.Server, f.Digest), Launch: launch}, nil
 }

@@ -1,7 +1,11 @@
 package relayserver_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -314,6 +318,65 @@ func TestTheLaunchOfAnInvitedRunnerComesWithItsWelcome(t *testing.T) {
 	}
 	if w, ok := say("one", func(f *frame.Hello) { f.Invited, f.Token = false, "" }).(frame.Welcome); !ok || len(w.Launch) != 0 {
 		t.Errorf("a ping: %+v", w)
+	}
+}
+
+// Secrets of other services reach the runner that shows the token, with its welcome. They
+// cost one request a welcome with a launch, and none for a runner that is fenced or pings.
+// They are neither in the task, nor in the store, nor in the log.
+func TestSecretsOfAnInvitedRunnerAreAskedForOnceAndKeptNowhere(t *testing.T) {
+	const canary = "canary-0815"
+	var log bytes.Buffer
+	asked, down := 0, false
+	f, store, c := startedWorld(t, func(c *relayserver.Config) {
+		c.Launch = func(storage.Box) (map[string]string, error) { return map[string]string{"DORMOUSE_SERVER": "x"}, nil }
+		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		c.Resolve = func(_ context.Context, b storage.Box) (map[string]string, error) {
+			if asked++; down {
+				return nil, storage.Errorf(storage.Unavailable, "Systems Manager is down")
+			}
+			return map[string]string{"DORMOUSE_ENV_TOKEN": canary + " of " + string(b.ID)}, nil
+		}
+	})
+	if asked != 0 || strings.Contains(fmt.Sprint(f.ran), canary) {
+		t.Errorf("the start asked %d times for secrets: %v", asked, f.ran)
+	}
+	h := relayserver.NewHandler(c)
+	say := func(runner string, invited bool) (frame.Frame, error) {
+		hello := frame.Hello{Sender: frame.Sender{Box: unlistedBox, Gen: 2, Runner: runner}, Link: 1, Token: f.ran[0].Env[frame.EnvToken], Invited: invited}
+		reply, err := h.Frame(t.Context(), "c", frame.Encode(hello))
+		if err != nil {
+			return nil, err
+		}
+		return frame.Decode(reply)
+	}
+	down = true
+	if _, err := say("one", true); !errors.Is(err, storage.Unavailable) {
+		t.Errorf("while the secrets cannot be read: %v", err)
+	}
+	asked, down = 0, false
+	for range 2 { // the welcome was lost
+		got, err := say("one", true)
+		if w, ok := got.(frame.Welcome); !ok || w.Launch["DORMOUSE_ENV_TOKEN"] != canary+" of "+string(unlistedBox) || err != nil {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	if got, err := say("two", true); err != nil || got.(frame.Fenced).Link != 1 {
+		t.Errorf("a second runner: %+v, %v", got, err)
+	}
+	if got, err := say("one", false); err != nil || len(got.(frame.Welcome).Launch) != 0 {
+		t.Errorf("a ping: %+v, %v", got, err)
+	}
+	if asked != 2 {
+		t.Errorf("two welcomes with a launch asked %d times for secrets", asked)
+	}
+	box, err := store.Box(t.Context(), unlistedBox)
+	items, more := store.Items(t.Context(), unlistedBox)
+	if kept := fmt.Sprintf("%+v %+v", box, items); err != nil || more != nil || strings.Contains(kept, canary) {
+		t.Errorf("the store has a secret: %s, %v, %v", kept, err, more)
+	}
+	if strings.Contains(log.String(), canary) {
+		t.Errorf("the log has a secret: %s", &log)
 	}
 }
 

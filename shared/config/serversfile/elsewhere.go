@@ -9,8 +9,9 @@ import (
 
 // A value of env may name a secret, "ssm:NAME" or "secretsmanager:NAME": a parameter of
 // AWS Systems Manager or a secret of AWS Secrets Manager. The file, the functions and
-// the start request of a box then hold only the name. AWS puts the value into the box
-// when it starts the box, under [SecretVariable].
+// the start request of a box then hold only the name. ECS puts the value into the box
+// when it starts the box, under [SecretVariable]. An invited runner gets it with its
+// welcome, under the same name.
 
 // Reference reports whether a value of env names a secret, and returns its service and
 // name.
@@ -42,12 +43,19 @@ func (s Server) References() map[string]string {
 // names a secret.
 func SecretVariable(name string) string { return "DORMOUSE_ENV_" + name }
 
+// SecretFailure is the variable in which an invited runner finds why it has no values of
+// its server's references.
+const SecretFailure = "DORMOUSE_SECRET_FAILURE"
+
 // Resolve returns the server with the values of its references, which become secrets of
 // its box. The error names a variable without a value, and says what to do.
 func (s Server) Resolve(getenv Getenv) (Server, error) {
 	references := s.References()
 	if len(references) == 0 {
 		return s, nil
+	}
+	if why, ok := getenv(SecretFailure); ok {
+		return s, fmt.Errorf("the secrets in env cannot be read: %s (boxes read those of this region whose names begin with the name of the stack)", why)
 	}
 	s.Env, s.Box.Secrets = maps.Clone(s.Env), slices.Clone(s.Box.Secrets)
 	for _, name := range slices.Sorted(maps.Keys(references)) {

@@ -6,7 +6,19 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
+
+// The host of an invited runner says why it could not read a secret.
+func TestAServerWithoutItsSecretsSaysWhy(t *testing.T) {
+	_, err := one(t, server(withSecrets), nil).Resolve(func(name string) (string, bool) {
+		return "Systems Manager has no parameter /dormouse/github", name == serversfile.SecretFailure
+	})
+	if err == nil || !strings.Contains(err.Error(), "no parameter /dormouse/github") {
+		t.Error(err)
+	}
+}
 
 const withSecrets = `"command": "a", "env": {"TOKEN": "ssm:/dormouse/github", "KEY": "secretsmanager:dormouse/openai:key::", "TZ": "UTC", "URL": "ssm://not a name", "NONE": "ssm:"}`
 

@@ -33,6 +33,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -54,6 +55,10 @@ const (
 	// and less to wake.
 	idle        = 4 * time.Second
 	callTimeout = 10 * time.Second
+	// Lambda puts away a function that nobody has invoked for weeks. It refuses the next
+	// invocation, and makes the function ready again meanwhile.
+	readyWithin = 30 * time.Second // leaves the box time for its hello within startTimeout
+	readyPause  = time.Second
 	maxAnswer   = 64 << 10
 )
 
@@ -138,13 +143,12 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 }
 
 // Run implements [fleet.Fleet]. The id is made of t.ClientToken. Run makes one call, and
-// Lambda answers before the task begins.
+// Lambda answers before the task begins. While Lambda makes the function ready, Run calls
+// again each second, for half a minute at most.
 //
 // Errors: fleet.ErrInvalid also if Lambda refuses the request; fleet.ErrDisabled, without a
 // call; fleet.ErrCapacity if Lambda throttles; fleet.ErrUnavailable otherwise.
 func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
@@ -159,7 +163,21 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return id, f.invoke(ctx, function, tenant(t.Box), event)
+	until := time.Now().Add(readyWithin)
+	if end, ok := ctx.Deadline(); ok && end.Add(-callTimeout).Before(until) {
+		until = end.Add(-callTimeout) // another place needs some time too
+	}
+	for {
+		notReady, err := f.invoke(ctx, function, tenant(t.Box), event)
+		if !notReady || time.Until(until) < readyPause {
+			return id, err
+		}
+		select {
+		case <-time.After(readyPause):
+		case <-ctx.Done():
+			return id, err
+		}
+	}
 }
 
 // function returns the smallest function with enough memory for a task.
@@ -182,8 +200,11 @@ func tenant(box string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// invoke sends an event to a function.
-func (f *Fleet) invoke(ctx context.Context, function, tenant string, event []byte) error {
+// invoke sends an event to a function. notReady says that Lambda makes the function ready,
+// and that it has not taken the event.
+func (f *Fleet) invoke(ctx context.Context, function, tenant string, event []byte) (notReady bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	target := f.cfg.Endpoint + "/2015-03-31/functions/" + url.PathEscape(function) + "/invocations"
 	a, err := f.api.Do(ctx, awscall.Request{
 		Method: http.MethodPost, URL: target, Body: event,
@@ -191,16 +212,19 @@ func (f *Fleet) invoke(ctx context.Context, function, tenant string, event []byt
 	}, maxAnswer)
 	switch a.Status {
 	case 0:
-		return fmt.Errorf("%w: invoke the function %q: %w", fleet.ErrUnavailable, function, err)
+		return false, fmt.Errorf("%w: invoke the function %q: %w", fleet.ErrUnavailable, function, err)
 	case http.StatusAccepted: // it says enough
-		return nil
+		return false, nil
 	}
-	kind := fleet.ErrUnavailable
+	kind, fault := fleet.ErrUnavailable, a.Header.Get("X-Amzn-Errortype")
+	fault, _, _ = strings.Cut(fault, ":") // a URL may follow
 	switch {
+	case fault == "ResourceConflictException" || fault == "ResourceNotReadyException" || fault == "CodeArtifactUserPendingException":
+		notReady = true
 	case a.Status == http.StatusTooManyRequests:
 		kind = fleet.ErrCapacity
 	case a.Status >= 400 && a.Status < 500 && a.Status != http.StatusForbidden:
 		kind = fleet.ErrInvalid
 	}
-	return fmt.Errorf("%w: invoke the function %q: status %d %s: %s", kind, function, a.Status, a.Header.Get("X-Amzn-Errortype"), a.Body)
+	return notReady, fmt.Errorf("%w: invoke the function %q: status %d %s: %s", kind, function, a.Status, fault, a.Body)
 }

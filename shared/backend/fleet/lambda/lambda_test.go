@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/google/go-cmp/cmp"
@@ -144,5 +146,68 @@ func TestAnswersOfLambdaAreErrorsOfAFleet(t *testing.T) {
 	s.Close()
 	if _, err := s.open(t, nil).Run(t.Context(), fleet.Task{ClientToken: "t"}); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("no answer: %v", err)
+	}
+}
+
+// sleeper stands for Lambda after weeks without an invocation: the function is Inactive, the
+// first invocation fails and makes it Pending, and it is ready after some time.
+type sleeper struct {
+	status int
+	fault  string
+	takes  time.Duration // from the first invocation; below 0 for ever
+	first  time.Time
+	asked  int
+}
+
+func (s *sleeper) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	if s.asked++; s.first.IsZero() {
+		s.first = time.Now()
+	}
+	if s.takes < 0 || time.Since(s.first) < s.takes {
+		w.Header().Set("X-Amzn-Errortype", s.fault+":http://internal.amazon.com/coral/com.amazonaws.lambda/")
+		w.WriteHeader(s.status)
+	} else {
+		w.WriteHeader(http.StatusAccepted)
+	}
+	return w.Result(), r.Context().Err()
+}
+
+func TestAFunctionThatWasIdleForWeeksIsWaitedFor(t *testing.T) {
+	open := func(t *testing.T, s *sleeper) *lambda.Fleet {
+		f, err := lambda.New(lambda.Config{
+			Region: "us-east-1", Endpoint: "http://lambda", Sizes: []lambda.Size{{512, "box-512"}}, HTTPClient: &http.Client{Transport: s},
+			Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+				return aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}, nil
+			}),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	task := fleet.Task{ClientToken: "t", Box: "b"}
+	for _, s := range []*sleeper{
+		{409, "ResourceConflictException", 8 * time.Second, time.Time{}, 0},
+		{502, "ResourceNotReadyException", 8 * time.Second, time.Time{}, 0},
+		{409, "CodeArtifactUserPendingException", 8 * time.Second, time.Time{}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			id, err := open(t, s).Run(t.Context(), task)
+			if err != nil || id != "lambda/t" || s.asked != 9 || time.Since(s.first) != 8*time.Second {
+				t.Errorf("%s: %q after %d requests and %v: %v", s.fault, id, s.asked, time.Since(s.first), err)
+			}
+		})
+	}
+	// The second attempt goes to another place, which needs some time of its caller.
+	for limit, want := range map[time.Duration]time.Duration{time.Minute: 30 * time.Second, 25 * time.Second: 15 * time.Second, 5 * time.Second: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &sleeper{status: 409, fault: "ResourceConflictException", takes: -1}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			if _, err := open(t, s).Run(ctx, task); !errors.Is(err, fleet.ErrUnavailable) || time.Since(s.first) > want || time.Since(s.first) < want-2*time.Second {
+				t.Errorf("a function that never gets ready was given up after %v, with %v left: %v", time.Since(s.first), limit, err)
+			}
+		})
 	}
 }

@@ -121,7 +121,6 @@ type Needs struct {
 	Image       bool          // an image of its own
 	HostPath    bool          // a folder of the host to write to
 	Confined    bool          // guards between the server and the rest of the box
-	Fetches     bool          // secrets that the place has to fetch
 	Installs    bool          // packages that are not kept anywhere and must be installed
 }
 
@@ -147,9 +146,9 @@ func (f *Fleet) Choose(n Needs) string {
 	return f.base
 }
 
-// fitsLambda reports whether Lambda can run the box. It has no guards, images of servers or
-// secrets.
+// fitsLambda reports whether Lambda can run the box. It has no guards, and no images of
+// servers.
 func (n Needs) fitsLambda() bool {
-	return !n.Image && !n.HostPath && !n.Confined && !n.Fetches && n.CPUs <= lambdaCPUs && n.MemoryMB <= lambdaMemory &&
+	return !n.Image && !n.HostPath && !n.Confined && n.CPUs <= lambdaCPUs && n.MemoryMB <= lambdaMemory &&
 		n.ToolTimeout > 0 && n.ToolTimeout <= lambdaTool
 }

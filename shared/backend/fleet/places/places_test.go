@@ -55,7 +55,6 @@ func TestAStartGoesToTheFirstPlaceThatFits(t *testing.T) {
 		"an image":                          {places.Lambda, func(n *places.Needs) { n.Image = true }, "ecs"},
 		"a folder of the host":              {places.Lambda, func(n *places.Needs) { n.HostPath = true }, "ecs"},
 		"guards":                            {places.Lambda, func(n *places.Needs) { n.Confined = true }, "ecs"},
-		"secrets that ECS fetches":          {places.Lambda, func(n *places.Needs) { n.Fetches = true }, "ecs"},
 		"three processors":                  {places.Lambda, func(n *places.Needs) { n.CPUs = 3 }, "ecs"},
 		"3 GB":                              {places.Lambda, func(n *places.Needs) { n.MemoryMB = 3072 }, "ecs"},
 		"2 GB":                              {places.Auto, func(n *places.Needs) { n.MemoryMB = 2048 }, "lambda"},
