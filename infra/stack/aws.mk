@@ -15,7 +15,7 @@ export SAM_CLI_TELEMETRY ?= 0
 GO_SERVERS           ?=
 export GO_SERVERS_AT := $(or $(GO_SERVERS_AT),$(if $(GO_SERVERS),$(abspath $(GO_SERVERS))))
 build-HttpFunction build-SocketFunction: OWN = $(GO_SERVERS_AT)
-build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction build-OauthFunction build-ConsoleFunction: build-%Function: need-go
+build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction build-OauthFunction build-ConsoleFunction build-SetupFunction: build-%Function: need-go
 	@cd '$(or $(OWN),.)' && $(AWS_BUILD) -tags lambda.norpc,aws -o '$(ARTIFACTS_DIR)/bootstrap' $(if $(OWN),.,./functions/$$(tr A-Z a-z <<<'$*'))
 	@cp servers.json '$(ARTIFACTS_DIR)/'
 

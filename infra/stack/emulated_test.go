@@ -65,8 +65,8 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 	for kind, all := range after {
 		added := slices.DeleteFunc(all, func(one string) bool { return slices.Contains(before[kind], one) })
 		// These are left: what the test made (a bucket with the code, a network, a task
-		// definition that make delete would remove), and the stack's table and bucket.
-		want := map[string]int{"tables": 1, "buckets": 2, "networks": 1, "task definitions": 1}[kind]
+		// definition that make delete would remove), and the stack's table, bucket and secret.
+		want := map[string]int{"tables": 1, "buckets": 2, "networks": 1, "task definitions": 1, "parameters": 1}[kind]
 		if len(added) != want {
 			t.Errorf("%s that are left: %q, want %d", kind, added, want)
 		}
@@ -210,10 +210,18 @@ func emulate(t *testing.T) *emulator {
 	return e
 }
 
+// setup returns the program that makes the custom resources of a stack.
+func setup(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "setup")
+	build(t, program, root("functions", "setup"))
+	return program
+}
+
 // listen starts testdata/emulate.py, which takes steps until the test is over.
 func (e *emulator) listen() {
 	e.t.Helper()
-	cmd := exec.CommandContext(e.t.Context(), e.python, filepath.Join("testdata", "emulate.py"), e.endpoint) //nolint:gosec // installed above
+	cmd := exec.CommandContext(e.t.Context(), e.python, filepath.Join("testdata", "emulate.py"), e.endpoint, setup(e.t)) //nolint:gosec // installed above
 	e.failed = &bytes.Buffer{}
 	cmd.Stderr = e.failed
 	steps, err := cmd.StdinPipe()
@@ -293,6 +301,7 @@ func (e *emulator) has(variable, want string) {
 	e.t.Helper()
 	environments := map[string]map[string]string{}
 	e.do(&environments, "functions")
+	delete(environments, "dormouse-setup")
 	if len(environments) < 5 {
 		e.t.Errorf("clients reach %d functions", len(environments))
 	}
@@ -387,9 +396,13 @@ func (e *emulator) resolved(m made) {
 	}
 	environments := map[string]map[string]string{}
 	e.do(&environments, "functions")
-	if len(environments) != 6 {
+	if len(environments) != 7 {
 		e.t.Errorf("there are %d functions", len(environments))
 	}
+	if secret := environments["dormouse-http"]["DORMOUSE_SECRET"]; len(secret) != 64 || secret != environments["dormouse-relay"]["DORMOUSE_SECRET"] {
+		e.t.Errorf("functions seal with %q", secret)
+	}
+	delete(environments, "dormouse-setup") // it has no store
 	for function, environment := range environments {
 		for name, value := range environment {
 			if unresolved(value) {
@@ -441,7 +454,7 @@ func (*emulator) known(arn string, m made) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc([]string{":task-definition/dormouse-box-", ":parameter/dormouse/", ":secret:dormouse/", ":repository/*", ":function:dormouse-", "/dormouse/"}, func(own string) bool {
+	return slices.ContainsFunc([]string{":task-definition/dormouse-box-", ":parameter/dormouse/", ":parameter/dormouse.tickets/dormouse", ":secret:dormouse/", ":repository/*", ":function:dormouse-", "/dormouse/"}, func(own string) bool {
 		return strings.Contains(arn, own)
 	})
 }
@@ -517,7 +530,8 @@ func (e *emulator) as(role string) aws.CredentialsProvider {
 	})
 }
 
-// An upgrade from the last release keeps what lasts: the table, the bucket, the secret, the
+// An upgrade from the last release keeps what lasts: the table, the bucket, the secret of
+// tickets, which goes from Secrets Manager into a parameter and is replaced there, the
 // repository, and the APIs of sockets, by whose names clients connect. The emulator makes a
 // REST API anew whose text has changed, which CloudFormation changes in its place.
 func TestTheLastReleaseIsUpgraded(t *testing.T) {
@@ -537,11 +551,27 @@ func TestTheLastReleaseIsUpgraded(t *testing.T) {
 	if err := os.WriteFile(e.template, run(t, tools(t).python, filepath.Join("testdata", "expand.py"), old), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	secrets := func() (current, other string) {
+		environments := map[string]map[string]string{}
+		e.do(&environments, "functions")
+		delete(environments, "dormouse-setup")
+		for name, environment := range environments {
+			if secret := environment["DORMOUSE_SECRET"]; current != "" && secret != current {
+				t.Errorf("%s seals with another secret", name)
+			}
+			current, other = environment["DORMOUSE_SECRET"], environment["DORMOUSE_OTHER_SECRET"]
+		}
+		return current, other
+	}
 	before := e.change("create")
+	first, _ := secrets()
 	e.template = now
 	after := e.change("update")
+	if kept, other := secrets(); len(first) != 64 || kept != first || other != "" || before.Resources["TicketSecret"] == "" || after.Resources["TicketSecret"] != "" {
+		t.Errorf("the secret was %q, and is %q and %q; its resources %q and %q", first, kept, other, before.Resources["TicketSecret"], after.Resources["TicketSecret"])
+	}
 	for _, name := range []string{
-		"Table", "Bucket", "TicketSecret", "Repository", "SocketApi", "RelayApi", "Schedules", "Cluster",
+		"Table", "Bucket", "Repository", "SocketApi", "RelayApi", "Schedules", "Cluster",
 	} {
 		if before.Resources[name] == "" || after.Resources[name] != before.Resources[name] {
 			t.Errorf("%s was %q, and is %q", name, before.Resources[name], after.Resources[name])
@@ -549,4 +579,17 @@ func TestTheLastReleaseIsUpgraded(t *testing.T) {
 	}
 	e.resolved(after)
 	e.used(after)
+	e.change("update", "OtherSecret=AWSPENDING")
+	current, next := secrets()
+	if current != first || len(next) != 64 || next == first {
+		t.Errorf("the first step of a new secret seals with %s and opens %s", current, next)
+	}
+	e.change("update", "OtherSecret=AWSPREVIOUS")
+	if current, other := secrets(); current != next || other != first {
+		t.Errorf("the second step seals with %s and opens %s, want %s and %s", current, other, next, first)
+	}
+	e.change("update", "OtherSecret=")
+	if current, other := secrets(); current != next || other != "" {
+		t.Errorf("the third step seals with %s and opens %s, want %s", current, other, next)
+	}
 }

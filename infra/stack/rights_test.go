@@ -124,6 +124,10 @@ func called(t *testing.T) []string {
 					actions = append(actions, "execute-api:ManageConnections")
 				case strings.HasPrefix(name, "shared/backend/fleet/ecs/"):
 					actions = append(actions, ofECS()[strings.Trim(n.Value, `"`)]...)
+				case n.Value == `"AmazonSSM.PutParameter"`:
+					actions = append(actions, "ssm:PutParameter")
+				case n.Value == `"/configuration"`:
+					actions = append(actions, "lambda:GetFunctionConfiguration")
 				case strings.Contains(n.Value, "/2015-03-31/functions/"):
 					actions = append(actions, "lambda:InvokeFunction")
 				case n.Value == `"AmazonSSM.GetParameters"`:
@@ -175,7 +179,8 @@ func many(v any) any {
 func granted(t *testing.T, s stack) map[string][]statement {
 	t.Helper()
 	all := map[string][]statement{}
-	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console"} {
+	s.params["BoxFunctions"] = "on"
+	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console", "Setup"} {
 		if got := s.value(s.get(t, f+"Function", "AWS::Lambda::Function")["Role"]); got != f+"Role.Arn" {
 			t.Errorf("%s has the role %s", f, got)
 		}
@@ -196,6 +201,27 @@ func granted(t *testing.T, s stack) map[string][]statement {
 	return all
 }
 
+// starts returns the statements of the role with which ECS starts boxes.
+func (s stack) starts(t *testing.T) (all []statement) {
+	t.Helper()
+	for _, p := range s.get(t, "BoxExecutionRole", "AWS::IAM::Role")["Policies"].([]any) {
+		all = append(all, s.statements(dig(p, "PolicyDocument"))...)
+	}
+	return append(all, s.statements(s.get(t, "SecretsPolicy", "AWS::IAM::ManagedPolicy")["PolicyDocument"])...)
+}
+
+// A deployment without boxes on Lambda leaves the relay function without a right on secrets.
+func TestOnlyWhatStartsBoxesReadsTheirSecrets(t *testing.T) {
+	s := expand(t)
+	for on, want := range map[string]string{"off": "BoxExecutionRole", "on": "BoxExecutionRole,RelayRole"} {
+		s.params["BoxFunctions"] = on
+		got := slices.DeleteFunc(s.list(s.get(t, "SecretsPolicy", "AWS::IAM::ManagedPolicy")["Roles"]), func(role string) bool { return role == "AWS::NoValue" })
+		if strings.Join(got, ",") != want {
+			t.Errorf("BoxFunctions=%s: %v read the secrets of boxes, want %s", on, got, want)
+		}
+	}
+}
+
 // ofOwn returns the methods that call AWS without the SDK, and their actions.
 func ofOwn() map[string][]string {
 	return map[string][]string{
@@ -211,6 +237,9 @@ func ofOwn() map[string][]string {
 		"shared/backend/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
 		"functions/internal/boot.readParameters":                  {"ssm:GetParameters"},
 		"functions/internal/boot.readSecret":                      {"secretsmanager:GetSecretValue"},
+		"main.keptTickets":                                        {"ssm:GetParameters"},
+		"main.keepTickets":                                        {"ssm:PutParameter"},
+		"main.servedTickets":                                      {"lambda:GetFunctionConfiguration"},
 		"functions/wiring/webconsole.(*Logs).ask":                 {"logs:StartQuery", "logs:GetQueryResults", "logs:StopQuery"},
 		"shared/backend/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // with the right ListBucket, S3 answers that an object is missing
 		"shared/backend/bucket.(*Bucket).Room":                    {"s3:PutObject"},
@@ -226,7 +255,7 @@ func linked(t *testing.T) map[string][]string {
 	t.Helper()
 	operation := regexp.MustCompile(sdk + `(\w+)\.\(\*Client\)\.([A-Z]\w+)$`)
 	all := map[string][]string{}
-	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console"} {
+	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console", "Setup"} {
 		program := filepath.Join(t.TempDir(), f)
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "lambda.norpc,aws", "-o", program, "../../functions/"+strings.ToLower(f))
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -342,9 +371,7 @@ func TestEveryRightNamesItsResource(t *testing.T) {
 	s := expand(t)
 	whole := []string{"ecr:GetAuthorizationToken", "ecs:ListTasks", "logs:GetQueryResults", "logs:StopQuery"} // have no resource that could be named
 	all := granted(t, s)
-	for _, p := range s.get(t, "BoxExecutionRole", "AWS::IAM::Role")["Policies"].([]any) {
-		all["boxes"] = append(all["boxes"], s.statements(dig(p, "PolicyDocument"))...)
-	}
+	all["boxes"] = s.starts(t)
 	for who, statements := range all {
 		for _, st := range statements {
 			for _, resource := range st.resources {

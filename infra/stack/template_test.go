@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -242,17 +243,31 @@ func TestNobodyGetsIntoABox(t *testing.T) {
 	}
 }
 
-// The functions decode the secret as hexadecimal and require 32 bytes or more.
-func TestTheSecretIsHexadecimal(t *testing.T) {
-	g, _ := expand(t).get(t, "TicketSecret", "AWS::SecretsManager::Secret")["GenerateSecretString"].(object)
-	left := ""
-	for _, c := range "0123456789abcdefghijklmnopqrstuvwxyz" {
-		if !strings.ContainsRune(g["ExcludeCharacters"].(string), c) {
-			left += string(c)
+// The secret is not in Secrets Manager, which costs money at rest, and no server can name it
+// in its env.
+func TestTheSecretOfTicketsIsFreeAndOutOfReach(t *testing.T) {
+	s := expand(t)
+	for name, r := range s.resources {
+		if r["Type"] == "AWS::SecretsManager::Secret" {
+			t.Errorf("%s costs $0.40 a month", name)
 		}
 	}
-	if left != "0123456789abcdef" || g["ExcludeUppercase"] != true || g["ExcludePunctuation"] != true || g["IncludeSpace"] != nil || g["PasswordLength"] != 64.0 {
-		t.Errorf("%v leaves %q", g, left)
+	name := s.value(s.get(t, "Tickets", "Custom::Tickets")["Name"])
+	all := granted(t, s)
+	all["boxes"] = s.starts(t)
+	for who, statements := range all {
+		for _, st := range statements {
+			for _, resource := range st.resources {
+				_, pattern, _ := strings.Cut(resource, ":parameter")
+				if reached, err := path.Match(pattern, name); (reached || err != nil) != (who == "Setup" && pattern != "") {
+					t.Errorf("%s may %v on %s, and the secret of tickets is %s: %v", who, st.actions, resource, name, err)
+				}
+			}
+		}
+	}
+	// Stacks have no dot in their names, so this is below the path of no stack.
+	if before, _, _ := strings.Cut(strings.TrimPrefix(name, "/"), "/"); !strings.Contains(before, ".") {
+		t.Errorf("a stack may have the name %s, and its servers could name %s", before, name)
 	}
 }
 

@@ -131,7 +131,7 @@ func TestAStrangersWalk(t *testing.T) {
 	}
 	table := strings.TrimPrefix(line(t, gone, "aws dynamodb delete-table "), "aws dynamodb delete-table --table-name ")
 	bucket := strings.Fields(strings.TrimPrefix(line(t, gone, "aws s3 rb "), "aws s3 rb s3://"))[0]
-	for _, want := range []string{"tables " + table, `buckets .*"` + regexp.QuoteMeta(bucket) + `"`, `buckets .*"aws-sam-cli-managed-default-`, "stacks .*aws-sam-cli-managed-default"} {
+	for _, want := range []string{"tables " + table, `buckets .*"` + regexp.QuoteMeta(bucket) + `"`, `buckets .*"aws-sam-cli-managed-default-`, "stacks .*aws-sam-cli-managed-default", `parameters .*"/dormouse.tickets/dormouse"`} {
 		at := slices.IndexFunc(left, regexp.MustCompile(want).MatchString)
 		if at < 0 {
 			t.Errorf("%s is gone; there are %q", want, left)
@@ -147,9 +147,12 @@ func TestAStrangersWalk(t *testing.T) {
 	if len(left) > 0 {
 		t.Errorf("make delete leaves %q", left)
 	}
-	// The two commands that it prints delete the rest.
+	// The three commands that it prints delete the rest.
 	w.types(line(t, gone, "aws s3 rb "))
 	w.types(line(t, gone, "aws dynamodb delete-table "))
+	if said := w.types(line(t, gone, "aws ssm delete-parameters ")); !strings.Contains(said, "/dormouse.tickets/dormouse") {
+		t.Errorf("the secret of tickets is not deleted: %s", said)
+	}
 }
 
 // sam build && sam deploy --guided is the whole installation: Enter at each question, without

@@ -94,7 +94,7 @@ func readParameters(ctx context.Context, names []string, values map[string]strin
 		Parameters        []struct{ Name, ARN, Selector, Value string }
 		InvalidParameters []string
 	}
-	refused, err = ask(ctx, "ssm", "AmazonSSM.GetParameters", map[string]any{"Names": names, "WithDecryption": true}, &answer)
+	refused, err = Ask(ctx, "ssm", "AmazonSSM.GetParameters", map[string]any{"Names": names, "WithDecryption": true}, &answer)
 	if refused != "" || err != nil {
 		return refused, err
 	}
@@ -127,7 +127,7 @@ func parseSecret(name string) (v secretVersion, key string) {
 
 func readSecret(ctx context.Context, v secretVersion) (value, refused string, err error) {
 	var answer struct{ SecretString *string }
-	refused, err = ask(ctx, "secretsmanager", "secretsmanager.GetSecretValue", v, &answer)
+	refused, err = Ask(ctx, "secretsmanager", "secretsmanager.GetSecretValue", v, &answer)
 	switch {
 	case refused != "" || err != nil:
 		return "", refused, err
@@ -152,9 +152,11 @@ func member(secret, key string) (value string, ok bool) {
 	return value, true
 }
 
-// ask sends a request to a service. The answer may hold secrets, so no error quotes it. An
-// answer that says that the service is busy is Unavailable.
-func ask(ctx context.Context, service, operation string, q, answer any) (refused string, err error) {
+// Ask sends a request to a service of AWS that speaks JSON. refused says why the service
+// will never do it. The answer may hold secrets, so no error quotes it.
+//
+// Errors: Unavailable.
+func Ask(ctx context.Context, service, operation string, q, answer any) (refused string, err error) {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return "", err

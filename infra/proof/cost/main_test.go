@@ -31,7 +31,7 @@ func counted() (all []meter.Operation) {
 func printed(t *testing.T, operations []meter.Operation) (string, error) {
 	t.Helper()
 	var b bytes.Buffer
-	tb := tables{out: &b, prices: meter.Published(), habits: meter.Usual(), operations: operations, stack: stack{alarms: 10, dashboards: 1, secrets: 1}}
+	tb := tables{out: &b, prices: meter.Published(), habits: meter.Usual(), operations: operations, stack: stack{alarms: 10, dashboards: 1}}
 	err := tb.print()
 	return b.String(), err
 }
@@ -62,7 +62,7 @@ func TestTheStackIsCountedInTheTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := stackOf(string(text)); got != (stack{secrets: 1}) {
+	if got := stackOf(string(text)); got != (stack{}) {
 		t.Errorf("the stack has %+v", got)
 	}
 }
@@ -78,7 +78,7 @@ func TestTheDocumentsSayWhatTheStackCostsByItself(t *testing.T) {
 	}
 	tb := tables{prices: meter.Published(), habits: meter.Usual(), stack: stackOf(string(text))}
 	month := dollars(tb.fixed())
-	for _, want := range []string{"| 0 | " + month + " | " + month + " |", "The " + month + " pay for a secret"} {
+	for _, want := range []string{"| 0 | " + month + " | " + month + " |", "The " + month + " pay for a sweep"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("docs/costs.md does not say %q", want)
 		}
@@ -111,7 +111,7 @@ func TestEveryPriceIsARowOfTheList(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := map[string]float64{
-		"alarmMonth": alarmMonth, "dashboardMonth": dashboardMonth, "secretMonth": secretMonth, "metricMonth": metricMonth,
+		"alarmMonth": alarmMonth, "dashboardMonth": dashboardMonth, "metricMonth": metricMonth,
 		"newTenantGB": newTenantGB,
 	}
 	for unit, price := range meter.Published().USD {

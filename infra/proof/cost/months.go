@@ -36,8 +36,8 @@ func (t tables) months() error {
 	gateway, object := meter.Supergateway(), meter.McpAgent()
 	t.say("\nA month: sessions of %d calls in %v, each call %s ms of a tool, logs included; a box awake for that, its start and %v, for one session or for ten at a time.\n",
 		w.calls, w.talk, w.toolMS, t.habits.Idle)
-	t.say("The stack by itself, in the first two columns: %d metrics under an alarm, %d dashboards, %d secret, and a sweep every %v. supergateway: as many sessions at a time as come in five times the mean rate, each kept for %v. Durable Objects: %s, %s, the plan of $%.0f included.\n",
-		t.stack.alarms, t.stack.dashboards, t.stack.secrets, sweepEvery, w.talk, object.Source, object.Date, object.Month)
+	t.say("The stack by itself, in the first two columns: %d metrics under an alarm, %d dashboards, and a sweep every %v. supergateway: as many sessions at a time as come in five times the mean rate, each kept for %v. Durable Objects: %s, %s, the plan of $%.0f included.\n",
+		t.stack.alarms, t.stack.dashboards, sweepEvery, w.talk, object.Source, object.Date, object.Month)
 	t.say("Not in it: with Metrics=on up to %s a server, for %d metrics that are written in each hour, and an alarm on the time of a wake; with AWS's empty answers as messages, if it sends them, %s more for a million calls over WebSocket; backups of the table, images, and requests to S3.\n",
 		dollars(serverMetrics*metricMonth), serverMetrics, dollars(t.prices.Cost(meter.Units{Messages: 1e6})))
 	month := []float64{0, 1e3, 1e4, 1e5, 1e6, 1e8}

@@ -20,13 +20,12 @@ type tables struct {
 
 // stack counts the resources of a template that cost the same each month even without
 // messages.
-type stack struct{ alarms, dashboards, secrets int }
+type stack struct{ alarms, dashboards int }
 
 // Prices of these resources for a month, in US dollars, without free tiers.
 const (
 	alarmMonth     = 0.10
 	dashboardMonth = 3.00
-	secretMonth    = 0.40
 	sweepEvery     = 5 * time.Minute // the schedule of template.yaml
 	metricMonth    = 0.30            // AWS bills a part of it for each hour in which the metric is written
 	serverMetrics  = 10              // about, of a server, with Metrics=on
@@ -38,11 +37,11 @@ func stackOf(template string) stack {
 		kind = "Type: " + kind + "\n"
 		return strings.Count(template, kind) - strings.Count(template, kind+"    Condition:")
 	}
-	return stack{has("AWS::CloudWatch::Alarm"), has("AWS::CloudWatch::Dashboard"), has("AWS::SecretsManager::Secret")}
+	return stack{has("AWS::CloudWatch::Alarm"), has("AWS::CloudWatch::Dashboard")}
 }
 
 func (s stack) month() float64 {
-	return float64(s.alarms)*alarmMonth + float64(s.dashboards)*dashboardMonth + float64(s.secrets)*secretMonth
+	return float64(s.alarms)*alarmMonth + float64(s.dashboards)*dashboardMonth
 }
 
 func (t tables) print() error {

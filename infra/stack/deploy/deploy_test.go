@@ -369,6 +369,7 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		a.replies["aws ecs list-task-definitions"] = []string{`["d:1","d:2"]`}
 		a.replies["aws ecs deregister-task-definition"], a.replies["aws ecs delete-task-definitions"] = []string{""}, []string{""}
 		a.replies["aws s3 rb"], a.replies["aws dynamodb"] = []string{""}, []string{""}
+		a.replies["aws ssm delete-parameters"] = []string{""}
 		versions := []string{`{"Objects":[{"Key":"k","VersionId":"1"}]}`, `{"Objects":[{"Key":"k","VersionId":"2"}]}`, `{"Objects":[]}`}
 		a.replies["aws s3api list-object-versions --bucket buck"], a.replies["aws s3api delete-objects --bucket buck"] = versions, []string{"null"}
 		out, err := deploy(t, a, "default", func(p *program) { p.purge, p.yes = purge, true }, "down")
@@ -392,8 +393,8 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		if d := cmp.Diff([]string{"d:1", "d:2"}, a.ran("aws ecs delete-task-definitions --task-definitions ")); d != "" {
 			t.Error(d)
 		}
-		if gone := len(a.ran("aws s3 rb s3://buck --force")) + len(a.ran("aws dynamodb delete-table --table-name tab")); purge != (gone == 2) {
-			t.Errorf("purge=%v: %d of table and bucket are deleted", purge, gone)
+		if gone := len(a.ran("aws s3 rb s3://buck --force")) + len(a.ran("aws dynamodb delete-table --table-name tab")) + len(a.ran("aws ssm delete-parameters --names /dormouse.tickets/dormouse")); purge != (gone == 3) {
+			t.Errorf("purge=%v: %d of table, bucket and secret are deleted", purge, gone)
 		}
 		var emptied []string // AWS deletes no bucket in which a version is left
 		for _, line := range a.ran("aws s3api delete-objects") {

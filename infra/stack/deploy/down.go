@@ -11,13 +11,16 @@ import (
 	"time"
 )
 
+// tickets is where the secrets of stacks are that seal tickets, in Systems Manager.
+const tickets = "/dormouse.tickets/"
+
 const (
 	tasksEvery  = 5 * time.Second
 	tasksWithin = 5 * time.Minute
 )
 
-// down deletes the stack and what it created while it ran. It keeps the table and the
-// bucket unless p.purge is set.
+// down deletes the stack and what it created while it ran. It keeps the table, the bucket
+// and the secret of tickets unless p.purge is set.
 func (p *program) down(ctx context.Context) error {
 	s, err := p.describe(ctx)
 	if err != nil {
@@ -30,7 +33,7 @@ func (p *program) down(ctx context.Context) error {
 		return fmt.Errorf("the stack %s is protected: make deploy CONFIG=%s ARGS=Protect=off lets it go", p.config.stack, p.config.section)
 	}
 	if !p.yes {
-		what := "The stack is deleted; its table and bucket stay."
+		what := "The stack is deleted; its table, bucket and secret of tickets stay."
 		if p.purge {
 			what = "The stack is deleted, with all sessions, keys and workspaces."
 		}
@@ -156,9 +159,13 @@ func (p *program) lasting(ctx context.Context, s *stack) error {
 	if table == "" || bucket == "" {
 		return nil // the stack never created them
 	}
-	commands := [][]string{{"s3", "rb", "s3://" + bucket, "--force"}, {"dynamodb", "delete-table", "--table-name", table}}
+	commands := [][]string{
+		{"s3", "rb", "s3://" + bucket, "--force"},
+		{"dynamodb", "delete-table", "--table-name", table},
+		{"ssm", "delete-parameters", "--names", tickets + p.config.stack}, // no error if an older release has made none
+	}
 	if !p.purge {
-		p.say("Table and bucket are still there, with all sessions and workspaces. PURGE=1 deletes them too, and so do:")
+		p.say("Table, bucket and the secret of tickets are still there, with all sessions and workspaces. PURGE=1 deletes them too, and so do:")
 	}
 	var failed []error
 	if p.purge {

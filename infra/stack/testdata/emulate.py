@@ -1,6 +1,6 @@
 """Steps of a stack's life on an emulator of AWS.
 
-Its argument is the endpoint. A line of its input is a step with what it takes, as a list in
+Its arguments are the endpoint, and the program of the function for custom resources. A line of its input is a step with what it takes, as a list in
 JSON; it prints what came of each as a line of JSON:
   create TEMPLATE NAME=VALUE...   update TEMPLATE NAME=VALUE...   delete
   functions    the functions with their environments
@@ -50,12 +50,15 @@ def pages(service, operation, member, **arguments):
 
 def code():
     """Puts what sam package would have uploaded where the template looks for it."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("bootstrap", "#!/bin/sh\n")
+    with open(sys.argv[2], "rb") as file:
+        setup = file.read()
     s3 = client("s3")
     s3.create_bucket(Bucket="bucket")
-    s3.put_object(Bucket="bucket", Key="code", Body=archive.getvalue())
+    for key, program in {"code": b"#!/bin/sh\n", "code-setup": setup}.items():
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("bootstrap", program)
+        s3.put_object(Bucket="bucket", Key=key, Body=archive.getvalue())
 
 
 def change(operation, template, *values):
@@ -203,7 +206,7 @@ def left():
     kinds = {
         "tables": ("dynamodb", "list_tables", "TableNames"), "functions": ("lambda", "list_functions", "Functions"),
         "roles": ("iam", "list_roles", "Roles"), "logs": ("logs", "describe_log_groups", "logGroups"),
-        "secrets": ("secretsmanager", "list_secrets", "SecretList"), "clusters": ("ecs", "list_clusters", "clusterArns"),
+        "parameters": ("ssm", "describe_parameters", "Parameters"), "secrets": ("secretsmanager", "list_secrets", "SecretList"), "clusters": ("ecs", "list_clusters", "clusterArns"),
         "repositories": ("ecr", "describe_repositories", "repositories"), "rest apis": ("apigateway", "get_rest_apis", "items"),
         "websocket apis": ("apigatewayv2", "get_apis", "Items"), "rules": ("events", "list_rules", "Rules"),
         "schedule groups": ("scheduler", "list_schedule_groups", "ScheduleGroups"), "topics": ("sns", "list_topics", "Topics"),

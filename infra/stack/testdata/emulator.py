@@ -6,8 +6,8 @@ alarm over several metrics, which it does not know either, watches one that is i
 It judges some requests by another resource than AWS does. Here they have the resource, the
 condition and the second right of AWS's Service Authorization Reference. Generated secrets
 have the characters that the template asks for, an image that is not there is an error,
-AWS::Serverless knows the parameters' values, and functions know where the emulator is: the
-file that ENDPOINT_FILE names says so.
+AWS::Serverless knows the parameters' values, and functions and custom resources know where
+the emulator is: the file that ENDPOINT_FILE names says so.
 """
 
 import contextvars
@@ -20,7 +20,7 @@ import sys
 from ministack.app import main
 from ministack.core import iam_actions, iam_evaluator
 from ministack.services import ec2, ecr, lambda_svc
-from ministack.services.cloudformation import changesets, engine, provisioners
+from ministack.services.cloudformation import changesets, custom_resource, engine, provisioners
 from ministack.services.cloudformation import handlers as handlers_of_requests
 from samtranslator.translator import transform
 
@@ -81,6 +81,9 @@ def resource(service, method, path, headers, body, params, region, account):
             return task if task.startswith("arn:") else f"arn:aws:ecs:{region}:{account}:task/{fields['cluster']}/{task}"
         if method == "POST" and headers.get("x-amz-target", "").endswith(".ListTasks"):
             return "*"
+    if service == "ssm" and (fields.get("Names") or fields.get("Name")):
+        name = fields.get("Name") or fields["Names"][0]
+        return f"arn:aws:ssm:{region}:{account}:parameter/{name.removeprefix('/')}"
     if service == "scheduler" and path.startswith("/schedules/"):
         if "Target" in fields:
             passed.set((fields["Target"]["RoleArn"], "scheduler.amazonaws.com"))
@@ -172,10 +175,11 @@ strict("AWS::EC2::VPC", "create", network)
 environment = lambda_svc._provided_worker_env
 
 
-def worker(*args):
+def endpoint():
     with open(os.environ["ENDPOINT_FILE"], encoding="utf-8") as file:
-        return {**environment(*args), "AWS_ENDPOINT_URL": file.read()}
+        return file.read()
 
 
-lambda_svc._provided_worker_env = worker
+lambda_svc._provided_worker_env = lambda *args: {**environment(*args), "AWS_ENDPOINT_URL": endpoint()}
+custom_resource._gateway_url = endpoint
 main()

@@ -1,0 +1,91 @@
+// Command setup is the Lambda function that CloudFormation calls when a stack is deployed,
+// for what a template cannot make. It has a handler for each kind of custom resource. No
+// message waits for it, and nothing else may call it.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+
+	"github.com/aws/aws-lambda-go/lambda"
+)
+
+// event is what CloudFormation asks for.
+type event struct {
+	RequestType           string // Create, Update or Delete
+	ResourceType          string
+	ResponseURL           string
+	StackID               string `json:"StackId"`
+	RequestID             string `json:"RequestId"`
+	LogicalResourceID     string `json:"LogicalResourceId"`
+	PhysicalResourceID    string `json:"PhysicalResourceId"`
+	ResourceProperties    json.RawMessage
+	OldResourceProperties json.RawMessage
+}
+
+// made is a custom resource: its name, and the attributes that the template reads.
+type made struct {
+	id   string
+	data map[string]string
+}
+
+// kinds has the handler of each kind of resource. A handler may be called again for the
+// same event, and is then to make nothing twice.
+func kinds() map[string]func(context.Context, event) (made, error) {
+	return map[string]func(context.Context, event) (made, error){
+		"Custom::Tickets": tickets,
+	}
+}
+
+func main() {
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	lambda.Start(func(ctx context.Context, e event) error { return handle(ctx, log, e) })
+}
+
+// handle makes, changes or deletes a resource and tells CloudFormation, which otherwise
+// waits for the answer until it gives the deployment up. If the answer does not reach
+// CloudFormation, Lambda calls again.
+func handle(ctx context.Context, log *slog.Logger, e event) error {
+	m, err := made{}, fmt.Errorf("this release knows no resource of the kind %s", e.ResourceType)
+	if h, ok := kinds()[e.ResourceType]; ok {
+		m, err = h(ctx, e)
+	}
+	answer := map[string]any{
+		"Status": "SUCCESS", "StackId": e.StackID, "RequestId": e.RequestID, "LogicalResourceId": e.LogicalResourceID,
+		"PhysicalResourceId": m.id, "Data": m.data, "NoEcho": true,
+	}
+	if m.id == "" {
+		answer["PhysicalResourceId"] = e.RequestID
+		if e.PhysicalResourceID != "" {
+			answer["PhysicalResourceId"] = e.PhysicalResourceID
+		}
+	}
+	if err != nil {
+		answer["Status"], answer["Reason"] = "FAILED", err.Error()
+		log.ErrorContext(ctx, "resource not made", "kind", e.ResourceType, "request", e.RequestType, "error", err)
+	} else {
+		log.InfoContext(ctx, "resource made", "kind", e.ResourceType, "request", e.RequestType)
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, e.ResponseURL, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(r) // its URL is signed for a request without a content type
+	if err != nil {
+		return fmt.Errorf("CloudFormation did not get the answer: %w", err)
+	}
+	defer func() { _ = res.Body.Close() }() // not read
+	if res.StatusCode/100 != 2 {
+		return fmt.Errorf("CloudFormation did not get the answer: status %d", res.StatusCode)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+)
+
+// Values of the property Other: which secret opens tickets beside the current one.
+const (
+	pending  = "AWSPENDING"  // the next one
+	previous = "AWSPREVIOUS" // the one before
+)
+
+// ticketSecrets are the secrets that seal tickets, as 32 bytes or more in hexadecimal. A
+// parameter of Systems Manager keeps them, as JSON.
+type ticketSecrets struct {
+	Current  string `json:"current"`
+	Pending  string `json:"pending,omitempty"`
+	Previous string `json:"previous,omitempty"`
+}
+
+// tickets keeps the secrets of tickets in a parameter, and returns those that the functions
+// need now. CloudFormation cannot make such a parameter. The first deployment makes a
+// secret. If the stack has functions already, they keep theirs, so an upgrade from a release
+// that had the secret elsewhere loses no ticket. A deleted stack leaves the parameter, as it
+// leaves the table whose contents the secret seals.
+func tickets(ctx context.Context, e event) (made, error) {
+	var want, before struct{ Name, Function, Other string }
+	if err := json.Unmarshal(e.ResourceProperties, &want); err != nil {
+		return made{}, err
+	}
+	if e.RequestType == "Delete" {
+		return made{id: e.PhysicalResourceID}, nil
+	}
+	if len(e.OldResourceProperties) > 0 {
+		if err := json.Unmarshal(e.OldResourceProperties, &before); err != nil {
+			return made{}, err
+		}
+	}
+	kept, err := keptTickets(ctx, want.Name)
+	if err != nil {
+		return made{}, err
+	}
+	now := kept
+	if now.Current == "" {
+		if now, err = servedTickets(ctx, want.Function, want.Other); err != nil {
+			return made{}, err
+		}
+	}
+	if now = now.step(before.Other, want.Other); now != kept {
+		if err := keepTickets(ctx, want.Name, now); err != nil {
+			return made{}, err
+		}
+	}
+	return made{want.Name, map[string]string{"Current": now.Current, "Other": now.other(want.Other)}}, nil
+}
+
+// step returns the secrets after a deployment that changes Other from one value to another.
+// It may be taken twice. A deployment that fails is taken back by a step the other way.
+func (s ticketSecrets) step(from, to string) ticketSecrets {
+	if s.Current == "" {
+		s.Current = newSecret()
+	}
+	switch {
+	case to == pending && from == previous && s.Previous != "":
+		return ticketSecrets{Current: s.Previous, Pending: s.Current}
+	case to == pending && s.Pending == "":
+		return ticketSecrets{Current: s.Current, Pending: newSecret()}
+	case to == previous && s.Pending != "":
+		return ticketSecrets{Current: s.Pending, Previous: s.Current}
+	case to == "":
+		s.Pending = "" // the previous one stays, for a step back
+	}
+	return s
+}
+
+// other returns the secret that opens tickets beside the current one; "" for none.
+func (s ticketSecrets) other(which string) string {
+	return map[string]string{pending: s.Pending, previous: s.Previous}[which]
+}
+
+func newSecret() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// keptTickets reads the secrets. There are none if the parameter is not there. An owner who
+// brings a secret back may write it alone, without JSON.
+func keptTickets(ctx context.Context, name string) (s ticketSecrets, err error) {
+	var answer struct{ Parameters []struct{ Value string } }
+	refused, err := boot.Ask(ctx, "ssm", "AmazonSSM.GetParameters", map[string]any{"Names": []string{name}, "WithDecryption": true}, &answer)
+	if err != nil || refused != "" || len(answer.Parameters) == 0 {
+		return s, refusal(refused, err)
+	}
+	value := strings.TrimSpace(answer.Parameters[0].Value)
+	if json.Unmarshal([]byte(value), &s) != nil {
+		s = ticketSecrets{Current: value}
+	}
+	for _, secret := range []string{s.Current, s.Pending, s.Previous} {
+		if raw, err := hex.DecodeString(secret); err != nil || secret != "" && len(raw) < 32 || s.Current == "" {
+			return ticketSecrets{}, fmt.Errorf("the parameter %s holds no secret of 32 bytes or more in hexadecimal: write the one of your backup, or delete the parameter for the one that the functions have", name)
+		}
+	}
+	return s, nil
+}
+
+func keepTickets(ctx context.Context, name string, s ticketSecrets) error {
+	value, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	refused, err := boot.Ask(ctx, "ssm", "AmazonSSM.PutParameter", map[string]any{
+		"Name": name, "Type": "SecureString", "Value": string(value), "Overwrite": true, "Description": "Seals the tickets of Dormouse",
+	}, &struct{}{})
+	return refusal(refused, err)
+}
+
+// servedTickets returns the secrets that a function has, of which the second one is what
+// Other says. There are none if there is no such function yet.
+func servedTickets(ctx context.Context, function, which string) (got ticketSecrets, err error) {
+	s := boot.Service("lambda")
+	a, err := s.Do(ctx, awscall.Request{Method: http.MethodGet, URL: s.Endpoint + "/2015-03-31/functions/" + url.PathEscape(function) + "/configuration"}, 1<<20)
+	if err != nil {
+		return got, err
+	}
+	var answer struct {
+		Environment struct{ Variables map[string]string }
+	}
+	switch {
+	case a.Status == http.StatusNotFound:
+		return got, nil
+	case a.Status != http.StatusOK || json.Unmarshal(a.Body, &answer) != nil:
+		return got, fmt.Errorf("the secret of the function %s cannot be read: status %d", function, a.Status)
+	}
+	got.Current = answer.Environment.Variables[boot.EnvSecret]
+	switch other := answer.Environment.Variables[boot.EnvOtherSecret]; which {
+	case pending:
+		got.Pending = other
+	case previous:
+		got.Previous = other
+	}
+	return got, nil
+}
+
+func refusal(refused string, err error) error {
+	if err != nil || refused == "" {
+		return err
+	}
+	return errors.New(refused)
+}
