@@ -76,6 +76,7 @@ bench-cost: need-go ## Print what each operation, silence and a month of calls c
 docs: need-go ## Write the tables of docs/costs.md anew
 	@go test -count=1 -run '^TestCostsInTheDocumentsAreThose$$' ./shared/backend/relay -update
 	@go test -count=1 -run '^TestCostOfNativeServers$$' ./shared/backend/native -update
+	@go test -count=1 -run '^TestAStackAtRestCostsAtMostFiveCents$$' ./infra/stack -update
 
 # The tools of the site, by their hashes. Another requirements.txt makes another folder.
 SITE := $(TOOLS)/site-$(shell cksum <infra/site/requirements.txt | cut -d ' ' -f 1)
