@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -72,7 +73,7 @@ func ofBucket() map[string]string {
 // SDK.
 func ofECS() map[string][]string {
 	return map[string][]string{
-		"RunTask": {"ecs:RunTask", "iam:PassRole"}, "RegisterTaskDefinition": {"ecs:RegisterTaskDefinition", "iam:PassRole"}, // of the execution role
+		"RunTask": {"ecs:RunTask", "ecs:TagResource", "iam:PassRole"}, "RegisterTaskDefinition": {"ecs:RegisterTaskDefinition", "iam:PassRole"}, // of the execution role
 		"ListTasks": {"ecs:ListTasks"}, "DescribeTasks": {"ecs:DescribeTasks"}, "StopTask": {"ecs:StopTask"},
 	}
 }
@@ -434,6 +435,45 @@ func TestABoxAsAFunctionMayWriteItsLogAndNothingElse(t *testing.T) {
 		}
 		if got := fmt.Sprint(s.get(t, "BoxEvents"+size, "AWS::Lambda::EventInvokeConfig")["MaximumRetryAttempts"]); got != "0" {
 			t.Errorf("%s is invoked again %s times", size, got)
+		}
+	}
+}
+
+// A name of another stack may begin with that of this one: what is the other's is out of
+// reach.
+func TestAStackWhoseNameBeginsAlikeIsOutOfReach(t *testing.T) {
+	s := expand(t)
+	const family = "0123456789abcdef"
+	for who, statements := range granted(t, s) {
+		for _, st := range statements {
+			for _, resource := range st.resources {
+				_, pattern, _ := strings.Cut(resource, "AWS::AccountId:")
+				pattern = strings.NewReplacer("[", `\[`).Replace(pattern)
+				for _, other := range []string{"stack-box", "stack-box-" + family[:12], "stack-http", "stack2", "stack-x"} {
+					for _, thing := range []string{
+						"function:" + other + "-http", "function:" + other + "-box-512", "function:" + other + "-socket:7", "task-definition/" + other + "-box-" + family, "task-definition/" + other + "-box-" + family + ":3",
+						"schedule/" + other + "/x", "parameter/" + other + "/x", "secret:" + other + "/x-AbCdEf", "parameter/dormouse.tickets/" + other, "log-group:/dormouse/" + other + "/box:log-stream:x",
+					} {
+						// IAM's * also matches a slash.
+						if reached, err := path.Match(strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(thing, "/", "\x00")); err != nil || reached && pattern != "" {
+							t.Errorf("%s may %v on %s, which is the stack %s: %v", who, st.actions, thing, other, err)
+						}
+					}
+				}
+			}
+		}
+	}
+	// And what is its own is not.
+	starts := granted(t, s)["Http"]
+	for _, own := range []string{"task-definition/stack-box-" + family, "task-definition/stack-box-" + family + ":3", "function:stack-box-2048"} {
+		if !slices.ContainsFunc(starts, func(st statement) bool {
+			return slices.ContainsFunc(st.resources, func(resource string) bool {
+				_, pattern, _ := strings.Cut(resource, "AWS::AccountId:")
+				ok, _ := path.Match(strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(own, "/", "\x00"))
+				return ok
+			})
+		}) {
+			t.Errorf("http may not start %s", own)
 		}
 	}
 }

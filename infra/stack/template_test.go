@@ -584,3 +584,30 @@ func TestMetricsAreTheStacksOwn(t *testing.T) {
 		t.Errorf("the alarm asks %s", wake)
 	}
 }
+
+// What a firewall's rules and a token's audience say of the domain does not hold at AWS's
+// own name, so the API has none then.
+func TestAnEndpointWithADomainHasNoOtherName(t *testing.T) {
+	for domain, want := range map[string]bool{"": false, "mcp.example.com": true} {
+		s := expandAs(t, root("template.yaml"), "DomainName="+domain)
+		s.params["DomainName"] = domain
+		servers, _ := dig(s.get(t, "HttpApi", "AWS::ApiGateway::RestApi"), "Body", "servers").([]any)
+		if len(servers) != 1 {
+			t.Fatalf("the API has the servers %v", servers)
+		}
+		if got := s.value(dig(servers[0], "x-amazon-apigateway-endpoint-configuration", "disableExecuteApiEndpoint")); got != fmt.Sprint(want) {
+			t.Errorf("DomainName=%s: AWS's own name is off: %v", domain, got)
+		}
+	}
+}
+
+// Lambda repeats asynchronous invocations for six hours by default. After an incident they
+// would come all at once, and late.
+func TestNoEventIsHandledHoursLate(t *testing.T) {
+	s := expand(t)
+	for _, name := range []string{"Http", "Socket", "Sweep"} {
+		if got := s.get(t, name+"FunctionEventInvokeConfig", "AWS::Lambda::EventInvokeConfig")["MaximumEventAgeInSeconds"]; got != 300.0 {
+			t.Errorf("events of %s may be %v seconds old", name, got)
+		}
+	}
+}

@@ -30,6 +30,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
@@ -211,6 +212,7 @@ func (f *Fleet) request(t fleet.Task, family string) (runTask, error) {
 	}
 	in := runTask{
 		Cluster: f.cfg.Cluster, TaskDefinition: family, ClientToken: t.ClientToken, StartedBy: t.ClientToken, Group: group, Count: 1, Overrides: overrides,
+		ManagedTags: true, Tags: []tag{{"dormouse:server", tagValue(t.Server)}},
 	}
 	vpc := &in.Network.VPC
 	vpc.Subnets, vpc.SecurityGroups, vpc.PublicIP = f.cfg.Subnets, f.cfg.SecurityGroups, "DISABLED"
@@ -223,6 +225,19 @@ func (f *Fleet) request(t fleet.Task, family string) (runTask, error) {
 		in.LaunchType = "FARGATE"
 	}
 	return in, nil
+}
+
+// tagValue returns a text as the value of a tag, in which AWS allows few characters.
+func tagValue(text string) string {
+	const most = 256
+	allowed := func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune(" _.:/=+-@", r) {
+			return r
+		}
+		return '_'
+	}
+	runes := []rune(strings.Map(allowed, text))
+	return string(runes[:min(len(runes), most)])
 }
 
 func taskID(token string) string { return Place + "/" + token }

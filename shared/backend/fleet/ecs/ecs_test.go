@@ -103,7 +103,8 @@ func TestWhatECSIsAskedFor(t *testing.T) {
 	}
 	variable := func(name, value string) object { return object{"name": name, "value": value} }
 	if d := cmp.Diff(object{
-		"cluster": "dormouse", "taskDefinition": family, "clientToken": "token-1", "startedBy": "token-1", "count": 1.0,
+		"cluster": "dormouse", "taskDefinition": family, "clientToken": "token-1", "startedBy": "token-1", "count": 1.0, "enableECSManagedTags": true,
+		"tags":  list(object{"key": "dormouse:server", "value": "echo"}),
 		"group": "dormouse:YWNtZS9lY2hv:ZWNobw", "launchType": "FARGATE",
 		"networkConfiguration": object{"awsvpcConfiguration": object{
 			"subnets": list("subnet-1", "subnet-2"), "securityGroups": list("sg-1"), "assignPublicIp": "ENABLED",
@@ -335,6 +336,14 @@ func TestWhatDescribesNoPlaceIsRefused(t *testing.T) {
 	for _, text := range []string{``, `[]`, `{"region":1}`, `{"zone":"a"}`, `{} {}`} {
 		if c, err := ParsePlace(text); !errors.Is(err, fleet.ErrInvalid) {
 			t.Errorf("%s: %+v, %v", text, c, err)
+		}
+	}
+}
+
+func TestAServersNameIsATagThatAWSTakes(t *testing.T) {
+	for name, want := range map[string]string{"echo": "echo", "a*b,c": "a_b_c", "größe 1": "größe 1", "": "", strings.Repeat("é*", 200): strings.Repeat("é_", 128)} {
+		if got := tagValue(name); got != want {
+			t.Errorf("%q is the tag %q, want %q", name, got, want)
 		}
 	}
 }

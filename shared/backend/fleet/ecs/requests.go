@@ -114,6 +114,14 @@ type runTask struct {
 	Capacity       []capacity `json:"capacityProviderStrategy,omitempty"`
 	Network        network    `json:"networkConfiguration"`
 	Overrides      overrides  `json:"overrides"`
+	ManagedTags    bool       `json:"enableECSManagedTags"` // the name of the cluster
+	Tags           []tag      `json:"tags"`
+}
+
+// tag tells tasks apart in the bill of an account.
+type tag struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
 }
 
 type capacity struct {
