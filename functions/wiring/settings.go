@@ -17,7 +17,7 @@ const (
 	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a time (90s, 36h; a bare number is seconds); see sessions.Limits
 
 	// EnvConnectSecrets has a JSON object: the client secret of each third party, by its name
-	// in x-dormouse.connect.
+	// in x-dormouse.connect. "none" is for a function that calls no third party.
 	EnvConnectSecrets = "DORMOUSE_CONNECT_SECRETS" //nolint:gosec // the name of a variable
 )
 
@@ -34,10 +34,12 @@ type Local struct {
 	ShowErrors bool     // likewise
 }
 
-// Read sets Limits.Life, Idle, WaitingCalls and ConnectSecrets from the variables that are
-// set. The error names the variable and its valid values.
+// Read sets Limits.Life, Idle, WaitingCalls, ConnectSecrets and NoConnect from the variables
+// that are set. The error names the variable and its valid values.
 func (s *Settings) Read(getenv func(string) string) error {
-	if text := getenv(EnvConnectSecrets); text != "" {
+	if text := getenv(EnvConnectSecrets); text == "none" {
+		s.NoConnect = true
+	} else if text != "" {
 		var err error
 		if s.ConnectSecrets, err = credentials.ReadSecrets(text); err != nil {
 			return fmt.Errorf("%s is %w", EnvConnectSecrets, err)

@@ -17,7 +17,7 @@ func (f *Function) openVault(others [][]byte) error {
 	}
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
 	var err error
-	if f.Servers != nil {
+	if f.Servers != nil && !f.NoConnect {
 		if c.Providers, err = credentials.ReadProviders(f.Servers.Connect(), f.ConnectSecrets); err != nil {
 			return err
 		}

@@ -47,6 +47,7 @@ type Settings struct {
 	// ConnectSecrets has the secrets of this endpoint at third parties, by their names in
 	// x-dormouse.connect. They replace those of the servers file.
 	ConnectSecrets map[string]string
+	NoConnect      bool // this function calls no third party, and has none of their secrets
 }
 
 // Parts are the services that the handlers work with. All but Spent, Bucket and

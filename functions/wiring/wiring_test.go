@@ -83,6 +83,25 @@ func TestASleepingServerIsWokenWithTheTokensOfItsUser(t *testing.T) {
 	}
 }
 
+// A function that calls no third party starts without the client secrets, also if the servers
+// file names a variable for one.
+func TestAFunctionThatCallsNoThirdPartyNeedsNoneOfTheirSecrets(t *testing.T) {
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"acts":{"command":"a","env":{"ACTS_AS":"${principal:notes}"}}},"x-dormouse":{"connect":{"notes":{"authorize":"https://notes.example/a","token":"https://notes.example/t","client_id":"me","client_secret":"${NOTES_SECRET}"}}}}`), "servers.json", func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, starts := range map[string]bool{"none": true, `{"notes":"word"}`: true, "": false} {
+		s := wiring.Settings{Servers: servers, Secret: make([]byte, 32)}
+		if err := s.Read(func(name string) string { return map[string]string{wiring.EnvConnectSecrets: text}[name] }); err != nil {
+			t.Fatal(err)
+		}
+		_, err := wiring.New(s, wiring.Parts{Store: storagetest.NewMemory(), Meter: meter.New(meter.Options{}), Fleet: places.New("process", "", nil)})
+		if (err == nil) != starts {
+			t.Errorf("with %s=%s: %v", wiring.EnvConnectSecrets, text, err)
+		}
+	}
+}
+
 // Event charges the cost of an event to its account.
 func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
 	whose := func(tenant string) storage.Account {

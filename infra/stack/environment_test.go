@@ -102,3 +102,25 @@ func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
 		}
 	}
 }
+
+// Whoever may read a function's settings reads its secrets, and so does its program: a
+// function has those that it uses.
+func TestAFunctionHasNoSecretThatItDoesNotUse(t *testing.T) {
+	s := expandAs(t, root("template.yaml"), "Access=idp", "ClientSecret=idp", "ConnectSecrets=connect")
+	s.params["Access"], s.params["ClientSecret"], s.params["ConnectSecrets"] = "idp", "idp", "connect"
+	// Callers show tokens to these, and these act for callers at third parties.
+	takes, acts := "Http Socket Oauth Console", "Http Socket Relay Oauth"
+	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console", "Setup"} {
+		set, _ := dig(s.get(t, f+"Function", "AWS::Lambda::Function"), "Environment", "Variables").(object)
+		for name, who := range map[string]string{"DORMOUSE_INTROSPECTION_SECRET": takes, "DORMOUSE_CONNECT_SECRETS": acts, "DORMOUSE_SECRET": "Http Socket Relay Sweep Oauth Console"} {
+			value := s.value(set[name])
+			has := strings.HasPrefix(value, "{{resolve:") || strings.HasPrefix(value, "Tickets.")
+			if has != slices.Contains(strings.Fields(who), f) {
+				t.Errorf("%s of %s is %q", name, f, value)
+			}
+		}
+		if access := s.value(set["DORMOUSE_ACCESS"]); f != "Setup" && (access == "idp") != slices.Contains(strings.Fields(takes), f) {
+			t.Errorf("%s takes callers by %s", f, access)
+		}
+	}
+}

@@ -749,3 +749,11 @@ func TestWhatACommandSaysOfItsFailureIsPassedOn(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAPartitionHasItsOwnNames(t *testing.T) {
+	for partition, want := range map[string]string{"aws": "amazonaws.com", "aws-us-gov": "amazonaws.com", "aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"} {
+		if got := suffix(partition); got != want {
+			t.Errorf("names of %s end in %s, want %s", partition, got, want)
+		}
+	}
+}

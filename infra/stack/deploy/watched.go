@@ -115,8 +115,11 @@ func (p *program) updated(ctx context.Context) error {
 
 // suffix returns the end of AWS's domain names in a partition.
 func suffix(partition string) string {
-	if partition == "aws-cn" {
+	switch partition {
+	case "aws-cn":
 		return "amazonaws.com.cn"
+	case "aws-eusc":
+		return "amazonaws.eu"
 	}
 	return "amazonaws.com"
 }
