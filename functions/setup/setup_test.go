@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 // account stands for Systems Manager, Lambda and CloudFormation.
@@ -19,6 +21,7 @@ type account struct {
 	functions map[string]string // the environment of the http function; nil: it is not there
 	puts      int
 	refuses   string // a request that is answered with AccessDeniedException
+	denies    int    // and so are so many requests of any kind
 	said      strings.Builder
 	answer    struct {
 		Status, Reason, PhysicalResourceId string //nolint:revive,staticcheck // as CloudFormation writes them
@@ -60,7 +63,8 @@ func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else if err := json.Unmarshal(body, &q); err != nil {
 		a.t.Error(err)
 	}
-	if what == a.refuses {
+	if what == a.refuses || a.denies > 0 {
+		a.denies--
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = fmt.Fprint(w, `{"__type":"AccessDeniedException","Message":"not allowed"}`)
 		return
@@ -217,5 +221,17 @@ func TestWhatCannotBeMadeFailsTheDeployment(t *testing.T) {
 		if err != nil || a.answer.Status != "FAILED" || !strings.Contains(a.answer.Reason, c.want) || a.answer.PhysicalResourceId == "" {
 			t.Errorf("%s: %+v, %v; want %s", name, a.answer, err, c.want)
 		}
+	}
+}
+
+// The rights of a role that was just made are not everywhere yet.
+func TestRightsThatComeLaterAreWaitedFor(t *testing.T) {
+	a := newAccount(t)
+	a.denies = 1
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	e := event{RequestType: "Create", ResourceType: "Custom::Tickets", ResponseURL: a.URL + "/answer", RequestID: "r", ResourceProperties: json.RawMessage(`{"Name":"/dormouse.tickets/stack","Function":"stack-http","Other":""}`)}
+	if err := handle(ctx, slog.New(slog.DiscardHandler), e); err != nil || a.answer.Status != "SUCCESS" || a.puts != 1 {
+		t.Errorf("%+v, %v", a.answer, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
@@ -99,7 +100,7 @@ func newSecret() string {
 // brings a secret back may write it alone, without JSON.
 func keptTickets(ctx context.Context, name string) (s ticketSecrets, err error) {
 	var answer struct{ Parameters []struct{ Value string } }
-	refused, err := boot.Ask(ctx, "ssm", "AmazonSSM.GetParameters", map[string]any{"Names": []string{name}, "WithDecryption": true}, &answer)
+	refused, err := ask(ctx, "AmazonSSM.GetParameters", map[string]any{"Names": []string{name}, "WithDecryption": true}, &answer)
 	if err != nil || refused != "" || len(answer.Parameters) == 0 {
 		return s, refusal(refused, err)
 	}
@@ -120,7 +121,7 @@ func keepTickets(ctx context.Context, name string, s ticketSecrets) error {
 	if err != nil {
 		return err
 	}
-	refused, err := boot.Ask(ctx, "ssm", "AmazonSSM.PutParameter", map[string]any{
+	refused, err := ask(ctx, "AmazonSSM.PutParameter", map[string]any{
 		"Name": name, "Type": "SecureString", "Value": string(value), "Overwrite": true, "Description": "Seals the tickets of Dormouse",
 	}, &struct{}{})
 	return refusal(refused, err)
@@ -130,7 +131,11 @@ func keepTickets(ctx context.Context, name string, s ticketSecrets) error {
 // Other says. There are none if there is no such function yet.
 func servedTickets(ctx context.Context, function, which string) (got ticketSecrets, err error) {
 	s := boot.Service("lambda")
-	a, err := s.Do(ctx, awscall.Request{Method: http.MethodGet, URL: s.Endpoint + "/2015-03-31/functions/" + url.PathEscape(function) + "/configuration"}, 1<<20)
+	var a awscall.Answer
+	again(ctx, func() (denied bool) {
+		a, err = s.Do(ctx, awscall.Request{Method: http.MethodGet, URL: s.Endpoint + "/2015-03-31/functions/" + url.PathEscape(function) + "/configuration"}, 1<<20)
+		return a.Status == http.StatusForbidden
+	})
 	if err != nil {
 		return got, err
 	}
@@ -151,6 +156,32 @@ func servedTickets(ctx context.Context, function, which string) (got ticketSecre
 		got.Previous = other
 	}
 	return got, nil
+}
+
+// ask sends a request to Systems Manager.
+func ask(ctx context.Context, operation string, q, answer any) (refused string, err error) {
+	again(ctx, func() (denied bool) {
+		refused, err = boot.Ask(ctx, "ssm", operation, q, answer)
+		return strings.HasPrefix(refused, "AccessDenied")
+	})
+	return refused, err
+}
+
+// again calls f until AWS does not deny it, while half of this function's time is left. The
+// rights of a role that was just made take some seconds to be everywhere.
+func again(ctx context.Context, f func() (denied bool)) {
+	const pause, enough = time.Second, 30 * time.Second
+	for f() {
+		end, ok := ctx.Deadline()
+		if !ok || time.Until(end) < enough {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func refusal(refused string, err error) error {
