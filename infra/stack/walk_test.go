@@ -159,8 +159,15 @@ func TestAStrangersWalk(t *testing.T) {
 // make and without Docker, ends in a stack.
 func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
 	w := newWalk(t)
+	// The emulator executes the function for custom resources, on this machine.
+	template, err := os.ReadFile(filepath.Join(w.clone, "template.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	arch := strings.TrimPrefix(w.arch, "ARCH=")
+	w.writes(filepath.Join(w.clone, "template.yaml"), strings.Replace(string(template), "Default: arm64\n", "Default: "+arch+"\n", 1))
 	asked := 0
-	said, err := w.answers("sam build && sam deploy --guided", func(string) string { asked++; return "" })
+	said, err := w.answers("export "+w.arch+"; sam build && sam deploy --guided", func(string) string { asked++; return "" })
 	if err != nil || !strings.Contains(said, "Successfully created/updated stack") || strings.Contains(said, "Dockerfile") {
 		t.Fatalf("%v\n%s", err, said)
 	}
