@@ -85,6 +85,7 @@ func arrows() []arrow {
 		{"infra/local/telemetry/otlp", nil},
 		{"infra/local/display", []string{"infra/local/journal"}},
 		{"infra/local/sockets", []string{"infra/local/awsapi", "shared/core/storage"}},
+		{"infra/internal/emulator/logline", []string{"shared/store/meter"}},
 		{"infra/internal/emulator/lambda", []string{"infra/local/awsapi", "infra/local/journal"}},
 		{"infra/internal/emulator/apigw", []string{"infra/local/awsapi", "infra/internal/emulator/lambda", "infra/local/sockets"}},
 		{"infra/internal/jsonedit", nil},

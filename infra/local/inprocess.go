@@ -201,9 +201,7 @@ type watched struct {
 
 // Handle implements slog.Handler.
 func (w watched) Handle(ctx context.Context, r slog.Record) error {
-	r = w.m.lines.Record(r)
-	w.m.ledger.Record(r)
-	return w.Handler.Handle(ctx, r)
+	return w.Handler.Handle(ctx, w.m.observe(r))
 }
 
 // WithAttrs implements slog.Handler.

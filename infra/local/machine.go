@@ -103,15 +103,15 @@ func (m *machine) serve(l net.Listener, h http.Handler, u *use) {
 	m.closers = append(m.closers, func(context.Context) error { return s.Close() })
 }
 
-// output copies a line of a function or a runner to the log. The lines are slog JSON.
+// output copies a line of a runner to the log. The lines are slog JSON.
 func (m *machine) output(_, line string) { _, _ = fmt.Fprintln(m.cfg.Log, line) }
 
-// functionOutput is output for lines of functions, which also count for the bill and
-// become events.
-func (m *machine) functionOutput(name, line string) {
-	m.ledger.Line(line)
-	m.lines.Function(line)
-	m.output(name, line)
+// observe passes a log line of a function to the journal and the bill. It returns the line
+// without secrets.
+func (m *machine) observe(r slog.Record) slog.Record {
+	r = m.lines.Record(r)
+	m.ledger.Record(r)
+	return r
 }
 
 func closed() <-chan struct{} {

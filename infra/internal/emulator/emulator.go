@@ -35,6 +35,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/logline"
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
@@ -144,7 +145,7 @@ func (e *emulated) start(ctx context.Context, file string) (err error) {
 	}
 	e.pool, err = lambda.NewPool(lambda.PoolConfig{
 		SleepAfter: e.SleepAfter, Recorder: e.site.Recorder, Logger: e.site.Logger,
-		Output: e.site.Output, Env: env, Functions: e.configs(),
+		Output: e.output, Env: env, Functions: e.configs(),
 	})
 	if err != nil {
 		return err
@@ -159,6 +160,14 @@ func (e *emulated) start(ctx context.Context, file string) (err error) {
 	e.rest = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Paths: e.paths(), Invoker: e.pool, Logger: e.site.Logger})
 	e.relay, e.socket = e.site.OpenSockets(e.routes(e.pool, relayStage, "relay"), e.routes(e.pool, socketStage, "socket"), sockets.AWS())
 	return e.renewOperators(e.site.Servers)
+}
+
+// output takes a line of a function. The line in the log is the function's own.
+func (e *emulated) output(_, line string) {
+	if r, ok := logline.Parse(line); ok {
+		e.site.Observe(r)
+	}
+	_, _ = fmt.Fprintln(e.site.Log, line)
 }
 
 // services are the stand-ins for AWS's services.

@@ -231,20 +231,6 @@ func (l *Ledger) call(trace string) *call {
 	return c
 }
 
-// Line counts a log line of a function. Do not pass lines of boxes: servers could
-// forge them.
-func (l *Ledger) Line(text string) {
-	counts := strings.Contains(text, `"units":{`)
-	if !counts && !strings.Contains(text, `"msg":"work"`) {
-		return
-	}
-	if said, ok := meter.ReadLine([]byte(text)); ok {
-		l.said(said)
-	} else if !counts {
-		l.begins(said)
-	}
-}
-
 func (l *Ledger) said(said meter.Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,7 +270,8 @@ func (l *Ledger) knows(session, principal string) {
 	l.who[session] = principal
 }
 
-// Record counts a log line of a function in this process, as Line counts those of others.
+// Record counts a log line of a function. Do not pass lines of boxes: servers could forge
+// them.
 func (l *Ledger) Record(r slog.Record) {
 	var said meter.Line
 	counted := false

@@ -13,8 +13,8 @@ import (
 )
 
 // Lines makes events of the log lines of functions and runners, which is how the programs
-// of this machine say what happens in them. Lines of handlers in this process go through
-// Record, those of other programs through Function and Box. It is safe for concurrent use.
+// of this machine say what happens in them. Lines of functions go through Record, those of
+// runners through Box. It is safe for concurrent use.
 type Lines struct {
 	to *Recorder
 	Options
@@ -68,59 +68,40 @@ func NewLines(to *Recorder, o Options) *Lines {
 	}
 }
 
-// said holds the fields of a log line.
+// said holds the attributes of a log line of a function.
 type said struct {
-	Msg string `json:"msg"`
-	ofCall
-	ofProcess
+	Time      time.Time
+	Server    string
+	Session   string
+	Principal string
+	Client    string
+	Trace     string
+	Why       string
+	Hint      string
+	MS        int64
+	Type      string   // of a frame
+	Ended     []Ended  // in a frame
+	Traces    []string // of the requests in a frame
 
-	Server    string  `json:"server"`
-	Session   string  `json:"session_id"`
-	Principal string  `json:"principal"`
-	Client    string  `json:"client"`
-	Trace     string  `json:"trace"`
-	Why       string  `json:"why"`
-	Hint      string  `json:"hint"`
-	MS        float64 `json:"duration_ms"`
-	Type      string  `json:"type"`  // of a frame
-	Ended     []Ended `json:"ended"` // in a frame
+	Tool    string
+	Tenant  string
+	Code    string
+	Stream  string
+	Outcome string
+	Refused bool   // a request that calls no tool
+	Refusal string // why its caller was refused; "" for another reason
+	Caller  sender
 
-	Time   time.Time `json:"time"`
-	Traces []string  `json:"traces"` // of the requests in a frame
-	measured
-}
-
-// measured holds the fields of the lines of requests that only programs read.
-type measured struct {
-	Method   string `json:"rpc_method"`
-	Parent   string `json:"traceparent"`
-	Protocol string `json:"protocol"`
-	Wakes    int    `json:"wakes"`
-	In       int    `json:"bytes_in"`
-	Out      int    `json:"bytes_out"`
-}
-
-// ofCall holds the fields of the lines of requests that describe the call.
-type ofCall struct {
-	Tool    string `json:"tool"`
-	Tenant  string `json:"tenant"`
-	Code    string `json:"code"`
-	Stream  string `json:"stream"`
-	Outcome string `json:"outcome"`
-	Refused bool   `json:"refused"` // a request that calls no tool
-	Refusal string `json:"refusal"` // why its caller was refused; "" for another reason
-	Caller  sender `json:"caller"`
+	Method   string
+	Parent   string
+	Protocol string
+	Wakes    int
+	In, Out  int
 }
 
 // sender is where a call or a refused request came from. It names the server and the caller
 // only of a request that was refused before these were known.
-type sender struct {
-	Server    string `json:"server"`
-	Tenant    string `json:"tenant"`
-	Principal string `json:"principal"`
-	Key       string `json:"key"`
-	Address   string `json:"address"`
-}
+type sender struct{ Server, Tenant, Principal, Key, Address string }
 
 // take reads the attributes of a sender.
 func (s *sender) take(attrs []slog.Attr) {
@@ -141,14 +122,22 @@ func (s *sender) take(attrs []slog.Attr) {
 	}
 }
 
-// ofProcess holds the fields of the lines about a server's process.
-type ofProcess struct {
-	Process  string `json:"process"`
-	PID      int    `json:"pid"`
-	State    string `json:"state"`
-	Step     string `json:"step"`
-	Phase    string `json:"phase"`
-	Followed bool   `json:"followed"` // another process takes the place of this one
+// boxLine holds the fields of a log line of a runner.
+type boxLine struct {
+	Time     time.Time `json:"time"`
+	Server   string    `json:"server"`
+	Session  string    `json:"session_id"`
+	Client   string    `json:"client"`
+	Trace    string    `json:"trace"`
+	Process  string    `json:"process"`
+	PID      int       `json:"pid"`
+	State    string    `json:"state"`
+	Step     string    `json:"step"`
+	Phase    string    `json:"phase"`
+	Why      string    `json:"why"`
+	Hint     string    `json:"hint"`
+	MS       float64   `json:"duration_ms"`
+	Followed bool      `json:"followed"` // another process takes the place of this one
 }
 
 // Ended is the end of a call that no function waits for, in the log line of the function
@@ -158,27 +147,11 @@ type Ended struct {
 	Why    string `json:"why,omitempty"` // why it failed
 }
 
-// The messages of log lines that are of interest, with the quotes that they have in JSON.
-var spoken = []string{`"msg":"request"`, `"msg":"socket"`, `"msg":"api"`, `"msg":"frame"`, `"msg":"work"`}
-
-// Function takes a log line of a function.
-func (l *Lines) Function(line string) {
-	for _, msg := range spoken {
-		if strings.Contains(line, msg) {
-			var s said
-			if json.Unmarshal([]byte(line), &s) == nil {
-				l.function(&s)
-			}
-			return
-		}
-	}
-}
-
 // Box takes a log line of the runner of a box. tenant and server are the box's; they may be
 // "" if the line names its server and its session.
 func (l *Lines) Box(tenant, server, line string) {
 	if l.Trace != nil && strings.Contains(line, `"msg":"deliver"`) {
-		var s said
+		var s boxLine
 		if json.Unmarshal([]byte(line), &s) == nil && s.Trace != "" {
 			l.Trace(Event{Time: s.Time, Kind: Deliver, Name: server, Session: s.Session, Trace: s.Trace})
 		}
@@ -187,7 +160,7 @@ func (l *Lines) Box(tenant, server, line string) {
 	if !strings.Contains(line, `"msg":"process"`) {
 		return
 	}
-	var s said
+	var s boxLine
 	if json.Unmarshal([]byte(line), &s) == nil {
 		s.Server = cmp.Or(server, s.Server)
 		tools := ""
@@ -205,14 +178,14 @@ func (l *Lines) tenantOf(id string) string {
 	return l.callers[id].tenant
 }
 
-// Record takes a log line of a function in this process. It returns the line without the
+// Record takes a log line of a function. It returns the line without the
 // secrets in the reason of a failure.
 func (l *Lines) Record(r slog.Record) slog.Record {
 	switch r.Message {
 	case "request", "socket", "api", "frame", "work":
-		s := said{Msg: r.Message, Time: r.Time}
+		s := said{Time: r.Time}
 		r.Attrs(s.take)
-		l.function(&s)
+		l.function(r.Message, &s)
 		if s.Why != "" {
 			r = l.hidden(r)
 		}
@@ -286,7 +259,7 @@ func (s *said) take(a slog.Attr) bool {
 		s.Out = intOf(a.Value)
 	case "duration_ms":
 		if a.Value.Kind() == slog.KindInt64 {
-			s.MS = float64(a.Value.Int64())
+			s.MS = a.Value.Int64()
 		}
 	case "ended":
 		s.Ended = endsOf(a.Value.Any())
@@ -312,8 +285,8 @@ func endsOf(v any) (all []Ended) {
 }
 
 // function takes what a function has said.
-func (l *Lines) function(s *said) {
-	switch s.Msg {
+func (l *Lines) function(msg string, s *said) {
+	switch msg {
 	case "api":
 		if s.Refused {
 			l.refuse(s)
@@ -340,7 +313,7 @@ func (l *Lines) function(s *said) {
 	}
 }
 
-func (s *said) took() time.Duration { return time.Duration(s.MS * float64(time.Millisecond)) }
+func (s *said) took() time.Duration { return time.Duration(s.MS) * time.Millisecond }
 
 // The outcomes of a call in the log line of a request.
 const (
@@ -448,7 +421,7 @@ func (l *Lines) knows(s *said) {
 
 // process takes the state that a server's process has reached; the states are those of
 // box.ProcessState. tools is as [Options].Tools, for a server that is ready.
-func (l *Lines) process(s *said, tools string) {
+func (l *Lines) process(s *boxLine, tools string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := s.Server + "\x00" + s.Process
@@ -476,7 +449,7 @@ func (l *Lines) process(s *said, tools string) {
 		if begun != nil {
 			e.Install = begun.install
 		}
-		e.Duration, e.Detail = s.took(), tools
+		e.Duration, e.Detail = time.Duration(s.MS*float64(time.Millisecond)), tools
 		l.record(e, ServerReady)
 	case "stopped":
 		if s.Followed {
@@ -493,7 +466,7 @@ func (l *Lines) process(s *said, tools string) {
 }
 
 // stage takes a step of a preparation.
-func (l *Lines) stage(e Event, begun *start, s *said) {
+func (l *Lines) stage(e Event, begun *start, s *boxLine) {
 	if s.Phase != "dep_install" || strings.HasPrefix(s.Step, "installed ") {
 		begun.endInstall()
 		return

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/logline"
 )
 
 // told is a Lines with the events that it made from log lines.
@@ -39,6 +41,13 @@ func written(l *Lines, msg string, attrs ...any) string {
 	return out.String()
 }
 
+// function passes a log line of a function to a Lines, as the record that wrote it.
+func function(l *Lines, line string) {
+	if r, ok := logline.Parse(line); ok {
+		l.Record(r)
+	}
+}
+
 // events returns the events since the last time, without their times.
 func (r *told) events() []Event {
 	all := r.all
@@ -58,7 +67,7 @@ func wantEvents(t *testing.T, got []Event, want ...Event) {
 func TestLinesOfAStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTold(false)
-		r.Function(`{"msg":"work","server":"mine","session_id":"s","principal":"ada","client":"zed"}`)
+		function(r.Lines, `{"msg":"work","server":"mine","session_id":"s","principal":"ada","client":"zed"}`)
 		line := `{"msg":"process","server":"a lie","process":"shared","session_id":"s","pid":7,`
 		r.Box("ada", "mine", line+`"state":"staging","phase":"dep_install","step":"installing x\u001b[2J (PyPI)"}`)
 		time.Sleep(3 * time.Second)
@@ -120,7 +129,7 @@ func TestLinesOfCalls(t *testing.T) {
 			Stream string `json:"stream"`
 			Why    string `json:"why,omitempty"`
 		}{{"1", ""}, {"2", "it died"}})
-		r.Function(`{"msg":"request","server":"mine","session_id":"s","principal":"ada","client":"zed","rpc_method":"tools/call","tool":"look","trace":"t","outcome":"open","stream":"2","duration_ms":5}`)
+		function(r.Lines, `{"msg":"request","server":"mine","session_id":"s","principal":"ada","client":"zed","rpc_method":"tools/call","tool":"look","trace":"t","outcome":"open","stream":"2","duration_ms":5}`)
 		written(r.Lines, "request", append(call, "duration_ms", int64(0), "outcome", "open", "stream", "3")...)
 		time.Sleep(time.Minute)
 		written(r.Lines, "request", "server", "mine", "principal", "ada", "stream", "3", "outcome", "failed", "why", "late")
@@ -133,7 +142,7 @@ func TestLinesOfCalls(t *testing.T) {
 func TestLinesThatSayNothingForPeople(t *testing.T) {
 	r := newTold(false)
 	for _, line := range []string{"", "plain", `{"msg":"request","rpc_method":"tools/list","principal":"ada","server":"mine"}`, `{"msg":"frame","type":"pull"}`, `{"msg":"request"`} {
-		r.Function(line)
+		function(r.Lines, line)
 		r.Box("ada", "mine", line)
 	}
 	wantEvents(t, r.events())
@@ -144,7 +153,7 @@ func TestARefusalIsToldOnceAMinute(t *testing.T) {
 		r := newTold(false)
 		const line = `{"msg":"request","refused":true,"why":"mcp.example.com is not served: start with --public-url https://mcp.example.com"}`
 		for range 3 {
-			r.Function(line)
+			function(r.Lines, line)
 		}
 		told := r.events()
 		wantEvents(t, told[1:], Event{Kind: RefusedAgain, Reason: told[0].Reason}, Event{Kind: RefusedAgain, Reason: told[0].Reason})
@@ -152,7 +161,7 @@ func TestARefusalIsToldOnceAMinute(t *testing.T) {
 		want := Event{Kind: Refused, Reason: "mcp.example.com is not served: start with --public-url https://mcp.example.com"}
 		wantEvents(t, r.events(), want)
 		time.Sleep(time.Minute)
-		r.Function(line)
+		function(r.Lines, line)
 		wantEvents(t, r.events(), want)
 	})
 }
@@ -161,7 +170,7 @@ func TestARefusalIsToldOnceAMinute(t *testing.T) {
 func TestLinesOfRefusalsNameTheirCallers(t *testing.T) {
 	r := newTold(false)
 	for _, address := range []string{"192.0.2.7", "192.0.2.8", "192.0.2.7"} {
-		r.Function(`{"msg":"request","server":"","tenant":"","refused":true,"refusal":"forbidden","code":"forbidden","why":"not for memory","caller":{"server":"memory","tenant":"acme","principal":"ada","key":"k7","address":"` + address + `"}}`)
+		function(r.Lines, `{"msg":"request","server":"","tenant":"","refused":true,"refusal":"forbidden","code":"forbidden","why":"not for memory","caller":{"server":"memory","tenant":"acme","principal":"ada","key":"k7","address":"`+address+`"}}`)
 	}
 	written(r.Lines, "api", "principal", "", "refused", true, "refusal", "unauthenticated", "why", "no", slog.Group("caller", "key", "k\n8", "address", "192.0.2.9"))
 	written(r.Lines, "api", "principal", "ada")
@@ -179,7 +188,7 @@ func TestRefusalsWithEverNewReasonsAreNotToldWithoutEnd(t *testing.T) {
 		r := newTold(false)
 		tell := func() int {
 			for i := range 3 * maxReasons {
-				r.Function(fmt.Sprintf(`{"msg":"request","refused":true,"why":"this API key is not for server %d"}`, i))
+				function(r.Lines, fmt.Sprintf(`{"msg":"request","refused":true,"why":"this API key is not for server %d"}`, i))
 			}
 			return len(slices.DeleteFunc(r.events(), func(e Event) bool { return e.Kind != Refused }))
 		}
@@ -205,8 +214,8 @@ func TestLinesOfTraces(t *testing.T) {
 		{Kind: Request, Name: "mine", Session: "s", Trace: "t", Principal: "ada", Duration: 5 * time.Millisecond, Measured: Measured{Method: "tools/list", Parent: "p", Protocol: "2025-11-25", Wakes: 1, In: 7, Out: 9}},
 	}
 	l.Box("ada", "mine", `{"time":"2026-11-23T12:00:00Z","msg":"deliver","trace":"t","session_id":"s"}`)
-	l.Function(`{"time":"2026-11-23T12:00:00Z","msg":"frame","server":"mine","session_id":"s","traces":["t"],"duration_ms":2}`)
-	l.Function(`{"time":"2026-11-23T12:00:00Z","msg":"request","server":"mine","session_id":"s","trace":"t","principal":"ada","rpc_method":"tools/list","duration_ms":5,"traceparent":"p","protocol":"2025-11-25","wakes":1,"bytes_in":7,"bytes_out":9}`)
+	function(l, `{"time":"2026-11-23T12:00:00Z","msg":"frame","server":"mine","session_id":"s","traces":["t"],"duration_ms":2}`)
+	function(l, `{"time":"2026-11-23T12:00:00Z","msg":"request","server":"mine","session_id":"s","trace":"t","principal":"ada","rpc_method":"tools/list","duration_ms":5,"traceparent":"p","protocol":"2025-11-25","wakes":1,"bytes_in":7,"bytes_out":9}`)
 	wantEvents(t, got, want...)
 	got = nil
 	written(l, "frame", "server", "mine", "session_id", "s", "traces", []string{"t"}, "duration_ms", int64(2))
