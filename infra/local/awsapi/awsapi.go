@@ -8,11 +8,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
-	"time"
 )
 
 // Region and account in the ARNs of this machine's functions.
@@ -75,11 +73,6 @@ func JSON(w http.ResponseWriter, status int, body []byte) {
 	w.WriteHeader(status)
 	// A client that went away needs no answer.
 	_, _ = w.Write(body)
-}
-
-// NewTraceID returns a trace header in X-Ray's form.
-func NewTraceID(now time.Time) string {
-	return fmt.Sprintf("Root=1-%08x-%08x%016x", uint32(now.Unix()), rand.Uint32(), rand.Uint64())
 }
 
 // Wait returns when work is done, or with the error of ctx if that ends first.

@@ -3,9 +3,7 @@ package awsapi
 import (
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"testing"
-	"time"
 )
 
 func TestIDsHaveTheFormOfAPIGateway(t *testing.T) {
@@ -40,12 +38,5 @@ func TestErrorsHaveTheFormThatSDKsRead(t *testing.T) {
 			!IsID(w.Header().Get("X-Amzn-RequestId")) || w.Body.String() != want {
 			t.Errorf("%d %v %s, want %s", w.Code, w.Header(), w.Body, want)
 		}
-	}
-}
-
-func TestTraceIDsHaveTheFormOfXRay(t *testing.T) {
-	at := time.Unix(0x5759e988, 0)
-	if id := NewTraceID(at); !regexp.MustCompile(`^Root=1-5759e988-[0-9a-f]{24}$`).MatchString(id) {
-		t.Errorf("%q", id)
 	}
 }

@@ -302,15 +302,15 @@ func TestReasonsAreCutOnlyOnAScreen(t *testing.T) {
 func TestKeysShowMoreAndClients(t *testing.T) {
 	open(t, display.Options{Form: display.Screen}, 80, func(p *page) {
 		p.Start(start())
-		wake := journal.Event{Kind: journal.FunctionWake, Name: "http", PID: 4}
+		wake := journal.Event{Kind: journal.BoxWake, Name: "http", PID: 4}
 		p.at(wake)
-		if got := p.lines(); strings.Contains(got, "function.wake") {
+		if got := p.lines(); strings.Contains(got, "box.wake") {
 			t.Errorf("shown without being asked:\n%s", got)
 		}
 		p.ToggleVerbose()
 		p.at(wake)
 		p.Clients()
-		if got := p.lines(); !strings.Contains(got, "http        function.wake  pid 4") || strings.Count(got, "claude mcp add") != 1 {
+		if got := p.lines(); !strings.Contains(got, "http        box.wake  pid 4") || strings.Count(got, "claude mcp add") != 1 {
 			t.Errorf("after v and c:\n%s", got)
 		}
 	})

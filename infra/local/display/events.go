@@ -101,14 +101,9 @@ func (t *Terminal) people(e journal.Event) {
 // process prints what happens to a process of Dormouse. Only a crash is printed without
 // Verbose.
 func (t *Terminal) process(e journal.Event) {
-	crash := e.Kind == journal.BoxCrash || e.Kind == journal.FunctionCrash
 	switch {
-	case crash:
-		what := "the process of its box ended: "
-		if e.Kind == journal.FunctionCrash {
-			what = "the process of the function: "
-		}
-		t.line(e.Time, e.Name, t.red("failed")+": "+what+joined("; ", e.Detail, e.Reason))
+	case e.Kind == journal.BoxCrash:
+		t.line(e.Time, e.Name, t.red("failed")+": the process of its box ended: "+joined("; ", e.Detail, e.Reason))
 		t.hint(e.Hint)
 	case t.opts.Verbose && e.Kind != journal.ServerStopped && e.Kind != journal.ProcessCount:
 		text := e.Kind

@@ -5,18 +5,14 @@ package journal
 import (
 	"encoding/json"
 	"io"
+	"strings"
 	"sync"
 	"time"
 )
 
 // Kinds of [Event]. A wake means that a process was started. Each process has exactly one
-// wake and exactly one end (sleep or crash).
+// wake and exactly one end (sleep or crash). Test support has processes of other kinds.
 const (
-	FunctionWake  = "function.wake"  // a process was started
-	FunctionReady = "function.ready" // it asked for its first invocation; Duration: since its start
-	FunctionSleep = "function.sleep" // it was stopped because it was idle, or at the end; Duration: its life
-	FunctionCrash = "function.crash" // it ended in another way; Detail: how; Duration: its life
-
 	BoxWake  = "box.wake"  // the runner of a box was started
 	BoxSleep = "box.sleep" // it ended by itself or was asked to; Duration: its life
 	BoxCrash = "box.crash" // it ended in another way; Detail: how; Duration: its life
@@ -129,10 +125,10 @@ func (r *Recorder) Record(e Event) {
 	}
 	before := len(r.running)
 	if e.PID != 0 {
-		switch e.Kind {
-		case FunctionWake, BoxWake:
+		switch _, what, _ := strings.Cut(e.Kind, "."); what {
+		case "wake":
 			r.running[e.PID] = true
-		case FunctionSleep, FunctionCrash, BoxSleep, BoxCrash:
+		case "sleep", "crash":
 			delete(r.running, e.PID)
 		}
 	}

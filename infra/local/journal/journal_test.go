@@ -14,10 +14,10 @@ func TestRecorderCountsProcesses(t *testing.T) {
 	r := NewRecorder(func(e Event) { got = append(got, e) })
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for _, e := range []Event{
-		{Kind: FunctionWake, Name: "http", PID: 1},
-		{Kind: FunctionReady, Name: "http", PID: 1},
+		{Kind: BoxWake, Name: "http", PID: 1},
+		{Kind: ServerReady, Name: "http", PID: 1},
 		{Kind: BoxWake, Name: "files", PID: 2},
-		{Kind: FunctionSleep, Name: "http", PID: 1},
+		{Kind: BoxSleep, Name: "http", PID: 1},
 		{Kind: BoxCrash, Name: "files", PID: 2},
 		{Kind: BoxCrash, Name: "files", PID: 2}, // an end told twice counts once
 	} {
@@ -25,10 +25,10 @@ func TestRecorderCountsProcesses(t *testing.T) {
 		r.Record(e)
 	}
 	want := []Event{
-		{Time: at, Kind: FunctionWake, Name: "http", PID: 1, Running: 1},
-		{Time: at, Kind: FunctionReady, Name: "http", PID: 1, Running: 1},
+		{Time: at, Kind: BoxWake, Name: "http", PID: 1, Running: 1},
+		{Time: at, Kind: ServerReady, Name: "http", PID: 1, Running: 1},
 		{Time: at, Kind: BoxWake, Name: "files", PID: 2, Running: 2},
-		{Time: at, Kind: FunctionSleep, Name: "http", PID: 1, Running: 1},
+		{Time: at, Kind: BoxSleep, Name: "http", PID: 1, Running: 1},
 		{Time: at, Kind: BoxCrash, Name: "files", PID: 2, Running: 0},
 		{Time: at, Kind: ProcessCount, Running: 0},
 		{Time: at, Kind: BoxCrash, Name: "files", PID: 2, Running: 0},
@@ -40,7 +40,7 @@ func TestRecorderCountsProcesses(t *testing.T) {
 
 func TestRecorderSetsTheTime(t *testing.T) {
 	var got Event
-	NewRecorder(func(e Event) { got = e }).Record(Event{Kind: FunctionWake})
+	NewRecorder(func(e Event) { got = e }).Record(Event{Kind: BoxWake})
 	if got.Time.IsZero() {
 		t.Error("no time")
 	}
@@ -48,7 +48,7 @@ func TestRecorderSetsTheTime(t *testing.T) {
 
 func TestNilRecorderRecordsNothing(t *testing.T) {
 	var r *Recorder
-	r.Record(Event{Kind: FunctionWake, PID: 1})
+	r.Record(Event{Kind: BoxWake, PID: 1})
 	if n := r.Running(); n != 0 {
 		t.Errorf("%d processes", n)
 	}
@@ -59,9 +59,9 @@ func TestJSONPrinter(t *testing.T) {
 	var out bytes.Buffer
 	print := JSONPrinter(&out)
 	for _, e := range []Event{
-		{Time: at, Kind: FunctionWake, Name: "http", PID: 4242, Running: 1},
-		{Time: at, Kind: FunctionReady, Name: "http", PID: 4242, Duration: 3412 * time.Microsecond, Running: 1},
-		{Time: at, Kind: FunctionCrash, Name: "http", PID: 4242, Duration: 62 * time.Second, Detail: "exit status 3 <x>"},
+		{Time: at, Kind: BoxWake, Name: "http", PID: 4242, Running: 1},
+		{Time: at, Kind: ServerReady, Name: "http", PID: 4242, Duration: 3412 * time.Microsecond, Running: 1},
+		{Time: at, Kind: BoxCrash, Name: "http", PID: 4242, Duration: 62 * time.Second, Detail: "exit status 3 <x>"},
 		{Time: at, Kind: ProcessCount},
 		{Time: at, Kind: ServerFailed, Name: "mine", Phase: "process_start", Reason: "no", Hint: "do", Session: "s", Process: "shared"},
 		{Time: at, Kind: Call, Name: "mine", Principal: "ada", Client: "zed", Tool: "look", Duration: time.Second, Trace: "t"},
@@ -70,9 +70,9 @@ func TestJSONPrinter(t *testing.T) {
 	}
 	now := at.Format(time.RFC3339Nano)
 	want := strings.Join([]string{
-		`{"time":"` + now + `","kind":"function.wake","name":"http","pid":4242,"running":1}`,
-		`{"time":"` + now + `","kind":"function.ready","name":"http","pid":4242,"duration_ms":3.412,"running":1}`,
-		`{"time":"` + now + `","kind":"function.crash","name":"http","pid":4242,"detail":"exit status 3 <x>","duration_ms":62000,"running":0}`,
+		`{"time":"` + now + `","kind":"box.wake","name":"http","pid":4242,"running":1}`,
+		`{"time":"` + now + `","kind":"server.ready","name":"http","pid":4242,"duration_ms":3.412,"running":1}`,
+		`{"time":"` + now + `","kind":"box.crash","name":"http","pid":4242,"detail":"exit status 3 <x>","duration_ms":62000,"running":0}`,
 		`{"time":"` + now + `","kind":"process.count","running":0}`,
 		`{"time":"` + now + `","kind":"server.failed","name":"mine","session":"s","process":"shared","phase":"process_start","failed":true,"reason":"no","hint":"do","running":0}`,
 		`{"time":"` + now + `","kind":"call","name":"mine","duration_ms":1000,"principal":"ada","client":"zed","tool":"look","trace":"t","running":0}`,

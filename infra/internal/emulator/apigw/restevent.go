@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
@@ -108,7 +109,7 @@ func requestHeaders(r *http.Request, now time.Time) map[string][]string {
 	h["X-Forwarded-Port"] = []string{port}
 	h["X-Forwarded-Proto"] = []string{proto}
 	if h["X-Amzn-Trace-Id"] == nil {
-		h["X-Amzn-Trace-Id"] = []string{awsapi.NewTraceID(now)}
+		h["X-Amzn-Trace-Id"] = []string{lambda.NewTraceID(now)}
 	}
 	return h
 }

@@ -222,7 +222,7 @@ func (f *function) arrived(i *instance) {
 	case StateStarting:
 		i.initTimer.Stop()
 		i.sleeper = time.AfterFunc(f.pool.cfg.SleepAfter, func() { f.doze(i) })
-		f.pool.cfg.Recorder.Record(journal.Event{Kind: journal.FunctionReady, Name: f.Name, PID: i.pid(), Duration: time.Since(i.born)})
+		f.pool.cfg.Recorder.Record(journal.Event{Kind: FunctionReady, Name: f.Name, PID: i.pid(), Duration: time.Since(i.born)})
 	case stateReturning:
 		i.inv.timer.Stop()
 	default:

@@ -172,10 +172,10 @@ func (i *instance) run() {
 	f.mu.Lock()
 	if err != nil {
 		i.report = &FunctionError{Type: ErrorStart, Message: fmt.Sprintf("the program could not be started: %v", err)}
-		f.pool.cfg.Recorder.Record(journal.Event{Kind: journal.FunctionCrash, Name: f.Name, Detail: i.report.Message})
+		f.pool.cfg.Recorder.Record(journal.Event{Kind: FunctionCrash, Name: f.Name, Detail: i.report.Message})
 	} else {
 		i.proc = proc
-		f.pool.cfg.Recorder.Record(journal.Event{Kind: journal.FunctionWake, Name: f.Name, PID: i.pid()})
+		f.pool.cfg.Recorder.Record(journal.Event{Kind: FunctionWake, Name: f.Name, PID: i.pid()})
 		if i.doomed {
 			proc.kill()
 		} else if i.asked {
@@ -197,15 +197,23 @@ func (i *instance) run() {
 // endEvent returns the event for the end of i, without a pid if no process started.
 // Called with mu held.
 func (i *instance) endEvent() journal.Event {
-	e := journal.Event{Kind: journal.FunctionCrash, Name: i.fn.Name, PID: i.pid(), Detail: i.end, Duration: time.Since(i.born)}
+	e := journal.Event{Kind: FunctionCrash, Name: i.fn.Name, PID: i.pid(), Detail: i.end, Duration: time.Since(i.born)}
 	switch {
 	case i.doomed:
 		e.Detail = i.why + " (" + i.end + ")"
 	case i.asked:
-		e.Kind, e.Detail = journal.FunctionSleep, i.why
+		e.Kind, e.Detail = FunctionSleep, i.why
 	}
 	return e
 }
+
+// Kinds of journal.Event that a pool records.
+const (
+	FunctionWake  = "function.wake"  // a process was started
+	FunctionReady = "function.ready" // it asked for its first invocation; Duration: since its start
+	FunctionSleep = "function.sleep" // it was stopped because it was idle, or at the end; Duration: its life
+	FunctionCrash = "function.crash" // it ended in another way; Detail: how; Duration: its life
+)
 
 // spawn starts the program. The output is nil if the pool has no Output.
 func (i *instance) spawn() (*process, *output, error) {

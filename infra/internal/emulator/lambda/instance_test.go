@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
@@ -23,7 +22,7 @@ func TestProcessThatIgnoresSIGTERMIsKilledAfterTheGrace(t *testing.T) {
 		c.Functions[0].Env = []string{"ECHO_TERM=ignore"}
 	})
 	pid := r.call("mode", "echo").pid(t)
-	if e := r.await(journal.FunctionSleep); e.PID != pid || e.Duration < 50*time.Millisecond || localtest.Alive(pid) {
+	if e := r.await(FunctionSleep); e.PID != pid || e.Duration < 50*time.Millisecond || localtest.Alive(pid) {
 		t.Fatalf("%+v, localtest.Alive %t", e, localtest.Alive(pid))
 	}
 }
@@ -34,7 +33,7 @@ func TestFunctionThatAsksForSIGTERMGetsIt(t *testing.T) {
 		c.Functions[0].Env = []string{"ECHO_TERM=handle"}
 	})
 	r.call("mode", "echo")
-	r.await(journal.FunctionSleep)
+	r.await(FunctionSleep)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !slices.Contains(r.lines, "echo: told to end") {
@@ -60,7 +59,7 @@ func TestEndOfAProcessFailsItsInvocationOnly(t *testing.T) {
 				got.failed.Function != "echo" || got.failed.RequestID == "" {
 				t.Fatalf("failure: %+v (%v)", got, got.failed)
 			}
-			if e := r.await(journal.FunctionCrash); e.PID != pid || e.Detail != tt.detail {
+			if e := r.await(FunctionCrash); e.PID != pid || e.Detail != tt.detail {
 				t.Errorf("event: %+v", e)
 			}
 			if again := r.call("mode", "echo"); again.body != "hello" || again.pid(t) == pid {
@@ -83,7 +82,7 @@ func TestKilledProcess(t *testing.T) {
 		if got.failed == nil || got.failed.Type != ErrorExit || !strings.Contains(got.failed.Message, "signal: killed") {
 			t.Fatalf("failure: %+v (%v)", got, got.failed)
 		}
-		if e := r.await(journal.FunctionCrash); e.Detail != "signal: killed" {
+		if e := r.await(FunctionCrash); e.Detail != "signal: killed" {
 			t.Errorf("event: %+v", e)
 		}
 	})
@@ -116,7 +115,7 @@ func TestTimeoutKillsTheProcess(t *testing.T) {
 	if got.failed == nil || got.failed.Type != ErrorTimeout || !strings.HasSuffix(got.failed.Message, "Task timed out after 0.50 seconds") {
 		t.Fatalf("failure: %+v (%v)", got, got.failed)
 	}
-	if e := r.await(journal.FunctionCrash); e.PID != pid || e.Detail != "timed out after 500ms (signal: killed)" {
+	if e := r.await(FunctionCrash); e.PID != pid || e.Detail != "timed out after 500ms (signal: killed)" {
 		t.Errorf("event: %+v", e)
 	}
 	if again := r.call("mode", "echo"); again.body != "hello" {
@@ -135,7 +134,7 @@ func TestProcessThatAnswersButAsksForNothingMoreIsKilled(t *testing.T) {
 	if next := r.call("mode", "echo"); next.body != "hello" || next.pid(t) == got.pid(t) {
 		t.Fatalf("next invocation: %+v", next)
 	}
-	if e := r.await(journal.FunctionCrash); e.PID != got.pid(t) {
+	if e := r.await(FunctionCrash); e.PID != got.pid(t) {
 		t.Errorf("event: %+v", e)
 	}
 	if s := r.pool.Status()[0]; s.Failed != 0 {
@@ -192,7 +191,7 @@ func TestChildrenEndWithTheirFunction(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.call("mode", "crash")
-	r.await(journal.FunctionCrash)
+	r.await(FunctionCrash)
 	localtest.Eventually(t, "the child to end", func() bool { return !localtest.Alive(child) })
 }
 
@@ -233,7 +232,7 @@ func TestOutputComesInLinesWithTheFunctionsName(t *testing.T) {
 	r := newRig(t, nil)
 	r.call("mode", "print")
 	r.call("mode", "crash")
-	r.await(journal.FunctionCrash)
+	r.await(FunctionCrash)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	want := []string{"echo: to stdout", "echo: to stderr", "echo: " + strings.Repeat("x", maxOutputLine)}
@@ -284,7 +283,7 @@ func TestDaemonDoesNotHoldUpTheNewsOfTheEnd(t *testing.T) {
 	if got := r.call("mode", "crash"); got.failed == nil {
 		t.Fatalf("no failure: %+v", got)
 	}
-	r.await(journal.FunctionCrash)
+	r.await(FunctionCrash)
 	if !localtest.Alive(daemon) {
 		t.Error("the daemon did not hold the output open: the test shows nothing")
 	}

@@ -28,7 +28,7 @@ func TestNoProcessBeforeTheFirstInvocation(t *testing.T) {
 	if got.body != "hello" || got.status != 200 {
 		t.Fatalf("answer: %+v", got)
 	}
-	wake, ready := r.await(journal.FunctionWake), r.await(journal.FunctionReady)
+	wake, ready := r.await(FunctionWake), r.await(FunctionReady)
 	if wake.Name != "echo" || wake.PID != got.pid(t) || wake.Running != 1 {
 		t.Errorf("wake: %+v", wake)
 	}
@@ -82,7 +82,7 @@ func TestProcessUsedLastIsUsedFirst(t *testing.T) {
 func TestIdleProcessSleeps(t *testing.T) {
 	r := newRig(t, func(c *PoolConfig) { c.SleepAfter = 50 * time.Millisecond })
 	pid := r.call("mode", "echo").pid(t)
-	sleep := r.await(journal.FunctionSleep)
+	sleep := r.await(FunctionSleep)
 	if sleep.PID != pid || sleep.Duration < 50*time.Millisecond || sleep.Running != 0 {
 		t.Errorf("sleep: %+v", sleep)
 	}
@@ -113,7 +113,7 @@ func TestBusyProcessDoesNotSleep(t *testing.T) {
 			t.Fatal(err)
 		}
 		finish(inv)
-		if e := r.await(journal.FunctionSleep); e.Name != "other" {
+		if e := r.await(FunctionSleep); e.Name != "other" {
 			t.Fatalf("asleep while busy: %+v", e)
 		}
 	}
@@ -122,7 +122,7 @@ func TestBusyProcessDoesNotSleep(t *testing.T) {
 	if got := localtest.Wait(t, busy); got.body != "hello" {
 		t.Fatalf("answer: %+v", got)
 	}
-	if e := r.await(journal.FunctionSleep); e.Name != "echo" || e.Time.Sub(released) < 20*time.Millisecond {
+	if e := r.await(FunctionSleep); e.Name != "echo" || e.Time.Sub(released) < 20*time.Millisecond {
 		t.Fatalf("asleep %s after its work: %+v", e.Time.Sub(released), e)
 	}
 }
@@ -336,7 +336,7 @@ func TestCallerThatLeavesTheQueueIsForgotten(t *testing.T) {
 		_, err := r.pool.Invoke(ctx, "echo", p)
 		done <- err
 	}()
-	r.await(journal.FunctionWake)
+	r.await(FunctionWake)
 	if n := r.pool.Status()[0].Waiting; n != 1 {
 		t.Fatalf("%d wait, want 1", n)
 	}
@@ -464,7 +464,7 @@ func TestRenewReplacesProcessesAndLetsThemAnswerFirst(t *testing.T) {
 	idle := r.call("mode", "env")
 	r.settled(1)
 	r.pool.Renew([]string{"WORD=two"})
-	if e := r.await(journal.FunctionSleep); e.PID != idle.pid(t) {
+	if e := r.await(FunctionSleep); e.PID != idle.pid(t) {
 		t.Errorf("first to end is %+v, want the idle process", e)
 	}
 	if got := r.call("mode", "env"); !strings.Contains(idle.body, `"WORD=one"`) || !strings.Contains(got.body, `"WORD=two"`) {
@@ -475,7 +475,7 @@ func TestRenewReplacesProcessesAndLetsThemAnswerFirst(t *testing.T) {
 	if busy.body != "hello" {
 		t.Fatalf("the process that was at work answers %+v", busy)
 	}
-	if e := r.await(journal.FunctionSleep); e.PID != busy.pid(t) {
+	if e := r.await(FunctionSleep); e.PID != busy.pid(t) {
 		t.Errorf("then %+v ends, want the busy process", e)
 	}
 	r.settled(1)
@@ -484,7 +484,7 @@ func TestRenewReplacesProcessesAndLetsThemAnswerFirst(t *testing.T) {
 func TestRenewReplacesAProcessThatIsJustBeingStarted(t *testing.T) {
 	r := newRig(t, func(c *PoolConfig) { c.Env = []string{"ECHO_INIT=hang"} })
 	a := r.begin("mode", "echo")
-	r.await(journal.FunctionWake)
+	r.await(FunctionWake)
 	r.pool.Renew(nil)
 	if got := localtest.Wait(t, a); got.body != "hello" {
 		t.Errorf("%+v", got)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
@@ -145,7 +145,7 @@ func TestAnswerThatBreaksOffWhileItsProcessLives(t *testing.T) {
 	if got.body != "hello" || !errors.As(got.readErr, &failure) || failure.Type != ErrorResponse {
 		t.Fatalf("answer: %+v", got)
 	}
-	if e := r.await(journal.FunctionCrash); e.Detail != "its answer broke off (signal: killed)" {
+	if e := r.await(FunctionCrash); e.Detail != "its answer broke off (signal: killed)" {
 		t.Errorf("event: %+v", e)
 	}
 }
@@ -168,7 +168,7 @@ func TestAnswerUnderWayOutlivesItsProcess(t *testing.T) {
 	if err := syscall.Kill(r.instances()[0].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	r.await(journal.FunctionCrash)
+	r.await(FunctionCrash)
 	say(t, conn, "5\r\nhello\r\n0\r\n\r\n")
 	if got := localtest.Wait(t, done); got.body != "hello" || got.readErr != nil || got.failed != nil {
 		t.Fatalf("answer: %+v", got)
@@ -338,5 +338,12 @@ func TestReadReport(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestTraceIDsHaveTheFormOfXRay(t *testing.T) {
+	at := time.Unix(0x5759e988, 0)
+	if id := NewTraceID(at); !regexp.MustCompile(`^Root=1-5759e988-[0-9a-f]{24}$`).MatchString(id) {
+		t.Errorf("%q", id)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
@@ -82,7 +81,7 @@ func TestAProcessServesOneTenant(t *testing.T) {
 		t.Errorf("a third tenant got %+v", got)
 	}
 	r.callFor("one", "mode", "crash")
-	r.await(journal.FunctionCrash)
+	r.await(FunctionCrash)
 	if got := cleaned(); len(got) != 1 || got[0] != one {
 		t.Errorf("cleaned: %v", got)
 	}
