@@ -1,7 +1,6 @@
 package logline_test
 
 import (
-	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -18,7 +17,7 @@ func TestALineIsTheRecordThatWroteIt(t *testing.T) {
 	wrote := slog.NewRecord(time.Date(2026, 11, 23, 12, 0, 0, 5, time.UTC), slog.LevelInfo, "request", 0)
 	wrote.Add("server", "mine", "refused", true, "duration_ms", int64(5), "traces", []string{"t"}, "units", units, slog.Group("caller", "key", "k7"))
 	var line strings.Builder
-	if err := slog.NewJSONHandler(&line, nil).Handle(context.Background(), wrote); err != nil {
+	if err := slog.NewJSONHandler(&line, nil).Handle(t.Context(), wrote); err != nil {
 		t.Fatal(err)
 	}
 	read, ok := logline.Parse(line.String())
