@@ -16,7 +16,6 @@ func elsewhere() map[string]string {
 	return map[string]string{
 		"DORMOUSE_LOCAL": "one machine",
 		"DORMOUSE_IDLE":  "one machine; deployed, the default counts, and what the servers file has",
-		"DORMOUSE_BOXES": "one machine",
 	}
 }
 

@@ -28,7 +28,6 @@ const (
 	EnvRelayURL     = "DORMOUSE_RELAY_URL"          // where runners connect, see runner.DialWebSocket
 	EnvConnections  = "DORMOUSE_RELAY_CONNECTIONS"  // @connections endpoint of the relay's WebSocket API
 	EnvClients      = "DORMOUSE_SOCKET_CONNECTIONS" // @connections endpoint of the WebSocket API for clients
-	EnvBoxes        = "DORMOUSE_BOXES"              // on AWS: "on" or empty starts boxes, any other value starts none
 	EnvHosts        = "DORMOUSE_HOSTS"              // values of Host that are served, separated by commas; empty: names of loopback
 	EnvAccess       = "DORMOUSE_ACCESS"             // keys, oauth, idp, or open on one machine; see access.go
 	EnvPublicURL    = "DORMOUSE_PUBLIC_URL"         // URL of the HTTP endpoint for clients; required with oauth and idp, because tokens name it, and so that users can connect third parties

@@ -47,7 +47,6 @@ func openLambda(text string, servers *serversfile.File) (fleet.Fleet, error) {
 	}
 	return lambda.New(lambda.Config{
 		Region: os.Getenv(envRegion), Credentials: credentials(), Endpoint: endpoint("lambda"), Sizes: sizes,
-		Disabled: boxesOff(os.Getenv(EnvBoxes)),
 		Memory: func(t fleet.Task) int {
 			s, _ := servers.Server(t.Server)
 			return s.Box.MemoryMB
@@ -61,7 +60,7 @@ func openECS(text string, servers *serversfile.File) (fleet.Fleet, error) {
 		return nil, err
 	}
 	c.Endpoint = cmp.Or(c.Endpoint, endpoint("ecs"))
-	c.Credentials, c.Disabled = credentials(), boxesOff(os.Getenv(EnvBoxes))
+	c.Credentials = credentials()
 	c.Shape = func(t fleet.Task) ecs.Shape {
 		s, _ := servers.Server(t.Server)
 		secrets := map[string]string{}
@@ -72,7 +71,3 @@ func openECS(text string, servers *serversfile.File) (fleet.Fleet, error) {
 	}
 	return ecs.New(c)
 }
-
-// boxesOff reports whether boxes are switched off. Any value except "on" and "" switches
-// them off, so that a mistyped value starts no boxes.
-func boxesOff(text string) bool { return text != "" && text != "on" }

@@ -29,8 +29,6 @@ var (
 	// ErrCapacity means that the fleet already runs as many tasks as it may. It has
 	// started nothing. Try again when a task has stopped.
 	ErrCapacity = errors.New("fleet: no room for another task")
-	// ErrDisabled means that boxes are switched off. Trying again does not help.
-	ErrDisabled = errors.New("fleet: boxes are switched off")
 	// ErrInvalid means that the task as given can never be started.
 	ErrInvalid = errors.New("fleet: the task cannot be run as given")
 	// ErrUnavailable means that the fleet did not answer or is shutting down. A Run may

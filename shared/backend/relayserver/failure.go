@@ -52,8 +52,6 @@ func startFailure(err error) string {
 	switch {
 	case errors.Is(err, fleet.ErrCapacity):
 		return "there is no room for another box now; try again in a minute"
-	case errors.Is(err, fleet.ErrDisabled):
-		return "boxes are switched off here, so that no stdio server runs; trying again does not help"
 	case errors.Is(err, storage.NotFound):
 		return "the server is not configured any more"
 	default:

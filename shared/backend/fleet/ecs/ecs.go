@@ -91,8 +91,6 @@ type Config struct {
 	Size  Size `json:"-"`
 	// Arch is the processor architecture of the images, "arm64" or "amd64".
 	Arch string
-	// Disabled makes Run fail at once with fleet.ErrDisabled.
-	Disabled bool `json:"-"`
 	// Shape returns the special needs of a task; nil for none.
 	Shape func(fleet.Task) Shape `json:"-"`
 }
@@ -151,16 +149,12 @@ func (c Config) check() error {
 //
 // Errors: fleet.ErrInvalid also if Fargate has no such size, or if ECS refuses the
 // contents of the request. ErrInvalid also means that the environment is longer than ECS
-// accepts (8,192 characters with all other overrides). fleet.ErrDisabled comes without a
-// call. fleet.ErrCapacity means that Fargate has no spare capacity, the account's quota
+// accepts (8,192 characters with all other overrides). fleet.ErrCapacity means that Fargate has no spare capacity, the account's quota
 // is used up, or the rate of starts is too high. Any other failure is
 // fleet.ErrUnavailable.
 func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if f.cfg.Disabled {
-		return "", fleet.ErrDisabled
-	}
 	def, err := f.definition(t)
 	if err != nil {
 		return "", err

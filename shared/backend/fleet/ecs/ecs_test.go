@@ -56,20 +56,6 @@ func TestARunOfAKnownDefinitionIsOneCall(t *testing.T) {
 	}
 }
 
-func TestADisabledFleetAsksForNothing(t *testing.T) {
-	f := newFake()
-	x := open(t, f, func(c *Config) { c.Disabled = true })
-	if _, err := x.Run(t.Context(), taskFor("t")); !errors.Is(err, fleet.ErrDisabled) {
-		t.Errorf("got %v", err)
-	}
-	if asked := f.actions(); len(asked) > 0 {
-		t.Errorf("ECS was asked: %v", asked)
-	}
-	if _, err := x.Tasks(t.Context()); err != nil {
-		t.Errorf("what runs is still told: %v", err)
-	}
-}
-
 // A box gets no role: neither request has a taskRoleArn.
 func TestWhatECSIsAskedFor(t *testing.T) {
 	f := newFake()

@@ -77,8 +77,6 @@ type Config struct {
 	Endpoint   string
 	HTTPClient *http.Client // nil for one of its own
 	Sizes      []Size
-	// Disabled makes Run fail at once with fleet.ErrDisabled.
-	Disabled bool
 	// Memory returns how much memory a task needs in MiB; 0 for the smallest size. If
 	// Memory is nil, every task gets the smallest size.
 	Memory func(fleet.Task) int
@@ -146,14 +144,10 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 // Lambda answers before the task begins. While Lambda makes the function ready, Run calls
 // again each second, for half a minute at most.
 //
-// Errors: fleet.ErrInvalid also if Lambda refuses the request; fleet.ErrDisabled, without a
-// call; fleet.ErrCapacity if Lambda throttles; fleet.ErrUnavailable otherwise.
+// Errors: fleet.ErrInvalid also if Lambda refuses the request; fleet.ErrCapacity if Lambda throttles; fleet.ErrUnavailable otherwise.
 func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
-	}
-	if f.cfg.Disabled {
-		return "", fleet.ErrDisabled
 	}
 	function, err := f.function(t)
 	if err != nil {
