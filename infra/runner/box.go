@@ -39,7 +39,6 @@ type setup struct {
 	logs  string // folder for the stderr of servers' processes, "" for none
 	show  bool   // clients see the output of processes
 	task  string // the fleet's id of this runner's task
-	max   int    // processes at a time
 	era   string // of the server, "" if it is not known
 	on    sandbox.Support
 	keep  box.Keeper // nil keeps no workspaces

@@ -29,7 +29,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 		StartupTimeout: time.Minute, ToolTimeout: time.Minute, AnswerTimeout: time.Minute,
 	}
 	log := slog.New(slog.DiscardHandler)
-	b := newBox(s, setup{work: t.TempDir(), cache: t.TempDir(), max: 1, env: ownEnvironment()}, log)
+	b := newBox(s, setup{work: t.TempDir(), cache: t.TempDir(), env: ownEnvironment()}, log)
 	b.link = runner.New(runner.Config{
 		Box: "t/x", Gen: 1, Executor: b, Log: log,
 		Dial: func(context.Context, string, http.Header) (runner.Conn, error) {

@@ -69,14 +69,13 @@ func (a assignment) config(log *slog.Logger) runner.Config {
 
 // prepared is a box that is ready to run, with what it leaves on this machine.
 type prepared struct {
-	server   serversfile.Server
-	box      *adapter
-	keep     keeping
-	installs provision.Keep
-	cache    string
-	work     string
-	release  func() error
-	log      *slog.Logger
+	server  serversfile.Server
+	box     *adapter
+	keep    keeping
+	cache   string
+	work    string
+	release func() error
+	log     *slog.Logger
 }
 
 // prepare makes a box from its settings. The caller removes it.
