@@ -82,7 +82,7 @@ func (r *serverReader) process(before int) {
 	slices.Sort(s.Unset)
 	// A program that runs containers is no guest, because these confine their programs, and it
 	// needs the socket of its service.
-	if b := &s.Box; r.guests && b.Profile == "" && !b.Free && !slices.Contains([]string{"docker", "podman", "nerdctl"}, filepath.Base(s.Command)) {
+	if b := &s.Box; r.guests && b.Profile == "" && !b.Free && !slices.Contains(engines(), filepath.Base(s.Command)) {
 		b.Guest, b.ReadOnlyRootFS = true, true
 	}
 	s.beside(r.folder)

@@ -16,8 +16,17 @@ const (
 	EnvToken      = "DORMOUSE_TOKEN"
 	EnvPass       = "DORMOUSE_PASS" // the first pass
 	EnvRelayURL   = "DORMOUSE_RELAY_URL"
-	EnvEra        = "DORMOUSE_ERA" // EraModern, EraLegacy, EraDual, or not set
+	EnvEra        = "DORMOUSE_ERA"   // EraModern, EraLegacy, EraDual, or not set
+	EnvRoots      = "DORMOUSE_ROOTS" // file with certificates of authorities, for an image that has none
+	EnvImage      = "DORMOUSE_IMAGE" // the [Image] of the box, as JSON, if a server brought it
 )
+
+// Image says what a container of an image starts, in the words of the image's configuration.
+type Image struct {
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
+	Env        []string `json:"env,omitempty"` // NAME=VALUE
+}
 
 // The eras that a server may be found to speak.
 const (

@@ -1,0 +1,310 @@
+// Package ociimage reads from a registry which image a name means now, and what a container
+// of it starts. It reads a manifest and a configuration, and no layer. It hides the names of
+// Docker, tokens of registries, and images for several processors.
+package ociimage
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+)
+
+const (
+	callTimeout = 5 * time.Second // limit for one request
+	maxBytes    = 4 << 20         // of a manifest, a configuration or a token
+)
+
+// Registries reads images of all registries. Arch is required.
+type Registries struct {
+	// Arch is the processor architecture of the image, "arm64" or "amd64".
+	Arch string
+	// Login returns the value of the header Authorization for a registry, "" for none; nil
+	// for no registry. A registry may give everybody a token besides.
+	Login  func(ctx context.Context, registry string) (string, error)
+	Client *http.Client // nil: a client of its own
+}
+
+// Inspect returns an image's name with its digest, and what it starts. It takes a name as
+// Docker does, so that "mcp/time" is of Docker Hub. Its errors are fleet.ErrInvalid if there
+// is no such image for the processor or nobody may read it, and fleet.ErrUnavailable.
+func (r Registries) Inspect(ctx context.Context, image string) (name string, config frame.Image, err error) {
+	name, config, err = r.inspect(ctx, image)
+	if err != nil {
+		err = fmt.Errorf("the image %s: %w", image, err)
+	}
+	return name, config, err
+}
+
+func (r Registries) inspect(ctx context.Context, image string) (name string, config frame.Image, err error) {
+	n, err := parse(image)
+	if err != nil {
+		return "", config, err
+	}
+	c := &conversation{Registries: r, name: n}
+	if c.Client == nil {
+		c.Client = &http.Client{}
+	}
+	if r.Login != nil {
+		if c.authorization, err = r.Login(ctx, n.registry); err != nil {
+			return "", config, fmt.Errorf("%w: log in at %s: %w", fleet.ErrUnavailable, n.registry, err)
+		}
+	}
+	top, digest, err := c.manifest(ctx, n.reference)
+	if err != nil {
+		return "", config, err
+	}
+	m := top
+	if len(top.Manifests) > 0 {
+		if m, err = c.ofArch(ctx, top); err != nil {
+			return "", config, err
+		}
+	}
+	text, err := c.get(ctx, "blobs/"+m.Config.Digest)
+	if err == nil {
+		err = matches(text, m.Config.Digest)
+	}
+	if err != nil {
+		return "", config, err
+	}
+	var own struct {
+		Architecture string
+		OS           string
+		Config       frame.Image
+	}
+	if err := json.Unmarshal(text, &own); err != nil {
+		return "", config, fmt.Errorf("%w: its configuration cannot be read: %w", fleet.ErrInvalid, err)
+	}
+	if own.Architecture != r.Arch || own.OS != "linux" {
+		return "", config, r.otherPlatform()
+	}
+	return n.shown + "@" + digest, own.Config, nil
+}
+
+func (r Registries) otherPlatform() error {
+	return fmt.Errorf("%w: it has no image for linux/%s, which the parameter Architecture of the stack asks for", fleet.ErrInvalid, r.Arch)
+}
+
+// name is the name of an image.
+type name struct {
+	shown      string // without tag and digest
+	registry   string // host, and port if there is one
+	repository string
+	reference  string // a tag or a digest
+}
+
+var (
+	registryForm   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]+)?$`)
+	repositoryForm = regexp.MustCompile(`^[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$`)
+	tagForm        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+	digestForm     = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
+
+func parse(image string) (n name, err error) {
+	rest, digest, pinned := strings.Cut(image, "@")
+	n.shown, n.reference = rest, "latest"
+	if at := strings.LastIndexByte(rest, ':'); at > strings.LastIndexByte(rest, '/') {
+		n.shown, n.reference = rest[:at], rest[at+1:]
+	}
+	ok := tagForm.MatchString(n.reference)
+	if pinned {
+		n.reference, ok = digest, ok && digestForm.MatchString(digest)
+	}
+	first, below, several := strings.Cut(n.shown, "/")
+	switch {
+	case several && (strings.ContainsAny(first, ".:") || first == "localhost"):
+		n.registry, n.repository = first, below
+	case several:
+		n.registry, n.repository = "docker.io", n.shown
+	default:
+		n.registry, n.repository = "docker.io", "library/"+n.shown
+	}
+	if n.registry == "docker.io" || n.registry == "index.docker.io" {
+		n.registry = "registry-1.docker.io"
+		if !strings.Contains(n.repository, "/") {
+			n.repository = "library/" + n.repository
+		}
+	}
+	if !ok || !registryForm.MatchString(n.registry) || !repositoryForm.MatchString(n.repository) {
+		return n, fmt.Errorf("%w: it is no name of an image: want [HOST/]NAME[:TAG] or [HOST/]NAME@sha256:DIGEST", fleet.ErrInvalid)
+	}
+	return n, nil
+}
+
+// conversation is with one registry about one image.
+type conversation struct {
+	Registries
+	name          name
+	authorization string
+}
+
+// descriptor names a blob or manifest.
+type descriptor struct {
+	Digest   string
+	Platform struct{ OS, Architecture string }
+}
+
+// manifest is one of an image, or of images for several processors.
+type manifest struct {
+	Config    descriptor
+	Manifests []descriptor
+}
+
+func (c *conversation) manifest(ctx context.Context, reference string) (m manifest, digest string, err error) {
+	text, err := c.get(ctx, "manifests/"+reference)
+	if err != nil {
+		return m, "", err
+	}
+	if digestForm.MatchString(reference) {
+		if err := matches(text, reference); err != nil {
+			return m, "", err
+		}
+	}
+	if err := json.Unmarshal(text, &m); err != nil || len(m.Manifests) == 0 && !digestForm.MatchString(m.Config.Digest) {
+		return m, "", fmt.Errorf("%w: %s has no manifest of an image under this name", fleet.ErrInvalid, c.name.registry)
+	}
+	return m, digestOf(text), nil
+}
+
+// ofArch returns the manifest for the processor.
+func (c *conversation) ofArch(ctx context.Context, index manifest) (manifest, error) {
+	for _, d := range index.Manifests {
+		if d.Platform.OS == "linux" && d.Platform.Architecture == c.Arch && digestForm.MatchString(d.Digest) {
+			m, _, err := c.manifest(ctx, d.Digest)
+			if err == nil && len(m.Manifests) > 0 {
+				err = fmt.Errorf("%w: its index names another index", fleet.ErrInvalid)
+			}
+			return m, err
+		}
+	}
+	return manifest{}, c.otherPlatform()
+}
+
+func digestOf(text []byte) string {
+	sum := sha256.Sum256(text)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+func matches(text []byte, digest string) error {
+	if digestOf(text) != digest {
+		return fmt.Errorf("%w: the registry gave other bytes than %s", fleet.ErrUnavailable, digest)
+	}
+	return nil
+}
+
+// get reads a part of the image. If the registry asks for a token, get gets one first, as
+// everybody may for a public image.
+func (c *conversation) get(ctx context.Context, part string) ([]byte, error) {
+	address := scheme(c.name.registry) + c.name.registry + "/v2/" + c.name.repository + "/" + part
+	status, header, text, err := c.ask(ctx, address, c.authorization)
+	if err == nil && status == http.StatusUnauthorized && !strings.HasPrefix(c.authorization, "Bearer ") {
+		var token string
+		if token, err = c.token(ctx, header.Get("WWW-Authenticate")); err == nil && token != "" {
+			c.authorization = "Bearer " + token
+			status, _, text, err = c.ask(ctx, address, c.authorization)
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %s cannot be reached: %w", fleet.ErrUnavailable, c.name.registry, err)
+	case status == http.StatusOK:
+		return text, nil
+	case status == http.StatusNotFound:
+		return nil, fmt.Errorf("%w: %s has no such image", fleet.ErrInvalid, c.name.registry)
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return nil, fmt.Errorf("%w: %s wants a login for it, or has no such image: take a public image, or one in ECR of the stack's account and region", fleet.ErrInvalid, c.name.registry)
+	}
+	return nil, fmt.Errorf("%w: %s answers %d", fleet.ErrUnavailable, c.name.registry, status)
+}
+
+// token gets a token from where the challenge of a registry says.
+func (c *conversation) token(ctx context.Context, challenge string) (string, error) {
+	kind, rest, _ := strings.Cut(challenge, " ")
+	if !strings.EqualFold(kind, "Bearer") {
+		return "", nil
+	}
+	values := map[string]string{}
+	for _, m := range regexp.MustCompile(`(\w+)="([^"]*)"`).FindAllStringSubmatch(rest, -1) {
+		values[strings.ToLower(m[1])] = m[2]
+	}
+	realm, err := url.Parse(values["realm"])
+	if err != nil || realm.Host == "" || realm.Scheme+"://" != scheme(realm.Host) {
+		return "", errors.New("it names no place for tokens")
+	}
+	query := realm.Query()
+	query.Set("service", values["service"])
+	query.Set("scope", "repository:"+c.name.repository+":pull")
+	realm.RawQuery = query.Encode()
+	status, _, text, err := c.ask(ctx, realm.String(), c.authorization)
+	if err != nil || status != http.StatusOK {
+		return "", err // the registry's refusal says more
+	}
+	var answer struct {
+		Token  string
+		Access string `json:"access_token"`
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return "", err
+	}
+	if answer.Token == "" {
+		return answer.Access, nil
+	}
+	return answer.Token, nil
+}
+
+func (c *conversation) ask(ctx context.Context, address, authorization string) (status int, header http.Header, text []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	for _, kind := range []string{
+		"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json",
+		"application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json",
+	} {
+		r.Header.Add("Accept", kind)
+	}
+	if authorization != "" {
+		r.Header.Set("Authorization", authorization)
+	}
+	res, err := c.Client.Do(r)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer func() { _ = res.Body.Close() }() // only read
+	var read bytes.Buffer
+	if _, err := io.Copy(&read, io.LimitReader(res.Body, maxBytes+1)); err != nil {
+		return 0, nil, nil, err
+	}
+	if read.Len() > maxBytes {
+		return 0, nil, nil, fmt.Errorf("an answer has more than %d bytes", maxBytes)
+	}
+	return res.StatusCode, res.Header, read.Bytes(), nil
+}
+
+// scheme returns the scheme of a registry. As for Docker, one of this machine needs no
+// certificate.
+func scheme(registry string) string {
+	host := registry
+	if h, _, err := net.SplitHostPort(registry); err == nil {
+		host = h
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return "http://"
+	}
+	return "https://"
+}
