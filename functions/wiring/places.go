@@ -12,10 +12,11 @@ import (
 // any more needs nothing; its start fails for that reason.
 func (f *Function) needs(b storage.Box) places.Needs {
 	s, _ := f.Servers.Server(b.Server)
+	_, container, _ := s.Container() // the start says what is wrong
 	return places.Needs{
 		Wish: s.Box.Place, Attempt: b.Attempt, Busy: b.Busy,
 		CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB, ToolTimeout: s.ToolTimeout,
-		Image: s.Box.Image != "", HostPath: s.Box.HostPath != "" && s.Box.HostPathWritable,
+		Image: s.Box.Image != "" || container, HostPath: s.Box.HostPath != "" && s.Box.HostPathWritable,
 		Confined: s.Box.Profile != "" || s.Box.ReadOnlyRootFS || s.Box.Offline,
 		Installs: slices.Contains(installers(), filepath.Base(s.Command)) && b.Installed != s.Definition(),
 	}

@@ -38,12 +38,14 @@ func TestAServerWithSecretsIsPlacedAsAnyOther(t *testing.T) {
 	}
 }
 
-// A box on Lambda has no uid for each server, so it has none of the guards that need one.
+// A box on Lambda has no uid for each server, so it has none of the guards that need one, and
+// it has the image of its function.
 func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{
 		"profile":{"command":"node","x-dormouse":{"box":{"profile":"default","place":"lambda"}}},
 		"rootfs":{"command":"node","x-dormouse":{"box":{"read_only_rootfs":true,"place":"lambda"}}},
 		"offline":{"command":"node","x-dormouse":{"box":{"network":"off","place":"lambda"}}},
+		"container":{"command":"docker","args":["run","-i","--rm","mcp/time"],"x-dormouse":{"box":{"place":"lambda"}}},
 		"free":{"command":"node","x-dormouse":{"box":{"place":"lambda"}}}
 	}}`), "servers.json", func(string) (string, bool) { return "", false })
 	if err != nil {
@@ -51,7 +53,7 @@ func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
 	}
 	f := &Function{Settings: Settings{Servers: servers}}
 	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
-	for name, want := range map[string]string{"profile": "ecs", "rootfs": "ecs", "offline": "ecs", "free": places.Lambda} {
+	for name, want := range map[string]string{"profile": "ecs", "rootfs": "ecs", "offline": "ecs", "container": "ecs", "free": places.Lambda} {
 		if got := two.Choose(f.needs(storage.Box{Server: name, Attempt: 1})); got != want {
 			t.Errorf("%s runs in %s, want %s", name, got, want)
 		}

@@ -26,6 +26,7 @@ image: runner-aws bin/dormouse need-python $(CRANE) ## Push the image of the box
 .PHONY: test-image
 test-image: runner-aws need-python need-node $(CRANE) build ## Push images of boxes to a registry in memory, and look at them
 	@DORMOUSE_TEST_CRANE=$(CRANE) go test -count=1 -tags image ./infra/image
+	@go test -count=1 -tags image $(if $(filter-out 0,$(shell id -u)),-exec 'sudo -n') -run '^TestTheRunnerStartsInAnyImage$$' ./infra/runner
 
 # The image of one machine, for Docker and its like. IMAGE is REPOSITORY:TAG, to which
 # docker login or crane auth login has logged in; or a file for docker load, such as

@@ -12,6 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -43,6 +44,7 @@ type setup struct {
 	on    sandbox.Support
 	keep  box.Keeper // nil keeps no workspaces
 	env   environment
+	image *frame.Image // of the server, nil for that of the stack
 
 	installs *keptInstalls // nil keeps no installs
 	baked    string        // folder of installs that the image has, "" for none
@@ -51,6 +53,9 @@ type setup struct {
 // newBox makes the box of a server.
 func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	s, unresolved := s.Resolve(at.env.lookup)
+	if unresolved == nil {
+		s, unresolved = inImage(s, at.image)
+	}
 	b := &adapter{log: log, era: at.era, installs: at.installs, took: newStarts(s.Name, at.env["DORMOUSE_METRICS"], log)}
 	tools := s.ToolTimeout
 	if tools == 0 {
@@ -58,7 +63,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	}
 	environ := ownEnvironment()
 	own := box.Server{
-		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Cwd: s.Cwd, Base: environ,
+		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Given: given(at.image), Unset: s.Unset, Cwd: s.Cwd, Base: environ,
 		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, MaxProcesses: maxProcesses, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}

@@ -26,6 +26,10 @@
 //	DORMOUSE_INSTALLS       where installs of npx and uvx are kept: "host" or folder:PATH
 //	                        as above, or "off"; by default "host" if that is where
 //	                        workspaces are kept and the cache does not outlast the box
+//	DORMOUSE_IMAGE          what the image of the box starts, as JSON, if the image is the
+//	                        server's own; see frame.Image
+//	DORMOUSE_ROOTS          file with certificates of authorities, which the runner trusts
+//	                        if its image has none
 //	DORMOUSE_PROFILE        folder of the socket for profiles of the runner; see shared/operate/pprofsock
 //
 // In a Lambda function the runner is the runtime, and is invited: each invocation has the
@@ -48,6 +52,7 @@ package runner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -124,6 +129,9 @@ func run(log *slog.Logger) error {
 	}
 	env := ownEnvironment()
 	forget("DORMOUSE_")
+	if err := trust(env[frame.EnvRoots]); err != nil {
+		return fmt.Errorf("%s: %w", frame.EnvRoots, err)
+	}
 	a, err := readAssignment(env)
 	if err != nil {
 		return err

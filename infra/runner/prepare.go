@@ -92,6 +92,9 @@ func prepare(ctx context.Context, env environment, a assignment, log *slog.Logge
 		locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
 		task: a.task, era: env[frame.EnvEra], on: sandbox.Probe(), env: env, baked: env["DORMOUSE_BAKED"],
 	}
+	if at.image, err = readImage(env[frame.EnvImage]); err != nil {
+		return nil, fmt.Errorf("%s: %w", frame.EnvImage, err)
+	}
 	if at.cache, err = provision.CacheFolder(env["DORMOUSE_CACHE"], dataFolder(at.logs)); err != nil {
 		return nil, err
 	}

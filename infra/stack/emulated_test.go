@@ -1,14 +1,19 @@
 package stack_test
 
 import (
+	"archive/zip"
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	nethttp "net/http"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,8 +24,10 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
@@ -221,7 +228,7 @@ func setup(t *testing.T) string {
 // listen starts testdata/emulate.py, which takes steps until the test is over.
 func (e *emulator) listen() {
 	e.t.Helper()
-	cmd := exec.CommandContext(e.t.Context(), e.python, filepath.Join("testdata", "emulate.py"), e.endpoint, setup(e.t)) //nolint:gosec // installed above
+	cmd := exec.CommandContext(e.t.Context(), e.python, filepath.Join("testdata", "emulate.py"), e.endpoint, setup(e.t), uploading(e.t)) //nolint:gosec // installed above
 	e.failed = &bytes.Buffer{}
 	cmd.Stderr = e.failed
 	steps, err := cmd.StdinPipe()
@@ -238,6 +245,70 @@ func (e *emulator) listen() {
 	e.t.Cleanup(func() { _ = cmd.Wait() }) // the test's context has ended it
 	e.steps, e.came = steps, bufio.NewScanner(came)
 	e.came.Buffer(nil, 64<<20)
+}
+
+// aRunner is what the package of the function that uploads has in place of the runner.
+const aRunner = "a runner"
+
+// uploading returns an archive with that function, which a deployment waits for. No other
+// function is invoked in these tests before it gets a program of its own.
+func uploading(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	program := filepath.Join(folder, "bootstrap")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "lambda.norpc,aws", "-o", program, "../../functions/upload")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	w := zip.NewWriter(&archive)
+	for name, text := range map[string][]byte{"bootstrap": text, "runner": []byte(aRunner)} {
+		head := &zip.FileHeader{Name: name, Method: zip.Deflate}
+		head.SetMode(0o755)
+		f, err := w.CreateHeader(head)
+		if err == nil {
+			_, err = f.Write(text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(folder, "code.zip")
+	if err := errors.Join(w.Close(), os.WriteFile(file, archive.Bytes(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// brought checks that a task gets the runner by the URL that a function signs.
+func (e *emulator) brought(object, role string) (allowed bool) {
+	e.t.Helper()
+	place, sum := path.Split(object)
+	location, err := bucket.ParseLocation(place, "us-east-1")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	location.Endpoint = e.endpoint
+	url, err := bucket.New(bucket.Config{Location: location, Credentials: e.as(role)}).URL(e.t.Context(), sum)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	q, err := nethttp.NewRequestWithContext(e.t.Context(), nethttp.MethodGet, url, nethttp.NoBody)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	res, err := nethttp.DefaultClient.Do(q)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	return res.StatusCode == nethttp.StatusOK && err == nil && string(text) == aRunner && sum == fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
 // write writes the template in the form that CloudFormation gets, with values of parameters.
@@ -289,6 +360,10 @@ func (e *emulator) place(role string) *ecs.Fleet {
 		e.t.Fatal(err)
 	}
 	c.Endpoint, c.Credentials = e.endpoint, e.as(role)
+	c.RunnerURL = func(context.Context) (string, error) { return "https://bucket/" + c.Runner, nil }
+	c.Inspect = func(context.Context, string) (string, frame.Image, error) {
+		return "", frame.Image{}, errors.New("no server has an image of its own")
+	}
 	boxes, err := ecs.New(c)
 	if err != nil {
 		e.t.Fatal(err)
@@ -305,6 +380,7 @@ func (e *emulator) has(variable, want string) {
 	if len(environments) < 5 {
 		e.t.Errorf("clients reach %d functions", len(environments))
 	}
+	delete(environments, "dormouse-upload") // only CloudFormation invokes it
 	for name, environment := range environments {
 		if got := environment[variable]; got != want {
 			e.t.Errorf("%s has %s=%s, want %s", name, variable, got, want)
@@ -488,6 +564,24 @@ func (e *emulator) used(m made) {
 	}
 	if _, err := relay.Due(ctx); err == nil {
 		e.t.Error("relay may look for what is due")
+	}
+
+	environments := map[string]map[string]string{}
+	e.do(&environments, "functions")
+	at, err := ecs.ParsePlace(environments["dormouse-http"]["DORMOUSE_FLEET"])
+	if err != nil || !strings.HasPrefix(at.Runner, m.Resources["Bucket"]+"/runner/") || m.Resources["Bucket"]+"/"+m.Resources["Runner"] != at.Runner {
+		e.t.Errorf("the runner is at %q, %v; the stack has %s", at.Runner, err, m.Resources["Runner"])
+	}
+	if !strings.HasPrefix(at.Image, "public.ecr.aws/") || !strings.Contains(at.Image, "@sha256:") {
+		e.t.Errorf("by default boxes have the image %s", at.Image)
+	}
+	for _, role := range []string{"dormouse-HttpRole", "dormouse-SocketRole", "dormouse-SweepRole"} {
+		if !e.brought(at.Runner, role) {
+			e.t.Errorf("a task that %s starts does not get the runner", role)
+		}
+	}
+	if e.brought(at.Runner, "dormouse-ConsoleRole") {
+		e.t.Error("the console may sign URLs of the runner")
 	}
 
 	task := fleet.Task{ClientToken: "first", Box: "default/echo", Server: "echo", Env: map[string]string{"DORMOUSE_RELAY_URL": "wss://relay"}}

@@ -73,8 +73,11 @@ func ofBucket() map[string]string {
 // SDK.
 func ofECS() map[string][]string {
 	return map[string][]string{
-		"RunTask": {"ecs:RunTask", "ecs:TagResource", "iam:PassRole"}, "RegisterTaskDefinition": {"ecs:RegisterTaskDefinition", "iam:PassRole"}, // of the execution role
-		"ListTasks": {"ecs:ListTasks"}, "DescribeTasks": {"ecs:DescribeTasks"}, "StopTask": {"ecs:StopTask"},
+		// PassRole of the execution role. A task gets the runner by a URL, and a definition has
+		// the digest of its image.
+		"RunTask":                {"ecs:RunTask", "ecs:TagResource", "iam:PassRole", "s3:GetObject"},
+		"RegisterTaskDefinition": {"ecs:RegisterTaskDefinition", "iam:PassRole", "ecr:BatchGetImage", "ecr:GetAuthorizationToken", "ecr:GetDownloadUrlForLayer"},
+		"ListTasks":              {"ecs:ListTasks"}, "DescribeTasks": {"ecs:DescribeTasks"}, "StopTask": {"ecs:StopTask"},
 	}
 }
 

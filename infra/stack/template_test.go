@@ -4,6 +4,7 @@
 package stack_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"go/ast"
@@ -26,6 +27,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -171,9 +173,10 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 		params map[string]string
 		want   ecs.Config
 	}{
-		{"own network and image", nil, ecs.Config{
-			Subnets: []string{"Network.Outputs.Subnets"}, PublicIP: true, Image: "Repository.RepositoryUri:latest", Arch: "arm64",
-			Size: ecs.Size{CPUs: 0.25, MemoryMB: 512},
+		{"all defaults", nil, ecs.Config{
+			Subnets: []string{"Network.Outputs.Subnets"}, PublicIP: true, Arch: "arm64",
+			Image: "public.ecr.aws/docker/library/node@sha256:3d27e5c11e5786e309ec3e03f93ae536eb36e6e5eb3714d5eb3300a36157add0",
+			Size:  ecs.Size{CPUs: 0.25, MemoryMB: 512},
 		}},
 		{"given network and image", map[string]string{
 			"VpcId": "vpc-1", "SubnetIds": "subnet-1,subnet-2,subnet-3", "PublicIp": "false", "RunnerImage": "example.com/r@sha256:0", "Spot": "true",
@@ -194,11 +197,13 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 			}
 			want := tt.want
 			want.Region, want.Cluster, want.SecurityGroups = "AWS::Region", "Cluster", []string{"BoxSecurityGroup"}
-			want.ExecutionRole, want.Family, want.LogGroup = "BoxExecutionRole.Arn", "stack-box", "BoxLogs"
+			want.ExecutionRole, want.Family, want.LogGroup, want.Runner = "BoxExecutionRole.Arn", "stack-box", "BoxLogs", "Runner.Object"
 			if d := cmp.Diff(want, got); d != "" {
 				t.Error(d)
 			}
-			got.Credentials, got.Endpoint = aws.AnonymousCredentials{}, "https://ecs"
+			got.Credentials, got.Endpoint, got.Runner = aws.AnonymousCredentials{}, "https://ecs", "bucket/runner/"+strings.Repeat("0", 64)
+			got.RunnerURL = func(context.Context) (string, error) { return "", nil }
+			got.Inspect = func(context.Context, string) (string, frame.Image, error) { return "", frame.Image{}, nil }
 			if _, err := ecs.New(got); err != nil {
 				t.Error(err)
 			}

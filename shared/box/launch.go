@@ -17,11 +17,12 @@ import (
 )
 
 // environment returns the environment of the server: four variables that most programs
-// need, those of proxies and certificates, and the configured ones. The rest of the
+// need, those of proxies and certificates, those of its image, and the configured ones. The rest of the
 // runner's own environment stays out, because it holds tokens.
 func (s Server) environment() map[string]string {
 	tmp := s.base("TMPDIR", "/tmp")
 	env := provision.Network(s.Base, s.Env, s.Unset)
+	maps.Copy(env, s.Given)
 	maps.Copy(env, map[string]string{
 		"PATH":   s.path(),
 		"HOME":   s.base("HOME", tmp), // package runners write their caches there

@@ -49,6 +49,9 @@ type Server struct {
 	// TMPDIR of it, and the variables of [provision.Network]. The box hides the passwords
 	// of proxies in all it passes on.
 	Base map[string]string
+	// Given has the variables of the image that the server was written for. The server gets
+	// all of them, and none is hidden.
+	Given map[string]string
 	// Unset names variables that the server does not get from Base.
 	Unset []string
 	// Cwd is the server's working directory, "" for the runner's own.

@@ -4,6 +4,7 @@
 package boot
 
 import (
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -142,11 +143,17 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	if p.Store, p.Spent, err = openStore(os.Getenv(EnvStore), s.Limits); err != nil {
 		return p, err
 	}
-	kept := bucket.Config{Location: bucket.Location{Region: os.Getenv(envRegion), Endpoint: os.Getenv(envEndpoint)}, Credentials: credentials(), Domain: os.Getenv(envDomain)}
+	kept := bucketIn(bucket.Location{Region: os.Getenv(envRegion)})
 	if err := p.KeepIn(os.Getenv(EnvSnapshots), keptFolder, kept); err != nil {
 		return p, fmt.Errorf("%s: %w", EnvSnapshots, err)
 	}
 	return p, nil
+}
+
+// bucketIn returns the configuration of a bucket for this function.
+func bucketIn(location bucket.Location) bucket.Config {
+	location.Endpoint = cmp.Or(location.Endpoint, os.Getenv(envEndpoint))
+	return bucket.Config{Location: location, Credentials: credentials(), Domain: os.Getenv(envDomain)}
 }
 
 // metricsSpace returns the CloudWatch namespace for metrics in log lines. It is "" outside

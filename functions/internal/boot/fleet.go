@@ -2,15 +2,24 @@ package boot
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
+	"path"
+	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/lambda"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/backend/ociimage"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
@@ -61,13 +70,63 @@ func openECS(text string, servers *serversfile.File) (fleet.Fleet, error) {
 	}
 	c.Endpoint = cmp.Or(c.Endpoint, endpoint("ecs"))
 	c.Credentials = credentials()
-	c.Shape = func(t fleet.Task) ecs.Shape {
-		s, _ := servers.Server(t.Server)
-		secrets := map[string]string{}
-		for name, reference := range s.References() {
-			secrets[serversfile.SecretVariable(name)] = reference
-		}
-		return ecs.Shape{Image: s.Box.Image, Size: ecs.Size{CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB}, Secrets: secrets}
+	if c.RunnerURL, err = signer(c.Runner); err != nil {
+		return nil, err
 	}
+	c.Inspect = ociimage.Registries{Arch: c.Arch, Login: loginECR}.Inspect
+	c.Shape = func(t fleet.Task) (ecs.Shape, error) { return shapeOf(servers, t.Server) }
 	return ecs.New(c)
+}
+
+// shapeOf returns what the tasks of a server need.
+func shapeOf(servers *serversfile.File, server string) (ecs.Shape, error) {
+	s, _ := servers.Server(server)
+	secrets := map[string]string{}
+	for name, reference := range s.References() {
+		secrets[serversfile.SecretVariable(name)] = reference
+	}
+	container, _, err := s.Container()
+	return ecs.Shape{
+		Image: cmp.Or(container.Image, s.Box.Image), User: container.User, Size: ecs.Size{CPUs: s.Box.CPUs, MemoryMB: s.Box.MemoryMB}, Secrets: secrets,
+	}, err
+}
+
+// signer returns what signs URLs of the runner's object, "BUCKET/FOLDER/SHA256".
+func signer(object string) (func(context.Context) (string, error), error) {
+	place, sum := path.Split(object)
+	location, err := bucket.ParseLocation(place, os.Getenv(envRegion))
+	if err != nil {
+		return nil, fmt.Errorf("the place of the runner: %w", err)
+	}
+	b := bucket.New(bucketIn(location))
+	return func(ctx context.Context) (string, error) { return b.URL(ctx, sum) }, nil
+}
+
+// loginECR returns the header Authorization for a private registry of ECR, which the
+// function's role may read.
+func loginECR(ctx context.Context, registry string) (string, error) {
+	rest, own := strings.CutSuffix(registry, "."+cmp.Or(os.Getenv(envDomain), "amazonaws.com"))
+	words := strings.Split(rest, ".") // ACCOUNT.dkr.ecr.REGION
+	if !own || len(words) != 4 || words[1] != "dkr" || words[2] != "ecr" {
+		return "", nil
+	}
+	service := Service("ecr")
+	service.Region, service.Endpoint = words[3], strings.Replace(endpoint("api.ecr"), "."+os.Getenv(envRegion)+".", "."+words[3]+".", 1)
+	a, err := service.Do(ctx, awscall.Request{
+		Method: http.MethodPost, URL: service.Endpoint + "/", Body: []byte("{}"), Header: http.Header{
+			"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {"AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"},
+		},
+	}, 64<<10)
+	var answer struct {
+		Data []struct {
+			Token string `json:"authorizationToken"`
+		} `json:"authorizationData"`
+	}
+	if err == nil {
+		err = json.Unmarshal(a.Body, &answer)
+	}
+	if err != nil || len(answer.Data) == 0 {
+		return "", fmt.Errorf("ECR answers %d to GetAuthorizationToken: %w", a.Status, cmp.Or(err, errors.New("it gives no token")))
+	}
+	return "Basic " + answer.Data[0].Token, nil
 }

@@ -117,6 +117,10 @@ def enforce(key, action, service, region, resource_arn="*", service_context=None
 
 iam_actions.extract_resource_arn, iam_actions.request_tag_context, iam_evaluator.enforce = resource, context, enforce
 
+condition = iam_evaluator._resolve_condition_key
+# On AWS each connection is encrypted, and here none.
+iam_evaluator._resolve_condition_key = lambda key, of: "true" if key.lower() == "aws:securetransport" else condition(key, of)
+
 values = contextvars.ContextVar("values", default={})
 transforms, translate = engine._apply_transforms, transform.transform
 

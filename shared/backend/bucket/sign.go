@@ -23,11 +23,18 @@ func (b *Bucket) url(object string) string {
 	return fmt.Sprintf("https://%s.s3.%s.%s/%s", p.Bucket, p.Region, b.cfg.Domain, object)
 }
 
+// URL returns a URL, valid for some minutes, to get an object below the prefix. Errors:
+// Unavailable.
+func (b *Bucket) URL(ctx context.Context, object string) (url string, err error) {
+	url, _, err = b.presign(ctx, http.MethodGet, object, 0)
+	return url, err
+}
+
 // presign returns a URL for one object and method. A URL for PUT accepts exactly size
 // bytes, and only while the object does not exist.
 func (b *Bucket) presign(ctx context.Context, method, object string, size int64) (url string, header map[string]string, err error) {
 	failed := func(err error) (string, map[string]string, error) {
-		return "", nil, storage.Errorf(storage.Unavailable, "no URL for a snapshot can be signed").Because(err)
+		return "", nil, storage.Errorf(storage.Unavailable, "no URL of the bucket can be signed").Because(err)
 	}
 	life := "?X-Amz-Expires=" + strconv.Itoa(int(urlLife/time.Second))
 	r, err := http.NewRequestWithContext(ctx, method, b.url(object)+life, http.NoBody)

@@ -18,7 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// container is the name of the one container of a task.
+// container is the name of the container with the image of the box.
 const container = "runner"
 
 // stopTimeout is the number of seconds between SIGTERM and SIGKILL. In that time the
@@ -82,7 +82,10 @@ func architectures() map[string]string { return map[string]string{"arm64": "ARM6
 func (f *Fleet) definition(t fleet.Task) (definition, error) {
 	var shape Shape
 	if f.cfg.Shape != nil {
-		shape = f.cfg.Shape(t)
+		var err error
+		if shape, err = f.cfg.Shape(t); err != nil {
+			return definition{}, fmt.Errorf("%w: %w", fleet.ErrInvalid, err)
+		}
 	}
 	size := Size{CPUs: cmp.Or(shape.Size.CPUs, f.cfg.Size.CPUs), MemoryMB: cmp.Or(shape.Size.MemoryMB, f.cfg.Size.MemoryMB)}
 	size, err := size.Fargate()
@@ -96,14 +99,19 @@ func (f *Fleet) definition(t fleet.Task) (definition, error) {
 	units := int(size.CPUs * 1024)
 	runner := contents{
 		Name: container, Image: cmp.Or(shape.Image, f.cfg.Image), Essential: true, CPU: units, Memory: size.MemoryMB, StopTimeout: stopTimeout,
-		Log: f.logs(), Secrets: secrets,
+		User: shape.User, Log: f.logs(), Secrets: secrets,
+	}
+	first := f.bringing(&runner)
+	if shape.Image == "" {
+		// What the image of make image says, also where the stack's image is another one.
+		runner.Environment = append(runner.Environment, variable{"LANG", "C.UTF-8"}, variable{"UV_PYTHON_DOWNLOADS", "never"})
 	}
 	// The runner does not need these capabilities. It keeps those with which it starts
 	// servers as other users.
 	runner.Linux.Capabilities.Drop = []string{"AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SYS_CHROOT"}
 	def := definition{
 		Compatible: []string{"FARGATE"}, NetworkMode: "awsvpc", CPU: strconv.Itoa(units), Memory: strconv.Itoa(size.MemoryMB),
-		ExecutionRole: f.cfg.ExecutionRole, Containers: []contents{runner},
+		ExecutionRole: f.cfg.ExecutionRole, Containers: []contents{runner, first}, Volumes: []named{{volume}}, own: shape.Image != "",
 		Platform: map[string]string{"cpuArchitecture": architectures()[f.cfg.Arch], "operatingSystemFamily": "LINUX"},
 	}
 	encoded, err := json.Marshal(def)
@@ -154,8 +162,14 @@ func (f *Fleet) logs() *logging {
 
 // register makes the definition, or one more revision of it. Equal revisions are harmless:
 // ECS uses the last one. To check first, the function would need the right to read every
-// task definition of the account.
+// task definition of the account. The name of the family has the image as the server names
+// it, and the definition has the digest that this name had when it was made first.
 func (f *Fleet) register(ctx context.Context, def definition) error {
+	if def.own {
+		if err := f.pin(ctx, &def.Containers[0]); err != nil {
+			return err
+		}
+	}
 	if err := f.api.ask(ctx, "RegisterTaskDefinition", def, &struct{}{}); err != nil {
 		return fmt.Errorf("register its definition %s: %w", def.Family, err)
 	}

@@ -27,6 +27,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
 // Place is the place in the ids of this fleet's tasks.
@@ -86,20 +88,31 @@ type Config struct {
 	Family string
 	// LogGroup gets the output of runners; "" for no log.
 	LogGroup string
-	// Image and Size are for tasks whose Shape does not set them.
+	// Image and Size are for tasks whose Shape does not set them. No image needs to have the
+	// runner.
 	Image string
 	Size  Size `json:"-"`
+	// Runner is where the runner is in S3, "BUCKET/FOLDER/SHA256": its name is the SHA-256
+	// of its contents, in hexadecimal.
+	Runner string
+	// RunnerURL returns a URL, valid for some minutes, by which a task gets the runner.
+	RunnerURL func(context.Context) (string, error) `json:"-"`
+	// Inspect reads an image that a Shape names from its registry. It returns its name with
+	// its digest, and what it starts. Its errors are those of package fleet.
+	Inspect func(ctx context.Context, image string) (name string, config frame.Image, err error) `json:"-"`
 	// Arch is the processor architecture of the images, "arm64" or "amd64".
 	Arch string
-	// Shape returns the special needs of a task; nil for none.
-	Shape func(fleet.Task) Shape `json:"-"`
+	// Shape returns the special needs of a task; nil for none. An error says why no task
+	// can have them.
+	Shape func(fleet.Task) (Shape, error) `json:"-"`
 }
 
 // Shape describes how one server's tasks differ from the others. Zero fields mean no
 // difference.
 type Shape struct {
-	Image string
-	Size  Size
+	// Image is the name of any image, and User replaces its user.
+	Image, User string
+	Size        Size
 	// Secrets maps variables to the places of their values: "ssm:NAME" or
 	// "secretsmanager:NAME", where NAME may be an ARN. ECS fetches the values with the
 	// execution role when it starts a task.
@@ -128,6 +141,7 @@ func (c Config) check() error {
 	for what, missing := range map[string]bool{
 		"Region": c.Region == "", "Endpoint": c.Endpoint == "", "Credentials": c.Credentials == nil, "Cluster": c.Cluster == "", "Subnets": len(c.Subnets) == 0,
 		"SecurityGroups": len(c.SecurityGroups) == 0, "ExecutionRole": c.ExecutionRole == "", "Image": c.Image == "",
+		"RunnerURL": c.RunnerURL == nil, "Inspect": c.Inspect == nil,
 	} {
 		if missing {
 			return fmt.Errorf("%w: %s is not set", fleet.ErrInvalid, what)
@@ -135,6 +149,9 @@ func (c Config) check() error {
 	}
 	if !isName(c.Family, 200, "_-") {
 		return fmt.Errorf("%w: the family %q is not 1 to 200 letters, digits, - and _", fleet.ErrInvalid, c.Family)
+	}
+	if sum := path.Base(c.Runner); len(sum) != 64 || !isName(sum, 64, "") {
+		return fmt.Errorf("%w: the place of the runner, %q, does not end in a SHA-256", fleet.ErrInvalid, c.Runner)
 	}
 	if _, ok := architectures()[c.Arch]; !ok {
 		return fmt.Errorf("%w: the architecture %q is neither arm64 nor amd64", fleet.ErrInvalid, c.Arch)
@@ -145,7 +162,7 @@ func (c Config) check() error {
 
 // Run implements [fleet.Fleet]. The id is made of t.ClientToken, which must consist of
 // letters, digits, "-", "_" and "/". Run makes one call if the task definition exists, and three
-// for the first task of a new definition.
+// for the first task of a new definition. Before that it reads a server's own image.
 //
 // Errors: fleet.ErrInvalid also if Fargate has no such size, or if ECS refuses the
 // contents of the request. ErrInvalid also means that the environment is longer than ECS
@@ -159,7 +176,11 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	in, err := f.request(t, def.Family)
+	url, err := f.cfg.RunnerURL(ctx)
+	if err != nil {
+		return "", fmt.Errorf("%w: sign the URL of the runner: %w", fleet.ErrUnavailable, err)
+	}
+	in, err := f.request(t, def.Family, url)
 	if err != nil {
 		return "", err
 	}
@@ -193,9 +214,9 @@ func (f *Fleet) run(ctx context.Context, in runTask) error {
 	return nil
 }
 
-// request returns the input for RunTask. It is the same for equal tasks.
-func (f *Fleet) request(t fleet.Task, family string) (runTask, error) {
-	overrides, err := overridesOf(t)
+// request returns the input for RunTask. It is the same for equal tasks, but for the URL.
+func (f *Fleet) request(t fleet.Task, family, url string) (runTask, error) {
+	overrides, err := f.overridesOf(t, url)
 	if err != nil {
 		return runTask{}, err
 	}
@@ -236,9 +257,9 @@ func tagValue(text string) string {
 
 func taskID(token string) string { return Place + "/" + token }
 
-// overridesOf returns a task's own environment in sorted order, so that equal tasks make
-// equal requests.
-func overridesOf(t fleet.Task) (overrides, error) {
+// overridesOf returns a task's own environment, in sorted order, and that of its first
+// container.
+func (f *Fleet) overridesOf(t fleet.Task, url string) (overrides, error) {
 	if !isName(t.ClientToken, fleet.MaxClientToken, "_/-") {
 		return overrides{}, fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)
 	}
@@ -252,7 +273,7 @@ func overridesOf(t fleet.Task) (overrides, error) {
 		}
 	}
 	slices.SortFunc(env, func(a, b variable) int { return strings.Compare(a.Name, b.Name) })
-	all := overrides{[]override{{container, env}}}
+	all := overrides{[]override{{container, env}, {fetcher, []variable{{urlEnv, url}, {sumEnv, path.Base(f.cfg.Runner)}}}}}
 	encoded, err := json.Marshal(all)
 	if err != nil {
 		return overrides{}, fmt.Errorf("%w: the environment cannot be encoded: %w", fleet.ErrInvalid, err)

@@ -2,8 +2,16 @@ package ecs
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +21,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/fleettest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
 func TestFleetKeepsTheContract(t *testing.T) {
@@ -70,24 +79,36 @@ func TestWhatECSIsAskedFor(t *testing.T) {
 	}
 	list := func(v ...any) []any { return v }
 	type object = map[string]any
+	variable := func(name, value string) object { return object{"name": name, "value": value} }
+	volume := list(object{"sourceVolume": "dormouse", "containerPath": "/dormouse"})
+	logs := object{"logDriver": "awslogs", "options": object{
+		"awslogs-group": "/dormouse/box", "awslogs-region": "us-east-1", "awslogs-stream-prefix": "box",
+		"mode": "non-blocking", "max-buffer-size": "4m",
+	}}
 	if d := cmp.Diff(object{
 		"cpu": "256", "memory": "512", "networkMode": "awsvpc", "requiresCompatibilities": list("FARGATE"),
 		"executionRoleArn": "arn:aws:iam::123456789012:role/execution",
 		"runtimePlatform":  object{"cpuArchitecture": "ARM64", "operatingSystemFamily": "LINUX"},
 		"containerDefinitions": list(object{
-			"name": "runner", "image": "example.com/runner@sha256:00", "essential": true, "cpu": 256.0, "memory": 512.0, "stopTimeout": 30.0,
+			"name": "runner", "image": "example.com/runner@sha256:00", "essential": true, "cpu": 256.0, "memory": 512.0, "memoryReservation": 448.0, "stopTimeout": 30.0,
+			"entryPoint": list("/dormouse/runner"), "mountPoints": volume, "dependsOn": list(object{"containerName": "fetch", "condition": "SUCCESS"}),
+			"environment": list(
+				variable("DORMOUSE_CACHE", "/dormouse/cache"), variable("DORMOUSE_ROOTS", "/dormouse/roots.pem"),
+				variable("LANG", "C.UTF-8"), variable("UV_PYTHON_DOWNLOADS", "never"),
+			),
 			"linuxParameters": object{"capabilities": object{
 				"drop": list("AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SYS_CHROOT"),
 			}},
-			"logConfiguration": object{"logDriver": "awslogs", "options": object{
-				"awslogs-group": "/dormouse/box", "awslogs-region": "us-east-1", "awslogs-stream-prefix": "box",
-				"mode": "non-blocking", "max-buffer-size": "4m",
-			}},
+			"logConfiguration": logs,
+		}, object{
+			"name": "fetch", "image": fetcherImage, "essential": false, "memoryReservation": 64.0, "startTimeout": 60.0, "readonlyRootFilesystem": true,
+			"entryPoint": list("/bin/sh", "-ec"), "command": list(fetch), "workingDirectory": "/dormouse", "mountPoints": volume,
+			"linuxParameters": object{"capabilities": object{"drop": list("ALL")}}, "logConfiguration": logs,
 		}),
+		"volumes": list(object{"name": "dormouse"}),
 	}, definition); d != "" {
 		t.Error("definition", d)
 	}
-	variable := func(name, value string) object { return object{"name": name, "value": value} }
 	if d := cmp.Diff(object{
 		"cluster": "dormouse", "taskDefinition": family, "clientToken": "token-1", "startedBy": "token-1", "count": 1.0, "enableECSManagedTags": true,
 		"tags":  list(object{"key": "dormouse:server", "value": "echo"}),
@@ -97,9 +118,107 @@ func TestWhatECSIsAskedFor(t *testing.T) {
 		}},
 		"overrides": object{"containerOverrides": list(object{"name": "runner", "environment": list(
 			variable("A", "1"), variable("B", "2"), variable("DORMOUSE_BOX_TASK", "ecs/token-1"),
-		)})},
+		)}, object{"name": "fetch", "environment": list(variable("RUNNER_URL", signedURL), variable("RUNNER_SHA256", runnerSum))})},
 	}, run); d != "" {
 		t.Error("run", d)
+	}
+}
+
+// ECS starts neither the entry point nor the command of an image, but leaves its user and its
+// environment as they are.
+func TestAServersOwnImageIsPinnedOnceAndStartedAsItSays(t *testing.T) {
+	f := newFake()
+	asked := 0
+	shape := Shape{Image: "example.com/server:1"}
+	x := open(t, f, func(c *Config) {
+		inspect := c.Inspect
+		c.Inspect = func(ctx context.Context, image string) (string, frame.Image, error) {
+			asked++
+			return inspect(ctx, image)
+		}
+		c.Shape = func(fleet.Task) (Shape, error) { return shape, nil }
+	})
+	for _, token := range []string{"a", "b"} {
+		if _, err := x.Run(t.Context(), taskFor(token)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runner := func() map[string]any {
+		return f.last(t, "RegisterTaskDefinition")["containerDefinitions"].([]any)[0].(map[string]any)
+	}
+	got := runner()
+	want := []any{
+		map[string]any{"name": "DORMOUSE_CACHE", "value": "/dormouse/cache"},
+		map[string]any{"name": "DORMOUSE_ROOTS", "value": "/dormouse/roots.pem"},
+		map[string]any{"name": "DORMOUSE_IMAGE", "value": `{"entrypoint":["/server"],"cmd":["stdio"]}`},
+	}
+	if d := cmp.Diff(want, got["environment"]); d != "" || got["image"] != "example.com/server:1@sha256:11" || got["user"] != nil || asked != 1 {
+		t.Errorf("asked %d times, image %v, user %v, environment %s", asked, got["image"], got["user"], d)
+	}
+	if d := cmp.Diff([]any{"/dormouse/runner"}, got["entryPoint"]); d != "" || got["command"] != nil {
+		t.Error(got["command"], d)
+	}
+	shape.User = "65532"
+	if _, err := x.Run(t.Context(), taskFor("c")); err != nil || runner()["user"] != "65532" {
+		t.Error(runner()["user"], err)
+	}
+}
+
+func TestAnImageThatCannotBeReadSaysWhetherItEverCan(t *testing.T) {
+	for _, want := range []error{fleet.ErrInvalid, fleet.ErrUnavailable} {
+		f := newFake()
+		x := open(t, f, func(c *Config) {
+			c.Shape = func(fleet.Task) (Shape, error) { return Shape{Image: "example.com/server:1"}, nil }
+			c.Inspect = func(context.Context, string) (string, frame.Image, error) {
+				return "", frame.Image{}, fmt.Errorf("%w: the registry said so", want)
+			}
+		})
+		if _, err := x.Run(t.Context(), taskFor("a")); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+		if n := f.actions()["RegisterTaskDefinition"]; n > 0 {
+			t.Error("a definition without a digest was made")
+		}
+	}
+	x := open(t, newFake(), func(c *Config) {
+		c.Shape = func(fleet.Task) (Shape, error) { return Shape{}, errors.New("no such thing on Fargate") }
+	})
+	if _, err := x.Run(t.Context(), taskFor("a")); !errors.Is(err, fleet.ErrInvalid) || !strings.Contains(err.Error(), "no such thing") {
+		t.Error(err)
+	}
+}
+
+// The script of the first container, with the programs of this machine.
+func TestTheRunnerComesIntoTheVolumeOnlyAsItWasPutIntoTheBucket(t *testing.T) {
+	const program = "#!/bin/sh\necho ran\n"
+	sum := sha256.Sum256([]byte(program))
+	tries := 0
+	bucket := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if tries++; tries == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, program)
+	}))
+	defer bucket.Close()
+	for name, test := range map[string]struct {
+		sum  string
+		good bool
+	}{"right": {hex.EncodeToString(sum[:]), true}, "other bytes": {runnerSum, false}} {
+		tries = 0
+		folder := t.TempDir()
+		script := strings.Replace(fetch, "/etc/ssl/certs/ca-certificates.crt", "/etc/hostname", 1)
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-ec", script)
+		cmd.Dir, cmd.Env = folder, append(os.Environ(), urlEnv+"="+bucket.URL+"/?a=b&c=d", sumEnv+"="+test.sum)
+		said, err := cmd.CombinedOutput()
+		if (err == nil) != test.good {
+			t.Errorf("%s: %v\n%s", name, err, said)
+		}
+		out, ran := exec.CommandContext(t.Context(), filepath.Join(folder, "runner")).Output()
+		info, there := os.Stat(filepath.Join(folder, "cache"))
+		if test.good && (ran != nil || string(out) != "ran\n" || there != nil || info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSticky == 0) || !test.good && ran == nil {
+			t.Errorf("%s: %q, %v, %v", name, out, ran, info)
+		}
 	}
 }
 
@@ -119,7 +238,7 @@ func TestSpotAsksForSpareCapacityOnly(t *testing.T) {
 func TestEqualShapesShareADefinitionAndOthersDoNot(t *testing.T) {
 	f := newFake()
 	shape := Shape{}
-	x := open(t, f, func(c *Config) { c.Shape = func(fleet.Task) Shape { return shape } })
+	x := open(t, f, func(c *Config) { c.Shape = func(fleet.Task) (Shape, error) { return shape, nil } })
 	families := map[string]bool{}
 	for n, s := range []Shape{{}, {Size: Size{MemoryMB: 500}}, {Image: "example.com/other:1"}, {Size: Size{CPUs: 1}}, {}} {
 		shape = s
@@ -138,7 +257,7 @@ func TestSecretsAreNamedInTheDefinitionAndNowhereElse(t *testing.T) {
 	named := map[string]string{
 		"D_B": "secretsmanager:dormouse/openai:key::", "D_A": "ssm:/dormouse/github", "D_C": "ssm:arn:aws:ssm:eu-north-1:123456789012:parameter/x",
 	}
-	x := open(t, f, func(c *Config) { c.Shape = func(fleet.Task) Shape { return Shape{Secrets: named} } })
+	x := open(t, f, func(c *Config) { c.Shape = func(fleet.Task) (Shape, error) { return Shape{Secrets: named}, nil } })
 	if _, err := x.Run(t.Context(), taskFor("t")); err != nil {
 		t.Fatal(err)
 	}
@@ -290,6 +409,10 @@ func TestAConfigWithWhichNothingCouldRunIsRefused(t *testing.T) {
 		"no groups":         func(c *Config) { c.SecurityGroups = nil },
 		"no role":           func(c *Config) { c.ExecutionRole = "" },
 		"no image":          func(c *Config) { c.Image = "" },
+		"no runner":         func(c *Config) { c.Runner = "" },
+		"a runner by name":  func(c *Config) { c.Runner = "stack-bucket/runner/latest" },
+		"no URL of it":      func(c *Config) { c.RunnerURL = nil },
+		"no registry":       func(c *Config) { c.Inspect = nil },
 		"no family":         func(c *Config) { c.Family = "" },
 		"a family of dots":  func(c *Config) { c.Family = "a.b" },
 		"a machine unheard": func(c *Config) { c.Arch = "x86" },
@@ -305,13 +428,13 @@ func TestAConfigWithWhichNothingCouldRunIsRefused(t *testing.T) {
 
 func TestAPlaceIsReadAsTheTemplateWritesIt(t *testing.T) {
 	got, err := ParsePlace(`{"region":"r","cluster":"c","subnets":["a","b"],"securityGroups":["s"],"publicIp":true,"spot":true,` +
-		`"executionRole":"e","family":"f","logGroup":"l","image":"i","cpus":0.25,"memoryMb":512,"arch":"arm64"}`)
+		`"executionRole":"e","family":"f","logGroup":"l","image":"i","runner":"b/runner/s","cpus":0.25,"memoryMb":512,"arch":"arm64"}`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Config{
 		Region: "r", Cluster: "c", Subnets: []string{"a", "b"}, SecurityGroups: []string{"s"}, PublicIP: true, Spot: true,
-		ExecutionRole: "e", Family: "f", LogGroup: "l", Image: "i", Size: Size{CPUs: 0.25, MemoryMB: 512}, Arch: "arm64",
+		ExecutionRole: "e", Family: "f", LogGroup: "l", Image: "i", Runner: "b/runner/s", Size: Size{CPUs: 0.25, MemoryMB: 512}, Arch: "arm64",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

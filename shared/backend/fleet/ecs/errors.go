@@ -33,6 +33,8 @@ func classify(what string, err error) error {
 	kind := fleet.ErrUnavailable
 	var unplaced placement
 	switch {
+	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrUnavailable): // of the image
+		return err
 	case errors.As(err, &unplaced), crowded(err):
 		kind = fleet.ErrCapacity
 	case refused(err), is(err, "UnsupportedFeatureException", "PlatformTaskDefinitionIncompatibilityException"):

@@ -2,6 +2,7 @@ package ecs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
 // fake is the part of ECS that a Fleet uses. It stands behind the HTTP client of the fleet,
@@ -56,6 +58,7 @@ type fakeTask struct {
 	code                      *int
 	stopCode, reason          string
 	containerReason           string
+	firstCode                 *int
 }
 
 func newFake() *fake {
@@ -193,7 +196,7 @@ func (f *fake) listTasks(in map[string]any) *answer {
 	by, _ := in["startedBy"].(string)
 	var arns []string
 	for _, t := range f.tasks {
-		if t.desired == or(desired, "RUNNING") && (by == "" || t.token == by) && !t.hidden {
+		if t.desired == cmp.Or(desired, "RUNNING") && (by == "" || t.token == by) && !t.hidden {
 			arns = append(arns, t.arn)
 		}
 	}
@@ -208,13 +211,6 @@ func (f *fake) listTasks(in map[string]any) *answer {
 		out["nextToken"] = fmt.Sprint(end)
 	}
 	return ok(out)
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func (f *fake) find(arn string) *fakeTask {
@@ -232,7 +228,7 @@ func (t *fakeTask) describe() map[string]any {
 	c := map[string]any{"name": "runner", "lastStatus": containerStatus(t.status)}
 	d := map[string]any{
 		"taskArn": t.arn, "group": t.group, "startedBy": t.token, "lastStatus": t.status, "desiredStatus": t.desired,
-		"launchType": "FARGATE", "createdAt": seconds(t.created), "containers": []any{c},
+		"launchType": "FARGATE", "createdAt": seconds(t.created), "containers": []any{map[string]any{"name": "fetch", "lastStatus": "STOPPED", "exitCode": cmp.Or(t.firstCode, new(int))}, c},
 	}
 	for name, at := range map[string]time.Time{"startedAt": t.started, "executionStoppedAt": t.executionStopped, "stoppedAt": t.stopped} {
 		if !at.IsZero() {
@@ -318,6 +314,10 @@ func (f *fake) last(t *testing.T, action string) map[string]any {
 	return nil
 }
 
+const signedURL = "https://stack-bucket.s3.us-east-1.amazonaws.com/runner/x?X-Amz-Signature=00"
+
+var runnerSum = strings.Repeat("ab", 32)
+
 func config(f *fake) Config {
 	return Config{
 		Region: "us-east-1", Endpoint: "http://ecs.test", HTTPClient: f,
@@ -327,6 +327,10 @@ func config(f *fake) Config {
 		Cluster: "dormouse", Subnets: []string{"subnet-1", "subnet-2"}, SecurityGroups: []string{"sg-1"}, PublicIP: true,
 		ExecutionRole: "arn:aws:iam::123456789012:role/execution", Family: "dormouse-box", LogGroup: "/dormouse/box",
 		Image: "example.com/runner@sha256:00", Size: Size{CPUs: 0.25, MemoryMB: 512}, Arch: "arm64",
+		Runner: "stack-bucket/runner/" + runnerSum, RunnerURL: func(context.Context) (string, error) { return signedURL, nil },
+		Inspect: func(_ context.Context, image string) (string, frame.Image, error) {
+			return image + "@sha256:11", frame.Image{Entrypoint: []string{"/server"}, Cmd: []string{"stdio"}}, nil
+		},
 	}
 }
 

@@ -193,18 +193,45 @@ type definition struct {
 	ExecutionRole string            `json:"executionRoleArn"`
 	Platform      map[string]string `json:"runtimePlatform"`
 	Containers    []contents        `json:"containerDefinitions"`
+	Volumes       []named           `json:"volumes"`
+
+	own bool // the image is a server's own
+}
+
+type named struct {
+	Name string `json:"name"`
 }
 
 type contents struct {
-	Name        string   `json:"name"`
-	Image       string   `json:"image"`
-	Essential   bool     `json:"essential"`
-	CPU         int      `json:"cpu"`
-	Memory      int      `json:"memory"`
-	StopTimeout int      `json:"stopTimeout"`
-	Log         *logging `json:"logConfiguration,omitempty"`
-	Secrets     []secret `json:"secrets,omitempty"`
-	Linux       linux    `json:"linuxParameters"`
+	Name         string       `json:"name"`
+	Image        string       `json:"image"`
+	EntryPoint   []string     `json:"entryPoint"`
+	Command      []string     `json:"command,omitempty"`
+	Folder       string       `json:"workingDirectory,omitempty"`
+	User         string       `json:"user,omitempty"`
+	Essential    bool         `json:"essential"`
+	CPU          int          `json:"cpu,omitempty"`
+	Memory       int          `json:"memory,omitempty"`
+	Reserved     int          `json:"memoryReservation"`
+	StartTimeout int          `json:"startTimeout,omitempty"`
+	StopTimeout  int          `json:"stopTimeout,omitempty"`
+	Environment  []variable   `json:"environment,omitempty"`
+	Mounts       []mount      `json:"mountPoints"`
+	After        []dependency `json:"dependsOn,omitempty"`
+	ReadOnly     bool         `json:"readonlyRootFilesystem,omitempty"`
+	Log          *logging     `json:"logConfiguration,omitempty"`
+	Secrets      []secret     `json:"secrets,omitempty"`
+	Linux        linux        `json:"linuxParameters"`
+}
+
+type mount struct {
+	Volume string `json:"sourceVolume"`
+	Path   string `json:"containerPath"`
+}
+
+type dependency struct {
+	Container string `json:"containerName"`
+	Condition string `json:"condition"`
 }
 
 type logging struct {

@@ -152,14 +152,16 @@ type contained struct {
 	ExitCode   *int32 `json:"exitCode"`
 }
 
-func (t task) runner() contained {
+func (t task) contained(name string) contained {
 	for _, c := range t.Containers {
-		if c.Name == container {
+		if c.Name == name {
 			return c
 		}
 	}
 	return contained{}
 }
+
+func (t task) runner() contained { return t.contained(container) }
 
 func (t task) status() (s fleet.Status, ours bool) {
 	box, server, ours := readGroup(t.Group)
@@ -232,6 +234,9 @@ func (t task) reason(s fleet.Status) string {
 	}
 	if why := t.runner().Reason; why != "" {
 		return why
+	}
+	if first := t.contained(fetcher); s.ExitCode < 0 && s.Signal == "" && (first.Reason != "" || first.ExitCode != nil && *first.ExitCode != 0) {
+		return "the runner did not come into the box: " + cmp.Or(first.Reason, "the log of the container "+fetcher+" has the cause")
 	}
 	switch {
 	case t.StopCode != "EssentialContainerExited":

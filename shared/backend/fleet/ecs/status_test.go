@@ -111,6 +111,7 @@ func TestTheEndOfATaskIsTold(t *testing.T) {
 			"image", nil, "TaskFailedToStart", "Task failed to start", "CannotPullContainerError: not found",
 			fleet.Status{ExitCode: -1, Reason: "CannotPullContainerError: not found"},
 		},
+		{"no runner", nil, "TaskFailedToStart", "Task failed to start", "first 1", fleet.Status{ExitCode: -1, Reason: "the runner did not come into the box: the log of the container fetch has the cause"}},
 		{"network", nil, "TaskFailedToStart", "ResourceInitializationError: no route", "", fleet.Status{ExitCode: -1, Reason: "ResourceInitializationError: no route"}},
 		{"spot", code(143), "SpotInterruption", "Your Spot Task was interrupted.", "", fleet.Status{ExitCode: -1, Signal: "SIGTERM", Reason: "Your Spot Task was interrupted."}},
 		{"nothing said", nil, "", "", "", fleet.Status{ExitCode: -1, Reason: "the runner ended in an unknown way"}},
@@ -122,6 +123,9 @@ func TestTheEndOfATaskIsTold(t *testing.T) {
 			f.move(t, "a", func(task *fakeTask) {
 				ends(0)(task)
 				task.code, task.stopCode, task.reason, task.containerReason = tt.code, tt.stopCode, tt.reason, tt.ofRunner
+				if tt.ofRunner == "first 1" {
+					task.containerReason, task.firstCode = "", code(1)
+				}
 			})
 			got := only(t, x)
 			if d := cmp.Diff(tt.want, fleet.Status{ExitCode: got.ExitCode, Signal: got.Signal, Reason: got.Reason}); d != "" {

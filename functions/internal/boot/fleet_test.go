@@ -1,0 +1,98 @@
+package boot
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+// boxPlace is what the template writes.
+const boxPlace = `{"region":"eu-west-1","cluster":"c","subnets":["s"],"securityGroups":["g"],"publicIp":true,"spot":false,"executionRole":"arn:aws:iam::1:role/e",` +
+	`"family":"f","image":"i","runner":"%s","cpus":0.25,"memoryMb":512,"arch":"arm64"}`
+
+func TestABoxGetsItsRunnerFromTheBucketOfTheStack(t *testing.T) {
+	t.Setenv(envRegion, "eu-west-1")
+	t.Setenv(envDomain, "")
+	t.Setenv(envEndpoint, "")
+	t.Setenv(EnvLocal, "")
+	t.Setenv(envKey, "KEY")
+	t.Setenv(envSecret, "secret")
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := strings.Repeat("0", 64)
+	if _, err := openECS(fmt.Sprintf(boxPlace, "stack-bucket/runner/"+sum), servers); err != nil {
+		t.Error(err)
+	}
+	for _, wrong := range []string{"", "stack-bucket", "Not_A_Bucket/" + sum} {
+		if _, err := openECS(fmt.Sprintf(boxPlace, wrong), servers); err == nil {
+			t.Errorf("the runner at %q is taken", wrong)
+		}
+	}
+	sign, err := signer("stack-bucket/runner/" + sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, err := sign(t.Context())
+	if err != nil || !strings.HasPrefix(url, "https://stack-bucket.s3.eu-west-1.amazonaws.com/runner/"+sum+"?") || !strings.Contains(url, "X-Amz-Signature=") {
+		t.Errorf("%s, %v", url, err)
+	}
+}
+
+func TestOnlyRegistriesOfECRGetALogin(t *testing.T) {
+	asked := ""
+	status := http.StatusOK
+	ecr := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.Header.Get("X-Amz-Target") + " " + r.Header.Get("Authorization")
+		w.WriteHeader(status)
+		if status == http.StatusOK {
+			_, _ = fmt.Fprint(w, `{"authorizationData":[{"authorizationToken":"QVdTOng="}]}`)
+		}
+	}))
+	defer ecr.Close()
+	t.Setenv(envRegion, "eu-west-1")
+	t.Setenv(envDomain, "")
+	t.Setenv(EnvLocal, "")
+	t.Setenv(envEndpoint, ecr.URL)
+	t.Setenv(envKey, "KEY")
+	t.Setenv(envSecret, "secret")
+	for registry, region := range map[string]string{
+		"123456789012.dkr.ecr.eu-west-1.amazonaws.com": "eu-west-1", "123456789012.dkr.ecr.us-east-2.amazonaws.com": "us-east-2",
+		"public.ecr.aws": "", "registry-1.docker.io": "", "dkr.ecr.eu-west-1.amazonaws.com.evil.example": "", "a.b.dkr.ecr.eu-west-1.amazonaws.com": "",
+	} {
+		asked = ""
+		login, err := loginECR(t.Context(), registry)
+		if err != nil || (login == "Basic QVdTOng=") != (region != "") || (login == "") != (region == "") ||
+			region != "" && (!strings.Contains(asked, "GetAuthorizationToken") || !strings.Contains(asked, "/"+region+"/ecr/")) {
+			t.Errorf("%s: %q, %v, asked %q", registry, login, err, asked)
+		}
+	}
+	status = http.StatusForbidden
+	if _, err := loginECR(t.Context(), "123456789012.dkr.ecr.eu-west-1.amazonaws.com"); err == nil {
+		t.Error("a refusal is no error")
+	}
+}
+
+func TestAServerStartedByDockerIsTheImageOfItsBox(t *testing.T) {
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{
+		"docker":{"command":"docker","args":["run","-i","--rm","-u","1000","mcp/time"]},
+		"copy":{"command":"docker","args":["run","mcp/time"],"x-dormouse":{"box":{"image":"example.com/time"}}},
+		"image":{"command":"server","x-dormouse":{"box":{"image":"example.com/server"}}},
+		"plain":{"command":"npx","args":["-y","x"]},
+		"wrong":{"command":"docker","args":["run","--privileged","x"]}
+	}}`), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"docker": "mcp/time 1000", "copy": "example.com/time ", "image": "example.com/server ", "plain": " ", "wrong": "--privileged"} {
+		shape, err := shapeOf(servers, name)
+		if got := shape.Image + " " + shape.User; err == nil && got != want || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package runner
+
+import (
+	"cmp"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+)
+
+// A box on Fargate may run any image. Then the runner is not part of the image, and it has
+// the image's user, environment and working folder.
+
+// trust has the runner accept certificates of the authorities in a file, if its image knows
+// no authorities of its own. Servers do not get them.
+func trust(file string) error {
+	if file == "" {
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return fmt.Errorf("%s holds no certificate", file)
+	}
+	x509.SetFallbackRoots(roots)
+	return nil
+}
+
+// readImage reads what the image of the box says of itself. It returns nil for the image of
+// the stack, and on one machine, where Docker is.
+func readImage(text string) (*frame.Image, error) {
+	if text == "" {
+		return nil, nil
+	}
+	image := &frame.Image{}
+	return image, json.Unmarshal([]byte(text), image)
+}
+
+// inImage returns the server as its image has it started, if it is started by "docker run".
+func inImage(s serversfile.Server, image *frame.Image) (serversfile.Server, error) {
+	if image == nil {
+		return s, nil
+	}
+	c, ok, err := s.Container()
+	if !ok || err != nil {
+		return s, err
+	}
+	start := append(append([]string{}, image.Entrypoint...), c.Args...)
+	switch {
+	case c.Entrypoint != "":
+		start = append([]string{c.Entrypoint}, c.Args...)
+	case len(c.Args) == 0:
+		start = append(start, image.Cmd...)
+	}
+	if len(start) == 0 {
+		return s, errors.New("the image has neither an entry point nor a command: give the command behind the image's name")
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		return s, err
+	}
+	s.Command, s.Args, s.Env, s.Cwd = start[0], start[1:], c.Env, cmp.Or(c.Cwd, here)
+	return s, nil
+}
+
+// given returns the variables of an image.
+func given(image *frame.Image) map[string]string {
+	all := map[string]string{}
+	if image == nil {
+		return all
+	}
+	for _, pair := range image.Env {
+		if name, value, ok := strings.Cut(pair, "="); ok {
+			all[name] = value
+		}
+	}
+	return all
+}
