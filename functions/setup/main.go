@@ -39,6 +39,7 @@ type made struct {
 func kinds() map[string]func(context.Context, event) (made, error) {
 	return map[string]func(context.Context, event) (made, error){
 		"Custom::Tickets": tickets,
+		"Custom::Runner":  runner,
 	}
 }
 

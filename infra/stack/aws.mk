@@ -19,8 +19,7 @@ build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction 
 	@cd '$(or $(OWN),.)' && $(AWS_BUILD) -tags lambda.norpc,aws -o '$(ARTIFACTS_DIR)/bootstrap' $(if $(OWN),.,./functions/$$(tr A-Z a-z <<<'$*'))
 	@cp servers.json '$(ARTIFACTS_DIR)/'
 
-build-UploadFunction: need-go
-	@$(AWS_BUILD) -tags lambda.norpc,aws -o '$(ARTIFACTS_DIR)/bootstrap' ./functions/upload
+build-RunnerLayer: need-go
 	@$(AWS_BUILD) -tags aws -o '$(ARTIFACTS_DIR)/runner' ./infra/runner/cmd
 
 # The tests of infra/stack install it.

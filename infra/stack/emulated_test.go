@@ -1,7 +1,6 @@
 package stack_test
 
 import (
-	"archive/zip"
 	"bufio"
 	"bytes"
 	"context"
@@ -228,7 +227,7 @@ func setup(t *testing.T) string {
 // listen starts testdata/emulate.py, which takes steps until the test is over.
 func (e *emulator) listen() {
 	e.t.Helper()
-	cmd := exec.CommandContext(e.t.Context(), e.python, filepath.Join("testdata", "emulate.py"), e.endpoint, setup(e.t), uploading(e.t)) //nolint:gosec // installed above
+	cmd := exec.CommandContext(e.t.Context(), e.python, filepath.Join("testdata", "emulate.py"), e.endpoint, setup(e.t)) //nolint:gosec // installed above
 	e.failed = &bytes.Buffer{}
 	cmd.Stderr = e.failed
 	steps, err := cmd.StdinPipe()
@@ -247,43 +246,8 @@ func (e *emulator) listen() {
 	e.came.Buffer(nil, 64<<20)
 }
 
-// aRunner is what the package of the function that uploads has in place of the runner.
+// aRunner is what the emulated setup function has in place of the runner (emulate.py).
 const aRunner = "a runner"
-
-// uploading returns an archive with that function, which a deployment waits for. No other
-// function is invoked in these tests before it gets a program of its own.
-func uploading(t *testing.T) string {
-	t.Helper()
-	folder := t.TempDir()
-	program := filepath.Join(folder, "bootstrap")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", "lambda.norpc,aws", "-o", program, "../../functions/upload")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	text, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var archive bytes.Buffer
-	w := zip.NewWriter(&archive)
-	for name, text := range map[string][]byte{"bootstrap": text, "runner": []byte(aRunner)} {
-		head := &zip.FileHeader{Name: name, Method: zip.Deflate}
-		head.SetMode(0o755)
-		f, err := w.CreateHeader(head)
-		if err == nil {
-			_, err = f.Write(text)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	file := filepath.Join(folder, "code.zip")
-	if err := errors.Join(w.Close(), os.WriteFile(file, archive.Bytes(), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
 
 // brought checks that a task gets the runner by the URL that a function signs.
 func (e *emulator) brought(object, role string) (allowed bool) {
@@ -380,7 +344,6 @@ func (e *emulator) has(variable, want string) {
 	if len(environments) < 5 {
 		e.t.Errorf("clients reach %d functions", len(environments))
 	}
-	delete(environments, "dormouse-upload") // only CloudFormation invokes it
 	for name, environment := range environments {
 		if got := environment[variable]; got != want {
 			e.t.Errorf("%s has %s=%s, want %s", name, variable, got, want)

@@ -39,6 +39,7 @@ func atRest() []rest {
 		{"the bucket of workspaces", "S3::Bucket S3::BucketPolicy", 0, "$0.023 a GB. A workspace goes `SnapshotDays` after its last use, an upload that broke off after a day, a version after `WorkspaceVersionDays`"},
 		{"the repository of images", "ECR::Repository", 0, "$0.10 a GB: $0.04 for an image of 0.4 GB. Layers that images share count once; the 20 newest tags stay"},
 		{"the secret of tickets", "Custom::Tickets", 0, "nothing: a standard parameter of Systems Manager"},
+		{"the runner of boxes", "Custom::Runner Lambda::LayerVersion", 0, "nothing: a layer is code, and 8 MB in the bucket cost $0.0002"},
 		{"logs and saved queries", "Logs::LogGroup Logs::QueryDefinition Logs::MetricFilter", 0, "$0.50 a GB taken in, $0.03 a GB kept; lines go after `LogDays`"},
 		{"boxes", "ECS::Cluster Events::Rule ECS::ClusterCapacityProviderAssociations EC2::SecurityGroup", 0, "processors, memory and an address while a box is awake"},
 		{"the network", "EC2::VPC EC2::Subnet EC2::InternetGateway EC2::VPCGatewayAttachment EC2::RouteTable EC2::Route EC2::SubnetRouteTableAssociation EC2::VPCEndpoint", 0, "nothing: there is no NAT gateway in it, and its endpoints are gateways, which are free"},

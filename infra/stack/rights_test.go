@@ -244,6 +244,7 @@ func ofOwn() map[string][]string {
 		"main.keptTickets":                                        {"ssm:GetParameters"},
 		"main.keepTickets":                                        {"ssm:PutParameter"},
 		"main.servedTickets":                                      {"lambda:GetFunctionConfiguration"},
+		"main.runner":                                             {"s3:PutObject", "s3:DeleteObject"},
 		"functions/wiring/webconsole.(*Logs).ask":                 {"logs:StartQuery", "logs:GetQueryResults", "logs:StopQuery"},
 		"shared/backend/bucket.(*Bucket).pointer":                 {"s3:GetObject", "s3:ListBucket"}, // with the right ListBucket, S3 answers that an object is missing
 		"shared/backend/bucket.(*Bucket).Room":                    {"s3:PutObject"},

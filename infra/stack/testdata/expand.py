@@ -29,7 +29,7 @@ bucket, key = code.removeprefix("s3://").split("/", 1)
 for resource in template["Resources"].values():
     if resource["Type"] == "AWS::Lambda::Function" and resource["Properties"]["Code"] == ".":
         resource["Properties"]["Code"] = {"S3Bucket": bucket, "S3Key": key + "-setup"}
-if "UploadFunction" in template["Resources"]:
-    template["Resources"]["UploadFunction"]["Properties"]["CodeUri"] = code + "-upload"
+    if resource["Type"] == "AWS::Serverless::LayerVersion":
+        resource["Properties"]["ContentUri"] = code
 translator = Translator(managed_policy_map={}, sam_parser=Parser())
 json.dump(translator.translate(template, parameters), sys.stdout, indent=1, default=str)

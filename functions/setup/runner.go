@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+)
+
+// folder is where runners are in the bucket. Each has the SHA-256 of its contents as its
+// name, so a box that starts during a deployment gets the runner that its function means.
+const folder = "runner/"
+
+// runner puts the runner of boxes into the stack's bucket. The id of the resource is the
+// runner's name there. After an update with another runner, CloudFormation has the old one
+// removed; if the update fails, it has the new one removed.
+func runner(ctx context.Context, e event) (made, error) {
+	id := e.PhysicalResourceID
+	var want struct{ Bucket string }
+	if err := json.Unmarshal(e.ResourceProperties, &want); err != nil {
+		return made{id: id}, err
+	}
+	if want.Bucket == "" {
+		return made{id: id}, errors.New("the resource names no Bucket")
+	}
+	if e.RequestType == "Delete" {
+		if !strings.HasPrefix(id, folder) {
+			return made{id: id}, nil // it was never made
+		}
+		return made{id: id}, object(ctx, http.MethodDelete, want.Bucket, id, nil)
+	}
+	program, err := packed()
+	if err != nil {
+		return made{id: id}, fmt.Errorf("the layer has no runner, which sam build puts there: %w", err)
+	}
+	sum := sha256.Sum256(program)
+	id = folder + hex.EncodeToString(sum[:])
+	return made{id, map[string]string{"Object": want.Bucket + "/" + id}}, object(ctx, http.MethodPut, want.Bucket, id, program)
+}
+
+// packed returns the runner, which is in the layer of this function, or in its package.
+func packed() ([]byte, error) {
+	program, err := os.ReadFile("/opt/runner")
+	if errors.Is(err, fs.ErrNotExist) {
+		return os.ReadFile(filepath.Join(os.Getenv("LAMBDA_TASK_ROOT"), "runner"))
+	}
+	return program, err
+}
+
+// object makes a request for an object. A bucket that is gone has no object any more.
+func object(ctx context.Context, method, bucket, name string, body []byte) error {
+	s := boot.Service(awscall.S3)
+	s.Client = &http.Client{Timeout: time.Minute}
+	var a awscall.Answer
+	var err error
+	again(ctx, func() (denied bool) {
+		a, err = s.Do(ctx, awscall.Request{Method: method, URL: s.Endpoint + "/" + bucket + "/" + name, Body: body}, 4<<10)
+		return err == nil && a.Status == http.StatusForbidden
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s of %s in the bucket: %w", method, name, err)
+	case a.Status/100 == 2, method == http.MethodDelete && a.Status == http.StatusNotFound:
+		return nil
+	default:
+		return fmt.Errorf("%s of %s in the bucket: S3 answers %d: %s", method, name, a.Status, a.Body)
+	}
+}
