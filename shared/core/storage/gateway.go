@@ -79,7 +79,7 @@ type Gate interface {
 	Admit(ctx context.Context, w Work) (undo func(), err error)
 }
 
-// Want says which keys and tokens of its caller at third parties a message needs.
+// Needs says which keys and tokens of its caller at third parties a message needs.
 type Needs struct {
 	Tenant    string
 	Principal string

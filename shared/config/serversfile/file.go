@@ -24,7 +24,7 @@ const MaxFile = 1 << 20
 // is a Getenv. A nil Getenv has no variables.
 type Getenv = func(name string) (value string, ok bool)
 
-// Catalog is the content of one servers file. It does not change after it was read and
+// File is the content of one servers file. It does not change after it was read and
 // is safe for concurrent use.
 type File struct {
 	names    []string // of servers
