@@ -1,0 +1,216 @@
+package shared_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/constant"
+	"go/token"
+	"go/types"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// figures are sentences of the documents with a figure that the code decides. The figure is
+// in brackets. Behind it is the name of what decides it: a constant, a field that is set, or
+// a default, in a package or in a function of the package.
+var figures = []struct{ page, phrase, name string }{
+	{"README.md", "processes end after [120 s] without work", "shared/box.DefaultIdle"},
+	{"docs/promises.md", "Boxes end after [120 s] without work", "shared/box.DefaultIdle"},
+	{"docs/promises.md", "at most [500] URIs", "shared/mcp/sessions.maxSubscribed"},
+	{"docs/promises.md", "URIs, and [128 KiB] of them", "shared/mcp/sessions.maxURIs"},
+	{"docs/promises.md", "when its stream ends, on AWS after [14 minutes]", "shared/endpoint/transport.withDefaults.Limit"},
+	{"docs/servers-file.md", "| `idle_seconds` | seconds, at most [86400] |", "shared/config/serversfile.longest"},
+	{"docs/servers-file.md", "at most 86400 | [120] |", "shared/box.DefaultIdle"},
+	{"docs/servers-file.md", "| `startup_timeout_sec` | seconds, at most 86400 | `[300]` |", "shared/box.DefaultStartupTimeout"},
+	{"docs/servers-file.md", "together. [30] for a remote server", "shared/config/serversfile.DefaultRemoteStartup"},
+	{"docs/servers-file.md", "| `tool_timeout_sec` | seconds, at most 86400 | `[300]` |", "shared/box.DefaultToolTimeout"},
+	{"docs/servers-file.md", "| `answer_timeout_sec` | seconds, at most 86400 | `[21600]` |", "shared/config/serversfile.DefaultAnswerTimeout"},
+	{"docs/servers-file.md", "in flight, at most [256]. One more", "shared/access/quota.maxSlots"},
+	{"docs/servers-file.md", "may have [512 MiB] of address space", "shared/box/sandbox.Reserved"},
+	{"docs/servers-file.md", "Dormouse forgets a record after [30 days]", "shared/core/storage.HandshakeLife"},
+	{"docs/limits.md", "| body of a POST | [4 MiB];", "shared/endpoint/transport.withDefaults.MaxBody"},
+	{"docs/limits.md", "messages with [16 KiB] of request ids", "shared/mcp/sessions.maxIDs"},
+	{"docs/limits.md", "| parameters of `initialize` | [64 KiB] |", "shared/mcp/sessions.maxInit"},
+	{"docs/limits.md", "| message of a server | [16 MiB] |", "shared/core/frame.MaxMessage"},
+	{"docs/limits.md", "open at once | [1,024];", "shared/backend/remote.maxQuestions"},
+	{"docs/limits.md", "1,000 and 8 MiB, for [24 hours];", "shared/core/storage.EventAge"},
+	{"docs/limits.md", "to questions of its server | [64 MiB] a day", "shared/mcp/sessions.maxAnswers"},
+	{"docs/limits.md", "| session | [7 days] after its last message", "shared/mcp/sessions.withDefaults.Life"},
+	{"docs/limits.md", "after its last message; [60 s] until", "shared/mcp/sessions.withDefaults.InitTimeout"},
+	{"docs/limits.md", "| tool call | [300 s] ", "shared/box.DefaultToolTimeout"},
+	{"docs/limits.md", "boxes of one machine that run at once, of all tenants | [64] |", "infra/local.maxBoxes"},
+	{"docs/limits.md", "| a response is held | [30 days] |", "infra/local/sockets.Home.Life"},
+	{"docs/limits.md", "for each GET [25 s] |", "shared/mcp/sessions.withDefaults.Hold"},
+	{"docs/limits.md", "without a message is closed after | [24 hours] |", "infra/local/sockets.Home.Idle"},
+	{"docs/limits.md", "| a WebSocket is closed after | [30 days] |", "infra/local/sockets.Home.Life"},
+	{"docs/limits.md", "30 days | [2 hours] |", "infra/local/sockets.AWS.Life"},
+	{"docs/limits.md", "handled or held; more are refused as busy | [1,024]", "infra/local.maxInWork"},
+	{"docs/limits.md", "time to send it | 4 MiB; [64 MiB]; 256 MiB; 1 minute |", "infra/local.maxCallerBodies"},
+	{"docs/limits.md", "time to send it | 4 MiB; 64 MiB; [256 MiB]; 1 minute |", "infra/local.maxBodies"},
+	{"docs/limits.md", "the one idle for longest is closed | [2,048] |", "infra/local.maxConnections"},
+	{"docs/clients.md", "for at most [5 s]. After", "shared/endpoint/transport.firstDiscover"},
+	{"docs/clients.md", "The limit is [250 ms] if", "shared/endpoint/transport.soon"},
+	{"docs/clients.md", "and the result for [24 hours].", "shared/core/storage.EventAge"},
+	{"docs/clients.md", "A message may have [131,072] bytes", "shared/core/storage.MaxPost"},
+	{"docs/one-address.md", "(10, at most [50])", "shared/mcp/aggregate.mostFound"},
+	{"docs/one-address.md", "at once, for at most [20 seconds].", "shared/mcp/aggregate.firstLists"},
+	{"docs/operations.md", "has the last [100,000] calls", "infra/local.keptCalls"},
+	{"docs/operations.md", "calls for [7 days] at most", "infra/local/history.keptCallAge"},
+	{"docs/operations.md", "of each hour for [90 days].", "infra/local/history.keptHours"},
+	{"docs/operations.md", "Calls get up to [30 s],", "infra/local.drainWithin"},
+	{"docs/operations.md", "the stop takes [20 s] at most", "infra/local.stopTime"},
+	{"docs/operations.md", "A revoked key is refused within [30 seconds].", "shared/access/apikey.Remembered"},
+}
+
+// units are those of figures. Times are in seconds.
+var units = map[string]float64{
+	"": 1, "KiB": 1 << 10, "MiB": 1 << 20,
+	"ms": 0.001, "s": 1, "seconds": 1, "minutes": 60, "hours": 3600, "days": 24 * 3600,
+}
+
+var figure = regexp.MustCompile(`\[([\d,]+) ?(\w*)\]`)
+
+// inSeconds replaces the units of durations in an expression, which then is in seconds.
+var inSeconds = strings.NewReplacer("time.Millisecond", "0.001", "time.Second", "1", "time.Minute", "60", "time.Hour", "3600")
+
+// valuesOf returns the values that the files give to what is called name, in text.
+func valuesOf(files []file, name string) (all []string) {
+	dir, last := path.Split(name)
+	parts := strings.Split(last, ".")
+	dir += parts[0]
+	of := parts[len(parts)-1]
+	for _, f := range files {
+		if f.dir != dir || f.test {
+			continue
+		}
+		var nodes []ast.Node
+		for _, d := range f.syntax.Decls {
+			if decl, ok := d.(*ast.FuncDecl); len(parts) == 2 || ok && decl.Name.Name == parts[1] {
+				nodes = append(nodes, d)
+			}
+		}
+		for _, n := range nodes {
+			ast.Inspect(n, func(n ast.Node) bool {
+				if value := given(n, of); value != nil {
+					all = append(all, types.ExprString(value))
+				}
+				return true
+			})
+		}
+	}
+	return all
+}
+
+// given returns the value that n gives to what is called name: in a declaration, in a
+// literal, in an assignment, or as a default, def(&x.name, value).
+func given(n ast.Node, name string) ast.Expr {
+	called := func(e ast.Expr) bool {
+		if ref, ok := e.(*ast.UnaryExpr); ok && ref.Op == token.AND {
+			e = ref.X
+		}
+		if field, ok := e.(*ast.SelectorExpr); ok {
+			e = field.Sel
+		}
+		id, ok := e.(*ast.Ident)
+		return ok && id.Name == name
+	}
+	switch n := n.(type) {
+	case *ast.ValueSpec:
+		for i, id := range n.Names {
+			if id.Name == name && i < len(n.Values) {
+				return n.Values[i]
+			}
+		}
+	case *ast.KeyValueExpr:
+		if called(n.Key) {
+			return n.Value
+		}
+	case *ast.AssignStmt:
+		if len(n.Lhs) == 1 && len(n.Rhs) == 1 && called(n.Lhs[0]) {
+			return n.Rhs[0]
+		}
+	case *ast.CallExpr:
+		if fun, ok := n.Fun.(*ast.Ident); ok && fun.Name == "def" && len(n.Args) == 2 && called(n.Args[0]) {
+			return n.Args[1]
+		}
+	}
+	return nil
+}
+
+// checkFigure compares the figure of a phrase with the code, and looks for the phrase on
+// its page.
+func checkFigure(files []file, text, phrase, name string) error {
+	m := figure.FindStringSubmatch(phrase)
+	if m == nil {
+		return fmt.Errorf("%q has no figure in brackets", phrase)
+	}
+	if said := strings.Replace(phrase, m[0], m[0][1:len(m[0])-1], 1); !strings.Contains(text, said) {
+		return fmt.Errorf("the page lacks %q", said)
+	}
+	unit, ok := units[m[2]]
+	if !ok {
+		return fmt.Errorf("%q is no unit", m[2])
+	}
+	n, err := strconv.ParseFloat(strings.ReplaceAll(m[1], ",", ""), 64)
+	if err != nil {
+		return err
+	}
+	values := valuesOf(files, name)
+	if len(values) != 1 {
+		return fmt.Errorf("%s has %d values: %q", name, len(values), values)
+	}
+	v, err := types.Eval(token.NewFileSet(), nil, token.NoPos, inSeconds.Replace(values[0]))
+	if err != nil {
+		return fmt.Errorf("%s = %s: %w", name, values[0], err)
+	}
+	if is, _ := constant.Float64Val(constant.ToFloat(v.Value)); is != n*unit {
+		return fmt.Errorf("%q, but %s = %s", phrase, name, values[0])
+	}
+	return nil
+}
+
+func TestFiguresOfTheDocumentsAreThoseOfTheCode(t *testing.T) {
+	files := load(t, "..")
+	for _, f := range figures {
+		text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(f.page)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := checkFigure(files, string(text), f.phrase, f.name); err != nil {
+			t.Errorf("%s: %v", f.page, err)
+		}
+	}
+}
+
+func TestAFigureThatTheCodeDoesNotHaveIsFound(t *testing.T) {
+	root := t.TempDir()
+	code := "package p\n\nimport \"time\"\n\nconst most = 4 << 10\n\nfunc f() { def(&o.Wait, 2*time.Minute) }\n\nfunc g() any { return T{Wait: time.Hour} }\n"
+	if err := os.WriteFile(filepath.Join(root, "p.go"), []byte(code), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	files := load(t, root)
+	for i := range files {
+		files[i].dir = "p"
+	}
+	const text = "It takes 4 KiB in 120 s, or in 2 hours."
+	for _, c := range []struct {
+		phrase, name string
+		ok           bool
+	}{
+		{"takes [4 KiB]", "p.most", true},
+		{"in [120 s]", "p.f.Wait", true},
+		{"in [2 hours]", "p.g.Wait", false},
+		{"takes [5 KiB]", "p.most", false},
+		{"in [120 s]", "p.Wait", false},
+		{"takes [4 KiB]", "p.least", false},
+	} {
+		if err := checkFigure(files, text, c.phrase, c.name); (err == nil) != c.ok {
+			t.Errorf("%s, %s: %v", c.phrase, c.name, err)
+		}
+	}
+}
