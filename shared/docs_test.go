@@ -167,7 +167,12 @@ func TestServersFilesInTheDocumentsAreRead(t *testing.T) {
 				continue
 			}
 			read++
-			c, warnings, err := serversfile.Parse([]byte(file), name, func(string) (string, bool) { return "value", true })
+			c, warnings, err := serversfile.Parse([]byte(file), name, func(variable string) (string, bool) {
+				if variable == "HOME" {
+					return "/home/ada", true
+				}
+				return "value", true
+			})
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 				continue
