@@ -206,7 +206,7 @@ func (f *Function) Server(name string) (sessions.Server, bool) {
 	s, ok := f.Servers.Server(name)
 	return sessions.Server{
 		Tools: s.Tools.Filter(),
-		Name:  s.Name, Digest: s.RecordDigest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(),
+		Name:  s.Name, Digest: s.RecordDigest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(), Spreads: s.Spreads(),
 		Tasks: sessions.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
 	}, ok && !s.Disabled
 }

@@ -218,4 +218,7 @@ func (b *adapter) Lists(s, ticket string, l box.Lists) {
 func (b *adapter) Process(s box.ProcessStatus) {
 	b.show.show(s)
 	b.took.seen(s)
+	if s.Full {
+		b.link.Status(runner.StatusReport{Session: storage.ID(s.Session), Process: s.Process, Phase: frame.PhaseFull})
+	}
 }

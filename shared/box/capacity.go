@@ -46,6 +46,15 @@ func makeRoom(c *Box, groups map[string]*group) (free *process, ok bool) {
 	return free, true
 }
 
+// atLimit reports whether the box runs as many processes as it may.
+func (b *Box) atLimit() bool {
+	n := 0
+	for _, g := range b.groups {
+		n += len(g.live)
+	}
+	return b.server.MaxProcesses > 0 && n >= b.server.MaxProcesses
+}
+
 // full returns the fault of a request that finds no room for a process.
 func full(c *Box) *fault {
 	f := c.unavailable(fmt.Sprintf("all %d processes that may run are busy: try again in %s", c.server.MaxProcesses, tryAgain))

@@ -48,6 +48,7 @@ func (p *process) status(state ProcessState, f *fault) ProcessStatus {
 	if p.child != nil {
 		st.PID, st.Since = p.child.PID(), p.child.Since().UTC()
 	}
+	st.Full = state == Started && p.box.atLimit()
 	if f != nil {
 		st.Phase, st.Detail = f.data.Phase, f.whole()
 	}

@@ -181,6 +181,17 @@ func TestOneMoreProcessTakesTheRoomOfTheIdlest(t *testing.T) {
 	}
 }
 
+func TestBoxSaysThatItRunsAsManyProcessesAsItMay(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "normal", func(s *Server) { s.MaxProcesses = 2 })
+	for i, session := range []string{"a", "b", "c"} {
+		r.result(r.deliverIn(session, "pid"))
+		if st := r.state(t, Started); st.Session != session || st.Full != (i > 0) {
+			t.Errorf("process %d of 2 started: %+v", i+1, st)
+		}
+	}
+}
+
 // L-32: a process that is being stopped counts against MaxProcesses until it has ended.
 func TestOneMoreProcessIsRefusedWhenAllAreAtWork(t *testing.T) {
 	t.Parallel()

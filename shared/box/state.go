@@ -38,6 +38,7 @@ type ProcessStatus struct {
 	Detail  string // why it failed, or what is prepared while it is staging; else ""
 	PID     int    // 0 if it never ran
 	Since   time.Time
+	Full    bool // the box now runs as many processes as it may
 
 	ExitCode *int   // nil while it runs, and when Signal is set
 	Signal   string // such as SIGKILL

@@ -26,7 +26,7 @@ func Advance(ctx context.Context, store storage.Store) (boxes int, err error) {
 		}
 		for _, s := range sessions {
 			after = s.ID
-			id := storage.BoxFor(s.Tenant, s.Server)
+			id := s.Box()
 			if seen[id] {
 				continue
 			}

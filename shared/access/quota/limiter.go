@@ -199,7 +199,7 @@ func (l *Limiter) takeCall(ctx context.Context, w storage.Work, most int) (taken
 	if most == 0 {
 		return false, nil
 	}
-	s := slot{Session: w.Session, Stream: w.Stream, Box: storage.BoxFor(w.Tenant, w.Server), Begun: time.Now().UnixMilli()}
+	s := slot{Session: w.Session, Stream: w.Stream, Box: storage.BoxFor(w.Tenant, w.Server).Numbered(w.Session.Box()), Begun: time.Now().UnixMilli()}
 	taken, err = l.takeSlot(ctx, rowOf(w, slotsName), s, most)
 	switch {
 	case taken:

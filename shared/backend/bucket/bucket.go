@@ -262,10 +262,7 @@ func (b *Bucket) call(ctx context.Context, method, object string, header http.He
 
 // folder returns the folder of an owner's objects, below the prefix.
 func folder(box storage.BoxID, owner string) string {
-	tenant, server := "", string(box)
-	if i := strings.LastIndexByte(server, '/'); i >= 0 { // a server's name has none in it
-		tenant, server = server[:i], server[i+1:]
-	}
+	tenant, server := box.Parts()
 	sum := sha256.Sum256([]byte(string(box) + "\x00" + owner))
 	return plain(tenant) + "/" + plain(server) + "/" + hex.EncodeToString(sum[:]) + "/"
 }

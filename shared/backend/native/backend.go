@@ -147,7 +147,7 @@ func (k *Backend) Track(ctx context.Context, s storage.Session, stream storage.S
 	if _, ok := k.Servers(s.Server); !ok {
 		return k.Next.Track(ctx, s, stream)
 	}
-	box := storage.BoxFor(s.Tenant, s.Server)
+	box := s.Box()
 	it, err := k.Store.Item(ctx, box, stream)
 	if err != nil {
 		return nil, err

@@ -169,7 +169,7 @@ const noConnection = "-"
 // open is false for a session that has ended.
 func (k notifier) commonOf(ctx context.Context, s storage.Session) (a storage.Address, open bool, err error) {
 	a = storage.Address{
-		Session: s.ID, Digest: storage.RecordFor(s.Tenant, s.Digest), Box: storage.BoxFor(s.Tenant, s.Server),
+		Session: s.ID, Digest: s.Record(), Box: s.Box(),
 		LegacySSE: s.Transport == storage.SSE,
 	}
 	if s.Transport != storage.WebSocket {

@@ -182,7 +182,7 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 	if a.Stream == "" {
 		return k.ring(ctx, a)
 	}
-	it, err := k.Store.Item(ctx, storage.BoxFor(a.Tenant, a.Server), a.Stream)
+	it, err := k.Store.Item(ctx, storage.BoxFor(a.Tenant, a.Server).Numbered(a.Session.Box()), a.Stream)
 	switch {
 	case errors.Is(err, storage.NotFound):
 		return nil // it has ended

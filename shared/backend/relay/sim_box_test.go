@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -75,6 +76,9 @@ func (x *simBox) Deliver(d runner.Delivery) {
 		x.w.breaks("box %s was given %q: %v", x.p.name, d.Raw, err)
 		return
 	}
+	if home := storage.BoxFor(x.w.clients[0].caller.Tenant, x.server()).Numbered(d.Session.Box()); home != storage.BoxID(x.p.task.Box) {
+		x.w.breaks("box %s of %s got a message of a session of %s", x.p.name, x.p.task.Box, home)
+	}
 	x.w.ledger.executes(x.w, x.p.name, s.label, d, msgs)
 	if x.a.chance(x.w.killAtWork) {
 		soon := []time.Duration{20 * time.Millisecond, 2 * time.Second}[x.a.rng.IntN(2)]
@@ -106,6 +110,8 @@ func (x *simBox) Deliver(d runner.Delivery) {
 	}
 }
 
+func (x *simBox) server() string { _, server := storage.BoxID(x.p.task.Box).Parts(); return server }
+
 // session finds the process of a session or starts it.
 func (x *simBox) session(d runner.Delivery) *simSession {
 	s, ok := x.sessions[d.Session]
@@ -118,6 +124,14 @@ func (x *simBox) session(d runner.Delivery) *simSession {
 	}
 	x.sessions[d.Session] = s
 	x.w.ledger.owns(x.w, d.Session, label)
+	if len(x.sessions) > 1 && x.w.most > 1 || x.w.most > 2 {
+		x.w.wg.Go(func() {
+			x.runner.Status(runner.StatusReport{Session: d.Session, Process: x.p.name, Phase: frame.PhaseFull})
+		})
+	}
+	if d.Session.Box() > 0 {
+		x.w.tally.add("sessions beyond the first box of a server", 1)
+	}
 	x.w.wg.Go(func() {
 		version, _ := wire.String(wire.Lookup(d.Init, "protocolVersion"))
 		x.runner.Status(runner.StatusReport{

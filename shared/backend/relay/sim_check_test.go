@@ -30,6 +30,7 @@ func (w *world) check() {
 			w.checkEnd(s)
 		}
 	}
+	w.checkFull()
 	w.checkSpoken(log)
 	w.checkInvitations(log)
 	for _, c := range w.clients {
@@ -37,6 +38,15 @@ func (w *world) check() {
 	}
 	for _, s := range w.sockets {
 		s.check(log)
+	}
+}
+
+// checkFull checks that no box counts as full that is asleep. A fault may leave such a bit.
+func (w *world) checkFull() {
+	for _, id := range w.boxes() {
+		if b, err := w.memory.Box(w.ctx, id); err != nil || b.Full != 0 && w.none() {
+			w.breaks("boxes %b of %s are asleep and full (%v)", b.Full, id, err)
+		}
 	}
 }
 

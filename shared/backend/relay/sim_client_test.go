@@ -53,16 +53,15 @@ type simRequest struct {
 
 func newSimClient(w *world, name, server string) *simClient {
 	return &simClient{w: w, name: name, a: w.actor(name), caller: sessions.Caller{
-		Server: sessions.Server{Name: server, Digest: "digest of " + server, Record: true},
+		Server: sessions.Server{Name: server, Digest: "digest of " + server, Record: true, Spreads: true},
 		Tenant: "tenant", Principal: "principal of " + name, Transport: storage.HTTP,
 	}}
 }
 
-func (c *simClient) box() storage.BoxID { return storage.BoxFor(c.caller.Tenant, c.caller.Server.Name) }
-
 // host returns a new Host for each message, as on a cold instance.
 func (w *world) host() *sessions.Manager {
-	return sessions.New(w.config.Store, relayserver.NewBackend(w.config), sessions.Limits{})
+	most := func(context.Context, string) int { return w.most }
+	return sessions.New(w.config.Store, relayserver.NewBackend(w.config), sessions.Limits{}).WithBoxes(most)
 }
 
 // simFunction is how long the HTTP function may run.

@@ -141,6 +141,7 @@ type world struct {
 	operator *simOperator  // changes servers, nil for nobody
 	clock    *simClock     // the clock of hosts and runners, nil for the true one
 	tally    *tally        // counts over all worlds of a test; nil counts nothing
+	most     int           // boxes that a server may have
 	chatty   int           // one in this many messages of a box belongs to no request
 	sleepy   chan struct{} // closed, and replaced by a new channel, when a runner says bye
 	gateway  *simGateway
@@ -161,6 +162,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.faults = drawFaults(rng)
 	w.idle = time.Second + draw(rng, []time.Duration{3 * time.Second, 30 * time.Second}[rng.IntN(2)])
 	w.chatty = 1 + rng.IntN(6)
+	w.most = []int{1, 2, 4}[w.random("boxes").IntN(3)]
 	w.sleepy = make(chan struct{})
 	w.gateway = newSimGateway(w)
 	w.fleet = newSimFleet(w)
@@ -270,12 +272,23 @@ func (w *world) nextBye(patience time.Duration) {
 	}
 }
 
+// boxes returns the IDs of all boxes that the clients may have.
+func (w *world) boxes() (all []storage.BoxID) {
+	for _, c := range w.clients {
+		for n := range w.most {
+			all = append(all, storage.BoxFor(c.caller.Tenant, c.caller.Server.Name).Numbered(n))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // noise describes everything that is not quiet yet. It returns "" if everything is.
 func (w *world) noise() string {
 	var noise []string
-	for _, c := range w.clients {
-		b, err := w.memory.Box(w.ctx, c.box())
-		items, err2 := w.memory.Items(w.ctx, c.box())
+	for _, id := range w.boxes() {
+		b, err := w.memory.Box(w.ctx, id)
+		items, err2 := w.memory.Items(w.ctx, id)
 		if err != nil || err2 != nil || b.State != storage.Asleep {
 			noise = append(noise, fmt.Sprintf("box %s is %s", b.ID, b.State))
 		}

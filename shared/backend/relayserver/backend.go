@@ -111,7 +111,7 @@ func principalHash(d sessions.Delivery) string {
 
 // Track implements sessions.Backend.
 func (k *Backend) Track(ctx context.Context, s storage.Session, stream storage.StreamID) (sessions.Tracker, error) {
-	it, err := k.Store.Item(ctx, storage.BoxFor(s.Tenant, s.Server), stream)
+	it, err := k.Store.Item(ctx, s.Box(), stream)
 	if err != nil {
 		return nil, err
 	}

@@ -152,7 +152,51 @@ func (x boxes) giveUp(ctx context.Context, b storage.Box) error {
 	if err := x.Store.SaveBox(ctx, lose(b, b.Failure, time.Now())); err != nil {
 		return err
 	}
+	x.emptied(ctx, b.ID)
 	return x.endItems(ctx, b.ID, func(it storage.Item) bool { return it.State == storage.Waiting }, b.Failure)
+}
+
+// markFull notes in the record of box 0 whether a box is full. See [storage.BoxID].
+func (x boxes) markFull(ctx context.Context, id storage.BoxID, full bool) error {
+	first, n := id.First()
+	for {
+		b, err := x.Store.Box(ctx, first)
+		if err != nil {
+			return err
+		}
+		next := b.MarkFull(n, full)
+		if next.Full == b.Full {
+			return nil
+		}
+		if err := x.Store.SaveBox(ctx, next); !errors.Is(err, storage.Conflict) {
+			return err
+		}
+	}
+}
+
+// filled notes that a box that was just seen awake is full. If it has fallen asleep
+// meanwhile, the function that handled its bye may have looked for the bit too early.
+func (x boxes) filled(ctx context.Context, id storage.BoxID) error {
+	if err := x.markFull(ctx, id, true); err != nil {
+		return err
+	}
+	b, err := x.Store.Box(ctx, id)
+	if err == nil && b.State == storage.Asleep {
+		err = x.markFull(ctx, id, false)
+	}
+	return err
+}
+
+// emptied notes that a box has no processes any more. The write that ended its generation
+// has done so for box 0. If emptied fails, new sessions avoid the box until it next falls
+// asleep.
+func (x boxes) emptied(ctx context.Context, id storage.BoxID) {
+	if _, n := id.First(); n == 0 {
+		return
+	}
+	if err := x.markFull(ctx, id, false); err != nil {
+		x.Log.WarnContext(ctx, "a box that is asleep still counts as full", "box", id, "error", err)
+	}
 }
 
 // endItems ends the requests of those items of a box that match, and deletes the items.

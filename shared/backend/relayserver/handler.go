@@ -370,6 +370,9 @@ func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error
 		}
 		proven(ctx)
 		h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", frame.Clip(f.Process), "phase", frame.Clip(f.Phase), "detail", frame.Clip(f.Detail))
+		if f.Phase == frame.PhaseFull {
+			return h.filled(ctx, f.Box)
+		}
 		return nil
 	}
 	t, err := h.open(ctx, f.Sender, f.Ticket)
@@ -400,7 +403,8 @@ func (h *Handler) bye(ctx context.Context, f frame.Bye) (frame.Frame, error) {
 		return nil, err
 	case v == refuse:
 		return frame.Fenced{Link: f.Link}, nil
-	default:
-		return frame.ByeOK{Link: f.Link}, nil
+	case v == write:
+		h.emptied(ctx, f.Box)
 	}
+	return frame.ByeOK{Link: f.Link}, nil
 }

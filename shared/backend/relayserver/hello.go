@@ -74,7 +74,7 @@ func (h *Handler) answers(ctx context.Context, conn string, f frame.Hello) error
 			return nil
 		}
 		s, _, err := h.Store.Load(ctx, id, f.Box)
-		if errors.Is(err, storage.NotFound) || err == nil && storage.BoxFor(s.Tenant, s.Server) != f.Box {
+		if errors.Is(err, storage.NotFound) || err == nil && s.Box() != f.Box {
 			continue
 		}
 		if err != nil {

@@ -47,7 +47,7 @@ func lose(b storage.Box, why storage.Failure, now time.Time) storage.Box {
 	b.State, b.Lost, b.Worked, b.Runner, b.Conn = storage.Asleep, b.Gen, b.Gen, "", ""
 	b.Owner, b.TokenHash, b.Until, b.Gone = "", "", time.Time{}, time.Time{}
 	b.Failure, b.Changed = why, now
-	return b
+	return b.MarkFull(0, false)
 }
 
 // decision is the decision about a frame that would change the record.
@@ -114,7 +114,7 @@ func bye(b storage.Box, f frame.Bye, now time.Time) (storage.Box, decision) {
 		if !f.Looks {
 			b.Worked = b.Gen
 		}
-		return b, write
+		return b.MarkFull(0, false), write
 	case b.State == storage.Asleep && same && b.Link == f.Link:
 		return b, known
 	case b.Runner == f.Runner && b.Runner != "":

@@ -168,6 +168,7 @@ func stopFailure(t fleet.Status, starting bool) storage.Failure {
 func (x lostBoxes) lost(ctx context.Context, b storage.Box, why storage.Failure) (written bool, err error) {
 	err = x.Store.SaveBox(ctx, lose(b, why, time.Now()))
 	if err == nil {
+		x.emptied(ctx, b.ID)
 		x.Log.WarnContext(ctx, "box lost", "box", b.ID, "server", b.Server, "generation", b.Gen, "task", b.Task,
 			"exit_code", why.Exit, "signal", why.Signal)
 	}

@@ -55,3 +55,10 @@ func (s Server) Kept() Snapshot {
 		return s.Box.Snapshot
 	}
 }
+
+// Spreads reports whether sessions of one tenant may be in several boxes: neither a process
+// nor what is kept of it belongs to several of them.
+func (s Server) Spreads() bool {
+	alone := s.Box.Scope == "" || s.Box.Scope == ScopeSession
+	return alone && !s.InPlace() && (s.Kept() == SnapshotOff || s.Kept() == SnapshotSession)
+}

@@ -104,6 +104,9 @@ type Asks struct {
 	Len       int                `json:"len"`    // bytes of the request
 }
 
+// PhaseFull is the Phase of a Status of a box that runs as many processes as it may.
+const PhaseFull = "full"
+
 // Status tells the host about a process. If it has a payload, the payload is the result
 // of a fresh process's initialize. Detail is then the protocol version that the runner
 // asked for.

@@ -1,26 +1,88 @@
 package storage
 
 import (
+	"fmt"
+	"hash/fnv"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// BoxID names a box: the processes of one server for one tenant. It is computed, so that
-// Load can read a session and its box in one round trip.
+// BoxID names a box: processes of one server for one tenant. It is computed, so that Load
+// can read a session and its box in one round trip.
+//
+// # Several boxes of one server
+//
+// A tenant may have up to [MaxBoxes] boxes of a server, numbered from 0. A session is put
+// into a box when it is opened, and stays there for life. Its ID ends with the number of the
+// box ([ID.In]), so every part of the program knows the box without a read. A box shares
+// nothing with the others: it has its own record, generations, items and handshake record.
+//
+// The record of box 0 also says which boxes are full ([Box.Full]). A runner that starts the
+// last process it may run reports that. The bit goes when that box falls asleep. A new
+// session goes into one of the boxes in use that are not full, by rendezvous hashing of its
+// ID ([Box.Choose]). If all in use are full, it goes into the next box. So the boxes in use
+// grow when they are full and shrink when they sleep, and never exceed what the caller
+// allows. When all of those are full, a new session goes into any of them.
+//
+// Sessions with computed IDs are in box 0: those of modern clients, and those that a group
+// has with its members. So are the sessions of servers whose sessions share a process or a
+// snapshot. An ID without a number is an ID of box 0, as all IDs of older releases are. An
+// older release looks for each session in box 0; see docs/releases.md.
 type BoxID string
 
-// BoxFor returns the ID of the box in which a tenant's processes of a server run.
+// MaxBoxes is the largest number of boxes of one tenant and server.
+const MaxBoxes = 32
+
+// BoxFor returns the ID of box 0 of a tenant and a server.
 func BoxFor(tenant, server string) BoxID { return BoxID(tenant + "/" + server) }
+
+// Numbered returns the ID of the box with a number, of the same tenant and server as box 0.
+func (id BoxID) Numbered(n int) BoxID {
+	if n == 0 {
+		return id
+	}
+	return BoxID(string(id) + boxSign + strconv.Itoa(n))
+}
+
+// boxSign begins the number in the ID of a box. Names of servers do not contain it.
+const boxSign = "@"
+
+// First returns the ID of box 0 of the same tenant and server, and the number of this box.
+func (id BoxID) First() (BoxID, int) {
+	first, number, _ := cutLast(string(id), boxSign)
+	if n := boxNumber(number); n > 0 {
+		return BoxID(first), n
+	}
+	return id, 0
+}
+
+// boxNumber returns the number of a box in the one form that has this meaning, or 0.
+func boxNumber(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n >= MaxBoxes || text != strconv.Itoa(n) {
+		return 0
+	}
+	return n
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
 
 // Parts returns the tenant and the server of a box.
 func (id BoxID) Parts() (tenant, server string) {
-	i := strings.LastIndexByte(string(id), '/')
-	if i < 0 {
+	id, _ = id.First()
+	tenant, server, found := cutLast(string(id), "/")
+	if !found {
 		return "", string(id)
 	}
-	return string(id[:i]), string(id[i+1:])
+	return tenant, server
 }
 
 // BoxState is whether a box is up.
@@ -83,8 +145,47 @@ type Box struct {
 	Installed string `json:",omitempty"`
 	// Gone is when the sweep or a waiting function first found Conn closed. The next
 	// hello clears it. Only a place that does not list its tasks needs it.
-	Gone  time.Time `json:",omitzero"`
-	Later Later     `json:"-"`
+	Gone time.Time `json:",omitzero"`
+	// Full has a bit for each box of the tenant and server that has reported to be full in
+	// its present wake. Only the record of box 0 has it.
+	Full  uint32 `json:",omitempty"`
+	Later Later  `json:"-"`
+}
+
+// Choose returns the number of the box for a new session with this ID. b is the record of box
+// 0; at most most boxes may be used.
+func (b Box) Choose(id ID, most int) int {
+	most = max(1, min(most, MaxBoxes))
+	full := b.Full & (1<<most - 1)
+	used := max(1, bits.Len32(full))
+	switch {
+	case bits.OnesCount32(full) == most:
+		full = 0 // all are: one is as good as another
+	case bits.OnesCount32(full) == used:
+		used++
+	}
+	best, weight := 0, uint64(0)
+	for n := range used {
+		h := fnv.New64a()
+		_, _ = fmt.Fprintf(h, "%s %d", id, n)
+		sum := h.Sum64()
+		sum ^= sum >> 33 // the last bytes of FNV change few of its upper bits
+		sum *= 0xff51afd7ed558ccd
+		sum ^= sum >> 33
+		if full&(1<<n) == 0 && sum >= weight {
+			best, weight = n, sum
+		}
+	}
+	return best
+}
+
+// MarkFull returns b with the bit of box n in Full set or cleared. b is the record of box 0.
+func (b Box) MarkFull(n int, full bool) Box {
+	b.Full &^= 1 << n
+	if full {
+		b.Full |= 1 << n
+	}
+	return b
 }
 
 // Told has, for each kind of list, the highest generation in which a process announced

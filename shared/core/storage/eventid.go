@@ -42,6 +42,20 @@ func NewID() ID {
 	return ID(strings.ToLower(ids.EncodeToString(append(a[:], b[:4]...))))
 }
 
+// In returns the ID for a session in the box with this number. id is one of box 0.
+func (id ID) In(box int) ID {
+	if box == 0 {
+		return id
+	}
+	return ID(string(id) + "-" + strconv.Itoa(box))
+}
+
+// Box returns the number of the session's box. A client may have made the ID up.
+func (id ID) Box() int {
+	_, number, _ := cutLast(string(id), "-")
+	return boxNumber(number)
+}
+
 // NewStreamID returns a new stream ID: a UUIDv7 in 26 characters, which sorts by time.
 func NewStreamID() StreamID {
 	u := uuid.Must(uuid.NewV7())

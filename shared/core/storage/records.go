@@ -97,6 +97,12 @@ type AnswerCount struct {
 	Since time.Time // when counting began
 }
 
+// Box returns the ID of the box of the session.
+func (s *Session) Box() BoxID { return BoxFor(s.Tenant, s.Server).Numbered(s.ID.Box()) }
+
+// Record returns the name of the handshake record that serves the session.
+func (s *Session) Record() string { return RecordIn(s.Tenant, s.Digest, s.ID) }
+
 // Clone returns a copy that shares no memory with s.
 func (s Session) Clone() Session {
 	s.Props, s.Init = bytes.Clone(s.Props), bytes.Clone(s.Init)
@@ -293,9 +299,15 @@ type Recorded struct {
 	Box       Box
 }
 
-// RecordFor returns the name of a server's handshake record. The tenant is part of it,
-// because tenants have boxes of their own.
+// RecordFor returns the name of a server's handshake record for box 0. The tenant is part of
+// it, because tenants have boxes of their own.
 func RecordFor(tenant, digest string) string { return tenant + "/" + digest }
+
+// RecordIn returns the name of a server's handshake record for the box of a session. Each
+// box has a record of its own, because generations of different boxes cannot be compared.
+func RecordIn(tenant, digest string, id ID) string {
+	return string(BoxID(RecordFor(tenant, digest)).Numbered(id.Box()))
+}
 
 // Part is a piece of a relay frame that is too long for one message.
 type Part struct {

@@ -21,7 +21,9 @@ type Server struct {
 	// its principal. So a process that has only answered lists gives the same to all
 	// principals of a tenant.
 	Anonymous bool
-	Tasks     TaskMode
+	// Spreads allows sessions of one tenant to be in several boxes: they share nothing.
+	Spreads bool
+	Tasks   TaskMode
 	// InPlace means that the server has no box: the function that gets a message executes
 	// it.
 	InPlace bool

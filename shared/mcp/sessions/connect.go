@@ -124,7 +124,7 @@ func (o Publisher) Visited(ctx context.Context, id storage.ID, elicitation strin
 		if err != nil {
 			return err
 		}
-		box, err := o.Store.Box(ctx, storage.BoxFor(s.Tenant, s.Server))
+		box, err := o.Store.Box(ctx, s.Box())
 		if err != nil || tail.Gen != 0 && box.State != storage.Asleep && box.Gen == tail.Gen {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 // session is not there, has ended or expired, or belongs to another caller. Clients cannot
 // tell these apart. Errors: NotFound, Unavailable.
 func (h *core) Load(ctx context.Context, c Caller, id storage.ID) (storage.Session, storage.Box, error) {
-	s, box, err := h.store.Load(ctx, id, c.box())
+	s, box, err := h.store.Load(ctx, id, c.box(id))
 	if err != nil && !errors.Is(err, storage.NotFound) {
 		return storage.Session{}, storage.Box{}, err
 	}

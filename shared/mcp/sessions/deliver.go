@@ -75,7 +75,7 @@ func (h *core) handOver(ctx context.Context, c Caller, s storage.Session, box st
 	}
 	a.Session, a.Conn, a.EventIDs, a.LegacySSE = s.ID, c.Conn, c.EventIDs, c.Transport == storage.SSE
 	a.Through = s.Through(c.Group)
-	a.Digest, a.Box, a.Again = storage.RecordFor(c.Tenant, s.Digest), c.box(), again
+	a.Digest, a.Box, a.Again = s.Record(), s.Box(), again
 	a.Trace = storage.TraceOf(ctx)
 	d.Address, d.Client, d.Server = a, s, c.Server.Name
 	tracker, err := h.backend.Deliver(ctx, d, box)

@@ -34,7 +34,7 @@ func (h *Manager) Terminate(ctx context.Context, id storage.ID) error {
 	if err != nil || s.State == storage.Ended {
 		return err
 	}
-	box, err := h.store.Box(ctx, storage.BoxFor(s.Tenant, s.Server))
+	box, err := h.store.Box(ctx, s.Box())
 	if err != nil {
 		return err
 	}

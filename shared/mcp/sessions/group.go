@@ -45,7 +45,11 @@ func (h Groups) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Messa
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
-	s, err := h.begin(ctx, c, id, func(s *storage.Session) {
+	fresh := id == ""
+	if fresh {
+		id = storage.NewID()
+	}
+	s, err := h.begin(ctx, c, id, fresh, func(s *storage.Session) {
 		s.State, s.Version, s.Init, s.Pushes = storage.Created, version, bytes.Clone(m.Params), true
 		s.Expires = time.Now().Add(h.limits.InitTimeout)
 	})
@@ -82,8 +86,8 @@ func (h Groups) Join(ctx context.Context, of Caller, id storage.ID, c Caller) er
 	if err != nil {
 		return err
 	}
-	s := h.opened(c)
-	s.ID, s.State, s.Version, s.Init, s.Level, s.Pushes = MemberID(id, c.Server.Name), storage.Ready, group.Version, group.Init, group.Level, true
+	s := h.opened(c, MemberID(id, c.Server.Name))
+	s.State, s.Version, s.Init, s.Level, s.Pushes = storage.Ready, group.Version, group.Init, group.Level, true
 	s.Group, s.Conns = id, group.Conns
 	if s.Props == nil {
 		s.Props = group.Props // of the same principal; the record of a connection has none
@@ -214,7 +218,7 @@ func (h Groups) Lists(ctx context.Context, s storage.Session, members []Caller, 
 	for _, c := range members {
 		record := storage.RecordFor(c.Tenant, c.Server.Digest)
 		part, _ := listPart(memberOf(s, c), c, method, nil)
-		keys = append(keys, storage.RecordKey{Digest: record, Version: part, Box: c.box()}, storage.RecordKey{Digest: record, Version: lastPart(s, c, method)},
+		keys = append(keys, storage.RecordKey{Digest: record, Version: part, Box: c.box("")}, storage.RecordKey{Digest: record, Version: lastPart(s, c, method)},
 			storage.RecordKey{Digest: record, Version: s.Version})
 	}
 	found, err := h.store.Recorded(ctx, keys)

@@ -25,9 +25,15 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
+	fresh := id == ""
+	if fresh {
+		if id, err = h.newID(ctx, c); err != nil {
+			return storage.Session{}, nil, err
+		}
+	}
 	var record *storage.Handshake
 	if c.Server.Record {
-		rec, err := h.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.Negotiate(version))
+		rec, err := h.store.Handshake(ctx, storage.RecordIn(c.Tenant, c.Server.Digest, id), wire.Negotiate(version))
 		if err != nil && !errors.Is(err, storage.NotFound) {
 			return storage.Session{}, nil, err
 		}
@@ -44,14 +50,14 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 			s.Expires = s.Expires.Add(h.limits.StartTime)
 		}
 	}
-	s, err := h.begin(ctx, c, id, begin)
+	s, err := h.begin(ctx, c, id, fresh, begin)
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
 	if record != nil {
 		return s, h.readyCall(wire.ResultResponse(m.ID, record.Result)), nil
 	}
-	box, err := h.store.Box(ctx, c.box())
+	box, err := h.store.Box(ctx, c.box(id))
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
@@ -74,12 +80,12 @@ func initializable(m wire.Message) (version string, err error) {
 	return version, bounded(m)
 }
 
-// begin makes a session that is being initialized: a new one, or one that was opened with
+// begin makes a session that is being initialized: a fresh one, or one that was opened with
 // its connection. It accepts a repeat of the same initialize, because the first attempt
 // may have been lost halfway.
-func (h *core) begin(ctx context.Context, c Caller, id storage.ID, begin func(*storage.Session)) (storage.Session, error) {
-	if id == "" {
-		s := h.opened(c)
+func (h *core) begin(ctx context.Context, c Caller, id storage.ID, fresh bool, begin func(*storage.Session)) (storage.Session, error) {
+	if fresh {
+		s := h.opened(c, id)
 		begin(&s)
 		if err := h.store.Create(ctx, s); err != nil {
 			return storage.Session{}, err

@@ -157,7 +157,7 @@ func (h *core) recorded(ctx context.Context, c Caller, s storage.Session, box st
 	if !ok || runs(s, box) {
 		return nil, part, nil
 	}
-	record, err := h.store.Handshake(ctx, storage.RecordFor(s.Tenant, s.Digest), part)
+	record, err := h.store.Handshake(ctx, s.Record(), part)
 	if errors.Is(err, storage.NotFound) {
 		return nil, part, nil
 	}

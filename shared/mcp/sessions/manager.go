@@ -27,8 +27,9 @@ type core struct {
 	backend Backend
 	limits  Limits
 	out     Publisher
-	gate    storage.Gate    // nil admits all work
-	secrets storage.Secrets // nil: no server has any
+	gate    storage.Gate                                 // nil admits all work
+	secrets storage.Secrets                              // nil: no server has any
+	boxes   func(ctx context.Context, tenant string) int // see WithBoxes; nil is 1
 }
 
 // Streams has the verbs for clients that listen to a stream or come back for one.
@@ -78,6 +79,15 @@ func (h *Manager) WithSecrets(secrets storage.Secrets) *Manager {
 	return newManager(with)
 }
 
+// WithBoxes returns the same Manager with the number of boxes that a tenant may have. The
+// sessions of a server that [Server.Spreads] may then be in as many boxes; see
+// [storage.BoxID]. 0 is no number, and leaves them in one.
+func (h *Manager) WithBoxes(boxes func(ctx context.Context, tenant string) int) *Manager {
+	with := *h.core
+	with.boxes = boxes
+	return newManager(with)
+}
+
 // Limits returns the limits in force.
 func (h *core) Limits() Limits { return h.limits }
 
@@ -108,7 +118,10 @@ type Caller struct {
 	Tools storage.ToolFilter
 }
 
-func (c Caller) box() storage.BoxID { return storage.BoxFor(c.Tenant, c.Server.Name) }
+// box returns the ID of the box of a session of the caller.
+func (c Caller) box(id storage.ID) storage.BoxID {
+	return storage.BoxFor(c.Tenant, c.Server.Name).Numbered(id.Box())
+}
 
 // Client holds what a modern client says about itself. The process is initialized once, so
 // it learns only of the first client of a kind.

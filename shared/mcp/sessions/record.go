@@ -30,7 +30,7 @@ func update(ctx context.Context, store storage.Sessions, s storage.Session, chan
 		if err := sleepUntil(ctx, time.Now().Add(rand.N(pause))); err != nil {
 			return s, err
 		}
-		if s, _, err = store.Load(ctx, s.ID, storage.BoxFor(s.Tenant, s.Server)); err != nil {
+		if s, _, err = store.Load(ctx, s.ID, s.Box()); err != nil {
 			return s, err
 		}
 	}

@@ -21,7 +21,11 @@ const (
 //
 // Errors: Unavailable.
 func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
-	s := h.opened(c)
+	id, err := h.newID(ctx, c)
+	if err != nil {
+		return storage.Session{}, err
+	}
+	s := h.opened(c, id)
 	if err := h.store.Create(ctx, s); err != nil {
 		return storage.Session{}, err
 	}
@@ -29,10 +33,25 @@ func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
 	return s, nil
 }
 
-func (h *core) opened(c Caller) storage.Session {
+// newID returns the ID of a new session, and so chooses its box. Cost: one read if the
+// caller's sessions may be in several boxes, otherwise none.
+func (h *core) newID(ctx context.Context, c Caller) (storage.ID, error) {
+	id := storage.NewID()
+	if h.boxes == nil || !c.Server.Spreads {
+		return id, nil
+	}
+	most := h.boxes(ctx, c.Tenant)
+	if most < 2 {
+		return id, nil
+	}
+	first, err := h.store.Box(ctx, c.box(id))
+	return id.In(first.Choose(id, most)), err
+}
+
+func (h *core) opened(c Caller, id storage.ID) storage.Session {
 	now := time.Now()
 	s := storage.Session{
-		ID: storage.NewID(), Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
+		ID: id, Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
 		Transport: c.Transport, State: storage.Opened, Created: now, Used: now, Expires: now.Add(h.limits.InitTimeout),
 	}
 	if len(c.Props) <= storage.MaxProps {
@@ -57,7 +76,11 @@ func (h *core) opened(c Caller) storage.Session {
 // caller must refuse the connection.
 func (h Sockets) Connect(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
 	if resume == "" {
-		s = h.opened(c)
+		id, err := h.newID(ctx, c)
+		if err != nil {
+			return s, nil, err
+		}
+		s = h.opened(c, id)
 		s.Conns = []string{c.Conn}
 		if err := h.store.Create(ctx, s); err != nil {
 			return storage.Session{}, nil, err

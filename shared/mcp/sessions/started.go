@@ -89,10 +89,23 @@ func relist(ctx context.Context, store storage.Store, a storage.Address, now tim
 //
 // Errors: Unavailable.
 func Forget(ctx context.Context, store storage.Store, tenant, server, digest string) error {
-	if err := outdate(ctx, store, storage.BoxFor(tenant, server), func(b storage.Box) storage.Generation { return b.Gen }, time.Time{}); err != nil {
-		return err
+	for n := range storage.MaxBoxes {
+		box, err := store.Box(ctx, storage.BoxFor(tenant, server).Numbered(n))
+		if err != nil {
+			return err
+		}
+		if n > 0 && box.Rev == 0 {
+			return nil // the boxes are used in the order of their numbers
+		}
+		if err := outdate(ctx, store, box.ID, func(b storage.Box) storage.Generation { return b.Gen }, time.Time{}); err != nil {
+			return err
+		}
+		record := string(storage.BoxID(storage.RecordFor(tenant, digest)).Numbered(n))
+		if err := expire(ctx, store, record, func(part string) bool { return !strings.HasPrefix(part, startPart) }); err != nil {
+			return err
+		}
 	}
-	return expire(ctx, store, storage.RecordFor(tenant, digest), func(part string) bool { return !strings.HasPrefix(part, startPart) })
+	return nil
 }
 
 // expire ends the life of parts of a record.

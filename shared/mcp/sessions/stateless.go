@@ -386,10 +386,10 @@ func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s stora
 		return s, box, false, storage.Errorf(storage.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo and extensions", len(client.Init), maxInit)
 	}
 	id := PinnedID(c)
-	s, box, err = h.store.Load(ctx, id, c.box())
+	s, box, err = h.store.Load(ctx, id, c.box(id))
 	if errors.Is(err, storage.NotFound) {
 		if s, err = h.pin(ctx, c, id, client); errors.Is(err, storage.Conflict) {
-			s, box, err = h.store.Load(ctx, id, c.box()) // another request was faster
+			s, box, err = h.store.Load(ctx, id, c.box(id)) // another request was faster
 		}
 	}
 	if err != nil {
@@ -424,8 +424,8 @@ func (h Stateless) pin(ctx context.Context, c Caller, id storage.ID, client Clie
 	if err != nil {
 		return storage.Session{}, err
 	}
-	s := h.opened(c)
-	s.ID, s.Transport, s.State, s.Version, s.Init, s.ServerInfo = id, storage.Modern, storage.Ready, wire.V20251125, bytes.Clone(client.Init), server
+	s := h.opened(c, id)
+	s.Transport, s.State, s.Version, s.Init, s.ServerInfo = storage.Modern, storage.Ready, wire.V20251125, bytes.Clone(client.Init), server
 	h.extend(&s)
 	if err := h.store.Create(ctx, s); err != nil {
 		return storage.Session{}, err

@@ -162,7 +162,7 @@ func (x *exchange) giveSession() (any, error) {
 	given, failed := x.h.Give(x.r.Context(), s.ID, to.Principal)
 	for _, g := range given { // also after an error: these are the new principal's
 		// The caller may disconnect before all boxes are told, so do not use its context.
-		_, err := x.h.Halt(context.WithoutCancel(x.r.Context()), storage.BoxFor(g.Tenant, g.Server), g.ID, x.caller.Principal, 0)
+		_, err := x.h.Halt(context.WithoutCancel(x.r.Context()), g.Box(), g.ID, x.caller.Principal, 0)
 		failed = cmp.Or(failed, err)
 	}
 	if failed != nil {
@@ -205,7 +205,7 @@ func (x *exchange) stopSession() (any, error) {
 	if err := x.body(&order); err != nil {
 		return nil, err
 	}
-	told, err := x.stop(order, []storage.BoxID{storage.BoxFor(s.Tenant, s.Server)}, s.ID)
+	told, err := x.stop(order, []storage.BoxID{s.Box()}, s.ID)
 	return x.sayNative(told, s.Server), err
 }
 
