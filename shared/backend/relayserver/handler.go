@@ -369,11 +369,11 @@ func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error
 			return err
 		}
 		proven(ctx)
-		h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", frame.Clip(f.Process), "phase", frame.Clip(f.Phase), "detail", frame.Clip(f.Detail))
 		if f.Phase == frame.PhaseFull {
-			return h.filled(ctx, f.Box)
+			err = h.filled(ctx, f.Box)
 		}
-		return nil
+		h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", frame.Clip(f.Process), "phase", frame.Clip(f.Phase), "detail", frame.Clip(f.Detail))
+		return err
 	}
 	t, err := h.open(ctx, f.Sender, f.Ticket)
 	if err != nil {
