@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -106,7 +107,8 @@ func (r report) print(out io.Writer, now time.Time, all, each bool) error {
 		case r.Processes == nil && len(r.Boxes) > 0:
 			say("SERVER\tSTATE\tTENANT\tSINCE\n")
 			for _, b := range r.Boxes {
-				say("%s\t%s\t%s\t%s\n", b.Server, b.State, strings.TrimSuffix(b.Box, "/"+b.Server), ago(now, b.Started))
+				tenant, _ := storage.BoxID(b.Box).Parts()
+				say("%s\t%s\t%s\t%s\n", b.Server, b.State, tenant, ago(now, b.Started))
 			}
 		case len(r.Processes) > mostListed && !each:
 			r.printSums(say, now)

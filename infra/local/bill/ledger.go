@@ -329,10 +329,10 @@ func (l *Ledger) Stopped(t fleet.Status) {
 	l.give(ownerOf(t), l.task(t, t.Stopped))
 }
 
-// ownerOf returns the owner of a box. The box's name consists of its tenant and its
-// server.
+// ownerOf returns the owner of a box. The tenant is the name of the box up to its last slash.
 func ownerOf(t fleet.Status) Owner {
-	return Owner{Server: t.Server, Tenant: strings.TrimSuffix(t.Box, "/"+t.Server)}
+	tenant := t.Box[:max(0, strings.LastIndexByte(t.Box, '/'))]
+	return Owner{Server: t.Server, Tenant: tenant}
 }
 
 func (l *Ledger) task(t fleet.Status, until time.Time) meter.Units {
