@@ -19,21 +19,21 @@ import (
 )
 
 type addCommand struct {
-	Name      string   `arg:"" optional:"" help:"Name of the server. It is part of the server's address. Without a command and --url, the name in the registry, such as io.github.ada/weather."`
-	Command   []string `arg:"" optional:"" help:"The command that starts the server, and its arguments. Put them after --."`
-	Env       []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server's process; may be repeated. Its value is saved in .env beside the servers file."`
-	Cwd       string   `placeholder:"DIR" type:"path" help:"Working folder of the server. By default the folder of the servers file."`
-	URL       string   `placeholder:"URL" help:"The URL of a remote server, instead of a command: one that somebody else hosts over Streamable HTTP or HTTP+SSE."`
-	Header    []string `sep:"none" placeholder:"K: V" help:"A header for each request to --url; may be repeated. A secret in it is saved in .env beside the servers file."`
-	OAuth     bool     `name:"oauth" help:"Each user signs in at the server of --url: find out where, register this endpoint there, and send each user's own token."`
-	ClientID  string   `name:"client-id" placeholder:"ID" help:"With --oauth: the id of this endpoint there, if it was registered by hand."`
+	Name      string   `arg:"" optional:"" help:"Name of the server; without a command and --url, its name in the registry."`
+	Command   []string `arg:"" optional:"" help:"The command that starts the server, after --."`
+	Env       []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server, saved in .env; may be repeated."`
+	Cwd       string   `placeholder:"DIR" type:"path" help:"Working folder of the server, by default that of the servers file."`
+	URL       string   `placeholder:"URL" help:"The URL of a remote server, instead of a command."`
+	Header    []string `sep:"none" placeholder:"K: V" help:"A header for each request to --url; may be repeated. A secret is saved in .env."`
+	OAuth     bool     `name:"oauth" help:"Each user signs in at the server of --url."`
+	ClientID  string   `name:"client-id" placeholder:"ID" help:"With --oauth: the id of this endpoint, registered by hand."`
 	PublicURL string   `name:"public-url" default:"http://127.0.0.1:8787" placeholder:"URL" help:"With --oauth: where browsers reach this endpoint."`
-	Private   bool     `help:"--url, or the URL in the registry, may lead to this machine or to a private network."`
-	Entry     string   `name:"json" placeholder:"JSON" help:"The server's entry in the form of code --add-mcp, instead of a command: {\"name\": …, \"command\": …}."`
-	NoPin     bool     `name:"no-pin" help:"Do not add the version of an npm or PyPI package."`
-	NoStart   bool     `name:"no-start" help:"Only write the file. Do not install or start the server."`
-	Registry  string   `default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry. Another Dormouse is one, at https://HOST/registry."`
-	Key       string   `name:"registry-key" placeholder:"KEY" help:"API key for a registry that asks for one. A server at the address of the registry gets it too, unless -e has another."`
+	Private   bool     `help:"The URL may lead to this machine or to a private network."`
+	Entry     string   `name:"json" placeholder:"JSON" help:"The server's entry, instead of a command: {\"name\": …, \"command\": …}."`
+	NoPin     bool     `name:"no-pin" help:"Do not pin the version of a package."`
+	NoStart   bool     `name:"no-start" help:"Only write the file."`
+	Registry  string   `default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry; another Dormouse is one, at https://HOST/registry."`
+	Key       string   `name:"registry-key" placeholder:"KEY" help:"API key for the registry, and for a server at its address."`
 	dataFlag
 	serversFile
 }

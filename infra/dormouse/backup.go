@@ -17,7 +17,7 @@ type inFolder struct {
 }
 
 type backupCommand struct {
-	File string `arg:"" type:"path" help:"The new file, such as dormouse.tar.gz. It holds secrets and what clients have sent: keep it encrypted."`
+	File string `arg:"" type:"path" help:"The new file, such as dormouse.tar.gz. It holds secrets."`
 	storeFlag
 	inFolder
 }

@@ -17,10 +17,10 @@ import (
 )
 
 type billCommand struct {
-	By string `enum:"server,tenant,principal,tool,session,day" default:"server" help:"The rows of the bill: one for each server, tenant, principal, tool, session or day. The time of boxes has no principal and no tool."`
+	By string `enum:"server,tenant,principal,tool,session,day" default:"server" help:"The rows: one for each server, tenant, principal, tool, session or day."`
 	sinceFlag
 	mostFlag
-	Prices string `type:"path" help:"A JSON file with a date and with prices that replace the published ones, in the form of shared/store/meter/prices.json."`
+	Prices string `type:"path" help:"A JSON file of prices, in the form of shared/store/meter/prices.json."`
 	target
 	printing
 }

@@ -23,7 +23,7 @@ type reference struct {
 }
 
 // sharedBy is how many commands must have a flag for the page to explain it only once.
-const sharedBy = 4
+const sharedBy = 3
 
 // leaves returns the commands that can be executed, by name.
 func leaves(n *kong.Node) (all []*kong.Node) {

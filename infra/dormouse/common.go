@@ -45,10 +45,10 @@ type (
 		Data string `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
 	}
 	storeFlag struct {
-		Store string `placeholder:"STORE" help:"The store of sessions: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME], such as that of a stack. By default a SQLite file in the data folder. Commands use the store that is named here even while dormouse run is up."`
+		Store string `placeholder:"STORE" help:"The store of sessions, by default in the data folder: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME]."`
 	}
 	urlFlag struct {
-		URL string `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, such as https://mcp.example.com, instead of a data folder."`
+		URL string `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, instead of a data folder."`
 	}
 	serverFlag struct {
 		Server string `placeholder:"NAME" help:"Only those of this server."`
@@ -60,17 +60,17 @@ type (
 		Tenant string `placeholder:"TENANT" help:"Only those of this tenant."`
 	}
 	sinceFlag struct {
-		Since string `placeholder:"TIME" help:"Only what happened in this last time, such as 90m or 7d. calls: 24h by default. bill: by whole days (UTC). logs: the output of processes that have written in it."`
+		Since string `placeholder:"TIME" help:"Only this last time, such as 90m or 7d (calls: 24h; bill: whole days)."`
 	}
 	mostFlag struct {
-		Most int `short:"n" help:"No more rows than this: the newest calls, 50 by default, and the most expensive owners in a bill, 20."`
+		Most int `short:"n" help:"No more rows than this (calls: 50; bill: 20)."`
 	}
 )
 
 // target says which machine or stack a command is about. Data wins over URL, because URL
 // may come from the environment.
 type target struct {
-	Data string `type:"path" placeholder:"DIR" help:"The data folder of dormouse run. Without --data and --url it is .dormouse, or what DORMOUSE_DATA names."`
+	Data string `type:"path" placeholder:"DIR" help:"The data folder of dormouse run, by default .dormouse."`
 	urlFlag
 	Key string `env:"DORMOUSE_KEY" placeholder:"KEY" help:"API key for --url."`
 }
@@ -100,7 +100,7 @@ func (t target) folder() string { return cmp.Or(t.Data, os.Getenv(dataEnv), defa
 
 // printing is the flag of every command that prints something.
 type printing struct {
-	JSON bool `help:"Print JSON. dormouse run prints its events so, a line each."`
+	JSON bool `help:"Print JSON."`
 }
 
 // show prints v as JSON if that was asked for. Otherwise it calls text.

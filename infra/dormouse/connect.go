@@ -20,13 +20,13 @@ import (
 )
 
 type connectCommand struct {
-	Client string   `arg:"" optional:"" help:"The name of the client. Without one the clients are listed, with the file of each."`
-	Server []string `arg:"" optional:"" help:"Name of a server; may be repeated. By default all servers, or those that --key is for."`
-	One    bool     `help:"Connect one address that has the tools of all servers, /mcp, as the server \"dormouse\"."`
-	Write  bool     `help:"Write the servers into the client's own file and print the changes. The old file is kept as FILE.bak."`
-	Remove bool     `help:"Take out of the client's own file what --write has written for this endpoint, and print the changes. The old file is kept as FILE.bak."`
-	File   string   `type:"path" placeholder:"FILE" help:"The client's file for --write and --remove, if it is not in the usual place."`
-	Key    string   `placeholder:"KEY" help:"API key that the client sends. It is printed, or written into the client's file."`
+	Client string   `arg:"" optional:"" help:"The name of the client. Without one the clients are listed."`
+	Server []string `arg:"" optional:"" help:"Name of a server, by default all; may be repeated."`
+	One    bool     `help:"Connect /mcp, which has the tools of all servers, as the server \"dormouse\"."`
+	Write  bool     `help:"Write the servers into the client's file and keep the old one as FILE.bak."`
+	Remove bool     `help:"Take what --write has written out of the client's file."`
+	File   string   `type:"path" placeholder:"FILE" help:"The client's file, if it is not in the usual place."`
+	Key    string   `placeholder:"KEY" help:"API key that the client sends."`
 	urlFlag
 	dataFlag
 	serversFile

@@ -30,7 +30,7 @@ import (
 )
 
 type doctorCommand struct {
-	Server string `arg:"" optional:"" help:"Name of a server. It is installed and started once, in a data folder of its own, which is removed at the end."`
+	Server string `arg:"" optional:"" help:"Name of a server, which is started once in a data folder of its own."`
 	fileFlag
 	served
 	storeFlag

@@ -14,7 +14,7 @@ import (
 
 type grantsCommand struct {
 	List   listGrantsCommand  `cmd:"" help:"List the grants: which client may call which server in whose name."`
-	Revoke revokeGrantCommand `cmd:"" help:"Revoke a grant. Its refresh token is refused at once, and its access tokens within 30 seconds."`
+	Revoke revokeGrantCommand `cmd:"" help:"Revoke a grant. Its tokens are refused within 30 seconds."`
 }
 
 // grantLine is a grant in the JSON output. Times are RFC 3339, UTC.
@@ -82,7 +82,7 @@ func printGrants(out io.Writer, lines []grantLine) error {
 }
 
 type revokeGrantCommand struct {
-	Grant string `arg:"" help:"The id of the grant, which grants list prints."`
+	Grant string `arg:"" help:"The id of the grant."`
 	keyStore
 }
 

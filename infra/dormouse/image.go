@@ -27,7 +27,7 @@ const (
 
 type imageCommand struct {
 	fileFlag
-	Platform string `default:"${platform}" help:"Platform of the boxes: linux/arm64 or linux/amd64. For another one than that of this machine, only npm packages are installed, and nothing is measured."`
+	Platform string `default:"${platform}" help:"Platform of the boxes: linux/arm64 or linux/amd64."`
 	printing
 }
 

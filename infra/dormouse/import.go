@@ -19,8 +19,8 @@ import (
 type importCommand struct {
 	From    string   `arg:"" help:"claude-desktop, claude-code, cursor, vscode, codex, gemini, windsurf or zed; a file in the form of any client; or - for standard input."`
 	Only    []string `placeholder:"NAME" help:"Import only these servers."`
-	DryRun  bool     `name:"dry-run" help:"Only print what the import would do with each server."`
-	Replace bool     `help:"Replace servers that have the same name. By default they stay unchanged."`
+	DryRun  bool     `name:"dry-run" help:"Only print what would be done."`
+	Replace bool     `help:"Replace servers that have the same name."`
 	serversFile
 	printing
 }

@@ -23,8 +23,8 @@ import (
 type keysCommand struct {
 	Create createKeyCommand `cmd:"" help:"Make an API key and print it. It cannot be shown again."`
 	List   listKeysCommand  `cmd:"" help:"Show the keys."`
-	Rotate rotateKeyCommand `cmd:"" help:"Make a key that replaces another key, and print it. The old key ends after --grace."`
-	Revoke revokeKeyCommand `cmd:"" help:"Revoke a key. Every endpoint refuses it within 30 seconds. Responses that are open then go on to their end; see SECURITY.md."`
+	Rotate rotateKeyCommand `cmd:"" help:"Replace a key. The old one ends after --grace."`
+	Revoke revokeKeyCommand `cmd:"" help:"Revoke a key. Every endpoint refuses it within 30 seconds; open responses go on to their end."`
 }
 
 // managed is what all commands for keys have in common.
@@ -98,12 +98,12 @@ func awsCredentials(ctx context.Context, getenv func(string) string) func(string
 }
 
 type createKeyCommand struct {
-	Principal  string   `arg:"" help:"The principal as whom the holder acts. Sessions belong to the principal, so a key that replaces another key has the same principal."`
-	Tenant     string   `placeholder:"TENANT" help:"The tenant of the principal. Tenants share neither sessions nor boxes. By default the tenant of your own key, or else the tenant default."`
-	Server     []string `help:"Name of a server of the file that the holder may call; may be repeated. Without a file names are not checked."`
+	Principal  string   `arg:"" help:"The principal as whom the holder acts, and to whom the sessions belong."`
+	Tenant     string   `placeholder:"TENANT" help:"The tenant of the principal, by default that of your own key, or default."`
+	Server     []string `help:"Name of a server that the holder may call; may be repeated."`
 	AllServers bool     `help:"The holder may call every server."`
-	Role       string   `enum:"user,viewer,operator" default:"user" help:"The rights of the holder. user: call servers. viewer: see servers, processes, sessions and keys. operator: both, and stop processes, end sessions, read output and manage keys."`
-	Props      string   `placeholder:"JSON" help:"A JSON object about the principal, such as its plan or name. Your servers in Go can read it."`
+	Role       string   `enum:"user,viewer,operator" default:"user" help:"user: call servers. viewer: see servers, processes, sessions and keys. operator: both, and manage them."`
+	Props      string   `placeholder:"JSON" help:"A JSON object about the principal, for your servers in Go."`
 	Days       int      `default:"365" help:"The days until the key ends; 0 for never."`
 	fileFlag
 	managed
@@ -247,7 +247,7 @@ func printKeys(out io.Writer, keys []api.Key, now time.Time) error {
 }
 
 type rotateKeyCommand struct {
-	Key   string        `arg:"" name:"who|id" help:"The id of the key, which keys list prints; or its principal, if the principal has only one key."`
+	Key   string        `arg:"" name:"who|id" help:"The id of the key, or its principal, if that has only one key."`
 	Grace time.Duration `default:"24h" help:"How long the old key stays valid."`
 	tenantFlag
 	managed
@@ -301,7 +301,7 @@ func (c *rotateKeyCommand) find(ctx context.Context, to *client) (string, error)
 }
 
 type revokeKeyCommand struct {
-	Key string `arg:"" help:"The id of the key, which keys list prints; or the key itself."`
+	Key string `arg:"" help:"The id of the key, or the key itself."`
 	managed
 }
 

@@ -16,11 +16,11 @@ import (
 )
 
 type logsCommand struct {
-	Of     string `arg:"" optional:"" name:"server|session" help:"Name of a server, or the beginning of a session's id, which sessions prints. By default all servers."`
-	Follow bool   `short:"f" help:"Go on with new output, through sleeps and restarts, until Ctrl-C."`
-	Lines  int    `short:"n" help:"Print only this many of the last lines of each process."`
+	Of     string `arg:"" optional:"" name:"server|session" help:"Name of a server, or the beginning of a session's id. By default all servers."`
+	Follow bool   `short:"f" help:"Go on with new output until Ctrl-C."`
+	Lines  int    `short:"n" help:"Only the last lines of each process."`
 	sinceFlag
-	Stdout bool `help:"Print only text that servers wrote to stdout and that is no MCP message."`
+	Stdout bool `help:"Only what servers wrote to stdout and is no MCP message."`
 	placed
 	printing
 }

@@ -44,14 +44,14 @@ type operating struct {
 	List     listCommand   `cmd:"" help:"Show the servers of the servers file, with their states and addresses."`
 	Tools    toolsCommand  `cmd:"" help:"Show the tools of a server with their arguments."`
 	Call     callCommand   `cmd:"" help:"Call a tool and print its result."`
-	Calls    callsCommand  `cmd:"" help:"Show which tools were called, by whom, and what failed. Calls are kept for 7 days."`
+	Calls    callsCommand  `cmd:"" help:"Show which tools were called in the last 7 days, by whom, and what failed."`
 	PS       psCommand     `cmd:"" name:"ps" help:"Show the processes that run, the newest first."`
 	Sessions sessionsGroup `cmd:"" help:"Show the sessions and their principals, or hand one over."`
 	Logs     logsCommand   `cmd:"" help:"Print what servers wrote to stderr."`
-	Stop     stopCommand   `cmd:"" help:"Stop the processes of a server or session. The sessions stay, and their next message starts a process."`
+	Stop     stopCommand   `cmd:"" help:"Stop the processes of a server or session. The sessions stay."`
 	End      endCommand    `cmd:"" help:"End a session for good."`
 	Keys     keysCommand   `cmd:"" help:"Make, show, replace and revoke API keys."`
-	Open     openCommand   `cmd:"" help:"Print a link to the console, a page in the browser that shows and does what these commands do. With a desktop the browser opens."`
+	Open     openCommand   `cmd:"" help:"Open the console in the browser, or print a link to it."`
 	Bill     billCommand   `cmd:"" help:"Show what AWS would have billed for the work of this machine."`
 	Reload   reloadCommand `cmd:"" help:"Make dormouse run read its servers file at once."`
 	Push     pushCommand   `cmd:"" help:"Give the functions of a stack another servers file, without a deployment."`
@@ -59,27 +59,27 @@ type operating struct {
 
 type commands struct {
 	Run     runCommand     `cmd:"" help:"Host the servers of a servers file on this machine."`
-	Add     addCommand     `cmd:"" help:"Add a server to the servers file. Install it and start it once, so that its first client need not wait."`
-	Import  importCommand  `cmd:"" help:"Import servers from the file of another client. Their secrets are saved in .env."`
+	Add     addCommand     `cmd:"" help:"Add a server to the servers file, install it and start it once."`
+	Import  importCommand  `cmd:"" help:"Import servers from the file of a client. Secrets are saved in .env."`
 	Remove  removeCommand  `cmd:"" help:"Remove servers from the servers file."`
 	Enable  enableCommand  `cmd:"" help:"Switch servers on again."`
 	Disable disableCommand `cmd:"" help:"Switch servers off, without removing them."`
 	Connect connectCommand `cmd:"" help:"Print how to connect a client, or write the servers into the client's file."`
 
 	operating
-	Secrets secretsCommand `cmd:"" help:"Set, list and remove what users have at third parties, for servers that act in their names."`
+	Secrets secretsCommand `cmd:"" help:"Set, list and remove what users have at third parties."`
 	Grants  grantsCommand  `cmd:"" help:"List and revoke what users have allowed to clients by signing in."`
 
-	Backup  backupCommand  `cmd:"" help:"Copy what the data folder must not lose into one file, also while dormouse run is up."`
+	Backup  backupCommand  `cmd:"" help:"Back the data folder up into one file, also while dormouse run is up."`
 	Restore restoreCommand `cmd:"" help:"Bring a backup back into the data folder. dormouse run must not be up."`
 
 	Check  checkCommand  `cmd:"" help:"Show all mistakes in a servers file, without starting a server."`
-	Image  imageCommand  `cmd:"" help:"Install the servers of a servers file for the image of the boxes, and measure a start of each."`
+	Image  imageCommand  `cmd:"" help:"Install servers for the image of the boxes, and measure a start of each."`
 	Doctor doctorCommand `cmd:"" help:"Check this machine, and with SERVER start that server once. Nothing is changed."`
 	Quotas quotasCommand `cmd:"" help:"Show what tenants have used and may use, and set their limits."`
 
 	Version    versionCommand    `cmd:"" help:"Show the version, and the Go version that built it."`
-	Completion completionCommand `cmd:"" help:"Print a script by which a shell completes commands, flags and names of servers: source <(dormouse completion bash)."`
+	Completion completionCommand `cmd:"" help:"Print a script for a shell: source <(dormouse completion bash)."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may come next. Only the scripts of completion call this command."`
 	Runner     runnerCommand     `cmd:"" hidden:"" help:"Run the runner of a box. Only dormouse run calls this command."`
 

@@ -22,7 +22,7 @@ type psCommand struct {
 	Watch bool `short:"w" help:"Print anew each second, until Ctrl-C."`
 	serverFlag
 	principalFlag
-	All bool `help:"Show also processes that were stopped, and all processes of the operating system in each box."`
+	All bool `help:"Show also stopped processes, and every process of the operating system in each box."`
 	target
 	printing
 }
@@ -233,13 +233,13 @@ func count(n int, what string) string {
 
 type sessionsGroup struct {
 	List sessionsCommand `cmd:"" default:"withargs" help:"Show the sessions and their principals."`
-	Give giveCommand     `cmd:"" help:"Hand a session with its workspace over to another principal of its tenant. Its process is stopped."`
+	Give giveCommand     `cmd:"" help:"Hand a session with its workspace over to another principal of its tenant."`
 }
 
 type sessionsCommand struct {
 	serverFlag
 	principalFlag
-	All bool `help:"Show sessions that have ended too, for the hour in which they are still known."`
+	All bool `help:"Show also sessions that ended in the last hour."`
 	placed
 	printing
 }

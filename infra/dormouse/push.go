@@ -13,7 +13,7 @@ type pushCommand struct {
 	placed
 	printing
 	File     string `arg:"" optional:"" default:"servers.json" type:"path" help:"The servers file. By default servers.json in this folder."`
-	Withdraw bool   `help:"Take back what was pushed: functions use the file that was deployed with them."`
+	Withdraw bool   `help:"Go back to the file that was deployed."`
 }
 
 // Run pushes the file, and says which version it is.

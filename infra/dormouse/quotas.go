@@ -17,7 +17,7 @@ import (
 
 type quotasCommand struct {
 	Show showQuotasCommand `cmd:"" default:"withargs" help:"Show the limits of tenants and what they have used."`
-	Set  setQuotasCommand  `cmd:"" help:"Change limits of a tenant, everywhere within 30 seconds. They hold only where the servers file has x-dormouse.limits; {} is enough."`
+	Set  setQuotasCommand  `cmd:"" help:"Change limits of a tenant. The servers file needs x-dormouse.limits; {} is enough."`
 }
 
 // tenantQuotas is the JSON form of a tenant. Limits are the ones that apply now.
@@ -133,8 +133,8 @@ func printQuotas(out io.Writer, all []tenantQuotas) error {
 }
 
 type setQuotasCommand struct {
-	Tenant string   `arg:"" help:"The tenant. Others keep the limits of the servers file."`
-	Change []string `arg:"" name:"limit" help:"KEY=VALUE, as under x-dormouse.limits: month_usd=20, principal=60/m, concurrent=4, boxes=8. off removes a limit, file gives that of the servers file back."`
+	Tenant string   `arg:"" help:"The tenant."`
+	Change []string `arg:"" name:"limit" help:"KEY=VALUE: month_usd=20, principal=60/m, concurrent=4, boxes=8. off removes a limit, file gives that of the servers file back."`
 	fileFlag
 	keyStore
 }

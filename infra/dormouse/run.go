@@ -23,11 +23,11 @@ import (
 
 // secure are the flags for an endpoint that speaks HTTPS itself.
 type secure struct {
-	TLS      string `name:"tls" placeholder:"DOMAIN" help:"Serve HTTPS with a certificate for this domain, which Let's Encrypt gives to the machine that the domain leads to. --listen is then :443, and --public-url https://DOMAIN."`
-	Cert     string `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve HTTPS with the certificate in this PEM file. Files that have changed are read again."`
+	TLS      string `name:"tls" placeholder:"DOMAIN" help:"Serve HTTPS at :443 with a certificate of Let's Encrypt for this domain, which is then the --public-url."`
+	Cert     string `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve HTTPS with the certificate in this PEM file, which is read again when it changes."`
 	Key      string `name:"tls-key" type:"path" placeholder:"FILE" help:"The key of --tls-cert, a PEM file."`
-	CA       string `name:"tls-ca" placeholder:"URL" help:"The ACME directory of another certificate authority for --tls."`
-	Redirect string `name:"tls-redirect" placeholder:"ADDRESS" help:"Send HTTP callers of this address to HTTPS. By default :80 with --tls; off sends nobody."`
+	CA       string `name:"tls-ca" placeholder:"URL" help:"The ACME directory of another authority for --tls."`
+	Redirect string `name:"tls-redirect" placeholder:"ADDRESS" help:"Send HTTP callers of this address to HTTPS, by default :80 with --tls; or off."`
 }
 
 // settings returns the flags for the machine.
@@ -45,18 +45,18 @@ func (s secure) settings() certs.Settings {
 // says are the flags for what dormouse run prints.
 type says struct {
 	printing
-	LogFormat string `name:"log-format" enum:"text,json" default:"text" help:"What stderr gets: text, lines for people; json, the log lines of all functions and boxes, which otherwise go to logs/dormouse.jsonl in the data folder."`
+	LogFormat string `name:"log-format" enum:"text,json" default:"text" help:"What stderr gets: text for people, or the log as json."`
 	Verbose   bool   `short:"v" help:"Show boxes and frames too."`
 }
 
 // served are the flags of dormouse run that decide what it serves of a servers file, and to
 // whom. dormouse check has the same.
 type served struct {
-	Listen    string   `placeholder:"ADDRESS" help:"Address of the endpoint. By default 127.0.0.1:8787, and :443 with --tls."`
-	Sockets   string   `placeholder:"ADDRESS" help:"Address of the endpoint for WebSocket clients. By default the port after that of --listen."`
-	EnvFile   []string `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. A variable of the environment wins over it, and it wins over .env beside the servers file."`
-	PublicURL string   `placeholder:"URL" name:"public-url" help:"The URL that clients call if the endpoint is behind a reverse proxy: https://HOST. Requests with that host are served, and callers need an API key."`
-	Access    string   `enum:",keys,oauth,idp,open" default:"" help:"The callers that may call. keys: those with an API key. oauth: also those who sign in at the identity provider in x-dormouse.access of the servers file, or without one by any name. idp: also those with a token of the identity provider in x-dormouse.access of the servers file. open: every caller that reaches an endpoint. By default open if the endpoints are on loopback, otherwise keys."`
+	Listen    string   `placeholder:"ADDRESS" help:"Address of the endpoint, by default 127.0.0.1:8787."`
+	Sockets   string   `placeholder:"ADDRESS" help:"Address for WebSocket clients, by default the next port after --listen."`
+	EnvFile   []string `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. It wins over .env, and the environment wins over it."`
+	PublicURL string   `placeholder:"URL" name:"public-url" help:"The URL that clients call if the endpoint is behind a proxy: https://HOST."`
+	Access    string   `enum:",keys,oauth,idp,open" default:"" help:"Who may call. keys: callers with an API key. oauth, idp: also users who sign in. open: everybody. By default open on loopback, otherwise keys."`
 }
 
 // config returns the configuration of a machine with these flags, in this program.
@@ -72,12 +72,12 @@ type runCommand struct {
 	fileFlag
 	dataFlag
 	storeFlag
-	Durable  string        `name:"durability" enum:",disk,process" default:"" help:"What an answer survives once its client has it, with a SQLite store. disk: a power cut. process: the kill of every process; its fsync follows at once, so a power cut may take the last milliseconds of the log. By default process while only this user can call, otherwise disk. Keys, sign-ins, ends of sessions and money are always on the disk."`
-	Proxy    []string      `placeholder:"ADDRESS" help:"Address of a reverse proxy in front, such as 127.0.0.1, or its network, such as 10.0.0.0/8; may be repeated. X-Forwarded-For of such a proxy says where a request came from, for logs, calls and the audit."`
-	Origins  []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated. Pages of the endpoint's own address may always call."`
-	Audit    string        `type:"path" placeholder:"FILE" help:"Append a JSON line to this file for each call of a tool: when, who, which tool, how long, and how it ended."`
-	Idle     time.Duration `default:"120s" help:"How long a box may be idle until it ends. A server may set its own time."`
-	ExitIdle time.Duration `name:"exit-when-idle" placeholder:"TIME" help:"End when nobody has asked for so long and nothing runs. A service manager has to hold the sockets and start it at the next connection, as systemd does; see docs/vps.md."`
+	Durable  string        `name:"durability" enum:",disk,process" default:"" help:"What an answer survives: disk, a power cut; process, the kill of every process. By default process while only this user can call, otherwise disk."`
+	Proxy    []string      `placeholder:"ADDRESS" help:"Address or network of a proxy whose X-Forwarded-For says where a request came from; may be repeated."`
+	Origins  []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated."`
+	Audit    string        `type:"path" placeholder:"FILE" help:"Append a JSON line to this file for each call of a tool."`
+	Idle     time.Duration `default:"120s" help:"How long a box may be idle, if its server has no time of its own."`
+	ExitIdle time.Duration `name:"exit-when-idle" placeholder:"TIME" help:"End when nobody has asked for so long; systemd starts it again (docs/vps.md)."`
 	Secure   secure        `embed:""`
 	Says     says          `embed:""`
 	Trials   trials        `embed:""`

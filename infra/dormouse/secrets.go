@@ -18,14 +18,14 @@ import (
 )
 
 type secretsCommand struct {
-	Set    setSecretCommand    `cmd:"" help:"Set what a principal has at a third party, such as an API key. The value is read from standard input. ${principal:NAME} in the env of a server stands for it."`
+	Set    setSecretCommand    `cmd:"" help:"Set what ${principal:NAME} stands for. The value is read from standard input."`
 	List   listSecretsCommand  `cmd:"" help:"List what principals have, without the values."`
 	Remove removeSecretCommand `cmd:"" help:"Remove what a principal has at a third party."`
 }
 
 // ofPrincipal names a principal.
 type ofPrincipal struct {
-	Principal string `placeholder:"WHO" required:"" help:"Whose it is: the principal of a key, or of a user who signs in, such as okta:00u1ab."`
+	Principal string `placeholder:"WHO" required:"" help:"The principal of a key, or of a user, such as okta:00u1ab."`
 	Tenant    string `default:"default" help:"The principal's tenant."`
 }
 

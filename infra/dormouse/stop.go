@@ -12,7 +12,7 @@ import (
 )
 
 type stopCommand struct {
-	Of  string `arg:"" optional:"" name:"server|session" help:"Name of a server, or the beginning of a session's id, which sessions prints."`
+	Of  string `arg:"" optional:"" name:"server|session" help:"Name of a server, or the beginning of a session's id."`
 	All bool   `help:"Stop the processes of all servers."`
 	Now bool   `help:"End calls in flight at once. Otherwise they get 30 seconds."`
 	target
@@ -67,7 +67,7 @@ func (c *stopCommand) stop(ctx context.Context, to *client) (told api.Stopped, e
 }
 
 type giveCommand struct {
-	Session   string `arg:"" help:"The beginning of the session's id, which sessions prints."`
+	Session   string `arg:"" help:"The beginning of the session's id."`
 	Principal string `arg:"" help:"Who gets it, as in the output of dormouse keys list."`
 	target
 	printing
@@ -88,7 +88,7 @@ func (c *giveCommand) Run(t *terminal) error {
 }
 
 type endCommand struct {
-	Session string `arg:"" help:"The beginning of the session's id, which sessions prints."`
+	Session string `arg:"" help:"The beginning of the session's id."`
 	target
 	printing
 }
