@@ -13,9 +13,6 @@ import (
 // cliPage is the reference of the command line.
 const cliPage = "../../docs/cli.md"
 
-// cell makes a text fit into a cell of a Markdown table.
-func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
-
 // reference is the page while it is written.
 type reference struct {
 	strings.Builder
@@ -50,28 +47,32 @@ func flags(n *kong.Node) (all []*kong.Flag) {
 	return all
 }
 
-// flagRow explains a flag in a row of a table.
+// flagRow explains a flag in an item of a list.
 func flagRow(f *kong.Flag) string {
 	name := "`--" + f.Name + "`"
 	if f.Short != 0 {
 		name = fmt.Sprintf("`-%c`, %s", f.Short, name)
 	}
 	if !f.IsBool() {
-		name = strings.TrimSuffix(name, "`") + " " + cell(cmp.Or(f.PlaceHolder, strings.ToUpper(f.Name))) + "`"
+		name = strings.TrimSuffix(name, "`") + " " + cmp.Or(f.PlaceHolder, strings.ToUpper(f.Name)) + "`"
 	}
 	standard := ""
 	if f.HasDefault && f.Default != "" && f.Default != "false" {
-		standard = fmt.Sprintf(" Default: `%s`.", cell(f.Default))
+		standard = fmt.Sprintf(" Default: `%s`.", f.Default)
 	}
-	return fmt.Sprintf("| %s | %s%s |\n", name, cell(f.Help), standard)
+	return fmt.Sprintf("- %s: %s%s\n", name, f.Help, standard)
 }
 
 // command writes a command as a section.
 func (r *reference) command(n *kong.Node) {
-	_, _ = fmt.Fprintf(r, "\n## %s\n\n`%s %s`\n\n%s\n", n.FullPath(), strings.Fields(n.FullPath())[0], n.Summary(), cmp.Or(n.Help, n.Parent.Help))
+	_, _ = fmt.Fprintf(r, "\n## %s\n\n", n.FullPath())
+	if len(n.Positional) > 0 {
+		_, _ = fmt.Fprintf(r, "`%s %s`\n\n", strings.Fields(n.FullPath())[0], strings.TrimSuffix(n.Summary(), " [flags]"))
+	}
+	r.WriteString(cmp.Or(n.Help, n.Parent.Help) + "\n")
 	rows, also := "", []string{}
 	for _, a := range n.Positional {
-		rows += fmt.Sprintf("| `%s` | %s |\n", cell(a.Summary()), cell(a.Help))
+		rows += fmt.Sprintf("- `%s`: %s\n", a.Summary(), a.Help)
 	}
 	for _, f := range flags(n) {
 		if row := flagRow(f); r.seen[row] >= sharedBy {
@@ -81,7 +82,7 @@ func (r *reference) command(n *kong.Node) {
 		}
 	}
 	if rows != "" {
-		r.WriteString("\n| | |\n|---|---|\n" + rows)
+		r.WriteString("\n" + rows)
 	}
 	if len(also) > 0 {
 		r.WriteString("\nAlso: " + strings.Join(also, ", ") + ".\n")
@@ -107,8 +108,8 @@ func TestTheCLIPageHasEveryCommandAndFlag(t *testing.T) {
 			b.seen[row]++
 		}
 	}
-	b.WriteString("# Commands\n\nThis page is written by the program: `go test ./infra/dormouse -run TestTheCLIPage -update`. [Operations](operations.md) explains how the commands are used together, and has the exit codes.\n")
-	b.WriteString("\n## Flags of many commands\n\n| | |\n|---|---|\n" + strings.Join(common, ""))
+	b.WriteString("# Commands\n\nThis page is written by the program: `go test ./infra/dormouse -run TestTheCLIPage -update`. [Operations](operations.md) shows the commands in use, and has the exit codes.\n")
+	b.WriteString("\n## Flags of many commands\n\n" + strings.Join(common, ""))
 	for _, n := range all {
 		b.command(n)
 	}
