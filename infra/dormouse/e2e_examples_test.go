@@ -26,14 +26,13 @@ type example struct{ tool, arguments, want, not string }
 // ofPages has the servers of the pages' examples that have a command, by page and name.
 // NOTES is the folder with the notes.
 var ofPages = map[string]example{
-	"README.md files":               {tool: "read_text_file", arguments: `{"path":"NOTES/note.txt"}`, want: "dormice sleep"},
-	"docs/servers-file.md files":    {tool: "read_text_file", arguments: `{"path":"NOTES/note.txt"}`, want: "dormice sleep"},
-	"docs/sandbox.md files":         {tool: "search_files", arguments: `{"path":".","pattern":"**/note.txt"}`, want: "note.txt"},
-	"docs/local-servers.md mine":    {tool: "hello", arguments: `{}`, want: "hello from mine"},
-	"docs/sandbox.md fetch":         {not: "make test-servers fetches a page"},
-	"docs/one-address.md github":    {not: "there is no such package"},
-	"docs/sign-in-clients.md files": {not: "it is the file of a client"},
-	"docs/third-parties.md github":  {not: "its token is of somebody who has connected"},
+	"README.md files":              {tool: "read_text_file", arguments: `{"path":"NOTES/note.txt"}`, want: "dormice sleep"},
+	"docs/servers-file.md files":   {tool: "read_text_file", arguments: `{"path":"NOTES/note.txt"}`, want: "dormice sleep"},
+	"docs/sandbox.md files":        {tool: "search_files", arguments: `{"path":".","pattern":"**/note.txt"}`, want: "note.txt"},
+	"docs/local-servers.md mine":   {tool: "hello", arguments: `{}`, want: "hello from mine"},
+	"docs/sandbox.md fetch":        {not: "make test-servers fetches a page"},
+	"docs/one-address.md github":   {not: "there is no such package"},
+	"docs/third-parties.md github": {not: "its token is of somebody who has connected"},
 }
 
 // A reader copies the examples of the servers file, makes the folders that they name, and
