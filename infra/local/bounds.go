@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Limits on what callers may use of this machine. docs/limits.md lists them.
+// Limits on what callers may use of this machine. docs/promises.md lists them.
 const (
 	maxConnections  = 2048             // of an endpoint; a new one beyond the limit closes the one that has been idle longest
 	maxInWork       = 1024             // requests, messages and WebSockets of one principal that are open or being handled

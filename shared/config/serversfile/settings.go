@@ -43,8 +43,8 @@ type section struct {
 func (r *serverReader) serverSettings() []setting {
 	s := &r.server
 	return []setting{
-		{"idle_seconds", r.seconds(&s.Idle, false), "(120)", "Dormouse stops a process, and then its box, after this many seconds without work"},
-		{"startup_timeout_sec", r.seconds(&s.StartupTimeout, false), "300", "limit for the installation, the start and the answer to `initialize` together. 30 for a remote server"},
+		{"idle_seconds", r.seconds(&s.Idle, false), "(120)", "a process, and then its box, stops after this time without work"},
+		{"startup_timeout_sec", r.seconds(&s.StartupTimeout, false), "300", "limit for installation, start and answer to `initialize` together. 30 for a remote server"},
 		{"tool_timeout_sec", r.seconds(&s.ToolTimeout, true), "300", "limit for a `tools/call` or any other request; 0 turns it off"},
 		{"answer_timeout_sec", r.seconds(&s.AnswerTimeout, false), "21600", "how long a call waits for a human's answer. The call's own limit stands still meanwhile"},
 		{"record", r.word(func(mode string) {
@@ -54,13 +54,13 @@ func (r *serverReader) serverSettings() []setting {
 			if s.Tasks = mode; mode == "auto" {
 				s.Tasks = ""
 			}
-		}, "auto", "always", "off"), `"auto"`, "the calls that become tasks, for clients that declare the extension. `\"auto\"`: a call that takes over 1 s, or over 250 ms if its tool declares `execution.taskSupport`. `\"always\"`: every call that takes over 250 ms. `\"off\"`: none"},
+		}, "auto", "always", "off"), `"auto"`, "the calls that become tasks, for clients that declare tasks. `\"auto\"`: over 1 s, or over 250 ms if the tool declares `execution.taskSupport`. `\"always\"`: over 250 ms"},
 		{"remote", r.object(section{name: r.what + ": x-dormouse.remote", label: r.what + ": remote.", settings: []setting{
 			{"private", r.flag(&s.Remote.Private), "false", "lets the `url` of a [remote server](remote-servers.md) lead to this machine or a private network"},
 		}}), "", ""},
 		{"tools", r.object(section{name: r.what + ": x-dormouse.tools", label: r.what + ": tools.", nulls: true, settings: []setting{
-			{"allow", r.names(&s.Tools.Allow), "(all)", "the tools that are listed and can be called, at every address. An entry is a name, or a pattern such as `*delete*`"},
-			{"deny", r.names(&s.Tools.Deny), "(none)", "the tools that are not. The longest entry that fits a tool counts, and `deny` if two are as long. A name that differs from a refused one only in case, in `-` for `_`, or in spaces and invisible characters is refused too, unless `allow` has exactly this name"},
+			{"allow", r.names(&s.Tools.Allow), "(all)", "the tools that are listed and can be called: names, or patterns such as `*delete*`"},
+			{"deny", r.names(&s.Tools.Deny), "(none)", "the tools that are not. The longest entry that fits a tool counts, and `deny` of two as long. A name that looks like a refused one (case, `-` for `_`, spaces) is refused too, unless `allow` has exactly this name"},
 			{"descriptions", kind{values: "texts by name, 16 KiB together", read: r.descriptions}, "(none)", "`{\"search\": \"Searches our wiki\"}` replaces what the server says about a tool, also at [`/mcp`](one-address.md)"},
 		}}), "", ""},
 		{"enabled", kind{values: trueOrFalse}, "(true)", "`false` takes the server out of service"},
@@ -68,7 +68,7 @@ func (r *serverReader) serverSettings() []setting {
 			if s.Native = r.text(m.value, "native"); s.Native == "" && m.value.shape == text {
 				r.fail(m.value.at, "%s: native must be the name of a server that is part of the functions", r.what)
 			}
-		}}, "(none)", "the name of a [server in Go](go-servers.md) that is part of the functions. It replaces `command`; settings of processes and boxes are refused beside it"},
+		}}, "(none)", "the name of a [server in Go](go-servers.md) that is part of the functions. It replaces `command`, `box` and the like"},
 		{"box", kind{values: "an object"}, "(none)", "the rights and limits of the process, [see below](#the-box-of-a-server-x-dormousebox)"},
 	}
 }
@@ -77,12 +77,12 @@ func (r *serverReader) serverSettings() []setting {
 func (r *serverReader) boxSettings() []setting {
 	b := &r.server.Box
 	return []setting{
-		{"profile", kind{values: wordsOf(append(slices.Sorted(maps.Keys(profiles())), noProfile))}, "(none, or [that of guests](sandbox.md#when-others-can-call))", "limits, a read-only system and no unix sockets ([what a server may do](sandbox.md)). A setting that contradicts the profile is refused. `\"none\"`: no profile, although others can call"},
+		{"profile", kind{values: wordsOf(append(slices.Sorted(maps.Keys(profiles())), noProfile))}, "(none, or [that of guests](sandbox.md#when-others-can-call))", "limits, a read-only system and no unix sockets ([what a server may do](sandbox.md)). `\"none\"`: no profile, although others can call"},
 		{"network", r.word(func(mode string) { b.Offline = mode == "off" }, "on", "off"), `"on"`, "`\"off\"`: the process can open no socket (seccomp), except pairs with its own children"},
-		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of the process; on AWS the size of its task. It counts the memory of all its processes together, [at once or four times a second](sandbox.md#choose-a-profile). Besides it, each process may have 512 MiB of address space that it only reserves: from Node 24 on, V8 reserves that much"},
+		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of all its processes [together](sandbox.md#choose-a-profile); on AWS the size of its task"},
 		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "limit of the process; on AWS the size of its task"},
 		{"pids_limit", r.whole(&b.Pids, 1, 1<<16), "(none)", "limit of processes and threads"},
-		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process sees the system, its staged files and its workspace. It can write only to the workspace"},
+		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process sees the system, its staged files and its workspace, and writes only to the workspace"},
 		{"host_path", kind{values: "a path, or `\"auto\"`", read: func(m member, _ string) { b.HostPath = r.path(m.value, "host_path") }}, "(none)", "a folder that is copied to the workspace, with its Python or Node dependencies installed once. `\"auto\"`: the folder of the program"},
 		{"host_path_mode", r.word(func(mode string) { b.HostPathWritable = mode == "rw" }, "ro", "rw"), `"ro"`, "`\"rw\"`: the folder itself"},
 		{"env", kind{values: "variables", read: func(m member, _ string) { // they win over those for all clients
@@ -102,9 +102,9 @@ func (r *serverReader) boxSettings() []setting {
 		}}, "(none)", "variables whose values are hidden in logs and errors although they are short"},
 		{"scope", r.word(func(scope string) { b.Scope = Scope(scope) }, "session", "principal", "shared"), `"session"`, "the sessions that share a process. `\"session\"`: each has its own. `\"principal\"`: all sessions of a principal. `\"shared\"`: all sessions of a tenant, which see each other's log lines and list changes"},
 		{"snapshot", r.word(func(of string) { b.Snapshot = Snapshot(of) }, "off", "session", "principal"), "(`\"session\"` with a workspace)", "the workspace comes back after a sleep. `\"principal\"`: one workspace for all sessions of a principal. `\"off\"`: none. An unused snapshot is deleted after twice the life of a session (AWS: and 15 days at least)"},
-		{"install_scripts", r.flag(&b.InstallScripts), "false", "packages may run their own code during installation: npm's install scripts, source distributions of Python. It runs in a sandbox of its own with the network, one writable folder and no secrets. Without this setting it does not run, and the error of a package that needs it names this setting"},
+		{"install_scripts", r.flag(&b.InstallScripts), "false", "packages may run their own code during installation (npm's install scripts, source distributions of Python), in a sandbox with the network, one writable folder and no secrets"},
 		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box, on AWS: [any](aws/deploy.md#images-of-boxes). For `docker run`, the image in place of the one there"},
-		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(the stack's)", "where the box runs, on AWS. `\"lambda\"`: where it starts in seconds, for at most 15 minutes at a time. `\"fargate\"`: where every box can run. `\"auto\"`: on Lambda, if the stack has it and the box fits, has seldom much to do, and needs no installation, has a kept one, or has woken once from an image that has it. A box that does not fit on Lambda runs on Fargate: one with an image, a profile, `read_only_rootfs`, `network: \"off\"`, a writable host path, secrets of AWS, more than 2 GB, or calls of more than 10 minutes. So does a second attempt to start any box"},
+		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(the stack's)", "where the box runs, on AWS. `\"lambda\"` starts in seconds, for at most 15 minutes at a time. `\"auto\"`: on Lambda, if the stack has it, and the box is installed and has seldom much to do. Always on Fargate: a box with an image, a profile, `read_only_rootfs`, `network: \"off\"`, a writable host path, secrets of AWS, more than 2 GB, or calls of more than 10 minutes; and the second attempt to start any box"},
 	}
 }
 
