@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -40,22 +39,13 @@ func runner(ctx context.Context, e event) (made, error) {
 		}
 		return made{id: id}, object(ctx, http.MethodDelete, want.Bucket, id, nil)
 	}
-	program, err := packed()
+	program, err := os.ReadFile(filepath.Join(os.Getenv("LAMBDA_TASK_ROOT"), "runner"))
 	if err != nil {
-		return made{id: id}, fmt.Errorf("the layer has no runner, which sam build puts there: %w", err)
+		return made{id: id}, fmt.Errorf("the package of this function has no runner, which sam build puts there: %w", err)
 	}
 	sum := sha256.Sum256(program)
 	id = folder + hex.EncodeToString(sum[:])
 	return made{id, map[string]string{"Object": want.Bucket + "/" + id}}, object(ctx, http.MethodPut, want.Bucket, id, program)
-}
-
-// packed returns the runner, which is in the layer of this function, or in its package.
-func packed() ([]byte, error) {
-	program, err := os.ReadFile("/opt/runner")
-	if errors.Is(err, fs.ErrNotExist) {
-		return os.ReadFile(filepath.Join(os.Getenv("LAMBDA_TASK_ROOT"), "runner"))
-	}
-	return program, err
 }
 
 // object makes a request for an object. A bucket that is gone has no object any more.

@@ -59,7 +59,7 @@ def code():
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as file:
             file.writestr("bootstrap", program)
-            file.writestr("runner", RUNNER)  # the emulator does not show a function its layers
+            file.writestr("runner", RUNNER)
         s3.put_object(Bucket="bucket", Key=key, Body=archive.getvalue())
 
 
