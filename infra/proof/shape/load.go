@@ -139,7 +139,7 @@ func knobs(root string, packages []*pkg) (map[string][]string, error) {
 			keys = append(keys, quoted.FindAllString(cells[1], -1)...)
 		}
 	}
-	flags := regexp.MustCompile("(?m)^\\| `-.*$").FindAllString(pages[2], -1)
+	flags := regexp.MustCompile("(?m)^- `-.*$").FindAllString(pages[2], -1)
 	slices.Sort(flags)
 	return map[string][]string{
 		"parameters of template.yaml": parameter.FindAllString(template, -1),
