@@ -28,7 +28,6 @@ type example struct{ tool, arguments, want, not string }
 var ofPages = map[string]example{
 	"README.md files":              {tool: "read_text_file", arguments: `{"path":"NOTES/note.txt"}`, want: "dormice sleep"},
 	"docs/servers-file.md files":   {tool: "read_text_file", arguments: `{"path":"NOTES/note.txt"}`, want: "dormice sleep"},
-	"docs/sandbox.md files":        {tool: "search_files", arguments: `{"path":".","pattern":"**/note.txt"}`, want: "note.txt"},
 	"docs/local-servers.md mine":   {tool: "hello", arguments: `{}`, want: "hello from mine"},
 	"docs/sandbox.md fetch":        {not: "make test-servers fetches a page"},
 	"docs/one-address.md github":   {not: "there is no such package"},
