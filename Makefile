@@ -28,7 +28,7 @@ FUZZTIME ?= 10s
 BENCH    ?= .
 
 # The rest is where it belongs. What is defined there is used below.
-include infra/need.mk infra/stack/aws.mk infra/image/image.mk infra/dormouse/tests.mk infra/proof/proof.mk
+include infra/need.mk infra/image/image.mk infra/stack/aws.mk infra/dormouse/tests.mk infra/proof/proof.mk
 
 .PHONY: help
 help: ## Show this list
