@@ -499,6 +499,7 @@ func goSDKGoesOnAfterARefusal(t *testing.T, open storetest.Open) {
 			t.Fatal(err)
 		case r.IsError:
 			refused = true
+			<-time.After(time.Second) // as the refusal says; who goes on at once is a flood
 		case refused:
 			return // it goes on
 		default:
