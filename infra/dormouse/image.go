@@ -75,15 +75,19 @@ func (c *imageCommand) Run(t *terminal) error {
 		return err
 	}
 	arch := strings.TrimPrefix(c.Platform, "linux/")
-	cache := filepath.Join(filepath.Dir(bakedInto), "baking-"+arch)
+	into, err := filepath.Abs(bakedInto)
+	if err != nil {
+		return err
+	}
+	cache := filepath.Join(filepath.Dir(into), "baking-"+arch)
 	work := filepath.Join(cache, "work")
-	if err := errors.Join(os.RemoveAll(bakedInto), os.RemoveAll(work), os.MkdirAll(work, 0o755), os.MkdirAll(bakedInto, 0o755)); err != nil {
+	if err := errors.Join(os.RemoveAll(into), os.RemoveAll(work), os.MkdirAll(work, 0o755), os.MkdirAll(into, 0o755)); err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }() // the next run removes it
 	config := runner.BakeConfig{
 		Cache: cache, Work: work, Measure: c.Platform == "linux/"+runtime.GOARCH && runtime.GOOS == "linux", Log: slog.New(slog.DiscardHandler),
-		Image: provision.BakeConfig{To: bakedInto, At: bakedAt, Python: imagePython},
+		Image: provision.BakeConfig{To: into, At: bakedAt, Python: imagePython},
 	}
 	if !config.Measure {
 		config.Environ = map[string]string{"npm_config_os": "linux", "npm_config_libc": "glibc", "npm_config_cpu": strings.Replace(arch, "amd64", "x64", 1)}

@@ -237,11 +237,17 @@ require("readline").createInterface({input: process.stdin}).on("line", l => {
 func TestTheImageHasTheServersOfTheServersFile(t *testing.T) {
 	r, packages := newRig(t), npm(t)
 	servers := r.write("servers.json", `{"mcpServers": {"s": {"command": "npx", "args": ["-y", "srv"]}, "own": {"command": "node", "args": ["x.js"]}}}`)
-	out := filepath.Join(r.folder, "baked")
+	out := filepath.Join(r.folder, "bin", "baked")
 	for name, value := range map[string]string{"npm_config_registry": packages.URL, "npm_config_fetch_retries": "0", "HOME": r.folder} {
 		t.Setenv(name, value)
 	}
-	said, err := exec.CommandContext(t.Context(), "../../bin/dormouse", "image", "--json", "--servers", servers, "--out", out).Output()
+	program, err := filepath.Abs("../../bin/dormouse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bake := exec.CommandContext(t.Context(), program, "image", "--json", "--servers", servers)
+	bake.Dir = r.folder
+	said, err := bake.Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ matrix: need-go need-node need-python need-cargo need-mvn build ## Run every cli
 # LANE=2025-11-25 runs the lanes of one requirement set, LANE=2025-11-25/legacy one.
 .PHONY: conformance
 conformance: need-go need-node build ## Run the official conformance suite through the relay (LANE= for some of it)
-	@cd infra/proof && go test -count=1 -v -tags conformance -run '$(if $(LANE),TestOfficialSuitePasses/$(LANE),.)' ./conformance
+	@cd infra/proof && go test -count=1 -v -timeout 40m -tags conformance -run '$(if $(LANE),TestOfficialSuitePasses/$(LANE),.)' ./conformance
 
 # PART='latency,wake' PEERS='dormouse,supergateway' SERVER=everything SCALE=0.5; OUT is for
 # results.json, PUBLISH for the table and the plots. infra/proof/bench/doc.go says what is measured.

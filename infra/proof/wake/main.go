@@ -86,7 +86,8 @@ func (s *suite) run(ctx context.Context, sizes []string) (err error) {
 	if err := os.WriteFile(s.path("servers.json"), []byte(servers), 0o600); err != nil {
 		return err
 	}
-	bake := exec.CommandContext(ctx, s.dormouse, "image", "--servers", s.path("servers.json"), "--out", s.path("baked"))
+	bake := exec.CommandContext(ctx, s.dormouse, "image", "--servers", s.path("servers.json"))
+	bake.Dir = s.folder
 	bake.Stdout, bake.Stderr = s.out, os.Stderr
 	if err := bake.Run(); err != nil {
 		return err
@@ -118,7 +119,7 @@ func (s *suite) line(ctx context.Context, mb int, kind string) error {
 	cache := s.path("cache")
 	env := "DORMOUSE_CACHE=" + cache
 	if kind == "baked" {
-		env += " DORMOUSE_BAKED=" + s.path("baked")
+		env += " DORMOUSE_BAKED=" + s.path("bin/baked")
 	} else {
 		env += " DORMOUSE_INSTALLS=folder:" + s.path("kept")
 	}

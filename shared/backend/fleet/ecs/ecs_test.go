@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -192,9 +193,9 @@ func TestAnImageThatCannotBeReadSaysWhetherItEverCan(t *testing.T) {
 func TestTheRunnerComesIntoTheVolumeOnlyAsItWasPutIntoTheBucket(t *testing.T) {
 	const program = "#!/bin/sh\necho ran\n"
 	sum := sha256.Sum256([]byte(program))
-	tries := 0
+	var tries atomic.Int32
 	bucket := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if tries++; tries == 1 {
+		if tries.Add(1) == 1 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
@@ -205,7 +206,7 @@ func TestTheRunnerComesIntoTheVolumeOnlyAsItWasPutIntoTheBucket(t *testing.T) {
 		sum  string
 		good bool
 	}{"right": {hex.EncodeToString(sum[:]), true}, "other bytes": {runnerSum, false}} {
-		tries = 0
+		tries.Store(0)
 		folder := t.TempDir()
 		script := strings.Replace(fetch, "/etc/ssl/certs/ca-certificates.crt", "/etc/hostname", 1)
 		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-ec", script)
