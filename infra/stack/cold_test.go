@@ -203,7 +203,7 @@ func start(t *testing.T, program, table string, event []byte) cold {
 	cmd.Dir = root()
 	if cmd.Env = coldEnvironment(l.Addr().String(), table); filepath.Base(program) == withToken {
 		servers := filepath.Join(t.TempDir(), "servers.json")
-		if err := os.WriteFile(servers, []byte(`{"mcpServers":{"everything":{"command":"npx"}},"x-dormouse":{"access":{"issuer":"https://login.example.com"}}}`), 0o600); err != nil {
+		if err := os.WriteFile(servers, []byte(`{"mcpServers":{"everything":{"command":"npx","args":["-y","srv@1.0.0"]}},"x-dormouse":{"access":{"issuer":"https://login.example.com","client_id":"dormouse","client_secret":"secret"}}}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		cmd.Env = append(cmd.Env, "DORMOUSE_ACCESS=oauth", "DORMOUSE_PUBLIC_URL=https://mcp.example.com", "DORMOUSE_SERVERS="+servers)

@@ -91,8 +91,14 @@ func shapeOf(servers *serversfile.File, server string) (ecs.Shape, error) {
 	}, err
 }
 
-// signer returns what signs URLs of the runner's object, "BUCKET/FOLDER/SHA256".
+// signer returns what signs URLs of the runner's object, "BUCKET/FOLDER/SHA256". Without a
+// runner, no box can start.
 func signer(object string) (func(context.Context) (string, error), error) {
+	if object == "" {
+		return func(context.Context) (string, error) {
+			return "", errors.New("DORMOUSE_FLEET names no runner: deploy the stack, sam local has none")
+		}, nil
+	}
 	place, sum := path.Split(object)
 	location, err := bucket.ParseLocation(place, os.Getenv(envRegion))
 	if err != nil {

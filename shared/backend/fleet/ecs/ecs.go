@@ -93,7 +93,7 @@ type Config struct {
 	Image string
 	Size  Size `json:"-"`
 	// Runner is where the runner is in S3, "BUCKET/FOLDER/SHA256": its name is the SHA-256
-	// of its contents, in hexadecimal.
+	// of its contents, in hexadecimal. "" is for functions that start no box.
 	Runner string
 	// RunnerURL returns a URL, valid for some minutes, by which a task gets the runner.
 	RunnerURL func(context.Context) (string, error) `json:"-"`
@@ -150,7 +150,7 @@ func (c Config) check() error {
 	if !isName(c.Family, 200, "_-") {
 		return fmt.Errorf("%w: the family %q is not 1 to 200 letters, digits, - and _", fleet.ErrInvalid, c.Family)
 	}
-	if sum := path.Base(c.Runner); len(sum) != 64 || !isName(sum, 64, "") {
+	if sum := path.Base(c.Runner); c.Runner != "" && (len(sum) != 64 || !isName(sum, 64, "")) {
 		return fmt.Errorf("%w: the place of the runner, %q, does not end in a SHA-256", fleet.ErrInvalid, c.Runner)
 	}
 	if _, ok := architectures()[c.Arch]; !ok {

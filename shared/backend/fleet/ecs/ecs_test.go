@@ -410,7 +410,6 @@ func TestAConfigWithWhichNothingCouldRunIsRefused(t *testing.T) {
 		"no groups":         func(c *Config) { c.SecurityGroups = nil },
 		"no role":           func(c *Config) { c.ExecutionRole = "" },
 		"no image":          func(c *Config) { c.Image = "" },
-		"no runner":         func(c *Config) { c.Runner = "" },
 		"a runner by name":  func(c *Config) { c.Runner = "stack-bucket/runner/latest" },
 		"no URL of it":      func(c *Config) { c.RunnerURL = nil },
 		"no registry":       func(c *Config) { c.Inspect = nil },
