@@ -34,7 +34,7 @@ func newAccount(t *testing.T) *account {
 	a := &account{t: t}
 	a.Server = httptest.NewServer(a)
 	t.Cleanup(a.Close)
-	for name, value := range map[string]string{"DORMOUSE_LOCAL": "", "AWS_ENDPOINT_URL": a.URL, "AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"} {
+	for name, value := range map[string]string{"DORMOUSE_EMULATOR": "", "AWS_ENDPOINT_URL": a.URL, "AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"} {
 		t.Setenv(name, value)
 	}
 	return a

@@ -14,8 +14,8 @@ import (
 // the reasons.
 func elsewhere() map[string]string {
 	return map[string]string{
-		"DORMOUSE_LOCAL": "one machine",
-		"DORMOUSE_IDLE":  "one machine; deployed, the default counts, and what the servers file has",
+		"DORMOUSE_EMULATOR": "one machine",
+		"DORMOUSE_IDLE":     "one machine; deployed, the default counts, and what the servers file has",
 	}
 }
 

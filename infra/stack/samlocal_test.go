@@ -304,7 +304,7 @@ func (w *world) wake(env map[string]string) {
 // settings returns the environment of the function.
 func (w *world) settings() map[string]string {
 	place := `{"region":"us-east-1","cluster":"c","subnets":["subnet-1"],"securityGroups":["sg-1"],"executionRole":"arn:aws:iam::123456789012:role/r",` +
-		`"family":"stack-box","image":"example.com/r","cpus":0.25,"memoryMb":512,"arch":"arm64","endpoint":"` + w.url + `/ecs/"}`
+		`"family":"stack-box","image":"example.com/r","runner":"stack-bucket/runner/` + strings.Repeat("0", 64) + `","cpus":0.25,"memoryMb":512,"arch":"arm64","endpoint":"` + w.url + `/ecs/"}`
 	return map[string]string{
 		"DORMOUSE_STORE":              "dynamodb:" + w.table + "?endpoint=" + url.QueryEscape(w.url) + "&region=" + samRegion,
 		"DORMOUSE_SECRET":             secretHex,

@@ -53,7 +53,7 @@ const (
 	EnvIntrospectionSecret = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
 
 	// EnvLocal is set by the emulator of one machine: a [wiring.Local] as JSON.
-	EnvLocal = "DORMOUSE_LOCAL"
+	EnvLocal = "DORMOUSE_EMULATOR"
 )
 
 // Function holds what a main package builds its handlers from.

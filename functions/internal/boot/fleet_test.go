@@ -29,7 +29,7 @@ func TestABoxGetsItsRunnerFromTheBucketOfTheStack(t *testing.T) {
 	if _, err := openECS(fmt.Sprintf(boxPlace, "stack-bucket/runner/"+sum), servers); err != nil {
 		t.Error(err)
 	}
-	for _, wrong := range []string{"", "stack-bucket", "Not_A_Bucket/" + sum} {
+	for _, wrong := range []string{"stack-bucket", "Not_A_Bucket/" + sum} {
 		if _, err := openECS(fmt.Sprintf(boxPlace, wrong), servers); err == nil {
 			t.Errorf("the runner at %q is taken", wrong)
 		}

@@ -255,7 +255,21 @@ func (e *emulated) environment(servers string) []string {
 		"DORMOUSE_SOCKET_CONNECTIONS="+e.local+"/connections/"+socketStage,
 		"DORMOUSE_SCHEDULES="+scheduleSettings(),
 		e.tells(false),
+		// What programs of releases up to 0.1.0-alpha.2 read in its place, for the tests of
+		// upgrades.
+		"DORMOUSE_LOCAL="+e.local,
+		"DORMOUSE_LOCAL_ONLY="+onOff(s.OnLoopback),
+		"DORMOUSE_LOCAL_SINCE="+s.Boxes.Traits("").Since.Format(time.RFC3339Nano),
+		"DORMOUSE_ORIGINS="+strings.Join(s.Origins, ","),
+		"DORMOUSE_SHOW_OUTPUT="+onOff(s.Private),
 	)
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 // tells returns the variable by which functions know that they are on one machine. With
@@ -270,7 +284,7 @@ func (e *emulated) tells(check bool) string {
 		l.Place = "lambda"
 	}
 	text, _ := json.Marshal(l) // nothing in it can fail
-	return "DORMOUSE_LOCAL=" + string(text)
+	return "DORMOUSE_EMULATOR=" + string(text)
 }
 
 // scheduleSettings returns the place of alarms, in the form of eventbridge.Config.
