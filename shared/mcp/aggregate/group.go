@@ -40,7 +40,7 @@ type Group struct {
 
 var _ sessions.Endpoint = (*Group)(nil)
 
-// New returns a Group.
+// New returns a Group. It asks the members nothing: the first request does.
 func New(c Config) *Group {
 	members := make([]string, len(c.Members))
 	for i, m := range c.Members {

@@ -30,7 +30,6 @@ func searchTools() json.RawMessage {
 		`"inputSchema":{"type":"object","properties":{"name":{"type":"string","description":"the name of the tool"},"arguments":{"type":"object","description":"its arguments, as its input schema says"}},"required":["name"]}}]}`)
 }
 
-// finds reports whether a message calls find_tools.
 func (g *Group) finds(m wire.Message) bool { return g.Search && calls(m, toolFind) }
 
 // searched returns the call that a call_tool stands for, and other messages unchanged.
