@@ -3,7 +3,10 @@
 package clients
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,7 +43,30 @@ func startDormouse(t *testing.T) urls {
 	}
 	node := programtest.Tool(t, "node", programtest.NodeHelp)
 	hosted := programtest.Host(t, map[string]any{"everything": map[string]any{"command": node, "args": []string{everything(t), "stdio"}}})["everything"]
+	startOnce(t, hosted.URL)
 	return dormouseURLs(hosted.URL, hosted.SocketURL)
+}
+
+// startOnce makes the server at a URL known to its Dormouse. Until a server has started
+// once, server/discover answers after 5 s without it, and a machine that has much to do
+// takes longer to start it. TestColdStartDoesNotShowOnDiscover has that case.
+func startOnce(t *testing.T, url string) {
+	t.Helper()
+	body := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"start","version":"1"}}}`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if answer, err := io.ReadAll(resp.Body); err != nil || !bytes.Contains(answer, []byte("serverInfo")) {
+		t.Fatalf("initialize: HTTP %d %s, %v", resp.StatusCode, answer, err)
+	}
 }
 
 // startReference returns the URL of server-everything's own server for a transport, which is
