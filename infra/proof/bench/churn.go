@@ -14,10 +14,10 @@ func churn(ctx context.Context, m *measurement) error {
 		return err
 	}
 	defer e.stop()
-	if err := warm(ctx, e, m.scale(time.Second)); err != nil {
+	if _, err := flat(ctx, e, m.scale(time.Second)); err != nil {
 		return err
 	}
-	before, _, err := treeCPU(e.pid())
+	before, err := e.cpu()
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func churn(ctx context.Context, m *measurement) error {
 	}
 	wg.Wait()
 	lasted := time.Since(began)
-	after, _, err := treeCPU(e.pid())
+	after, err := e.cpu()
 	if err != nil {
 		return err
 	}

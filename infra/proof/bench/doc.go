@@ -1,8 +1,13 @@
 // Command bench measures Dormouse and its alternatives side by side, in one run: the same
 // clients, the same hosted server, the same machine, in rounds whose order changes.
 // Absolute figures hold for one machine with all the programs on it. Compare only ratios
-// within a round, and the CPU time for each call. That is the time of all processes that a
-// host has started, even if the host has forgotten them.
+// within a round, and the CPU time for each call.
+//
+// Clients, hosts and servers are one cpu group of the kernel, which gets nearly all of the
+// processors; that takes root. The kernel's account of the group is the CPU time, so
+// processes that a host has started and forgotten count. No program gets a real-time
+// priority: at 16 it makes threads of Go spin against each other. Each host answers calls
+// until it gets no faster before it is measured.
 //
 // The parts, each of which runs by itself:
 //

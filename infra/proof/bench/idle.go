@@ -78,12 +78,12 @@ func (m *measurement) grow(ctx context.Context, e *endpoint, clients *[]client, 
 func (m *measurement) rest(ctx context.Context, e *endpoint) (usage, error) {
 	last, since := -1, time.Now()
 	for ends := time.Now().Add(20 * time.Second); time.Now().Before(ends); {
-		_, n, err := treeCPU(e.pid())
+		all, err := below(e.pid())
 		if err != nil {
 			return usage{}, err
 		}
-		if n != last {
-			last, since = n, time.Now()
+		if len(all) != last {
+			last, since = len(all), time.Now()
 		}
 		if time.Since(since) > 8*time.Second {
 			break

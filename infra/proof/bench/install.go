@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -34,6 +35,7 @@ func (p place) prepare(ctx context.Context, needs []string) (missing map[string]
 		{needNode, p.installNode},
 		{needMCPAgent, p.bundleMCPAgent},
 		{needMCPProxy, func(ctx context.Context) error { return p.installPython(ctx, needMCPProxy) }},
+		{needTBXark, p.buildTBXark},
 		{needAWSLabs, func(ctx context.Context) error { return p.installPython(ctx, needAWSLabs) }},
 	}
 	for _, step := range steps {
@@ -85,6 +87,17 @@ func (p place) installPython(ctx context.Context, peer string) error {
 		}
 		return p.command(ctx, p.root, filepath.Join(dir, "bin", "python"),
 			"-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "-r", list)
+	})
+}
+
+func (p place) buildTBXark(ctx context.Context) error {
+	file := p.peerFile(needTBXark + ".txt")
+	return p.once(needTBXark, []string{file}, func(dir string) error {
+		module, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		return p.command(ctx, p.root, "env", "GOBIN="+dir, "go", "install", strings.TrimSpace(string(module)))
 	})
 }
 

@@ -26,7 +26,7 @@ func (l load) perCall() float64 { return ms(l.cpu) / float64(max(1, len(l.took))
 
 // press makes every client call, one call after another, until the time is over.
 func press(ctx context.Context, e *endpoint, clients []client, lasts time.Duration, call func(context.Context, client) error) (load, error) {
-	before, _, err := treeCPU(e.pid())
+	before, err := e.cpu()
 	if err != nil {
 		return load{}, err
 	}
@@ -47,7 +47,7 @@ func press(ctx context.Context, e *endpoint, clients []client, lasts time.Durati
 	}
 	wg.Wait()
 	all := load{lasted: time.Since(began)}
-	after, _, err := treeCPU(e.pid())
+	after, err := e.cpu()
 	if err != nil {
 		return load{}, err
 	}

@@ -69,7 +69,12 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.rounds < 1 {
 		return s.write()
 	}
-	missing, err := p.prepare(ctx, needsOf(who, o.server))
+	if s.place.group, err = joinGroup(); err != nil {
+		s.say("no cpu group of its own: %v. The CPU is that of the processes in /proc", err)
+	} else {
+		defer func() { err = errors.Join(err, s.place.group.leave()) }()
+	}
+	missing, err := s.place.prepare(ctx, needsOf(who, o.server))
 	if err != nil {
 		return err
 	}

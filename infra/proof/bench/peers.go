@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,7 +15,8 @@ import (
 // peer is one way to host an MCP server. Its clients use one dialect.
 type peer struct {
 	name    string
-	about   string // for the table of what ran
+	about   string // for the list of what ran, with the mode of durability
+	keeping string // of its clients' state, for the same list
 	needs   []string
 	speaks  dialect
 	keeps   bool // sessions
@@ -29,6 +31,7 @@ const (
 	needMCPProxy = "mcp-proxy"
 	needAWSLabs  = "awslabs"
 	needMCPAgent = "mcpagent"
+	needTBXark   = "tbxark"
 )
 
 // launch says what is started.
@@ -57,24 +60,34 @@ func (e *endpoint) client() client { return e.peer.speaks.make(e.address, e.peer
 
 // peers returns all peers, in the order of the tables.
 func peers() []peer {
-	const sg, mp = "supergateway 4.0.0", "mcp-proxy 0.13.0"
+	const (
+		sg, mp, pp = "supergateway 4.0.0", "mcp-proxy 0.13.0", "punkpeye/mcp-proxy 6.7.19"
+		all        = "sessions and answers in the store, over a kill of every process; a process a session"
+		disk       = all + "; over a loss of power too"
+		apart      = "sessions in memory, a process a session, no answers"
+		together   = "sessions in memory, one process for all, no answers"
+		nothing    = "no sessions and no answers"
+	)
 	return []peer{
-		{name: "dormouse", about: "dormouse run", speaks: streamable(), keeps: true, servers: true, resumes: true, start: dormouse("dormouse", overHTTP)},
-		{name: "dormouse-process", about: "the programs of the functions, invoked as on AWS by a stand-in", speaks: streamable(), keeps: true, servers: true, start: dormouse("emulator/dormouse", overHTTP)},
-		{name: "dormouse-ws", about: "dormouse run, over WebSocket", speaks: webSocket(), keeps: true, servers: true, start: dormouse("dormouse", overSocket)},
-		{name: "dormouse-sse", about: "dormouse run, over HTTP+SSE", speaks: eventStream(), keeps: true, servers: true, start: dormouse("dormouse", overSSE)},
-		{name: "dormouse-modern", about: "dormouse run, to a client of 2026-07-28", speaks: modern(), servers: true, start: dormouse("dormouse", overHTTP)},
-		{name: "supergateway", about: sg + " --stateful, one server a session", needs: []string{needNode}, speaks: streamable(), keeps: true, servers: true, resumes: true, start: supergateway("/mcp", "--outputTransport", "streamableHttp", "--stateful")},
-		{name: "supergateway-stateless", about: sg + ", one server a request", needs: []string{needNode}, speaks: sessionless(), servers: true, start: supergateway("/mcp", "--outputTransport", "streamableHttp")},
-		{name: "supergateway-sse", about: sg + ", HTTP+SSE, one server for all", needs: []string{needNode}, speaks: eventStream(), keeps: true, servers: true, start: supergateway("/sse", "--outputTransport", "sse")},
-		{name: "mcp-proxy", about: mp + ", one server for all sessions", needs: []string{needMCPProxy}, speaks: streamable(), keeps: true, servers: true, resumes: true, start: mcpProxy("/mcp")},
-		{name: "mcp-proxy-sse", about: mp + ", HTTP+SSE, one server for all sessions", needs: []string{needMCPProxy}, speaks: eventStream(), keeps: true, servers: true, start: mcpProxy("/sse")},
-		{name: "mcpagent", about: "Cloudflare McpAgent, agents 0.32.0 in workerd 2026-11-17: tools of its own in a Durable Object a session", needs: []string{needNode, needMCPAgent}, speaks: streamable(), keeps: true, resumes: true, start: mcpAgent},
-		{name: "awslabs", about: "run-mcp-servers-with-aws-lambda 0.5.22, one server a request", needs: []string{needAWSLabs}, speaks: sessionless(), servers: true, start: awsLabs},
-		{name: "native", about: "go-sdk 1.8.0, tools in a resident process, event streams", speaks: streamable(), keeps: true, resumes: true, start: native()},
-		{name: "native-json", about: "the same, JSON answers", speaks: streamable(), keeps: true, start: native("-json")},
-		{name: "native-event-store", about: "the same, events kept in memory", speaks: streamable(), keeps: true, resumes: true, start: native("-event-store")},
-		{name: "native-modern", about: "the same, stateless, for clients of 2026-07-28", speaks: modern(), start: native("-json", "-stateless")},
+		{name: "dormouse", about: "dormouse run --durability process, the default without keys", keeping: all, speaks: streamable(), keeps: true, servers: true, resumes: true, start: dormouse("dormouse", overHTTP, "--durability", "process")},
+		{name: "dormouse-disk", about: "dormouse run --durability disk", keeping: disk, speaks: streamable(), keeps: true, servers: true, start: dormouse("dormouse", overHTTP, "--durability", "disk")},
+		{name: "dormouse-functions", about: "the programs of the functions, invoked as on AWS by a stand-in", keeping: disk, speaks: streamable(), keeps: true, servers: true, start: dormouse("emulator/dormouse", overHTTP)},
+		{name: "dormouse-ws", about: "dormouse run --durability process, over WebSocket", keeping: all, speaks: webSocket(), keeps: true, servers: true, start: dormouse("dormouse", overSocket, "--durability", "process")},
+		{name: "dormouse-sse", about: "dormouse run --durability process, over HTTP+SSE", keeping: all, speaks: eventStream(), keeps: true, servers: true, start: dormouse("dormouse", overSSE, "--durability", "process")},
+		{name: "dormouse-modern", about: "dormouse run --durability process, to a client of 2026-07-28", keeping: "answers of tasks and lists; a process a key", speaks: modern(), servers: true, start: dormouse("dormouse", overHTTP, "--durability", "process")},
+		{name: "supergateway", about: sg + " --stateful", keeping: apart, needs: []string{needNode}, speaks: streamable(), keeps: true, servers: true, resumes: true, start: supergateway("/mcp", "--outputTransport", "streamableHttp", "--stateful")},
+		{name: "supergateway-stateless", about: sg + ", one server a request", keeping: nothing, needs: []string{needNode}, speaks: sessionless(), servers: true, start: supergateway("/mcp", "--outputTransport", "streamableHttp")},
+		{name: "supergateway-sse", about: sg + ", HTTP+SSE", keeping: together, needs: []string{needNode}, speaks: eventStream(), keeps: true, servers: true, start: supergateway("/sse", "--outputTransport", "sse")},
+		{name: "mcp-proxy", about: mp, keeping: together, needs: []string{needMCPProxy}, speaks: streamable(), keeps: true, servers: true, resumes: true, start: mcpProxy("/mcp")},
+		{name: "mcp-proxy-sse", about: mp + ", HTTP+SSE", keeping: together, needs: []string{needMCPProxy}, speaks: eventStream(), keeps: true, servers: true, start: mcpProxy("/sse")},
+		{name: "tbxark", about: "TBXark/mcp-proxy 0.43.2", keeping: "no sessions and no answers; one process for all", needs: []string{needTBXark}, speaks: sessionless(), servers: true, start: tbxark},
+		{name: "punkpeye", about: pp, keeping: together, needs: []string{needNode}, speaks: streamable(), keeps: true, servers: true, resumes: true, start: punkpeye},
+		{name: "mcpagent", about: "Cloudflare McpAgent, agents 0.32.0 in workerd 2026-11-17: tools of its own", keeping: "sessions in a Durable Object each, no answers", needs: []string{needNode, needMCPAgent}, speaks: streamable(), keeps: true, resumes: true, start: mcpAgent},
+		{name: "awslabs", about: "run-mcp-servers-with-aws-lambda 0.5.22, one server a request", keeping: nothing, needs: []string{needAWSLabs}, speaks: sessionless(), servers: true, start: awsLabs},
+		{name: "native", about: "go-sdk 1.8.0, tools in a resident process, event streams", keeping: "sessions in memory, no answers", speaks: streamable(), keeps: true, resumes: true, start: native()},
+		{name: "native-json", about: "the same, JSON answers", keeping: "sessions in memory, no answers", speaks: streamable(), keeps: true, start: native("-json")},
+		{name: "native-event-store", about: "the same with its event store", keeping: "sessions and answers in memory", speaks: streamable(), keeps: true, resumes: true, start: native("-event-store")},
+		{name: "native-modern", about: "the same, stateless, for clients of 2026-07-28", keeping: nothing, speaks: modern(), start: native("-json", "-stateless")},
 	}
 }
 
@@ -126,6 +139,38 @@ func mcpProxy(path string) func(context.Context, place, launch) (*endpoint, erro
 	}
 }
 
+func tbxark(ctx context.Context, p place, l launch) (*endpoint, error) {
+	port, err := freePort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	folder, err := p.folder("tbxark")
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(map[string]any{
+		"mcpProxy":   map[string]any{"addr": "127.0.0.1:" + port, "baseURL": "http://127.0.0.1:" + port, "name": "bench", "version": "1", "type": "streamable-http"},
+		"mcpServers": map[string]any{"echo": map[string]any{"command": l.server[0], "args": l.server[1:]}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(folder, "config.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return nil, err
+	}
+	return p.begin(ctx, []string{filepath.Join(p.tools, needTBXark, "mcp-proxy"), "--config", file}, nil, port, "/echo/mcp")
+}
+
+func punkpeye(ctx context.Context, p place, l launch) (*endpoint, error) {
+	port, err := freePort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	command := append([]string{"node", p.node("mcp-proxy", "dist", "bin", "mcp-proxy.mjs"), "--host", "127.0.0.1", "--port", port, "--server", "stream", "--"}, l.server...)
+	return p.begin(ctx, command, nil, port, "/mcp")
+}
+
 func awsLabs(ctx context.Context, p place, l launch) (*endpoint, error) {
 	port, err := freePort(ctx)
 	if err != nil {
@@ -163,7 +208,7 @@ func (l launch) folder(p place) (string, error) {
 
 // dormouse starts a built program as a user does, with a servers file of its own. at
 // chooses the URL at which its clients connect.
-func dormouse(program string, at func(url, socketURL string) string) func(context.Context, place, launch) (*endpoint, error) {
+func dormouse(program string, at func(url, socketURL string) string, flags ...string) func(context.Context, place, launch) (*endpoint, error) {
 	return func(ctx context.Context, p place, l launch) (*endpoint, error) {
 		data, err := l.folder(p)
 		if err != nil {
@@ -176,7 +221,7 @@ func dormouse(program string, at func(url, socketURL string) string) func(contex
 		type addresses struct{ URL, SocketURL string }
 		ready, once, events := make(chan addresses, 1), sync.Once{}, &journal{}
 		command := []string{p.bin(program), "run", "--listen", "127.0.0.1:0", "--json", "--servers", file, "--data", data}
-		r, err := p.run(append(command, l.flags...), l.env, func(line string) {
+		r, err := p.run(slices.Concat(command, flags, l.flags), l.env, func(line string) {
 			var e struct {
 				Kind      string `json:"kind"`
 				URL       string `json:"url"`

@@ -20,11 +20,12 @@ import (
 // place holds the folders of the benchmark: the built programs, the installed programs,
 // and scratch files.
 type place struct {
-	root     string // of the repository
-	programs string // folder of the built programs of Dormouse
-	tools    string // .tools/bench
-	scratch  string // gone when the run ends
-	self     string // this program, for reap
+	root     string    // of the repository
+	programs string    // folder of the built programs of Dormouse
+	tools    string    // .tools/bench
+	scratch  string    // gone when the run ends
+	self     string    // this program, for reap
+	group    *cpuGroup // nil if none could be made
 }
 
 func (p place) bin(name string) string { return filepath.Join(p.programs, name) }
@@ -55,12 +56,13 @@ type running struct {
 	cmd    *exec.Cmd
 	output *tail
 	ended  chan struct{}
+	group  *cpuGroup
 }
 
 // run starts a command. The command sees the environment of the benchmark and the
 // variables in more. If lines is not nil, it gets each line of stdout.
 func (p place) run(command, more []string, lines func(string)) (*running, error) {
-	r := &running{output: &tail{lines: lines}, ended: make(chan struct{})}
+	r := &running{output: &tail{lines: lines}, ended: make(chan struct{}), group: p.group}
 	r.cmd = exec.Command(p.self, append([]string{"reap"}, command...)...) //nolint:noctx // ended by stop
 	r.cmd.Env = append(os.Environ(), more...)
 	r.cmd.Dir = p.scratch
@@ -79,6 +81,16 @@ func (p place) run(command, more []string, lines func(string)) (*running, error)
 
 // pid returns the process id of the reaper.
 func (r *running) pid() int { return r.cmd.Process.Pid }
+
+// cpu returns the CPU time of all processes so far: by the account of the group, or else of
+// those in /proc, to within a tick for each that lives.
+func (r *running) cpu() (time.Duration, error) {
+	if r.group != nil {
+		return r.group.used()
+	}
+	cpu, _, err := treeCPU(r.pid())
+	return cpu, err
+}
 
 // kill ends all processes at once with SIGKILL, like a loss of power.
 func (r *running) kill() {

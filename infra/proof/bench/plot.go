@@ -21,7 +21,7 @@ type panel struct {
 
 // plots returns the plots that docs/benchmarks.md shows.
 func plots() []plot {
-	hosts := []string{"dormouse", "dormouse-process", "supergateway", "mcp-proxy", "mcpagent", "awslabs", "native"}
+	hosts := []string{"dormouse", "dormouse-disk", "supergateway", "mcp-proxy", "tbxark", "punkpeye", "mcpagent", "native"}
 	few := []string{"dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"}
 	return []plot{
 		{"latency.svg", []panel{

@@ -30,6 +30,7 @@ type partRun struct {
 	Rounds  int               `json:"rounds"`
 	Scale   float64           `json:"scale"`   // of all times
 	Busy    string            `json:"busy"`    // load averages of the machine before it
+	Group   bool              `json:"group"`   // clients, hosts and servers were one cpu group
 	Missing map[string]string `json:"missing"` // peers that were not measured, and why
 	Notes   []string          `json:"notes"`   // what failed
 }
@@ -242,6 +243,9 @@ func figure(v float64) string {
 // String describes how a part was measured. It stands above the table.
 func (run partRun) String() string {
 	text := fmt.Sprintf("%s, hosted server: %s, load of the machine before it: %s.", run.Began.Format("2006-01-02 15:04 UTC"), run.Server, run.Busy)
+	if run.Group {
+		text += " Clients, hosts and servers were one cpu group."
+	}
 	if run.Scale != 1 {
 		text += fmt.Sprintf(" Times were %g of the usual ones.", run.Scale)
 	}
@@ -285,7 +289,7 @@ What ran:
 		return err
 	}
 	for _, p := range peers() {
-		if _, err := fmt.Fprintf(f, "- %s: %s (%s)\n", p.name, p.about, p.speaks.name); err != nil {
+		if _, err := fmt.Fprintf(f, "- %s: %s (%s). It keeps %s.\n", p.name, p.about, p.speaks.name, p.keeping); err != nil {
 			return err
 		}
 	}

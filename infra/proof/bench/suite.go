@@ -36,16 +36,16 @@ func parts() []part {
 		return func(p peer) bool { return slices.Contains(names, p.name) }
 	}
 	return []part{
-		{name: "profile", about: "CPU profiles of every program at 16", wants: named("dormouse", "dormouse-process"), fits: ours, run: profiles, asked: true},
-		{name: "latency", about: "initialize, first call, calls at 1 and 16", wants: anybody, fits: anybody, run: latency, bases: []string{"supergateway", "mcpagent", "native"}},
-		{name: "churn", about: "sessions opened, called once and deleted, 16 at once", wants: named("dormouse", "dormouse-process", "supergateway", "mcpagent", "native"), fits: keeps, run: churn, bases: []string{"supergateway", "mcpagent", "native"}},
+		{name: "profile", about: "CPU profiles of every program at 16", wants: named("dormouse", "dormouse-functions"), fits: ours, run: profiles, asked: true},
+		{name: "latency", about: "initialize, first call, calls at 1 and 16", wants: anybody, fits: anybody, run: latency, bases: []string{"supergateway", "tbxark", "mcpagent", "native"}},
+		{name: "churn", about: "sessions opened, called once and deleted, 16 at once", wants: named("dormouse", "dormouse-disk", "dormouse-functions", "supergateway", "punkpeye", "mcpagent", "native"), fits: keeps, run: churn, bases: []string{"supergateway", "mcpagent", "native"}},
 		{name: "idle", about: "sessions that nobody uses, 8 s after their last call", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: keeps, run: idle},
 		{name: "wake", about: "the first call after a rest", wants: named("dormouse", "supergateway", "mcpagent", "native"), fits: keeps, run: wake, bases: []string{"mcpagent"}},
 		{name: "loss", about: "calls that were cut, and a host that was started again", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native", "native-event-store"), fits: func(p peer) bool { return p.resumes }, run: loss, tools: true},
 		{name: "payload", about: "large requests and answers, one at a time", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: anybody, run: payload, tools: true, bases: []string{"supergateway", "mcpagent", "native"}},
 		{name: "growth", about: "what ended sessions leave behind", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: keeps, run: growth},
-		{name: "history", about: "a call, and what was before it", wants: named("dormouse"), fits: named("dormouse", "dormouse-process"), run: history},
-		{name: "tenants", about: "calls beside a tenant at its limit, and what refusals cost", wants: named("dormouse"), fits: named("dormouse", "dormouse-process"), run: tenants},
+		{name: "history", about: "a call, and what was before it", wants: named("dormouse"), fits: named("dormouse", "dormouse-functions"), run: history},
+		{name: "tenants", about: "calls beside a tenant at its limit, and what refusals cost", wants: named("dormouse"), fits: named("dormouse", "dormouse-functions"), run: tenants},
 		{name: "sockets", about: "WebSocket clients that are silent", wants: named("dormouse-ws"), fits: named("dormouse-ws"), run: sockets},
 	}
 }
@@ -121,7 +121,7 @@ func (s *suite) measure(ctx context.Context, p part) error {
 	}
 	run := partRun{
 		Began: time.Now().UTC(), Server: s.options.server, Rounds: s.options.rounds, Scale: s.options.scale,
-		Busy: busy(), Missing: s.missing,
+		Busy: busy(), Group: s.place.group != nil, Missing: s.missing,
 	}
 	s.notes = nil
 	defer func() {

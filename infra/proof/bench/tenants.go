@@ -118,12 +118,12 @@ func (m *measurement) refusals(ctx context.Context, e *endpoint) error {
 	var calls, refusals []float64
 	for turn := range 5 {
 		for _, c := range []*httpClient{free, spent} {
-			before, _, err := treeCPU(e.pid())
+			before, err := e.cpu()
 			if err != nil {
 				return err
 			}
 			o := unpaced(ctx, c, m.scale(time.Second))
-			after, _, err := treeCPU(e.pid())
+			after, err := e.cpu()
 			switch {
 			case err != nil:
 				return err
