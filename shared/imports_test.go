@@ -131,7 +131,7 @@ func owners() []owner {
 		{"github.com/awslabs/aws-lambda-go-api-proxy", []string{"functions/...", "shared/endpoint/apigateway"}},
 		{"github.com/modelcontextprotocol/go-sdk", []string{"shared/backend/native", "shared/backend/native/nativetest", "functions/natives", "infra/proof/clients/...", "infra/proof/bench/echo", "infra/proof/conformance/servers/native", "infra/dormouse", "infra/dormouse/testdata/native"}},
 		{"github.com/segmentio/encoding", []string{"shared/core/frame", "shared/backend/relayserver"}},
-		{"github.com/google/jsonschema-go", []string{"shared/backend/native", "infra/proof/clients/..."}},
+		{"github.com/google/jsonschema-go", []string{"infra/dormouse", "shared/backend/native", "infra/proof/clients/..."}},
 		{"github.com/coder/websocket", []string{"shared/box/runner", "infra/local/sockets", "infra/local/localtest", "infra/proof/clients/...", "infra/proof/bench"}},
 		{"github.com/coreos/go-systemd", []string{"infra/dormouse"}},
 		{"github.com/coreos/go-oidc", []string{"shared/access/authserver"}},

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,6 +37,8 @@ type addCommand struct {
 	Key       string   `name:"registry-key" placeholder:"KEY" help:"API key for the registry, and for a server at its address."`
 	dataFlag
 	serversFile
+
+	full string // the name in the registry
 }
 
 // privateSetting is the setting that --private writes. The error of a private address names it.
@@ -104,40 +107,19 @@ func (c *addCommand) Run(t *terminal) error {
 	if err := f.save(); err != nil {
 		return err
 	}
-	f.env.sayKept(t.out, c.Name)
-	if _, err := t.fill(asked{servers: f.path, only: []string{c.Name}, all: true}); err != nil {
-		return err
-	}
-	if why, err = f.served(c.Name); err != nil {
-		return err
-	}
-	if why != "" {
-		return fmt.Errorf("added %s to %s, but it is not served: %s", c.Name, f.name(), why)
-	}
-	if c.OAuth {
-		_, err := fmt.Fprintf(t.out, "added %s to %s\nusers connect it at %s/%s/connect, or where their first call sends them\n", c.Name, f.name(), strings.TrimSuffix(c.PublicURL, "/"), c.Name)
-		return err
-	}
-	if c.NoStart {
-		if err := takenAtOnce(c.Data, []string{c.Name}); err != nil {
-			_, _ = fmt.Fprintln(t.err, err)
-		}
-		_, err := fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
-		return err
-	}
-	ready, err := t.prepare(ctx, preparation{servers: f.path, data: c.Data, server: c.Name})
+	ready, err := c.begin(ctx, t, f)
 	switch {
 	case errors.Is(err, errNotTaken):
 		_, _ = fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
 		return err
+	case c.NoStart && errors.As(err, new(notServed)):
+		return fmt.Errorf("added %s to %s, but it is not served: %w", c.Name, f.name(), err)
 	case err != nil:
-		if c.URL != "" && strings.Contains(err.Error(), privateSetting) {
-			return fmt.Errorf("added %s to %s, but it does not answer: %w; to permit it, dormouse remove %s and add it with --private", c.Name, f.name(), err, c.Name)
-		}
-		if c.URL != "" {
-			return fmt.Errorf("added %s to %s, but it does not answer: %w; correct the entry, or dormouse remove %s", c.Name, f.name(), err, c.Name)
-		}
-		return fmt.Errorf("added %s to %s, but it did not start: %w; see dormouse logs %s, or dormouse remove %s", c.Name, f.name(), err, c.Name, c.Name)
+		f.undo()
+		_ = takenAtOnce(c.Data, []string{c.Name}) // a machine that is up sees the file soon
+		return c.mended(err)
+	case c.OAuth || c.NoStart:
+		return nil
 	}
 	what := strings.TrimSpace(c.Name + " " + cmp.Or(version, ready.version))
 	if ready.warning != "" {
@@ -145,6 +127,212 @@ func (c *addCommand) Run(t *terminal) error {
 	}
 	_, err = fmt.Fprintf(t.out, "added %s: %s in %.1f s\n", what, count(ready.tools, "tool"), t.now().Sub(begun).Seconds())
 	return err
+}
+
+// begin has the server of the saved file served, and started unless that is not wanted.
+func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready readiness, err error) {
+	f.env.sayKept(t.out, c.Name)
+	if _, err := t.fill(asked{servers: f.path, only: []string{c.Name}, all: true}); err != nil {
+		return ready, err
+	}
+	file, _, err := serversfile.LoadHere(f.path, os.LookupEnv)
+	if err != nil {
+		return ready, err
+	}
+	if why := notHosted(file, c.Name); why != "" {
+		return ready, notServed{why, lackOf(file, c.Name)}
+	}
+	if c.OAuth {
+		_, err := fmt.Fprintf(t.out, "added %s to %s\nusers connect it at %s/%s/connect, or where their first call sends them\n", c.Name, f.name(), strings.TrimSuffix(c.PublicURL, "/"), c.Name)
+		return ready, err
+	}
+	if c.NoStart {
+		if err := takenAtOnce(c.Data, []string{c.Name}); err != nil {
+			_, _ = fmt.Fprintln(t.err, err)
+		}
+		_, err := fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
+		return ready, err
+	}
+	for range mostAsked {
+		w := t.waits("starting", c.Name)
+		ready, err = t.prepare(ctx, preparation{servers: f.path, data: c.Data, server: c.Name, shows: w})
+		w.end(false)
+		if err == nil || t.ask == nil || !c.fills(t, f, err) {
+			break
+		}
+	}
+	return ready, err
+}
+
+// notServed is the error of a server that lacks variables, or has another mistake.
+type notServed struct {
+	why   string
+	lacks []string // the variables
+}
+
+func (n notServed) Error() string { return n.why }
+
+// lackOf returns the variables without which a server of a file is not served.
+func lackOf(file *serversfile.File, name string) (names []string) {
+	for _, r := range file.Rejected() {
+		if r.Name == name {
+			for _, v := range r.Lacks() {
+				names = append(names, v.Name)
+			}
+		}
+	}
+	return names
+}
+
+// mostAsked is for how many variables add asks one after the other.
+const mostAsked = 4
+
+// fills asks the user for the variable that a server's words name, and gives it to the server.
+func (c *addCommand) fills(t *terminal, f *edited, err error) bool {
+	name := lacks(err.Error())
+	if name == "" || c.URL != "" || c.has(name) {
+		return false
+	}
+	_, _ = fmt.Fprintln(t.err, err)
+	value, err := t.ask(fmt.Sprintf("%s needs %s: ", c.Name, name), true)
+	if err != nil || value == "" {
+		return false
+	}
+	env, err := openVariables(f.path)
+	if err != nil {
+		return false
+	}
+	variable, err := env.Keep(c.Name, name, value)
+	if err == nil {
+		err = f.SetVariable(c.Name, name, "${"+variable+"}")
+	}
+	if err == nil {
+		err = env.save()
+	}
+	if err == nil {
+		err = f.saveServers()
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(t.err, err)
+		return false
+	}
+	env.sayKept(t.out, c.Name)
+	c.Env = append(c.Env, name+"="+value)
+	return true
+}
+
+// has reports whether -e gives a variable.
+func (c *addCommand) has(name string) bool {
+	return slices.ContainsFunc(c.Env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+}
+
+// lacks returns the environment variable that the words of a server say is missing, "" for none.
+func lacks(words string) string {
+	if !missingWords.MatchString(words) {
+		return ""
+	}
+	return variableWord.FindString(words)
+}
+
+var (
+	missingWords = regexp.MustCompile(`(?i)(environment|variable|api.?key|token|secret|password).*(required|missing|must be|not set|not provided|provide|needed)|(required|missing|must be|not set|not provided|provide|needed|set the).*(environment|variable|api.?key|token|secret|password)`)
+	variableWord = regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b`)
+)
+
+// mended returns the error of an add that has left nothing behind, with what to type instead
+// if the error's words tell that.
+func (c *addCommand) mended(err error) error {
+	words, name := err.Error(), lacks(err.Error())
+	var not notServed
+	switch {
+	case errors.As(err, &not) && not.lacks != nil:
+		var give []string
+		for _, name := range not.lacks {
+			give = append(give, "-e", name+"=…")
+		}
+		return fmt.Errorf("%s was not added: it needs %s: %s", c.Name, strings.Join(not.lacks, ", "), c.typed(give...))
+	case errors.As(err, &not):
+		return fmt.Errorf("nothing was added: %w", err)
+	case c.URL != "" && strings.Contains(words, privateSetting):
+		return fmt.Errorf("%s was not added: it does not answer: %w; to permit it: %s", c.Name, err, c.typed("--private"))
+	case c.URL != "":
+		return fmt.Errorf("%s was not added: it does not answer: %w", c.Name, err)
+	case name != "" && !c.has(name):
+		return fmt.Errorf("%s was not added: %w; give the value: %s", c.Name, err, c.typed("-e", name+"=…"))
+	}
+	if how := c.project(words); how != "" {
+		return fmt.Errorf("%s was not added: it did not start: %w; %s", c.Name, err, how)
+	}
+	return fmt.Errorf("%s was not added: it did not start: %w", c.Name, err)
+}
+
+// project says what to type for a program that does not find its dependencies, "" for another
+// fault.
+func (c *addCommand) project(words string) string {
+	if len(c.Command) == 0 {
+		return ""
+	}
+	folder := cmp.Or(c.Cwd, ".")
+	for _, arg := range c.Command[1:] {
+		if info, err := os.Stat(filepath.Join(folder, arg)); err == nil && !info.IsDir() {
+			folder = filepath.Dir(filepath.Join(folder, arg))
+			break
+		}
+	}
+	here := func(name string) bool { return exists(filepath.Join(folder, name)) }
+	var with addCommand
+	switch {
+	case strings.Contains(words, "ERR_MODULE_NOT_FOUND") || strings.Contains(words, "Cannot find module") || strings.Contains(words, "Cannot find package"):
+		if here("package.json") && !here("package-lock.json") {
+			return fmt.Sprintf("its folder has no package-lock.json: (cd %s && npm install), then the same command", quoted(folder))
+		}
+	case !strings.Contains(words, "ModuleNotFoundError"):
+	case here("pyproject.toml"):
+		with = *c
+		with.Command = append([]string{"uv", "run", "--project", folder}, c.Command...)
+	case here("requirements.txt"):
+		with = *c
+		with.Command = append([]string{"uv", "run", "--no-project", "--with-requirements", filepath.Join(folder, "requirements.txt")}, c.Command...)
+	}
+	if with.Command == nil {
+		return ""
+	}
+	return "let uv install what it needs: " + with.typed()
+}
+
+// typed returns the command line with further flags, and without the values of -e.
+func (c *addCommand) typed(more ...string) string {
+	words := append([]string{"dormouse", "add", cmp.Or(c.full, c.Name)}, more...)
+	for _, kv := range c.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		words = append(words, "-e", name+"=…")
+	}
+	if c.Cwd != "" {
+		words = append(words, "--cwd", quoted(c.Cwd))
+	}
+	if c.URL != "" {
+		return strings.Join(append(words, "--url", quoted(c.URL)), " ")
+	}
+	if c.Entry != "" {
+		return strings.Join(append(words, "--json", "…"), " ")
+	}
+	if len(c.Command) > 0 {
+		words = append(words, "--")
+	}
+	for _, word := range c.Command {
+		words = append(words, quoted(serversedit.Hide(word)))
+	}
+	return strings.Join(words, " ")
+}
+
+// quoted returns a word as a shell reads it.
+func quoted(word string) string {
+	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-…", r)
+	}) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // put writes the server of the command line into the file. version is the version that

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -36,33 +37,95 @@ type callCommand struct {
 
 // Run calls a tool and prints its result as text.
 func (c *callCommand) Run(t *terminal) error {
-	return use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
+	ctx, stop := interruptible()
+	defer stop()
+	return use(ctx, c, callPatience, func(ctx context.Context, to *client) error {
 		before, err := c.served(ctx, t, to)
 		if err != nil {
 			return err
 		}
+		begun, begin := time.Now(), func(phase string) (*waits, func()) {
+			w := t.waits(phase, c.Server)
+			end := func() {}
+			if !c.remote() {
+				end = to.follows(ctx, w)
+			}
+			return w, func() { end(); w.end(false) }
+		}
+		_, end := begin("connecting")
 		s, err := to.connect(ctx, c.Server)
+		var of tool
+		if err == nil {
+			defer func() { _ = s.Close() }()
+			of, err = c.find(ctx, s)
+		}
+		end()
 		if err != nil {
 			return err
 		}
-		defer func() { _ = s.Close() }()
-		args, err := c.arguments(ctx, s)
+		args, err := c.arguments(t, of)
 		if err != nil {
 			return err
 		}
-		begun := time.Now()
-		result, err := s.CallTool(ctx, &mcp.CallToolParams{Name: c.Tool, Arguments: args})
+		asked := time.Now()
+		shows, end := begin("calling " + c.Tool)
+		result, err := to.callTool(ctx, s, c.Tool, args, shows)
+		took := time.Since(asked)
+		end()
 		if err != nil {
 			return fmt.Errorf("%s %s: %w", c.Server, c.Tool, plainly(c.Server, err))
 		}
-		took := time.Since(begun)
 		err = c.show(t, result, func() error { return printResult(t.out, result) })
-		_, _ = fmt.Fprintf(t.err, "%s%s\n", took.Round(time.Millisecond), to.woke(ctx, before, begun))
+		_, _ = fmt.Fprintln(t.err, waited(took, to.woke(ctx, before, begun), begun, asked))
 		if err == nil && result.IsError {
 			return failure{exitTool, nil}
 		}
 		return err
 	})
+}
+
+// callTool calls a tool, and shows its progress.
+func (c *client) callTool(ctx context.Context, s *mcp.ClientSession, tool string, args any, shows *waits) (*mcp.CallToolResult, error) {
+	c.progress.Store(&progress{shows, tool})
+	defer c.progress.Store(nil)
+	params := &mcp.CallToolParams{Name: tool, Arguments: args}
+	params.SetProgressToken(tool)
+	return s.CallTool(ctx, params)
+}
+
+// progress is where the progress of a call is shown.
+type progress struct {
+	on   *waits
+	tool string
+}
+
+// show shows the progress that a tool tells, or the step of its server's start.
+func (p *progress) show(server string, n *mcp.ProgressNotificationParams) {
+	text := n.Message
+	switch {
+	case n.Progress < 0: // a step of the start
+		p.on.phase(server, text)
+		return
+	case n.Total > 0:
+		text = strings.TrimSpace(fmt.Sprintf("%g of %g %s", n.Progress, n.Total, text))
+	case text == "":
+		text = fmt.Sprintf("%g", n.Progress)
+	}
+	p.on.phase(server, p.tool+": "+text)
+}
+
+// waited says how long a call took, and how long the user waited before that for a server that
+// slept. ready is when the server was ready, zero for one that did not sleep; begun and asked
+// are when the command and the call began.
+func waited(call time.Duration, ready, begun, asked time.Time) string {
+	if ready.IsZero() {
+		return took(float64(call.Milliseconds()))
+	}
+	if ready.Before(asked) {
+		ready = asked
+	}
+	call -= ready.Sub(asked)
+	return fmt.Sprintf("%s, after waking for %s", took(float64(max(0, call).Milliseconds())), seconds(ready.Sub(begun)))
 }
 
 // served returns the server. If it is not served on this machine because it lacks values,
@@ -92,25 +155,101 @@ func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.
 	return s, fmt.Errorf("%s is %s: %s", s.Name, s.State, s.Why)
 }
 
-// arguments returns the arguments of the call as the tool's input schema wants them.
-func (c *callCommand) arguments(ctx context.Context, s *mcp.ClientSession) (any, error) {
+// find returns the tool of the call.
+func (c *callCommand) find(ctx context.Context, s *mcp.ClientSession) (tool, error) {
 	list, err := toolsOver(ctx, s, c.Server)
 	var endless *wire.EndlessList // the tool may be in what was read
 	if err != nil && !errors.As(err, &endless) {
-		return nil, fmt.Errorf("%s %s: %w", c.Server, c.Tool, err)
+		return tool{}, fmt.Errorf("%s %s: %w", c.Server, c.Tool, err)
 	}
 	all, err := toolsOf(list)
 	if err != nil {
-		return nil, err
+		return tool{}, err
 	}
 	var names []string
 	for _, t := range all {
 		if t.Name == c.Tool {
-			return t.values(c.Arguments, c.Args)
+			return t, nil
 		}
 		names = append(names, t.Name)
 	}
-	return nil, fmt.Errorf("%s has %w", c.Server, unknown("tool", c.Tool, names))
+	return tool{}, fmt.Errorf("%s has %w", c.Server, unknown("tool", c.Tool, names))
+}
+
+// arguments returns the arguments of the call as the tool's input schema wants them. It asks
+// the user for those that are missing.
+func (c *callCommand) arguments(t *terminal, of tool) (map[string]json.RawMessage, error) {
+	args, err := of.values(c.Arguments, c.Args)
+	if err != nil {
+		return nil, err
+	}
+	var missing []string
+	for _, name := range of.InputSchema.Required {
+		if _, given := args[name]; given {
+			continue
+		}
+		if t.ask == nil {
+			missing = append(missing, name)
+			continue
+		}
+		if args[name], err = of.askFor(t, name); err != nil {
+			return nil, err
+		}
+	}
+	if missing != nil {
+		return nil, of.wrong("without %s, which it needs", strings.Join(missing, ", "))
+	}
+	return args, of.fits(args)
+}
+
+// askFor asks the user for an argument until the answer has its type.
+func (t tool) askFor(by *terminal, name string) (json.RawMessage, error) {
+	schema := t.InputSchema.Properties[name]
+	what := name + ", " + aOrAn(typeOf(schema))
+	if about, ok := wire.String(wire.Lookup(schema, "description")); ok && about != "" {
+		what += " (" + clip(oneLine(about), 60) + ")"
+	}
+	for {
+		answer, err := by.ask(fmt.Sprintf("%s needs %s: ", t.Name, what), false)
+		if err != nil {
+			return nil, fmt.Errorf("%s needs %s: %w", t.Name, name, err)
+		}
+		value, err := valueOf(answer, typeOf(schema))
+		if err == nil {
+			return value, nil
+		}
+		_, _ = fmt.Fprintln(by.err, err)
+	}
+}
+
+// fits checks arguments against the input schema. A schema that cannot be read is left to the
+// server.
+func (t tool) fits(args map[string]json.RawMessage) error {
+	schema := new(jsonschema.Schema)
+	if len(t.schema) == 0 || json.Unmarshal(t.schema, schema) != nil {
+		return nil
+	}
+	resolved, err := schema.Resolve(nil)
+	if err != nil {
+		return nil //nolint:nilerr // see above
+	}
+	text, err := json.Marshal(args)
+	if err != nil {
+		return err
+	}
+	var value any
+	if err := json.Unmarshal(text, &value); err != nil {
+		return err
+	}
+	if err := resolved.Validate(value); err != nil {
+		return t.wrong("%s", strings.TrimPrefix(err.Error(), "validating root: "))
+	}
+	return nil
+}
+
+// wrong returns the error for arguments that a tool does not take.
+func (t tool) wrong(format string, args ...any) error {
+	return failure{exitUsage, fmt.Errorf(format+"; %s takes %s", append(args, t.Name, orNothing(t.arguments()))...)}
 }
 
 // toolsOver asks a server for its tools, page by page. With an error of type
@@ -142,31 +281,28 @@ func toolsOver(ctx context.Context, s *mcp.ClientSession, server string) (api.To
 
 // values returns the arguments in all, a JSON object, and those in pairs, which have the
 // form key=value. An argument in pairs replaces the one in all.
-func (t tool) values(pairs []string, all string) (any, error) {
-	wrong := func(format string, args ...any) error {
-		return failure{exitUsage, fmt.Errorf(format+"; %s takes %s", append(args, t.Name, orNothing(t.arguments()))...)}
-	}
+func (t tool) values(pairs []string, all string) (map[string]json.RawMessage, error) {
 	args := map[string]json.RawMessage{}
 	if all != "" {
 		if err := json.Unmarshal([]byte(all), &args); err != nil {
-			return nil, wrong("--args is no JSON object: %v", err)
+			return nil, t.wrong("--args is no JSON object: %v", err)
 		}
 		if args == nil {
-			return nil, wrong("--args is no JSON object: it is null")
+			return nil, t.wrong("--args is no JSON object: it is null")
 		}
 	}
 	for _, pair := range pairs {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok {
-			return nil, wrong("%q is no argument: want key=value", pair)
+			return nil, t.wrong("%q is no argument: want key=value", pair)
 		}
 		schema, known := t.InputSchema.Properties[name]
 		if !known && len(t.InputSchema.Properties) > 0 {
-			return nil, wrong("%w", unknown("argument", name, slices.Sorted(maps.Keys(t.InputSchema.Properties))))
+			return nil, t.wrong("%w", unknown("argument", name, slices.Sorted(maps.Keys(t.InputSchema.Properties))))
 		}
 		text, err := valueOf(value, typeOf(schema))
 		if err != nil {
-			return nil, wrong("%s=%s: %w", name, value, err)
+			return nil, t.wrong("%s=%s: %w", name, value, err)
 		}
 		args[name] = text
 	}
@@ -246,7 +382,13 @@ func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession
 	if err != nil {
 		return nil, err
 	}
-	caller := mcp.NewClient(&mcp.Implementation{Name: "dormouse", Version: builtAs().Version}, nil)
+	caller := mcp.NewClient(&mcp.Implementation{Name: "dormouse", Version: builtAs().Version}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			if p := c.progress.Load(); p != nil {
+				p.show(server, r.Params)
+			}
+		},
+	})
 	s, err := caller.Connect(ctx, &mcp.StreamableClientTransport{
 		Endpoint: address, HTTPClient: &http.Client{Transport: bearer{key}}, DisableStandaloneSSE: true,
 	}, nil)
@@ -319,30 +461,19 @@ func (c *client) info(ctx context.Context) (info api.Info, err error) {
 	return info, err
 }
 
-// woke says whether a call woke the server that was in this state before, and how long
-// that took if the machine knows.
-func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) string {
-	if before.State != api.Asleep {
-		return ""
-	}
+// woke returns when the server that a call woke was ready; zero if the call woke none, or
+// that is not known.
+func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) (ready time.Time) {
 	var status api.Status
-	if err := c.call(ctx, http.MethodGet, "processes", nil, &status); err != nil {
-		return "" // the call itself has succeeded
+	if before.State != api.Asleep || c.call(ctx, http.MethodGet, "processes", nil, &status) != nil {
+		return ready // the call itself has succeeded
 	}
 	for _, p := range status.Processes {
-		if p.Server == before.Name && p.State == "ready" {
-			if p.Since.After(begun) {
-				return fmt.Sprintf(", woke in %s", p.Since.Sub(begun).Round(time.Millisecond))
-			}
-			return ", woke before the call"
+		if p.Server == before.Name && p.State == "ready" && p.Since.After(begun) && p.Since.After(ready) {
+			ready = p.Since
 		}
 	}
-	for _, b := range status.Boxes {
-		if b.Server == before.Name {
-			return ", woke it"
-		}
-	}
-	return ""
+	return ready
 }
 
 // printResult prints the content of a result: texts as they are, anything else in

@@ -42,7 +42,7 @@ func TestCallSaysWhyTheEndpointRefuses(t *testing.T) {
 			defer func() { _ = s.Close() }()
 			off.Store(true)
 			c := &callCommand{Server: "one", Tool: "echo"}
-			if _, err := c.arguments(t.Context(), s); err == nil || !strings.HasPrefix(err.Error(), "one echo: ") || !strings.HasSuffix(err.Error(), test.want) || strings.Contains(err.Error(), "rejected") {
+			if _, err := c.find(t.Context(), s); err == nil || !strings.HasPrefix(err.Error(), "one echo: ") || !strings.HasSuffix(err.Error(), test.want) || strings.Contains(err.Error(), "rejected") {
 				t.Errorf("the list before the call says %v, want %s", err, test.want)
 			}
 			_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"})

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
@@ -26,6 +27,8 @@ type client struct {
 	where string // in words, for errors
 	up    bool   // a running Dormouse answers; otherwise this program itself answers from a store
 	end   func()
+
+	progress atomic.Pointer[progress] // of the call under way
 }
 
 // placed is a [target] whose store a command can also read itself, while no machine is

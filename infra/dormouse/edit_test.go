@@ -284,7 +284,7 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 	if printed, code := d.run("remove variable"); code != 0 {
 		t.Error(printed)
 	}
-	// add writes a server into the file even if a value is missing, and says which one.
+	// add leaves nothing behind if a value is missing, and says how to give it.
 	if printed, code := d.run("remove weather.mcp"); code != 0 {
 		t.Error(printed)
 	}
@@ -292,8 +292,8 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 		t.Fatal(err)
 	}
 	printed, code = d.run("add io.github.ada/weather.mcp --registry " + registry.URL)
-	if code != 1 || !strings.Contains(printed, "added weather.mcp to servers.json, but it is not served:") || !strings.Contains(printed, "MINE_KEY is not set") {
-		t.Error(code, printed)
+	if text, _ := d.run("cat servers.json"); code != 1 || !strings.Contains(printed, "weather.mcp was not added: it needs MINE_KEY: dormouse add io.github.ada/weather.mcp -e MINE_KEY=…") || strings.Contains(text, "weather.mcp") {
+		t.Error(code, printed, text)
 	}
 }
 

@@ -73,7 +73,7 @@ func TestListThatNeverEndsIsGivenUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = s.Close() }()
-			if _, err := (&callCommand{Server: "one", Tool: "t2"}).arguments(t.Context(), s); err != nil {
+			if _, err := (&callCommand{Server: "one", Tool: "t2"}).find(t.Context(), s); err != nil {
 				t.Errorf("a call of a tool that was read: %v", err)
 			}
 		})

@@ -48,6 +48,10 @@ func (e *edited) save() error {
 	if err := e.env.save(); err != nil {
 		return err
 	}
+	return e.saveServers()
+}
+
+func (e *edited) saveServers() error {
 	if text := e.Text(); !bytes.Equal(text, e.before) {
 		mode := fs.FileMode(0o644)
 		if info, err := os.Stat(e.path); err == nil {
@@ -56,6 +60,26 @@ func (e *edited) save() error {
 		return writeText(e.path, text, mode)
 	}
 	return nil
+}
+
+// undo takes back what the command has written, unless somebody has changed it since.
+func (e *edited) undo() {
+	back := func(path string, written, before []byte) {
+		if now, err := readText(path, serversfile.MaxFile); err != nil || !bytes.Equal(now, written) || bytes.Equal(now, before) {
+			return
+		}
+		if before == nil {
+			_ = os.Remove(path) // a file that stays is of no harm
+			return
+		}
+		if info, err := os.Stat(path); err == nil {
+			_ = writeText(path, before, info.Mode().Perm())
+		}
+	}
+	back(e.path, e.Text(), e.before)
+	if env, err := readText(e.env.path, serversfile.MaxFile); err == nil && bytes.HasPrefix(env, e.env.before) {
+		back(e.env.path, env, e.env.before) // with what the user was asked for
+	}
 }
 
 // name returns the name of the servers file for messages.

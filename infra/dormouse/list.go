@@ -163,6 +163,7 @@ type tool struct {
 		DestructiveHint *bool
 		IdempotentHint  bool
 	}
+	schema json.RawMessage // the whole input schema
 }
 
 // toolsOf reads the tools of a list.
@@ -172,6 +173,7 @@ func toolsOf(list api.Tools) ([]tool, error) {
 		if err := json.Unmarshal(raw, &all[i]); err != nil {
 			return nil, fmt.Errorf("the tools of %s are not as MCP says: %w", list.Server, err)
 		}
+		all[i].schema = wire.Lookup(raw, "inputSchema")
 	}
 	return all, nil
 }

@@ -29,6 +29,7 @@ type preparation struct {
 	servers string // path of the servers file
 	data    string // data folder
 	server  string // its name
+	shows   *waits // shows the phases of the preparation
 }
 
 // readiness is what a prepared server said.
@@ -54,7 +55,7 @@ func (p Program) prepare(ctx context.Context, what preparation) (ready readiness
 		return err
 	})
 	if isNotUp(err) {
-		return prepareAlone(ctx, local.Config{Servers: what.servers, Data: what.data, Native: p.Native}, what.server)
+		return prepareAlone(ctx, local.Config{Servers: what.servers, Data: what.data, Native: p.Native}, what)
 	}
 	return ready, err
 }
@@ -75,6 +76,7 @@ func prepareThere(ctx context.Context, to *client, p preparation) (readiness, er
 	if !slices.ContainsFunc(all, func(s api.Server) bool { return s.Name == p.server && s.Path != "" }) {
 		return readiness{}, errNotTaken
 	}
+	defer to.follows(ctx, p.shows)()
 	url, key, err := to.endpoint(ctx, p.server)
 	if err != nil {
 		return readiness{}, err
@@ -142,16 +144,16 @@ func (c *client) keysOfTenants(ctx context.Context, server string) (keys []strin
 }
 
 // prepareAlone hosts the servers file until the handshakes are over.
-func prepareAlone(ctx context.Context, cfg local.Config, server string) (ready readiness, err error) {
+func prepareAlone(ctx context.Context, cfg local.Config, p preparation) (ready readiness, err error) {
 	err = hostAlone(ctx, cfg, func(ctx context.Context, url string) error {
-		if err := use(ctx, target{Data: cfg.Data}, patience, func(ctx context.Context, to *client) error {
-			_, err := to.reload(ctx, []string{server}) // what an earlier server of this name has said
+		return use(ctx, target{Data: cfg.Data}, 0, func(ctx context.Context, to *client) error {
+			if _, err := to.reload(ctx, []string{p.server}); err != nil { // what an earlier server of this name has said
+				return err
+			}
+			defer to.follows(ctx, p.shows)()
+			ready, err = handshakes(ctx, url+"/"+p.server+"/mcp", []string{""})
 			return err
-		}); err != nil {
-			return err
-		}
-		ready, err = handshakes(ctx, url+"/"+server+"/mcp", []string{""})
-		return err
+		})
 	})
 	return ready, err
 }

@@ -22,8 +22,8 @@ func (c *addCommand) putPublished(ctx context.Context, _ *terminal, f *edited) (
 	if err != nil {
 		return "", err
 	}
-	full := c.Name
-	c.Name = serversedit.ValidName(full[strings.LastIndexByte(full, '/')+1:])
+	c.full = c.Name
+	c.Name = serversedit.ValidName(c.full[strings.LastIndexByte(c.full, '/')+1:])
 	if err := c.isNew(f); err != nil {
 		return "", err
 	}

@@ -55,6 +55,13 @@ func (f *File) Set(name string, e Entry) error {
 	return f.change(func() ([]byte, error) { return jsonedit.Set(f.text, e.JSON(), f.path(name)...) })
 }
 
+// SetVariable gives the process of a server a variable.
+func (f *File) SetVariable(server, name, value string) error {
+	return f.change(func() ([]byte, error) {
+		return jsonedit.Set(f.text, jsonedit.Encode(value), f.path(server, "env", name)...)
+	})
+}
+
 // SetOurs sets a setting of the file, which is JSON, below x-dormouse.
 func (f *File) SetOurs(value []byte, path ...string) error {
 	return f.change(func() ([]byte, error) {

@@ -352,3 +352,16 @@ func TestAnEmptyLockIsRefused(t *testing.T) {
 		t.Errorf("got %v, want an error that names the lock", e)
 	}
 }
+
+func TestAnInstallIsCounted(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"packages":{"":{},"node_modules/a":{},"node_modules/b":{}}}`:   "2 packages of a",
+		"a==1.0 \\\n    --hash=sha256:0\nb==2.0 --hash=sha256:1\nc==3\n": "3 packages of a",
+		`{"packages":{"":{},"node_modules/a":{}}}`:                       "a",
+	} {
+		if got := counted(request{name: "a"}, locked{text: []byte(text)}); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}

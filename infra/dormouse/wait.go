@@ -1,0 +1,238 @@
+package dormouse
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+)
+
+const (
+	// unseen is how long a wait may last without being shown.
+	unseen = 150 * time.Millisecond
+	// redraw is the time between two looks at what a terminal shows.
+	redraw = 100 * time.Millisecond
+	// reminder is the time after which a program that reads the lines gets one again, although
+	// the phase is still the same.
+	reminder = 10 * time.Second
+)
+
+// waits shows what a command waits for: a line for each server, with its phase and the time
+// since the wait began. On a terminal the lines move, and go away at the end. In a pipe each
+// phase is a line of its own. A wait shorter than unseen shows nothing. Its methods are safe
+// for concurrent use.
+type waits struct {
+	out   io.Writer
+	width func() int // of the terminal; nil for a pipe
+	begun time.Time
+	stop  chan struct{}
+	gone  chan struct{}
+
+	mu    sync.Mutex
+	rows  []wait
+	shown int // lines on the terminal
+	last  []byte
+}
+
+// wait is the wait for one server.
+type wait struct {
+	name, phase string
+	took        time.Duration // until it was over; 0 while it is not
+	said        string        // the phase that a pipe has got
+	at          time.Time     // when it got that
+}
+
+// waits begins to show the waits for some servers. The caller calls end.
+func (t *terminal) waits(phase string, names ...string) *waits {
+	o := says{}.display(t.err, os.Getenv)
+	w := &waits{out: o.Out, begun: time.Now(), stop: make(chan struct{}), gone: make(chan struct{})}
+	if _, ok := o.Out.(*os.File); !ok { // only a part of this program reads it
+		w.out = io.Discard
+	}
+	if o.Form == display.Screen {
+		w.width = o.Width
+	}
+	for _, name := range names {
+		w.rows = append(w.rows, wait{name: oneLine(name), phase: phase})
+	}
+	go w.show()
+	return w
+}
+
+func (w *waits) show() {
+	defer close(w.gone)
+	timer := time.NewTimer(unseen)
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.stop:
+			return
+		case <-timer.C:
+		}
+		w.draw()
+		timer.Reset(redraw)
+	}
+}
+
+// phase says what is done for a server now.
+func (w *waits) phase(name, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i := w.row(name); i >= 0 && w.rows[i].took == 0 && text != "" {
+		w.rows[i].phase = oneLine(text)
+	}
+}
+
+// over ends the wait for a server. text says how it ended.
+func (w *waits) over(name, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i := w.row(name); i >= 0 {
+		w.rows[i].phase, w.rows[i].took = oneLine(text), max(1, time.Since(w.begun))
+	}
+}
+
+func (w *waits) row(name string) int {
+	return slices.IndexFunc(w.rows, func(r wait) bool { return r.name == oneLine(name) })
+}
+
+// end ends all waits. With stay the lines stay.
+func (w *waits) end(stay bool) {
+	close(w.stop)
+	<-w.gone
+	switch {
+	case stay:
+		w.draw()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.shown > 0 {
+			_, _ = io.WriteString(w.out, "\n")
+		}
+	case w.shown > 0:
+		_, _ = w.out.Write(w.clear())
+	}
+}
+
+// clear returns the bytes that remove the lines from the terminal.
+func (w *waits) clear() []byte {
+	var out bytes.Buffer
+	if w.shown > 0 {
+		out.WriteByte('\r')
+	}
+	if w.shown > 1 {
+		_, _ = fmt.Fprintf(&out, "\x1b[%dA", w.shown-1)
+	}
+	out.WriteString("\x1b[J")
+	w.shown = 0
+	return out.Bytes()
+}
+
+// draw shows the waits as they are now. An error cannot be shown anywhere.
+func (w *waits) draw() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.width == nil {
+		w.lines()
+		return
+	}
+	name, room := 0, max(20, w.width())-1
+	for _, r := range w.rows {
+		name = max(name, len([]rune(r.name)))
+	}
+	var lines []string
+	for _, r := range w.rows {
+		tail := " … " + seconds(time.Since(w.begun))
+		if r.took > 0 {
+			tail = "  " + seconds(r.took)
+		}
+		head := fmt.Sprintf("%-*s  ", name, r.name)
+		lines = append(lines, clip(head+clip(r.phase, max(8, room-len([]rune(head+tail))))+tail, room))
+	}
+	text := []byte(strings.Join(lines, "\n"))
+	if bytes.Equal(text, w.last) && w.shown > 0 {
+		return
+	}
+	w.last = bytes.Clone(text)
+	out := append(w.clear(), text...)
+	w.shown = len(lines)
+	_, _ = w.out.Write(out)
+}
+
+// lines writes a line for each phase that is new, and for one that lasts.
+func (w *waits) lines() {
+	for i := range w.rows {
+		r := &w.rows[i]
+		switch {
+		case r.phase != r.said && r.took > 0:
+			_, _ = fmt.Fprintf(w.out, "%s: %s, %s\n", r.name, r.phase, seconds(r.took))
+		case r.phase != r.said:
+			_, _ = fmt.Fprintf(w.out, "%s: %s\n", r.name, r.phase)
+		case r.took == 0 && time.Since(r.at) >= reminder:
+			_, _ = fmt.Fprintf(w.out, "%s: %s … %s\n", r.name, r.phase, seconds(time.Since(w.begun)))
+		default:
+			continue
+		}
+		r.said, r.at = r.phase, time.Now()
+	}
+}
+
+// seconds returns a time in the form of the terminal of dormouse run.
+func seconds(d time.Duration) string {
+	if d < 10*time.Second {
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	}
+	return fmt.Sprintf("%d s", int(d.Seconds()))
+}
+
+// lookEvery is the time between two looks at the processes of a machine.
+const lookEvery = 200 * time.Millisecond
+
+// follows begins to follow the phases of servers on a machine. The caller calls end.
+func (c *client) follows(ctx context.Context, w *waits) (end func()) {
+	ctx, stop := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	following.Go(func() { c.follow(ctx, w) })
+	return func() {
+		stop()
+		following.Wait()
+	}
+}
+
+// follow tells the phases of servers on a machine until ctx ends. An error shows no phase.
+func (c *client) follow(ctx context.Context, w *waits) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var status api.Status
+		if c.call(ctx, http.MethodGet, "processes", nil, &status) != nil {
+			continue
+		}
+		seen := map[string]bool{}
+		for _, p := range status.Processes { // the newest first
+			if seen[p.Server] {
+				continue
+			}
+			seen[p.Server] = true
+			switch p.State {
+			case "staging":
+				w.phase(p.Server, p.Detail)
+			case "started":
+				w.phase(p.Server, "starting")
+			}
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package dormouse
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+)
+
+// output is a buffer that two goroutines use.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (w *output) Write(text []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(text)
+}
+
+// since returns what was written since the last call.
+func (w *output) since() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text := w.text.String()
+	w.text.Reset()
+	return text
+}
+
+// waiting runs a test with waits for two servers in virtual time.
+func waiting(t *testing.T, width func() int, test func(w *waits, out *output)) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) {
+		out := &output{}
+		w := &waits{
+			out: out, width: width, begun: time.Now(), stop: make(chan struct{}), gone: make(chan struct{}),
+			rows: []wait{{name: "memory", phase: "resolving"}, {name: "time", phase: "resolving"}},
+		}
+		go w.show()
+		test(w, out)
+	})
+}
+
+func TestAWaitHasAFaceWithin200Milliseconds(t *testing.T) {
+	waiting(t, func() int { return 80 }, func(w *waits, out *output) {
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
+		if got := out.since(); !strings.HasSuffix(got, "memory  resolving … 0.1 s\ntime    resolving … 0.1 s") {
+			t.Errorf("at 0.2 s: %q", got)
+		}
+		w.phase("memory", "installing 98 packages")
+		time.Sleep(1800 * time.Millisecond)
+		synctest.Wait()
+		if got := out.since(); !strings.Contains(got, "memory  installing 98 packages … 1.9 s") {
+			t.Errorf("at 2 s: %q", got)
+		}
+		w.over("time", "2 tools")
+		time.Sleep(18 * time.Second)
+		synctest.Wait()
+		if got := out.since(); !strings.Contains(got, "memory  installing 98 packages … 19 s\ntime    2 tools  2.0 s") {
+			t.Errorf("at 20 s: %q", got)
+		}
+		w.end(false)
+		if got := out.since(); got != "\r\x1b[1A\x1b[J" {
+			t.Errorf("at the end: %q", got)
+		}
+	})
+}
+
+func TestAWaitInAPipeIsALineForEachPhase(t *testing.T) {
+	waiting(t, nil, func(w *waits, out *output) {
+		time.Sleep(2 * time.Second)
+		w.phase("memory", "installing 98 packages")
+		time.Sleep(18 * time.Second)
+		w.over("time", "2 tools")
+		w.end(true)
+		want := "memory: resolving\ntime: resolving\nmemory: installing 98 packages\ntime: resolving … 10 s\nmemory: installing 98 packages … 12 s\ntime: 2 tools, 20 s\n"
+		if got := out.since(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
+func TestAShortWaitShowsNothing(t *testing.T) {
+	waiting(t, func() int { return 80 }, func(w *waits, out *output) {
+		time.Sleep(unseen / 2)
+		w.end(false)
+		if got := out.since(); got != "" {
+			t.Errorf("%q", got)
+		}
+	})
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&terminal{err: onTerminal(out)}).waits("starting", "one").end(false)
+	_ = out.Close()
+	if got, err := io.ReadAll(in); err != nil || len(got) > 0 {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestCallTellsTheTimeThatWasWaited(t *testing.T) {
+	t.Parallel()
+	begun := noon()
+	for name, test := range map[string]struct {
+		call         time.Duration
+		ready, asked time.Time
+		want         string
+	}{
+		"awake":               {10 * time.Millisecond, time.Time{}, begun.Add(time.Second), "10 ms"},
+		"woken by its list":   {10 * time.Millisecond, begun.Add(20 * time.Second), begun.Add(20300 * time.Millisecond), "10 ms, after waking for 20 s"},
+		"woken by the call":   {3010 * time.Millisecond, begun.Add(3100 * time.Millisecond), begun.Add(100 * time.Millisecond), "10 ms, after waking for 3.1 s"},
+		"ended in the middle": {time.Millisecond, begun.Add(3 * time.Second), begun, "0 ms, after waking for 3.0 s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := waited(test.call, test.ready, begun, test.asked); got != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestCallChecksItsArgumentsBeforeItSendsThem(t *testing.T) {
+	t.Parallel()
+	all, err := toolsOf(toolsNamed(`{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"number","description":"the first"},"how":{"enum":["fast","slow"]}},"required":["a"]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"":             "without a, which it needs; add takes a=number [how=any]",
+		"a=1 how=well": "enum",
+		"a=1 how=fast": "",
+	} {
+		c := &callCommand{Arguments: strings.Fields(line)}
+		_, err := c.arguments(&terminal{}, all[0])
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+	answers := []string{"one", "1"}
+	var said bytes.Buffer
+	by := &terminal{err: &said, ask: func(question string, _ bool) (answer string, err error) {
+		if question != "add needs a, a number (the first): " {
+			t.Errorf("it asks %q", question)
+		}
+		answer, answers = answers[0], answers[1:]
+		return answer, nil
+	}}
+	args, err := (&callCommand{}).arguments(by, all[0])
+	if err != nil || string(args["a"]) != "1" || said.String() != "want a number\n" {
+		t.Errorf("%v, %v, %q", args, err, said.String())
+	}
+}
+
+// toolsNamed returns a list of tools.
+func toolsNamed(raws ...string) api.Tools {
+	list := api.Tools{Server: "one"}
+	for _, raw := range raws {
+		list.Tools = append(list.Tools, json.RawMessage(raw))
+	}
+	return list
+}
