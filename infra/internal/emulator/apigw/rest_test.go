@@ -76,31 +76,6 @@ func TestRequestReachesTheFunctionAndComesBack(t *testing.T) {
 	}
 }
 
-func TestBinaryBodyPassesBothWays(t *testing.T) {
-	url := newREST(t, newPool(t, nil), nil)
-	want := "\xff\x00\xfe binary"
-	if got := do(t, "POST", url+"/x?mode=echo", want); got.body != want || got.err != nil {
-		t.Fatalf("%+v", got)
-	}
-}
-
-func TestBufferedAnswer(t *testing.T) {
-	url := newREST(t, newPool(t, nil), nil)
-	got := do(t, "GET", url+"/x?mode=buffered", "")
-	if got.err != nil || got.status != 201 || got.header.Get("X-Kind") != "buffered" ||
-		got.header.Get("Content-Type") != "text/plain" || got.body != "\xff\x00binary" {
-		t.Fatalf("%+v", got)
-	}
-}
-
-func TestAnswerOfKnownLengthKeepsIt(t *testing.T) {
-	url := newREST(t, newPool(t, nil), nil)
-	got := do(t, "POST", url+"/x?mode=head", `{"StatusCode":200,"Headers":{"Content-Length":"2"}}`)
-	if got.err != nil || got.body != "{}" || got.length != 2 {
-		t.Fatalf("%+v", got)
-	}
-}
-
 func TestStreamReachesTheClientPieceByPiece(t *testing.T) {
 	r, g := newPool(t, nil), localtest.NewGate(t)
 	url := newREST(t, r, nil)
@@ -191,77 +166,6 @@ func TestFailureAfterTheHeadCutsTheConnection(t *testing.T) {
 	}
 }
 
-func TestGatewayAnswersForTheFunction(t *testing.T) {
-	tests := []struct {
-		name, path string
-		body       string
-		timeout    time.Duration
-		status     int
-		message    string
-	}{
-		{name: "crash", path: "/x?mode=crash", status: 502, message: "Internal server error"},
-		{name: "error", path: "/x?mode=error", status: 502, message: "Internal server error"},
-		{name: "no proxy response", path: "/x?mode=nonsense", status: 502, message: "Internal server error"},
-		{name: "no status code", path: "/x?mode=head", body: `{"StatusCode":0}`, status: 502, message: "Internal server error"},
-		{name: "too slow", path: "/x?mode=slow", timeout: 200 * time.Millisecond, status: 504, message: "Endpoint request timed out"},
-		{name: "root", path: "/", status: 403, message: "Missing Authentication Token"},
-		{name: "over 10 MiB", path: "/x?mode=echo", body: strings.Repeat("x", 10<<20+1), status: 413, message: "Request Too Long"},
-		{name: "over Lambda's limit", path: "/x?mode=echo", body: strings.Repeat("x", 7<<20), status: 502, message: "Internal server error"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			url := newREST(t, newPool(t, nil), func(c *RESTConfig) { c.Timeout = tt.timeout })
-			got := do(t, "POST", url+tt.path, tt.body)
-			if got.err != nil || got.status != tt.status || got.body != fmt.Sprintf(`{"message":%q}`, tt.message) {
-				t.Fatalf("%+v, want %d %s", got, tt.status, tt.message)
-			}
-		})
-	}
-}
-
-func TestChunkedRequestOverTheLimitIsRefused(t *testing.T) {
-	url := newREST(t, newPool(t, nil), nil)
-	body := io.LimitReader(endless{}, maxRequestBody+1) // the client does not send the length
-	req, err := http.NewRequestWithContext(t.Context(), "POST", url+"/x", body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusRequestEntityTooLarge {
-		t.Fatalf("status %d", resp.StatusCode)
-	}
-}
-
-type endless struct{}
-
-func (endless) Read(p []byte) (int, error) {
-	for i := range p {
-		p[i] = 'x'
-	}
-	return len(p), nil
-}
-
-func TestThrottledRequest(t *testing.T) {
-	r := newPool(t, func(f *lambda.FunctionConfig) { f.MaxInstances = 1 })
-	g := localtest.NewGate(t)
-	url := newREST(t, r, nil)
-	held := make(chan page, 1)
-	go func() { held <- do(t, "GET", url+"/x?mode=hold&gate="+g.Path, "") }()
-	first := g.Arrival()
-	got := do(t, "GET", url+"/x?mode=echo", "")
-	if got.err != nil || got.status != 429 || got.body != `{"message":"Too Many Requests"}` {
-		t.Fatalf("%+v", got)
-	}
-	first.Pass()
-	if got := localtest.Wait(t, held); got.status != 200 {
-		t.Errorf("the one that was first: %+v", got)
-	}
-}
-
 // answering is an Invoker that returns the body of a streamed answer.
 type answering func(ctx context.Context) (io.ReadCloser, error)
 
@@ -342,22 +246,6 @@ func TestFunctionThatDoesNotAnswerTimesOutAfter15Minutes(t *testing.T) {
 		})
 		if lasted := time.Since(began); rec.Code != 504 || lasted != 15*time.Minute {
 			t.Fatalf("status %d after %s", rec.Code, lasted)
-		}
-	})
-}
-
-func TestInvocationDoesNotEndWithTheRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, leave := context.WithCancel(t.Context())
-		api := NewRESTAPI(RESTConfig{Function: "f", Invoker: answering(func(ctx context.Context) (io.ReadCloser, error) {
-			leave()
-			synctest.Wait()
-			return io.NopCloser(strings.NewReader(`{"statusCode":200}` + preludeEnd)), ctx.Err()
-		})})
-		rec := httptest.NewRecorder()
-		api.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, "GET", "http://localhost/mcp", nil))
-		if rec.Code != 200 {
-			t.Fatalf("status %d", rec.Code)
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package apigw
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -17,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
@@ -84,17 +82,6 @@ func TestRESTEvent(t *testing.T) {
 	}
 }
 
-func TestRESTEventWithoutQueryHasNone(t *testing.T) {
-	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/mcp", nil)
-	e := sent(t, r, nil, RESTConfig{}, time.Now())
-	if e.QueryStringParameters != nil || e.MultiValueQueryStringParameters != nil || e.Body != "" || e.IsBase64Encoded {
-		t.Errorf("%+v", e)
-	}
-	if e.Headers["X-Forwarded-Port"] != "80" || !strings.HasPrefix(e.Headers["X-Amzn-Trace-Id"], "Root=1-") {
-		t.Errorf("headers: %v", e.Headers)
-	}
-}
-
 func TestBodyIsBase64(t *testing.T) {
 	tests := map[string]struct {
 		body, want string
@@ -155,14 +142,6 @@ func TestResponseHeaders(t *testing.T) {
 	}
 }
 
-func TestAnswerWithoutTypeIsCalledJSON(t *testing.T) {
-	h := http.Header{}
-	(&responseHead{}).apply(h)
-	if diff := cmp.Diff(http.Header{"Content-Type": {"application/json"}}, h); diff != "" {
-		t.Error(diff)
-	}
-}
-
 func TestReadPrelude(t *testing.T) {
 	nul := preludeEnd
 	tests := map[string]struct {
@@ -211,14 +190,6 @@ func TestReadPrelude(t *testing.T) {
 	}
 }
 
-func TestReadPreludeReturnsTheFunctionsFailure(t *testing.T) {
-	failure := &lambda.FunctionError{Type: "x"}
-	_, _, err := readPrelude(io.MultiReader(strings.NewReader(`{"sta`), iotest.ErrReader(failure)), make([]byte, 2*maxPrelude))
-	if got := (*lambda.FunctionError)(nil); !errors.As(err, &got) || got != failure {
-		t.Fatalf("error: %v", err)
-	}
-}
-
 func TestReadBuffered(t *testing.T) {
 	tests := map[string]struct {
 		raw, body string
@@ -249,61 +220,4 @@ func TestReadBuffered(t *testing.T) {
 			}
 		})
 	}
-}
-
-// FuzzReadPrelude checks that the head and the body of any answer are separated in the
-// same way, whatever the sizes of the reads. An answer may also be refused.
-func FuzzReadPrelude(f *testing.F) {
-	f.Add([]byte(`{"statusCode":200,"headers":{"A":"b"},"cookies":["c=d"]}`+preludeEnd+"body"), 3)
-	f.Add([]byte(`{"statusCode":200}`+preludeEnd+preludeEnd), 1)
-	f.Add([]byte(`{"statusCode":200}`+preludeEnd[:5]+"x"+preludeEnd), 7)
-	f.Add([]byte{}, 1)
-	f.Fuzz(func(t *testing.T, raw []byte, cut int) {
-		read := func(from io.Reader) (*responseHead, string, error) {
-			head, first, err := readPrelude(from, make([]byte, 2*maxPrelude))
-			if err != nil {
-				return nil, "", err
-			}
-			body := bytes.NewBuffer(slices.Clone(first))
-			_, err = body.ReadFrom(from)
-			return head, body.String(), err
-		}
-		cut = min(max(cut, 0), len(raw))
-		pieces := io.MultiReader(bytes.NewReader(raw[:cut]), bytes.NewReader(raw[cut:]))
-		head, body, err := read(bytes.NewReader(raw))
-		headCut, bodyCut, errCut := read(pieces)
-		if (err == nil) != (errCut == nil) {
-			t.Fatalf("whole: %v, cut: %v", err, errCut)
-		}
-		if err != nil || errCut != nil {
-			return
-		}
-		if diff := cmp.Diff(head, headCut); diff != "" || body != bodyCut {
-			t.Fatalf("%s\nbody %q, cut %q", diff, body, bodyCut)
-		}
-		if !bytes.HasSuffix(raw, []byte(preludeEnd+body)) {
-			t.Fatalf("body %q of %q", body, raw)
-		}
-	})
-}
-
-// FuzzReadBuffered checks that an answer either has a status that HTTP can send, or is
-// refused.
-func FuzzReadBuffered(f *testing.F) {
-	f.Add([]byte(`{"statusCode":200,"headers":{"A":"b"},"multiValueHeaders":{"C":["d"]},"body":"/wBh","isBase64Encoded":true}`))
-	f.Add([]byte(`{"statusCode":200.5}`))
-	f.Add([]byte(`[]`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		head, _, err := readBuffered(bytes.NewReader(raw))
-		if err != nil {
-			if !errors.Is(err, errMalformed) {
-				t.Fatalf("error: %v", err)
-			}
-			return
-		}
-		if head.StatusCode < 200 || head.StatusCode > 599 {
-			t.Fatalf("status %d", head.StatusCode)
-		}
-		head.apply(http.Header{})
-	})
 }

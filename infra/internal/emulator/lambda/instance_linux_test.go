@@ -4,36 +4,12 @@ import (
 	"bufio"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
-
-func TestProcessesOutliveTheThreadOfTheirCaller(t *testing.T) {
-	r := newRig(t, nil)
-	p := localtest.Payload(t, "hello", localtest.Query("mode", "echo"))
-	ctx := t.Context()
-	answered := make(chan reply)
-	go func() {
-		// The goroutine never unlocks its thread, so the thread ends with it. If this
-		// thread started processes, the kernel would act as if their parent had died.
-		runtime.LockOSThread()
-		inv, err := r.pool.Invoke(ctx, "echo", p)
-		if err != nil {
-			answered <- reply{err: err}
-			return
-		}
-		answered <- finish(inv)
-	}()
-	pid := localtest.Wait(t, answered).pid(t)
-	r.settled(1)
-	if got := r.call("mode", "echo").pid(t); got != pid {
-		t.Fatalf("process %d answered, want %d", got, pid)
-	}
-}
 
 func TestBusyFunctionDiesWithAKilledEmulator(t *testing.T) {
 	program, err := os.Executable()

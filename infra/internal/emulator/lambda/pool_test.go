@@ -13,34 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
-
-func TestNoProcessBeforeTheFirstInvocation(t *testing.T) {
-	r := newRig(t, nil)
-	if got := r.pool.Status(); len(got) != 1 || got[0].Name != "echo" || len(got[0].Instances) != 0 {
-		t.Fatalf("status before the first invocation: %+v", got)
-	}
-	got := r.call("mode", "echo")
-	if got.body != "hello" || got.status != 200 {
-		t.Fatalf("answer: %+v", got)
-	}
-	wake, ready := r.await(FunctionWake), r.await(FunctionReady)
-	if wake.Name != "echo" || wake.PID != got.pid(t) || wake.Running != 1 {
-		t.Errorf("wake: %+v", wake)
-	}
-	if ready.PID != wake.PID || ready.Duration <= 0 {
-		t.Errorf("ready: %+v", ready)
-	}
-	r.settled(1)
-	i := r.instances()
-	if len(i) != 1 || i[0].PID != wake.PID || i[0].State != StateIdle || i[0].Invocations != 1 || i[0].Since.IsZero() {
-		t.Errorf("instances: %+v", i)
-	}
-}
 
 func TestOneCallerNeedsOneProcess(t *testing.T) {
 	r := newRig(t, nil)
@@ -56,129 +30,6 @@ func TestOneCallerNeedsOneProcess(t *testing.T) {
 	}
 }
 
-func TestProcessUsedLastIsUsedFirst(t *testing.T) {
-	r, g := newRig(t, nil), localtest.NewGate(t)
-	a := r.begin("mode", "hold", "gate", g.Path)
-	heldA := g.Arrival()
-	b := r.begin("mode", "hold", "gate", g.Path)
-	heldB := g.Arrival()
-	heldB.Pass()
-	pidB := localtest.Wait(t, b).pid(t)
-	r.settled(1)
-	heldA.Pass()
-	pidA := localtest.Wait(t, a).pid(t)
-	r.settled(2)
-	if pidA == pidB {
-		t.Fatal("two invocations at once in one process")
-	}
-	for range 3 {
-		if pid := r.call("mode", "echo").pid(t); pid != pidA {
-			t.Fatalf("process %d answered, want %d, which was used last", pid, pidA)
-		}
-		r.settled(2)
-	}
-}
-
-func TestIdleProcessSleeps(t *testing.T) {
-	r := newRig(t, func(c *PoolConfig) { c.SleepAfter = 50 * time.Millisecond })
-	pid := r.call("mode", "echo").pid(t)
-	sleep := r.await(FunctionSleep)
-	if sleep.PID != pid || sleep.Duration < 50*time.Millisecond || sleep.Running != 0 {
-		t.Errorf("sleep: %+v", sleep)
-	}
-	if count := r.await(journal.ProcessCount); count.Running != 0 {
-		t.Errorf("count: %+v", count)
-	}
-	if localtest.Alive(pid) || len(r.instances()) != 0 {
-		t.Errorf("process %d: localtest.Alive %t, instances %+v", pid, localtest.Alive(pid), r.instances())
-	}
-	if again := r.call("mode", "echo"); again.body != "hello" || again.pid(t) == pid {
-		t.Errorf("after the sleep: %+v", again)
-	}
-}
-
-func TestBusyProcessDoesNotSleep(t *testing.T) {
-	r := newRig(t, func(c *PoolConfig) {
-		c.SleepAfter = 20 * time.Millisecond
-		other := c.Functions[0]
-		other.Name = "other"
-		c.Functions = append(c.Functions, other)
-	})
-	g := localtest.NewGate(t)
-	busy := r.begin("mode", "hold", "gate", g.Path)
-	held := g.Arrival()
-	for range 3 { // three times as long as the pool keeps an idle process
-		inv, err := r.pool.Invoke(t.Context(), "other", localtest.Payload(t, "", localtest.Query("mode", "echo")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		finish(inv)
-		if e := r.await(FunctionSleep); e.Name != "other" {
-			t.Fatalf("asleep while busy: %+v", e)
-		}
-	}
-	released := time.Now()
-	held.Pass()
-	if got := localtest.Wait(t, busy); got.body != "hello" {
-		t.Fatalf("answer: %+v", got)
-	}
-	if e := r.await(FunctionSleep); e.Name != "echo" || e.Time.Sub(released) < 20*time.Millisecond {
-		t.Fatalf("asleep %s after its work: %+v", e.Time.Sub(released), e)
-	}
-}
-
-func TestSixteenAtOnceGetSixteenProcesses(t *testing.T) {
-	r, g := newRig(t, nil), localtest.NewGate(t)
-	var replies []<-chan reply
-	for range 16 {
-		replies = append(replies, r.begin("mode", "hold", "gate", g.Path))
-	}
-	var all []*localtest.Held
-	for range 16 {
-		all = append(all, g.Arrival())
-	}
-	if got := r.instances(); len(got) != 16 {
-		t.Fatalf("%d instances, want 16", len(got))
-	} else {
-		for _, i := range got {
-			if i.State != StateBusy {
-				t.Errorf("instance %+v, want busy", i)
-			}
-		}
-	}
-	if n := r.pool.cfg.Recorder.Running(); n != 16 {
-		t.Errorf("%d processes recorded, want 16", n)
-	}
-	for _, h := range all {
-		h.Pass()
-	}
-	pids := map[int]bool{}
-	for _, c := range replies {
-		pids[localtest.Wait(t, c).pid(t)] = true
-	}
-	if len(pids) != 16 {
-		t.Errorf("%d processes answered, want 16", len(pids))
-	}
-}
-
-func TestBurstNeedsNoMoreProcessesThanCallers(t *testing.T) {
-	r := newRig(t, nil)
-	for range 20 {
-		var replies []<-chan reply
-		for range 4 {
-			replies = append(replies, r.begin("mode", "echo"))
-		}
-		for _, c := range replies {
-			if got := localtest.Wait(t, c); got.body != "hello" {
-				t.Fatalf("answer: %+v", got)
-			}
-		}
-	}
-	if n := len(r.instances()); n > 4 {
-		t.Fatalf("%d processes for 4 callers", n)
-	}
-}
-
 func TestTooManyInvocationsAreThrottledAndDoNotWait(t *testing.T) {
 	r := newRig(t, func(c *PoolConfig) { c.Functions[0].MaxInstances = 1 })
 	g := localtest.NewGate(t)
@@ -191,34 +42,6 @@ func TestTooManyInvocationsAreThrottledAndDoNotWait(t *testing.T) {
 	localtest.Wait(t, first)
 	if got := r.call("mode", "echo"); got.body != "hello" {
 		t.Fatalf("after the first has ended: %+v", got)
-	}
-}
-
-// If a request for work is handled after its process was buried, it must get no
-// invocation.
-func TestRequestOfAProcessThatIsGoneGetsNoWork(t *testing.T) {
-	r := newRig(t, nil)
-	inv, err := r.pool.Invoke(t.Context(), "echo", localtest.Payload(t, "hello", localtest.Query("mode", "echo")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	finish(inv)
-	f := r.pool.functions["echo"]
-	f.mu.Lock()
-	var gone *instance
-	for i := range f.instances {
-		gone = i
-	}
-	f.mu.Unlock()
-	if err := syscall.Kill(gone.pid(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	<-gone.dead
-	f.mu.Lock()
-	f.waiting = append(f.waiting, newInvocation(f, "", nil))
-	f.mu.Unlock()
-	if got, _ := f.next(gone, make(chan struct{})); got != nil {
-		t.Errorf("it got %v", got.id)
 	}
 }
 
@@ -284,26 +107,6 @@ func TestEveryInvocationEndsWhateverIsKilled(t *testing.T) {
 	localtest.Eventually(t, "an answer afterwards", func() bool { return r.call("mode", "echo").body == "hello" })
 }
 
-func TestReportedErrorLeavesTheProcess(t *testing.T) {
-	r := newRig(t, nil)
-	pid := r.call("mode", "echo").pid(t)
-	got := r.call("mode", "error")
-	want := &FunctionError{Function: "echo", Type: "errorString", Message: "it went wrong"}
-	if got.failed == nil {
-		t.Fatalf("no failure: %+v", got)
-	}
-	want.RequestID = got.failed.RequestID
-	if diff := cmp.Diff(want, got.failed); diff != "" {
-		t.Error(diff)
-	}
-	if again := r.call("mode", "echo").pid(t); again != pid {
-		t.Errorf("process %d answered next, want %d", again, pid)
-	}
-	if s := r.pool.Status()[0]; s.Failed != 1 {
-		t.Errorf("counters: %+v", s)
-	}
-}
-
 func TestCallerThatLeavesDoesNotStopTheFunction(t *testing.T) {
 	r, g := newRig(t, nil), localtest.NewGate(t)
 	ctx, leave := context.WithCancel(t.Context())
@@ -324,28 +127,6 @@ func TestCallerThatLeavesDoesNotStopTheFunction(t *testing.T) {
 	r.settled(1)
 	if got := r.call("mode", "echo").pid(t); got != pid {
 		t.Fatalf("process %d answered, want %d: it has ended its work and is free", got, pid)
-	}
-}
-
-func TestCallerThatLeavesTheQueueIsForgotten(t *testing.T) {
-	r := newRig(t, func(c *PoolConfig) { c.Functions[0].Env = []string{"ECHO_INIT=hang"} })
-	ctx, leave := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	p := localtest.Payload(t, "", nil)
-	go func() {
-		_, err := r.pool.Invoke(ctx, "echo", p)
-		done <- err
-	}()
-	r.await(FunctionWake)
-	if n := r.pool.Status()[0].Waiting; n != 1 {
-		t.Fatalf("%d wait, want 1", n)
-	}
-	leave()
-	if err := localtest.Wait(t, done); !errors.Is(err, context.Canceled) {
-		t.Fatalf("Invoke: %v, want context.Canceled", err)
-	}
-	if n := r.pool.Status()[0].Waiting; n != 0 {
-		t.Fatalf("%d wait, want 0", n)
 	}
 }
 
@@ -394,69 +175,6 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
-// holdSpawner keeps the pool from starting processes until release is called.
-func (r *rig) holdSpawner() (release func()) {
-	open := make(chan struct{})
-	r.pool.spawns <- func() { <-open }
-	return func() { close(open) }
-}
-
-func TestCloseStopsAProcessThatIsJustBeingStarted(t *testing.T) {
-	for name, ignore := range map[string]string{"asked": "", "killed": "ECHO_TERM=ignore"} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(c *PoolConfig) { c.StopGrace, c.Functions[0].Env = time.Hour, []string{"ECHO_INIT=hang", ignore} })
-			release := r.holdSpawner()
-			invoked := r.begin("mode", "echo")
-			localtest.Eventually(t, "an instance", func() bool { return len(r.instances()) == 1 })
-			if s := r.pool.Status()[0]; s.Waiting != 1 || s.Instances[0].State != StateStarting || s.Instances[0].PID != 0 {
-				t.Errorf("status: %+v", s)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), localtest.Patience)
-			defer cancel()
-			if name == "killed" {
-				cancel()
-			}
-			closed := make(chan error, 1)
-			go func() { closed <- r.pool.Close(ctx) }()
-			if got := localtest.Wait(t, invoked); !errors.Is(got.err, ErrClosed) {
-				t.Errorf("Invoke: %+v, want ErrClosed", got)
-			}
-			localtest.Eventually(t, "the request to stop", func() bool { return r.instances()[0].State == StateStopping })
-			release()
-			if err := localtest.Wait(t, closed); name == "asked" && err != nil {
-				t.Errorf("Close: %v", err)
-			}
-			if n := len(r.instances()); n != 0 {
-				t.Errorf("%d instances left", n)
-			}
-		})
-	}
-}
-
-func TestCloseKillsWhenItMayWaitNoLonger(t *testing.T) {
-	r := newRig(t, func(c *PoolConfig) {
-		c.StopGrace = time.Hour
-		c.Functions[0].Env = []string{"ECHO_TERM=ignore"}
-	})
-	pid := r.call("mode", "echo").pid(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := r.pool.Close(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Close: %v, want context.Canceled", err)
-	}
-	if localtest.Alive(pid) {
-		t.Error("the process is alive")
-	}
-}
-
-func TestNewPoolRefusesARelativePath(t *testing.T) {
-	p, err := NewPool(PoolConfig{Functions: []FunctionConfig{{Name: "a", Path: "bin/true"}}})
-	if err == nil {
-		_ = p.Close(t.Context())
-		t.Fatal("no error")
-	}
-}
-
 func TestRenewReplacesProcessesAndLetsThemAnswerFirst(t *testing.T) {
 	r, g := newRig(t, func(c *PoolConfig) { c.Env = []string{"WORD=one"} }), localtest.NewGate(t)
 	a := r.begin("mode", "hold", "gate", g.Path)
@@ -479,14 +197,4 @@ func TestRenewReplacesProcessesAndLetsThemAnswerFirst(t *testing.T) {
 		t.Errorf("then %+v ends, want the busy process", e)
 	}
 	r.settled(1)
-}
-
-func TestRenewReplacesAProcessThatIsJustBeingStarted(t *testing.T) {
-	r := newRig(t, func(c *PoolConfig) { c.Env = []string{"ECHO_INIT=hang"} })
-	a := r.begin("mode", "echo")
-	r.await(FunctionWake)
-	r.pool.Renew(nil)
-	if got := localtest.Wait(t, a); got.body != "hello" {
-		t.Errorf("%+v", got)
-	}
 }

@@ -7,14 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
@@ -86,156 +82,6 @@ func TestFailureInTheMiddleOfAnAnswer(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestFailureBeforeTheFirstByteIsTheInvocations(t *testing.T) {
-	r := newRig(t, nil)
-	got := r.call("mode", "dry")
-	if got.failed == nil || got.failed.Type != "errorString" || got.failed.Message != "nothing there" {
-		t.Fatalf("failure: %+v (%v)", got, got.failed)
-	}
-	if text := got.failed.Error(); text != "function echo: errorString: nothing there" {
-		t.Errorf("text: %s", text)
-	}
-}
-
-func TestEmptyAnswerIsNoFailure(t *testing.T) {
-	r := newRig(t, nil)
-	if got := r.call("mode", "empty"); got.failed != nil || got.readErr != nil || got.body != "" || got.err != nil {
-		t.Fatalf("answer: %+v", got)
-	}
-}
-
-// answerByHand begins the answer of the one held invocation, in place of its process.
-func answerByHand(r *rig) net.Conn {
-	r.t.Helper()
-	var path string
-	f := r.pool.functions["echo"]
-	f.mu.Lock()
-	for i := range f.instances {
-		path = "/" + i.id + "/2018-06-01/runtime/invocation/" + i.inv.id + "/response"
-	}
-	f.mu.Unlock()
-	conn, err := new(net.Dialer).DialContext(r.t.Context(), "tcp", r.pool.listener.Addr().String())
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	say(r.t, conn, "POST "+path+" HTTP/1.1\r\nHost: local\r\nTransfer-Encoding: chunked\r\n\r\n")
-	return conn
-}
-
-func say(t testing.TB, conn net.Conn, text string) {
-	t.Helper()
-	if _, err := io.WriteString(conn, text); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestAnswerThatBreaksOffWhileItsProcessLives(t *testing.T) {
-	r, g := newRig(t, nil), localtest.NewGate(t)
-	done := r.begin("mode", "hold", "gate", g.Path)
-	g.Arrival()
-	conn := answerByHand(r)
-	say(t, conn, "5\r\nhello\r\n")
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
-	got := localtest.Wait(t, done)
-	var failure *FunctionError
-	if got.body != "hello" || !errors.As(got.readErr, &failure) || failure.Type != ErrorResponse {
-		t.Fatalf("answer: %+v", got)
-	}
-	if e := r.await(FunctionCrash); e.Detail != "its answer broke off (signal: killed)" {
-		t.Errorf("event: %+v", e)
-	}
-}
-
-func TestAnswerUnderWayOutlivesItsProcess(t *testing.T) {
-	r, g := newRig(t, nil), localtest.NewGate(t)
-	done := r.begin("mode", "hold", "gate", g.Path)
-	g.Arrival()
-	conn := answerByHand(r)
-	defer func() { _ = conn.Close() }()
-	f := r.pool.functions["echo"]
-	localtest.Eventually(t, "the answer to begin", func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for i := range f.instances {
-			return i.inv.answering
-		}
-		return false
-	})
-	if err := syscall.Kill(r.instances()[0].PID, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	r.await(FunctionCrash)
-	say(t, conn, "5\r\nhello\r\n0\r\n\r\n")
-	if got := localtest.Wait(t, done); got.body != "hello" || got.readErr != nil || got.failed != nil {
-		t.Fatalf("answer: %+v", got)
-	}
-	if s := r.pool.Status()[0]; s.Invoked != 1 || s.Failed != 0 {
-		t.Errorf("counters: %+v", s)
-	}
-}
-
-func TestTimeoutInTheMiddleOfAnAnswer(t *testing.T) {
-	r := newRig(t, func(c *PoolConfig) { c.Functions[0].Timeout = time.Second })
-	g := localtest.NewGate(t)
-	done := r.begin("mode", "stream", "n", "2", "gate", g.Path)
-	g.Arrival().Pass()
-	got := localtest.Wait(t, done)
-	var failure *FunctionError
-	if got.body != "chunk 1\n" || !errors.As(got.readErr, &failure) || failure.Type != ErrorTimeout {
-		t.Fatalf("answer: %+v", got)
-	}
-}
-
-func TestClosedBodyLetsTheFunctionRunOn(t *testing.T) {
-	r, g := newRig(t, nil), localtest.NewGate(t)
-	inv, err := r.pool.Invoke(t.Context(), "echo", localtest.Payload(t, "", localtest.Query("mode", "stream", "n", "3", "gate", g.Path)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	held := g.Arrival()
-	pid := r.instances()[0].PID
-	if err := inv.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		held.Pass()
-	}
-	r.settled(1)
-	if got := r.call("mode", "echo").pid(t); got != pid {
-		t.Fatalf("process %d answered, want %d", got, pid)
-	}
-	if s := r.pool.Status()[0]; s.Failed != 0 || s.Invoked != 2 {
-		t.Errorf("counters: %+v", s)
-	}
-}
-
-func TestCloseWakesAReader(t *testing.T) {
-	r, g := newRig(t, nil), localtest.NewGate(t)
-	inv, err := r.pool.Invoke(t.Context(), "echo", localtest.Payload(t, "", localtest.Query("mode", "stream", "n", "1", "gate", g.Path)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := localtest.ReadHead(inv.Body); err != nil {
-		t.Fatal(err)
-	}
-	held := g.Arrival()
-	read := make(chan error, 1)
-	go func() {
-		_, err := inv.Body.Read(make([]byte, 1))
-		read <- err
-	}()
-	if err := inv.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := localtest.Wait(t, read); !errors.Is(err, io.ErrClosedPipe) {
-		t.Fatalf("Read: %v, want io.ErrClosedPipe", err)
-	}
-	held.Pass()
-	r.settled(1)
 }
 
 func TestBigMessagesPassWhole(t *testing.T) {
@@ -319,31 +165,5 @@ func TestRuntimeAPIRefuses(t *testing.T) {
 				t.Errorf("%d %v, want %d %s", resp.StatusCode, body, tt.status, tt.kind)
 			}
 		})
-	}
-}
-
-func TestReadReport(t *testing.T) {
-	tests := map[string]struct {
-		raw  string
-		want FunctionError
-	}{
-		"whole":    {`{"errorType":"A","errorMessage":"b","stackTrace":[]}`, FunctionError{Type: "A", Message: "b"}},
-		"no type":  {`{"errorMessage":"b"}`, FunctionError{Type: "Runtime.Unknown", Message: "the function reported an error without saying which"}},
-		"not JSON": {`<oops>`, FunctionError{Type: "Runtime.Unknown", Message: "the function reported an error without saying which"}},
-		"empty":    {``, FunctionError{Type: "Runtime.Unknown", Message: "the function reported an error without saying which"}},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(&tt.want, readReport(strings.NewReader(tt.raw))); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
-}
-
-func TestTraceIDsHaveTheFormOfXRay(t *testing.T) {
-	at := time.Unix(0x5759e988, 0)
-	if id := NewTraceID(at); !regexp.MustCompile(`^Root=1-5759e988-[0-9a-f]{24}$`).MatchString(id) {
-		t.Errorf("%q", id)
 	}
 }
