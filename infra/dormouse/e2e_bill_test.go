@@ -3,10 +3,7 @@
 package dormouse_test
 
 import (
-	"encoding/json"
 	"math"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -179,30 +176,5 @@ func TestE2EBillSaysWhatEachSessionHasCost(t *testing.T) {
 	after := m.bill("server")
 	if after.USD < b.USD || len(after.Owners) < 2 {
 		t.Errorf("when dormouse run has ended, the bill is %+v; it was %v before", after, b.USD)
-	}
-}
-
-func TestE2ECallCanBeFollowedThroughAllLogs(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	m.session("one").text("count", "")
-	type record struct {
-		Msg, Trace string
-		Traces     []string
-	}
-	parsed := func(line string) (r record) {
-		_ = json.Unmarshal([]byte(line), &r) // a line that is no record names no call
-		return r
-	}
-	trace := parsed(m.awaitLine(m.log, 5*time.Second, "the call is logged", func(line string) bool { return strings.Contains(line, `"rpc_method":"tools/call"`) })).Trace
-	if trace == "" {
-		t.Fatal("the line of the request names none")
-	}
-	for _, message := range []string{"request", "deliver", "frame"} {
-		m.awaitLine(m.log, 5*time.Second, message+" is logged with the name of the request", func(line string) bool {
-			r := parsed(line)
-			return r.Msg == message && (r.Trace == trace || slices.Contains(r.Traces, trace))
-		})
 	}
 }

@@ -3,6 +3,8 @@
 package dormouse_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -127,4 +129,19 @@ func dynamoDB(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return endpoint
+}
+
+// list asks for the tools in a request of a client with a session.
+func (c *client) list() json.RawMessage {
+	c.t.Helper()
+	s, err := c.post(`{"jsonrpc":"2.0","id":"list","method":"tools/list"}`)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer s.close()
+	m, err := s.response(`"list"`)
+	if err != nil || m.Result == nil {
+		c.t.Fatalf("tools/list was answered with %s, %v", m.Raw, err)
+	}
+	return bytes.Clone(m.Result)
 }

@@ -4,11 +4,9 @@ package dormouse_test
 
 import (
 	"encoding/json"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -79,7 +77,7 @@ func (a *author) see(want string) {
 			a.t.Errorf("a client of 2025-11-25 with %s gets the tools %q, want %q", capabilities, got, want)
 		}
 	}
-	if got := toolsIn(a.client("mine").modern("tools/list")); got != want {
+	if got := toolsIn(a.client("mine").served(wire.MethodToolsList, "", "", "{}").Result); got != want {
 		a.t.Errorf("a client of 2026-07-28 gets the tools %q, want %q", got, want)
 	}
 }
@@ -92,28 +90,6 @@ func toolsIn(list []byte) string {
 		return true
 	})
 	return strings.Join(names, " ")
-}
-
-// hears returns when the client's standalone stream has said that tools have changed.
-func (c *client) hears() {
-	c.t.Helper()
-	ctx, cancel := c.patience()
-	defer cancel()
-	for ctx.Err() == nil {
-		s, err := c.send(ctx, http.MethodGet, "", "")
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		for err == nil {
-			var m wire.Message
-			if m, err = s.next(); err == nil && m.Method == wire.NotifyToolsChanged {
-				s.close()
-				return
-			}
-		}
-		s.close() // the endpoint has ended it, and the client comes back
-	}
-	c.t.Error("the client never heard that tools have changed")
 }
 
 // A new tool is there for the next client, whatever the author does after the edit.
@@ -163,28 +139,5 @@ func (a *author) says(verb string, args ...string) {
 	cmd := a.command(verb, args...)
 	if out, err := cmd.CombinedOutput(); err != nil && verb != "doctor" { // which finds other things, too
 		a.t.Fatalf("dormouse %s: %v: %s", verb, err, out)
-	}
-}
-
-// Nobody says that the program has changed. The first process finds out, and all its sessions
-// hear of it.
-func TestE2EFreshProcessThatListsOtherwiseReplacesTheRecord(t *testing.T) {
-	t.Parallel()
-	for _, hidden := range []bool{true, false} {
-		a := newAuthor(t)
-		first, second := a.session("mine"), a.session("mine")
-		a.edits(hidden)
-		for _, c := range []*client{first, second} {
-			if _, err := c.call("one", ""); err != nil {
-				t.Fatal(err)
-			}
-			c.hears()
-			if got := toolsIn(c.list()); got != "one two" {
-				t.Errorf("hidden %t: a client that has called gets the tools %q", hidden, got)
-			}
-		}
-		a.see("one two")
-		a.eventually(time.Minute, "nothing runs", func() bool { return len(a.processes()) == 1 }) // a function may hold a stream
-		a.see("one two")
 	}
 }

@@ -36,9 +36,8 @@ const (
 	asleepWithin = idle + 5*time.Second + sleepAfter + 7*time.Second
 )
 
-// These functions return the programs of testdata. modern is a server of 2026-07-28 only,
-// and extended one with extensions.
-var stdio, rogue, modern, extended = built("stdio"), built("rogue"), built("modern"), built("extended")
+// These functions return the programs of testdata. modern is a server of 2026-07-28 only.
+var stdio, rogue, modern = built("stdio"), built("rogue"), built("modern")
 
 // built returns a function that returns a program of testdata, which its first call builds.
 func built(name string) func(*testing.T) string {

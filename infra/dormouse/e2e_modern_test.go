@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -203,5 +205,24 @@ func TestE2EEraIsFoundOutOnce(t *testing.T) {
 		if _, err := strconv.Atoi(other.text("pid", "")); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// answers are the client's answers to the tool book of the modern server, one for each
+// round, and booked is the tool's result.
+var answers = [2]string{`{"name":"Ada"}`, `{"right":true}`}
+
+func answerTo(q wire.Message, content string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":%s}}`, q.ID, content)
+}
+
+const booked = "booked: right for Ada, true"
+
+// ranThrice checks that a tool ran once for each round.
+func ranThrice(t *testing.T, tool, calls string) {
+	t.Helper()
+	want := []string{tool + ` ""`, tool + ` "named"`, tool + ` "right for Ada"`}
+	if diff := cmp.Diff(want, linesOf(t, calls)); diff != "" {
+		t.Errorf("runs of the tool (-want +got):\n%s", diff)
 	}
 }

@@ -4,12 +4,10 @@ package dormouse_test
 
 import (
 	"debug/buildinfo"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -92,32 +90,6 @@ func TestE2ENativeStateOutlivesEveryProcess(t *testing.T) {
 	}
 }
 
-func TestE2ENativeMessagesAtOnceInitializeOnceAndLoseNoWrite(t *testing.T) {
-	t.Parallel()
-	m := probeMachine(t)
-	m.start()
-	c := m.session("probe")
-	const n = 8 // each a function process of its own
-	got, want := make([]string, n), make([]string, n)
-	var all sync.WaitGroup
-	for i := range n {
-		want[i] = fmt.Sprintf("%d of 1", i+1)
-		all.Go(func() {
-			messages, err := c.call("add", "{}")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			got[i] = textOf(messages[len(messages)-1])
-		})
-	}
-	all.Wait()
-	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("counted, and how often it was initialized (-want +got):\n%s", diff)
-	}
-}
-
 // A session works only over its own transport, and over any connection of it.
 func TestE2ENativeQuestionIsAnsweredAfterARedeployment(t *testing.T) {
 	t.Parallel()
@@ -172,58 +144,6 @@ func TestE2ENativeJobGoesOnByAnAlarmOverARestart(t *testing.T) {
 	}
 	if got := textOf(messages[len(messages)-1]); got != "worked 2 steps" {
 		t.Errorf("the call ended with %q", got)
-	}
-}
-
-func TestE2ENativeSubscriptionsAndLogLevelOutliveEveryProcess(t *testing.T) {
-	t.Parallel()
-	m := probeMachine(t)
-	m.start()
-	c := m.session("probe")
-	for _, body := range []string{
-		`{"jsonrpc":"2.0","id":"l","method":"logging/setLevel","params":{"level":"error"}}`,
-		`{"jsonrpc":"2.0","id":"s","method":"resources/subscribe","params":{"uri":"probe://x"}}`,
-	} {
-		s, err := c.post(body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := s.next(); err != nil || got.Result == nil {
-			t.Fatalf("%s, %v", got.Raw, err)
-		}
-		s.close()
-	}
-	m.redeploy()
-	c = m.again(c, "probe")
-	messages, err := c.call("who", "{}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var logs []string
-	for _, x := range messages[:len(messages)-1] {
-		logs = append(logs, string(wire.Lookup(x.Params, "level")))
-	}
-	if diff := cmp.Diff([]string{`"error"`}, logs); diff != "" {
-		t.Errorf("levels that were logged (-want +got):\n%s", diff)
-	}
-	var is struct {
-		Client     string
-		Subscribed []string
-	}
-	if err := json.Unmarshal([]byte(textOf(messages[len(messages)-1])), &is); err != nil || is.Client != "e2e" || len(is.Subscribed) != 1 {
-		t.Errorf("the tool sees %+v, %v", is, err)
-	}
-	if got := c.text("touch", "{}"); got != "touched" {
-		t.Fatal(got)
-	}
-	m.redeploy()
-	listener, err := m.again(c, "probe").resume("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.close()
-	if told, err := listener.next(); err != nil || told.Method != wire.NotifyResourceUpdated {
-		t.Errorf("the listener hears %s, %v", told.Raw, err)
 	}
 }
 

@@ -89,7 +89,7 @@ func TestE2EOneAddressForAllServers(t *testing.T) {
 	if end, err := s.response("2"); err != nil || wire.Lookup(end.Raw, "error") == nil {
 		t.Errorf("the cancelled call ended with %s, %v", end.Raw, err)
 	}
-	if n := len(namesIn(t, c.modern("tools/list"))); n != 2 {
+	if n := len(namesIn(t, c.served("tools/list", "", "", "{}").Result)); n != 2 {
 		t.Errorf("%d tools for the modern era", n)
 	}
 	if a := c.served(wire.MethodToolsCall, "one__echo", `"name":"one__echo","arguments":{"text":"hi"}`, "{}"); textOf(a) != "hi" {

@@ -34,52 +34,6 @@ func operateWith(t *testing.T, stdin string, env []string, args ...string) (prin
 	return string(out), code
 }
 
-func TestE2EStopEndsAHangingCallAndTheSessionGoesOn(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	c := m.session("one")
-	for _, of := range []string{"one", c.session[:12]} {
-		w := c.begin()
-		w.progress(t, 1, 3)
-		pid := m.only("stdio").pid
-		begun := time.Now()
-		if out, code := operate(t, "stop", of, "--now", "--data", m.data); code != 0 {
-			t.Fatalf("stop %s: %d, %s", of, code, out)
-		}
-		end, err := w.response(w.id)
-		if took := time.Since(begun); err != nil || !strings.Contains(string(end.Raw), "it was stopped by the operator of this machine") || took > time.Second {
-			t.Errorf("stop %s: the call ended after %s with %s, %v", of, took, end.Raw, err)
-		}
-		if got := c.text("echo", `{"text":"hello"}`); got == "" || m.only("stdio").pid == pid {
-			t.Errorf("after stop %s the next call got %q from process %d, before %d", of, got, m.only("stdio").pid, pid)
-		}
-	}
-	if out, code := operate(t, "end", c.session[:12], "--data", m.data); code != 0 {
-		t.Fatalf("end: %d, %s", code, out)
-	}
-	if status, err := c.status("POST", `{"jsonrpc":"2.0","id":77,"method":"ping"}`); err != nil || status != 404 {
-		t.Errorf("the session that was ended answers %d, %v", status, err)
-	}
-}
-
-func TestE2EStopWaitsForCallsInFlight(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	c := m.session("one")
-	w := c.begin()
-	w.progress(t, 1, 3)
-	if out, code := operate(t, "stop", "--all", "--data", m.data); code != 0 {
-		t.Fatalf("stop: %d, %s", code, out)
-	}
-	w.open(t)
-	if _, err := w.response(w.id); err != nil {
-		t.Errorf("the call ended with %v", err)
-	}
-	m.eventually(10*time.Second, "the box has gone", func() bool { return len(m.those("runner", "stdio")) == 0 })
-}
-
 // The functions are programs, so the API on the endpoint has only the data that it has on
 // AWS.
 func TestE2ECommandsWorkOverAURLWithTheKeyOfAnOperator(t *testing.T) {

@@ -5,7 +5,6 @@ package dormouse_test
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,41 +66,6 @@ func TestE2ELogsOfASessionThatSharesItsProcess(t *testing.T) {
 	}
 }
 
-func TestE2ESharedProcessGoesOnWhenASessionEnds(t *testing.T) {
-	t.Parallel()
-	m := boxesOf(t, map[string]map[string]any{"all": {"scope": "shared"}})
-	m.start(sleepy()...)
-	one, two := m.session("all"), m.session("all")
-	pid := one.whoami().PID
-	one.leave()
-	if now := two.whoami().PID; now != pid {
-		t.Errorf("the process was %d and is %d", pid, now)
-	}
-	m.asleep()
-}
-
-func TestE2EWorkspaceOfAPrincipal(t *testing.T) {
-	t.Parallel()
-	for name, box := range map[string]map[string]any{
-		"a process each": {"snapshot": "principal"}, "one process": {"snapshot": "principal", "scope": "principal"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m := boxesOf(t, map[string]map[string]any{"one": box}, "-calls", "${workspaceFolder}/notes")
-			m.start(sleepy()...)
-			c := m.session("one")
-			c.text("count", `{"tag":"first"}`)
-			m.asleep()
-			c.leave()
-			m.session("one").text("count", `{"tag":"second"}`)
-			if got := m.notes(m.only("stdio")); !slices.Equal(got, []string{"first", "second"}) {
-				t.Errorf("another session of the principal finds %v", got)
-			}
-			m.asleep()
-		})
-	}
-}
-
 func TestE2EPSShowsThePhaseInWhichAProcessFailed(t *testing.T) {
 	t.Parallel()
 	m := boxesOf(t, map[string]map[string]any{"one": {}}, "-exit-while", filepath.Join(t.TempDir(), "is-never-there"))
@@ -126,20 +90,4 @@ func TestE2EPSShowsThePhaseInWhichAProcessFailed(t *testing.T) {
 		}
 	}
 	m.psText("awake", "LAST-CALL")
-}
-
-func TestE2EATenantHasNoMoreBoxesThanItMay(t *testing.T) {
-	t.Parallel()
-	m := boxesOf(t, map[string]map[string]any{"one": {}, "two": {}})
-	m.ours(`{"limits": {"boxes": 1}}`)
-	m.start(sleepy()...)
-	one := m.session("one")
-	one.whoami()
-	two := m.client("two")
-	if err := two.open(params); err == nil || !strings.Contains(err.Error(), "as many as one tenant may have") {
-		t.Errorf("a second box ended in %v, want a refusal", err)
-	}
-	m.asleep()
-	m.session("two").whoami()
-	m.asleep()
 }

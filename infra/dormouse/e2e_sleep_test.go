@@ -6,16 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -67,26 +63,6 @@ func (m *machine) startedAnew(session string) {
 	m.awaitLine(m.log, 5*time.Second, "the log says that the process was started anew", func(line string) bool {
 		return strings.Contains(line, session) && strings.Contains(line, "anew")
 	})
-}
-
-// The handshake record answers the second session's initialize, so a later message
-// starts its process. That process still counts as the session's first.
-func TestE2EFirstProcessIsNotCalledAnew(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	m.session("one").text("count", "")
-	c := m.session("one")
-	c.text("count", "")
-	m.awaitLine(m.log, 5*time.Second, "the log tells of the process", func(line string) bool {
-		return strings.Contains(line, c.session) && strings.Contains(line, `"state":"started"`)
-	})
-	lines, _ := m.log.lines()
-	for _, line := range lines {
-		if strings.Contains(line, c.session) && strings.Contains(line, "anew") {
-			t.Errorf("logged of a session that never had a process: %s", line)
-		}
-	}
 }
 
 func TestE2ESessionOutlivesEveryProgram(t *testing.T) {
@@ -158,20 +134,6 @@ func (m *machine) wakesAnew(c *client) {
 			m.t.Errorf("%d events %s, want none: everything ended by itself", n, kind)
 		}
 	}
-}
-
-func TestE2EMessageRightAfterTheBye(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start(sleepy()...)
-	c := m.session("one")
-	c.text("count", "")
-	m.awaitLine(m.log, asleepWithin, "the box has said bye", func(line string) bool { return strings.Contains(line, `"msg":"asleep"`) })
-	if got := c.text("count", ""); got != "1" {
-		t.Errorf("the counter says %s, want 1: the message came to a box that had fallen asleep", got)
-	}
-	m.eventually(5*time.Second, "one server process runs", func() bool { return len(m.those("stdio")) == 1 })
-	m.asleep()
 }
 
 // quiet checks that no event comes within span.
@@ -260,58 +222,6 @@ func TestE2EInterruptLeavesNothingBehind(t *testing.T) {
 	}
 	if f, err := failureOf(end); err != nil || f.Data.Phase == "" || f.Code != int(wire.CodeOutcomeUnknown) || !strings.Contains(f.Message, "whether the call was executed is not known") {
 		t.Errorf("the call that was in flight ended in %s, %v, want an error that its outcome is not known", end.Raw, err)
-	}
-}
-
-func TestE2EInterruptLetsCallsInFlightEnd(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	w := m.session("one").begin()
-	w.progress(t, 1, 3)
-	if err := m.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	m.eventually(5*time.Second, "dormouse takes no more connections", func() bool {
-		u, err := url.Parse(m.urls["one"])
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", u.Host)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err != nil
-	})
-	w.open(t)
-	if end, err := w.response(w.id); err != nil || end.Error != nil {
-		t.Errorf("the call that was in flight ended in %s, %v, want its result", end.Raw, err)
-	}
-	if state := m.ended(25 * time.Second); state.ExitCode() != 0 {
-		t.Errorf("dormouse run ended with %v, want 0", state)
-	}
-}
-
-func TestE2ETermLeavesNothingBehind(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil, "two": nil})
-	m.start()
-	m.session("one").text("count", "")
-	m.session("two").text("count", "")
-	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if state := m.ended(25 * time.Second); state.ExitCode() != 0 {
-		t.Errorf("dormouse run ended with %v, want 0", state)
-	}
-	if left := m.processes(); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
-	lines, _ := m.log.lines()
-	for _, line := range lines {
-		if strings.Contains(line, `"level":"ERROR"`) {
-			t.Errorf("logged although all was well: %s", line)
-		}
 	}
 }
 

@@ -233,29 +233,6 @@ func (m *machine) socketsApart() {
 	}
 }
 
-// The gateway keeps the connection while all processes end. The silence in this test is
-// just long enough for that.
-func TestE2ESocketOutlivesALongSilence(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start(sleepy()...)
-	s := m.talk("one")
-	s.text("count", "")
-	m.asleep()
-	// The terminal is told of the last process, and then that the server sleeps.
-	m.await(10*time.Second, "the server is said to sleep", func(e event) bool { return e.Kind == "server.asleep" })
-	m.await(10*time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
-	m.quiet(3 * time.Second)
-	if u := m.usage(); u.Socket.Open != 1 || u.Relay.Open != 0 {
-		t.Errorf("%d clients and %d runners are connected, want the client alone", u.Socket.Open, u.Relay.Open)
-	}
-	if got := s.text("count", ""); got != "1" {
-		t.Errorf("the counter says %s, want 1 in a process started anew", got)
-	}
-	m.startedAnew(s.id())
-	m.asleep()
-}
-
 func TestE2ESocketOutlivesEveryProgram(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil}).asPrograms()
@@ -301,19 +278,5 @@ func TestE2ESocketGoesOnWhereItWasCut(t *testing.T) {
 	}
 	if got := s.text("count", ""); got != "1" {
 		t.Errorf("the counter says %s, want 1", got)
-	}
-}
-
-func TestE2ECallOverWebSocketCostsTheClientsTwoMessagesMore(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	s := m.dial("one", url.Values{})
-	s.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":` + params + `}`)
-	s.end(`"init"`)
-	s.text("count", "")
-	got := m.costs(func() error { s.text("count", ""); return nil })
-	if d := cmp.Diff(counted{RelayIn: 1, RelayOut: 2, SocketIn: 1, SocketOut: 1}, got); d != "" {
-		t.Errorf("messages of one call (-want +got):\n%s", d)
 	}
 }

@@ -35,9 +35,9 @@ nightly: build ## Run what takes hours: all worlds, all end-to-end tests in ever
 # keeps something for the next message. E2E=^TestE2E runs all.
 FUNCTIONS ?= $(if $(BOXES),process,inside)
 E2E_inside  := ^TestE2E
-E2E_process := ^TestE2E(Socket|OneWebSocket|Relay|EveryCallEnds|CallCanBe|Native|Answer|Handshake|KeysLet|Upstream|Users|Functions|LogLines|OneAddress|Nothing|Workspace|Remote|Refusals|Boxes)
-E2E_lambda  := ^TestE2E(Talk|Cut|CallsEnd|SessionOutlives|Modern|MessageRight|OneWake|Task|Killed)
-E2E_cold    := ^TestE2E(Socket|Native|Question|Handshake|Modern|Task|Suspended|Killed|Calls|Greedy|Soak|Talk|Cut|Bill|Keys)
+E2E_process := ^TestE2E(Socket|OneWebSocket|EveryCallEnds|Native|Answer|KeysLet|Upstream|Users|Functions|LogLines|OneAddress|Nothing|Workspace|Remote|Refusals|Boxes)
+E2E_lambda  := ^TestE2E(Talk|Cut|CallsEnd|SessionOutlives|Modern|OneWake|Task|Killed)
+E2E_cold    := ^TestE2E(Socket|Native|Modern|Task|Killed|Calls|Greedy|Soak|Talk|Cut|Bill|Keys)
 E2E         ?= $(E2E_$(or $(BOXES),$(FUNCTIONS)))
 .PHONY: test-e2e
 test-e2e: need-go need-node need-python build ## Run the end-to-end tests: the built programs and real servers (FUNCTIONS=process or cold)
