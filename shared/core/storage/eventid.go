@@ -62,10 +62,20 @@ func NewStreamID() StreamID {
 	return StreamID(strings.ToLower(ids.EncodeToString(u[:])))
 }
 
+// keptSign ends the ID of a kept stream. No other ID has it.
+const keptSign = "x"
+
+// NewKeptStreamID returns the ID of a stream whose end a driver keeps until it expires, as far
+// as [Log] says. It sorts by time among the others.
+func NewKeptStreamID() StreamID { return NewStreamID() + keptSign }
+
+// Kept reports whether the ID is one of [NewKeptStreamID].
+func (s StreamID) Kept() bool { return strings.HasSuffix(string(s), keptSign) }
+
 // Time returns when the stream began, to the millisecond. It is zero for Standalone,
 // LegacySSE, and a string that is no stream ID.
 func (s StreamID) Time() time.Time {
-	b, err := ids.DecodeString(strings.ToUpper(string(s)))
+	b, err := ids.DecodeString(strings.ToUpper(strings.TrimSuffix(string(s), keptSign)))
 	if err != nil || len(b) != len(uuid.UUID{}) {
 		return time.Time{}
 	}
@@ -124,7 +134,7 @@ func (e *EventIDError) Error() string {
 // Unwrap returns Invalid.
 func (e *EventIDError) Unwrap() error { return Invalid }
 
-// maxEventID is more than the longest id that String makes (20 + 1 + 32 + 1 + 26).
+// maxEventID is more than the longest id that String makes (20 + 1 + 32 + 1 + 27).
 const maxEventID = 100
 
 // ParseEventID reads what [EventID.String] wrote. An id of another session, or one that

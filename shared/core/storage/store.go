@@ -171,6 +171,8 @@ type Values interface {
 //   - the last batch of the standalone stream stays;
 //   - a request that has not ended may have 16 times as much, and its last batch stays;
 //   - the end of a request stays for at least a minute;
+//   - the end of a request with a kept ID ([NewKeptStreamID]) stays until it expires. A
+//     session may have 16 times as much of these; then the oldest are dropped;
 //   - a reader whose cursor is before the first remaining event gets a Page with Gap.
 type Log interface {
 	// Append writes a batch under the key of its first index, if that key is free. It wakes

@@ -128,9 +128,9 @@ func (s *Store) logOf(ctx context.Context, id storage.ID) ([]logBatch, error) {
 // stream and first index. If the session exceeds its limits, it drops batches down to
 // seven eighths of them. So the next batch does not exceed them at once.
 func tooMuch(log []logBatch, o Options, now int64) []logBatch {
-	var drop, fronts, ends []logBatch
-	var events int
-	var size int64
+	var drop, fronts, ends, kept []logBatch
+	var events, keptEvents int
+	var size, keptSize int64
 	for len(log) > 0 {
 		end := 1
 		for end < len(log) && log[end].stream == log[0].stream {
@@ -143,6 +143,11 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 			drop = append(drop, tooLong(stream, o)...)
 			continue
 		}
+		if last.stream.Kept() { // its end has a bound of its own
+			stream, kept = stream[:len(stream)-1], append(kept, last)
+			keptEvents += last.n
+			keptSize += last.bytes
+		}
 		for i, b := range stream {
 			events += b.n
 			size += b.bytes
@@ -153,10 +158,21 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 		switch {
 		case last.stream == storage.Standalone:
 			fronts = append(fronts, stream[:len(stream)-1]...)
+		case last.stream.Kept():
+			fronts = append(fronts, stream...)
 		case now-last.written >= o.Settle.Microseconds():
 			fronts = append(fronts, stream[:len(stream)-1]...)
 			ends = append(ends, last)
 		}
+	}
+	slices.SortStableFunc(kept, byAge)
+	for _, b := range kept {
+		if keptEvents <= openFactor*o.Events && keptSize <= openFactor*o.Bytes {
+			break
+		}
+		drop = append(drop, b)
+		keptEvents -= b.n
+		keptSize -= b.bytes
 	}
 	if events <= o.Events && size <= o.Bytes {
 		return drop

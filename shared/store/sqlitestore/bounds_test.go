@@ -68,6 +68,18 @@ func TestTooMuch(t *testing.T) {
 			[]string{"c 1", "b 1", "c 2"},
 		},
 		{
+			"kept ends stay beside the others, up to a bound of their own",
+			[]logBatch{
+				at("ax", 1, 1, 1, false, 1), at("ax", 2, 60, 1, true, 2), at("bx", 1, 60, 1, true, 1), at("c", 1, 8, 1, true, 1), at("dx", 1, 8, 1, true, 9),
+			},
+			[]string{"ax 1", "c 1"},
+		},
+		{
+			"of too many kept ends the oldest go",
+			[]logBatch{at("ax", 1, 60, 1, true, 2), at("bx", 1, 60, 1, true, 1), at("cx", 1, 60, 1, true, 3), at("d", 1, 8, 1, true, 1)},
+			[]string{"bx 1"},
+		},
+		{
 			"a clock that was set back makes no hole",
 			[]logBatch{at("", 1, 1, 1, false, 9), at("", 2, 1, 1, false, 3), at("", 3, 7, 7, false, 4)},
 			[]string{" 1", " 2"},

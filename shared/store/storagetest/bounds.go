@@ -71,6 +71,11 @@ func boundPromises(h Harness) []promise {
 				s := h.Bounded(t)
 				t.Cleanup(func() { noError(t, "Close", s.Close()) })
 				bounded(t, s)
+			}},
+			promise{"the end of a kept stream stays when others are dropped", func(t *testing.T, _ *kit) {
+				s := h.Bounded(t)
+				t.Cleanup(func() { noError(t, "Close", s.Close()) })
+				keepsEnds(t, s)
 			}})
 	}
 	return list
@@ -150,4 +155,23 @@ func bounded(t *testing.T, s storage.Store) {
 		wantCode(t, fmt.Sprintf("Append at %d", first), s.Append(t.Context(), zombie), storage.Conflict)
 	}
 	put(t, s, onStandalone(total, fmt.Sprint(total)), onStandalone(total+1, `next`))
+}
+
+func keepsEnds(t *testing.T, s storage.Store) {
+	const kept = 100
+	for i := range 2 * kept {
+		b := aBatch(1, fmt.Sprint(i))
+		b.Stream, b.Final = storage.StreamID(fmt.Sprintf("other%03d", i)), true
+		if i%2 == 0 {
+			b.Stream = storage.StreamID(fmt.Sprintf("kept%03dx", i))
+		}
+		put(t, s, b)
+	}
+	for i := range kept {
+		tail, err := s.Tail(t.Context(), "s1", storage.StreamID(fmt.Sprintf("kept%03dx", 2*i)))
+		noError(t, "Tail", err)
+		if !tail.Final {
+			t.Fatalf("the end of kept stream %d of %d is gone", i, kept)
+		}
+	}
 }
