@@ -64,6 +64,8 @@ func posting(body string) func(*world, legacy, *spent) {
 	return func(_ *world, c legacy, _ *spent) { c.post(body) }
 }
 
+const keyedCall = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{},"idempotencyKey":"k"}}`
+
 const subscribe = `{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":"note://1"}}`
 
 // asking makes a call that asks its client. pausing makes a call that pauses, and waits
@@ -94,6 +96,8 @@ func nativePrices() []price {
 		{name: "tools/call, answered within a second", do: calling("echo", `{}`)},
 		{name: "the same, of a client of 2026-07-28", do: func(w *world, _ legacy, _ *spent) { w.modernTool("echo", `{}`, "") }},
 		{name: "the same, after 5 s", do: calling("steps", `{"n":1,"millis":5000}`)},
+		{name: "tools/call with a key, answered within a second", do: posting(keyedCall)},
+		{name: "a repeat with the key, after the answer", before: posting(keyedCall), do: posting(keyedCall)},
 		{name: "tools/call over a WebSocket, by an invocation of its own", before: socketing, do: func(w *world, _ legacy, s *spent) {
 			s.conn.send(w.t, toolCall("1", "echo", `{}`, ""))
 			w.executed()

@@ -91,6 +91,21 @@ func calls() []price {
 			operation: operation{begun, sends(callWith(`{}`))},
 		},
 		{
+			name:  "tools/call with a key, awake box, answered within a second",
+			reads: 1, write: 2, waits: 1, requests: 3, readUnits: 2, writeUnits: 2, up: "events", down: "ack, deliver",
+			operation: operation{working, sends(keyedCall)},
+		},
+		{
+			name:  "the same, that wakes a box",
+			reads: 7, write: 7, waits: 1, requests: 14, readUnits: 8, writeUnits: 10, up: "events, hello, pull", down: "ack, deliver, pulled, welcome",
+			operation: operation{sleeping, sends(keyedCall)},
+		},
+		{
+			name:  "a repeat with the key, after the answer",
+			reads: 4, write: 1, requests: 5, readUnits: 5, refused: 1,
+			operation: operation{repeating, sends(keyedCall)},
+		},
+		{
 			name:  "another notification",
 			reads: 1, requests: 1, readUnits: 2, down: "deliver",
 			operation: operation{working, sends(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)},
@@ -106,6 +121,15 @@ func calls() []price {
 			operation: operation{working, sends(`{"jsonrpc":"2.0","id":"q-1","result":{}}`)},
 		},
 	}
+}
+
+var keyedCall = callWith(`{"sleep":300,"idempotencyKey":"k"}`)
+
+// repeating has a session whose call with a key has been answered.
+func repeating(t *testing.T, c *counted) storage.ID {
+	id := working(t, c)
+	sends(keyedCall)(t, c, id)
+	return id
 }
 
 func polls() []price {

@@ -174,7 +174,7 @@ func (x *simBox) execute(c *simCall, m wire.Message) {
 		switch {
 		case a.rng.IntN(x.w.chatty) == 0:
 			x.say(nil, c.s, storage.Standalone, x.notice("notifications/message", label, n), false)
-		case kind == 0 && n%128 < 5:
+		case kind == 0 && n%128 < 5 && !x.w.repeats:
 			if !x.ask(a, c, label, n) {
 				return
 			}

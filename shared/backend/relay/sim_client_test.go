@@ -25,6 +25,8 @@ type simClient struct {
 	a         *actor
 	id        storage.ID
 	asked     int
+	door      string // tells sessions of one client apart
+	acts      func() // in place of what a client does; nil: nothing else
 	listening sync.WaitGroup
 
 	mu       sync.Mutex
@@ -68,6 +70,10 @@ func (w *world) host() *sessions.Manager {
 const simFunction = 15 * time.Minute
 
 func (c *simClient) run() {
+	if c.acts != nil {
+		c.acts()
+		return
+	}
 	_ = nap(c.w.ctx, draw(c.a.rng, time.Minute))
 	if !c.open() {
 		return
@@ -124,7 +130,7 @@ func (c *simClient) open() bool {
 }
 
 func (c *simClient) initialize(n int) bool {
-	r := c.request(fmt.Sprintf("%s.init%d", c.name, n), 1)
+	r := c.request(fmt.Sprintf("%s.init%s%d", c.name, c.door, n), 1)
 	params := fmt.Appendf(nil, `{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":%q,"version":"1"},"label":%q}`, c.w.capabilities(), c.name, r.label)
 	m := simMessage(wire.NewRequest(r.ids[0], wire.MethodInitialize, params))
 	r.post(func(ctx context.Context) (*sessions.Call, error) {

@@ -114,7 +114,7 @@ func (l *ledger) executes(w *world, by, client string, d runner.Delivery, msgs [
 		if d.Round > 0 {
 			label = fmt.Sprintf("%s#%d", label, d.Round)
 		}
-		if old, ok := l.runs[label]; ok && old.by != by {
+		if old, ok := l.runs[label]; ok && (old.by != by || isKeyed(label)) {
 			w.breaks("message %s executed twice, by %s and by %s", label, old.by, by)
 		}
 		if !strings.HasPrefix(label, client+".") {

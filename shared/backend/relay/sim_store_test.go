@@ -135,6 +135,14 @@ func (s *simStore) SaveHandshake(ctx context.Context, v storage.Handshake) error
 	return change(ctx, "SaveHandshake", func() error { return s.w.memory.SaveHandshake(ctx, v) })
 }
 
+func (s *simStore) SaveValue(ctx context.Context, v storage.Value) (storage.Value, error) {
+	return written(ctx, "SaveValue", func() (storage.Value, error) {
+		saved, err := s.w.memory.SaveValue(ctx, v)
+		actorOf(ctx).tell("value of revision %d, %d bytes: %v", v.Rev, len(v.Data), storage.CodeOf(err))
+		return saved, err
+	})
+}
+
 func (s *simStore) Append(ctx context.Context, v storage.Batch) error {
 	wrote := false
 	return change(ctx, "Append", func() error {

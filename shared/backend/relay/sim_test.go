@@ -137,6 +137,7 @@ type world struct {
 	config   relayserver.Config
 	idle     time.Duration // until a box sleeps
 	drains   time.Duration // for how long a box may finish old requests before new ones go on
+	repeats  bool          // clients give their calls keys, and the processes ask nothing
 	slowly   bool          // clients of sockets read large amounts slowly
 	operator *simOperator  // changes servers, nil for nobody
 	clock    *simClock     // the clock of hosts and runners, nil for the true one

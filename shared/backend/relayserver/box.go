@@ -244,6 +244,7 @@ func (x boxes) overItem(ctx context.Context, b storage.Box, it storage.Item) (re
 // first, for generation 0. No runner can have the item then. A request that its box has
 // suspended since the item was read goes on.
 func (x boxes) endItem(ctx context.Context, it storage.Item, why storage.Failure) error {
+	why.Unsent = why.Unsent || it.State == storage.Waiting && it.Round == 0
 	return x.endItemWith(ctx, it, failureError(it.Box, why))
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // outcomeUnknown is the error that ends a request which was posted and then left no
@@ -22,6 +23,7 @@ func outcomeUnknown(box storage.BoxID) *wire.Error {
 var expired = storage.Failure{
 	Phase:  phaseUnavailable,
 	Detail: "no box took the request within " + validity.String() + "; it was not executed, send it again",
+	Unsent: true,
 }
 
 // failureOf returns why generation gen ended without finishing its requests. The record
@@ -76,6 +78,9 @@ func failureError(box storage.BoxID, f storage.Failure) *wire.Error {
 		data["signal"] = f.Signal
 	case f.Exit != 0:
 		data["exit_code"] = f.Exit
+	}
+	if f.Unsent {
+		data[sessions.DataUnsent] = true
 	}
 	if !f.At.IsZero() {
 		data["since"] = f.At.UTC().Format(time.RFC3339)

@@ -201,6 +201,8 @@ type Failure struct {
 	Detail string // text that may be shown to a client
 	Exit   int    // exit code of the runner, if it exited
 	Signal string // the signal that killed it, if any
+	// Unsent says, of the failure of a request, that it was certainly not executed.
+	Unsent bool `json:",omitempty"`
 	At     time.Time
 }
 

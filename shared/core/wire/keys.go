@@ -58,10 +58,10 @@ type place struct {
 var (
 	atTop  = place{"a message", deciding("jsonrpc", "id", "method", "params", "result", "error")}
 	ofMeta = place{"params._meta", deciding(MetaProgressToken, MetaProtocolVersion, MetaClientCapabilities, MetaClientInfo,
-		MetaLogLevel, MetaSubscriptionID, MetaRelatedTask)}
+		MetaLogLevel, MetaSubscriptionID, MetaRelatedTask, MetaIdempotencyKey, MetaIdempotencyLife)}
 	ofAny     = place{"params", deciding("_meta", "progressToken", "requestId")}
 	ofMCPsOwn = place{"params of a method of MCP", deciding("_meta", "progressToken", "requestId", "name", "uri", "arguments",
-		"cursor", "level", "task", "taskId", "protocolVersion", "capabilities", "clientInfo", "inputResponses", "requestState")}
+		"cursor", "level", "task", "taskId", "protocolVersion", "capabilities", "clientInfo", "inputResponses", "requestState", "idempotencyKey")}
 )
 
 func deciding(names ...string) map[string]string {

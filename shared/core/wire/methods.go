@@ -68,6 +68,8 @@ const (
 	MetaServerInfo         = "io.modelcontextprotocol/serverInfo"         // modern, in results
 	MetaSubscriptionID     = "io.modelcontextprotocol/subscriptionId"     // modern, on a listen stream
 	MetaRelatedTask        = "io.modelcontextprotocol/related-task"       // 2025-11-25 tasks
+	MetaIdempotencyKey     = "io.modelcontextprotocol/idempotencyKey"     // of a tools/call; the draft has it in params
+	MetaIdempotencyLife    = "dormouse/idempotencyTtlMs"                  // how long that key is kept
 )
 
 // Values of the member resultType in a modern result. A result without it is complete.

@@ -41,7 +41,7 @@ func (x *exchange) preflight() {
 	if h.Get("Access-Control-Allow-Origin") != "" {
 		h.Set("Access-Control-Allow-Methods", methods)
 		h.Set("Access-Control-Allow-Headers", allowedHeaders(x.r.Header, "Content-Type", "Accept", "Authorization", wire.HeaderSessionID,
-			wire.HeaderProtocolVersion, wire.HeaderLastEventID, wire.HeaderMethod, wire.HeaderName))
+			wire.HeaderProtocolVersion, wire.HeaderLastEventID, wire.HeaderMethod, wire.HeaderName, wire.HeaderIdempotencyKey))
 		h.Set("Access-Control-Max-Age", "86400")
 	}
 	x.empty(http.StatusNoContent)

@@ -51,6 +51,7 @@ func raws(answers []bridge.Answer) [][]byte {
 // forward begins a call.
 func (m modern) forward() error {
 	c := m.client()
+	c.Round = m.req.State
 	if m.req.Method == wire.MethodToolsCall {
 		c.Check = m.check
 		if m.to.Listed != nil {
@@ -166,7 +167,7 @@ func (g *gathering) due(turn *bridge.Turn) time.Time {
 }
 
 // answer sends the outcome of a call. A client that closes the response cancels the call,
-// unless it brought a state: with that state it can come back. server is serverInfo, nil
+// unless it brought a state or a key: with these it can come back. server is serverInfo, nil
 // if it is not known.
 func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge.Turn) error {
 	m.x.called.stream = call.Stream()
@@ -181,6 +182,12 @@ func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge
 	case errors.Is(err, errTask):
 		m.create(out, call, server)
 		return nil
+	}
+	if call.Keyed() { // its client may come back for the answer
+		if errors.Is(err, errLate) {
+			err = sessions.StillRunning()
+		}
+		return out.fail(err)
 	}
 	if m.req.State == "" || errors.Is(err, errGone) || errors.Is(err, errLate) || errors.Is(err, errForgotten) {
 		ctx, cancel := m.x.detached()

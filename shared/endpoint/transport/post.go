@@ -74,6 +74,13 @@ func (x *exchange) messages() (msgs []wire.Message, batch bool, err error) {
 	x.method, x.id = subject(msgs)
 	x.msgs, x.batch = msgs, batch
 	x.r = x.called.reads(x.r, msgs)
+	keys := x.r.Header.Values(wire.HeaderIdempotencyKey)
+	if len(keys) > 1 {
+		return nil, false, refusal(http.StatusBadRequest, storage.Invalid, wire.CodeInvalidRequest, "header "+wire.HeaderIdempotencyKey+" must be sent once")
+	}
+	if len(keys) == 1 {
+		x.r = x.r.WithContext(sessions.WithKey(x.r.Context(), keys[0]))
+	}
 	if err == nil && msgs[0].Method == wire.MethodListen && !takesStreams(x) {
 		err = notAcceptable(wire.MediaJSON, wire.MediaSSE)
 	}

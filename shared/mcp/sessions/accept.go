@@ -149,7 +149,11 @@ func (h *Manager) accept(ctx context.Context, c Caller, s storage.Session, box s
 		a.List = part
 	}
 	needs := slices.ContainsFunc(rest, func(m wire.Message) bool { return m.Kind == wire.Request && needsSecrets(m.Method) })
-	call, err := h.deliverWith(ctx, c, s, box, Delivery{Raw: joined(rest, batch), Tools: tools(rest), Needs: needs, Address: a})
+	once, err := h.onceOf(ctx, c, "", batch, rest...)
+	if err != nil {
+		return nil, err
+	}
+	call, err := h.deliverWith(ctx, c, s, box, Delivery{Raw: bodyOf(rest, batch), Tools: tools(rest), Needs: needs, Address: a, once: once})
 	if answer := h.unconnected(err, canVisit(s), rest...); answer != nil {
 		return answer, nil
 	}
@@ -172,8 +176,8 @@ func tool(params json.RawMessage) string {
 	return name
 }
 
-// joined returns the body again, without the messages that Accept has handled itself.
-func joined(msgs []wire.Message, batch bool) []byte {
+// bodyOf returns the body again, without the messages that Accept has handled itself.
+func bodyOf(msgs []wire.Message, batch bool) []byte {
 	if !batch {
 		return msgs[0].Raw
 	}

@@ -46,6 +46,8 @@ type Delivery struct {
 	// of the message gets it.
 	Secrets map[string]storage.Secret
 	Brief   bool // the caller waits only until the request is accepted, so a trace is wanted soon
+
+	once *once // the key of the call; nil: it has none
 }
 
 // Backend executes the messages of clients: behind the relay in a box, or in this

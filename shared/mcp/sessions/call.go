@@ -30,9 +30,12 @@ type Call struct {
 	polls   int       // empty polls in a row before this one
 	gap     bool
 	pause   time.Duration // if not 0: close the response; the client comes back after this time
+	repeat  bool          // see Repeat
 	pushed  bool          // events are pushed to the client, too
 	unsure  bool          // Check has failed since its last success, maybe between writing an end and pushing it
 
+	once     *once     // the key of the call, nil for none
+	joined   *joined   // set for a call that another request began
 	follower *follower // set for an event stream on the legacy SSE stream
 }
 
@@ -49,7 +52,14 @@ func (c *Call) Done() bool { return c.done }
 
 // Stored reports whether the events are in the log, so that the client can come back for
 // them. A request that needed no box has no log.
-func (c *Call) Stored() bool { return c.ready == nil }
+func (c *Call) Stored() bool { return c.ready == nil && c.joined == nil }
+
+// Keyed reports whether the client has given the call a key. Such a call goes on if its
+// client closes the response.
+func (c *Call) Keyed() bool { return c.once != nil }
+
+// Repeat reports whether an earlier request with the same key has begun the call.
+func (c *Call) Repeat() bool { return c.repeat }
 
 // Gap reports whether events are missing before those that Next returned last, because
 // the log is bounded. The client has to be told (I4).
@@ -89,6 +99,9 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]storage.Event, erro
 			events[i] = storage.Event{Raw: raw, Final: i == len(c.ready)-1}
 		}
 		return events, nil
+	}
+	if c.joined != nil && !c.done {
+		return c.joinEnd(ctx)
 	}
 	for !c.done {
 		if c.lease != nil {
@@ -168,6 +181,9 @@ const bearFor = time.Second
 func (c *Call) giveUp(ctx context.Context) error {
 	h := c.handed()
 	if h == nil {
+		if _, ok := c.tracker.(Handover); ok {
+			c.once.release(ctx) // no box has it
+		}
 		return storage.Errorf(storage.Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.host.limits.AcceptBy)
 	}
 	if err := h.GiveUp(ctx); err != nil {

@@ -43,7 +43,12 @@ func (h *core) getSecrets(ctx context.Context, c Caller, s storage.Session, d *D
 // admit hands a delivery over if the gate admits it.
 func (h *core) admit(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
 	if d.Stream == "" {
-		d.Stream = storage.NewStreamID()
+		d.Stream = d.once.newStream()
+	}
+	if d.once != nil {
+		if call, err := h.reserve(ctx, c, s, d); call != nil || err != nil {
+			return call, err
+		}
 	}
 	if h.gate == nil || len(d.Requests) == 0 {
 		return h.handOver(ctx, c, s, box, d)
@@ -52,6 +57,7 @@ func (h *core) admit(ctx context.Context, c Caller, s storage.Session, box stora
 		Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Session: s.ID, Stream: d.Stream, Tools: d.Tools,
 	})
 	if err != nil {
+		d.once.release(ctx)
 		return nil, err
 	}
 	call, err := h.handOver(ctx, c, s, box, d)
@@ -65,11 +71,13 @@ func (h *core) handOver(ctx context.Context, c Caller, s storage.Session, box st
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
 		if err := writable(ctx, h.store); err != nil {
+			d.once.release(ctx)
 			return nil, unexecuted(err)
 		}
 		var err error
 		a.Moved = a.Moved || moves(s, c, box)
 		if s, err = h.update(ctx, s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
+			d.once.release(ctx)
 			return nil, err
 		}
 	}
@@ -79,10 +87,13 @@ func (h *core) handOver(ctx context.Context, c Caller, s storage.Session, box st
 	a.Trace = storage.TraceOf(ctx)
 	d.Address, d.Client, d.Server = a, s, c.Server.Name
 	tracker, err := h.backend.Deliver(ctx, d, box)
+	if refuses(err) {
+		d.once.release(ctx)
+	}
 	if err != nil || len(a.Requests) == 0 {
 		return nil, err
 	}
-	call := &Call{host: h, session: s.ID, stream: d.Stream, tracker: tracker, pushed: a.Pushed(), begun: time.Now()}
+	call := &Call{host: h, session: s.ID, stream: d.Stream, tracker: tracker, pushed: a.Pushed(), begun: time.Now(), once: d.once}
 	if d.Brief || c.Transport == storage.WebSocket {
 		call.status.Next = call.begun.Add(firstTendBrief)
 	}

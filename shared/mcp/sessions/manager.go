@@ -131,6 +131,9 @@ type Client struct {
 	// for the rest of its life. A caller whose client wants fewer must drop the others.
 	Verbose bool
 	Visits  bool // the client can be told to send its user to a page
+	// Round is what makes a request another call than the one that its key has begun, although
+	// both have the same key: the state that the client has brought. "" for a first request.
+	Round string
 	// Check, if not nil, is called before Send sends anything. It gets the params that
 	// [Stateless.Learn] keeps, or nil. Send returns its error. brief means that the caller
 	// waits only until the call is accepted, not for its end.

@@ -58,7 +58,11 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 	if err != nil {
 		return nil, nil, err
 	}
-	stream, brief := storage.NewStreamID(), false
+	once, err := h.onceOf(ctx, c, client.Round, false, wire.Message{Kind: wire.Request, Method: method, Params: params})
+	if err != nil {
+		return nil, nil, err
+	}
+	stream, brief := once.newStream(), false
 	cold := client.List != nil && s.Params == nil
 	if client.Check != nil && !cold {
 		if brief, err = client.Check(s.Params); err != nil {
@@ -87,7 +91,7 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 		set := wire.NewRequest(level, wire.MethodSetLevel, json.RawMessage(`{"level":"`+mostVerbose+`"}`))
 		raw, requests, part = batchOf([][]byte{set, raw}), append(requests, level), ""
 	}
-	d := Delivery{Raw: raw, Needs: needsSecrets(method), Brief: brief, Address: storage.Address{Stream: stream, Requests: requests, List: part, Moved: moved}}
+	d := Delivery{Raw: raw, Needs: needsSecrets(method), Brief: brief, once: once, Address: storage.Address{Stream: stream, Requests: requests, List: part, Moved: moved}}
 	switch method {
 	case wire.MethodToolsCall:
 		d.Tools = []string{tool(params)}

@@ -1,0 +1,364 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// A client may give a call of a tool a key, and then repeat the call with it. A durable value
+// says which stream of which session the first of these calls has. Whoever wrote it executes
+// the call; nobody else ever does. The log has the answer, and keeps it as long as the value.
+//
+// So the call costs one write more, which must come before the call is executed. A function
+// and a box may both die after the box has executed the call and before either has told so.
+// Without that write nothing would be left then of which a repeat could know.
+
+// MaxKey bounds the key of a call, in bytes.
+const MaxKey = 255
+
+// minKeyLife is the shortest life of a key.
+const minKeyLife = time.Minute
+
+// DataUnsent is the member of an error's data that is true if the request was certainly not
+// executed. A repeat with the same key executes it.
+const DataUnsent = "notExecuted"
+
+// once is the key of a call.
+type once struct {
+	h    *core
+	key  storage.ValueKey
+	hash []byte // of the tool and its arguments
+	life time.Duration
+	mine *begun // what this request has written for it; nil: nothing
+}
+
+// begun is the value of a key: where the call is.
+type begun struct {
+	Session storage.ID       `json:"s"`
+	Stream  storage.StreamID `json:"d"`
+	Hash    []byte           `json:"h"`
+	Request json.RawMessage  `json:"r"` // id that the end of the stream has
+	At      time.Time        `json:"t"`
+}
+
+type keyed struct{}
+
+// WithKey returns a context whose tools/call has a key, as its header [wire.HeaderIdempotencyKey]
+// says. "" is no key.
+func WithKey(ctx context.Context, header string) context.Context {
+	if header == "" {
+		return ctx
+	}
+	return context.WithValue(ctx, keyed{}, header)
+}
+
+// onceOf returns the key of a call, nil if it has none. round is as [Client].Round. A *[wire.Error]
+// refuses the key.
+func (h *core) onceOf(ctx context.Context, c Caller, round string, batch bool, msgs ...wire.Message) (*once, error) {
+	for _, m := range msgs {
+		if m.Kind != wire.Request || m.Method != wire.MethodToolsCall {
+			continue
+		}
+		key, err := keyOf(ctx, m.Params)
+		switch {
+		case err != nil:
+			return nil, err
+		case key == "":
+			continue
+		case batch:
+			return nil, badKey("a call with a key must not be in a batch; send it by itself")
+		}
+		life, err := h.keyLife(m.Params)
+		if err != nil {
+			return nil, err
+		}
+		hash, err := callHash(m.Params)
+		if err != nil {
+			return nil, err
+		}
+		return &once{h: h, key: keyName(c, key, round), hash: hash, life: life}, nil
+	}
+	return nil, nil
+}
+
+// keyOf returns the key of a call, "" if it has none.
+func keyOf(ctx context.Context, params json.RawMessage) (string, error) {
+	key, _ := ctx.Value(keyed{}).(string)
+	if n := len(key); n >= 2 && key[0] == '"' && key[n-1] == '"' {
+		key = key[1 : n-1]
+	}
+	if ctx.Value(keyed{}) != nil && key == "" {
+		return "", badKey("the key is empty")
+	}
+	for _, raw := range []json.RawMessage{wire.Lookup(params, "idempotencyKey"), wire.Lookup(params, "_meta", wire.MetaIdempotencyKey)} {
+		if raw == nil {
+			continue
+		}
+		in, ok := wire.String(raw)
+		if !ok || in == "" || key != "" && in != key {
+			return "", badKey("the key is not a string, or the header, params and _meta of the call have different ones")
+		}
+		key = in
+	}
+	if len(key) > MaxKey || strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return "", badKey(fmt.Sprintf("the key has %d bytes or a control character; use at most %d bytes, such as a UUID", len(key), MaxKey))
+	}
+	return key, nil
+}
+
+// keyLife returns how long the key of a call is kept.
+func (h *core) keyLife(params json.RawMessage) (time.Duration, error) {
+	raw := wire.Lookup(params, "_meta", wire.MetaIdempotencyLife)
+	if raw == nil {
+		return h.limits.EventAge, nil
+	}
+	n, ok := wire.Integer(raw)
+	if most := h.limits.EventAge.Milliseconds(); !ok || n < min(minKeyLife.Milliseconds(), most) || n > most {
+		return 0, badKey(fmt.Sprintf("_meta[%q] must be a number from %d to %d", wire.MetaIdempotencyLife, min(minKeyLife.Milliseconds(), most), most))
+	}
+	return time.Duration(n) * time.Millisecond, nil
+}
+
+func badKey(text string) error { return keyError("idempotency_key_invalid", text) }
+
+// keyError returns the error that refuses a call for its key. kind is as in the draft SEP-3182.
+func keyError(kind, text string) *wire.Error {
+	return &wire.Error{Code: wire.CodeInvalidParams, Message: "idempotency key: " + text, Data: map[string]string{"type": kind}}
+}
+
+// StillRunning returns the error for a request with a key that cannot be held until the end of
+// its call. The call goes on.
+func StillRunning() *wire.Error {
+	return keyError("idempotency_key_in_progress", "the call is still running; send it again with the same key")
+}
+
+// keyName returns the key of the durable value of a call. The name has only a hash of the
+// client's key, which may be a secret.
+func keyName(c Caller, key, round string) storage.ValueKey {
+	sum := sha256.Sum256(fmt.Appendf(nil, "call %q %q %q %q %q", c.Tenant, c.Principal, c.Server.Name, key, round))
+	of := strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
+	return storage.ValueKey{Scope: storage.ValueOfPrincipal, Of: of, Name: "call with a key"}
+}
+
+// callHash returns a hash of the tool and the arguments of a call. The order of members, white
+// space and escapes make no difference.
+func callHash(params json.RawMessage) ([]byte, error) {
+	arguments := any(map[string]any{})
+	if raw := wire.Lookup(params, "arguments"); raw != nil {
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.UseNumber()
+		if err := d.Decode(&arguments); err != nil {
+			return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "the arguments cannot be read"}
+		}
+	}
+	same, err := json.Marshal([]any{tool(params), arguments})
+	if err != nil {
+		return nil, err // what was decoded always encodes
+	}
+	sum := sha256.Sum256(same)
+	return sum[:], nil
+}
+
+// newStream returns the name of the stream of a call.
+func (o *once) newStream() storage.StreamID {
+	if o == nil {
+		return storage.NewStreamID()
+	}
+	return storage.NewKeptStreamID()
+}
+
+// release frees the key of a call that was certainly not executed and will not be. It ends the
+// call in the log, unless a repeat has done so, which could not know that.
+func (o *once) release(ctx context.Context) {
+	if o == nil || o.mine == nil {
+		return
+	}
+	_ = o.h.settle(context.WithoutCancel(ctx), *o.mine, &wire.Error{
+		Code: wire.CodeInternal, Message: "the call was not executed; send it again", Data: map[string]bool{DataUnsent: true},
+	}) // if it fails, repeats learn that the outcome is unknown
+}
+
+// settle ends a call that has no end yet.
+func (h *core) settle(ctx context.Context, call begun, why *wire.Error) error {
+	a := storage.Address{Session: call.Session, Stream: call.Stream, Requests: []json.RawMessage{call.Request}}
+	return h.out.Fail(ctx, a, why, time.Now().Add(h.limits.EventAge))
+}
+
+// refuses reports whether a backend that returned err has certainly not taken the message.
+func refuses(err error) bool {
+	switch storage.CodeOf(err) {
+	case storage.Invalid, storage.TooLarge, storage.Busy, storage.Forbidden, storage.NotFound:
+		return true
+	default:
+		return false
+	}
+}
+
+// reserve writes that this request executes the call of its key, and returns nil. If an
+// earlier request does, reserve returns the Call that waits for it.
+//
+// Cost: one write. A repeat costs three reads more, and its own write is refused.
+//
+// Errors: *[wire.Error] for other arguments; Unavailable.
+func (h *core) reserve(ctx context.Context, c Caller, s storage.Session, d Delivery) (*Call, error) {
+	o := d.once
+	now := time.Now()
+	mine := begun{Session: s.ID, Stream: d.Stream, Hash: o.hash, Request: d.Requests[0], At: now}
+	data, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err // an id is valid JSON
+	}
+	v := storage.Value{Key: o.key, Data: data, Expires: now.Add(o.life)}
+	for {
+		_, err := h.store.SaveValue(ctx, v)
+		if err == nil {
+			o.mine = &mine
+			return nil, nil
+		}
+		if !errors.Is(err, storage.Conflict) {
+			return nil, err
+		}
+		old, err := h.store.LoadValue(ctx, o.key)
+		if err != nil {
+			return nil, err
+		}
+		if v.Rev = 0; old.Rev == 0 {
+			continue // it has just expired
+		}
+		var first begun
+		if err := json.Unmarshal(old.Data, &first); err != nil {
+			return nil, storage.Errorf(storage.Internal, "the record of a key is damaged").Because(err)
+		}
+		switch {
+		case first.Stream == d.Stream: // an earlier try of this write, whose answer was lost
+			o.mine = &mine
+			return nil, nil
+		case !bytes.Equal(first.Hash, o.hash):
+			return nil, keyError("idempotency_key_conflict", "it was used for another call; use a new key for other arguments")
+		}
+		call, free, err := h.join(ctx, c, s, d, first)
+		if call != nil || err != nil {
+			return call, err
+		}
+		if free {
+			v.Rev = old.Rev
+		}
+	}
+}
+
+// join returns the Call that waits for the end of a call that an earlier request began. free
+// is true if that request was certainly not executed, so that this one may be.
+func (h *core) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, free bool, err error) {
+	tail, err := h.store.Tail(ctx, first.Session, first.Stream)
+	if err != nil {
+		return nil, false, err
+	}
+	call = &Call{host: h, session: first.Session, stream: first.Stream, begun: time.Now(), once: d.once, repeat: true}
+	j := &joined{core: h, call: first, as: d.Requests[0], modern: s.Transport == storage.Modern}
+	j.of = storage.Session{ID: first.Session, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal}
+	if tail.Final {
+		page, err := h.store.Read(ctx, first.Session, first.Stream, tail.Last-1, 1)
+		if err != nil {
+			return nil, false, err
+		}
+		raw := j.forgotten()
+		if page.Final() {
+			raw = page.Events[len(page.Events)-1].Raw
+		}
+		if string(wire.Lookup(raw, "error", "data", DataUnsent)) == "true" {
+			return nil, true, nil
+		}
+		call = h.readyCall(j.own(raw))
+		call.stream, call.once, call.repeat = d.Stream, d.once, true
+		return call, false, nil
+	}
+	call.tracker, call.status = j, Status{Accepted: true, Next: call.begun.Add(time.Second)}
+	if !j.modern || first.Session != s.ID {
+		// The events have ids and questions for another client.
+		call.joined, call.session, call.stream = j, s.ID, d.Stream
+	}
+	return call, false, nil
+}
+
+// joined is the Tracker of a call that another request began.
+type joined struct {
+	*core
+	call   begun
+	of     storage.Session // as far as a Tracker needs it
+	as     json.RawMessage // id that the answer gets
+	modern bool            // its client is of the modern era
+}
+
+// own returns an answer in the form that the client of this request gets.
+func (j *joined) own(raw []byte) []byte {
+	out, _ := wire.Replace(raw, j.as, "id")
+	if result := wire.Lookup(out, "result"); !j.modern && result != nil {
+		out, _ = wire.Replace(out, plainList(result), "result")
+	}
+	return out
+}
+
+func (j *joined) forgotten() []byte {
+	return wire.ErrorResponse(j.as, &wire.Error{Code: wire.CodeOutcomeUnknown, Message: "the call was executed, and its answer is not kept any more"})
+}
+
+// undecided is how long a call may leave no trace. After that time the function and the box
+// that had it are gone.
+func (j *joined) undecided() time.Duration { return j.limits.AcceptBy + 5*time.Second }
+
+// Check implements Tracker. It does what the function would do that has begun the call.
+func (j *joined) Check(ctx context.Context) (Status, error) {
+	tracker, err := j.backend.Track(ctx, j.of, j.call.Stream)
+	if err == nil {
+		status, err := tracker.Check(ctx)
+		status.Accepted = true
+		return status, err
+	}
+	soon := Status{Accepted: true, Next: time.Now().Add(time.Second)}
+	if !errors.Is(err, storage.NotFound) || time.Since(j.call.At) < j.undecided() {
+		return soon, unlessGone(err)
+	}
+	return soon, j.settle(ctx, j.call, &wire.Error{
+		Code: wire.CodeOutcomeUnknown, Message: "whether the call was executed is not known: what executed it has ended without an answer",
+	})
+}
+
+// joinEnd waits for the end of the call, and returns it. The wait is as long as a request may
+// take until it is accepted.
+func (c *Call) joinEnd(ctx context.Context) ([]storage.Event, error) {
+	j, end := c.joined, c.begun.Add(c.host.limits.AcceptBy)
+	for {
+		page, err := c.host.store.Wait(ctx, j.call.Session, j.call.Stream, c.after, earlier(end, c.status.Next))
+		if err != nil {
+			return nil, err
+		}
+		if n := len(page.Events); n > 0 {
+			last := page.Events[n-1]
+			c.after = last.Index
+			if last.Final {
+				c.done = true
+				return []storage.Event{{Raw: j.own(last.Raw), Final: true}}, nil
+			}
+			continue
+		}
+		now := time.Now()
+		if !now.Before(end) {
+			return nil, StillRunning()
+		}
+		if !now.Before(c.status.Next) {
+			if c.status, err = j.Check(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
