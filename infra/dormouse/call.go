@@ -19,6 +19,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -30,6 +31,7 @@ type callCommand struct {
 	Tool      string   `arg:"" help:"Name of one of its tools."`
 	Arguments []string `arg:"" optional:"" name:"key=value" help:"Arguments, converted to the types that the tool names."`
 	Args      string   `placeholder:"JSON" help:"All arguments as a JSON object."`
+	Once      string   `placeholder:"KEY" help:"Call the tool once, however often you repeat the command with this key."`
 	fileFlag
 	target
 	printing
@@ -69,7 +71,7 @@ func (c *callCommand) Run(t *terminal) error {
 		}
 		asked := time.Now()
 		shows, end := begin("calling " + c.Tool)
-		result, err := to.callTool(ctx, s, c.Tool, args, shows)
+		result, err := to.callTool(ctx, s, c.Tool, c.Once, args, shows)
 		took := time.Since(asked)
 		end()
 		if err != nil {
@@ -84,13 +86,26 @@ func (c *callCommand) Run(t *terminal) error {
 	})
 }
 
-// callTool calls a tool, and shows its progress.
-func (c *client) callTool(ctx context.Context, s *mcp.ClientSession, tool string, args any, shows *waits) (*mcp.CallToolResult, error) {
+// callTool calls a tool, and shows its progress. key is the key of the call, "" for none. If a
+// call with the key runs already, callTool waits for the end of that one.
+func (c *client) callTool(ctx context.Context, s *mcp.ClientSession, tool, key string, args any, shows *waits) (*mcp.CallToolResult, error) {
 	c.progress.Store(&progress{shows, tool})
 	defer c.progress.Store(nil)
 	params := &mcp.CallToolParams{Name: tool, Arguments: args}
 	params.SetProgressToken(tool)
-	return s.CallTool(ctx, params)
+	if key != "" {
+		params.Meta[wire.MetaIdempotencyKey] = key
+	}
+	for {
+		result, err := s.CallTool(ctx, params)
+		var refused *jsonrpc.Error
+		if !errors.As(err, &refused) {
+			return result, err
+		}
+		if kind, _ := wire.String(wire.Lookup(refused.Data, "type")); kind != sessions.KeyInUse {
+			return result, err
+		}
+	}
 }
 
 // progress is where the progress of a call is shown.

@@ -1,13 +1,19 @@
 package dormouse
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // The SDK only says that the transport has rejected a request.
@@ -50,5 +56,30 @@ func TestCallSaysWhyTheEndpointRefuses(t *testing.T) {
 				t.Errorf("the call says %v, want %s", err, test.want)
 			}
 		})
+	}
+}
+
+// A call that runs already is waited for, with the same key.
+func TestCallOnceWaitsForTheCallThatHasItsKey(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "one", Version: "1"}, nil)
+	var keys []any
+	server.AddTool(&mcp.Tool{Name: "pay", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		if keys = append(keys, r.Params.Meta[wire.MetaIdempotencyKey]); len(keys) < 3 {
+			return nil, &jsonrpc.Error{Code: int64(wire.CodeInvalidParams), Message: "it runs", Data: []byte(`{"type":"` + sessions.KeyInUse + `"}`)}
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "paid"}}}, nil
+	})
+	at := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	defer at.Close()
+	to := &client{base: at.URL}
+	s, err := to.connect(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	result, err := to.callTool(t.Context(), s, "pay", "k", map[string]any{}, nil)
+	if err != nil || result.Content[0].(*mcp.TextContent).Text != "paid" || !slices.Equal(keys, []any{"k", "k", "k"}) {
+		t.Errorf("got %v, %v after the keys %v", result, err, keys)
 	}
 }

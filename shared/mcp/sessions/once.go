@@ -136,10 +136,13 @@ func keyError(kind, text string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInvalidParams, Message: "idempotency key: " + text, Data: map[string]string{"type": kind}}
 }
 
+// KeyInUse is the type, in an error's data, of [StillRunning].
+const KeyInUse = "idempotency_key_in_progress"
+
 // StillRunning returns the error for a request with a key that cannot be held until the end of
 // its call. The call goes on.
 func StillRunning() *wire.Error {
-	return keyError("idempotency_key_in_progress", "the call is still running; send it again with the same key")
+	return keyError(KeyInUse, "the call is still running; send it again with the same key")
 }
 
 // keyName returns the key of the durable value of a call. The name has only a hash of the
