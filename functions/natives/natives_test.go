@@ -91,7 +91,7 @@ func (c *cloud) RoundTrip(r *http.Request) (*http.Response, error) {
 		Servers: func(name string) (sessions.Server, bool) {
 			return sessions.Server{Name: name, Digest: "d", InPlace: true}, name == c.server
 		},
-		Host: verbs, Auth: c, Sealer: c.sealer, Log: slog.New(slog.DiscardHandler),
+		Host: verbs, Auth: c, Sealer: c.sealer,
 	}))
 	rec := httptest.NewRecorder()
 	in := httptest.NewRequestWithContext(r.Context(), r.Method, r.URL.String(), r.Body)

@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -62,6 +63,8 @@ type Parts struct {
 	Clients storage.Clients           // the connections of WebSocket clients
 	Meter   *meter.Meter
 	Log     *slog.Logger
+	// Observer gets the events of requests and frames; nil: Log has them.
+	Observer observe.Observer
 
 	// Snapshots tells runners where to keep workspaces, "" for nowhere. Forget removes a
 	// kept workspace. Bucket holds the workspaces if they are in S3.
@@ -73,17 +76,18 @@ type Parts struct {
 // Function holds the parts from which the handlers of one function are built.
 type Function struct {
 	Settings
-	Store   storage.Store // counted by Meter
-	Relay   relayserver.Config
-	Auth    apikey.Authenticator
-	SignIn  SignIn // tells clients where to get the tokens that Auth takes; nil: it takes none
-	Users   Users  // finds users who sign in to the console; nil: nobody does
-	Tickets *apikey.Tickets
-	States  *storage.Sealer // seals the state that modern clients carry between rounds
-	Log     *slog.Logger
-	Meter   storage.Meter      // counts the cost of Store and of Relay's connections
-	Vault   *credentials.Vault // keys and tokens of callers at third parties
-	Quotas  *quota.Limiter     // keeps the limits of the servers file; nil: there are none
+	Store    storage.Store // counted by Meter
+	Relay    relayserver.Config
+	Auth     apikey.Authenticator
+	SignIn   SignIn // tells clients where to get the tokens that Auth takes; nil: it takes none
+	Users    Users  // finds users who sign in to the console; nil: nobody does
+	Tickets  *apikey.Tickets
+	States   *storage.Sealer // seals the state that modern clients carry between rounds
+	Log      *slog.Logger
+	Observer observe.Observer
+	Meter    storage.Meter      // counts the cost of Store and of Relay's connections
+	Vault    *credentials.Vault // keys and tokens of callers at third parties
+	Quotas   *quota.Limiter     // keeps the limits of the servers file; nil: there are none
 
 	snapshots string
 	bucket    *bucket.Bucket
@@ -121,7 +125,10 @@ func New(s Settings, p Parts) (*Function, error) {
 	store := p.Meter.Store(p.Store, p.Spent)
 	f := &Function{
 		Settings: s, Store: store, Auth: apikey.NewKeys(store), Tickets: apikey.NewTickets(store), States: states,
-		Log: p.Log, Meter: p.Meter, snapshots: p.Snapshots, bucket: p.Bucket,
+		Log: p.Log, Observer: p.Observer, Meter: p.Meter, snapshots: p.Snapshots, bucket: p.Bucket,
+	}
+	if f.Observer == nil {
+		f.Observer = observe.Log(p.Log)
 	}
 	if s.Open {
 		f.Auth = apikey.Open{}
@@ -138,7 +145,7 @@ func New(s Settings, p Parts) (*Function, error) {
 		return nil, err
 	}
 	f.Relay = relayserver.Config{
-		Store: store, Sealer: sealer, Log: p.Log, Launch: f.launch, EventAge: s.Limits.EventAge,
+		Store: store, Sealer: sealer, Log: p.Log, Observer: f.Observer, Launch: f.launch, EventAge: s.Limits.EventAge,
 		Poster: p.Meter.Runners(p.Runners), Clients: p.Meter.Clients(p.Clients), Meter: f.Meter,
 		ShowErrors: s.ShowErrors, Fleet: p.Fleet, ListLag: p.ListLag, Secrets: f.secrets, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
 	}
@@ -211,25 +218,21 @@ func (f *Function) Server(name string) (sessions.Server, bool) {
 	}, ok && !s.Disabled
 }
 
-// Event wraps a handler of events so that it logs a line for each event, with the event's
-// cost. whose returns the account of an event (Tenant, Server and Session). A nil whose
+// Event wraps a handler of events so that the Observer gets each event, with its cost. whose returns the account of an event (Tenant, Server and Session). A nil whose
 // means that there is none.
 func Event[E any](f *Function, whose func(E) storage.Account, handle func(context.Context, E) error) func(context.Context, E) error {
 	return func(ctx context.Context, e E) error {
 		begun := time.Now()
 		err := handle(ctx, e)
-		var a storage.Account
-		var attrs []any
+		ended := &observe.Event{Kind: observe.Other}
 		if whose != nil {
-			a = whose(e)
-			attrs = append(attrs, "server", a.Server, "session_id", string(a.Session))
+			ended.Account = whose(e)
 		}
-		a.Over, a.Took, a.Code = storage.OverEvent, time.Since(begun), storage.CodeOf(err)
-		attrs, level := append(attrs, "duration_ms", a.Took.Milliseconds()), slog.LevelInfo
+		ended.Over, ended.Took, ended.Code = storage.OverEvent, time.Since(begun), storage.CodeOf(err)
 		if err != nil {
-			attrs, level = append(attrs, "code", a.Code, "error", err), slog.LevelError
+			ended.Level, ended.Error = slog.LevelError, err.Error()
 		}
-		f.Log.Log(ctx, level, "event", append(attrs, f.Meter.Spent(a)...)...)
+		f.Observer.Tell(ctx, f.Meter, ended)
 		return err
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -111,7 +112,7 @@ func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
 		`"server":"counter","session_id":"s1",`: whose, `"tenant":"acme","units":{"invocations":1`: whose, `"tenant":"","units":{"invocations":1`: nil,
 	} {
 		var line bytes.Buffer
-		f := &wiring.Function{Log: slog.New(slog.NewJSONHandler(&line, nil)), Meter: meter.New(meter.Options{})}
+		f := &wiring.Function{Observer: observe.Log(slog.New(slog.NewJSONHandler(&line, nil))), Meter: meter.New(meter.Options{})}
 		if err := wiring.Event(f, of, func(context.Context, string) error { return nil })(t.Context(), "acme"); err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -68,9 +69,9 @@ type Site struct {
 	Logger   *slog.Logger
 	Recorder *journal.Recorder
 	Lines    *journal.Lines
-	Observe  func(slog.Record) slog.Record // takes a log line of a function, returns it without secrets
-	Stopping func() bool                   // reports whether the machine stops
-	Damaged  func(error)                   // is called if the store turns out to be damaged
+	Observe  func(*observe.Event) // takes an event of a function whose line is in the log
+	Stopping func() bool          // reports whether the machine stops
+	Damaged  func(error)          // is called if the store turns out to be damaged
 
 	// OpenSockets creates the two WebSocket APIs.
 	OpenSockets func(runners, clients sockets.Routes, limits sockets.Limits) (relay, socket *sockets.API)
@@ -88,7 +89,7 @@ func (m *machine) openFunctions(ctx context.Context) (err error) {
 		Access: m.public.access(), PublicURL: m.public.publicURL(),
 		Hosts: m.public.servedHosts(m.cfg.Listen), SocketHosts: m.public.servedHosts(m.public.socketsAddress()),
 		OnLoopback: m.public.onLoopback(), Private: m.public.private(),
-		Logger: m.log, Recorder: m.recorder, Lines: m.lines, Observe: m.observe, Stopping: m.stopping.Load,
+		Logger: m.log, Recorder: m.recorder, Lines: m.lines, Observe: m.note, Stopping: m.stopping.Load,
 		Damaged: func(err error) { storeDamaged(m, err) },
 		OpenSockets: func(runners, clients sockets.Routes, limits sockets.Limits) (relay, socket *sockets.API) {
 			m.openSockets(runners, clients, limits, "")

@@ -25,6 +25,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
@@ -161,7 +162,7 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 		s.Hosts = hosts
 		p := wiring.Parts{
 			Store: in.store, Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
-			Meter: meter.New(meter.Options{}), Log: slog.New(watched{m.log.Handler(), m}),
+			Meter: meter.New(meter.Options{}), Log: m.log, Observer: m.observe,
 		}
 		if err := p.KeepIn(m.snapshots(), kept.Folder, m.environ.bucket()); err != nil {
 			return nil, fmt.Errorf("%s: %w", snapshotsEnv, err)
@@ -191,27 +192,6 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 	c.Elsewhere = h.natives.Owns
 	h.sweeper, h.stopped = relayserver.NewSweeper(c), of[3].Stopped
 	return h, nil
-}
-
-// watched writes the log lines of functions. The journal and the bill get them first.
-type watched struct {
-	slog.Handler
-	m *machine
-}
-
-// Handle implements slog.Handler.
-func (w watched) Handle(ctx context.Context, r slog.Record) error {
-	return w.Handler.Handle(ctx, w.m.observe(r))
-}
-
-// WithAttrs implements slog.Handler.
-func (w watched) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return watched{w.Handler.WithAttrs(attrs), w.m}
-}
-
-// WithGroup implements slog.Handler.
-func (w watched) WithGroup(name string) slog.Handler {
-	return watched{w.Handler.WithGroup(name), w.m}
 }
 
 // atHome sets the endpoint's options for a machine that has no gateway in front.
@@ -309,15 +289,16 @@ func (h *handlers) web(path string, in *inprocess) http.Handler {
 	return h.http.Handler
 }
 
-// refused logs a request that no handler of package transport has refused, in the form of those.
+// refused observes a request that no handler of package transport has refused, in the form of those.
 func (in *inprocess) refused(r *http.Request, status int, refusal string, err error) {
 	address := storage.AddressOf(r.Context())
 	if address == "" {
 		address, _, _ = net.SplitHostPort(r.RemoteAddr)
 	}
-	slog.New(watched{in.m.log.Handler(), in.m}).Warn("request", "http_method", r.Method, "path", r.URL.Path, "status", status, "code", storage.CodeOf(err), "error", err,
-		slog.Group("caller", "server", "", "tenant", "", "principal", "", "key", "", "address", cmp.Or(address, hereAddress)),
-		"refused", true, "refusal", refusal, "why", err.Error())
+	in.m.observe(r.Context(), &observe.Event{
+		Kind: observe.Request, Level: slog.LevelWarn, HTTPMethod: r.Method, Path: r.URL.Path, Status: status, Error: err.Error(), Account: storage.Account{Code: storage.CodeOf(err)},
+		Caller: &observe.Caller{Address: cmp.Or(address, hereAddress)}, Refused: true, Refusal: refusal, Why: err.Error(),
+	})
 }
 
 // hereAddress is the address of a program that has called over a unix socket.

@@ -20,6 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
@@ -106,12 +107,16 @@ func (m *machine) serve(l net.Listener, h http.Handler, u *use) {
 // output copies a line of a runner to the log. The lines are slog JSON.
 func (m *machine) output(_, line string) { _, _ = fmt.Fprintln(m.cfg.Log, line) }
 
-// observe passes a log line of a function to the journal and the bill. It returns the line
-// without secrets.
-func (m *machine) observe(r slog.Record) slog.Record {
-	r = m.lines.Record(r)
-	m.ledger.Record(r)
-	return r
+// observe passes an event of a function to the journal, the bill and, without secrets, the
+// log.
+func (m *machine) observe(ctx context.Context, e *observe.Event) {
+	m.note(e)
+	observe.Log(m.log)(ctx, e)
+}
+
+func (m *machine) note(e *observe.Event) {
+	m.lines.Observe(e)
+	m.ledger.Observe(e)
 }
 
 func closed() <-chan struct{} {

@@ -55,7 +55,7 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 		return HTTP{}, err
 	}
 	o := transport.Options{
-		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithSecrets(f.Vault).WithBoxes(f.Relay.BoxesOf), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Log: f.Log, Meter: f.Meter,
+		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithSecrets(f.Vault).WithBoxes(f.Relay.BoxesOf), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Observer: f.Observer, Meter: f.Meter,
 		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
@@ -134,7 +134,7 @@ func Operators(f *wiring.Function, b *native.Backend) api.Options {
 			},
 		},
 		NativeTools: b.Tools,
-		Pushed:      f.Pushed, Log: f.Log, Meter: f.Meter,
+		Pushed:      f.Pushed, Observer: f.Observer, Meter: f.Meter,
 	}
 }
 
@@ -156,7 +156,7 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 	}
 	o := transport.Options{
 		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithSecrets(f.Vault).WithBoxes(f.Relay.BoxesOf).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
-		Log: f.Log, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter, ShowErrors: f.ShowErrors,
+		Observer: f.Observer, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
 		o.SignIn = f.SignIn

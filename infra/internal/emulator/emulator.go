@@ -164,8 +164,8 @@ func (e *emulated) start(ctx context.Context, file string) (err error) {
 
 // output takes a line of a function. The line in the log is the function's own.
 func (e *emulated) output(_, line string) {
-	if r, ok := logline.Parse(line); ok {
-		e.site.Observe(r)
+	if event, ok := logline.Parse(line); ok {
+		e.site.Observe(event)
 	}
 	_, _ = fmt.Fprintln(e.site.Log, line)
 }

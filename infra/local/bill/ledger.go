@@ -1,5 +1,5 @@
 // Package bill counts what AWS would have billed for the work of this machine. It
-// reads the log lines of functions, and measures the time of connections and boxes.
+// observes functions, and measures the time of connections and boxes.
 package bill
 
 import (
@@ -20,6 +20,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -41,7 +42,7 @@ type Owner struct {
 	Server    string `json:"server,omitempty"`
 	Tenant    string `json:"tenant,omitempty"`
 	Session   string `json:"session,omitempty"`
-	Principal string `json:"principal,omitempty"` // "" if no line has named it yet
+	Principal string `json:"principal,omitempty"` // "" if no event has named it yet
 	// Tool is the tool that was called. Only shares in [Bill].Days have it, and shares
 	// for the time of boxes or connections do not.
 	Tool string `json:"tool,omitempty"`
@@ -57,8 +58,8 @@ type Share struct {
 
 // Bill is what AWS would have billed for all work in a data folder.
 //
-// Functions log the owner of their work, and what the gateways and the store would have
-// billed. dormouse run counts the time of connections and boxes itself. The bill leaves
+// Events of functions have the owner of their work, and what the gateways and the store
+// would have billed. dormouse run counts the time of connections and boxes itself. The bill leaves
 // out the starts of function processes.
 type Bill struct {
 	Since  time.Time `json:"since"`
@@ -111,10 +112,10 @@ type onDay struct {
 	Owner
 }
 
-// call is a request that a log line has named. The line at its end names the tool. Lines
-// of its frames may come before that line.
+// call is a request that an event has named. The event at its end names the tool. Events
+// of its frames may come before that one.
 type call struct {
-	known bool // its line has come
+	known bool // its event has come
 	tool  string
 	early map[onDay]meter.Units // of frames before that
 }
@@ -183,27 +184,27 @@ func (l *Ledger) giveDay(day onDay, u meter.Units) {
 	l.days[day] = l.days[day].Plus(u)
 }
 
-// toolOf returns the tool to which the use in a line counts. held reports that the tool
-// is not known yet, because only the line at the end of the call names it. Until then the
+// toolOf returns the tool to which the use in an event counts. held reports that the tool
+// is not known yet, because only the event at the end of the call names it. Until then the
 // use counts in no share of a day.
-func (l *Ledger) toolOf(said meter.Line, o Owner) (tool string, held bool) {
-	if said.For != "" { // a frame
-		c := l.call(said.For)
+func (l *Ledger) toolOf(e *observe.Event, o Owner) (tool string, held bool) {
+	if len(e.Traces) == 1 { // a frame for one request
+		c := l.call(e.Traces[0])
 		if !c.known {
 			day := today(o, time.Now())
-			c.early[day] = c.early[day].Plus(said.Units)
+			c.early[day] = c.early[day].Plus(e.Spent.Units)
 		}
 		return c.tool, !c.known
 	}
-	if said.Tool != "" || l.calls[said.Trace] != nil {
-		c := l.call(said.Trace)
-		c.known, c.tool = true, said.Tool
+	if e.Tool != "" || l.calls[e.Trace] != nil {
+		c := l.call(e.Trace)
+		c.known, c.tool = true, e.Tool
 		l.release(c)
 	}
-	return said.Tool, false
+	return e.Tool, false
 }
 
-// release counts the use of the frames that came before the call's line.
+// release counts the use of the frames that came before the call's own event.
 func (l *Ledger) release(c *call) {
 	for day, u := range c.early {
 		day.Tool = c.tool
@@ -231,32 +232,23 @@ func (l *Ledger) call(trace string) *call {
 	return c
 }
 
-func (l *Ledger) said(said meter.Line) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.knows(said.Session, said.Principal)
-	o := Owner{Server: said.Server, Tenant: said.Tenant, Session: said.Session, Principal: cmp.Or(said.Principal, l.who[said.Session])}
-	if said.Tenant == "" { // the caller was refused, so the server that it named does not count
+func (l *Ledger) charge(e *observe.Event) {
+	session := string(e.Session)
+	l.knows(session, e.Principal)
+	o := Owner{Server: e.Server, Tenant: e.Tenant, Session: session, Principal: cmp.Or(e.Principal, l.who[session])}
+	if e.Tenant == "" { // the caller was refused, so the server that it named does not count
 		o = Owner{}
-		l.give(o, said.Units)
-	} else if tool, held := l.toolOf(said, o); held {
-		l.giveShare(o, said.Units)
+		l.give(o, e.Spent.Units)
+	} else if tool, held := l.toolOf(e, o); held {
+		l.giveShare(o, e.Spent.Units)
 	} else {
 		on := o
 		on.Tool = tool
-		l.give(on, said.Units)
+		l.give(on, e.Spent.Units)
 	}
-	if c, known := l.conns[said.Conn]; said.Conn != "" && known && said.Tenant != "" {
-		l.conns[said.Conn] = open{o, c.since}
+	if c, known := l.conns[e.Conn]; known && e.Tenant != "" {
+		l.conns[e.Conn] = open{o, c.since}
 	}
-}
-
-// begins takes the line that a request writes before its work. It notes the principal of
-// the session, because lines of frames name only the session.
-func (l *Ledger) begins(said meter.Line) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.knows(said.Session, said.Principal)
 }
 
 // knows remembers the principal of a session.
@@ -270,43 +262,18 @@ func (l *Ledger) knows(session, principal string) {
 	l.who[session] = principal
 }
 
-// Record counts a log line of a function. Do not pass lines of boxes: servers could forge
-// them.
-func (l *Ledger) Record(r slog.Record) {
-	var said meter.Line
-	counted := false
-	r.Attrs(func(a slog.Attr) bool {
-		switch a.Key {
-		case "server":
-			said.Server = a.Value.String()
-		case "tenant":
-			said.Tenant = a.Value.String()
-		case "principal":
-			said.Principal = a.Value.String()
-		case "session_id":
-			said.Session = a.Value.String()
-		case "connection_id":
-			said.Conn = a.Value.String()
-		case "tool":
-			said.Tool = a.Value.String()
-		case "trace":
-			said.Trace = a.Value.String()
-		case "traces":
-			traces, _ := a.Value.Any().([]string)
-			said.For = meter.Only(traces)
-		case "units":
-			said.Units, counted = a.Value.Any().(meter.Units)
-		}
-		return true
-	})
-	if counted {
-		l.said(said)
-	} else if r.Message == "work" {
-		l.begins(said)
+// Observe counts an event of a function.
+func (l *Ledger) Observe(e *observe.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.Spent != nil {
+		l.charge(e)
+	} else if e.Kind == observe.Work { // events of frames name only the session
+		l.knows(string(e.Session), e.Principal)
 	}
 }
 
-// Opened records a connection. A later line names its owner.
+// Opened records a connection. A later event names its owner.
 func (l *Ledger) Opened(conn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -49,10 +49,10 @@ func sharesOf(b Bill) map[Owner]meter.Units {
 	return all
 }
 
-// record counts a log line as the record that wrote it.
+// record counts the event of a log line.
 func record(l *Ledger, line string) {
-	if r, ok := logline.Parse(line); ok {
-		l.Record(r)
+	if e, ok := logline.Parse(line); ok {
+		l.Observe(e)
 	}
 }
 

@@ -4,27 +4,28 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Lines makes events of the log lines of functions and runners, which is how the programs
-// of this machine say what happens in them. Lines of functions go through Record, those of
-// runners through Box. It is safe for concurrent use.
+// Lines makes events of what functions and runners say. Functions are observed. Runners are
+// programs of their own, so their log lines say it. It is safe for concurrent use.
 type Lines struct {
 	to *Recorder
 	Options
 
 	mu      sync.Mutex
-	callers map[string]caller    // by session
-	starts  map[string]*start    // by server and process
-	open    map[string]Event     // calls whose end comes in a later line, by stream
-	work    map[string]time.Time // the last work, by server
-	refused map[string]time.Time // when a request was refused last, by caller and reason
+	callers map[string]caller          // by session
+	starts  map[string]*start          // by server and process
+	open    map[storage.StreamID]Event // calls whose end comes in a later event
+	work    map[string]time.Time       // the last work, by server
+	refused map[string]time.Time       // when a request was refused last, by caller and reason
 }
 
 // caller identifies the client of a session.
@@ -64,61 +65,7 @@ func NewLines(to *Recorder, o Options) *Lines {
 	}
 	return &Lines{
 		to: to, Options: o,
-		callers: map[string]caller{}, starts: map[string]*start{}, open: map[string]Event{}, work: map[string]time.Time{}, refused: map[string]time.Time{},
-	}
-}
-
-// said holds the attributes of a log line of a function.
-type said struct {
-	Time      time.Time
-	Server    string
-	Session   string
-	Principal string
-	Client    string
-	Trace     string
-	Why       string
-	Hint      string
-	MS        int64
-	Type      string   // of a frame
-	Ended     []Ended  // in a frame
-	Traces    []string // of the requests in a frame
-
-	Tool    string
-	Tenant  string
-	Code    string
-	Stream  string
-	Outcome string
-	Refused bool   // a request that calls no tool
-	Refusal string // why its caller was refused; "" for another reason
-	Caller  sender
-
-	Method   string
-	Parent   string
-	Protocol string
-	Wakes    int
-	In, Out  int
-}
-
-// sender is where a call or a refused request came from. It names the server and the caller
-// only of a request that was refused before these were known.
-type sender struct{ Server, Tenant, Principal, Key, Address string }
-
-// take reads the attributes of a sender.
-func (s *sender) take(attrs []slog.Attr) {
-	for _, a := range attrs {
-		text := a.Value.String()
-		switch a.Key {
-		case "server":
-			s.Server = text
-		case "tenant":
-			s.Tenant = text
-		case "principal":
-			s.Principal = text
-		case "key":
-			s.Key = text
-		case "address":
-			s.Address = text
-		}
+		callers: map[string]caller{}, starts: map[string]*start{}, open: map[storage.StreamID]Event{}, work: map[string]time.Time{}, refused: map[string]time.Time{},
 	}
 }
 
@@ -138,13 +85,6 @@ type boxLine struct {
 	Hint     string    `json:"hint"`
 	MS       float64   `json:"duration_ms"`
 	Followed bool      `json:"followed"` // another process takes the place of this one
-}
-
-// Ended is the end of a call that no function waits for, in the log line of the function
-// that stored it.
-type Ended struct {
-	Stream string `json:"stream"`
-	Why    string `json:"why,omitempty"` // why it failed
 }
 
 // Box takes a log line of the runner of a box. tenant and server are the box's; they may be
@@ -178,209 +118,99 @@ func (l *Lines) tenantOf(id string) string {
 	return l.callers[id].tenant
 }
 
-// Record takes a log line of a function. It returns the line without the
-// secrets in the reason of a failure.
-func (l *Lines) Record(r slog.Record) slog.Record {
-	switch r.Message {
-	case "request", "socket", "api", "frame", "work":
-		s := said{Time: r.Time}
-		r.Attrs(s.take)
-		l.function(r.Message, &s)
-		if s.Why != "" {
-			r = l.hidden(r)
+// Observe takes an event of a function. It removes the secrets of servers from the event.
+func (l *Lines) Observe(e *observe.Event) {
+	switch e.Kind {
+	case observe.API:
+		if e.Refused {
+			l.refuse(e)
 		}
-	}
-	return r
-}
-
-// hidden returns a copy of a record without the secrets in its reason.
-func (l *Lines) hidden(r slog.Record) slog.Record {
-	copied := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "why" {
-			a = slog.String(a.Key, l.Hide(a.Value.String()))
+	case observe.Request, observe.Socket:
+		l.request(e)
+		if l.Trace != nil && e.RPCMethod != "" && e.Tool == "" {
+			l.Trace(event(Request, e))
 		}
-		copied.AddAttrs(a)
-		return true
-	})
-	return copied
-}
-
-// take reads one attribute of a line.
-func (s *said) take(a slog.Attr) bool {
-	switch a.Key {
-	case "server":
-		s.Server = a.Value.String()
-	case "session_id":
-		s.Session = a.Value.String()
-	case "principal":
-		s.Principal = a.Value.String()
-	case "client":
-		s.Client = a.Value.String()
-	case "tenant":
-		s.Tenant = a.Value.String()
-	case "code":
-		s.Code = a.Value.String()
-	case "tool":
-		s.Tool = a.Value.String()
-	case "stream":
-		s.Stream = a.Value.String()
-	case "outcome":
-		s.Outcome = a.Value.String()
-	case "why":
-		s.Why = a.Value.String()
-	case "hint":
-		s.Hint = a.Value.String()
-	case "refusal":
-		s.Refusal = a.Value.String()
-	case "caller":
-		if a.Value.Kind() == slog.KindGroup {
-			s.Caller.take(a.Value.Group())
-		}
-	case "refused":
-		s.Refused = a.Value.Kind() == slog.KindBool && a.Value.Bool()
-	case "trace":
-		s.Trace = a.Value.String()
-	case "type":
-		s.Type = a.Value.String()
-	case "traces":
-		s.Traces, _ = a.Value.Any().([]string)
-	case "rpc_method":
-		s.Method = a.Value.String()
-	case "traceparent":
-		s.Parent = a.Value.String()
-	case "protocol":
-		s.Protocol = a.Value.String()
-	case "wakes":
-		s.Wakes = intOf(a.Value)
-	case "bytes_in":
-		s.In = intOf(a.Value)
-	case "bytes_out":
-		s.Out = intOf(a.Value)
-	case "duration_ms":
-		if a.Value.Kind() == slog.KindInt64 {
-			s.MS = a.Value.Int64()
-		}
-	case "ended":
-		s.Ended = endsOf(a.Value.Any())
-	}
-	return true
-}
-
-func intOf(v slog.Value) int {
-	if v.Kind() == slog.KindInt64 {
-		return int(v.Int64())
-	}
-	return 0
-}
-
-// endsOf reads the ends of calls in a line of this process. The journal does not know
-// their type, so it reads them as JSON.
-func endsOf(v any) (all []Ended) {
-	text, err := json.Marshal(v)
-	if err != nil || json.Unmarshal(text, &all) != nil {
-		return nil
-	}
-	return all
-}
-
-// function takes what a function has said.
-func (l *Lines) function(msg string, s *said) {
-	switch msg {
-	case "api":
-		if s.Refused {
-			l.refuse(s)
-		}
-	case "request", "socket":
-		l.request(s)
-		if l.Trace != nil && s.Method != "" && s.Tool == "" {
-			l.Trace(s.event(Request))
-		}
-	case "work":
-		l.knows(s)
-	case "frame":
-		for _, e := range s.Ended {
-			l.ended(e)
+	case observe.Work:
+		l.knows(e)
+	case observe.Frame:
+		for _, end := range e.Ended {
+			l.ended(end)
 		}
 		if l.Trace != nil {
-			for _, trace := range s.Traces {
-				l.Trace(Event{Time: s.Time, Kind: Stored, Name: s.Server, Session: s.Session, Trace: trace, Duration: s.took()})
+			for _, trace := range e.Traces {
+				l.Trace(Event{Time: time.Now(), Kind: Stored, Name: e.Server, Session: string(e.Session), Trace: trace, Duration: e.Took})
 			}
 		}
 		if l.Verbose {
-			l.to.Record(Event{Kind: Frame, Name: s.Server, Detail: s.Type, Session: s.Session, Duration: s.took()})
+			l.to.Record(Event{Kind: Frame, Name: e.Server, Detail: e.Type, Session: string(e.Session), Duration: e.Took})
 		}
 	}
+	e.Why = l.Hide(e.Why)
 }
 
-func (s *said) took() time.Duration { return time.Duration(s.MS) * time.Millisecond }
-
-// The outcomes of a call in the log line of a request.
-const (
-	outcomeDone    = "done"
-	outcomeFailed  = "failed"
-	outcomeRefused = "refused"
-	outcomeOpen    = "open" // no function waits for its end
-)
-
-// noWords is the reason of a failed call whose line gives none.
+// noWords is the reason of a failed call whose event gives none.
 const noWords = "the tool reported an error"
 
-// request takes the line of a client's request.
-func (l *Lines) request(s *said) {
-	l.knows(s)
-	if s.Refused {
-		l.refuse(s)
+// request takes the end of a client's request.
+func (l *Lines) request(of *observe.Event) {
+	l.knows(of)
+	if of.Refused {
+		l.refuse(of)
 		return
 	}
-	reason := l.reason(s.Server, s.Why)
 	switch {
-	case s.Outcome == "":
+	case of.Outcome == "":
 		return
-	case s.Tool == "": // the end of a call that an earlier request began
-		if s.Outcome == outcomeFailed {
-			s.Why = cmp.Or(s.Why, noWords)
+	case of.Tool == "": // the end of a call that an earlier request began
+		why := of.Why
+		if of.Outcome == observe.Failed {
+			why = cmp.Or(why, noWords)
 		}
-		l.ended(Ended{s.Stream, s.Why})
+		l.ended(observe.Ended{Stream: of.Stream, Why: why})
 		return
 	}
-	e := s.event(Call)
-	e.Unlisted = !l.Lists(s.Tenant, s.Server, s.Tool)
-	switch s.Outcome {
-	case outcomeFailed, outcomeRefused:
-		e.Reason = cmp.Or(reason, noWords)
-	case outcomeOpen:
+	e := event(Call, of)
+	e.Unlisted = !l.Lists(e.Tenant, e.Name, of.Tool)
+	switch of.Outcome {
+	case observe.Failed, observe.Refused:
+		e.Reason = cmp.Or(l.reason(e.Name, of.Why), noWords)
+	case observe.Open:
 		e.Time = time.Now().Add(-e.Duration)
-		l.later(s.Stream, e)
+		l.later(of.Stream, e)
 		return
 	}
 	l.to.Record(e)
 }
 
-// refuse takes the line of a request that calls no tool and was refused.
-func (l *Lines) refuse(s *said) {
+// refuse takes a request that calls no tool and was refused.
+func (l *Lines) refuse(of *observe.Event) {
+	from := cmp.Or(of.Caller, &observe.Caller{})
 	e := Event{
-		Kind: Refused, Name: cmp.Or(s.Server, plain(s.Caller.Server)), Tenant: cmp.Or(s.Tenant, s.Caller.Tenant),
-		Principal: cmp.Or(s.Principal, s.Caller.Principal), Code: s.Code, Trace: s.Trace, Hint: s.Hint, Measured: Measured{Sender: s.sender()},
+		Kind: Refused, Name: cmp.Or(of.Server, plain(from.Server)), Tenant: cmp.Or(of.Tenant, from.Tenant), Principal: cmp.Or(of.Principal, from.Principal),
+		Code: string(of.Code), Trace: of.Trace, Reason: l.reason(of.Server, of.Why), Measured: Measured{Sender: senderOf(of)},
 	}
-	e.Reason = l.reason(s.Server, s.Why)
 	if l.repeated(e.Principal + "\x00" + e.Key + "\x00" + e.Address + "\x00" + e.Reason) {
 		e.Kind = RefusedAgain
 	}
 	l.to.Record(e)
 }
 
-func (s *said) sender() Sender {
-	return Sender{Key: plain(s.Caller.Key), Address: plain(s.Caller.Address), Refusal: s.Refusal}
+func senderOf(of *observe.Event) Sender {
+	from := cmp.Or(of.Caller, &observe.Caller{})
+	return Sender{Key: plain(from.Key), Address: plain(from.Address), Refusal: of.Refusal}
 }
 
 // event returns the event of a request.
-func (s *said) event(kind string) Event {
-	return Event{
-		Kind: kind, Name: s.Server, Duration: s.took(), Tenant: s.Tenant, Principal: s.Principal, Client: plain(s.Client), Tool: plain(s.Tool),
-		Code: s.Code, Session: s.Session, Trace: s.Trace,
-		Measured: Measured{Method: plain(s.Method), Parent: s.Parent, Protocol: plain(s.Protocol), Wakes: s.Wakes, In: s.In, Out: s.Out, Sender: s.sender()},
+func event(kind string, of *observe.Event) Event {
+	e := Event{
+		Kind: kind, Name: of.Server, Duration: of.Took, Tenant: of.Tenant, Principal: of.Principal, Client: plain(of.Client), Tool: plain(of.Tool),
+		Code: string(of.Code), Session: string(of.Session), Trace: of.Trace,
+		Measured: Measured{Method: plain(of.RPCMethod), Parent: of.Parent, Protocol: plain(of.Protocol), In: of.In, Out: of.Out, Sender: senderOf(of)},
 	}
+	if of.Spent != nil {
+		e.Wakes = of.Spent.Wakes
+	}
+	return e
 }
 
 // repeated reports whether a caller was refused for the same reason in the last minute. of
@@ -403,20 +233,21 @@ func (l *Lines) repeated(of string) bool {
 const maxReasons = 100
 
 // knows remembers the client of a session, and when the session's server last had work.
-func (l *Lines) knows(s *said) {
+func (l *Lines) knows(s *observe.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s.Server != "" && s.Principal != "" {
 		l.work[s.Server] = time.Now()
 	}
-	if s.Session == "" || s.Principal == "" {
+	id := string(s.Session)
+	if id == "" || s.Principal == "" {
 		return
 	}
 	if len(l.callers) >= maxKnown {
 		clear(l.callers)
 	}
-	known := l.callers[s.Session]
-	l.callers[s.Session] = caller{cmp.Or(s.Tenant, known.tenant), s.Principal, cmp.Or(plain(s.Client), known.client)}
+	known := l.callers[id]
+	l.callers[id] = caller{cmp.Or(s.Tenant, known.tenant), s.Principal, cmp.Or(plain(s.Client), known.client)}
 }
 
 // process takes the state that a server's process has reached; the states are those of

@@ -1,9 +1,14 @@
 package journal
 
-import "time"
+import (
+	"time"
 
-// later keeps a call until a line reports its end. That line may have come already.
-func (l *Lines) later(stream string, e Event) {
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// later keeps a call until an event reports its end. That event may have come already.
+func (l *Lines) later(stream storage.StreamID, e Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= maxKnown {
@@ -31,7 +36,7 @@ func (l *Lines) Open() (n int) {
 }
 
 // ended takes the end of a call that no function waits for.
-func (l *Lines) ended(end Ended) {
+func (l *Lines) ended(end observe.Ended) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= maxKnown {

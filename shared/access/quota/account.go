@@ -176,17 +176,12 @@ type charging struct {
 }
 
 // Spent implements storage.Meter.
-func (c charging) Spent(a storage.Account) []any {
-	attrs := c.Meter.Spent(a)
-	if a.Tenant == "" {
-		return attrs
+func (c charging) Spent(a storage.Account) storage.Spent {
+	spent := c.Meter.Spent(a)
+	if a.Tenant != "" {
+		c.limiter.Charge(a.Tenant, spent.Units)
 	}
-	for i := 1; i < len(attrs); i += 2 {
-		if u, ok := attrs[i].(meter.Units); ok {
-			c.limiter.Charge(a.Tenant, u)
-		}
-	}
-	return attrs
+	return spent
 }
 
 // Charge adds use to the account of a tenant. An error of the store leaves the use for the

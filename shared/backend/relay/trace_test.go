@@ -34,7 +34,9 @@ func said(t *testing.T, log *commontest.Lines, message string) (all []map[string
 // biller is a Meter that adds something to each line.
 type biller struct{}
 
-func (biller) Spent(storage.Account) []any { return []any{"spent", true} }
+func (biller) Spent(storage.Account) storage.Spent {
+	return storage.Spent{Metrics: []slog.Attr{slog.Bool("spent", true)}}
+}
 
 func TestACallIsFollowedFromTheHostToTheRunnerAndBack(t *testing.T) {
 	for name, prepare := range map[string]func(*testing.T, *counted) storage.ID{"an awake box": working, "through the inbox": begun} {

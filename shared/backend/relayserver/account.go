@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// account collects the cost of one frame of a runner, and writes its log line if there is
-// a Meter.
+// account collects the cost of one frame of a runner, and tells the observer if there is a
+// Meter.
 type account struct {
 	config Config
 	begun  time.Time
@@ -25,13 +26,7 @@ type account struct {
 	// These come from the opened tickets: the session of the first, and the traces of all.
 	session storage.ID
 	traces  []string
-	ended   []endedCall // calls whose end no function waits for
-}
-
-// endedCall is the end of a call in a log line.
-type endedCall struct {
-	Stream storage.StreamID `json:"stream"`
-	Why    string           `json:"why,omitempty"` // why the call failed; see sessions.FailureOf
+	ended   []observe.Ended // calls whose end no function waits for
 }
 
 // maxWhy is the longest reason in a log line, in bytes.
@@ -54,7 +49,7 @@ func over(ctx context.Context, p sessions.Published, show bool) {
 	if failed && why == "" {
 		why = "the tool reported an error"
 	}
-	a.ended = append(a.ended, endedCall{p.Batch.Stream, strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")})
+	a.ended = append(a.ended, observe.Ended{Stream: p.Batch.Stream, Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")})
 }
 
 type gathering struct{}
@@ -99,47 +94,30 @@ func proves(reply frame.Frame) bool {
 	}
 }
 
-// end writes the log line and returns err. A frame without a ticket, a token or the
+// end tells the observer, and returns err. A frame without a ticket, a token or the
 // runner's id is charged to no tenant, whatever it claims.
 func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err error) error {
 	c := a.config
 	if c.Meter == nil {
 		return err
 	}
-	who := storage.Account{Over: storage.OverRelay, In: a.size, Out: len(reply), Took: time.Since(a.begun), Code: storage.CodeOf(err)}
-	var kind frame.Type
-	var box storage.BoxID
+	e := &observe.Event{
+		Kind: observe.Frame, Conn: a.conn, Trace: storage.TraceOf(ctx), Ended: a.ended, Traces: a.traces,
+		Account: storage.Account{Over: storage.OverRelay, In: a.size, Out: len(reply), Took: time.Since(a.begun), Code: storage.CodeOf(err)},
+	}
 	if f != nil {
-		kind = frame.Kind(f)
+		e.Type = frame.Clip(string(frame.Kind(f)))
 		if f, ok := f.(frame.FromRunner); ok {
-			box = f.From().Box
+			e.Box = f.From().Box
 		}
 	}
 	if a.proven {
-		who.Tenant, who.Server = box.Parts()
-		who.Session = a.session
+		e.Tenant, e.Server = e.Box.Parts()
+		e.Session = a.session
 	}
-	attrs := []any{
-		"type", frame.Clip(string(kind)), "server", who.Server, "session_id", who.Session, "connection_id", a.conn,
-		"duration_ms", who.Took.Milliseconds(),
-	}
-	if box != "" {
-		attrs = append(attrs, "box", box)
-	}
-	if trace := storage.TraceOf(ctx); trace != "" {
-		attrs = append(attrs, "trace", trace)
-	}
-	if len(a.ended) > 0 {
-		attrs = append(attrs, "ended", a.ended)
-	}
-	if len(a.traces) > 0 {
-		attrs = append(attrs, "traces", a.traces)
-	}
-	level := slog.LevelInfo
 	if err != nil {
-		level = slog.LevelWarn
-		attrs = append(attrs, "code", who.Code, "error", err)
+		e.Level, e.Error = slog.LevelWarn, err.Error()
 	}
-	c.Log.Log(ctx, level, "frame", append(attrs, c.Meter.Spent(who)...)...)
+	c.Observer.Tell(ctx, c.Meter, e)
 	return err
 }

@@ -19,11 +19,11 @@ type teller struct {
 	told []storage.Account
 }
 
-func (m *teller) Spent(a storage.Account) []any {
+func (m *teller) Spent(a storage.Account) storage.Spent {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.told = append(m.told, a)
-	return []any{"spent", true}
+	return storage.Spent{}
 }
 
 func TestNobodyIsBilledForAFrameOfSomebodyElse(t *testing.T) {

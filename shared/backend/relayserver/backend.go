@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -66,10 +67,13 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 	return t, nil
 }
 
-// announce logs for whom a server gets work that may start a process. The log line of the
+// announce tells for whom a server gets work that may start a process. The event of the
 // request comes only after its end.
 func (k *Backend) announce(ctx context.Context, d sessions.Delivery) {
-	k.Log.InfoContext(ctx, "work", "server", d.Server, "session_id", d.Session, "tenant", d.Client.Tenant, "principal", d.Client.Principal, "client", wire.ClientName(d.Client.Init), "trace", d.Trace)
+	k.Observer.Tell(ctx, nil, &observe.Event{
+		Kind: observe.Work, Client: wire.ClientName(d.Client.Init), Trace: d.Trace,
+		Account: storage.Account{Tenant: d.Client.Tenant, Principal: d.Client.Principal, Server: d.Server, Session: d.Session},
+	})
 }
 
 // postOnce posts a frame that may be lost. It logs a failure and does not try again.

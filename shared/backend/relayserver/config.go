@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -71,9 +72,9 @@ type Config struct {
 	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
 	// where the operator is the only caller.
 	ShowErrors bool
-	// Meter counts each handled frame, and Frame then writes a log line for it. nil
-	// counts nothing and logs no frames.
-	Meter storage.Meter
+	// Observer gets work, and each frame that Meter counts. nil: Log has them.
+	Observer observe.Observer
+	Meter    storage.Meter // nil: frames are not counted
 }
 
 // Snapshots stores the workspaces of boxes, by owner. An owner is a session's id, or a

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"time"
 )
@@ -54,9 +55,15 @@ const (
 
 // Meter counts what invocations use. A nil Meter counts nothing.
 type Meter interface {
-	// Spent ends the account of an invocation. It returns attributes for the
-	// invocation's log line, as alternating names and values.
-	Spent(a Account) []any
+	// Spent ends the account of an invocation.
+	Spent(a Account) Spent
+}
+
+// Spent is what an invocation has used.
+type Spent struct {
+	Units   Units // that AWS bills
+	Wakes   int   // how many boxes it has woken
+	Metrics []slog.Attr
 }
 
 // Work is what a message asks a server to do, before any of it has begun.

@@ -71,7 +71,7 @@ func (g *guarded) revoke(who string) {
 
 // guard sets the authenticators that a fresh function would have.
 func (g *guarded) guard(o *transport.Options) {
-	o.Auth, o.Tickets, o.Log = apikey.NewKeys(g.count), apikey.NewTickets(g.count), g.opts.Log
+	o.Auth, o.Tickets, o.Observer = apikey.NewKeys(g.count), apikey.NewTickets(g.count), g.opts.Observer
 }
 
 func (g *guarded) as(who string, r *http.Request) *answer {

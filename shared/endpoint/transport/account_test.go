@@ -15,9 +15,9 @@ import (
 // told is a meter that remembers the accounts it was given.
 type told struct{ all []storage.Account }
 
-func (m *told) Spent(a storage.Account) []any {
+func (m *told) Spent(a storage.Account) storage.Spent {
 	m.all = append(m.all, a)
-	return []any{"spent", len(m.all)}
+	return storage.Spent{Metrics: []slog.Attr{slog.Int("spent", len(m.all))}}
 }
 
 func TestARequestIsCountedWhenItHasEnded(t *testing.T) {

@@ -3,12 +3,12 @@ package transport
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -20,19 +20,11 @@ type called struct {
 	client  string           // the name that the client gave itself
 	tool    string           // "" if the request calls no tool
 	stream  storage.StreamID // of the call, "" if the call has no log
-	outcome string           // outcomeDone or outcomeFailed; "" if the end was not seen
+	outcome string           // done or failed; "" if the end was not seen
 	why     string           // why it failed; "" if the log line must not show the reason
 	parent  string           // traceparent of the client's span, "" for none
 	version string           // of the protocol, as the client's header says; "" for none
 }
-
-// The outcomes of a call in a log line.
-const (
-	outcomeDone    = "done"
-	outcomeFailed  = "failed"
-	outcomeRefused = "refused" // the caller may not make the call, or a limit of the caller is used up
-	outcomeOpen    = "open"    // the call goes on after the request; a later line has its end
-)
 
 // asks reads what a client has sent.
 func (c *called) asks(msgs []wire.Message) {
@@ -100,71 +92,51 @@ func (c *called) begins(call sessions.Resumable) {
 func (c *called) ends(raw []byte, show bool) {
 	var failed bool
 	if failed, c.why = sessions.FailureOf(raw, show); failed {
-		c.outcome = outcomeFailed
+		c.outcome = observe.Failed
 	} else {
-		c.outcome = outcomeDone
+		c.outcome = observe.Done
 	}
 }
 
-// attrs returns the attributes for a log line. err is the error of the request, and from
-// says who sent it.
-func (c *called) attrs(ctx context.Context, from sender, err error) []slog.Attr {
-	principal, refusal := from.who.Principal, refusalOf(err)
-	attrs := make([]slog.Attr, 0, 8)
-	if principal != "" {
-		attrs = append(attrs, slog.String("principal", principal))
-	}
-	if c.client != "" {
-		attrs = append(attrs, slog.String("client", c.client))
-	}
-	if c.parent != "" {
-		attrs = append(attrs, slog.String("traceparent", c.parent))
-	}
-	if c.version != "" {
-		attrs = append(attrs, slog.String("protocol", wire.Clip(c.version)))
-	}
-	outcome, why := c.outcome, c.why
-	if refusal != "" {
-		attrs = append(attrs, slog.String("refusal", refusal))
-	}
-	if refusal != "" || c.tool != "" {
-		attrs = append(attrs, from.attr(err))
+// tell adds to an event what is known of the client and the call. err is the error of the
+// request, and from says who sent it.
+func (c *called) tell(ctx context.Context, e *observe.Event, from sender, err error) {
+	e.Client, e.Parent, e.Protocol, e.Refusal = c.client, c.parent, wire.Clip(c.version), refusalOf(err)
+	if e.Refusal != "" || c.tool != "" {
+		e.Caller = from.caller(err)
 	}
 	var p *problem
-	if errors.As(err, &p) && p.operator || c.tool == "" && (refusal != "" || storage.IsForOperator(err)) {
-		return withReason(append(attrs, slog.Bool("refused", true)), problemOf(err).rpc.Message)
+	if errors.As(err, &p) && p.operator || c.tool == "" && (e.Refusal != "" || storage.IsForOperator(err)) {
+		e.Refused, e.Why = true, reason(problemOf(err).rpc.Message)
+		return
 	}
-	if c.tool == "" {
-		if outcome != "" && c.stream != "" { // the end of a call that an earlier request began
-			attrs = append(attrs, slog.String("stream", string(c.stream)), slog.String("outcome", outcome))
-		}
-		return withReason(attrs, why)
-	}
+	e.Tool, e.Outcome, e.Why = wire.Clip(c.tool), c.outcome, reason(c.why)
 	switch {
-	case refusal != "":
-		outcome, why = outcomeRefused, problemOf(err).rpc.Message
-	case outcome != "":
+	case c.tool == "":
+		if e.Stream = c.stream; e.Stream == "" { // else it is the end of a call that an earlier request began
+			e.Outcome = ""
+		} else if e.Outcome == "" {
+			e.Stream = ""
+		}
+	case e.Refusal != "":
+		e.Outcome, e.Why = observe.Refused, reason(problemOf(err).rpc.Message)
+	case c.outcome != "":
 	case err != nil:
-		outcome, why = outcomeFailed, problemOf(err).rpc.Message
+		e.Outcome, e.Why = observe.Failed, reason(problemOf(err).rpc.Message)
 	case ctx.Err() != nil && c.stream == "":
-		outcome, why = outcomeFailed, clientGone
+		e.Outcome, e.Why = observe.Failed, clientGone
 	default:
-		outcome = outcomeOpen
-		attrs = append(attrs, slog.String("stream", string(c.stream)))
+		e.Outcome, e.Stream = observe.Open, c.stream
 	}
-	return withReason(append(attrs, slog.String("tool", wire.Clip(c.tool)), slog.String("outcome", outcome)), why)
 }
 
 // maxWhy is the longest reason in a log line, in bytes.
 const maxWhy = 500
 
-func withReason(attrs []slog.Attr, why string) []slog.Attr {
+func reason(why string) string {
 	why, _, _ = strings.Cut(strings.TrimSpace(why), "\n")
-	if why == "" {
-		return attrs
-	}
 	if len(why) > maxWhy {
-		why = strings.ToValidUTF8(why[:maxWhy], "") + "… (" + strconv.Itoa(len(why)) + " bytes)"
+		return strings.ToValidUTF8(why[:maxWhy], "") + "… (" + strconv.Itoa(len(why)) + " bytes)"
 	}
-	return append(attrs, slog.String("why", why))
+	return why
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -73,7 +74,7 @@ func newWorld(t *testing.T) *world {
 				return r.Header.Get("Authorization"), nil
 			}
 		}),
-		Log: slog.New(slog.NewJSONHandler(logged, nil)),
+		Observer: observe.Log(slog.New(slog.NewJSONHandler(logged, nil))),
 	}
 	err := store.SaveHandshake(t.Context(), storage.Handshake{
 		Digest: storage.RecordFor("tenant", "known"), Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`),

@@ -2,10 +2,10 @@ package transport
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -47,11 +47,11 @@ type Options struct {
 	// come from a page that could read the answer. exchange.streams checks further those
 	// requests that hold a function.
 	AllowedOrigins []string
-	// Log gets one line for each request, and nothing else. nil: no log. The line of a
-	// tools/call has the tool and an outcome: done, failed, or open if the call goes on
-	// after the request. A later line with the same stream then has the outcome.
-	Log *slog.Logger
-	// AnswerFirst sends an answer before its log line is written. By default the server
+	// Observer gets an event for each request. The event of a tools/call has the tool and
+	// an outcome: done, failed, or open if the call goes on after the request. A later
+	// event with the same stream then has the outcome.
+	Observer observe.Observer
+	// AnswerFirst sends an answer before the Observer gets its event. By default the server
 	// sends it when ServeHTTP returns.
 	AnswerFirst bool
 	// JSONWindow is how long a response may take and still be plain JSON; 1 s. A
@@ -70,7 +70,7 @@ type Options struct {
 	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
 	// where the operator is the only caller.
 	ShowErrors bool
-	// Meter counts the costs of each request, for its log line. nil counts nothing.
+	// Meter counts the costs of each request, for its event. nil counts nothing.
 	Meter storage.Meter
 	// Admit is called for each request, message and connection once its caller is
 	// known, before the body is read. An error refuses the request; its code is Busy.
@@ -90,9 +90,6 @@ func (o Options) withDefaults() Options {
 	def(&o.Limit, 14*time.Minute)
 	if o.MaxBody == 0 {
 		o.MaxBody = 4 << 20
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Auth == nil {
 		o.Auth = nobody{}

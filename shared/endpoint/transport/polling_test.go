@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -248,21 +248,13 @@ func TestLostEventsAreToldOnce(t *testing.T) {
 	})
 }
 
-// heard calls a function for each line of a log.
-type heard func()
-
-func (h heard) Write(p []byte) (int, error) {
-	h()
-	return len(p), nil
-}
-
 func TestAnAnswerCanBeSentBeforeItsLogLine(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.open("quiet")
 		r := c.request("POST", `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
 		rec := &recorder{header: http.Header{}, ctx: r.Context()}
 		var sent []flush
-		w.opts.AnswerFirst, w.opts.Log = true, slog.New(slog.NewJSONHandler(heard(func() { sent = rec.flushed }), nil))
+		w.opts.AnswerFirst, w.opts.Observer = true, func(context.Context, *observe.Event) { sent = rec.flushed }
 		w.handler().ServeHTTP(rec, r)
 		if len(sent) != 1 || rec.sent.Get("Content-Length") != strconv.Itoa(len(sent[0].text)) {
 			t.Errorf("sent before the log line: %v, Content-Length %s", sent, rec.sent.Get("Content-Length"))

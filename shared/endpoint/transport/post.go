@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -111,7 +112,7 @@ func (x *exchange) hand(endpoint sessions.Endpoint, id storage.ID, msgs []wire.M
 // answered notes that a request got an error as its answer, for the log line.
 func (x *exchange) answered(err error, answer *wire.Error) {
 	x.err = err
-	x.called.outcome, x.called.why = outcomeFailed, answer.Message
+	x.called.outcome, x.called.why = observe.Failed, answer.Message
 }
 
 // window returns how long a response may take and still be plain JSON. If initialize fails

@@ -2,12 +2,12 @@ package transport
 
 import (
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -51,20 +51,14 @@ func askedOver(query url.Values) string {
 	return "/mcp"
 }
 
-// attr returns the attribute caller of a line about a call or a refusal. A refused caller
-// without an identity has that in the error: Bills and metrics read names of the line
-// itself, which strangers must not choose.
-func (s sender) attr(err error) slog.Attr {
+// caller returns the sender of a call or a refused request. A refused caller without an
+// identity has that in the error.
+func (s sender) caller(err error) *observe.Caller {
 	if who := s.who; who.Principal != "" {
-		return caller(slog.String("key", keyOf(who.Credential)), slog.String("address", s.address))
+		return &observe.Caller{Key: keyOf(who.Credential), Address: s.address}
 	}
 	who := storage.RefusedOf(err)
-	return caller(slog.String("server", wire.Clip(s.asked)), slog.String("tenant", who.Tenant), slog.String("principal", who.Principal),
-		slog.String("key", keyOf(who.Credential)), slog.String("address", s.address))
-}
-
-func caller(of ...slog.Attr) slog.Attr {
-	return slog.Attr{Key: "caller", Value: slog.GroupValue(of...)}
+	return &observe.Caller{Server: wire.Clip(s.asked), Tenant: who.Tenant, Principal: who.Principal, Key: keyOf(who.Credential), Address: s.address}
 }
 
 // keyOf returns a credential that is the ID of a key; "" for that of a token, which has the

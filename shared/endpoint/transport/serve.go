@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"log/slog"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -226,7 +225,7 @@ func nameRefused(x *exchange) {
 func (x *exchange) finish() {
 	fault := recover()
 	if fault == nil {
-		x.log()
+		x.tell("")
 		return
 	}
 	begun := x.status != 0
@@ -234,7 +233,7 @@ func (x *exchange) finish() {
 	if !begun {
 		x.refuse(x.err)
 	}
-	x.log(slog.String("stack", string(debug.Stack())))
+	x.tell(string(debug.Stack()))
 	if begun {
 		panic(http.ErrAbortHandler)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -331,7 +332,7 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	case !batch && answerOf(err) != nil:
 		x.err = err
 		rpc := answerOf(err)
-		x.called.outcome, x.called.why = outcomeFailed, rpc.Message
+		x.called.outcome, x.called.why = observe.Failed, rpc.Message
 		return wire.ErrorResponse(x.id, rpc), nil
 	}
 	if err != nil || answer == nil {
@@ -470,36 +471,30 @@ func (x *turn) refuse(err error) (status int, body []byte) {
 	return p.status, wire.ErrorResponse(x.id, p.rpc)
 }
 
-// finish writes the log line of this invocation. A panic becomes its error.
+// finish tells the observer of this invocation, which has ended. A panic becomes its error.
 func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 	ctx = x.called.in(ctx)
-	level := slog.LevelInfo
-	attrs := append(make([]slog.Attr, 0, 16),
-		slog.String("event", x.what),
-		slog.String("server", x.server),
-		slog.String("connection_id", x.conn),
-		slog.String("session_id", string(x.session)),
-		slog.String("rpc_method", wire.Clip(x.method)),
-		slog.String("rpc_id", kindOf(x.id)),
-		slog.Int64("duration_ms", time.Since(x.begun).Milliseconds()),
-	)
-	if fault != nil {
-		x.err = storage.Errorf(storage.Internal, "panic: %v", fault)
-		attrs = append(attrs, slog.String("stack", string(debug.Stack())))
+	e := &observe.Event{
+		Kind: observe.Socket, What: x.what, Conn: x.conn, RPCMethod: wire.Clip(x.method), RPCID: kindOf(x.id), Trace: storage.TraceOf(ctx),
+		Account: storage.Account{
+			Over: storage.OverSocket, Tenant: x.tenant, Principal: x.principal, Server: x.server, Session: x.session,
+			In: x.in, Out: x.out, Took: time.Since(x.begun),
+		},
 	}
-	if x.err != nil {
-		level = slog.LevelWarn
-		p := problemOf(x.err)
-		attrs = append(attrs, slog.String("code", string(storage.CodeOf(x.err))), slog.Int("status", p.status))
-		if p.status >= http.StatusInternalServerError && !errors.Is(x.err, context.Canceled) {
-			level = slog.LevelError
-			attrs = append(attrs, slog.String("error", x.err.Error()))
+	if x.what == "push" {
+		e.Over = storage.OverEvent
+	}
+	if fault != nil {
+		x.err, e.Stack = storage.Errorf(storage.Internal, "panic: %v", fault), string(debug.Stack())
+	}
+	if e.Code = storage.CodeOf(x.err); x.err != nil {
+		e.Level, e.Status = slog.LevelWarn, problemOf(x.err).status
+		if e.Status >= http.StatusInternalServerError && !errors.Is(x.err, context.Canceled) {
+			e.Level, e.Error = slog.LevelError, x.err.Error()
 		}
 	}
-	from := sender{storage.Identity{Tenant: x.tenant, Principal: x.principal, Credential: x.key}, storage.AddressOf(ctx), x.asked}
-	attrs = append(attrs, x.called.attrs(ctx, from, x.err)...)
-	attrs = append(attrs, x.spent(ctx)...)
-	x.opts.Log.LogAttrs(context.WithoutCancel(ctx), level, "socket", attrs...)
+	x.called.tell(ctx, e, sender{storage.Identity{Tenant: x.tenant, Principal: x.principal, Credential: x.key}, storage.AddressOf(ctx), x.asked}, x.err)
+	x.opts.Observer.Tell(ctx, x.opts.Meter, e)
 	return fault != nil
 }
 
@@ -537,20 +532,4 @@ func (x *turn) confirmed(ctx context.Context, err error) error {
 		_ = x.opts.Host.Drop(ctx, x.conn)
 	}
 	return err
-}
-
-// spent returns log attributes with the trace and the costs of an invocation.
-func (x *turn) spent(ctx context.Context) []slog.Attr {
-	attrs := traced(ctx)
-	if x.opts.Meter == nil {
-		return attrs
-	}
-	over := storage.OverSocket
-	if x.what == "push" {
-		over = storage.OverEvent
-	}
-	return append(attrs, attrsOf(x.opts.Meter.Spent(storage.Account{
-		Over: over, Tenant: x.tenant, Principal: x.principal, Server: x.server, Session: x.session,
-		In: x.in, Out: x.out, Took: time.Since(x.begun), Code: storage.CodeOf(x.err),
-	}))...)
 }

@@ -34,7 +34,7 @@ func TestTaskLadder(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tasks(t, func(t *testing.T, w *world) {
-				w.opts.Log = nil
+				w.opts.Observer = nil
 				got := w.do(tt.ask.request())
 				if code, _ := got.rpcError(t); got.status != tt.status || code != int(tt.code) {
 					t.Errorf("got %d %s", got.status, got.body)

@@ -16,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/config/override"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -104,8 +105,8 @@ type Options struct {
 	// ask for it.
 	Entry func(context.Context) (Entry, error)
 
-	Log   *slog.Logger  // gets one line a request; nil: no log
-	Meter storage.Meter // counts the costs of each request; nil: nothing is counted
+	Observer observe.Observer // gets each request
+	Meter    storage.Meter    // counts the costs of each request; nil: nothing is counted
 }
 
 // Acts change what the hosts of sessions do. The fields are functions of [Options].
@@ -145,9 +146,6 @@ type handler struct {
 
 // New returns the API as a handler for all paths below [Prefix].
 func New(o Options) http.Handler {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	o.Info.Version, o.Info.Protocol = Version(), append([]string{wire.V20260728}, wire.LegacyVersions()...)
 	h := &handler{Options: o, mux: http.NewServeMux()}
 	for _, r := range h.routes() {
@@ -225,7 +223,7 @@ func (rt route) handler(h *handler) http.HandlerFunc {
 		case !x.begun:
 			x.answer(http.StatusOK, answer)
 		}
-		x.log(rt, time.Since(begun), err)
+		x.tell(rt, time.Since(begun), err)
 	}
 }
 
@@ -313,42 +311,37 @@ func statusOf(code storage.Code) int {
 	}
 }
 
-// log writes the line of a request. It has neither its query nor its body.
-func (x *exchange) log(rt route, took time.Duration, err error) {
-	attrs := []any{"http_method", rt.method, "route", Prefix + rt.path, "principal", x.caller.Principal, "status", x.code, "duration_ms", took.Milliseconds()}
-	level := slog.LevelInfo
-	code := storage.CodeOf(err)
+// tell tells the observer of a request. It has neither its query nor its body.
+func (x *exchange) tell(rt route, took time.Duration, err error) {
+	e := &observe.Event{
+		Kind: observe.API, HTTPMethod: rt.method, Path: Prefix + rt.path, Status: x.code,
+		Account: storage.Account{
+			Over: storage.OverREST, Tenant: x.caller.Tenant, Principal: x.caller.Principal, In: int(max(0, x.r.ContentLength)), Took: took, Code: storage.CodeOf(err),
+		},
+	}
 	var absent missing
 	if err != nil {
-		level = slog.LevelWarn
+		e.Level = slog.LevelWarn
 		if errors.As(err, &absent) {
-			code = codeNotHere // which is no fault of this place
-		}
-		attrs = append(attrs, "code", string(code))
-		if x.code >= http.StatusInternalServerError && code != codeNotHere {
-			level = slog.LevelError
-			attrs = append(attrs, "error", err)
+			e.Code = codeNotHere // which is no fault of this place
+		} else if x.code >= http.StatusInternalServerError {
+			e.Level, e.Error = slog.LevelError, err.Error()
 		}
 	}
 	if x.code == http.StatusUnauthorized || x.code == http.StatusForbidden {
-		attrs = append(attrs, "refused", true, "refusal", string(code), "why", err.Error(), x.sender(err))
+		e.Refused, e.Refusal, e.Why, e.Caller = true, string(e.Code), err.Error(), x.sender(err)
 	}
-	if x.h.Meter != nil {
-		attrs = append(attrs, x.h.Meter.Spent(storage.Account{
-			Over: storage.OverREST, Tenant: x.caller.Tenant, In: int(max(0, x.r.ContentLength)), Took: took, Code: code,
-		})...)
-	}
-	x.h.Log.Log(context.WithoutCancel(x.r.Context()), level, "api", attrs...)
+	x.h.Observer.Tell(x.r.Context(), x.h.Meter, e)
 }
 
-// sender returns the attribute of a log line that says who was refused.
-func (x *exchange) sender(err error) slog.Attr {
+// sender says who was refused.
+func (x *exchange) sender(err error) *observe.Caller {
 	address := storage.AddressOf(x.r.Context())
 	if address == "" {
 		address, _, _ = net.SplitHostPort(x.r.RemoteAddr)
 	}
 	who := storage.RefusedOf(err)
-	return slog.Group("caller", "tenant", cmp.Or(x.caller.Tenant, who.Tenant), "principal", cmp.Or(x.caller.Principal, who.Principal), "key", who.Credential, "address", address)
+	return &observe.Caller{Tenant: cmp.Or(x.caller.Tenant, who.Tenant), Principal: cmp.Or(x.caller.Principal, who.Principal), Key: who.Credential, Address: address}
 }
 
 // body reads the body of a request. An empty body leaves into as it is.

@@ -2,9 +2,8 @@
 //
 // Counting: a [Meter] adds up what the invocations of one function process use. It wraps the
 // store ([Meter.Store]) and the connections ([Meter.Clients], [Meter.Runners]). Each
-// invocation gets its own share as attributes of its log line, in CloudWatch's embedded metric
-// format. [ReadLine] reads such a line. [EstimateStore] estimates for any store what DynamoDB
-// would have billed.
+// invocation gets its own share, and metrics for its log line in CloudWatch's embedded metric
+// format. [EstimateStore] estimates for any store what DynamoDB would have billed.
 //
 // Money: [Units] are the counts. [Prices] has the price of each, with a date, and
 // [Prices.Bill] makes the bill. [Operation] and [Habits] are for bills of operations that have

@@ -1,11 +1,10 @@
 package meter
 
 import (
-	"encoding/json"
+	"log/slog"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // The names of metrics. Their dimension is server, the name of a configured server. errors
@@ -63,7 +62,7 @@ func took(name string, d time.Duration) value {
 
 // metrics returns the attributes of the measurements. With a namespace it adds the head by
 // which CloudWatch makes metrics of them.
-func metrics(a storage.Account, t tally, start time.Duration, space string) (attrs []any) {
+func metrics(a storage.Account, t tally, start time.Duration, space string) (attrs []slog.Attr) {
 	calls, polls, failures := 1, 0, 0
 	if a.Poll {
 		calls, polls = 0, 1
@@ -82,9 +81,9 @@ func metrics(a storage.Account, t tally, start time.Duration, space string) (att
 		values = append(values, took(metricFirst, a.Took))
 	}
 	if a.Over == storage.OverEvent && a.Server == "" && t.boxes > 0 { // the sweep
-		attrs = append(attrs, metricBoxes, t.boxes)
+		attrs = append(attrs, slog.Int(metricBoxes, t.boxes))
 		if space != "" {
-			attrs = append(attrs, "_aws", headOf(directive{space, [][]string{{}}, []metric{{metricBoxes, "Count"}}}))
+			attrs = append(attrs, aws(headOf(directive{space, [][]string{{}}, []metric{{metricBoxes, "Count"}}})))
 		}
 	}
 	if a.Server == "" {
@@ -93,19 +92,28 @@ func metrics(a storage.Account, t tally, start time.Duration, space string) (att
 	return append(attrs, attributes(values, counts(metricErrors, failures), space)...)
 }
 
+// aws returns the attribute that CloudWatch makes metrics of.
+func aws(head emf) slog.Attr {
+	return slog.Any("_aws", head) //nolint:sloglint // AWS has given it this name
+}
+
 func headOf(all ...directive) emf { return emf{Timestamp: time.Now().UnixMilli(), Metrics: all} }
 
 // Started returns the attributes of a runner's line that says how long a server took to
 // start. The time is a metric of the namespace space. If space is "", it is no metric.
 func Started(server string, span time.Duration, space string) []any {
-	return append([]any{dimensionServer, server}, attributes([]value{took(metricServer, span)}, value{}, space)...)
+	all := []any{dimensionServer, server}
+	for _, a := range attributes([]value{took(metricServer, span)}, value{}, space) {
+		all = append(all, a)
+	}
+	return all
 }
 
-func attributes(values []value, failures value, space string) (attrs []any) {
+func attributes(values []value, failures value, space string) (attrs []slog.Attr) {
 	var said []metric
 	for _, v := range values {
 		if v.n != 0 {
-			attrs, said = append(attrs, v.Name, v.n), append(said, v.metric)
+			attrs, said = append(attrs, slog.Int64(v.Name, v.n)), append(said, v.metric)
 		}
 	}
 	head := headOf()
@@ -113,72 +121,11 @@ func attributes(values []value, failures value, space string) (attrs []any) {
 		head.Metrics = append(head.Metrics, directive{space, [][]string{{dimensionServer}}, said})
 	}
 	if failures.n != 0 {
-		attrs = append(attrs, failures.Name, failures.n)
+		attrs = append(attrs, slog.Int64(failures.Name, failures.n))
 		head.Metrics = append(head.Metrics, directive{space, [][]string{{dimensionServer}, {dimensionServer, dimensionCode}}, []metric{failures.metric}})
 	}
 	if space == "" || len(head.Metrics) == 0 {
 		return attrs
 	}
-	return append(attrs, "_aws", head)
-}
-
-// Line is the content of a log line that [ReadLine] reads.
-type Line struct {
-	Server    string
-	Tenant    string
-	Principal string
-	Session   string
-	Conn      string
-	Tool      string // that the request called, "" for none
-	Trace     string // of the request
-	For       string // the trace of the one request that a frame was for, "" for none or several
-	Units     Units
-}
-
-// Only returns the trace of a frame if there is exactly one, and otherwise "".
-func Only(traces []string) string {
-	if len(traces) == 1 {
-		return traces[0]
-	}
-	return ""
-}
-
-// ReadLine reads the log line of an invocation: JSON as slog writes it. If the JSON has
-// no units, ok is false, and l has the other fields. If the text is not JSON, such as a
-// line that was cut off, ok is false and l is empty.
-func ReadLine(text []byte) (l Line, ok bool) {
-	if !wire.Valid(text) {
-		return Line{}, false
-	}
-	wire.Tokens(text, func(key []byte, value json.RawMessage) bool {
-		switch string(key) {
-		case `"server"`:
-			l.Server, _ = wire.String(value)
-		case `"tenant"`:
-			l.Tenant, _ = wire.String(value)
-		case `"principal"`:
-			l.Principal, _ = wire.String(value)
-		case `"session_id"`:
-			l.Session, _ = wire.String(value)
-		case `"connection_id"`:
-			l.Conn, _ = wire.String(value)
-		case `"tool"`:
-			l.Tool, _ = wire.String(value)
-		case `"trace"`:
-			l.Trace, _ = wire.String(value)
-		case `"traces"`:
-			var all []string
-			if json.Unmarshal(value, &all) == nil {
-				l.For = Only(all)
-			}
-		case `"units"`:
-			l.Units = Units{}
-			ok = l.Units.read(value)
-		}
-		return true
-	})
-	if !ok {
-		l.Units = Units{}
-	}
-	return l, ok
+	return append(attrs, aws(head))
 }

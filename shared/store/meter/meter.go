@@ -177,13 +177,10 @@ func (m *Meter) take(took time.Duration) (t tally, stored Stored, start time.Dur
 	return t, stored, start
 }
 
-// Spent implements storage.Meter. The attributes are "tenant", "units" (what AWS bills for
-// the invocation), and the metrics.
-func (m *Meter) Spent(a storage.Account) []any {
+// Spent implements storage.Meter.
+func (m *Meter) Spent(a storage.Account) storage.Spent {
 	t, stored, start := m.take(a.Took)
-	u := units(a, t, stored, m.options.MemoryMB)
-	attrs := []any{"tenant", a.Tenant, "units", u}
-	return append(attrs, metrics(a, t, start, m.options.Metrics)...)
+	return storage.Spent{Units: units(a, t, stored, m.options.MemoryMB), Wakes: t.wakes, Metrics: metrics(a, t, start, m.options.Metrics)}
 }
 
 // restUnit is how many bytes of an answer the price of one REST request covers.

@@ -15,16 +15,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// written writes a log line with attributes and reads it again as JSON.
-func written(t *testing.T, attrs []any) map[string]any {
+// written writes a log line and reads it again as JSON.
+func written(t *testing.T, spent storage.Spent) map[string]any {
 	t.Helper()
 	var b bytes.Buffer
-	slog.New(slog.NewJSONHandler(&b, nil)).Info("request", attrs...)
+	observe.Log(slog.New(slog.NewJSONHandler(&b, nil)))(t.Context(), &observe.Event{Kind: observe.Request, Spent: &spent})
 	var line map[string]any
 	if err := json.Unmarshal(b.Bytes(), &line); err != nil {
 		t.Fatal(err)
@@ -50,20 +51,11 @@ func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
 	if err := clients.Post(t.Context(), "c", make([]byte, 33<<10)); err != nil {
 		t.Fatal(err)
 	}
-	line := written(t, append([]any{"server", "one", "session_id", "s1", "connection_id", "c1"},
-		m.Spent(storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one", Out: 11 << 20, Took: 1500 * time.Microsecond})...))
-	text, err := json.Marshal(line)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, ok := meter.ReadLine(text)
-	if !ok {
-		t.Fatalf("%s is not read", text)
-	}
-	got.Units.LogGB = 0
-	want := meter.Line{Server: "one", Tenant: "acme", Session: "s1", Conn: "c1", Units: meter.Units{
+	got := m.Spent(storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one", Out: 11 << 20, Took: 1500 * time.Microsecond}).Units
+	got.LogGB = 0
+	want := meter.Units{
 		Invocations: 1, GBSeconds: 0.001, Requests: 2, Messages: 2, ReadUnits: 1, OutGB: meter.GB(11<<20 + 33<<10),
-	}}
+	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -226,34 +218,6 @@ func TestATaskIsBilledForAMinuteAtLeastAndInWholeSeconds(t *testing.T) {
 			t.Errorf("%v seconds (-want +got):\n%s", seconds, d)
 		}
 	}
-}
-
-func TestALineThatWasCutOffIsNotRead(t *testing.T) {
-	const whole = `{"server":"one","tenant":"a","units":{"invocations":1,"requests":2}}`
-	for n := range len(whole) {
-		if l, ok := meter.ReadLine([]byte(whole[:n])); ok || l != (meter.Line{}) {
-			t.Errorf("%s is read as %+v, %v", whole[:n], l, ok)
-		}
-	}
-	if l, ok := meter.ReadLine([]byte(whole)); !ok || l.Units.Requests != 2 {
-		t.Errorf("the whole line is read as %+v, %v", l, ok)
-	}
-}
-
-func FuzzReadLine(f *testing.F) {
-	f.Add([]byte(`{"server":"one","tenant":"a","session_id":"s","units":{"invocations":1}}`))
-	f.Add([]byte(`{"units":null}`))
-	f.Add([]byte(`{"server":"one","units":{"invocations":1,"requests":"two"}}`))
-	f.Add([]byte("not JSON"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		l, ok := meter.ReadLine(text)
-		if !ok && l.Units != (meter.Units{}) {
-			t.Errorf("%q has no units, and is read as %+v", text, l)
-		}
-		if l != (meter.Line{}) && !json.Valid(text) {
-			t.Errorf("%q is no JSON, and is read as %+v", text, l)
-		}
-	})
 }
 
 func TestNoCallOfAStoreIsForNothing(t *testing.T) {

@@ -52,7 +52,7 @@ func (p Prices) With(file []byte) (Prices, error) {
 	}
 	known := map[string]bool{}
 	var u Units
-	u.each(func(name string, _ *float64) { known[name] = true })
+	u.Each(func(name string, _ *float64) { known[name] = true })
 	all := maps.Clone(p.USD)
 	for name, price := range own.USD {
 		if !known[name] {
@@ -79,7 +79,7 @@ type Charge struct {
 // Bill returns a line for each unit that is used, in the order of the fields of Units.
 func (p Prices) Bill(u Units) []Charge {
 	var all []Charge
-	u.each(func(name string, n *float64) {
+	u.Each(func(name string, n *float64) {
 		if price, ok := p.USD[name]; ok && *n != 0 {
 			all = append(all, Charge{Unit: name, What: price.What, Count: *n, USD: *n * price.USD / price.For})
 		}

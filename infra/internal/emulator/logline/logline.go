@@ -1,62 +1,61 @@
-// Package logline reads the log lines of function programs back into the records that
-// they wrote.
+// Package logline reads the log lines of function programs back into the events that they
+// observed.
 package logline
 
 import (
 	"encoding/json"
-	"log/slog"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Parse returns the record of a line that slog has written as JSON. A line that is none,
+// Parse returns the event of a line that [observe.Log] has written. A line that is none,
 // such as the output of a panic, is not ok.
-func Parse(line string) (r slog.Record, ok bool) {
-	decoder := json.NewDecoder(strings.NewReader(line))
-	decoder.UseNumber()
-	var members map[string]any
-	if decoder.Decode(&members) != nil {
-		return r, false
+func Parse(line string) (e *observe.Event, ok bool) {
+	var said struct {
+		Msg       string           `json:"msg"`
+		Server    string           `json:"server"`
+		Tenant    string           `json:"tenant"`
+		Principal string           `json:"principal"`
+		Session   storage.ID       `json:"session_id"`
+		Conn      string           `json:"connection_id"`
+		MS        int64            `json:"duration_ms"`
+		Code      storage.Code     `json:"code"`
+		Units     *storage.Units   `json:"units"`
+		Wakes     int              `json:"wakes"`
+		In        int              `json:"bytes_in"`
+		Out       int              `json:"bytes_out"`
+		Method    string           `json:"rpc_method"`
+		Type      string           `json:"type"`
+		Trace     string           `json:"trace"`
+		Client    string           `json:"client"`
+		Parent    string           `json:"traceparent"`
+		Protocol  string           `json:"protocol"`
+		Refused   bool             `json:"refused"`
+		Refusal   string           `json:"refusal"`
+		Caller    *observe.Caller  `json:"caller"`
+		Tool      string           `json:"tool"`
+		Outcome   string           `json:"outcome"`
+		Stream    storage.StreamID `json:"stream"`
+		Why       string           `json:"why"`
+		Ended     []observe.Ended  `json:"ended"`
+		Traces    []string         `json:"traces"`
 	}
-	msg, ok := members[slog.MessageKey].(string)
-	stamp, _ := members[slog.TimeKey].(string)
-	at, _ := time.Parse(time.RFC3339Nano, stamp) // zero if the line has no time
-	r = slog.NewRecord(at, slog.LevelInfo, msg, 0)
-	if said, counted := meter.ReadLine([]byte(line)); counted {
-		r.AddAttrs(slog.Any("units", said.Units))
+	if json.Unmarshal([]byte(line), &said) != nil || said.Msg == "" {
+		return nil, false
 	}
-	delete(members, "units")
-	r.AddAttrs(attrs(members)...)
-	return r, ok
-}
-
-// attrs returns the attributes of a group, with the types that the functions gave them.
-func attrs(members map[string]any) (all []slog.Attr) {
-	for _, key := range slices.Sorted(maps.Keys(members)) {
-		value := slog.AnyValue(members[key])
-		switch v := members[key].(type) {
-		case json.Number:
-			if n, err := v.Int64(); err == nil {
-				value = slog.Int64Value(n)
-			}
-		case map[string]any:
-			value = slog.GroupValue(attrs(v)...)
-		case []any:
-			var texts []string
-			for _, one := range v {
-				if text, ok := one.(string); ok {
-					texts = append(texts, text)
-				}
-			}
-			if len(texts) == len(v) {
-				value = slog.AnyValue(texts)
-			}
-		}
-		all = append(all, slog.Attr{Key: key, Value: value})
+	e = &observe.Event{
+		Kind: said.Msg, RPCMethod: said.Method, Type: said.Type, Conn: said.Conn, Trace: said.Trace,
+		Client: said.Client, Parent: said.Parent, Protocol: said.Protocol, Refused: said.Refused, Refusal: said.Refusal, Caller: said.Caller,
+		Tool: said.Tool, Outcome: said.Outcome, Stream: said.Stream, Why: said.Why, Ended: said.Ended, Traces: said.Traces,
+		Account: storage.Account{
+			Server: said.Server, Tenant: said.Tenant, Principal: said.Principal, Session: said.Session, Code: said.Code,
+			In: said.In, Out: said.Out, Took: time.Duration(said.MS) * time.Millisecond,
+		},
 	}
-	return all
+	if said.Units != nil {
+		e.Spent = &storage.Spent{Units: *said.Units, Wakes: said.Wakes}
+	}
+	return e, true
 }

@@ -9,44 +9,29 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/logline"
-	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-func TestALineIsTheRecordThatWroteIt(t *testing.T) {
-	units := meter.Units{Requests: 2, ReadUnits: 1.5}
-	wrote := slog.NewRecord(time.Date(2026, 11, 23, 12, 0, 0, 5, time.UTC), slog.LevelInfo, "request", 0)
-	wrote.Add("server", "mine", "refused", true, "duration_ms", int64(5), "traces", []string{"t"}, "units", units, slog.Group("caller", "key", "k7"))
+func TestALineIsTheEventThatWroteIt(t *testing.T) {
+	wrote := &observe.Event{
+		Kind: observe.Request, Trace: "t", Refused: true, Caller: &observe.Caller{Key: "k7"}, RPCMethod: "tools/call",
+		Account: storage.Account{Server: "mine", Tenant: "acme", Session: "s1", Took: 5 * time.Millisecond, Code: storage.Busy},
+		Spent:   &storage.Spent{Units: storage.Units{Requests: 2, ReadUnits: 1.5}},
+		Ended:   []observe.Ended{{Stream: "1", Why: "no"}}, Traces: []string{"t"},
+	}
 	var line strings.Builder
-	if err := slog.NewJSONHandler(&line, nil).Handle(t.Context(), wrote); err != nil {
-		t.Fatal(err)
-	}
+	observe.Log(slog.New(slog.NewJSONHandler(&line, nil)))(t.Context(), wrote)
 	read, ok := logline.Parse(line.String())
-	if !ok || read.Message != wrote.Message || !read.Time.Equal(wrote.Time) {
-		t.Fatalf("read %v, %v of %s", read, ok, line.String())
-	}
-	of := func(r slog.Record) map[string]any {
-		all := map[string]any{}
-		r.Attrs(func(a slog.Attr) bool {
-			all[a.Key] = a.Value.Any()
-			if a.Value.Kind() == slog.KindGroup {
-				all[a.Key] = a.Value.String()
-			}
-			return true
-		})
-		delete(all, "level")
-		delete(all, "time")
-		delete(all, "msg")
-		return all
-	}
-	if d := cmp.Diff(of(wrote), of(read)); d != "" {
-		t.Errorf("attributes (-wrote +read):\n%s", d)
+	if d := cmp.Diff(wrote, read); !ok || d != "" {
+		t.Errorf("event of %s (-wrote +read):\n%s", line.String(), d)
 	}
 }
 
-func TestALineThatIsNoRecordIsRefused(t *testing.T) {
+func TestALineThatIsNoEventIsRefused(t *testing.T) {
 	for _, line := range []string{"", "panic: no", `["msg"]`, `{"msg":7}`, `{"server":"one"}`, `{"msg":"request"`} {
-		if r, ok := logline.Parse(line); ok {
-			t.Errorf("%q is %v", line, r)
+		if e, ok := logline.Parse(line); ok {
+			t.Errorf("%q is %v", line, e)
 		}
 	}
 }

@@ -1,0 +1,207 @@
+// Package observe has the events of requests, frames and calls. The places where these end
+// tell an [Observer]. A log line is one of the things that observers make of an event.
+package observe
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Kinds of an [Event]: the messages of their log lines.
+const (
+	Request = "request" // of an HTTP client, has ended
+	Socket  = "socket"  // an event of a client's WebSocket was handled
+	API     = "api"     // a request of an operator has ended
+	Frame   = "frame"   // a message of a box was handled
+	Other   = "event"   // another event was handled, such as an alarm
+	Work    = "work"    // a server gets work that may start a process
+)
+
+// Outcomes of a tools/call.
+const (
+	Done    = "done"
+	Failed  = "failed"
+	Refused = "refused" // the caller may not make the call, or a limit of the caller is used up
+	Open    = "open"    // the call goes on; a later event has its end
+)
+
+// Event is one request, frame or other event that was handled, or Work. Fields that its
+// kind does not name may be empty. Nothing in it is a secret, apart from Why, which may
+// repeat what a server answered.
+type Event struct {
+	Kind            string
+	Level           slog.Level
+	storage.Account                // for Work without Over, In, Out and Took
+	Spent           *storage.Spent // what it cost; nil if nobody counts that
+
+	HTTPMethod string
+	Path       string // or route
+	Status     int    // of the HTTP response
+	RPCMethod  string // of a client's message
+	RPCID      string // the JSON type of its id: number, string or none
+	What       string // of a Socket: connect, message, disconnect or push
+	Type       string // of a Frame
+	Box        storage.BoxID
+	Conn       string // the connection of a Socket or a Frame
+	Error      string
+	Stack      string // after a panic
+	Trace      string
+
+	Client   string // the name that the client gave itself
+	Parent   string // the traceparent that the client sent
+	Protocol string // the version in its header
+
+	Refused bool    // the request was refused, and calls no tool
+	Refusal string  // why its caller was refused: a code, or the kind of a limit
+	Caller  *Caller // of a call or a refusal
+	Tool    string  // of a tools/call
+	Outcome string  // of a tools/call; without Tool, of the call with the Stream
+	Stream  storage.StreamID
+	Why     string // why it failed or was refused, one line
+
+	Ended  []Ended  // calls in a Frame whose end no function waits for
+	Traces []string // of the requests in a Frame
+}
+
+// Caller is where a request came from. Server, Tenant and Principal are of a caller that was
+// refused before these were proven.
+type Caller struct {
+	Server, Tenant, Principal string
+	Key                       string // ID of an API key
+	Address                   string // of the network
+}
+
+// Ended is the end of a call.
+type Ended struct {
+	Stream storage.StreamID `json:"stream"`
+	Why    string           `json:"why,omitempty"` // why it failed
+}
+
+// Observer gets each event when it happens. It must not keep e. A nil Observer gets nothing.
+type Observer func(ctx context.Context, e *Event)
+
+// Tell counts what an event cost with m, which may be nil, and passes the event on.
+func (o Observer) Tell(ctx context.Context, m storage.Meter, e *Event) {
+	if m != nil {
+		spent := m.Spent(e.Account)
+		e.Spent = &spent
+	}
+	if o != nil {
+		o(context.WithoutCancel(ctx), e)
+	}
+}
+
+// Log returns the Observer that writes a line for each event.
+func Log(to *slog.Logger) Observer {
+	if to == nil {
+		return nil
+	}
+	return func(ctx context.Context, e *Event) {
+		to.LogAttrs(ctx, e.Level, e.Kind, e.attrs()...) //nolint:sloglint // one of the constants above
+	}
+}
+
+// attrs returns the attributes of the log line. They have no body and no id of a message.
+func (e *Event) attrs() []slog.Attr {
+	all := make([]slog.Attr, 0, 32)
+	always := func(key, text string) { all = append(all, slog.String(key, text)) }
+	known := func(key, text string) {
+		if text != "" {
+			always(key, text)
+		}
+	}
+	took := func() { all = append(all, slog.Int64("duration_ms", e.Took.Milliseconds())) }
+	client := func() {
+		always("rpc_method", e.RPCMethod)
+		always("rpc_id", e.RPCID)
+		always("session_id", string(e.Session))
+	}
+	session := func() {
+		always("server", e.Server)
+		always("session_id", string(e.Session))
+	}
+	principal := known
+	switch e.Kind {
+	case Request:
+		always("http_method", e.HTTPMethod)
+		known("path", e.Path)
+		always("server", e.Server)
+		all = append(all, slog.Int("status", e.Status))
+		client()
+		took()
+	case Socket:
+		always("event", e.What)
+		always("server", e.Server)
+		always("connection_id", e.Conn)
+		client()
+		took()
+	case API:
+		principal = always
+		always("http_method", e.HTTPMethod)
+		always("route", e.Path)
+		all = append(all, slog.Int("status", e.Status))
+		took()
+	case Frame:
+		always("type", e.Type)
+		session()
+		always("connection_id", e.Conn)
+		known("box", string(e.Box))
+		took()
+	case Other:
+		if e.Server != "" {
+			session()
+		}
+		took()
+	case Work:
+		principal = always
+		session()
+		always("tenant", e.Tenant)
+	}
+	known("code", string(e.Code))
+	if e.Kind == Socket && e.Status != 0 {
+		all = append(all, slog.Int("status", e.Status))
+	}
+	known("error", e.Error)
+	principal("principal", e.Principal)
+	known("client", e.Client)
+	known("traceparent", e.Parent)
+	known("protocol", e.Protocol)
+	known("refusal", e.Refusal)
+	if e.Caller != nil {
+		all = append(all, e.caller())
+	}
+	if e.Refused {
+		all = append(all, slog.Bool("refused", true))
+	}
+	known("stream", string(e.Stream))
+	known("tool", e.Tool)
+	known("outcome", e.Outcome)
+	known("why", e.Why)
+	known("stack", e.Stack)
+	known("trace", e.Trace)
+	if len(e.Ended) > 0 {
+		all = append(all, slog.Any("ended", e.Ended))
+	}
+	if len(e.Traces) > 0 {
+		all = append(all, slog.Any("traces", e.Traces))
+	}
+	if e.Spent != nil {
+		all = append(append(all, slog.String("tenant", e.Tenant), slog.Any("units", e.Spent.Units)), e.Spent.Metrics...)
+	}
+	return all
+}
+
+// caller returns the attribute that says where a request came from. Bills and metrics read
+// names of the line itself, which strangers must not choose.
+func (e *Event) caller() slog.Attr {
+	c, names := e.Caller, []slog.Attr{}
+	if e.Principal == "" && e.Kind != API {
+		names = append(names, slog.String("server", c.Server))
+	}
+	if e.Principal == "" || e.Kind == API {
+		names = append(names, slog.String("tenant", c.Tenant), slog.String("principal", c.Principal))
+	}
+	return slog.Attr{Key: "caller", Value: slog.GroupValue(append(names, slog.String("key", c.Key), slog.String("address", c.Address))...)}
+}
