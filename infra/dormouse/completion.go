@@ -12,7 +12,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
+	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 

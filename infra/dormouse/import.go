@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 

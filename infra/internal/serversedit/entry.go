@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
 
 // Entry is one server, in the form of mcpServers. Strings may hold `${VAR}`.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 

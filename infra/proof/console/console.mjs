@@ -8,6 +8,7 @@
 
 import { execFileSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import npmChromium from "@sparticuz/chromium";
@@ -418,6 +419,47 @@ const checks = {
   },
 };
 
+/** Looks at a page without scripts, in both colours and on a phone. */
+async function look(page, name) {
+  for (const scheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme: scheme, reducedMotion: "reduce" });
+    for (const width of [390, 1280]) {
+      await page.setViewportSize({ width, height: 860 });
+      await page.screenshot({ path: join(shots, `${stack ? "stack-" : ""}${name}-${width}-${scheme}.png`) });
+      const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      want(over <= 0, name, "is", over, "pixels wider than", width);
+      await clean(page, name, scheme, width);
+    }
+  }
+}
+
+// What a person gets who opens an address in a browser.
+const pages = {
+  "pages of addresses": () => person(async (page, context) => {
+    const as = (bearer) => context.setExtraHTTPHeaders(bearer ? { authorization: `Bearer ${bearer}` } : {});
+    for (const [name, path, status] of [["root", "/", 200], ["address", "/weather/mcp", 401], ["all", "/mcp", 401]]) {
+      await as("");
+      want((await page.goto(base + path)).status() === status, path, "without a key");
+      await look(page, `page-${name}-stranger`);
+      want(!(await text(page)).includes("get_forecast"), "a stranger sees tools");
+      await as(people.ada);
+      want((await page.goto(base + path)).status() === 200, path, "with a key");
+      await look(page, `page-${name}`);
+    }
+    await page.goto(base + "/weather/mcp");
+    const said = await text(page);
+    want(said.includes("get_forecast") && said.includes("The weather of the coming days in a city") && (await page.locator("main img").count()) === 0, said);
+    for (const client of ["Cursor", "VS Code", "LM Studio"]) await page.getByRole("link", { name: `Add to ${client}` }).waitFor();
+    await page.getByText("Claude Code").click();
+    await page.getByText(`claude mcp add --transport http weather ${base}/weather/mcp`).waitFor();
+    await as("");
+    await page.getByRole("link", { name: "console" }).click();
+    await page.waitForURL((url) => url.pathname.includes("/console/"));
+    want((await page.goto(base + "/nothing/here/at-all")).status() === 404, "a path of nothing");
+    await look(page, "page-nothing");
+  }, { expects: ["401", "404"] }),
+};
+
 // What only the console of a stack has to hold.
 const ofAStack = {
   "an hour": () => person(async (page, _, asked) => {
@@ -549,6 +591,26 @@ const withProvider = {
     await until("the page shows the door", async () => (await page.reload(), await pause(1500), (await page.getByLabel("API key").count()) === 1), 60);
   }, { expects: ["401"] }),
 };
+Object.assign(withProvider, {
+  ...pages,
+  consent: () => person(async (page, context) => {
+    const done = "http://127.0.0.1:9/done";
+    const registered = await (await fetch(`${base}/register`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ redirect_uris: [done], client_name: "An editor" }) })).json();
+    const ask = new URL("/authorize", base);
+    ask.search = new URLSearchParams({ response_type: "code", client_id: registered.client_id, redirect_uri: done, code_challenge: createHash("sha256").update("v".repeat(43)).digest("base64url"), code_challenge_method: "S256", resource: `${base}/weather/mcp` });
+    await page.goto(ask.href);
+    await page.getByText("call every tool that you may call").waitFor();
+    await look(page, "page-consent");
+    await page.getByRole("button", { name: "Allow" }).click();
+    await page.getByLabel("Name").waitFor();
+    await look(page, "page-sign-in");
+    await page.goto(base + "/callback?state=none");
+    await page.getByText("go back to your client").waitFor();
+    await look(page, "page-sign-in-failed");
+  }, { expects: ["400", "401"] }),
+});
+Object.assign(checks, pages);
+Object.assign(ofAStack, pages);
 const shared = ["the link works once", "views", "a tool is tried", "keyboard", "keys", "pages of others", "hidden"];
 const chosen = oauth ? withProvider : stack ? { ...Object.fromEntries(shared.map((name) => [name, checks[name]])), ...ofAStack } : checks;
 

@@ -21,14 +21,14 @@ var servers = strings.Fields("weather github linear postgres search calendar mai
 
 // checks are the names of the checks that console.mjs makes on a machine.
 var checks = []string{
-	"the link works once", "views", "live", "a tool is tried", "keyboard", "stop and end", "keys", "reload", "csv", "viewer", "tenants", "one tenant", "pages of others", "hidden", "weight",
+	"the link works once", "views", "live", "a tool is tried", "keyboard", "stop and end", "keys", "reload", "csv", "viewer", "tenants", "one tenant", "pages of others", "hidden", "weight", "pages of addresses",
 }
 
 // ofAStack are the checks on the console of a stack.
-var ofAStack = []string{"the link works once", "views", "a tool is tried", "keyboard", "keys", "pages of others", "hidden", "an hour", "a search", "said where the rest is", "stop and end"}
+var ofAStack = []string{"the link works once", "views", "a tool is tried", "keyboard", "keys", "pages of others", "hidden", "an hour", "a search", "said where the rest is", "stop and end", "pages of addresses"}
 
 // withProvider are the checks of a sign-in at a provider.
-var withProvider = []string{"an operator signs in", "a viewer signs in", "a stranger does not", "a grant ends"}
+var withProvider = []string{"an operator signs in", "a viewer signs in", "a stranger does not", "a grant ends", "pages of addresses", "consent"}
 
 // TestConsoleInARealBrowser needs Chromium: the one in DORMOUSE_TEST_BROWSER, or else one
 // from a package of npm. Screenshots stay in DORMOUSE_SHOTS, if it names a folder.

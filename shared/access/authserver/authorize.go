@@ -164,8 +164,11 @@ func (b *Server) askUser(w http.ResponseWriter, r *http.Request, who client, req
 	}
 	b.setCookie(w, cookieCSRF, csrf, consentWithin)
 	data := pageData{
-		Title: "Allow access?", Client: who.name, Site: who.site, Host: hostOf(req.Redirect), Server: req.Server, Scopes: req.Scopes,
+		Title: "Allow access?", Client: who.name, Site: who.site, Host: hostOf(req.Redirect), Server: req.Server, Adds: b.additions(req),
 		Request: b.seal(forRequest, asked{req, csrf}), Program: reachesProgram(req.Redirect),
+	}
+	if name, _ := b.settings.SignIn(); b.login.Origin() != "" {
+		data.Provider = name
 	}
 	switch members, group := b.settings.Groups[req.Server]; {
 	case group:

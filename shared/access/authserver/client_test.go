@@ -371,6 +371,42 @@ func TestTheConsentPageCannotBeForged(t *testing.T) {
 	})
 }
 
+// The page says in words what a client can do, in whose name and for how long.
+func TestTheConsentPageSaysWhatIsAllowed(t *testing.T) {
+	s := newSite(t, storetest.SQLite, func(c *authserver.Config) {
+		c.Groups = map[string][]string{"/mcp": {"files", "sheets"}}
+	})
+	_, challenge := pkce()
+	for name, c := range map[string]struct {
+		scope, resource string
+		says            []string
+		not             string
+	}{
+		"a server":       {"", "/files/mcp", []string{"the server <b>files</b>", "call every tool that you may call", "Yours. You sign in next.", "90 days at most"}, "write_*"},
+		"a scope":        {"mcp files:write", "/files/mcp", []string{"Call these tools of files, too: write_* (<code>files:write</code>)"}, "several servers"},
+		"all servers":    {"files:write", "/mcp", []string{"Use these servers: files", "write_*"}, "the server <b>"},
+		"another scope":  {"read:everything", "/files/mcp", []string{"call every tool"}, "read:everything"},
+		"no server, yet": {"", "", []string{"a server", "<select name=\"server\">"}, "the server <b>"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := with(request(s.register(callback), challenge), "scope", c.scope)
+			q.Del("resource")
+			if c.resource != "" {
+				q.Set("resource", at+c.resource)
+			}
+			page := text(t, s.browser().open(http.MethodGet, at+"/authorize?"+q.Encode(), nil))
+			for _, says := range c.says {
+				if !strings.Contains(page, says) {
+					t.Errorf("the page lacks %s:\n%s", says, page)
+				}
+			}
+			if strings.Contains(page, c.not) {
+				t.Errorf("the page says %s:\n%s", c.not, page)
+			}
+		})
+	}
+}
+
 func TestCookiesAreTiedToTheHost(t *testing.T) {
 	s := newSite(t, storetest.SQLite, func(c *authserver.Config) {
 		c.PublicURL, c.Issuer, c.ClientID, c.Login = "https://mcp.example.com", "https://login.example.com", "us", fixed{"sub": "ada"}

@@ -1,28 +1,30 @@
 package transport
 
 import (
-	"fmt"
-	"html"
+	"cmp"
 	"net/http"
 	"net/url"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// A person who opens the address of a server in a browser gets a small page. It has the
-// status and the reason that a client gets. No client of MCP asks for text/html.
+// A person who opens an address in a browser gets a page: what is there, how each client
+// connects, where to sign in, and the console. It has the status and the reason that a
+// client gets. No client of MCP asks for text/html.
 
-// pagePolicy is the Content-Security-Policy of a page: it loads nothing, and no other page
-// may frame it.
-const pagePolicy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// consolePath leads to the console of the same endpoint, on one machine and in functions.
+const consolePath = "/console"
 
-const pageLayout = `<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Dormouse</title></head>
-<body><h1>Dormouse</h1>
-%s</body></html>
-`
+// maxAbout and maxTool bound what a page repeats of a server, in bytes.
+const (
+	maxAbout = 600
+	maxTool  = 240
+)
 
 // wantsPage reports whether a request is that of a browser for a page.
 func wantsPage(r *http.Request) bool {
@@ -32,49 +34,180 @@ func wantsPage(r *http.Request) bool {
 		h.Get(wire.HeaderSessionID) == "" && h.Get(wire.HeaderProtocolVersion) == "" && h.Get(wire.HeaderLastEventID) == ""
 }
 
-// page answers with a page. why says why the request was refused, "" if it was not.
+// pageText is the body of a page that is being written.
+type pageText struct{ strings.Builder }
+
+// say adds a line of HTML. Each % in it stands for the next argument, which it escapes.
+func (p *pageText) say(html string, args ...string) {
+	for _, a := range args {
+		before, after, _ := strings.Cut(html, "%")
+		p.WriteString(before + webpage.Escape(a))
+		html = after
+	}
+	p.WriteString(html + "\n")
+}
+
+// page answers with a page. why says why the request was refused, "" if it was not. The
+// caller is known if it was not refused.
 func page(x *exchange, status int, why string) {
-	h := x.w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", pagePolicy)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-store")
-	server, resource, ok := split(x.r.URL.Path)
-	var body strings.Builder
-	esc := html.EscapeString
-	say := func(format string, args ...string) {
-		escaped := make([]any, len(args))
-		for i, a := range args {
-			escaped[i] = esc(a)
-		}
-		_, _ = fmt.Fprintf(&body, format+"\n", escaped...)
+	title, of, url := subjectOf(x)
+	var p pageText
+	stranger := storage.CodeOf(x.err) == storage.Unauthenticated && x.r.Header.Get("Authorization") == ""
+	if why != "" && !stranger { // who has shown nothing yet has made no mistake
+		p.say(`<p class="bad">%</p>`, why)
 	}
-	if why != "" {
-		say("<p><b>%s</b></p>", why)
-	}
+	refused := storage.CodeOf(x.err) == storage.Unauthenticated || storage.CodeOf(x.err) == storage.Forbidden
 	switch {
-	case ok && (resource == "mcp" || resource == "sse") && status == http.StatusOK:
-		say("<p>This is the address of the MCP server <b>%s</b>. Programs speak the Model Context Protocol here. Give the address to your client:</p>", server)
-		say("<pre>%s</pre>", ownURL(x.r, "/"+server+"/"+resource))
-		say("<p>For example, in a terminal:</p>")
-		say("<pre>claude mcp add --transport http %s %s</pre>", server, ownURL(x.r, "/"+server+"/mcp"))
-		say("<p>On the machine that hosts it, <code>dormouse connect CLIENT %s</code> prints what other clients need, and <code>dormouse list</code> the state of all servers.</p>", server)
+	case of == "" || status != http.StatusOK && !refused || !isName(of):
+		title = "Dormouse"
+		p.say(`<p>Dormouse hosts MCP servers here. Each has an address of its own for your client: <code>%</code></p>`, ownURL(x.r, "/NAME/mcp"))
+		listServers(x, &p)
 	default:
-		say("<p>Dormouse hosts MCP servers here. Each of them has an address of its own, which you give to your client: <code>%s</code></p>", ownURL(x.r, "/NAME/mcp"))
-		if names := x.opts.usable(x.r); len(names) > 0 {
-			say("<ul>")
-			for _, name := range names {
-				say(`<li><a href="/%s/mcp">%s</a></li>`, url.PathEscape(name), name)
+		if status == http.StatusOK {
+			describe(x, &p, &title)
+		} else {
+			p.say(`<p>Its tools are shown to those who may use it.</p>`)
+		}
+		p.say(`<pre>%</pre>`, url)
+		x.signInHere(&p)
+		connectClients(&p, clientfile.Server{Name: of, URL: url})
+	}
+	p.say(`<h2>For operators</h2>`)
+	p.say(`<p>The <a href="%">console</a> shows servers, calls, people and keys. On the machine that hosts them, <code>dormouse open</code> opens it signed in.</p>`, prefix(x.r)+consolePath)
+	x.status = status
+	webpage.Write(x.w, status, webpage.Page{Title: title, Body: p.String(), Wide: true})
+}
+
+// subjectOf returns what a request is for: its title for people, its name in the entry of a
+// client, and its URL. They are "" if the path names neither a server nor a group.
+func subjectOf(x *exchange) (title, name, url string) {
+	path := strings.TrimSuffix(x.r.URL.Path, "/")
+	if group, resource, ok := groupOf(path); ok && (resource == "mcp" || resource == "sse") {
+		if title = "All servers"; group != "" {
+			title = "The servers of " + group
+		}
+		return title, cmp.Or(group, "dormouse"), ownURL(x.r, path)
+	}
+	if server, resource, ok := split(path); ok && (resource == "mcp" || resource == "sse") {
+		return server, server, ownURL(x.r, path)
+	}
+	return "", "", ""
+}
+
+// listServers lists the servers that the caller may use.
+func listServers(x *exchange, p *pageText) {
+	names := x.opts.usable(x.r)
+	if len(names) == 0 {
+		return
+	}
+	p.say(`<h2>Servers</h2>`)
+	p.say(`<ul class="list">`)
+	for _, name := range names {
+		p.say(`<li><a href="%">%</a></li>`, prefix(x.r)+"/"+url.PathEscape(name)+"/mcp", name)
+	}
+	p.say(`</ul>`)
+	if _, ok := x.opts.groupNamed("", nil); ok {
+		p.say(`<p>All of them are at one address, too: <a href="%">%</a></p>`, prefix(x.r)+"/mcp", ownURL(x.r, "/mcp"))
+	}
+}
+
+// describe says what the server, or each server of the group, is and can do.
+func describe(x *exchange, p *pageText, title *string) {
+	if x.group != nil {
+		p.say(`<p>The tools of several servers at one address.</p>`)
+		p.say(`<ul class="list">`)
+		for _, c := range x.members {
+			p.say(`<li><a href="%">%</a></li>`, prefix(x.r)+"/"+url.PathEscape(c.Server.Name)+"/mcp", c.Server.Name)
+		}
+		p.say(`</ul>`)
+		return
+	}
+	known, err := x.opts.Host.Profile(x.ctx(), x.caller)
+	if err != nil {
+		known = sessions.Profile{} // the page is still good for connecting a client
+	}
+	name := *title
+	if *title = cmp.Or(known.Title, name); *title != name || known.Version != "" {
+		p.say(`<p class="muted">%</p>`, strings.TrimSpace(name+" "+known.Version))
+	}
+	if known.About != "" {
+		p.say(`<p>%</p>`, clipped(known.About, maxAbout))
+	}
+	if len(known.Tools) == 0 {
+		p.say(`<p class="muted">Its tools are shown here once a client has asked for them.</p>`)
+		return
+	}
+	p.say(`<h2>Tools</h2>`)
+	p.say(`<ul class="list">`)
+	for _, t := range known.Tools {
+		p.say(`<li><code>%</code>`, t.Name)
+		if text := cmp.Or(t.Description, t.Title); text != "" {
+			p.say(`<p>%</p>`, clipped(text, maxTool))
+		}
+		p.say(`</li>`)
+	}
+	p.say(`</ul>`)
+}
+
+// clipped returns the beginning of a text of a server.
+func clipped(text string, most int) string {
+	text = strings.TrimSpace(text)
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+// signInHere says what a client needs besides the address.
+func (x *exchange) signInHere(p *pageText) {
+	switch {
+	case x.opts.SignIn != nil:
+		p.say(`<p>Your client opens a page in the browser where you sign in. A client without a browser needs an API key from the operator.</p>`)
+	case storage.CodeOf(x.err) == storage.Unauthenticated:
+		p.say(`<p>Callers need an API key, which their client sends as <code>Authorization: Bearer KEY</code>. The operator makes one in the console, or with <code>dormouse keys create NAME --server SERVER</code>.</p>`)
+	}
+}
+
+// connectClients has a button or a text for each client that dormouse connect knows.
+func connectClients(p *pageText, s clientfile.Server) {
+	p.say(`<h2>Connect a client</h2>`)
+	p.say(`<div class="row">`)
+	for _, c := range clientfile.Clients() {
+		for _, way := range c.Pastes(s) {
+			if way.How == "click" && isLink(way.Text) {
+				p.say(`<a class="button" href="%">Add to %</a>`, way.Text, c.Title)
 			}
-			say("</ul>")
 		}
 	}
-	if storage.CodeOf(x.err) == storage.Unauthenticated {
-		say("<p>Callers need an API key: <code>dormouse keys create NAME --server SERVER</code> on the machine that hosts it makes one.</p>")
+	p.say(`</div>`)
+	for _, c := range clientfile.Clients() {
+		p.say(`<details><summary>%</summary>`, c.Title)
+		for _, way := range c.Pastes(s) {
+			switch {
+			case way.How == "run":
+				p.say(`<p>In a terminal:</p><pre>%</pre>`, way.Text)
+			case way.How == "click" && !isLink(way.Text):
+				p.say(`<p>%</p>`, way.Text)
+			case way.How == "file":
+				p.say(`<p>In <code>%</code>:</p><pre>%</pre>`, strings.Replace(way.File, "CONFIG/", "~/.config/", 1), way.Text)
+			}
+		}
+		p.say(`</details>`)
 	}
-	x.empty(status)
-	_, _ = fmt.Fprintf(x.w, pageLayout, body.String()) // a client that has gone misses it
+}
+
+// isName reports whether a text can be the name of a server. A stranger chooses the path of a
+// link to a page, and the page has commands with the name.
+func isName(text string) bool {
+	return !strings.ContainsFunc(text, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.'
+	})
+}
+
+// isLink reports whether a text is a link that a client opens, and not a way through menus.
+func isLink(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme != ""
 }
 
 // ownURL returns the URL of a path of this endpoint, as far as the request tells.

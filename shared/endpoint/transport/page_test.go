@@ -1,11 +1,16 @@
 package transport_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 const ofABrowser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -15,29 +20,43 @@ func named(w *world) *world {
 	return w
 }
 
+func browse(path, key string) *http.Request {
+	return request("GET", path, "", "Accept", ofABrowser, "Authorization", key, "Sec-Fetch-Dest", "document", "Sec-Fetch-Site", "none")
+}
+
 func TestABrowserGetsAPage(t *testing.T) {
 	for _, c := range []struct {
 		path, key string
 		status    int
-		says      string
+		says      []string
+		not       string
 	}{
-		{"/", "", 200, `<li><a href="/quiet/mcp">quiet</a></li>`},
-		{"/", "Bearer nobody", 200, `<code>http://localhost/NAME/mcp</code>`},
-		{"/quiet/mcp", "", 200, `claude mcp add --transport http quiet http://localhost/quiet/mcp`},
-		{"/quiet/sse", "", 200, `<pre>http://localhost/quiet/sse</pre>`},
-		{"/quiet/mcp", "Bearer nobody", 401, `dormouse keys create NAME`},
-		{"/weather/mcp", "", 503, `WEATHER_KEY is not set (servers.json:14:32)`},
-		{"/quit/mcp", "", 404, `there is no server quit (did you mean quiet?); there are quiet, pushy, known`},
-		{"/%3Cscript%3E/mcp", "", 404, `there is no server &lt;script&gt;; there are`},
-		{"/elsewhere", "", 404, `there is nothing at this path`},
+		{"/", "", 200, []string{`<li><a href="/quiet/mcp">quiet</a></li>`, `<a href="/console">console</a>`}, "did you mean"},
+		{"/", "Bearer nobody", 200, []string{`<code>http://localhost/NAME/mcp</code>`}, "quiet"},
+		{"/quiet/mcp", "", 200, []string{
+			"<h1>quiet</h1>", `claude mcp add --transport http quiet http://localhost/quiet/mcp`, `href="cursor://`, `href="vscode:mcp/install?`, `href="lmstudio://`,
+			"<summary>Windsurf</summary>", "~/.codex/config.toml", `<a href="/console">`,
+		}, "API key"},
+		{"/quiet/sse", "", 200, []string{`<pre>http://localhost/quiet/sse</pre>`}, "API key"},
+		{"/mcp", "", 200, []string{"<h1>All servers</h1>", `<a href="/pushy/mcp">pushy</a>`, "claude mcp add --transport http dormouse http://localhost/mcp"}, "API key"},
+		{"/quiet/mcp", "Bearer nobody", 401, []string{`dormouse keys create NAME`, "Its tools are shown to those who may use it", `href="cursor://`}, "pushy"},
+		{"/absent/mcp", "Bearer nobody", 401, []string{`href="cursor://`}, "pushy"},
+		{"/x;sh/mcp", "Bearer nobody", 401, []string{"Dormouse"}, "x;sh"},
+		{"/weather/mcp", "", 503, []string{`WEATHER_KEY is not set (servers.json:14:32)`}, "claude mcp"},
+		{"/quit/mcp", "", 404, []string{`there is no server quit (did you mean quiet?); there are quiet, pushy, known`}, "claude mcp"},
+		{"/%3Cscript%3E/mcp", "", 404, []string{`there is no server &lt;script&gt;; there are`}, "claude mcp"},
+		{"/elsewhere", "", 404, []string{`there is nothing at this path`}, "claude mcp"},
 	} {
 		w := named(newWorld(t))
-		a := w.do(request("GET", c.path, "", "Accept", ofABrowser, "Authorization", c.key, "Sec-Fetch-Dest", "document", "Sec-Fetch-Site", "none"))
-		if a.status != c.status || !strings.Contains(a.body, c.says) || strings.Contains(a.body, "<script") {
-			t.Errorf("%s %s: got %d\n%s\nwant %d and %s", c.path, c.key, a.status, a.body, c.status, c.says)
+		w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
+		a := w.do(browse(c.path, c.key))
+		if a.status != c.status || strings.Contains(a.body, "<script") || strings.Contains(a.body, c.not) {
+			t.Errorf("%s %s: got %d\n%s\nwant %d and not %s", c.path, c.key, a.status, a.body, c.status, c.not)
 		}
-		if c.key != "" && strings.Contains(a.body, "pushy") {
-			t.Errorf("%s: who has no key sees the names:\n%s", c.path, a.body)
+		for _, says := range c.says {
+			if !strings.Contains(a.body, says) {
+				t.Errorf("%s %s: the page lacks %s:\n%s", c.path, c.key, says, a.body)
+			}
 		}
 		policy := a.header.Get("Content-Security-Policy")
 		if a.header.Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "frame-ancestors 'none'") || a.header.Get("X-Content-Type-Options") != "nosniff" {
@@ -46,6 +65,52 @@ func TestABrowserGetsAPage(t *testing.T) {
 		if list, err := w.store.List(t.Context(), "", "", 10); err != nil || len(list) != 0 {
 			t.Errorf("%s: the page opened %d sessions, %v", c.path, len(list), err)
 		}
+	}
+}
+
+// A server says who it is, and its tools are those that the caller may see.
+func TestPageShowsWhatTheServerSaysOfItself(t *testing.T) {
+	for name, c := range map[string]struct {
+		part      string // of the handshake record, with the tools
+		deny      []string
+		has, lack string
+	}{
+		"a list of all":           {"tools/list 2025-11-25  anyone", nil, "<code>forecast</code>\n<p>The weather &lt;b&gt; of the coming days</p>", "by another client"},
+		"a list of somebody else": {"tools/list 2025-11-25  a-hash", nil, "once a client has asked for them", "forecast"},
+		"some of the tools":       {"tools/list 2025-11-25  anyone", []string{"forecast"}, "<code>alerts</code>", "forecast"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := named(newWorld(t))
+			w.opts.Servers = func(name string) (sessions.Server, bool) {
+				s := sessions.Server{Name: name, Digest: name, Record: true, Anonymous: true}
+				s.Tools.Deny = c.deny
+				return s, true
+			}
+			for part, result := range map[string]string{
+				wire.V20251125: `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"w","title":"Weather & co","version":"4.2"},"instructions":"Ask it before you go out."}`,
+				c.part:         `{"gen":1,"list":{"tools":[{"name":"forecast","description":"The weather <b> of the coming days"},{"name":"alerts"}]}}`,
+				"tools/list 2025-11-25 elicitation,roots anyone": `{"gen":1,"list":{"tools":[{"name":"by another client"}]}}`,
+			} {
+				err := w.store.SaveHandshake(t.Context(), storage.Handshake{Digest: storage.RecordFor("tenant", "known"), Version: part, Result: json.RawMessage(result), Taken: time.Now(), Expires: time.Now().Add(time.Hour)})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.part == "tools/list 2025-11-25  a-hash" {
+				w.opts.Servers = func(name string) (sessions.Server, bool) {
+					return sessions.Server{Name: name, Digest: name, Record: true}, true // its lists depend on who asks
+				}
+			}
+			a := w.do(browse("/known/mcp", ""))
+			for _, says := range []string{"<h1>Weather &amp; co</h1>", "known 4.2", "Ask it before you go out.", c.has} {
+				if !strings.Contains(a.body, says) {
+					t.Errorf("the page lacks %s:\n%s", says, a.body)
+				}
+			}
+			if strings.Contains(a.body, c.lack) {
+				t.Errorf("the page shows %s:\n%s", c.lack, a.body)
+			}
+		})
 	}
 }
 

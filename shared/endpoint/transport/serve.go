@@ -59,11 +59,11 @@ func (x *exchange) serve() (err error) {
 	if err != nil {
 		return err
 	}
+	x.party = p
 	if wantsPage(x.r) {
 		page(x, http.StatusOK, "")
 		return nil
 	}
-	x.party = p
 	release, err := x.opts.admitted(x.ctx(), x.caller)
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console/consoletest"
@@ -495,5 +496,25 @@ func TestRefusalsHaveTheFormOfTheAPI(t *testing.T) {
 	var f api.Failure
 	if err := json.Unmarshal([]byte(text), &f); err != nil || f.Error.Code != "unauthenticated" {
 		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// The pages without scripts have the colours of the console.
+func TestPagesHaveTheColoursOfTheConsole(t *testing.T) {
+	own, err := os.ReadFile("page/style.css")
+	if err != nil {
+		t.Fatal(err)
+	}
+	colours := 0
+	for line := range strings.Lines(webpage.Style()) {
+		if strings.HasPrefix(line, "  --") {
+			colours++
+			if !strings.Contains(string(own), line) {
+				t.Errorf("the console has not %s", line)
+			}
+		}
+	}
+	if colours < 8 {
+		t.Errorf("the pages have %d colours", colours)
 	}
 }

@@ -43,14 +43,13 @@ type RESTConfig struct {
 	Logger  *slog.Logger // may be nil
 }
 
-// RESTAPI imitates a regional API Gateway REST API with one resource, /{proxy+}, and the
+// RESTAPI imitates a regional API Gateway REST API with the resources / and /{proxy+}, and the
 // method ANY, integrated with one function in response transfer mode STREAM. It takes
 // answers of both kinds: streamed (a head, 8 NUL bytes, the body) and buffered (one JSON
 // object).
 //
 // The gateway's own answers, always as {"message": …}:
 //
-//	403 Missing Authentication Token  the path "/", which no resource matches
 //	413 Request Too Long              a body over 10 MiB
 //	429 Too Many Requests             every instance of the function is busy
 //	502 Internal server error         the function failed, or the event is over Lambda's
@@ -82,10 +81,6 @@ func NewRESTAPI(cfg RESTConfig) *RESTAPI {
 // ServeHTTP handles one request to its end.
 func (a *RESTAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
-	if r.URL.Path == "/" || r.URL.Path == "" {
-		awsapi.Refuse(w, http.StatusForbidden, "Missing Authentication Token")
-		return
-	}
 	body, err := readRequest(r)
 	if err != nil {
 		if errors.Is(err, errTooLong) {

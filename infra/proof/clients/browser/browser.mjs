@@ -90,8 +90,8 @@ const checks = {
   "any name": async (page) => {
     const flow = await begin(servers.own);
     await page.goto(flow.to);
-    want((await page.textContent("h1")) === "Allow access?" && (await page.textContent("dl")).includes("localhost"), await page.textContent("body"));
-    want((await page.evaluate(() => getComputedStyle(document.body).maxWidth)) !== "none", "the page's style is not applied");
+    want((await page.textContent("h1")) === "Allow access?" && (await page.textContent("main")).includes("localhost"), await page.textContent("body"));
+    want((await page.evaluate(() => getComputedStyle(document.querySelector("main")).maxWidth)) !== "none", "the page's style is not applied");
     await allow(page);
     await signIn(page);
     await redeem(flow, await arrival(page));

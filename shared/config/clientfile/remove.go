@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
 
 // Remove takes out of the text of the client's file the entries that [Client.Merge] puts

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/jsonedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
 
 // Client is one MCP client.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/clientfile"
+	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

@@ -1,0 +1,69 @@
+// Package webpage writes the small pages that people get in a browser: at the address of a
+// server, at the sign-in, and where they connect third parties. They have the look of the
+// console, load nothing, and run no script.
+package webpage
+
+import (
+	"crypto/rand"
+	_ "embed"
+	"encoding/base64"
+	"io"
+	"net/http"
+	"strings"
+)
+
+//go:embed style.css
+var style string
+
+// Style returns the style sheet of all pages. Its colours are those of the console.
+func Style() string { return style }
+
+// Page is one page.
+type Page struct {
+	Title string // plain text
+	Body  string // HTML, whose texts of others went through [Escape]
+	// Forms are the sources to which its forms may lead, as in the directive form-action; ""
+	// for a page without forms. A browser checks them for each redirect that follows, too.
+	Forms string
+	Wide  bool // the page has lists, and takes more of the window
+}
+
+// Write sends a page as the answer to a request. Nobody may frame it or keep it.
+func Write(w http.ResponseWriter, status int, p Page) {
+	raw := make([]byte, 16)
+	_, _ = rand.Read(raw) // never fails
+	nonce := base64.RawURLEncoding.EncodeToString(raw)
+	forms := p.Forms
+	if forms == "" {
+		forms = "'none'"
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'nonce-"+nonce+"'; form-action "+forms+"; frame-ancestors 'none'; base-uri 'none'")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	class := ""
+	if p.Wide {
+		class = ` class="wide"`
+	}
+	// A browser that has gone misses the page.
+	_, _ = io.WriteString(w, `<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark"><title>`+Escape(p.Title)+` · Dormouse</title>
+<style nonce="`+nonce+`">`+style+`</style></head>
+<body><main`+class+`><p class="mark"><i></i>Dormouse</p>
+<h1>`+Escape(p.Title)+`</h1>
+`+p.Body+`</main></body></html>
+`)
+}
+
+// Escape escapes a text for HTML, also inside of an attribute in quotes. Package html would
+// link its table of entities into functions for calls.
+func Escape(text string) string { return escaper.Replace(text) }
+
+var escaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;")
+
+// Text returns a paragraph of plain text.
+func Text(text string) string { return "<p>" + Escape(text) + "</p>\n" }

@@ -1,0 +1,72 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Profile is what a server says about itself to people. Fields that nobody knows are "".
+type Profile struct {
+	Title, Version string
+	About          string // the server's description, or else its instructions for clients
+	Tools          []ProfileTool
+}
+
+// ProfileTool is a tool as a Profile shows it.
+type ProfileTool struct {
+	Name        string `json:"name"`
+	Title       string `json:"title"`
+	Description string `json:"description"`
+}
+
+// Profile returns what the handshake record has about the caller's server, without waking a
+// box. It has only tools that the caller may see: those of a list that all principals share,
+// or of the caller's own. The record may be a moment older than the server. Errors:
+// Unavailable.
+func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) {
+	if !c.Server.Record {
+		return p, nil
+	}
+	record := storage.RecordFor(c.Tenant, c.Server.Digest)
+	hello, err := h.store.Handshake(ctx, record, wire.LegacyVersions()[0])
+	if err != nil && !errors.Is(err, storage.NotFound) {
+		return p, err
+	}
+	say := func(path ...string) string {
+		text, _ := wire.String(wire.Lookup(hello.Result, path...))
+		return text
+	}
+	p.Title, p.Version, p.About = say("serverInfo", "title"), say("serverInfo", "version"), say("serverInfo", "description")
+	if p.About == "" {
+		p.About = say("instructions")
+	}
+	parts, err := h.store.ListHandshakes(ctx, record, wire.MethodToolsList+" ")
+	if err != nil {
+		return p, err
+	}
+	own := c.Server.whose(storage.Session{Principal: c.Principal}, c.Server.sameList(wire.MethodToolsList))
+	least, taken := math.MaxInt, time.Time{}
+	for _, part := range parts {
+		fields := strings.Split(part.Version, " ") // see partOf
+		if len(fields) != 4 || fields[3] != own {
+			continue
+		}
+		// The usual client declares least, and a server offers more to one that declares more.
+		can := len(fields[2])
+		if can > least || can == least && !part.Taken.After(taken) {
+			continue
+		}
+		var tools []ProfileTool
+		if json.Unmarshal(wire.Lookup(visible(c.Tools, wire.Lookup(part.Result, "list")), "tools"), &tools) == nil {
+			p.Tools, least, taken = tools, can, part.Taken
+		}
+	}
+	return p, nil
+}
