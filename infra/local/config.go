@@ -63,8 +63,8 @@ type Config struct {
 	Runner []string // the program of a box, absolute, and its arguments
 
 	Idle       time.Duration // how long a box may be idle until it says bye, unless its server sets its own time
-	SocketIdle time.Duration // replaces the idle limit of WebSocket connections
-	SocketLife time.Duration // replaces their life limit
+	SocketIdle time.Duration // closes a WebSocket connection that was silent for so long; 0: that of the limits
+	SocketLife time.Duration // closes it after so long; 0: that of the limits
 	// InitTimeout and Hold replace those of sessions.Limits; for tests.
 	InitTimeout, Hold time.Duration
 	Shuffle           *sockets.Shuffle

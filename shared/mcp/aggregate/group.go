@@ -121,7 +121,8 @@ const (
 	placeNext = ";"
 )
 
-// requestEvent returns the member and its own id, of the id of an event of a request stream.
+// requestEvent splits the id of an event of a request stream into the member and the id that
+// the member gave it. ok is false for the id of any other event.
 func requestEvent(id string) (member, own string, ok bool) {
 	member, own, ok = strings.Cut(id, placeMark)
 	return member, own, ok && strings.Contains(own, "/") && !strings.Contains(own, placeNext)
