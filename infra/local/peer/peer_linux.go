@@ -214,20 +214,38 @@ func hexadecimal(address []byte, port uint16) string {
 }
 
 // holders returns the processes that have a descriptor of a socket, as far as this process
-// may look into them.
+// may look into them. It looks into itself only if no other has one, because it holds as
+// many sockets as it has clients.
 func holders(inode uint64) (pids []int) {
-	name := fmt.Sprintf("socket:[%d]", inode)
+	name, self := fmt.Sprintf("socket:[%d]", inode), os.Getpid()
 	for _, pid := range processes() {
-		dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
-		open, _ := os.ReadDir(dir) // what is there before an error counts
-		if slices.ContainsFunc(open, func(e os.DirEntry) bool {
-			to, err := os.Readlink(filepath.Join(dir, e.Name()))
-			return err == nil && to == name
-		}) {
+		if pid != self && holds(pid, name) {
 			pids = append(pids, pid)
 		}
 	}
+	if len(pids) == 0 && holds(self, name) {
+		pids = []int{self}
+	}
 	return pids
+}
+
+// holds reports whether a process has a descriptor of a socket. It begins with the newest:
+// a proxy may have thousands, and the connection that is asked about has just been made.
+func holds(pid int, name string) bool {
+	dir, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = dir.Close() }()
+	open, _ := dir.Readdirnames(-1) // what is there before an error counts
+	to := make([]byte, len(name)+1)
+	for _, fd := range slices.Backward(open) {
+		n, err := unix.Readlinkat(int(dir.Fd()), fd, to)
+		if err == nil && string(to[:n]) == name {
+			return true
+		}
+	}
+	return false
 }
 
 func processes() (pids []int) {
