@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -279,19 +280,26 @@ func serverOf(all []api.Server, name string) (api.Server, error) {
 	return api.Server{}, unknown("server", name, names)
 }
 
-// sessions lists all sessions that a query, such as server=NAME, selects.
-func (c *client) sessions(ctx context.Context, query url.Values) ([]api.Session, error) {
-	all := []api.Session{}
-	query.Set("limit", "1000")
+// sessions lists sessions that a query, such as server=NAME, selects: the whole, or the first
+// onAScreen in order of id. more reports that there are others.
+func (c *client) sessions(ctx context.Context, query url.Values, whole bool) (list []api.Session, more bool, err error) {
+	list = []api.Session{}
+	query.Set("limit", strconv.Itoa(onAScreen))
+	if whole {
+		query.Set("limit", "1000")
+	}
 	for {
 		var page api.Sessions
 		if err := c.call(ctx, http.MethodGet, "sessions?"+query.Encode(), nil, &page); err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		all = append(all, page.Sessions...)
-		if page.Next == "" {
-			return all, nil
+		list = append(list, page.Sessions...)
+		if page.Next == "" || !whole {
+			return list, page.Next != "", nil
 		}
 		query.Set("after", page.Next)
 	}
 }
+
+// onAScreen is how many sessions are read for a person.
+const onAScreen = 500

@@ -66,6 +66,9 @@ func printServers(out io.Writer, all []api.Server, base string, now time.Time) e
 			}
 			if s.Path != "" || s.Sessions > 0 {
 				sessions = fmt.Sprint(s.Sessions)
+				if s.MoreSessions {
+					sessions += "+"
+				}
 			}
 			if s.Calls != nil && s.Path != "" {
 				calls = fmt.Sprint(*s.Calls)

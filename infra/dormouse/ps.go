@@ -31,7 +31,8 @@ type psCommand struct {
 type report struct {
 	Running  bool         `json:"running"` // is anything up?
 	Servers  []api.Server `json:"servers"`
-	Sessions int          `json:"sessions"` // that are open
+	Sessions int          `json:"sessions"`                // that are open
+	More     bool         `json:"more_sessions,omitempty"` // there are so many that not all were counted
 	api.Status
 }
 
@@ -72,6 +73,7 @@ func (c *psCommand) once(ctx context.Context, t *terminal) error {
 	}
 	for _, s := range r.Servers {
 		r.Sessions += s.Sessions
+		r.More = s.MoreSessions
 	}
 	c.choose(&r)
 	if c.Server != "" && len(r.Processes)+len(r.Boxes) == 0 {
@@ -123,7 +125,11 @@ func (r report) print(out io.Writer, now time.Time, all, each bool) error {
 		if all {
 			r.printAll(say, now)
 		}
-		say("\n%s; dormouse sessions lists them.\n", count(r.Sessions, "session"))
+		n := count(r.Sessions, "session")
+		if r.More {
+			n = "at least " + n
+		}
+		say("\n%s; dormouse sessions lists them.\n", n)
 	})
 }
 
@@ -253,7 +259,7 @@ func (c *sessionsCommand) Run(t *terminal) error {
 		}
 	}
 	return use(context.Background(), c, time.Minute, func(ctx context.Context, to *client) error {
-		all, err := to.sessions(ctx, query)
+		all, more, err := to.sessions(ctx, query, c.JSON)
 		if err != nil {
 			return err
 		}
@@ -264,7 +270,13 @@ func (c *sessionsCommand) Run(t *terminal) error {
 		if !c.All && !c.JSON {
 			all = slices.DeleteFunc(all, func(s api.Session) bool { return s.State == "ended" })
 		}
-		return c.show(t, all, func() error { return printSessions(t.out, all, t.now()) })
+		return c.show(t, all, func() error {
+			err := printSessions(t.out, all, t.now())
+			if more {
+				_, _ = fmt.Fprintf(t.err, "there are more than these: name a --server or --principal, or take --json, which lists all\n")
+			}
+			return err
+		})
 	})
 }
 

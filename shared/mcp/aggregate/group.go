@@ -121,8 +121,7 @@ const (
 	placeNext = ";"
 )
 
-// requestEvent splits the id of an event of a request stream into the member and the id that
-// the member gave it. ok is false for the id of any other event.
+// requestEvent returns the member and its own id, of the id of an event of a request stream.
 func requestEvent(id string) (member, own string, ok bool) {
 	member, own, ok = strings.Cut(id, placeMark)
 	return member, own, ok && strings.Contains(own, "/") && !strings.Contains(own, placeNext)

@@ -191,6 +191,25 @@ func TestServersHaveStateToolsAndSessionsOfTheCallersTenant(t *testing.T) {
 	}
 }
 
+// A machine with many sessions answers after reading one page of them.
+func TestAMachineWithManySessionsCountsSome(t *testing.T) {
+	p := newPlace(t)
+	now := time.Now()
+	for range 1200 {
+		s := storage.Session{ID: storage.NewID(), Server: "one", Tenant: "acme", Principal: "ada", State: storage.Ready, Transport: storage.HTTP, Created: now, Used: now, Expires: now.Add(time.Hour)}
+		if err := p.store.Create(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all struct{ Servers []api.Server }
+	p.ask("viewer", "GET", "/api/v1/servers", "", &all)
+	for _, s := range all.Servers {
+		if s.Name == "one" && (s.Sessions < 900 || s.Sessions > 1000 || !s.MoreSessions) {
+			t.Errorf("%d sessions, more: %v", s.Sessions, s.MoreSessions)
+		}
+	}
+}
+
 func TestCallerSeesAndTouchesNothingOfOthers(t *testing.T) {
 	p := newPlace(t)
 	ids := func(as, query string) (all []string) {

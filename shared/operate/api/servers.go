@@ -27,6 +27,10 @@ const (
 // sessions it takes the time in their record, which may be days older.
 const mostLooked = 500
 
+// mostCounted is how many sessions servers counts, so that a machine with many answers at
+// once. If there are more, each count is a lower bound.
+const mostCounted = 1000
+
 func (x *exchange) servers() (any, error) {
 	if x.h.Servers == nil {
 		return nil, noServersFile
@@ -94,20 +98,6 @@ func (x *exchange) reload() (any, error) {
 		return taken, nil
 	}
 	return taken, forget(x, func(server string) bool { return order.Forget == nil || slices.Contains(order.Forget, server) })
-}
-
-const noPrepare missing = "servers are not prepared here; that of a stack is installed with its image"
-
-// prepare installs a server, and starts it once.
-func (x *exchange) prepare() (any, error) {
-	s, err := x.server()
-	switch {
-	case err != nil:
-		return nil, err
-	case x.h.Prepare == nil:
-		return nil, noPrepare
-	}
-	return x.h.Prepare(x.r.Context(), s.Name)
 }
 
 // owned has the routes for the owner of a place.
@@ -235,8 +225,14 @@ func (x *exchange) addSessions(list []Server) error {
 	for i := range list {
 		at[list[i].Name] = &list[i]
 	}
-	looked := 0
+	looked, counted := 0, 0
 	return x.each(func(s storage.Session) (bool, error) {
+		if counted++; counted > mostCounted {
+			for i := range list {
+				list[i].MoreSessions = true
+			}
+			return false, nil
+		}
 		server := at[s.Server]
 		if server == nil || s.State == storage.Ended {
 			return true, nil

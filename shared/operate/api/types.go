@@ -47,15 +47,17 @@ const (
 
 // Server is one server of the servers file. Times are RFC 3339, UTC, here and below.
 type Server struct {
-	Name        string     `json:"name"`
-	State       string     `json:"state"`
-	Why         string     `json:"why,omitempty"`   // of Failed, NotServed and Off
-	Path        string     `json:"path,omitempty"`  // of its endpoint: /NAME/mcp
-	Tools       *int       `json:"tools,omitempty"` // from the handshake record, absent if there is none
-	Boxes       int        `json:"boxes"`
-	Processes   int        `json:"processes"` // that run; on a stack they are not known
-	Sessions    int        `json:"sessions"`
-	LastMessage *time.Time `json:"last_message,omitempty"`
+	Name      string `json:"name"`
+	State     string `json:"state"`
+	Why       string `json:"why,omitempty"`   // of Failed, NotServed and Off
+	Path      string `json:"path,omitempty"`  // of its endpoint: /NAME/mcp
+	Tools     *int   `json:"tools,omitempty"` // from the handshake record, absent if there is none
+	Boxes     int    `json:"boxes"`
+	Processes int    `json:"processes"` // that run; on a stack they are not known
+	Sessions  int    `json:"sessions"`
+	// MoreSessions reports that the machine has so many sessions that not all were counted.
+	MoreSessions bool       `json:"more_sessions,omitempty"`
+	LastMessage  *time.Time `json:"last_message,omitempty"`
 	// Calls and FailedCalls are of the last 24 hours. They are absent where calls are not
 	// kept.
 	Calls       *int64 `json:"calls_24h,omitempty"`
@@ -206,13 +208,6 @@ type Reload struct {
 type Reloaded struct {
 	Changes string `json:"changes"` // in one line, "" for none
 	Error   string `json:"error"`   // why the file is not served, with one mistake on each line; "" if it is
-}
-
-// Prepared is what a server said when it was started once.
-type Prepared struct {
-	Version string `json:"version"` // of the server; may be ""
-	Tools   int    `json:"tools"`
-	Warning string `json:"warning,omitempty"` // about its tools
 }
 
 // Key is an API key without its secret.

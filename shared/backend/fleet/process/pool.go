@@ -214,8 +214,7 @@ func (p *Pool) start(ft fleet.Task) (string, error) {
 	return id, nil
 }
 
-// CanStart returns an error if the runner's program is not on this machine, or must not be
-// executed. It starts nothing, so a start may fail all the same.
+// CanStart returns why no runner can be started now, as far as its file tells.
 func (p *Pool) CanStart() error {
 	_, err := exec.LookPath(p.program())
 	return err

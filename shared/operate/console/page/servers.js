@@ -46,6 +46,9 @@ const sleeps = (s) => (s.state === "asleep" && s.last_message ? since(s.last_mes
 const history = ["series?since=24h&step=24h", "series?since=1h&sum=true", "bill?since=720h&by=server"];
 const nothing = { buckets: [], shares: [], bounds_ms: [] };
 
+// more marks a number of sessions that is a lower bound.
+const more = (s) => (s?.more_sessions ? "+" : "");
+
 export function Servers({ me }) {
   useClock();
   const stack = onStack(me);
@@ -63,7 +66,7 @@ export function Servers({ me }) {
   const columns = [
     { head: "Server", cell: (s) => (s.path ? html`<${Server} name=${s.name} />` : s.name), sort: (s) => s.name },
     { head: "State", cell: (s) => html`<${State} of=${s.state} more=${sleeps(s)} />`, sort: (s) => worst[s.state] },
-    { head: "Sessions", num: true, wide: true, cell: (s) => (s.path ? count(s.sessions) : ""), sort: (s) => s.sessions },
+    { head: "Sessions", num: true, wide: true, cell: (s) => (s.path ? count(s.sessions) + more(s) : ""), sort: (s) => s.sessions },
     ...(stack ? [{ head: "Last message", num: true, cell: (s) => (s.path ? ago(s.last_message) : ""), sort: (s) => s.last_message }] : [{ head: "Calls 24 h", num: true, cell: (s) => (s.path ? html`<a class="plain" href=${"#/activity?server=" + encodeURIComponent(s.name)}>${count(s.calls_24h)}</a>` : ""), sort: (s) => s.calls_24h },
     { head: "Failed", num: true, cell: (s) => (s.path ? html`<span class=${s.failed_24h ? "bad" : ""}>${count(s.failed_24h)}</span>` : ""), sort: (s) => s.failed_24h },
     { head: "p50", num: true, wide: true, cell: (s) => (s.path ? ms(s.p50) : ""), sort: (s) => s.p50 },
@@ -74,7 +77,7 @@ export function Servers({ me }) {
   return html`<h1 class="unseen">Servers</h1><${Problem} error=${error} />
     <div role="status"><dl class="tiles">
       <${Tile} name="Awake" value=${`${up} of ${rows.filter((s) => s.path).length}`} />
-      <${Tile} name="Sessions" value=${count(all.sessions)} />
+      <${Tile} name="Sessions" value=${count(all.sessions) + more(rows[0])} />
       ${!stack && html`<${Tile} name="Calls, 24 h" value=${count(all.calls_24h)} href="#/activity" />
       <${Tile} name="Failed, 24 h" value=${count(all.failed_24h)} bad=${all.failed_24h} href="#/activity?failed=true" />
       <${Tile} name="30 days on AWS" value=${money(bill.usd)} href="#/costs" />`}
