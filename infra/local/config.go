@@ -36,16 +36,6 @@ const (
 	DurabilityProcess = "process" // the death of every process; its fsync follows at once
 )
 
-// Prepare is a choice of servers to prepare.
-type Prepare int
-
-// The values of Prepare.
-const (
-	PrepareNothing  Prepare = iota
-	PreparePackages         // servers that have something to install
-	PrepareAll
-)
-
 // Config says what [Run] hosts and how. Listen, Servers, Data, Runner, Environ, Out and
 // Log are required.
 type Config struct {
@@ -73,8 +63,8 @@ type Config struct {
 	Runner []string // the program of a box, absolute, and its arguments
 
 	Idle       time.Duration // how long a box may be idle until it says bye, unless its server sets its own time
-	SocketIdle time.Duration // closes a WebSocket connection that was silent for so long; 0: that of the limits
-	SocketLife time.Duration // closes it after so long; 0: that of the limits
+	SocketIdle time.Duration // replaces the idle limit of WebSocket connections
+	SocketLife time.Duration // replaces their life limit
 	// InitTimeout and Hold replace those of sessions.Limits; for tests.
 	InitTimeout, Hold time.Duration
 	Shuffle           *sockets.Shuffle
@@ -82,10 +72,6 @@ type Config struct {
 
 	Native    native.Servers // servers in Go that are part of this program
 	Functions Opener         // opens the functions somewhere else than in this process; nil for here
-
-	// Prepare says which servers Run installs and starts when their entry is taken: Nothing,
-	// Packages that have never started, or all that have never started.
-	Prepare Prepare
 
 	// ExitWhenIdle ends Run when there was no request for so long, no connection is open,
 	// no box is awake, and no alarm or call waits. If it is 0, Run does not end by

@@ -75,6 +75,7 @@ func (b *inbox) wait(ctx context.Context, answers chan answer) (json.RawMessage,
 // socketClient speaks MCP over a WebSocket, one message in each.
 type socketClient struct {
 	address, version string
+	key              string // an API key, "" for none
 	ids              requestIDs
 	conn             *websocket.Conn
 	answers          *inbox
@@ -85,7 +86,11 @@ func newSocketClient(address, version string) *socketClient {
 }
 
 func (c *socketClient) open(ctx context.Context) error {
-	conn, res, err := websocket.Dial(ctx, c.address, &websocket.DialOptions{Subprotocols: []string{"mcp"}})
+	header := http.Header{}
+	if c.key != "" {
+		header.Set("Authorization", "Bearer "+c.key)
+	}
+	conn, res, err := websocket.Dial(ctx, c.address, &websocket.DialOptions{Subprotocols: []string{"mcp"}, HTTPHeader: header})
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,8 @@
 //	growth    what sessions that have ended leave in memory and on disk
 //	history   a call after 100,000 events and beside 100,000 sessions, on both stores
 //	tenants   calls beside a tenant at its limit, and CPU of refused requests
-//	sockets   10,000 WebSocket clients that are silent
+//	scale     servers, sessions, events, held streams and WebSockets at each power of ten; only
+//	          when it is named
 //	profile   CPU profiles of every program of Dormouse; only when it is named
 //
 // Each part has a limit of time, which -scale changes. A part that does not reach its

@@ -51,6 +51,7 @@ type endpoint struct {
 	*running
 	peer    peer
 	address string // where clients of its dialect connect
+	socket  string // Dormouse's URL for WebSocket clients
 	data    string // see launch
 	journal *journal
 }
@@ -237,7 +238,7 @@ func dormouse(program string, at func(url, socketURL string) string, flags ...st
 		}
 		select {
 		case a := <-ready:
-			return &endpoint{running: r, address: at(a.URL, a.SocketURL), data: data, journal: events}, nil
+			return &endpoint{running: r, address: at(a.URL, a.SocketURL), socket: a.SocketURL, data: data, journal: events}, nil
 		case <-r.ended:
 			return nil, fmt.Errorf("dormouse run ended: %s", r.said())
 		case <-time.After(30 * time.Second):

@@ -159,7 +159,7 @@ func (r results) table(w io.Writer, p part) error {
 	if run, ok := r.Parts[p.name]; ok {
 		b.WriteString(run.String() + "\n\n")
 	}
-	b.WriteString("| peer | n |")
+	b.WriteString("| | n |")
 	for _, m := range metrics {
 		fmt.Fprintf(&b, " %s%s |", m.Metric, inUnit(m.Unit))
 	}

@@ -123,6 +123,6 @@ func (s samples) ran(part string, order []string) []string {
 			names = append(names, x.Peer)
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(slices.Index(order, a), slices.Index(order, b)) })
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(slices.Index(order, a), slices.Index(order, b)) })
 	return names
 }

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -146,22 +144,12 @@ func (m *measurement) refusals(ctx context.Context, e *endpoint) error {
 // tenant makes a key of a new tenant with limits of its own, and returns a client with it
 // that has made one call.
 func (m *measurement) tenant(ctx context.Context, e *endpoint, name string, limits ...string) (*httpClient, error) {
-	run := func(arguments ...string) (string, error) {
-		var problem bytes.Buffer
-		cmd := exec.CommandContext(ctx, m.place.bin("dormouse"), append(arguments, "--data", e.data, "--servers", e.data+"/servers.json")...)
-		cmd.Stderr = &problem
-		out, err := cmd.Output()
-		if err != nil {
-			err = fmt.Errorf("dormouse %s: %w: %s", arguments[0], err, &problem)
-		}
-		return strings.TrimSpace(string(out)), err
-	}
 	if len(limits) > 0 {
-		if _, err := run(append([]string{"quotas", "set", name}, limits...)...); err != nil {
+		if _, err := m.dormouse(ctx, e, append([]string{"quotas", "set", name, "--servers", e.file()}, limits...)...); err != nil {
 			return nil, err
 		}
 	}
-	key, err := run("keys", "create", name, "--tenant", name, "--server", "echo")
+	key, err := m.dormouse(ctx, e, "keys", "create", name, "--tenant", name, "--server", "echo", "--servers", e.file())
 	if err != nil {
 		return nil, err
 	}

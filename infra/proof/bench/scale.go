@@ -1,0 +1,265 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
+)
+
+// scale measures what grows: servers, sessions, events of one session, held streams and
+// WebSockets, at each power of ten. A row of its table is one of them at one size.
+func scale(ctx context.Context, m *measurement) error {
+	for _, kind := range []struct {
+		name string
+		most int
+		at   func(context.Context, *measurement, int) error
+	}{
+		{"servers", 1_000, atServers},
+		{"sessions", 100_000, atSessions},
+		{"events of one session", 100_000, atEvents},
+		{"held streams", 10_000, atStreams},
+		{"WebSockets", 10_000, atSockets},
+	} {
+		for n := 10; n <= kind.most; n *= 10 {
+			row := *m
+			row.peer.name = grouped(n) + " " + kind.name
+			row.say("begins")
+			if err := kind.at(ctx, &row, n); err != nil {
+				row.say("failed: %v", err)
+				m.notes = append(m.notes, fmt.Sprintf("%s: %v", row.peer.name, err))
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
+// grouped writes a number with commas.
+func grouped(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// shows adds the figures that all rows have: a call beside what there is, the memory of
+// Dormouse without its servers, its files, and the time of two commands.
+func (m *measurement) shows(ctx context.Context, e *endpoint, c client) error {
+	if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err != nil { // its process starts
+		return err
+	}
+	l, err := press(ctx, e, []client{c}, m.scale(time.Second), hello)
+	if err != nil {
+		return err
+	}
+	if len(l.took) == 0 {
+		return fmt.Errorf("no call was answered: %w", l.first)
+	}
+	m.add("call p50", "ms", quantile(l.took, 0.5))
+	u, err := treeUsage(e.pid())
+	if err != nil {
+		return err
+	}
+	m.add("RSS of Dormouse", "MB", float64(u.Host)/1e6)
+	m.add("files", "MB", float64(m.stored(e))/1e6)
+	for _, command := range [][]string{{"ps"}, {"sessions", "list"}} {
+		began := time.Now()
+		if _, err := m.dormouse(ctx, e, command...); err != nil {
+			return err
+		}
+		m.add("dormouse "+command[0], "ms", ms(time.Since(began)))
+	}
+	return nil
+}
+
+// dormouse runs a command of the machine of an endpoint and returns its output.
+func (m *measurement) dormouse(ctx context.Context, e *endpoint, arguments ...string) (string, error) {
+	var problem bytes.Buffer
+	cmd := exec.CommandContext(ctx, m.place.bin("dormouse"), append(arguments, "--data", e.data)...)
+	cmd.Stderr = &problem
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("dormouse %s: %w: %s", arguments[0], err, &problem)
+	}
+	return string(bytes.TrimSpace(out)), err
+}
+
+// file returns the servers file of a machine.
+func (e *endpoint) file() string { return filepath.Join(e.data, "servers.json") }
+
+func atServers(ctx context.Context, m *measurement, n int) error {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = "echo" + strconv.Itoa(i)
+	}
+	began := time.Now()
+	e, err := m.start(ctx, launch{names: append(names, "echo")})
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	m.add("made in", "s", time.Since(began).Seconds())
+	clients, _, err := open(ctx, e, 1, 1)
+	if err != nil {
+		return err
+	}
+	return m.shows(ctx, e, clients[0])
+}
+
+func atSessions(ctx context.Context, m *measurement, n int) error {
+	return m.seeded(ctx, func(store storage.Store, _ *httpClient) error {
+		_, err := repeat(ctx, n, time.Hour, func(ctx context.Context, _ int) error {
+			now := time.Now()
+			return store.Create(ctx, storage.Session{
+				ID: storage.NewID(), Server: "echo", Digest: "bench", Tenant: "local", Principal: "local",
+				Transport: storage.HTTP, State: storage.Ready, Version: "2025-06-18", Created: now, Used: now,
+				Init:    []byte(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
+				Expires: now.Add(time.Hour),
+			})
+		})
+		return err
+	})
+}
+
+func atEvents(ctx context.Context, m *measurement, n int) error {
+	return m.seeded(ctx, func(store storage.Store, c *httpClient) error {
+		return addEvents(ctx, store, c.session, n)
+	})
+}
+
+// addEvents appends n events to a session, in streams of at most 250.
+func addEvents(ctx context.Context, store storage.Store, session string, n int) error {
+	line := []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + string(bytes.Repeat([]byte("x"), 60)) + `"}}`)
+	for n > 0 {
+		lines := make([][]byte, min(n, 250))
+		for i := range lines {
+			lines[i] = line
+		}
+		n -= len(lines)
+		if err := store.Append(ctx, storage.Batch{
+			Session: storage.ID(session), Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+			Events: lines, Expires: time.Now().Add(time.Hour),
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seeded starts a machine, opens a session, fills its store beside it, and measures.
+func (m *measurement) seeded(ctx context.Context, fill func(storage.Store, *httpClient) error) error {
+	e, err := m.start(ctx, launch{})
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	c := newHTTPClient(e.address, "2025-06-18", true)
+	if _, err := timed(ctx, c.open); err != nil {
+		return err
+	}
+	store, err := sqlitestore.Open(filepath.Join(e.data, local.StoreFile))
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := errors.Join(fill(store, c), store.Close()); err != nil {
+		return err
+	}
+	m.add("made in", "s", time.Since(began).Seconds())
+	return m.shows(ctx, e, c)
+}
+
+// perKey is how many connections one key holds; a machine allows it 1,024 in work.
+const perKey = 1_000
+
+// held starts a machine with keys, holds n connections that hold makes, perKey for each
+// key, and measures beside them.
+func (m *measurement) held(ctx context.Context, n int, hold func(ctx context.Context, e *endpoint, key string) (io.Closer, error)) error {
+	e, err := m.start(ctx, launch{
+		flags: []string{"--access", "keys"},
+		// Clients of other machines are not looked up in /proc, as one of this machine is.
+		file: map[string]any{"access": map[string]any{"boxes": true}},
+	})
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	probe, err := m.tenant(ctx, e, "probe")
+	if err != nil {
+		return err
+	}
+	var open []io.Closer
+	defer func() {
+		for _, c := range open {
+			_ = c.Close() // it is over either way
+		}
+	}()
+	began := time.Now()
+	for len(open) < n {
+		name := "holder" + strconv.Itoa(len(open)/perKey)
+		key, err := m.dormouse(ctx, e, "keys", "create", name, "--tenant", name, "--server", "echo", "--servers", e.file())
+		if err != nil {
+			return err
+		}
+		for range min(perKey, n-len(open)) {
+			c, err := hold(ctx, e, key)
+			for tries := 0; err != nil && tries < 20; tries++ { // a key may connect 500 times at once, and then 50 times a second
+				time.Sleep(time.Second / 10)
+				c, err = hold(ctx, e, key)
+			}
+			if err != nil {
+				return fmt.Errorf("after %d: %w", len(open), err)
+			}
+			open = append(open, c)
+		}
+	}
+	m.add("made in", "s", time.Since(began).Seconds())
+	return m.shows(ctx, e, probe)
+}
+
+func atStreams(ctx context.Context, m *measurement, n int) error {
+	shared := &http.Client{Transport: &http.Transport{DisableCompression: true}}
+	return m.held(ctx, n, func(ctx context.Context, e *endpoint, key string) (io.Closer, error) {
+		c := newHTTPClient(e.address, "2025-06-18", true)
+		c.key, c.http = key, shared
+		if _, err := timed(ctx, c.open); err != nil {
+			return nil, err
+		}
+		res, err := c.do(ctx, http.MethodGet, c.address, http.Header{"Accept": {"text/event-stream"}}, nil)
+		if err != nil {
+			return nil, err
+		}
+		return res.Body, nil
+	})
+}
+
+func atSockets(ctx context.Context, m *measurement, n int) error {
+	return m.held(ctx, n, func(ctx context.Context, e *endpoint, key string) (io.Closer, error) {
+		c := newSocketClient(e.socket, "2025-06-18")
+		c.key = key
+		_, err := timed(ctx, c.open)
+		return closer(c.drop), err
+	})
+}
+
+// closer is a function that closes something.
+type closer func()
+
+func (c closer) Close() error {
+	c()
+	return nil
+}
