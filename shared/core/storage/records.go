@@ -212,7 +212,15 @@ func (s *Session) Through(of *GroupConnection) *Through {
 // modified.
 type Shown struct {
 	Tools ToolFilter        `json:"t"`
-	Lists []json.RawMessage `json:"l"` // ids of the requests for lists of tools, as in Address.Requests
+	Lists []json.RawMessage `json:"l"`          // ids of the requests for lists of tools, as in Address.Requests
+	Pin   *Pin              `json:"p,omitzero"` // the server's tools are held still; nil: they are not
+}
+
+// Pin names a server whose clients see only what was accepted of its tools. It is not
+// modified.
+type Pin struct {
+	Server string `json:"s"` // its name in the servers file
+	Source string `json:"o"` // what it runs, without a version. Another one begins anew
 }
 
 // Pushed reports whether events are sent to the client, over its connection or its

@@ -1,0 +1,325 @@
+package held
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Keeper reads and changes what is accepted. It is safe for concurrent use.
+type Keeper struct {
+	store storage.Values
+	lock  *Lock        // nil: there is none
+	log   *slog.Logger // gets a line when tools are held back or taken, without their texts
+
+	mu    sync.Mutex
+	known map[storage.Pin]names
+}
+
+type names struct {
+	accepted map[string]bool
+	read     time.Time
+}
+
+const (
+	// current is how long Permit trusts the accepted names that it has read. Acceptance only
+	// grows, except by another lock file.
+	current   = 30 * time.Second
+	mostKnown = 1000
+)
+
+// NewKeeper returns a Keeper. lock may be nil.
+func NewKeeper(store storage.Values, lock *Lock, log *slog.Logger) *Keeper {
+	return &Keeper{store: store, lock: lock, log: log, known: map[storage.Pin]names{}}
+}
+
+func key(server string) storage.ValueKey {
+	return storage.ValueKey{Server: server, Scope: storage.ValueOfServer, Name: "accepted tools"}
+}
+
+// load reads the record of a server. It has no tools if nothing is accepted yet.
+func (k *Keeper) load(ctx context.Context, pin storage.Pin) (r record, rev int64, err error) {
+	v, err := k.store.LoadValue(ctx, key(pin.Server))
+	if err != nil {
+		return r, 0, err
+	}
+	if len(v.Data) > 0 {
+		if r, err = decode(v.Data); err != nil {
+			return r, 0, storage.Errorf(storage.Internal, "the accepted tools of server %q cannot be read", pin.Server).Because(err)
+		}
+	}
+	if r.Source != pin.Source {
+		r = record{} // the name stands for another server now
+	}
+	entry, ok, err := k.lock.entry(pin.Server)
+	if err != nil {
+		return r, 0, err
+	}
+	if print := fingerprint(entry.tools); ok && entry.Source == pin.Source && r.Lock != print {
+		r = record{Source: pin.Source, Lock: print, Since: r.Since, Tools: slices.Clone(entry.tools), Held: r.Held}
+		r.Held = slices.DeleteFunc(r.Held, func(h heldTool) bool {
+			name, _ := nameOf(h.Tool)
+			i := find(r.Tools, name)
+			return i >= 0 && same(r.Tools[i], h.Tool)
+		})
+	}
+	return r, v.Rev, nil
+}
+
+// save writes a record if nobody has written since rev. accepted says that other tools are
+// accepted now.
+func (k *Keeper) save(ctx context.Context, pin storage.Pin, r record, rev int64, accepted bool) error {
+	before := r.Lock
+	writes := accepted && k.lock.writes()
+	if writes {
+		r.Lock = fingerprint(r.Tools)
+	}
+	v, err := k.put(ctx, pin, r, rev)
+	if err != nil || !writes {
+		return err
+	}
+	if err := k.lock.put(pin.Server, locked{Source: pin.Source, tools: r.Tools}); err != nil {
+		k.log.Warn("the lock file of the servers file is not written; the store has what is accepted", "server", pin.Server, "error", err)
+		r.Lock = before
+		_, err = k.put(ctx, pin, r, v.Rev)
+		return err
+	}
+	return nil
+}
+
+func (k *Keeper) put(ctx context.Context, pin storage.Pin, r record, rev int64) (v storage.Value, err error) {
+	for {
+		data, err := r.encode()
+		if err != nil {
+			return v, err
+		}
+		v, err = k.store.SaveValue(ctx, storage.Value{Key: key(pin.Server), Rev: rev, Data: data})
+		if !errors.Is(err, storage.TooLarge) || len(r.Held) == 0 {
+			return v, err
+		}
+		r.Held = r.Held[:len(r.Held)/2] // they are held back all the same
+	}
+}
+
+// attempts is how often a change is tried while others change the same record.
+const attempts = 20
+
+// Show returns a list of tools as clients may see it. The first list of a server is accepted
+// with that. Show notes which tools are held back. Cost: one read, and one write if there is
+// something to note.
+//
+// Errors: TooLarge if the first list is too long to be kept; Unavailable; Internal.
+func (k *Keeper) Show(ctx context.Context, pin storage.Pin, list json.RawMessage) (json.RawMessage, error) {
+	if wire.Lookup(list, "tools") == nil {
+		return list, nil
+	}
+	for range attempts {
+		r, rev, err := k.load(ctx, pin)
+		if err != nil {
+			return nil, err
+		}
+		accepted, news := r.listed(pin, list, time.Now())
+		if news {
+			switch err = k.save(ctx, pin, r, rev, accepted); {
+			case errors.Is(err, storage.Conflict):
+				continue
+			case err != nil && accepted:
+				return nil, err
+			case err != nil: // what is shown does not depend on it
+				k.log.Warn("the held tools are not noted", "server", pin.Server, "error", err)
+			case len(r.Held) > 0 && !accepted:
+				added, changed := r.counts()
+				k.log.Warn("tools are held back", "server", pin.Server, "new", added, "changed", changed)
+			}
+		}
+		return r.show(list), nil
+	}
+	return nil, storage.Errorf(storage.Unavailable, "the accepted tools of server %q are being changed by too many requests at once; try again", pin.Server)
+}
+
+// counts returns how many held tools are new, and how many have changed.
+func (r record) counts() (added, changed int) {
+	for _, h := range r.Held {
+		if name, _ := nameOf(h.Tool); find(r.Tools, name) < 0 {
+			added++
+		} else {
+			changed++
+		}
+	}
+	return added, changed
+}
+
+// Permit returns nil if tools may be called: they are accepted, or no list is accepted yet.
+// Cost: one read every 30 seconds, and one for each call of a tool that is not accepted.
+//
+// Errors: *[wire.Error] for a tool that is not accepted; Unavailable; Internal.
+func (k *Keeper) Permit(ctx context.Context, pin storage.Pin, tools []string) error {
+	k.mu.Lock()
+	of := k.known[pin]
+	k.mu.Unlock()
+	lacks := func(tool string) bool { return !of.accepted[tool] }
+	if len(tools) == 0 || time.Since(of.read) < current && !slices.ContainsFunc(tools, lacks) {
+		return nil
+	}
+	r, _, err := k.load(ctx, pin)
+	if err != nil || !r.accepts() {
+		return err
+	}
+	of = names{map[string]bool{}, time.Now()}
+	for _, t := range r.Tools {
+		name, _ := nameOf(t)
+		of.accepted[name] = true
+	}
+	k.mu.Lock()
+	if len(k.known) >= mostKnown {
+		clear(k.known)
+	}
+	k.known[pin] = of
+	k.mu.Unlock()
+	if i := slices.IndexFunc(tools, lacks); i >= 0 {
+		return &wire.Error{
+			Code: wire.CodeInvalidParams,
+			Message: fmt.Sprintf("the tool %q of server %q is held back: it is not in the list that was accepted. Its operator takes it with: dormouse accept %s",
+				wire.Clip(Visible(tools[i])), pin.Server, pin.Server),
+			Data: map[string]string{"dormouse/held": wire.Clip(tools[i])},
+		}
+	}
+	return nil
+}
+
+// Server is what is known of the tools of a server.
+type Server struct {
+	Server string    `json:"server"`
+	Source string    `json:"source"`         // what it runs, without a version
+	Since  time.Time `json:"since,omitzero"` // of the last acceptance; zero: nothing is accepted yet
+	Tools  int       `json:"tools"`          // that are accepted
+	Held   []Tool    `json:"held"`
+}
+
+// Tool is one tool that is held back.
+type Tool struct {
+	Change
+	Since time.Time `json:"since"` // the server first listed it so
+	Seen  time.Time `json:"seen"`  // the server last listed it so, to the hour
+}
+
+// State returns what is held back of a server. Cost: one read.
+//
+// Errors: Unavailable, Internal.
+func (k *Keeper) State(ctx context.Context, pin storage.Pin) (Server, error) {
+	r, _, err := k.load(ctx, pin)
+	if err != nil {
+		return Server{}, err
+	}
+	return r.state(pin), nil
+}
+
+// Count returns how many tools are held back. Cost: one read.
+//
+// Errors: Unavailable, Internal.
+func (k *Keeper) Count(ctx context.Context, pin storage.Pin) (int, error) {
+	r, _, err := k.load(ctx, pin)
+	return len(r.Held), err
+}
+
+// Look returns tools as Show would show them. It accepts and notes nothing: before the first
+// list is accepted, it returns all. Cost: one read.
+//
+// Errors: Unavailable, Internal.
+func (k *Keeper) Look(ctx context.Context, pin storage.Pin, tools []json.RawMessage) ([]json.RawMessage, error) {
+	r, _, err := k.load(ctx, pin)
+	if err != nil || !r.accepts() {
+		return tools, err
+	}
+	shown := []json.RawMessage{}
+	seen := map[string]bool{}
+	for _, t := range tools {
+		name, _ := nameOf(tool(t))
+		if i := find(r.Tools, name); i >= 0 && !seen[name] {
+			seen[name] = true
+			shown = append(shown, json.RawMessage(r.Tools[i]))
+		}
+	}
+	return shown, nil
+}
+
+func (r record) state(pin storage.Pin) Server {
+	s := Server{Server: pin.Server, Source: pin.Source, Since: r.Since, Tools: len(r.Tools), Held: []Tool{}}
+	for _, h := range r.Held {
+		name, _ := nameOf(h.Tool)
+		was := tool("")
+		if i := find(r.Tools, name); i >= 0 {
+			was = r.Tools[i]
+		}
+		s.Held = append(s.Held, Tool{changeOf(name, was, h.Tool), h.Since.UTC(), h.Seen.UTC()})
+	}
+	slices.SortFunc(s.Held, func(a, b Tool) int { return strings.Compare(a.Name, b.Name) })
+	return s
+}
+
+// Accept takes tools that are held back: those in versions, each by its name and the hash of
+// the version that the operator has seen. Clients see them from then on. Accept returns what
+// it has taken.
+//
+// Errors: NotFound (no such tool is held back), Conflict (the server lists another version
+// since), Unavailable, Internal.
+func (k *Keeper) Accept(ctx context.Context, pin storage.Pin, versions map[string]string) ([]Tool, error) {
+	for range attempts {
+		r, rev, err := k.load(ctx, pin)
+		if err != nil {
+			return nil, err
+		}
+		var taken []Tool
+		state := r.state(pin)
+		for _, name := range slices.Sorted(maps.Keys(versions)) {
+			i := slices.IndexFunc(state.Held, func(t Tool) bool { return t.Name == name })
+			switch {
+			case i < 0:
+				return nil, storage.Errorf(storage.NotFound, "server %q has no tool %q that is held back", pin.Server, wire.Clip(Visible(name)))
+			case state.Held[i].Hash != versions[name]:
+				return nil, storage.Errorf(storage.Conflict, "server %q lists the tool %q otherwise now: look at it again", pin.Server, wire.Clip(Visible(name)))
+			}
+			taken = append(taken, state.Held[i])
+			r.take(name)
+		}
+		if len(taken) == 0 {
+			return taken, nil
+		}
+		r.Since, r.Open = time.Now(), time.Time{}
+		err = k.save(ctx, pin, r, rev, true)
+		if err == nil {
+			k.log.Info("held tools are accepted", "server", pin.Server, "tools", len(taken))
+		}
+		if !errors.Is(err, storage.Conflict) {
+			return taken, err
+		}
+	}
+	return nil, storage.Errorf(storage.Unavailable, "the accepted tools of server %q are being changed by too many requests at once; try again", pin.Server)
+}
+
+// take accepts the held tool with a name.
+func (r *record) take(name string) {
+	r.Tools = slices.Clone(r.Tools)
+	r.Held = slices.DeleteFunc(slices.Clone(r.Held), func(h heldTool) bool {
+		has, _ := nameOf(h.Tool)
+		if has != name {
+			return false
+		}
+		if i := find(r.Tools, name); i >= 0 {
+			r.Tools[i] = h.Tool
+		} else {
+			r.Tools = append(r.Tools, h.Tool)
+		}
+		return true
+	})
+}

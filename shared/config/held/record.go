@@ -1,0 +1,212 @@
+package held
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// Bounds of what is kept of a server.
+const (
+	firstPages = time.Minute        // the pages of the first list that are read within this time belong to it
+	remembered = 7 * 24 * time.Hour // a held tool that the server no longer lists is forgotten after this time
+	seenAgain  = time.Hour          // how exactly the last time is noted at which the server listed a held tool
+	mostHeld   = 256                // held tools
+	heldBytes  = 256 << 10          // bytes of the held tools together
+)
+
+// record is what is kept of a server.
+type record struct {
+	Source string     `json:"source"`         // as in storage.Pin
+	Lock   string     `json:"lock,omitempty"` // fingerprint of the lock's entry that Tools came from, or went to
+	Since  time.Time  `json:"since"`          // of the last acceptance
+	Open   time.Time  `json:"open,omitzero"`  // until when further pages belong to the first list
+	Tools  []tool     `json:"tools"`          // that are accepted; nil: no list is
+	Held   []heldTool `json:"held,omitempty"`
+}
+
+type heldTool struct {
+	Tool  tool      `json:"tool"`
+	Since time.Time `json:"since"`
+	Seen  time.Time `json:"seen"`
+}
+
+// tool is a tool as the server wrote it. A record keeps it as a string: encoding/json would
+// change the bytes of a json.RawMessage, and a batch that is sent again must be the same.
+type tool = string
+
+// accepts reports whether a list was accepted at all.
+func (r record) accepts() bool { return r.Tools != nil }
+
+// encode returns the record as a value's data. Lists of tools repeat themselves, so a tenth of
+// their bytes is enough.
+func (r record) encode() ([]byte, error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	if _, err = w.Write(text); err == nil {
+		err = w.Close()
+	}
+	return out.Bytes(), err
+}
+
+func decode(data []byte) (r record, err error) {
+	in, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return r, err
+	}
+	text, err := io.ReadAll(in)
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	return r, err
+}
+
+// nameOf returns the name of a tool. ok is false for an entry of a list that is no tool.
+func nameOf(t tool) (name string, ok bool) { return wire.String(wire.Lookup([]byte(t), "name")) }
+
+// find returns the index of the tool with a name, -1 if there is none.
+func find(tools []tool, name string) int {
+	return slices.IndexFunc(tools, func(t tool) bool {
+		has, ok := nameOf(t)
+		return ok && has == name
+	})
+}
+
+// same reports whether two tools say the same. The order of keys, spaces and escapes do not
+// count; every character of a text does.
+func same(a, b tool) bool { return a == b || bytes.Equal(canonical(a), canonical(b)) }
+
+// canonical returns JSON with sorted keys.
+func canonical(raw tool) []byte {
+	d := json.NewDecoder(strings.NewReader(raw))
+	d.UseNumber()
+	var v any
+	if d.Decode(&v) != nil {
+		return []byte(raw)
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		return []byte(raw) // it was JSON before
+	}
+	return out
+}
+
+// hashOf names a version of a tool.
+func hashOf(t tool) string {
+	sum := sha256.Sum256(canonical(t))
+	return hex.EncodeToString(sum[:12])
+}
+
+// fingerprint names a set of tools. Their order does not count.
+func fingerprint(tools []tool) string {
+	hashes := make([]string, len(tools))
+	for i, t := range tools {
+		hashes[i] = hashOf(t)
+	}
+	slices.Sort(hashes)
+	sum := sha256.New()
+	for _, h := range hashes {
+		sum.Write([]byte(h))
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:12])
+}
+
+// listed takes a list that the server gave. accepted reports that the list, or its page of
+// the first list, is accepted with that; news that the record has changed.
+func (r *record) listed(pin storage.Pin, list json.RawMessage, now time.Time) (accepted, news bool) {
+	tools := toolsOf(list)
+	more := wire.Lookup(list, "nextCursor") != nil
+	switch {
+	case !r.accepts() && len(tools) == 0:
+		return false, false // a server that is not set up yet, perhaps
+	case !r.accepts():
+		r.Source, r.Since, r.Tools = pin.Source, now, tools
+		if more {
+			r.Open = now.Add(firstPages)
+		}
+		return true, true
+	case now.Before(r.Open):
+		for _, t := range tools {
+			if name, _ := nameOf(t); find(r.Tools, name) < 0 {
+				r.Tools, accepted = append(r.Tools, t), true
+			}
+		}
+		if !more {
+			r.Open, accepted = time.Time{}, true
+		}
+	}
+	return accepted, r.hold(tools, now) || accepted
+}
+
+// toolsOf returns the tools of a list. Of several with one name it returns the first.
+func toolsOf(list json.RawMessage) (tools []tool) {
+	seen := map[string]bool{}
+	wire.Elements(wire.Lookup(list, "tools"), func(raw json.RawMessage) bool {
+		if name, ok := nameOf(tool(raw)); ok && !seen[name] {
+			seen[name] = true
+			tools = append(tools, tool(raw))
+		}
+		return true
+	})
+	return tools
+}
+
+// hold notes the tools of a list that differ from the accepted ones. It reports whether the
+// record has changed. A held tool stays, although the server lists the accepted one again, so
+// that a server cannot hide it from operators.
+func (r *record) hold(tools []tool, now time.Time) (news bool) {
+	if fresh := slices.DeleteFunc(slices.Clone(r.Held), func(h heldTool) bool { return now.Sub(h.Seen) > remembered }); len(fresh) < len(r.Held) {
+		r.Held, news = fresh, true
+	}
+	size := 0
+	for _, h := range r.Held {
+		size += len(h.Tool)
+	}
+	for _, t := range tools {
+		name, _ := nameOf(t)
+		if i := find(r.Tools, name); i >= 0 && same(r.Tools[i], t) {
+			continue
+		}
+		i := slices.IndexFunc(r.Held, func(h heldTool) bool { has, _ := nameOf(h.Tool); return has == name })
+		switch {
+		case i < 0 && len(r.Held) < mostHeld && size+len(t) <= heldBytes:
+			r.Held, news = append(slices.Clip(r.Held), heldTool{t, now, now}), true
+			size += len(t)
+		case i < 0: // held back all the same
+		case !same(r.Held[i].Tool, t) && size-len(r.Held[i].Tool)+len(t) <= heldBytes:
+			size += len(t) - len(r.Held[i].Tool)
+			r.Held = slices.Clone(r.Held)
+			r.Held[i], news = heldTool{t, now, now}, true
+		case now.Sub(r.Held[i].Seen) > seenAgain:
+			r.Held = slices.Clone(r.Held)
+			r.Held[i].Seen, news = now, true
+		}
+	}
+	return news
+}
+
+// show returns a list with the accepted tools in place of those that the server lists.
+func (r record) show(list json.RawMessage) json.RawMessage {
+	var left []string
+	for _, t := range toolsOf(list) {
+		name, _ := nameOf(t)
+		if i := find(r.Tools, name); i >= 0 {
+			left = append(left, r.Tools[i])
+		}
+	}
+	list, _ = wire.Replace(list, json.RawMessage("["+strings.Join(left, ",")+"]"), "tools")
+	return list
+}
