@@ -36,6 +36,8 @@ type Config struct {
 	// event. It does not wait for the invocation. Without it this function executes
 	// everything.
 	Invoke func(ctx context.Context, event []byte) error
+	// Held is as in sessions.Publisher.
+	Held *sessions.Held
 	// EventAge is how long events are kept (see sessions.Limits); storage.EventAge by
 	// default.
 	EventAge time.Duration
@@ -65,7 +67,7 @@ func NewBackend(c Config) *Backend {
 	if c.EventAge == 0 {
 		c.EventAge = storage.EventAge
 	}
-	out := sessions.Publisher{Store: c.Store, Clients: c.Clients}
+	out := sessions.Publisher{Store: c.Store, Clients: c.Clients, Held: c.Held}
 	k := &Backend{
 		Config: c, out: out, notify: notifier{c.Store, out, c.EventAge}, schemas: mcp.NewSchemaCache(),
 		running: map[storage.StreamID]*run{},

@@ -330,11 +330,11 @@ func (r *run) write(events [][]byte, final bool) {
 		Expires: time.Now().Add(r.k.EventAge),
 	}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := r.k.out.Append(r.ctx, r.address, b)
+		written, err := r.k.out.AppendShown(r.ctx, r.address, b)
 		switch {
 		case err == nil:
 			r.base = b.Last()
-			r.shown.publish(sessions.Shown(r.address, b))
+			r.shown.publish(written)
 			return
 		case !errors.Is(err, storage.Unavailable):
 			r.lost = true // the stream has ended

@@ -52,7 +52,7 @@ func newBoxes(c Config) boxes {
 	if c.EventAge == 0 {
 		c.EventAge = storage.EventAge
 	}
-	return boxes{c, sessions.Publisher{Store: c.Store, Clients: c.Clients}}
+	return boxes{c, sessions.Publisher{Store: c.Store, Clients: c.Clients, Held: c.Held}}
 }
 
 // rouse makes sure that a box that is asleep is started, and returns the record it saw

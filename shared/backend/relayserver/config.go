@@ -8,6 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Config is what the host's end of the relay works with. Store, Poster, Fleet, Sealer and
@@ -72,6 +73,8 @@ type Config struct {
 	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
 	// where the operator is the only caller.
 	ShowErrors bool
+	// Held is as in sessions.Publisher.
+	Held *sessions.Held
 	// Observer gets work, and each frame that Meter counts. nil: Log has them.
 	Observer observe.Observer
 	Meter    storage.Meter // nil: frames are not counted

@@ -134,6 +134,9 @@ func (h *Manager) accept(ctx context.Context, c Caller, s storage.Session, box s
 	if len(rest) == 0 {
 		return nil, nil
 	}
+	if answer, err := h.unaccepted(ctx, c, rest...); answer != nil || err != nil {
+		return answer, err
+	}
 	if s, err = h.remember(ctx, s, rest); err != nil {
 		return nil, err
 	}

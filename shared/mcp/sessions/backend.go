@@ -30,6 +30,8 @@ type Server struct {
 	// Tools are the tools that the server offers to any caller. The caller of Manager
 	// refuses calls of other tools. [Caller].Tools, which it sets, is a part of Tools.
 	Tools storage.ToolFilter
+	// Pin, if not nil, says that clients see only what was accepted of the server's tools.
+	Pin *storage.Pin
 	// Providers are the third parties at which the server acts for its caller.
 	Providers []string
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -145,7 +146,7 @@ func (h Groups) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Message
 // aside delivers a request whose answer no client gets.
 func (h Groups) aside(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (*Call, error) {
 	c.Transport, c.Conn = storage.HTTP, ""
-	return h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}})
+	return h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Shown: shownTo(c, toolLists([]wire.Message{m})...)})
 }
 
 // reopen makes a session that has ended begin anew, with the record s. It does nothing if
@@ -208,7 +209,7 @@ func lacks(greeting json.RawMessage, method string) bool {
 // has no such lists has an empty one. Lists also extends the life of s, except for a
 // modern client, whose s is not stored.
 //
-// Cost: one read for up to 25 members.
+// Cost: one read for up to 25 members, and one for each member whose tools are held still.
 func (h Groups) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {
 	if err := h.touch(ctx, s); err != nil {
 		return nil, err
@@ -237,25 +238,38 @@ func (h Groups) Lists(ctx context.Context, s storage.Session, members []Caller, 
 		} else if c.Server.Record && !c.Server.OwnLists {
 			k.Result = last
 		}
-		k.Result = h.forClient(s, c, method, k.Result)
 		all[i] = k
 	}
-	return all, nil
+	failed := make([]error, len(members))
+	var reads sync.WaitGroup
+	for i, c := range members {
+		show := func() { all[i].Result, failed[i] = h.forClient(ctx, s, c, method, all[i].Result) }
+		if c.Server.Pin != nil {
+			reads.Go(show)
+		} else {
+			show()
+		}
+	}
+	reads.Wait()
+	return all, errors.Join(failed...)
 }
 
 // forClient returns a list without the tools that the caller does not see, in the form of the
 // client's era.
-func (h Groups) forClient(s storage.Session, c Caller, method string, list json.RawMessage) json.RawMessage {
+func (h Groups) forClient(ctx context.Context, s storage.Session, c Caller, method string, list json.RawMessage) (json.RawMessage, error) {
 	if list == nil {
-		return nil
+		return nil, nil
 	}
 	if method == wire.MethodToolsList {
-		list = visible(c.Tools, list)
+		var err error
+		if list, err = h.visible(ctx, c, list); err != nil {
+			return nil, err
+		}
 	}
 	if s.Transport != storage.Modern {
 		list = plainList(list)
 	}
-	return list
+	return list, nil
 }
 
 // memberOf returns the session that a client has with a member, as far as lists depend on it.
@@ -298,7 +312,10 @@ func (h Groups) Borrow(ctx context.Context, s storage.Session, c Caller, method 
 		return nil, nil
 	}
 	err = h.store.SaveHandshake(ctx, storage.Handshake{Digest: record, Version: lastPart(s, c, method), Result: list, Taken: now, Expires: now.Add(storage.HandshakeLife)})
-	return h.forClient(s, c, method, list), err
+	if err != nil {
+		return nil, err
+	}
+	return h.forClient(ctx, s, c, method, list)
 }
 
 // SetLevel records a logging/setLevel in the session of a group that has this id, and in

@@ -170,7 +170,9 @@ func (h *core) recorded(ctx context.Context, c Caller, s storage.Session, box st
 	}
 	list := kept.List
 	if method == wire.MethodToolsList {
-		list = visible(c.Tools, list)
+		if list, err = h.visible(ctx, c, list); err != nil {
+			return nil, "", err
+		}
 	}
 	if s.Transport != storage.Modern {
 		list = plainList(list)

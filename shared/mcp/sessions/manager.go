@@ -3,7 +3,9 @@ package sessions
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 
+	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -48,7 +50,7 @@ type Sockets struct{ *core }
 // New makes a Manager. Zero limits get their defaults. It cannot push to WebSocket clients;
 // see [Manager.WithClients].
 func New(store storage.Store, backend Backend, limits Limits) *Manager {
-	return newManager(core{store: store, backend: backend, limits: limits.withDefaults(), out: Publisher{Store: store}})
+	return newManager(core{store: store, backend: backend, limits: limits.withDefaults(), out: Publisher{Store: store, Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler))}})
 }
 
 func newManager(c core) *Manager {
@@ -60,6 +62,13 @@ func newManager(c core) *Manager {
 func (h *Manager) WithClients(clients storage.Clients) *Manager {
 	with := *h.core
 	with.out.Clients = clients
+	return newManager(with)
+}
+
+// WithHeld returns the same Manager with a keeper of the tools that were accepted.
+func (h *Manager) WithHeld(k *Held) *Manager {
+	with := *h.core
+	with.out.Held = k
 	return newManager(with)
 }
 

@@ -21,6 +21,7 @@ import (
 type Publisher struct {
 	Store   storage.Store
 	Clients storage.Clients // nil: this Publisher pushes nothing; undelivered events stay so
+	Held    *Held           // nil: what is accepted of servers' tools is in Store only, and held tools get no log line
 }
 
 // Published is a batch that is in the log, as [Publisher.Write] returned it, and the address that it
@@ -37,28 +38,36 @@ type Published struct {
 //
 // Errors: Conflict (nothing was written, see [storage.Log]), Unavailable.
 func (o Publisher) Append(ctx context.Context, a storage.Address, b storage.Batch) error {
+	_, err := o.AppendShown(ctx, a, b)
+	return err
+}
+
+// AppendShown is Append, and returns what the client may see of the batch.
+func (o Publisher) AppendShown(ctx context.Context, a storage.Address, b storage.Batch) (storage.Batch, error) {
 	b, again, err := o.Write(ctx, a, b)
 	if err != nil {
-		return err
+		return b, err
 	}
 	if a.Conn == "" || !again {
 		_, err = o.Send(ctx, Published{a, b, false})
-		return err
+		return b, err
 	}
 	// Only this caller writes the batch, so no other function is posting it.
 	ps := []Published{{a, b, true}}
 	if err := o.copyOut(ctx, ps); err != nil {
-		return err
+		return b, err
 	}
-	return o.byRecord(ctx, ps, []storage.Index{b.First - 1})
+	return b, o.byRecord(ctx, ps, []storage.Index{b.First - 1})
 }
 
 // Write is the first half of Append: it writes to the log what the client may see of a batch
-// ([Shown]), and returns that. What the batch says about its server and its session goes into
+// (shown.go), and returns that. What the batch says about its server and its session goes into
 // their records; see note. again reports, for a batch with a connection, that the batch was in
 // the log before.
 func (o Publisher) Write(ctx context.Context, a storage.Address, b storage.Batch) (written storage.Batch, again bool, err error) {
-	written = Shown(a, b)
+	if written, err = o.shown(ctx, a, b); err != nil {
+		return b, false, err
+	}
 	after, err := note(ctx, o.Store, a, b)
 	if err == nil {
 		again, err = o.write(ctx, a, written)
@@ -136,7 +145,7 @@ func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch,
 		if time.Now().After(until) {
 			return reached, nil
 		}
-		err := poster(o).event(posting, a.Conn, a.EventIDs, a.Session, a.Through, storage.EventID{Stream: b.Stream, Index: reached + 1}, raw)
+		err := poster{o.Store, o.Clients}.event(posting, a.Conn, a.EventIDs, a.Session, a.Through, storage.EventID{Stream: b.Stream, Index: reached + 1}, raw)
 		switch {
 		case errors.Is(err, storage.Closed), errors.Is(err, storage.Unavailable), err != nil && posting.Err() != nil && ctx.Err() == nil:
 			return reached, nil
@@ -153,7 +162,7 @@ func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch,
 // holder of the lease then pushes the rest.
 func (o Publisher) byRecord(ctx context.Context, ps []Published, reached []storage.Index) error {
 	id := ps[0].To.Session
-	p := redelivery{poster: poster(o), nonce: storage.NewNonce()}
+	p := redelivery{poster: poster{o.Store, o.Clients}, nonce: storage.NewNonce()}
 	note := func(s *storage.Session) (changed bool) {
 		for i, p := range ps {
 			changed = noteReached(s, p.Batch, reached[i]) || changed
@@ -374,7 +383,7 @@ func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err e
 // so already. If the session has a connection, owe then makes sure that the stream is
 // pushed up to the event last.
 func (o Publisher) owe(ctx context.Context, id storage.ID, from storage.Cursor, last storage.Index) error {
-	p := redelivery{poster: poster(o), nonce: storage.NewNonce()}
+	p := redelivery{poster: poster{o.Store, o.Clients}, nonce: storage.NewNonce()}
 	done := func(s *storage.Session) bool {
 		c := cursorOf(s, from.Stream)
 		return c == nil || c.Final || c.Index >= last
@@ -388,7 +397,7 @@ func (o Publisher) owe(ctx context.Context, id storage.ID, from storage.Cursor, 
 
 // push pushes all events that a session is owed.
 func (o Publisher) push(ctx context.Context, id storage.ID) error {
-	p := redelivery{poster: poster(o), nonce: storage.NewNonce()}
+	p := redelivery{poster: poster{o.Store, o.Clients}, nonce: storage.NewNonce()}
 	done := func(s *storage.Session) bool { return p.held || !s.Owes() }
 	return p.run(ctx, id, func(*storage.Session) bool { return false }, done)
 }

@@ -2,9 +2,13 @@ package sessions
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"slices"
 
+	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -15,13 +19,17 @@ import (
 // over its connection, and again after its connection broke. The handshake record keeps
 // the whole list, from which Manager leaves out tools for each caller anew.
 
+// A server whose tools are held still ([Server].Pin) shows every client what was accepted of
+// them, in all these places. Its first list is accepted when a client first gets it. Calls of
+// other tools go to no process.
+
 // shownTo returns the entry Shown for the address of a delivery whose messages ask for
-// lists. It is nil if the client sees all tools.
+// lists. It is nil if the client sees all tools as the server lists them.
 func shownTo(c Caller, lists ...json.RawMessage) *storage.Shown {
-	if c.Tools.IsZero() || len(lists) == 0 {
+	if c.Tools.IsZero() && c.Server.Pin == nil || len(lists) == 0 {
 		return nil
 	}
-	return &storage.Shown{Tools: c.Tools, Lists: lists}
+	return &storage.Shown{Tools: c.Tools, Lists: lists, Pin: c.Server.Pin}
 }
 
 // toolLists returns the ids of the requests for lists of tools.
@@ -34,22 +42,76 @@ func toolLists(msgs []wire.Message) (ids []json.RawMessage) {
 	return ids
 }
 
-// Shown returns a batch as the client of an address may see it. Calling Shown again with
-// the result changes nothing.
-func Shown(a storage.Address, b storage.Batch) storage.Batch {
+// shown returns a batch as the client of an address may see it. Errors: Unavailable.
+func (o Publisher) shown(ctx context.Context, a storage.Address, b storage.Batch) (storage.Batch, error) {
 	if a.Shown == nil || b.Stream != a.Stream {
-		return b
+		return b, nil
 	}
 	events := slices.Clone(b.Events)
 	for i, raw := range events {
 		id := wire.Lookup(raw, "id")
 		asked := slices.ContainsFunc(a.Shown.Lists, func(list json.RawMessage) bool { return wire.SameID(id, list) })
-		if list := wire.Lookup(raw, "result"); asked && list != nil {
+		list := wire.Lookup(raw, "result")
+		if !asked || list == nil {
+			continue
+		}
+		list, err := accepted(ctx, o.keeper(), a.Shown.Pin, list)
+		switch {
+		case errors.Is(err, storage.TooLarge):
+			events[i] = wire.ErrorResponse(id, &wire.Error{Code: wire.CodeInternal, Message: "the list of tools is too long to be held still; set \"tools\": {\"pin\": false} in x-dormouse of the server"})
+		case err != nil:
+			return b, err
+		default:
 			events[i], _ = wire.Replace(raw, visible(a.Shown.Tools, list), "result")
 		}
 	}
 	b.Events = events
-	return b
+	return b, nil
+}
+
+// Held keeps what was accepted of the tools of servers.
+type Held = held.Keeper
+
+func (o Publisher) keeper() *Held {
+	if o.Held == nil {
+		return held.NewKeeper(o.Store, nil, slog.New(slog.DiscardHandler))
+	}
+	return o.Held
+}
+
+// accepted returns a list with what was accepted of the tools. A server without a pin has no
+// such list.
+func accepted(ctx context.Context, k *Held, pin *storage.Pin, list json.RawMessage) (json.RawMessage, error) {
+	if pin == nil {
+		return list, nil
+	}
+	return k.Show(ctx, *pin, list)
+}
+
+// visible returns a list of tools of the caller's server as the caller may see it.
+func (h *core) visible(ctx context.Context, c Caller, list json.RawMessage) (json.RawMessage, error) {
+	list, err := accepted(ctx, h.out.keeper(), c.Server.Pin, list)
+	return visible(c.Tools, list), err
+}
+
+// unaccepted answers messages with a call of a tool that is held back. It returns nil if there
+// is none.
+func (h *core) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message) (*Call, error) {
+	if c.Server.Pin == nil {
+		return nil, nil
+	}
+	err := h.out.keeper().Permit(ctx, *c.Server.Pin, tools(msgs))
+	var refused *wire.Error
+	if !errors.As(err, &refused) {
+		return nil, err
+	}
+	var answers [][]byte
+	for _, m := range msgs {
+		if m.Kind == wire.Request {
+			answers = append(answers, wire.ErrorResponse(m.ID, refused))
+		}
+	}
+	return h.readyCall(answers...), nil
 }
 
 // visible returns a list of tools without those that a filter does not allow, and with

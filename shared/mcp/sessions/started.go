@@ -108,6 +108,23 @@ func Forget(ctx context.Context, store storage.Store, tenant, server, digest str
 	return nil
 }
 
+// Relist has the clients of a tenant's server hear, with their next message, that its lists have
+// changed. The handshake record stays. It does nothing for a server that has no box.
+//
+// Errors: Unavailable.
+func Relist(ctx context.Context, store storage.Boxes, tenant, server string) error {
+	for n := range storage.MaxBoxes {
+		box, err := store.Box(ctx, storage.BoxFor(tenant, server).Numbered(n))
+		if err != nil || box.Rev == 0 {
+			return err // the boxes are used in the order of their numbers
+		}
+		if err := outdate(ctx, store, box.ID, func(storage.Box) storage.Generation { return 0 }, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // expire ends the life of parts of a record.
 func expire(ctx context.Context, store storage.Handshakes, record string, which func(part string) bool) error {
 	parts, err := store.ListHandshakes(ctx, record, "")

@@ -63,6 +63,12 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 		return nil, nil, err
 	}
 	stream, brief := once.newStream(), false
+	if answer, err := h.unaccepted(ctx, c, wire.Message{Kind: wire.Request, ID: quoted(string(stream)), Method: method, Params: params}); answer != nil || err != nil {
+		if answer != nil {
+			answer.stream, answer.params = stream, s.Params
+		}
+		return answer, s.ServerInfo, err
+	}
 	cold := client.List != nil && s.Params == nil
 	if client.Check != nil && !cold {
 		if brief, err = client.Check(s.Params); err != nil {
