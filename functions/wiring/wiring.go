@@ -18,6 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -43,6 +44,7 @@ type Settings struct {
 	WaitingCalls int                      // most calls that may wait for a box that is not awake; 0: any number
 	ShowErrors   bool                     // see transport.Options.ShowErrors
 	Pushed       bool                     // the servers file may come from the store, where operators push it
+	Lock         *held.Lock               // the lock file beside Servers; nil: there is none
 	Metrics      string                   // CloudWatch namespace for metrics in log lines; "" for none
 
 	// ConnectSecrets has the secrets of this endpoint at third parties, by their names in
@@ -87,6 +89,7 @@ type Function struct {
 	Observer observe.Observer
 	Meter    storage.Meter      // counts the cost of Store and of Relay's connections
 	Vault    *credentials.Vault // keys and tokens of callers at third parties
+	Held     *held.Keeper       // keeps what is accepted of servers' tools
 	Quotas   *quota.Limiter     // keeps the limits of the servers file; nil: there are none
 
 	snapshots string
@@ -130,6 +133,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	if f.Observer == nil {
 		f.Observer = observe.Log(p.Log)
 	}
+	f.Held = held.NewKeeper(store, s.Lock, p.Log, f.Observer)
 	if s.Open {
 		f.Auth = apikey.Open{}
 	}
@@ -147,7 +151,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	f.Relay = relayserver.Config{
 		Store: store, Sealer: sealer, Log: p.Log, Observer: f.Observer, Launch: f.launch, EventAge: s.Limits.EventAge,
 		Poster: p.Meter.Runners(p.Runners), Clients: p.Meter.Clients(p.Clients), Meter: f.Meter,
-		ShowErrors: s.ShowErrors, Fleet: p.Fleet, ListLag: p.ListLag, Secrets: f.secrets, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
+		ShowErrors: s.ShowErrors, Fleet: p.Fleet, ListLag: p.ListLag, Held: f.Held, Secrets: f.secrets, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
 	}
 	f.Relay.Definition = func(server string) string {
 		if s, ok := s.Servers.Server(server); ok && !s.Disabled {
@@ -212,8 +216,8 @@ func (f *Function) launch(b storage.Box) (map[string]string, error) {
 func (f *Function) Server(name string) (sessions.Server, bool) {
 	s, ok := f.Servers.Server(name)
 	return sessions.Server{
-		Tools: s.Tools.Filter(),
-		Name:  s.Name, Digest: s.RecordDigest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(), Spreads: s.Spreads(),
+		Tools: s.Tools.Filter(), Pin: s.Pin(),
+		Name: s.Name, Digest: s.RecordDigest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(), Spreads: s.Spreads(),
 		Tasks: sessions.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
 	}, ok && !s.Disabled
 }

@@ -39,6 +39,9 @@ func (c *listCommand) Run(t *terminal) error {
 			if err := printServers(t.out, all, cmp.Or(info.URL, to.base), t.now()); err != nil {
 				return err
 			}
+			if err := printHeldOf(ctx, t.out, to, all); err != nil {
+				return err
+			}
 			return printNotes(t.out, notes)
 		})
 	})

@@ -43,6 +43,7 @@ func (p Program) Main() {
 type operating struct {
 	List     listCommand   `cmd:"" help:"Show the servers of the servers file, with their states and addresses."`
 	Tools    toolsCommand  `cmd:"" help:"Show the tools of a server with their arguments."`
+	Accept   acceptCommand `cmd:"" help:"Take tools that are held back because their server changed them."`
 	Call     callCommand   `cmd:"" help:"Call a tool and print its result."`
 	Calls    callsCommand  `cmd:"" help:"Show which tools were called in the last 7 days, by whom, and what failed."`
 	PS       psCommand     `cmd:"" name:"ps" help:"Show the processes that run, the newest first."`

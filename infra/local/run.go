@@ -72,6 +72,7 @@ func newMachine(cfg Config) *machine {
 	m.hider = &redactor{environ: m.environ, servers: func() *serversfile.File { return m.servers.Load() }}
 	options := journal.Options{Verbose: cfg.Verbose, Hide: m.hider.hide, Tools: func(tenant, server string) string { return toolsOf(m, tenant, server) }}
 	options.Lists = (&toolNames{read: func(tenant, server string) map[string]bool { return namesOf(m, tenant, server) }, of: map[[2]string]nameList{}}).has
+	options.Held = func(server string) (string, []string) { return heldOf(m, server) }
 	if sent != nil {
 		options.Trace = sent.Record
 	}

@@ -17,7 +17,7 @@ export GO_SERVERS_AT := $(or $(GO_SERVERS_AT),$(if $(GO_SERVERS),$(abspath $(GO_
 build-HttpFunction build-SocketFunction: OWN = $(GO_SERVERS_AT)
 build-HttpFunction build-SocketFunction build-RelayFunction build-SweepFunction build-OauthFunction build-ConsoleFunction build-SetupFunction: build-%Function: need-go
 	@cd '$(or $(OWN),.)' && $(AWS_BUILD) -tags lambda.norpc,aws -o '$(ARTIFACTS_DIR)/bootstrap' $(if $(OWN),.,./functions/$$(tr A-Z a-z <<<'$*'))
-	@cp servers.json '$(ARTIFACTS_DIR)/'
+	@cp servers.json $(wildcard servers.lock.json) '$(ARTIFACTS_DIR)/'
 	@$(if $(filter Setup,$*),$(AWS_BUILD) -tags aws -o '$(ARTIFACTS_DIR)/runner' ./infra/runner/cmd)
 
 # By this layer CloudFormation sees that the runner has changed.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -115,7 +116,7 @@ func own() (*serversfile.File, error) {
 // function builds the parts from which handlers are made, for one servers file.
 func (o *opened) function(servers *serversfile.File) (*Function, error) {
 	s, p := o.settings, o.parts
-	s.Servers = servers
+	s.Servers, s.Lock = servers, held.LockOf(os.Getenv(EnvServers), false)
 	if err := access(&s); err != nil {
 		return nil, err
 	}

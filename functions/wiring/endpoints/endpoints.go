@@ -55,7 +55,7 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 		return HTTP{}, err
 	}
 	o := transport.Options{
-		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithSecrets(f.Vault).WithBoxes(f.Relay.BoxesOf), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Observer: f.Observer, Meter: f.Meter,
+		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithHeld(f.Held).WithSecrets(f.Vault).WithBoxes(f.Relay.BoxesOf), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Observer: f.Observer, Meter: f.Meter,
 		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
@@ -132,9 +132,12 @@ func Operators(f *wiring.Function, b *native.Backend) api.Options {
 			Forget: func(ctx context.Context, tenant string, s serversfile.Server) error {
 				return sessions.Forget(ctx, f.Store, tenant, s.Name, s.RecordDigest())
 			},
+			Relist: func(ctx context.Context, tenant string, s serversfile.Server) error {
+				return sessions.Relist(ctx, f.Store, tenant, s.Name)
+			},
 		},
-		NativeTools: b.Tools,
-		Pushed:      f.Pushed, Observer: f.Observer, Meter: f.Meter,
+		NativeTools: b.Tools, Held: f.Held,
+		Pushed: f.Pushed, Observer: f.Observer, Meter: f.Meter,
 	}
 }
 
@@ -155,7 +158,7 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 		return nil, err
 	}
 	o := transport.Options{
-		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithSecrets(f.Vault).WithBoxes(f.Relay.BoxesOf).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
+		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithHeld(f.Held).WithSecrets(f.Vault).WithBoxes(f.Relay.BoxesOf).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
 		Observer: f.Observer, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
@@ -240,7 +243,7 @@ func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *nati
 		return h
 	}
 	return native.NewBackend(native.Config{
-		Store: f.Store, Next: relayserver.NewBackend(f.Relay), Clients: f.Relay.Clients,
+		Store: f.Store, Next: relayserver.NewBackend(f.Relay), Clients: f.Relay.Clients, Held: f.Held,
 		Schedule: alarms.Schedule, Invoke: alarms.Invoke, EventAge: f.Limits.EventAge, Log: f.Log,
 		Servers: func(name string) (native.Hosted, bool) {
 			s, ok := f.Servers.Server(name)

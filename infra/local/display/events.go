@@ -82,6 +82,12 @@ func (t *Terminal) people(e journal.Event) {
 	case journal.ServersChanged, journal.ServersRefused:
 		t.line(e.Time, e.Name, joined(": ", e.Detail, e.Reason))
 		t.hint(e.Hint)
+	case journal.ToolsHeld:
+		t.line(e.Time, e.Name, t.yellow("held back")+": "+e.Detail)
+		for _, line := range e.Lines {
+			t.hint(line)
+		}
+		t.hint(e.Hint)
 	case journal.Call:
 		t.call(e)
 	case journal.Refused:

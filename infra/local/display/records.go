@@ -66,7 +66,7 @@ func recordKind(e journal.Event) (word string, always bool) {
 			return "call-refused", true
 		}
 		return "call", true
-	case journal.Refused, journal.LogLost, journal.FolderTrouble, journal.FolderWell, journal.CertificateFailed, journal.BoxCrash:
+	case journal.Refused, journal.LogLost, journal.FolderTrouble, journal.FolderWell, journal.CertificateFailed, journal.BoxCrash, journal.ToolsHeld:
 		return e.Kind, true
 	default:
 		return e.Kind, false

@@ -30,6 +30,8 @@ const (
 	ServerStopped    = "server.stopped"    // it was stopped because it was idle or not wanted any more
 	ServerAsleep     = "server.asleep"     // a box of the server has ended; Duration: since its last work, if that is known
 
+	ToolsHeld = "tools.held" // tools of a server are held back; Detail: how many; Lines: how they differ from what was accepted
+
 	Call    = "call"    // a tool was called; Duration; with a Reason, it failed, or was refused if there is a Refusal
 	Refused = "refused" // a request that calls no tool was refused; Reason
 	// RefusedAgain is Refused for a Reason and a caller of which the last minute has had a
@@ -59,7 +61,8 @@ type Event struct {
 	Duration time.Duration // as the kind says; 0 where it says nothing
 	Running  int           // processes running now in all; set by the recorder
 
-	FileChange // for ServersChanged
+	FileChange          // for ServersChanged
+	Lines      []string // for ToolsHeld
 
 	Tenant    string // of a call
 	Principal string // for whom

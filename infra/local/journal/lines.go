@@ -49,6 +49,9 @@ type Options struct {
 	// Lists reports whether a tool may be counted by its name: a list of the server has the
 	// tool, or no list is known.
 	Lists func(tenant, server, tool string) bool
+	// Held says how many tools of a server are held back, and how they differ from what was
+	// accepted.
+	Held  func(server string) (detail string, lines []string)
 	Trace func(Event) // gets events of kinds Request, Deliver and Stored; must not block
 }
 
@@ -59,6 +62,9 @@ func NewLines(to *Recorder, o Options) *Lines {
 	}
 	if o.Tools == nil {
 		o.Tools = func(string, string) string { return "" }
+	}
+	if o.Held == nil {
+		o.Held = func(string) (string, []string) { return "", nil }
 	}
 	if o.Lists == nil {
 		o.Lists = func(string, string, string) bool { return true }
@@ -132,6 +138,11 @@ func (l *Lines) Observe(e *observe.Event) {
 		}
 	case observe.Work:
 		l.knows(e)
+	case observe.Held:
+		held := Event{Kind: ToolsHeld, Name: e.Server, Hint: "take with: dormouse accept " + e.Server}
+		if held.Detail, held.Lines = l.Held(e.Server); held.Detail != "" {
+			l.to.Record(held)
+		}
 	case observe.Frame:
 		for _, end := range e.Ended {
 			l.ended(end)

@@ -25,7 +25,7 @@ import (
 var weather = storage.Pin{Server: "weather", Source: "npm weather"}
 
 func keeper(store storage.Values, lock *held.Lock) *held.Keeper {
-	return held.NewKeeper(store, lock, slog.New(slog.DiscardHandler))
+	return held.NewKeeper(store, lock, slog.New(slog.DiscardHandler), nil)
 }
 
 func list(tools ...string) json.RawMessage {

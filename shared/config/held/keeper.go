@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -20,7 +21,8 @@ import (
 type Keeper struct {
 	store storage.Values
 	lock  *Lock        // nil: there is none
-	log   *slog.Logger // gets a line when tools are held back or taken, without their texts
+	log   *slog.Logger
+	tells observe.Observer // nil: nobody hears which tools are held back
 
 	mu    sync.Mutex
 	known map[storage.Pin]names
@@ -38,9 +40,10 @@ const (
 	mostKnown = 1000
 )
 
-// NewKeeper returns a Keeper. lock may be nil.
-func NewKeeper(store storage.Values, lock *Lock, log *slog.Logger) *Keeper {
-	return &Keeper{store: store, lock: lock, log: log, known: map[storage.Pin]names{}}
+// NewKeeper returns a Keeper. lock and tells may be nil. tells gets an event when a list has
+// tools that are held back, without their texts.
+func NewKeeper(store storage.Values, lock *Lock, log *slog.Logger, tells observe.Observer) *Keeper {
+	return &Keeper{store: store, lock: lock, log: log, tells: tells, known: map[storage.Pin]names{}}
 }
 
 func key(server string) storage.ValueKey {
@@ -139,7 +142,9 @@ func (k *Keeper) Show(ctx context.Context, pin storage.Pin, list json.RawMessage
 				k.log.Warn("the held tools are not noted", "server", pin.Server, "error", err)
 			case len(r.Held) > 0 && !accepted:
 				added, changed := r.counts()
-				k.log.Warn("tools are held back", "server", pin.Server, "new", added, "changed", changed)
+				k.tells.Tell(ctx, nil, &observe.Event{
+					Kind: observe.Held, Level: slog.LevelWarn, Account: storage.Account{Server: pin.Server}, What: fmt.Sprintf("%d new, %d changed", added, changed),
+				})
 			}
 		}
 		return r.show(list), nil

@@ -66,10 +66,12 @@ type ToolFilter struct {
 	// Descriptions replace the server's descriptions of its tools, by the names of the
 	// tools.
 	Descriptions map[string]string `json:"descriptions,omitempty"`
+	// Pin is the setting pin, nil if the file says nothing; see [Server.Pin].
+	Pin *bool `json:"pin,omitempty"`
 }
 
 func (f ToolFilter) isZero() bool {
-	return len(f.Allow) == 0 && len(f.Deny) == 0 && len(f.Descriptions) == 0
+	return len(f.Allow) == 0 && len(f.Deny) == 0 && len(f.Descriptions) == 0 && f.Pin == nil
 }
 
 // Filter returns f as the rule for callers. If only some tools are allowed, all others are

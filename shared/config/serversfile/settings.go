@@ -61,6 +61,12 @@ func (r *serverReader) serverSettings() []setting {
 		{"tools", r.object(section{name: r.what + ": x-dormouse.tools", label: r.what + ": tools.", nulls: true, settings: []setting{
 			{"allow", r.names(&s.Tools.Allow), "(all)", "the tools that are listed and can be called: names, or patterns such as `*delete*`"},
 			{"deny", r.names(&s.Tools.Deny), "(none)", "the tools that are not. The longest entry that fits a tool counts, and `deny` of two as long. A name that looks like a refused one (case, `-` for `_`, spaces) is refused too, unless `allow` has exactly this name"},
+			{"pin", kind{values: trueOrFalse, read: func(m member, what string) {
+				if r.want(m.value, boolean, what) {
+					on := m.value.on
+					s.Tools.Pin = &on
+				}
+			}}, "(for servers of others without a version)", "clients see tools only as they were first listed, until you accept another: [held-tools.md](held-tools.md)"},
 			{"descriptions", kind{values: "texts by name, 16 KiB together", read: r.descriptions}, "(none)", "`{\"search\": \"Searches our wiki\"}` replaces what the server says about a tool, also at [`/mcp`](one-address.md)"},
 		}}), "", ""},
 		{"enabled", kind{values: trueOrFalse}, "(true)", "`false` takes the server out of service"},

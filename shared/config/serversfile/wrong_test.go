@@ -71,7 +71,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"unknown key of remote", server(`"url": "https://example.com/mcp", "x-dormouse": {"remote": {"pin": "x"}}`), `f:2:67: server "x": unknown key "pin" under x-dormouse.remote: there are private`},
 		{"unknown key of a native server", server(`"x-dormouse": {"native": "clock", "confirm": []}`), `f:2:41: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, box, enabled, idle_seconds, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
 		{"unknown key of tools", server(`"command": "a", "x-dormouse": {"tools": {"denied": ["x"]}}`), `f:2:48: server "x": unknown key "denied" under x-dormouse.tools: did you mean deny?`},
-		{"no key of tools", server(`"command": "a", "x-dormouse": {"tools": {"hidden": ["x"]}}`), `f:2:48: server "x": unknown key "hidden" under x-dormouse.tools: there are allow, deny, descriptions`},
+		{"no key of tools", server(`"command": "a", "x-dormouse": {"tools": {"hidden": ["x"]}}`), `f:2:48: server "x": unknown key "hidden" under x-dormouse.tools: there are allow, deny, descriptions, pin`},
 		{"duplicate env", server(`"command": "npx", "env": {"A": "1", "A": "2"}`), `f:2:43: duplicate key "A": it is already on line 2`},
 		{"cwd a number", server(`"command": "npx", "cwd": 1`), `f:2:32: server "x": cwd must be a string, not a number`},
 		{"NUL", server(`"command": "npx", "args": ["a\u0000b"]`), `f:2:34: server "x": args[0]: a NUL character or bytes that are not UTF-8 cannot be passed to a process`},

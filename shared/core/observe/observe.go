@@ -17,6 +17,7 @@ const (
 	Frame   = "frame"   // a message of a box was handled
 	Other   = "event"   // another event was handled, such as an alarm
 	Work    = "work"    // a server gets work that may start a process
+	Held    = "held"    // a list of a server has tools that are held back
 )
 
 // Outcomes of a tools/call.
@@ -41,7 +42,7 @@ type Event struct {
 	Status     int    // of the HTTP response
 	RPCMethod  string // of a client's message
 	RPCID      string // the JSON type of its id: number, string or none
-	What       string // of a Socket: connect, message, disconnect or push
+	What       string // of a Socket: connect, message, disconnect or push; of Held: how many tools
 	Type       string // of a Frame
 	Box        storage.BoxID
 	Conn       string // the connection of a Socket or a Frame
@@ -154,6 +155,9 @@ func (e *Event) attrs() []slog.Attr {
 			session()
 		}
 		took()
+	case Held:
+		always("server", e.Server)
+		always("what", e.What)
 	case Work:
 		principal = always
 		session()

@@ -3,6 +3,7 @@ package transport_test
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -171,7 +172,7 @@ func TestAHostileServerShowsOnlyWhatWasAccepted(t *testing.T) {
 					}
 
 					// An operator takes one of them.
-					keeper := held.NewKeeper(w.store, nil, w.opts.Log)
+					keeper := held.NewKeeper(w.store, nil, slog.New(slog.DiscardHandler), nil)
 					state, err := keeper.State(t.Context(), pin)
 					if err != nil {
 						t.Fatal(err)

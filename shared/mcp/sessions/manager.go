@@ -50,7 +50,7 @@ type Sockets struct{ *core }
 // New makes a Manager. Zero limits get their defaults. It cannot push to WebSocket clients;
 // see [Manager.WithClients].
 func New(store storage.Store, backend Backend, limits Limits) *Manager {
-	return newManager(core{store: store, backend: backend, limits: limits.withDefaults(), out: Publisher{Store: store, Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler))}})
+	return newManager(core{store: store, backend: backend, limits: limits.withDefaults(), out: Publisher{Store: store, Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)}})
 }
 
 func newManager(c core) *Manager {

@@ -74,7 +74,7 @@ type Held = held.Keeper
 
 func (o Publisher) keeper() *Held {
 	if o.Held == nil {
-		return held.NewKeeper(o.Store, nil, slog.New(slog.DiscardHandler))
+		return held.NewKeeper(o.Store, nil, slog.New(slog.DiscardHandler), nil)
 	}
 	return o.Held
 }

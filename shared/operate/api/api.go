@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/config/override"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
@@ -85,6 +86,8 @@ type Options struct {
 	// NativeTools returns the tools of a native server, as it lists them for a caller of
 	// a tenant. nil: such servers are not in this program.
 	NativeTools func(ctx context.Context, tenant, server string) ([]json.RawMessage, error)
+	// Held keeps what was accepted of servers' tools. nil: nothing is held.
+	Held *held.Keeper
 	// Reload reads the servers file at once.
 	Reload func() Reloaded
 	// Pushed says that functions take the servers file from the store.
@@ -120,6 +123,9 @@ type Acts struct {
 	Halt func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error)
 	// Forget forgets the handshake record of a tenant's server. nil: it stays.
 	Forget func(ctx context.Context, tenant string, s serversfile.Server) error
+	// Relist has the clients of a tenant's server ask for its lists again. nil: they find out
+	// by themselves.
+	Relist func(ctx context.Context, tenant string, s serversfile.Server) error
 }
 
 // History is the record of calls that a place keeps. The fields are functions of
@@ -172,6 +178,8 @@ func (h *handler) routes() []route {
 		{"GET", "servers", apikey.ToSee, (*exchange).servers},
 		{"PUT", "servers", apikey.ToAct, func(x *exchange) (any, error) { return owned{x}.push() }},
 		{"GET", "servers/{server}/tools", apikey.ToSee, (*exchange).tools},
+		{"GET", "servers/{server}/held", apikey.ToSee, (*exchange).held},
+		{"POST", "servers/{server}/accept", apikey.ToAct, func(x *exchange) (any, error) { return owned{x}.accept() }},
 		{"GET", "servers/{server}/settings", apikey.ToAct, func(x *exchange) (any, error) { return kept{x}.settings() }},
 		{"GET", "servers/{server}/starts", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.starts() }},
 		{"POST", "servers/{server}/stop", apikey.ToAct, (*exchange).stopServer},

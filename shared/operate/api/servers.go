@@ -61,6 +61,9 @@ func (x *exchange) servers() (any, error) {
 			continue
 		}
 		list[i].Path = "/" + s.Name + "/mcp"
+		if list[i].Held, err = x.heldOf(s); err != nil {
+			return nil, err
+		}
 		for _, t := range tenants {
 			tools, _, err := x.h.Known(x.r.Context(), t, s)
 			if err != nil {
@@ -299,15 +302,17 @@ func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server)
 		})
 	}()
 	if !s.InPlace() {
-		return recorded(ctx, o.Store, tenant, s)
+		tools, taken, err = recorded(ctx, o.Store, tenant, s)
+	} else if o.NativeTools != nil {
+		if tools, err = o.NativeTools(ctx, tenant, s.Name); err != nil {
+			return nil, taken, nil // it fails for its clients too, and the log says why
+		}
+		taken = time.Now()
 	}
-	if o.NativeTools == nil {
-		return nil, taken, nil
+	if err == nil {
+		tools, err = o.shown(ctx, s, tools)
 	}
-	if tools, err = o.NativeTools(ctx, tenant, s.Name); err != nil {
-		return nil, taken, nil // it fails for its clients too, and the log says why
-	}
-	return tools, time.Now(), nil
+	return tools, taken, err
 }
 
 // recorded returns a list of tools in the handshake record of a tenant's server, and when the

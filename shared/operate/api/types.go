@@ -52,6 +52,7 @@ type Server struct {
 	Why       string `json:"why,omitempty"`   // of Failed, NotServed and Off
 	Path      string `json:"path,omitempty"`  // of its endpoint: /NAME/mcp
 	Tools     *int   `json:"tools,omitempty"` // from the handshake record, absent if there is none
+	Held      int    `json:"held,omitempty"`  // tools that are held back until an operator accepts them
 	Boxes     int    `json:"boxes"`
 	Processes int    `json:"processes"` // that run; on a stack they are not known
 	Sessions  int    `json:"sessions"`

@@ -33,6 +33,30 @@ function Connect({ me, server, close }) {
     <h3>Into the file of a client</h3><${Snippet} text=${`dormouse connect CLIENT ${server.name} --write`} label="command" /><//>`;
 }
 
+// Characters that nobody sees, or that change the order of others.
+const hidden = /[\p{C}\p{Zl}\p{Zp}\p{Variation_Selector}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]/gu;
+const visible = (text) => text.replace(hidden, (c) => (c === "\n" || c === "\t" ? c : `⟨U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`));
+
+function Word({ text, op, marked }) {
+  const shown = marked ? html`<mark title="This may be an instruction to a model, or hide text">${visible(text)}</mark>` : visible(text);
+  return op === "+" ? html`<ins>${shown}</ins>` : op === "-" ? html`<del>${shown}</del>` : html`<span>${shown}</span>`;
+}
+
+/** The tools that are held back, and how they differ from what was accepted. */
+function Held({ me, server, done }) {
+  const { data, error, again } = useData(path(server.name) + "/held");
+  const held = data?.[0]?.held ?? [];
+  const accept = (tools) => () => act("POST", path(server.name) + "/accept", { tools: Object.fromEntries(tools.map((t) => [t.name, t.hash])) });
+  const taken = () => (again(), done());
+  if (!held.length) return html`<${Problem} error=${error} />`;
+  return html`<section class="held" aria-label="Held tools"><div class="row spread"><h2>${some(held.length, "tool is", "tools are")} held back</h2>
+      ${me.role === "operator" && held.length > 1 && html`<${Do} to=${accept(held)} done=${taken}>Accept all<//>`}</div>
+    <p class="hint">Clients see what was accepted. Accept a tool only if you want models to read it as it is here.</p>
+    ${held.map((t) => html`<article key=${t.name} class=${t.marked ? "marked" : ""}><div class="row spread"><h3><code>${visible(t.name)}</code> ${t.kind} <span class="muted">${ago(t.since)}</span></h3>
+      ${me.role === "operator" && html`<${Do} kind="small" label=${"Accept " + t.name} to=${accept([t])} done=${taken}>Accept<//>`}</div>
+      <dl>${t.parts.map((p) => html`<div key=${p.path}><dt><code>${visible(p.path)}</code></dt><dd>${p.words.map((w, i) => html`<${Word} key=${i} ...${w} />`)}</dd></div>`)}</dl></article>`)}</section>`;
+}
+
 function Tools({ me, server, query }) {
   // Without a record there is nothing to ask for.
   const { data, error, again } = useData(server.tools === undefined ? "" : path(server.name) + "/tools");
@@ -201,6 +225,7 @@ export function OneServer({ me, name, tab, query }) {
       ${server.path && me.role === "operator" && html`<a class="button first" href=${serverLink(name, "tools") + "?try=" + encodeURIComponent(" ")}>Try a tool</a>`}</div></div>
     ${server.path && html`<p class="address"><code>${endpoint(me) + server.path}</code><${Copy} text=${endpoint(me) + server.path} label="Copy the address" /></p>`}
     ${server.why && html`<div class="why"><p>${server.why}</p></div>`}
+    ${server.held > 0 && html`<${Held} me=${me} server=${server} done=${again} />`}
     ${server.path && html`${!stack && html`<${Plots} name=${name} />`}
     <nav class="tabs" aria-label=${"Parts of " + name}>${Object.entries(there).map(([t, [title]]) => html`<a key=${t} href=${serverLink(name, t)} aria-current=${t === tab ? "page" : undefined}>${title}${says[t] !== undefined && html` <span class="muted">${count(says[t])}</span>`}</a>`)}</nav>
     ${View ? html`<${View} me=${me} server=${server} query=${query} />` : html`<${Nothing}>There is nothing here.<//>`}

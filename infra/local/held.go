@@ -1,0 +1,41 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// mostHeldLines is how many lines about held tools the terminal shows at once.
+const mostHeldLines = 20
+
+// heldOf says what is held back of a server, and how it differs from what was accepted. detail
+// is "" if that is not known.
+func heldOf(m *machine, server string) (detail string, lines []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
+	defer cancel()
+	s, ok := m.servers.Load().Server(server)
+	pin := s.Pin()
+	if !ok || pin == nil {
+		return "", nil
+	}
+	keeper := m.functions.Operators().Held
+	if keeper == nil {
+		return "", nil
+	}
+	state, err := keeper.State(ctx, *pin)
+	if err != nil || len(state.Held) == 0 {
+		return "", nil
+	}
+	for _, t := range state.Held {
+		lines = append(lines, t.Lines()...)
+	}
+	if marked := slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "⚠") }); marked {
+		detail = ", and something looks like an instruction to a model"
+	}
+	if more := len(lines) - mostHeldLines; more > 0 {
+		lines = append(lines[:mostHeldLines], fmt.Sprintf("… and %d more lines: dormouse list", more))
+	}
+	return countOf(len(state.Held)) + detail, lines
+}

@@ -1,0 +1,138 @@
+package serversfile
+
+import (
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Pin returns whose tools clients see only as they were accepted (x-dormouse.tools.pin); nil if
+// they see what the server lists. Without the setting that holds for the servers of others that
+// may change without a change of the file: packages and images without a version, and remote
+// servers at public addresses. It does not hold for servers whose lists may depend on the
+// principal, because all clients see the same accepted tools.
+func (s Server) Pin() *storage.Pin {
+	source, changes := s.source()
+	on := changes && len(s.Principal()) == 0 && (s.Box.Scope == "" || s.Box.Scope == ScopeSession)
+	if s.Tools.Pin != nil {
+		on = *s.Tools.Pin
+	}
+	if !on {
+		return nil
+	}
+	return &storage.Pin{Server: s.Name, Source: source}
+}
+
+// source names what a server runs, without its version and without secrets. changes reports
+// that others may change it.
+func (s Server) source() (name string, changes bool) {
+	if s.Native != "" {
+		return "native " + s.Native, false
+	}
+	if s.Remote.URL != "" {
+		return "remote " + s.Remote.Address(), !s.Remote.Private
+	}
+	if c, ok, err := s.Container(); ok && err == nil {
+		image, digest, _ := strings.Cut(c.Image, "@")
+		tag := ""
+		if i := strings.LastIndex(image, ":"); i > strings.LastIndex(image, "/") {
+			image, tag = image[:i], image[i+1:]
+		}
+		return "image " + image, digest == "" && (tag == "" || tag == "latest")
+	}
+	if packages, kind := s.packages(); len(packages) > 0 {
+		name, _, _ := versionOf(packages[0])
+		for _, p := range packages {
+			_, fixed, own := versionOf(p)
+			changes = changes || !fixed && !own
+		}
+		return kind + " " + name, changes
+	}
+	return "command " + path.Base(s.Command), false
+}
+
+// packages returns the packages that a package runner starts, as they are written, and their
+// kind. The one that is started is the first.
+func (s Server) packages() (all []string, kind string) {
+	line := append([]string{filepath.Base(s.Command)}, s.Args...)
+	for _, of := range runners() {
+		k := len(of.command)
+		if len(line) < k || !slices.Equal(line[:k], of.command) {
+			continue
+		}
+		kind = "npm"
+		if strings.HasPrefix(of.command[0], "uv") || of.command[0] == "pipx" {
+			kind = "pypi"
+		}
+		args := line[k:]
+		var with []string
+		for len(args) > 0 && strings.HasPrefix(args[0], "-") && args[0] != "--" {
+			option, value, joined := strings.Cut(args[0], "=")
+			args = args[1:]
+			if takes := slices.Contains(optionsWithValue(), option); takes && !joined && len(args) > 0 {
+				value, args = args[0], args[1:]
+			}
+			switch option {
+			case "-p", "--package", "--from", "--spec":
+				if option != "-p" || kind == "npm" { // that of uvx is an interpreter
+					all = append(all, value)
+				}
+			case "--with", "-w":
+				with = append(with, value)
+			}
+		}
+		if len(args) > 0 && args[0] == "--" {
+			args = args[1:]
+		}
+		if len(all) == 0 && len(args) > 0 {
+			all = args[:1]
+		}
+		return append(slices.Clone(all), with...), kind
+	}
+	return nil, ""
+}
+
+// optionsWithValue returns the options of package runners before the package whose value is the
+// next argument.
+func optionsWithValue() []string {
+	return []string{
+		"-p", "--package", "-c", "--call", "--from", "--spec", "--with", "-w", "--python", "--index", "--index-url", "--extra-index-url",
+		"--registry", "--with-requirements", "--with-editable", "--refresh-package", "--directory", "--project", "--cache", "--cache-dir", "--userconfig", "--prefix",
+	}
+}
+
+// fixedVersion fits one version of a package, and no range and no tag.
+var fixedVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v?[0-9]+(\.[0-9]+)*[0-9A-Za-z.+_-]*$`) })
+
+// commit fits the name of a git commit.
+var commit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[@#][0-9a-f]{40}$`) })
+
+// versionOf splits a package as a package runner takes it. fixed reports that it names one
+// version; own, that it is a folder or a file.
+func versionOf(word string) (name string, fixed, own bool) {
+	if strings.HasPrefix(word, ".") || filepath.IsAbs(word) || strings.HasPrefix(word, "file:") {
+		return filepath.Base(word), false, true
+	}
+	if strings.Contains(word, "://") || strings.HasPrefix(word, "git+") || strings.HasPrefix(word, "github:") {
+		return strings.SplitN(commit().ReplaceAllString(word, ""), "?", 2)[0], commit().MatchString(word), false
+	}
+	scope, rest := "", word
+	if strings.HasPrefix(word, "@") {
+		if before, after, ok := strings.Cut(word, "/"); ok {
+			scope, rest = before+"/", after
+		}
+	}
+	i := strings.IndexAny(rest, "@=<>~! ;")
+	if i < 0 {
+		name, _, _ = strings.Cut(rest, "[")
+		return scope + name, false, false
+	}
+	version := strings.TrimPrefix(strings.TrimPrefix(rest[i:], "@"), "==")
+	name, _, _ = strings.Cut(rest[:i], "[")
+	return scope + name, fixedVersion().MatchString(version), false
+}

@@ -1,0 +1,57 @@
+package serversfile_test
+
+import (
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+func TestServersOfOthersWithoutAVersionArePinned(t *testing.T) {
+	for definition, want := range map[string]string{
+		`"command":"npx","args":["-y","@scope/name"]`:                                                       "npm @scope/name",
+		`"command":"npx","args":["-y","@scope/name@latest","--flag"]`:                                       "npm @scope/name",
+		`"command":"npx","args":["-y","name@^1.2"]`:                                                         "npm name",
+		`"command":"npx","args":["-y","name@1"]`:                                                            "",
+		`"command":"npx","args":["-y","@scope/name@1.2.3-beta.1"]`:                                          "",
+		`"command":"/usr/bin/npx","args":["--package=name","tool"]`:                                         "npm name",
+		`"command":"npm","args":["exec","-y","--","name"]`:                                                  "npm name",
+		`"command":"bunx","args":["name"]`:                                                                  "npm name",
+		`"command":"npx","args":["-y","./mine"]`:                                                            "",
+		`"command":"uvx","args":["name"]`:                                                                   "pypi name",
+		`"command":"uvx","args":["--python","3.12","--from","name[cli]","tool"]`:                            "pypi name",
+		`"command":"uvx","args":["--from","name==1.2","tool"]`:                                              "",
+		`"command":"uvx","args":["--from","name==1.2","--with","other","tool"]`:                             "pypi name",
+		`"command":"uvx","args":["name@1.2.3"]`:                                                             "",
+		`"command":"uvx","args":["name>=1"]`:                                                                "pypi name",
+		`"command":"uv","args":["tool","run","name"]`:                                                       "pypi name",
+		`"command":"uvx","args":["--from","git+https://host/a/b","tool"]`:                                   "pypi git+https://host/a/b",
+		`"command":"uvx","args":["--from","git+https://host/a/b@0123456789012345678901234567890123456789"]`: "",
+		`"command":"docker","args":["run","-i","--rm","acme/name"]`:                                         "image acme/name",
+		`"command":"docker","args":["run","-i","host:5000/name:latest"]`:                                    "image host:5000/name",
+		`"command":"docker","args":["run","-i","acme/name:1.2"]`:                                            "",
+		`"command":"docker","args":["run","-i","acme/name@sha256:00"]`:                                      "",
+		`"url":"https://mcp.acme.example/mcp?key=secret"`:                                                   "remote https://mcp.acme.example/mcp",
+		`"url":"http://127.0.0.1:1/mcp","x-dormouse":{"remote":{"private":true}}`:                           "",
+		`"url":"https://mcp.acme.example/mcp","headers":{"Authorization":"Bearer ${principal:acme}"}`:       "",
+		`"command":"npx","args":["-y","name"],"x-dormouse":{"box":{"scope":"principal"}}`:                   "",
+		`"command":"node","args":["mine.js"]`:                                                               "",
+		`"command":"node","args":["mine.js"],"x-dormouse":{"tools":{"pin":true}}`:                           "command node",
+		`"command":"npx","args":["-y","name"],"x-dormouse":{"tools":{"pin":false}}`:                         "",
+		`"command":"npx","args":["-y","name@1.2.3"],"x-dormouse":{"tools":{"pin":true}}`:                    "npm name",
+	} {
+		t.Run(definition, func(t *testing.T) {
+			file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"x":{`+definition+`}}}`), "servers.json", func(string) (string, bool) { return "", false })
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, ok := file.Server("x")
+			if !ok {
+				t.Fatal(file.Rejected())
+			}
+			pin := s.Pin()
+			if (pin == nil) != (want == "") || pin != nil && (pin.Source != want || pin.Server != "x") {
+				t.Errorf("%+v, want %q", pin, want)
+			}
+		})
+	}
+}
