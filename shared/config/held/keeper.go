@@ -20,7 +20,7 @@ import (
 // Keeper reads and changes what is accepted. It is safe for concurrent use.
 type Keeper struct {
 	store storage.Values
-	lock  *Lock        // nil: there is none
+	lock  *Lock // nil: there is none
 	log   *slog.Logger
 	tells observe.Observer // nil: nobody hears which tools are held back
 
