@@ -87,7 +87,7 @@ func arrows() []arrow {
 		{"infra/local/sockets", []string{"infra/local/awsapi", "shared/core/storage"}},
 		{"infra/internal/emulator/logline", []string{"shared/core/observe", "shared/core/storage"}},
 		{"infra/internal/emulator/lambda", []string{"infra/local/awsapi", "infra/local/journal"}},
-		{"infra/internal/emulator/apigw", []string{"infra/local/awsapi", "infra/internal/emulator/lambda", "infra/local/sockets"}},
+		{"infra/internal/emulator/apigw", []string{"infra/local/awsapi", "infra/internal/emulator/lambda", "infra/local/sockets", "shared/core/storage"}},
 		{"infra/internal/serversedit", []string{"shared/config/jsonedit", "shared/config/serversfile", "shared/box/provision"}},
 		{"infra/dormouse/...", []string{"infra/local", "infra/local/...", "infra/runner", "infra/internal/serversedit", "functions/wiring", "shared/..."}},
 		{"infra/cmd/dormouse", []string{"infra/dormouse"}},

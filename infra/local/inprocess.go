@@ -88,7 +88,7 @@ func (m *machine) startInside(context.Context) error {
 		return err
 	}
 	if in.alarm, err = scheduler.New(scheduler.Config{
-		Folder: m.folder.File(schedulesFolder), Functions: []string{"http"}, Send: in.send, Logger: m.log,
+		Folder: m.folder.File(schedulesFolder), Send: in.send, Logger: m.log,
 	}); err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ type schedules struct{ api *scheduler.API }
 func (s schedules) Schedule(_ context.Context, a native.Alarm) error {
 	input, err := native.AlarmEvent(a)
 	if err == nil {
-		err = s.api.Create(a.ID(), "http", a.At, string(input))
+		_, err = s.api.Create(a.ID(), "http", a.At, string(input))
 	}
 	if err != nil {
 		return storage.Errorf(storage.Unavailable, "the alarm could not be set; try again").Because(err)

@@ -180,7 +180,7 @@ func alarmed(t *testing.T, folder string, handle func(context.Context, native.Al
 	in.made.Store(&handlers{http: endpoints.HTTP{Alarm: handle}})
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	var err error
-	if in.alarm, err = scheduler.New(scheduler.Config{Folder: folder, Functions: []string{"http"}, Send: in.send}); err != nil {
+	if in.alarm, err = scheduler.New(scheduler.Config{Folder: folder, Send: in.send}); err != nil {
 		t.Fatal(err)
 	}
 	in.alarm.Start()

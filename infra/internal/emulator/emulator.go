@@ -84,7 +84,7 @@ type emulated struct {
 	rest    *apigw.RESTAPI
 	relay   *sockets.API // for runners
 	socket  *sockets.API // for clients
-	alarm   *scheduler.API
+	alarm   *schedules
 	invoked *invokedBoxes // nil if boxes do not run as invocations
 	store   storage.Store
 	own     atomic.Pointer[api.Options] // options of the API for operators on the control socket
@@ -151,12 +151,11 @@ func (e *emulated) start(ctx context.Context, file string) (err error) {
 		return err
 	}
 	e.api = lambda.NewAPI(lambda.APIConfig{Invoker: e.pool, Functions: e.pool.Names(), RetryWait: eventRetryWait, Logger: e.site.Logger})
-	e.alarm, err = scheduler.New(scheduler.Config{
-		Folder: e.site.Folder.File("schedules"), Functions: e.pool.Names(), Send: e.api.Send, Logger: e.site.Logger,
-	})
+	alarms, err := scheduler.New(scheduler.Config{Folder: e.site.Folder.File("schedules"), Send: e.api.Send, Logger: e.site.Logger})
 	if err != nil {
 		return err
 	}
+	e.alarm = &schedules{API: alarms, tokens: map[string]string{}}
 	e.rest = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Paths: e.paths(), Invoker: e.pool, Logger: e.site.Logger})
 	e.relay, e.socket = e.site.OpenSockets(e.routes(e.pool, relayStage, "relay"), e.routes(e.pool, socketStage, "socket"), sockets.AWS())
 	return e.renewOperators(e.site.Servers)
@@ -177,7 +176,7 @@ func (e *emulated) services() http.Handler {
 		mux.Handle("/lambda/2015-03-31/functions/"+boxFunction+"/", http.StripPrefix("/lambda", e.invoked.api))
 	}
 	for name, h := range map[string]http.Handler{
-		"lambda": e.api, "scheduler": e.alarm, "fleet": e.site.Boxes.Handler(), "connections": sockets.Connections{e.relay, e.socket},
+		"lambda": e.api, "scheduler": e.alarm, "fleet": e.site.Boxes.Handler(), "connections": apigw.Connections{relayStage: e.relay, socketStage: e.socket},
 	} {
 		mux.Handle("/"+name+"/", http.StripPrefix("/"+name, h))
 	}

@@ -43,11 +43,6 @@ func (c Connections) Delete(id string) error {
 	return err
 }
 
-// Get describes a connection.
-func (c Connections) Get(id string) (*apigatewaymanagementapi.GetConnectionOutput, error) {
-	return c.api.GetConnection(c.t.Context(), &apigatewaymanagementapi.GetConnectionInput{ConnectionId: &id})
-}
-
 // IsError reports whether err is of the SDK's error type T.
 func IsError[T error](err error) bool {
 	var target T

@@ -1,6 +1,5 @@
 // Package scheduler invokes functions once at a later time, even if this program is
-// restarted meanwhile. Function programs reach it through the API of Amazon EventBridge
-// Scheduler.
+// restarted meanwhile.
 package scheduler
 
 import (
@@ -8,13 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,27 +22,15 @@ const Group = "dormouse"
 
 // Config describes an [API]. All fields but Logger are required.
 type Config struct {
-	Folder    string // folder of the schedules; New creates it if missing
-	Functions []string
+	Folder string // folder of the schedules; New creates it if missing
 	// Send invokes a function; see API.Send of package lambda.
 	Send   func(function string, payload []byte) (done <-chan struct{}, err error)
 	Logger *slog.Logger // may be nil
 }
 
-// API is the part of Amazon EventBridge Scheduler that Dormouse uses, for schedules that
-// invoke a function once:
-//
-//	POST   /schedules/<name>                   CreateSchedule
-//	DELETE /schedules/<name>?groupName=<name>  DeleteSchedule
-//
-// It accepts only at(...) in UTC, to the second, in the future, without a flexible window,
-// deleted after completion, in the group [Group]. It refuses what AWS would refuse, with
-// AWS's errors: ValidationException 400, ConflictException 409, ResourceNotFoundException
-// 404.
-//
-// A schedule is a file until the function has handled its event or the API has given the
-// event up. So it outlives this program. If a schedule was due in the meantime, it is due
-// at once. API verifies no signature: its server must authenticate the caller.
+// API keeps schedules that invoke a function once. A schedule is a file until the function
+// has handled its event or the API has given the event up. So it outlives this program. If
+// a schedule was due in the meantime, it is due at once.
 type API struct {
 	cfg Config
 
@@ -60,17 +43,11 @@ type API struct {
 	work  sync.WaitGroup // events in work
 }
 
-var _ http.Handler = (*API)(nil)
-
-// oneTime is a schedule in the form of the API and of its file.
+// oneTime is a schedule in the form of its file, which is EventBridge's.
 type oneTime struct {
-	ClientToken                string `json:",omitempty"`
-	GroupName                  string
-	ScheduleExpression         string
-	ScheduleExpressionTimezone string
-	FlexibleTimeWindow         struct{ Mode string }
-	ActionAfterCompletion      string
-	Target                     struct{ Arn, RoleArn, Input string }
+	GroupName          string
+	ScheduleExpression string
+	Target             struct{ Arn, Input string }
 
 	at   time.Time
 	sent bool // its event is in work
@@ -80,10 +57,7 @@ type oneTime struct {
 // still while the machine sleeps, so the API uses no longer timer.
 const lookEvery = 30 * time.Second
 
-const (
-	atForm           = "at(2006-01-02T15:04:05)"
-	maxScheduleInput = 256 << 10
-)
+const atForm = "at(2006-01-02T15:04:05)"
 
 // New reads the schedules of a folder. It sends no event before [API.Start], and the
 // API must be closed.
@@ -212,74 +186,6 @@ func (a *API) Len() int {
 	return len(a.kept)
 }
 
-// ServeHTTP implements [http.Handler].
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	name, ok := strings.CutPrefix(r.URL.Path, "/schedules/")
-	switch {
-	case !ok || r.Method != http.MethodPost && r.Method != http.MethodDelete:
-		awsapi.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
-	case !regexp.MustCompile(`^[0-9a-zA-Z_.-]{1,64}$`).MatchString(name):
-		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", "Invalid name")
-	case r.Method == http.MethodPost:
-		a.create(w, r, name)
-	default:
-		a.remove(w, r, name)
-	}
-}
-
-func (a *API) create(w http.ResponseWriter, r *http.Request, name string) {
-	raw, err := io.ReadAll(io.LimitReader(r.Body, 2*maxScheduleInput))
-	s := &oneTime{}
-	if err == nil {
-		err = json.Unmarshal(raw, s)
-	}
-	why := "The request cannot be read"
-	if err == nil {
-		why = a.check(s)
-	}
-	if why != "" {
-		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", why)
-		return
-	}
-	if s.GroupName != Group {
-		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule group "+s.GroupName+" does not exist.")
-		return
-	}
-	old, err := a.put(name, s)
-	switch {
-	case err != nil:
-		a.cfg.Logger.Error("a schedule cannot be kept", "error", err)
-		awsapi.Fail(w, http.StatusInternalServerError, "InternalServerException", "")
-		return
-	case old != nil && (s.ClientToken == "" || old.ClientToken != s.ClientToken):
-		awsapi.Fail(w, http.StatusConflict, "ConflictException", "Schedule "+name+" already exists.")
-		return
-	}
-	answer, _ := json.Marshal(map[string]string{"ScheduleArn": "arn:aws:scheduler:local:000000000000:schedule/" + Group + "/" + name}) // strings always encode
-	awsapi.JSON(w, http.StatusOK, answer)
-}
-
-// check returns why a schedule is refused: AWS would refuse it, or this API does not
-// imitate it. It returns "" for a good one.
-func (a *API) check(s *oneTime) (why string) {
-	at, err := time.Parse(atForm, s.ScheduleExpression)
-	s.at = at
-	function, ours := strings.CutPrefix(s.Target.Arn, awsapi.FunctionARN(""))
-	switch {
-	case err != nil || s.ScheduleExpressionTimezone != "UTC":
-		return "Invalid Schedule Expression " + s.ScheduleExpression + " in " + s.ScheduleExpressionTimezone + "; at(yyyy-mm-ddThh:mm:ss) in UTC is served here"
-	case !s.at.After(time.Now()):
-		return "Invalid Schedule Expression " + s.ScheduleExpression + ": it is in the past"
-	case len(s.ClientToken) > 64 || s.FlexibleTimeWindow.Mode != "OFF" || s.ActionAfterCompletion != "DELETE":
-		return "ClientToken, FlexibleTimeWindow or ActionAfterCompletion is not what is served here"
-	case !ours || !slices.Contains(a.cfg.Functions, function) || s.Target.RoleArn == "":
-		return "Target is not a function of this machine, or has no role"
-	case len(s.Target.Input) > maxScheduleInput || !json.Valid([]byte(s.Target.Input)):
-		return "Input must be valid JSON of at most 262144 bytes"
-	}
-	return ""
-}
-
 // write writes the file of a schedule in one step.
 func (a *API) write(name string, s *oneTime) error {
 	raw, err := json.Marshal(s)
@@ -293,23 +199,27 @@ func (a *API) write(name string, s *oneTime) error {
 	return os.Rename(part, a.file(name))
 }
 
-func (a *API) remove(w http.ResponseWriter, r *http.Request, name string) {
-	if r.URL.Query().Get("groupName") != Group || !a.Delete(name) {
-		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule "+name+" does not exist.")
-		return
-	}
-	awsapi.JSON(w, http.StatusOK, []byte("{}"))
-}
-
 // Create stores a schedule that invokes a function with input, which is JSON. The
 // schedule is due in the first whole second at or after at, or at once if that has
-// passed. An existing schedule of the same name stays unchanged.
-func (a *API) Create(name, function string, at time.Time, input string) error {
+// passed. If one with its name exists, that one stays unchanged and created is false.
+func (a *API) Create(name, function string, at time.Time, input string) (created bool, err error) {
 	s := &oneTime{GroupName: Group, at: at.Add(time.Second - 1).Truncate(time.Second)}
 	s.ScheduleExpression = s.at.UTC().Format(atForm)
 	s.Target.Arn, s.Target.Input = awsapi.FunctionARN(function), input
-	_, err := a.put(name, s)
-	return err
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.ended:
+		return false, errors.New("the schedules are closed")
+	case a.kept[name] != nil:
+		return false, nil
+	}
+	if err := a.write(name, s); err != nil {
+		return false, err
+	}
+	a.kept[name] = s
+	a.arm()
+	return true, nil
 }
 
 // Delete removes a schedule. found is false if there is none.
@@ -321,23 +231,4 @@ func (a *API) Delete(name string) (found bool) {
 	}
 	a.forget(name)
 	return true
-}
-
-// put stores a schedule. If one with its name exists, put changes nothing and returns that
-// one as old.
-func (a *API) put(name string, s *oneTime) (old *oneTime, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.ended {
-		return nil, errors.New("the schedules are closed")
-	}
-	if old = a.kept[name]; old != nil {
-		return old, nil
-	}
-	if err := a.write(name, s); err != nil {
-		return nil, err
-	}
-	a.kept[name] = s
-	a.arm()
-	return nil, nil
 }

@@ -3,9 +3,6 @@ package scheduler
 import (
 	"context"
 	"maps"
-	"net/http"
-	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,20 +10,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
-	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
-	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
 )
 
-// direct is an HTTP transport that calls a handler.
-type direct struct{ h http.Handler }
+// client sets alarms as a machine does.
+type client struct{ api *API }
 
-func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
-	w := httptest.NewRecorder()
-	d.h.ServeHTTP(w, r)
-	return w.Result(), nil
+func (c client) Schedule(_ context.Context, a native.Alarm) error {
+	event, err := native.AlarmEvent(a)
+	if err == nil {
+		_, err = c.api.Create(a.ID(), "http", a.At, string(event))
+	}
+	return err
 }
+
+func (c client) cancel(a native.Alarm) { c.api.Delete(a.ID()) }
 
 // sent holds the events that an API has sent, with their times.
 type sent struct {
@@ -54,16 +52,14 @@ func (s *sent) all() map[string]time.Time {
 	return maps.Clone(s.events)
 }
 
-func newSchedules(t *testing.T, folder string, s *sent) (api *API, client *eventbridge.Scheduler) {
+func newSchedules(t *testing.T, folder string, s *sent) (*API, client) {
 	t.Helper()
-	api, err := New(Config{Folder: folder, Functions: []string{"http"}, Send: s.send})
+	api, err := New(Config{Folder: folder, Send: s.send})
 	if err != nil {
 		t.Fatal(err)
 	}
 	api.Start()
-	return api, eventbridge.New(eventbridge.Config{
-		Service: awscall.Service{Endpoint: "http://local", Client: &http.Client{Transport: direct{api}}}, Group: Group, Target: awsapi.FunctionARN("http"), Role: "arn:aws:iam::000000000000:role/local",
-	})
+	return api, client{api}
 }
 
 func closeSchedules(t *testing.T, api *API) {
@@ -103,7 +99,7 @@ func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
 			late[event] = at.Sub(begun)
 		}
 		// Times are rounded up to whole seconds, so no alarm comes early.
-		want := map[string]time.Duration{alarmEventOf(t, a): 36*time.Hour + time.Second, alarmEventOf(t, soon): 2 * time.Second}
+		want := map[string]time.Duration{alarmEventOf(t, a): 36*time.Hour + time.Second, alarmEventOf(t, soon): 0}
 		if diff := cmp.Diff(want, late); diff != "" || api.Len() != 0 {
 			t.Errorf("%d are left, and what came when:\n%s", api.Len(), diff)
 		}
@@ -120,7 +116,7 @@ func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 			"passed": begun.Add(-time.Hour), "later": begun.Add(time.Minute + time.Millisecond), "gone": begun.Add(time.Minute),
 		} {
 			for range 2 { // a repeat is accepted
-				if err := api.Create(name, "http", at, `"`+name+`"`); err != nil {
+				if _, err := api.Create(name, "http", at, `"`+name+`"`); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -130,7 +126,7 @@ func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 		}
 		synctest.Wait()
 		closeSchedules(t, api)
-		if err := api.Create("late", "http", begun, "{}"); err == nil {
+		if _, err := api.Create("late", "http", begun, "{}"); err == nil {
 			t.Error("a schedule was taken that is never sent")
 		}
 		api, _ = newSchedules(t, folder, s) // another program on the same folder
@@ -188,9 +184,7 @@ func TestAnAlarmThatIsCancelledDoesNotCome(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if err := client.Cancel(t.Context(), a); err != nil {
-				t.Fatal(err)
-			}
+			client.cancel(a)
 		}
 		time.Sleep(2 * time.Hour) // virtual
 		if len(s.all()) != 0 {
@@ -262,7 +256,7 @@ func TestNoAlarmComesBeforeTheStart(t *testing.T) {
 		}
 		closeSchedules(t, api)
 		time.Sleep(2 * time.Hour) // virtual
-		again, err := New(Config{Folder: folder, Functions: []string{"http"}, Send: s.send})
+		again, err := New(Config{Folder: folder, Send: s.send})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,53 +275,4 @@ func TestNoAlarmComesBeforeTheStart(t *testing.T) {
 			t.Error("it runs after its end")
 		}
 	})
-}
-
-func TestWhatEventBridgeWouldRefuseIsRefused(t *testing.T) {
-	api, _ := newSchedules(t, t.TempDir(), newSent())
-	defer closeSchedules(t, api)
-	good := `{"ClientToken":"t","GroupName":"dormouse","ScheduleExpression":"at(2999-01-02T03:04:05)","ScheduleExpressionTimezone":"UTC",
-		"FlexibleTimeWindow":{"Mode":"OFF"},"ActionAfterCompletion":"DELETE","Target":{"Arn":"` + awsapi.FunctionARN("http") + `","RoleArn":"r","Input":"{}"}}`
-	for name, c := range map[string]struct {
-		method, path, old, new, kind string
-		status                       int
-	}{
-		"all is right":        {path: "/schedules/a-b_c.1", status: 200},
-		"the same again":      {path: "/schedules/a-b_c.1", status: 200},
-		"another of the name": {path: "/schedules/a-b_c.1", old: `"t"`, new: `"u"`, status: 409, kind: "ConflictException"},
-		"a name too long":     {path: "/schedules/" + strings.Repeat("n", 65), status: 400, kind: "ValidationException"},
-		"a name with a space": {path: "/schedules/a%20b", status: 400, kind: "ValidationException"},
-		"a zone in the time":  {path: "/schedules/z", old: ":05)", new: ":05Z)", status: 400, kind: "ValidationException"},
-		"no time zone":        {path: "/schedules/z", old: `"UTC"`, new: `""`, status: 400, kind: "ValidationException"},
-		"the past":            {path: "/schedules/z", old: "2999", new: "1999", status: 400, kind: "ValidationException"},
-		"another group":       {path: "/schedules/z", old: `"dormouse"`, new: `"other"`, status: 404, kind: "ResourceNotFoundException"},
-		"another function":    {path: "/schedules/z", old: ":http", new: ":other", status: 400, kind: "ValidationException"},
-		"no role":             {path: "/schedules/z", old: `"r"`, new: `""`, status: 400, kind: "ValidationException"},
-		"input that is none":  {path: "/schedules/z", old: `"{}"`, new: `"{"`, status: 400, kind: "ValidationException"},
-		"a long token":        {path: "/schedules/z", old: `"t"`, new: `"` + strings.Repeat("t", 65) + `"`, status: 400, kind: "ValidationException"},
-		"a window":            {path: "/schedules/z", old: "OFF", new: "FLEXIBLE", status: 400, kind: "ValidationException"},
-		"deleting nothing":    {method: "DELETE", path: "/schedules/none?groupName=dormouse", status: 404, kind: "ResourceNotFoundException"},
-		"no such operation":   {method: "PUT", path: "/schedules/z", status: 404, kind: "UnknownOperationException"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if c.method == "" {
-				c.method = http.MethodPost
-				// The first request leaves a schedule that can conflict with another.
-				api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/schedules/a-b_c.1", strings.NewReader(good)))
-			}
-			w := httptest.NewRecorder()
-			api.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), c.method, c.path, strings.NewReader(replaced(good, c.old, c.new))))
-			if got := w.Header().Get("X-Amzn-ErrorType"); w.Code != c.status || got != c.kind {
-				t.Errorf("status %d, %q, want %d, %q: %s", w.Code, got, c.status, c.kind, w.Body)
-			}
-		})
-	}
-}
-
-// replaced returns text with the first old replaced by with. An empty old changes nothing.
-func replaced(text, old, with string) string {
-	if old == "" {
-		return text
-	}
-	return strings.Replace(text, old, with, 1)
 }

@@ -150,7 +150,7 @@ type Usage struct {
 const meterUnit = 32 << 10
 
 // API serves one WebSocket API: its clients (ServeHTTP), and the callers that post to them
-// ([API.Post], or over HTTP [Connections]).
+// ([API.Post]).
 //
 //   - Routes.Connect runs before the upgrade is answered and can refuse it. A post to
 //     the connection before that finds no connection.

@@ -80,7 +80,6 @@ type wsConn struct {
 
 	mu         sync.Mutex
 	conn       net.Conn // the network connection below ws
-	lastActive time.Time
 	idle       *time.Timer
 	queue      [][]byte
 	end        *closing
@@ -99,7 +98,7 @@ func newWSConn(a *API, r *http.Request) *wsConn {
 	now := time.Now()
 	c := &wsConn{
 		Conn: Conn{ID: awsapi.NewID(), SourceIP: awsapi.SourceIP(r), UserAgent: r.UserAgent(), Host: r.Host, ConnectedAt: now},
-		api:  a, lastActive: now, turn: make(chan struct{}, 1), free: 1,
+		api:  a, turn: make(chan struct{}, 1), free: 1,
 		wake: make(chan struct{}, 1), buffer: semaphore.NewWeighted(int64(a.limits.SendBuffer)),
 	}
 	c.writing, c.stopWriting = context.WithCancel(context.Background())
@@ -307,7 +306,6 @@ func (c *wsConn) active() bool {
 	if c.end != nil {
 		return false
 	}
-	c.lastActive = time.Now()
 	c.idle.Reset(c.api.limits.Idle)
 	return true
 }
@@ -394,7 +392,6 @@ func (c *wsConn) put(data []byte) error {
 		c.giveRoom(data)
 		return errGone
 	}
-	c.lastActive = time.Now()
 	c.idle.Reset(c.api.limits.Idle)
 	c.queue = append(c.queue, data)
 	c.nudge()

@@ -64,9 +64,8 @@ func (n *notes) told() (conns, messages, ends int) {
 type bench struct {
 	*API
 	localtest.WebSockets
-	t           *testing.T
-	routes      *notes
-	connections *localtest.Pipes
+	t      *testing.T
+	routes *notes
 }
 
 func newBench(t *testing.T, change func(*Config)) *bench {
@@ -79,7 +78,6 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 	api := New(cfg)
 	b.API = api
 	b.WebSockets = localtest.WebSockets{T: t, API: localtest.Serve(t, api), Stage: cfg.Stage}
-	b.connections = localtest.Serve(t, Connections{api})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 		cancel() // cuts connections that a test left open
@@ -97,10 +95,7 @@ func (b *bench) client() (conn *localtest.WebSocket, id string) {
 	return conn, b.routes.conns[len(b.routes.conns)-1].ID
 }
 
-// sdk returns AWS's client of the connections.
-func (b *bench) sdk() localtest.Connections {
-	return localtest.NewConnections(b.t, "http://local/"+b.Stage, b.connections.Dial)
-}
+func (b *bench) post(id, text string) error { return b.API.Post(b.t.Context(), id, []byte(text)) }
 
 // end waits until all goroutines are idle, and returns the only recorded call of
 // Disconnect.

@@ -1,0 +1,115 @@
+package emulator
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
+)
+
+const maxScheduleInput = 256 << 10
+
+// schedules is the part of Amazon EventBridge Scheduler that Dormouse uses, for schedules
+// that invoke the function http once:
+//
+//	POST   /schedules/<name>                   CreateSchedule
+//	DELETE /schedules/<name>?groupName=<name>  DeleteSchedule
+//
+// It accepts only at(...) in UTC, to the second, in the future, without a flexible window,
+// deleted after completion, in the group [scheduler.Group]. It refuses what AWS would
+// refuse, with AWS's errors. It verifies no signature: its server must authenticate the
+// caller.
+type schedules struct {
+	*scheduler.API
+
+	mu     sync.Mutex
+	tokens map[string]string // of the schedules that were created, by name
+}
+
+// schedule is a request to create one.
+type schedule struct {
+	ClientToken                string
+	GroupName                  string
+	ScheduleExpression         string
+	ScheduleExpressionTimezone string
+	FlexibleTimeWindow         struct{ Mode string }
+	ActionAfterCompletion      string
+	Target                     struct{ Arn, RoleArn, Input string }
+}
+
+// ServeHTTP implements [http.Handler].
+func (s *schedules) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name, ok := strings.CutPrefix(r.URL.Path, "/schedules/")
+	switch {
+	case !ok || r.Method != http.MethodPost && r.Method != http.MethodDelete:
+		awsapi.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
+	case !regexp.MustCompile(`^[0-9a-zA-Z_.-]{1,64}$`).MatchString(name):
+		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", "Invalid name")
+	case r.Method == http.MethodPost:
+		s.create(w, r, name)
+	case r.URL.Query().Get("groupName") != scheduler.Group || !s.Delete(name):
+		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule "+name+" does not exist.")
+	default:
+		awsapi.JSON(w, http.StatusOK, []byte("{}"))
+	}
+}
+
+func (s *schedules) create(w http.ResponseWriter, r *http.Request, name string) {
+	var of schedule
+	raw, err := io.ReadAll(io.LimitReader(r.Body, 2*maxScheduleInput))
+	if err == nil {
+		err = json.Unmarshal(raw, &of)
+	}
+	if err != nil {
+		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", "The request cannot be read")
+		return
+	}
+	at, why := of.check()
+	switch {
+	case why != "":
+		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", why)
+		return
+	case of.GroupName != scheduler.Group:
+		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule group "+of.GroupName+" does not exist.")
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	created, err := s.Create(name, "http", at, of.Target.Input)
+	switch {
+	case err != nil:
+		awsapi.Fail(w, http.StatusInternalServerError, "InternalServerException", "")
+		return
+	case !created && (of.ClientToken == "" || s.tokens[name] != of.ClientToken):
+		awsapi.Fail(w, http.StatusConflict, "ConflictException", "Schedule "+name+" already exists.")
+		return
+	}
+	s.tokens[name] = of.ClientToken
+	answer, _ := json.Marshal(map[string]string{"ScheduleArn": "arn:aws:scheduler:local:000000000000:schedule/" + scheduler.Group + "/" + name}) // strings always encode
+	awsapi.JSON(w, http.StatusOK, answer)
+}
+
+// check returns why a schedule is refused: AWS would refuse it, or it is not imitated. It
+// returns "" for a good one.
+func (s *schedule) check() (at time.Time, why string) {
+	at, err := time.Parse("at(2006-01-02T15:04:05)", s.ScheduleExpression)
+	switch {
+	case err != nil || s.ScheduleExpressionTimezone != "UTC":
+		why = "Invalid Schedule Expression " + s.ScheduleExpression + " in " + s.ScheduleExpressionTimezone + "; at(yyyy-mm-ddThh:mm:ss) in UTC is served here"
+	case !at.After(time.Now()):
+		why = "Invalid Schedule Expression " + s.ScheduleExpression + ": it is in the past"
+	case len(s.ClientToken) > 64 || s.FlexibleTimeWindow.Mode != "OFF" || s.ActionAfterCompletion != "DELETE":
+		why = "ClientToken, FlexibleTimeWindow or ActionAfterCompletion is not what is served here"
+	case s.Target.Arn != awsapi.FunctionARN("http") || s.Target.RoleArn == "":
+		why = "Target is not a function of this machine, or has no role"
+	case len(s.Target.Input) > maxScheduleInput || !json.Valid([]byte(s.Target.Input)):
+		why = "Input must be valid JSON of at most 262144 bytes"
+	}
+	return at, why
+}
