@@ -95,7 +95,7 @@ func arrows() []arrow {
 		{"infra/internal/emulator", []string{"infra/internal/emulator/...", "infra/local", "infra/local/...", "functions/wiring", "functions/wiring/authorization", "functions/wiring/endpoints", "shared/..."}},
 		{"infra/proof/bench", []string{"shared/core/wire", "shared/core/storage", "shared/store/sqlitestore", "shared/store/dynamostore", "shared/store/dynamostore/dynamotest", "shared/operate/pprofsock", "infra/local"}},
 		{"infra/proof/bench/echo", nil},
-		{"infra/proof/cost", []string{"shared/store/meter"}},
+		{"infra/proof/cost", []string{"shared/store/meter", "shared/store/meter/metertest"}},
 		{"infra/image", []string{"infra/internal/cranetest"}},
 		{"infra/internal/cranetest", nil},
 		{"infra/proof/wake", []string{"infra/local"}},

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
 
 var update = flag.Bool("update", false, "write the table of resources at rest into docs/costs.md")
@@ -53,7 +54,7 @@ func atRest() []rest {
 
 // sweepMonth is what the sweep costs that finds nothing, by the schedule of the template.
 func sweepMonth() float64 {
-	sweep := meter.Operation{Invocations: 1, Trips: 1, ReadUnits: 1}
+	sweep := metertest.Operation{Invocations: 1, Trips: 1, ReadUnits: 1}
 	const month, every = 730 * time.Hour, 5 * time.Minute
 	return meter.Published().Cost(sweep.Units(meter.Usual())) * float64(month/every)
 }

@@ -12,23 +12,24 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
 
 // counted returns the operations of which the months and the silence consist, with one
 // message each.
-func counted() (all []meter.Operation) {
+func counted() (all []metertest.Operation) {
 	for _, name := range []string{
 		"HTTP: tools/call, 50 ms", "WebSocket: tools/call, 50 ms", "initialize, from the handshake record", "notifications/initialized",
 		"tools/list, from the handshake record", "WebSocket: connect", "WebSocket: disconnect", "WebSocket: ping",
 		"the first of a session, that wakes a box", "tools/call, that wakes a box", "a box falls asleep", "GET of an idle listener, held for 1 s", "a stream, held for 14 minutes in vain",
 	} {
-		all = append(all, meter.Operation{Name: name, Invocations: 1, Messages: 1})
+		all = append(all, metertest.Operation{Name: name, Invocations: 1, Messages: 1})
 	}
 	return all
 }
 
 // printed returns the tables for these counts.
-func printed(t *testing.T, operations []meter.Operation) (string, error) {
+func printed(t *testing.T, operations []metertest.Operation) (string, error) {
 	t.Helper()
 	var b bytes.Buffer
 	tb := tables{out: &b, prices: meter.Published(), habits: meter.Usual(), operations: operations, stack: stack{alarms: 10, dashboards: 1}}
@@ -41,7 +42,7 @@ func TestTablesSayTheirDateAndTheirAssumptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{meter.Published().Date, meter.McpAgent().Date, "256 MB", "| 0 |", "| 1 thousand |", "| 10 thousand |", "| 100 thousand |", "| 1 million |", "| 100 million |"} {
+	for _, want := range []string{meter.Published().Date, mcpAgent().Date, "256 MB", "| 0 |", "| 1 thousand |", "| 10 thousand |", "| 100 thousand |", "| 1 million |", "| 100 million |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in the tables:\n%s", want, text)
 		}
@@ -94,7 +95,7 @@ func TestDollarsAreReadable(t *testing.T) {
 }
 
 func TestAnAlwaysOnTaskCostsTheSameWithoutCalls(t *testing.T) {
-	g := meter.Supergateway()
+	g := supergateway()
 	if got := g.Tasks(0); got != 1 {
 		t.Errorf("%v tasks for nobody, want 1", got)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
 
 // work describes the calls of a month. They are split into sessions. A session makes this
@@ -32,8 +33,8 @@ func (t tables) months() error {
 		return err
 	}
 	socket = socket.Plus(meter.Units{ConnectionMinutes: w.talk.Minutes()})
-	box := t.habits.Awake(t.habits.BoxStart + w.talk + t.habits.Idle)
-	gateway, object := meter.Supergateway(), meter.McpAgent()
+	box := metertest.Awake(t.habits, t.habits.BoxStart+w.talk+t.habits.Idle)
+	gateway, object := supergateway(), mcpAgent()
 	t.say("\nA month: sessions of %d calls in %v, each call %s ms of a tool, logs included; a box awake for that, its start and %v, for one session or for ten at a time.\n",
 		w.calls, w.talk, w.toolMS, t.habits.Idle)
 	t.say("The stack by itself, in the first two columns: %d metrics under an alarm, %d dashboards, and a sweep every %v. supergateway: as many sessions at a time as come in five times the mean rate, each kept for %v. Durable Objects: %s, %s, the plan of $%.0f included.\n",
@@ -91,7 +92,7 @@ func (t tables) session(w work, socket bool) (u meter.Units, err error) {
 
 // fixed returns the cost of the stack itself for a month.
 func (t tables) fixed() float64 {
-	sweep := meter.Operation{Invocations: 1, Trips: 1, ReadUnits: 1}
+	sweep := metertest.Operation{Invocations: 1, Trips: 1, ReadUnits: 1}
 	return t.stack.month() + t.prices.Cost(sweep.Units(t.habits))*float64(hoursOfMonth*time.Hour)/float64(sweepEvery)
 }
 

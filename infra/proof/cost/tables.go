@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
 
 // tables prints the tables.
@@ -14,7 +15,7 @@ type tables struct {
 	out        io.Writer
 	prices     meter.Prices
 	habits     meter.Habits
-	operations []meter.Operation
+	operations []metertest.Operation
 	stack      stack
 }
 
@@ -83,13 +84,13 @@ func dollars(usd float64) string {
 	}
 }
 
-func (t tables) find(name string) (meter.Operation, error) {
+func (t tables) find(name string) (metertest.Operation, error) {
 	for _, o := range t.operations {
 		if o.Name == name {
 			return o, nil
 		}
 	}
-	return meter.Operation{}, fmt.Errorf("%q was not counted; run make bench-cost", name)
+	return metertest.Operation{}, fmt.Errorf("%q was not counted; run make bench-cost", name)
 }
 
 func (t tables) assumptions() error {
@@ -152,14 +153,14 @@ func (t tables) silence() error {
 		return err
 	}
 	const sessions, day = 1000, 24 * time.Hour
-	quiet := t.habits.Silent(sessions, meter.Operation{}, 0)
-	listening := t.habits.Silent(sessions, listen, listenEvery)
-	connected := t.habits.Silent(sessions, ping, pingEvery).Plus(meter.Units{ConnectionMinutes: sessions * day.Minutes()})
-	gateway, object := meter.Supergateway(), meter.McpAgent()
+	quiet := metertest.Silent(t.habits, sessions, metertest.Operation{}, 0)
+	listening := metertest.Silent(t.habits, sessions, listen, listenEvery)
+	connected := metertest.Silent(t.habits, sessions, ping, pingEvery).Plus(meter.Units{ConnectionMinutes: sessions * day.Minutes()})
+	gateway, object := supergateway(), mcpAgent()
 	t.head("a thousand silent sessions, a day", "")
 	t.row("Dormouse, a client that does not listen", t.prices.Cost(quiet))
 	t.row("Dormouse, each client polls for what servers say by themselves (once in "+listenEvery.String()+")", t.prices.Cost(listening))
-	t.row("Dormouse, each on a stream that a function holds (HTTP+SSE, subscriptions/listen)", t.prices.Cost(t.habits.Silent(sessions, held, holdFor)))
+	t.row("Dormouse, each on a stream that a function holds (HTTP+SSE, subscriptions/listen)", t.prices.Cost(metertest.Silent(t.habits, sessions, held, holdFor)))
 	t.row("Dormouse, each on an open WebSocket with a ping every "+pingEvery.String(), t.prices.Cost(connected))
 	t.row(fmt.Sprintf("supergateway on Fargate, always on, %.0f tasks of %v vCPU and %.0f MB (a server of %.0f MB a session), load balancer",
 		gateway.Tasks(sessions), gateway.Box.VCPUs, gateway.Box.MemoryMB, gateway.SessionMB), gateway.Cost(t.prices, sessions, day, 0))

@@ -15,6 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
 
 // These tests turn the operations of the cost table, and calls of slower tools, into the
@@ -127,8 +128,8 @@ func overSocketFor(took string, met bool) billable {
 }
 
 // of returns what AWS bills for an operation.
-func (o billable) of(b bill, took time.Duration) meter.Operation {
-	got := meter.Operation{
+func (o billable) of(b bill, took time.Duration) metertest.Operation {
+	got := metertest.Operation{
 		Name: o.name, Requests: o.requests, Messages: o.messages, Wakes: o.wakes, OutBytes: o.bytes, Posts: o.pushes,
 		Trips: b.DynamoDB.Requests, ReadUnits: b.DynamoDB.ReadUnits, WriteUnits: b.DynamoDB.WriteUnits,
 		Waits: float64(b.DynamoDB.Waits), WaitUnits: b.DynamoDB.WaitUnits, Held: took,
@@ -161,7 +162,7 @@ func oneTable(t *testing.T) driver {
 
 // count returns what AWS bills for an operation. Waits and times are means over times
 // runs, because the moments at which a wait polls are random.
-func count(t *testing.T, on driver, o billable, times int) meter.Operation {
+func count(t *testing.T, on driver, o billable, times int) metertest.Operation {
 	t.Helper()
 	sum := countOnce(t, on, o)
 	for range times - 1 {
@@ -176,7 +177,7 @@ func count(t *testing.T, on driver, o billable, times int) meter.Operation {
 	return sum
 }
 
-func countOnce(t *testing.T, on driver, o billable) meter.Operation {
+func countOnce(t *testing.T, on driver, o billable) metertest.Operation {
 	t.Helper()
 	var took time.Duration
 	timed := operation{o.prepare, func(t *testing.T, c *counted, id storage.ID) {
@@ -217,7 +218,7 @@ func TestCallsCostAtMostThis(t *testing.T) {
 }
 
 func TestSilenceCostsAtMostThis(t *testing.T) {
-	var quiet meter.Operation
+	var quiet metertest.Operation
 	for _, o := range billables() {
 		if o.name == "a session, a day of silence" {
 			quiet = count(t, onDynamoDB, o, 1)
@@ -227,7 +228,7 @@ func TestSilenceCostsAtMostThis(t *testing.T) {
 		t.Fatal("silence was not counted")
 	}
 	habits := meter.Usual()
-	u := quiet.Units(habits).Times(1000).Plus(habits.Silent(1000, meter.Operation{}, 0))
+	u := quiet.Units(habits).Times(1000).Plus(metertest.Silent(habits, 1000, metertest.Operation{}, 0))
 	if got := meter.Published().Cost(u); got == 0 || got > mostSilent {
 		t.Errorf("a thousand silent sessions cost $%.5f a day, at most %.2f: %+v", got, mostSilent, u)
 	}
@@ -239,7 +240,7 @@ func TestCountsForTheBill(t *testing.T) {
 	if *countsFile == "" {
 		return
 	}
-	var all []meter.Operation
+	var all []metertest.Operation
 	for _, o := range billables() {
 		times := 1
 		if strings.Contains(o.name, "tools/call,") {
@@ -250,7 +251,7 @@ func TestCountsForTheBill(t *testing.T) {
 	writeCounts(t, all)
 }
 
-func writeCounts(t *testing.T, all []meter.Operation) {
+func writeCounts(t *testing.T, all []metertest.Operation) {
 	t.Helper()
 	text, err := json.MarshalIndent(all, "", " ")
 	if err == nil {

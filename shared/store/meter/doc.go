@@ -6,8 +6,7 @@
 // format. [EstimateStore] estimates for any store what DynamoDB would have billed.
 //
 // Money: [Units] are the counts. [Prices] has the price of each, with a date, and
-// [Prices.Bill] makes the bill. [Operation] and [Habits] are for bills of operations that have
-// not happened yet. [AlwaysOn] and [DurableObject] compute what an alternative would cost.
+// [Prices.Bill] makes the bill. [Habits] are for bills of what has not happened yet.
 //
 // The package calls no AWS API, reads no environment, and writes nothing: its callers write
 // the log lines. A bill leaves out free tiers, discounts and taxes. It leaves out costs that
