@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/certs"
-	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
@@ -85,13 +83,10 @@ type runCommand struct {
 
 // trials are hidden flags, for tests and experiments.
 type trials struct {
-	SocketIdle  time.Duration `hidden:"" help:"How long a WebSocket connection may be silent until it is closed."`
-	SocketLife  time.Duration `hidden:"" help:"The age at which a WebSocket connection is closed."`
 	InitTimeout time.Duration `hidden:"" help:"How long a session waits for notifications/initialized."`
 	Hold        time.Duration `hidden:"" help:"How long a response is held."`
 	Cold        bool          `hidden:"" help:"Build new handlers for each message."`
 	Runner      string        `hidden:"" help:"The program of a box, instead of this one."`
-	Disorder    time.Duration `hidden:"" help:"Delay each WebSocket message by a random time, up to this, before its function is invoked."`
 }
 
 // Validate checks that flags fit together.
@@ -131,7 +126,7 @@ func (c *runCommand) Run(t *terminal) error {
 		cfg.Listen = ":443"
 	}
 	cfg.Proxies, cfg.Origins, cfg.Store, cfg.Reload, cfg.Data, cfg.Durability = proxies, c.Origins, store, reload, c.Data, c.Durable
-	cfg.Idle, cfg.SocketIdle, cfg.SocketLife, cfg.Cold = c.Idle, c.Trials.SocketIdle, c.Trials.SocketLife, c.Trials.Cold
+	cfg.Idle, cfg.Cold = c.Idle, c.Trials.Cold
 	cfg.Functions, cfg.Audit, cfg.Runner, cfg.Environ, cfg.Verbose, cfg.Command = t.program.Functions, c.Audit, runner, append(cfg.Environ, more...), c.Says.Verbose, typed(os.Args[0])
 	cfg.Drain, cfg.InitTimeout, cfg.Hold = drain, c.Trials.InitTimeout, c.Trials.Hold
 	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
@@ -157,9 +152,6 @@ func (c *runCommand) Run(t *terminal) error {
 	}
 	if c.Says.LogFormat == "json" {
 		cfg.Log = t.err
-	}
-	if c.Trials.Disorder > 0 {
-		cfg.Shuffle = &sockets.Shuffle{Seed: rand.Uint64(), MaxDelay: c.Trials.Disorder}
 	}
 	return local.Run(ctx, cfg)
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/certs"
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
-	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
@@ -62,12 +61,9 @@ type Config struct {
 	Data   string   // folder of the store, the ticket secret and the sockets
 	Runner []string // the program of a box, absolute, and its arguments
 
-	Idle       time.Duration // how long a box may be idle until it says bye, unless its server sets its own time
-	SocketIdle time.Duration // replaces the idle limit of WebSocket connections
-	SocketLife time.Duration // replaces their life limit
+	Idle time.Duration // how long a box may be idle until it says bye, unless its server sets its own time
 	// InitTimeout and Hold replace those of sessions.Limits; for tests.
 	InitTimeout, Hold time.Duration
-	Shuffle           *sockets.Shuffle
 	Cold              bool // build new handlers for each message; for tests
 
 	Native    native.Servers // servers in Go that are part of this program

@@ -1,8 +1,6 @@
 package local
 
 import (
-	"cmp"
-
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 )
 
@@ -19,10 +17,9 @@ const socketsOnly = "this address has WebSockets only, at /" + socketStage + "?s
 // socket, where a runner shows a pass.
 // elsewhere is the answer at other paths than that of clients; "" is that of AWS.
 func (m *machine) openSockets(runners, clients sockets.Routes, limits sockets.Limits, elsewhere string) {
-	limits.Idle, limits.Life = cmp.Or(m.cfg.SocketIdle, limits.Idle), cmp.Or(m.cfg.SocketLife, limits.Life)
 	open := func(name, stage, elsewhere string, routes sockets.Routes) *sockets.API {
 		return sockets.New(sockets.Config{
-			Name: name, Stage: stage, Routes: routes, Elsewhere: elsewhere, Limits: limits, Shuffle: m.cfg.Shuffle,
+			Name: name, Stage: stage, Routes: routes, Elsewhere: elsewhere, Limits: limits,
 			// The relay ignores the disconnects of runners.
 			DropDisconnect: stage == relayStage,
 			Opened:         m.ledger.Opened, Closed: m.ledger.Closed, Logger: m.log,
@@ -32,5 +29,4 @@ func (m *machine) openSockets(runners, clients sockets.Routes, limits sockets.Li
 	m.closers = append(m.closers, m.relay.Close, m.socket.Close)
 }
 
-// relayURL returns the URL for runners.
 func (m *machine) relayURL() string { return "ws+unix:" + m.folder.Socket("relay") + ":/" + relayStage }

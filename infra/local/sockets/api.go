@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
@@ -90,8 +89,6 @@ type Config struct {
 	Limits    Limits // of the connections: [AWS], or [Home]
 	// DropDisconnect leaves out every $disconnect. AWS does not guarantee them.
 	DropDisconnect bool
-	// Shuffle, if set, delays the handling of each message by a random time.
-	Shuffle *Shuffle
 	// Opened and Closed are called for each connection; Closed also gets how long it was
 	// open. Both may be nil.
 	Opened func(conn string)
@@ -131,13 +128,6 @@ func Home() Limits {
 	}
 }
 
-// Shuffle imitates the random order of real invocations. Each message waits for a time
-// between 0 and MaxDelay. The times come from Seed, in the order in which messages arrive.
-type Shuffle struct {
-	Seed     uint64
-	MaxDelay time.Duration
-}
-
 // Usage holds the numbers for a bill, counted since the API was created.
 type Usage struct {
 	Connections   int64         // accepted so far
@@ -175,7 +165,6 @@ type API struct {
 	conns  map[string]*wsConn
 	recent []time.Time // when the connections of the last second were opened
 	usage  Usage
-	dice   *rand.Rand
 }
 
 var _ http.Handler = (*API)(nil)
@@ -190,9 +179,6 @@ func New(cfg Config) *API {
 		limits: cfg.Limits,
 		log:    cfg.Logger.With("api", cfg.Name),
 		conns:  map[string]*wsConn{},
-	}
-	if cfg.Shuffle != nil {
-		a.dice = rand.New(rand.NewPCG(cfg.Shuffle.Seed, 0))
 	}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
@@ -300,16 +286,6 @@ func (a *API) find(id string) (*wsConn, bool) {
 	defer a.mu.Unlock()
 	c, ok := a.conns[id]
 	return c, ok
-}
-
-// delay returns how long the next message waits.
-func (a *API) delay() time.Duration {
-	if a.cfg.Shuffle == nil || a.cfg.Shuffle.MaxDelay <= 0 {
-		return 0
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return time.Duration(a.dice.Int64N(int64(a.cfg.Shuffle.MaxDelay) + 1))
 }
 
 func (a *API) meter(count func(*Usage)) {

@@ -90,7 +90,6 @@ type wsConn struct {
 // turnTime at most a place in [Rooms.Turns].
 type message struct {
 	data    []byte
-	delay   time.Duration // how long it must be held up first
 	release func()
 }
 
@@ -224,7 +223,6 @@ func (c *wsConn) next() (m message, ok bool) {
 		return message{}, false
 	}
 	c.api.meter(func(u *Usage) { u.MessagesIn += units(m.data) })
-	m.delay = c.api.delay()
 	return m, true
 }
 
@@ -313,13 +311,6 @@ func (c *wsConn) active() bool {
 // handle has the routes handle a message, and sends their reply.
 func (c *wsConn) handle(m message) {
 	defer m.release()
-	if m.delay > 0 {
-		select {
-		case <-time.After(m.delay):
-		case <-c.api.ctx.Done():
-			return
-		}
-	}
 	ctx, cancel := context.WithTimeout(c.api.ctx, c.api.limits.Route)
 	defer cancel()
 	reply := c.api.cfg.Message(ctx, c.Conn, m.data)

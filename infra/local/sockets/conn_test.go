@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -59,31 +58,6 @@ func TestMessagesOfOneConnectionRunAtTheSameTime(t *testing.T) {
 			t.Error(d)
 		}
 	})
-}
-
-func TestShuffleReordersByItsSeed(t *testing.T) {
-	order := func(seed uint64) (got []string) {
-		synctest.Test(t, func(t *testing.T) {
-			b := newBench(t, func(c *Config) {
-				c.Shuffle = &Shuffle{Seed: seed, MaxDelay: time.Second}
-			})
-			conn, _ := b.client()
-			for i := range 20 {
-				conn.Say(fmt.Sprint(i))
-			}
-			for range 20 {
-				got = append(got, conn.Hear())
-			}
-		})
-		return got
-	}
-	first, again, other := order(1), order(1), order(2)
-	if d := cmp.Diff(first, again); d != "" {
-		t.Errorf("one seed, two orders:\n%s", d)
-	}
-	if cmp.Equal(first, other) {
-		t.Error("two seeds, one order")
-	}
 }
 
 func TestSizesUpToTheLimitsPass(t *testing.T) {
