@@ -1,5 +1,11 @@
 package serversfile
 
+import (
+	"cmp"
+	"fmt"
+	"strings"
+)
+
 // SettingTables returns the tables of docs/servers-file.md by the headings above them.
 func SettingTables() map[string]string {
 	server := &serverReader{reader: &reader{}}
@@ -8,4 +14,26 @@ func SettingTables() map[string]string {
 		"## The box of a server: `x-dormouse.box`":                  table(server.boxSettings()),
 		"## Settings of the file: `x-dormouse` beside `mcpServers`": table(server.fileSettings(&File{})),
 	}
+}
+
+// table returns settings as a table of Markdown.
+func table(settings []setting) string {
+	var out strings.Builder
+	out.WriteString("| key | value | default | meaning |\n|---|---|---|---|\n")
+	var rows func(prefix string, settings []setting)
+	rows = func(prefix string, settings []setting) {
+		for _, s := range settings {
+			rows(prefix+s.key+".", s.kind.below)
+			if s.text == "" {
+				continue
+			}
+			def := "`" + s.def + "`"
+			if inner, ok := strings.CutPrefix(s.def, "("); ok {
+				def = strings.TrimSuffix(inner, ")")
+			}
+			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", prefix+s.key, s.kind.values, cmp.Or(def, "none"), s.text)
+		}
+	}
+	rows("", settings)
+	return out.String()
 }

@@ -1,7 +1,6 @@
 package serversfile
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -334,28 +333,4 @@ func (r *serverReader) descriptions(m member, what string) {
 		r.fail(m.at, "%s: the names and texts have %d bytes, more than %d; shorten them", what, size, storage.MaxSays)
 	}
 	r.server.Tools.Descriptions = texts
-}
-
-// # The page
-
-// table returns settings as a table of Markdown.
-func table(settings []setting) string {
-	var out strings.Builder
-	out.WriteString("| key | value | default | meaning |\n|---|---|---|---|\n")
-	var rows func(prefix string, settings []setting)
-	rows = func(prefix string, settings []setting) {
-		for _, s := range settings {
-			rows(prefix+s.key+".", s.kind.below)
-			if s.text == "" {
-				continue
-			}
-			def := "`" + s.def + "`"
-			if inner, ok := strings.CutPrefix(s.def, "("); ok {
-				def = strings.TrimSuffix(inner, ")")
-			}
-			fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", prefix+s.key, s.kind.values, cmp.Or(def, "none"), s.text)
-		}
-	}
-	rows("", settings)
-	return out.String()
 }
