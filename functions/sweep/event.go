@@ -13,7 +13,6 @@ import (
 // Events of a schedule have another detail type.
 const taskStopped = "Dormouse Task Stopped"
 
-// event is an event of EventBridge.
 type event struct{ events.CloudWatchEvent }
 
 // task returns the task that an event is about. stops is false for an event of the

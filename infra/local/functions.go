@@ -81,7 +81,6 @@ type Site struct {
 	Describe func(*api.Options)
 }
 
-// openFunctions opens the functions of [Config].Functions.
 func (m *machine) openFunctions(ctx context.Context) (err error) {
 	m.functions, err = m.cfg.Functions(ctx, &Site{
 		Config: m.cfg, Folder: m.folder, Store: m.store, Snapshots: m.snapshots(), Servers: m.servers.Load(), Boxes: m.boxes,

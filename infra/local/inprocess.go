@@ -374,7 +374,6 @@ func (in *inprocess) Close(ctx context.Context) error {
 	return err
 }
 
-// runnerRoutes are the routes of the API for runners.
 type runnerRoutes struct{ in *inprocess }
 
 // Connect implements [sockets.Routes].

@@ -41,7 +41,6 @@ func (m *machine) here(o *api.Options) {
 	o.Reload = func() api.Reloaded { return reloaded(m.reload()) }
 }
 
-// reloaded returns the outcome of a reload for the API.
 func reloaded(changes serversfile.Changes, err error) api.Reloaded {
 	if err != nil {
 		return api.Reloaded{Error: err.Error()}
@@ -49,7 +48,6 @@ func reloaded(changes serversfile.Changes, err error) api.Reloaded {
 	return api.Reloaded{Changes: changes.String()}
 }
 
-// statusOf returns what runs on a machine.
 func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 	s := api.Status{Functions: m.functions.Processes(), Boxes: []api.Box{}, Processes: []api.Process{}, Failed: m.failed.now()}
 	for _, of := range []struct {
@@ -117,7 +115,6 @@ func memoryOf(all []api.Member, pid int) (bytes int64) {
 	return bytes
 }
 
-// billOf returns a bill in the form of the API.
 func billOf(b bill.Bill, since time.Time) api.Bill {
 	shares := b.Shares
 	if !since.IsZero() {

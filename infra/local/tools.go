@@ -28,7 +28,6 @@ type recorded struct {
 	tenants []string
 }
 
-// recordsOf returns what is recorded for some tenants.
 func recordsOf(ctx context.Context, m *machine, tenants ...string) recorded {
 	r := recorded{ctx: ctx, known: m.functions.Operators(), tenants: tenants}
 	r.known.Store = m.functions.Records()

@@ -36,7 +36,6 @@ type logFiles struct {
 	log    *slog.Logger
 }
 
-// open makes the file of one process.
 func (l logFiles) open(session string) io.WriteCloser {
 	if err := os.MkdirAll(l.folder, 0o700); err != nil {
 		l.log.Warn("the stderr of processes is not kept", "error", err)
@@ -63,7 +62,6 @@ type sharing struct {
 	known  map[string]bool // sessions, by process
 }
 
-// note records that a session has a process.
 func (s *sharing) note(process, session string) {
 	if s == nil || process == session || s.known[process+"\x00"+session] {
 		return

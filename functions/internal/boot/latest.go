@@ -31,7 +31,6 @@ func newLatest[H any](o *opened, own *serversfile.File, build func(*Function) (H
 	return l, l.serve(own)
 }
 
-// serve makes the handler of a servers file.
 func (l *latest[H]) serve(servers *serversfile.File) error {
 	f, err := l.opened.function(servers)
 	if err != nil {

@@ -107,7 +107,6 @@ func readParameters(ctx context.Context, names []string, values map[string]strin
 	return "", nil
 }
 
-// secretVersion is a version of a secret in Secrets Manager.
 type secretVersion struct {
 	SecretID     string `json:"SecretId"`
 	VersionStage string `json:"VersionStage,omitempty"`

@@ -91,7 +91,6 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 	}, nil
 }
 
-// served returns the names of the servers that a function serves.
 func served(f *wiring.Function) func() []string {
 	return func() []string {
 		return slices.DeleteFunc(f.Servers.Names(), func(name string) bool {

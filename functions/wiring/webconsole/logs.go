@@ -83,7 +83,6 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	}
 }
 
-// queryOf returns a query for the lines of calls.
 func queryOf(q api.CallQuery) (string, error) {
 	where := []string{`ispresent(tool)`, `outcome in ["done", "failed", "refused"]`}
 	if q.Failed {

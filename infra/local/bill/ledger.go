@@ -126,7 +126,6 @@ func today(o Owner, now time.Time) onDay {
 	return onDay{now.UTC().Format(time.DateOnly), o}
 }
 
-// open is an open connection and its owner.
 type open struct {
 	Owner
 	since time.Time
@@ -156,7 +155,6 @@ func Open(folder string, size func(server string) meter.BoxSize, running func(co
 	return l, nil
 }
 
-// give adds a use to an owner.
 func (l *Ledger) give(o Owner, u meter.Units) {
 	l.giveShare(o, u)
 	l.giveDay(today(o, time.Now()), u)
@@ -251,7 +249,6 @@ func (l *Ledger) charge(e *observe.Event) {
 	}
 }
 
-// knows remembers the principal of a session.
 func (l *Ledger) knows(session, principal string) {
 	if session == "" || principal == "" {
 		return

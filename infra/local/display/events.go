@@ -51,7 +51,6 @@ func (t *Terminal) count(e journal.Event) {
 	}
 }
 
-// people prints an event for people.
 func (t *Terminal) people(e journal.Event) {
 	switch e.Kind {
 	case journal.ServerStarting:

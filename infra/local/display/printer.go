@@ -120,7 +120,6 @@ func length(s string) int { return utf8.RuneCountInString(s) }
 // pad fills s up to a width in characters.
 func pad(s string, width int) string { return s + strings.Repeat(" ", max(0, width-length(s))) }
 
-// joined joins the parts that are not empty.
 func joined(sep string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), sep)
 }

@@ -141,7 +141,6 @@ func (t *Terminal) flush(now time.Time) {
 	}
 }
 
-// bottomLines returns the lines at the bottom.
 func (t *Terminal) bottomLines(now time.Time) []string {
 	if t.bottom.closed || !t.bottom.started {
 		return nil

@@ -161,7 +161,6 @@ func (h *History) add(c api.Call) {
 	}
 }
 
-// start is a start of a server.
 type start struct {
 	server string
 	api.Start

@@ -158,7 +158,6 @@ func (r *Recorder) print(e Event) {
 	}
 }
 
-// jsonLine is an [Event] as JSON.
 type jsonLine struct {
 	Time       time.Time `json:"time"`
 	Kind       string    `json:"kind"`

@@ -211,7 +211,6 @@ func senderOf(of *observe.Event) Sender {
 	return Sender{Key: plain(from.Key), Address: plain(from.Address), Refusal: of.Refusal}
 }
 
-// event returns the event of a request.
 func event(kind string, of *observe.Event) Event {
 	e := Event{
 		Kind: kind, Name: of.Server, Duration: of.Took, Tenant: of.Tenant, Principal: of.Principal, Client: plain(of.Client), Tool: plain(of.Tool),
@@ -320,7 +319,6 @@ func (l *Lines) stage(e Event, begun *start, s *boxLine) {
 	l.record(e, ServerInstalling)
 }
 
-// endInstall ends the time of an install.
 func (b *start) endInstall() {
 	if b != nil && !b.installs.IsZero() {
 		b.install += time.Since(b.installs)

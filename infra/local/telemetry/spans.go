@@ -74,7 +74,6 @@ func (r *tree) box(root otlp.SpanID, parts []journal.Event) {
 	}
 }
 
-// requestOf returns the request of an event.
 func requestOf(e journal.Event) otlp.Request {
 	return otlp.Request{
 		Name: e.Trace, Parent: e.Parent, Method: e.Method, Tool: e.Tool, Protocol: e.Protocol, Server: e.Name, Tenant: e.Tenant,

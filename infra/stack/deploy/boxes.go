@@ -38,7 +38,6 @@ func (p *program) boxes(ctx context.Context) error {
 	return p.set(ctx, s, "BoxFunctions", "on")
 }
 
-// boxesEnd is the end of the name of the stack of boxes.
 const boxesEnd = "-boxes"
 
 // set gives a parameter of the stack another value, and keeps the template and the others.

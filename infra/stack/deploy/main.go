@@ -34,7 +34,6 @@ type command struct {
 	Show  bool
 }
 
-// program is one run.
 type program struct {
 	do     func(context.Context, command) (string, error)
 	out    io.Writer

@@ -104,7 +104,6 @@ func (p restoration) keys(ctx context.Context) (dynamostore.Keys, error) {
 	return dynamostore.Keys{ID: k.AccessKeyId, Secret: k.SecretAccessKey, Token: k.SessionToken}, nil
 }
 
-// openTable returns the store in a table.
 func openTable(location dynamostore.Location, keys dynamostore.Keys) storage.Store {
 	return dynamostore.New(location.Client(keys, nil), location.Table, dynamostore.Options{})
 }

@@ -68,7 +68,6 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 // nothing yet, as before the first deployment.
 func (s *stack) reviewed() bool { return s.Status == "REVIEW_IN_PROGRESS" }
 
-// whole reports whether the stack can be updated.
 func (s *stack) whole() bool {
 	return slices.Contains([]string{"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE"}, s.Status)
 }

@@ -87,7 +87,6 @@ func (b *Server) redeem(r *http.Request, f url.Values) (tokens, storage.Grant, e
 	return b.issue(g, b.toolRules(g), g.Scopes, refresh), g, nil
 }
 
-// openCode returns the contents of a code, and the client that it is for.
 func (b *Server) openCode(r *http.Request, f url.Values) (who client, c code, err error) {
 	if who, err = b.authenticate(r, f); err != nil {
 		return who, c, err

@@ -157,7 +157,6 @@ func InForce(section, own []byte) (Limits, error) {
 	return file.under(own)
 }
 
-// under returns the limits of a tenant that has own ones.
 func (l Limits) under(own []byte) (Limits, error) {
 	more, err := readObject(own)
 	if err != nil {

@@ -81,7 +81,6 @@ func Set(ctx context.Context, store storage.Values, tenant string, change []byte
 	return Report{}, crowded(tenant)
 }
 
-// nothing is the error of a word that sets no limit.
 func nothing(word string) error {
 	return storage.Errorf(storage.Invalid, "%q sets nothing; write KEY=VALUE, such as month_usd=20 or principal=60/m", clip(word))
 }

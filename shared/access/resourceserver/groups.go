@@ -16,7 +16,6 @@ import (
 // parameter for the name of a server also takes the address of a group, such as "/mcp" or
 // "/g/dev/mcp". No server has such a name.
 
-// isGroup reports whether a name is the address of a group.
 func isGroup(name string) bool { return strings.HasPrefix(name, "/") }
 
 // Members returns the servers at the address of a group. A server is its own only member.

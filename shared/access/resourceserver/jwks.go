@@ -96,7 +96,6 @@ func (j jwk) public() (kind string, _ crypto.PublicKey) {
 	return "", nil
 }
 
-// point returns a key on a curve, nil if the point is not on it.
 func (j jwk) point(curve elliptic.Curve) *ecdsa.PublicKey {
 	size := (curve.Params().BitSize + 7) / 8
 	x, y := decoded(j.X), decoded(j.Y)

@@ -232,7 +232,6 @@ func (b *Bucket) pointer(ctx context.Context, box storage.BoxID, owner string) (
 	return p, nil
 }
 
-// answer is an answer of S3.
 type answer struct {
 	code int
 	etag string

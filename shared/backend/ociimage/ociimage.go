@@ -98,7 +98,6 @@ func (r Registries) otherPlatform() error {
 	return fmt.Errorf("%w: it has no image for linux/%s, which the parameter Architecture of the stack asks for", fleet.ErrInvalid, r.Arch)
 }
 
-// name is the name of an image.
 type name struct {
 	shown      string // without tag and digest
 	registry   string // host, and port if there is one
@@ -179,7 +178,6 @@ func (c *conversation) manifest(ctx context.Context, reference string) (m manife
 	return m, digestOf(text), nil
 }
 
-// ofArch returns the manifest for the processor.
 func (c *conversation) ofArch(ctx context.Context, index manifest) (manifest, error) {
 	for _, d := range index.Manifests {
 		if d.Platform.OS == "linux" && d.Platform.Architecture == c.Arch && digestForm.MatchString(d.Digest) {

@@ -253,7 +253,6 @@ func errorOf(m wire.Message) *wire.Error {
 	return out
 }
 
-// requestID returns a new id for a request at a server, as JSON.
 func requestID() json.RawMessage { return json.RawMessage(`"` + string(storage.NewID()) + `"`) }
 
 // rest waits for d. If ctx ends first, it returns the error of ctx.

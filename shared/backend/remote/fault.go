@@ -56,7 +56,6 @@ const (
 	phaseRuntime = "runtime"
 )
 
-// faultOf returns the error that a client gets for an error of an exchange.
 func (x *exchange) faultOf(phase string, err error) *wire.Error {
 	var refused *refusal
 	var broken *unreadable

@@ -25,7 +25,6 @@ const (
 	maxBytes = 2 << 30
 )
 
-// entry is the state of one file, folder or link at the source.
 type entry struct {
 	Mode fs.FileMode `json:"m"`
 	Size int64       `json:"s,omitempty"`

@@ -34,7 +34,6 @@ const (
 	blockBytes = 1 << 20
 )
 
-// errMoved says that the workspace changed while it was saved.
 var errMoved = errors.New("it was changed while it was saved")
 
 func pack(ctx context.Context, w io.Writer, root *os.Root, c changes) error {

@@ -64,7 +64,6 @@ type member struct {
 	value node
 }
 
-// get returns the first member of that name.
 func (n node) get(name string) (member, bool) {
 	i := slices.IndexFunc(n.members, func(m member) bool { return m.name == name })
 	if i < 0 {

@@ -5,7 +5,6 @@ import (
 	"strings"
 )
 
-// expansion is the result of expanding one string of the file.
 type expansion struct {
 	text    string
 	missing []string // variables that are not set and have no default

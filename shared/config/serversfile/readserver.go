@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 )
 
-// serverReader reads one server.
 type serverReader struct {
 	*reader
 	what      string // names the server in complaints

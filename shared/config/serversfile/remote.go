@@ -17,7 +17,6 @@ type Remote struct {
 	Private bool
 }
 
-// marshaledRemote is a Remote with its secrets.
 type marshaledRemote struct {
 	URL       string            `json:"url"`
 	Headers   map[string]string `json:"headers,omitempty"`

@@ -11,7 +11,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// schema is the version of server.json.
 const schema = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 
 // unknownVersion stands for the version of a server that has not said it: one that has never
@@ -53,7 +52,6 @@ type transport struct {
 	Headers []input `json:"headers,omitempty"`
 }
 
-// input is a header, or a variable in the value of one.
 type input struct {
 	Name        string           `json:"name,omitempty"`
 	Description string           `json:"description,omitempty"`

@@ -26,7 +26,6 @@ const (
 	maxTool  = 240
 )
 
-// wantsPage reports whether a request is that of a browser for a page.
 func wantsPage(r *http.Request) bool {
 	h := r.Header
 	accept := h.Values("Accept")

@@ -121,7 +121,6 @@ const (
 	placeNext = ";"
 )
 
-// requestEvent returns the member and its own id, of the id of an event of a request stream.
 func requestEvent(id string) (member, own string, ok bool) {
 	member, own, ok = strings.Cut(id, placeMark)
 	return member, own, ok && strings.Contains(own, "/") && !strings.Contains(own, placeNext)

@@ -108,7 +108,6 @@ const scheme = "dormouse://"
 // and the files of skills by their scheme.
 func keptSchemes() []string { return []string{appScheme, "skill://"} }
 
-// keepsScheme reports whether the scheme of a URI is one that is kept.
 func keepsScheme(uri string) bool {
 	return slices.ContainsFunc(keptSchemes(), func(kept string) bool { return strings.HasPrefix(uri, kept) })
 }

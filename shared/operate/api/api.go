@@ -28,7 +28,6 @@ type missing string
 
 func (m missing) Error() string { return string(m) }
 
-// codeNotHere is the code of a missing.
 const codeNotHere = "not_here"
 
 // maxBody bounds the body of a request, in bytes. A servers file in JSON may have more.

@@ -110,7 +110,6 @@ func encode(v any) []byte {
 	return text
 }
 
-// sealed is what a cookie holds.
 type sealed struct {
 	visitor
 	Until int64 `json:"until"` // seconds since 1970

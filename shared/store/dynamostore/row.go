@@ -21,7 +21,6 @@ func num[N ~int | ~int64](v N) types.AttributeValue {
 
 func bin(v []byte) types.AttributeValue { return &types.AttributeValueMemberB{Value: v} }
 
-// str returns a string, "" if there is none.
 func (r row) str(name string) string {
 	if v, ok := r[name].(*types.AttributeValueMemberS); ok {
 		return v.Value

@@ -46,7 +46,6 @@ ON CONFLICT (id) DO UPDATE SET rev = 1, tenant = ?2, expires = ?3, record = ?4 W
 	return err
 }
 
-// readRecord returns the statement that reads a record of a table.
 func readRecord(table string) string {
 	return `SELECT rev, record FROM ` + table + ` WHERE id = ? AND expires > ?`
 }

@@ -188,7 +188,6 @@ func (f *Fleet) function(t fleet.Task) (string, error) {
 	return "", fmt.Errorf("%w: no function for boxes has %d MB of memory", fleet.ErrInvalid, need)
 }
 
-// tenant returns the tenant id of a box.
 func tenant(box string) string {
 	sum := sha256.Sum256([]byte("box\x00" + box))
 	return base64.RawURLEncoding.EncodeToString(sum[:])
