@@ -149,16 +149,18 @@ func TestCounterCountsOnThoughItIsMadeAnewForEachMessage(t *testing.T) {
 
 func TestBookingWaitsForTheUserAndNothingRuns(t *testing.T) {
 	for answer, want := range map[string]string{"accept": "booked: Ulm", "decline": "not booked: the user did not agree"} {
-		eachEra(t, "booking", func(t *testing.T, c *cloud, version string) {
-			s := c.connect(t, version, &mcp.ClientOptions{
-				ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-					time.Sleep(time.Hour) // virtual
-					return &mcp.ElicitResult{Action: answer, Content: map[string]any{"seats": 2}}, nil
-				},
+		t.Run(answer, func(t *testing.T) {
+			eachEra(t, "booking", func(t *testing.T, c *cloud, version string) {
+				s := c.connect(t, version, &mcp.ClientOptions{
+					ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+						time.Sleep(time.Hour) // virtual
+						return &mcp.ElicitResult{Action: answer, Content: map[string]any{"seats": 2}}, nil
+					},
+				})
+				if got := call(t, s, "book", map[string]any{"trip": "Ulm"}); got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
 			})
-			if got := call(t, s, "book", map[string]any{"trip": "Ulm"}); got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
 		})
 	}
 }

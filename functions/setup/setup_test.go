@@ -214,13 +214,15 @@ func TestWhatCannotBeMadeFailsTheDeployment(t *testing.T) {
 		"no function":   {func(a *account) { a.refuses = "configuration" }, "Custom::Tickets", "the secret of the function stack-http cannot be read: status 400"},
 		"another kind":  {func(*account) {}, "Custom::Other", "this release knows no resource of the kind Custom::Other"},
 	} {
-		a := newAccount(t)
-		c.set(a)
-		e := event{RequestType: "Create", ResourceType: c.kind, ResponseURL: a.URL + "/answer", RequestID: "r", ResourceProperties: json.RawMessage(`{"Name":"/dormouse.tickets/stack","Function":"stack-http","Other":""}`)}
-		err := handle(t.Context(), slog.New(slog.DiscardHandler), e)
-		if err != nil || a.answer.Status != "FAILED" || !strings.Contains(a.answer.Reason, c.want) || a.answer.PhysicalResourceId == "" {
-			t.Errorf("%s: %+v, %v; want %s", name, a.answer, err, c.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			a := newAccount(t)
+			c.set(a)
+			e := event{RequestType: "Create", ResourceType: c.kind, ResponseURL: a.URL + "/answer", RequestID: "r", ResourceProperties: json.RawMessage(`{"Name":"/dormouse.tickets/stack","Function":"stack-http","Other":""}`)}
+			err := handle(t.Context(), slog.New(slog.DiscardHandler), e)
+			if err != nil || a.answer.Status != "FAILED" || !strings.Contains(a.answer.Reason, c.want) || a.answer.PhysicalResourceId == "" {
+				t.Errorf("%s: %+v, %v; want %s", name, a.answer, err, c.want)
+			}
+		})
 	}
 }
 

@@ -17,13 +17,15 @@ func TestEventsAreOfTheScheduleOrOfOneTask(t *testing.T) {
 		"of this machine": {`{"detail-type":"Dormouse Task Stopped","detail":{"id":"process/1","state":"stopped"}}`, "process/1", true, true},
 		"of ECS":          {`{"detail-type":"ECS Task State Change","detail":{"group":"dormouse:YQ:Yg","startedBy":"t","lastStatus":"STOPPED"}}`, "ecs/t", true, true},
 	} {
-		var e event
-		if err := json.Unmarshal([]byte(c.text), &e); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		got, ours, stops, err := e.task()
-		if err != nil || ours != c.ours || stops != c.stops || got.ID != c.id || ours && got.State != fleet.Stopped {
-			t.Errorf("%s: %+v, ours %v, stops %v, %v", name, got, ours, stops, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			var e event
+			if err := json.Unmarshal([]byte(c.text), &e); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			got, ours, stops, err := e.task()
+			if err != nil || ours != c.ours || stops != c.stops || got.ID != c.id || ours && got.State != fleet.Stopped {
+				t.Errorf("%s: %+v, ours %v, stops %v, %v", name, got, ours, stops, err)
+			}
+		})
 	}
 }

@@ -16,12 +16,14 @@ func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
 	}
 	f := &Function{Settings: Settings{Servers: servers}}
 	for name, installs := range map[string]bool{"npm": true, "py": true, "own": false} {
-		s, _ := servers.Server(name)
-		for installed, want := range map[string]bool{"": installs, "an earlier definition": installs, s.Definition(): false} {
-			if got := f.needs(storage.Box{Server: name, Installed: installed}).Installs; got != want {
-				t.Errorf("%s needs an install: %v, want %v; kept is %q", name, got, want, installed)
+		t.Run(name, func(t *testing.T) {
+			s, _ := servers.Server(name)
+			for installed, want := range map[string]bool{"": installs, "an earlier definition": installs, s.Definition(): false} {
+				if got := f.needs(storage.Box{Server: name, Installed: installed}).Installs; got != want {
+					t.Errorf("%s needs an install: %v, want %v; kept is %q", name, got, want, installed)
+				}
 			}
-		}
+		})
 	}
 }
 
@@ -54,8 +56,10 @@ func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
 	f := &Function{Settings: Settings{Servers: servers}}
 	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
 	for name, want := range map[string]string{"profile": "ecs", "rootfs": "ecs", "offline": "ecs", "container": "ecs", "free": places.Lambda} {
-		if got := two.Choose(f.needs(storage.Box{Server: name, Attempt: 1})); got != want {
-			t.Errorf("%s runs in %s, want %s", name, got, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := two.Choose(f.needs(storage.Box{Server: name, Attempt: 1})); got != want {
+				t.Errorf("%s runs in %s, want %s", name, got, want)
+			}
+		})
 	}
 }

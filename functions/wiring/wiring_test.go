@@ -52,9 +52,11 @@ func TestBucketIsForThoseFunctionsWithRightsInIt(t *testing.T) {
 func TestOnlyWhatIsKeptForASessionGoesWithIt(t *testing.T) {
 	f := wired(t, wiring.Parts{Snapshots: "folder:/x"})
 	for server, want := range map[string]bool{"kept": true, "common": false, "plain": false, "unknown": false} {
-		if got := f.Relay.Kept(server); got != want {
-			t.Errorf("%s: %t", server, got)
-		}
+		t.Run(server, func(t *testing.T) {
+			if got := f.Relay.Kept(server); got != want {
+				t.Errorf("%s: %t", server, got)
+			}
+		})
 	}
 }
 

@@ -40,14 +40,16 @@ func TestTheGateIsShutWhileASandboxHasANetwork(t *testing.T) {
 		"switched off":       {`{"enabled":false,"box":{"profile":"network_basic"}}`, `{}`, 200},
 		"allowed":            {`{"box":{"profile":"network_basic"}}`, `{"boxes":true}`, 200},
 	} {
-		g := newGate()
-		g.take(read(test.box, test.access))
-		if got := status(g, true); got != test.want {
-			t.Errorf("%s: a program in a box gets %d", name, got)
-		}
-		if got := status(g, false); got != 200 {
-			t.Errorf("%s: another program gets %d", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			g := newGate()
+			g.take(read(test.box, test.access))
+			if got := status(g, true); got != test.want {
+				t.Errorf("%s: a program in a box gets %d", name, got)
+			}
+			if got := status(g, false); got != 200 {
+				t.Errorf("%s: another program gets %d", name, got)
+			}
+		})
 	}
 	// The process of a server that has left the file may still run.
 	g := newGate()

@@ -29,13 +29,15 @@ func TestOnlyNamedProxiesReportAddresses(t *testing.T) {
 		{"no address before a proxy", "127.0.0.1:5", []string{"unknown, 10.9.9.9"}, "10.9.9.9:0"},
 		{"mapped", "192.0.2.1:5", []string{"198.51.100.7"}, "198.51.100.7:0"},
 	} {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
-		r.RemoteAddr, r.Header["X-Forwarded-For"] = tt.peer, tt.reported
-		got := ""
-		proxies.behind(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.RemoteAddr })).ServeHTTP(httptest.NewRecorder(), r)
-		if got != tt.want || r.RemoteAddr != tt.peer {
-			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+			r.RemoteAddr, r.Header["X-Forwarded-For"] = tt.peer, tt.reported
+			got := ""
+			proxies.behind(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.RemoteAddr })).ServeHTTP(httptest.NewRecorder(), r)
+			if got != tt.want || r.RemoteAddr != tt.peer {
+				t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+			}
+		})
 	}
 	for _, text := range []string{"", "proxy.example.com", "10.0.0.0/33", "127.0.0.1:80"} {
 		if _, err := ReadProxies([]string{text}); err == nil {

@@ -32,17 +32,19 @@ func TestServersAreGuestsWhereOthersCallAndTheSystemCanConfineThem(t *testing.T)
 		"others, and no Landlock": {true, sandbox.Support{Limits: true, Seccomp: true}, nil, "a have the rights of this user (the kernel has no landlock"},
 		"others, and no seccomp":  {true, sandbox.Support{Limits: true, Landlock: 7}, nil, "a have the rights of this user (the kernel has no seccomp"},
 	} {
-		f := &serversFile{Config: Config{Servers: file}, others: test.others, on: test.on, warned: map[string]bool{}}
-		servers, err := f.load()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := guests(servers); !slices.Equal(got, test.want) {
-			t.Errorf("%s: guests are %q", name, got)
-		}
-		if got := strings.Join(f.news(), "\n"); !strings.Contains(got, test.warns) || test.warns == "" && got != "" {
-			t.Errorf("%s: it warns %q", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			f := &serversFile{Config: Config{Servers: file}, others: test.others, on: test.on, warned: map[string]bool{}}
+			servers, err := f.load()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := guests(servers); !slices.Equal(got, test.want) {
+				t.Errorf("%s: guests are %q", name, got)
+			}
+			if got := strings.Join(f.news(), "\n"); !strings.Contains(got, test.warns) || test.warns == "" && got != "" {
+				t.Errorf("%s: it warns %q", name, got)
+			}
+		})
 	}
 }
 
@@ -62,8 +64,10 @@ func TestMachinesThatOthersCallHaveGuests(t *testing.T) {
 		"asked for":              {Config{Listen: "127.0.0.1:0", Guests: true}, true},
 		"a public URL":           {Config{Listen: "127.0.0.1:0", PublicURL: "https://mcp.example.com"}, true},
 	} {
-		if got := test.cfg.HasGuests(); got != test.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := test.cfg.HasGuests(); got != test.want {
+				t.Errorf("%s: %v", name, got)
+			}
+		})
 	}
 }

@@ -47,10 +47,12 @@ func TestSocketsAreServedOnePortOn(t *testing.T) {
 		"not a listen": {"nonsense", "", "nonsense"},
 	}
 	for name, test := range tests {
-		m := &listeners{Listen: test.listen, Sockets: test.sockets}
-		if got := m.socketsAddress(); got != test.want {
-			t.Errorf("%s: %s, want %s", name, got, test.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			m := &listeners{Listen: test.listen, Sockets: test.sockets}
+			if got := m.socketsAddress(); got != test.want {
+				t.Errorf("%s: %s, want %s", name, got, test.want)
+			}
+		})
 	}
 }
 
@@ -59,9 +61,11 @@ func TestOnlyLoopbackHasNamesOfItsOwn(t *testing.T) {
 		"127.0.0.1:1": "", "localhost:1": "", "[::1]:1": "",
 		"0.0.0.0:1": "*", ":1": "*", "192.0.2.1:1": "*", "example.test:1": "*",
 	} {
-		if got := strings.Join(new(listeners).servedHosts(address), ","); got != want {
-			t.Errorf("%s is served under %q, want %q", address, got, want)
-		}
+		t.Run(address, func(t *testing.T) {
+			if got := strings.Join(new(listeners).servedHosts(address), ","); got != want {
+				t.Errorf("%s is served under %q, want %q", address, got, want)
+			}
+		})
 	}
 }
 
@@ -83,10 +87,12 @@ func TestKeysAreNeededBeyondLoopback(t *testing.T) {
 		"sockets only, everywhere": {"localhost:1", "0.0.0.0:2", "", "", "keys"},
 		"behind a proxy":           {"127.0.0.1:1", "", "https://mcp.example", "", "keys"},
 	} {
-		m := &listeners{Listen: test.listen, Sockets: test.sockets, PublicURL: test.public, Access: test.access}
-		if got := m.access(); got != test.want {
-			t.Errorf("%s: %q, want %q", name, got, test.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			m := &listeners{Listen: test.listen, Sockets: test.sockets, PublicURL: test.public, Access: test.access}
+			if got := m.access(); got != test.want {
+				t.Errorf("%s: %q, want %q", name, got, test.want)
+			}
+		})
 	}
 }
 
@@ -148,13 +154,15 @@ func TestBoxesOfAUserWithoutAHomeHaveOneInTheDataFolder(t *testing.T) {
 		"an empty name":       {environ{"HOME="}, own},
 		"a folder that lacks": {environ{"HOME=" + filepath.Join(mine, "nonexistent")}, own},
 	} {
-		env, err := withHome(c.e.boxes("", false), own)
-		if err != nil || env["HOME"] != c.want {
-			t.Errorf("%s: HOME is %s, %v; want %s", name, env["HOME"], err, c.want)
-		}
-		if info, err := os.Stat(c.want); err != nil || info.Mode().Perm()&0o700 != 0o700 {
-			t.Errorf("%s: the home is %v, %v", name, info, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			env, err := withHome(c.e.boxes("", false), own)
+			if err != nil || env["HOME"] != c.want {
+				t.Errorf("%s: HOME is %s, %v; want %s", name, env["HOME"], err, c.want)
+			}
+			if info, err := os.Stat(c.want); err != nil || info.Mode().Perm()&0o700 != 0o700 {
+				t.Errorf("%s: the home is %v, %v", name, info, err)
+			}
+		})
 	}
 }
 
@@ -166,11 +174,13 @@ func TestAnEndpointForTheNetworkHasNoSignInWithAnyName(t *testing.T) {
 		t.Fatal(err)
 	}
 	for listen, want := range map[string]bool{"127.0.0.1:8787": true, "[::1]:8787": true, "0.0.0.0:8787": false, ":8787": false, "192.0.2.1:8787": false} {
-		m := &machine{public: &listeners{Listen: listen, PublicURL: "http://127.0.0.1:8787", Access: AccessOAuth}}
-		s, err := m.tokens(servers)
-		if (err == nil) != want || want && s.Issuer != "http://127.0.0.1:8787" {
-			t.Errorf("%s: %+v, %v", listen, s, err)
-		}
+		t.Run(listen, func(t *testing.T) {
+			m := &machine{public: &listeners{Listen: listen, PublicURL: "http://127.0.0.1:8787", Access: AccessOAuth}}
+			s, err := m.tokens(servers)
+			if (err == nil) != want || want && s.Issuer != "http://127.0.0.1:8787" {
+				t.Errorf("%s: %+v, %v", listen, s, err)
+			}
+		})
 	}
 	// WebSockets are an endpoint, too.
 	m := &machine{public: &listeners{Listen: "127.0.0.1:8787", Sockets: "0.0.0.0:8788", Access: AccessOAuth}}

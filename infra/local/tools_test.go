@@ -60,9 +60,11 @@ func TestFirstBlockCountsToolsFromTheRecords(t *testing.T) {
 		}
 	}
 	for server, want := range map[string]string{"asked": "2 tools", "of-ada": "1 tool", "greeted": "", "fresh": "never started", "silent": "", "counter": "1 tool"} {
-		if text, ok := got[server]; !ok || text != want {
-			t.Errorf("%s: %q, want %q:\n%s", server, text, want, out.String())
-		}
+		t.Run(server, func(t *testing.T) {
+			if text, ok := got[server]; !ok || text != want {
+				t.Errorf("%s: %q, want %q:\n%s", server, text, want, out.String())
+			}
+		})
 	}
 	for of, want := range map[[2]string]string{{"local", "asked"}: "2 tools", {"ada", "asked"}: "", {"ada", "of-ada"}: "1 tool", {"local", "no-such-server"}: ""} {
 		if got := toolsOf(m, of[0], of[1]); got != want {

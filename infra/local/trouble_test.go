@@ -57,10 +57,12 @@ func TestHealthSaysWhatDoesNotWork(t *testing.T) {
 		"full":    full{storagetest.NewMemory()},
 		"damaged": damaged{storagetest.NewMemory()},
 	} {
-		m.functions = troubled{healthy, store}
-		if status, body := ask(); status != http.StatusServiceUnavailable || body != "store: failed\n" {
-			t.Errorf("%s: %d %q", name, status, body)
-		}
+		t.Run(name, func(t *testing.T) {
+			m.functions = troubled{healthy, store}
+			if status, body := ask(); status != http.StatusServiceUnavailable || body != "store: failed\n" {
+				t.Errorf("%s: %d %q", name, status, body)
+			}
+		})
 	}
 	m.functions = healthy
 	m.upkeep.end() // it would make the socket anew

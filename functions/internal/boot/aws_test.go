@@ -12,10 +12,12 @@ func TestAServiceIsWhereItsPartitionHasIt(t *testing.T) {
 		"cn-north-1":     {"amazonaws.com.cn", "https://ecs.cn-north-1.amazonaws.com.cn"},
 		"eusc-de-east-1": {"amazonaws.eu", "https://ecs.eusc-de-east-1.amazonaws.eu"},
 	} {
-		t.Setenv(envRegion, region)
-		t.Setenv(envDomain, test.suffix)
-		if got := endpoint("ecs"); got != test.want {
-			t.Errorf("ECS of %s is at %s, want %s", region, got, test.want)
-		}
+		t.Run(region, func(t *testing.T) {
+			t.Setenv(envRegion, region)
+			t.Setenv(envDomain, test.suffix)
+			if got := endpoint("ecs"); got != test.want {
+				t.Errorf("ECS of %s is at %s, want %s", region, got, test.want)
+			}
+		})
 	}
 }

@@ -65,12 +65,14 @@ func TestOnlyRegistriesOfECRGetALogin(t *testing.T) {
 		"123456789012.dkr.ecr.eu-west-1.amazonaws.com": "eu-west-1", "123456789012.dkr.ecr.us-east-2.amazonaws.com": "us-east-2",
 		"public.ecr.aws": "", "registry-1.docker.io": "", "dkr.ecr.eu-west-1.amazonaws.com.evil.example": "", "a.b.dkr.ecr.eu-west-1.amazonaws.com": "",
 	} {
-		asked = ""
-		login, err := loginECR(t.Context(), registry)
-		if err != nil || (login == "Basic QVdTOng=") != (region != "") || (login == "") != (region == "") ||
-			region != "" && (!strings.Contains(asked, "GetAuthorizationToken") || !strings.Contains(asked, "/"+region+"/ecr/")) {
-			t.Errorf("%s: %q, %v, asked %q", registry, login, err, asked)
-		}
+		t.Run(registry, func(t *testing.T) {
+			asked = ""
+			login, err := loginECR(t.Context(), registry)
+			if err != nil || (login == "Basic QVdTOng=") != (region != "") || (login == "") != (region == "") ||
+				region != "" && (!strings.Contains(asked, "GetAuthorizationToken") || !strings.Contains(asked, "/"+region+"/ecr/")) {
+				t.Errorf("%s: %q, %v, asked %q", registry, login, err, asked)
+			}
+		})
 	}
 	status = http.StatusForbidden
 	if _, err := loginECR(t.Context(), "123456789012.dkr.ecr.eu-west-1.amazonaws.com"); err == nil {
@@ -90,9 +92,11 @@ func TestAServerStartedByDockerIsTheImageOfItsBox(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"docker": "mcp/time 1000", "copy": "example.com/time ", "image": "example.com/server ", "plain": " ", "wrong": "--privileged"} {
-		shape, err := shapeOf(servers, name)
-		if got := shape.Image + " " + shape.User; err == nil && got != want || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			shape, err := shapeOf(servers, name)
+			if got := shape.Image + " " + shape.User; err == nil && got != want || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		})
 	}
 }

@@ -153,15 +153,17 @@ func TestASecretThatIsRefusedIsTheServersFaultAndSilenceIsNot(t *testing.T) {
 		"broken":       {secretsService{status: 500, body: canary}, one, ""},
 		"no JSON":      {secretsService{status: 200, body: canary}, one, ""},
 	} {
-		got, err := resolves(t, &c.service, c.env)
-		if strings.Contains(fmt.Sprint(got, err), canary) {
-			t.Errorf("%s: a message quotes what AWS answered: %v, %v", name, got, err)
-		}
-		switch {
-		case c.why == "" && !errors.Is(err, storage.Unavailable):
-			t.Errorf("%s: %v, %v", name, got, err)
-		case c.why != "" && (err != nil || !maps.Equal(got, map[string]string{serversfile.SecretFailure: c.why})):
-			t.Errorf("%s: %v, %v", name, got, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			got, err := resolves(t, &c.service, c.env)
+			if strings.Contains(fmt.Sprint(got, err), canary) {
+				t.Errorf("%s: a message quotes what AWS answered: %v, %v", name, got, err)
+			}
+			switch {
+			case c.why == "" && !errors.Is(err, storage.Unavailable):
+				t.Errorf("%s: %v, %v", name, got, err)
+			case c.why != "" && (err != nil || !maps.Equal(got, map[string]string{serversfile.SecretFailure: c.why})):
+				t.Errorf("%s: %v, %v", name, got, err)
+			}
+		})
 	}
 }

@@ -143,39 +143,41 @@ func TestOfToolsOnlyThoseOfTheRulesAreSeenAndCalled(t *testing.T) {
 	for name, over := range map[string]func(token string) channel{
 		"Streamable HTTP": s.overHTTP, "batches": s.overBatches, "2026-07-28": s.overModern, "HTTP+SSE": s.overSSE, "WebSocket": s.overSocket,
 	} {
-		for who, groups := range map[string][]string{"ada": {"eng"}, "root": {"eng", "admins"}} {
-			c := over(s.token(who, "files", map[string]any{"groups": groups}))
-			want := []string{"read", "write_note"}
-			if who == "root" {
-				want = []string{"read", "write_file", "write_note"}
-			}
-			if got := toolsIn(c.list()); !slices.Equal(got, want) {
-				t.Errorf("%s: %s sees %v", name, who, got)
-			}
-			for _, tool := range want {
-				if status, body := c.call(tool); status > 200 || !strings.Contains(body, tool+" is done") {
-					t.Errorf("%s: %s calls %s: %d %s", name, who, tool, status, body)
+		t.Run(name, func(t *testing.T) {
+			for who, groups := range map[string][]string{"ada": {"eng"}, "root": {"eng", "admins"}} {
+				c := over(s.token(who, "files", map[string]any{"groups": groups}))
+				want := []string{"read", "write_note"}
+				if who == "root" {
+					want = []string{"read", "write_file", "write_note"}
+				}
+				if got := toolsIn(c.list()); !slices.Equal(got, want) {
+					t.Errorf("%s: %s sees %v", name, who, got)
+				}
+				for _, tool := range want {
+					if status, body := c.call(tool); status > 200 || !strings.Contains(body, tool+" is done") {
+						t.Errorf("%s: %s calls %s: %d %s", name, who, tool, status, body)
+					}
+				}
+				if who == "root" {
+					continue
+				}
+				status, body := c.call("write_file")
+				var refused struct {
+					Error struct {
+						Code    int
+						Message string
+						Data    any
+					}
+				}
+				_ = json.Unmarshal([]byte(strings.Trim(body, "[]")), &refused)
+				if e := refused.Error; e.Code != 403 || e.Message != `you may not use the tool "write_file" of this server; ask its operator for access` || e.Data != nil || status != 0 && status != http.StatusForbidden {
+					t.Errorf("%s: %s calls what only admins may: %d %s", name, who, status, body)
+				}
+				if status, body := c.call("read"); status > 200 || !strings.Contains(body, "read is done") {
+					t.Errorf("%s: the session does not go on: %d %s", name, status, body)
 				}
 			}
-			if who == "root" {
-				continue
-			}
-			status, body := c.call("write_file")
-			var refused struct {
-				Error struct {
-					Code    int
-					Message string
-					Data    any
-				}
-			}
-			_ = json.Unmarshal([]byte(strings.Trim(body, "[]")), &refused)
-			if e := refused.Error; e.Code != 403 || e.Message != `you may not use the tool "write_file" of this server; ask its operator for access` || e.Data != nil || status != 0 && status != http.StatusForbidden {
-				t.Errorf("%s: %s calls what only admins may: %d %s", name, who, status, body)
-			}
-			if status, body := c.call("read"); status > 200 || !strings.Contains(body, "read is done") {
-				t.Errorf("%s: the session does not go on: %d %s", name, status, body)
-			}
-		}
+		})
 	}
 	if strings.Contains(s.log.String(), "write_file is done") {
 		t.Error("a tool has run that was refused")
@@ -188,20 +190,22 @@ func TestRulesForToolsCostNothing(t *testing.T) {
 	s.warm = s.handler()
 	costs := map[string][][2]int{}
 	for who, groups := range map[string][]string{"ada": {"eng"}, "root": {"eng", "admins"}} {
-		c := s.overHTTP(s.token(who, "files", map[string]any{"groups": groups}))
-		c.list()
-		for range 2 {
-			s.cost()
+		t.Run(who, func(t *testing.T) {
+			c := s.overHTTP(s.token(who, "files", map[string]any{"groups": groups}))
 			c.list()
-			costs[who] = append(costs[who], s.cost())
-			c.call("read")
-			costs[who] = append(costs[who], s.cost())
-		}
-		if who == "ada" {
-			if c.call("write_file"); s.cost() != [2]int{} {
-				t.Error("a refused call costs reads or writes")
+			for range 2 {
+				s.cost()
+				c.list()
+				costs[who] = append(costs[who], s.cost())
+				c.call("read")
+				costs[who] = append(costs[who], s.cost())
 			}
-		}
+			if who == "ada" {
+				if c.call("write_file"); s.cost() != [2]int{} {
+					t.Error("a refused call costs reads or writes")
+				}
+			}
+		})
 	}
 	if !slices.Equal(costs["ada"], costs["root"]) {
 		t.Errorf("lists and calls cost %v, without rules %v", costs["ada"], costs["root"])

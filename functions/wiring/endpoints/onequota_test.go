@@ -42,33 +42,35 @@ func TestACallAtTheAddressOfAllServersIsCountedOnce(t *testing.T) {
 			return say(named("shop__echo"), "shop__echo"), list, say(find, "find_tools")
 		},
 	} {
-		inMarket(t, `{"principal": "60/m burst 4"}`, func(t *testing.T, m *market) {
-			m.heat()
-			call, list, search := begin(m)
-			for range 10 {
-				for free, say := range map[string]func() *httptest.ResponseRecorder{"a list": list, "a search": search} {
-					if w := say(); w.Code != 200 || !strings.Contains(w.Body.String(), "echo") && !strings.Contains(w.Body.String(), "find_tools") {
-						t.Fatalf("%s: %s: %d %s", name, free, w.Code, w.Body)
+		t.Run(name, func(t *testing.T) {
+			inMarket(t, `{"principal": "60/m burst 4"}`, func(t *testing.T, m *market) {
+				m.heat()
+				call, list, search := begin(m)
+				for range 10 {
+					for free, say := range map[string]func() *httptest.ResponseRecorder{"a list": list, "a search": search} {
+						if w := say(); w.Code != 200 || !strings.Contains(w.Body.String(), "echo") && !strings.Contains(w.Body.String(), "find_tools") {
+							t.Fatalf("%s: %s: %d %s", name, free, w.Code, w.Body)
+						}
 					}
 				}
-			}
-			own := m.open("2025-11-25")
-			for i := range 2 {
-				if !m.sold(call()) || !m.sold(own.post(callEcho)) {
-					t.Fatalf("%s: call %d is refused", name, i+1)
+				own := m.open("2025-11-25")
+				for i := range 2 {
+					if !m.sold(call()) || !m.sold(own.post(callEcho)) {
+						t.Fatalf("%s: call %d is refused", name, i+1)
+					}
 				}
-			}
-			w := call()
-			if m.sold(w) || w.Code != 200 || !strings.Contains(w.Body.String(), `"isError":true`) || m.called.Load() != 4 {
-				t.Errorf("%s: the fifth call: %d %s", name, w.Code, w.Body)
-			}
-			if m.sold(own.post(callEcho)) {
-				t.Errorf("%s: the server's own address has calls left", name)
-			}
-			time.Sleep(time.Second)
-			if !m.sold(call()) || m.sold(call()) {
-				t.Errorf("%s: a second later one call passes", name)
-			}
+				w := call()
+				if m.sold(w) || w.Code != 200 || !strings.Contains(w.Body.String(), `"isError":true`) || m.called.Load() != 4 {
+					t.Errorf("%s: the fifth call: %d %s", name, w.Code, w.Body)
+				}
+				if m.sold(own.post(callEcho)) {
+					t.Errorf("%s: the server's own address has calls left", name)
+				}
+				time.Sleep(time.Second)
+				if !m.sold(call()) || m.sold(call()) {
+					t.Errorf("%s: a second later one call passes", name)
+				}
+			})
 		})
 	}
 }

@@ -112,20 +112,24 @@ func TestWithoutATokenAGroupSaysWhereToGetOne(t *testing.T) {
 	s := newSite(t)
 	s.cost()
 	for address, said := range map[string]string{"/mcp": "/mcp", "/mcp/?tools=search": "/mcp/?tools=search", "/g/dev/mcp": "/g/dev/mcp"} {
-		for _, method := range []string{"POST", "GET", "DELETE"} {
-			a := s.do(method, address, initialize)
-			want := `Bearer resource_metadata="` + s.url + `/.well-known/oauth-protected-resource` + said + `", scope="mcp"`
-			if got := a.header.Get("WWW-Authenticate"); a.status != 401 || got != want {
-				t.Errorf("%s %s: %d %s", method, address, a.status, got)
+		t.Run(address, func(t *testing.T) {
+			for _, method := range []string{"POST", "GET", "DELETE"} {
+				a := s.do(method, address, initialize)
+				want := `Bearer resource_metadata="` + s.url + `/.well-known/oauth-protected-resource` + said + `", scope="mcp"`
+				if got := a.header.Get("WWW-Authenticate"); a.status != 401 || got != want {
+					t.Errorf("%s %s: %d %s", method, address, a.status, got)
+				}
 			}
-		}
+		})
 	}
 	for door, said := range map[string]string{"GET /sse": "/sse", "POST /message?sessionId=x": "/sse", "POST /g/dev/message": "/g/dev/sse"} {
-		method, path, _ := strings.Cut(door, " ")
-		a := s.do(method, path, initialize)
-		if got, want := a.header.Get("WWW-Authenticate"), `Bearer resource_metadata="`+s.url+`/.well-known/oauth-protected-resource`+said+`", scope="mcp"`; a.status != 401 || got != want {
-			t.Errorf("%s: %d %s", door, a.status, got)
-		}
+		t.Run(door, func(t *testing.T) {
+			method, path, _ := strings.Cut(door, " ")
+			a := s.do(method, path, initialize)
+			if got, want := a.header.Get("WWW-Authenticate"), `Bearer resource_metadata="`+s.url+`/.well-known/oauth-protected-resource`+said+`", scope="mcp"`; a.status != 401 || got != want {
+				t.Errorf("%s: %d %s", door, a.status, got)
+			}
+		})
 	}
 	key, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"gone"}})
 	if err != nil {

@@ -138,19 +138,21 @@ func TestAKeyOpensAWebSocketToItsServersOfAGroup(t *testing.T) {
 		t.Fatal(status, got)
 	}
 	for name, credential := range map[string]string{"a key": key, "its token": got["access_token"].(string)} {
-		status, say := s.dial("group=all", credential)
-		if status != http.StatusOK {
-			t.Fatalf("%s: the connection was refused with %d", name, status)
-		}
-		said := say(initialize, initialized, listTools)
-		if !strings.Contains(said, `"who__me"`) || !strings.Contains(said, `"files__read"`) || strings.Contains(said, "counter") {
-			t.Errorf("%s has %s", name, said)
-		}
-		if said := say(call("files__read")); !strings.Contains(said, "read is done") {
-			t.Errorf("%s: %s", name, said)
-		}
-		if said := say(call("counter__add")); !strings.Contains(said, "there is no tool counter__add here") {
-			t.Errorf("%s: %s", name, said)
-		}
+		t.Run(name, func(t *testing.T) {
+			status, say := s.dial("group=all", credential)
+			if status != http.StatusOK {
+				t.Fatalf("%s: the connection was refused with %d", name, status)
+			}
+			said := say(initialize, initialized, listTools)
+			if !strings.Contains(said, `"who__me"`) || !strings.Contains(said, `"files__read"`) || strings.Contains(said, "counter") {
+				t.Errorf("%s has %s", name, said)
+			}
+			if said := say(call("files__read")); !strings.Contains(said, "read is done") {
+				t.Errorf("%s: %s", name, said)
+			}
+			if said := say(call("counter__add")); !strings.Contains(said, "there is no tool counter__add here") {
+				t.Errorf("%s: %s", name, said)
+			}
+		})
 	}
 }

@@ -44,18 +44,20 @@ func TestRegistryHasTheServersThatItsCallerMayUse(t *testing.T) {
 		"a key for none that is here": {key("elsewhere"), nil},
 		"a token":                     {s.token("bob", "who"), []string{"local/who"}},
 	} {
-		a := s.do("GET", "/registry/v0.1/servers", "", bearer(tt.credential))
-		got := slices.DeleteFunc(listed(t, a), func(name string) bool { return name == "local/booking" || name == "local/job" })
-		if a.status != http.StatusOK || !slices.Equal(got, tt.want) {
-			t.Errorf("%s: got %d %q, want %q", name, a.status, got, tt.want)
-		}
-		status := map[bool]int{true: http.StatusOK, false: http.StatusNotFound}
-		for _, server := range []string{"who", "files", "gone", "none"} {
-			a := s.do("GET", "/registry/v0.1/servers/local%2F"+server+"/versions/latest", "", bearer(tt.credential))
-			if want := status[slices.Contains(tt.want, "local/"+server)]; a.status != want {
-				t.Errorf("%s: %s: got %d %s", name, server, a.status, a.body)
+		t.Run(name, func(t *testing.T) {
+			a := s.do("GET", "/registry/v0.1/servers", "", bearer(tt.credential))
+			got := slices.DeleteFunc(listed(t, a), func(name string) bool { return name == "local/booking" || name == "local/job" })
+			if a.status != http.StatusOK || !slices.Equal(got, tt.want) {
+				t.Errorf("%s: got %d %q, want %q", name, a.status, got, tt.want)
 			}
-		}
+			status := map[bool]int{true: http.StatusOK, false: http.StatusNotFound}
+			for _, server := range []string{"who", "files", "gone", "none"} {
+				a := s.do("GET", "/registry/v0.1/servers/local%2F"+server+"/versions/latest", "", bearer(tt.credential))
+				if want := status[slices.Contains(tt.want, "local/"+server)]; a.status != want {
+					t.Errorf("%s: %s: got %d %s", name, server, a.status, a.body)
+				}
+			}
+		})
 	}
 }
 

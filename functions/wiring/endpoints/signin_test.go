@@ -360,10 +360,12 @@ func TestTokenIsOneAuthorizationHeader(t *testing.T) {
 		"nothing is smuggled": {`/who/mcp?a="b`, nil, 401, "Bearer " + at + `"`},
 		"a slash is of it":    {"/who/mcp/", nil, 401, "Bearer " + at + `/"`},
 	} {
-		a := s.do("POST", test.path, initialize, test.headers...)
-		if got := a.header.Get("WWW-Authenticate"); a.status != test.status || !strings.HasPrefix(got, test.starts) {
-			t.Errorf("%s: %d %s\n got %s\nwant %s", name, a.status, a.body, got, test.starts)
-		}
+		t.Run(name, func(t *testing.T) {
+			a := s.do("POST", test.path, initialize, test.headers...)
+			if got := a.header.Get("WWW-Authenticate"); a.status != test.status || !strings.HasPrefix(got, test.starts) {
+				t.Errorf("%s: %d %s\n got %s\nwant %s", name, a.status, a.body, got, test.starts)
+			}
+		})
 	}
 	if cost := s.cost(); cost != [2]int{} {
 		t.Errorf("it cost %v reads and writes", cost)
@@ -376,33 +378,35 @@ func TestMetadataOfAServerIsWhereClientsLookForIt(t *testing.T) {
 	for address, name := range map[string]string{
 		"/who/mcp": "who", "/who/mcp/": "who", "/who/sse": "who", "/who/sse/": "who", "/who/mcp?x=1&y=2": "who", "/mcp": "all servers", "/mcp/": "all servers", "/mcp?names=plain": "all servers", "/g/dev/mcp": "the servers of dev", "/sse": "all servers", "/g/dev/sse/": "the servers of dev",
 	} {
-		a := s.do("GET", "/.well-known/oauth-protected-resource"+address, "", "Origin: https://app.example", "MCP-Protocol-Version: 2025-11-25")
-		var got map[string]any
-		if err := json.Unmarshal([]byte(a.body), &got); err != nil || a.status != 200 {
-			t.Fatalf("%s: %+v", address, a)
-		}
-		want := map[string]any{
-			"resource": s.url + address, "authorization_servers": []any{s.issuer}, "scopes_supported": []any{"mcp"},
-			"bearer_methods_supported": []any{"header"}, "resource_name": name,
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", address, diff)
-		}
-		for name, want := range map[string]string{"Content-Type": "application/json", "Cache-Control": "public, max-age=300", "Access-Control-Allow-Origin": "*"} {
-			if got := a.header.Get(name); got != want {
-				t.Errorf("%s: %s is %q, want %q", address, name, got, want)
+		t.Run(address, func(t *testing.T) {
+			a := s.do("GET", "/.well-known/oauth-protected-resource"+address, "", "Origin: https://app.example", "MCP-Protocol-Version: 2025-11-25")
+			var got map[string]any
+			if err := json.Unmarshal([]byte(a.body), &got); err != nil || a.status != 200 {
+				t.Fatalf("%s: %+v", address, a)
 			}
-		}
-		if a := s.do("HEAD", "/.well-known/oauth-protected-resource"+address, ""); a.status != 200 || a.body != "" {
-			t.Errorf("HEAD %s: %+v", address, a)
-		}
-		a = s.do("OPTIONS", "/.well-known/oauth-protected-resource"+address, "", "Origin: https://app.example", "Access-Control-Request-Method: GET", "Access-Control-Request-Headers: mcp-protocol-version")
-		if a.status != 204 || a.header.Get("Access-Control-Allow-Origin") != "*" || !strings.Contains(a.header.Get("Access-Control-Allow-Headers"), "MCP-Protocol-Version") || !strings.Contains(a.header.Get("Access-Control-Allow-Methods"), "GET") {
-			t.Errorf("OPTIONS %s: %+v", address, a)
-		}
-		if a := s.do("POST", "/.well-known/oauth-protected-resource"+address, ""); a.status != 405 {
-			t.Errorf("POST %s: %+v", address, a)
-		}
+			want := map[string]any{
+				"resource": s.url + address, "authorization_servers": []any{s.issuer}, "scopes_supported": []any{"mcp"},
+				"bearer_methods_supported": []any{"header"}, "resource_name": name,
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: %s", address, diff)
+			}
+			for name, want := range map[string]string{"Content-Type": "application/json", "Cache-Control": "public, max-age=300", "Access-Control-Allow-Origin": "*"} {
+				if got := a.header.Get(name); got != want {
+					t.Errorf("%s: %s is %q, want %q", address, name, got, want)
+				}
+			}
+			if a := s.do("HEAD", "/.well-known/oauth-protected-resource"+address, ""); a.status != 200 || a.body != "" {
+				t.Errorf("HEAD %s: %+v", address, a)
+			}
+			a = s.do("OPTIONS", "/.well-known/oauth-protected-resource"+address, "", "Origin: https://app.example", "Access-Control-Request-Method: GET", "Access-Control-Request-Headers: mcp-protocol-version")
+			if a.status != 204 || a.header.Get("Access-Control-Allow-Origin") != "*" || !strings.Contains(a.header.Get("Access-Control-Allow-Headers"), "MCP-Protocol-Version") || !strings.Contains(a.header.Get("Access-Control-Allow-Methods"), "GET") {
+				t.Errorf("OPTIONS %s: %+v", address, a)
+			}
+			if a := s.do("POST", "/.well-known/oauth-protected-resource"+address, ""); a.status != 405 {
+				t.Errorf("POST %s: %+v", address, a)
+			}
+		})
 	}
 	if cost := s.cost(); cost != [2]int{} || s.asked != 0 {
 		t.Errorf("it cost %v reads and writes, and %d requests to the issuer", cost, s.asked)
@@ -564,11 +568,13 @@ func TestRefusalSaysWhetherAnotherTokenWouldHelp(t *testing.T) {
 		"a scope is missing":  {"who", s.token("ada", "who", map[string]any{"scope": "openid"}), `Bearer error="insufficient_scope", resource_metadata="` + s.url + `/.well-known/oauth-protected-resource/who/mcp", scope="mcp"`},
 		"too much to tell of": {"who", s.token("ada", "who", map[string]any{"groups": []string{"eng", strings.Repeat("x", 3000)}}), ""},
 	} {
-		s.cost()
-		a := s.do("POST", "/"+test.server+"/mcp", initialize, bearer(test.token))
-		if got := a.header.Get("WWW-Authenticate"); a.status != 403 || got != test.want || s.cost() != [2]int{} {
-			t.Errorf("%s: %+v", name, a)
-		}
+		t.Run(name, func(t *testing.T) {
+			s.cost()
+			a := s.do("POST", "/"+test.server+"/mcp", initialize, bearer(test.token))
+			if got := a.header.Get("WWW-Authenticate"); a.status != 403 || got != test.want || s.cost() != [2]int{} {
+				t.Errorf("%s: %+v", name, a)
+			}
+		})
 	}
 	admin := s.token("root", "closed", map[string]any{"groups": []string{"admins"}})
 	if a := s.do("POST", "/closed/mcp", initialize, bearer(admin)); a.status != 200 {

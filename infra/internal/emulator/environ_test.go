@@ -26,9 +26,11 @@ func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
 		"nothing is said": {"sqlite:/x", nil, map[string]string{}},
 	}
 	for name, test := range tests {
-		if d := cmp.Diff(test.want, passedOn(&local.Site{Config: local.Config{Environ: test.environ}, Store: test.store, Snapshots: "folder:/kept"})); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
+		t.Run(name, func(t *testing.T) {
+			if d := cmp.Diff(test.want, passedOn(&local.Site{Config: local.Config{Environ: test.environ}, Store: test.store, Snapshots: "folder:/kept"})); d != "" {
+				t.Errorf("%s (-want +got):\n%s", name, d)
+			}
+		})
 	}
 }
 

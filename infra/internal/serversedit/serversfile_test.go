@@ -141,10 +141,12 @@ func TestValueNeverReplacesAnother(t *testing.T) {
 		{"a", "HOME", "outside", "HOME"},
 		{"a", "odd.name", "v", "ODD_NAME"},
 	} {
-		got, err := e.Keep(c.server, c.name, c.value)
-		if err != nil || got != c.want {
-			t.Errorf("%+v: %s, %v", c, got, err)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			got, err := e.Keep(c.server, c.name, c.value)
+			if err != nil || got != c.want {
+				t.Errorf("%+v: %s, %v", c, got, err)
+			}
+		})
 	}
 	if want := "KEY=one\nB_KEY=two\nB_KEY_2=three\nMY_SERVER_HOME=/x\nHOME=outside\nODD_NAME=v\n"; string(e.Text()) != want {
 		t.Errorf("%s", e.Text())
@@ -170,14 +172,16 @@ func TestSecretsOfAnEntryMoveAndTheRestStays(t *testing.T) {
 		{"HOOK", "https://hooks.example.com/services/T0ABC1DEF/x", "${HOOK}"},
 		{"URL", "postgres://u:pw@${HOST}/db", "${URL}${HOST}/db"},
 	} {
-		e := serversedit.Entry{Command: "x", Env: serversedit.Variables{{Name: c.name, Value: c.value}}}
-		env := serversedit.NewEnv(nil, nil)
-		if err := e.KeepSecrets("s", env); err != nil {
-			t.Fatal(err)
-		}
-		if got := e.Env[0].Value; got != c.want {
-			t.Errorf("%s=%s became %s, want %s", c.name, c.value, got, c.want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			e := serversedit.Entry{Command: "x", Env: serversedit.Variables{{Name: c.name, Value: c.value}}}
+			env := serversedit.NewEnv(nil, nil)
+			if err := e.KeepSecrets("s", env); err != nil {
+				t.Fatal(err)
+			}
+			if got := e.Env[0].Value; got != c.want {
+				t.Errorf("%s=%s became %s, want %s", c.name, c.value, got, c.want)
+			}
+		})
 	}
 }
 
@@ -192,13 +196,15 @@ func TestSecretsOfACommandLineMove(t *testing.T) {
 		"run -e LEVEL=info -e API_TOKEN=hunter2 -e K image": "run -e LEVEL=info -e API_TOKEN=${API_TOKEN} -e K image",
 		"x ghp_abcdefgh1234":                                "x ${S_SECRET}",
 	} {
-		e := serversedit.Entry{Command: "x", Args: strings.Fields(line)}
-		if err := e.KeepSecrets("s", serversedit.NewEnv(nil, nil)); err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Join(e.Args, " "); got != want {
-			t.Errorf("%s became %s, want %s", line, got, want)
-		}
+		t.Run(line, func(t *testing.T) {
+			e := serversedit.Entry{Command: "x", Args: strings.Fields(line)}
+			if err := e.KeepSecrets("s", serversedit.NewEnv(nil, nil)); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(e.Args, " "); got != want {
+				t.Errorf("%s became %s, want %s", line, got, want)
+			}
+		})
 	}
 	e := serversedit.Entry{Args: []string{"--header", "Authorization: Bearer hunter2"}, Env: serversedit.Variables{{Name: "A", Value: "old"}}}
 	env := serversedit.NewEnv(nil, nil)
@@ -228,19 +234,21 @@ func TestVersionIsPinnedWhereNoneIs(t *testing.T) {
 		"npx -y ${PKG}":                   "",
 		"node pkg":                        "",
 	} {
-		words := strings.Fields(line)
-		e := serversedit.Entry{Command: words[0], Args: words[1:]}
-		u, ok := e.Unpinned()
-		if !ok {
-			if want != "" {
-				t.Errorf("%s is not seen", line)
+		t.Run(line, func(t *testing.T) {
+			words := strings.Fields(line)
+			e := serversedit.Entry{Command: words[0], Args: words[1:]}
+			u, ok := e.Unpinned()
+			if !ok {
+				if want != "" {
+					t.Errorf("%s is not seen", line)
+				}
+				return
 			}
-			continue
-		}
-		e.Pin(u, "1.2.3")
-		if got := e.Command + " " + strings.Join(e.Args, " "); got != want {
-			t.Errorf("%s became %s, want %q", line, got, want)
-		}
+			e.Pin(u, "1.2.3")
+			if got := e.Command + " " + strings.Join(e.Args, " "); got != want {
+				t.Errorf("%s became %s, want %q", line, got, want)
+			}
+		})
 	}
 }
 

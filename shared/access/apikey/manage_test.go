@@ -55,11 +55,13 @@ func TestGrantThatIsWrongMakesNoKey(t *testing.T) {
 		"props that are too long":    {Tenant: "t", Principal: "p", Servers: []string{"s"}, Props: []byte(`{"a":"` + strings.Repeat("a", 5000) + `"}`)},
 		"a life that is over":        {Tenant: "t", Principal: "p", Servers: []string{"s"}, Life: -1},
 	} {
-		r := newRig(t)
-		key, _, err := apikey.Create(t.Context(), r.count, g)
-		if storage.CodeOf(err) != storage.Invalid || key != "" || r.cost() != [2]int{} {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			key, _, err := apikey.Create(t.Context(), r.count, g)
+			if storage.CodeOf(err) != storage.Invalid || key != "" || r.cost() != [2]int{} {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
 	}
 }
 

@@ -198,9 +198,11 @@ func TestARegistrationIsAnsweredAsItWasTaken(t *testing.T) {
 		"token_endpoint_auth_method": "none", "grant_types": "[authorization_code refresh_token]", "response_types": "[code]", "scope": "<nil>", "client_secret": "<nil>",
 		"redirect_uris": "[" + callback + "]", "application_type": "native",
 	} {
-		if fmt.Sprint(got[name]) != want {
-			t.Errorf("%s is %v, want %s", name, got[name], want)
-		}
+		t.Run(name, func(t *testing.T) {
+			if fmt.Sprint(got[name]) != want {
+				t.Errorf("%s is %v, want %s", name, got[name], want)
+			}
+		})
 	}
 	for body, want := range map[string]string{
 		`{`: "invalid_client_metadata", `[]`: "invalid_client_metadata", `{"redirect_uris":[]}`: "invalid_redirect_uri", `{}`: "invalid_redirect_uri",
@@ -223,15 +225,17 @@ func TestClientsOfTheSettings(t *testing.T) {
 	})
 	verifier, challenge := pkce()
 	for id, secret := range map[string]string{"mine": "s3cret", "public": ""} {
-		q := s.browser().signIn(at+"/authorize?"+request(id, challenge).Encode(), "ada", "")
-		f := url.Values{"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "client_id": {id}, "code_verifier": {verifier}}
-		s.refusedWith(t, with(f, "client_secret", "wrong"), "invalid_client")
-		if secret != "" {
-			s.refusedWith(t, f, "invalid_client")
-		}
-		if status, got := s.token(with(f, "client_secret", secret)); status != http.StatusOK {
-			t.Error(id, status, got)
-		}
+		t.Run(id, func(t *testing.T) {
+			q := s.browser().signIn(at+"/authorize?"+request(id, challenge).Encode(), "ada", "")
+			f := url.Values{"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {callback}, "client_id": {id}, "code_verifier": {verifier}}
+			s.refusedWith(t, with(f, "client_secret", "wrong"), "invalid_client")
+			if secret != "" {
+				s.refusedWith(t, f, "invalid_client")
+			}
+			if status, got := s.token(with(f, "client_secret", secret)); status != http.StatusOK {
+				t.Error(id, status, got)
+			}
+		})
 	}
 }
 
@@ -445,16 +449,18 @@ func TestThePolicyOfEachFormAllowsTheWayToTheClient(t *testing.T) {
 		"http://127.0.0.1:4000/done": "http://127.0.0.1:4000", "http://localhost:4000/done": "http://localhost:4000",
 		"cursor://anysphere.cursor-mcp/oauth/callback": "cursor:", "https://client.example/done": "https:",
 	} {
-		s := newSite(t, storetest.SQLite, nil)
-		b := s.browser()
-		_, challenge := pkce()
-		ask := at + "/authorize?" + request(s.register(redirect), challenge, "redirect_uri", redirect).Encode()
-		for name, page := range map[string]*reply{"consent": s.browser().open(http.MethodGet, ask, nil), "sign-in": b.open(http.MethodGet, b.begin(ask), nil)} {
-			_, actions, _ := strings.Cut(page.Header.Get("Content-Security-Policy"), "form-action ")
-			actions, _, _ = strings.Cut(actions, ";")
-			if !slices.Contains(strings.Fields(actions), source) {
-				t.Errorf("the page for %s allows only %q, not the way to %s", name, actions, redirect)
+		t.Run(redirect, func(t *testing.T) {
+			s := newSite(t, storetest.SQLite, nil)
+			b := s.browser()
+			_, challenge := pkce()
+			ask := at + "/authorize?" + request(s.register(redirect), challenge, "redirect_uri", redirect).Encode()
+			for name, page := range map[string]*reply{"consent": s.browser().open(http.MethodGet, ask, nil), "sign-in": b.open(http.MethodGet, b.begin(ask), nil)} {
+				_, actions, _ := strings.Cut(page.Header.Get("Content-Security-Policy"), "form-action ")
+				actions, _, _ = strings.Cut(actions, ";")
+				if !slices.Contains(strings.Fields(actions), source) {
+					t.Errorf("the page for %s allows only %q, not the way to %s", name, actions, redirect)
+				}
 			}
-		}
+		})
 	}
 }

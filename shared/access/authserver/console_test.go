@@ -57,22 +57,24 @@ func TestUsersSignInToTheConsoleWithTheRoleThatTheRulesGive(t *testing.T) {
 		{"eve", "eng,sre", storage.RoleOperator}, // both rules fit
 		{"vic", "", storage.RoleViewer},
 	} {
-		access, refused := s.entersConsole(test.name, test.groups)
-		if refused != "" {
-			t.Fatal(test.name, refused)
-		}
-		who, role, err := s.issued().Operator(t.Context(), access)
-		if err != nil || role != test.want || who.Principal != "dev:"+test.name || who.Tenant != "default" {
-			t.Errorf("%s: %s %+v, %v", test.name, role, who, err)
-		}
-		for _, server := range s.config.Servers {
-			if s.good(access, server) {
-				t.Errorf("the token of %s for the console is good for %s", test.name, server)
+		t.Run(test.name, func(t *testing.T) {
+			access, refused := s.entersConsole(test.name, test.groups)
+			if refused != "" {
+				t.Fatal(test.name, refused)
 			}
-		}
-		if n := len(access); n > 2000 {
-			t.Errorf("the token has %d bytes, too many for a cookie", n)
-		}
+			who, role, err := s.issued().Operator(t.Context(), access)
+			if err != nil || role != test.want || who.Principal != "dev:"+test.name || who.Tenant != "default" {
+				t.Errorf("%s: %s %+v, %v", test.name, role, who, err)
+			}
+			for _, server := range s.config.Servers {
+				if s.good(access, server) {
+					t.Errorf("the token of %s for the console is good for %s", test.name, server)
+				}
+			}
+			if n := len(access); n > 2000 {
+				t.Errorf("the token has %d bytes, too many for a cookie", n)
+			}
+		})
 	}
 	if _, refused := s.entersConsole("sam", "others"); !strings.HasPrefix(refused, "access_denied you may not use the console") {
 		t.Errorf("a user without a role: %q", refused)
@@ -112,18 +114,22 @@ func TestOnlyTheConsoleGetsTokensForTheConsole(t *testing.T) {
 		"the console, for a server":   forConsole(challenge, "resource", at+"/files/mcp"),
 		"the console, for nothing":    forConsole(challenge, "resource", ""),
 	} {
-		to, err := url.Parse(s.browser().begin(at + "/authorize?" + q.Encode()))
-		if err != nil || to.Query().Get("error") != "invalid_target" || to.Query().Get("code") != "" {
-			t.Errorf("%s: sent to %v, %v", name, to, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			to, err := url.Parse(s.browser().begin(at + "/authorize?" + q.Encode()))
+			if err != nil || to.Query().Get("error") != "invalid_target" || to.Query().Get("code") != "" {
+				t.Errorf("%s: sent to %v, %v", name, to, err)
+			}
+		})
 	}
 	for name, q := range map[string]url.Values{
 		"another address": forConsole(challenge, "redirect_uri", callback),
 		"another host":    forConsole(challenge, "redirect_uri", "https://evil.example/console/home"),
 	} {
-		if res := s.browser().open(http.MethodGet, at+"/authorize?"+q.Encode(), nil); res.StatusCode != http.StatusBadRequest || res.Header.Get("Location") != "" {
-			t.Errorf("%s: %s %v", name, res.Status, res.Header)
-		}
+		t.Run(name, func(t *testing.T) {
+			if res := s.browser().open(http.MethodGet, at+"/authorize?"+q.Encode(), nil); res.StatusCode != http.StatusBadRequest || res.Header.Get("Location") != "" {
+				t.Errorf("%s: %s %v", name, res.Status, res.Header)
+			}
+		})
 	}
 	// A token for a server is not valid for the console.
 	_, access, _ := s.tokens()

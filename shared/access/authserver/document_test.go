@@ -213,9 +213,11 @@ func TestDocumentsOfOtherHostsCanBeRefused(t *testing.T) {
 	}
 	_, challenge := pkce()
 	for id, want := range map[string]int{"https://claude.ai/c.json": http.StatusOK, "https://evil.example/c.json": http.StatusBadRequest, "https://claude.ai.evil.example/c.json": http.StatusBadRequest} {
-		if res := s.browser().open(http.MethodGet, at+"/authorize?"+request(id, challenge).Encode(), nil); res.StatusCode != want {
-			t.Error(id, res.Status)
-		}
+		t.Run(id, func(t *testing.T) {
+			if res := s.browser().open(http.MethodGet, at+"/authorize?"+request(id, challenge).Encode(), nil); res.StatusCode != want {
+				t.Error(id, res.Status)
+			}
+		})
 	}
 	if w.asked.Load() != 1 {
 		t.Error(fmt.Sprint(w.asked.Load(), " requests"))

@@ -122,16 +122,18 @@ func TestClientsOfTheSettingsKeepWhatCanBeUsed(t *testing.T) {
 		t.Error("nothing says that a redirect URI of the settings is not used:", s.log.String())
 	}
 	for name, c := range map[string]resourceserver.Client{"none can": {RedirectURIs: []string{"file:///x", "http://client.example/"}}, "with a secret": {RedirectURIs: []string{claude}, Secret: "s3cret"}} {
-		s.config.Clients = map[string]resourceserver.Client{"mine": c}
-		_, err := authserver.New(s.config)
-		if err == nil {
-			t.Errorf("%s: there is a broker", name)
-			continue
-		}
-		for _, uri := range c.RedirectURIs {
-			if !strings.Contains(err.Error(), "access: client mine: ") || !strings.Contains(err.Error(), uri+": it") {
-				t.Errorf("%s: %v", name, err)
+		t.Run(name, func(t *testing.T) {
+			s.config.Clients = map[string]resourceserver.Client{"mine": c}
+			_, err := authserver.New(s.config)
+			if err == nil {
+				t.Errorf("%s: there is a broker", name)
+				return
 			}
-		}
+			for _, uri := range c.RedirectURIs {
+				if !strings.Contains(err.Error(), "access: client mine: ") || !strings.Contains(err.Error(), uri+": it") {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		})
 	}
 }

@@ -24,9 +24,11 @@ func TestThePageRefusesWhatItDidNotMake(t *testing.T) {
 		"a provider of another server": with(good, "provider", "jira"), "a changed link": with(good, "e", "x"),
 		"no value": with(good, "secret", ""),
 	} {
-		if res := b.open("/connect", form); res.status != http.StatusBadRequest {
-			t.Errorf("%s: %d", name, res.status)
-		}
+		t.Run(name, func(t *testing.T) {
+			if res := b.open("/connect", form); res.status != http.StatusBadRequest {
+				t.Errorf("%s: %d", name, res.status)
+			}
+		})
 	}
 	if res := b.open("/connect", with(good, "server", "plain")); res.status != http.StatusNotFound {
 		t.Errorf("a server that uses nothing: %d", res.status)

@@ -22,13 +22,15 @@ func TestRatesAreRead(t *testing.T) {
 		"10/d burst 10":    {10, 24 * time.Hour, 10},
 		"100/s burst 1000": {100, time.Second, 1000},
 	} {
-		got, err := quota.ParseRate(text)
-		if err != nil || got != want {
-			t.Errorf("%q: %+v, %v", text, got, err)
-		}
-		if again, err := quota.ParseRate(got.String()); err != nil && got.Burst <= 1e9 || err == nil && again != got {
-			t.Errorf("%q is written as %q: %+v, %v", text, got, again, err)
-		}
+		t.Run(text, func(t *testing.T) {
+			got, err := quota.ParseRate(text)
+			if err != nil || got != want {
+				t.Errorf("%q: %+v, %v", text, got, err)
+			}
+			if again, err := quota.ParseRate(got.String()); err != nil && got.Burst <= 1e9 || err == nil && again != got {
+				t.Errorf("%q is written as %q: %+v, %v", text, got, again, err)
+			}
+		})
 	}
 	for _, text := range []string{"", "60", "60/", "/m", "60/x", "0/m", "-1/m", "+1/m", "1.5/m", "60/m burst", "60/m burst 0", "60/m 20", "60/m burst 1 2", "1e3/m", "10000000000/d", "60 / m", "1/d burst 1000"} {
 		if got, err := quota.ParseRate(text); err == nil {

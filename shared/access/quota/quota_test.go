@@ -116,38 +116,40 @@ func TestTheTwentyFirstCallInASecondIsRefused(t *testing.T) {
 // Eight processes are called in turn, as often as they can be.
 func TestEightProcessesKeepOneLimit(t *testing.T) {
 	for rate, lasts := range map[string]time.Duration{"60/m burst 20": 2 * time.Minute, "3000/m burst 250": 12 * time.Second} {
-		limit, err := quota.ParseRate(rate)
-		if err != nil {
-			t.Fatal(err)
-		}
-		inTime(t, fmt.Sprintf(`{"principal": %q}`, rate), func(t *testing.T, w *world) {
-			gap := lasts / 4000
-			var processes []*quota.Limiter
-			for range 8 {
-				processes = append(processes, w.instance())
+		t.Run(rate, func(t *testing.T) {
+			limit, err := quota.ParseRate(rate)
+			if err != nil {
+				t.Fatal(err)
 			}
-			begun := time.Now()
-			var passed []time.Duration
-			for i := 0; time.Since(begun) < lasts; i++ {
-				if passes(t, processes[i%8], work("echo")) {
-					passed = append(passed, time.Since(begun))
+			inTime(t, fmt.Sprintf(`{"principal": %q}`, rate), func(t *testing.T, w *world) {
+				gap := lasts / 4000
+				var processes []*quota.Limiter
+				for range 8 {
+					processes = append(processes, w.instance())
 				}
-				time.Sleep(gap)
-			}
-			for _, window := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
-				most := limit.Burst + int(int64(limit.N)*int64(window)/int64(limit.Per))
-				for i, j := 0, 0; j < len(passed); j++ {
-					for passed[j]-passed[i] >= window {
-						i++
+				begun := time.Now()
+				var passed []time.Duration
+				for i := 0; time.Since(begun) < lasts; i++ {
+					if passes(t, processes[i%8], work("echo")) {
+						passed = append(passed, time.Since(begun))
 					}
-					if n := j - i + 1; n > most {
-						t.Fatalf("%s: %d calls in %s at %s, at most %d may", rate, n, window, passed[i], most)
+					time.Sleep(gap)
+				}
+				for _, window := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
+					most := limit.Burst + int(int64(limit.N)*int64(window)/int64(limit.Per))
+					for i, j := 0, 0; j < len(passed); j++ {
+						for passed[j]-passed[i] >= window {
+							i++
+						}
+						if n := j - i + 1; n > most {
+							t.Fatalf("%s: %d calls in %s at %s, at most %d may", rate, n, window, passed[i], most)
+						}
 					}
 				}
-			}
-			if all := limit.N * int(lasts/time.Second) / 60; len(passed) < all*8/10 {
-				t.Errorf("%s: %d of %d calls passed", rate, len(passed), all)
-			}
+				if all := limit.N * int(lasts/time.Second) / 60; len(passed) < all*8/10 {
+					t.Errorf("%s: %d of %d calls passed", rate, len(passed), all)
+				}
+			})
 		})
 	}
 }

@@ -103,22 +103,24 @@ func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
 func TestPublicURLWithAPathIsForTokensOfAnotherIssuer(t *testing.T) {
 	const issuer = `{"issuer":"https://a.example"}`
 	for public, rooted := range map[string]bool{"https://mcp.example": true, "https://mcp.example/": true, "https://mcp.example/base": false, "https://mcp.example/a/b/": false} {
-		if err := open(issuer, public); err != nil {
-			t.Errorf("%s: %v", public, err)
-		}
-		s, err := resourceserver.ReadSettings([]byte(issuer))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.PublicURL = public
-		if s, err = s.Complete([]string{"one"}); err != nil {
-			t.Fatal(err)
-		}
-		_, issues := resourceserver.NewIssued(resourceserver.IssuedConfig{Settings: s, Servers: []string{"one"}})
-		for name, err := range map[string]error{"issued": issues, "broker": s.CheckBroker()} {
-			if refused := err != nil && strings.Contains(err.Error(), "has a path"); refused == rooted {
-				t.Errorf("%s, %s: %v", public, name, err)
+		t.Run(public, func(t *testing.T) {
+			if err := open(issuer, public); err != nil {
+				t.Errorf("%s: %v", public, err)
 			}
-		}
+			s, err := resourceserver.ReadSettings([]byte(issuer))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.PublicURL = public
+			if s, err = s.Complete([]string{"one"}); err != nil {
+				t.Fatal(err)
+			}
+			_, issues := resourceserver.NewIssued(resourceserver.IssuedConfig{Settings: s, Servers: []string{"one"}})
+			for name, err := range map[string]error{"issued": issues, "broker": s.CheckBroker()} {
+				if refused := err != nil && strings.Contains(err.Error(), "has a path"); refused == rooted {
+					t.Errorf("%s, %s: %v", public, name, err)
+				}
+			}
+		})
 	}
 }

@@ -115,10 +115,12 @@ func TestOperatorSeesTheToolsOfAServerWithoutASession(t *testing.T) {
 			return mcp.NewServer(&mcp.Implementation{Name: "n"}, s.Options()), nil
 		},
 	} {
-		w.hosted.Make = make
-		if tools, err := b.Tools(t.Context(), "acme", "demo"); len(tools) > 0 || err != nil && !errors.Is(err, storage.Unavailable) {
-			t.Errorf("a server that %s: %s, %v", what, tools, err)
-		}
+		t.Run(what, func(t *testing.T) {
+			w.hosted.Make = make
+			if tools, err := b.Tools(t.Context(), "acme", "demo"); len(tools) > 0 || err != nil && !errors.Is(err, storage.Unavailable) {
+				t.Errorf("a server that %s: %s, %v", what, tools, err)
+			}
+		})
 	}
 }
 
@@ -253,16 +255,18 @@ func TestToolSaysWhatItThinksOfTasks(t *testing.T) {
 		"legacy": w.legacy(everything).post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).last(t),
 		"modern": w.modern("tools/list", "", "", "{}").last(t),
 	} {
-		var got []string
-		var tools []json.RawMessage
-		if err := json.Unmarshal(wire.Lookup([]byte(list), "result", "tools"), &tools); err != nil {
-			t.Fatalf("%s: %s", era, list)
-		}
-		for _, tool := range tools {
-			got = append(got, string(wire.Lookup(tool, "execution"))+" "+string(wire.Lookup(tool, "_meta")))
-		}
-		if diff := cmp.Diff([]string{`{"taskSupport":"required"} `, `{"taskSupport":"optional"} {"mine":1}`, " "}, got); diff != "" {
-			t.Errorf("%s: %s", era, diff)
-		}
+		t.Run(era, func(t *testing.T) {
+			var got []string
+			var tools []json.RawMessage
+			if err := json.Unmarshal(wire.Lookup([]byte(list), "result", "tools"), &tools); err != nil {
+				t.Fatalf("%s: %s", era, list)
+			}
+			for _, tool := range tools {
+				got = append(got, string(wire.Lookup(tool, "execution"))+" "+string(wire.Lookup(tool, "_meta")))
+			}
+			if diff := cmp.Diff([]string{`{"taskSupport":"required"} `, `{"taskSupport":"optional"} {"mine":1}`, " "}, got); diff != "" {
+				t.Errorf("%s: %s", era, diff)
+			}
+		})
 	}
 }

@@ -84,13 +84,15 @@ func TestAnAskThatHasNoRightIsRefused(t *testing.T) {
 		"another generation": func(f *frametest.Frame) { f.Gen-- },
 		"no ticket":          func(f *frametest.Frame) { f.Ticket = "" },
 	} {
-		before := a.store.Counts().Reads + a.store.Counts().Writes
-		if may, err := a.ask(set); storage.CodeOf(err) != storage.Invalid || may.Type != "" {
-			t.Errorf("%s: %+v, %v", name, may, err)
-		}
-		if n := a.store.Counts().Reads + a.store.Counts().Writes - before; n != 0 {
-			t.Errorf("%s costs %d calls of the store", name, n)
-		}
+		t.Run(name, func(t *testing.T) {
+			before := a.store.Counts().Reads + a.store.Counts().Writes
+			if may, err := a.ask(set); storage.CodeOf(err) != storage.Invalid || may.Type != "" {
+				t.Errorf("%s: %+v, %v", name, may, err)
+			}
+			if n := a.store.Counts().Reads + a.store.Counts().Writes - before; n != 0 {
+				t.Errorf("%s costs %d calls of the store", name, n)
+			}
+		})
 	}
 	a.changes(func(b *storage.Box) { b.State = storage.Asleep })
 	if may, err := a.ask(); err != nil || may.Refused == "" {

@@ -73,19 +73,21 @@ func TestATenantHasNoMoreBoxesThanItMay(t *testing.T) {
 		"over":           {1, "t", "down", false},
 		"another tenant": {2, "t/x", "new", true},
 	} {
-		store := manyBoxes(t, two)
-		started, err := wakes(t, store, c.quota, c.tenant, c.server)
-		if c.ok {
-			if err != nil || started != 1 {
-				t.Errorf("%s: %d started, %v", what, started, err)
+		t.Run(what, func(t *testing.T) {
+			store := manyBoxes(t, two)
+			started, err := wakes(t, store, c.quota, c.tenant, c.server)
+			if c.ok {
+				if err != nil || started != 1 {
+					t.Errorf("%s: %d started, %v", what, started, err)
+				}
+				return
 			}
-			continue
-		}
-		items, failed := store.Items(t.Context(), storage.BoxFor(c.tenant, c.server))
-		b, also := store.Box(t.Context(), storage.BoxFor(c.tenant, c.server))
-		if !errors.Is(err, storage.Busy) || started != 0 || len(items) > 0 || b.State != storage.Asleep || failed != nil || also != nil {
-			t.Errorf("%s: %v, %d started, items %v, box %+v", what, err, started, items, b)
-		}
+			items, failed := store.Items(t.Context(), storage.BoxFor(c.tenant, c.server))
+			b, also := store.Box(t.Context(), storage.BoxFor(c.tenant, c.server))
+			if !errors.Is(err, storage.Busy) || started != 0 || len(items) > 0 || b.State != storage.Asleep || failed != nil || also != nil {
+				t.Errorf("%s: %v, %d started, items %v, box %+v", what, err, started, items, b)
+			}
+		})
 	}
 }
 
@@ -112,31 +114,33 @@ func TestABoxThatDoesNotStartIsToldAsSuch(t *testing.T) {
 			"the box could not start (the runner exited with code 1: open /x: permission denied); nothing was executed",
 		},
 	} {
-		store := storagetest.NewMemory()
-		if err := store.SaveBox(t.Context(), storage.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: storage.Starting, Attempt: 2}); err != nil {
-			t.Fatal(err)
-		}
-		a := storage.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}}
-		if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: "a", State: storage.Waiting, Address: a, Raw: []byte(`{}`)}); err != nil {
-			t.Fatal(err)
-		}
-		c.end.ID, c.end.Box, c.end.ClientToken = "task", "t/s", relayserver.ClientToken("t/s", 1)
-		if err := relayserver.NewSweeper(configOf(t, store)).Stopped(t.Context(), c.end); err != nil {
-			t.Fatal(err)
-		}
-		page, err := store.Read(t.Context(), "one", "a", 0, 10)
-		if err != nil || len(page.Events) != 1 {
-			t.Fatalf("%+v, %v", page, err)
-		}
-		var e struct {
-			Error struct {
-				Message string
-				Data    struct{ Phase string }
+		t.Run(phase, func(t *testing.T) {
+			store := storagetest.NewMemory()
+			if err := store.SaveBox(t.Context(), storage.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: storage.Starting, Attempt: 2}); err != nil {
+				t.Fatal(err)
 			}
-		}
-		if err := json.Unmarshal(page.Events[0].Raw, &e); err != nil || e.Error.Data.Phase != phase || !strings.Contains(e.Error.Message, c.want) {
-			t.Errorf("whoever waits is told %s (%v)", page.Events[0].Raw, err)
-		}
+			a := storage.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}}
+			if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: "a", State: storage.Waiting, Address: a, Raw: []byte(`{}`)}); err != nil {
+				t.Fatal(err)
+			}
+			c.end.ID, c.end.Box, c.end.ClientToken = "task", "t/s", relayserver.ClientToken("t/s", 1)
+			if err := relayserver.NewSweeper(configOf(t, store)).Stopped(t.Context(), c.end); err != nil {
+				t.Fatal(err)
+			}
+			page, err := store.Read(t.Context(), "one", "a", 0, 10)
+			if err != nil || len(page.Events) != 1 {
+				t.Fatalf("%+v, %v", page, err)
+			}
+			var e struct {
+				Error struct {
+					Message string
+					Data    struct{ Phase string }
+				}
+			}
+			if err := json.Unmarshal(page.Events[0].Raw, &e); err != nil || e.Error.Data.Phase != phase || !strings.Contains(e.Error.Message, c.want) {
+				t.Errorf("whoever waits is told %s (%v)", page.Events[0].Raw, err)
+			}
+		})
 	}
 }
 
@@ -154,23 +158,25 @@ func TestNoMoreRequestsWaitForABoxThanMay(t *testing.T) {
 		"an awake box is not waited for": {storage.Awake, 2, 2, false},
 		"any number":                     {storage.Starting, 2, 0, false},
 	} {
-		store := manyBoxes(t, map[string]storage.BoxState{"s": c.state})
-		for i := range c.waiting {
-			if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: storage.StreamID(rune('k' + i)), State: storage.Waiting}); err != nil {
+		t.Run(what, func(t *testing.T) {
+			store := manyBoxes(t, map[string]storage.BoxState{"s": c.state})
+			for i := range c.waiting {
+				if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: storage.StreamID(rune('k' + i)), State: storage.Waiting}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// An item that was taken does not wait any more.
+			if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: "taken", State: storage.Taken, Gen: 1}); err != nil {
 				t.Fatal(err)
 			}
-		}
-		// An item that was taken does not wait any more.
-		if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: "taken", State: storage.Taken, Gen: 1}); err != nil {
-			t.Fatal(err)
-		}
-		config := configOf(t, store)
-		config.Fleet, config.WaitingCalls = &anyFleet{}, c.most
-		config.Poster = &posts{frames: map[string][]frame.Frame{}}
-		_, err := relayserver.NewBackend(config).Deliver(t.Context(), callOf("t", "s"), storage.Box{ID: "t/s", State: c.state})
-		_, trace := store.Item(t.Context(), "t/s", "a")
-		if c.refused && (!errors.Is(err, storage.Busy) || trace == nil) || !c.refused && err != nil {
-			t.Errorf("%s: %v, item %v", what, err, trace)
-		}
+			config := configOf(t, store)
+			config.Fleet, config.WaitingCalls = &anyFleet{}, c.most
+			config.Poster = &posts{frames: map[string][]frame.Frame{}}
+			_, err := relayserver.NewBackend(config).Deliver(t.Context(), callOf("t", "s"), storage.Box{ID: "t/s", State: c.state})
+			_, trace := store.Item(t.Context(), "t/s", "a")
+			if c.refused && (!errors.Is(err, storage.Busy) || trace == nil) || !c.refused && err != nil {
+				t.Errorf("%s: %v, item %v", what, err, trace)
+			}
+		})
 	}
 }

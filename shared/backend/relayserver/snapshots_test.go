@@ -140,23 +140,25 @@ func TestRunnerThatWasReplacedGetsNoURLAndMovesNoPointer(t *testing.T) {
 		"another runs":             func(b *storage.Box) { b.Gen, b.State, b.Runner = asylumGen+1, storage.Awake, "r2" },
 		"it was lost":              func(b *storage.Box) { b.Gen, b.State, b.Runner = asylumGen, storage.Asleep, "" },
 	} {
-		a.changes(replaced)
-		before := s3.Requests()
-		for _, f := range []frametest.Frame{
-			{Type: frame.Get, Owner: "s1"},
-			{Type: frame.Put, Owner: "s1", Size: 3},
-			{Type: frame.Done, Owner: "s1", Object: room.Object},
-			{Type: frame.Forget, Owner: "s1"},
-			{Type: frame.Get, Owner: "s1", Box: asylumBox, Gen: asylumGen},
-			{Type: frame.Done, Owner: "s1", Object: room.Object, Box: asylumBox, Gen: 99, Runner: "r2"},
-		} {
-			if got := a.asks(f); got.Refused != storage.Fenced || got.URL != "" {
-				t.Errorf("%s: %s is answered with %+v", what, f.Type, got)
+		t.Run(what, func(t *testing.T) {
+			a.changes(replaced)
+			before := s3.Requests()
+			for _, f := range []frametest.Frame{
+				{Type: frame.Get, Owner: "s1"},
+				{Type: frame.Put, Owner: "s1", Size: 3},
+				{Type: frame.Done, Owner: "s1", Object: room.Object},
+				{Type: frame.Forget, Owner: "s1"},
+				{Type: frame.Get, Owner: "s1", Box: asylumBox, Gen: asylumGen},
+				{Type: frame.Done, Owner: "s1", Object: room.Object, Box: asylumBox, Gen: 99, Runner: "r2"},
+			} {
+				if got := a.asks(f); got.Refused != storage.Fenced || got.URL != "" {
+					t.Errorf("%s: %s is answered with %+v", what, f.Type, got)
+				}
 			}
-		}
-		if after := s3.Requests(); len(after) != len(before) {
-			t.Errorf("%s: the bucket was asked: %v", what, after[len(before):])
-		}
+			if after := s3.Requests(); len(after) != len(before) {
+				t.Errorf("%s: the bucket was asked: %v", what, after[len(before):])
+			}
+		})
 	}
 }
 

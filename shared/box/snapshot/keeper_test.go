@@ -76,10 +76,12 @@ func TestPermissionsAndTimesComeBackButNoSetuid(t *testing.T) {
 	})
 	dir := slept(t, s, nil)
 	for name, want := range map[string]fs.FileMode{"tool": 0o755, "secret": 0o400, "closed": 0o500 | fs.ModeDir, "closed/in": 0o644} {
-		info, err := os.Lstat(filepath.Join(dir, name))
-		if err != nil || info.Mode() != want {
-			t.Errorf("%s is %v, want %v (%v)", name, info.Mode(), want, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			info, err := os.Lstat(filepath.Join(dir, name))
+			if err != nil || info.Mode() != want {
+				t.Errorf("%s is %v, want %v (%v)", name, info.Mode(), want, err)
+			}
+		})
 	}
 	if info, err := os.Stat(filepath.Join(dir, "tool")); err != nil || !info.ModTime().Equal(at) {
 		t.Errorf("its time is %v, want %v (%v)", info.ModTime(), at, err)

@@ -178,9 +178,11 @@ func TestDeepLinksDecodeToTheServer(t *testing.T) {
 func TestPlacesOfFiles(t *testing.T) {
 	m := clientfile.Machine{Home: "/h", Config: "/h/c", Project: "/p"}
 	for file, want := range map[string]string{"~/.codex/config.toml": "/h/.codex/config.toml", "CONFIG/Claude/x": "/h/c/Claude/x", ".cursor/mcp.json": "/p/.cursor/mcp.json", ".mcp.json": "/p/.mcp.json"} {
-		if got := m.Path(file); got != want {
-			t.Errorf("%s is %s", file, got)
-		}
+		t.Run(file, func(t *testing.T) {
+			if got := m.Path(file); got != want {
+				t.Errorf("%s is %s", file, got)
+			}
+		})
 	}
 }
 

@@ -68,10 +68,12 @@ func TestAcceptedCopyThatIsNoneIsRefusedWithoutItsText(t *testing.T) {
 		"another version": `{"version":2,"servers":[{"name":"x","command":"hunter2"}]}`, "empty": "",
 		"name": `{"version":1,"servers":[{"name":"/","command":"hunter2"}]}`,
 	} {
-		write(t, folder, "accepted", text)
-		if c, err := serversfile.LoadAccepted(filepath.Join(folder, "accepted")); err == nil || c != nil || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v, %v", name, c, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			write(t, folder, "accepted", text)
+			if c, err := serversfile.LoadAccepted(filepath.Join(folder, "accepted")); err == nil || c != nil || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s: %v, %v", name, c, err)
+			}
+		})
 	}
 }
 

@@ -74,10 +74,12 @@ func TestServerHasWhatTheFileSays(t *testing.T) {
 
 func TestRecordKeepsTheHandshakeWithOrWithoutLists(t *testing.T) {
 	for value, want := range map[string][3]bool{"on": {true}, "lists": {true, false, true}, "initialize": {true, true}, "off": {}} {
-		s := one(t, `{"mcpServers": {"x": {"command": "a", "x-dormouse": {"record": "`+value+`"}}}}`, nil)
-		if got := [3]bool{s.Record, s.OwnLists, s.SameLists}; got != want {
-			t.Errorf("%s: kept, lists asked for, lists of all: %v, want %v", value, got, want)
-		}
+		t.Run(value, func(t *testing.T) {
+			s := one(t, `{"mcpServers": {"x": {"command": "a", "x-dormouse": {"record": "`+value+`"}}}}`, nil)
+			if got := [3]bool{s.Record, s.OwnLists, s.SameLists}; got != want {
+				t.Errorf("%s: kept, lists asked for, lists of all: %v, want %v", value, got, want)
+			}
+		})
 	}
 }
 

@@ -25,10 +25,12 @@ func TestTheCommandLineOfDockerIsRead(t *testing.T) {
 			Container{Image: "1.dkr.ecr.eu-west-1.amazonaws.com/time", Args: []string{}, Env: map[string]string{}},
 		},
 	} {
-		got, ok, err := test.server.Container()
-		if d := cmp.Diff(test.want, got); d != "" || !ok || err != nil {
-			t.Errorf("%s: %v, %v %s", name, ok, err, d)
-		}
+		t.Run(name, func(t *testing.T) {
+			got, ok, err := test.server.Container()
+			if d := cmp.Diff(test.want, got); d != "" || !ok || err != nil {
+				t.Errorf("%s: %v, %v %s", name, ok, err, d)
+			}
+		})
 	}
 	for _, s := range []Server{{Command: "npx", Args: []string{"run", "x"}}, {Command: "docker", Args: []string{"mcp", "gateway", "run"}}, {Command: "docker"}} {
 		if c, ok, err := s.Container(); ok || err != nil {
@@ -42,9 +44,11 @@ func TestWhatABoxCannotDoForDockerIsNamed(t *testing.T) {
 		"-i --privileged img": "--privileged", "-v /x:/y img": "-v", "--network none img": "--network", "--network=none img": "--network", "-it img": "-it", "-p 1:1 img": "-p",
 		"--rm=false img": "--rm=false", "-i -e": "-e", "-i --rm": "image",
 	} {
-		c, ok, err := Server{Command: "docker", Args: append([]string{"run"}, strings.Fields(args)...)}.Container()
-		if !ok || err == nil || !strings.Contains(err.Error(), named) {
-			t.Errorf("%s: %+v, %v", args, c, err)
-		}
+		t.Run(args, func(t *testing.T) {
+			c, ok, err := Server{Command: "docker", Args: append([]string{"run"}, strings.Fields(args)...)}.Container()
+			if !ok || err == nil || !strings.Contains(err.Error(), named) {
+				t.Errorf("%s: %+v, %v", args, c, err)
+			}
+		})
 	}
 }

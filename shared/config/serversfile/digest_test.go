@@ -30,10 +30,12 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 		write(name, "1")
 	}
 	for name, mode := range map[string]os.FileMode{"notes.db": 0o600, "checkout/data.json": 0o600} {
-		write(name, "1")
-		if err := os.Chmod(at(name), mode); err != nil {
-			t.Fatal(err)
-		}
+		t.Run(name, func(t *testing.T) {
+			write(name, "1")
+			if err := os.Chmod(at(name), mode); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 	write("servers.json", `{"mcpServers":{
 		"script":{"command":"python3","args":["main.py","--config=tools.yaml","--db","notes.db"]},

@@ -97,13 +97,15 @@ func TestAFileOfAnotherFormSaysWhatToType(t *testing.T) {
 		"/p/config.toml":        {``, `1:1: the file is TOML: if it is of another client, copy its servers into servers.json with dormouse import /p/config.toml`},
 		"/p/config":             {"# Codex\n[mcp_servers.x]\n", `1:1: the file is TOML: if it is of another client, copy its servers into servers.json with dormouse import /p/config`},
 	} {
-		_, _, err := serversfile.Parse([]byte(test.text), file, nil)
-		_, entries := serversfile.Entries([]byte(test.text), file)
-		for _, err := range []error{err, entries} {
-			if want := file + ":" + test.want; err == nil || err.Error() != want {
-				t.Errorf("\n got %v\nwant %s", err, want)
+		t.Run(file, func(t *testing.T) {
+			_, _, err := serversfile.Parse([]byte(test.text), file, nil)
+			_, entries := serversfile.Entries([]byte(test.text), file)
+			for _, err := range []error{err, entries} {
+				if want := file + ":" + test.want; err == nil || err.Error() != want {
+					t.Errorf("\n got %v\nwant %s", err, want)
+				}
 			}
-		}
+		})
 	}
 }
 

@@ -36,17 +36,19 @@ func TestProgramThatStartsAPackageNeedsItsName(t *testing.T) {
 		"./npx":                             "",
 		"bin/npx -y":                        "",
 	} {
-		words := strings.Fields(line)
-		args, err := json.Marshal(words[1:])
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = wrong(`{"mcpServers": {"x": {"command": "`+words[0]+`", "args": `+string(args)+`}}}`, nil)
-		switch {
-		case want == "" && err != nil:
-			t.Errorf("%s: %v", line, err)
-		case want != "" && (err == nil || !strings.HasSuffix(err.Error(), want)):
-			t.Errorf("%s: %v, want %s", line, err, want)
-		}
+		t.Run(line, func(t *testing.T) {
+			words := strings.Fields(line)
+			args, err := json.Marshal(words[1:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = wrong(`{"mcpServers": {"x": {"command": "`+words[0]+`", "args": `+string(args)+`}}}`, nil)
+			switch {
+			case want == "" && err != nil:
+				t.Errorf("%s: %v", line, err)
+			case want != "" && (err == nil || !strings.HasSuffix(err.Error(), want)):
+				t.Errorf("%s: %v, want %s", line, err, want)
+			}
+		})
 	}
 }

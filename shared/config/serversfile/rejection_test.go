@@ -54,9 +54,11 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 		t.Error(diff)
 	}
 	for name, reason := range map[string]string{"good": "", "none": "", "off": "it is disabled in the servers file"} {
-		if got := c.Reason(name); got != reason {
-			t.Errorf("%s: %q, want %q", name, got, reason)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := c.Reason(name); got != reason {
+				t.Errorf("%s: %q, want %q", name, got, reason)
+			}
+		})
 	}
 	if near := serversfile.Closest("wether", []string{"good", "Weather"}); near != "Weather" {
 		t.Errorf("nearest %q", near)

@@ -274,15 +274,17 @@ func TestAnUnknownKeyOfOursIsAMistake(t *testing.T) {
 		"of a group":   {`{"mcpServers": {}, "x-dormouse": {"groups": {"dev": {"users": ["a"]}}}}`, `f:1:54: the file: unknown key "users" under x-dormouse.groups: dev: there are names, servers, tools`},
 		"of a box":     {`{"mcpServers": {"x": {"command": "a", "x-dormouse": {"box": {"egress": ["example.com"]}}}}}`, ``},
 	} {
-		c, _, err := serversfile.Parse([]byte(test.file), "f", nil)
-		if test.want == "" {
-			const want = `server "x" is not served: unknown key "egress" under x-dormouse.box: `
-			if err != nil || len(c.Names()) > 0 || len(c.Rejected()) != 1 || !strings.HasPrefix(c.Rejected()[0].String(), want) {
-				t.Errorf("%s: %v %v", name, c.Rejected(), err)
+		t.Run(name, func(t *testing.T) {
+			c, _, err := serversfile.Parse([]byte(test.file), "f", nil)
+			if test.want == "" {
+				const want = `server "x" is not served: unknown key "egress" under x-dormouse.box: `
+				if err != nil || len(c.Names()) > 0 || len(c.Rejected()) != 1 || !strings.HasPrefix(c.Rejected()[0].String(), want) {
+					t.Errorf("%s: %v %v", name, c.Rejected(), err)
+				}
+			} else if err == nil || err.Error() != test.want {
+				t.Errorf("%s: got\n%v\nwant\n%s", name, err, test.want)
 			}
-		} else if err == nil || err.Error() != test.want {
-			t.Errorf("%s: got\n%v\nwant\n%s", name, err, test.want)
-		}
+		})
 	}
 }
 

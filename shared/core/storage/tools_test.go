@@ -29,9 +29,11 @@ func TestAStarInAToolFilterStandsForAnyText(t *testing.T) {
 		"user_admin": false, "_admin": false, "user_admins": true, "xyz": false, "x1y2z": false, "xzy": true, "yxyz": true,
 		"ab": false, "abc": true, "ac": true, "a": false,
 	} {
-		if f.Allows(tool) != want {
-			t.Errorf("%q is allowed: %t", tool, !want)
-		}
+		t.Run(tool, func(t *testing.T) {
+			if f.Allows(tool) != want {
+				t.Errorf("%q is allowed: %t", tool, !want)
+			}
+		})
 	}
 	if (storage.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"*_all"}}).Allows("get_all") {
 		t.Error("of two entries that are as long, the one that allows counts")

@@ -64,9 +64,11 @@ func TestHearTakesWhatCanMeanOneThingOnly(t *testing.T) {
 		"a CR in it":                {"{\"jsonrpc\":\"2.0\",\r\"id\":5,\"result\":{\"a\":\"é\"}}", []string{answer}},
 		"an escaped NUL stays":      {`{"jsonrpc":"2.0","id":5,"result":"\u0000\u001b[1m"}`, []string{`{"jsonrpc":"2.0","id":5,"result":"\u0000\u001b[1m"}`}},
 	} {
-		if got := heard(t, c.line); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := heard(t, c.line); !slices.Equal(got, c.want) {
+				t.Errorf("%s: %q, want %q", name, got, c.want)
+			}
+		})
 	}
 }
 
@@ -91,11 +93,13 @@ func TestHearDoesNotGuess(t *testing.T) {
 		"numbers":                       `12`,
 		"an empty object":               `{}`,
 	} {
-		for _, part := range heard(t, line) {
-			if part[0] != '<' {
-				t.Errorf("%s: %s is taken for %s", name, line, part)
+		t.Run(name, func(t *testing.T) {
+			for _, part := range heard(t, line) {
+				if part[0] != '<' {
+					t.Errorf("%s: %s is taken for %s", name, line, part)
+				}
 			}
-		}
+		})
 	}
 }
 

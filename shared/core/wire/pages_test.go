@@ -23,25 +23,27 @@ func TestPagesOfAListAreFollowedToItsEndAndNoFurther(t *testing.T) {
 		"grows":           {func(n int) string { return fmt.Sprintf(`"%d"`, n) }, wire.MaxPages, false},
 		"repeats escaped": {func(n int) string { return []string{`"a"`, `"\u0061"`}[n%2] }, 2, false},
 	} {
-		var pages wire.Pages
-		n := 0
-		for {
-			n++
-			page := `{"tools":[]}`
-			if next := c.cursor(n); next != "" {
-				page = `{"tools":[],"nextCursor":` + next + `}`
+		t.Run(name, func(t *testing.T) {
+			var pages wire.Pages
+			n := 0
+			for {
+				n++
+				page := `{"tools":[]}`
+				if next := c.cursor(n); next != "" {
+					page = `{"tools":[],"nextCursor":` + next + `}`
+				}
+				cursor, err := pages.Next(json.RawMessage(page))
+				var endless *wire.EndlessList
+				if ends := err == nil; ends != c.ends && (cursor == nil || err != nil) || err != nil && !errors.As(err, &endless) {
+					t.Errorf("%s: page %d: %s %v", name, n, cursor, err)
+				}
+				if err != nil || cursor == nil {
+					break
+				}
 			}
-			cursor, err := pages.Next(json.RawMessage(page))
-			var endless *wire.EndlessList
-			if ends := err == nil; ends != c.ends && (cursor == nil || err != nil) || err != nil && !errors.As(err, &endless) {
-				t.Errorf("%s: page %d: %s %v", name, n, cursor, err)
+			if n != c.pages {
+				t.Errorf("%s: %d pages were read, want %d", name, n, c.pages)
 			}
-			if err != nil || cursor == nil {
-				break
-			}
-		}
-		if n != c.pages {
-			t.Errorf("%s: %d pages were read, want %d", name, n, c.pages)
-		}
+		})
 	}
 }

@@ -127,12 +127,14 @@ func TestSSEReaderKeepsItsError(t *testing.T) {
 		"end":       {strings.NewReader(""), io.EOF},
 	}
 	for name, s := range streams {
-		r := wire.NewSSEReader(s.src, 8)
-		for range 3 {
-			if _, err := r.Next(); !errors.Is(err, s.want) {
-				t.Errorf("%s: got %v, want %v", name, err, s.want)
+		t.Run(name, func(t *testing.T) {
+			r := wire.NewSSEReader(s.src, 8)
+			for range 3 {
+				if _, err := r.Next(); !errors.Is(err, s.want) {
+					t.Errorf("%s: got %v, want %v", name, err, s.want)
+				}
 			}
-		}
+		})
 	}
 }
 

@@ -127,11 +127,13 @@ func TestEventThatIsNoRequestIsAnswered(t *testing.T) {
 		"method": {HTTPMethod: "A B", Path: "/a"},
 	}
 	for name, event := range tests {
-		res := invoke(t, t.Context(), func(http.ResponseWriter, *http.Request) { t.Error("the handler was called") }, event)
-		body, err := io.ReadAll(res.Body)
-		if err != nil || res.StatusCode != 400 || !json.Valid(body) {
-			t.Errorf("%s: got %d %s, %v", name, res.StatusCode, body, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			res := invoke(t, t.Context(), func(http.ResponseWriter, *http.Request) { t.Error("the handler was called") }, event)
+			body, err := io.ReadAll(res.Body)
+			if err != nil || res.StatusCode != 400 || !json.Valid(body) {
+				t.Errorf("%s: got %d %s, %v", name, res.StatusCode, body, err)
+			}
+		})
 	}
 }
 

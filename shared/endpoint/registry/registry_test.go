@@ -114,10 +114,12 @@ func TestServerJSONSaysWhatTheServerSaid(t *testing.T) {
 		t.Errorf("its meta is %+v", m)
 	}
 	for name, want := range map[string]string{"asleep": "asleep, hosted by Dormouse", "odd": "odd, hosted by Dormouse"} {
-		var got entry
-		if err := p.get("servers/com.example.mcp%2F"+name+"/versions/latest", &got); err != nil || got.Server.Version != "0.0.0" || got.Server.Description != want || got.Server.WebsiteURL != "" {
-			t.Errorf("%s: got %+v, %v", name, got, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			var got entry
+			if err := p.get("servers/com.example.mcp%2F"+name+"/versions/latest", &got); err != nil || got.Server.Version != "0.0.0" || got.Server.Description != want || got.Server.WebsiteURL != "" {
+				t.Errorf("%s: got %+v, %v", name, got, err)
+			}
+		})
 	}
 }
 
@@ -137,11 +139,13 @@ func TestServersAreFoundByNameAndVersion(t *testing.T) {
 		"publish":                                        "not_found",
 		"servers/local%2Fweather/versions/latest/status": "not_found",
 	} {
-		var got entry
-		err := p.get(path, &got)
-		if found := got.Server.Name + string(storage.CodeOf(err)); found != want {
-			t.Errorf("%s: got %s, want %s (%v)", path, found, want, err)
-		}
+		t.Run(path, func(t *testing.T) {
+			var got entry
+			err := p.get(path, &got)
+			if found := got.Server.Name + string(storage.CodeOf(err)); found != want {
+				t.Errorf("%s: got %s, want %s (%v)", path, found, want, err)
+			}
+		})
 	}
 	var all page
 	if err := p.get("servers/local%2Fweather/versions", &all); err != nil || !slices.Equal(all.names(), []string{"local/weather"}) || all.Metadata.Count != 1 {
@@ -192,10 +196,12 @@ func TestListsAreFiltered(t *testing.T) {
 		"updated_since=2026-02-01T00:00:00Z": {"local/new"}, // nobody knows when
 		"search=none":                        nil,
 	} {
-		var got page
-		if err := p.get("servers?"+query, &got); err != nil || !slices.Equal(got.names(), want) {
-			t.Errorf("%s: got %q, %v", query, got.names(), err)
-		}
+		t.Run(query, func(t *testing.T) {
+			var got page
+			if err := p.get("servers?"+query, &got); err != nil || !slices.Equal(got.names(), want) {
+				t.Errorf("%s: got %q, %v", query, got.names(), err)
+			}
+		})
 	}
 }
 
@@ -205,11 +211,13 @@ func TestNamesBeginWithTheHostInReverse(t *testing.T) {
 		"https://MCP.example.com/v1": "com.example.mcp/one", "http://localhost:1": "local/one", "http://[::1]:1": "local/one",
 		"http://10.0.0.5:8787": "10.0.0.5/one", "http://[fd00::5]:1": "fd00--5/one", "http://mouse": "mouse/one",
 	} {
-		p.base = base
-		var got page
-		if err := p.get("servers", &got); err != nil || got.Servers[0].Server.Name != want || got.Servers[0].Server.Remotes[0].URL != base+"/one/mcp" {
-			t.Errorf("%s: got %+v, %v", base, got.Servers, err)
-		}
+		t.Run(base, func(t *testing.T) {
+			p.base = base
+			var got page
+			if err := p.get("servers", &got); err != nil || got.Servers[0].Server.Name != want || got.Servers[0].Server.Remotes[0].URL != base+"/one/mcp" {
+				t.Errorf("%s: got %+v, %v", base, got.Servers, err)
+			}
+		})
 	}
 }
 

@@ -141,16 +141,18 @@ func TestClientThatTakesJSONOnlyIsToldThatTheOutcomeIsUnknown(t *testing.T) {
 		"the store is down":     func(w *world, _ *client) { time.Sleep(time.Minute); w.store.down("*") },
 		"the session has ended": func(w *world, c *client) { time.Sleep(time.Minute); w.endSession(c.session) },
 	} {
-		bubble(t, func(t *testing.T, w *world) {
-			w.backend.tool("slow", func(r run) { time.Sleep(time.Hour); w.store.down(); r.end(`{}`) })
-			c := w.open("quiet")
-			done := w.start(c.request("POST", callOf("slow"), "Accept", wire.MediaJSON))
-			trouble(w, c)
-			a := <-done
-			if code, _ := a.rpcError(t); a.status != http.StatusInternalServerError || wire.Code(code) != wire.CodeOutcomeUnknown || !strings.Contains(a.body, `"id":1,`) {
-				t.Errorf("%s: got %d %s after %s", name, a.status, a.body, a.took)
-			}
-			time.Sleep(2 * time.Hour)
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.backend.tool("slow", func(r run) { time.Sleep(time.Hour); w.store.down(); r.end(`{}`) })
+				c := w.open("quiet")
+				done := w.start(c.request("POST", callOf("slow"), "Accept", wire.MediaJSON))
+				trouble(w, c)
+				a := <-done
+				if code, _ := a.rpcError(t); a.status != http.StatusInternalServerError || wire.Code(code) != wire.CodeOutcomeUnknown || !strings.Contains(a.body, `"id":1,`) {
+					t.Errorf("%s: got %d %s after %s", name, a.status, a.body, a.took)
+				}
+				time.Sleep(2 * time.Hour)
+			})
 		})
 	}
 }
@@ -214,13 +216,15 @@ func TestErrorBeforeTheBodyIsReadCarriesTheID(t *testing.T) {
 		"all: Content-Type":   {"/mcp", []string{"Content-Type", ""}, 415},
 		"all: version header": {"/mcp", []string{versionIs, "1999-01-01"}, 400},
 	} {
-		bubble(t, func(t *testing.T, w *world) {
-			w.opts.Names = func() []string { return []string{"quiet"} }
-			w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
-			a := w.do(request("POST", tt.path, `{"jsonrpc":"2.0","id":"seven","method":"tools/list"}`, tt.headers...))
-			if a.status != tt.status || !strings.Contains(a.body, `"id":"seven",`) {
-				t.Errorf("%s: got %d %s, want %d and the id", name, a.status, a.body, tt.status)
-			}
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.opts.Names = func() []string { return []string{"quiet"} }
+				w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
+				a := w.do(request("POST", tt.path, `{"jsonrpc":"2.0","id":"seven","method":"tools/list"}`, tt.headers...))
+				if a.status != tt.status || !strings.Contains(a.body, `"id":"seven",`) {
+					t.Errorf("%s: got %d %s, want %d and the id", name, a.status, a.body, tt.status)
+				}
+			})
 		})
 	}
 }
@@ -229,18 +233,20 @@ func TestErrorBeforeTheBodyIsReadCarriesTheID(t *testing.T) {
 // than the first silence is an event stream, whose headers go out before the outcome is known.
 func TestInitializeThatFailsHandsOutNoSessionID(t *testing.T) {
 	for name, after := range map[string]time.Duration{"at once": 0, "after a while": 10 * time.Second} {
-		for _, accept := range []string{"application/json, text/event-stream", "application/json"} {
-			bubble(t, func(t *testing.T, w *world) {
-				w.backend.tool("initialize", func(r run) {
-					time.Sleep(after)
-					r.fail(`{"code":-32603,"message":"cannot start"}`)
+		t.Run(name, func(t *testing.T) {
+			for _, accept := range []string{"application/json, text/event-stream", "application/json"} {
+				bubble(t, func(t *testing.T, w *world) {
+					w.backend.tool("initialize", func(r run) {
+						time.Sleep(after)
+						r.fail(`{"code":-32603,"message":"cannot start"}`)
+					})
+					a := w.do(request("POST", "/quiet/mcp", initialize, "Accept", accept))
+					if _, there := a.header[http.CanonicalHeaderKey(sessionIs)]; there || !strings.Contains(a.body, "cannot start") || a.header.Get("Content-Type") != wire.MediaJSON {
+						t.Errorf("%s: got %v %s", name, a.header, a.body)
+					}
 				})
-				a := w.do(request("POST", "/quiet/mcp", initialize, "Accept", accept))
-				if _, there := a.header[http.CanonicalHeaderKey(sessionIs)]; there || !strings.Contains(a.body, "cannot start") || a.header.Get("Content-Type") != wire.MediaJSON {
-					t.Errorf("%s: got %v %s", name, a.header, a.body)
-				}
-			})
-		}
+			}
+		})
 	}
 }
 
@@ -308,16 +314,18 @@ func TestBodiesOfManyFormsAreRead(t *testing.T) {
 		"params null":                 {strings.Replace(list, `"id":7`, `"id":7,"params":null`, 1), "", 404},
 		"params a word":               {strings.Replace(list, `"id":7`, `"id":7,"params":true`, 1), "", 400},
 	} {
-		for _, path := range []string{"/quiet/mcp", "/mcp", "/quiet/message?sessionId=absent"} {
-			w := newWorld(t)
-			w.opts.MaxBody = most
-			w.opts.Names = func() []string { return []string{"quiet"} }
-			w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
-			a := w.do(request("POST", path, tt.body, sessionIs, "absent", "Content-Encoding", tt.coding))
-			if a.status != tt.status || tt.status == 404 && !strings.Contains(a.body, `"id":7,`) || (tt.status == 415) != (a.header.Get("Accept-Encoding") == "gzip") {
-				t.Errorf("%s, %s: got %d %s, want %d", name, path, a.status, a.body, tt.status)
+		t.Run(name, func(t *testing.T) {
+			for _, path := range []string{"/quiet/mcp", "/mcp", "/quiet/message?sessionId=absent"} {
+				w := newWorld(t)
+				w.opts.MaxBody = most
+				w.opts.Names = func() []string { return []string{"quiet"} }
+				w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
+				a := w.do(request("POST", path, tt.body, sessionIs, "absent", "Content-Encoding", tt.coding))
+				if a.status != tt.status || tt.status == 404 && !strings.Contains(a.body, `"id":7,`) || (tt.status == 415) != (a.header.Get("Accept-Encoding") == "gzip") {
+					t.Errorf("%s, %s: got %d %s, want %d", name, path, a.status, a.body, tt.status)
+				}
 			}
-		}
+		})
 	}
 }
 
@@ -337,13 +345,15 @@ func TestPackedBodiesAreCountedUnpacked(t *testing.T) {
 	const list = `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
 	body := zipped(t, list+strings.Repeat(" ", 1<<20))
 	for auth, want := range map[string]int{"Bearer eve": len(list) + 1<<20, "Bearer nobody": 0} {
-		w := newWorld(t)
-		r := request("POST", "/quiet/mcp", body, sessionIs, "absent", "Content-Encoding", "gzip", "Authorization", auth)
-		c := &counting{ReadCloser: r.Body}
-		r.Body = c
-		if a := w.do(r); c.read != (want > 0) || c.unpacked != want {
-			t.Errorf("%q: %d, read %v, %d bytes unpacked, want %d", auth, a.status, c.read, c.unpacked, want)
-		}
+		t.Run(auth, func(t *testing.T) {
+			w := newWorld(t)
+			r := request("POST", "/quiet/mcp", body, sessionIs, "absent", "Content-Encoding", "gzip", "Authorization", auth)
+			c := &counting{ReadCloser: r.Body}
+			r.Body = c
+			if a := w.do(r); c.read != (want > 0) || c.unpacked != want {
+				t.Errorf("%q: %d, read %v, %d bytes unpacked, want %d", auth, a.status, c.read, c.unpacked, want)
+			}
+		})
 	}
 }
 
@@ -402,12 +412,14 @@ func TestAPackedBodyThatGivesNothingIsGivenUp(t *testing.T) {
 		"empty stored blocks": "\x00\x00\x00\xff\xff",
 		"a name":              "n",
 	} {
-		endless := &forever{text: text}
-		before := map[string]string{"empty stored blocks": head, "a name": head[:3] + "\x08" + head[4:]}[name]
-		r := request("POST", "/quiet/mcp", "", sessionIs, "absent", "Content-Encoding", "gzip")
-		r.Body, r.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader(before), endless)), -1
-		if a := newWorld(t).do(r); a.status != 400 || endless.read > 1<<20 {
-			t.Errorf("%s: %d after %d bytes: %s", name, a.status, endless.read, a.body)
-		}
+		t.Run(name, func(t *testing.T) {
+			endless := &forever{text: text}
+			before := map[string]string{"empty stored blocks": head, "a name": head[:3] + "\x08" + head[4:]}[name]
+			r := request("POST", "/quiet/mcp", "", sessionIs, "absent", "Content-Encoding", "gzip")
+			r.Body, r.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader(before), endless)), -1
+			if a := newWorld(t).do(r); a.status != 400 || endless.read > 1<<20 {
+				t.Errorf("%s: %d after %d bytes: %s", name, a.status, endless.read, a.body)
+			}
+		})
 	}
 }

@@ -26,32 +26,34 @@ func TestASessionOfAGroupLivesAsLongAsItIsUsed(t *testing.T) {
 			return func(body string) int { return c.post(body).status }
 		},
 	} {
-		grouped(t, 3, nil, func(t *testing.T, w *world) {
-			post := say(w)
-			for i := range 20 {
-				body := callOf("s0__echo")
-				switch {
-				case i == 6:
-					body = callOf("s1__echo") // its session begins, and goes on longer than that of s0
-				case i > 6 && i%3 == 0:
-					body = `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"dormouse://s1/file:///a"}}`
-				case i > 6:
-					body = callOf("s1__echo")
+		t.Run(name, func(t *testing.T) {
+			grouped(t, 3, nil, func(t *testing.T, w *world) {
+				post := say(w)
+				for i := range 20 {
+					body := callOf("s0__echo")
+					switch {
+					case i == 6:
+						body = callOf("s1__echo") // its session begins, and goes on longer than that of s0
+					case i > 6 && i%3 == 0:
+						body = `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"dormouse://s1/file:///a"}}`
+					case i > 6:
+						body = callOf("s1__echo")
+					}
+					if status := post(body); status >= http.StatusBadRequest {
+						t.Fatalf("%s: day %d: %d", name, i, status)
+					}
+					time.Sleep(day)
 				}
-				if status := post(body); status >= http.StatusBadRequest {
-					t.Fatalf("%s: day %d: %d", name, i, status)
+				for i := range 10 {
+					if status := post(list); status >= http.StatusBadRequest {
+						t.Fatalf("%s: a list, %d days later: %d", name, i, status)
+					}
+					time.Sleep(day)
 				}
-				time.Sleep(day)
-			}
-			for i := range 10 {
-				if status := post(list); status >= http.StatusBadRequest {
-					t.Fatalf("%s: a list, %d days later: %d", name, i, status)
+				if status := post(callOf("s2__echo")); status >= http.StatusBadRequest {
+					t.Errorf("%s: a call of another server: %d", name, status)
 				}
-				time.Sleep(day)
-			}
-			if status := post(callOf("s2__echo")); status >= http.StatusBadRequest {
-				t.Errorf("%s: a call of another server: %d", name, status)
-			}
+			})
 		})
 	}
 }

@@ -318,14 +318,16 @@ func TestPathsOfServers(t *testing.T) {
 		"/quiet/mcp//": 0, "/quietmcp": 0, "/absent/mcp": 0, "/QUIET/mcp": 0,
 	}
 	for path, want := range tests {
-		got := newWorld(t).do(request("POST", path, callOf("x"), "Mcp-Session-Id", "absent"))
-		code, message := got.rpcError(t)
-		switch {
-		case want == 404 && code != int(wire.CodeSessionNotFound):
-			t.Errorf("%s: got %d %s", path, got.status, got.body)
-		case want == 0 && (got.status != 404 || !strings.Contains(message, "/<server>/mcp") || strings.Contains(message, "quiet")):
-			t.Errorf("%s: got %d %s", path, got.status, got.body)
-		}
+		t.Run(path, func(t *testing.T) {
+			got := newWorld(t).do(request("POST", path, callOf("x"), "Mcp-Session-Id", "absent"))
+			code, message := got.rpcError(t)
+			switch {
+			case want == 404 && code != int(wire.CodeSessionNotFound):
+				t.Errorf("%s: got %d %s", path, got.status, got.body)
+			case want == 0 && (got.status != 404 || !strings.Contains(message, "/<server>/mcp") || strings.Contains(message, "quiet")):
+				t.Errorf("%s: got %d %s", path, got.status, got.body)
+			}
+		})
 	}
 }
 

@@ -91,19 +91,21 @@ func TestModernResultsThatMayBeKeptSayForHowLong(t *testing.T) {
 		"prompts/get": "", "completion/complete": "",
 	}
 	for method, ttl := range tests {
-		modern(t, func(t *testing.T, w *world) {
-			w.handshake(t, `{"capabilities":{},"serverInfo":{"name":"srv","version":"1"}}`)
-			result := w.do(ask{server: "known", method: method}.request()).result(t)
-			want := ""
-			if ttl != "" {
-				want = `"private"`
-			}
-			if string(wire.Lookup(result, "ttlMs")) != ttl || string(wire.Lookup(result, "cacheScope")) != want {
-				t.Errorf("%s: %s", method, result)
-			}
-			if got := string(wire.Lookup(result, "_meta", "io.modelcontextprotocol/serverInfo", "name")); got != `"srv"` {
-				t.Errorf("%s: %s", method, result)
-			}
+		t.Run(method, func(t *testing.T) {
+			modern(t, func(t *testing.T, w *world) {
+				w.handshake(t, `{"capabilities":{},"serverInfo":{"name":"srv","version":"1"}}`)
+				result := w.do(ask{server: "known", method: method}.request()).result(t)
+				want := ""
+				if ttl != "" {
+					want = `"private"`
+				}
+				if string(wire.Lookup(result, "ttlMs")) != ttl || string(wire.Lookup(result, "cacheScope")) != want {
+					t.Errorf("%s: %s", method, result)
+				}
+				if got := string(wire.Lookup(result, "_meta", "io.modelcontextprotocol/serverInfo", "name")); got != `"srv"` {
+					t.Errorf("%s: %s", method, result)
+				}
+			})
 		})
 	}
 }

@@ -121,10 +121,12 @@ func TestClientsGetNoPage(t *testing.T) {
 		"a request of a session":       {"Accept", "text/html", "Mcp-Session-Id", "x"},
 		"a request that names the era": {"Accept", "text/html", "MCP-Protocol-Version", "2025-11-25"},
 	} {
-		a := named(newWorld(t)).do(request("GET", "/absent/mcp", "", headers...))
-		if code, _ := a.rpcError(t); a.status != http.StatusNotFound || code == 0 {
-			t.Errorf("%s: got %d %s", name, a.status, a.body)
-		}
+		t.Run(name, func(t *testing.T) {
+			a := named(newWorld(t)).do(request("GET", "/absent/mcp", "", headers...))
+			if code, _ := a.rpcError(t); a.status != http.StatusNotFound || code == 0 {
+				t.Errorf("%s: got %d %s", name, a.status, a.body)
+			}
+		})
 	}
 	if a := named(newWorld(t)).do(request("POST", "/absent/mcp", initialize, "Accept", ofABrowser)); strings.Contains(a.body, "<html") {
 		t.Errorf("a POST got a page:\n%s", a.body)

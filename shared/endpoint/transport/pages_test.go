@@ -30,23 +30,25 @@ func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
 		"a frame of an own page":     {[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "iframe"}, 403},
 		"a program that wants JSON":  {[]string{"Accept", "application/json"}, 406},
 	} {
-		for _, path := range []string{"/pushy/sse", "/pushy/mcp"} {
-			bubble(t, func(t *testing.T, w *world) {
-				ctx, hang := context.WithCancel(t.Context())
-				r := request("GET", path, "", append([]string{"Accept", wire.MediaSSE}, tt.headers...)...).WithContext(ctx)
-				ended := w.start(r)
-				synctest.Wait()
-				hang()
-				a := <-ended
-				opened, err := w.store.List(t.Context(), "", "", 10)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if a.status != tt.status || len(opened) > 0 != (tt.status == 200) {
-					t.Errorf("%s, %s: got %d %s and %d sessions", name, path, a.status, a.body, len(opened))
-				}
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			for _, path := range []string{"/pushy/sse", "/pushy/mcp"} {
+				bubble(t, func(t *testing.T, w *world) {
+					ctx, hang := context.WithCancel(t.Context())
+					r := request("GET", path, "", append([]string{"Accept", wire.MediaSSE}, tt.headers...)...).WithContext(ctx)
+					ended := w.start(r)
+					synctest.Wait()
+					hang()
+					a := <-ended
+					opened, err := w.store.List(t.Context(), "", "", 10)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if a.status != tt.status || len(opened) > 0 != (tt.status == 200) {
+						t.Errorf("%s, %s: got %d %s and %d sessions", name, path, a.status, a.body, len(opened))
+					}
+				})
+			}
+		})
 	}
 }
 
@@ -87,14 +89,16 @@ func TestBodyIsReadOfCallersThatMayCallOnly(t *testing.T) {
 		"too long":      func(_ *world, r *http.Request) { r.ContentLength = 4<<20 + 1 },
 		"a small limit": func(w *world, r *http.Request) { w.opts.MaxBody, r.ContentLength = 10, 11 },
 	} {
-		w := newWorld(t)
-		r := request("POST", "/quiet/mcp", "")
-		r.Header.Set("Content-Type", "application/json")
-		r.Body = io.NopCloser(unread{t})
-		change(w, r)
-		if a := w.do(r); a.status < 400 {
-			t.Errorf("%s: got %d", name, a.status)
-		}
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			r := request("POST", "/quiet/mcp", "")
+			r.Header.Set("Content-Type", "application/json")
+			r.Body = io.NopCloser(unread{t})
+			change(w, r)
+			if a := w.do(r); a.status < 400 {
+				t.Errorf("%s: got %d", name, a.status)
+			}
+		})
 	}
 }
 
@@ -103,12 +107,14 @@ func TestEveryLoopbackAddressIsServed(t *testing.T) {
 		"127.0.0.2:8787": true, "127.255.255.254": true, "[::1]:8787": true, "LOCALHOST:1": true,
 		"128.0.0.1": false, "127.0.0.1.nip.io": false, "10.0.0.1": false, "[::2]:8787": false, "0.0.0.0:8787": false,
 	} {
-		r := request("POST", "/quiet/mcp", initialize)
-		r.Host = host
-		a := newWorld(t).do(r)
-		if (a.status == 200) != served || !served && !strings.Contains(a.body, "--public-url https://"+host) {
-			t.Errorf("%s: got %d %s", host, a.status, a.body)
-		}
+		t.Run(host, func(t *testing.T) {
+			r := request("POST", "/quiet/mcp", initialize)
+			r.Host = host
+			a := newWorld(t).do(r)
+			if (a.status == 200) != served || !served && !strings.Contains(a.body, "--public-url https://"+host) {
+				t.Errorf("%s: got %d %s", host, a.status, a.body)
+			}
+		})
 	}
 }
 

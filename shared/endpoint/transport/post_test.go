@@ -36,12 +36,14 @@ func TestInitializeThatFailsOpensNoSession(t *testing.T) {
 		},
 		"too many boxes": func(w *world) { w.backend.err = storage.Errorf(storage.Busy, "too many boxes") },
 	} {
-		w := newWorld(t)
-		breaks(w)
-		got := w.do(request("POST", "/quiet/mcp", initialize))
-		if id, there := got.header["Mcp-Session-Id"]; got.status != 200 || !strings.Contains(got.body, says) || there {
-			t.Errorf("got %d %s with session %q", got.status, got.body, id)
-		}
+		t.Run(says, func(t *testing.T) {
+			w := newWorld(t)
+			breaks(w)
+			got := w.do(request("POST", "/quiet/mcp", initialize))
+			if id, there := got.header["Mcp-Session-Id"]; got.status != 200 || !strings.Contains(got.body, says) || there {
+				t.Errorf("got %d %s with session %q", got.status, got.body, id)
+			}
+		})
 	}
 }
 
@@ -68,10 +70,12 @@ func TestNothingToAnswerIs202WithoutABody(t *testing.T) {
 		"initialized, again": `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 	}
 	for name, body := range tests {
-		got := c.post(body)
-		if got.status != 202 || got.body != "" || got.header.Get("Content-Type") != "" {
-			t.Errorf("%s: got %d %q %v", name, got.status, got.body, got.header)
-		}
+		t.Run(name, func(t *testing.T) {
+			got := c.post(body)
+			if got.status != 202 || got.body != "" || got.header.Get("Content-Type") != "" {
+				t.Errorf("%s: got %d %q %v", name, got.status, got.body, got.header)
+			}
+		})
 	}
 	c.version = ""
 	if got := c.post("[" + tests["notification"] + "," + tests["response"] + "]"); got.status != 202 || got.body != "" {

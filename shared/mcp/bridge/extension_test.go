@@ -47,9 +47,11 @@ func TestExtensionsReachTheOtherEnd(t *testing.T) {
 		"2026 to 2026, the server, from a record":  {of(bridge.Discover(legacy.Initialize(discover), false), "capabilities"), `{"tools":{},` + hostile + `}`},
 		"2026 to 2026, the server, with our tasks": {of(bridge.Discover(legacy.Initialize(discover), true), "capabilities", "extensions", "io.modelcontextprotocol/tasks"), `{}`},
 	} {
-		if diff := cmp.Diff(tt.want, tt.got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, tt.got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+		})
 	}
 }
 
@@ -60,9 +62,11 @@ func TestClientsOfOneKindDeclareTheSame(t *testing.T) {
 		"with tasks, and what MCP itself has": `{"roots":{},"sampling":{"tools":{}},` + withTasks + `}`,
 		"in another order, with white space":  `{"experimental":{"x":{"y":9007199254740993}}, "extensions":{"com.example/empty":{},"listChanged":true,"tasks":{},"sampling":{},"com.example/a":{"deep":{"n":[1.50,{"c":null}]}}}}`,
 	} {
-		if kind(other) != base {
-			t.Errorf("%s: another kind", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			if kind(other) != base {
+				t.Errorf("%s: another kind", name)
+			}
+		})
 	}
 	for name, other := range map[string]string{
 		"another setting":     strings.Replace(hostile, "1.50", "1.5", 1),
@@ -70,9 +74,11 @@ func TestClientsOfOneKindDeclareTheSame(t *testing.T) {
 		"an extension less":   strings.Replace(hostile, `"com.example/empty":{},`, ``, 1),
 		"extensions, no more": `"extensions":{"com.example/empty":{}}`,
 	} {
-		if k := kind(`{` + other + `}`); k == base || k == "" {
-			t.Errorf("%s: kind %q", name, k)
-		}
+		t.Run(name, func(t *testing.T) {
+			if k := kind(`{` + other + `}`); k == base || k == "" {
+				t.Errorf("%s: kind %q", name, k)
+			}
+		})
 	}
 	for _, none := range []string{`{}`, `{"extensions":{}}`, `{"extensions":{"io.modelcontextprotocol/tasks":{}},"elicitation":{},"experimental":{}}`} {
 		if k := kind(none); k != "" {

@@ -81,9 +81,11 @@ func TestMessagesOfAMember(t *testing.T) {
 		"directory":       {`{"id":1,"result":{"resources":[{"uri":"skill://s/references","mimeType":"inode/directory"}]}}`, `{"id":1,"result":{"resources":[{"uri":"skill://m/s/references","mimeType":"inode/directory"}]}}`},
 	}
 	for name, tt := range tests {
-		if got := string(group.View{Member: "m"}.Message([]byte(tt[0]))); got != tt[1] {
-			t.Errorf("%s:\n got %s\nwant %s", name, got, tt[1])
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := string(group.View{Member: "m"}.Message([]byte(tt[0]))); got != tt[1] {
+				t.Errorf("%s:\n got %s\nwant %s", name, got, tt[1])
+			}
+		})
 	}
 }
 
@@ -104,15 +106,17 @@ func TestMessagesForAMember(t *testing.T) {
 		"extension":  {`"id":1,"method":"x/y","params":{"uri":"dormouse://m/file:///a"}`, `"id":1,"method":"x/y","params":{"uri":"file:///a"}`},
 	}
 	for name, tt := range tests {
-		m, err := wire.Parse([]byte(`{"jsonrpc":"2.0",` + tt[0] + `}`))
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		target := n.Find(m)
-		got, err := target.Message(m)
-		if want := `{"jsonrpc":"2.0",` + tt[1] + `}`; err != nil || target.Member != "m" || string(got.Raw) != want {
-			t.Errorf("%s: for %q:\n got %s, %v\nwant %s", name, target.Member, got.Raw, err, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			m, err := wire.Parse([]byte(`{"jsonrpc":"2.0",` + tt[0] + `}`))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			target := n.Find(m)
+			got, err := target.Message(m)
+			if want := `{"jsonrpc":"2.0",` + tt[1] + `}`; err != nil || target.Member != "m" || string(got.Raw) != want {
+				t.Errorf("%s: for %q:\n got %s, %v\nwant %s", name, target.Member, got.Raw, err, want)
+			}
+		})
 	}
 }
 
@@ -287,9 +291,11 @@ func TestOwnersOfAMethod(t *testing.T) {
 		"skills/get": "skills both", "resources/directory/read": "skills both", "com.example/hello": "both", "com.example/bye": "both",
 		"hello/say": "both other", "of/nobody": "both other", "tasks/x": "both other",
 	} {
-		if got := strings.Join(group.Owners(method, members...), " "); got != want {
-			t.Errorf("%s: got %s, want %s", method, got, want)
-		}
+		t.Run(method, func(t *testing.T) {
+			if got := strings.Join(group.Owners(method, members...), " "); got != want {
+				t.Errorf("%s: got %s, want %s", method, got, want)
+			}
+		})
 	}
 	if got := group.Owners("x/y", member("plain"), group.List{Member: "new"}); !slices.Equal(got, []string{"new"}) {
 		t.Errorf("got %s", got)

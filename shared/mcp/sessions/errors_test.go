@@ -60,18 +60,20 @@ func TestErrorsAreToldApart(t *testing.T) {
 			return err
 		}, storage.Unavailable, storagetest.Lost, ""},
 	} {
-		err := c.call()
-		if storage.CodeOf(err) != c.code || !errors.Is(err, c.code) || c.why != nil && !errors.Is(err, c.why) {
-			t.Errorf("%s: %v, code %q; want code %q because of %v", c.name, err, storage.CodeOf(err), c.code, c.why)
-		}
-		var eid *storage.EventIDError
-		if errors.As(err, &eid) != (c.part != "") || eid != nil && eid.Part != c.part {
-			t.Errorf("%s: %v; want the part %q of an event id", c.name, err, c.part)
-		}
-		var told *storage.Error
-		if errors.As(err, &told) && c.code == storage.NotFound && told.Message != "there is no such session; send initialize to open one" {
-			t.Errorf("%s: the client is told %q", c.name, told.Message)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			err := c.call()
+			if storage.CodeOf(err) != c.code || !errors.Is(err, c.code) || c.why != nil && !errors.Is(err, c.why) {
+				t.Errorf("%s: %v, code %q; want code %q because of %v", c.name, err, storage.CodeOf(err), c.code, c.why)
+			}
+			var eid *storage.EventIDError
+			if errors.As(err, &eid) != (c.part != "") || eid != nil && eid.Part != c.part {
+				t.Errorf("%s: %v; want the part %q of an event id", c.name, err, c.part)
+			}
+			var told *storage.Error
+			if errors.As(err, &told) && c.code == storage.NotFound && told.Message != "there is no such session; send initialize to open one" {
+				t.Errorf("%s: the client is told %q", c.name, told.Message)
+			}
+		})
 	}
 }
 

@@ -145,12 +145,14 @@ func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
 		"a page":                {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"cursor":"2"}}`},
 		"params nobody knows":   {httpCaller(), `{}`, `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"tag":"x"}}`},
 	} {
-		l := newLister(t)
-		_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), `{}`), askTools)
-		l.answers(t, d, `"result":`+toolList)
-		if got, d := l.ask(t, c.caller, l.legacy(t, c.caller, c.capabilities), c.request); d == nil {
-			t.Errorf("%s: answered with %s", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			l := newLister(t)
+			_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), `{}`), askTools)
+			l.answers(t, d, `"result":`+toolList)
+			if got, d := l.ask(t, c.caller, l.legacy(t, c.caller, c.capabilities), c.request); d == nil {
+				t.Errorf("%s: answered with %s", name, got)
+			}
+		})
 	}
 }
 
@@ -171,12 +173,14 @@ func TestListsAreKeptForClientsWithTheSameAbilities(t *testing.T) {
 		"experiments that say nothing":  {`{"experimental":{}}`, `{"roots":{"listChanged":false},"experimental":{ }}`, false},
 		"experiments and none":          {`{"experimental":{ }}`, `{}`, true},
 	} {
-		l := newLister(t)
-		_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.first), askTools)
-		l.answers(t, d, `"result":`+toolList)
-		if _, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.second), askTools); (d == nil) != c.same {
-			t.Errorf("%s: the second client is answered from the record: %t", name, d == nil)
-		}
+		t.Run(name, func(t *testing.T) {
+			l := newLister(t)
+			_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.first), askTools)
+			l.answers(t, d, `"result":`+toolList)
+			if _, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), c.second), askTools); (d == nil) != c.same {
+				t.Errorf("%s: the second client is answered from the record: %t", name, d == nil)
+			}
+		})
 	}
 }
 
@@ -226,13 +230,15 @@ func TestWhatIsNotAWholeListIsNotKept(t *testing.T) {
 		"too long":     {askTools, `"result":{"tools":["` + strings.Repeat("x", 256<<10) + `"]}`},
 		"no object":    {askTools, `"result":[]`},
 	} {
-		l := newLister(t)
-		id := l.legacy(t, httpCaller(), `{}`)
-		_, d := l.ask(t, httpCaller(), id, c.request)
-		l.answers(t, d, c.result)
-		if got, d := l.ask(t, httpCaller(), id, askTools); d == nil {
-			t.Errorf("%s: answered with %.100s", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			l := newLister(t)
+			id := l.legacy(t, httpCaller(), `{}`)
+			_, d := l.ask(t, httpCaller(), id, c.request)
+			l.answers(t, d, c.result)
+			if got, d := l.ask(t, httpCaller(), id, askTools); d == nil {
+				t.Errorf("%s: answered with %.100s", name, got)
+			}
+		})
 	}
 }
 
@@ -313,18 +319,20 @@ func TestRecordSaysWhatTheOwnProcessOfASessionWouldSay(t *testing.T) {
 		"silent, worked before":                   {"false", func(b *storage.Box) { b.Gen, b.Worked = 1, 0 }, false, false},
 		"silent, has called":                      {"false", sleeps, true, true},
 	} {
-		l := newLister(t)
-		l.announcing(t, c.announces)
-		_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), `{}`), askTools)
-		l.answers(t, d, `"result":`+toolList)
-		id := l.legacy(t, httpCaller(), `{}`)
-		if c.called {
-			l.ask(t, httpCaller(), id, call)
-		}
-		l.box(t, c.then)
-		if _, d := l.ask(t, httpCaller(), id, askTools); (d != nil) != c.asked {
-			t.Errorf("%s: the box was asked: %t", name, d != nil)
-		}
+		t.Run(name, func(t *testing.T) {
+			l := newLister(t)
+			l.announcing(t, c.announces)
+			_, d := l.ask(t, httpCaller(), l.legacy(t, httpCaller(), `{}`), askTools)
+			l.answers(t, d, `"result":`+toolList)
+			id := l.legacy(t, httpCaller(), `{}`)
+			if c.called {
+				l.ask(t, httpCaller(), id, call)
+			}
+			l.box(t, c.then)
+			if _, d := l.ask(t, httpCaller(), id, askTools); (d != nil) != c.asked {
+				t.Errorf("%s: the box was asked: %t", name, d != nil)
+			}
+		})
 	}
 }
 
@@ -436,16 +444,18 @@ func TestHandshakeOfOneTenantIsNoOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for tenant, asked := range map[string]int{"t": 0, "t2": 2} {
-		*l.deliveries = nil
-		c := modernCaller
-		c.Tenant = tenant
-		if _, _, err := l.Greeting(t.Context(), c, modernClient); err != nil {
-			t.Fatal(err)
-		}
-		c.Transport = storage.HTTP
-		l.legacy(t, c, `{}`)
-		if n := len(*l.deliveries); n != asked {
-			t.Errorf("tenant %s: its box was asked %d times, want %d", tenant, n, asked)
-		}
+		t.Run(tenant, func(t *testing.T) {
+			*l.deliveries = nil
+			c := modernCaller
+			c.Tenant = tenant
+			if _, _, err := l.Greeting(t.Context(), c, modernClient); err != nil {
+				t.Fatal(err)
+			}
+			c.Transport = storage.HTTP
+			l.legacy(t, c, `{}`)
+			if n := len(*l.deliveries); n != asked {
+				t.Errorf("tenant %s: its box was asked %d times, want %d", tenant, n, asked)
+			}
+		})
 	}
 }

@@ -44,11 +44,13 @@ func TestConnectRefusesASessionOfAnother(t *testing.T) {
 		"server":    func(c *sessions.Caller) { c.Server.Name = "r" },
 		"transport": func(c *sessions.Caller) { c.Transport = storage.HTTP },
 	} {
-		c := wsCaller("c2")
-		change(&c)
-		if _, _, err := h.Connect(t.Context(), c, nil, s.ID, map[string][]storage.EventID{"": nil}); !errors.Is(err, storage.NotFound) {
-			t.Errorf("another %s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			c := wsCaller("c2")
+			change(&c)
+			if _, _, err := h.Connect(t.Context(), c, nil, s.ID, map[string][]storage.EventID{"": nil}); !errors.Is(err, storage.NotFound) {
+				t.Errorf("another %s: %v", name, err)
+			}
+		})
 	}
 	if diff := cmp.Diff([]string{"c1"}, record(t, store, s.ID).Conns); diff != "" {
 		t.Error(diff)
@@ -98,9 +100,11 @@ func TestConnectRefusesWhatIsNoCursor(t *testing.T) {
 		"two of one stream": {{Stream: stream, Index: 1}, {Stream: stream, Index: 2}},
 		"too many":          many,
 	} {
-		if _, _, err := h.Connect(t.Context(), wsCaller("c2"), nil, s.ID, map[string][]storage.EventID{"": cursors}); storage.CodeOf(err) != storage.Invalid && !errors.Is(err, storage.Invalid) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, _, err := h.Connect(t.Context(), wsCaller("c2"), nil, s.ID, map[string][]storage.EventID{"": cursors}); storage.CodeOf(err) != storage.Invalid && !errors.Is(err, storage.Invalid) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
 	}
 }
 

@@ -67,10 +67,12 @@ func TestPinnedIDIsOfTenantPrincipalServerAndKind(t *testing.T) {
 		},
 	}
 	for name, change := range others {
-		c := base
-		if change(&c); sessions.PinnedID(c) == sessions.PinnedID(base) {
-			t.Errorf("%s does not matter", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			c := base
+			if change(&c); sessions.PinnedID(c) == sessions.PinnedID(base) {
+				t.Errorf("%s does not matter", name)
+			}
+		})
 	}
 	again := base
 	again.Server.Digest, again.Conn = "d2", "c"
@@ -134,11 +136,13 @@ func TestBudgetOfAModernCall(t *testing.T) {
 		{"the next that does", func() { send(t, h, modernCaller, sessions.Client{Verbose: true}) }, 1, 0},
 	}
 	for _, s := range steps {
-		store.Reset()
-		s.do()
-		if n := store.Counts(); n.Reads != s.reads || n.Writes != s.writes {
-			t.Errorf("%s: %d reads and %d writes (%v), want %d and %d", s.name, n.Reads, n.Writes, n.Calls, s.reads, s.writes)
-		}
+		t.Run(s.name, func(t *testing.T) {
+			store.Reset()
+			s.do()
+			if n := store.Counts(); n.Reads != s.reads || n.Writes != s.writes {
+				t.Errorf("%s: %d reads and %d writes (%v), want %d and %d", s.name, n.Reads, n.Writes, n.Calls, s.reads, s.writes)
+			}
+		})
 	}
 }
 

@@ -185,9 +185,11 @@ func TestServersHaveStateToolsAndSessionsOfTheCallersTenant(t *testing.T) {
 		t.Errorf("%+v", tools)
 	}
 	for path, want := range map[string]string{"two": "not_found", "oen": "not_found", "bad": "unavailable"} {
-		if _, text := p.ask("viewer", "GET", "/api/v1/servers/"+path+"/tools", "", nil); code(text) != want {
-			t.Errorf("%s: %s", path, text)
-		}
+		t.Run(path, func(t *testing.T) {
+			if _, text := p.ask("viewer", "GET", "/api/v1/servers/"+path+"/tools", "", nil); code(text) != want {
+				t.Errorf("%s: %s", path, text)
+			}
+		})
 	}
 }
 
@@ -385,24 +387,28 @@ func TestOutputAndUseAreOfTheCallersTenantAndServers(t *testing.T) {
 		}
 	})
 	for as, want := range map[string][]string{"operator": {"ours", "shared"}, "narrow": {"shared"}, "stranger": {"theirs"}} {
-		_, text := p.ask(as, "GET", "/api/v1/logs", "", nil)
-		var got []string
-		for line := range strings.Lines(text) {
-			var o api.Output
-			if err := json.Unmarshal([]byte(line), &o); err != nil {
-				t.Fatal(text, err)
+		t.Run(as, func(t *testing.T) {
+			_, text := p.ask(as, "GET", "/api/v1/logs", "", nil)
+			var got []string
+			for line := range strings.Lines(text) {
+				var o api.Output
+				if err := json.Unmarshal([]byte(line), &o); err != nil {
+					t.Fatal(text, err)
+				}
+				got = append(got, strings.TrimSpace(o.Text))
 			}
-			got = append(got, strings.TrimSpace(o.Text))
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s reads %v, want %v", as, got, want)
-		}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s reads %v, want %v", as, got, want)
+			}
+		})
 	}
 	for as, want := range map[string]int{"viewer": 2, "narrow": 1, "stranger": 1} {
-		var b api.Bill
-		if p.ask(as, "GET", "/api/v1/bill?since=1h", "", &b); len(b.Shares) != want {
-			t.Errorf("%s sees %v", as, b.Shares)
-		}
+		t.Run(as, func(t *testing.T) {
+			var b api.Bill
+			if p.ask(as, "GET", "/api/v1/bill?since=1h", "", &b); len(b.Shares) != want {
+				t.Errorf("%s sees %v", as, b.Shares)
+			}
+		})
 	}
 	if _, text := p.ask("viewer", "GET", "/api/v1/bill?since=soon", "", nil); code(text) != "invalid" {
 		t.Errorf("%s", text)
@@ -460,18 +466,20 @@ func TestStateTellsServersThatFailedFromThoseThatAreAwake(t *testing.T) {
 		"another answers":      {[]api.Process{exited, process("two", "ready", "", 0)}, api.Failed, 0, "exited with code 1: no key"},
 		"a stack":              {nil, api.Awake, 0, ""},
 	} {
-		state, up, running, why := api.StateOf("one", api.Status{Boxes: boxes, Processes: test.all})
-		sleeping := []api.Box{{Server: "one", State: api.Asleep}}
-		if state, up, _, why := api.StateOf("one", api.Status{Boxes: sleeping, Processes: test.all}); state != api.Asleep || up != 0 || why != "" {
-			t.Errorf("%s, and its box sleeps: %s, %d boxes, %q", name, state, up, why)
-		}
-		failed := api.Status{Boxes: sleeping, Processes: test.all, Failed: map[string]string{"one": "no key"}}
-		if state, up, _, why := api.StateOf("one", failed); state != api.Failed || up != 0 || why != "no key" {
-			t.Errorf("%s, its box sleeps, and its last start has failed: %s, %d boxes, %q", name, state, up, why)
-		}
-		if state != test.state || up != 2 || running != test.running || why != test.why {
-			t.Errorf("%s: %s, %d boxes, %d processes, %q", name, state, up, running, why)
-		}
+		t.Run(name, func(t *testing.T) {
+			state, up, running, why := api.StateOf("one", api.Status{Boxes: boxes, Processes: test.all})
+			sleeping := []api.Box{{Server: "one", State: api.Asleep}}
+			if state, up, _, why := api.StateOf("one", api.Status{Boxes: sleeping, Processes: test.all}); state != api.Asleep || up != 0 || why != "" {
+				t.Errorf("%s, and its box sleeps: %s, %d boxes, %q", name, state, up, why)
+			}
+			failed := api.Status{Boxes: sleeping, Processes: test.all, Failed: map[string]string{"one": "no key"}}
+			if state, up, _, why := api.StateOf("one", failed); state != api.Failed || up != 0 || why != "no key" {
+				t.Errorf("%s, its box sleeps, and its last start has failed: %s, %d boxes, %q", name, state, up, why)
+			}
+			if state != test.state || up != 2 || running != test.running || why != test.why {
+				t.Errorf("%s: %s, %d boxes, %d processes, %q", name, state, up, running, why)
+			}
+		})
 	}
 }
 
@@ -545,16 +553,18 @@ func TestToolsAreThoseOfAUsualClient(t *testing.T) {
 		"tools/list 2025-11-25 elicitation,sampling anyone": `[{"name":"a"},{"name":"b"},{"name":"c"},{"name":"hidden"}]`,
 		"tools/list 2025-06-18 elicitation anyone":          `[{"name":"a"},{"name":"b"},{"name":"d"}]`,
 	} {
-		s, _ := file.Server("counted")
-		taken := time.Now()
-		if part != "tools/list 2025-11-25  anyone" {
-			taken = taken.Add(time.Minute)
-		}
-		if err := p.store.SaveHandshake(t.Context(), storage.Handshake{
-			Digest: storage.RecordFor("acme", s.RecordDigest()), Version: part, Taken: taken, Expires: taken.Add(time.Hour), Result: []byte(`{"gen":1,"list":{"tools":` + list + `}}`),
-		}); err != nil {
-			t.Fatal(err)
-		}
+		t.Run(part, func(t *testing.T) {
+			s, _ := file.Server("counted")
+			taken := time.Now()
+			if part != "tools/list 2025-11-25  anyone" {
+				taken = taken.Add(time.Minute)
+			}
+			if err := p.store.SaveHandshake(t.Context(), storage.Handshake{
+				Digest: storage.RecordFor("acme", s.RecordDigest()), Version: part, Taken: taken, Expires: taken.Add(time.Hour), Result: []byte(`{"gen":1,"list":{"tools":` + list + `}}`),
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 	var got struct{ Servers []api.Server }
 	p.ask("operator", "GET", "/api/v1/servers", "", &got)
@@ -597,9 +607,11 @@ func TestAPushIsForTheOwnerOfTheStack(t *testing.T) {
 		"a mistake": `{"mcpServers":{"one":{"command":1}}}`, "a variable": `{"mcpServers":{"one":{"command":"a","env":{"A":"${HOME}"}}}}`,
 		"a secret": `{"mcpServers":{"one":{"command":"a","env":{"TOKEN":"abc"}}}}`, "nothing": "",
 	} {
-		if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(text), nil); status != http.StatusBadRequest || strings.Contains(text, "abc") {
-			t.Errorf("%s: %d %s", name, status, text)
-		}
+		t.Run(name, func(t *testing.T) {
+			if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(text), nil); status != http.StatusBadRequest || strings.Contains(text, "abc") {
+				t.Errorf("%s: %d %s", name, status, text)
+			}
+		})
 	}
 	if status, text := p.ask("owner", "PUT", "/api/v1/servers", push(strings.Repeat(" ", override.MaxFile)+file), nil); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("too large: %d %s", status, text)
@@ -658,9 +670,11 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 		t.Errorf("the metrics of narrow: %s", text)
 	}
 	for who, want := range map[string]string{"owner": "true true true\n", "operator": "true true false\n", "viewer": "true true false\n", "stranger": "false false true\n"} {
-		if _, text := p.ask(who, "GET", "/api/v1/metrics", "", nil); text != want {
-			t.Errorf("the metrics of %s: %s", who, text)
-		}
+		t.Run(who, func(t *testing.T) {
+			if _, text := p.ask(who, "GET", "/api/v1/metrics", "", nil); text != want {
+				t.Errorf("the metrics of %s: %s", who, text)
+			}
+		})
 	}
 	if p.ask("owner", "GET", "/api/v1/calls", "", nil); asked.Tenant != "default" {
 		t.Errorf("the owner's key reads the calls of tenant %q", asked.Tenant)

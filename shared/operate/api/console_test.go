@@ -180,21 +180,23 @@ func TestBillIsSummedByWhatIsAskedFor(t *testing.T) {
 		"since=48h&by=day":        {{Day: "2026-11-21", Units: meter.Units{Requests: 3}}, {Day: "2026-11-22", Units: meter.Units{Requests: 4}}},
 		"since=48h&by=day,server": {{Day: "2026-11-21", Server: "one", Units: meter.Units{Requests: 1}}, {Day: "2026-11-21", Server: "two", Units: meter.Units{Requests: 2}}, {Day: "2026-11-22", Server: "one", Units: meter.Units{Requests: 4}}},
 	} {
-		var b api.Bill
-		if status, text := p.ask("viewer", "GET", "/api/v1/bill?"+query, "", &b); status != http.StatusOK {
-			t.Fatal(text)
-		}
-		sum := 0.0
-		for i := range b.Shares {
-			if b.Shares[i].USD <= 0 {
-				t.Errorf("%s: a share costs %g", query, b.Shares[i].USD)
+		t.Run(query, func(t *testing.T) {
+			var b api.Bill
+			if status, text := p.ask("viewer", "GET", "/api/v1/bill?"+query, "", &b); status != http.StatusOK {
+				t.Fatal(text)
 			}
-			sum += b.Shares[i].USD
-			b.Shares[i].USD = 0
-		}
-		if d := cmp.Diff(want, b.Shares); d != "" || b.Prices == "" || b.USD != sum {
-			t.Errorf("%s: $%g of $%g, prices of %q\n%s", query, sum, b.USD, b.Prices, d)
-		}
+			sum := 0.0
+			for i := range b.Shares {
+				if b.Shares[i].USD <= 0 {
+					t.Errorf("%s: a share costs %g", query, b.Shares[i].USD)
+				}
+				sum += b.Shares[i].USD
+				b.Shares[i].USD = 0
+			}
+			if d := cmp.Diff(want, b.Shares); d != "" || b.Prices == "" || b.USD != sum {
+				t.Errorf("%s: $%g of $%g, prices of %q\n%s", query, sum, b.USD, b.Prices, d)
+			}
+		})
 	}
 	for _, wrong := range []string{"by=session", "by=day", "by="} {
 		if _, text := p.ask("viewer", "GET", "/api/v1/bill?"+wrong, "", nil); wrong != "by=" && code(text) != "invalid" {

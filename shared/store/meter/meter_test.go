@@ -117,13 +117,15 @@ func TestLinesAreNoMetricsUnlessTheyAreToBe(t *testing.T) {
 		"switched off":        meter.New(meter.Options{}),
 		"of no server at all": meter.New(meter.Options{Metrics: "Dormouse/dev"}),
 	} {
-		a := storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one"}
-		if strings.HasPrefix(name, "of no server") {
-			a.Server = ""
-		}
-		if line := written(t, m.Spent(a)); line["_aws"] != nil {
-			t.Errorf("%s: %v", name, line)
-		}
+		t.Run(name, func(t *testing.T) {
+			a := storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one"}
+			if strings.HasPrefix(name, "of no server") {
+				a.Server = ""
+			}
+			if line := written(t, m.Spent(a)); line["_aws"] != nil {
+				t.Errorf("%s: %v", name, line)
+			}
+		})
 	}
 }
 
@@ -204,9 +206,11 @@ func TestPricesThatAreNoneAreRefused(t *testing.T) {
 		"for nothing":  `{"date":"2027-01-01","usd":{"messages":{"usd":1}}}`,
 		"misspelt":     `{"date":"2027-01-01","price":{}}`,
 	} {
-		if _, err := meter.Published().With([]byte(file)); err == nil {
-			t.Errorf("%s is taken", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := meter.Published().With([]byte(file)); err == nil {
+				t.Errorf("%s is taken", name)
+			}
+		})
 	}
 }
 

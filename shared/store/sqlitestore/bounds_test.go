@@ -105,13 +105,15 @@ func TestTooMuch(t *testing.T) {
 			[]string{"a 1"},
 		},
 	} {
-		var got []string
-		for _, b := range tooMuch(c.log, o, now) {
-			got = append(got, fmt.Sprint(b.stream, " ", b.first))
-		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, b := range tooMuch(c.log, o, now) {
+				got = append(got, fmt.Sprint(b.stream, " ", b.first))
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.name, diff)
+			}
+		})
 	}
 }
 
@@ -262,7 +264,9 @@ func TestSweepRemovesAllThatHasExpiredAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for table, want := range map[string]int{"sessions": 1, "answers": 0, "events": 1, "parts": 0} {
-		same(t, "rows in "+table, count(t, s, table), want)
+		t.Run(table, func(t *testing.T) {
+			same(t, "rows in "+table, count(t, s, table), want)
+		})
 	}
 }
 

@@ -48,7 +48,9 @@ func TestACallLooksUpWhatItNeeds(t *testing.T) {
 			"SCALAR SUBQUERY 1", events(batches + ">?"),
 		}},
 	} {
-		same(t, name, plan(t, s, c.query), c.plan)
+		t.Run(name, func(t *testing.T) {
+			same(t, name, plan(t, s, c.query), c.plan)
+		})
 	}
 }
 

@@ -121,9 +121,11 @@ func TestARouteAnswerGoesBackOnTheConnection(t *testing.T) {
 		"nothing": {socketAnswer{StatusCode: 200}, ""},
 		"much":    {socketAnswer{StatusCode: 200, Body: most}, most},
 	} {
-		if got := routesOf(&socketFunction{answer: test.answer}).Message(t.Context(), someone(), []byte("?")); string(got) != test.want {
-			t.Errorf("%s: %.100q", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := routesOf(&socketFunction{answer: test.answer}).Message(t.Context(), someone(), []byte("?")); string(got) != test.want {
+				t.Errorf("%s: %.100q", name, got)
+			}
+		})
 	}
 }
 

@@ -174,11 +174,13 @@ func TestInvokeRefusesWhatLambdaRefuses(t *testing.T) {
 		"another type":      {invokeRequest(t, invokePath, "RequestResponse", "{}"), 400, "InvalidParameterValueException"},
 		"over 1 MiB":        {invokeRequest(t, invokePath, "Event", `"`+strings.Repeat("x", 1<<20)+`"`), 413, "RequestTooLargeException"},
 	} {
-		w := httptest.NewRecorder()
-		newLambda(t, f).ServeHTTP(w, test.request)
-		if w.Code != test.status || w.Header().Get("X-Amzn-ErrorType") != test.kind {
-			t.Errorf("%s: %d %s, want %d %s", name, w.Code, w.Header().Get("X-Amzn-ErrorType"), test.status, test.kind)
-		}
+		t.Run(name, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			newLambda(t, f).ServeHTTP(w, test.request)
+			if w.Code != test.status || w.Header().Get("X-Amzn-ErrorType") != test.kind {
+				t.Errorf("%s: %d %s, want %d %s", name, w.Code, w.Header().Get("X-Amzn-ErrorType"), test.status, test.kind)
+			}
+		})
 	}
 	if n := len(f.times); n != 0 {
 		t.Errorf("the function was invoked %d times", n)

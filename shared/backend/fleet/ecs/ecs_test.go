@@ -206,20 +206,22 @@ func TestTheRunnerComesIntoTheVolumeOnlyAsItWasPutIntoTheBucket(t *testing.T) {
 		sum  string
 		good bool
 	}{"right": {hex.EncodeToString(sum[:]), true}, "other bytes": {runnerSum, false}} {
-		tries.Store(0)
-		folder := t.TempDir()
-		script := strings.Replace(fetch, "/etc/ssl/certs/ca-certificates.crt", "/etc/hostname", 1)
-		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-ec", script)
-		cmd.Dir, cmd.Env = folder, append(os.Environ(), urlEnv+"="+bucket.URL+"/?a=b&c=d", sumEnv+"="+test.sum)
-		said, err := cmd.CombinedOutput()
-		if (err == nil) != test.good {
-			t.Errorf("%s: %v\n%s", name, err, said)
-		}
-		out, ran := exec.CommandContext(t.Context(), filepath.Join(folder, "runner")).Output()
-		info, there := os.Stat(filepath.Join(folder, "cache"))
-		if test.good && (ran != nil || string(out) != "ran\n" || there != nil || info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSticky == 0) || !test.good && ran == nil {
-			t.Errorf("%s: %q, %v, %v", name, out, ran, info)
-		}
+		t.Run(name, func(t *testing.T) {
+			tries.Store(0)
+			folder := t.TempDir()
+			script := strings.Replace(fetch, "/etc/ssl/certs/ca-certificates.crt", "/etc/hostname", 1)
+			cmd := exec.CommandContext(t.Context(), "/bin/sh", "-ec", script)
+			cmd.Dir, cmd.Env = folder, append(os.Environ(), urlEnv+"="+bucket.URL+"/?a=b&c=d", sumEnv+"="+test.sum)
+			said, err := cmd.CombinedOutput()
+			if (err == nil) != test.good {
+				t.Errorf("%s: %v\n%s", name, err, said)
+			}
+			out, ran := exec.CommandContext(t.Context(), filepath.Join(folder, "runner")).Output()
+			info, there := os.Stat(filepath.Join(folder, "cache"))
+			if test.good && (ran != nil || string(out) != "ran\n" || there != nil || info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSticky == 0) || !test.good && ran == nil {
+				t.Errorf("%s: %q, %v, %v", name, out, ran, info)
+			}
+		})
 	}
 }
 
@@ -289,11 +291,13 @@ func TestAnEnvironmentThatECSDoesNotTakeIsRefusedBeforeACall(t *testing.T) {
 		"long names":        func(t *fleet.Task) { t.Box = strings.Repeat("b", 200) },
 		"a token with dots": func(t *fleet.Task) { t.ClientToken = "a.b" },
 	} {
-		bad := taskFor("a")
-		change(&bad)
-		if _, err := x.Run(t.Context(), bad); !errors.Is(err, fleet.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			bad := taskFor("a")
+			change(&bad)
+			if _, err := x.Run(t.Context(), bad); !errors.Is(err, fleet.ErrInvalid) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
 	}
 	if n := f.actions(); len(n) != 0 {
 		t.Errorf("calls: %v", n)
@@ -418,11 +422,13 @@ func TestAConfigWithWhichNothingCouldRunIsRefused(t *testing.T) {
 		"a machine unheard": func(c *Config) { c.Arch = "x86" },
 		"a size unheard":    func(c *Config) { c.Size.CPUs = 17 },
 	} {
-		c := config(newFake())
-		change(&c)
-		if _, err := New(c); !errors.Is(err, fleet.ErrInvalid) {
-			t.Errorf("%s: got %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			c := config(newFake())
+			change(&c)
+			if _, err := New(c); !errors.Is(err, fleet.ErrInvalid) {
+				t.Errorf("%s: got %v", name, err)
+			}
+		})
 	}
 }
 

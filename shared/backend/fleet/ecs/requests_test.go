@@ -27,17 +27,19 @@ func (s *says) Do(r *http.Request) (*http.Response, error) {
 
 func TestRequestsAreThoseOfTheRegion(t *testing.T) {
 	for region, host := range map[string]string{"eu-west-1": "ecs.eu-west-1.amazonaws.com", "cn-north-1": "ecs.cn-north-1.amazonaws.com.cn"} {
-		s := &says{status: http.StatusOK, body: `{"taskArns":[]}`}
-		x := open(t, nil, func(c *Config) { c.Region, c.HTTPClient, c.Endpoint = region, s, "https://"+host })
-		if err := x.Stop(t.Context(), "ecs/a", "idle"); err != nil || len(s.asked) != 1 {
-			t.Fatal(err, len(s.asked))
-		}
-		r := s.asked[0]
-		signed := r.Header.Get("Authorization")
-		if want := (url.URL{Scheme: "https", Host: host, Path: "/"}); *r.URL != want || r.Header.Get("X-Amz-Target") != "AmazonEC2ContainerServiceV20141113.ListTasks" ||
-			r.Header.Get("Content-Type") != "application/x-amz-json-1.1" || !strings.Contains(signed, "/"+region+"/ecs/aws4_request") {
-			t.Errorf("%s: %v %v", region, r.URL, r.Header)
-		}
+		t.Run(region, func(t *testing.T) {
+			s := &says{status: http.StatusOK, body: `{"taskArns":[]}`}
+			x := open(t, nil, func(c *Config) { c.Region, c.HTTPClient, c.Endpoint = region, s, "https://"+host })
+			if err := x.Stop(t.Context(), "ecs/a", "idle"); err != nil || len(s.asked) != 1 {
+				t.Fatal(err, len(s.asked))
+			}
+			r := s.asked[0]
+			signed := r.Header.Get("Authorization")
+			if want := (url.URL{Scheme: "https", Host: host, Path: "/"}); *r.URL != want || r.Header.Get("X-Amz-Target") != "AmazonEC2ContainerServiceV20141113.ListTasks" ||
+				r.Header.Get("Content-Type") != "application/x-amz-json-1.1" || !strings.Contains(signed, "/"+region+"/ecs/aws4_request") {
+				t.Errorf("%s: %v %v", region, r.URL, r.Header)
+			}
+		})
 	}
 }
 

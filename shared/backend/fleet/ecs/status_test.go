@@ -344,13 +344,15 @@ func TestEventsOfTasksAreRead(t *testing.T) {
 		}),
 		"sweep-task-running": with(func(s *fleet.Status) { s.State, s.Stopped = fleet.Running, time.Time{} }),
 	} {
-		got, ours, err := TaskEvent(event(t, name))
-		if err != nil || !ours {
-			t.Errorf("%s: ours %t, %v", name, ours, err)
-		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s: %s", name, d)
-		}
+		t.Run(name, func(t *testing.T) {
+			got, ours, err := TaskEvent(event(t, name))
+			if err != nil || !ours {
+				t.Errorf("%s: ours %t, %v", name, ours, err)
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("%s: %s", name, d)
+			}
+		})
 	}
 }
 

@@ -65,12 +65,14 @@ func TestAStartGoesToTheFirstPlaceThatFits(t *testing.T) {
 		"long conversations":                {places.Auto, func(n *places.Needs) { n.Busy = 26 * time.Second }, "ecs"},
 		"short conversations":               {places.Auto, func(n *places.Needs) { n.Busy = 24 * time.Second }, "lambda"},
 	} {
-		f, _, _ := two(c.wish)
-		n := small
-		c.change(&n)
-		if got := f.Choose(n); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			f, _, _ := two(c.wish)
+			n := small
+			c.change(&n)
+			if got := f.Choose(n); got != c.want {
+				t.Errorf("%s: %s, want %s", name, got, c.want)
+			}
+		})
 	}
 	alone := places.New("process", places.Auto, map[string]fleet.Fleet{"process": &driver{}})
 	if got := alone.Choose(small); got != "process" {

@@ -145,10 +145,12 @@ func TestParseStat(t *testing.T) {
 		"not a number": {"7 (sh) S x 7 6 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1", proc{}, false},
 	}
 	for name, test := range tests {
-		got, ok := parseStat(7, []byte(test.stat))
-		if ok != test.ok || ok && !cmp.Equal(test.want, got, cmp.AllowUnexported(proc{})) {
-			t.Errorf("%s: %+v, %v; want %+v, %v", name, got, ok, test.want, test.ok)
-		}
+		t.Run(name, func(t *testing.T) {
+			got, ok := parseStat(7, []byte(test.stat))
+			if ok != test.ok || ok && !cmp.Equal(test.want, got, cmp.AllowUnexported(proc{})) {
+				t.Errorf("%s: %+v, %v; want %+v, %v", name, got, ok, test.want, test.ok)
+			}
+		})
 	}
 }
 
