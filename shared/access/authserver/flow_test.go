@@ -336,7 +336,7 @@ func TestTheAddressOfSeveralServersIsAResource(t *testing.T) {
 			return text(t, s.browser().open(http.MethodGet, at+"/authorize?"+request(client, challenge, "resource", resource, "scope", "mcp files:write").Encode(), nil))
 		}
 		for resource, want := range map[string]string{
-			at + "/mcp": "files, other, closed: those", at + "/mcp/": "files, other, closed: those", at + "/mcp?names=plain": "files, other, closed: those", at + "/g/dev/mcp": "<dd>other: those",
+			at + "/mcp": "files, other, closed. It can", at + "/mcp/": "files, other, closed. It can", at + "/mcp?names=plain": "files, other, closed. It can", at + "/g/dev/mcp": "<dd>Use these servers: other. It can",
 		} {
 			if got := page(resource); !strings.Contains(got, want) || !strings.Contains(got, "several servers") || strings.Contains(got, "files:write") == strings.Contains(resource, "dev") {
 				t.Errorf("%s: %s", resource, got)
