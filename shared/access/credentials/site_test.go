@@ -21,6 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -114,7 +115,7 @@ func (s *site) endpoint() http.Handler {
 			of, ok := s.servers[name]
 			return sessions.Server{Name: name, Digest: name, Record: true, Providers: of}, ok
 		},
-		Host: sessions.New(s.store, s.box, sessions.Limits{}).WithSecrets(s.vault()), Auth: named{}, Sealer: states, Tickets: apikey.NewTickets(s.store), Log: s.logger(),
+		Host: sessions.New(s.store, s.box, sessions.Limits{}).WithSecrets(s.vault()), Auth: named{}, Sealer: states, Tickets: apikey.NewTickets(s.store), Observer: observe.Log(s.logger()),
 	})
 }
 

@@ -100,7 +100,7 @@ func (w *world) options() transport.Options {
 		Servers: func(name string) (sessions.Server, bool) {
 			return sessions.Server{Name: name, Digest: "d", InPlace: true}, name == "demo"
 		},
-		Host: sessions.New(store, b, w.limits), Auth: w, Sealer: w.sealer, Log: slog.New(slog.DiscardHandler),
+		Host: sessions.New(store, b, w.limits), Auth: w, Sealer: w.sealer,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -86,7 +87,7 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		Servers: func(name string) (sessions.Server, bool) {
 			return sessions.Server{Name: name, Digest: "d", InPlace: true}, name == "far"
 		},
-		Host: sessions.New(w.store, b, sessions.Limits{}), Auth: w, Sealer: w.sealer, Log: log,
+		Host: sessions.New(w.store, b, sessions.Limits{}), Auth: w, Sealer: w.sealer, Observer: observe.Log(log),
 	})).ServeHTTP(rw, r)
 }
 
