@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	nethttp "net/http"
 	"os"
 	"os/exec"
@@ -161,6 +162,7 @@ type emulator struct {
 	t        *testing.T
 	python   string
 	endpoint string
+	more     string         // the file with what functions have beside their own variables
 	template string         // the file
 	steps    io.Writer      // of testdata/emulate.py
 	came     *bufio.Scanner // what came of each step
@@ -174,10 +176,10 @@ func emulate(t *testing.T) *emulator {
 		t.Fatalf("%v\n%s", err, howToGetSAM)
 	}
 	e := &emulator{t: t, python: filepath.Join(dir, "bin", "python"), template: filepath.Join(t.TempDir(), "template.json")}
-	where := filepath.Join(t.TempDir(), "endpoint") // of ministack, once it runs
+	e.more = filepath.Join(t.TempDir(), "variables.json")
 
 	cmd := exec.CommandContext(t.Context(), e.python, append([]string{filepath.Join("testdata", "emulator.py")}, notEmulated()...)...) //nolint:gosec // installed above
-	cmd.Env = append(os.Environ(), "ENDPOINT_FILE="+where, "AUTH=true", "GATEWAY_PORT=0", "BIND_HOST=127.0.0.1", "LAMBDA_EXECUTOR=local", "TMPDIR="+t.TempDir(), "PYTHONUNBUFFERED=1")
+	cmd.Env = append(os.Environ(), "VARIABLES_FILE="+e.more, "AUTH=true", "GATEWAY_PORT=0", "BIND_HOST=127.0.0.1", "LAMBDA_EXECUTOR=local", "TMPDIR="+t.TempDir(), "PYTHONUNBUFFERED=1")
 	said, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -196,9 +198,7 @@ func emulate(t *testing.T) *emulator {
 	if e.endpoint == "" {
 		t.Fatal("ministack ended at once")
 	}
-	if err := os.WriteFile(where, []byte(e.endpoint), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	e.gives(nil)
 	ended := make(chan struct{})
 	go func() { // else it stands still once the pipe is full
 		defer close(ended)
@@ -214,6 +214,21 @@ func emulate(t *testing.T) *emulator {
 	e.listen()
 	e.write()
 	return e
+}
+
+// gives makes what functions have beside their own variables: the address of the emulator,
+// and these.
+func (e *emulator) gives(variables map[string]string) {
+	e.t.Helper()
+	all := map[string]string{"AWS_ENDPOINT_URL": e.endpoint}
+	maps.Copy(all, variables)
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = os.WriteFile(e.more, text, 0o600)
+	}
+	if err != nil {
+		e.t.Fatal(err)
+	}
 }
 
 // setup returns the program that makes the custom resources of a stack.

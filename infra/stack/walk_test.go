@@ -50,7 +50,7 @@ import (
 // Each command gets its arguments from what an earlier one printed. The emulator is AWS.
 // In front of it is a stand-in for API Gateway, and a registry in memory is ECR's.
 func TestAStrangersWalk(t *testing.T) {
-	w := newWalk(t)
+	w := newWalk(t, "dormouse")
 	before := map[string][]string{}
 	w.do(&before, "left")
 
@@ -156,9 +156,9 @@ func TestAStrangersWalk(t *testing.T) {
 }
 
 // sam build && sam deploy --guided is the whole installation: Enter at each question, without
-// make and without Docker, ends in a stack.
+// make and without Docker, ends in a stack in which a stdio server answers.
 func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
-	w := newWalk(t)
+	w := newWalk(t, "dormouse")
 	// The emulator executes the function for custom resources, on this machine.
 	template, err := os.ReadFile(filepath.Join(w.clone, "template.yaml"))
 	if err != nil {
@@ -166,6 +166,7 @@ func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
 	}
 	arch := strings.TrimPrefix(w.arch, "ARCH=")
 	w.writes(filepath.Join(w.clone, "template.yaml"), strings.Replace(string(template), "Default: arm64\n", "Default: "+arch+"\n", 1))
+	w.writes(filepath.Join(w.clone, "servers.json"), inABox)
 	asked := 0
 	said, err := w.answers("export "+w.arch+"; sam build && sam deploy --guided", func(string) string { asked++; return "" })
 	if err != nil || !strings.Contains(said, "Successfully created/updated stack") || strings.Contains(said, "Dockerfile") {
@@ -178,6 +179,7 @@ func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
 	if !strings.Contains(said, "claude mcp add ") {
 		t.Errorf("the next steps are not in %s", said)
 	}
+	w.callsABox(said)
 	// make deploy takes what sam has written.
 	if kept := w.types("make doctor"); !strings.Contains(kept, "nothing was found that would fail") {
 		t.Errorf("the doctor says %s", kept)
@@ -187,7 +189,8 @@ func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
 // CONFIG=prod confirms each change. One that nobody confirmed leaves the stack as it was, and
 // does not stand in the way of the next.
 func TestProdIsDeployedOnceItIsConfirmed(t *testing.T) {
-	w := newWalk(t)
+	w := newWalk(t, "dormouse-prod")
+	w.writes(filepath.Join(w.clone, "servers.json"), inABox)
 	deploy := func(answer string, more ...string) (string, error) {
 		asked := 0
 		said, err := w.answers("make deploy CONFIG=prod GO_SERVERS=functions/natives "+w.arch+strings.Join(more, " "), func(question string) string {
@@ -204,9 +207,11 @@ func TestProdIsDeployedOnceItIsConfirmed(t *testing.T) {
 	if said, err := deploy("n"); err == nil || !strings.Contains(said, "nothing is deployed") {
 		t.Fatalf("%v\n%s", err, said)
 	}
-	if said, err := deploy("y"); err != nil || !strings.Contains(said, "claude mcp add ") {
+	said, err := deploy("y")
+	if err != nil || !strings.Contains(said, "claude mcp add ") {
 		t.Fatalf("%v\n%s", err, said)
 	}
+	w.callsABox(said)
 	if said, err := deploy("n", " ARGS=LogDays=7"); err != nil || !strings.Contains(said, "is as it was") {
 		t.Fatalf("%v\n%s", err, said)
 	}
@@ -220,16 +225,19 @@ const walked = `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"on
 // walk is a stranger's clone and terminal.
 type walk struct {
 	*emulator
-	clone    string
-	arch     string
-	env      []string
-	client   *http.Client
-	registry string
+	stack     string
+	clone     string
+	arch      string
+	env       []string
+	client    *http.Client
+	registry  string
+	authority string // the file with its certificate
+	gateway   string // the proxy that leads to the names of AWS
 }
 
-func newWalk(t *testing.T) *walk {
+func newWalk(t *testing.T, stack string) *walk {
 	t.Helper()
-	w := &walk{emulator: emulate(t), clone: t.TempDir(), arch: "ARCH=x86_64"} // of this machine, which executes the functions
+	w := &walk{emulator: emulate(t), stack: stack, clone: t.TempDir(), arch: "ARCH=x86_64"} // of this machine, which executes the functions
 	if runtime.GOARCH == "arm64" {
 		w.arch = "ARCH=arm64"
 	}
@@ -239,6 +247,8 @@ func newWalk(t *testing.T) *walk {
 	w.serves()
 	authority := filepath.Join(t.TempDir(), "ca.pem")
 	gate := w.gate(authority)
+	w.authority, w.gateway = authority, gate.String()
+	w.gives(map[string]string{"HTTPS_PROXY": gate.String(), "SSL_CERT_FILE": authority})
 	trusted, err := os.ReadFile(authority) //nolint:gosec // written above
 	if err != nil {
 		t.Fatal(err)
@@ -364,12 +374,16 @@ func (w *walk) follows(command, want string) {
 	}
 }
 
-// line returns the printed line that begins with a text.
+// line returns the printed line that begins with a text, as an output of sam at a wide terminal
+// if there is no other.
 func line(t *testing.T, said, begin string) string {
 	t.Helper()
-	for text := range strings.Lines(said) {
-		if text = strings.TrimSpace(text); strings.HasPrefix(text, begin) {
-			return text
+	for _, before := range []string{"", "Value "} {
+		for text := range strings.Lines(said) {
+			text, found := strings.CutPrefix(strings.TrimSpace(text), before)
+			if text = strings.TrimSpace(text); found && strings.HasPrefix(text, begin) {
+				return text
+			}
 		}
 	}
 	t.Fatalf("%q is not in\n%s", begin, said)
@@ -379,13 +393,17 @@ func line(t *testing.T, said, begin string) string {
 // connect opens a session with go-sdk's client.
 func (w *walk) connect(url, header string) *mcp.ClientSession {
 	w.t.Helper()
-	name, value, _ := strings.Cut(header, ": ")
-	with := &http.Client{Transport: withHeader{w.client.Transport, name, value}}
-	s, err := mcp.NewClient(&mcp.Implementation{Name: "stranger", Version: "1"}, nil).Connect(w.t.Context(), &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: with, DisableStandaloneSSE: true}, nil)
+	s, err := w.dial(url, header)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return s
+}
+
+func (w *walk) dial(url, header string) (*mcp.ClientSession, error) {
+	name, value, _ := strings.Cut(header, ": ")
+	with := &http.Client{Transport: withHeader{w.client.Transport, name, value}}
+	return mcp.NewClient(&mcp.Implementation{Name: "stranger", Version: "1"}, nil).Connect(w.t.Context(), &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: with, DisableStandaloneSSE: true}, nil)
 }
 
 type withHeader struct {
@@ -497,7 +515,7 @@ const s3 = "s3.us-east-1.amazonaws.com"
 func (w *walk) gate(authority string) *url.URL {
 	w.t.Helper()
 	api := apigw.NewRESTAPI(apigw.RESTConfig{
-		Function: "dormouse-http", Paths: map[string]string{"/console": "dormouse-console", "/console/": "dormouse-console"},
+		Function: w.stack + "-http", Paths: map[string]string{"/console": w.stack + "-console", "/console/": w.stack + "-console"},
 		Invoker: inEmulator{w.endpoint}, Stage: "v1", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	images := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: w.registry})
@@ -516,8 +534,13 @@ func (w *walk) gate(authority string) *url.URL {
 		}
 		r.Out.Host = r.Out.URL.Host
 	}}
+	relay, connections := w.relays()
 	inside := httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		switch {
+		case strings.Contains(r.URL.Path, "/@connections/"):
+			connections.ServeHTTP(out, r)
+		case r.Header.Get("Upgrade") != "":
+			relay.ServeHTTP(out, r)
 		case strings.Contains(r.Host, ".execute-api."):
 			http.StripPrefix("/v1", api).ServeHTTP(out, r)
 		case strings.Contains(r.Host, ".dkr.ecr."):

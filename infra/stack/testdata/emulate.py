@@ -200,7 +200,8 @@ def tasks():
         arns = list(pages("ecs", "list_tasks", "taskArns", cluster=cluster))
         for task in ecs.describe_tasks(cluster=cluster, tasks=arns)["tasks"] if arns else []:
             defined = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]
-            all_.append({"family": defined["family"], "image": defined["containerDefinitions"][0]["image"], "execution": defined["executionRoleArn"]})
+            all_.append({"family": defined["family"], "image": defined["containerDefinitions"][0]["image"], "execution": defined["executionRoleArn"],
+                         "arn": task["taskArn"], "containers": defined["containerDefinitions"], "overrides": task["overrides"]["containerOverrides"]})
     return all_
 
 

@@ -7,7 +7,8 @@ It judges some requests by another resource than AWS does. Here they have the re
 condition and the second right of AWS's Service Authorization Reference. Generated secrets
 have the characters that the template asks for, an image that is not there is an error,
 AWS::Serverless knows the parameters' values, and functions and custom resources know where
-the emulator is: the file that ENDPOINT_FILE names says so.
+the emulator is: the file that VARIABLES_FILE names has what functions have beside their own
+variables, as JSON, with AWS_ENDPOINT_URL.
 """
 
 import contextvars
@@ -179,11 +180,11 @@ strict("AWS::EC2::VPC", "create", network)
 environment = lambda_svc._provided_worker_env
 
 
-def endpoint():
-    with open(os.environ["ENDPOINT_FILE"], encoding="utf-8") as file:
-        return file.read()
+def variables():
+    with open(os.environ["VARIABLES_FILE"], encoding="utf-8") as file:
+        return json.load(file)
 
 
-lambda_svc._provided_worker_env = lambda *args: {**environment(*args), "AWS_ENDPOINT_URL": endpoint()}
-custom_resource._gateway_url = endpoint
+lambda_svc._provided_worker_env = lambda *args: {**environment(*args), **variables()}
+custom_resource._gateway_url = lambda: variables()["AWS_ENDPOINT_URL"]
 main()
