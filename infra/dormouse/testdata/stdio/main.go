@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -29,6 +30,7 @@ func main() {
 	exit := flag.Int("exit", -1, "exit at once with this code")
 	exitWhile := flag.String("exit-while", "", "exit at once with code 9 while this `file` exists")
 	announces := flag.Bool("announces", false, "say that changes of the list of tools are announced")
+	pages := flag.Int("pages", 1, "how many pages the list of tools has, of one tool each")
 	stderr := flag.String("stderr", "", "text to write to stderr first")
 	flag.Parse()
 
@@ -45,7 +47,7 @@ func main() {
 		<-time.After(*delay)
 	}
 	s := &server{
-		name: *name, calls: *calls, noise: *noise, announces: *announces, out: bufio.NewWriter(os.Stdout),
+		name: *name, calls: *calls, noise: *noise, announces: *announces, pages: *pages, out: bufio.NewWriter(os.Stdout),
 		running: map[string]context.CancelFunc{}, asked: map[string]chan json.RawMessage{},
 	}
 	if *hang {
@@ -60,6 +62,7 @@ type server struct {
 	name, calls string
 	noise       bool
 	announces   bool
+	pages       int
 
 	mu      sync.Mutex
 	out     *bufio.Writer
@@ -99,7 +102,9 @@ func (s *server) take(m message, raw []byte) {
 	case "ping", "logging/setLevel":
 		s.result(m.ID, `{}`)
 	case "tools/list":
-		s.result(m.ID, `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`)
+		s.list(m)
+	case "server/discover", "prompts/list", "resources/list", "resources/templates/list":
+		s.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"not found"}}`, m.ID)
 	case "tools/call":
 		ctx, cancel := context.WithCancel(context.Background())
 		s.mu.Lock()
@@ -124,6 +129,21 @@ func (s *server) take(m message, raw []byte) {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// list answers with one page. Its cursor is the number of the page.
+func (s *server) list(m message) {
+	var p struct{ Cursor string }
+	_ = json.Unmarshal(m.Params, &p) // a list has no params, too
+	page, _ := strconv.Atoi(p.Cursor)
+	tool, next := "echo", ""
+	if page > 0 {
+		tool = fmt.Sprintf("echo%d", page)
+	}
+	if page+1 < s.pages {
+		next = fmt.Sprintf(`,"nextCursor":"%d"`, page+1)
+	}
+	s.result(m.ID, `{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]%s}`, tool, next)
 }
 
 // arguments of the tools; each uses some.
