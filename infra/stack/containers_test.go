@@ -179,7 +179,7 @@ func (w *walk) relays() (api, connections http.Handler) {
 		Routes: apigw.SocketRoutes{APIID: "relay", Stage: "v1", Function: w.stack + "-relay", Invoker: whole{w.endpoint}, Log: log},
 	})
 	w.t.Cleanup(func() { _ = relay.Close(context.WithoutCancel(w.t.Context())) })
-	return relay, sockets.Connections{relay}
+	return relay, apigw.Connections{"v1": relay}
 }
 
 // whole invokes functions in the emulator whose answer is no stream.
