@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
@@ -44,6 +45,8 @@ type setup struct {
 	on    sandbox.Support
 	keep  box.Keeper // nil keeps no workspaces
 	env   environment
+	own   environment  // of this program, without the settings of boxes
+	guard *guard.Guard // nil in a program that has one box
 	image *frame.Image // of the server, nil for that of the stack
 
 	installs *keptInstalls // nil keeps no installs
@@ -61,10 +64,10 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	if tools == 0 {
 		tools = -1 // "off" in the servers file is the box's value for "no limit"
 	}
-	environ := ownEnvironment()
+	environ := at.own
 	own := box.Server{
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Given: given(at.image), Unset: s.Unset, Cwd: s.Cwd, Base: environ,
-		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, MaxProcesses: maxProcesses, Era: bridge.Era(at.era),
+		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, Guard: at.guard, Apart: at.guard != nil, MaxProcesses: maxProcesses, Era: bridge.Era(at.era),
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	b.provisioner = provisionerFor(s, at, log)
@@ -93,7 +96,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 
 // provisionerFor returns the provisioner for a server's processes.
 func provisionerFor(s serversfile.Server, at setup, log *slog.Logger) *provision.Provisioner {
-	environ := ownEnvironment()
+	environ := at.own
 	c := provision.Config{
 		Base: at.work, Cache: at.cache, Locks: at.locks, Baked: at.baked, Confine: installSandboxes(s, at.work, surroundings(s, environ), at.on), Compile: at.logs != "", Environ: environ, Log: log,
 	}
@@ -113,10 +116,10 @@ const drainTime = 5 * time.Second
 // live runs until the box is asleep, fenced or told to stop. It stops the processes while
 // the link still works, so that the ends of open requests reach the host. of returns the
 // box, or nil if there is none yet.
-func live(ctx context.Context, link *runner.Runner, of func() *prepared) error {
+func live(ctx context.Context, link *runner.Runner, guarded *guard.Guard, of func() *prepared) error {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})
-	go func() {
+	guarded.Go(func() {
 		defer close(stopped)
 		var within time.Duration
 		select {
@@ -133,7 +136,7 @@ func live(ctx context.Context, link *runner.Runner, of func() *prepared) error {
 		if err := p.box.box.Close(stop, within); err != nil {
 			p.log.Warn("some processes of the box did not end in time", "error", err)
 		}
-	}()
+	})
 	err := link.Run(ctx)
 	close(ended)
 	<-stopped

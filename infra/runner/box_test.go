@@ -29,7 +29,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 		StartupTimeout: time.Minute, ToolTimeout: time.Minute, AnswerTimeout: time.Minute,
 	}
 	log := slog.New(slog.DiscardHandler)
-	b := newBox(s, setup{work: t.TempDir(), cache: t.TempDir(), env: ownEnvironment()}, log)
+	b := newBox(s, setup{work: t.TempDir(), cache: t.TempDir(), env: ownEnvironment(), own: ownEnvironment()}, log)
 	b.link = runner.New(runner.Config{
 		Box: "t/x", Gen: 1, Executor: b, Log: log,
 		Dial: func(context.Context, string, http.Header) (runner.Conn, error) {
@@ -38,7 +38,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- live(ctx, b.link, func() *prepared { return &prepared{box: b, log: log} }) }()
+	go func() { ended <- live(ctx, b.link, nil, func() *prepared { return &prepared{box: b, log: log} }) }()
 	b.Deliver(runner.Delivery{
 		ID: "d", Session: storage.ID("s"), Principal: "p", HasRequests: true, Init: json.RawMessage(`{}`),
 		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),

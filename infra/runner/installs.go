@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
@@ -36,6 +37,7 @@ type keptInstalls struct {
 	gen   int64
 	temp  string // a folder outside of the workspaces
 	log   *slog.Logger
+	guard *guard.Guard // nil in a program that has one box
 
 	uploads atomic.Int64 // that have not ended
 }
@@ -81,7 +83,7 @@ func (k *keptInstalls) Pack(ctx context.Context, name, folder string) (err error
 		return fmt.Errorf("pack an install: %w", err)
 	}
 	k.uploads.Add(1)
-	go k.upload(context.WithoutCancel(ctx), name, file)
+	k.guard.Go(func() { k.upload(context.WithoutCancel(ctx), name, file) })
 	return nil
 }
 

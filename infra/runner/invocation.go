@@ -33,7 +33,7 @@ func (g *invocation) host(ctx context.Context, i fleet.Invitation, deadline time
 	end.Stopped, end.Reason = time.Now(), "the runner exited with code 0"
 	if err != nil {
 		g.log.Error("the box ended", "error", err)
-		end.ExitCode, end.Reason = exitCode(err), "the box ended with an error; its log has the cause"
+		end.ExitCode, end.Reason = ExitCode(err), "the box ended with an error; its log has the cause"
 	}
 	return end
 }
@@ -53,7 +53,7 @@ func (g *invocation) run(ctx context.Context, i fleet.Invitation, deadline time.
 	c.Begin = func(launch map[string]string) (runner.Started, error) {
 		settings := maps.Clone(g.base)
 		maps.Copy(settings, launch)
-		p, err := prepare(ctx, settings, a, g.log)
+		p, err := prepare(ctx, settings, ownEnvironment(), a, g.log, nil)
 		if err != nil {
 			return runner.Started{}, err
 		}
@@ -62,7 +62,7 @@ func (g *invocation) run(ctx context.Context, i fleet.Invitation, deadline time.
 		return runner.Started{Executor: p.box, Digest: p.server.Definition(), Idle: p.server.Idle, Longest: p.server.ToolTimeout}, nil
 	}
 	link = runner.New(c)
-	err = live(ctx, link, g.made.Load)
+	err = live(ctx, link, nil, g.made.Load)
 	if p := g.made.Load(); p != nil {
 		p.remove()
 		p.keep.sweep(context.WithoutCancel(ctx), g.log)

@@ -62,6 +62,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
@@ -104,14 +105,16 @@ func Main() {
 	}
 	if err := serve(log); err != nil {
 		log.Error("the box ended", "code", storage.CodeOf(err), "error", err)
-		os.Exit(exitCode(err))
+		os.Exit(ExitCode(err))
 	}
 }
 
-// exitCode returns the exit code by which the fleet, and so the host, learns why the
+// ExitCode returns the exit code by which the fleet, and so the host, learns why the
 // runner ended.
-func exitCode(err error) int {
+func ExitCode(err error) int {
 	switch {
+	case err == nil:
+		return 0
 	case errors.Is(err, runner.ErrFenced):
 		return exitFenced
 	case errors.Is(err, storage.Unavailable):
@@ -132,23 +135,33 @@ func run(log *slog.Logger) error {
 	if err := trust(env[frame.EnvRoots]); err != nil {
 		return fmt.Errorf("%s: %w", frame.EnvRoots, err)
 	}
+	return host(ctx, env, ownEnvironment(), log, nil, func(*prepared) {})
+}
+
+// host runs the box of an environment until it sleeps, is fenced or ctx ends. own is the
+// environment of this program without the settings of boxes. made gets the box.
+func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *guard.Guard, made func(*prepared)) error {
 	a, err := readAssignment(env)
 	if err != nil {
 		return err
 	}
-	p, err := prepare(ctx, env, a, log)
+	p, err := prepare(ctx, env, own, a, log, guarded)
 	if err != nil {
 		return err
 	}
 	defer p.remove()
+	made(p)
 	ctx, retire := context.WithCancel(ctx)
 	defer retire()
 	c := a.config(log)
-	c.Idle, c.Executor, c.Digest, c.Retire = p.server.Idle, p.box, p.server.Definition(), retire
+	c.Idle, c.Executor, c.Digest, c.Retire, c.Guard = p.server.Idle, p.box, p.server.Definition(), retire, guarded
 	c.Baked = p.box.provisioner.Baked()
+	if guarded != nil {
+		c.Linger = insideLinger
+	}
 	link := runner.New(c)
 	p.connect(link)
-	err = live(ctx, link, func() *prepared { return p })
+	err = live(ctx, link, guarded, func() *prepared { return p })
 	p.tidy(context.WithoutCancel(ctx))
 	return err
 }

@@ -20,7 +20,7 @@ func TestExitCodeSaysWhyTheRunnerEnded(t *testing.T) {
 		{storage.Errorf(storage.Invalid, "refused"), 1},
 		{errors.New("no folder"), 1},
 	} {
-		if got := exitCode(c.err); got != c.want {
+		if got := ExitCode(c.err); got != c.want {
 			t.Errorf("%v: exit code %d, want %d", c.err, got, c.want)
 		}
 	}

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
@@ -75,11 +77,13 @@ type prepared struct {
 	cache   string
 	work    string
 	release func() error
+	cleared sync.Once
 	log     *slog.Logger
 }
 
-// prepare makes a box from its settings. The caller removes it.
-func prepare(ctx context.Context, env environment, a assignment, log *slog.Logger) (*prepared, error) {
+// prepare makes a box from its settings. own is the environment of this program without
+// those. The caller removes the box.
+func prepare(ctx context.Context, env, own environment, a assignment, log *slog.Logger, guarded *guard.Guard) (*prepared, error) {
 	server, err := serversfile.UnmarshalServer(env["DORMOUSE_SERVER"])
 	if err != nil {
 		return nil, fmt.Errorf("DORMOUSE_SERVER: %w", err)
@@ -90,7 +94,7 @@ func prepare(ctx context.Context, env environment, a assignment, log *slog.Logge
 	}
 	at := setup{
 		locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
-		task: a.task, era: env[frame.EnvEra], on: sandbox.Probe(), env: env, baked: env["DORMOUSE_BAKED"],
+		task: a.task, era: env[frame.EnvEra], on: sandbox.Probe(), env: env, own: own, guard: guarded, baked: env["DORMOUSE_BAKED"],
 	}
 	if at.image, err = readImage(env[frame.EnvImage]); err != nil {
 		return nil, fmt.Errorf("%s: %w", frame.EnvImage, err)
@@ -108,6 +112,9 @@ func prepare(ctx context.Context, env environment, a assignment, log *slog.Logge
 	if at.installs, err = p.keep.installsOf(env["DORMOUSE_INSTALLS"], at.logs != "", string(a.box), a.gen, at.work, log); err != nil {
 		return nil, errors.Join(err, p.release())
 	}
+	if at.installs != nil {
+		at.installs.guard = guarded
+	}
 	p.box = newBox(server, at, log)
 	return p, nil
 }
@@ -123,11 +130,19 @@ func (p *prepared) connect(link *runner.Runner) {
 // remove removes everything that the box has made, ends what still runs of it, and releases
 // its installs. A runner that is invited again would hold them, and their files, for ever.
 func (p *prepared) remove() {
-	p.box.show.remove()
-	if err := errors.Join(proc.EndMarked(p.work), p.release()); err != nil {
-		p.log.Warn("some files of the box were not removed", "folder", p.work, "error", err)
-	}
+	p.clear()
 	p.box.provisioner.Close()
+}
+
+// clear ends what still runs of the box, and removes its files. Another box may have the
+// folder afterwards, so only the first call does something.
+func (p *prepared) clear() {
+	p.cleared.Do(func() {
+		p.box.show.remove()
+		if err := errors.Join(proc.EndMarked(p.work), p.release()); err != nil {
+			p.log.Warn("some files of the box were not removed", "folder", p.work, "error", err)
+		}
+	})
 }
 
 // tidy removes snapshots and installs that were not used for long.

@@ -261,7 +261,7 @@ func newInstalls(t *testing.T, from *registry) *installs {
 		}
 	}
 	i := &installs{t: t, from: from, root: root, on: sandbox.Probe()}
-	i.at = setup{work: filepath.Join(root, "work"), cache: filepath.Join(root, "cache"), on: i.on}
+	i.at = setup{work: filepath.Join(root, "work"), cache: filepath.Join(root, "cache"), on: i.on, own: ownEnvironment()}
 	uv, err := fetchedUv()
 	if err != nil {
 		t.Fatal(err)

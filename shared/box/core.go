@@ -46,7 +46,7 @@ func (b *Box) remove(sessionID string) {
 		return
 	}
 	b.enter()
-	go func() {
+	b.server.Guard.Go(func() {
 		err := b.server.Provisioner.Remove(sessionID)
 		if b.server.Keeper != nil {
 			ctx, done := context.WithTimeout(b.saves, saveTime)
@@ -63,7 +63,7 @@ func (b *Box) remove(sessionID string) {
 			b.log.Warn("cannot remove the files that were prepared", "server", b.server.Name, "session_id", sessionID, "error", err)
 		}
 		b.leave()
-	}()
+	})
 }
 
 // unavailable returns the fault of requests that end because the box cannot serve them.

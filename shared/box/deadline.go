@@ -27,7 +27,7 @@ func (d *deadlines) limit(r *request) {
 // count starts or restarts the timer for the time that a request has left.
 func (d *deadlines) count(r *request, left time.Duration) {
 	r.due = time.Now().Add(left)
-	r.timer = time.AfterFunc(left, func() {
+	r.timer = d.box.server.Guard.After(left, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
 		// The request may have ended, or asked something, while this waited for the
@@ -54,7 +54,7 @@ func (d *deadlines) soon(wait bool, open func() bool, give func()) {
 		give()
 		return
 	}
-	time.AfterFunc(repair, func() {
+	d.box.server.Guard.After(repair, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
 		if open() {
@@ -72,7 +72,7 @@ func (d *deadlines) opened(q *question) {
 		r.timer.Stop()
 		r.left = time.Until(r.due)
 	}
-	q.timer = time.AfterFunc(d.box.server.AnswerTimeout, func() {
+	q.timer = d.box.server.Guard.After(d.box.server.AnswerTimeout, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
 		if d.p.conv.questions[q.visible] != q {
@@ -109,7 +109,7 @@ func (d *deadlines) quiet() {
 		d.idle.Reset(d.box.server.Idle)
 		return
 	}
-	d.idle = time.AfterFunc(d.box.server.Idle, func() {
+	d.idle = d.box.server.Guard.After(d.box.server.Idle, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
 		// The process may have been used while this waited for the lock. While a request
@@ -142,7 +142,7 @@ func (d *deadlines) drain(why *fault, within time.Duration) {
 		d.grace.Stop()
 	}
 	d.until = until
-	d.last, d.grace = why, time.AfterFunc(within, func() {
+	d.last, d.grace = why, d.box.server.Guard.After(within, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
 		if d.p.state != gone {

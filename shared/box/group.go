@@ -107,7 +107,7 @@ func (g *group) begin(h *handshake, room *process) {
 	g.current = h.p
 	g.live = append(g.live, h.p)
 	g.box.enter()
-	go r.run()
+	g.box.server.Guard.Go(r.run)
 }
 
 // left removes a process that has ended.

@@ -30,7 +30,7 @@ func (b *Box) Halt(session, by string, within time.Duration) {
 	case within <= 0:
 		endCalls(b.processes(s), s, why)
 	default:
-		time.AfterFunc(within, func() {
+		b.server.Guard.After(within, func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			endCalls(b.processes(s), s, why)

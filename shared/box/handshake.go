@@ -63,9 +63,9 @@ func (h *handshake) start() {
 	within := limit - time.Since(h.begun)
 	if h.probe == probing {
 		within = min(within, p.box.server.ProbeTime)
-		h.insist = time.AfterFunc(within/6, h.insisted)
+		h.insist = p.box.server.Guard.After(within/6, h.insisted)
 	}
-	h.startup = time.AfterFunc(within, func() {
+	h.startup = p.box.server.Guard.After(within, func() {
 		p.box.mu.Lock()
 		defer p.box.mu.Unlock()
 		if p.greeted || p.state == gone {

@@ -23,7 +23,8 @@ type listener struct {
 // sink takes them.
 func (l *listener) listen() {
 	p := l.p
-	lines := proc.NewLineReader(&counted{p.child.Stdout(), &p.output.bytes}, maxLine)
+	lines := proc.NewLineReader(&counted{p.child.Stdout(), &p.output.bytes}, maxLine, p.box.server.Guard.Budget())
+	defer lines.Close()
 	for {
 		line, err := lines.Next()
 		var long *proc.TooLong
@@ -290,12 +291,15 @@ func (l *listener) overlong(long *proc.TooLong) {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	p.box.counts.Oversize++
-	p.box.log.Warn("line of a server over the limit dropped", "server", p.box.server.Name, "process", p.audience.id, "bytes", long.Bytes, "limit", maxLine)
+	p.box.log.Warn("line of a server dropped: it is over the limit, or there is no room", "server", p.box.server.Name, "process", p.audience.id, "bytes", long.Bytes, "limit", maxLine)
 	id, ok := long.Answers()
 	if !ok {
 		return
 	}
 	fault := func(phase Phase, method string) *fault {
+		if long.Full {
+			return p.box.server.fault(phase, "answered %s with %d bytes, for which there was no room: the answers of all servers fill the memory that this machine has for them; try again", method, long.Bytes)
+		}
 		f := p.box.server.fault(phase, "answered %s with %d bytes, over the limit of %d", method, long.Bytes, maxLine)
 		f.data.Limit = maxLine
 		return f

@@ -83,13 +83,13 @@ func (a *preparation) prepare() (launch, error) {
 	defer cancel(nil)
 	ctx, done := context.WithTimeoutCause(ctx, s.StartupTimeout, errStartup)
 	defer done()
-	go func() {
+	s.Guard.Go(func() {
 		select {
 		case <-p.halt:
 			cancel(errStopped)
 		case <-ctx.Done():
 		}
-	}()
+	})
 	l, err := s.Provisioner.Provision(ctx, p.audience.id, a.progress, p.keeping.restore())
 	if err != nil {
 		return launch{}, err
@@ -144,7 +144,7 @@ func (a *preparation) confine(s Server, placed provision.Launch) (launch, error)
 	clear := a.mark(&s)
 	if s.Sandbox == nil {
 		l, err := s.launch()
-		l.Clear = clear
+		l.Clear, l.Guard, l.Apart = clear, s.Guard, s.Apart
 		return l, err
 	}
 	place, err := s.Sandbox(p.audience.id, placed)
@@ -162,7 +162,7 @@ func (a *preparation) confine(s Server, placed provision.Launch) (launch, error)
 	maps.Copy(base, place.Environment())
 	s.Base = base
 	l, err := s.launch()
-	l.Start = place.Start
+	l.Start, l.Guard, l.Apart = place.Start, s.Guard, s.Apart
 	l.Clear = func() {
 		clear()
 		p.output.over = place.Exceeded()

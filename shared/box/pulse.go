@@ -17,7 +17,7 @@ func (d *deadlines) doubt() {
 	if d.pulse.asked != nil || d.p.state != ready || !d.p.isCurrent() || !d.p.proto.prove() {
 		return
 	}
-	d.pulse.asked = time.AfterFunc(signTime, func() {
+	d.pulse.asked = d.box.server.Guard.After(signTime, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
 		d.pulse.silent = d.pulse.asked != nil

@@ -130,7 +130,7 @@ func (r *processRun) accompany() {
 	p := r.p
 	c := p.child
 	done := make(chan struct{}, 3)
-	begin := func(f func()) { go func() { f(); done <- struct{}{} }() }
+	begin := func(f func()) { p.box.server.Guard.Go(func() { f(); done <- struct{}{} }) }
 	begin(r.speak)
 	begin(func() {
 		(&listener{p: p}).listen()

@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
@@ -86,6 +87,11 @@ type Server struct {
 	// [proc.EndMarked] finds the processes that a killed runner has left. Mark works
 	// only on Linux.
 	Mark string
+	// Guard keeps the box from harming others in a program that has several. It may be nil.
+	// Apart starts each process in a session of its own, so that it has no part in the
+	// terminal of such a program.
+	Guard *guard.Guard
+	Apart bool
 	// MaxProcesses limits the processes at a time, of all sessions; 0 means no limit. At
 	// the limit the box stops the process that has been idle longest. If all processes
 	// are at work, the box refuses the new one.

@@ -96,12 +96,18 @@ func (s *session) output(e Output) {
 // tell passes a call to the sink after those that wait for it already.
 func (s *session) tell(t pendingOutput) {
 	s.untold = append(s.untold, t)
-	s.bytes += t.bytes
+	s.hold(t.bytes)
 	if !s.telling {
 		s.telling = true
 		s.box.enter()
-		go s.tellAll()
+		s.box.server.Guard.Go(s.tellAll)
 	}
+}
+
+// hold adds bytes of events that wait for the sink.
+func (s *session) hold(bytes int) {
+	s.bytes += bytes
+	s.box.server.Guard.Budget().Hold(bytes)
 }
 
 // tellAll passes everything to the sink, one call after the other, without holding the
@@ -114,10 +120,8 @@ func (s *session) tellAll() {
 		t := s.untold[0]
 		s.untold[0] = pendingOutput{}
 		s.untold = s.untold[1:]
-		b.mu.Unlock()
-		t.call(b.sink)
-		b.mu.Lock()
-		s.bytes -= t.bytes
+		s.call(t)
+		s.hold(-t.bytes)
 		s.room.Broadcast()
 	}
 	s.untold = nil
@@ -126,12 +130,20 @@ func (s *session) tellAll() {
 	b.leave()
 }
 
+// call passes one call to the sink. The box is locked again also after a panic, because
+// tellAll unlocks it.
+func (s *session) call(t pendingOutput) {
+	s.box.mu.Unlock()
+	defer s.box.mu.Lock()
+	t.call(s.box.sink)
+}
+
 func (s *session) dropStream(id string) {
 	s.untold = slices.DeleteFunc(s.untold, func(t pendingOutput) bool {
 		if t.streamID != id {
 			return false
 		}
-		s.bytes -= t.bytes
+		s.hold(-t.bytes)
 		return true
 	})
 	s.room.Broadcast()

@@ -180,7 +180,7 @@ func (s *stateless) retry(r *request, state json.RawMessage) {
 		return
 	}
 	line := bridge.Retry(r.line, state)
-	time.AfterFunc(min(firstRetry<<(r.retries-1), lastRetry), func() {
+	p.box.server.Guard.After(min(firstRetry<<(r.retries-1), lastRetry), func() {
 		p.box.mu.Lock()
 		defer p.box.mu.Unlock()
 		if p.conv.requests[r.number] == r && p.state != gone && !p.send(r.number, line) {

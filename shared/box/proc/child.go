@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 )
 
 const (
@@ -36,6 +38,9 @@ type Command struct {
 	// Clear is called once, when the process and its group have ended, or could not be
 	// started. It ends processes that have left the group. It may be nil.
 	Clear func()
+
+	Guard *guard.Guard // catches the panics of the goroutines that wait for the process; nil for none
+	Apart bool         // the process leads a session of its own, and has no terminal
 }
 
 // Child is a running process that leads a process group of its own, and its three pipes.
@@ -48,6 +53,7 @@ type Child struct {
 	kills  int // oomKills at the start
 	grace  Grace
 	clear  func() // see [Command].Clear
+	guard  *guard.Guard
 	stdin  *os.File
 	stdout *drain
 	stderr *drain
@@ -83,11 +89,11 @@ func (e Exit) String() string {
 // run.Start. If the Go runtime has only one processor, Start adds another one for the time
 // of the start.
 func Start(run Command, g Grace) (*Child, error) {
-	c := &Child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{}), clear: func() {}}
+	c := &Child{grace: g, abandoned: make(chan struct{}), exited: make(chan struct{}), clear: func() {}, guard: run.Guard}
 	if run.Clear != nil {
 		c.clear = run.Clear
 	}
-	c.cmd = &exec.Cmd{Path: run.Path, Args: run.Args, Env: run.Env, Dir: run.Dir, SysProcAttr: attributes()}
+	c.cmd = &exec.Cmd{Path: run.Path, Args: run.Args, Env: run.Env, Dir: run.Dir, SysProcAttr: attributes(run.Apart)}
 	// exec.Cmd would make pipes that its Wait closes with output still in them.
 	pipes, err := openPipes(3)
 	if err != nil {
@@ -100,7 +106,7 @@ func Start(run Command, g Grace) (*Child, error) {
 		start = func() error { return run.Start(c.cmd) }
 	}
 	release := spares.take()
-	err = start()
+	err = children.start(c.cmd, start)
 	release()
 	closeAll(in.r, out.w, diag.w)
 	if err != nil {
@@ -112,7 +118,7 @@ func Start(run Command, g Grace) (*Child, error) {
 	c.stdin = in.w
 	c.stdout = &drain{f: out.r, exited: c.exited, left: drainReads}
 	c.stderr = &drain{f: diag.r, exited: c.exited, left: drainReads}
-	go c.wait()
+	c.guard.Go(c.wait)
 	return c, nil
 }
 
@@ -157,6 +163,7 @@ func (c *Child) KernelKilled() bool { return oomKills() > c.kills }
 // wait waits for the process and records its end.
 func (c *Child) wait() {
 	c.reap()
+	children.ended(c.pid)
 	c.clear()
 	c.end = exitOf(c.cmd.ProcessState)
 	close(c.exited)
@@ -187,7 +194,7 @@ func (c *Child) signal(s syscall.Signal) {
 func (c *Child) Terminate() {
 	c.ending.Do(func() {
 		closeAll(c.stdin)
-		go func() {
+		c.guard.Go(func() {
 			if c.exits(c.grace.Stdin) {
 				return
 			}
@@ -196,7 +203,7 @@ func (c *Child) Terminate() {
 			if !c.exits(c.grace.Term) {
 				c.signal(unix.SIGKILL)
 			}
-		}()
+		})
 	})
 }
 

@@ -15,8 +15,8 @@ import (
 // stopped the process, the kernel kills it. The kernel sends that signal when the thread
 // that started the process dies. The Go runtime keeps its threads, so only the end of the
 // runner sends it.
-func attributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+func attributes(apart bool) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: !apart, Setsid: apart, Pdeathsig: syscall.SIGKILL}
 }
 
 // oomKills returns how many processes the kernel has killed for lack of memory since boot,

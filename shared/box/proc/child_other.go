@@ -9,8 +9,8 @@ import (
 
 // attributes puts the process into a group of its own. Outside Linux a process outlives
 // a runner that is killed, until it finds its stdin closed.
-func attributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true}
+func attributes(apart bool) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: !apart, Setsid: apart}
 }
 
 // oomKills returns 0: only Linux counts such kills.

@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"sync"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 )
 
 // edge is the number of bytes that [TooLong] keeps of each end of a line.
@@ -15,36 +17,53 @@ const edge = 256
 
 // LineReader cuts the output of a process into lines.
 type LineReader struct {
-	r   *bufio.Reader
-	max int
+	r      *bufio.Reader
+	max    int
+	budget *guard.Budget
+	held   int // bytes of the last line
 }
 
-// NewLineReader makes a reader for lines of up to limit bytes, including the line end.
-func NewLineReader(r io.Reader, limit int) *LineReader {
-	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit}
+// NewLineReader makes a reader for lines of up to limit bytes, including the line end. It
+// holds the bytes of a line in budget, which may be nil, until Next is called again.
+func NewLineReader(r io.Reader, limit int, budget *guard.Budget) *LineReader {
+	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit, budget: budget}
+}
+
+// Close gives back what the last line holds of the budget.
+func (l *LineReader) Close() { l.hold(0) }
+
+// hold holds the bytes of the current line.
+func (l *LineReader) hold(bytes int) {
+	l.budget.Hold(bytes - l.held)
+	l.held = bytes
 }
 
 // Next returns a line without its LF or CRLF; the caller owns it. The last line needs no
-// line end. For a line over the limit the error is a *TooLong, and the next call returns
-// the next line. Other errors are those of the reader.
+// line end. For a line over the limit, or one for which the budget has no room, the error
+// is a *TooLong, and the next call returns the next line. Other errors are those of the
+// reader.
 func (l *LineReader) Next() ([]byte, error) {
 	var line []byte
 	var long *TooLong
+	l.hold(0)
+	room := l.budget.Room()
 	for {
 		part, err := l.r.ReadSlice('\n')
 		switch {
 		case long != nil:
 			long.add(part)
-		case len(line)+len(part) > l.max:
-			long = &TooLong{limit: l.max}
+		case len(line)+len(part) > l.max, len(line) > 0 && !room:
+			long = &TooLong{limit: l.max, Full: len(line)+len(part) <= l.max}
 			long.add(line)
 			long.add(part)
 			line = nil
 		default:
 			line = append(line, part...)
 		}
+		l.hold(len(line))
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
+			room = long != nil || l.budget.Room()
 			continue
 		case long != nil:
 			return nil, long
@@ -61,7 +80,8 @@ func (l *LineReader) Next() ([]byte, error) {
 // TooLong is the error for a line over the limit. It keeps enough of the line to find
 // the request that the line answers.
 type TooLong struct {
-	Bytes      int // of the line
+	Bytes      int  // of the line
+	Full       bool // it is within the limit, and the budget had no room for it
 	limit      int
 	head, tail []byte
 }

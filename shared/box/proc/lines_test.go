@@ -8,14 +8,17 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 )
 
 // readLines reads all lines. It returns a line over the limit as "<n bytes>".
 func readLines(t *testing.T, r io.Reader, limit int) []string {
 	t.Helper()
-	lines := NewLineReader(r, limit)
+	lines := NewLineReader(r, limit, nil)
 	var out []string
 	for {
 		line, err := lines.Next()
@@ -73,7 +76,7 @@ func TestLinesLongerThanAnyBufferAreWhole(t *testing.T) {
 }
 
 func TestLinesDoNotShareMemory(t *testing.T) {
-	lines := NewLineReader(strings.NewReader("first\nother\n"), 100)
+	lines := NewLineReader(strings.NewReader("first\nother\n"), 100, nil)
 	first, err := lines.Next()
 	if err != nil {
 		t.Fatal(err)
@@ -167,4 +170,24 @@ func TestQueueIsBoundedByWhatIsNotWritten(t *testing.T) {
 	if !q.Push(make([]byte, 100)) {
 		t.Error("a closed queue refuses")
 	}
+}
+
+// A line that waits for others to give back is dropped in the end, and gives back itself, so
+// that two long lines do not wait for each other for ever.
+func TestALineWithoutRoomIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := guard.NewBudget(100 << 10)
+		long := strings.Repeat("x", 200<<10)
+		lines := NewLineReader(strings.NewReader(long+"\nnext\n"), 1<<20, budget)
+		var dropped *TooLong
+		if _, err := lines.Next(); !errors.As(err, &dropped) || !dropped.Full || dropped.Bytes != len(long)+1 {
+			t.Errorf("the long line: %v, %+v", err, dropped)
+		}
+		if line, err := lines.Next(); err != nil || string(line) != "next" || budget.Held() != len(line)+1 {
+			t.Errorf("the next line: %q, %v, %d bytes held", line, err, budget.Held())
+		}
+		if lines.Close(); budget.Held() != 0 {
+			t.Errorf("%d bytes are held for ever", budget.Held())
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -162,6 +163,10 @@ type Config struct {
 	// seed of its own.
 	Rand *rand.Rand
 	Log  *slog.Logger // nil for none
+
+	// Guard keeps the runner from harming others in a program that has several; nil for none.
+	// After a panic Run ends without a bye.
+	Guard *guard.Guard
 }
 
 // Started is the box of an invited runner. The fields are as in [Config].

@@ -58,6 +58,14 @@ type core struct {
 	executing
 }
 
+// spawn calls do in a goroutine that Run waits for.
+func (c *core) spawn(do func()) {
+	c.wg.Go(func() {
+		defer c.Guard.Catch()
+		do()
+	})
+}
+
 // refuses reports whether the runner leaves new messages to its successor. The sender of
 // such a message finds that this generation is over, and sends it to the next one.
 func (c *core) refuses() bool { return c.closing || c.refusing || c.draining }
@@ -128,7 +136,7 @@ type alarm struct {
 func (c *core) set(a *alarm, after time.Duration, do func()) {
 	a.stop()
 	now := a.set
-	a.timer = time.AfterFunc(after, func() {
+	a.timer = c.Guard.After(after, func() {
 		c.post(func() {
 			if a.set == now {
 				do()

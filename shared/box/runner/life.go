@@ -48,7 +48,7 @@ func newLife(ctx context.Context, cfg Config, id string, done chan struct{}, pos
 }
 
 func (l *life) start() {
-	l.wg.Go(l.execute)
+	l.spawn(l.execute)
 	l.links.beginLinks()
 	l.keepHouse()
 	if l.Begin == nil {
@@ -79,6 +79,7 @@ func (l *life) stop() {
 	if n := l.outboxes.unsent(); n > 0 {
 		l.Log.Warn("output dropped", "events", n)
 	}
+	l.outboxes.drop()
 	close(l.done) // releases the goroutines that wait for the loop
 	l.links.endLinks()
 	l.cancel()

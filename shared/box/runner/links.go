@@ -96,7 +96,7 @@ func (ls *links) connect() {
 	}
 	ls.dialing = true
 	header := carrying(ls.Pass)
-	ls.wg.Go(func() {
+	ls.spawn(func() {
 		ctx, cancel := context.WithTimeout(ls.ctx, dialWithin)
 		defer cancel()
 		conn, err := ls.Dial(ctx, ls.URL, header)
@@ -115,8 +115,8 @@ func (ls *links) dialed(conn Conn, err error) {
 	}
 	lk := &link{conn: conn, out: make(chan []byte, 1), gone: make(chan struct{})}
 	ls.next, ls.open[lk] = lk, true
-	ls.wg.Go(func() { ls.read(lk) })
-	ls.wg.Go(func() { ls.write(lk) })
+	ls.spawn(func() { ls.read(lk) })
+	ls.spawn(func() { ls.write(lk) })
 	ls.hello(lk)
 }
 
@@ -453,7 +453,7 @@ func (ls *links) drop(lk *link, reason string) {
 		}
 	}
 	lk.queue = nil
-	ls.wg.Go(func() { _ = lk.conn.Close(reason) }) // the runner gives this connection up in any case
+	ls.spawn(func() { _ = lk.conn.Close(reason) }) // the runner gives this connection up in any case
 }
 
 // endLinks closes the open connections at the end of a life.

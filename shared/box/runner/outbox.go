@@ -83,6 +83,12 @@ func (ob *outboxes) event(e Event, room chan struct{}) {
 	ob.flush(o)
 }
 
+// hold adds bytes of events that the host does not have.
+func (ob *outboxes) hold(o *outbox, bytes int) {
+	o.size += bytes
+	ob.Guard.Budget().Hold(bytes)
+}
+
 func (ob *outboxes) gather(o *outbox, e Event) {
 	raw, ok := ob.sendable(e)
 	if !ok {
@@ -97,7 +103,8 @@ func (ob *outboxes) gather(o *outbox, e Event) {
 			ob.Log.Error("event of a session that was never delivered to", "session_id", e.Session, "bytes", len(raw))
 			return
 		}
-		o.common, o.voucher, o.size = append(o.common, raw), ticket, o.size+len(raw)
+		o.common, o.voucher = append(o.common, raw), ticket
+		ob.hold(o, len(raw))
 		return
 	}
 	d := ob.deliveries.byID[e.Stream]
@@ -109,10 +116,10 @@ func (ob *outboxes) gather(o *outbox, e Event) {
 		o.streams = append(o.streams, d)
 	}
 	d.pending = append(d.pending, raw)
-	o.size += len(raw)
+	ob.hold(o, len(raw))
 	if e.Asks != nil {
 		d.asks = e.Asks
-		o.size += len(e.Asks.Raw)
+		ob.hold(o, len(e.Asks.Raw))
 	}
 	if e.Final || e.Asks != nil {
 		d.ended = true
@@ -253,7 +260,7 @@ func (ob *outboxes) acked(f frame.Ack) {
 	o.unacked, o.used = nil, time.Now()
 	b.again.stop()
 	ob.transfers.dropTransfer(b.transfer)
-	o.size -= b.size
+	ob.hold(o, -b.size)
 	if b.common && b.gen == ob.gen && f.Next > 0 {
 		o.next = f.Next
 	}
@@ -280,10 +287,10 @@ func (ob *outboxes) closeStream(o *outbox, id storage.StreamID) {
 		return
 	}
 	for _, raw := range d.pending {
-		o.size -= len(raw)
+		ob.hold(o, -len(raw))
 	}
 	if len(d.pending) > 0 {
-		o.size -= len(d.asks.raw())
+		ob.hold(o, -len(d.asks.raw()))
 	}
 	d.pending, d.asks = nil, nil
 	o.streams = slices.DeleteFunc(o.streams, func(other *delivery) bool { return other == d })
@@ -332,6 +339,13 @@ func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 		if t := ob.transfers.byName[name]; moved && t.unanswered {
 			ob.transfers.sendParts(t)
 		}
+	}
+}
+
+// drop gives back what the events hold of the budget.
+func (ob *outboxes) drop() {
+	for _, o := range ob.boxes {
+		ob.Guard.Budget().Hold(-o.size)
 	}
 }
 

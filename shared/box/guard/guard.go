@@ -1,0 +1,91 @@
+// Package guard keeps one box from harming the others of a program that has several. Every
+// goroutine and timer of such a box begins under the [Guard] of the box, which catches its
+// panics. A [Budget] bounds what all of them hold.
+//
+// A guard does not stop what the Go runtime calls fatal: concurrent writes of a map, a stack
+// or a heap without bounds. It cannot tell what a panic has left half done, so its box must
+// end.
+package guard
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// Guard catches the panics of one box. A nil Guard catches none, for a program that has a
+// single box: that program ends. A Guard is safe for concurrent use.
+type Guard struct {
+	log      *slog.Logger
+	budget   *Budget
+	once     sync.Once
+	panicked chan struct{}
+	err      error
+}
+
+// New returns a Guard that logs the stack of a panic. Its box holds bytes of budget, which
+// may be nil.
+func New(log *slog.Logger, budget *Budget) *Guard {
+	return &Guard{log: log, budget: budget, panicked: make(chan struct{})}
+}
+
+// Budget returns the budget of the program, nil for none.
+func (g *Guard) Budget() *Budget {
+	if g == nil {
+		return nil
+	}
+	return g.budget
+}
+
+// Catch is to be deferred. It catches a panic of the function that has deferred it.
+func (g *Guard) Catch() {
+	if g == nil {
+		return
+	}
+	p := recover()
+	if p == nil {
+		return
+	}
+	g.log.Error("a panic in the code of a box", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	g.once.Do(func() {
+		g.err = fmt.Errorf("a panic in the code of the box: %v", p)
+		close(g.panicked)
+	})
+}
+
+// Panicked returns a channel that is closed after the first panic. It is nil for a nil
+// Guard.
+func (g *Guard) Panicked() <-chan struct{} {
+	if g == nil {
+		return nil
+	}
+	return g.panicked
+}
+
+// Err returns an error for the first panic, nil while there was none.
+func (g *Guard) Err() error {
+	select {
+	case <-g.Panicked():
+		return g.err
+	default:
+		return nil
+	}
+}
+
+// Go calls do in another goroutine.
+func (g *Guard) Go(do func()) {
+	go func() {
+		defer g.Catch()
+		do()
+	}()
+}
+
+// After calls do in another goroutine, when d has passed.
+func (g *Guard) After(d time.Duration, do func()) *time.Timer {
+	return time.AfterFunc(d, func() {
+		defer g.Catch()
+		do()
+	})
+}
