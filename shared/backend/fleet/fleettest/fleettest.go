@@ -27,7 +27,8 @@ type Harness struct {
 	Waits, Exits3 map[string]string
 	// Ready returns when the runner of a waiting task can take a signal.
 	Ready func(t *testing.T, id string)
-	// Kill ends the runner of a task with SIGKILL, without telling the fleet.
+	// Kill ends the runner of a task with SIGKILL, without telling the fleet. It is nil for
+	// a fleet whose runners are in this program.
 	Kill func(t *testing.T, id string)
 	// Ended returns when no process of a task runs any more. The task was stopped or
 	// killed, or exits by itself.
@@ -192,6 +193,9 @@ func exitCode(t *testing.T, r rig) {
 }
 
 func signal(t *testing.T, r rig) {
+	if r.Kill == nil {
+		return
+	}
 	id := r.waits("a")
 	r.Kill(t, id)
 	r.Ended(t, id)

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"context"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -35,6 +37,61 @@ func TestPoolKeepsTheContract(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fleettest.Run(t, func(t *testing.T) fleettest.Harness { return contract(t, reached) })
 		})
+	}
+	t.Run("inside", func(t *testing.T) { fleettest.Run(t, inThisProgram) })
+}
+
+// inThisProgram returns a pool whose tasks are inside.
+func inThisProgram(t *testing.T) fleettest.Harness {
+	t.Helper()
+	l := &ledger{chans: map[string]chan fleet.Status{}}
+	h := newHarness(t, func(c *Config) {
+		c.MaxTasks, c.Command = fleettest.Room, "/does/not/exist"
+		c.Prepare = func(t fleet.Task) fleet.Task {
+			t.Place = Inside
+			return t
+		}
+		c.OnStop = func(s fleet.Status) { l.of("end ", s.ID) <- s }
+		c.Output = func(s fleet.Status, _ string) { l.of("line ", s.ID) <- s }
+		c.Inside = func(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) int {
+			if env[roleEnv] == "exit3" {
+				return 3
+			}
+			line("ready")
+			select {
+			case <-ctx.Done():
+				return 0
+			case <-kill:
+				return -1
+			}
+		}
+	})
+	return fleettest.Harness{
+		Fleet: h.Pool, Waits: map[string]string{roleEnv: "polite"}, Exits3: map[string]string{roleEnv: "exit3"},
+		Ready: func(t *testing.T, id string) { receive(t, "a line of the runner", l.of("line ", id)) },
+		Ended: func(t *testing.T, id string) { receive(t, "the end of a task", l.of("end ", id)) },
+	}
+}
+
+func TestATaskInsideThatDoesNotStopInTimeIsKilled(t *testing.T) {
+	h := newHarness(t, func(c *Config) {
+		c.Grace = time.Millisecond
+		c.Inside = func(_ context.Context, kill <-chan struct{}, env map[string]string, line func(string)) int {
+			line(`{"level":"ERROR","error":"stuck in ` + env[taskEnv] + `"}`)
+			<-kill
+			return 1
+		}
+	})
+	id, err := h.Run(t.Context(), fleet.Task{ClientToken: "a", Place: Inside})
+	if err != nil || fleet.PlaceOf(id) != Inside {
+		t.Fatalf("task %s, %v", id, err)
+	}
+	h.line()
+	if err := h.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if end := h.end(); end.ExitCode != 1 || end.PID != os.Getpid() || end.Reason != "the fleet was shut down" {
+		t.Errorf("it ended as %+v", end)
 	}
 }
 

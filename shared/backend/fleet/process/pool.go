@@ -1,7 +1,7 @@
 // Package process is the fleet of one machine: a task is a runner program started as a
-// local process. It hides how the process is started, watched and ended, so that nothing
-// of a box outlives its runner. It also hides how functions in other processes reach the
-// pool (a small HTTP API over a unix socket).
+// local process, or a runner inside of this program. It hides how the process is started,
+// watched and ended, so that nothing of a box outlives its runner. It also hides how
+// functions in other processes reach the pool (a small HTTP API over a unix socket).
 //
 // [Pool] lives in one long-running program (the emulator). Function processes use
 // [Client]. Both are a [fleet.Fleet].
@@ -42,8 +42,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
 
-// Place is the place in the ids of this fleet's tasks.
-const Place = "process"
+// The places in the ids of this fleet's tasks. A task of the place Inside runs in this
+// program; see [Config].Inside.
+const (
+	Place  = "process"
+	Inside = "inside"
+)
 
 // taskEnv is the environment variable that tells a runner its task id.
 const taskEnv = "DORMOUSE_BOX_TASK"
@@ -67,6 +71,14 @@ type Config struct {
 	Dir string
 	// MaxTasks is the number of tasks that may run at the same time; 0 means 16.
 	MaxTasks int
+	// Inside runs a task of the place Inside with its environment, which has taskEnv too. It
+	// returns with the exit code of a runner when nothing of the task runs any more. The end
+	// of ctx is as SIGTERM to a runner, and kill as SIGKILL. Its log lines, without line
+	// end, go to line. nil: no task is inside.
+	Inside func(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int)
+	// Started reports whether this program has started the process that had a pid before
+	// the call, for a task inside. nil: it has started none.
+	Started func(pid int) bool
 	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
 	Grace time.Duration
 	// Prepare, if not nil, changes a task before it is started. It may be called by
@@ -109,7 +121,8 @@ var _ fleet.Fleet = (*Pool)(nil)
 type task struct {
 	token  string
 	status fleet.Status
-	cmd    *exec.Cmd
+	cmd    *exec.Cmd // nil for a task inside
+	inside *inside   // nil for a task that is a process
 	// exited is set before the runner's pid can be reused. From then on the pool sends
 	// no signal to it.
 	exited bool
@@ -176,6 +189,9 @@ func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if n := p.active(); n >= p.cfg.MaxTasks {
 		return "", fmt.Errorf("%w: %d of %d tasks run", fleet.ErrCapacity, n, p.cfg.MaxTasks)
 	}
+	if t.Place == Inside && p.cfg.Inside != nil {
+		return p.startInside(t), nil
+	}
 	return p.start(t)
 }
 
@@ -199,10 +215,18 @@ func (p *Pool) start(ft fleet.Task) (string, error) {
 		_ = out.Close()
 		return "", fmt.Errorf("%w: start the runner: %w", fleet.ErrUnavailable, err)
 	}
-	t := &task{token: ft.ClientToken, cmd: cmd, status: fleet.Status{
+	t := p.register(ft, id, cmd.Process.Pid)
+	t.cmd = cmd
+	go p.watch(t, t.status, out)
+	return id, nil
+}
+
+// register lists a task that was just started.
+func (p *Pool) register(ft fleet.Task, id string, pid int) *task {
+	t := &task{token: ft.ClientToken, status: fleet.Status{
 		ClientToken: ft.ClientToken,
 		ID:          id, Box: ft.Box, Server: ft.Server,
-		State: fleet.Running, PID: cmd.Process.Pid, Started: time.Now(),
+		State: fleet.Running, PID: pid, Started: time.Now(),
 	}}
 	p.byID[id], p.byToken[t.token] = t, t
 	p.order = append(p.order, t)
@@ -210,8 +234,7 @@ func (p *Pool) start(ft fleet.Task) (string, error) {
 	if p.cfg.OnStart != nil {
 		p.cfg.OnStart(t.status)
 	}
-	go p.watch(t, t.status, out)
-	return id, nil
+	return t
 }
 
 // CanStart returns why no runner can be started now, as far as its file tells.
@@ -238,10 +261,16 @@ func (p *Pool) watch(t *task, started fleet.Status, out *os.File) {
 	failure := <-drained
 	_ = out.Close()
 
-	end := p.recordEnd(t, failure)
+	code, signal := t.exit()
+	end := p.recordEnd(t, code, signal, failure)
 	if left != nil {
 		p.log.Error("processes of a stopped box are still alive", "task", end.ID, "box", end.Box, "error", left)
 	}
+	p.report(end)
+}
+
+// report tells of a task that has ended.
+func (p *Pool) report(end fleet.Status) {
 	p.log.Info("box task stopped", "task", end.ID, "box", end.Box, "server", end.Server,
 		"exit_code", end.ExitCode, "signal", end.Signal, "reason", end.Reason, "ran", end.Stopped.Sub(end.Started))
 	if p.cfg.OnStop != nil {
@@ -259,24 +288,34 @@ func (p *Pool) runnerGone(t *task) {
 	}
 }
 
-// recordEnd records how the task ended, after its runner has been waited for. failure is
-// the last error that the runner has logged.
-func (p *Pool) recordEnd(t *task, failure string) fleet.Status {
+// exit returns the exit code of a runner that has been waited for, and the name of the
+// signal that ended it, "" for none.
+func (t *task) exit() (code int, signal string) {
+	ps := t.cmd.ProcessState
+	if ps == nil {
+		return -1, ""
+	}
+	if ws, ok := ps.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return ps.ExitCode(), signalName(ws.Signal())
+	}
+	return ps.ExitCode(), ""
+}
+
+// recordEnd records how the task ended. failure is the last error that the runner has
+// logged.
+func (p *Pool) recordEnd(t *task, code int, signal, failure string) fleet.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &t.status
-	s.State, s.Stopped, s.ExitCode = fleet.Stopped, time.Now(), -1
-	why := "the runner ended in an unknown way"
-	if ps := t.cmd.ProcessState; ps != nil {
-		s.ExitCode = ps.ExitCode()
-		why = fmt.Sprintf("the runner exited with code %d", s.ExitCode)
-		if failure != "" && s.ExitCode > 0 {
-			why += ": " + failure
-		}
-		if ws, ok := ps.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-			s.Signal = signalName(ws.Signal())
-			why = "the runner was killed by " + s.Signal
-		}
+	s.State, s.Stopped, s.ExitCode, s.Signal = fleet.Stopped, time.Now(), code, signal
+	why := fmt.Sprintf("the runner exited with code %d", code)
+	switch {
+	case signal != "":
+		why = "the runner was killed by " + signal
+	case code < 0:
+		why = "the runner ended in an unknown way"
+	case code > 0 && failure != "":
+		why += ": " + failure
 	}
 	if s.Reason == "" {
 		s.Reason = why
@@ -304,6 +343,10 @@ func (p *Pool) stop(t *task, reason string) {
 	}
 	t.status.Reason = reason
 	t.killer = time.AfterFunc(p.cfg.Grace, func() { p.kill(t) })
+	if t.inside != nil {
+		t.inside.stop()
+		return
+	}
 	if err := t.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		p.log.Warn("a box could not be asked to stop", "task", t.status.ID, "error", err)
 	}
@@ -313,6 +356,10 @@ func (p *Pool) kill(t *task) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t.exited {
+		return
+	}
+	if t.inside != nil {
+		t.inside.kill()
 		return
 	}
 	if err := syscall.Kill(-t.status.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {

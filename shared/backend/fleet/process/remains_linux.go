@@ -132,6 +132,9 @@ func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
 	if start, was := killed[d.pid]; was && start == d.start {
 		return true
 	}
+	if p.cfg.Started != nil && p.cfg.Started(d.session) {
+		return false // a process of a task inside
+	}
 	leader, ok := table[d.session]
 	switch {
 	case !ok:
