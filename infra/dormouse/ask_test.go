@@ -94,7 +94,7 @@ func TestCallAsksForTheInputsOfItsServer(t *testing.T) {
 	if printed, _ := s.run(line); !strings.Contains(printed, "MY_KEY of asks: in .env") || !strings.Contains(printed, "asks does not answer") {
 		t.Errorf("with one: %s", printed)
 	}
-	if printed, _ := s.run("list --data $DATA"); !strings.Contains(printed, "/asks/mcp") {
+	if printed, _ := s.run("list --data $DATA"); !strings.Contains(printed, "none is not on the PATH") {
 		t.Errorf("after the call the machine has %s", printed)
 	}
 }

@@ -31,7 +31,7 @@ func TestE2EPSShowsWhatRuns(t *testing.T) {
 	if m.programs && !busy {
 		t.Errorf("functions are %+v, want http busy with the call", r.Functions)
 	}
-	box, runner, server := r.Boxes[0], m.only("runner"), m.only("stdio")
+	box, runner, server := r.Boxes[0], m.host(), m.only("stdio")
 	if box.Server != "one" || box.PID != runner.pid {
 		t.Errorf("box is %+v, want that of server one with pid %d", box, runner.pid)
 	}

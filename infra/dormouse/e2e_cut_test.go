@@ -233,6 +233,9 @@ func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, servers{"one": nil})
+			if test.program == "runner" {
+				m.withRunners()
+			}
 			m.start()
 			c := m.session("one")
 			w := c.begin()
@@ -253,7 +256,7 @@ func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 				t.Errorf("the client that comes once more gets %v, want the one end", got)
 			}
 			if test.program == "stdio" {
-				m.only("runner") // the box is well
+				m.host() // the box is well
 			}
 			if got := c.text("echo", `{"text":"and on"}`); got != "and on" {
 				t.Errorf("the next call got %q", got)
@@ -267,7 +270,7 @@ func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 // less than a second, so only the function that waits for it knows of it.
 func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
 	t.Parallel()
-	m := recorded(t)
+	m := recorded(t).withRunners()
 	m.start()
 	struck, others := m.session("one"), m.session("one")
 	others.text("count", "")

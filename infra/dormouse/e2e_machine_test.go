@@ -113,6 +113,7 @@ type machine struct {
 	// says how they run.
 	programs bool
 	emulator emulator.Options
+	runner   bool     // boxes are processes; see withRunners
 	own      string   // an author's program with native servers, "" for none; its name is dormouse
 	flags    []string // of the last start
 	program  string   // instead of the built one
@@ -184,6 +185,20 @@ func (m *machine) asPrograms() *machine {
 // invokes reports whether the machine's boxes run as invocations.
 func (m *machine) invokes() bool { return m.programs && m.emulator.Boxes }
 
+// withRunners gives each box a process of its own, with a runner that a test can kill.
+func (m *machine) withRunners() *machine {
+	m.runner = true
+	return m
+}
+
+// host returns the one process with the runner of a server without limits.
+func (m *machine) host() process {
+	if m.programs || m.runner {
+		return m.only("runner")
+	}
+	return m.only("dormouse")
+}
+
 // in returns the machine for a subtest.
 func (m *machine) in(t *testing.T) *machine {
 	part := *m
@@ -214,6 +229,9 @@ func (m *machine) run(flags ...string) {
 	m.t.Helper()
 	m.flags = flags
 	all := append([]string{"--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)
+	if m.runner {
+		all = append(all, "--runner", filepath.Join(programs, "runner"))
+	}
 	if !m.programs && os.Getenv(functionsVariable) == "cold" {
 		all = append(all, "--cold")
 	}
@@ -507,7 +525,7 @@ func free(t *testing.T, address string) bool {
 // asleep waits until nothing but dormouse itself runs.
 func (m *machine) asleep() {
 	m.t.Helper()
-	m.eventually(asleepWithin, "nothing runs", func() bool { return len(m.processes()) == 1 })
+	m.eventually(asleepWithin, "nothing runs", func() bool { return len(m.processes()) == 1 && len(m.ps().Boxes) == 0 })
 }
 
 // eventually waits for a condition that only the operating system can show.

@@ -254,7 +254,7 @@ func TestE2EReloadOfDotEnv(t *testing.T) {
 	}
 	// A box that is awake and has nothing to do ends soon after the change, not when it would
 	// have slept.
-	m.eventually(15*time.Second, "its processes have ended", func() bool { return len(m.those("stdio")) == 1 && len(m.those("runner")) == 1 })
+	m.eventually(15*time.Second, "its processes have ended", func() bool { return len(m.those("stdio")) == 1 && len(m.ps().Boxes) == 1 })
 	if got := uses.whoami().PID; got == before {
 		t.Errorf("the process of the server that uses it is still %d", got)
 	}

@@ -115,8 +115,8 @@ func TestE2EServiceWithoutAHomeKeepsItsSessions(t *testing.T) {
 		t.Errorf("the server runs as uid %d, want %d", uid, serviceUID())
 	}
 	// npm needs a home to install a server.
-	if env := read(t, fmt.Sprintf("/proc/%d/environ", m.only("runner").pid)); !slices.Contains(strings.Split(env, "\x00"), "HOME="+filepath.Join(m.data, "home")) {
-		t.Errorf("the box has no home in the data folder: %q", env)
+	if env := read(t, fmt.Sprintf("/proc/%d/environ", m.only("stdio").pid)); !slices.Contains(strings.Split(env, "\x00"), "HOME="+filepath.Join(m.data, "home")) {
+		t.Errorf("the server has no home in the data folder: %q", env)
 	}
 	m.interrupt()
 	m.start()

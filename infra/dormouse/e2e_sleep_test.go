@@ -104,11 +104,12 @@ func TestE2ENothingRunsAfterTheLastMessage(t *testing.T) {
 	}
 	c := m.session("one")
 	c.text("count", "")
-	m.only("runner")
+	m.host()
 	m.only("stdio")
 
 	m.eventually(sleepAfter+time.Second, "no function runs", func() bool { return len(m.those("http", "relay", "sweep")) == 0 })
-	m.only("runner") // the box has its own, longer time
+	m.host() // the box has its own, longer time
+	m.only("stdio")
 	m.asleep()
 	m.await(10*time.Second, "the server is said to sleep", func(e event) bool { return e.Kind == "server.asleep" }) // comes last
 	zero := m.await(10*time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })

@@ -97,6 +97,9 @@ func TestE2EKilledServerLeavesTheLastWholeSnapshot(t *testing.T) {
 		t.Run(program, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, servers{"one": {"-calls", "${workspaceFolder}/notes"}})
+			if program == "runner" {
+				m.withRunners()
+			}
 			m.start(sleepy()...)
 			c := m.session("one")
 			c.text("count", `{"tag":"whole"}`)

@@ -3,13 +3,17 @@ package local
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -39,7 +43,8 @@ func (m *machine) startFleet(context.Context) error {
 	m.boxes = boxes.NewPool(boxes.Config{
 		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: maxBoxes, Grace: boxStopGrace,
 		Env:     env,
-		Prepare: func(t fleet.Task) fleet.Task { return current(m.servers.Load(), m.cfg.Idle, t) },
+		Prepare: func(t fleet.Task) fleet.Task { return m.placed(current(m.servers.Load(), m.cfg.Idle, t)) },
+		Inside:  (&insider{guard.NewBudget(heldByBoxes)}).run, Started: proc.Started,
 		OnStart: m.boxStarted, OnStop: m.boxStopped,
 		Output: func(t fleet.Status, line string) {
 			tenant, server := storage.BoxID(t.Box).Parts()
@@ -50,6 +55,40 @@ func (m *machine) startFleet(context.Context) error {
 	})
 	m.closers = append(m.closers, m.boxes.Close)
 	return nil
+}
+
+// placed says where a task runs. A box is inside of this program if its server has no sandbox
+// and no limits, and only the user of this machine can call. Other boxes are processes.
+func (m *machine) placed(t fleet.Task) fleet.Task {
+	s, ok := m.servers.Load().Server(t.Server)
+	if ok && m.cfg.Functions == nil && !m.cfg.Apart && !m.file.others && !s.Box.Confined() {
+		t.Place = boxes.Inside
+	}
+	return t
+}
+
+// heldByBoxes is how many bytes of what servers have written all boxes inside hold.
+const heldByBoxes = 64 << 20
+
+// insider runs boxes in this program.
+type insider struct{ budget *guard.Budget }
+
+// run runs a box; see Inside in [boxes.Config].
+func (i *insider) run(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int) {
+	log := slog.New(slog.NewJSONHandler(lineWriter(line), nil))
+	err := runner.Inside(ctx, kill, env, i.budget, log)
+	if err != nil {
+		log.Error("the box ended", "code", storage.CodeOf(err), "error", err)
+	}
+	return runner.ExitCode(err)
+}
+
+// lineWriter is called for each line of a log, which is one Write.
+type lineWriter func(string)
+
+func (w lineWriter) Write(line []byte) (int, error) {
+	w(strings.TrimSuffix(string(line), "\n"))
+	return len(line), nil
 }
 
 // needsBoxes reports whether a server of the file is a program.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,21 +14,28 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// members lists the processes of a runner's box. A runner leads a session of its own (see
-// setsid), and the processes that it starts stay in that session. The list leaves out
-// processes that end while members reads it.
+// boxProcesses lists the processes of a runner's box.
 func boxProcesses(runner int) []api.Member {
+	return slices.DeleteFunc(inSessions([]int{runner}), func(m api.Member) bool { return m.PID == runner })
+}
+
+// inSessions lists the processes of some sessions (see setsid). It leaves out processes that
+// end while it reads.
+func inSessions(leaders []int) []api.Member {
 	list := []api.Member{}
+	if len(leaders) == 0 {
+		return list
+	}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return list
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == runner {
+		if err != nil {
 			continue
 		}
-		if sid, err := unix.Getsid(pid); err != nil || sid != runner {
+		if sid, err := unix.Getsid(pid); err != nil || !slices.Contains(leaders, sid) {
 			continue
 		}
 		info, err := e.Info()

@@ -4,8 +4,10 @@ package local
 
 import "github.com/dormouse-mcp/dormouse/shared/operate/api"
 
-// members returns no processes: only Linux lists them.
+// boxProcesses returns no processes: only Linux lists them.
 func boxProcesses(int) []api.Member { return []api.Member{} }
+
+func inSessions([]int) []api.Member { return []api.Member{} }
 
 // memory returns 0 for the same reason.
 func memory(int) int64 { return 0 }

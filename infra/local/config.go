@@ -59,7 +59,10 @@ type Config struct {
 	// call, as far as the system can.
 	Guests bool
 	Data   string   // folder of the store, the ticket secret and the sockets
-	Runner []string // the program of a box, absolute, and its arguments
+	Runner []string // the program of a box that is a process, absolute, and its arguments
+	// Apart has every box be a process; otherwise only those of servers with limits, or
+	// where not only the user of this machine can call.
+	Apart bool
 
 	Idle time.Duration // how long a box may be idle until it says bye, unless its server sets its own time
 	// InitTimeout and Hold replace those of sessions.Limits; for tests.

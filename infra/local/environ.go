@@ -45,10 +45,12 @@ func (e environ) lookup(name string) (string, bool) {
 // output of servers in the folder logs. If show is set, they show that output to clients
 // in errors.
 func (e environ) boxes(logs string, show bool) map[string]string {
-	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_CACHE", "DORMOUSE_PROFILE", "PYENV_ROOT")
-	if folder := e.get(locksEnv); folder != "" {
-		if path, err := filepath.Abs(folder); err == nil { // a runner starts in another folder
-			env[locksEnv] = path
+	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_PROFILE", "PYENV_ROOT")
+	for _, name := range []string{locksEnv, "DORMOUSE_CACHE"} {
+		if folder := e.get(name); folder != "" {
+			if path, err := filepath.Abs(folder); err == nil { // a runner starts in another folder
+				env[name] = path
+			}
 		}
 	}
 	// The runner hands each message from goroutine to goroutine. With one processor of the

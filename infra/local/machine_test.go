@@ -27,7 +27,7 @@ import (
 
 // configured returns a machine that hosts one native server. The end of the test stops
 // it.
-func configured(t *testing.T, change func(*Config)) *machine {
+func configured(t testing.TB, change func(*Config)) *machine {
 	t.Helper()
 	dir := t.TempDir()
 	servers := filepath.Join(dir, "servers.json")
@@ -81,7 +81,7 @@ func unstarted(t *testing.T, cfg Config) *machine {
 	return m
 }
 
-func started(t *testing.T, change func(*Config)) *machine {
+func started(t testing.TB, change func(*Config)) *machine {
 	t.Helper()
 	m := configured(t, change)
 	if err := m.start(t.Context()); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -67,12 +68,18 @@ func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 		if t.State == fleet.Stopped {
 			continue
 		}
-		b := api.Box{Box: t.Box, Server: t.Server, Task: t.ID, PID: t.PID, Started: t.Started.UTC(), Processes: boxProcesses(t.PID)}
-		s.Boxes = append(s.Boxes, b)
+		b := api.Box{Box: t.Box, Server: t.Server, Task: t.ID, PID: t.PID, Started: t.Started.UTC()}
 		processes, err := processesOf(m.folder.File(LogFolder), b)
 		if err != nil {
 			return s, err
 		}
+		b.Processes = membersOf(t, processes)
+		for i := range processes {
+			if p := &processes[i]; runs(*p) {
+				p.Memory = memoryOf(b.Processes, p.PID)
+			}
+		}
+		s.Boxes = append(s.Boxes, b)
 		s.Processes = append(s.Processes, processes...)
 	}
 	return s, nil
@@ -97,11 +104,26 @@ func processesOf(folder string, b api.Box) ([]api.Process, error) {
 		if of, sessions := served(filepath.Join(folder, b.Server), proc.LogName(p.Process)); of == p.Process {
 			p.Sessions = sessions
 		}
-		if p.PID != 0 && (p.State == "started" || p.State == "ready") {
-			p.Memory = memoryOf(b.Processes, p.PID)
-		}
 	}
 	return own, nil
+}
+
+// runs reports whether a process has not ended.
+func runs(p api.Process) bool { return p.PID != 0 && (p.State == "started" || p.State == "ready") }
+
+// membersOf lists what runs of a task. A runner leads a session of its own, and the processes
+// that it starts stay in that session. Of a box inside, each process leads one.
+func membersOf(t fleet.Status, processes []api.Process) []api.Member {
+	if fleet.PlaceOf(t.ID) != boxes.Inside {
+		return boxProcesses(t.PID)
+	}
+	var leaders []int
+	for _, p := range processes {
+		if runs(p) {
+			leaders = append(leaders, p.PID)
+		}
+	}
+	return inSessions(leaders)
 }
 
 // memoryOf returns the memory of a process and its descendants among the members of its

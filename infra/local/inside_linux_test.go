@@ -1,0 +1,280 @@
+package local
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/infra/runner"
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+)
+
+// roleEnv has the test program play a stdio server, or a machine that a test kills.
+const roleEnv = "DORMOUSE_TEST_ROLE"
+
+// runnerRole as the first argument has it play the runner of a box.
+const runnerRole = "runner"
+
+func TestMain(m *testing.M) {
+	sandbox.Enter(os.Args)
+	if len(os.Args) > 1 && os.Args[1] == runnerRole {
+		runner.Main()
+	}
+	switch os.Getenv(roleEnv) {
+	case "server":
+		playServer()
+	case "machine":
+		playMachine()
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+// playServer is a stdio server. Its tool pid returns its pid. spawn starts a process in a
+// session of its own and returns the pid of that, and hold does not answer.
+func playServer() {
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		m, err := wire.Parse(in.Bytes())
+		if err != nil || m.Kind != wire.Request {
+			continue
+		}
+		result := `{}`
+		switch m.Method {
+		case wire.MethodInitialize:
+			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"plays","version":"1"}}`
+		case wire.MethodToolsList:
+			result = `{"tools":[{"name":"pid","inputSchema":{"type":"object"}},{"name":"spawn","inputSchema":{"type":"object"}},{"name":"hold","inputSchema":{"type":"object"}}]}`
+		case wire.MethodToolsCall:
+			pid := os.Getpid()
+			switch tool, _ := wire.String(wire.Lookup(m.Params, "name")); tool {
+			case "hold":
+				continue
+			case "spawn":
+				child := exec.Command("sleep", "600") //nolint:noctx // the box ends it
+				child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+				if child.Start() != nil {
+					os.Exit(1)
+				}
+				pid = child.Process.Pid
+			}
+			result = fmt.Sprintf(`{"content":[{"type":"text","text":"%d"}]}`, pid)
+		}
+		_, _ = fmt.Fprintln(os.Stdout, string(wire.ResultResponse(m.ID, json.RawMessage(result))))
+	}
+}
+
+// stdioServers returns the servers file with two servers that the test program plays.
+func stdioServers(t testing.TB) []byte {
+	t.Helper()
+	own := map[string]any{"command": os.Args[0], "env": map[string]string{roleEnv: "server"}}
+	text, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"one": own, "two": own}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// logged is the log of a machine. It panics once in the goroutine of a box that logs the
+// mark.
+type logged struct {
+	lines chan string
+	mark  atomic.Pointer[string]
+}
+
+func (l *logged) Write(line []byte) (int, error) {
+	if mark := l.mark.Load(); mark != nil && bytes.Contains(line, []byte(*mark)) && l.mark.CompareAndSwap(mark, nil) {
+		panic("the test lets the box panic")
+	}
+	select {
+	case l.lines <- string(line):
+	default:
+	}
+	return len(line), nil
+}
+
+// client is an HTTP client of one server.
+type client struct {
+	t       testing.TB
+	url     string
+	session string
+}
+
+func open(t testing.TB, url string) *client {
+	t.Helper()
+	c := &client{t: t, url: url}
+	c.answer(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return c
+}
+
+// post sends a message, and returns what comes back.
+func (c *client) post(body string) string {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(context.WithoutCancel(c.t.Context()), http.MethodPost, c.url, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if c.session != "" {
+		r.Header.Set("Mcp-Session-Id", c.session)
+		r.Header.Set("Mcp-Protocol-Version", "2025-11-25")
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		c.t.Error(err)
+	}
+	c.session = cmp.Or(c.session, res.Header.Get("Mcp-Session-Id"))
+	return string(text)
+}
+
+// answer returns the only response to a message, in JSON or in an event stream.
+func (c *client) answer(message string) wire.Message {
+	c.t.Helper()
+	text := c.post(message)
+	for line := range strings.Lines(text) {
+		if m, err := wire.Parse([]byte(strings.TrimPrefix(strings.TrimSpace(line), "data: "))); err == nil && m.Kind == wire.Response {
+			return m
+		}
+	}
+	c.t.Errorf("no answer: %s", text)
+	return wire.Message{}
+}
+
+func call(tool string) string {
+	return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `","arguments":{}}}`
+}
+
+// pid returns the result of a tool.
+func (c *client) pid(tool string) int {
+	c.t.Helper()
+	var r struct{ Content []struct{ Text string } }
+	m := c.answer(call(tool))
+	if err := json.Unmarshal(m.Result, &r); err != nil || len(r.Content) != 1 {
+		c.t.Fatalf("the answer is %s", m.Raw)
+	}
+	pid, _ := strconv.Atoi(r.Content[0].Text)
+	return pid
+}
+
+// withStdio starts a machine with the two servers.
+func withStdio(t *testing.T, log io.Writer) *machine {
+	t.Helper()
+	return started(t, func(c *Config) {
+		if err := os.WriteFile(c.Servers, stdioServers(t), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.Environ = append(os.Environ(), "DORMOUSE_CACHE="+filepath.Join(t.TempDir(), "cache"))
+		c.Log = log
+	})
+}
+
+// A server without limits is a child of this program, in a session of its own. Operators see
+// it as the process of its box.
+func TestABoxWithoutLimitsIsInside(t *testing.T) {
+	m := withStdio(t, io.Discard)
+	pid := open(t, m.public.address(0)+"/one/mcp").pid("pid")
+	if parent := parentOf(t, pid); parent != os.Getpid() {
+		t.Errorf("the parent of the server is %d, want %d", parent, os.Getpid())
+	}
+	if sid, err := unix.Getsid(pid); err != nil || sid != pid || !proc.Started(pid) {
+		t.Errorf("its session is %d, %v", sid, err)
+	}
+	var s api.Status
+	if _, err := operate(t, m.folder.Path, http.MethodGet, "processes", &s); err != nil || len(s.Boxes) != 1 {
+		t.Fatalf("what runs: %+v, %v", s, err)
+	}
+	if b := s.Boxes[0]; b.PID != os.Getpid() || len(b.Processes) != 1 || b.Processes[0].PID != pid || len(s.Processes) != 1 || s.Processes[0].Memory == 0 {
+		t.Errorf("what runs: %+v", s)
+	}
+}
+
+func parentOf(t *testing.T, pid int) int {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, _ := strconv.Atoi(strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[1])
+	return parent
+}
+
+// A panic ends the box in whose code it is: its call ends with an unknown outcome, its
+// processes are killed, and its session goes on in the next box. Another box does not notice.
+func TestAPanicEndsItsBoxAlone(t *testing.T) {
+	for name, mark := range map[string]string{
+		"of the runner, which logs what it delivers":     `"msg":"deliver"`,
+		"of the box, which logs the start of a process":  `"state":"started"`,
+		"of the box, which logs the handshake":           `"state":"ready"`,
+		"of what measures how long a process has needed": `"msg":"server started"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := &logged{lines: make(chan string, 10_000)}
+			m := withStdio(t, log)
+			struck, other := open(t, m.public.address(0)+"/one/mcp"), open(t, m.public.address(0)+"/two/mcp")
+			before, neighbour, child := struck.pid("pid"), other.pid("pid"), struck.pid("spawn")
+			for len(log.lines) > 0 {
+				<-log.lines
+			}
+			ended := make(chan wire.Message, 1)
+			go func() { ended <- struck.answer(call("hold")) }()
+			for !strings.Contains(<-log.lines, `"msg":"deliver"`) { // the call is on its way to the server
+			}
+			log.mark.Store(&mark)
+			strange := make(chan wire.Message, 1)
+			go func() { // needs another process of the box
+				c := open(t, m.public.address(0)+"/one/mcp")
+				strange <- c.answer(call("pid"))
+			}()
+			if m := <-ended; errorCode(m) != wire.CodeOutcomeUnknown {
+				t.Errorf("the call in flight ended with %s", m.Raw)
+			}
+			<-strange
+			for _, pid := range []int{before, child} {
+				if !isGone(pid) {
+					t.Errorf("process %d of the box is still there", pid)
+				}
+			}
+			if now := struck.pid("pid"); now == before {
+				t.Errorf("the session still has process %d", now)
+			}
+			if now := other.pid("pid"); now != neighbour {
+				t.Errorf("the process of another box is %d, was %d", now, neighbour)
+			}
+		})
+	}
+}
+
+func errorCode(m wire.Message) wire.Code {
+	var e struct{ Code wire.Code }
+	_ = json.Unmarshal(m.Error, &e) // without an error the code is 0
+	return e.Code
+}
+
+func isGone(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" Z"))
+}
