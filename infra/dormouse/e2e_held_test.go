@@ -55,7 +55,7 @@ func TestE2EToolsAreHeldUntilTheyAreAccepted(t *testing.T) {
 	if got := string(m.session("mine").list()); got != first {
 		t.Errorf("a client gets %s, want %s", got, first)
 	}
-	if got := string(m.client("mine").modern("tools/list")); !strings.Contains(got, `"Adds two numbers."`) || strings.Contains(got, "evil") {
+	if got := string(m.client("mine").served("tools/list", "", "", "{}").Result); !strings.Contains(got, `"Adds two numbers."`) || strings.Contains(got, "evil") {
 		t.Errorf("a modern client gets %s", got)
 	}
 	answers, err := m.session("mine").post(`{"jsonrpc":"2.0","id":"call","method":"tools/call","params":{"name":"evil"}}`)
