@@ -155,8 +155,12 @@ func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready r
 	}
 	for range mostAsked {
 		w := t.waits("starting", c.Name)
-		ready, err = t.prepare(ctx, preparation{servers: f.path, data: c.Data, server: c.Name, shows: w})
+		var all []outcome
+		all, err = t.prepare(ctx, preparation{servers: f.path, data: c.Data, names: []string{c.Name}, shows: w})
 		w.end(false)
+		if err == nil {
+			ready, err = all[0].readiness, all[0].err
+		}
 		if err == nil || t.ask == nil || !c.fills(t, f, err) {
 			break
 		}
@@ -457,7 +461,9 @@ func (t *terminal) pin(ctx context.Context, e *serversedit.Entry, folder string)
 	if !ok {
 		return ""
 	}
+	w := t.waits("resolving", u.Name)
 	version, err := newest(ctx, u, folder)
+	w.end(false)
 	if err != nil {
 		_, _ = fmt.Fprintf(t.err, "the version of %s stays open: %v\n", u.Name, err)
 		return ""

@@ -53,14 +53,12 @@ func TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess(t *testing.T) {
 		t.Errorf("the server beside the file is called %s", got)
 	}
 	woken := m.count("box.wake")
-	for _, capabilities := range []string{`{}`, `{"roots":{"listChanged":true}}`, `{"roots":{},"sampling":{},"elicitation":{}}`, `{"elicitation":{}}`} {
-		c := m.client("one")
-		if err := c.open(fmt.Sprintf(`{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":"first","version":"1"}}`, capabilities)); err != nil {
-			t.Fatal(err)
-		}
-		if list := c.list(); !strings.Contains(string(list), `"echo"`) {
-			t.Errorf("a client with %s gets %s", capabilities, list)
-		}
+	c := m.client("one") // a client that can do more may see other tools, so its first list starts a process
+	if err := c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
+		t.Fatal(err)
+	}
+	if list := c.list(); !strings.Contains(string(list), `"echo"`) {
+		t.Errorf("a client gets %s", list)
 	}
 	if n := m.count("box.wake") - woken; n != 0 {
 		t.Errorf("%d boxes were woken", n)
@@ -73,17 +71,20 @@ func TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess(t *testing.T) {
 }
 
 // Where callers need keys, the lists of a server that is added to a running machine come
-// from the record too: for all principals, in all tenants that have keys.
-func TestE2EAddedServerAnswersAllTenantsWithoutAProcess(t *testing.T) {
+// from the record too, for all principals. add starts the server once.
+func TestE2EAddedServerAnswersAllPrincipalsWithoutAProcess(t *testing.T) {
 	t.Parallel()
 	program := stdio(t)
 	m := newMachine(t, servers{"zero": nil})
 	m.start("--access", "keys")
 	keys := map[string]string{
 		"ada": m.keys("create", "ada", "--server", "*"),
-		"bob": m.keys("create", "bob", "--server", "*", "--tenant", "acme"),
+		"bob": m.keys("create", "bob", "--server", "*"),
 	}
 	m.does("add", "one", "--", program, "-name", "one")
+	if n := m.count("server.ready"); n != 1 {
+		t.Errorf("%d processes have started", n)
+	}
 	m.urls["one"] = m.addressOf("one")
 	if out, err := m.command("list").CombinedOutput(); err != nil || !regexp.MustCompile(`(?m)^one +asleep +1 `).Match(out) {
 		t.Errorf("%v: the list is\n%s", err, out)
@@ -92,7 +93,7 @@ func TestE2EAddedServerAnswersAllTenantsWithoutAProcess(t *testing.T) {
 	for who, key := range keys {
 		c := m.client("one")
 		c.key = key
-		if err := c.open(`{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
+		if err := c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
 			t.Fatal(err)
 		}
 		if list := c.list(); !strings.Contains(string(list), `"echo"`) {
@@ -114,7 +115,7 @@ func TestE2EServerIsAddedHostedAndCalled(t *testing.T) {
 	program := stdio(t)
 	m.does("add", "one", "--", program, "-name", "one")
 	m.start()
-	if said := m.does("call", "one", "echo", "text=hi"); !strings.HasPrefix(said, "hi\n") {
+	if said := m.does("call", "one", "echo", "text=hi"); !strings.Contains(said, "hi\n") {
 		t.Errorf("call said %q", said)
 	}
 }
@@ -141,7 +142,7 @@ func TestE2EServerIsAddedToARunningMachine(t *testing.T) {
 			if access == "keys" {
 				c.key = m.keys("create", "ada", "--server", "two")
 			}
-			if err := c.open(`{"protocolVersion":"2025-06-18","capabilities":{"roots":{"listChanged":true}},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
+			if err := c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
 				t.Fatal(err)
 			}
 			if n := m.count("box.wake"); n != wakes {

@@ -28,7 +28,6 @@ type desk struct {
 	t     *testing.T
 	dir   string
 	clock time.Time
-	asked []preparation
 	ask   asker // nil: no terminal
 
 	testdata string // path of the folder of golden files
@@ -72,18 +71,25 @@ func (d *desk) file(name, text string, mode os.FileMode) {
 }
 
 // prepare stands for the preparation of servers, which takes 3.2 s.
-func (d *desk) prepare(_ context.Context, p preparation) (readiness, error) {
-	d.asked = append(d.asked, p)
+func (d *desk) prepare(_ context.Context, p preparation) (all []outcome, err error) {
 	d.clock = d.clock.Add(3200 * time.Millisecond)
-	switch p.server {
-	case "broken":
-		return readiness{}, errors.New("exited with code 1: ZeroDivisionError: division by zero")
-	case "inside":
-		return readiness{}, errors.New("the remote server inside cannot be reached: the address is not public; x-dormouse.remote.private permits it: 127.0.0.1")
-	case "stale":
-		return readiness{}, errNotTaken
+	for _, name := range p.names {
+		o := outcome{server: name, readiness: readiness{version: "1.0", tools: 4}}
+		switch name {
+		case "broken":
+			o = outcome{server: name, err: errors.New("exited with code 1: ZeroDivisionError: division by zero")}
+		case "needy":
+			if env, err := os.ReadFile(".env"); err != nil || !strings.Contains(string(env), "ACME_TOKEN=") {
+				o = outcome{server: name, err: errors.New("exited with code 1: Error: ACME_TOKEN environment variable is required")}
+			}
+		case "inside":
+			o = outcome{server: name, err: errors.New("the remote server inside cannot be reached: the address is not public; x-dormouse.remote.private permits it: 127.0.0.1")}
+		case "stale":
+			return nil, errNotTaken
+		}
+		all = append(all, o)
 	}
-	return readiness{version: "1.0", tools: 4}, nil
+	return all, nil
 }
 
 // run executes a command line, in which "quotes" keep words together. `cat` prints a file

@@ -21,6 +21,8 @@ type importCommand struct {
 	Only    []string `placeholder:"NAME" help:"Import only these servers."`
 	DryRun  bool     `name:"dry-run" help:"Only print what would be done."`
 	Replace bool     `help:"Replace servers that have the same name."`
+	NoStart bool     `name:"no-start" help:"Only write the file. Otherwise the servers are installed, and each is started once."`
+	dataFlag
 	serversFile
 	printing
 }
@@ -60,7 +62,32 @@ func (c *importCommand) Run(t *terminal) error {
 			return err
 		}
 	}
-	return nil
+	if c.NoStart || c.JSON {
+		return nil
+	}
+	return c.prepare(t, f, items)
+}
+
+// prepare prepares what was imported. A server that does not start stays in the file.
+func (c *importCommand) prepare(t *terminal, f *edited, items []serversedit.Item) error {
+	file, _, err := serversfile.LoadHere(f.path, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, i := range items {
+		if s, ok := file.Server(i.Name); ok && !s.Disabled && len(i.Absent) == 0 && (i.Does == serversedit.Add || i.Does == serversedit.Replace) {
+			names = append(names, i.Name)
+		}
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	all, err := t.prepareShown(ctx, preparation{servers: f.path, data: c.Data, names: names})
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	_, err = fmt.Fprintf(t.out, "%d of %s ready\n", len(slices.DeleteFunc(all, func(o outcome) bool { return o.err != nil })), count(len(names), "server"))
+	return err
 }
 
 // importAll imports from one source after the other. With --only it imports from each

@@ -62,6 +62,7 @@ type commands struct {
 	Run     runCommand     `cmd:"" help:"Host the servers of a servers file on this machine."`
 	Add     addCommand     `cmd:"" help:"Add a server to the servers file, install it and start it once."`
 	Import  importCommand  `cmd:"" help:"Import servers from the file of a client. Secrets are saved in .env."`
+	Prepare prepareCommand `cmd:"" help:"Install servers and start each once, side by side, so that no client waits for an install."`
 	Remove  removeCommand  `cmd:"" help:"Remove servers from the servers file."`
 	Enable  enableCommand  `cmd:"" help:"Switch servers on again."`
 	Disable disableCommand `cmd:"" help:"Switch servers off, without removing them."`
@@ -94,7 +95,7 @@ type terminal struct {
 	out, err io.Writer
 	now      func() time.Time
 	ask      asker // nil if there is nobody to ask
-	prepare  func(context.Context, preparation) (readiness, error)
+	prepare  func(context.Context, preparation) ([]outcome, error)
 }
 
 // printJSON prints one value over several lines.

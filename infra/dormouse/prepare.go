@@ -1,6 +1,7 @@
 package dormouse
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -16,20 +16,23 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// A prepared server is installed, and its handshake record has its answers to initialize
-// and its lists. So the first clients are answered without a process.
-
-// preparation says which server to prepare.
+// preparation says which servers to prepare.
 type preparation struct {
-	servers string // path of the servers file
-	data    string // data folder
-	server  string // its name
-	shows   *waits // shows the phases of the preparation
+	servers string   // path of the servers file
+	data    string   // data folder
+	names   []string // of the servers
+	shows   *waits   // shows the phases of the preparation
+}
+
+// outcome is what a prepared server said, or why it said nothing.
+type outcome struct {
+	server string
+	readiness
+	err error
 }
 
 // readiness is what a prepared server said.
@@ -47,115 +50,146 @@ func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 }
 
-// prepare prepares a server on the machine that uses the data folder. If none does, this
-// program hosts the server itself for that time, at an address of its own.
-func (p Program) prepare(ctx context.Context, what preparation) (ready readiness, err error) {
-	err = use(ctx, target{Data: what.data}, 0, func(ctx context.Context, to *client) error {
-		ready, err = prepareThere(ctx, to, what)
+// prepare prepares servers side by side on the machine that uses the data folder. If none
+// does, this program hosts them itself for that time, at an address of its own. The outcomes
+// are in the order of the names.
+func (p Program) prepare(ctx context.Context, what preparation) (all []outcome, err error) {
+	do := func(ctx context.Context, to *client) error {
+		all, err = to.prepareAll(ctx, what)
 		return err
-	})
-	if isNotUp(err) {
-		return prepareAlone(ctx, local.Config{Servers: what.servers, Data: what.data, Native: p.Native}, what)
 	}
-	return ready, err
+	err = use(ctx, target{Data: what.data}, 0, do)
+	if isNotUp(err) {
+		cfg := local.Config{Servers: what.servers, Data: what.data, Native: p.Native}
+		err = hostAlone(ctx, cfg, func(ctx context.Context, _ string) error { return use(ctx, target{Data: what.data}, 0, do) })
+	}
+	return all, err
 }
 
-// prepareThere prepares a server on a running machine.
-func prepareThere(ctx context.Context, to *client, p preparation) (readiness, error) {
-	taken, err := to.reload(ctx, []string{p.server})
+// prepareAll prepares servers on a running machine.
+func (c *client) prepareAll(ctx context.Context, p preparation) ([]outcome, error) {
+	taken, err := c.reload(ctx, p.names) // and forgets what earlier servers of these names have said
 	if err != nil {
-		return readiness{}, err
+		return nil, err
 	}
 	if taken.Error != "" {
-		return readiness{}, fmt.Errorf("dormouse run does not take the servers file: %s", taken.Error)
+		return nil, fmt.Errorf("dormouse run does not take the servers file: %s", taken.Error)
 	}
-	all, err := to.servers(ctx)
+	served, err := c.servers(ctx)
 	if err != nil {
-		return readiness{}, err
+		return nil, err
 	}
-	if !slices.ContainsFunc(all, func(s api.Server) bool { return s.Name == p.server && s.Path != "" }) {
-		return readiness{}, errNotTaken
-	}
-	defer to.follows(ctx, p.shows)()
-	url, key, err := to.endpoint(ctx, p.server)
-	if err != nil {
-		return readiness{}, err
-	}
-	keys := []string{key}
-	if key != "" {
-		keys = append(keys, to.keysOfTenants(ctx, p.server)...)
-	}
-	ready, err := handshakes(ctx, url, keys)
-	if err == nil {
-		to.putToSleep(ctx, p.server)
-	}
-	return ready, err
-}
-
-// sleepWithin is how long add waits until the boxes of its server sleep.
-const sleepWithin = 3 * time.Second
-
-// putToSleep stops the processes that the handshakes have started, and waits until they
-// have ended. If a server does not announce changes of its lists, Dormouse takes them
-// from the record only while the server sleeps. After a failure the first client asks a
-// process instead.
-func (c *client) putToSleep(ctx context.Context, server string) {
-	ctx, cancel := context.WithTimeout(ctx, sleepWithin)
-	defer cancel()
-	if c.call(ctx, http.MethodPost, "servers/"+server+"/stop", api.Stop{Keep: true}, nil) != nil {
-		return
-	}
-	tick := time.NewTicker(sleepWithin / 60)
-	defer tick.Stop()
-	for {
-		if s, err := c.server(ctx, server); err != nil || s.State == api.Asleep || s.State == api.Remote {
-			return
+	defer c.follows(ctx, p.shows)()
+	all := make([]outcome, len(p.names))
+	var together errgroup.Group
+	for i, name := range p.names {
+		if !slices.ContainsFunc(served, func(s api.Server) bool { return s.Name == name && s.Path != "" }) {
+			return nil, errNotTaken
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// mostTenants is for how many tenants add prepares a server, besides the default one.
-const mostTenants = 8
-
-// keysOfTenants makes a key for each tenant whose keys open a server, because records
-// belong to a tenant. It leaves out the default tenant. An error only makes the list
-// shorter: the first client of such a tenant then starts a process.
-func (c *client) keysOfTenants(ctx context.Context, server string) (keys []string) {
-	list, err := c.keys(ctx, "")
-	if err != nil {
-		return nil
-	}
-	tenants := map[string]bool{"default": true}
-	for _, k := range list {
-		if tenants[k.Tenant] || k.Revoked != nil || k.Expires != nil && k.Expires.Before(time.Now()) || !apikey.May(k.Servers, server) || len(keys) == mostTenants {
-			continue
-		}
-		tenants[k.Tenant] = true
-		if key, err := c.shortKey(ctx, k.Tenant, server); err == nil {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
-// prepareAlone hosts the servers file until the handshakes are over.
-func prepareAlone(ctx context.Context, cfg local.Config, p preparation) (ready readiness, err error) {
-	err = hostAlone(ctx, cfg, func(ctx context.Context, url string) error {
-		return use(ctx, target{Data: cfg.Data}, 0, func(ctx context.Context, to *client) error {
-			if _, err := to.reload(ctx, []string{p.server}); err != nil { // what an earlier server of this name has said
-				return err
-			}
-			defer to.follows(ctx, p.shows)()
-			ready, err = handshakes(ctx, url+"/"+p.server+"/mcp", []string{""})
-			return err
+		together.Go(func() error {
+			all[i] = c.prepare(ctx, name)
+			p.shows.over(name, all[i].String())
+			return nil
 		})
+	}
+	return all, together.Wait()
+}
+
+// prepare has the machine start a server once, and waits for that.
+func (c *client) prepare(ctx context.Context, server string) outcome {
+	var said api.Prepared
+	err := c.call(ctx, http.MethodPost, "servers/"+server+"/prepare", nil, &said)
+	return outcome{server, readiness{said.Version, said.Tools, said.Warning}, err}
+}
+
+func (o outcome) String() string {
+	if o.err != nil {
+		return "failed: " + o.err.Error()
+	}
+	return count(o.tools, "tool")
+}
+
+// prepareShown prepares servers, and shows a line for each, which stays.
+func (t *terminal) prepareShown(ctx context.Context, p preparation) (all []outcome, err error) {
+	if len(p.names) == 0 {
+		return nil, nil
+	}
+	p.shows = t.waits("starting", p.names...)
+	all, err = t.prepare(ctx, p)
+	p.shows.end(err == nil)
+	return all, err
+}
+
+type prepareCommand struct {
+	Names []string `arg:"" optional:"" name:"name" help:"Name of a server; may be repeated. By default all servers of the file."`
+	dataFlag
+	serversFile
+	printing
+}
+
+// Run installs and starts servers side by side.
+func (c *prepareCommand) Run(t *terminal) error {
+	ctx, stop := interruptible()
+	defer stop()
+	names, err := preparable(c.Servers, c.Names)
+	if err != nil {
+		return err
+	}
+	all, err := t.prepareShown(ctx, preparation{servers: c.Servers, data: c.Data, names: names})
+	if err != nil {
+		return err
+	}
+	type row struct {
+		Name    string `json:"name"`
+		Version string `json:"version,omitempty"`
+		Tools   int    `json:"tools"`
+		Why     string `json:"why,omitempty"`
+	}
+	rows, failed := []row{}, 0
+	for _, o := range all {
+		r := row{Name: o.server, Version: o.version, Tools: o.tools}
+		if o.err != nil {
+			r.Why = o.err.Error()
+			failed++
+		}
+		rows = append(rows, r)
+	}
+	err = c.show(t, rows, func() error {
+		_, err := fmt.Fprintf(t.out, "%d of %s ready\n", len(all)-failed, count(len(all), "server"))
+		return err
 	})
-	return ready, err
+	return cmp.Or(err, failedIf(failed > 0))
+}
+
+// failedIf returns the failure of a command that has said why already.
+func failedIf(failed bool) error {
+	if failed {
+		return failure{code: exitFailed}
+	}
+	return nil
+}
+
+// preparable returns the named servers of a servers file, or all that are served.
+func preparable(servers string, only []string) (names []string, err error) {
+	file, _, err := serversfile.LoadHere(servers, os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range only {
+		s, ok := file.Server(name)
+		switch why := file.Reason(name); {
+		case why != "":
+			return nil, fmt.Errorf("%s is not served: %s", name, why)
+		case !ok:
+			return nil, unknown("server", name, file.Names())
+		case !s.Disabled:
+			names = append(names, name)
+		}
+	}
+	if only != nil {
+		return names, nil
+	}
+	return slices.DeleteFunc(file.Names(), func(name string) bool { s, _ := file.Server(name); return s.Disabled }), nil
 }
 
 // hostAlone hosts a servers file at an address of its own until do has returned. The caller
@@ -180,91 +214,4 @@ func hostAlone(ctx context.Context, cfg local.Config, do func(ctx context.Contex
 	}
 	stop()
 	return errors.Join(err, <-ended)
-}
-
-// clientKind is what a kind of client says in its handshake. The tools and other lists of a
-// server may depend on it.
-type clientKind struct{ version, capabilities string }
-
-// clientKinds are the kinds of clients that a server is prepared for, the most usual one
-// first.
-func clientKinds() []clientKind {
-	const roots, all = `{"roots":{"listChanged":true}}`, `{"roots":{"listChanged":true},"sampling":{},"elicitation":{}}`
-	return []clientKind{
-		{wire.V20251125, `{}`},
-		{wire.V20251125, roots},
-		{wire.V20251125, all},
-		{wire.V20251125, `{"roots":{},"elicitation":{}}`},
-		{wire.V20251125, `{"elicitation":{}}`},
-		{wire.V20250618, `{}`},
-		{wire.V20250618, roots},
-		{wire.V20250618, `{"elicitation":{}}`},
-	}
-}
-
-// furtherHandshakes is the time for all handshakes but the first. Each may start a process.
-const furtherHandshakes = 5 * time.Second
-
-// handshakes speaks to a server as several kinds of clients with each of the keys. Only the
-// first handshake must succeed.
-func handshakes(ctx context.Context, url string, keys []string) (readiness, error) {
-	client := &http.Client{}
-	defer client.CloseIdleConnections()
-	shake := func(ctx context.Context, key string, kind clientKind) (readiness, error) {
-		p := &peer{http: client, url: url, key: key}
-		r, err := p.shake(ctx, kind)
-		p.end(context.WithoutCancel(ctx))
-		return r, err
-	}
-	kinds := clientKinds()
-	ready, err := shake(ctx, keys[0], kinds[0])
-	if err != nil {
-		return ready, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, furtherHandshakes)
-	defer cancel()
-	var rest errgroup.Group
-	rest.SetLimit(runtime.NumCPU())
-	for i, kind := range kinds {
-		for j, key := range keys {
-			if ctx.Err() == nil && i+j > 0 {
-				rest.Go(func() error {
-					_, _ = shake(ctx, key, kind) // if this fails, the first client of this kind starts a process
-					return nil
-				})
-			}
-		}
-	}
-	_ = rest.Wait()
-	return ready, nil
-}
-
-// shake opens a session and asks for all lists of the server.
-func (p *peer) shake(ctx context.Context, kind clientKind) (r readiness, err error) {
-	init, err := p.initialize(ctx, kind.version, kind.capabilities)
-	if err != nil {
-		return r, err
-	}
-	r.version = init.ServerInfo.Version
-	for _, l := range []struct{ capability, method, key string }{
-		{"tools", wire.MethodToolsList, "tools"},
-		{"prompts", wire.MethodPromptsList, "prompts"},
-		{"resources", wire.MethodResourcesList, "resources"},
-		{"resources", wire.MethodResourceTemplatesList, "resourceTemplates"},
-	} {
-		if init.Capabilities[l.capability] == nil {
-			continue
-		}
-		n, err := p.list(ctx, l.method, l.key)
-		if l.key == "tools" {
-			var endless *wire.EndlessList
-			if errors.As(err, &endless) {
-				r.warning, err = endless.Error(), nil
-			}
-			if r.tools = n; err != nil {
-				return r, err
-			}
-		}
-	}
-	return r, nil
 }

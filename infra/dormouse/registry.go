@@ -17,8 +17,10 @@ import (
 
 // putPublished puts a server of the registry into the file, under the last part of its
 // name. Values of -e are those for which its server.json asks.
-func (c *addCommand) putPublished(ctx context.Context, _ *terminal, f *edited) (version string, err error) {
+func (c *addCommand) putPublished(ctx context.Context, t *terminal, f *edited) (version string, err error) {
+	w := t.waits("asking the registry", c.Name)
 	text, err := c.fetch(ctx)
+	w.end(false)
 	if err != nil {
 		return "", err
 	}

@@ -77,6 +77,7 @@ type runCommand struct {
 	Idle     time.Duration `default:"120s" help:"How long a box may be idle, if its server has no time of its own."`
 	ExitIdle time.Duration `name:"exit-when-idle" placeholder:"TIME" help:"End when nobody has asked for so long; systemd starts it again (docs/vps.md)."`
 	Secure   secure        `embed:""`
+	Prepare  bool          `help:"Start each server once that has never started. Otherwise only those are that have something to install."`
 	Says     says          `embed:""`
 	Trials   trials        `embed:""`
 }
@@ -132,6 +133,9 @@ func (c *runCommand) Run(t *terminal) error {
 	cfg.Drain, cfg.InitTimeout, cfg.Hold = drain, c.Trials.InitTimeout, c.Trials.Hold
 	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
 		return err
+	}
+	if cfg.Prepare = local.PreparePackages; c.Prepare {
+		cfg.Prepare = local.PrepareAll
 	}
 	if err := serviceOf(&cfg, c.ExitIdle); err != nil {
 		return err

@@ -35,6 +35,16 @@ const (
 	DurabilityProcess = "process" // the death of every process; its fsync follows at once
 )
 
+// Prepare is a choice of servers to prepare.
+type Prepare int
+
+// The values of Prepare.
+const (
+	PrepareNothing  Prepare = iota
+	PreparePackages         // servers that have something to install
+	PrepareAll
+)
+
 // Config says what [Run] hosts and how. Listen, Servers, Data, Runner, Environ, Out and
 // Log are required.
 type Config struct {
@@ -71,6 +81,10 @@ type Config struct {
 
 	Native    native.Servers // servers in Go that are part of this program
 	Functions Opener         // opens the functions somewhere else than in this process; nil for here
+
+	// Prepare says which servers Run installs and starts when their entry is taken: Nothing,
+	// Packages that have never started, or all that have never started.
+	Prepare Prepare
 
 	// ExitWhenIdle ends Run when there was no request for so long, no connection is open,
 	// no box is awake, and no alarm or call waits. If it is 0, Run does not end by

@@ -29,6 +29,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -46,6 +47,8 @@ type inprocess struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+
+	preparing preparing
 
 	callers callers
 	bodies  bodies
@@ -199,6 +202,12 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 // atHome sets the endpoint's options for a machine that has no gateway in front.
 func (in *inprocess) forOneMachine(o *transport.Options) {
 	o.Admit, o.AnswerFirst, o.Limit = in.callers.admit, true, sockets.Home().Life
+	servers := o.Servers
+	o.Servers = func(name string) (sessions.Server, bool) {
+		s, ok := servers(name)
+		s.Preparing = ok && in.preparing.has(name)
+		return s, ok
+	}
 }
 
 // alarms keeps the alarms of native servers in files, and executes due ones in this

@@ -104,6 +104,7 @@ func (r *reloader) reload() (serversfile.Changes, error) {
 		go r.retire()
 	}
 	r.forget(before, changes.Removed)
+	r.m.prepareTaken(slices.Concat(e.Added, e.Changed))
 	return changes, nil
 }
 

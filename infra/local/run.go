@@ -36,6 +36,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg.Ready(m.public.address(0))
 	}
 	announce(m)
+	m.prepareTaken(m.served())
 	awaitEnd(ctx, m)
 	if cfg.Stopping != nil {
 		cfg.Stopping()

@@ -44,6 +44,8 @@ type HTTP struct {
 	// Operators has the options of the API for operators in Handler. The caller can make
 	// another API with them.
 	Operators api.Options
+	// Host opens sessions for the program itself.
+	Host *sessions.Manager
 }
 
 // NewHTTP returns an HTTP. The error names a server of the servers file whose native
@@ -83,7 +85,7 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 				clients.ServeHTTP(w, r)
 			}
 		}),
-		Operators: operators,
+		Operators: operators, Host: o.Host,
 		Alarm: wiring.Event(f, func(a native.Alarm) storage.Account {
 			s, _ := f.Server(a.Server) // an unknown name must not make a new metric
 			return storage.Account{Tenant: a.Tenant, Server: s.Name, Session: a.Session}

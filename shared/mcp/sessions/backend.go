@@ -27,6 +27,10 @@ type Server struct {
 	// InPlace means that the server has no box: the function that gets a message executes
 	// it.
 	InPlace bool
+	// Preparing means that the server is being installed for the first time. Where the record
+	// knows nothing yet, Manager answers initialize at once, and lists are empty; see
+	// [Manager.Prepared].
+	Preparing bool
 	// Tools are the tools that the server offers to any caller. The caller of Manager
 	// refuses calls of other tools. [Caller].Tools, which it sets, is a part of Tools.
 	Tools storage.ToolFilter

@@ -93,6 +93,15 @@ func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits
 //
 // Errors: Unavailable.
 func (o Publisher) Visited(ctx context.Context, id storage.ID, elicitation string, age time.Duration) error {
+	params, err := json.Marshal(map[string]string{"elicitationId": elicitation})
+	if err != nil {
+		return err // strings always encode
+	}
+	return o.tell(ctx, id, age, wire.NewNotification(wire.NotifyElicitationComplete, params))
+}
+
+// tell sends notifications of Dormouse to the client of a session, as Visited does.
+func (o Publisher) tell(ctx context.Context, id storage.ID, age time.Duration, raws ...[]byte) error {
 	s, _, err := o.Store.Load(ctx, id, "")
 	if err != nil || s.State == storage.Ended {
 		return unlessGone(err)
@@ -108,16 +117,12 @@ func (o Publisher) Visited(ctx context.Context, id storage.ID, elicitation strin
 		}
 		a.Conn, a.EventIDs, a.Through = conn.ID, conn.EventIDs, s.Through(conn.Group)
 	}
-	params, err := json.Marshal(map[string]string{"elicitationId": elicitation})
-	if err != nil {
-		return err // strings always encode
-	}
 	if age <= 0 {
 		age = storage.EventAge
 	}
 	b := storage.Batch{
 		Session: id, Stream: storage.Standalone, Seq: 1 + rand.Int64N(1<<53), Expires: time.Now().Add(age),
-		Events: [][]byte{wire.NewNotification(wire.NotifyElicitationComplete, params)},
+		Events: raws,
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		tail, err := o.Store.Tail(ctx, id, storage.Standalone)

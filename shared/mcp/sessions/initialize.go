@@ -15,8 +15,8 @@ import (
 // request. id is "" for a new session, or names the session that was opened with the
 // connection.
 //
-// If there is a handshake record for the server and the version asked for, the Call is ready
-// at once, without a box. Otherwise the box is asked, and an error response ends the session.
+// If there is a handshake record for the server and the version asked for, or the server is
+// being prepared, the Call is ready at once, without a box. Otherwise the box is asked, and an error response ends the session.
 //
 // Errors: Invalid (params, or initialized already), TooLarge (parameters over 64 KiB, an id
 // over 16 KiB), NotFound (id), Unavailable, Busy.
@@ -40,6 +40,9 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 		if err == nil {
 			record = &rec
 		}
+	}
+	if record == nil && c.Server.Preparing {
+		record = &storage.Handshake{Result: provisional(c.Server.Name, wire.Negotiate(version))}
 	}
 	begin := func(s *storage.Session) {
 		s.State, s.Version, s.Init = storage.Created, wire.Negotiate(version), bytes.Clone(m.Params)

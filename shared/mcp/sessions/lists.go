@@ -159,6 +159,9 @@ func (h *core) recorded(ctx context.Context, c Caller, s storage.Session, box st
 	}
 	record, err := h.store.Handshake(ctx, s.Record(), part)
 	if errors.Is(err, storage.NotFound) {
+		if c.Server.Preparing {
+			return nothingYet(s, method), "", nil
+		}
 		return nil, part, nil
 	}
 	if err != nil {

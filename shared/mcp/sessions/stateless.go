@@ -170,7 +170,8 @@ func batchOf(raws [][]byte) []byte {
 }
 
 // Greeting returns the answer of the caller's server to initialize. If the handshake
-// record has the answer, Greeting returns it as result. Otherwise it starts the process
+// record has the answer, Greeting returns it as result. So it does with a provisional one while
+// the server is being prepared. Otherwise it starts the process
 // with call, and the response to call is the answer.
 //
 // Errors: TooLarge, Unavailable, Busy.
@@ -180,6 +181,9 @@ func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (resul
 		if !errors.Is(err, storage.NotFound) {
 			return record.Result, nil, err
 		}
+	}
+	if c.Server.Preparing {
+		return notToKeep(provisional(c.Server.Name, wire.V20251125)), nil, nil
 	}
 	s, box, _, err := h.pinned(ctx, c, client)
 	if err != nil {

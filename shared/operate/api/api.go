@@ -89,6 +89,9 @@ type Options struct {
 	Held *held.Keeper
 	// Reload reads the servers file at once.
 	Reload func() Reloaded
+	// Prepare installs a server and starts it once, so that its lists are known. It waits for a
+	// preparation that goes on already.
+	Prepare func(ctx context.Context, server string) (Prepared, error)
 	// Pushed says that functions take the servers file from the store.
 	Pushed bool
 	// Idle is how long a box without work stays awake if its server sets no time.
@@ -181,6 +184,7 @@ func (h *handler) routes() []route {
 		{"POST", "servers/{server}/accept", apikey.ToAct, func(x *exchange) (any, error) { return owned{x}.accept() }},
 		{"GET", "servers/{server}/settings", apikey.ToAct, func(x *exchange) (any, error) { return kept{x}.settings() }},
 		{"GET", "servers/{server}/starts", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.starts() }},
+		{"POST", "servers/{server}/prepare", apikey.ToAct, (*exchange).prepare},
 		{"POST", "servers/{server}/stop", apikey.ToAct, (*exchange).stopServer},
 		{"GET", "processes", apikey.ToSee, (*exchange).processes},
 		{"POST", "stop", apikey.ToAct, (*exchange).stopAll},

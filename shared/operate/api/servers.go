@@ -103,6 +103,20 @@ func (x *exchange) reload() (any, error) {
 	return taken, forget(x, func(server string) bool { return order.Forget == nil || slices.Contains(order.Forget, server) })
 }
 
+const noPrepare missing = "servers are not prepared here; that of a stack is installed with its image"
+
+// prepare installs a server, and starts it once.
+func (x *exchange) prepare() (any, error) {
+	s, err := x.server()
+	switch {
+	case err != nil:
+		return nil, err
+	case x.h.Prepare == nil:
+		return nil, noPrepare
+	}
+	return x.h.Prepare(x.r.Context(), s.Name)
+}
+
 // owned has the routes for the owner of a place.
 type owned struct{ *exchange }
 

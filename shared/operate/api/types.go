@@ -211,6 +211,13 @@ type Reloaded struct {
 	Error   string `json:"error"`   // why the file is not served, with one mistake on each line; "" if it is
 }
 
+// Prepared is what a server said when it was started once.
+type Prepared struct {
+	Version string `json:"version"` // of the server; may be ""
+	Tools   int    `json:"tools"`
+	Warning string `json:"warning,omitempty"` // about its tools
+}
+
 // Key is an API key without its secret.
 type Key struct {
 	Key       string     `json:"key,omitempty"` // only in the answer that makes it

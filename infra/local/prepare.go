@@ -1,0 +1,304 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+)
+
+// A prepared server is installed and has started once, so that the handshake record has its
+// answer to initialize and its lists. While that goes on for the first time, its clients are
+// answered at once; see [sessions.Server].Preparing.
+
+// preparing has the preparations that go on, by server. The zero value has none.
+type preparing struct {
+	mu sync.Mutex
+	of map[string]*preparation
+}
+
+type preparation struct {
+	begun time.Time
+	first bool // the server has never started
+	over  chan struct{}
+	said  api.Prepared // once over is closed, as err
+	err   error
+}
+
+// has reports whether a server is being prepared for the first time.
+func (p *preparing) has(server string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one := p.of[server]
+	return one != nil && one.first
+}
+
+// begin returns the preparation of a server, and whether the caller has to do it.
+func (p *preparing) begin(server string, first bool) (one *preparation, mine bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if one := p.of[server]; one != nil {
+		return one, false
+	}
+	if p.of == nil {
+		p.of = map[string]*preparation{}
+	}
+	one = &preparation{begun: time.Now(), first: first, over: make(chan struct{})}
+	p.of[server] = one
+	return one, true
+}
+
+func (p *preparing) end(server string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.of, server)
+}
+
+// mostPrepared is how many servers are prepared at the same time.
+const mostPrepared = 16
+
+// prepareTaken begins to prepare the named servers of the file that have never started.
+func (m *machine) prepareTaken(names []string) {
+	in, ok := m.functions.(*inprocess)
+	if m.cfg.Prepare == PrepareNothing || !ok {
+		return
+	}
+	room := make(chan struct{}, mostPrepared)
+	for _, name := range names {
+		s, ok := m.servers.Load().Server(name)
+		if !ok || s.Disabled || s.InPlace() || !s.Record || m.cfg.Prepare == PreparePackages && !installs(s) || in.known(s) {
+			continue
+		}
+		one, mine := in.preparing.begin(name, true)
+		if !mine {
+			continue
+		}
+		in.work.Go(func() {
+			room <- struct{}{}
+			defer func() { <-room }()
+			in.prepare(in.ctx, name, one)
+		})
+	}
+}
+
+// installs reports whether something may have to be installed before a server can start.
+func installs(s serversfile.Server) bool {
+	return s.Box.HostPath != "" || slices.Contains([]string{"npx", "uvx", "uv", "pipx"}, filepath.Base(s.Command))
+}
+
+// known reports whether the record of the machine's user has the server's answer to
+// initialize.
+func (in *inprocess) known(s serversfile.Server) bool {
+	_, started := recordsOf(in.ctx, in.m, in.tenant()).tools(s)
+	return started
+}
+
+// tenant is the tenant of the machine's user.
+func (in *inprocess) tenant() string {
+	if in.m.public.access() == AccessOpen {
+		return apikey.LocalTenant
+	}
+	return "default"
+}
+
+// prepare prepares a server, or waits for a preparation that goes on.
+func (m *machine) prepare(ctx context.Context, server string) (api.Prepared, error) {
+	in, ok := m.functions.(*inprocess)
+	if !ok {
+		return api.Prepared{}, storage.Errorf(storage.Invalid, "functions that are programs of their own do not prepare servers")
+	}
+	s, ok := m.servers.Load().Server(server)
+	if !ok || s.Disabled {
+		return api.Prepared{}, storage.Errorf(storage.NotFound, "server %q is not served", server)
+	}
+	one, mine := in.preparing.begin(server, !in.known(s))
+	if mine {
+		in.work.Go(func() { in.prepare(in.ctx, server, one) })
+	}
+	select {
+	case <-one.over:
+		return one.said, one.err
+	case <-ctx.Done():
+		return api.Prepared{}, ctx.Err()
+	}
+}
+
+// prepare starts a server once, and tells its clients that it has.
+func (in *inprocess) prepare(ctx context.Context, server string, one *preparation) {
+	h := in.use().http.Host
+	s, ok := in.made.Load().of[0].Server(server)
+	if ok {
+		c := sessions.Caller{Server: s, Tenant: in.tenant(), Principal: in.tenant(), Transport: storage.HTTP}
+		one.said, one.err = (&preparer{h: h, c: c}).all(ctx)
+		if !s.InPlace {
+			in.sleep(ctx, storage.BoxFor(c.Tenant, server))
+		}
+	} else {
+		one.err = storage.Errorf(storage.NotFound, "server %q is not served any more", server)
+	}
+	in.preparing.end(server)
+	close(one.over)
+	if err := h.Prepared(ctx, server, one.begun); err != nil && ctx.Err() == nil {
+		in.m.log.Warn("not every client hears that its server is ready", "server", server, "error", err)
+	}
+}
+
+// sleep stops the process of a preparation, unless a client works with it. If a server does not
+// announce changes of its lists, the record is used only while the server sleeps.
+func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
+	if _, err := in.m.functions.Operators().Halt(ctx, box, "", "the end of its preparation", drainWithin); err != nil && ctx.Err() == nil {
+		in.m.log.Warn("the process of a preparation is not told to end", "box", string(box), "error", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, sleepWithin)
+	defer cancel()
+	tick := time.NewTicker(sleepWithin / 60)
+	defer tick.Stop()
+	for {
+		if b, err := in.store.Box(ctx, box); err != nil || b.State == storage.Asleep {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sleepWithin is how long a preparation waits until its server sleeps.
+const sleepWithin = 3 * time.Second
+
+// preparer is a client of this machine.
+type preparer struct {
+	h   *sessions.Manager
+	c   sessions.Caller
+	id  storage.ID
+	ids int
+}
+
+// prepareWithin is the longest time for an answer, with everything that is installed before.
+const prepareWithin = 15 * time.Minute
+
+// all opens a session, and asks for all lists of the server.
+func (p *preparer) all(ctx context.Context) (said api.Prepared, err error) {
+	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
+	defer cancel()
+	init, err := p.initialize(ctx)
+	if p.id != "" {
+		defer func() { _ = p.h.Terminate(context.WithoutCancel(ctx), p.id) }()
+	}
+	if err != nil {
+		return said, err
+	}
+	said.Version, _ = wire.String(wire.Lookup(init, "serverInfo", "version"))
+	for _, l := range []struct{ capability, method, key string }{
+		{"tools", wire.MethodToolsList, "tools"},
+		{"prompts", wire.MethodPromptsList, "prompts"},
+		{"resources", wire.MethodResourcesList, "resources"},
+		{"resources", wire.MethodResourceTemplatesList, "resourceTemplates"},
+	} {
+		if wire.Lookup(init, "capabilities", l.capability) == nil {
+			continue
+		}
+		n, err := p.list(ctx, l.method, l.key)
+		if l.key != "tools" {
+			continue // a server without the list works all the same
+		}
+		var endless *wire.EndlessList
+		if errors.As(err, &endless) {
+			said.Warning, err = endless.Error(), nil
+		}
+		if said.Tools = n; err != nil {
+			return said, err
+		}
+	}
+	return said, nil
+}
+
+func (p *preparer) initialize(ctx context.Context) (json.RawMessage, error) {
+	params := json.RawMessage(`{"protocolVersion":"` + wire.V20251125 + `","capabilities":{},"clientInfo":{"name":"dormouse","version":"` + api.Version() + `"}}`)
+	m, err := wire.Parse(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, params))
+	if err != nil {
+		return nil, err
+	}
+	s, call, err := p.h.Initialize(ctx, p.c, "", m)
+	if err != nil {
+		return nil, err
+	}
+	p.id = s.ID
+	result, err := p.answer(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	m, err = wire.Parse(wire.NewNotification(wire.NotifyInitialized, nil))
+	if err == nil {
+		_, err = p.h.Accept(ctx, p.c, p.id, []wire.Message{m}, false)
+	}
+	return result, err
+}
+
+// list asks for a whole list and returns how many entries it has.
+func (p *preparer) list(ctx context.Context, method, key string) (n int, err error) {
+	var pages wire.Pages
+	for params := json.RawMessage(nil); ; {
+		p.ids++
+		m, err := wire.Parse(wire.NewRequest(json.RawMessage(strconv.Itoa(p.ids)), method, params))
+		if err != nil {
+			return n, err
+		}
+		call, err := p.h.Accept(ctx, p.c, p.id, []wire.Message{m}, false)
+		if err != nil {
+			return n, err
+		}
+		result, err := p.answer(ctx, call)
+		if err != nil {
+			return n, err
+		}
+		var items []json.RawMessage
+		if err := json.Unmarshal(wire.Lookup(result, key), &items); err != nil {
+			return n, storage.Errorf(storage.Unavailable, "the answer to %s has no list of %s", method, key)
+		}
+		n += len(items)
+		cursor, err := pages.Next(result)
+		if err != nil || cursor == nil {
+			return n, err
+		}
+		params = json.RawMessage(`{"cursor":` + string(cursor) + `}`)
+	}
+}
+
+// answer waits for the answer to a request.
+func (p *preparer) answer(ctx context.Context, call *sessions.Call) (json.RawMessage, error) {
+	for !call.Done() {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		events, err := call.Next(ctx, time.Now().Add(time.Minute))
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range events {
+			if said := wire.Lookup(e.Raw, "error"); said != nil {
+				text, _ := wire.String(wire.Lookup(said, "message"))
+				return nil, storage.Errorf(storage.Unavailable, "%s", strings.TrimPrefix(text, `server "`+p.c.Server.Name+`": `))
+			}
+			if result := wire.Lookup(e.Raw, "result"); result != nil {
+				return result, nil
+			}
+		}
+	}
+	return nil, storage.Errorf(storage.Unavailable, "it ended without an answer")
+}

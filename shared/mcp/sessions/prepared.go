@@ -1,0 +1,89 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// provisional returns the answer to initialize of a server that has not said one yet. It
+// promises to announce each list, because all lists come later.
+func provisional(server, version string) json.RawMessage {
+	type changes struct {
+		ListChanged bool `json:"listChanged"`
+	}
+	var all struct {
+		Version string `json:"protocolVersion"`
+		Can     struct {
+			Tools     changes `json:"tools"`
+			Prompts   changes `json:"prompts"`
+			Resources changes `json:"resources"`
+		} `json:"capabilities"`
+		Server struct {
+			Name    string `json:"name"`
+			Version string `json:"version"`
+		} `json:"serverInfo"`
+	}
+	all.Version, all.Server.Name = version, server
+	all.Can.Tools.ListChanged, all.Can.Prompts.ListChanged, all.Can.Resources.ListChanged = true, true, true
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic("sessions: " + err.Error()) // texts always encode
+	}
+	return text
+}
+
+// notToKeep adds to an object that a modern client must not keep it.
+func notToKeep(object json.RawMessage) json.RawMessage {
+	return append(object[:len(object)-1:len(object)-1], `,"ttlMs":0}`...)
+}
+
+// nothingYet returns an empty list.
+func nothingYet(s storage.Session, method string) json.RawMessage {
+	list := json.RawMessage(`{"` + listed(method) + `":[]}`)
+	if s.Transport == storage.Modern {
+		return notToKeep(list)
+	}
+	return list
+}
+
+// listed returns the member of an answer that has the entries of a list.
+func listed(method string) string {
+	if method == wire.MethodResourceTemplatesList {
+		return "resourceTemplates"
+	}
+	kind, _, _ := strings.Cut(method, "/")
+	return kind
+}
+
+// mostTold is how many sessions Prepared reads at once.
+const mostTold = 1000
+
+// Prepared tells the clients of a server that was prepared, or could not be, to ask for its
+// lists: those of sessions that began at or after since, and those without a session. A client
+// that does not listen asks when it likes.
+//
+// Errors: Unavailable.
+func (h *Manager) Prepared(ctx context.Context, server string, since time.Time) error {
+	var errs []error
+	for after := storage.ID(""); ; {
+		page, err := h.store.List(ctx, "", after, mostTold)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		for _, s := range page {
+			if after = s.ID; s.Server == server && (!s.Created.Before(since) || s.Transport == storage.Modern) {
+				errs = append(errs, h.out.tell(ctx, s.ID, h.limits.EventAge,
+					wire.NewNotification(wire.NotifyToolsChanged, nil), wire.NewNotification(wire.NotifyPromptsChanged, nil), wire.NewNotification(wire.NotifyResourcesChanged, nil)))
+			}
+		}
+		if len(page) < mostTold {
+			return errors.Join(errs...)
+		}
+	}
+}

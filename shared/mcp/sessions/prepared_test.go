@@ -1,0 +1,66 @@
+package sessions_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// No client waits for an install: it is answered at once, and hears of the lists later.
+func TestServerThatIsBeingPreparedAnswersAtOnce(t *testing.T) {
+	l, since := newLister(t), time.Now()
+	c := httpCaller()
+	c.Server.Preparing = true
+	begun := func(version string) (storage.ID, string) {
+		s, call, err := l.Initialize(t.Context(), c, "", parsed(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+version+`","capabilities":{},"clientInfo":{"name":"c"}}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, err := call.Next(t.Context(), time.Now())
+		if err != nil || len(events) != 1 || !s.Pushes {
+			t.Fatal(events, err, s.Pushes)
+		}
+		return s.ID, string(events[0].Raw)
+	}
+	id, said := begun("2025-11-25")
+	if want := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true}},"serverInfo":{"name":"` + c.Server.Name + `","version":""}}`; !strings.Contains(said, want) {
+		t.Errorf("initialize is answered with %s", said)
+	}
+	if _, said := begun("2024-11-05"); !strings.Contains(said, `"protocolVersion":"2024-11-05"`) {
+		t.Errorf("an old client gets %s", said)
+	}
+	for method, key := range map[string]string{"tools/list": "tools", "prompts/list": "prompts", "resources/list": "resources", "resources/templates/list": "resourceTemplates"} {
+		got, d := l.ask(t, c, id, `{"jsonrpc":"2.0","id":7,"method":"`+method+`"}`)
+		if d != nil || got != `{"jsonrpc":"2.0","id":7,"result":{"`+key+`":[]}}` {
+			t.Errorf("%s: %s, delivered: %v", method, got, d != nil)
+		}
+	}
+	if _, d := l.ask(t, c, id, `{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"a"}}`); d == nil {
+		t.Error("a call is not delivered")
+	}
+
+	c.Server.Preparing = false
+	if err := l.Prepared(t.Context(), c.Server.Name, since); err != nil {
+		t.Fatal(err)
+	}
+	call, err := l.Listen(t.Context(), c, id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := call.Next(t.Context(), time.Now())
+	if err != nil || len(events) != 3 || !strings.Contains(string(events[0].Raw), wire.NotifyToolsChanged) {
+		t.Errorf("the client hears %v, %v", events, err)
+	}
+	if _, d := l.ask(t, c, id, askTools); d == nil {
+		t.Error("the list after that does not come from the server")
+	}
+	if err := l.Prepared(t.Context(), c.Server.Name, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if tail, err := l.store.Tail(t.Context(), id, storage.Standalone); err != nil || tail.Last != 3 {
+		t.Errorf("an older session hears of it: %+v, %v", tail, err)
+	}
+}
