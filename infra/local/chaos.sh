@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The eleven experiments one after the other, in their long forms, and then a soak test for
+# The twelve experiments one after the other, in their long forms, and then a soak test for
 # the rest of the time: make chaos DURATION=30m. Each prints a line: what was counted, and
 # seconds. One that fails does not end the others; the last lines name those that did.
 set -uo pipefail
@@ -11,11 +11,11 @@ case "${1:-10m}" in
   *s) total=${1%s} ;;
   *) echo "the duration is $1; want hours, minutes or seconds, such as 30m" >&2; exit 2 ;;
 esac
-[ "$total" -ge 120 ] || { echo "$total seconds are too few for thirteen parts; want 2m or more" >&2; exit 2; }
+[ "$total" -ge 120 ] || { echo "$total seconds are too few for fourteen parts; want 2m or more" >&2; exit 2; }
 
 logs=$(mktemp -d)
 failed=()
-share=$((total / 17)) # seconds of one experiment; what it leaves goes to the soak test
+share=$((total / 18)) # seconds of one experiment; what it leaves goes to the soak test
 seed=$(date +%s)
 echo "chaos for $total s: $share s an experiment, seeds from $seed; logs in $logs"
 
@@ -99,6 +99,8 @@ try unread '300 WebSockets that send and never read' end_to_end unread '^TestE2E
 try push 'slow WebSocket clients, and what is pushed to them' relay push '^TestPushOnce$'
 try hostile 'hostile packages, and a hostile runner' hostile
 try kills 'dormouse itself is killed once a second' end_to_end kills '^TestE2ECallsEndThoughTheHostIsKilled$'
+export DORMOUSE_TEST_REPEATED=$((total >= 1800 ? 10000 : share * 3))
+try repeats "$DORMOUSE_TEST_REPEATED calls with keys, repeated blindly while everything is killed" end_to_end repeats '^TestE2ECallsWithAKeyAreExecutedOnce$'
 rest=$((total - SECONDS))
 export DORMOUSE_TEST_SOAK=$((rest > 60 ? rest : 60))s
 try soak "two tenants call for $DORMOUSE_TEST_SOAK while everything is killed" end_to_end soak '^TestE2ESoak$'

@@ -57,6 +57,8 @@ type Failure struct {
 	// setting that changes it, "" for a fixed limit.
 	Limit   float64 `json:"limit,omitempty"`
 	Setting string  `json:"setting,omitempty"`
+	// NotExecuted says that the process never got the request.
+	NotExecuted bool `json:"notExecuted,omitempty"`
 	// RetryAfter is the number of seconds after which the client may try again, 0 for
 	// any time.
 	RetryAfter float64 `json:"retry_after_sec,omitempty"`
@@ -103,6 +105,7 @@ func (f *fault) unanswered(r *request) []byte {
 	case f.unsent != "":
 		own.message = f.unsent
 	}
+	own.data.NotExecuted = r.stream.round == 0 && r.retries == 0
 	return own.response(r.id)
 }
 

@@ -34,7 +34,7 @@ func TestServerThatExitsAtOnceSaysWhy(t *testing.T) {
 		}
 		data.Since = time.Time{}
 		code127 := 127
-		want := Failure{Phase: PhaseProcessStart, Server: "fake", ExitCode: &code127, Stderr: "first line\nno module named mcp, key ***"}
+		want := Failure{Phase: PhaseProcessStart, Server: "fake", ExitCode: &code127, Stderr: "first line\nno module named mcp, key ***", NotExecuted: true}
 		if diff := cmp.Diff(want, data); diff != "" {
 			t.Errorf("data (-want +got):\n%s", diff)
 		}

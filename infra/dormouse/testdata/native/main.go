@@ -5,7 +5,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -32,7 +34,25 @@ func probe(_ context.Context, s native.Session) (*mcp.Server, error) {
 	native.AddTool(s, server, &mcp.Tool{Name: "who", Description: "Tell of the session, and log at two levels"}, answer(s, who))
 	native.AddTool(s, server, &mcp.Tool{Name: "touch", Description: "Change the resource"}, answer(s, touch))
 	native.AddTool(s, server, &mcp.Tool{Name: "linger", Description: "Work for a minute"}, answer(s, linger))
+	native.AddTool(s, server, &mcp.Tool{Name: "note", Description: "Write a line into a file"}, note)
 	return server, nil
+}
+
+// line is what note writes, before a pause in milliseconds.
+type line struct {
+	File  string `json:"file"`
+	Tag   string `json:"tag"`
+	Pause int    `json:"pause"`
+}
+
+func note(_ context.Context, _ *mcp.CallToolRequest, l line) (*mcp.CallToolResult, any, error) {
+	f, err := os.OpenFile(l.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = f.WriteString(l.Tag + "\n")
+		err = errors.Join(err, f.Close())
+	}
+	<-time.After(time.Duration(l.Pause) * time.Millisecond)
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "noted " + l.Tag}}}, nil, err
 }
 
 type tool func(ctx context.Context, s native.Session, r *mcp.CallToolRequest) (string, error)

@@ -1,0 +1,227 @@
+//go:build e2e
+
+package dormouse_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// repeatedCalls is the variable with the number of calls of
+// TestE2ECallsWithAKeyAreExecutedOnce; make chaos has more.
+const repeatedCalls = "DORMOUSE_TEST_REPEATED"
+
+// Clients repeat every call blindly, over two sessions of 2025-11-25, without one in
+// 2026-07-28 and at the address of all servers, while 150 processes a minute are killed:
+// dormouse itself, functions, runners and servers. Each call has a key. A server over stdio,
+// one in Go and one that another machine hosts execute no call twice. Each call gets an
+// answer, which no later repeat changes.
+func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
+	t.Parallel()
+	calls, err := strconv.Atoi(cmp.Or(os.Getenv(repeatedCalls), "90"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const workers = 24
+	program, err := probes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := recorded(t)
+	far.start()
+	files := map[string]string{"one": filepath.Join(t.TempDir(), "calls"), "probe": filepath.Join(t.TempDir(), "calls"), "far": far.calls}
+	m := machineOf(t, map[string]any{
+		"one":   map[string]any{"command": stdio(t), "args": []string{"-name", "one", "-calls", files["one"]}},
+		"probe": map[string]any{"x-dormouse": map[string]any{"native": "probe"}},
+		"far":   map[string]any{"url": far.urls["one"], "x-dormouse": map[string]any{"remote": map[string]any{"private": true}}},
+	})
+	m.own = program
+	m.start()
+	names := []string{"one", "probe", "far"}
+	doors := map[string][]*repeater{}
+	for _, name := range names {
+		for range 2 {
+			doors[name] = append(doors[name], &repeater{client: m.session(name)})
+		}
+		doors[name] = append(doors[name], &repeater{client: m.client(name), modern: true},
+			&repeater{client: m.client(m.atOne(name)), modern: true, prefix: name + "__"})
+	}
+
+	var next, tries, heard, unknown atomic.Int64
+	var mu sync.Mutex
+	answered := map[string]map[string]bool{"one": {}, "probe": {}, "far": {}}
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for {
+				n := int(next.Add(1))
+				if n > calls {
+					return
+				}
+				name := names[n%len(names)]
+				k := keyed{doors: doors[name], tag: fmt.Sprintf("call %d", n), file: files[name], pause: rand.IntN(300), tries: &tries, heard: &heard}
+				executed := k.insist(t)
+				if !executed {
+					unknown.Add(1)
+				}
+				mu.Lock()
+				answered[name][k.tag] = executed
+				mu.Unlock()
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	kills := m.killEverything(far, done, &heard)
+
+	for _, name := range names {
+		ran := ranOnce(t, files[name])
+		for tag, executed := range answered[name] {
+			if executed && !slices.Contains(ran, tag) {
+				t.Errorf("%s of %s was answered, and never ran", tag, name)
+			}
+		}
+	}
+	t.Logf("%d calls were sent %d times while %d processes were killed; of %d the outcome is not known", calls, tries.Load(), kills, unknown.Load())
+}
+
+// killEverything kills up to 150 processes a minute until done: dormouse, or what it has
+// started, or what the far machine has started. It kills none while no answer has come since the
+// last kill, up to two seconds: a loaded machine may start processes no faster than they die.
+func (m *machine) killEverything(far *machine, done <-chan struct{}, heard *atomic.Int64) (kills int) {
+	m.t.Helper()
+	tick := time.NewTicker(time.Minute / 150)
+	defer tick.Stop()
+	last, at := int64(0), time.Now()
+	for {
+		select {
+		case <-done:
+			return kills
+		case <-tick.C:
+		}
+		if n := heard.Load(); n != last || time.Since(at) > 2*time.Second {
+			last, at = n, time.Now()
+		} else {
+			continue
+		}
+		others := func(p process) bool { return p.program == "dormouse" }
+		all := append(slices.DeleteFunc(m.processes(), others), slices.DeleteFunc(far.processes(), others)...)
+		if len(all) == 0 || rand.IntN(8) == 0 {
+			m.restart()
+		} else {
+			m.kill(all[rand.IntN(len(all))])
+		}
+		kills++
+	}
+}
+
+// repeater is a way to a server.
+type repeater struct {
+	*client
+	modern bool
+	prefix string // of its tools' names
+}
+
+// keyed is a call with a key.
+type keyed struct {
+	doors     []*repeater
+	tag, file string
+	pause     int // of the tool, in milliseconds
+
+	tries, heard *atomic.Int64 // of all calls: how often they were sent, and the answers
+}
+
+// insist repeats the call until it has an answer, and then until two repeats have confirmed
+// it. It reports whether the answer is a result.
+func (k keyed) insist(t *testing.T) (executed bool) {
+	deadline := time.Now().Add(patience)
+	var answers []string
+	for n := 0; len(answers) < 3; n++ {
+		if time.Now().After(deadline) {
+			t.Errorf("%s has the answers %q after %s and %d repeats", k.tag, answers, patience, n)
+			return false
+		}
+		d := k.doors[rand.IntN(len(k.doors))]
+		answer, ok := d.try(t, k)
+		if ok {
+			k.heard.Add(1)
+		}
+		if !ok {
+			select { // dormouse may be down at this moment
+			case <-time.After(20 * time.Millisecond):
+			case <-t.Context().Done():
+			}
+			continue
+		}
+		answers = append(answers, answer)
+	}
+	// The first request may say that the outcome is not known to it. The others have what the
+	// log says.
+	if answers[1] != answers[2] || answers[0] != answers[1] && answers[0] == "result" {
+		t.Errorf("%s has the answers %q", k.tag, answers)
+	}
+	return answers[2] == "result"
+}
+
+// try sends the call once, with little patience. ok is false if there is no answer yet.
+func (d *repeater) try(t *testing.T, k keyed) (answer string, ok bool) {
+	k.tries.Add(1)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(20+rand.IntN(3000))*time.Millisecond)
+	defer cancel()
+	tool, arguments := "work", fmt.Sprintf(`{"tag":%q,"before":1,"pause":%d}`, k.tag, k.pause)
+	if strings.HasSuffix(d.url, "/probe/mcp") || d.prefix == "probe__" {
+		tool, arguments = "note", fmt.Sprintf(`{"tag":%q,"file":%q,"pause":%d}`, k.tag, k.file, k.pause)
+	}
+	meta := `"progressToken":"t","` + wire.MetaIdempotencyKey + `":"` + k.tag + `"`
+	if d.modern {
+		meta += `,"` + wire.MetaProtocolVersion + `":"` + wire.V20260728 + `","` + wire.MetaClientCapabilities + `":{}`
+	}
+	id := d.id()
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, id, d.prefix+tool, arguments, meta)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url, strings.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return "", false
+	}
+	if d.modern {
+		r.Header.Set(wire.HeaderProtocolVersion, wire.V20260728)
+		r.Header.Set(wire.HeaderMethod, wire.MethodToolsCall)
+		r.Header.Set(wire.HeaderName, d.prefix+tool)
+	} else {
+		r.Header.Set(wire.HeaderSessionID, d.session)
+		r.Header.Set(wire.HeaderProtocolVersion, wire.V20251125)
+	}
+	s, err := d.do(r)
+	if err != nil {
+		return "", false
+	}
+	defer s.close()
+	m, err := s.response(id)
+	if err != nil {
+		return "", false
+	}
+	switch {
+	case m.Error == nil && string(wire.Lookup(m.Result, "isError")) != "true":
+		return "result", true
+	case m.Error == nil:
+		t.Errorf("%s got %s", k.tag, m.Raw)
+		return "refusal", true
+	}
+	code := string(wire.Lookup(m.Raw, "error", "code"))
+	final := code == strconv.Itoa(int(wire.CodeOutcomeUnknown)) || code == strconv.Itoa(int(wire.CodeInternal)) && string(wire.Lookup(m.Raw, "error", "data", "notExecuted")) != "true"
+	return "error " + code, final
+}
