@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
-	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
 // serversFile is the flag of commands that change the servers file.
@@ -121,5 +121,5 @@ func writeText(path string, text []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as an editor makes a project's folder
 		return err
 	}
-	return datafolder.WriteMode(path, text, mode)
+	return durable.WriteFile(path, text, mode)
 }

@@ -18,8 +18,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -385,7 +385,7 @@ func (l *Ledger) Close() { l.save(l.until(time.Now(), nil)) }
 func (l *Ledger) save(b Bill) {
 	text, err := json.MarshalIndent(b, "", " ")
 	if err == nil {
-		err = datafolder.WriteFile(l.path, text)
+		err = durable.WriteFile(l.path, text, 0o600)
 	}
 	if err != nil {
 		l.log.Warn("usage not saved", "error", err)

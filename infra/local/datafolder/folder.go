@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
 // Folder is a data folder that this program has locked. Close releases it.
@@ -190,7 +192,7 @@ func ownSecret(path string) ([]byte, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		secret = make([]byte, 32)
 		_, _ = rand.Read(secret) // never fails
-		err = WriteFile(path, []byte(hex.EncodeToString(secret)))
+		err = durable.WriteFile(path, []byte(hex.EncodeToString(secret)), 0o600)
 	}
 	return secret, err
 }
@@ -240,31 +242,4 @@ func newSockets(data string) (string, error) {
 		return "", err
 	}
 	return path, nil
-}
-
-// WriteFile writes a file that only this user can read, durably and as a whole. After a
-// crash the file has either all new bytes or its old content.
-func WriteFile(path string, text []byte) error { return WriteMode(path, text, 0o600) }
-
-// WriteMode is WriteFile with these permissions. Until the new file has them, only this
-// user can read it.
-func WriteMode(path string, text []byte, mode os.FileMode) error {
-	part := path + ".new"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(part, path)
-	}
-	if err != nil {
-		return err
-	}
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
 }

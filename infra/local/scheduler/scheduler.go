@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
 // Group is the group of all schedules on one machine.
@@ -192,11 +193,7 @@ func (a *API) write(name string, s *oneTime) error {
 	if err != nil {
 		return err
 	}
-	part := a.file(name) + ".part"
-	if err := os.WriteFile(part, raw, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(part, a.file(name))
+	return durable.WriteFile(a.file(name), raw, 0o600)
 }
 
 // Create stores a schedule that invokes a function with input, which is JSON. The

@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
 // Folder is a [Store] in a folder of this machine, which several programs may share.
@@ -150,7 +151,7 @@ func (f *Folder) commit(key string, p pointer) error {
 	if err := f.step("commit"); err != nil {
 		return err
 	}
-	if err := replace(filepath.Join(dir, pointerFile), text); err != nil {
+	if err := durable.WriteFile(filepath.Join(dir, pointerFile), text, 0o600); err != nil {
 		return fmt.Errorf("save the snapshot: %w", err)
 	}
 	// From here on the snapshot is saved. The next save removes the files that this one
@@ -216,7 +217,7 @@ func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 		return 0, err
 	}
 	defer unlock()
-	if err := replace(mark, nil); err != nil {
+	if err := durable.WriteFile(mark, nil, 0o600); err != nil {
 		return 0, err
 	}
 	n := 0
@@ -319,34 +320,4 @@ func (f *Folder) step(name string) error {
 		return nil
 	}
 	return f.fail(name)
-}
-
-// replace replaces a file in one step. The file is never half written, even after a loss
-// of power.
-func replace(name string, text []byte) (err error) {
-	temp, err := os.CreateTemp(filepath.Dir(name), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp.Name()) // the error says more
-		}
-	}()
-	_, err = io.Copy(temp, bytes.NewReader(text))
-	if err == nil {
-		err = temp.Sync()
-	}
-	if err = errors.Join(err, temp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp.Name(), name); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(name))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = dir.Close() }() // only read
-	return dir.Sync()
 }

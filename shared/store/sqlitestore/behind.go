@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
 // behind brings the write-ahead log to the disk, behind the writes. A log that is cut off
@@ -56,7 +58,7 @@ func (b *behind) sync() error {
 		if err != nil {
 			return unsynced{err}
 		}
-		if err := errors.Join(syncData(file), syncFolder(filepath.Dir(b.path))); err != nil {
+		if err := errors.Join(syncData(file), durable.SyncFolder(filepath.Dir(b.path))); err != nil {
 			_ = file.Close() // it was only read
 			return unsynced{err}
 		}
@@ -85,13 +87,4 @@ func (b *behind) end() error {
 		b.file = nil
 	}
 	return err
-}
-
-// syncFolder makes the name of a new file last.
-func syncFolder(path string) error {
-	folder, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
 }
