@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -284,6 +286,36 @@ func TestAnswerToInitializeOverTheLimitEndsTheStart(t *testing.T) {
 			t.Errorf("%s: %+v", message, data)
 		}
 	})
+}
+
+// A long answer that finds no room ends its call, which may be made again. The bytes of short
+// ones pass.
+func TestAnAnswerWithoutRoomEndsItsCall(t *testing.T) {
+	const most = 1 << 20
+	budget := guard.NewBudget(most)
+	inBubble(t, Server{Guard: guard.New(slog.New(slog.DiscardHandler), budget)}, func(t *testing.T, d dialogue) {
+		answered := func(bytes int) string {
+			call := d.call("1", "t", "{}")
+			synctest.Wait()
+			d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"x":"%s"}}`, *d.drawn, strings.Repeat("x", bytes)))
+			time.Sleep(time.Minute)
+			return string(d.final(t, call).Raw)
+		}
+		budget.Hold(most + 1) // of other boxes
+		if raw := answered(most); !strings.Contains(raw, "for which there was no room") {
+			t.Errorf("a long answer: %.300s", raw)
+		}
+		if raw := answered(10); !strings.Contains(raw, "xxxxxxxxxx") {
+			t.Errorf("a short answer: %.300s", raw)
+		}
+		budget.Hold(-most - 1)
+		if raw := answered(most); len(raw) < most {
+			t.Errorf("a long answer when there is room: %.300s", raw)
+		}
+	})
+	if held := budget.Held(); held != 0 {
+		t.Errorf("%d bytes are held in the end", held)
+	}
 }
 
 // Whatever a server writes, no call waits after a line that looks like an answer to it.
