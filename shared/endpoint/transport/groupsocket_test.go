@@ -255,24 +255,6 @@ func TestGroupOverWebSocketUsesTheOtherConnection(t *testing.T) {
 	})
 }
 
-func TestCallThroughAGroupOverWebSocketCostsWhatItCostsOnTheOwnPath(t *testing.T) {
-	grouped(t, 20, nil, func(t *testing.T, w *world) {
-		count := func(query url.Values, tool string) storagetest.Counts {
-			l := w.link(query)
-			w.backend.clients = l
-			l.open().say(callOf(tool))
-			return w.counted(func() {
-				if got := l.say(callOf(tool)); len(got) != 1 || !strings.Contains(got[0], `"result"`) {
-					t.Errorf("got %q", got)
-				}
-			})
-		}
-		if d := cmp.Diff(count(url.Values{"server": {"s3"}}, "tool3"), count(url.Values{"group": {"all"}}, "s3__tool3")); d != "" {
-			t.Errorf("own path (-) and group (+):\n%s", d)
-		}
-	})
-}
-
 // A message over WebSocket has at most 128 KiB, so a longer list has pages.
 func TestGroupOverWebSocketListsInPages(t *testing.T) {
 	grouped(t, 20, nil, func(t *testing.T, w *world) {

@@ -190,24 +190,6 @@ func TestGroupOverSSEAMarkWithoutASessionIsForgotten(t *testing.T) {
 	})
 }
 
-func TestCallThroughAGroupOverSSECostsWhatItCostsOnTheOwnPath(t *testing.T) {
-	grouped(t, 20, nil, func(t *testing.T, w *world) {
-		own, one := w.openSSE("s3", "").open(), w.openSSE("", "").open()
-		one.accepted(callOf("s3__tool3"))
-		own.accepted(callOf("tool3"))
-		own.hang()
-		one.hang()
-		<-own.ended
-		<-one.ended
-		count := func(c *sseClient, tool string) storagetest.Counts {
-			return w.counted(func() { c.accepted(callOf(tool)) })
-		}
-		if d := cmp.Diff(count(own, "tool3"), count(one, "s3__tool3")); d != "" {
-			t.Errorf("own path (-) and group (+):\n%s", d)
-		}
-	})
-}
-
 // TypeScript's client opens a new stream when its own was cut, and believes that it still has
 // its old session. So it sends no initialize.
 func TestGroupOverSSEServesAClientThatSendsNoInitialize(t *testing.T) {

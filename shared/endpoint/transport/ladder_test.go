@@ -263,15 +263,6 @@ func TestBodyLimitIsFourMiB(t *testing.T) {
 	}
 }
 
-func TestLegacyVersionInMetaIsNotModern(t *testing.T) {
-	w := newWorld(t)
-	c := w.open("quiet")
-	got := c.post(`{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2025-11-25"}}}`)
-	if got.status != 200 {
-		t.Errorf("got %d %s", got.status, got.body)
-	}
-}
-
 func TestGetAndDeleteAreCheckedInOrder(t *testing.T) {
 	tests := []struct {
 		name, method string

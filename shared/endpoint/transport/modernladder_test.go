@@ -125,18 +125,6 @@ func TestModernNotificationIsTakenAndDropped(t *testing.T) {
 	})
 }
 
-func TestModernHeadersOfSessionsAreIgnored(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		a := toolCall("echo")
-		a.headers = []string{"Mcp-Session-Id", "nosuchsession", "Last-Event-ID", "nonsense/"}
-		got := w.do(a.request())
-		got.result(t)
-		if id := got.header.Get("Mcp-Session-Id"); id != "" {
-			t.Errorf("a session id: %q", id)
-		}
-	})
-}
-
 func TestNoLegacyVerbReachesThePinnedSession(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.do(toolCall("echo").request()).result(t)

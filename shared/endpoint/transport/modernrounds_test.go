@@ -187,19 +187,6 @@ func TestModernMissingAnswerIsAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestModernRetryWithoutAnyAnswerIsAskedAgain(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
-		asked := w.do(asking("asks").request()).required(t)
-		a := asking("asks")
-		a.params += `,"requestState":"` + asked.State + `"`
-		again := w.do(a.request()).required(t)
-		if diff := cmp.Diff(asked.Requests, again.Requests); diff != "" {
-			t.Error(diff)
-		}
-	})
-}
-
 func TestModernRetryThatIsLostIsSentAgain(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
@@ -273,21 +260,6 @@ func TestModernStateIsWorthNothing(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestModernStateFitsParamsInAnyOrder(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		w.backend.tool("asks", func(r run) {
-			r.asks("q-1", elicit)
-			r.answers("q-1")
-			r.end(`{}`)
-		})
-		a := asking("asks")
-		a.params = `"name":"asks","arguments":{"a":1, "b":[1.0,"<"]}`
-		asked := w.do(a.request()).required(t)
-		a.params = `"arguments":{"b":[1.0,"\u003c"],"a":1},"name":"asks"`
-		w.do(a.retry(asked, `{"q-1":`+accept+`}`).request()).result(t)
-	})
 }
 
 func TestModernAnswerThatIsNoneIsRefused(t *testing.T) {

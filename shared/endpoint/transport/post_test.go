@@ -17,18 +17,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-func TestInitializeGivesTheSessionID(t *testing.T) {
-	for _, server := range []string{"quiet", "known"} {
-		got := newWorld(t).do(request("POST", "/"+server+"/mcp", initialize))
-		if got.status != 200 || got.header.Get("Content-Type") != wire.MediaJSON {
-			t.Errorf("%s: got %d %s", server, got.status, got.body)
-		}
-		if id := got.header.Get("Mcp-Session-Id"); len(id) != 32 {
-			t.Errorf("%s: session id %q", server, id)
-		}
-	}
-}
-
 func TestInitializeThatFailsOpensNoSession(t *testing.T) {
 	for says, breaks := range map[string]func(*world){
 		"no such module": func(w *world) {

@@ -88,20 +88,6 @@ func TestDiscoverThatDoesNotFitIsRefused(t *testing.T) {
 	})
 }
 
-// an unsupported version is refused in any request, and the error names the
-// supported versions.
-func TestVersionThatNobodySpeaksIsToldThoseThatAre(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		for _, method := range []string{"tools/list", wire.MethodListen} {
-			y := discovering("2099-01-01", "2099-01-01")
-			y.name, y.method, y.header = method, method, method
-			y.status, y.code, y.says = 400, wire.CodeUnsupportedVersion, "supported versions"
-			y.on(t, s, "known")
-		}
-		s.nothingCame(t)
-	})
-}
-
 // an older version needs a session. A client may ask server/discover first and then
 // use 2025-11-25 without a session. The error tells it so, and the client may open a
 // session.

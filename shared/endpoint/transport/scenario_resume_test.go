@@ -47,36 +47,6 @@ func TestCallThatWasDroppedAfterItsFirstProgressEndsOnTheNextConnection(t *testi
 	})
 }
 
-// C-6: the connection of a call breaks again and again, and the client is waiting on a
-// new one when the result comes.
-func TestCallThatIsDroppedTimeAndAgainEndsOnce(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		proceed := make(chan struct{})
-		s.backend.tool("steps", func(r run) {
-			for i := range 5 {
-				r.say(fmt.Sprint(i))
-				<-proceed
-			}
-			r.end(`{}`)
-		})
-		v := s.visit("quiet")
-		connection := v.calling("steps")
-		var all, want []string
-		for i := range 5 {
-			a := connection.leave()
-			all = append(all, a.datas(t)...)
-			want = append(want, said(fmt.Sprint(i)))
-			connection = v.listen(a.lastID(t))
-			synctest.Wait()
-			proceed <- struct{}{}
-		}
-		all, want = append(all, connection.end().datas(t)...), append(want, resultOf(`{}`))
-		if diff := cmp.Diff(want, all); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-	})
-}
-
 // C-6, R-5, R-16 (and C12): the last byte was written. The client never got it, or got it
 // and asks again. It can fetch the result from every instance that serves the session, for
 // as long as events are kept.
@@ -131,21 +101,6 @@ func TestStaleConnectionOfACallEndsWithTheCall(t *testing.T) {
 		}
 		if old, next := stale.seen().took, resumed.seen().took; old > time.Second || next > time.Second {
 			t.Errorf("the call took no time, the connections %s and %s", old, next)
-		}
-	})
-}
-
-// C-43: the old connection ends by itself, even if the call does not end.
-func TestStaleConnectionOfACallIsNotHeldForEver(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		s.backend.tool("hang", func(r run) { r.say("one") })
-		v := s.visit("quiet")
-		stale := v.calling("hang")
-		resumed := v.listen(stale.seen().lastID(t))
-		for _, c := range []*conn{stale, resumed} {
-			if a := c.end(); a.took != 25*time.Second {
-				t.Errorf("held for %s", a.took)
-			}
 		}
 	})
 }

@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -51,26 +50,6 @@ func mirrored(id, word string) string {
 
 func result(id, word string) string {
 	return `{"jsonrpc":"2.0","id":` + id + `,"result":{"word":"` + word + `"}}`
-}
-
-// C-31: a session has many calls at a time, each on its own POST. Each POST gets the
-// progress and the response of its own call only.
-func TestConcurrentCallsKeepTheirOwn(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		mirror(s, 5*time.Second)
-		a, b := s.visit("quiet"), s.visit("quiet")
-		var conns []*conn
-		for i := range 20 {
-			v := []visitor{a, b}[i%2]
-			conns = append(conns, v.s.begin(v.request("POST", mirrored(fmt.Sprint(i), fmt.Sprint("word ", i)))))
-		}
-		for i, c := range conns {
-			word := fmt.Sprint("word ", i)
-			if diff := cmp.Diff([]string{said(word), result(fmt.Sprint(i), word)}, c.end().datas(t)); diff != "" {
-				t.Errorf("call %d (-want +got):\n%s", i, diff)
-			}
-		}
-	})
 }
 
 // C-32: two POSTs have the same id: of two sessions, or of one session one after the
@@ -125,36 +104,6 @@ func TestRefusalOfADuplicateIDGoesToItsOwnPOST(t *testing.T) {
 		}
 		if diff := cmp.Diff([]string{resultOf(`{}`)}, first.end().datas(t)); diff != "" {
 			t.Errorf("the first (-want +got):\n%s", diff)
-		}
-	})
-}
-
-// C-35: two batches run at a time. The response to each ends with its own last answer.
-func TestEachBatchEndsWithItsOwnLastAnswer(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		pace := map[string]time.Duration{"quick": time.Second, "slow": 3 * time.Second}
-		for name, pause := range pace {
-			s.backend.tool(name, func(r run) {
-				for i, id := range r.requests {
-					time.Sleep(pause)
-					r.append(`{"jsonrpc":"2.0","id":`+string(id)+`,"result":{}}`, i == len(r.requests)-1)
-				}
-			})
-		}
-		v := s.visit("quiet")
-		v.version = "2025-03-26"
-		batch := func(tool string, first int) *conn {
-			var calls []string
-			for i := range 3 {
-				calls = append(calls, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q}}`, first+i, tool))
-			}
-			return s.begin(v.request("POST", "["+strings.Join(calls, ",")+"]"))
-		}
-		for name, c := range map[string]*conn{"slow": batch("slow", 1), "quick": batch("quick", 4)} {
-			a := c.end()
-			if n := len(a.datas(t)); n != 3 || a.took.Round(time.Second) != 3*pace[name] {
-				t.Errorf("%s: %d answers after %s", name, n, a.took)
-			}
 		}
 	})
 }

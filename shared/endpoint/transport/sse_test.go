@@ -137,18 +137,6 @@ func TestSSEStreamBeginsWithTheEndpointAndHasAllAnswers(t *testing.T) {
 	})
 }
 
-func TestSSEStreamOpensOnTheURLOfStreamableHTTPToo(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		ctx, hang := context.WithCancel(t.Context())
-		ended := w.start(request("GET", "/quiet/mcp/", "", "Accept", "text/event-stream").WithContext(ctx))
-		synctest.Wait()
-		hang()
-		if first := (<-ended).events(t)[0]; first.Name != "endpoint" || !strings.HasPrefix(string(first.Data), "/quiet/message?sessionId=") {
-			t.Errorf("got %q %s", first.Name, first.Data)
-		}
-	})
-}
-
 func TestSSEStreamIsHeldWithCommentsUntilTheLimit(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a := <-w.openSSE("quiet", "").ended
