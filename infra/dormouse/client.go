@@ -54,6 +54,13 @@ func (t target) open(ctx context.Context) (*client, error) {
 		return nil, err
 	}
 	if !up {
+		data, err := t.elsewhere(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if data != "" {
+			return target{Data: data}.open(ctx)
+		}
 		return nil, notUp(t.folder())
 	}
 	return &client{http: &http.Client{Transport: transport}, base: "http://local", key: key, where: t.folder(), up: true, end: transport.CloseIdleConnections}, nil

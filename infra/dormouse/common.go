@@ -1,6 +1,7 @@
 package dormouse
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -114,14 +115,41 @@ func (p printing) show(t *terminal, v any, text func() error) error {
 // table prints lines whose columns are separated by tabs. print calls say for each line.
 // A text among the arguments stays within its cell.
 func table(out io.Writer, print func(say func(format string, args ...any))) error {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
 	print(func(format string, args ...any) {
 		for i := range args {
 			args[i] = inCell(args[i])
 		}
 		_, _ = fmt.Fprintf(w, format, args...) // Flush returns the error
 	})
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if c, ok := out.(cleaned); ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
+		_, err := colored(c).Write(tinted(text.Bytes()))
+		return err
+	}
+	_, err := out.Write(text.Bytes())
+	return err
+}
+
+// tinted colors the cells of a table that say how something is.
+func tinted(table []byte) []byte {
+	for _, t := range tints {
+		table = t.cell.ReplaceAll(table, []byte("${1}\x1b["+t.color+"m${2}\x1b[0m"))
+	}
+	return table
+}
+
+// tints are the colors of states and marks.
+var tints = []struct {
+	cell  *regexp.Regexp
+	color string
+}{
+	{regexp.MustCompile(`(?m)(^|  )(failed|not served|program missing|failed: [^\n]*|✗)`), "31"},
+	{regexp.MustCompile(`(?m)(^|  )(awake(?: ×\d+)?|✓)`), "32"},
+	{regexp.MustCompile(`(?m)(^|  )(never started|starting|not running|refused: [^\n]*)`), "33"},
 }
 
 // unknown returns the error for a name that does not exist. what is the kind of thing,

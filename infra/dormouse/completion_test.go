@@ -33,7 +33,7 @@ func TestCompletionProposesWhatMayComeNext(t *testing.T) {
 		{[]string{"keys", "create", "ada", "--role", ""}, "user viewer operator"},
 		{[]string{"run", "--access", "=", "o"}, "oauth open"},
 		{[]string{"run", "--access", "="}, "keys oauth idp open"},
-		{[]string{"list", "--"}, "--data --help --json --key --url --version"},
+		{[]string{"list", "--"}, "--data --help --json --key --servers --url --version"},
 		{[]string{"stop", "-"}, "--all --data --help --json --key --now --url --version"},
 		{[]string{"completion", ""}, "bash zsh fish"},
 		{[]string{"connect", "z"}, "zed"},

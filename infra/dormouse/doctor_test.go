@@ -215,7 +215,7 @@ func TestDoctorSaysWhichServersAreConfinedOrWhyTheyAreNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	guests := func(listen string) []string {
-		c := &doctorCommand{fileFlag: fileFlag{Servers: file}, served: served{Listen: listen}}
+		c := &doctorCommand{fileFlag: fileFlag{Servers: file}, served: served{Listen: listenAddress(listen)}}
 		return (&doctor{doctorCommand: c, cfg: c.config(Program{}, file)}).guests()
 	}
 	if got := guests("127.0.0.1:8787"); got != nil {

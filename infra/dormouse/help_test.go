@@ -48,3 +48,31 @@ func TestHelpHasTheDefaultOfEachFlag(t *testing.T) {
 		}
 	}
 }
+
+func TestWordsThatPeopleTryDoWhatTheyMean(t *testing.T) {
+	s := newShell(t)
+	help, code := s.run("")
+	if want, _ := s.run("--help"); code != exitDone || help != want || !strings.Contains(help, "\nStart here\n") || strings.Count(help, "\n    dormouse ") != 3 {
+		t.Errorf("dormouse alone: exit code %d, %s", code, help)
+	}
+	for line, means := range map[string]string{"ls --help": "list --help", "rm --help": "remove --help", "up --help": "run --help", "serve --help": "run --help"} {
+		want, _ := s.run(means)
+		if got, code := s.run(line); got != want || code != exitDone {
+			t.Errorf("dormouse %s: exit code %d, %s", line, code, got)
+		}
+	}
+	for _, flag := range []string{"--listen=9000", "--port=9000", "--listen=127.0.0.1:9000"} {
+		var c commands
+		if _, err := kong.Must(&c, kong.Name("dormouse"), kong.Vars{"version": "", "platform": ""}).Parse([]string{"run", flag}); err != nil || c.Run.Listen != "127.0.0.1:9000" {
+			t.Errorf("%s: %q, %v", flag, c.Run.Listen, err)
+		}
+	}
+}
+
+func TestStatesAreColoredOnATerminal(t *testing.T) {
+	const table = "NAME  STATE    WHY\na     awake    x\nb     failed   awake in its text\n✗ disk  1 GB\n"
+	const want = "NAME  STATE    WHY\na     \x1b[32mawake\x1b[0m    x\nb     \x1b[31mfailed\x1b[0m   \x1b[32mawake\x1b[0m in its text\n\x1b[31m✗\x1b[0m disk  1 GB\n"
+	if got := string(tinted([]byte(table))); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

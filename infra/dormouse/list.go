@@ -8,10 +8,16 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -20,13 +26,14 @@ import (
 const patience = 30 * time.Second
 
 type listCommand struct {
+	fileFlag
 	target
 	printing
 }
 
 // Run prints a line for each server of the servers file.
 func (c *listCommand) Run(t *terminal) error {
-	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
+	err := use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
 		info, err := to.info(ctx)
 		if err != nil {
 			return err
@@ -45,6 +52,74 @@ func (c *listCommand) Run(t *terminal) error {
 			return printNotes(t.out, notes)
 		})
 	})
+	if !isNotUp(err) || c.remote() || !exists(c.Servers) {
+		return err
+	}
+	all, problem := c.stored(context.Background())
+	if problem != nil {
+		return problem
+	}
+	return c.show(t, all, func() error {
+		if err := printServers(t.out, all, "", t.now()); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(t.out, "\n%s is not hosted now: dormouse run\n", filepath.Base(c.Servers))
+		return err
+	})
+}
+
+// notRunning is the state of a server whose machine is not up.
+const notRunning = "not running"
+
+// stored lists the servers of the file while no machine is up.
+func (c *listCommand) stored(ctx context.Context) (all []api.Server, err error) {
+	file, _, err := serversfile.LoadHere(c.Servers, os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	known := func(serversfile.Server) *int { return nil }
+	if store, err := openExisting(ctx, c.folder()); err == nil && store != nil {
+		defer func() { _ = store.Close() }()
+		known = func(s serversfile.Server) *int {
+			if list, _ := recordedTools(ctx, store, s); list.Tools != nil {
+				n := len(list.Tools)
+				return &n
+			}
+			return nil
+		}
+	}
+	for _, name := range file.Names() {
+		s, _ := file.Server(name)
+		line := api.Server{Name: name, State: notRunning, Tools: known(s)}
+		if s.Disabled {
+			line.State, line.Why = api.Off, file.Reason(name)
+		}
+		all = append(all, line)
+	}
+	for _, r := range file.Rejected() {
+		all = append(all, api.Server{Name: r.Name, State: api.NotServed, Why: r.Reason()})
+	}
+	return all, nil
+}
+
+// openExisting opens the store of a data folder, nil if there is none.
+func openExisting(ctx context.Context, data string) (storage.Store, error) {
+	if !exists(filepath.Join(data, local.StoreFile)) {
+		return nil, nil //nolint:nilnil // there is nothing to read
+	}
+	return openStore(ctx, "", data)
+}
+
+// recordedTools returns the tools of a server that its record has for the user of this machine;
+// nil if it has none.
+func recordedTools(ctx context.Context, store storage.Store, s serversfile.Server) (list api.Tools, err error) {
+	for _, tenant := range []string{apikey.LocalTenant, "default"} {
+		tools, taken, err := api.Options{Store: store}.Known(ctx, tenant, s)
+		if err != nil || tools != nil {
+			return api.Tools{Server: s.Name, Taken: taken, Tools: tools}, err
+		}
+	}
+	return list, nil
 }
 
 // printNotes prints what is wrong with the servers file.
@@ -60,7 +135,7 @@ func printServers(out io.Writer, all []api.Server, base string, now time.Time) e
 	err := table(out, func(say func(string, ...any)) {
 		say("NAME\tSTATE\tTOOLS\tSESSIONS\tCALLS·24H\tLAST\tADDRESS\n")
 		for _, s := range all {
-			state, tools, sessions, calls, last, address := s.State, "–", "–", "–", "–", cmp.Or(clipReason(s.Why, 100), strings.TrimSuffix(base, "/")+s.Path)
+			state, tools, sessions, calls, last, address := cmp.Or(s.Start, s.State), "–", "–", "–", "–", cmp.Or(clipReason(s.Why, 100), strings.TrimSuffix(base, "/")+s.Path, "–")
 			if s.Processes > 1 {
 				state = fmt.Sprintf("%s ×%d", state, s.Processes)
 			}
@@ -109,6 +184,7 @@ func span(d time.Duration) string {
 
 type toolsCommand struct {
 	Server string `arg:"" help:"Name of a server."`
+	fileFlag
 	target
 	printing
 }
@@ -116,7 +192,7 @@ type toolsCommand struct {
 // Run prints the tools of a server, from the handshake record if there is one. Otherwise
 // it asks the server, which may wake it.
 func (c *toolsCommand) Run(t *terminal) error {
-	return use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
+	err := use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
 		list, err := to.tools(ctx, c.Server)
 		var endless *wire.EndlessList
 		if errors.As(err, &endless) {
@@ -128,6 +204,32 @@ func (c *toolsCommand) Run(t *terminal) error {
 		}
 		return c.show(t, list, func() error { return printTools(t.out, list) })
 	})
+	if !isNotUp(err) || c.remote() {
+		return err
+	}
+	list, problem := c.recorded(context.Background())
+	if problem != nil || list.Tools == nil {
+		return cmp.Or(problem, err)
+	}
+	return c.show(t, list, func() error { return printTools(t.out, list) })
+}
+
+// recorded returns the tools of the server that its record has, while no machine is up.
+func (c *toolsCommand) recorded(ctx context.Context) (list api.Tools, err error) {
+	store, err := openExisting(ctx, c.folder())
+	if store == nil || err != nil {
+		return list, err
+	}
+	defer func() { _ = store.Close() }()
+	file, _, err := serversfile.LoadHere(c.Servers, os.LookupEnv)
+	if err != nil {
+		return list, nil //nolint:nilerr // the caller says that no machine is up
+	}
+	s, ok := file.Server(c.Server)
+	if !ok {
+		return list, unknown("server", c.Server, file.Names())
+	}
+	return recordedTools(ctx, store, s)
 }
 
 // tools returns the tools of a server. With an error of type [*wire.EndlessList] it returns

@@ -41,47 +41,47 @@ func (p Program) Main() {
 // operating has the commands that show a machine or a stack and act on it; see package
 // api.
 type operating struct {
-	List     listCommand   `cmd:"" help:"Show the servers of the servers file, with their states and addresses."`
-	Tools    toolsCommand  `cmd:"" help:"Show the tools of a server with their arguments."`
-	Accept   acceptCommand `cmd:"" help:"Take tools that are held back because their server changed them."`
-	Call     callCommand   `cmd:"" help:"Call a tool and print its result."`
-	Calls    callsCommand  `cmd:"" help:"Show which tools were called in the last 7 days, by whom, and what failed."`
-	PS       psCommand     `cmd:"" name:"ps" help:"Show the processes that run, the newest first."`
-	Sessions sessionsGroup `cmd:"" help:"Show the sessions and their principals, or hand one over."`
-	Logs     logsCommand   `cmd:"" help:"Print what servers wrote to stderr."`
-	Stop     stopCommand   `cmd:"" help:"Stop the processes of a server or session. The sessions stay."`
-	End      endCommand    `cmd:"" help:"End a session for good."`
-	Keys     keysCommand   `cmd:"" help:"Make, show, replace and revoke API keys."`
-	Open     openCommand   `cmd:"" help:"Open the console in the browser, or print a link to it."`
-	Bill     billCommand   `cmd:"" help:"Show what AWS would have billed for the work of this machine."`
-	Reload   reloadCommand `cmd:"" help:"Make dormouse run read its servers file at once."`
-	Push     pushCommand   `cmd:"" help:"Give the functions of a stack another servers file, without a deployment."`
+	List     listCommand   `cmd:"" group:"Servers" help:"Show the servers of the servers file, with their states and addresses."`
+	Tools    toolsCommand  `cmd:"" group:"Servers" help:"Show the tools of a server with their arguments."`
+	Accept   acceptCommand `cmd:"" group:"Servers" help:"Take tools that are held back because their server changed them."`
+	Call     callCommand   `cmd:"" group:"Start here" help:"Call a tool and print its result."`
+	Calls    callsCommand  `cmd:"" group:"What happens" help:"Show which tools were called in the last 7 days, by whom, and what failed."`
+	PS       psCommand     `cmd:"" group:"What happens" name:"ps" help:"Show the processes that run, the newest first."`
+	Sessions sessionsGroup `cmd:"" group:"What happens" help:"Show the sessions and their principals, or hand one over."`
+	Logs     logsCommand   `cmd:"" group:"What happens" help:"Print what servers wrote to stderr."`
+	Stop     stopCommand   `cmd:"" group:"What happens" help:"Stop the processes of a server or session. The sessions stay."`
+	End      endCommand    `cmd:"" group:"What happens" help:"End a session for good."`
+	Keys     keysCommand   `cmd:"" group:"Callers" help:"Make, show, replace and revoke API keys."`
+	Open     openCommand   `cmd:"" group:"What happens" help:"Open the console in the browser, or print a link to it."`
+	Bill     billCommand   `cmd:"" group:"What happens" help:"Show what AWS would have billed for the work of this machine."`
+	Reload   reloadCommand `cmd:"" group:"Servers" help:"Make dormouse run read its servers file at once."`
+	Push     pushCommand   `cmd:"" group:"Keeping and deploying" help:"Give the functions of a stack another servers file, without a deployment."`
 }
 
 type commands struct {
-	Run     runCommand     `cmd:"" help:"Host the servers of a servers file on this machine."`
-	Add     addCommand     `cmd:"" help:"Add a server to the servers file, install it and start it once."`
-	Import  importCommand  `cmd:"" help:"Import servers from the file of a client. Secrets are saved in .env."`
-	Prepare prepareCommand `cmd:"" help:"Install servers and start each once, side by side, so that no client waits for an install."`
-	Remove  removeCommand  `cmd:"" help:"Remove servers from the servers file."`
-	Enable  enableCommand  `cmd:"" help:"Switch servers on again."`
-	Disable disableCommand `cmd:"" help:"Switch servers off, without removing them."`
-	Connect connectCommand `cmd:"" help:"Print how to connect a client, or write the servers into the client's file."`
+	Run     runCommand     `cmd:"" group:"Start here" help:"Host the servers of a servers file on this machine."`
+	Add     addCommand     `cmd:"" group:"Start here" help:"Add a server to the servers file, install it and start it once."`
+	Import  importCommand  `cmd:"" group:"Servers" help:"Import servers from the file of a client. Secrets are saved in .env."`
+	Prepare prepareCommand `cmd:"" group:"Servers" help:"Install servers and start each once, side by side, so that no client waits for an install."`
+	Remove  removeCommand  `cmd:"" group:"Servers" help:"Remove servers from the servers file."`
+	Enable  enableCommand  `cmd:"" group:"Servers" help:"Switch servers on again."`
+	Disable disableCommand `cmd:"" group:"Servers" help:"Switch servers off, without removing them."`
+	Connect connectCommand `cmd:"" group:"Start here" help:"Print how to connect a client, or write the servers into the client's file."`
 
 	operating
-	Secrets secretsCommand `cmd:"" help:"Set, list and remove what users have at third parties."`
-	Grants  grantsCommand  `cmd:"" help:"List and revoke what users have allowed to clients by signing in."`
+	Secrets secretsCommand `cmd:"" group:"Callers" help:"Set, list and remove what users have at third parties."`
+	Grants  grantsCommand  `cmd:"" group:"Callers" help:"List and revoke what users have allowed to clients by signing in."`
 
-	Backup  backupCommand  `cmd:"" help:"Back the data folder up into one file, also while dormouse run is up."`
-	Restore restoreCommand `cmd:"" help:"Bring a backup back into the data folder. dormouse run must not be up."`
+	Backup  backupCommand  `cmd:"" group:"Keeping and deploying" help:"Back the data folder up into one file, also while dormouse run is up."`
+	Restore restoreCommand `cmd:"" group:"Keeping and deploying" help:"Bring a backup back into the data folder. dormouse run must not be up."`
 
-	Check  checkCommand  `cmd:"" help:"Show all mistakes in a servers file, without starting a server."`
-	Image  imageCommand  `cmd:"" help:"Install servers for the image of the boxes, and measure a start of each."`
-	Doctor doctorCommand `cmd:"" help:"Check this machine, and with SERVER start that server once. Nothing is changed."`
-	Quotas quotasCommand `cmd:"" help:"Show what tenants have used and may use, and set their limits."`
+	Check  checkCommand  `cmd:"" group:"Servers" help:"Show all mistakes in a servers file, without starting a server."`
+	Image  imageCommand  `cmd:"" group:"Keeping and deploying" help:"Install servers for the image of the boxes, and measure a start of each."`
+	Doctor doctorCommand `cmd:"" group:"What happens" help:"Check this machine, and with SERVER start that server once. Nothing is changed."`
+	Quotas quotasCommand `cmd:"" group:"Callers" help:"Show what tenants have used and may use, and set their limits."`
 
-	Version    versionCommand    `cmd:"" help:"Show the version, and the Go version that built it."`
-	Completion completionCommand `cmd:"" help:"Print a script for a shell: source <(dormouse completion bash)."`
+	Version    versionCommand    `cmd:"" group:"This program" help:"Show the version, and the Go version that built it."`
+	Completion completionCommand `cmd:"" group:"This program" help:"Print a script for a shell: source <(dormouse completion bash)."`
 	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what may come next. Only the scripts of completion call this command."`
 	Runner     runnerCommand     `cmd:"" hidden:"" help:"Run the runner of a box. Only dormouse run calls this command."`
 
@@ -97,6 +97,16 @@ type terminal struct {
 	ask      asker // nil if there is nobody to ask
 	prepare  func(context.Context, preparation) ([]outcome, error)
 }
+
+// otherNames are names by which people call commands.
+var otherNames = map[string]string{"ls": "list", "rm": "remove", "up": "run", "start": "run", "serve": "run"}
+
+// description begins the help.
+const description = `MCP servers that sleep between messages.
+
+  dormouse add everything -- npx -y @modelcontextprotocol/server-everything
+  dormouse run
+  dormouse call everything echo message=hi    # in another terminal`
 
 // printJSON prints one value over several lines.
 func (t *terminal) printJSON(v any) error {
@@ -138,11 +148,17 @@ func execute(args []string, t *terminal) (code int) {
 			code = int(early)
 		}
 	}()
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	if name := otherNames[args[0]]; name != "" {
+		args = slices.Concat([]string{name}, args[1:])
+	}
 	if len(args) > 0 && args[0] == "help" { // people try it, and kong has no such command
 		args = slices.Concat(args[1:], []string{"--help"})
 	}
 	var c commands
-	parser := kong.Must(&c, kong.Name("dormouse"), kong.Description("MCP servers that sleep between messages."),
+	parser := kong.Must(&c, kong.Name("dormouse"), kong.Description(description),
 		kong.Writers(raw(t.out), raw(t.err)), kong.Exit(func(code int) { panic(exited(code)) }), kong.Vars{"version": builtAs().line(), "platform": ownPlatform()}, kong.Bind(t), kong.ValueFormatter(helpOf))
 	k, err := parser.Parse(args)
 	var wrong *kong.ParseError

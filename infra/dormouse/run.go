@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -50,17 +51,29 @@ type says struct {
 // served are the flags of dormouse run that decide what it serves of a servers file, and to
 // whom. dormouse check has the same.
 type served struct {
-	Listen    string   `placeholder:"ADDRESS" help:"Address of the endpoint, by default 127.0.0.1:8787."`
-	Sockets   string   `placeholder:"ADDRESS" help:"Address for WebSocket clients, by default the next port after --listen."`
-	EnvFile   []string `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. It wins over .env, and the environment wins over it."`
-	PublicURL string   `placeholder:"URL" name:"public-url" help:"The URL that clients call if the endpoint is behind a proxy: https://HOST."`
-	Access    string   `enum:",keys,oauth,idp,open" default:"" help:"Who may call. keys: callers with an API key. oauth, idp: also users who sign in. open: everybody. By default open on loopback, otherwise keys."`
+	Listen    listenAddress `placeholder:"ADDRESS" aliases:"port" help:"Address of the endpoint, or its port on 127.0.0.1, by default 127.0.0.1:8787."`
+	Sockets   listenAddress `placeholder:"ADDRESS" help:"Address for WebSocket clients, by default the next port after --listen."`
+	EnvFile   []string      `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. It wins over .env, and the environment wins over it."`
+	PublicURL string        `placeholder:"URL" name:"public-url" help:"The URL that clients call if the endpoint is behind a proxy: https://HOST."`
+	Access    string        `enum:",keys,oauth,idp,open" default:"" help:"Who may call. keys: callers with an API key. oauth, idp: also users who sign in. open: everybody. By default open on loopback, otherwise keys."`
+}
+
+// listenAddress is HOST:PORT, or a port of this machine alone.
+type listenAddress string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *listenAddress) UnmarshalText(text []byte) error {
+	*a = listenAddress(text)
+	if port, err := strconv.ParseUint(strings.TrimPrefix(string(text), ":"), 10, 16); err == nil && !strings.HasPrefix(string(text), ":") {
+		*a = listenAddress(fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	return nil
 }
 
 // config returns the configuration of a machine with these flags, in this program.
 func (s served) config(p Program, servers string) local.Config {
 	return local.Config{
-		Servers: servers, EnvFiles: s.EnvFile, Listen: cmp.Or(s.Listen, "127.0.0.1:8787"), Sockets: s.Sockets, PublicURL: s.PublicURL, Access: s.Access,
+		Servers: servers, EnvFiles: s.EnvFile, Listen: cmp.Or(string(s.Listen), "127.0.0.1:8787"), Sockets: string(s.Sockets), PublicURL: s.PublicURL, Access: s.Access,
 		Native: p.Native, Environ: os.Environ(),
 	}
 }
@@ -140,6 +153,12 @@ func (c *runCommand) Run(t *terminal) error {
 	if err := serviceOf(&cfg, c.ExitIdle); err != nil {
 		return err
 	}
+	ready, forget := cfg.Ready, func() {}
+	cfg.Ready = func(url string) {
+		forget = upNote{Data: c.Data, URL: url}.leave()
+		ready(url)
+	}
+	defer func() { forget() }()
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	switch {

@@ -62,7 +62,7 @@ func firstBlock(m *machine, warnings []string) display.Start {
 		line := display.Server{Name: name, Off: server.Disabled}
 		if !server.Disabled {
 			line.Address = m.public.endpoint(name)
-			line.Tools = tools.text(server)
+			line.Tools = m.startText(server, tools)
 		}
 		s.Servers = append(s.Servers, line)
 	}

@@ -39,6 +39,7 @@ func (m *machine) here(o *api.Options) {
 		return billOf(b, since), err
 	}
 	o.Notes = func() []string { return m.file.notes() }
+	o.Missing = m.missing
 	o.Prepare = func(ctx context.Context, server string) (api.Prepared, error) { return m.prepare(ctx, server) }
 	o.Reload = func() api.Reloaded { return reloaded(m.reload()) }
 }

@@ -78,6 +78,19 @@ func (r recorded) text(s serversfile.Server) string {
 	}
 }
 
+// startText returns what the first block says of a server: its tools, or why it has none.
+func (m *machine) startText(s serversfile.Server, r recorded) string {
+	text := r.text(s)
+	switch {
+	case s.InPlace():
+	case m.failed.now()[s.Name] != "":
+		return "failed last time"
+	case text == api.NeverStarted && m.missing(s) != nil:
+		return api.ProgramMissing
+	}
+	return text
+}
+
 // toolsOf returns how many tools a tenant's server is known to have, as "11 tools"; "" if
 // that is not known.
 func toolsOf(m *machine, tenant, server string) string {

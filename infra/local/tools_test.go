@@ -59,7 +59,7 @@ func TestFirstBlockCountsToolsFromTheRecords(t *testing.T) {
 			got[strings.Fields(line)[0]] = strings.TrimSpace(tools)
 		}
 	}
-	for server, want := range map[string]string{"asked": "2 tools", "of-ada": "1 tool", "greeted": "", "fresh": "never started", "silent": "", "counter": "1 tool"} {
+	for server, want := range map[string]string{"asked": "2 tools", "of-ada": "1 tool", "greeted": "", "fresh": "program missing", "silent": "", "counter": "1 tool"} {
 		t.Run(server, func(t *testing.T) {
 			if text, ok := got[server]; !ok || text != want {
 				t.Errorf("%s: %q, want %q:\n%s", server, text, want, out.String())

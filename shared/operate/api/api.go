@@ -72,6 +72,8 @@ type Options struct {
 	Caller func(r *http.Request, right apikey.Right) (Caller, error)
 	// Servers returns the servers file as it is served now.
 	Servers func() *serversfile.File
+	// Missing says why the program of a server is not on this machine; nil: it is not known.
+	Missing func(s serversfile.Server) error
 	// Notes returns what is wrong with the servers file except the servers that it
 	// rejects.
 	Notes func() []string

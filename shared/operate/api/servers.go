@@ -73,6 +73,9 @@ func (x *exchange) servers() (any, error) {
 				list[i].Tools = &n
 			}
 		}
+		if err := x.addStart(&list[i], s, tenants); err != nil {
+			return nil, err
+		}
 	}
 	answer := map[string]any{"servers": list}
 	if x.h.Notes != nil && x.caller.seesAll() {
@@ -81,6 +84,27 @@ func (x *exchange) servers() (any, error) {
 		}
 	}
 	return answer, nil
+}
+
+// addStart says of a server that is asleep what is known of its start.
+func (x *exchange) addStart(l *Server, s serversfile.Server, tenants []string) error {
+	if l.State != Asleep || l.Tools != nil || s.InPlace() || !s.Record {
+		return nil
+	}
+	if x.h.Missing != nil {
+		if err := x.h.Missing(s); err != nil {
+			l.Start, l.Why = ProgramMissing, err.Error()
+			return nil
+		}
+	}
+	for _, t := range tenants {
+		parts, err := x.h.Store.ListHandshakes(x.r.Context(), storage.RecordFor(t, s.RecordDigest()), "")
+		if err != nil || len(parts) > 0 {
+			return err
+		}
+	}
+	l.Start = NeverStarted
+	return nil
 }
 
 // reload reads the servers file at once, and forgets handshake records. The answer names

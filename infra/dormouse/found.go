@@ -1,0 +1,112 @@
+package dormouse
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/dormouse-mcp/dormouse/infra/local"
+)
+
+// A machine that is up leaves a note in the user's runtime folder, so that commands find it
+// from every folder.
+
+// note says where a machine is.
+type upNote struct {
+	Data string `json:"data"` // its data folder, absolute
+	URL  string `json:"url"`  // of its endpoint
+}
+
+// notesFolder is the folder of the notes. It is "" if there is none that only this user can
+// write.
+func notesFolder() string {
+	folder := filepath.Join(os.TempDir(), fmt.Sprintf("dormouse-%d", os.Getuid()))
+	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) {
+		folder = filepath.Join(runtime, "dormouse")
+	}
+	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return ""
+	}
+	info, err := os.Lstat(folder)
+	if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 != 0 {
+		return ""
+	}
+	if of, ok := info.Sys().(*syscall.Stat_t); !ok || int(of.Uid) != os.Getuid() {
+		return ""
+	}
+	return folder
+}
+
+// leave writes the note of a machine. forget removes it. Without a note, commands find the
+// machine in its own folder only.
+func (n upNote) leave() (forget func()) {
+	folder, text := notesFolder(), []byte(nil)
+	data, err := filepath.Abs(n.Data)
+	if err == nil {
+		n.Data = data
+		text, err = json.Marshal(n)
+	}
+	if err != nil || folder == "" {
+		return func() {}
+	}
+	sum := sha256.Sum256([]byte(data))
+	path := filepath.Join(folder, hex.EncodeToString(sum[:8])+".json")
+	_ = os.WriteFile(path, text, 0o600) // see above
+	return func() { _ = os.Remove(path) }
+}
+
+// allUp returns the machines of this user that are up, and removes the notes of the others.
+func allUp(ctx context.Context) (all []upNote) {
+	folder := notesFolder()
+	if folder == "" {
+		return nil
+	}
+	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil {
+		return nil
+	}
+	for _, path := range paths {
+		var n upNote
+		text, err := os.ReadFile(path)
+		if err != nil || json.Unmarshal(text, &n) != nil {
+			continue
+		}
+		to, _, up, err := local.Control(ctx, n.Data)
+		switch {
+		case err == nil && up:
+			to.CloseIdleConnections()
+			all = append(all, n)
+		case err == nil:
+			_ = os.Remove(path)
+		}
+	}
+	return all
+}
+
+// elsewhere returns the data folder of the only machine that is up, for a command that names
+// none and is in a folder without one. With several it returns an error that lists them.
+func (t target) elsewhere(ctx context.Context) (data string, err error) {
+	if t.Data != "" || os.Getenv(dataEnv) != "" || exists(defaultData) {
+		return "", nil
+	}
+	all := allUp(ctx)
+	switch len(all) {
+	case 0:
+		return "", nil
+	case 1:
+		return all[0].Data, nil
+	}
+	var list []string
+	for _, n := range all {
+		list = append(list, fmt.Sprintf("%s: --data %s", n.URL, quoted(n.Data)))
+	}
+	return "", failure{exitNotUp, fmt.Errorf("several machines are up; name one:\n  %s", strings.Join(list, "\n  "))}
+}

@@ -1,0 +1,56 @@
+package dormouse
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
+)
+
+// A command finds the only machine that is up, from every folder, or lists them.
+func TestAMachineIsFoundFromEverywhere(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	t.Setenv(dataEnv, "")
+	t.Chdir(t.TempDir())
+	run := func(line string) (string, int) {
+		return printedBy(strings.Fields(line), terminal{program: Program{Native: nativetest.Servers()}, now: noon})
+	}
+	if said, code := run("ps"); code != exitNotUp || !strings.Contains(said, "dormouse run is not up with .dormouse") {
+		t.Errorf("%d %s", code, said)
+	}
+	var shells []*shell
+	for range 2 {
+		s := newShell(t)
+		s.file("servers.json", `{"mcpServers": {"counter": {"x-dormouse": {"native": "counter"}}}}`)
+		defer s.up()()
+		defer upNote{Data: s.data, URL: "http://127.0.0.1:1"}.leave()()
+		shells = append(shells, s)
+		switch said, code := run("list"); {
+		case len(shells) == 1 && (code != exitDone || !strings.Contains(said, "counter")):
+			t.Errorf("one: %d %s", code, said)
+		case len(shells) == 2 && (code != exitNotUp || !strings.Contains(said, "--data "+shells[0].data) || !strings.Contains(said, "--data "+s.data)):
+			t.Errorf("two: %d %s", code, said)
+		}
+	}
+	if err := os.Mkdir(defaultData, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if said, code := run("ps"); code != exitNotUp || !strings.Contains(said, "is not up with .dormouse") {
+		t.Errorf("in a folder of its own: %d %s", code, said)
+	}
+}
+
+// list and tools need no machine.
+func TestListNeedsNoMachine(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	d := newDesk(t, `-- servers.json --
+{"mcpServers": {"one": {"command": "npx", "args": ["x"]}, "off": {"command": "npx", "disabled": true}, "unset": {"command": "npx", "args": ["${NOBODY_SETS_THIS}"]}}}
+`)
+	said, code := d.run("list")
+	for _, want := range []string{"one    not running  ", "off    off  ", "unset  not served  ", "servers.json is not hosted now: dormouse run"} {
+		if code != exitDone || !strings.Contains(said, want) {
+			t.Errorf("%d %s, want %s", code, said, want)
+		}
+	}
+}
