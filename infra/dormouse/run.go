@@ -143,6 +143,7 @@ func (c *runCommand) Run(t *terminal) error {
 	cfg.Idle, cfg.Cold = c.Idle, c.Trials.Cold
 	cfg.Functions, cfg.Audit, cfg.Runner, cfg.Environ, cfg.Verbose, cfg.Command = t.program.Functions, c.Audit, runner, append(cfg.Environ, more...), c.Says.Verbose, typed(os.Args[0])
 	cfg.Apart = c.Trials.Runner != ""
+	cfg.Edits = t.editsOf(c.Servers, c.Data)
 	cfg.Drain, cfg.InitTimeout, cfg.Hold = drain, c.Trials.InitTimeout, c.Trials.Hold
 	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
 		return err

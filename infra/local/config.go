@@ -10,6 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // StoreFile is the name of the store in the data folder.
@@ -78,6 +79,9 @@ type Config struct {
 	// InitTimeout and Hold replace those of sessions.Limits; for tests.
 	InitTimeout, Hold time.Duration
 	Cold              bool // build new handlers for each message; for tests
+
+	// Edits change the servers file for the console. Without them the console shows it only.
+	Edits api.Edits
 
 	Native    native.Servers // servers in Go that are part of this program
 	Functions Opener         // opens the functions somewhere else than in this process; nil for here

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -38,6 +39,7 @@ func (m *machine) here(o *api.Options) {
 		b, err := m.ledger.Bill(ctx)
 		return billOf(b, since), err
 	}
+	o.Edits, o.Vitals = m.cfg.Edits, func(ctx context.Context) (api.Vitals, error) { return vitalsOf(ctx, m) }
 	o.Notes = func() []string { return m.file.notes() }
 	o.Missing = m.missing
 	o.Prepare = func(ctx context.Context, server string) (api.Prepared, error) { return m.prepare(ctx, server) }
@@ -85,6 +87,22 @@ func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 		s.Processes = append(s.Processes, processes...)
 	}
 	return s, nil
+}
+
+// vitalsOf returns how this machine is.
+func vitalsOf(ctx context.Context, m *machine) (api.Vitals, error) {
+	s, err := statusOf(ctx, m)
+	if err != nil {
+		return api.Vitals{}, err
+	}
+	v := systemVitals(m.folder.Path)
+	v.Processors = runtime.NumCPU()
+	for _, b := range s.Boxes {
+		for _, p := range b.Processes {
+			v.MemoryBoxes += p.Memory
+		}
+	}
+	return v, nil
 }
 
 // processesOf reads the file that the runner of a box writes beside its logs.

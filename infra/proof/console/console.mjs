@@ -273,6 +273,10 @@ const checks = {
     await page.getByRole("button", { name: "Make a key" }).click();
     await page.getByLabel("Who").fill("dora");
     if (!stack) await page.getByRole("textbox", { name: /^Tenant/ }).fill("acme"); // a key is of one tenant already
+    want(!(await page.getByLabel("every server").isChecked()) && (await page.getByLabel("Days").inputValue()) === "30", "the form presets a wide key");
+    await page.getByRole("button", { name: "Make it" }).click();
+    await page.getByText("Choose the servers that the key is for.").waitFor();
+    await page.getByLabel("weather", { exact: true }).check();
     await page.getByRole("button", { name: "Make it" }).click();
     const made = await page.getByLabel("key", { exact: true }).innerText();
     want((await call("weather", made, "get_forecast", { city: "Oslo" })).status === 200, "the key is not good");
@@ -609,7 +613,91 @@ Object.assign(withProvider, {
     await look(page, "page-sign-in-failed");
   }, { expects: ["400", "401"] }),
 });
-Object.assign(checks, pages);
+// What the console of a machine does.
+const acts = {
+  "add, switch and set": () => person(async (page) => {
+    const { command, args } = JSON.parse(readFileSync(file, "utf8")).mcpServers.weather;
+    await enter(page);
+    await page.getByRole("button", { name: "Add a server" }).click();
+    await page.getByLabel("What").fill(`${command} '${args[0]}' broken`);
+    await page.getByRole("textbox", { name: "Name" }).fill("extra");
+    await look(page, "console-add");
+    await page.getByRole("button", { name: "Add", exact: true }).click();
+    await page.locator("dialog .problem", { hasText: "extra was not added" }).waitFor({ timeout: 60000 });
+    want(!readFileSync(file, "utf8").includes('"extra"'), "a server that does not start was added");
+    await page.getByLabel("What").fill(`${command} '${args[0]}'`);
+    await page.getByLabel("Variables").fill("EXTRA_TOKEN=a-value-that-nobody-sees");
+    await page.getByRole("button", { name: "Add", exact: true }).click();
+    await page.getByText(/added extra.*: 3 tools/).waitFor({ timeout: 60000 });
+    await look(page, "console-servers");
+    await go(page, "#/server/extra/settings");
+    await page.getByRole("button", { name: "Set EXTRA_TOKEN" }).click();
+    await page.getByLabel("Value").fill("another-value");
+    await look(page, "console-value");
+    await page.getByRole("button", { name: "Set", exact: true }).click();
+    await until("the value is kept", () => readFileSync(join(file, "..", ".env"), "utf8").includes("another-value"));
+    want(!(await text(page)).includes("another-value") && !readFileSync(file, "utf8").includes("another-value"), "the value is shown");
+    await page.getByRole("button", { name: "Switch off" }).click();
+    await page.getByRole("button", { name: "Switch on" }).waitFor();
+    await look(page, "console-off");
+    await page.getByRole("button", { name: "Switch on" }).click();
+    await page.getByRole("button", { name: "Switch off" }).waitFor();
+    execFileSync(dormouse, ["remove", "extra", "--servers", file], { env: { ...process.env, DORMOUSE_DATA: data } });
+    await go(page, "#/");
+    await until("the server is gone", async () => (await page.getByRole("row", { name: /^extra/ }).count()) === 0);
+  }, { expects: ["400"] }),
+
+  limits: () => person(async (page) => {
+    await enter(page);
+    await go(page, "#/people");
+    await page.getByRole("button", { name: "Set limits of globex" }).click();
+    await page.getByLabel("Calls of one person", { exact: true }).fill("60/m");
+    await look(page, "console-limits");
+    await page.getByRole("button", { name: "Set", exact: true }).click();
+    await page.getByRole("row", { name: /^globex.*60\/m/ }).waitFor();
+    want(run("quotas", "--tenant", "globex", "--json", "--servers", file).includes("60/m"), "the limit is not kept");
+  }),
+
+  "a key for a client": () => person(async (page) => {
+    await enter(page);
+    await go(page, "#/server/weather/tools");
+    await page.getByRole("button", { name: "Connect" }).click();
+    await page.getByLabel("Who").fill("dora");
+    await look(page, "console-key-for");
+    await page.getByRole("button", { name: "Make a key and fill it in" }).click();
+    const line = await page.getByLabel("command", { exact: true }).innerText();
+    const made = line.match(/dm_[\w-]+/)?.[0];
+    want(made && line.startsWith("claude mcp add"), line);
+    const kept = JSON.parse(run("keys", "list", "--json")).find((k) => made.includes(k.id));
+    want(kept?.role === "user" && kept.servers.join() === "weather" && kept.expires, kept);
+    await look(page, "console-connect");
+    await page.getByLabel("Client", { exact: true }).selectOption("cursor");
+    await page.getByRole("link", { name: "Add to Cursor" }).waitFor();
+  }),
+
+  "the bar when nothing answers": () => person(async (page) => {
+    await page.route("**/api/v1/changes*", (route) => route.abort());
+    await page.goto(link());
+    await page.getByText("Dormouse does not answer since").waitFor();
+    await look(page, "console-lost");
+    await page.unroute("**/api/v1/changes*");
+    await ready(page);
+    want((await page.getByText("Dormouse does not answer since").count()) === 0, "the bar stays");
+  }, { expects: ["ERR_FAILED"] }),
+
+  "a machine and its keys on a phone": () => person(async (page) => {
+    await enter(page);
+    await page.locator(".tile", { hasText: "Memory" }).waitFor();
+    await page.locator(".tile", { hasText: "Disk" }).waitFor();
+    want(!(await text(page)).includes("$"), "the first page has dollars");
+    await page.setViewportSize({ width: 390, height: 860 });
+    await go(page, "#/keys");
+    const of = JSON.parse(run("keys", "list", "--json")).find((k) => k.principal === "ada");
+    want((await text(page)).includes(of.id), "the id of a key is not shown on a phone");
+    await look(page, "console-keys");
+  }),
+};
+Object.assign(checks, pages, acts);
 Object.assign(ofAStack, pages);
 const shared = ["the link works once", "views", "a tool is tried", "keyboard", "keys", "pages of others", "hidden"];
 const chosen = oauth ? withProvider : stack ? { ...Object.fromEntries(shared.map((name) => [name, checks[name]])), ...ofAStack } : checks;

@@ -22,6 +22,7 @@ var servers = strings.Fields("weather github linear postgres search calendar mai
 // checks are the names of the checks that console.mjs makes on a machine.
 var checks = []string{
 	"the link works once", "views", "live", "a tool is tried", "keyboard", "stop and end", "keys", "reload", "csv", "viewer", "tenants", "one tenant", "pages of others", "hidden", "weight", "pages of addresses",
+	"add, switch and set", "limits", "a key for a client", "the bar when nothing answers", "a machine and its keys on a phone",
 }
 
 // ofAStack are the checks on the console of a stack.

@@ -78,6 +78,9 @@ type Options struct {
 	// rejects.
 	Notes func() []string
 	Acts
+	Edits
+	// Vitals returns how the machine is. nil: this place has none.
+	Vitals func(context.Context) (Vitals, error)
 	// Status returns what runs on a machine. LastCall, Principal and Client of processes
 	// are filled in by the API. nil: the store says which boxes are up.
 	Status func(ctx context.Context) (Status, error)
@@ -180,6 +183,13 @@ func (h *handler) routes() []route {
 	return []route{
 		{"GET", "{$}", apikey.ToSee, (*exchange).info},
 		{"GET", "servers", apikey.ToSee, (*exchange).servers},
+		{"POST", "servers", apikey.ToAct, func(x *exchange) (any, error) { return edits{x}.add() }},
+		{"POST", "servers/{server}/switch", apikey.ToAct, func(x *exchange) (any, error) { return edits{x}.turn() }},
+		{"POST", "servers/{server}/value", apikey.ToAct, func(x *exchange) (any, error) { return edits{x}.value() }},
+		{"POST", "servers/{server}/clients", apikey.ToSee, (*exchange).clients},
+		{"GET", "quotas", apikey.ToSee, (*exchange).quotas},
+		{"POST", "quotas/{tenant}", apikey.ToAct, (*exchange).setQuota},
+		{"GET", "machine", apikey.ToSee, (*exchange).vitals},
 		{"PUT", "servers", apikey.ToAct, func(x *exchange) (any, error) { return owned{x}.push() }},
 		{"GET", "servers/{server}/tools", apikey.ToSee, (*exchange).tools},
 		{"GET", "servers/{server}/held", apikey.ToSee, (*exchange).held},
@@ -382,6 +392,7 @@ func Version() string {
 
 func (x *exchange) info() (any, error) {
 	i := x.h.Info
+	i.Edits = x.h.Add != nil && x.caller.usesMachine()
 	i.Principal, i.Tenant, i.Role, i.User = x.caller.Principal, x.caller.Tenant, string(x.caller.Role), x.caller.User
 	return i, nil
 }

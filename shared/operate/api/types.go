@@ -23,6 +23,7 @@ type Info struct {
 	Tenant    string   `json:"tenant,omitempty"`            // what the caller sees; "" is all
 	Role      string   `json:"role"`                        // of the caller: viewer or operator
 	User      bool     `json:"user,omitempty"`              // the caller has signed in, and has no key
+	Edits     bool     `json:"edits,omitempty"`             // the caller may add, switch and set
 	Dashboard string   `json:"dashboard,omitempty"`         // where a stack shows what it does not keep
 	SearchUSD float64  `json:"search_usd_per_gb,omitempty"` // price of a search for calls, on stacks where each search costs something
 }

@@ -44,6 +44,7 @@ export function money(usd) {
 }
 
 export function size(bytes) {
+  if (bytes >= 1e10) return `${Math.round(bytes / 1e9)} GB`;
   return bytes ? `${Math.round(bytes / 1e6)} MB` : "–";
 }
 

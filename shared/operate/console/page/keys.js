@@ -14,11 +14,12 @@ function Made({ made, close }) {
 
 function Create({ me, servers, close, made }) {
   const [error, setError] = useState();
-  const [every, setEvery] = useState(true);
+  const [every, setEvery] = useState(false);
   const submit = async (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
     try {
+      if (!every && !form.get("server")) throw new Error("Choose the servers that the key is for.");
       made(await act("POST", "keys", {
         principal: form.get("who").trim(), role: form.get("role"), servers: every ? ["*"] : form.getAll("server"),
         tenant: form.get("tenant")?.trim() || undefined, life_seconds: Number(form.get("days")) * 86400,
@@ -33,7 +34,7 @@ function Create({ me, servers, close, made }) {
     <fieldset><legend>Role</legend>${Object.entries(roles).map(([role, what], i) => html`<label key=${role} class="check"><input type="radio" name="role" value=${role} checked=${i === 0} /> ${role} <span class="muted">${what}</span></label>`)}</fieldset>
     <fieldset><legend>Servers</legend><label class="check"><input type="checkbox" checked=${every} onChange=${(e) => setEvery(e.target.checked)} /> every server</label>
       ${!every && servers.map((s) => html`<label key=${s.name} class="check"><input type="checkbox" name="server" value=${s.name} /> ${s.name}</label>`)}</fieldset>
-    <div class="field"><label for="days">Days until it ends</label><input id="days" name="days" type="number" min="0" max="36500" value="365" required aria-describedby="days-about" /><p class="hint" id="days-about">0: until it is revoked.</p></div>
+    <div class="field"><label for="days">Days until it ends</label><input id="days" name="days" type="number" min="0" max="36500" defaultValue="30" required aria-describedby="days-about" /><p class="hint" id="days-about">0: until it is revoked.</p></div>
     <div class="row end"><button type="button" class="quiet" onClick=${close}>Cancel</button><button class="first">Make it</button></div></form><//>`;
 }
 
@@ -46,8 +47,8 @@ export function Keys({ me, query }) {
   const rows = data[0].keys.filter((k) => !query.who || k.principal === query.who);
   const close = () => setOpen();
   const columns = [
-    { head: "Who", cell: (k) => html`<${Trim} text=${k.principal} />`, sort: (k) => k.principal },
-    { head: "Role", cell: (k) => k.role, sort: (k) => k.role },
+    { head: "Who", cell: (k) => html`<${Trim} text=${k.principal} /><span class="narrow hint"><code>${k.id}</code> ${k.servers.includes("*") ? "all servers" : k.servers.join(", ")}</span>`, sort: (k) => k.principal },
+    { head: "Role", class: "middle", cell: (k) => k.role, sort: (k) => k.role },
     { head: "Servers", wide: true, cell: (k) => (k.servers.includes("*") ? "all" : k.servers.join(", ")) },
     ...(me.tenant ? [] : [{ head: "Tenant", wide: true, cell: (k) => k.tenant, sort: (k) => k.tenant }]),
     { head: "Last used", num: true, wide: true, cell: (k) => ago(k.last_used), sort: (k) => k.last_used },

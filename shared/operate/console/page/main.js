@@ -1,8 +1,9 @@
 // The console: the frame around all views, and the way between them.
-import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
+import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { get, onStack, showOnly, signOut, whoami } from "./api.js";
-import { onSignedOut, poll, useLive } from "./live.js";
+import { onSignedOut, poll, useClock, useLive } from "./live.js";
 import * as oauth from "./oauth.js";
+import { at } from "./format.js";
 import { Elsewhere, Problem } from "./parts.js";
 import { Activity } from "./activity.js";
 import { Costs } from "./costs.js";
@@ -35,6 +36,16 @@ const Live = () => {
   const state = useLive();
   return html`<span class="live ${state}" role="status"><i aria-hidden="true"></i>${said[state]}</span>`;
 };
+
+/** A bar across while nothing is heard: all that is shown may be old. */
+function Lost() {
+  useClock();
+  const state = useLive();
+  const since = useRef();
+  if (state !== "lost") return (since.current = undefined, null);
+  since.current ??= new Date();
+  return html`<p class="lost-bar" role="alert">Dormouse does not answer since ${at(since.current.toISOString())}. What you see is from before; the page goes on by itself.</p>`;
+}
 
 const schemes = { auto: "Colours of the system", light: "Light", dark: "Dark" };
 const kept = () => localStorage.getItem("scheme") ?? "auto";
@@ -79,9 +90,9 @@ function Frame({ me, leave }) {
   }, [parts.join("/")]);
   return html`<a class="skip" href="#main" onClick=${(e) => (e.preventDefault(), document.getElementById("main").focus())}>Skip to the content</a>
     <header><a class="name" href="#/"><img src=${new URL("icon.svg", import.meta.url).href} alt="" width="22" height="22" />Dormouse</a>
-      <nav aria-label="Views">${Object.entries(views).map(([path, [name]]) => html`<a key=${path} href=${"#/" + path} aria-current=${(one ? "" : parts[0]) === path ? "page" : undefined}>${name}</a>`)}</nav>
+      <nav aria-label="Views">${Object.entries(views).filter(([path]) => path !== "costs" || parts[0] === "costs").map(([path, [name]]) => html`<a key=${path} href=${"#/" + path} aria-current=${(one ? "" : parts[0]) === path ? "page" : undefined}>${name}</a>`)}</nav>
       <div class="who"><${Live} />${!me.tenant && !onStack(me) && html`<${Tenants} chosen=${tenant} choose=${choose} />`}<span class="tenant" title=${me.tenant && "tenant " + me.tenant}>${me.tenant ? html`<span class="trim">${me.principal}</span> · ${me.role}` : "this machine"}</span><${Scheme} /><button type="button" class="quiet small" onClick=${leave}>Sign out</button></div></header>
-    <main id="main" tabindex="-1" key=${tenant}>${one ? html`<${OneServer} key=${parts[1]} me=${me} name=${parts[1]} tab=${parts[2] ?? "tools"} query=${query} />`
+    <${Lost} /><main id="main" tabindex="-1" key=${tenant}>${one ? html`<${OneServer} key=${parts[1]} me=${me} name=${parts[1]} tab=${parts[2] ?? "tools"} query=${query} />`
       : View ? html`<${View} me=${me} query=${query} />` : html`<h1>There is nothing here</h1><p><a href="#/">All servers</a></p>`}</main>`;
 }
 

@@ -6,15 +6,20 @@ const shapes = {
   awake: html`<circle cx="6" cy="6" r="5" fill="currentColor" />`,
   asleep: html`<circle cx="6" cy="6" r="4.2" fill="none" stroke="currentColor" stroke-width="1.6" />`,
   starting: html`<g><circle cx="6" cy="6" r="4.2" fill="none" stroke="currentColor" stroke-width="1.6" /><path d="M6 1.500a4.500 4.500 0 0 1 0 9z" fill="currentColor" /></g>`,
+  "failed last time": html`<path d="M2 2l8 8M10 2l-8 8" stroke="currentColor" stroke-width="2.2" stroke-linecap="round" />`,
   failed: html`<path d="M2 2l8 8M10 2l-8 8" stroke="currentColor" stroke-width="2.2" stroke-linecap="round" />`,
+  "never started": html`<circle cx="6" cy="6" r="4.2" fill="none" stroke="currentColor" stroke-width="1.6" stroke-dasharray="2 2" />`,
   other: html`<path d="M2 6h8" stroke="currentColor" stroke-width="2.2" stroke-linecap="round" />`,
 };
 
 /** A state, by shape, word and colour. */
 export function State({ of, more }) {
-  const kind = of.replace(" ", "-");
+  const kind = of.replaceAll(" ", "-");
   return html`<span class="state ${kind}"><svg viewBox="0 0 12 12" aria-hidden="true">${shapes[of] ?? shapes.other}</svg>${of}${more && html`<span class="more"> ${more}</span>`}</span>`;
 }
+
+/** The state of a server in words: also whether it has ever worked. */
+export const stateOf = (s) => s.start || (s.state === "failed" && !s.boxes ? "failed last time" : s.state);
 
 export const Problem = ({ error }) => error && html`<p class="problem" role="alert">${error.message ?? error}</p>`;
 

@@ -1,16 +1,16 @@
 // Who uses what.
 import { html } from "./vendor/htm-preact.js";
-import { ago, count, money } from "./format.js";
+import { ago, count } from "./format.js";
+import { Quotas } from "./edit.js";
 import { useClock, useData } from "./live.js";
 import { Nothing, Problem, Server, Table, Trim } from "./parts.js";
 
 export function People({ me }) {
   useClock();
-  const { data, error } = useData("people", "bill?since=720h&by=tenant,principal", "keys");
+  const { data, error } = useData("people", "keys");
   if (!data) return html`<h1>People</h1>${error ? html`<${Problem} error=${error} />` : html`<div class="loading" />`}`;
-  const cost = new Map(data[1].shares.map((s) => [s.tenant + "\n" + s.principal, s.usd]));
   const keys = new Map();
-  for (const k of data[2].keys) if (!k.revoked) keys.set(k.tenant + "\n" + k.principal, (keys.get(k.tenant + "\n" + k.principal) ?? 0) + 1);
+  for (const k of data[1].keys) if (!k.revoked) keys.set(k.tenant + "\n" + k.principal, (keys.get(k.tenant + "\n" + k.principal) ?? 0) + 1);
   const rows = data[0].people.map((p) => ({ ...p, id: p.tenant + "\n" + p.principal }));
   const tenants = !me.tenant && new Set(rows.map((p) => p.tenant)).size > 1;
   const columns = [
@@ -21,10 +21,9 @@ export function People({ me }) {
     { head: "Calls", num: true, cell: (p) => count(p.calls), sort: (p) => p.calls },
     { head: "Failed", num: true, cell: (p) => html`<span class=${p.failed ? "bad" : ""}>${count(p.failed)}</span>`, sort: (p) => p.failed },
     { head: "Last call", num: true, cell: (p) => ago(p.last_call), sort: (p) => p.last_call },
-    { head: "30 days", num: true, wide: true, cell: (p) => money(cost.get(p.id) ?? 0), sort: (p) => cost.get(p.id) ?? 0 },
     { head: "Keys", num: true, wide: true, cell: (p) => (keys.get(p.id) ? html`<a href=${"#/keys?who=" + encodeURIComponent(p.principal)}>${keys.get(p.id)}</a>` : "–") },
   ];
   return html`<h1>People</h1><${Problem} error=${error} />
     ${rows.length ? html`<${Table} caption="People" columns=${columns} rows=${rows} />` : html`<${Nothing}>Nobody has called a tool in the last seven days.<//>`}
-    <p class="hint">Calls are of the last seven days. Dollars are for what messages of a person cost; the time of boxes, which several may share, is with the servers.</p>`;
+    <p class="hint">Calls are of the last seven days.</p><${Quotas} me=${me} />`;
 }

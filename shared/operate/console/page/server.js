@@ -2,8 +2,9 @@
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { act, ask, endpoint, lines, onStack } from "./api.js";
 import { ago, at, count, ends, ms, short, since, size, some } from "./format.js";
+import { Clients, KeyFor, SetValue, Turn } from "./edit.js";
 import { useClock, useData } from "./live.js";
-import { Choice, Copy, Dialog, Do, Elsewhere, Nothing, Problem, Snippet, State, Sure, Table, Trim, serverLink, stop } from "./parts.js";
+import { Choice, Copy, Dialog, Do, Elsewhere, Nothing, Problem, Snippet, State, Sure, Table, Trim, serverLink, stateOf, stop } from "./parts.js";
 import { Calls, Latency, Wakes } from "./plot.js";
 import { TryTool } from "./tool.js";
 
@@ -20,17 +21,14 @@ function Plots({ name }) {
 }
 
 function Connect({ me, server, close }) {
-  const url = endpoint(me) + server.path;
   const open = me.access === "open" || me.sign_in;
-  const header = open ? "" : ` --header "Authorization: Bearer KEY"`;
-  const entry = { [server.name]: { type: "http", url, ...(!open && { headers: { Authorization: "Bearer KEY" } }) } };
+  const makes = !open && me.role === "operator";
+  const [made, setMade] = useState();
   return html`<${Dialog} title=${"Connect a client to " + server.name} close=${close}>
-    ${!open && html`<p>Callers need an API key of role user: <a href="#/keys" onClick=${close}>make one</a>, and put it where KEY stands.</p>`}
     ${me.sign_in && html`<p>The client opens a browser, in which its user signs in at ${me.sign_in}.</p>`}
-    <h3>Address</h3><${Snippet} text=${url} label="address" />
-    <h3>Claude Code</h3><${Snippet} text=${`claude mcp add --transport http ${server.name} ${url}${header}`} label="command" />
-    <h3>Most other clients</h3><${Snippet} text=${JSON.stringify({ mcpServers: entry }, null, 2)} label="entry" />
-    <h3>Into the file of a client</h3><${Snippet} text=${`dormouse connect CLIENT ${server.name} --write`} label="command" /><//>`;
+    ${makes && !made ? html`<${KeyFor} server=${server.name} made=${setMade} />`
+      : html`<h3>Address</h3><${Snippet} text=${endpoint(me) + server.path} label="address" />
+        <${Clients} server=${server.name} apiKey=${made?.key ?? (open ? "" : "KEY")} what=${made ? `The key of ${made.principal} is in it. Copy it now: it cannot be shown again.` : !open && "Callers need an API key: an operator makes one, and it stands in the place of KEY."} />`}<//>`;
 }
 
 // Characters that nobody sees, or that change the order of others.
@@ -171,14 +169,15 @@ function Log({ me, server, query }) {
 const seconds = (n, none) => (n ? some(n, "second", "seconds") : none);
 
 function Settings({ me, server }) {
-  const { data, error } = useData(me.role === "operator" && path(server.name) + "/settings");
+  const [setting, setSetting] = useState();
+  const { data, error, again } = useData(me.role === "operator" && path(server.name) + "/settings");
   if (me.role !== "operator") return html`<${Nothing}>Settings are shown to operators only. Your key is of role ${me.role}.<//>`;
   if (!data) return error ? html`<${Problem} error=${error} />` : html`<div class="loading" />`;
   const s = data[0], box = s.box ?? {};
   const rows = [
     ["Command", s.native ? `${s.native}, in Go, within Dormouse` : html`<code>${[s.command, ...(s.args ?? [])].join(" ")}</code>`],
     ["Folder", s.cwd && html`<code>${s.cwd}</code>`],
-    ["Variables", s.variables?.length && html`<ul class="plain">${s.variables.map((v) => html`<li key=${v}><code>${v}</code> <span class="muted">••••••</span></li>`)}</ul>`],
+    ["Variables", s.variables?.length && html`<ul class="plain">${s.variables.map((v) => html`<li key=${v}><code>${v}</code> <span class="muted">••••••</span>${me.edits && html` <button type="button" class="quiet small" aria-label=${"Set " + v} onClick=${() => setSetting({ name: v })}>Set</button>`}</li>`)}</ul>`],
     ["Sleeps after", seconds(s.idle_seconds, "the default time of this machine")],
     ["May take to start", seconds(s.startup_timeout_sec)],
     ["A tool may take", seconds(s.tool_timeout_sec, "any time")],
@@ -188,7 +187,9 @@ function Settings({ me, server }) {
     ["Memory", box.memory_mb && `${box.memory_mb} MB`],
     ["Processors", box.cpus],
   ].filter(([, v]) => v);
-  return html`<dl class="settings">${rows.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl><p class="hint">They stand in the servers file, whose changes are read at once. Values of variables are never shown.</p>`;
+  return html`<dl class="settings">${rows.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl><p class="hint">They stand in the servers file, whose changes are read at once. Values of variables are never shown.</p>
+    ${me.edits && !s.native && !s.remote && html`<div class="row"><button type="button" onClick=${() => setSetting({ name: "" })}>Set a variable</button></div>`}
+    ${setting && html`<${SetValue} server=${server.name} name=${setting.name} close=${() => setSetting()} done=${again} />`}`;
 }
 
 function Starts({ server }) {
@@ -214,17 +215,19 @@ export function OneServer({ me, name, tab, query }) {
   useClock();
   const { data, error, again } = useData("servers");
   const [connecting, setConnecting] = useState(false);
+  const [setting, setSetting] = useState(false);
   if (!data) return html`<h1>${name}</h1>${error ? html`<${Problem} error=${error} />` : html`<div class="loading" />`}`;
   const server = data[0].servers.find((s) => s.name === name);
   if (!server) return html`<h1>${name}</h1><${Nothing}>There is no such server, or your key is not for it. <a href="#/">All servers</a><//>`;
   const stack = onStack(me), there = stack ? stored : tabs, View = there[tab]?.[1];
   const says = { tools: server.tools, sessions: server.sessions };
-  return html`<div class="title"><h1>${name}</h1><${State} of=${server.state} more=${server.state === "awake" && server.processes > 1 ? "×" + server.processes : server.state === "asleep" && server.last_message ? since(server.last_message) : ""} />
-      <div class="row end deeds">${me.role === "operator" && (server.processes > 0 || (stack && server.boxes > 0)) && html`<${Do} to=${() => stop(path(name))} done=${again}>Stop<//>`}
+  return html`<div class="title"><h1>${name}</h1><${State} of=${stateOf(server)} more=${server.state === "awake" && server.processes > 1 ? "×" + server.processes : server.state === "asleep" && server.last_message ? since(server.last_message) : ""} />
+      <div class="row end deeds">${me.edits && server.state !== "not served" && html`<${Turn} server=${server} done=${again} />`}${me.role === "operator" && (server.processes > 0 || (stack && server.boxes > 0)) && html`<${Do} to=${() => stop(path(name))} done=${again}>Stop<//>`}
       ${server.path && html`<button type="button" onClick=${() => setConnecting(true)}>Connect</button>`}
       ${server.path && me.role === "operator" && html`<a class="button first" href=${serverLink(name, "tools") + "?try=" + encodeURIComponent(" ")}>Try a tool</a>`}</div></div>
     ${server.path && html`<p class="address"><code>${endpoint(me) + server.path}</code><${Copy} text=${endpoint(me) + server.path} label="Copy the address" /></p>`}
-    ${server.why && html`<div class="why"><p>${server.why}</p></div>`}
+    ${server.why && html`<div class=${server.state === "off" ? "why calm" : "why"}><p>${server.why}</p>${me.edits && server.state === "not served" && html`<div class="row"><button type="button" class="small" onClick=${() => setSetting(true)}>Set a variable</button></div>`}</div>`}
+    ${setting && html`<${SetValue} server=${name} name="" close=${() => setSetting(false)} done=${again} />`}
     ${server.held > 0 && html`<${Held} me=${me} server=${server} done=${again} />`}
     ${server.path && html`${!stack && html`<${Plots} name=${name} />`}
     <nav class="tabs" aria-label=${"Parts of " + name}>${Object.entries(there).map(([t, [title]]) => html`<a key=${t} href=${serverLink(name, t)} aria-current=${t === tab ? "page" : undefined}>${title}${says[t] !== undefined && html` <span class="muted">${count(says[t])}</span>`}</a>`)}</nav>

@@ -1,0 +1,134 @@
+package dormouse
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+)
+
+// editsOf returns what the console of a machine does to the servers file: what the commands
+// do, on the same files.
+func (t *terminal) editsOf(servers, data string) api.Edits {
+	file := serversFile{fileFlag{servers}}
+	change := func(names []string, use func(f *edited, name string) error) error {
+		if _, err := (named{names, file}).change(use); err != nil {
+			return err
+		}
+		return takenAtOnce(data, names)
+	}
+	return api.Edits{
+		Add: func(_ context.Context, s api.NewServer) (string, error) {
+			args, err := addArguments(s)
+			if err != nil {
+				return "", err
+			}
+			return t.quietly(append([]string{"add", "--servers", servers, "--data", data}, args...))
+		},
+		Switch: func(_ context.Context, server string, on bool) error {
+			return change([]string{server}, func(f *edited, name string) error { return f.Switch(name, on) })
+		},
+		SetValue: func(_ context.Context, server, name, value string) error {
+			return change([]string{server}, func(f *edited, server string) error { return f.setValue(server, name, value) })
+		},
+	}
+}
+
+// quietly executes a command line with nobody to ask, and returns what it prints.
+func (t *terminal) quietly(args []string) (said string, err error) {
+	var out, why bytes.Buffer
+	own := *t
+	own.in, own.out, own.err, own.ask = strings.NewReader(""), &out, &why, nil
+	if code := execute(args, &own); code != exitDone {
+		lines := strings.Split(strings.TrimSpace(why.String()), "\n")
+		return "", errors.New(strings.TrimPrefix(lines[len(lines)-1], "dormouse: error: "))
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// addArguments returns the arguments of dormouse add for what a user has typed into a form.
+func addArguments(s api.NewServer) (args []string, err error) {
+	words, err := splitWords(s.What)
+	if err != nil {
+		return nil, err
+	}
+	if len(words) == 0 {
+		return nil, errors.New("say what to add: a command, a URL, or the name of a server in the registry")
+	}
+	if strings.HasPrefix(words[0], "-") || strings.HasPrefix(s.Name, "-") {
+		return nil, errors.New("a name and a command do not begin with -")
+	}
+	for _, kv := range s.Env {
+		args = append(args, "--env="+kv)
+	}
+	u, err := url.Parse(words[0])
+	switch {
+	case len(words) == 1 && err == nil && (u.Scheme == "https" || u.Scheme == "http") && s.Name != "":
+		return append(args, "--url="+words[0], "--", s.Name), nil
+	case len(words) == 1 && s.Name == "":
+		return append(args, "--", words[0]), nil
+	case s.Name == "":
+		return nil, errors.New("give the server a name")
+	}
+	return append(append(args, s.Name, "--"), words...), nil
+}
+
+// splitWords splits a line into words as a shell does, with quotes and backslashes, and
+// expands nothing.
+func splitWords(line string) (words []string, err error) {
+	var word strings.Builder
+	begun, quote, escaped := false, rune(0), false
+	for _, c := range line {
+		switch {
+		case escaped:
+			word.WriteRune(c)
+			escaped = false
+		case c == '\\' && quote != '\'':
+			escaped, begun = true, true
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0:
+			word.WriteRune(c)
+		case c == '\'' || c == '"':
+			quote, begun = c, true
+		case strings.ContainsRune(" \t\r\n", c):
+			if begun {
+				words = append(words, word.String())
+				word.Reset()
+				begun = false
+			}
+		default:
+			word.WriteRune(c)
+			begun = true
+		}
+	}
+	if quote != 0 || escaped {
+		return nil, fmt.Errorf("a quote is not closed in the command")
+	}
+	if begun {
+		words = append(words, word.String())
+	}
+	return words, nil
+}
+
+// setValue gives the process of a server a variable, whose value is kept in .env.
+func (e *edited) setValue(server, name, value string) error {
+	if !isVariableName(name) {
+		return errors.New("a variable has a name of letters, digits and _")
+	}
+	variable, err := e.env.Keep(server, name, value)
+	if err != nil {
+		return err
+	}
+	return e.SetVariable(server, name, "${"+variable+"}")
+}
+
+func isVariableName(name string) bool {
+	return name != "" && (name[0] < '0' || name[0] > '9') && !strings.ContainsFunc(name, func(c rune) bool {
+		return (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_'
+	})
+}

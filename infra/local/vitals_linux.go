@@ -1,0 +1,42 @@
+package local
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+)
+
+// systemVitals returns what the system tells of memory, processors and the disk of a folder.
+func systemVitals(folder string) (v api.Vitals) {
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		_, _ = fmt.Sscan(string(text), &v.Load) // 0 if it is no number
+	}
+	if f, err := os.Open("/proc/meminfo"); err == nil {
+		defer func() { _ = f.Close() }() // only read
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			name, rest, _ := strings.Cut(lines.Text(), ":")
+			var kb int64
+			if _, err := fmt.Sscan(rest, &kb); err != nil {
+				continue
+			}
+			switch name {
+			case "MemTotal":
+				v.Memory = kb << 10
+			case "MemAvailable":
+				v.MemoryFree = kb << 10
+			}
+		}
+	}
+	var disk unix.Statfs_t
+	if unix.Statfs(folder, &disk) == nil {
+		// As df counts: without the blocks that only root may use.
+		v.DiskFree = int64(disk.Bavail) * disk.Bsize                   //nolint:gosec // a disk has fewer bytes
+		v.Disk = v.DiskFree + int64(disk.Blocks-disk.Bfree)*disk.Bsize //nolint:gosec // as above
+	}
+	return v
+}

@@ -1,0 +1,220 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/quota"
+	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Edits change the servers file of a machine, as the commands of dormouse do. The fields are
+// functions of [Options]. Errors are in words for the user; none quotes a value.
+type Edits struct {
+	// Add adds a server, starts it once, and returns what the command says. A server that
+	// does not start is not added.
+	Add func(ctx context.Context, s NewServer) (said string, err error)
+	// Switch switches a server off or on.
+	Switch func(ctx context.Context, server string, on bool) error
+	// SetValue gives the process of a server a variable. The value goes into .env.
+	SetValue func(ctx context.Context, server, name, value string) error
+}
+
+// NewServer asks to add a server. What is what a user types behind dormouse add: a command
+// line, a URL, or the name of a server in the registry.
+type NewServer struct {
+	Name string   `json:"name"` // may be "" for a name in the registry
+	What string   `json:"what"`
+	Env  []string `json:"env,omitempty"` // NAME=VALUE
+}
+
+// Switch asks to switch a server off or on.
+type Switch struct {
+	On bool `json:"on"`
+}
+
+// NewValue is a variable for the process of a server.
+type NewValue struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Said is what a command says.
+type Said struct {
+	Said string `json:"said,omitempty"`
+}
+
+// ForClients asks how clients connect to a server: with an API key, or "" for none.
+type ForClients struct {
+	Key string `json:"key,omitempty"`
+}
+
+// ClientWays is how one client connects, the shortest way first.
+type ClientWays struct {
+	Name  string             `json:"name"`
+	Title string             `json:"title"`
+	Ways  []clientfile.Paste `json:"ways"`
+}
+
+// Quota is the limits of a tenant, and what it has used of them.
+type Quota struct {
+	quota.Report
+	Limits quota.Limits `json:"limits"` // that apply now
+}
+
+// Vitals is how a machine is. Fields that the system does not tell are 0.
+type Vitals struct {
+	Processors  int     `json:"processors"`
+	Load        float64 `json:"load"` // programs that wanted a processor, on average over a minute
+	Memory      int64   `json:"memory_bytes"`
+	MemoryFree  int64   `json:"memory_free_bytes"`
+	MemoryBoxes int64   `json:"memory_boxes_bytes"` // of all processes of servers
+	Disk        int64   `json:"disk_bytes"`         // of the data folder's disk, that users may fill
+	DiskFree    int64   `json:"disk_free_bytes"`
+}
+
+const (
+	noEdits  missing = "the servers file is not changed here: that of a stack changes by dormouse push"
+	noVitals missing = "this place does not know its machine"
+	noLimits missing = "limits are not set here; dormouse quotas sets them"
+)
+
+// edits has the routes of the user of a machine. What they take becomes a command that the
+// machine runs, so no API key is enough.
+type edits struct{ *exchange }
+
+func (c Caller) usesMachine() bool { return c.Tenant == "" && c.seesAll() && c.reads() }
+
+// may returns an error for callers that may not edit.
+func (x edits) may() error {
+	switch {
+	case x.h.Add == nil:
+		return noEdits
+	case !x.caller.usesMachine():
+		return storage.Errorf(storage.Forbidden, "only the user of the machine changes its servers file: dormouse open makes a link that signs in")
+	}
+	return nil
+}
+
+// taken reads the order of a route, and returns what do makes of it.
+func taken[T any](x edits, do func(order T) (string, error)) (any, error) {
+	if err := x.may(); err != nil {
+		return nil, err
+	}
+	var order T
+	if err := x.body(&order); err != nil {
+		return nil, err
+	}
+	said, err := do(order)
+	if err != nil {
+		return nil, storage.Errorf(storage.Invalid, "%s", err.Error())
+	}
+	return Said{said}, nil
+}
+
+func (x edits) add() (any, error) {
+	return taken(x, func(s NewServer) (string, error) { return x.h.Add(x.r.Context(), s) })
+}
+
+func (x edits) turn() (any, error) {
+	return taken(x, func(s Switch) (string, error) { return "", x.h.Switch(x.r.Context(), x.r.PathValue("server"), s.On) })
+}
+
+func (x edits) value() (any, error) {
+	return taken(x, func(v NewValue) (string, error) {
+		return "", x.h.SetValue(x.r.Context(), x.r.PathValue("server"), v.Name, v.Value)
+	})
+}
+
+// clients answers how each client connects to a server.
+func (x *exchange) clients() (any, error) {
+	s, err := x.server()
+	if err != nil {
+		return nil, err
+	}
+	var asked ForClients
+	if err := x.body(&asked); err != nil {
+		return nil, err
+	}
+	out := []ClientWays{}
+	for _, c := range clientfile.Clients() {
+		out = append(out, ClientWays{c.Name, c.Title, c.Pastes(clientfile.Server{Name: s.Name, URL: x.h.Info.URL + "/" + s.Name + "/mcp", Key: asked.Key})})
+	}
+	return map[string]any{"clients": out}, nil
+}
+
+// quotas answers the limits of the tenants that the caller sees, and that have keys,
+// sessions or limits.
+func (x *exchange) quotas() (any, error) {
+	if x.h.Servers == nil {
+		return nil, noLimits
+	}
+	tenants, err := x.tenants()
+	if err != nil {
+		return nil, err
+	}
+	if x.caller.Tenant == "" {
+		limited, err := quota.Limited(x.r.Context(), x.h.Store)
+		if err != nil {
+			return nil, err
+		}
+		keys, err := apikey.List(x.r.Context(), x.h.Store, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range keys {
+			limited = append(limited, k.Tenant)
+		}
+		tenants = append(append(tenants, limited...), ownTenant)
+		slices.Sort(tenants)
+		tenants = slices.Compact(tenants)
+	}
+	all := []Quota{}
+	for _, tenant := range tenants {
+		r, err := quota.Show(x.r.Context(), x.h.Store, tenant)
+		if err != nil {
+			return nil, err
+		}
+		q, err := x.inForce(r)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, q)
+	}
+	return map[string]any{"quotas": all, "on": x.h.Servers().Limits() != nil}, nil
+}
+
+func (x *exchange) inForce(r quota.Report) (Quota, error) {
+	limits, err := quota.InForce(x.h.Servers().Limits(), r.Own)
+	return Quota{r, limits}, err
+}
+
+// setQuota changes limits of a tenant: null removes one, "file" gives that of the servers file
+// back. Limits hold a tenant back, so only the owner of the place changes them.
+func (x *exchange) setQuota() (any, error) {
+	switch {
+	case x.h.Servers == nil:
+		return nil, noLimits
+	case !x.caller.owns():
+		return nil, storage.Errorf(storage.Forbidden, "limits are set by the operator of the place: with a key for all servers of the tenant %s", ownTenant)
+	}
+	var change json.RawMessage
+	if err := x.body(&change); err != nil {
+		return nil, err
+	}
+	r, err := quota.Set(x.r.Context(), x.h.Store, x.r.PathValue("tenant"), change)
+	if err != nil {
+		return nil, err
+	}
+	return x.inForce(r)
+}
+
+func (x *exchange) vitals() (any, error) {
+	if x.h.Vitals == nil || !x.caller.seesAll() || x.caller.Tenant != "" && x.caller.Tenant != ownTenant {
+		return nil, noVitals
+	}
+	return x.h.Vitals(x.r.Context())
+}
