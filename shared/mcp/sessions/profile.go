@@ -63,8 +63,12 @@ func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) 
 		if can > least || can == least && !part.Taken.After(taken) {
 			continue
 		}
+		list, err := h.visible(ctx, c, wire.Lookup(part.Result, "list"))
+		if err != nil {
+			return p, err
+		}
 		var tools []ProfileTool
-		if json.Unmarshal(wire.Lookup(visible(c.Tools, wire.Lookup(part.Result, "list")), "tools"), &tools) == nil {
+		if json.Unmarshal(wire.Lookup(list, "tools"), &tools) == nil {
 			p.Tools, least, taken = tools, can, part.Taken
 		}
 	}
