@@ -365,8 +365,8 @@ type page struct {
 	to     *url.URL // of a redirect, or nil
 }
 
-// web sends a request and reads the whole answer. The header Host names a host that is not
-// that of the address.
+// web sends a request and reads the whole answer. A header Host replaces the host of the
+// address.
 func web(t *testing.T, client *http.Client, method, at, body string, header http.Header) page {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, at, strings.NewReader(body))

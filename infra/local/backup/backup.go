@@ -120,10 +120,10 @@ func (a *archive) database(name, path, part string) error {
 	return a.content(head, f)
 }
 
-// folder adds what a folder has. Servers may change it meanwhile, and must not bring into
-// their workspaces what they cannot read themselves: so folder enters each folder by its
-// handle, and takes what it opened only if it still has its name and is no link. What is gone,
-// or is something else by now, counts as removed.
+// folder adds the files and folders of a folder. A server may exchange them meanwhile, to get
+// a file into its workspace that it cannot read itself. So folder enters each folder by its
+// handle. It takes what it opened only if that still has its name and is no link. The rest
+// counts as removed.
 func (a *archive) folder(at *os.Root, under string) error {
 	list, err := at.Open(".")
 	if err != nil {

@@ -22,7 +22,7 @@ type Limiter struct {
 	mu       sync.Mutex
 	accounts map[string]*account
 	calls    map[storage.ValueKey]*calls
-	floods   map[string]time.Time // by caller: until when
+	floods   map[string]time.Time // until when each caller is refused
 	troubled time.Time            // when trouble was logged last
 }
 

@@ -5,7 +5,7 @@
 // snapshots while runners are killed and frames come twice or late.
 //
 // The package does not check the caller: its callers must ensure that a box asks only
-// for its own snapshots (package relay does). It never sees the contents of a snapshot.
+// for its own snapshots (package relayserver does). It never sees the contents of a snapshot.
 //
 // # Objects
 //

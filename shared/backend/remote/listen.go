@@ -240,7 +240,7 @@ func (c *following) late(ctx context.Context, e wire.SSE) {
 
 // refuse answers a question that no client can get.
 func (x *exchange) refuse(ctx context.Context, m wire.Message) {
-	named, _ := json.Marshal(string(m.ID)) // a string
+	named, _ := json.Marshal(string(m.ID)) // a string is always JSON
 	raw, _ := wire.Replace(m.Raw, named, "id")
 	if a, ok := bridge.Unasked(raw); ok {
 		a.Question = string(m.ID)

@@ -73,8 +73,8 @@ func carries(pid int, mark string) bool {
 	return false
 }
 
-// killMarked opens a pidfd before it checks the mark again, because another process may
-// have the pid by now.
+// killMarked kills the process with a pid if the process has the mark. Another process may
+// have the pid by now: a pidfd stays with one process, so killMarked opens it first.
 func killMarked(pid int, mark string) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ENOSYS) { // before linux 5.3

@@ -172,7 +172,7 @@ func (r *serverReader) entryKeys(remote bool, ours []setting) []setting {
 	}
 	for _, key := range []string{"headers", "http_headers", "env_http_headers", "bearer_token_env_var"} {
 		keys = append(keys, setting{key: key, kind: kind{read: func(m member, what string) {
-			if remote { // other servers ignore them
+			if remote { // a server with a command has no headers
 				r.headers(m, what)
 			}
 		}}})

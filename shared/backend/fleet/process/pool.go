@@ -237,7 +237,8 @@ func (p *Pool) register(ft fleet.Task, id string, pid int) *task {
 	return t
 }
 
-// CanStart returns why no runner can be started now, as far as its file tells.
+// CanStart returns an error if the runner's program is not on this machine, or must not be
+// executed. It starts nothing, so a start may fail all the same.
 func (p *Pool) CanStart() error {
 	_, err := exec.LookPath(p.program())
 	return err
