@@ -289,6 +289,9 @@ What ran:
 		return err
 	}
 	for _, p := range peers() {
+		if !slices.ContainsFunc(r.Samples, func(x sample) bool { return x.Peer == p.name }) {
+			continue
+		}
 		if _, err := fmt.Fprintf(f, "- %s: %s (%s). It keeps %s.\n", p.name, p.about, p.speaks.name, p.keeping); err != nil {
 			return err
 		}
