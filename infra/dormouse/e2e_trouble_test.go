@@ -199,6 +199,7 @@ func TestE2EAMachineWithoutItsFilesWakesServers(t *testing.T) {
 		t.Error(err)
 	}
 	write(t, m.program, "#!/bin/sh\nexit 9\n")
+	m.program = filepath.Join(programs, "dormouse") // for the commands that look at the machine
 	if err := os.RemoveAll(filepath.Join(m.data, "run")); err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func TestABakedServerStartsWithoutARegistry(t *testing.T) {
 			}
 			from.http.Close()
 			before := from.asked.Load()
-			if b := newBox(parsed(t, server), i.at, slog.New(slog.DiscardHandler)); !b.provisioner.Baked() {
+			if b := newBox(parsed(t, server), i.setup(), slog.New(slog.DiscardHandler)); !b.provisioner.Baked() {
 				t.Error("the runner does not say that its image has the install")
 			}
 			l, err := i.stage(server)

@@ -248,7 +248,7 @@ func TestWhereInstallsAreKept(t *testing.T) {
 func TestABoxThatHasEndedReleasesItsInstalls(t *testing.T) {
 	i, _ := published(t)
 	log := slog.New(slog.DiscardHandler)
-	p := &prepared{box: newBox(parsed(t, `{"command": "npx", "args": ["-y", "srv"]}`), i.at, log), work: i.at.work, release: func() error { return nil }, log: log}
+	p := &prepared{box: newBox(parsed(t, `{"command": "npx", "args": ["-y", "srv"]}`), i.setup(), log), work: i.at.work, release: func() error { return nil }, log: log}
 	if _, err := p.box.provisioner.Provision(t.Context(), "p", nil, nil); err != nil {
 		t.Fatal(err)
 	}

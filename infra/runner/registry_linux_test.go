@@ -261,7 +261,7 @@ func newInstalls(t *testing.T, from *registry) *installs {
 		}
 	}
 	i := &installs{t: t, from: from, root: root, on: sandbox.Probe()}
-	i.at = setup{work: filepath.Join(root, "work"), cache: filepath.Join(root, "cache"), on: i.on, own: ownEnvironment()}
+	i.at = setup{work: filepath.Join(root, "work"), cache: filepath.Join(root, "cache"), on: i.on}
 	uv, err := fetchedUv()
 	if err != nil {
 		t.Fatal(err)
@@ -291,10 +291,17 @@ func newInstalls(t *testing.T, from *registry) *installs {
 	return i
 }
 
+// setup returns the setup of the next box, with the variables that this program has by now.
+func (i *installs) setup() setup {
+	at := i.at
+	at.own = ownEnvironment()
+	return at
+}
+
 // stage installs what a servers file needs.
 func (i *installs) stage(text string) (provision.Launch, error) {
 	i.t.Helper()
-	return provisionerFor(parsed(i.t, text), i.at, slog.New(slog.DiscardHandler)).Provision(i.t.Context(), "p", nil, nil)
+	return provisionerFor(parsed(i.t, text), i.setup(), slog.New(slog.DiscardHandler)).Provision(i.t.Context(), "p", nil, nil)
 }
 
 // digestOf is the digest of a file.

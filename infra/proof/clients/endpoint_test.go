@@ -63,7 +63,7 @@ func startOnce(t *testing.T, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	if answer, err := io.ReadAll(resp.Body); err != nil || !bytes.Contains(answer, []byte("serverInfo")) {
 		t.Fatalf("initialize: HTTP %d %s, %v", resp.StatusCode, answer, err)
 	}
