@@ -29,6 +29,8 @@ const json = (value) => (value === undefined ? undefined : JSON.stringify(value)
 
 let only = ""; // the tenant that a visitor who sees all wants to see
 export const showOnly = (tenant) => (only = tenant);
+/** Reports whether the visitor sees one tenant of several. */
+export const narrow = () => only !== "";
 const narrowed = (path) => (only ? `${path}${path.includes("?") ? "&" : "?"}tenant=${encodeURIComponent(only)}` : path);
 
 export const whoami = async () => (await sent("api/v1/")).json();

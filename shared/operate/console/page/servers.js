@@ -1,6 +1,6 @@
 // All servers of the servers file, and what they are doing.
 import { html, useState } from "./vendor/htm-preact.js";
-import { act, onStack } from "./api.js";
+import { act, narrow, onStack } from "./api.js";
 import { ago, count, ms, quantile, since, size, some, sum } from "./format.js";
 import { useClock, useData } from "./live.js";
 import { Do, Elsewhere, Nothing, Problem, Server, State, Table, serverLink, stateOf, stop } from "./parts.js";
@@ -98,7 +98,7 @@ export function Servers({ me }) {
       <${Tile} name="Sessions" value=${count(all.sessions) + more(rows[0])} />
       ${!stack && html`<${Tile} name="Calls, 24 h" value=${count(all.calls_24h)} href="#/activity" />
       <${Tile} name="Failed, 24 h" value=${count(all.failed_24h)} bad=${all.failed_24h} href="#/activity?failed=true" />`}
-    </dl></div>${!stack && (!me.tenant || me.tenant === "default") && html`<${Machine} />`}
+    </dl></div>${!stack && (me.tenant ? me.tenant === "default" : !narrow()) && html`<${Machine} />`}
     ${!stack && html`<div class="plots"><${Calls} series=${ofHour} seconds=${3600} each="a minute" /><${Latency} series=${ofHour} seconds=${3600} /><${Wakes} series=${ofHour} seconds=${3600} each="a minute" /></div>`}
     ${rows.length ? html`<${Table} caption=${some(rows.length, "server", "servers")} columns=${columns} rows=${rows} id=${(s) => s.name} below=${(s) => s.why && html`<${Why} server=${s} me=${me} />`} />`
       : me.edits ? html`<div class="nothing stack"><p>There is no server yet. Add one here, or in a terminal:</p><pre>dormouse add everything -- npx -y @modelcontextprotocol/server-everything
