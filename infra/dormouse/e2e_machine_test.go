@@ -229,7 +229,7 @@ func (m *machine) run(flags ...string) {
 	m.t.Helper()
 	m.flags = flags
 	all := append([]string{"--listen", "127.0.0.1:0", "--servers", m.servers}, flags...)
-	if m.runner {
+	if m.runner && !m.programs {
 		all = append(all, "--runner", filepath.Join(programs, "runner"))
 	}
 	if !m.programs && os.Getenv(functionsVariable) == "cold" {
