@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -183,7 +184,8 @@ func rollingMachine(t *testing.T, folder string) *rolling {
 	r := &rolling{bin: t.TempDir(), calls: t.TempDir()}
 	r.file = hostedForUpgrades(t, r.calls)
 	r.machine = machineOf(t, r.file).asPrograms()
-	r.emulator.Programs = r.bin
+	// A function that was not used for a while would have no process to look at.
+	r.emulator.Programs, r.emulator.SleepAfter = r.bin, 10*time.Minute
 	for _, name := range []string{"http", "socket", "relay", "sweep", "oauth", "console", "runner"} {
 		script := fmt.Sprintf("#!/bin/sh\nexec \"$(cat '%s')\" \"$@\"\n", r.chosen(name))
 		executable(t, filepath.Join(r.bin, name), script)
