@@ -132,10 +132,14 @@ func (m *machine) killAround(kills int, done <-chan struct{}) {
 	}
 }
 
+// survivable is how long a call may take whose programs are killed. A function that is killed
+// twice gets its event again after one minute and after two more, as Lambda does it.
+const survivable = patience + 3*time.Minute
+
 // survive makes a call during the kills, and polls for its end as long as it has a cursor.
 // Without a cursor the call was not accepted, so it need not end.
 func (c *client) survive(tag string) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), survivable)
 	defer cancel()
 	id, last := c.id(), ""
 	var all []wire.Message
@@ -163,7 +167,7 @@ func (c *client) survive(tag string) {
 		}
 		s, err = c.send(ctx, http.MethodGet, last, "")
 	}
-	c.t.Errorf("%s was accepted and has no end after %s: %v, %v", tag, patience, ended(all), errors.Join(err, ctx.Err()))
+	c.t.Errorf("%s was accepted and has no end after %s: %v, %v", tag, survivable, ended(all), errors.Join(err, ctx.Err()))
 }
 
 // wantEnd checks that each message came once and in order, and that the end explains what
