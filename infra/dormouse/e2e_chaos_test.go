@@ -132,8 +132,8 @@ func (m *machine) killAround(kills int, done <-chan struct{}) {
 	}
 }
 
-// survivable is how long a call may take whose programs are killed. A function that is killed
-// twice gets its event again after one minute and after two more, as Lambda does it.
+// survivable is how long a call may take whose programs are killed. The sweep that ends the
+// calls of a lost box may be killed too, and the next one comes a minute later.
 const survivable = patience + 3*time.Minute
 
 // survive makes a call during the kills, and polls for its end as long as it has a cursor.
