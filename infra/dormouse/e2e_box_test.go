@@ -207,7 +207,7 @@ func TestE2ERogueServersHarmOnlyThemselves(t *testing.T) {
 	t.Parallel()
 	m := rogues(t, map[string]map[string]any{"rogue": {}}, "-ignore-term")
 	work := m.ownCache()
-	m.start("--idle", "60s")
+	m.start("--idle", "10m") // a busy machine takes more than a minute for one flood
 	good := m.session("rogue")
 	pid := good.text("pid", "")
 	runner := m.host().pid
