@@ -16,7 +16,7 @@ import (
 
 // before is how long a tool works before it fails or asks: longer than a host may wait until it
 // makes a task of the call.
-const before = 1500 * time.Millisecond
+const before = 3 * time.Second
 
 type message struct {
 	Version string          `json:"jsonrpc"`
