@@ -142,6 +142,7 @@ func TestCommandsPrint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir()) // no command finds the machine of another test
 	s := newShell(t)
 	s.used()
 	for n, f := range archive.Files {

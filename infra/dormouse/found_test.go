@@ -2,17 +2,11 @@ package dormouse
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
 )
-
-// Machines of other tests are found by no command, and note nothing: the folder is not there.
-func init() {
-	_ = os.Setenv("XDG_RUNTIME_DIR", filepath.Join(os.TempDir(), "no-such-folder")) // it fails for odd names only
-}
 
 // A command finds the only machine that is up, from every folder, or lists them.
 func TestAMachineIsFoundFromEverywhere(t *testing.T) {
