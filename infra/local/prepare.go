@@ -204,17 +204,12 @@ func (p *preparer) all(ctx context.Context) (said api.Prepared, err error) {
 		return said, err
 	}
 	said.Version, _ = wire.String(wire.Lookup(init, "serverInfo", "version"))
-	for _, l := range []struct{ capability, method, key string }{
-		{"tools", wire.MethodToolsList, "tools"},
-		{"prompts", wire.MethodPromptsList, "prompts"},
-		{"resources", wire.MethodResourcesList, "resources"},
-		{"resources", wire.MethodResourceTemplatesList, "resourceTemplates"},
-	} {
-		if wire.Lookup(init, "capabilities", l.capability) == nil {
+	for _, l := range wire.Lists() {
+		if wire.Lookup(init, "capabilities", l.Capability) == nil {
 			continue
 		}
-		n, err := p.list(ctx, l.method, l.key)
-		if l.key != "tools" {
+		n, err := p.list(ctx, l.Method, l.Entries)
+		if l.Method != wire.MethodToolsList {
 			continue // a server without the list works all the same
 		}
 		var endless *wire.EndlessList

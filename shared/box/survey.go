@@ -15,24 +15,16 @@ import (
 // messages of clients go first.
 type survey struct {
 	p      *process
-	left   []asked           // lists to ask for
+	left   []wire.List       // lists to ask for
 	hashes map[string]string // of the lists that were answered
 	pages  wire.Pages        // of the list that is asked for
 	list   hash.Hash         // of its entries so far
 }
 
-// asked is a list that a server may have.
-type asked struct{ capability, method, entries string }
-
 func (v *survey) begin() {
 	said := v.p.proto.initialized(v.p.audience.speaker)
-	for _, l := range []asked{
-		{"tools", wire.MethodToolsList, "tools"},
-		{"prompts", wire.MethodPromptsList, "prompts"},
-		{"resources", wire.MethodResourcesList, "resources"},
-		{"resources", wire.MethodResourceTemplatesList, "resourceTemplates"},
-	} {
-		if wire.Lookup(said, "capabilities", l.capability) != nil {
+	for _, l := range wire.Lists() {
+		if wire.Lookup(said, "capabilities", l.Capability) != nil {
 			v.left = append(v.left, l)
 		}
 	}
@@ -51,7 +43,7 @@ func (v *survey) ask() {
 
 // page asks for the page at a cursor, nil for the first page.
 func (v *survey) page(cursor json.RawMessage) {
-	method := v.left[0].method
+	method := v.left[0].Method
 	params := v.p.proto.params(method)
 	if cursor != nil && params == nil {
 		params = json.RawMessage(`{}`)
@@ -80,12 +72,12 @@ func (v *survey) told(m wire.Message) {
 	l := v.left[0]
 	switch {
 	case m.Error == nil:
-		v.list.Write(wire.Lookup(m.Result, l.entries))
+		v.list.Write(wire.Lookup(m.Result, l.Entries))
 		if cursor, err := v.pages.Next(m.Result); err == nil && cursor != nil {
 			v.page(cursor)
 			return
 		}
-		v.hashes[l.method] = base64.RawURLEncoding.EncodeToString(v.list.Sum(nil)[:16])
+		v.hashes[l.Method] = base64.RawURLEncoding.EncodeToString(v.list.Sum(nil)[:16])
 	case string(wire.Lookup(m.Error, "code")) != strconv.Itoa(int(wire.CodeMethodNotFound)):
 		return
 	}

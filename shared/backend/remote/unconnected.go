@@ -38,12 +38,9 @@ func (x *exchange) unconnected(err error) json.RawMessage {
 			"description": "The user has yet to connect their account at " + x.s.Name + ". This tool returns the page where they do. Show its address to them; the tools of the server are listed afterwards.",
 		}}})
 		return list
-	case wire.MethodPromptsList:
-		return json.RawMessage(`{"prompts":[],"ttlMs":0,"cacheScope":"private"}`)
-	case wire.MethodResourcesList:
-		return json.RawMessage(`{"resources":[],"ttlMs":0,"cacheScope":"private"}`)
-	case wire.MethodResourceTemplatesList:
-		return json.RawMessage(`{"resourceTemplates":[],"ttlMs":0,"cacheScope":"private"}`)
+	}
+	if l, ok := wire.ListOf(x.r.Method); ok {
+		return json.RawMessage(`{"` + l.Entries + `":[],"ttlMs":0,"cacheScope":"private"}`)
 	}
 	return nil
 }

@@ -30,11 +30,8 @@ const firstLists = 20 * time.Second
 const metaUnavailable = "dormouse/unavailable"
 
 func isListed(method string) bool {
-	switch method {
-	case wire.MethodToolsList, wire.MethodPromptsList, wire.MethodResourcesList, wire.MethodResourceTemplatesList, group.MethodSkillsList:
-		return true
-	}
-	return false
+	_, ok := wire.ListOf(method)
+	return ok || method == group.MethodSkillsList
 }
 
 // known returns what the records know of the members' lists. They keep no lists of skills, so

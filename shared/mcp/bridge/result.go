@@ -107,18 +107,11 @@ func Unknown() json.RawMessage {
 
 // nothing returns the empty result of a list, nil for other methods.
 func nothing(method string) json.RawMessage {
-	switch method {
-	case wire.MethodToolsList:
-		return json.RawMessage(`{"tools":[]}`)
-	case wire.MethodPromptsList:
-		return json.RawMessage(`{"prompts":[]}`)
-	case wire.MethodResourcesList:
-		return json.RawMessage(`{"resources":[]}`)
-	case wire.MethodResourceTemplatesList:
-		return json.RawMessage(`{"resourceTemplates":[]}`)
-	default:
+	l, ok := wire.ListOf(method)
+	if !ok {
 		return nil
 	}
+	return json.RawMessage(`{"` + l.Entries + `":[]}`)
 }
 
 // Versions returns the versions that a client may speak, newest first.

@@ -68,12 +68,8 @@ func (s Server) sameList(method string) bool {
 }
 
 func isList(method string) bool {
-	switch method {
-	case wire.MethodToolsList, wire.MethodPromptsList, wire.MethodResourcesList, wire.MethodResourceTemplatesList:
-		return true
-	default:
-		return false
-	}
+	_, ok := wire.ListOf(method)
+	return ok
 }
 
 // partOf returns the name of the part for a list. The name holds everything that a server

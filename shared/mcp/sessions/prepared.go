@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -43,22 +42,14 @@ func notToKeep(object json.RawMessage) json.RawMessage {
 	return append(object[:len(object)-1:len(object)-1], `,"ttlMs":0}`...)
 }
 
-// nothingYet returns an empty list.
+// nothingYet returns an empty list, as a method that isList accepts asks for it.
 func nothingYet(s storage.Session, method string) json.RawMessage {
-	list := json.RawMessage(`{"` + listed(method) + `":[]}`)
+	of, _ := wire.ListOf(method)
+	list := json.RawMessage(`{"` + of.Entries + `":[]}`)
 	if s.Transport == storage.Modern {
 		return notToKeep(list)
 	}
 	return list
-}
-
-// listed returns the member of an answer that has the entries of a list.
-func listed(method string) string {
-	if method == wire.MethodResourceTemplatesList {
-		return "resourceTemplates"
-	}
-	kind, _, _ := strings.Cut(method, "/")
-	return kind
 }
 
 // mostTold is how many sessions Prepared reads at once.
