@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/difference"
 )
 
 // Kinds of a Change.
@@ -132,13 +134,8 @@ func members(t tool) map[string]string {
 	return all
 }
 
-// mostCells bounds the work of one comparison. Longer texts count as replaced, except for
-// what they have in common at both ends.
-const mostCells = 1 << 21
-
 // words compares two texts word by word, and marks what is suspicious in the later one.
 func words(was, is string) []Word {
-	a, b := split(was), split(is)
 	var out []Word
 	at := 0 // in is
 	spans := suspicious(is)
@@ -155,60 +152,8 @@ func words(was, is string) []Word {
 		}
 		out = append(out, Word{Text: text, Op: op, Marked: marked})
 	}
-	first, last := 0, 0
-	for first < min(len(a), len(b)) && a[first] == b[first] {
-		first++
-	}
-	for last < min(len(a), len(b))-first && a[len(a)-1-last] == b[len(b)-1-last] {
-		last++
-	}
-	for _, w := range b[:first] {
-		say("", w)
-	}
-	between(a[first:len(a)-last], b[first:len(b)-last], say)
-	for _, w := range b[len(b)-last:] {
-		say("", w)
-	}
+	difference.Of(split(was), split(is), say)
 	return out
-}
-
-// between compares by the longest common subsequence.
-func between(a, b []string, say func(op, text string)) {
-	if (len(a)+1)*(len(b)+1) > mostCells {
-		for _, w := range a {
-			say("-", w)
-		}
-		for _, w := range b {
-			say("+", w)
-		}
-		return
-	}
-	longest := make([][]int32, len(a)+1)
-	for i := range longest {
-		longest[i] = make([]int32, len(b)+1)
-	}
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
-			if a[i] == b[j] {
-				longest[i][j] = longest[i+1][j+1] + 1
-			} else {
-				longest[i][j] = max(longest[i+1][j], longest[i][j+1])
-			}
-		}
-	}
-	for i, j := 0, 0; i < len(a) || j < len(b); {
-		switch {
-		case i < len(a) && j < len(b) && a[i] == b[j]:
-			say("", b[j])
-			i, j = i+1, j+1
-		case j == len(b) || i < len(a) && longest[i+1][j] >= longest[i][j+1]:
-			say("-", a[i])
-			i++
-		default:
-			say("+", b[j])
-			j++
-		}
-	}
 }
 
 // split returns the words of a text, and the spaces between them.
