@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -125,27 +126,5 @@ func (l *Lock) put(server string, e locked) error {
 		return err
 	}
 	l.read = false
-	return replace(l.path, text.Bytes())
-}
-
-// replace writes a file as a whole or not at all.
-func replace(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return durable.WriteFile(l.path, text.Bytes(), 0o644)
 }
