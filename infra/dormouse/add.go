@@ -206,11 +206,7 @@ func (c *addCommand) fills(t *terminal, f *edited, err error) bool {
 	if err != nil {
 		return false
 	}
-	variable, err := env.Keep(c.Name, name, value)
-	if err == nil {
-		err = f.SetVariable(c.Name, name, "${"+variable+"}")
-	}
-	if err == nil {
+	if err = f.setValue(env, c.Name, name, value); err == nil {
 		err = env.save()
 	}
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -33,7 +34,7 @@ func (t *terminal) editsOf(servers, data string) api.Edits {
 			return change([]string{server}, func(f *edited, name string) error { return f.Switch(name, on) })
 		},
 		SetValue: func(_ context.Context, server, name, value string) error {
-			return change([]string{server}, func(f *edited, server string) error { return f.setValue(server, name, value) })
+			return change([]string{server}, func(f *edited, server string) error { return f.setValue(f.env, server, name, value) })
 		},
 	}
 }
@@ -115,20 +116,14 @@ func splitWords(line string) (words []string, err error) {
 	return words, nil
 }
 
-// setValue gives the process of a server a variable, whose value is kept in .env.
-func (e *edited) setValue(server, name, value string) error {
-	if !isVariableName(name) {
+// setValue gives the process of a server a variable, whose value is kept in env.
+func (e *edited) setValue(env *variables, server, name, value string) error {
+	if !serversfile.IsVariable(name) {
 		return errors.New("a variable has a name of letters, digits and _")
 	}
-	variable, err := e.env.Keep(server, name, value)
+	variable, err := env.Keep(server, name, value)
 	if err != nil {
 		return err
 	}
 	return e.SetVariable(server, name, "${"+variable+"}")
-}
-
-func isVariableName(name string) bool {
-	return name != "" && (name[0] < '0' || name[0] > '9') && !strings.ContainsFunc(name, func(c rune) bool {
-		return (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_'
-	})
 }

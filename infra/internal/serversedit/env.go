@@ -48,7 +48,7 @@ func (e *Env) Keep(server, name, value string) (variable string, err error) {
 	if !utf8.ValidString(value) || strings.Contains(value, "\x00") {
 		return "", fmt.Errorf("the value of %s is not UTF-8, or holds a NUL", name)
 	}
-	if !isVariable(name) {
+	if !serversfile.IsVariable(name) {
 		name = serversfile.InputVariable(name)
 	}
 	for n := range 100 {
@@ -95,15 +95,4 @@ func quote(value string) string {
 		return "'" + value + "'"
 	}
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`, "\n", `\n`, "\r", `\r`).Replace(value) + `"`
-}
-
-// isVariable reports whether `${s}` names a variable.
-func isVariable(s string) bool {
-	for i, c := range []byte(s) {
-		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != ""
 }

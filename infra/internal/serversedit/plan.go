@@ -232,7 +232,7 @@ func (im importer) unset(e Entry) (all []Unset) {
 			if kind == "input:" {
 				name = serversfile.InputVariable(name)
 			}
-			if _, ok := im.env.Lookup(name); ok || !isVariable(name) || slices.Contains([]string{"workspaceFolder", "userHome", "pathSeparator"}, name) {
+			if _, ok := im.env.Lookup(name); ok || !serversfile.IsVariable(name) || slices.Contains([]string{"workspaceFolder", "userHome", "pathSeparator"}, name) {
 				continue
 			}
 			u := Unset{Variable: name, Secret: true}

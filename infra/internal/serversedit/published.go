@@ -216,7 +216,7 @@ func (p published) given(variable string, getenv serversfile.Getenv) (value stri
 	_, optional := p["default"]
 	_, set := getenv(variable)
 	switch {
-	case set && isVariable(variable), p.yes("isRequired") && !optional:
+	case set && serversfile.IsVariable(variable), p.yes("isRequired") && !optional:
 		return "${" + variable + "}", true
 	case optional:
 		return p.word("default"), true

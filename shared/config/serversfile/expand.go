@@ -108,7 +108,7 @@ func (v variables) value(inside string, e *expansion) (value string, ok bool) {
 		return "", true
 	}
 	name, fallback, optional := strings.Cut(inside, ":-")
-	if !isVariable(name) {
+	if !IsVariable(name) {
 		return "", false
 	}
 	value, set := v.getenv(name)
@@ -121,8 +121,9 @@ func (v variables) value(inside string, e *expansion) (value string, ok bool) {
 	return value, true
 }
 
-// isVariable reports whether s is a name that a shell would accept.
-func isVariable(s string) bool {
+// IsVariable reports whether s can be the name of a variable: ASCII letters, digits and "_", and
+// no digit first.
+func IsVariable(s string) bool {
 	for i, c := range []byte(s) {
 		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 		if !letter && (i == 0 || c < '0' || c > '9') {
