@@ -55,7 +55,7 @@ func (c *acceptCommand) Run(t *terminal) error {
 			if err := printHeld(t.out, taken.Tools); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(t.out, "%s: accepted %s\n", c.Server, counted(len(taken.Tools)))
+			_, err := fmt.Fprintf(t.out, "%s: accepted %s\n", c.Server, count(len(taken.Tools), "tool"))
 			return err
 		})
 	})
@@ -64,13 +64,6 @@ func (c *acceptCommand) Run(t *terminal) error {
 // held returns what is held back of a server.
 func (c *client) held(ctx context.Context, server string) (state held.Server, err error) {
 	return state, c.call(ctx, http.MethodGet, "servers/"+server+"/held", nil, &state)
-}
-
-func counted(tools int) string {
-	if tools == 1 {
-		return "1 tool"
-	}
-	return fmt.Sprintf("%d tools", tools)
 }
 
 // printHeldOf prints what is held back of servers, and how to accept it.
@@ -83,7 +76,7 @@ func printHeldOf(ctx context.Context, out io.Writer, to *client, all []api.Serve
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(out, "\n%s: %s held back; take with: dormouse accept %s\n", s.Name, counted(len(state.Held)), s.Name); err != nil {
+		if _, err := fmt.Fprintf(out, "\n%s: %s held back; take with: dormouse accept %s\n", s.Name, count(len(state.Held), "tool"), s.Name); err != nil {
 			return err
 		}
 		if err := printHeld(out, state.Held); err != nil {

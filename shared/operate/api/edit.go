@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
 	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -160,13 +159,6 @@ func (x *exchange) quotas() (any, error) {
 		limited, err := quota.Limited(x.r.Context(), x.h.Store)
 		if err != nil {
 			return nil, err
-		}
-		keys, err := apikey.List(x.r.Context(), x.h.Store, "")
-		if err != nil {
-			return nil, err
-		}
-		for _, k := range keys {
-			limited = append(limited, k.Tenant)
 		}
 		tenants = append(append(tenants, limited...), ownTenant)
 		slices.Sort(tenants)
