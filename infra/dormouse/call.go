@@ -170,7 +170,7 @@ func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.
 	return s, fmt.Errorf("%s is %s: %s", s.Name, s.State, s.Why)
 }
 
-// find returns the tool of the call.
+// find looks the tool up in the list of the server, whose schema its arguments must fit.
 func (c *callCommand) find(ctx context.Context, s *mcp.ClientSession) (tool, error) {
 	list, err := toolsOver(ctx, s, c.Server)
 	var endless *wire.EndlessList // the tool may be in what was read

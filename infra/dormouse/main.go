@@ -98,7 +98,7 @@ type terminal struct {
 	prepare  func(context.Context, preparation) ([]outcome, error)
 }
 
-// otherNames are names by which people call commands.
+// otherNames maps names that people try to commands.
 var otherNames = map[string]string{"ls": "list", "rm": "remove", "up": "run", "start": "run", "serve": "run"}
 
 // description begins the help.
@@ -154,7 +154,7 @@ func execute(args []string, t *terminal) (code int) {
 	if name := otherNames[args[0]]; name != "" {
 		args = slices.Concat([]string{name}, args[1:])
 	}
-	if len(args) > 0 && args[0] == "help" { // people try it, and kong has no such command
+	if args[0] == "help" { // people try it, and kong has no such command
 		args = slices.Concat(args[1:], []string{"--help"})
 	}
 	var c commands

@@ -185,7 +185,7 @@ func (w *waits) lines() {
 	}
 }
 
-// seconds returns a time in the form of the terminal of dormouse run.
+// seconds returns a time in seconds, with tenths below ten.
 func seconds(d time.Duration) string {
 	if d < 10*time.Second {
 		return fmt.Sprintf("%.1f s", d.Seconds())

@@ -20,8 +20,10 @@ const insideLinger = 200 * time.Millisecond
 const abandonWithin = 2 * time.Second
 
 // Inside runs a box in this process, which may have others, until the box sleeps, is fenced or
-// ctx ends. The end of ctx gives calls in flight some time, and that of kill none. env has what the package comment lists, and the variables that servers may
-// get; Inside reads no others. budget bounds what all boxes of this process hold. Nothing of the box is left when Inside returns.
+// ctx ends. The end of ctx gives calls in flight some time, and that of kill none. env has what
+// the package comment lists, and the variables that servers may get; Inside reads no others.
+// budget bounds what all boxes of this process hold. Nothing of the box is left when Inside
+// returns.
 //
 // A panic in the code of the box ends that box only. Its processes are killed, its link ends
 // without a bye, and the error tells of the panic. What the box held stays in memory then,

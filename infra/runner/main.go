@@ -109,8 +109,8 @@ func Main() {
 	}
 }
 
-// ExitCode returns the exit code by which the fleet, and so the host, learns why the
-// runner ended.
+// ExitCode returns the exit code that tells the fleet, and through it the host, why the runner
+// ended: 0 for a nil error.
 func ExitCode(err error) int {
 	switch {
 	case err == nil:

@@ -254,8 +254,8 @@ func (e *emulated) environment(servers string) []string {
 		"DORMOUSE_SOCKET_CONNECTIONS="+e.local+"/connections/"+socketStage,
 		"DORMOUSE_SCHEDULES="+scheduleSettings(),
 		e.tells(false),
-		// What programs of releases up to 0.1.0-alpha.2 read in its place, for the tests of
-		// upgrades.
+		// Programs of releases up to 0.1.0-alpha.2 read these in its place; tests of upgrades
+		// run them.
 		"DORMOUSE_LOCAL="+e.local,
 		"DORMOUSE_LOCAL_ONLY="+onOff(s.OnLoopback),
 		"DORMOUSE_LOCAL_SINCE="+s.Boxes.Traits("").Since.Format(time.RFC3339Nano),

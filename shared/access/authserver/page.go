@@ -55,10 +55,11 @@ const (
 	consentForm = `<form method="post" action="/authorize"><input type="hidden" name="request" value="%s">
 %s<div class="row"><button class="first" name="answer" value="allow">Allow</button><button name="answer" value="deny">Refuse</button></div></form>
 `
-	// What every token is good for.
+	// consentUse says what every token allows.
 	consentUse = `<dd>See its tools, prompts and resources, and call every tool that you may call</dd>
 `
-	// What an optional scope adds: its name, the server, and tools or beginnings of names.
+	// consentScope says what an optional scope adds. It takes the name of the scope, the
+	// server, and tools or beginnings of their names.
 	consentScope = `<dd>Call these tools of %[2]s, too: %[3]s (<code>%[1]s</code>)</dd>
 `
 )

@@ -18,7 +18,7 @@ var style string
 // Style returns the style sheet of all pages. Its colours are those of the console.
 func Style() string { return style }
 
-// Page is one page.
+// Page is the content that Write puts into the frame of all pages.
 type Page struct {
 	Title string // plain text
 	Body  string // HTML, whose texts of others went through [Escape]
