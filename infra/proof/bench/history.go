@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 const (
 	pastEvents   = 100_000
 	pastSessions = 100_000
+	pastBatch    = 250 // events of one stream
 )
 
 // history measures a call in a session with 10 and with 100,000 past events, and with 10
@@ -134,31 +136,36 @@ func (m *measurement) seed(ctx context.Context, places [2]*endpoint, store func(
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, second.Close()) }()
-	const batch = 250
-	line := []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + string(bytes.Repeat([]byte("x"), 60)) + `"}}`)
-	lines := make([][]byte, batch)
-	for i := range lines {
-		lines[i] = line
-	}
-	batches, err := repeat(ctx, pastEvents/batch, m.scale(60*time.Second), func(ctx context.Context, _ int) error {
-		return first.Append(ctx, storage.Batch{
-			Session: storage.ID(past), Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
-			Events: lines, Expires: time.Now().Add(time.Hour),
-		})
+	batches, err := repeat(ctx, pastEvents/pastBatch, m.scale(60*time.Second), func(ctx context.Context, _ int) error {
+		return first.Append(ctx, someEvents(past, pastBatch))
 	})
 	if err != nil {
 		return 0, 0, err
 	}
 	sessions, err = repeat(ctx, pastSessions, m.scale(90*time.Second), func(ctx context.Context, _ int) error {
-		now := time.Now()
-		return second.Create(ctx, storage.Session{
-			ID: storage.NewID(), Server: "echo", Digest: "bench", Tenant: "local", Principal: "local",
-			Transport: storage.HTTP, State: storage.Ready, Version: "2025-06-18", Created: now, Used: now,
-			Init:    []byte(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
-			Expires: now.Add(time.Hour),
-		})
+		return second.Create(ctx, someSession())
 	})
-	return batches * batch, sessions, err
+	return batches * pastBatch, sessions, err
+}
+
+// someEvents returns a stream of n log messages, as a part of a session's past.
+func someEvents(session string, n int) storage.Batch {
+	line := []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + string(bytes.Repeat([]byte("x"), 60)) + `"}}`)
+	return storage.Batch{
+		Session: storage.ID(session), Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+		Events: slices.Repeat([][]byte{line}, n), Expires: time.Now().Add(time.Hour),
+	}
+}
+
+// someSession returns a session that nobody uses.
+func someSession() storage.Session {
+	now := time.Now()
+	return storage.Session{
+		ID: storage.NewID(), Server: "echo", Digest: "bench", Tenant: "local", Principal: "local",
+		Transport: storage.HTTP, State: storage.Ready, Version: "2025-06-18", Created: now, Used: now,
+		Init:    []byte(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
+		Expires: now.Add(time.Hour),
+	}
 }
 
 // repeat calls do n times, 8 at a time, or as often as the time allows. It returns how

@@ -123,13 +123,7 @@ func atServers(ctx context.Context, m *measurement, n int) error {
 func atSessions(ctx context.Context, m *measurement, n int) error {
 	return m.seeded(ctx, func(store storage.Store, _ *httpClient) error {
 		_, err := repeat(ctx, n, time.Hour, func(ctx context.Context, _ int) error {
-			now := time.Now()
-			return store.Create(ctx, storage.Session{
-				ID: storage.NewID(), Server: "echo", Digest: "bench", Tenant: "local", Principal: "local",
-				Transport: storage.HTTP, State: storage.Ready, Version: "2025-06-18", Created: now, Used: now,
-				Init:    []byte(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
-				Expires: now.Add(time.Hour),
-			})
+			return store.Create(ctx, someSession())
 		})
 		return err
 	})
@@ -141,19 +135,10 @@ func atEvents(ctx context.Context, m *measurement, n int) error {
 	})
 }
 
-// addEvents appends n events to a session, in streams of at most 250.
+// addEvents appends n events to a session, in streams of at most pastBatch.
 func addEvents(ctx context.Context, store storage.Store, session string, n int) error {
-	line := []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + string(bytes.Repeat([]byte("x"), 60)) + `"}}`)
-	for n > 0 {
-		lines := make([][]byte, min(n, 250))
-		for i := range lines {
-			lines[i] = line
-		}
-		n -= len(lines)
-		if err := store.Append(ctx, storage.Batch{
-			Session: storage.ID(session), Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
-			Events: lines, Expires: time.Now().Add(time.Hour),
-		}); err != nil {
+	for ; n > 0; n -= pastBatch {
+		if err := store.Append(ctx, someEvents(session, min(n, pastBatch))); err != nil {
 			return err
 		}
 	}
