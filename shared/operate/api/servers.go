@@ -27,8 +27,8 @@ const (
 // sessions it takes the time in their record, which may be days older.
 const mostLooked = 500
 
-// mostCounted is how many sessions servers counts, so that a machine with many answers at
-// once. If there are more, each count is a lower bound.
+// mostCounted is how many sessions servers counts, and looks through for tenants, so that a
+// machine with many answers at once. If there are more, each count is a lower bound.
 const mostCounted = 1000
 
 func (x *exchange) servers() (any, error) {
@@ -48,7 +48,7 @@ func (x *exchange) servers() (any, error) {
 	if err := x.addCalls(list); err != nil {
 		return nil, err
 	}
-	tenants, err := x.tenants()
+	tenants, err := x.tenantsOf(mostCounted)
 	if err != nil {
 		return nil, err
 	}
@@ -294,11 +294,15 @@ func (x *exchange) addSessions(list []Server) error {
 }
 
 // tenants returns the tenants that the caller sees and that may have records.
-func (x *exchange) tenants() ([]string, error) {
+func (x *exchange) tenants() ([]string, error) { return x.tenantsOf(math.MaxInt) }
+
+// tenantsOf returns those of them that have keys, or one of the first sessions. It reads at most
+// this many, rounded up to whole pages.
+func (x *exchange) tenantsOf(sessions int) ([]string, error) {
 	if x.caller.Tenant != "" {
 		return []string{x.caller.Tenant}, nil
 	}
-	return Tenants(x.r.Context(), x.h.Store, math.MaxInt)
+	return Tenants(x.r.Context(), x.h.Store, sessions)
 }
 
 // Tenants returns the tenants that may have records, in order: that of callers without a
