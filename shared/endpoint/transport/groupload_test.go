@@ -266,7 +266,8 @@ func TestStreamThatWasOpenedFirstHearsEachServerAtOnce(t *testing.T) {
 		for text, called := range calls {
 			for _, f := range a.flush {
 				if strings.Contains(f.text, text) {
-					if late := f.at - called - time.Second; late > 0 {
+					// Two writers of a session pause for milliseconds before one tries again.
+					if late := f.at - called - time.Second; late > 10*time.Millisecond {
 						t.Errorf("%s came %s late", text, late)
 					}
 					break
