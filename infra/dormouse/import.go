@@ -120,7 +120,7 @@ func (c *importCommand) print(out io.Writer, f *edited, items []serversedit.Item
 	if err := table(out, func(say func(string, ...any)) {
 		say("NAME\tWHAT\tTO .ENV\tNOTE\n")
 		for _, i := range items {
-			if i.Does == serversedit.Add || i.Does == serversedit.Replace {
+			if i.Does != serversedit.LeaveOut {
 				done++
 			}
 			name := i.Name
@@ -145,6 +145,12 @@ func note(i serversedit.Item) string {
 	var parts []string
 	if i.Why != "" {
 		parts = append(parts, i.Why)
+	}
+	if i.Direct {
+		parts = append(parts, "its URL, without mcp-remote: if it wants a sign-in, add it with --url and --oauth")
+	}
+	if i.Off {
+		parts = append(parts, "it is off: dormouse enable "+i.Name)
 	}
 	for _, u := range i.Unset {
 		set := "put " + u.Variable + " into .env"

@@ -66,6 +66,7 @@ type commands struct {
 	Remove  removeCommand  `cmd:"" group:"Servers" help:"Remove servers from the servers file."`
 	Enable  enableCommand  `cmd:"" group:"Servers" help:"Switch servers on again."`
 	Disable disableCommand `cmd:"" group:"Servers" help:"Switch servers off, without removing them."`
+	Env     envCommand     `cmd:"" group:"Servers" help:"Set variables of servers in .env."`
 	Connect connectCommand `cmd:"" group:"Start here" help:"Print how to connect a client, or write the servers into the client's file."`
 
 	operating

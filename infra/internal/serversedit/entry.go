@@ -126,6 +126,9 @@ func (e *Entry) set(key string, value json.RawMessage) {
 	e.Ours[key] = value
 }
 
+// setAny is set for a value that is not JSON yet.
+func (e *Entry) setAny(key string, value any) { e.set(key, jsonedit.Encode(value)) }
+
 // hide makes the box hide the value of a variable.
 func (e *Entry) hide(name string) {
 	box := map[string]any{}

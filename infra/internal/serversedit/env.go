@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Env is the text of a file of variables, .env. Its methods only add values.
+// Env is the text of a file of variables, .env. Its methods only add values, but for Set.
 type Env struct {
 	text    []byte
 	have    map[string]string
@@ -71,6 +71,19 @@ func (e *Env) Keep(server, name, value string) (variable string, err error) {
 		return variable, nil
 	}
 	return "", errors.New("every name for " + name + " is taken in .env: remove lines there that nothing uses")
+}
+
+// Set gives a variable a value, whatever value it had. The error does not quote the value.
+func (e *Env) Set(name, value string) error {
+	if !serversfile.IsVariable(name) {
+		return errors.New("a variable has a name of letters, digits and _")
+	}
+	if !utf8.ValidString(value) || strings.Contains(value, "\x00") {
+		return fmt.Errorf("the value of %s is not UTF-8, or holds a NUL", name)
+	}
+	e.text = serversfile.SetEnv(e.text, name+"="+quote(value))
+	e.have[name] = value
+	return nil
 }
 
 func (e *Env) add(name, value string) {

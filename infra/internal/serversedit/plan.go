@@ -39,6 +39,9 @@ type Item struct {
 	Unset  []Unset  `json:"unset,omitempty"`  // variables without a value
 	// Ignored has keys of other clients, which are not imported.
 	Ignored []string `json:"ignored,omitempty"`
+	// Direct says that a program in front of a remote server, mcp-remote, was taken away.
+	Direct bool `json:"direct,omitempty"`
+	Off    bool `json:"off,omitempty"` // it is switched off
 }
 
 // Unset is a variable that a server needs and that has no value.
@@ -134,6 +137,8 @@ func (im importer) one(s Theirs, taken map[string]bool) (Item, error) {
 	case im.f.Has(item.Name):
 		item.Does = Replace
 	}
+	item.Direct = e.Unwrap()
+	item.Off = e.Disabled != nil && *e.Disabled || e.Enabled != nil && !*e.Enabled
 	for _, in := range im.src.Inputs { // a default with "}" cannot stand in `${NAME:-default}`
 		name := serversfile.InputVariable(in.ID)
 		if _, set := im.env.Lookup(name); !set && strings.Contains(in.Default, "}") && strings.Contains(string(s.JSON), "${"+name+"}") {

@@ -117,6 +117,28 @@ func TestValueThatIsKeptIsReadBack(t *testing.T) {
 	}
 }
 
+func TestAVariableThatIsSetTakesThePlaceOfItsLines(t *testing.T) {
+	for before, want := range map[string]string{
+		"":                        "K='a b'\n",
+		"A=1":                     "A=1\nK='a b'\n",
+		"# why\nK=1 # old\nZ=2\n": "# why\nK='a b'\nZ=2\n",
+		"export K=\"1\n2\"\nA=1\nK='3\n4' # x\nnonsense\nB=K=5": "A=1\nK='a b'\nnonsense\nB=K=5",
+	} {
+		e := serversedit.NewEnv([]byte(before), nil)
+		if err := e.Set("K", "a b"); err != nil || string(e.Text()) != want {
+			t.Errorf("%q became %q, %v, want %q", before, e.Text(), err, want)
+		}
+		if value, _ := e.Lookup("K"); value != "a b" {
+			t.Errorf("%q: %q", before, value)
+		}
+	}
+	for _, name := range []string{"", "a b", "1", "A=B"} {
+		if err := serversedit.NewEnv(nil, nil).Set(name, "hunter2"); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 func FuzzKeep(f *testing.F) {
 	f.Add("K", "it's \"$X\"\r\n#")
 	f.Fuzz(func(t *testing.T, name, value string) {

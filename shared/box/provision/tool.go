@@ -180,16 +180,17 @@ func parseTool(cmd string, args []string) (r request, ok bool) {
 
 // Package is the package that a command line of npx or uvx starts.
 type Package struct {
-	Kind string // "npm" or "pypi"
-	Name string // without a version
-	Word string // as the command line has it, with a version, a range or a tag if it has one
+	Kind string   // "npm" or "pypi"
+	Name string   // without a version
+	Word string   // as the command line has it, with a version, a range or a tag if it has one
+	Args []string // of the package's program
 }
 
 // PackageOf reads a command line. ok is false if it does not start a package of the
 // registry, or has options that [Prepare] leaves to npx or uvx.
 func PackageOf(command string, args []string) (p Package, ok bool) {
 	r, ok := parseTool(command, args)
-	return Package{Kind: r.kind, Name: r.name, Word: r.word}, ok
+	return Package{Kind: r.kind, Name: r.name, Word: r.word, Args: r.args}, ok
 }
 
 // option takes an option and its value from the front of args: "--name value",

@@ -37,11 +37,61 @@ func ParseEnv(data []byte) map[string]string {
 	return all
 }
 
+// SetEnv replaces the variable that a line NAME=VALUE sets in the content of a file of
+// variables. The line takes the place of the last one of that name, or the end. Others of that
+// name go, and everything else stays but a byte order mark and returns at ends of lines.
+func SetEnv(data []byte, line string) []byte {
+	name, _, _ := strings.Cut(line, "=")
+	text, found, _ := readVariables(data)
+	var out strings.Builder
+	at, put := 0, -1
+	for i, v := range found {
+		if v.name == name {
+			put = i
+		}
+	}
+	for i, v := range found {
+		if v.name != name {
+			continue
+		}
+		out.WriteString(text[at:v.begin])
+		if at = v.end; i == put {
+			out.WriteString(line + "\n")
+		}
+	}
+	out.WriteString(text[at:])
+	all := out.String()
+	if put < 0 {
+		if all != "" && !strings.HasSuffix(all, "\n") {
+			all += "\n"
+		}
+		all += line + "\n"
+	}
+	return []byte(all)
+}
+
 func parseEnv(data []byte) (map[string]string, []envProblem) {
+	_, found, problems := readVariables(data)
 	all := map[string]string{}
-	var problems []envProblem
-	rest := strings.ReplaceAll(string(bytes.TrimPrefix(data, []byte("\ufeff"))), "\r\n", "\n")
+	for _, v := range found {
+		all[v.name] = v.value
+	}
+	return all, problems
+}
+
+// assignment is a variable in the content of a file of variables.
+type assignment struct {
+	name, value string
+	begin, end  int // of its lines, in bytes
+}
+
+// readVariables returns the assignments in data, which are in order, and the text to which
+// their places refer.
+func readVariables(data []byte) (text string, found []assignment, problems []envProblem) {
+	whole := strings.ReplaceAll(string(bytes.TrimPrefix(data, []byte("\ufeff"))), "\r\n", "\n")
+	rest := whole
 	for line := 1; rest != ""; {
+		place := len(whole) - len(rest)
 		text, after, _ := strings.Cut(rest, "\n")
 		rest = after
 		begins := line
@@ -60,11 +110,11 @@ func parseEnv(data []byte) (map[string]string, []envProblem) {
 		case name == "" || strings.ContainsAny(name, " \t\"'"):
 			wrong = "no name of a variable stands before ="
 		case value != "" && (value[0] == '"' || value[0] == '\''):
-			var whole, behind string
+			var inside, behind string
 			if after != "" {
 				after = "\n" + after
 			}
-			if whole, behind, ok = unquote(value + after); !ok {
+			if inside, behind, ok = unquote(value + after); !ok {
 				wrong = "the quote has no end: quote a value that holds a quote, too"
 				break
 			}
@@ -74,7 +124,7 @@ func parseEnv(data []byte) (map[string]string, []envProblem) {
 			if tail = strings.TrimSpace(tail); tail != "" && tail[0] != '#' {
 				wrong = "text stands behind the quotes"
 			}
-			value = whole
+			value = inside
 		default:
 			for _, comment := range []string{" #", "\t#"} {
 				value, _, _ = strings.Cut(value, comment)
@@ -91,9 +141,9 @@ func parseEnv(data []byte) (map[string]string, []envProblem) {
 			problems = append(problems, envProblem{begins, wrong})
 			continue
 		}
-		all[name] = value
+		found = append(found, assignment{name, value, place, len(whole) - len(rest)})
 	}
-	return all, problems
+	return whole, found, problems
 }
 
 // unquote reads the quoted value at the beginning of s; behind is the text after it.
