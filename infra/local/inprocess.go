@@ -29,6 +29,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/aggregate"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
@@ -39,6 +40,7 @@ import (
 type inprocess struct {
 	m        *machine
 	store    storage.Store
+	kept     aggregate.Kept // for a store that no other program writes handshake records into
 	settings atomic.Pointer[wiring.Settings]
 	made     atomic.Pointer[handlers]
 	alarm    *scheduler.API
@@ -166,7 +168,7 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 		s := settings
 		s.Hosts = hosts
 		p := wiring.Parts{
-			Store: in.store, Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
+			Store: in.kept.Watch(in.store), Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
 			Meter: meter.New(meter.Options{}), Log: m.log, Observer: m.observe,
 		}
 		if err := p.KeepIn(m.snapshots(), kept.Folder, m.environ.bucket()); err != nil {
@@ -202,6 +204,9 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 // atHome sets the endpoint's options for a machine that has no gateway in front.
 func (in *inprocess) forOneMachine(o *transport.Options) {
 	o.Admit, o.AnswerFirst, o.Limit = in.callers.admit, true, sockets.Home().Life
+	if strings.HasPrefix(in.m.store, sqlite) {
+		o.Kept = &in.kept
+	}
 	servers := o.Servers
 	o.Servers = func(name string) (sessions.Server, bool) {
 		s, ok := servers(name)

@@ -7,8 +7,12 @@ import "strings"
 // more than most. An edit inserts, removes or changes a byte. Case does not count.
 func Of(name string, names []string, most int) string {
 	nearest := ""
+	name = strings.ToLower(name)
 	for _, n := range names {
-		if d := edits(strings.ToLower(n), strings.ToLower(name)); d <= most && (nearest == "" || d < most) {
+		if len(n)-len(name) > most || len(name)-len(n) > most {
+			continue
+		}
+		if d := edits(strings.ToLower(n), name); d <= most && (nearest == "" || d < most) {
 			nearest, most = n, d
 		}
 	}

@@ -40,7 +40,7 @@ func (o *Options) endpoint(p party, over storage.Transport) sessions.Endpoint {
 		members[i].Transport = over
 	}
 	return aggregate.New(aggregate.Config{
-		Host: o.Host, As: p.caller, Members: members, Plain: p.group.Plain, Search: p.group.Search,
+		Host: o.Host, As: p.caller, Members: members, Plain: p.group.Plain, Search: p.group.Search, Kept: o.Kept,
 		Unserved: o.Unserved, Explain: func(err error) string { return problemOf(err).rpc.Message }, Look: o.KeepAlive,
 	})
 }

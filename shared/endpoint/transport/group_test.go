@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/aggregate"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -257,6 +258,58 @@ func TestGroupWithoutPrefixesFindsTheServerByTheName(t *testing.T) {
 		a := c.call("nothing")
 		if code, message := a.rpcError(t); a.status != 200 || code != -32602 || message != "there is no tool nothing here" {
 			t.Errorf("got %d %s", a.status, a.body)
+		}
+	})
+}
+
+// A kept index finds the server of a name without the lists, until a record changes. A name that
+// nobody has costs no more.
+func TestGroupWithoutPrefixesKeepsWhatNamesStandFor(t *testing.T) {
+	grouped(t, 50, func(g *transport.Group) { g.Plain = true }, func(t *testing.T, w *world) {
+		counting := storagetest.NewCounting(w.store.Store)
+		w.opts.Kept = &aggregate.Kept{}
+		w.store.Store = w.opts.Kept.Watch(counting)
+		w.backend.store = w.store.Store
+		c := w.openGroup()
+		cost := func(tool string, code int) storagetest.Counts {
+			counting.Reset()
+			a := c.call(tool)
+			var got int
+			if strings.Contains(a.body, `"error"`) {
+				got, _ = a.rpcError(t)
+			}
+			if got != code {
+				t.Errorf("%s: %s", tool, a.body)
+			}
+			return counting.Counts()
+		}
+		c.call("s7__echo") // opens the session there
+		for _, tool := range []string{"tool7", "new"} {
+			cost(tool, map[string]int{"new": -32602}[tool])
+			time.Sleep(2 * time.Second)
+		}
+		direct, plain, unknown := cost("s7__echo", 0), cost("tool7", 0), cost("new", -32602)
+		if plain.Calls["Recorded"] != 0 || plain.Reads > direct.Reads+1 || plain.Writes != direct.Writes {
+			t.Errorf("a call costs %+v, %+v with a prefix", plain, direct)
+		}
+		if first := unknown.Calls["Recorded"]; first != 1 { // it is older than a second
+			t.Errorf("the lists were read %d times", first)
+		}
+		if again := cost("newer", -32602); again.Calls["Recorded"] != 0 || again.Reads > plain.Reads || again.Writes > 0 {
+			t.Errorf("an unknown name costs %+v, a known one %+v", again, plain)
+		}
+		list := `{"gen":1,"says":true,"list":{"tools":[{"name":"new"}]}}`
+		w.keep("s9", "tools/list 2025-11-25  anyone", list)
+		if got := cost("new", 0); got.Calls["Recorded"] != 1 {
+			t.Errorf("after the change of a list: %+v", got)
+		}
+		if got := cost("new", 0); got.Calls["Recorded"] != 0 {
+			t.Errorf("after that: %+v", got)
+		}
+		w.keep("elsewhere", "tools/list 2025-11-25  anyone", list)
+		w.keep("s9", wire.V20251125, `{}`)
+		if got := cost("new", 0); got.Calls["Recorded"] != 0 {
+			t.Errorf("after the change of another record: %+v", got)
 		}
 	})
 }

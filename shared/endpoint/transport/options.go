@@ -7,6 +7,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/aggregate"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
@@ -29,6 +30,8 @@ type Options struct {
 	// Groups returns a group of servers by its name; "" is the group at /mcp. nil: there are
 	// none.
 	Groups func(name string) (Group, bool)
+	// Kept keeps what the names in groups stand for; see aggregate.Kept. nil: it is not kept.
+	Kept *aggregate.Kept
 	// Host serves the sessions.
 	Host *sessions.Manager
 	// Auth finds out who sent a request. nil: every request is refused.

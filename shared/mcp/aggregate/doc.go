@@ -4,13 +4,15 @@
 // stream, with the names of the group in it. Package group has the names.
 //
 // A Group answers itself what concerns all members: initialize, server/discover, lists, and
-// search. It keeps nothing between two messages, and knows no HTTP.
+// search. It keeps nothing between two messages but what can be made anew ([Kept]), and knows no
+// HTTP.
 //
 //	group.go      the members, their sessions and their events
 //	route.go      where messages go
 //	answer.go     what a Group answers itself
 //	lists.go      what it knows of its members' lists
 //	resolve.go    names that only the lists explain
+//	kept.go       what is kept of that
 //	search.go     find_tools and call_tool
 //	merge.go      several streams read side by side
 //	listen.go     the standalone streams of the members as one

@@ -24,6 +24,8 @@ type Config struct {
 	Plain  bool // names that no two members have get no prefix
 	Search bool // the client gets find_tools and call_tool in place of the tools
 
+	// Kept keeps what names stand for. nil: whatever only the lists explain reads all of them.
+	Kept *Kept
 	// Unserved returns why a server is not served, "" if nothing is known. nil: nothing is.
 	Unserved func(server string) string
 	// Explain returns the text of an error for clients.

@@ -65,6 +65,7 @@ func (g *Group) list(ctx context.Context, m wire.Message, s storage.Session, cli
 	if err != nil {
 		return nil, err
 	}
+	g.confirm(m.Method, s, entries)
 	entries, next, err := g.page(entries, m.Params)
 	if err != nil {
 		return nil, err

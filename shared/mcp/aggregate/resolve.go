@@ -37,50 +37,61 @@ func (g *Group) resolve(ctx context.Context, id storage.ID, t group.Target) (gro
 	if !g.Plain && !group.Short(t.Name) {
 		return g.unprefixed(ctx, id, t, s)
 	}
-	kinds := []string{t.Kind}
-	if t.Kind == wire.MethodResourcesList {
-		kinds = append(kinds, wire.MethodResourceTemplatesList)
+	x, own, ok, err := g.lookup(ctx, t.Kind, s, func(x *index) (group.Entry, bool) { return x.entry(x.names, t.Name) })
+	if err != nil {
+		return t, err
 	}
-	silent := map[string]string{}
-	for _, kind := range kinds {
-		entries, missing, err := g.entries(ctx, kind, s)
+	if ok {
+		return t.To(own.Member, own.Own), nil
+	}
+	silent := x.silent
+	if t.Kind == wire.MethodResourcesList {
+		templates, own, ok, err := g.lookup(ctx, wire.MethodResourceTemplatesList, s, func(x *index) (group.Entry, bool) {
+			if e, ok := x.entry(x.names, t.Name); ok {
+				return e, true
+			}
+			i := slices.IndexFunc(x.entries, func(e group.Entry) bool { return group.Makes(e.Own, t.Name) })
+			if i < 0 {
+				return group.Entry{}, false
+			}
+			return group.Entry{Member: x.entries[i].Member, Own: t.Name}, true
+		})
 		if err != nil {
 			return t, err
 		}
-		maps.Copy(silent, missing)
-		for _, e := range entries {
-			if e.Name == t.Name {
-				return t.To(e.Member, e.Own), nil
-			}
-			if kind != t.Kind && group.Makes(e.Own, t.Name) {
-				return t.To(e.Member, t.Name), nil
-			}
+		if ok {
+			return t.To(own.Member, own.Own), nil
 		}
+		silent = maps.Clone(silent)
+		maps.Copy(silent, templates.silent)
 	}
 	if t.Member != "" {
 		return t, nil // a name of the member that only looks like a short one
 	}
-	return t, g.unknown(ctx, id, t, silent)
+	return t, g.unknown(id, t, x, silent)
+}
+
+// lookup looks for something in an index of the group.
+func (g *Group) lookup(ctx context.Context, kind string, s storage.Session, in func(*index) (group.Entry, bool)) (x *index, e group.Entry, ok bool, err error) {
+	x, err = g.index(ctx, kind, s, true, func(x *index) bool { _, ok := in(x); return ok })
+	if err == nil {
+		e, ok = in(x)
+	}
+	return x, e, ok, err
 }
 
 // unprefixed finds a server by the server's own name for a tool, a prompt or a resource, if no
 // other server has that name. The page of an MCP App calls the tools of its server in this way.
 // It wakes no server.
 func (g *Group) unprefixed(ctx context.Context, id storage.ID, t group.Target, s storage.Session) (group.Target, error) {
-	entries, _, err := g.entriesFor(ctx, t.Kind, s, nil, false)
+	x, err := g.index(ctx, t.Kind, s, false, func(x *index) bool { _, some := x.owned[t.Name]; return some })
 	if err != nil {
 		return t, err
 	}
-	var all []group.Entry
-	for _, e := range entries {
-		if e.Own == t.Name {
-			all = append(all, e)
-		}
+	if own, ok := x.entry(x.owned, t.Name); ok {
+		return t.To(own.Member, own.Own), nil
 	}
-	if len(all) != 1 {
-		return t, g.unknown(ctx, id, t, nil)
-	}
-	return t.To(all[0].Member, all[0].Own), nil
+	return t, g.unknown(id, t, x, nil)
 }
 
 // subscribed returns the params of a subscriptions/listen in which each resource names its server.
@@ -135,9 +146,9 @@ func (g *Group) owner(ctx context.Context, id storage.ID, m wire.Message) (membe
 	}
 }
 
-// unknown returns the error for a name of no member. silent has the members whose lists are not
-// known, with the reason of each: the name may be one of theirs.
-func (g *Group) unknown(ctx context.Context, id storage.ID, t group.Target, silent map[string]string) error {
+// unknown returns the error for a name of no member. x is the index that does not have it. silent
+// has the members whose lists are not known, with the reason of each: the name may be one of theirs.
+func (g *Group) unknown(id storage.ID, t group.Target, x *index, silent map[string]string) error {
 	what := map[string]string{wire.MethodToolsList: "tool", wire.MethodPromptsList: "prompt"}[t.Kind]
 	if what == "" {
 		what = "resource"
@@ -157,7 +168,7 @@ func (g *Group) unknown(ctx context.Context, id storage.ID, t group.Target, sile
 	if what == "resource" && id != "" {
 		code = wire.CodeResourceNotFound
 	}
-	fault := &wire.Error{Code: code, Message: "there is no " + what + " " + wire.Clip(t.Name) + " here" + g.meant(ctx, id, t) + others}
+	fault := &wire.Error{Code: code, Message: "there is no " + what + " " + wire.Clip(t.Name) + " here" + meant(t, x) + others}
 	if g.Unserved != nil && server != "" {
 		if reason := g.Unserved(server); reason != "" {
 			fault.Message = "server \"" + server + "\" is not served: " + reason
@@ -175,23 +186,15 @@ const (
 )
 
 // meant proposes the tools or prompts that a name of no member may stand for: those of
-// members that have it without a prefix, or else the nearest. It returns "" for none. Only
-// the records count, so an error wakes no server.
-func (g *Group) meant(ctx context.Context, id storage.ID, t group.Target) string {
+// members that have it without a prefix, or else the nearest. It returns "" for none.
+func meant(t group.Target, x *index) string {
 	if t.Kind != wire.MethodToolsList && t.Kind != wire.MethodPromptsList || t.Name == "" || len(t.Name) > longestMeant {
 		return ""
 	}
-	s, err := g.model(ctx, id)
-	if err != nil {
-		return ""
-	}
-	known, err := g.Host.Lists(ctx, s, g.Members, t.Kind)
-	if err != nil {
-		return ""
-	}
-	var names, meant []string
-	for _, e := range g.names.Merge(t.Kind, g.Plain, g.lists(known)...) {
-		if names = append(names, e.Name); e.Own == t.Name {
+	names := make([]string, len(x.entries))
+	var meant []string
+	for i, e := range x.entries {
+		if names[i] = e.Name; e.Own == t.Name {
 			meant = append(meant, e.Name)
 		}
 	}

@@ -1,0 +1,226 @@
+package aggregate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
+)
+
+const (
+	// mostKept is how many names all indexes of a Kept have. One index may have more.
+	mostKept = 100_000
+	// lookAgain is the age from which on an index is made anew for a name that it does not have.
+	lookAgain = time.Second
+)
+
+// Kept keeps what the names in groups stand for, so that not every call reads the lists of all
+// members. All programs that save handshake records in the same store must do so through the
+// same Kept; see [Kept.Watch]. The zero value is ready. A Kept is safe for concurrent use.
+type Kept struct {
+	mu     sync.Mutex
+	of     map[[sha256.Size]byte]*index
+	making map[*index]bool // what is not in of yet
+	names  int             // of all indexes
+}
+
+// index has what the names of one kind in one group stand for, for callers alike.
+type index struct {
+	records map[string]bool   // that it depends on
+	whole   bool              // sleeping members that nobody has listed were asked too
+	made    time.Time         // when the making began; the mu of Kept guards it
+	stale   bool              // a record has changed since then; the mu of Kept guards it
+	entries []group.Entry     // without Raw
+	names   map[string]int    // of the entry with a name in the group
+	owned   map[string]int    // of the only entry with a name at its member; -1 if there are several
+	silent  map[string]string // the members that are left out, and why
+}
+
+func (x *index) fill(entries []group.Entry) {
+	x.entries, x.names, x.owned = make([]group.Entry, len(entries)), make(map[string]int, len(entries)), make(map[string]int, len(entries))
+	for i, e := range entries {
+		e = group.Entry{Member: e.Member, Own: strings.Clone(e.Own), Name: strings.Clone(e.Name)} // the lists can go
+		x.entries[i] = e
+		if _, twice := x.names[e.Name]; !twice {
+			x.names[e.Name] = i
+		}
+		if _, twice := x.owned[e.Own]; twice {
+			i = -1
+		}
+		x.owned[e.Own] = i
+	}
+}
+
+// entry returns the entry at a place in a map of the index.
+func (x *index) entry(of map[string]int, name string) (group.Entry, bool) {
+	if i, ok := of[name]; ok && i >= 0 {
+		return x.entries[i], true
+	}
+	return group.Entry{}, false
+}
+
+// index returns what the names of a kind stand for in the group of a session. It makes the index
+// if a record has changed since it was made, or if has reports that the index lacks what the
+// caller looks for and it is older than lookAgain. wakes is as for entriesFor.
+func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes bool, has func(*index) bool) (*index, error) {
+	x := &index{whole: wakes, made: time.Now(), records: make(map[string]bool, len(g.Members))}
+	if g.Kept != nil {
+		key := g.key(kind, s)
+		if kept := g.Kept.get(key, wakes, has); kept != nil {
+			return kept, nil
+		}
+		for _, c := range g.Members {
+			x.records[storage.RecordFor(c.Tenant, c.Server.Digest)] = true
+		}
+		g.Kept.begin(x)
+		defer func() { g.Kept.end(key, x) }()
+	}
+	entries, silent, err := g.entriesFor(ctx, kind, s, nil, wakes)
+	if err != nil {
+		return nil, err
+	}
+	x.silent = silent
+	x.fill(entries)
+	return x, nil
+}
+
+// confirm drops an index that says otherwise than a list that the group gives its client. The
+// lists of some members are in no record.
+func (g *Group) confirm(kind string, s storage.Session, list []group.Entry) {
+	if g.Kept == nil {
+		return
+	}
+	key := g.key(kind, s)
+	x := g.Kept.get(key, false, func(*index) bool { return true })
+	if x == nil {
+		return
+	}
+	for _, e := range list {
+		if own, ok := x.entry(x.names, e.Name); !ok || own.Member != e.Member || own.Own != e.Own {
+			g.Kept.drop(key, x)
+			return
+		}
+	}
+}
+
+// key names everything that an index depends on besides the records.
+func (g *Group) key(kind string, s storage.Session) [sha256.Size]byte {
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%q %t %q %q %q %q %q", kind, g.Plain, g.As.Tenant, g.As.Principal, g.As.Kind, s.Transport, s.Version)
+	if s.Transport != storage.Modern { // calls of modern clients are found in the lists of one model
+		_, _ = fmt.Fprintf(h, " %q", wire.Lookup(s.Init, "capabilities"))
+	}
+	for _, c := range g.Members {
+		_, _ = fmt.Fprintf(h, " %q %q", c.Server.Name, c.Server.Digest)
+		if !c.Tools.IsZero() {
+			tools, _ := json.Marshal(c.Tools) // texts always encode
+			_, _ = h.Write(tools)
+		}
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// get returns the index of a key if it is good for what the caller of [Group.index] looks for. Of
+// several callers, one makes it anew.
+func (k *Kept) get(key [sha256.Size]byte, wakes bool, has func(*index) bool) *index {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	x, now := k.of[key], time.Now()
+	switch {
+	case x == nil || wakes && !x.whole:
+		return nil
+	case has(x) || now.Sub(x.made) < lookAgain:
+		return x
+	default:
+		x.made = now
+		return nil
+	}
+}
+
+// begin has k note changes of the records of an index that is being made.
+func (k *Kept) begin(x *index) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.of == nil {
+		k.of, k.making = map[[sha256.Size]byte]*index{}, map[*index]bool{}
+	}
+	k.making[x] = true
+}
+
+// end keeps an index, if it was made and nothing has changed meanwhile. It drops others if there
+// are too many names.
+func (k *Kept) end(key [sha256.Size]byte, x *index) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.making, x)
+	if x.stale || x.names == nil {
+		return
+	}
+	k.remove(key)
+	for other := range k.of {
+		if k.names+len(x.entries) <= mostKept {
+			break
+		}
+		k.remove(other)
+	}
+	k.of[key] = x
+	k.names += len(x.entries)
+}
+
+// drop drops an index, if it is still the one of its key.
+func (k *Kept) drop(key [sha256.Size]byte, x *index) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.of[key] == x {
+		k.remove(key)
+	}
+}
+
+// remove drops an index. Call it with mu held.
+func (k *Kept) remove(key [sha256.Size]byte) {
+	if x := k.of[key]; x != nil {
+		k.names -= len(x.entries)
+		delete(k.of, key)
+	}
+}
+
+// forget drops what depends on a record.
+func (k *Kept) forget(record string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, x := range k.of {
+		if x.records[record] {
+			k.remove(key)
+		}
+	}
+	for x := range k.making {
+		x.stale = x.stale || x.records[record]
+	}
+}
+
+// Watch returns a store. What it saves in handshake records, k learns of.
+func (k *Kept) Watch(of storage.Store) storage.Store { return watched{of, k} }
+
+type watched struct {
+	storage.Store
+	kept *Kept
+}
+
+// Unwrap returns the watched store.
+func (w watched) Unwrap() storage.Store { return w.Store }
+
+// SaveHandshake implements [storage.Handshakes].
+func (w watched) SaveHandshake(ctx context.Context, h storage.Handshake) error {
+	err := w.Store.SaveHandshake(ctx, h) // what fails may have happened
+	if list, _, _ := strings.Cut(h.Version, " "); isListed(list) {
+		w.kept.forget(h.Digest)
+	}
+	return err
+}
