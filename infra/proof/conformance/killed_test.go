@@ -110,7 +110,8 @@ func killedInCalls(t *testing.T, url, tool string, up *programtest.Process, rest
 		default:
 			t.Errorf("round %d: the call ended with %v", round, err)
 		}
-		if _, err := call(); err == nil || !strings.Contains(err.Error(), "cannot be reached") {
+		// A connection of before, whose end Dormouse has not noticed yet, takes the call and ends.
+		if _, err := call(); err == nil || !strings.Contains(err.Error(), "cannot be reached") && !strings.Contains(err.Error(), "is not known") {
 			t.Errorf("round %d: a call of a server that is away ended with %v", round, err)
 		}
 		up = restart()

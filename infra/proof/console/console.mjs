@@ -21,7 +21,7 @@ const want = (ok, ...said) => {
   if (!ok) throw new Error(said.map((s) => (typeof s === "string" ? s : JSON.stringify(s))).join(" "));
 };
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
-async function until(what, test, seconds = 20) {
+async function until(what, test, seconds = 60) {
   for (const end = Date.now() + seconds * 1000; ;) {
     const got = await test();
     if (got) return got;
@@ -79,7 +79,7 @@ const browser = await chromium.launch({ executablePath: own || (await npmChromiu
 /** A new browser profile with one page. It fails for errors in the console, and for requests to others. */
 async function person(use, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 860 }, ...options });
-  context.setDefaultTimeout(20000);
+  context.setDefaultTimeout(60000);
   const wrong = [], asked = [];
   const { expects = [] } = options;
   context.on("request", (request) => {
@@ -595,7 +595,7 @@ const withProvider = {
     await ready(page);
     const grants = JSON.parse(run("grants", "list", "--json"));
     run("grants", "revoke", grants.find((g) => g.principal === "dev:tom").id);
-    await until("the page shows the door", async () => (await page.reload(), await pause(1500), (await page.getByLabel("API key").count()) === 1), 60);
+    await until("the page shows the door", async () => (await page.reload(), await pause(1500), (await page.getByLabel("API key").count()) === 1), 120);
   }, { expects: ["401"] }),
 };
 Object.assign(withProvider, {
