@@ -145,7 +145,7 @@ func (l *ledger) check(t *testing.T, sharedPace bool) {
 			continue
 		}
 		gone := !deleted[s.session].IsZero() && s.ended.After(deleted[s.session])
-		if s.status != http.StatusOK && !(gone && s.status == http.StatusNotFound) {
+		if s.status != http.StatusOK && (!gone || s.status != http.StatusNotFound) {
 			t.Errorf("P3: a GET from %q was answered with %d", s.from, s.status)
 		}
 		if s.from == "" {
