@@ -68,6 +68,7 @@ type commands struct {
 	Disable disableCommand `cmd:"" group:"Servers" help:"Switch servers off, without removing them."`
 	Env     envCommand     `cmd:"" group:"Servers" help:"Set variables of servers in .env."`
 	Connect connectCommand `cmd:"" group:"Start here" help:"Print how to connect a client, or write the servers into the client's file."`
+	Stdio   stdioCommand   `cmd:"" group:"Servers" help:"Be a stdio server that is the endpoint at a URL, for clients that know only stdio."`
 
 	operating
 	Secrets secretsCommand `cmd:"" group:"Callers" help:"Set, list and remove what users have at third parties."`

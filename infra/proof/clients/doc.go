@@ -32,7 +32,7 @@
 //
 // # The sign-in
 //
-// SDKs, mcp-remote and the inspector sign in, call a tool, and refresh a token that has
+// SDKs, mcp-remote, dormouse stdio and the inspector sign in, call a tool, and refresh a token that has
 // expired (signin_test.go, programs_test.go). They do so at Dormouse's own sign-in, also
 // behind stand-ins of API Gateway; at oidc-provider by way of Dormouse; and with
 // oidc-provider's own tokens. The same with Keycloak takes minutes (build tag keycloak, by
@@ -48,7 +48,7 @@
 // (server-everything), one of both eras and one of 2026-07-28 only (eras is both), and
 // runs the checks (matrix_test.go, build tag matrix, by `make matrix`, which writes the
 // table of infra/proof/clients/results.md). The matrix also has fastmcp, rmcp (rust), the inspector's
-// command line and mcp-remote, in front of the Go client. Each cell begins with a cold
+// command line, and mcp-remote and dormouse stdio in front of the Go client. Each cell begins with a cold
 // start. cold_test.go has a start that takes longer than clients wait for server/discover.
 //
 // # The releases

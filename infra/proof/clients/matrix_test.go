@@ -128,6 +128,12 @@ func matrixRows() []matrixRow {
 			remote := filepath.Join(nodeModules(t, "mcp-remote"), "node_modules", "mcp-remote", "dist", "proxy.js")
 			return append(prepareGo(t), "--protocol", "2025-11-25", "--through", strings.Join([]string{programtest.Tool(t, "node", programtest.NodeHelp), remote}, " "))
 		}},
+		{client: "go-1.8.0", mode: "through dormouse stdio", checks: modern, command: func(t *testing.T) []string {
+			return append(prepareGo(t), "--era", "modern", "--through", filepath.Join(programtest.Root(t), "bin", "dormouse")+" stdio")
+		}},
+		{client: "go-1.8.0", mode: "through dormouse stdio, 2025-11-25", checks: allChecks(), command: func(t *testing.T) []string {
+			return append(prepareGo(t), "--protocol", "2025-11-25", "--through", filepath.Join(programtest.Root(t), "bin", "dormouse")+" stdio")
+		}},
 		{client: "inspector-2.12.0", mode: "--cli", checks: inspectorChecks(), run: inspect},
 	}
 }
@@ -146,7 +152,7 @@ func (r matrixRow) title() string {
 // of tools begin with the server's name. Dormouse would abbreviate a long one.
 func slug(c column, r matrixRow) string {
 	if c.one {
-		c.title, r.mode = "one", strings.NewReplacer("through mcp-remote 0.15.1", "through").Replace(r.mode)
+		c.title, r.mode = "one", strings.NewReplacer("through mcp-remote 0.15.1", "through", "through dormouse stdio", "stdio").Replace(r.mode)
 	}
 	return strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(c.title+"-"+r.client+"-"+r.mode), "-"), "-")
 }

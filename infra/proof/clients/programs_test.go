@@ -97,27 +97,47 @@ func TestMCPRemoteSignsIn(t *testing.T) {
 	for place, host := range map[string]func(*testing.T) string{"any name": hostWithSignIn, "behind API Gateway": hostBehindAPIGateway} {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
-			mcpRemoteSignsIn(t, host(t))
+			// The test names the port. mcp-remote would derive a port from the URL, which may be
+			// taken the first time and free the second. It would then delete its registration,
+			// and with it the sign-in.
+			_, port, err := net.SplitHostPort(programtest.FreeAddress(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			throughSignsIn(t, host(t), "*/*_tokens.json", func(at, state string) *exec.Cmd {
+				cmd := exec.CommandContext(t.Context(), programtest.Tool(t, "node", programtest.NodeHelp),
+					filepath.Join(nodeModules(t, "mcp-remote"), "node_modules", "mcp-remote", "dist", "proxy.js"), at, port)
+				cmd.Env = append(noBrowser(t), "MCP_REMOTE_CONFIG_DIR="+state)
+				return cmd
+			})
 		})
 	}
 }
 
-func mcpRemoteSignsIn(t *testing.T, at string) {
+// dormouse stdio does the same.
+func TestStdioSignsIn(t *testing.T) {
+	t.Parallel()
+	for place, host := range map[string]func(*testing.T) string{"any name": hostWithSignIn, "behind API Gateway": hostBehindAPIGateway} {
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			throughSignsIn(t, host(t), "dormouse/tokens/*.json", func(at, state string) *exec.Cmd {
+				cmd := exec.CommandContext(t.Context(), filepath.Join(programtest.Root(t), "bin", "dormouse"), "stdio", at)
+				cmd.Env = append(noBrowser(t), "XDG_CONFIG_HOME="+state)
+				return cmd
+			})
+		})
+	}
+}
+
+// throughSignsIn has the Go client use a program that makes the endpoint at a stdio server.
+// The program keeps its tokens in the files of a folder.
+func throughSignsIn(t *testing.T, at, files string, program func(at, state string) *exec.Cmd) {
 	t.Helper()
 	state := t.TempDir()
-	// The test names the port. mcp-remote would derive a port from the URL, which may be
-	// taken the first time and free the second. It would then delete its registration,
-	// and with it the sign-in.
-	_, port, err := net.SplitHostPort(programtest.FreeAddress(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	connect := func(p *person) (tools int) {
 		t.Helper()
 		var said bytes.Buffer
-		cmd := exec.CommandContext(t.Context(), programtest.Tool(t, "node", programtest.NodeHelp),
-			filepath.Join(nodeModules(t, "mcp-remote"), "node_modules", "mcp-remote", "dist", "proxy.js"), at, port)
-		cmd.Env = append(noBrowser(t), "MCP_REMOTE_CONFIG_DIR="+state)
+		cmd := program(at, state)
 		stderr, err := cmd.StderrPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -130,7 +150,7 @@ func mcpRemoteSignsIn(t *testing.T, at string) {
 		defer func() {
 			<-done
 			if t.Failed() {
-				t.Logf("mcp-remote said:\n%s", &said)
+				t.Logf("the program said:\n%s", &said)
 			}
 		}()
 		ctx, cancel := context.WithTimeout(t.Context(), runLimit)
@@ -156,7 +176,7 @@ func mcpRemoteSignsIn(t *testing.T, at string) {
 	if tools := connect(p); tools != 1 || p.logins.Load() != 1 {
 		t.Fatalf("%d tools, %d sign-ins", tools, p.logins.Load())
 	}
-	store := programtest.OnlyFile(t, filepath.Join(state, "*", "*_tokens.json"), "mcp-remote keeps its tokens there")
+	store := programtest.OnlyFile(t, filepath.Join(state, files), "the program keeps its tokens there")
 	before := spoil(t, store)
 	if tools := connect(p); tools != 1 || p.logins.Load() != 1 {
 		t.Fatalf("with a bad access token: %d tools, %d sign-ins", tools, p.logins.Load())

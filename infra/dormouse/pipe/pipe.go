@@ -1,0 +1,540 @@
+// Package pipe makes an endpoint of Streamable HTTP a stdio server, for clients that know
+// only these. What one side says reaches the other unchanged, whatever the method and the
+// protocol version.
+//
+// The transport of the go-sdk cannot be used: it opens the standalone stream and sends the
+// version only for a client of its own, and drops members that it does not know.
+//
+// # What the pipe does by itself
+//
+//   - It keeps the session id and the version of the handshake, and repeats them in headers.
+//     A request of 2026-07-28 has its own version, method, name and arguments in headers.
+//   - It opens the standalone stream of a legacy session, and resumes streams that break with
+//     Last-Event-ID. An answer that cannot be resumed is an error that says so.
+//   - If the endpoint does not know the session any more, it opens another one with the
+//     client's own initialize and sends the message again. It was refused, so it did not run.
+//   - It signs the user in (type signIn) if the endpoint asks for that and there is no key.
+package pipe
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+)
+
+// Config describes a pipe.
+type Config struct {
+	URL      string       // of the endpoint: http or https
+	Key      string       // sent as a bearer token; "" signs the user in when the endpoint asks for it
+	ClientID string       // of a client that is registered, or the URL of its metadata document; "" registers one
+	Tokens   string       // folder that keeps tokens; it is made when there is one to keep
+	Browse   func(string) // opens a page in the user's browser, if there is one
+	In       io.Reader    // messages of the client, one a line
+	Out      io.Writer    // messages for the client, one a line
+	Log      io.Writer    // sentences for the user, one a line
+}
+
+// Times and sizes.
+const (
+	lingers    = 30 * time.Second       // of the answers that are due when the client closes its end
+	leavesIn   = 2 * time.Second        // of the request that ends the session
+	standsIn   = time.Second            // for the standalone stream
+	lostWithin = 5 * time.Minute        // how long a broken stream is resumed without success
+	firstRest  = 500 * time.Millisecond // before a stream is resumed, if the endpoint does not say
+	longRest   = 30 * time.Second
+	maxMessage = 64 << 20 // of one message, in bytes
+)
+
+// pipe is one stdio server.
+type pipe struct {
+	Config
+	where string // the URL without a query and a user
+	http  *http.Client
+	login *signIn
+	ctx   context.Context // ends with the pipe
+
+	out sync.Mutex // one line at a time
+
+	renewing sync.Mutex // one new session at a time
+
+	mu       sync.Mutex
+	session  string
+	version  string          // of the handshake, or of the last request with a version of its own
+	greeting []byte          // the client's initialize
+	params   json.RawMessage // the headers that repeat arguments; see bridge.HeaderParams
+	calls    []*call         // that wait for an answer
+}
+
+// call is a line of the client on its way, or the standalone stream.
+type call struct {
+	body     []byte
+	msg      wire.Message      // the zero message for a batch and for what is no message
+	waits    []json.RawMessage // ids without a response so far
+	version  string            // that the request names itself
+	standing bool              // the standalone stream
+	hidden   bool              // the client does not get its answer
+	ctx      context.Context
+	cancel   context.CancelFunc
+}
+
+// Run carries messages until the client closes its end or ctx ends. Answers that are due then
+// have half a minute. Errors of single messages go to the client as answers; Run returns an
+// error only if the URL is none.
+func Run(ctx context.Context, c Config) error {
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return errors.New("the URL of the endpoint begins with https:// or http://, as in https://mcp.example.com/github/mcp")
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 16
+	defer transport.CloseIdleConnections()
+	p := &pipe{Config: c, where: u.Scheme + "://" + u.Host + u.Path, ctx: ctx}
+	p.http = &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		if len(via) > 5 || r.Method != via[0].Method {
+			return http.ErrUseLastResponse // the message would not arrive
+		}
+		return nil
+	}}
+	if c.Key == "" {
+		p.login = newSignIn(c, &http.Client{Transport: transport, Timeout: time.Minute})
+		defer p.login.close()
+	}
+	var flights sync.WaitGroup
+	lines := make(chan []byte)
+	go p.read(lines, stop) // it may block for ever, and does not keep the pipe up
+	for open := true; open; {
+		var line []byte
+		select {
+		case line, open = <-lines:
+		case <-ctx.Done():
+			open = false
+		}
+		if open {
+			p.take(line, &flights)
+		}
+	}
+	flights.Wait()
+	p.leave()
+	return nil
+}
+
+// read sends the client's lines until it closes its end. Streams that never end by themselves
+// are then cut, and after some time everything else, by stop.
+func (p *pipe) read(lines chan<- []byte, stop func()) {
+	defer close(lines)
+	in := bufio.NewReader(p.In)
+	for {
+		line, err := in.ReadBytes('\n')
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			select {
+			case lines <- line:
+			case <-p.ctx.Done():
+				return
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	p.cancelCalls(func(c *call) bool { return c.msg.Method == wire.MethodListen })
+	time.AfterFunc(lingers, stop)
+}
+
+// take sends a line of the client. Lines reach the endpoint in their order: take returns when
+// a request is written, and when anything else, or initialize, is answered.
+func (p *pipe) take(line []byte, flights *sync.WaitGroup) {
+	c := &call{body: line}
+	c.ctx, c.cancel = context.WithCancel(p.ctx)
+	msgs, batch, err := wire.ParseBody(line)
+	for _, m := range msgs {
+		if err == nil && m.Kind == wire.Request || err != nil && m.ID != nil {
+			c.waits = append(c.waits, m.ID)
+		}
+	}
+	if err == nil && !batch {
+		c.msg = msgs[0]
+		c.version, _ = wire.String(wire.Lookup(c.msg.Params, "_meta", wire.MetaProtocolVersion))
+	}
+	p.mu.Lock()
+	switch {
+	case c.msg.Method == wire.MethodInitialize:
+		p.session, p.version, p.greeting = "", "", line
+	case c.version != "":
+		p.version = c.version
+	}
+	if len(c.waits) > 0 {
+		p.calls = append(p.calls, c)
+	}
+	modern := p.session == "" && p.version != "" && !wire.Legacy(p.version)
+	p.mu.Unlock()
+
+	cancelled := func(*call) bool { return false }
+	if c.msg.Method == wire.NotifyCancelled {
+		id := wire.Lookup(c.msg.Params, "requestId")
+		cancelled = func(o *call) bool {
+			return slices.ContainsFunc(o.waits, func(w json.RawMessage) bool { return wire.SameID(w, id) })
+		}
+	}
+	if c.msg.Method == wire.NotifyCancelled && modern { // over HTTP, the end of the request says it
+		c.cancel()
+		p.cancelCalls(cancelled)
+		return
+	}
+	on := make(chan struct{}) // the next line may go
+	passed := sync.OnceFunc(func() { close(on) })
+	written := passed
+	if len(c.waits) == 0 || c.msg.Method == wire.MethodInitialize {
+		written = func() {}
+	}
+	flights.Go(func() {
+		defer passed()
+		defer p.end(c)
+		p.exchange(c, written)
+		p.cancelCalls(cancelled)
+	})
+	<-on
+}
+
+// end forgets a call.
+func (p *pipe) end(c *call) {
+	c.cancel()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls = slices.DeleteFunc(p.calls, func(o *call) bool { return o == c })
+}
+
+// cancelCalls cancels the calls for which which is true. They get no answer.
+func (p *pipe) cancelCalls(which func(*call) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.calls {
+		if which(c) {
+			c.cancel()
+		}
+	}
+}
+
+// exchange sends a call and carries what comes back.
+func (p *pipe) exchange(c *call, written func()) {
+	resp, fault := p.send(c, written)
+	if fault != nil {
+		p.fail(c, fault)
+		return
+	}
+	p.receive(c, resp)
+	if c.msg.Method == wire.NotifyInitialized && resp.StatusCode < 300 {
+		p.stand()
+	}
+}
+
+// receive carries a response that is no refusal.
+func (p *pipe) receive(c *call, resp *http.Response) {
+	switch media, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";"); {
+	case strings.TrimSpace(media) == wire.MediaSSE:
+		p.stream(c, resp)
+		return
+	case len(c.waits) == 0:
+		_ = resp.Body.Close()
+		return
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxMessage))
+	_ = resp.Body.Close()
+	if err == nil && len(body) > 0 {
+		p.hand(c, body)
+	}
+	if len(c.waits) == 0 {
+		return
+	}
+	p.fail(c, &wire.Error{Code: wire.CodeOutcomeUnknown, Message: "the answer of " + p.where + " was lost or is none; whether the request was executed is not known"})
+}
+
+// hand gives a message, or a batch of them, to the client.
+func (p *pipe) hand(c *call, raw []byte) {
+	if !wire.Valid(raw) {
+		p.logf("%s sends what is no JSON; it is left out", p.where)
+		return
+	}
+	msgs, _, err := wire.ParseBody(raw)
+	if result := wire.Lookup(raw, "result"); err != nil && (result != nil || wire.Lookup(raw, "error") != nil) {
+		msgs = []wire.Message{{Kind: wire.Response, ID: wire.Lookup(raw, "id"), Result: result}} // odd, but it answers
+	}
+	for _, m := range msgs {
+		if m.Kind != wire.Response {
+			continue
+		}
+		p.mu.Lock()
+		c.waits = slices.DeleteFunc(c.waits, func(id json.RawMessage) bool { return wire.SameID(id, m.ID) })
+		version, known := wire.String(wire.Lookup(m.Result, "protocolVersion"))
+		if c.msg.Method == wire.MethodInitialize && known {
+			p.version = version
+		}
+		if c.msg.Method == wire.MethodToolsList && c.version != "" && m.Result != nil {
+			p.params = bridge.HeaderParams(m.Result)
+		}
+		p.mu.Unlock()
+	}
+	if !c.hidden {
+		p.print(raw)
+	}
+}
+
+// print writes a line to the client.
+func (p *pipe) print(raw []byte) {
+	p.out.Lock()
+	defer p.out.Unlock()
+	_, _ = p.Out.Write(append(bytes.Clone(wire.Compact(bytes.TrimSpace(raw))), '\n')) // a client that has gone also closes its other end
+}
+
+// fail answers what the call still waits for. A cancelled call gets no answer.
+func (p *pipe) fail(c *call, fault *wire.Error) {
+	if c.ctx.Err() != nil {
+		return
+	}
+	p.mu.Lock()
+	waits := c.waits
+	c.waits = nil
+	p.mu.Unlock()
+	if !c.hidden {
+		for _, id := range waits {
+			p.print(wire.ErrorResponse(id, fault))
+		}
+	}
+	if len(waits) == 0 && len(c.body) > 0 {
+		p.logf("a message was not taken: %s", fault.Message)
+	}
+}
+
+// logf writes a sentence for the user.
+func (p *pipe) logf(format string, args ...any) {
+	_, _ = fmt.Fprintf(p.Log, "dormouse stdio: "+format+"\n", args...)
+}
+
+// send posts a call. It signs the user in, opens another session, or reads the list of tools
+// first, if the endpoint wants that. The error is for the client.
+func (p *pipe) send(c *call, written func()) (*http.Response, *wire.Error) {
+	var renewed, listed bool
+	signed := 0
+	for {
+		session, params := p.known()
+		resp, fault := p.do(c, http.MethodPost, params, session, "", written)
+		if fault != nil {
+			return nil, fault
+		}
+		if resp.StatusCode < 300 {
+			if id := resp.Header.Get(wire.HeaderSessionID); id != "" && c.msg.Method == wire.MethodInitialize {
+				p.mu.Lock()
+				p.session = id
+				p.mu.Unlock()
+			}
+			return resp, nil
+		}
+		if p.login != nil && signed < 2 && p.login.wanted(resp) {
+			if err := p.login.authorize(c.ctx, resp, signed == 0); err != nil {
+				return nil, &wire.Error{Code: wire.CodeServer, Message: fmt.Sprintf("sign in at %s: %v", p.where, err)}
+			}
+			signed++
+			continue
+		}
+		refused, code := p.refusal(c, resp)
+		switch {
+		case resp.StatusCode == http.StatusNotFound && session != "" && !renewed && p.renew(session):
+			renewed = true
+		case code == wire.CodeHeaderMismatch && c.msg.Method == wire.MethodToolsCall && !listed:
+			listed = true
+			p.list(c)
+		default:
+			return nil, refused
+		}
+	}
+}
+
+// known returns the session, and which arguments headers repeat.
+func (p *pipe) known() (session string, params json.RawMessage) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.session, p.params
+}
+
+// do sends a request of the call. written is called when the request is written.
+func (p *pipe) do(c *call, method string, params json.RawMessage, session, last string, written func()) (*http.Response, *wire.Error) {
+	var body io.Reader
+	if method == http.MethodPost {
+		body = bytes.NewReader(c.body)
+	}
+	req, err := http.NewRequestWithContext(whenWritten(c.ctx, written), method, p.URL, body)
+	if err != nil {
+		return nil, &wire.Error{Code: wire.CodeServer, Message: "the URL of the endpoint is none"}
+	}
+	p.setHeader(req.Header, c, params, session, last)
+	token := p.Key
+	if p.login != nil {
+		token = p.login.token()
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := p.http.Do(req)
+	if err == nil {
+		return resp, nil
+	}
+	if cause := new(url.Error); errors.As(err, &cause) {
+		err = cause.Err // without the URL, which may hold a secret
+	}
+	if dial := new(net.OpError); errors.As(err, &dial) && dial.Op == "dial" {
+		return nil, &wire.Error{Code: wire.CodeServer, Message: fmt.Sprintf("nothing answers at %s: %v", p.where, err)}
+	}
+	return nil, &wire.Error{Code: wire.CodeOutcomeUnknown, Message: fmt.Sprintf("%s did not answer; whether the request was executed is not known: %v", p.where, err)}
+}
+
+// setHeader sets the headers of a request.
+func (p *pipe) setHeader(h http.Header, c *call, params json.RawMessage, session, last string) {
+	h.Set("Accept", wire.MediaSSE)
+	if c.body != nil {
+		h.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
+		h.Set("Content-Type", wire.MediaJSON)
+	}
+	p.mu.Lock()
+	version := p.version
+	p.mu.Unlock()
+	if c.version != "" {
+		version = c.version
+		h.Set(wire.HeaderMethod, c.msg.Method)
+		if name, wanted := bridge.HeaderName(c.msg); wanted {
+			h.Set(wire.HeaderName, wire.EncodeHeaderValue(name))
+		}
+		if c.msg.Method == wire.MethodToolsCall {
+			for name, value := range bridge.ParamHeaders(params, c.msg.Params) {
+				h.Set(wire.HeaderParamPrefix+name, wire.EncodeHeaderValue(value))
+			}
+		}
+	}
+	for name, value := range map[string]string{wire.HeaderProtocolVersion: version, wire.HeaderSessionID: session, wire.HeaderLastEventID: last} {
+		if value != "" && (c.msg.Method != wire.MethodInitialize || last != "") {
+			h.Set(name, value)
+		}
+	}
+}
+
+// refusal reads the answer of a refused request, and returns what the client gets, and the
+// code of the endpoint's own error.
+func (p *pipe) refusal(c *call, resp *http.Response) (*wire.Error, wire.Code) {
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxMessage)) // what was read of it may do
+	_ = resp.Body.Close()
+	m, err := wire.Parse(body)
+	if err != nil || m.Kind != wire.Response || m.Error == nil {
+		text := fmt.Sprintf("%s answers %s", p.where, resp.Status)
+		if resp.StatusCode == http.StatusUnauthorized && p.Key != "" {
+			text += ": the key is not taken"
+		}
+		return &wire.Error{Code: wire.CodeServer, Message: text}, 0
+	}
+	var fault struct {
+		Code    wire.Code
+		Message string
+		Data    json.RawMessage
+	}
+	_ = json.Unmarshal(m.Error, &fault) // it is an object; a code that is no number counts as none
+	e := &wire.Error{Code: fault.Code, Message: fault.Message}
+	if fault.Data != nil {
+		e.Data = fault.Data
+	}
+	return e, fault.Code
+}
+
+// renew opens another session in place of lost, which the endpoint does not know any more,
+// and reports whether there is one.
+func (p *pipe) renew(lost string) bool {
+	p.renewing.Lock()
+	defer p.renewing.Unlock()
+	p.mu.Lock()
+	now, greeting := p.session, p.greeting
+	p.mu.Unlock()
+	if now != lost || greeting == nil {
+		return now != lost
+	}
+	p.logf("%s does not know the session any more: a new one is opened, without what the old one held", p.where)
+	m, err := wire.Parse(greeting)
+	if err != nil {
+		return false
+	}
+	for _, body := range [][]byte{greeting, wire.NewNotification(wire.NotifyInitialized, nil)} {
+		if !p.own(body, m.ID) {
+			return false
+		}
+		m = wire.Message{}
+	}
+	now, _ = p.known()
+	return now != lost
+}
+
+// list reads the list of tools for a call of 2026-07-28, whose headers must repeat arguments.
+func (p *pipe) list(of *call) {
+	id := json.RawMessage(`"dormouse-list"`)
+	params, ok := wire.Replace(json.RawMessage(`{"_meta":{}}`), wire.Lookup(of.msg.Params, "_meta"), "_meta")
+	if ok {
+		p.own(wire.NewRequest(id, wire.MethodToolsList, params), id)
+	}
+}
+
+// own makes an exchange that the client does not see. It reports whether the endpoint took it.
+func (p *pipe) own(body []byte, id json.RawMessage) bool {
+	m, err := wire.Parse(body)
+	if err != nil {
+		return false
+	}
+	c := &call{body: body, msg: m, hidden: true}
+	c.version, _ = wire.String(wire.Lookup(m.Params, "_meta", wire.MetaProtocolVersion))
+	if id != nil {
+		c.waits = []json.RawMessage{id}
+	}
+	c.ctx, c.cancel = context.WithTimeout(p.ctx, time.Minute)
+	defer c.cancel()
+	session, _ := p.known()
+	resp, fault := p.do(c, http.MethodPost, nil, session, "", func() {})
+	if fault != nil || resp.StatusCode >= 300 {
+		if fault == nil {
+			_ = resp.Body.Close()
+		}
+		return false
+	}
+	if now := resp.Header.Get(wire.HeaderSessionID); now != "" && m.Method == wire.MethodInitialize {
+		p.mu.Lock()
+		p.session = now
+		p.mu.Unlock()
+	}
+	p.receive(c, resp)
+	if m.Method == wire.NotifyInitialized {
+		p.stand()
+	}
+	return true
+}
+
+// leave ends the session at the endpoint.
+func (p *pipe) leave() {
+	session, _ := p.known()
+	if session == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), leavesIn)
+	defer cancel()
+	c := &call{ctx: ctx, cancel: cancel}
+	if resp, fault := p.do(c, http.MethodDelete, nil, session, "", func() {}); fault == nil {
+		_ = resp.Body.Close() // an endpoint may refuse to end a session
+	}
+}

@@ -1,0 +1,291 @@
+package pipe
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+	"golang.org/x/oauth2"
+	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/durable"
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
+)
+
+// signInWithin is how long the user may take in the browser.
+const signInWithin = 10 * time.Minute
+
+// signIn has the tokens of the user at one endpoint. They are in a file that only the user
+// can read, so that other pipes to the endpoint use them too. The pipe that finds none opens
+// the browser: OAuth 2.1 with PKCE, to a port of this machine.
+type signIn struct {
+	Config
+	http *http.Client
+	path string // of the file
+
+	mu     sync.Mutex // guards source, state and server
+	source oauth2.TokenSource
+	state  string       // of the sign-in that waits
+	server *http.Server // to which the browser comes back, at the URL at
+
+	asking sync.Mutex // one sign-in at a time; guards at
+	at     string
+	back   chan *auth.AuthorizationResult
+}
+
+// kept is the file of an endpoint.
+type kept struct {
+	URL      string           `json:"url"` // of the endpoint
+	ClientID string           `json:"client_id"`
+	Secret   string           `json:"client_secret,omitempty"` // if the server gave one
+	TokenURL string           `json:"token_url"`
+	Style    oauth2.AuthStyle `json:"auth_style,omitempty"`
+	Token    *oauth2.Token    `json:"token"`
+}
+
+func newSignIn(c Config, client *http.Client) *signIn {
+	sum := sha256.Sum256([]byte(c.URL))
+	s := &signIn{Config: c, http: client, path: filepath.Join(c.Tokens, hex.EncodeToString(sum[:12])+".json"), back: make(chan *auth.AuthorizationResult, 1)}
+	s.load(false)
+	return s
+}
+
+// close stops waiting for the browser.
+func (s *signIn) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server != nil {
+		_ = s.server.Close()
+	}
+}
+
+// token returns an access token, "" for none. If it cannot be refreshed any more, the endpoint
+// refuses the request, and the user signs in again.
+func (s *signIn) token() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.source == nil {
+		return ""
+	}
+	t, err := s.source.Token()
+	if err != nil {
+		return ""
+	}
+	return t.AccessToken
+}
+
+// wanted reports whether a response asks for a sign-in, or for one that allows more.
+func (s *signIn) wanted(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusUnauthorized ||
+		resp.StatusCode == http.StatusForbidden && strings.Contains(strings.Join(resp.Header.Values("WWW-Authenticate"), " "), "insufficient_scope")
+}
+
+// authorize gets a token after a refusal: one that another request or another pipe has got
+// meanwhile, with the refresh token if the refusal is the first, or with the user. It closes
+// the response.
+func (s *signIn) authorize(ctx context.Context, resp *http.Response, first bool) error {
+	defer func() { _ = resp.Body.Close() }()
+	used := strings.TrimPrefix(resp.Request.Header.Get("Authorization"), "Bearer ")
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	if s.token() != used {
+		return nil
+	}
+	release, err := s.alone(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if s.load(false) && s.token() != used {
+		return nil
+	}
+	if first && resp.StatusCode == http.StatusUnauthorized && s.load(true) && s.token() != "" {
+		return nil
+	}
+	handler, err := s.handler()
+	if err != nil {
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, signInWithin)
+	defer cancel()
+	if err := handler.Authorize(within, resp.Request, resp); err != nil {
+		if within.Err() != nil && ctx.Err() == nil {
+			return fmt.Errorf("nobody did within %s", signInWithin)
+		}
+		return err
+	}
+	return nil
+}
+
+// handler returns the flow. Its page of the way back listens from the first sign-in on.
+func (s *signIn) handler() (*auth.AuthorizationCodeHandler, error) {
+	if s.at == "" {
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it returns at once
+		if err != nil {
+			return nil, err
+		}
+		s.at = "http://" + l.Addr().String() + "/callback"
+		server := &http.Server{Handler: http.HandlerFunc(s.callback), ReadHeaderTimeout: 10 * time.Second}
+		s.mu.Lock()
+		s.server = server
+		s.mu.Unlock()
+		go func() { _ = server.Serve(l) }()
+	}
+	c := &auth.AuthorizationCodeHandlerConfig{
+		RedirectURL: s.at, AuthorizationCodeFetcher: s.ask, RequestRefreshToken: true, AcceptUnadvertisedIss: true, Client: s.http,
+		NewTokenSource: func(ctx context.Context, c *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
+			return s.keep(ctx, c, t)
+		},
+	}
+	switch {
+	case strings.HasPrefix(s.ClientID, "https://"):
+		c.ClientIDMetadataDocumentConfig = &auth.ClientIDMetadataDocumentConfig{URL: s.ClientID}
+	case s.ClientID != "":
+		c.PreregisteredClient = &oauthex.ClientCredentials{ClientID: s.ClientID}
+	default:
+		c.DynamicClientRegistrationConfig = &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
+			RedirectURIs: []string{s.at}, ClientName: "Dormouse", TokenEndpointAuthMethod: "none",
+			GrantTypes: []string{"authorization_code", "refresh_token"}, ResponseTypes: []string{"code"},
+		}}
+	}
+	return auth.NewAuthorizationCodeHandler(c)
+}
+
+// ask sends the user to a page and waits until the browser comes back.
+func (s *signIn) ask(ctx context.Context, page *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
+	u, err := url.Parse(page.URL)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.state = u.Query().Get("state")
+	s.mu.Unlock()
+	_, _ = fmt.Fprintf(s.Log, "dormouse stdio: sign in with your browser: %s\n", page.URL)
+	s.Browse(page.URL)
+	select {
+	case r := <-s.back:
+		if r.Code == "" {
+			return nil, errors.New("it was refused in the browser")
+		}
+		return r, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// callback is the page to which the browser comes back. Whoever does not know the state of the
+// sign-in cannot end it.
+func (s *signIn) callback(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	s.mu.Lock()
+	fits := s.state != "" && q.Get("state") == s.state && r.URL.Path == "/callback"
+	if fits {
+		s.state = ""
+	}
+	s.mu.Unlock()
+	switch {
+	case !fits:
+		webpage.Write(w, http.StatusNotFound, webpage.Page{Title: "Nothing waits for this", Body: webpage.Text("Start the sign-in again.")})
+		return
+	case q.Get("code") == "":
+		webpage.Write(w, http.StatusOK, webpage.Page{Title: "Not signed in", Body: webpage.Text("You can close this page.")})
+	default:
+		webpage.Write(w, http.StatusOK, webpage.Page{Title: "Signed in", Body: webpage.Text("You can close this page.")})
+	}
+	s.back <- &auth.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}
+}
+
+// load takes the tokens of the file, and reports whether there are any. refresh says that the
+// access token is of no use.
+func (s *signIn) load(refresh bool) bool {
+	text, err := os.ReadFile(s.path)
+	var k kept
+	if err != nil || json.Unmarshal(text, &k) != nil || k.URL != s.URL || k.Token == nil || s.ClientID != "" && k.ClientID != s.ClientID {
+		return false
+	}
+	if refresh {
+		k.Token.Expiry = time.Unix(1, 0)
+	}
+	c := &oauth2.Config{ClientID: k.ClientID, ClientSecret: k.Secret, Endpoint: oauth2.Endpoint{TokenURL: k.TokenURL, AuthStyle: k.Style}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.source = s.saving(context.WithValue(context.Background(), oauth2.HTTPClient, s.http), c, k.Token)
+	return true
+}
+
+// keep takes a new token.
+func (s *signIn) keep(ctx context.Context, c *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
+	if err := s.save(c, t); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.source = s.saving(ctx, c, t)
+	return oauth2.StaticTokenSource(t), nil
+}
+
+// saving returns a source that refreshes t, and saves what it gets.
+func (s *signIn) saving(ctx context.Context, c *oauth2.Config, t *oauth2.Token) oauth2.TokenSource {
+	from := c.TokenSource(ctx, t)
+	return oauth2.ReuseTokenSource(t, sourceFunc(func() (*oauth2.Token, error) {
+		t, err := from.Token()
+		if err == nil {
+			err = s.save(c, t)
+		}
+		return t, err
+	}))
+}
+
+type sourceFunc func() (*oauth2.Token, error)
+
+func (f sourceFunc) Token() (*oauth2.Token, error) { return f() }
+
+// save writes the file, which only the user can read.
+func (s *signIn) save(c *oauth2.Config, t *oauth2.Token) error {
+	text, err := json.Marshal(kept{URL: s.URL, ClientID: c.ClientID, Secret: c.ClientSecret, TokenURL: c.Endpoint.TokenURL, Style: c.Endpoint.AuthStyle, Token: t})
+	if err == nil {
+		err = os.MkdirAll(s.Tokens, 0o700)
+	}
+	if err == nil {
+		err = durable.WriteFile(s.path, text, 0o600)
+	}
+	return err
+}
+
+// alone waits until no other pipe of this user signs in at the endpoint.
+func (s *signIn) alone(ctx context.Context) (release func(), err error) {
+	if err := os.MkdirAll(s.Tokens, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(s.path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	locked := make(chan error, 1)
+	go func() {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		for errors.Is(err, unix.EINTR) {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		}
+		locked <- err
+	}()
+	select {
+	case err := <-locked:
+		return func() { _ = f.Close() }, err
+	case <-ctx.Done():
+		return nil, ctx.Err() // the process ends
+	}
+}
