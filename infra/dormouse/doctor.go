@@ -176,14 +176,12 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 	needs := map[string][]serversfile.Server{} // by program
 	names := []string{"node", "npx", "uv", "uvx", "python3"}
 	d.served(func(s serversfile.Server) {
-		programs := []string{s.Command}
+		programs := []string{provision.Needs(s.Command, s.Args)}
 		switch s.Command {
 		case "":
 			return
 		case "npx", "npm":
 			programs = append(programs, "node")
-		case "uvx", "uv": // Dormouse fetches uv for such a server
-			programs = []string{"python3"}
 		}
 		for _, p := range programs {
 			needs[p] = append(needs[p], s)

@@ -18,6 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -85,14 +86,14 @@ func (d *doctor) server(ctx context.Context) []finding {
 	if s.Remote.URL != "" {
 		return append([]finding{good("path", "a remote server at %s, which needs no program", s.Remote.Address())}, d.start(ctx, nil)...)
 	}
-	path, err := d.look(s, s.Command)
-	if err != nil && s.Command != "uvx" { // which Dormouse can do without
+	path, err := d.look(s, provision.Needs(s.Command, s.Args))
+	if err != nil {
 		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}
 	}
 	if d.machine != nil {
 		_, _ = d.machine.reload(ctx, []string{d.Server}) // a record that stays does no harm to the checks
 	}
-	return append([]finding{good("path", "%s", cmp.Or(path, "Python installs it, without uvx"))}, d.start(ctx, newStarts(d.Server))...)
+	return append([]finding{good("path", "%s", path)}, d.start(ctx, newStarts(d.Server))...)
 }
 
 // start hosts the servers file in a data folder of its own, and greets the server there.

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
@@ -39,7 +40,10 @@ func (c *importCommand) Run(t *terminal) error {
 	}
 	options := serversedit.Options{
 		Only: c.Only, Replace: c.Replace, Folder: serversfile.FolderOf(f.path), Exists: exists,
-		Program: func(name string) bool { _, err := exec.LookPath(name); return err == nil },
+		Program: func(command string, args []string) bool {
+			_, err := exec.LookPath(provision.Needs(command, args))
+			return err == nil
+		},
 	}
 	items, err := importAll(sources, f, options)
 	if err != nil {
@@ -75,9 +79,12 @@ func (c *importCommand) prepare(t *terminal, f *edited, items []serversedit.Item
 		return err
 	}
 	var names []string
+	taken := 0
 	for _, i := range items {
-		if s, ok := file.Server(i.Name); ok && !s.Disabled && len(i.Absent) == 0 && (i.Does == serversedit.Add || i.Does == serversedit.Replace) {
-			names = append(names, i.Name)
+		if s, ok := file.Server(i.Name); ok && !s.Disabled && (i.Does == serversedit.Add || i.Does == serversedit.Replace) {
+			if taken++; len(i.Absent) == 0 {
+				names = append(names, i.Name)
+			}
 		}
 	}
 	ctx, stop := interruptible()
@@ -86,7 +93,7 @@ func (c *importCommand) prepare(t *terminal, f *edited, items []serversedit.Item
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	_, err = fmt.Fprintf(t.out, "%d of %s ready\n", len(slices.DeleteFunc(all, func(o outcome) bool { return o.err != nil })), count(len(names), "server"))
+	_, err = fmt.Fprintf(t.out, "%d of %s ready\n", len(slices.DeleteFunc(all, func(o outcome) bool { return o.err != nil })), count(taken, "server"))
 	return err
 }
 

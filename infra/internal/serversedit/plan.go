@@ -25,7 +25,8 @@ type Options struct {
 	Replace bool     // servers of the same name are replaced
 	Folder  string   // of the servers file
 	Exists  func(path string) bool
-	Program func(name string) bool // whether a program is on the PATH
+	// Program says whether this machine has the program that a command line needs.
+	Program func(command string, args []string) bool
 }
 
 // Item is the outcome for one server. It holds no values of variables.
@@ -272,7 +273,7 @@ func (im importer) absent(e Entry) (all []string) {
 		}
 	}
 	switch {
-	case path(e.Command) && !im.o.Exists(e.Command), !strings.ContainsAny(e.Command, "/\\$") && !im.o.Program(e.Command):
+	case path(e.Command) && !im.o.Exists(e.Command), !strings.ContainsAny(e.Command, "/\\$") && !im.o.Program(e.Command, e.Args):
 		all = append([]string{e.Command}, all...)
 	}
 	slices.Sort(all)

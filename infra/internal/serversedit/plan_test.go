@@ -41,7 +41,7 @@ func options() serversedit.Options {
 	return serversedit.Options{
 		Folder:  "/ours",
 		Exists:  func(path string) bool { return strings.HasSuffix(path, "/mine.py") || path == "/srv/notes" },
-		Program: func(name string) bool { return name != "serve" },
+		Program: func(name string, _ []string) bool { return name != "serve" },
 	}
 }
 

@@ -193,6 +193,15 @@ func PackageOf(command string, args []string) (p Package, ok bool) {
 	return Package{Kind: r.kind, Name: r.name, Word: r.word, Args: r.args}, ok
 }
 
+// Needs returns the program that a command line needs on this machine. A package of PyPI needs
+// Python: uv comes from the package index where it is not.
+func Needs(command string, args []string) string {
+	if r, ok := parseTool(command, args); ok && r.kind == "pypi" {
+		return "python3"
+	}
+	return command
+}
+
 // option takes an option and its value from the front of args: "--name value",
 // "--name=value", and "-n value" for one letter.
 func option(args []string, names ...string) (value string, rest []string, ok bool) {

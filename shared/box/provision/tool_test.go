@@ -304,6 +304,23 @@ func TestUvxTakesFurtherPackagesAndInterpreters(t *testing.T) {
 	}
 }
 
+func TestWhatACommandLineNeedsOnTheMachine(t *testing.T) {
+	for line, want := range map[string]string{
+		"uvx mcp-server-time":              "python3",
+		"/opt/bin/uvx mcp-server-time":     "python3",
+		"uv tool run --from a==1 b":        "python3",
+		"uv run server.py":                 "uv",
+		"npx -y a":                         "npx",
+		"./uvx a":                          "./uvx",
+		"uvx --an-option-of-tomorrow what": "uvx",
+	} {
+		words := strings.Fields(line)
+		if got := Needs(words[0], words[1:]); got != want {
+			t.Errorf("%s needs %s, want %s", line, got, want)
+		}
+	}
+}
+
 func TestPythonPackageWithoutProgramSaysSo(t *testing.T) {
 	r := newRig(t)
 	s := r.index()
