@@ -3,11 +3,13 @@ package dormouse
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/certs"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
@@ -79,6 +82,7 @@ func (s served) config(p Program, servers string) local.Config {
 }
 
 type runCommand struct {
+	Names []string `arg:"" optional:"" name:"name" help:"With --watch: names of servers; without one, all that have files of your own."`
 	served
 	fileFlag
 	dataFlag
@@ -91,6 +95,7 @@ type runCommand struct {
 	ExitIdle time.Duration `name:"exit-when-idle" placeholder:"TIME" help:"End when nobody has asked for so long; systemd starts it again (docs/vps.md)."`
 	Secure   secure        `embed:""`
 	Prepare  bool          `help:"Start each server once that has never started. Otherwise only those are that have something to install."`
+	Watch    bool          `help:"Start a server anew when a file below its folder is saved."`
 	Says     says          `embed:""`
 	Trials   trials        `embed:""`
 }
@@ -104,7 +109,31 @@ type trials struct {
 }
 
 // Validate checks that flags fit together.
-func (c *runCommand) Validate() error { return c.Secure.settings().Check() }
+func (c *runCommand) Validate() error {
+	if len(c.Names) > 0 && !c.Watch {
+		return errors.New("dormouse run hosts all servers of the file; names are for --watch")
+	}
+	return c.Secure.settings().Check()
+}
+
+// watching says which servers start anew when a file of their sources is saved; nil for none.
+func (c *runCommand) watching() (func(server string) bool, error) {
+	if !c.Watch {
+		return nil, nil
+	}
+	file, _, err := serversfile.LoadHere(c.Servers, os.LookupEnv, c.EnvFile...)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range c.Names {
+		if s, ok := file.Server(name); !ok && file.Reason(name) == "" {
+			return nil, unknown("server", name, file.Names())
+		} else if ok && s.Folder() == "" {
+			return nil, fmt.Errorf("--watch %s: others publish its program, so there is no file of it to save here", name)
+		}
+	}
+	return func(server string) bool { return len(c.Names) == 0 || slices.Contains(c.Names, server) }, nil
+}
 
 func (c *runCommand) Run(t *terminal) error {
 	if !c.Says.JSON {
@@ -150,6 +179,9 @@ func (c *runCommand) Run(t *terminal) error {
 	}
 	if cfg.Prepare = local.PreparePackages; c.Prepare {
 		cfg.Prepare = local.PrepareAll
+	}
+	if cfg.Watch, err = c.watching(); err != nil {
+		return err
 	}
 	if err := serviceOf(&cfg, c.ExitIdle); err != nil {
 		return err

@@ -82,6 +82,9 @@ func firstBlock(m *machine, warnings []string) display.Start {
 	if names := guests(servers); names != nil {
 		s.Notes = append(s.Notes, "Confined to the network and a workspace: "+strings.Join(names, ", ")+` (docs/sandbox.md; "profile": "none" lets a server out).`)
 	}
+	if watched := watchedOf(m); watched != nil {
+		s.Notes = append(s.Notes, "A save starts anew: "+strings.Join(watched, ", "))
+	}
 	switch {
 	case !s.Open:
 		s.Notes = append(s.Notes, "Callers need an API key: "+m.cfg.command("keys create NAME --server SERVER"))

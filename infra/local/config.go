@@ -90,6 +90,9 @@ type Config struct {
 	// Packages that have never started, or all that have never started.
 	Prepare Prepare
 
+	// Watch says which servers start anew when a file of their sources is saved; nil for none.
+	Watch func(server string) bool
+
 	// ExitWhenIdle ends Run when there was no request for so long, no connection is open,
 	// no box is awake, and no alarm or call waits. If it is 0, Run does not end by
 	// itself.

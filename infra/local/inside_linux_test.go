@@ -49,8 +49,18 @@ func TestMain(m *testing.M) {
 }
 
 // playServer is a stdio server. Its tool pid returns its pid. spawn starts a process in a
-// session of its own and returns the pid of that, and hold does not answer.
+// session of its own and returns the pid of that, and hold does not answer. With a file as its
+// argument it has one more tool, of the name in the file. An empty file is a mistake in line 1.
 func playServer() {
+	capabilities, more := `{"tools":{}}`, ""
+	if len(os.Args) > 1 {
+		name, _ := os.ReadFile(os.Args[1])
+		if len(name) == 0 {
+			fmt.Fprintf(os.Stderr, "Traceback (most recent call last):\n  File %q, line 1, in <module>\nSyntaxError: it is empty\n", os.Args[1])
+			os.Exit(1)
+		}
+		capabilities, more = `{"tools":{"listChanged":true}}`, `,{"name":"`+string(name)+`","inputSchema":{"type":"object"}}`
+	}
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		m, err := wire.Parse(in.Bytes())
 		if err != nil || m.Kind != wire.Request {
@@ -59,9 +69,9 @@ func playServer() {
 		result := `{}`
 		switch m.Method {
 		case wire.MethodInitialize:
-			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"plays","version":"1"}}`
+			result = `{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"serverInfo":{"name":"plays","version":"1"}}`
 		case wire.MethodToolsList:
-			result = `{"tools":[{"name":"pid","inputSchema":{"type":"object"}},{"name":"spawn","inputSchema":{"type":"object"}},{"name":"hold","inputSchema":{"type":"object"}}]}`
+			result = `{"tools":[{"name":"pid","inputSchema":{"type":"object"}},{"name":"spawn","inputSchema":{"type":"object"}},{"name":"hold","inputSchema":{"type":"object"}}` + more + `]}`
 		case wire.MethodToolsCall:
 			pid := os.Getpid()
 			switch tool, _ := wire.String(wire.Lookup(m.Params, "name")); tool {

@@ -27,8 +27,9 @@ type reloader struct {
 	m   *machine
 	ctx context.Context // ends with the machine
 
-	mu      sync.Mutex // one reload at a time
-	refused string     // the last mistake that was reported, until the file is good again
+	mu      sync.Mutex      // one reload at a time
+	refused string          // the last mistake that was reported, until the file is good again
+	watched map[string]bool // servers whose sources are watched
 }
 
 // startReload watches the servers file and its files of variables, and takes the
@@ -37,7 +38,8 @@ func (m *machine) startReload(ctx context.Context) error {
 	r := &reloader{m: m, ctx: ctx}
 	m.reload = r.reload
 	reload := func() { _, _ = r.reload() } // it reports both results itself
-	go watch.Files(ctx, func() []string { return m.servers.Load().Files() }, reload)
+	go watch.Files(ctx, lookAtFile, nil, func() []string { return m.servers.Load().Files() }, reload)
+	r.watchSources(m.served())
 	asked := func() {
 		reload()
 		r.forget(m.servers.Load(), m.servers.Load().Names())
@@ -99,30 +101,35 @@ func (r *reloader) reload() (serversfile.Changes, error) {
 		e.Changed = append(e.Changed, changed.Name)
 	}
 	r.m.recorder.Record(e)
-	r.halt(changes.Removed)
+	r.halt(changes.Removed, "the removal of the server")
 	if len(changes.Changed)+len(changes.Removed) > 0 {
 		go r.retire()
 	}
 	r.forget(before, changes.Removed)
 	r.m.prepareTaken(slices.Concat(e.Added, e.Changed))
+	r.watchSources(e.Added)
 	return changes, nil
 }
 
-// halt stops the processes of servers that were removed, once their calls have ended. A server
-// that is added under one of the names gets processes of its own, also if it is the same.
-func (r *reloader) halt(removed []string) {
-	if len(removed) == 0 {
+// lookAtFile is the time between two looks at the servers file.
+const lookAtFile = time.Second
+
+// halt stops the processes of servers, once their calls have ended. by says why, in words for
+// clients. A server that is added under one of the names gets processes of its own, also if it
+// is the same.
+func (r *reloader) halt(servers []string, by string) {
+	if len(servers) == 0 {
 		return
 	}
 	due, err := r.m.functions.Records().Due(r.ctx)
 	for _, id := range due {
-		if _, server := id.Parts(); slices.Contains(removed, server) {
-			_, halted := r.m.functions.Operators().Halt(r.ctx, id, "", "the removal of the server", drainWithin)
+		if _, server := id.Parts(); slices.Contains(servers, server) {
+			_, halted := r.m.functions.Operators().Halt(r.ctx, id, "", by, drainWithin)
 			err = errors.Join(err, halted)
 		}
 	}
 	if err != nil {
-		r.m.log.Warn("processes of removed servers are not told to end", "servers", removed, "error", err)
+		r.m.log.Warn("processes of servers are not told to end", "servers", servers, "by", by, "error", err)
 	}
 }
 

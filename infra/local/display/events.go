@@ -53,6 +53,8 @@ func (t *Terminal) count(e journal.Event) {
 
 func (t *Terminal) people(e journal.Event) {
 	switch e.Kind {
+	case journal.ServerSaved:
+		t.line(e.Time, e.Name, "saved, so it starts anew")
 	case journal.ServerStarting:
 		text := "starting"
 		if who := t.whom(e); who != "" {
@@ -71,6 +73,9 @@ func (t *Terminal) people(e journal.Event) {
 		t.line(e.Time, e.Name, joined(", ", text, e.Detail))
 	case journal.ServerFailed:
 		t.line(e.Time, e.Name, t.red("failed")+": "+e.Reason)
+		for _, at := range e.Lines {
+			t.hint(at)
+		}
 		t.hint(cmp.Or(e.Hint, lastLines(e.Name)))
 	case journal.ServerAsleep:
 		text := "asleep"

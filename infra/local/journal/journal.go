@@ -23,10 +23,11 @@ const (
 	// ProcessCount says that the last process has ended. The Recorder creates it.
 	ProcessCount = "process.count"
 
+	ServerSaved      = "server.saved"      // a file of its sources was saved, so it starts anew
 	ServerStarting   = "server.starting"   // a process of a server is being started, for Principal and Client
 	ServerInstalling = "server.installing" // Detail: what is being installed for it
 	ServerReady      = "server.ready"      // it answers; Duration: since it runs; Install: how long the installs took; Detail: its tools, if they are known
-	ServerFailed     = "server.failed"     // it could not be started, or ended on its own; Reason, Phase
+	ServerFailed     = "server.failed"     // it could not be started, or ended on its own; Reason, Phase; Lines: the places in its sources, if they are known
 	ServerStopped    = "server.stopped"    // it was stopped because it was idle or not wanted any more
 	ServerAsleep     = "server.asleep"     // a box of the server has ended; Duration: since its last work, if that is known
 
@@ -62,7 +63,7 @@ type Event struct {
 	Running  int           // processes running now in all; set by the recorder
 
 	FileChange          // for ServersChanged
-	Lines      []string // for ToolsHeld
+	Lines      []string // for ToolsHeld and ServerFailed
 
 	Tenant    string // of a call
 	Principal string // for whom
@@ -174,6 +175,7 @@ type jsonLine struct {
 	Process    string    `json:"process,omitempty"`
 	Trace      string    `json:"trace,omitempty"`
 	failure
+	Lines []string `json:"lines,omitempty"`
 	FileChange
 	Running int `json:"running"`
 }
@@ -214,7 +216,7 @@ func JSONPrinter(w io.Writer) func(Event) {
 			Time: e.Time.UTC(), Kind: e.Kind, Name: e.Name, PID: e.PID, Detail: e.Detail,
 			DurationMS: ms(e.Duration), InstallMS: ms(e.Install), Tenant: e.Tenant, Principal: e.Principal, Client: e.Client, Tool: e.Tool,
 			Session: e.Session, Process: e.Process, Trace: e.Trace, failure: failure{e.Phase, e.Failed(), e.Refusal, e.Code, e.Reason, e.Hint, e.Key, e.Address},
-			Running: e.Running, FileChange: e.FileChange,
+			Lines: e.Lines, Running: e.Running, FileChange: e.FileChange,
 		})
 	}
 }

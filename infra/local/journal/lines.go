@@ -51,8 +51,10 @@ type Options struct {
 	Lists func(tenant, server, tool string) bool
 	// Held says how many tools of a server are held back, and how they differ from what was
 	// accepted.
-	Held  func(server string) (detail string, lines []string)
-	Trace func(Event) // gets events of kinds Request, Deliver and Stored; must not block
+	Held func(server string) (detail string, lines []string)
+	// Places returns the lines of source code that the last words of a process name.
+	Places func(server, process string) []string
+	Trace  func(Event) // gets events of kinds Request, Deliver and Stored; must not block
 }
 
 // NewLines returns a Lines that passes events to a recorder.
@@ -65,6 +67,9 @@ func NewLines(to *Recorder, o Options) *Lines {
 	}
 	if o.Held == nil {
 		o.Held = func(string) (string, []string) { return "", nil }
+	}
+	if o.Places == nil {
+		o.Places = func(string, string) []string { return nil }
 	}
 	if o.Lists == nil {
 		o.Lists = func(string, string, string) bool { return true }
@@ -302,6 +307,9 @@ func (l *Lines) process(s *boxLine, tools string) {
 		delete(l.starts, key)
 		e.Phase = s.Phase
 		e.Reason, e.Hint = cmp.Or(l.reason(s.Server, s.Why), "it ended"), plain(s.Hint)
+		for _, at := range l.Places(s.Server, s.Process) {
+			e.Lines = append(e.Lines, plain(l.Hide(at)))
+		}
 		l.record(e, ServerFailed)
 	}
 }

@@ -8,30 +8,26 @@ import (
 	"time"
 )
 
-const (
-	// Every is the time between two looks. A look is one stat for each file.
-	Every = time.Second
-	// Quiet is how long files must stay unchanged before a change counts, so that the
-	// caller reads no file that is half saved.
-	Quiet = 200 * time.Millisecond
-)
+// Quiet is how long files must stay unchanged before a change counts, so that the caller reads
+// no file that is half saved.
+const Quiet = 200 * time.Millisecond
 
 // Files calls changed when a file was changed, created or removed, and all files then
 // stayed unchanged for [Quiet]. A file has changed if its size, its modification time or
-// its inode has. Files asks paths for the paths at every check. A path that is new to
-// Files counts as changed, so the first check always calls changed. Files returns when
-// ctx ends.
-func Files(ctx context.Context, paths func() []string, changed func()) {
-	tick := time.NewTicker(Every)
+// its inode has. Files looks at the files at intervals of every, with one stat for each, and
+// asks paths for the paths each time. A path that is new, or gone, counts as changed. seen has
+// the files as the caller knows them; with nil, the first look calls changed if there is a
+// path. Files returns when ctx ends.
+func Files(ctx context.Context, every time.Duration, seen Seen, paths func() []string, changed func()) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
-	seen := map[string]os.FileInfo{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now := look(paths())
+		now := Look(paths())
 		if same(seen, now) {
 			continue
 		}
@@ -42,15 +38,18 @@ func Files(ctx context.Context, paths func() []string, changed func()) {
 				return
 			case <-time.After(Quiet):
 			}
-			now = look(paths())
+			now = Look(paths())
 		}
 		changed()
 	}
 }
 
-// look returns the file information of each path, nil for a path without a file.
-func look(paths []string) map[string]os.FileInfo {
-	found := make(map[string]os.FileInfo, len(paths))
+// Seen has the file information of paths, nil for a path without a file.
+type Seen map[string]os.FileInfo
+
+// Look returns how the files are now.
+func Look(paths []string) Seen {
+	found := make(Seen, len(paths))
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -61,8 +60,11 @@ func look(paths []string) map[string]os.FileInfo {
 	return found
 }
 
-// same reports whether b has only paths of a, and all of them are as they were.
-func same(a, b map[string]os.FileInfo) bool {
+// same reports whether b has the paths of a, and all of them are as they were.
+func same(a, b Seen) bool {
+	if len(a) != len(b) {
+		return false
+	}
 	for path, is := range b {
 		was, known := a[path]
 		switch {

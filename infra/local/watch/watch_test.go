@@ -38,9 +38,9 @@ func watching(t *testing.T, test func(*watched), names ...string) {
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
-			watch.Files(ctx, w.watched, w.changed)
+			watch.Files(ctx, every, nil, w.watched, w.changed)
 		}()
-		w.after(watch.Every+watch.Quiet, 1)
+		w.after(every+watch.Quiet, 1)
 		test(w)
 		cancel()
 		<-over
@@ -91,7 +91,17 @@ func (w *watched) add() error {
 	return nil
 }
 
-const soon = watch.Every + watch.Quiet
+func (w *watched) leaveOut() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.paths = w.paths[:1]
+	return nil
+}
+
+const (
+	every = time.Second
+	soon  = every + watch.Quiet
+)
 
 func TestChangeIsToldOnceAndOnlyWhenThereWasOne(t *testing.T) {
 	for name, change := range map[string]func(*watched) error{
@@ -113,6 +123,7 @@ func TestChangeIsToldOnceAndOnlyWhenThereWasOne(t *testing.T) {
 		"a file that goes":     func(w *watched) error { return os.Remove(w.at("servers.json")) },
 		"a file that appears":  func(w *watched) error { w.write(".env", "A=1"); return nil },
 		"a path that is added": (*watched).add,
+		"a path that is gone":  (*watched).leaveOut,
 	} {
 		t.Run(name, func(t *testing.T) {
 			watching(t, func(w *watched) {
@@ -131,7 +142,7 @@ func TestFileThatIsBeingSavedIsNotReadYet(t *testing.T) {
 	watching(t, func(w *watched) {
 		text := "{"
 		w.write("servers.json", text)
-		time.Sleep(watch.Every - watch.Quiet/2)
+		time.Sleep(every - watch.Quiet/2)
 		for range 20 {
 			text += " "
 			w.write("servers.json", text)

@@ -1,0 +1,158 @@
+package local
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/infra/local/watch"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+// lookAtSources is the time between two looks at the sources of a server.
+const lookAtSources = 300 * time.Millisecond
+
+// watchSources begins to watch the sources of servers that the configuration wants watched. A
+// save starts the server anew.
+func (r *reloader) watchSources(names []string) {
+	in, ok := r.m.functions.(*inprocess)
+	if r.m.cfg.Watch == nil || !ok {
+		return
+	}
+	for _, name := range names {
+		if r.watched[name] || !r.m.cfg.Watch(name) {
+			continue
+		}
+		if r.watched == nil {
+			r.watched = map[string]bool{}
+		}
+		r.watched[name] = true
+		sources := func() []string {
+			s, ok := r.m.servers.Load().Server(name)
+			if !ok || s.Disabled {
+				return nil
+			}
+			return s.Sources()
+		}
+		seen, end := watch.Look(sources()), func() {}
+		in.work.Go(func() {
+			watch.Files(in.ctx, lookAtSources, seen, sources, func() {
+				end() // a start that hangs
+				var ctx context.Context
+				ctx, end = context.WithCancel(in.ctx)
+				in.work.Go(func() { r.saved(ctx, in, name) })
+			})
+			end()
+		})
+	}
+}
+
+// watchedOf returns the names of the servers whose sources are watched.
+func watchedOf(m *machine) (names []string) {
+	for _, name := range m.served() {
+		if s, _ := m.servers.Load().Server(name); m.cfg.Watch != nil && m.cfg.Watch(name) && s.Folder() != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// saved has a process of saved sources in the place of a server's processes, once their calls
+// have ended, and tells its clients to ask for the lists. The terminal gets the error of the
+// start.
+func (r *reloader) saved(ctx context.Context, in *inprocess, server string) {
+	r.m.recorder.Record(journal.Event{Kind: journal.ServerSaved, Name: server})
+	r.halt([]string{server}, "the save of a file of the server")
+	r.forget(r.m.servers.Load(), []string{server})
+	in.prepare(ctx, server, &preparation{over: make(chan struct{})})
+}
+
+// mostPlaces is how many places of an error the terminal shows.
+const mostPlaces = 5
+
+// place fits a file and a line in a traceback, or in an error of a compiler.
+var place = regexp.MustCompile(`File "([^"]+)", line (\d+)|((?:file://)?[^\s:("'<>=]+\.\w+)[:(](\d+)`)
+
+// placesOf returns the places in the sources of a server that the last words of a process name,
+// each as "main.py:3: import nothere".
+func placesOf(m *machine, server, process string) []string {
+	s, ok := m.servers.Load().Server(server)
+	logs, err := keptLogs(m.folder.File(LogFolder), server)
+	if !ok || err != nil {
+		return nil
+	}
+
+	for _, k := range slices.Backward(logs) {
+		if k.process != process {
+			continue
+		}
+		text, err := os.ReadFile(k.path)
+		if err != nil {
+			return nil
+		}
+		return places(s, string(text[max(0, len(text)-maxWords):]))
+	}
+	return nil
+}
+
+// maxWords is how many bytes of a process's last words are looked at.
+const maxWords = 16 << 10
+
+func places(s serversfile.Server, words string) (all []string) {
+	folder := s.Folder()
+	for line := range strings.Lines(words) {
+		for _, at := range place.FindAllStringSubmatch(line, -1) {
+			file, number := ownFile(s, folder, strings.TrimPrefix(cmp.Or(at[1], at[3]), "file://")), cmp.Or(at[2], at[4])
+			if file == "" {
+				continue
+			}
+			all = append(all, strings.TrimSuffix(fmt.Sprintf("%s:%s: %s", file, number, lineOf(filepath.Join(folder, file), number)), ": "))
+		}
+	}
+	for i := len(all) - 1; i >= 0; i-- { // the last of those that are the same stays
+		if slices.Contains(all[i+1:], all[i]) {
+			all = slices.Delete(all, i, i+1)
+		}
+	}
+	return all[max(0, len(all)-mostPlaces):]
+}
+
+// ownFile returns the path below the server's folder of a file that a process names, "" if it is
+// no file that an author edits. A process with a host path names the copy in its workspace.
+func ownFile(s serversfile.Server, folder, path string) string {
+	if _, copied, ok := strings.Cut(path, "/workspace/"); ok && s.Box.HostPath != "" {
+		path = filepath.Join(folder, copied)
+	} else if !filepath.IsAbs(path) {
+		path = filepath.Join(cmp.Or(s.Cwd, folder), path)
+	}
+	file, err := filepath.Rel(folder, path)
+	if info, gone := os.Stat(path); err != nil || !filepath.IsLocal(file) || gone != nil || !info.Mode().IsRegular() ||
+		slices.ContainsFunc(strings.Split(filepath.Dir(file), "/"), func(part string) bool { return part != "." && serversfile.IsBuilt(part) }) {
+		return ""
+	}
+	return file
+}
+
+// lineOf returns a line of a file, "" if there is none.
+func lineOf(path, number string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	n := 0
+	if _, err := fmt.Sscan(number, &n); err != nil || n < 1 {
+		return ""
+	}
+	lines := strings.Split(string(text), "\n")
+	if n > len(lines) {
+		return ""
+	}
+	return strings.TrimSpace(lines[n-1])
+}

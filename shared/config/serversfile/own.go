@@ -1,0 +1,77 @@
+package serversfile
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Folder returns the folder whose files an author of the server edits: its host path, the
+// folder of its script, or its working folder. It is "" if those who edit the server are
+// elsewhere: a package, an image, a remote server, or one in Go that is part of this program.
+func (s Server) Folder() string {
+	packages, _ := s.packages()
+	if _, image, _ := s.Container(); s.InPlace() || image || len(packages) > 0 {
+		return ""
+	}
+	if s.Box.HostPath != "" && s.Box.HostPath != HostPathAuto {
+		return s.Box.HostPath
+	}
+	for _, arg := range s.Args {
+		path := s.at(arg)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && isCode(path) {
+			return filepath.Dir(path)
+		}
+	}
+	if strings.Contains(s.Command, "/") && s.located() != "" {
+		return filepath.Dir(s.located())
+	}
+	return s.Cwd
+}
+
+// mostOwn is how many entries of a server's folder are looked at.
+const mostOwn = 5000
+
+// Sources returns the files of code below the server's folder, and the program files that its
+// configuration names. Data is left out, because the server itself changes it, and so are
+// hidden folders, dependencies and the output of builds. The order is stable.
+func (s Server) Sources() []string {
+	folder := s.Folder()
+	if folder == "" {
+		return nil
+	}
+	paths, left := s.programs(), mostOwn
+	_ = filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		if left--; left < 0 {
+			return fs.SkipAll
+		}
+		switch {
+		case err != nil || path == folder: // what cannot be read is left out
+		case entry.IsDir() && IsBuilt(entry.Name()):
+			return fs.SkipDir
+		case !entry.IsDir() && isCode(path):
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// IsBuilt reports whether a folder of this name in a project has files that nobody edits:
+// hidden ones, dependencies, and the output of builds.
+func IsBuilt(name string) bool {
+	return strings.HasPrefix(name, ".") || slices.Contains([]string{
+		"node_modules", "venv", "env", "site-packages", "__pycache__", "vendor", "dist", "build", "out", "target", "bin", "obj", "coverage",
+	}, name)
+}
+
+// isCode reports whether a file is one of source code, or a template. A file of JSON, YAML or
+// text may be data, which a server writes.
+func isCode(path string) bool {
+	return isSource(path) || slices.Contains([]string{
+		".go", ".rs", ".java", ".kt", ".cs", ".swift", ".ex", ".exs", ".tmpl", ".j2", ".jinja", ".jinja2", ".sql", ".graphql",
+	}, filepath.Ext(path)) || slices.Contains([]string{"package.json", "tsconfig.json"}, filepath.Base(path))
+}
