@@ -1,33 +1,14 @@
-// Package localtest holds code that the tests of this machine's stand-ins for AWS share.
-// It has a function program with a gate that holds its invocations, and a network of
-// pipes. It also has clients of WebSocket and @connections APIs. It depends on none of
-// the stand-ins.
+// Package localtest holds code that tests of one machine share: a network of pipes, and
+// clients of WebSocket APIs.
 package localtest
 
 import (
-	"errors"
-	"syscall"
 	"testing"
 	"time"
 )
 
 // Patience is much longer than any step takes. A test that waits longer is stuck.
 const Patience = 20 * time.Second
-
-// Eventually waits until a condition on real processes holds.
-func Eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	timeout := time.After(Patience)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-timeout:
-			t.Fatalf("waited in vain for: %s", what)
-		}
-	}
-}
 
 // Wait returns the next value of a channel.
 func Wait[T any](t testing.TB, from <-chan T) T {
@@ -40,6 +21,3 @@ func Wait[T any](t testing.TB, from <-chan T) T {
 		panic("unreachable")
 	}
 }
-
-// Alive reports whether a process with this id exists.
-func Alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
 // tries is an Invoker whose function has the given outcomes one after the other, and then
@@ -184,21 +182,5 @@ func TestInvokeRefusesWhatLambdaRefuses(t *testing.T) {
 	}
 	if n := len(f.times); n != 0 {
 		t.Errorf("the function was invoked %d times", n)
-	}
-}
-
-func TestAnEventReachesARealProcess(t *testing.T) {
-	r := newRig(t, nil)
-	a := NewAPI(APIConfig{Invoker: r.pool, Functions: r.pool.names, RetryWait: time.Millisecond})
-	done, err := a.Send("echo", localtest.Payload(t, "hello", localtest.Query("mode", "echo")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	localtest.Wait(t, done)
-	if got := r.pool.Status()[0]; got.Invoked != 1 || got.Failed != 0 {
-		t.Errorf("status = %+v", got)
-	}
-	if err := a.Close(t.Context()); err != nil {
-		t.Error(err)
 	}
 }
