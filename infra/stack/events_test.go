@@ -2,9 +2,7 @@ package stack_test
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,8 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
-	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 )
 
@@ -65,41 +61,6 @@ func TestEveryEventIsForAFunctionOfTheTemplate(t *testing.T) {
 	}
 }
 
-func TestEventsOfWebSocketAPIsAreReadable(t *testing.T) {
-	for _, function := range []string{"socket", "relay"} {
-		routes := map[string]bool{}
-		for _, name := range files(t, function) {
-			if name == "socket-push" {
-				continue
-			}
-			e := decode[events.APIGatewayWebsocketProxyRequest](t, name)
-			c := e.RequestContext
-			kind := map[string]string{"$connect": "CONNECT", "$default": "MESSAGE", "$disconnect": "DISCONNECT"}[c.RouteKey]
-			if c.EventType != kind || kind == "" || c.ConnectionID == "" || c.Stage != "v1" || (e.Body != "") != (kind == "MESSAGE") {
-				t.Errorf("%s: route %q, type %q, connection %q, stage %q, %d bytes", name, c.RouteKey, c.EventType, c.ConnectionID, c.Stage, len(e.Body))
-			}
-			routes[c.RouteKey] = true
-			switch {
-			case kind != "MESSAGE":
-			case function == "socket":
-				if _, err := wire.Parse([]byte(e.Body)); err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
-			default:
-				f, err := frame.Decode([]byte(e.Body))
-				if err != nil {
-					t.Errorf("%s: %v", name, err)
-				} else if "relay-"+string(frame.Kind(f)) != name || string(frame.Encode(f)) != e.Body {
-					t.Errorf("%s: a %s frame; a runner would write %s", name, frame.Kind(f), frame.Encode(f))
-				}
-			}
-		}
-		if len(routes) != 3 {
-			t.Errorf("%s: events for the routes %v only", function, routes)
-		}
-	}
-}
-
 // The function itself sends this event.
 func TestTheEventToPushIsTheOneTheFunctionSends(t *testing.T) {
 	e := decode[apigateway.SocketEvent](t, "socket-push")
@@ -118,39 +79,6 @@ func unmarshal(t *testing.T, raw []byte) (v map[string]any) {
 		t.Fatal(err)
 	}
 	return v
-}
-
-func TestEventsOfTheRESTAPIAreReadable(t *testing.T) {
-	methods := map[string]bool{}
-	for _, name := range files(t, "http") {
-		raw, err := os.ReadFile(root("events", name+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var e events.APIGatewayProxyRequest // this type does not know all fields that AWS sends
-		if err := json.Unmarshal(raw, &e); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		methods[e.HTTPMethod] = true
-		if e.Resource != "/{proxy+}" || e.Path != "/"+e.PathParameters["proxy"] || e.RequestContext.Stage != "v1" || e.IsBase64Encoded != (e.Body != "") {
-			t.Errorf("%s: resource %q, path %q, stage %q, base64 %t", name, e.Resource, e.Path, e.RequestContext.Stage, e.IsBase64Encoded)
-		}
-		for header, values := range e.MultiValueHeaders {
-			if len(values) != 1 || values[0] != e.Headers[header] || len(e.Headers) != len(e.MultiValueHeaders) {
-				t.Errorf("%s: %s is %q and %q", name, header, values, e.Headers[header])
-			}
-		}
-		body, err := base64.StdEncoding.DecodeString(e.Body)
-		if err == nil && len(body) > 0 {
-			_, _, err = wire.ParseBody(body)
-		}
-		if err != nil && name != "http-put" {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if want := []string{"DELETE", "GET", "OPTIONS", "POST", "PUT"}; cmp.Diff(want, slices.Sorted(maps.Keys(methods))) != "" {
-		t.Errorf("events for the methods %v only", methods)
-	}
 }
 
 func TestEventsOfTheSweepAreReadable(t *testing.T) {

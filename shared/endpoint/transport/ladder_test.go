@@ -357,12 +357,21 @@ func TestCORS(t *testing.T) {
 		{"other port", []string{page}, page + ":8443", "localhost", false},
 		{"a list does not replace the own pages", []string{page}, "http://localhost", "localhost", true},
 		{"all", []string{"*"}, page, "localhost", true},
+		{"the name of the endpoint", nil, "https://mcp.example", "mcp.example", true},
+		{"the name with the port of HTTPS", nil, "https://mcp.example", "mcp.example:443", true},
+		{"the name in another case", nil, "https://MCP.example", "mcp.example", true},
+		{"the name with a port", nil, "https://mcp.example:8443", "mcp.example:8443", true},
+		{"another port of the name", nil, "https://mcp.example:8443", "mcp.example", false},
+		{"another name", nil, "https://other.example", "mcp.example", false},
 		{"all, opaque", []string{"*"}, "null", "localhost", true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
 			w.opts.AllowedOrigins = tt.allowed
+			if tt.host == "mcp.example" || strings.HasPrefix(tt.host, "mcp.example:") {
+				w.opts.AllowedHosts = []string{"mcp.example"}
+			}
 			r := request("POST", "/quiet/mcp", callOf("x"), "Mcp-Session-Id", "absent", "Origin", tt.origin)
 			r.Host = tt.host
 			got := w.do(r)
@@ -383,29 +392,6 @@ func TestCORS(t *testing.T) {
 				t.Errorf("exposed %q", exposed)
 			}
 		})
-	}
-}
-
-func TestSameHostIsAllowedWithItsPort(t *testing.T) {
-	tests := []struct {
-		origin, host string
-		want         bool
-	}{
-		{"https://mcp.example", "mcp.example", true},
-		{"https://mcp.example", "mcp.example:443", true},
-		{"https://MCP.example", "mcp.example", true},
-		{"https://mcp.example:8443", "mcp.example:8443", true},
-		{"https://mcp.example:8443", "mcp.example", false},
-		{"https://other.example", "mcp.example", false},
-	}
-	for _, tt := range tests {
-		w := newWorld(t)
-		w.opts.AllowedHosts = []string{"mcp.example"}
-		r := request("POST", "/quiet/mcp", callOf("x"), "Mcp-Session-Id", "absent", "Origin", tt.origin)
-		r.Host = tt.host
-		if got := w.do(r); (got.status != 403) != tt.want {
-			t.Errorf("%s at %s: got %d", tt.origin, tt.host, got.status)
-		}
 	}
 }
 
@@ -444,10 +430,11 @@ func TestHost(t *testing.T) {
 	for _, tt := range tests {
 		w := newWorld(t)
 		w.opts.AllowedHosts = tt.allowed
-		r := request("POST", "/quiet/mcp", callOf("x"), "Mcp-Session-Id", "absent")
-		r.Host = tt.host
-		if got := w.do(r); (got.status != 403) != tt.want {
-			t.Errorf("%q with %q: got %d", tt.host, tt.allowed, got.status)
+		for era, r := range map[string]*http.Request{"legacy": request("POST", "/quiet/mcp", callOf("x"), "Mcp-Session-Id", "absent"), "modern": toolCall("x").request()} {
+			r.Host = tt.host
+			if got := w.do(r); (got.status != 403) != tt.want {
+				t.Errorf("%s, %q with %q: got %d", era, tt.host, tt.allowed, got.status)
+			}
 		}
 	}
 }

@@ -56,6 +56,7 @@ func TestModernLadder(t *testing.T) {
 		{"a method of servers", ask{method: "roots/list"}, nil, 404, wire.CodeMethodNotFound},
 		{"a batch", ok, func(r *http.Request) { setBody(r, "["+bodyOf(r)+"]") }, 400, wire.CodeInvalidRequest},
 		{"a response", ok, func(r *http.Request) { setBody(r, `{"jsonrpc":"2.0","id":1,"result":{}}`) }, 400, wire.CodeInvalidRequest},
+		{"neither the method header nor capabilities", with("Mcp-Method", ""), func(r *http.Request) { reword(r, "clientCapabilities", "other") }, 400, wire.CodeHeaderMismatch},
 		{"no json", ok, func(r *http.Request) { setBody(r, `{`) }, 400, wire.CodeParse},
 	}
 	for _, tt := range tests {
@@ -111,6 +112,12 @@ func TestModernHeaderValuesAreDecoded(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestModernNameThatGoSendsAsItIs(t *testing.T) {
+	modern(t, func(t *testing.T, w *world) {
+		w.do(toolCall("zwéi").request()).result(t)
+	})
 }
 
 func TestModernNotificationIsTakenAndDropped(t *testing.T) {

@@ -69,57 +69,6 @@ func readable(t *testing.T, name string, a *answer) {
 	}
 }
 
-// C-85: the endpoint checks the page's origin and the host's name before anything else, in
-// each era. A page that is not allowed has no effect.
-func TestPagesAndHostsOfElsewhereReachNothing(t *testing.T) {
-	const page = "https://app.example"
-	tests := []struct {
-		name, host, origin string
-		hosts, origins     []string
-		served             bool
-	}{
-		{"here", "localhost:3000", "http://localhost:3000", nil, nil, true},
-		{"another program of this machine", "localhost:8787", "http://localhost:3000", nil, nil, false},
-		{"no page", "localhost", "", nil, nil, true},
-		{"the page of the endpoint", "mcp.example", "https://mcp.example", []string{"mcp.example"}, nil, true},
-		{"a page that is listed", "localhost", page, nil, []string{page}, true},
-		{"any page", "localhost", "null", nil, []string{"*"}, true},
-		{"a page of elsewhere", "localhost", page, nil, nil, false},
-		{"a page that is not listed", "localhost", "https://evil.example", nil, []string{page}, false},
-		{"an opaque page", "localhost", "null", nil, nil, false},
-		{"no address of a page", "localhost", "not a url", nil, nil, false},
-		{"another host", "evil.example", "", nil, nil, false},
-		{"another host, a page from here", "evil.example", "http://localhost", nil, nil, false},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			scenario(t, func(t *testing.T, s *stage) {
-				s.opts.AllowedHosts, s.opts.AllowedOrigins = tt.hosts, tt.origins
-				for era, r := range map[string]*http.Request{
-					"legacy": request("POST", "/quiet/mcp", initialize, "Origin", tt.origin),
-					"modern": saying{method: "tools/list", version: "2026-07-28", header: "tools/list", params: `{"_meta":{` + metaVersion + `,` + metaCaps + `}}`}.request("quiet"),
-				} {
-					r.Host = tt.host
-					if tt.origin != "" {
-						r.Header.Set("Origin", tt.origin)
-					}
-					a := s.do(r)
-					if tt.served {
-						a.result(t)
-						continue
-					}
-					if code, _ := a.rpcError(t); a.status != http.StatusForbidden || code != int(wire.CodeServer) || !strings.Contains(a.body, `"id":null`) {
-						t.Errorf("%s: got %d %s", era, a.status, a.body)
-					}
-				}
-				if !tt.served {
-					s.nothingCame(t)
-				}
-			})
-		})
-	}
-}
-
 // C-89: an authenticator that admits a caller without a principal has failed. The
 // endpoint refuses that caller in every era, and the error does not name the caller's
 // credential.

@@ -148,28 +148,6 @@ func (y saying) on(t *testing.T, s *stage, server string) *answer {
 	return a
 }
 
-// R-50, R-51, R-52, R-53, R-54, R-59, R-60, R-63: a modern request that lacks a required
-// part is refused before any server gets it. The error names the missing part; the headers
-// are checked first.
-func TestModernRequestSaysAllOfItself(t *testing.T) {
-	const none, some = `{}`, `{"_meta":{` + metaVersion + `}}`
-	tests := []saying{
-		{"no version header", "tools/list", "", "tools/list", `{"_meta":{` + metaVersion + `,` + metaCaps + `}}`, 400, wire.CodeHeaderMismatch, versionIs},
-		{"a list without _meta", "tools/list", "2026-07-28", "tools/list", none, 400, wire.CodeInvalidParams, wire.MetaProtocolVersion},
-		{"a call without _meta", "tools/call", "2026-07-28", "tools/call", `{"name":"echo","arguments":{}}`, 400, wire.CodeInvalidParams, wire.MetaProtocolVersion},
-		{"_meta without a version", "tools/list", "2026-07-28", "tools/list", `{"_meta":{` + metaClient + `,` + metaCaps + `}}`, 400, wire.CodeInvalidParams, wire.MetaProtocolVersion},
-		{"_meta without capabilities", "tools/list", "2026-07-28", "tools/list", `{"_meta":{` + metaVersion + `,` + metaClient + `}}`, 400, wire.CodeInvalidParams, wire.MetaClientCapabilities},
-		{"nothing but a version", "tools/list", "2026-07-28", "tools/list", some, 400, wire.CodeInvalidParams, wire.MetaClientCapabilities},
-		{"neither the method header nor capabilities", "tools/list", "2026-07-28", "", some, 400, wire.CodeHeaderMismatch, wire.HeaderMethod},
-	}
-	scenario(t, func(t *testing.T, s *stage) {
-		for _, tt := range tests {
-			tt.on(t, s, "quiet")
-		}
-		s.nothingCame(t)
-	})
-}
-
 // R-55, R-61: a modern request with all required parts is served, once. It need not name
 // its client.
 func TestModernRequestThatSaysAllOfItselfIsServedOnce(t *testing.T) {
