@@ -374,8 +374,8 @@ func aOrAn(kind string) string {
 }
 
 // endpoint returns the URL of a server, and the key for requests to it. If callers of
-// this machine need a key, endpoint makes one that expires after callPatience.
-func (c *client) endpoint(ctx context.Context, server string) (address, key string, err error) {
+// this machine need a key, endpoint makes one for the server that expires after the time within.
+func (c *client) endpoint(ctx context.Context, server string, within time.Duration) (address, key string, err error) {
 	base, key := c.base, c.key
 	if c.base == "http://local" {
 		info, err := c.info(ctx)
@@ -383,7 +383,7 @@ func (c *client) endpoint(ctx context.Context, server string) (address, key stri
 			return "", "", err
 		}
 		if base, key = info.URL, ""; info.Access != local.AccessOpen {
-			if key, err = c.shortKey(ctx, "", server); err != nil {
+			if key, err = c.shortKey(ctx, server, within); err != nil {
 				return "", "", err
 			}
 		}
@@ -393,7 +393,7 @@ func (c *client) endpoint(ctx context.Context, server string) (address, key stri
 
 // connect opens an MCP session with a server.
 func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession, error) {
-	address, key, err := c.endpoint(ctx, server)
+	address, key, err := c.endpoint(ctx, server, callPatience)
 	if err != nil {
 		return nil, err
 	}
@@ -440,11 +440,10 @@ func plainly(server string, err error) error {
 	return errors.New(strings.TrimPrefix(answer.Message, fmt.Sprintf("server %q: ", server)))
 }
 
-// shortKey makes a key for one server that expires after callPatience. If tenant is "",
-// the key is for the default tenant.
-func (c *client) shortKey(ctx context.Context, tenant, server string) (string, error) {
+// shortKey makes a key of the default tenant for one server.
+func (c *client) shortKey(ctx context.Context, server string, within time.Duration) (string, error) {
 	var made api.Key
-	err := c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Tenant: tenant, Servers: []string{server}, Seconds: int64(callPatience.Seconds())}, &made)
+	err := c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Servers: []string{server}, Seconds: int64(within.Seconds())}, &made)
 	return made.Key, err
 }
 

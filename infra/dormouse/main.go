@@ -41,21 +41,22 @@ func (p Program) Main() {
 // operating has the commands that show a machine or a stack and act on it; see package
 // api.
 type operating struct {
-	List     listCommand   `cmd:"" group:"Servers" help:"Show the servers of the servers file, with their states and addresses."`
-	Tools    toolsCommand  `cmd:"" group:"Servers" help:"Show the tools of a server with their arguments."`
-	Accept   acceptCommand `cmd:"" group:"Servers" help:"Take tools that are held back because their server changed them."`
-	Call     callCommand   `cmd:"" group:"Start here" help:"Call a tool and print its result."`
-	Calls    callsCommand  `cmd:"" group:"What happens" help:"Show which tools were called in the last 7 days, by whom, and what failed."`
-	PS       psCommand     `cmd:"" group:"What happens" name:"ps" help:"Show the processes that run, the newest first."`
-	Sessions sessionsGroup `cmd:"" group:"What happens" help:"Show the sessions and their principals, or hand one over."`
-	Logs     logsCommand   `cmd:"" group:"What happens" help:"Print what servers wrote to stderr."`
-	Stop     stopCommand   `cmd:"" group:"What happens" help:"Stop the processes of a server or session. The sessions stay."`
-	End      endCommand    `cmd:"" group:"What happens" help:"End a session for good."`
-	Keys     keysCommand   `cmd:"" group:"Callers" help:"Make, show, replace and revoke API keys."`
-	Open     openCommand   `cmd:"" group:"What happens" help:"Open the console in the browser, or print a link to it."`
-	Bill     billCommand   `cmd:"" group:"What happens" help:"Show what AWS would have billed for the work of this machine."`
-	Reload   reloadCommand `cmd:"" group:"Servers" help:"Make dormouse run read its servers file at once."`
-	Push     pushCommand   `cmd:"" group:"Keeping and deploying" help:"Give the functions of a stack another servers file, without a deployment."`
+	List     listCommand    `cmd:"" group:"Servers" help:"Show the servers of the servers file, with their states and addresses."`
+	Tools    toolsCommand   `cmd:"" group:"Servers" help:"Show the tools of a server with their arguments."`
+	Accept   acceptCommand  `cmd:"" group:"Servers" help:"Take tools that are held back because their server changed them."`
+	Call     callCommand    `cmd:"" group:"Start here" help:"Call a tool and print its result."`
+	Inspect  inspectCommand `cmd:"" group:"Servers" help:"Open MCP Inspector on a server."`
+	Calls    callsCommand   `cmd:"" group:"What happens" help:"Show which tools were called in the last 7 days, by whom, and what failed."`
+	PS       psCommand      `cmd:"" group:"What happens" name:"ps" help:"Show the processes that run, the newest first."`
+	Sessions sessionsGroup  `cmd:"" group:"What happens" help:"Show the sessions and their principals, or hand one over."`
+	Logs     logsCommand    `cmd:"" group:"What happens" help:"Print what servers wrote to stderr."`
+	Stop     stopCommand    `cmd:"" group:"What happens" help:"Stop the processes of a server or session. The sessions stay."`
+	End      endCommand     `cmd:"" group:"What happens" help:"End a session for good."`
+	Keys     keysCommand    `cmd:"" group:"Callers" help:"Make, show, replace and revoke API keys."`
+	Open     openCommand    `cmd:"" group:"What happens" help:"Open the console in the browser, or print a link to it."`
+	Bill     billCommand    `cmd:"" group:"What happens" help:"Show what AWS would have billed for the work of this machine."`
+	Reload   reloadCommand  `cmd:"" group:"Servers" help:"Make dormouse run read its servers file at once."`
+	Push     pushCommand    `cmd:"" group:"Keeping and deploying" help:"Give the functions of a stack another servers file, without a deployment."`
 }
 
 type commands struct {
