@@ -15,15 +15,19 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/infra/internal/sources"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 type addCommand struct {
-	Name      string   `arg:"" optional:"" help:"Name of the server; without a command and --url, its name in the registry."`
-	Command   []string `arg:"" optional:"" help:"The command that starts the server, after --."`
-	Env       []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server, saved in .env; may be repeated."`
+	Name      string   `arg:"" optional:"" help:"Name of the server. Without one, add guesses it."`
+	Command   []string `arg:"" optional:"" help:"The command that starts the server, after --. Or one word: npx://PACKAGE, uvx://PACKAGE, an image, a URL, a git repository, a folder, a script, a bundle (.mcpb), a server.json, or a name in the registry."`
+	Env       []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server, saved in .env, or a value that its bundle asks for; may be repeated."`
 	Cwd       string   `placeholder:"DIR" type:"path" help:"Working folder of the server, by default that of the servers file."`
+	HostPath  string   `name:"host-path" placeholder:"DIR" type:"path" help:"A folder that is copied for the server, with its dependencies installed."`
+	Profile   string   `placeholder:"NAME" help:"What the server may do: default, network_basic, network_extended, offline_readonly or none."`
+	Idle      int      `name:"idle-seconds" placeholder:"N" help:"The process ends after this time without work, by default 120."`
 	URL       string   `placeholder:"URL" help:"The URL of a remote server, instead of a command."`
 	Header    []string `sep:"none" placeholder:"K: V" help:"A header for each request to --url; may be repeated. A secret is saved in .env."`
 	OAuth     bool     `name:"oauth" help:"Each user signs in at the server of --url."`
@@ -38,7 +42,12 @@ type addCommand struct {
 	dataFlag
 	serversFile
 
-	full string // the name in the registry
+	named  bool           // the user has given Name
+	word   string         // that stands for the server, as typed; "" for a command and for --json
+	source sources.Source // what word names
+	hash   string         // SHA-256 that a server.json says of its bundle; "" for none
+	taken  []string       // names of -e that are options of a bundle
+	made   []string       // folders that this command has made
 }
 
 // privateSetting is the setting that --private writes. The error of a private address names it.
@@ -47,18 +56,19 @@ const privateSetting = "x-dormouse.remote.private"
 // officialRegistry has names of two parts only.
 const officialRegistry = "https://registry.modelcontextprotocol.io"
 
-// published reports whether Name is that of a server in the registry.
+// published reports whether the server is that of a server.json, in the registry or elsewhere.
 func (c *addCommand) published() bool {
-	return c.Entry == "" && c.URL == "" && len(c.Command) == 0 && c.Name != "" && (strings.Contains(c.Name, "/") || c.Registry != officialRegistry)
+	return c.source.Kind == sources.Published || c.word != "" && c.source.Kind == sources.None
 }
 
 // Validate checks the command line as a whole.
 func (c *addCommand) Validate() error {
+	if err := c.resolve(); err != nil {
+		return err
+	}
 	switch {
-	case c.Entry == "" && c.Name == "":
-		return errors.New("say which server: dormouse add NAME -- COMMAND ARGS…")
-	case c.URL != "" && (len(c.Command) > 0 || c.Entry != "" || c.Cwd != "" || len(c.Env) > 0):
-		return errors.New("--url is for a server that is not started here: leave out the command, --json, --cwd and -e")
+	case c.URL != "" && (len(c.Command) > 0 || c.Entry != "" || c.Cwd != "" || c.HostPath != "" || c.Profile != "" || len(c.Env) > 0):
+		return errors.New("--url is for a server that is not started here: leave out the command, --json, --cwd, --host-path, --profile and -e")
 	case c.URL == "" && (len(c.Header) > 0 || c.Private && !c.published() || c.OAuth || c.ClientID != ""):
 		return errors.New("--header, --private and --oauth are for a remote server: give its --url")
 	case c.URL != "":
@@ -67,9 +77,7 @@ func (c *addCommand) Validate() error {
 				return errors.New("--header is for a header and its value: --header 'NAME: VALUE'") // h may be a secret
 			}
 		}
-	case c.Entry == "" && len(c.Command) == 0 && !c.published():
-		return fmt.Errorf("say how to start %s: dormouse add %s -- COMMAND ARGS…", c.Name, c.Name)
-	case c.Entry != "" && len(c.Command) > 0:
+	case c.Entry != "" && (len(c.Command) > 0 || c.word != ""):
 		return errors.New("give a command or --json, not both")
 	}
 	for _, kv := range c.Env {
@@ -89,22 +97,18 @@ func (c *addCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	put := c.put
-	if c.published() {
-		put = c.putPublished
+	version, err := c.put(ctx, t, f)
+	if err == nil {
+		var why string
+		if why, err = f.checked(c.Name); why != "" {
+			err = fmt.Errorf("nothing was added: %s", why)
+		}
 	}
-	version, err := put(ctx, t, f)
+	if err == nil {
+		err = f.save()
+	}
 	if err != nil {
-		return err
-	}
-	why, err := f.checked(c.Name)
-	if err != nil {
-		return err
-	}
-	if why != "" {
-		return fmt.Errorf("nothing was added: %s", why)
-	}
-	if err := f.save(); err != nil {
+		c.unmake()
 		return err
 	}
 	ready, err := c.begin(ctx, t, f)
@@ -116,6 +120,7 @@ func (c *addCommand) Run(t *terminal) error {
 		return fmt.Errorf("added %s to %s, but it is not served: %w", c.Name, f.name(), err)
 	case err != nil:
 		f.undo()
+		c.unmake()
 		_ = takenAtOnce(c.Data, []string{c.Name}) // a machine that is up sees the file soon
 		return c.mended(err)
 	case c.OAuth || c.NoStart:
@@ -302,7 +307,14 @@ func (c *addCommand) project(words string) string {
 
 // typed returns the command line with further flags, and without the values of -e.
 func (c *addCommand) typed(more ...string) string {
-	words := append([]string{"dormouse", "add", cmp.Or(c.full, c.Name)}, more...)
+	words := []string{"dormouse", "add"}
+	if c.named || c.word == "" {
+		words = append(words, c.Name)
+	}
+	if c.word != "" {
+		words = append(words, quoted(c.word))
+	}
+	words = append(words, more...)
 	for _, kv := range c.Env {
 		name, _, _ := strings.Cut(kv, "=")
 		words = append(words, "-e", name+"=…")
@@ -310,15 +322,15 @@ func (c *addCommand) typed(more ...string) string {
 	if c.Cwd != "" {
 		words = append(words, "--cwd", quoted(c.Cwd))
 	}
-	if c.URL != "" {
+	switch {
+	case c.word != "":
+		return strings.Join(words, " ")
+	case c.URL != "":
 		return strings.Join(append(words, "--url", quoted(c.URL)), " ")
-	}
-	if c.Entry != "" {
+	case c.Entry != "":
 		return strings.Join(append(words, "--json", "…"), " ")
 	}
-	if len(c.Command) > 0 {
-		words = append(words, "--")
-	}
+	words = append(words, "--")
 	for _, word := range c.Command {
 		words = append(words, quoted(serversedit.Hide(word)))
 	}
@@ -335,27 +347,41 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// put writes the server of the command line into the file. version is the version that
-// put has added to the server's package, or "".
+// put writes the server into the file. version is that of its package or bundle, or "".
 func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version string, err error) {
-	entry, err := c.entry()
+	if c.Name != "" {
+		if err := c.isNew(f); err != nil {
+			return "", err
+		}
+	}
+	find := c.ofCommand
+	switch c.source.Kind {
+	case sources.Folder:
+		find = c.ofFolder
+	case sources.Repository:
+		find = c.ofRepository
+	case sources.File:
+		find = c.ofBundle
+	default:
+		if c.published() {
+			find = c.ofRegistry
+		}
+	}
+	entry, version, err := find(ctx, t, f)
 	if err != nil {
 		return "", err
 	}
-	if err := c.isNew(f); err != nil {
-		return "", err
+	if c.Cwd != "" {
+		entry.Cwd = c.Cwd
 	}
-	if cwd, err := os.Getwd(); err == nil {
-		entry.Rebase(cwd, serversfile.FolderOf(f.path), exists)
+	if c.HostPath != "" {
+		entry.SetBox("host_path", c.HostPath)
 	}
-	if !c.NoPin {
-		version = t.pin(ctx, &entry, filepath.Dir(f.path))
+	if c.Profile != "" {
+		entry.SetBox("profile", c.Profile)
 	}
-	for _, kv := range c.Env {
-		name, value, _ := strings.Cut(kv, "=")
-		if err := entry.Keep(c.Name, f.env.Env, name, value); err != nil {
-			return "", err
-		}
+	if c.Idle != 0 {
+		entry.SetOurs("idle_seconds", c.Idle)
 	}
 	if err := entry.KeepSecrets(c.Name, f.env.Env); err != nil {
 		return "", err
@@ -366,6 +392,51 @@ func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version s
 		}
 	}
 	return version, f.Set(c.Name, entry)
+}
+
+// keep gives the process the variables of -e.
+func (c *addCommand) keep(f *edited, e *serversedit.Entry) error {
+	for _, kv := range c.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		if slices.Contains(c.taken, name) {
+			continue
+		}
+		if err := e.Keep(c.Name, f.env.Env, name, value); err != nil {
+			return err
+		}
+		if c.source.Image {
+			e.Args = slices.Insert(e.Args, len(e.Args)-1, "-e", name)
+		}
+	}
+	return nil
+}
+
+// ofCommand returns the server of a command, of --url and of --json. version is the one that
+// the package has got.
+func (c *addCommand) ofCommand(ctx context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
+	if entry, err = c.entry(); err != nil {
+		return entry, "", err
+	}
+	if err := c.isNew(f); err != nil {
+		return entry, "", err
+	}
+	through := entry
+	for _, kv := range c.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		through.Env = append(slices.Clone(through.Env), serversedit.Variable{Name: name, Value: value})
+	}
+	if through.Unwrap() {
+		c.URL = through.URL // errors are about a remote server from here on
+		return through, "", nil
+	}
+	entry.Unwrap()
+	if cwd, err := os.Getwd(); err == nil {
+		entry.Rebase(cwd, serversfile.FolderOf(f.path), exists)
+	}
+	if !c.NoPin {
+		version = t.pin(ctx, &entry, filepath.Dir(f.path))
+	}
+	return entry, version, c.keep(f, &entry)
 }
 
 // isNew returns an error if the file has a server of that name.
@@ -401,13 +472,10 @@ func (c *addCommand) entry() (serversedit.Entry, error) {
 			e.Headers = append(e.Headers, serversedit.Variable{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value)})
 		}
 		if c.Private {
-			e.Ours = map[string]any{"remote": map[string]bool{"private": true}}
+			e.SetOurs("remote", map[string]bool{"private": true})
 		}
 	} else {
 		e.Command, e.Args = c.Command[0], c.Command[1:]
-	}
-	if c.Cwd != "" {
-		e.Cwd = c.Cwd
 	}
 	return e, nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -58,7 +57,7 @@ func addArguments(s api.NewServer) (args []string, err error) {
 		return nil, err
 	}
 	if len(words) == 0 {
-		return nil, errors.New("say what to add: a command, a URL, or the name of a server in the registry")
+		return nil, errors.New("say what to add: a command, a URL, a folder, a bundle, or the name of a server in the registry")
 	}
 	if strings.HasPrefix(words[0], "-") || strings.HasPrefix(s.Name, "-") {
 		return nil, errors.New("a name and a command do not begin with -")
@@ -66,16 +65,13 @@ func addArguments(s api.NewServer) (args []string, err error) {
 	for _, kv := range s.Env {
 		args = append(args, "--env="+kv)
 	}
-	u, err := url.Parse(words[0])
-	switch {
-	case len(words) == 1 && err == nil && (u.Scheme == "https" || u.Scheme == "http") && s.Name != "":
-		return append(args, "--url="+words[0], "--", s.Name), nil
-	case len(words) == 1 && s.Name == "":
-		return append(args, "--", words[0]), nil
-	case s.Name == "":
-		return nil, errors.New("give the server a name")
+	if s.Name != "" {
+		args = append(args, s.Name)
 	}
-	return append(append(args, s.Name, "--"), words...), nil
+	if len(words) > 1 {
+		args = append(args, "--")
+	}
+	return append(args, words...), nil
 }
 
 // splitWords splits a line into words as a shell does, with quotes and backslashes, and

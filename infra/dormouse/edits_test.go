@@ -16,10 +16,10 @@ func TestAFormBecomesTheArgumentsOfAdd(t *testing.T) {
 		want  []string // nil: an error
 	}{
 		"a command":          {api.NewServer{Name: "all", What: `npx -y "a b" 'c\d' e\ f`, Env: []string{"K=v w"}}, []string{"--env=K=v w", "all", "--", "npx", "-y", "a b", `c\d`, "e f"}},
-		"a URL":              {api.NewServer{Name: "far", What: "https://mcp.example.com/mcp"}, []string{"--url=https://mcp.example.com/mcp", "--", "far"}},
-		"a name":             {api.NewServer{What: "io.github.acme/weather"}, []string{"--", "io.github.acme/weather"}},
+		"a URL":              {api.NewServer{Name: "far", What: "https://mcp.example.com/mcp"}, []string{"far", "https://mcp.example.com/mcp"}},
+		"a name":             {api.NewServer{What: "io.github.acme/weather"}, []string{"io.github.acme/weather"}},
 		"nothing":            {api.NewServer{Name: "x", What: " "}, nil},
-		"no name":            {api.NewServer{What: "npx -y x"}, nil},
+		"no name":            {api.NewServer{What: "npx -y x"}, []string{"--", "npx", "-y", "x"}},
 		"a flag":             {api.NewServer{Name: "x", What: "--servers /etc/passwd"}, nil},
 		"a flag as the name": {api.NewServer{Name: "--registry=x", What: "npx x"}, nil},
 		"an open quote":      {api.NewServer{Name: "x", What: `npx 'x`}, nil},

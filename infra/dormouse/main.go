@@ -163,7 +163,7 @@ func execute(args []string, t *terminal) (code int) {
 	var c commands
 	parser := kong.Must(&c, kong.Name("dormouse"), kong.Description(description),
 		kong.Writers(raw(t.out), raw(t.err)), kong.Exit(func(code int) { panic(exited(code)) }), kong.Vars{"version": builtAs().line(), "platform": ownPlatform()}, kong.Bind(t), kong.ValueFormatter(helpOf))
-	k, err := parser.Parse(args)
+	k, err := parser.Parse(markCommand(args))
 	var wrong *kong.ParseError
 	switch {
 	case errors.As(err, &wrong):
@@ -173,6 +173,9 @@ func execute(args []string, t *terminal) (code int) {
 		}
 		if help == "dormouse add" && strings.HasPrefix(err.Error(), "unknown flag") && !slices.Contains(args, "--") { // kong takes the flags of the server's command as its own
 			err = fmt.Errorf("%w; put the command of the server after --, as in: dormouse add NAME -- npx -y PACKAGE", err)
+		}
+		if strings.Contains(err.Error(), behind) {
+			err = errors.New("only a name stands before --")
 		}
 		_, _ = fmt.Fprintf(t.err, "dormouse: error: %v; see %s --help\n", err, help)
 		return exitUsage

@@ -1,6 +1,8 @@
 package dormouse
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,54 +14,72 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/infra/internal/sources"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// putPublished puts a server of the registry into the file, under the last part of its
-// name. Values of -e are those for which its server.json asks.
-func (c *addCommand) putPublished(ctx context.Context, t *terminal, f *edited) (version string, err error) {
-	w := t.waits("asking the registry", c.Name)
-	text, err := c.fetch(ctx)
-	w.end(false)
+// ofRegistry returns the server of a server.json, which is in the registry, in a file or at a
+// URL. Values of -e are those for which it asks.
+func (c *addCommand) ofRegistry(ctx context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
+	text, err := c.serverJSON(ctx, t)
 	if err != nil {
-		return "", err
+		return entry, "", err
 	}
-	c.full = c.Name
-	c.Name = serversedit.ValidName(c.full[strings.LastIndexByte(c.full, '/')+1:])
+	named, entry, err := serversedit.Published(text, f.env.Lookup)
+	if c.source.Kind == sources.None {
+		named = serversedit.ValidName(c.word[strings.LastIndexByte(c.word, '/')+1:])
+	}
+	c.Name = cmp.Or(c.Name, named)
+	var bundle serversedit.BundleError
+	if errors.As(err, &bundle) {
+		c.source.At, c.hash = bundle.URL, bundle.Hash
+		return c.ofBundle(ctx, t, f)
+	}
+	if err != nil {
+		return entry, "", err
+	}
 	if err := c.isNew(f); err != nil {
-		return "", err
+		return entry, "", err
 	}
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")
 		variable, err := f.env.Keep(c.Name, name, value)
 		if err != nil {
-			return "", err
+			return entry, "", err
 		}
 		if variable != name {
-			return "", fmt.Errorf("-e %s: the variable has another value already, in .env or in the environment", name)
+			return entry, "", fmt.Errorf("-e %s: the variable has another value already, in .env or in the environment", name)
 		}
 	}
-	_, entry, err := serversedit.Published(text, f.env.Lookup)
-	if err != nil {
-		return "", err
+	if _, entry, err = serversedit.Published(text, f.env.Lookup); err != nil { // now with the values of -e
+		return entry, "", err
 	}
-	if entry.URL != "" {
-		c.URL = entry.URL // errors are about a remote server from here on
-		if c.Private {
-			entry.Ours = map[string]any{"remote": map[string]bool{"private": true}}
-		}
-		if err := c.guardVariables(entry, f); err != nil {
-			return "", err
-		}
-		if err := c.shareKey(entry, f); err != nil {
-			return "", err
-		}
+	if entry.URL == "" {
+		return entry, "", nil
 	}
-	entry.Cwd = c.Cwd
-	if err := entry.KeepSecrets(c.Name, f.env.Env); err != nil {
-		return "", err
+	c.URL = entry.URL // errors are about a remote server from here on
+	if c.Private {
+		entry.SetOurs("remote", map[string]bool{"private": true})
 	}
-	return "", f.Set(c.Name, entry)
+	if err := c.guardVariables(entry, f); err != nil {
+		return entry, "", err
+	}
+	return entry, "", c.shareKey(entry, f)
+}
+
+// serverJSON reads the server.json that the user names.
+func (c *addCommand) serverJSON(ctx context.Context, t *terminal) ([]byte, error) {
+	switch {
+	case c.source.Kind == sources.None:
+		w := t.waits("asking the registry", c.word)
+		defer w.end(false)
+		return c.fetch(ctx)
+	case !c.source.IsURL():
+		return readFile(c.source.At, serversfile.MaxFile)
+	}
+	text := &bytes.Buffer{}
+	_, err := c.download(ctx, t, text, serversfile.MaxFile)
+	return text.Bytes(), err
 }
 
 // guardVariables refuses a remote server whose entry uses a variable that is set here,
@@ -126,7 +146,7 @@ func origin(of string) string {
 func (c *addCommand) fetch(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	at := strings.TrimSuffix(c.Registry, "/") + "/v0.1/servers/" + url.PathEscape(c.Name) + "/versions/latest"
+	at := strings.TrimSuffix(c.Registry, "/") + "/v0.1/servers/" + url.PathEscape(c.word) + "/versions/latest"
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return nil, errors.New("--registry is no URL")
@@ -143,7 +163,7 @@ func (c *addCommand) fetch(ctx context.Context) ([]byte, error) {
 	case http.StatusOK:
 		return io.ReadAll(io.LimitReader(res.Body, serversfile.MaxFile+1))
 	case http.StatusNotFound:
-		return nil, fmt.Errorf("the MCP registry %s has no server %s", c.Registry, c.Name)
+		return nil, fmt.Errorf("the MCP registry %s has no server %s", c.Registry, c.word)
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return nil, fmt.Errorf("the MCP registry %s answers %s: give a valid key with --registry-key", c.Registry, res.Status)
 	}

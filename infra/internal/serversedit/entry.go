@@ -126,20 +126,32 @@ func (e *Entry) set(key string, value json.RawMessage) {
 	e.Ours[key] = value
 }
 
-// setAny is set for a value that is not JSON yet.
-func (e *Entry) setAny(key string, value any) { e.set(key, jsonedit.Encode(value)) }
+// SetOurs sets one of our own settings to a value that becomes JSON.
+func (e *Entry) SetOurs(key string, value any) { e.set(key, jsonedit.Encode(value)) }
 
-// hide makes the box hide the value of a variable.
-func (e *Entry) hide(name string) {
-	box := map[string]any{}
-	if before, ok := e.Ours["box"].(json.RawMessage); ok && json.Unmarshal(before, &box) != nil {
-		return // the check of the entry refuses it
+// SetBox sets one setting of the box, and leaves the others.
+func (e *Entry) SetBox(key string, value any) {
+	if box, ok := e.box(); ok {
+		box[key] = value
+		e.SetOurs("box", box)
 	}
+}
+
+// box returns the settings of the box. ok is false for a box that the check of the entry
+// refuses.
+func (e *Entry) box() (box map[string]any, ok bool) {
+	box = map[string]any{}
+	before, has := e.Ours["box"].(json.RawMessage)
+	return box, !has || json.Unmarshal(before, &box) == nil
+}
+
+// Hide makes the box hide the value of a variable.
+func (e *Entry) Hide(name string) {
+	box, _ := e.box()
 	secrets, _ := box["secrets"].([]any)
 	if !slices.Contains(secrets, any(name)) {
-		box["secrets"] = append(secrets, name)
+		e.SetBox("secrets", append(secrets, name))
 	}
-	e.set("box", jsonedit.Encode(box))
 }
 
 // variables reads an object of strings. what names it in errors.

@@ -148,7 +148,7 @@ func (im importer) one(s Theirs, taken map[string]bool) (Item, error) {
 	}
 	for _, v := range e.Env {
 		if im.secret(v.Value) {
-			e.hide(v.Name)
+			e.Hide(v.Name)
 		}
 	}
 	if im.src.Folder != "" {

@@ -72,8 +72,18 @@ func readPublished(text []byte) (p published) {
 
 func isPublished(text []byte) bool { return readPublished(text) != nil }
 
+// BundleError is the error for a server that is a bundle, which somebody has to fetch first.
+type BundleError struct {
+	URL  string
+	Hash string // SHA-256 in hexadecimal; "" if the server.json has none
+}
+
+// Error implements error.
+func (e BundleError) Error() string { return "it is a bundle: dormouse add " + e.URL }
+
 // Published returns the server of a server.json, under the last part of its name: its first
-// package that can be hosted, or its first remote server. Inputs of the user become
+// package that can be hosted, or its first remote server. The error is a [BundleError] if the
+// only such package is a bundle. Inputs of the user become
 // variables. An optional one is left out unless getenv has it.
 func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, err error) {
 	server := readPublished(text)
@@ -82,6 +92,7 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 	}
 	name = ValidName(server.word("name")[strings.LastIndexByte(server.word("name"), '/')+1:])
 	var others []string
+	var bundle *BundleError
 	for _, p := range server.list("packages") {
 		kind, identifier := p.word("registryType", "registry_type", "registry_name"), p.word("identifier", "name")
 		transport, _ := p["transport"].(map[string]any)
@@ -90,6 +101,8 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 			others = append(others, fmt.Sprintf("%s over %s", kind, way))
 		case identifier == "":
 			others = append(others, kind+" without an identifier")
+		case kind == "mcpb" && bundle == nil:
+			bundle = &BundleError{identifier, p.word("fileSha256", "file_sha256")}
 		case kind != "npm" && kind != "pypi" && kind != "oci":
 			others = append(others, kind)
 		case p.foreign(kind):
@@ -97,6 +110,9 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 		default:
 			return name, p.start(kind, identifier, getenv), nil
 		}
+	}
+	if bundle != nil {
+		return name, e, *bundle
 	}
 	if len(others) > 0 {
 		return name, e, fmt.Errorf("its packages cannot be hosted (%s): npm, pypi and oci can, over stdio, from the usual registries", strings.Join(others, ", "))
@@ -139,7 +155,7 @@ func (p published) start(kind, spec string, getenv serversfile.Getenv) (e Entry)
 			secret = secret || part.yes("isSecret")
 		}
 		if secret {
-			e.hide(name)
+			e.Hide(name)
 		}
 	}
 	runtime := words(p.list("runtimeArguments", "runtime_arguments"), getenv)

@@ -63,10 +63,10 @@ func (e *Entry) Unwrap() (direct bool) {
 		}
 	}
 	if denied != nil {
-		remote.setAny("tools", map[string]any{"deny": denied})
+		remote.SetOurs("tools", map[string]any{"deny": denied})
 	}
 	if private(remote.URL) {
-		remote.setAny("remote", map[string]any{"private": true})
+		remote.SetOurs("remote", map[string]any{"private": true})
 	}
 	*e = remote
 	return true

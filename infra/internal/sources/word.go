@@ -1,0 +1,281 @@
+package sources
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+)
+
+// Kind is what a word names.
+type Kind int
+
+// The kinds.
+const (
+	None       Kind = iota // nothing that stands alone
+	Command                // a program, a script, a package or an image: Source.Command
+	Remote                 // a remote server: Source.At
+	Repository             // a git repository: Source.At, Ref and Below
+	File                   // a bundle: Source.At
+	Published              // a server.json: Source.At
+	Folder                 // a project: Source.At
+)
+
+// Source is what one word names.
+type Source struct {
+	Kind    Kind
+	Name    string   // guessed, and valid for a server; "" if the source itself says more
+	Command []string // with its arguments
+	Image   bool     // the last word of Command is an image
+	At      string   // a URL, or an absolute path
+	Ref     string   // branch, tag or commit; "" for the newest
+	Below   string   // folder in the repository; "" for its root
+}
+
+// IsURL reports whether At is to be fetched.
+func (s Source) IsURL() bool { return strings.Contains(s.At, "://") }
+
+// Of says what a word names. The error is for a path where nothing is.
+func Of(word string) (Source, error) {
+	scheme, rest, ok := strings.Cut(word, "://")
+	if !ok {
+		return local(word)
+	}
+	switch scheme {
+	case "npx", "npm":
+		return command("npx", "-y", rest), nil
+	case "uvx", "pypi":
+		return command("uvx", rest), nil
+	case "docker", "oci":
+		return image(rest), nil
+	case "go":
+		if strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "/") {
+			return local(rest)
+		}
+		if !strings.Contains(rest, "@") {
+			rest += "@latest"
+		}
+		return command("go", "run", rest), nil
+	case "file":
+		return local(rest)
+	case "ssh", "git", "git+https", "git+http", "git+ssh", "git+file":
+		return repository(word), nil
+	case "https", "http":
+		return web(word), nil
+	}
+	return Source{}, fmt.Errorf("%s:// is none of npx, uvx, docker, go, git, file, https", scheme)
+}
+
+func command(words ...string) Source {
+	return Source{Kind: Command, Name: NameOf(words), Command: words}
+}
+
+func image(name string) Source {
+	s := command("docker", "run", "-i", "--rm", name)
+	s.Image = true
+	return s
+}
+
+// local says what a word without a scheme names.
+func local(word string) (Source, error) {
+	if regexp.MustCompile(`^[\w.-]+@[\w.-]+:\S`).MatchString(word) { // git@host:path
+		return repository(word), nil
+	}
+	at := word
+	if home, err := os.UserHomeDir(); err == nil && (word == "~" || strings.HasPrefix(word, "~/")) {
+		at = home + word[1:]
+	}
+	at, err := filepath.Abs(at)
+	if err != nil {
+		return Source{}, err
+	}
+	isPath := strings.HasPrefix(word, ".") || strings.HasPrefix(word, "/") || strings.HasPrefix(word, "~")
+	info, err := os.Stat(at)
+	ext := strings.ToLower(filepath.Ext(word))
+	switch {
+	case err == nil && info.IsDir():
+		if isPath || strings.Contains(word, "/") || isProject(at) {
+			return Source{Kind: Folder, At: at}, nil
+		}
+	case isBundle(ext) && err == nil:
+		return Source{Kind: File, At: at}, nil
+	case ext == ".json" && err == nil:
+		return Source{Kind: Published, At: at}, nil
+	case err == nil && interpreter(ext) != "":
+		return command(interpreter(ext), word), nil
+	case err == nil && strings.Contains(word, "/"):
+		return command(word), nil
+	case isPath || isBundle(ext):
+		return Source{}, fmt.Errorf("there is no %s", at)
+	}
+	if strings.HasPrefix(word, "@") && provisionable(word) {
+		return command("npx", "-y", word), nil
+	}
+	if isImage(word) {
+		return image(word), nil
+	}
+	return Source{}, nil
+}
+
+func isBundle(ext string) bool { return ext == ".mcpb" || ext == ".dxt" }
+
+// interpreter returns the program that executes scripts of an extension.
+func interpreter(ext string) string {
+	switch ext {
+	case ".py":
+		return "python3"
+	case ".js", ".mjs", ".cjs", ".ts":
+		return "node"
+	}
+	return ""
+}
+
+func provisionable(word string) bool {
+	_, ok := provision.PackageOf("npx", []string{word})
+	return ok
+}
+
+// isImage reports whether a word can only be an image. A name of two parts whose first has a
+// dot may be one of a registry of servers.
+func isImage(word string) bool {
+	if !regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@sha256:[0-9a-f]{64})?$`).MatchString(word) {
+		return false
+	}
+	first, rest, parts := strings.Cut(word, "/")
+	return strings.Contains(word, ":") || strings.Contains(rest, "/") || parts && !strings.Contains(first, ".")
+}
+
+// web says what a web address names.
+func web(word string) Source {
+	u, err := url.Parse(word)
+	if err != nil {
+		return Source{Kind: Remote, At: word}
+	}
+	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
+	forge := slices.Contains([]string{"github.com", "gitlab.com", "codeberg.org", "bitbucket.org"}, u.Hostname())
+	switch {
+	case isBundle(strings.ToLower(path.Ext(u.Path))):
+		return Source{Kind: File, At: word}
+	case path.Base(u.Path) == "server.json":
+		return Source{Kind: Published, At: word}
+	case strings.HasSuffix(u.Path, ".git") || forge && len(parts) >= 2:
+		return repository(word)
+	}
+	return Source{Kind: Remote, At: word, Name: nameOfHost(u.Hostname())}
+}
+
+// repository reads the address of a repository: with #REF, or as forges show a folder of it,
+// /OWNER/NAME/tree/REF/FOLDER.
+func repository(word string) Source {
+	s := Source{Kind: Repository}
+	s.At, s.Ref, _ = strings.Cut(strings.TrimPrefix(word, "git+"), "#")
+	if m := regexp.MustCompile(`^(https?://[^/]+/[^/]+/[^/]+)/(?:-/)?tree/([^/]+)(?:/(.*))?$`).FindStringSubmatch(s.At); m != nil {
+		s.At, s.Ref, s.Below = m[1], m[2], strings.Trim(m[3], "/")
+	}
+	last := s.At
+	if s.Below != "" {
+		last = s.Below
+	}
+	s.Name = short(strings.TrimSuffix(path.Base(strings.ReplaceAll(last, ":", "/")), ".git"))
+	return s
+}
+
+// NameOfURL guesses the name of a remote server.
+func NameOfURL(of string) string {
+	u, err := url.Parse(of)
+	if err != nil {
+		return "remote"
+	}
+	return nameOfHost(u.Hostname())
+}
+
+// nameOfHost returns the part of a host by which people call it.
+func nameOfHost(host string) string {
+	if net.ParseIP(host) != nil {
+		return "remote"
+	}
+	labels := strings.Split(host, ".")
+	if len(labels) > 1 {
+		labels = labels[:len(labels)-1]
+	}
+	for len(labels) > 1 && slices.Contains([]string{"www", "api", "mcp"}, labels[0]) {
+		labels = labels[1:]
+	}
+	return serversedit.ValidName(labels[0])
+}
+
+// programs are first words of commands. None of them is a likely name of a server.
+var programs = []string{"npx", "uvx", "uv", "pipx", "node", "bun", "bunx", "deno", "python", "python3", "docker", "podman", "go", "java"}
+
+// IsProgram reports whether a word is a program that starts others.
+func IsProgram(word string) bool { return slices.Contains(programs, word) }
+
+// NameOf guesses the name of a server by its command.
+func NameOf(words []string) string {
+	if p, ok := provision.PackageOf(words[0], words[1:]); ok {
+		return short(p.Name)
+	}
+	at := words[0]
+	for rest := words[1:]; len(rest) > 0; rest = rest[1:] {
+		word := rest[0]
+		if strings.HasPrefix(word, "-") {
+			if takesValue(word) && len(rest) > 1 {
+				rest = rest[1:]
+			}
+			continue
+		}
+		if !slices.Contains([]string{"run", "tool", "exec"}, word) {
+			at = word
+			break
+		}
+	}
+	at, _, _ = strings.Cut(at, "@")
+	base := path.Base(at)
+	base, _, _ = strings.Cut(base, ":")
+	if ext := path.Ext(base); interpreter(ext) != "" {
+		base = strings.TrimSuffix(base, ext)
+	}
+	for slices.Contains([]string{"index", "main", "server", "app", "dist", "build", "src", "bin", "."}, base) && path.Dir(at) != at {
+		at = path.Dir(at)
+		if at == "." || at == "/" {
+			break
+		}
+		base = path.Base(at)
+	}
+	return short(base)
+}
+
+// takesValue reports whether the word behind an option is most likely its value.
+func takesValue(option string) bool {
+	if len(option) == 2 {
+		return slices.Contains([]string{"-e", "-v", "-p", "-r", "-C"}, option)
+	}
+	return strings.HasPrefix(option, "--") && !strings.Contains(option, "=") &&
+		!slices.Contains([]string{"--rm", "--init", "--interactive", "--tty", "--privileged", "--yes", "--quiet", "--no-project"}, option)
+}
+
+// short returns a name without the parts that all servers have.
+func short(name string) string {
+	name = name[strings.LastIndexByte(name, '/')+1:]
+	for _, part := range []string{"mcp-server-", "server-", "mcp-"} {
+		if rest, ok := strings.CutPrefix(name, part); ok && rest != "" {
+			name = rest
+			break
+		}
+	}
+	for _, part := range []string{"-mcp-server", "-mcp", "-server", ".mcp", "_mcp"} {
+		if rest, ok := strings.CutSuffix(name, part); ok && rest != "" {
+			name = rest
+			break
+		}
+	}
+	return serversedit.ValidName(name)
+}
