@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
@@ -18,9 +19,7 @@ import (
 // newest release comes first.
 func TestTheChangelogNamesCommitsOfTheHistory(t *testing.T) {
 	text, err := os.ReadFile("../CHANGELOG.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	sections := strings.Split(string(text), "\n## ")[1:]
 	if len(sections) == 0 || !strings.HasPrefix(sections[0], "[Unreleased]\n") {
 		t.Fatal("CHANGELOG.md does not begin with a section [Unreleased]")
@@ -52,9 +51,7 @@ func TestTheChangelogNamesCommitsOfTheHistory(t *testing.T) {
 		}
 	}
 	tested, err := os.ReadFile("../infra/stack/releases.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for line := range strings.Lines(string(tested)) {
 		if commit, what, _ := strings.Cut(line, " "); !strings.HasPrefix(commit, "#") && !commits[commit] {
 			t.Errorf("infra/stack/releases.txt has %s (%s), and CHANGELOG.md does not", commit, strings.TrimSpace(what))
@@ -65,21 +62,13 @@ func TestTheChangelogNamesCommitsOfTheHistory(t *testing.T) {
 // An operator reads the version of the store's file before an upgrade.
 func TestTheChangelogNamesTheVersionOfTheStore(t *testing.T) {
 	text, err := os.ReadFile("../CHANGELOG.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	path := filepath.Join(t.TempDir(), "store.db")
 	store, err := sqlitestore.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, store.Close())
 	file, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	const userVersion = 60 // its place in the head of a file: sqlite.org/fileformat.html
 	want := fmt.Sprintf("## [Unreleased]\n\nStore: SQLite %d.\n", binary.BigEndian.Uint32(file[userVersion:]))
 	if !strings.Contains(string(text), want) {

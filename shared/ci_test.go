@@ -11,14 +11,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func fileOf(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return string(text)
 }
 
@@ -86,12 +86,8 @@ func beside(t *testing.T, commands ...string) (*exec.Cmd, *bufio.Scanner) {
 	cmd := exec.CommandContext(t.Context(), "../.ci/beside", "1")
 	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
 	said, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, cmd.Start())
 	return cmd, bufio.NewScanner(said)
 }
 
@@ -117,18 +113,12 @@ func TestStepsThatFailComeLastAndFailTheRun(t *testing.T) {
 // Ctrl-C ends a run, whose steps end with it.
 func TestAnInterruptedRunLeavesNothingBehind(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, syscall.Mkfifo(pipe, 0o600))
 	cmd, lines := beside(t, "cat "+pipe, "echo never")
 	end, err := os.OpenFile(pipe, os.O_WRONLY, 0) // once the step reads
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = end.Close() }()
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Process.Signal(os.Interrupt))
 	last := ""
 	for lines.Scan() {
 		last = lines.Text()

@@ -16,6 +16,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // maxPageLines bounds the pages that people read as a whole, and maxReferenceLines the
@@ -62,9 +63,7 @@ func pages(t *testing.T, root string) map[string]string {
 		all[filepath.ToSlash(rel)] = string(text)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return all
 }
 
@@ -109,9 +108,7 @@ func TestLinksInTheDocumentsLeadSomewhere(t *testing.T) {
 func TestALinkThatLeadsNowhereIsFound(t *testing.T) {
 	root := t.TempDir()
 	text := "# One `two`: three\n[a](#one-two-three) [b](b.md) [c](#four) [d](https://example.com)\n```\n[e](e.md)\n```\n"
-	if err := os.WriteFile(filepath.Join(root, "a.md"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(root, "a.md"), []byte(text), 0o600))
 	want := []string{"a.md: there is no b.md", "a.md: a.md has no heading #four"}
 	if diff := gocmp.Diff(want, checkLinks(root, pages(t, root))); diff != "" {
 		t.Error(diff)
@@ -282,9 +279,7 @@ func TestAPackageThatTheArchitectureDoesNotHaveIsFound(t *testing.T) {
 func TestPagesThatAreReadAsAWholeAreShort(t *testing.T) {
 	for _, name := range []string{"README.md", "ARCHITECTURE.md"} {
 		text, err := os.ReadFile(filepath.Join("..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if n := strings.Count(string(text), "\n"); n > maxPageLines {
 			t.Errorf("%s has %d lines, at most %d: move something to docs/", name, n, maxPageLines)
 		}
@@ -302,9 +297,7 @@ func TestPagesOfTheDocumentsAreShort(t *testing.T) {
 func TestTheIndexHasEveryPage(t *testing.T) {
 	all := pages(t, "..")
 	site, err := os.ReadFile("../infra/site/mkdocs.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for name := range all {
 		page, is := strings.CutPrefix(name, "docs/")
 		if is && page != "README.md" && !strings.Contains(all["docs/README.md"], "]("+page+")") {
@@ -350,9 +343,7 @@ func TestTheListForProgramsHasEveryPage(t *testing.T) {
 		return
 	}
 	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if diff := gocmp.Diff(string(want), got); diff != "" {
 		t.Errorf("docs/llms.txt is not what the pages say; go test ./shared -run ForPrograms -update writes it:\n%s", diff)
 	}

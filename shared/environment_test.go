@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // ownVariable matches the names that belong to Dormouse, AWS or OpenTelemetry.
@@ -78,9 +80,7 @@ func onPage(named map[string]bool, name string) bool {
 
 func TestTheEnvironmentPageHasEveryVariable(t *testing.T) {
 	raw, err := os.ReadFile("../docs/environment.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	named := map[string]bool{}
 	for _, name := range pageVariable.FindAllStringSubmatch(string(raw), -1) {
 		named[name[1]] = true
@@ -95,9 +95,7 @@ func TestTheEnvironmentPageHasEveryVariable(t *testing.T) {
 			continue
 		}
 		source, err := os.ReadFile("../" + f.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		text.Write(source)
 		for _, name := range variablesOf(f.syntax) {
 			if !onPage(named, name) && !missing[name] {

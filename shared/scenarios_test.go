@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // scenariosFile is the index: it names the test of each scenario.
@@ -20,9 +22,7 @@ const scenariosFile = "testdata/scenarios.md"
 
 func TestScenarioIndex(t *testing.T) {
 	text, err := os.ReadFile(scenariosFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	report(t, checkScenarios(string(text), load(t, "..")))
 }
 
@@ -167,12 +167,8 @@ func TestScenarioRulesFindWhatIsWrong(t *testing.T) {
 		"c.go":               "package a\n\nfunc TestC() {}\n",
 	} {
 		dir := filepath.Join(root, "infra", "a")
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(dir, 0o700))
+		commontest.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	files := load(t, root)
 	const head = "| id | asks | shown by |\n|---|---|---|\n"

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -33,9 +34,7 @@ type cloud struct {
 
 func newCloud(t *testing.T, server string) *cloud {
 	sealer, err := bridge.NewSealer([]byte("a secret of thirty-two bytes, at least"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return &cloud{t: t, store: storagetest.NewMemory(), sealer: sealer, server: server}
 }
 
@@ -107,9 +106,7 @@ func (c *cloud) connect(t *testing.T, version string, options *mcp.ClientOptions
 	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
 		Endpoint: "http://localhost/" + c.server + "/mcp", HTTPClient: &http.Client{Transport: c}, DisableStandaloneSSE: true,
 	}, &mcp.ClientSessionOptions{ProtocolVersion: version})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -119,9 +116,7 @@ func call(t *testing.T, s *mcp.ClientSession, tool string, arguments map[string]
 	p := &mcp.CallToolParams{Name: tool, Arguments: arguments}
 	p.SetProgressToken("p")
 	r, err := s.CallTool(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return r.Content[0].(*mcp.TextContent).Text
 }
 

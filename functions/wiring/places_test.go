@@ -6,14 +6,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"npm":{"command":"npx","args":["-y","a"]},"py":{"command":"/usr/bin/uvx","args":["b"]},"own":{"command":"node","args":["c.js"]}}}`), "servers.json", func(string) (string, bool) { return "", false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	f := &Function{Settings: Settings{Servers: servers}}
 	for name, installs := range map[string]bool{"npm": true, "py": true, "own": false} {
 		t.Run(name, func(t *testing.T) {
@@ -30,9 +29,7 @@ func TestAServerNeedsAnInstallUntilOneOfItsDefinitionIsKept(t *testing.T) {
 // The relay function gives a box on Lambda its secrets with the welcome.
 func TestAServerWithSecretsIsPlacedAsAnyOther(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"token":{"command":"node","env":{"TOKEN":"ssm:/stack/token","KEY":"secretsmanager:stack/key"}}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	f := &Function{Settings: Settings{Servers: servers}}
 	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
 	if got := two.Choose(f.needs(storage.Box{Server: "token", Attempt: 1})); got != places.Lambda {
@@ -50,9 +47,7 @@ func TestAServerWithGuardsIsNotPlacedOnLambda(t *testing.T) {
 		"container":{"command":"docker","args":["run","-i","--rm","mcp/time"],"x-dormouse":{"box":{"place":"lambda"}}},
 		"free":{"command":"node","x-dormouse":{"box":{"place":"lambda"}}}
 	}}`), "servers.json", func(string) (string, bool) { return "", false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	f := &Function{Settings: Settings{Servers: servers}}
 	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
 	for name, want := range map[string]string{"profile": "ecs", "rootfs": "ecs", "offline": "ecs", "container": "ecs", "free": places.Lambda} {

@@ -11,6 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
@@ -21,14 +22,10 @@ func wired(t *testing.T, p wiring.Parts) *wiring.Function {
 	t.Helper()
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"kept":{"command":"a","x-dormouse":{"box":{"snapshot":"session"}}},
 		"common":{"command":"a","x-dormouse":{"box":{"snapshot":"principal"}}},"plain":{"command":"a"}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	p.Store, p.Meter, p.Fleet = storagetest.NewMemory(), meter.New(meter.Options{}), places.New("process", "", nil)
 	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32)}, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return f
 }
 
@@ -64,19 +61,13 @@ func TestOnlyWhatIsKeptForASessionGoesWithIt(t *testing.T) {
 // for the tokens of its user.
 func TestASleepingServerIsWokenWithTheTokensOfItsUser(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"acts":{"command":"a","env":{"ACTS_AS":"${principal:notes}"}}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32)}, wiring.Parts{
 		Store: storagetest.NewMemory(), Meter: meter.New(meter.Options{}), Fleet: places.New("process", "", nil),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, principal := range []string{"ada", "bob"} {
-		if err := f.Vault.Put(t.Context(), "acme", principal, "notes", "token of "+principal); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, f.Vault.Put(t.Context(), "acme", principal, "notes", "token of "+principal))
 	}
 	for _, principal := range []string{"ada", "bob"} {
 		has, err := f.Relay.Secrets(t.Context(), storage.Session{Server: "acts", Tenant: "acme", Principal: principal})
@@ -90,14 +81,10 @@ func TestASleepingServerIsWokenWithTheTokensOfItsUser(t *testing.T) {
 // file names a variable for one.
 func TestAFunctionThatCallsNoThirdPartyNeedsNoneOfTheirSecrets(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"acts":{"command":"a","env":{"ACTS_AS":"${principal:notes}"}}},"x-dormouse":{"connect":{"notes":{"authorize":"https://notes.example/a","token":"https://notes.example/t","client_id":"me","client_secret":"${NOTES_SECRET}"}}}}`), "servers.json", func(string) (string, bool) { return "", false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for text, starts := range map[string]bool{"none": true, `{"notes":"word"}`: true, "": false} {
 		s := wiring.Settings{Servers: servers, Secret: make([]byte, 32)}
-		if err := s.Read(func(name string) string { return map[string]string{wiring.EnvConnectSecrets: text}[name] }); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.Read(func(name string) string { return map[string]string{wiring.EnvConnectSecrets: text}[name] }))
 		_, err := wiring.New(s, wiring.Parts{Store: storagetest.NewMemory(), Meter: meter.New(meter.Options{}), Fleet: places.New("process", "", nil)})
 		if (err == nil) != starts {
 			t.Errorf("with %s=%s: %v", wiring.EnvConnectSecrets, text, err)
@@ -115,9 +102,7 @@ func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
 	} {
 		var line bytes.Buffer
 		f := &wiring.Function{Observer: observe.Log(slog.New(slog.NewJSONHandler(&line, nil))), Meter: meter.New(meter.Options{})}
-		if err := wiring.Event(f, of, func(context.Context, string) error { return nil })(t.Context(), "acme"); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, wiring.Event(f, of, func(context.Context, string) error { return nil })(t.Context(), "acme"))
 		if got := line.String(); !strings.Contains(got, want) {
 			t.Errorf("got %s, want %s", got, want)
 		}
@@ -133,9 +118,7 @@ func TestTheSecretIsReplacedWithoutLosingATicket(t *testing.T) {
 		{Secret: before}, {Secret: before, OtherSecret: after}, {Secret: after, OtherSecret: before}, {Secret: after},
 	} {
 		f, err := wiring.New(s, wiring.Parts{Store: storagetest.NewMemory(), Meter: meter.New(meter.Options{})})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		deployments = append(deployments, f)
 	}
 	for i, from := range deployments {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // TestAddFindsOutWhereUsersSignIn adds a server that requires a token. It uses the
@@ -56,12 +58,8 @@ func TestAddFindsOutWhereUsersSignIn(t *testing.T) {
 		} `json:"x-dormouse"`
 	}
 	text, err := os.ReadFile(filepath.Join(s.data, "servers.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &got); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, json.Unmarshal(text, &got))
 	p := got.Ours.Connect["tracker"]
 	if got.Servers["tracker"].Headers["Authorization"] != "Bearer ${principal:tracker}" || p["client_id"] != "id-of-ours" || p["resource"] != far.URL+"/mcp" ||
 		p["authorize"] != far.URL+"/authorize" || p["token"] != far.URL+"/token" || p["issuer"] != far.URL || p["title"] != "Tracker" {

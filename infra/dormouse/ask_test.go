@@ -9,6 +9,8 @@ import (
 
 	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // answering returns an asker that gives these answers by question, and a list of the
@@ -102,14 +104,10 @@ func TestCallAsksForTheInputsOfItsServer(t *testing.T) {
 func TestTerminalDoesNotShowSecrets(t *testing.T) {
 	t.Setenv("CI", "")
 	master, tty, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _, _ = master.Close(), tty.Close() }()
 	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = null.Close() }()
 	if askOn(null, tty) != nil || askOn(tty, null) != nil {
 		t.Error("it would ask where there is no terminal")
@@ -147,9 +145,7 @@ func TestTerminalDoesNotShowSecrets(t *testing.T) {
 // until reads what a terminal shows until it ends with a text.
 func until(t *testing.T, master *os.File, end string) (shown string) {
 	t.Helper()
-	if err := master.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, master.SetReadDeadline(time.Now().Add(20*time.Second)))
 	for piece := make([]byte, 1); !strings.HasSuffix(shown, end); {
 		if _, err := master.Read(piece); err != nil {
 			t.Fatalf("%v after %q", err, shown)

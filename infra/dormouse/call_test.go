@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -42,9 +43,7 @@ func TestCallSaysWhyTheEndpointRefuses(t *testing.T) {
 			}))
 			defer at.Close()
 			s, err := (&client{base: at.URL}).connect(t.Context(), "one")
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			defer func() { _ = s.Close() }()
 			off.Store(true)
 			c := &callCommand{Server: "one", Tool: "echo"}
@@ -74,9 +73,7 @@ func TestCallOnceWaitsForTheCallThatHasItsKey(t *testing.T) {
 	defer at.Close()
 	to := &client{base: at.URL}
 	s, err := to.connect(t.Context(), "one")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = s.Close() }()
 	result, err := to.callTool(t.Context(), s, "pay", "k", map[string]any{}, nil)
 	if err != nil || result.Content[0].(*mcp.TextContent).Text != "paid" || !slices.Equal(keys, []any{"k", "k", "k"}) {

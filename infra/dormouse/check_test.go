@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // dormouse run does not start if it cannot read the settings of a third party, so check
@@ -90,9 +91,7 @@ func TestCheckSaysWhatRunDoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "servers"+filepath.Ext(name))
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 			for _, flags := range []served{{}, {Access: local.AccessKeys}, {Access: local.AccessOAuth}, {Access: local.AccessIDP}, {Access: local.AccessOAuth, PublicURL: "https://mcp.example.com"}} {
 				flags.Listen = "127.0.0.1:0"
 				if flags.PublicURL == "" && flags.Access != "" {
@@ -131,9 +130,7 @@ func servedBy(t *testing.T, cfg local.Config) (names []string, err error) {
 	err = local.Run(ctx, cfg)
 	for line := range strings.Lines(ready.String()) {
 		var e struct{ Kind, Name string }
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal([]byte(line), &e))
 		if e.Kind == "ready" {
 			names = append(names, e.Name)
 		}

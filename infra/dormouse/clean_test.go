@@ -14,6 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -25,9 +26,7 @@ const hostile = "a\x1b]0;title\a\x1b]52;c;aGk=\x1b\\\x1b[2J\x1b[8m\u009b1A\x9b1A
 func seen(t *testing.T, print func(out io.Writer) error) string {
 	t.Helper()
 	master, tty, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = master.Close() }()
 	got := make(chan string)
 	go func() {
@@ -112,9 +111,7 @@ func TestNothingThatOthersWroteControlsTheTerminal(t *testing.T) {
 func TestPrintedJSONIsEscapedAndComplete(t *testing.T) {
 	var out bytes.Buffer
 	want := strings.ToValidUTF8(hostile, "\uFFFD")
-	if err := (&terminal{out: &out}).printJSON(want); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, (&terminal{out: &out}).printJSON(want))
 	var got string
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil || got != want {
 		t.Errorf("%v: %q", err, got)
@@ -128,9 +125,7 @@ func TestPrintedJSONIsEscapedAndComplete(t *testing.T) {
 func TestQuestionOnATerminalIsCleaned(t *testing.T) {
 	t.Setenv("CI", "")
 	master, tty, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _, _ = master.Close(), tty.Close() }()
 	if _, err := master.WriteString("x\n"); err != nil {
 		t.Fatal(err)
@@ -144,9 +139,7 @@ func TestQuestionOnATerminalIsCleaned(t *testing.T) {
 	n := 0
 	for !bytes.Contains(got[:n], []byte("): ")) {
 		more, err := master.Read(got[n:])
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		n += more
 	}
 	if err := <-answer; err != nil || bytes.ContainsAny(got[:n], "\x1b\a") {

@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
@@ -91,12 +92,8 @@ func (s *shell) file(name, text string) {
 // writeFile writes a file, and makes the folder that it is in.
 func writeFile(t *testing.T, path, text string, mode os.FileMode) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	commontest.OK(t, os.WriteFile(path, []byte(text), mode))
 }
 
 // used gives the folder the contents of a used machine: a session, logs of two processes,
@@ -104,9 +101,7 @@ func writeFile(t *testing.T, path, text string, mode os.FileMode) {
 func (s *shell) used() {
 	s.t.Helper()
 	store, err := sqlitestore.Open(filepath.Join(s.data, local.StoreFile))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	defer func() { _ = store.Close() }()
 	if err := store.Create(s.t.Context(), storage.Session{
 		ID: "c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq", Server: "one", Tenant: "default", State: storage.Ready, Version: "2025-11-25",
@@ -123,9 +118,7 @@ func (s *shell) used() {
 		{Owner: bill.Owner{Server: "two", Tenant: "default"}, Units: meter.Units{VCPUSeconds: 60}},
 		{Units: meter.Units{Invocations: 5}},
 	}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	s.file(bill.File, string(used))
 	s.file("prices.json", `{"date":"2000-01-02","region":"test-1","usd":{"invocations":{"usd":0.2,"for":1000000,"what":"requests"},"messages":{"usd":1,"for":1000000,"what":"messages"},"vcpu_seconds":{"usd":0.036,"for":3600,"what":"vCPU-seconds"}}}`)
 	s.file("broken.json", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\" \"args\"}\n  }\n}\n")
@@ -139,9 +132,7 @@ func (s *shell) used() {
 func TestCommandsPrint(t *testing.T) {
 	const golden = "testdata/commands.txtar"
 	archive, err := txtar.ParseFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir()) // no command finds the machine of another test
 	s := newShell(t)
 	s.used()
@@ -154,8 +145,6 @@ func TestCommandsPrint(t *testing.T) {
 		}
 	}
 	if *update {
-		if err := os.WriteFile(golden, txtar.Format(archive), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(golden, txtar.Format(archive), 0o600))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestFindingsAreAsInTestdata(t *testing.T) {
@@ -23,9 +24,7 @@ func TestFindingsAreAsInTestdata(t *testing.T) {
 		{Check: "handshake", Says: "exited with code 1: ZeroDivisionError: division by zero", MS: 31, Output: []string{"Traceback:", "ZeroDivisionError: division by zero"}},
 	}
 	var out strings.Builder
-	if err := printFindings(&terminal{out: &out}, all); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, printFindings(&terminal{out: &out}, all))
 	compare(t, "testdata/doctor.txt", out.String())
 }
 
@@ -33,9 +32,7 @@ func TestFindingsAreAsInTestdata(t *testing.T) {
 func compare(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(path, []byte(got), 0o600))
 	}
 	want, err := os.ReadFile(path)
 	if diff := cmp.Diff(string(want), got); err != nil || diff != "" {
@@ -115,9 +112,7 @@ func TestDoctorLooksForAProgramAsItsServerDoes(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "DIR", d.dir)), 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	d.file("own/mcp-own", "#!/bin/sh\n", 0o700)
 	d.file("own/mcp-here", "#!/bin/sh\n", 0o700)
 	printed, _ := d.run("doctor --listen 127.0.0.1:0")
@@ -151,9 +146,7 @@ func (d *desk) tree() (names []string) {
 		names = append(names, path)
 		return err
 	})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	commontest.OK(d.t, err)
 	return names
 }
 
@@ -211,9 +204,7 @@ func TestDoctorAsksAMachineThatIsUp(t *testing.T) {
 
 func TestDoctorSaysWhichServersAreConfinedOrWhyTheyAreNot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"npx","args":["x"]},"b":{"command":"npx","args":["x"],"x-dormouse":{"box":{"profile":"none"}}},"c":{"command":"npx","args":["x"]}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"npx","args":["x"]},"b":{"command":"npx","args":["x"],"x-dormouse":{"box":{"profile":"none"}}},"c":{"command":"npx","args":["x"]}}}`), 0o600))
 	guests := func(listen string) []string {
 		c := &doctorCommand{fileFlag: fileFlag{Servers: file}, served: served{Listen: listenAddress(listen)}}
 		return (&doctor{doctorCommand: c, cfg: c.config(Program{}, file)}).guests()

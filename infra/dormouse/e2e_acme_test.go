@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // authority is pebble, Let's Encrypt's own authority for tests, and a name server that
@@ -46,9 +48,7 @@ func newAuthority(t *testing.T) *authority {
 		"httpPort": port(a.plain), "tlsPort": port(a.encoded), "keyAlgorithm": "ecdsa",
 		"profiles": map[string]any{"default": map[string]any{"description": "usual", "validityPeriod": 7776000}},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	file := filepath.Join(t.TempDir(), "pebble.json")
 	write(t, file, string(config))
 	a.start(filepath.Join(folder, "pebble-challtestsrv"), "-dnsserver", names, "-defaultIPv6", "", "-http01", "", "-https01", "", "-doh", "", "-tlsalpn01", "", "-management", freePort(t))
@@ -64,9 +64,7 @@ func (a *authority) start(program string, args ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), "PEBBLE_VA_NOSLEEP=1", "PEBBLE_WFE_NONCEREJECT=0")
 	log := newJournal()
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, cmd.Start())
 	a.t.Cleanup(func() {
 		_ = cmd.Wait() // the end of the test's context kills it
 		if a.t.Failed() {
@@ -117,9 +115,7 @@ func TestE2EACMEGetsACertificateAndKeepsIt(t *testing.T) {
 	browser := trusting(root, a.encoded)
 	c := m.client("secure")
 	c.http = browser
-	if err := c.open(params); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, c.open(params))
 	if res := web(t, trusting(root, a.plain), http.MethodGet, "http://dormouse.test/secure/mcp", "", nil); res.header.Get("Location") != endpoint {
 		t.Errorf("without HTTPS: %d to %q", res.status, res.header.Get("Location"))
 	}

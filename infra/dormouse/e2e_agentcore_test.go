@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -36,18 +37,14 @@ var agentCoreVersions = []string{wire.V20250326, wire.V20250618, wire.V20251125,
 func (g *gateway) posts(body, session string, more ...string) *stream {
 	g.t.Helper()
 	r, err := http.NewRequestWithContext(g.t.Context(), http.MethodPost, g.target, strings.NewReader(body))
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	commontest.OK(g.t, err)
 	r.Header = usual(append([]string{"Authorization", g.auth(), "User-Agent", "AgentCore-Gateway", "Mcp-Session-Id", session}, more...)...)
 	for name, value := range g.passed {
 		r.Header.Set(name, value)
 	}
 	c := &client{t: g.t, http: http.DefaultClient}
 	s, err := c.do(r)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	commontest.OK(g.t, err)
 	return s
 }
 

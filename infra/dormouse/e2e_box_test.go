@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -38,9 +39,7 @@ func rogues(t *testing.T, boxes map[string]map[string]any, flags ...string) *mac
 func marked(t *testing.T, mark string) (pids []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, file := range all {
 		env, err := os.ReadFile(file)
 		if err == nil && bytes.Contains(env, []byte("DORMOUSE_PROCESS="+mark)) {
@@ -55,12 +54,8 @@ func marked(t *testing.T, mark string) (pids []string) {
 func (m *machine) ownCache() (work string) {
 	m.t.Helper()
 	cache, err := os.MkdirTemp(stdioFolder, "cache-")
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	if err := os.Chmod(cache, 0o755); err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
+	commontest.OK(m.t, os.Chmod(cache, 0o755))
 	m.env = append(m.env, "DORMOUSE_CACHE="+cache)
 	return filepath.Join(cache, "work")
 }
@@ -175,9 +170,7 @@ func TestE2EStartTellsAWaitingClientHowFarItIs(t *testing.T) {
 	c := m.session("one")
 	m.asleep()
 	all, err := c.call("pid", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, msg := range all {
 		if msg.Method == wire.NotifyProgress {
 			if text, _ := wire.String(wire.Lookup(msg.Params, "message")); !strings.Contains(text, "workspace") {

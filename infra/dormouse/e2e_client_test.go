@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -60,9 +61,7 @@ func (m *machine) client(server string) *client {
 func (m *machine) session(server string) *client {
 	m.t.Helper()
 	c := m.client(server)
-	if err := c.open(params); err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, c.open(params))
 	return c
 }
 
@@ -370,19 +369,13 @@ type page struct {
 func web(t *testing.T, client *http.Client, method, at, body string, header http.Header) page {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, at, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r.Header, r.Host = header, header.Get("Host")
 	res, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = res.Body.Close() }() // it was read
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	to, _ := res.Location() // most answers are no redirects
 	return page{res.StatusCode, res.Header, string(text), to}
 }
@@ -414,9 +407,7 @@ func (c *client) through(t *testing.T) *proxy {
 	t.Helper()
 	var lc net.ListenConfig
 	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	host := strings.Split(c.url, "/")[2]
 	p := &proxy{target: host, limit: -1}
 	c.url = strings.Replace(c.url, host, l.Addr().String(), 1)

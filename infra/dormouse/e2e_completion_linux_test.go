@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // bash completes a command, a flag and the name of a server when a person presses Tab.
@@ -19,16 +21,12 @@ func TestE2ECompletionInBash(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"weather": nil})
 	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cmd := exec.CommandContext(t.Context(), bash, "--norc", "--noprofile", "-i") //nolint:gosec // bash
 	cmd.Dir = filepath.Dir(m.servers)
 	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "PS1=> ", "TERM=dumb", "INPUTRC=/dev/null")
 	master, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 200})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _, _, _ = master.Close(), cmd.Process.Kill(), cmd.Wait() }()
 	shown := ""
 	for _, step := range []struct{ types, shows string }{
@@ -40,9 +38,7 @@ func TestE2ECompletionInBash(t *testing.T) {
 		if _, err := io.WriteString(master, step.types); err != nil {
 			t.Fatal(err)
 		}
-		if err := master.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, master.SetReadDeadline(time.Now().Add(20*time.Second)))
 		for char := make([]byte, 1); !strings.HasSuffix(shown, step.shows); {
 			if _, err := master.Read(char); err != nil {
 				t.Fatalf("after %q: %v; it shows %q", step.types, err, shown)

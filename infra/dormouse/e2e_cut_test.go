@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -30,14 +31,10 @@ func (c *client) begin() work {
 	c.t.Helper()
 	w := work{id: c.id(), gate: filepath.Join(c.t.TempDir(), "gate")}
 	s, err := c.post(c.request(w.id, "work", fmt.Sprintf(`{"gate":%q,"before":3,"after":2,"tag":"work"}`, w.gate)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	w.stream = s
 	c.t.Cleanup(s.close)
-	if err := s.primed(); err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, s.primed())
 	return w
 }
 
@@ -89,17 +86,11 @@ func steps(n int, id string) (all []string) {
 func (c *client) resumed(last string) []string {
 	c.t.Helper()
 	s, err := c.resume(last)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	defer s.close()
-	if err := s.primed(); err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, s.primed())
 	messages, err := s.messages()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	return ended(messages)
 }
 
@@ -124,18 +115,12 @@ func (m *machine) cutInACall(cut func(*proxy)) {
 		m.t.Fatalf("the connection was cut, but its response ended well, with %v", ended(more))
 	}
 	s, err := c.resume(w.last) // the third progress may have come before the cut
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	defer s.close()
-	if err := s.primed(); err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, s.primed())
 	w.open(m.t)
 	rest, err := s.messages()
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	all := steps(5, w.id)
 	if diff := cmp.Diff(all[len(all)-len(rest):], ended(rest)); diff != "" || len(rest) < 3 {
 		m.t.Errorf("after the cut (-want +got):\n%s", diff)
@@ -356,9 +341,7 @@ func (m *machine) killedInACall(flags ...string) {
 func wantKilled(t *testing.T, end wire.Message, reported bool) {
 	t.Helper()
 	f, err := failureOf(end)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	signal, text := "", "the box is gone"
 	if reported {
 		signal, text = "SIGKILL", "SIGKILL"

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -35,9 +36,7 @@ func fill(t *testing.T, disk string) (free func()) {
 	t.Helper()
 	path := filepath.Join(disk, "filler")
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, size := range []int{1 << 20, 4096, 1} {
 		for err = nil; err == nil; {
 			_, err = f.Write(make([]byte, size))
@@ -111,9 +110,7 @@ func TestE2EAFullDiskIsToldAndGoesOnWithRoom(t *testing.T) {
 	ctx, cancel := c.patience()
 	defer cancel()
 	s, err := c.resume(w.stream.last)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if messages, err := c.follow(ctx, s, w.id); err != nil {
 		t.Error(err)
 	} else if last := messages[len(messages)-1]; last.Kind != wire.Response || last.Error != nil {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 var (
@@ -44,9 +46,7 @@ func TestE2EBlocksOfTheDocumentsRun(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	walked := 0
 	for _, name := range names {
 		var lines []string
@@ -90,9 +90,7 @@ func newWalk(t *testing.T) *walk {
 	t.Helper()
 	// npm's cache stays, so that nothing is fetched twice.
 	cache, err := exec.CommandContext(t.Context(), "npm", "config", "get", "cache").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	w := &walk{machine: &machine{t: t, tmp: t.TempDir(), programs: os.Getenv(functionsVariable) == "process"}, folder: t.TempDir(), home: t.TempDir()}
 	w.data = filepath.Join(w.folder, ".dormouse")
 	w.env = []string{

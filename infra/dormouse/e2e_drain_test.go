@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -22,9 +23,7 @@ import (
 func (m *machine) refuses(server string) bool {
 	m.t.Helper()
 	at, err := url.Parse(m.urls[server])
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(m.t.Context(), "tcp", at.Host)
 	if err == nil {
 		_ = conn.Close()
@@ -34,9 +33,7 @@ func (m *machine) refuses(server string) bool {
 
 func (m *machine) terminate() {
 	m.t.Helper()
-	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, m.cmd.Process.Signal(syscall.SIGTERM))
 }
 
 // SIGTERM lets the calls in flight end before the machine does. Sessions whose processes
@@ -72,9 +69,7 @@ func TestE2ETermWaitsForCallsInFlight(t *testing.T) {
 	ctx, cancel := c.patience()
 	defer cancel()
 	messages, err := c.follow(ctx, w.stream, w.id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if diff := cmp.Diff([]string{"progress 4", "progress 5", "response " + w.id}, ended(messages)); diff != "" {
 		t.Error(diff)
 	}
@@ -100,15 +95,11 @@ func TestE2ETermDoesNotWaitForListeners(t *testing.T) {
 	}
 	c := m.client("booking")
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"e2e","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r.Header.Set(wire.HeaderProtocolVersion, "2026-07-28")
 	r.Header.Set(wire.HeaderMethod, wire.MethodListen)
 	listens, err := c.do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer listens.close()
 	if first, err := listens.next(); err != nil || first.Kind != wire.Notification {
 		t.Fatalf("it does not listen: %d %s, %v", listens.status, first.Raw, err)
@@ -136,9 +127,7 @@ func TestE2EASecondTermDoesNotWait(t *testing.T) {
 	ctx, cancel := c.patience()
 	defer cancel()
 	messages, err := c.follow(ctx, w.stream, w.id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if last := messages[len(messages)-1]; last.Kind != wire.Response || last.Error == nil {
 		t.Errorf("the call ended with %s", last.Raw)
 	}

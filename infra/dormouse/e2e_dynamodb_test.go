@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
@@ -68,9 +69,7 @@ func (m *machine) talks(store ...string) {
 		m.t.Errorf("echo says %q", got)
 	}
 	messages, err := c.call("work", `{"before":3}`)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	if diff := cmp.Diff(steps(3, string(messages[len(messages)-1].ID)), ended(messages)); diff != "" {
 		m.t.Errorf("messages of a call (-want +got):\n%s", diff)
 	}
@@ -125,9 +124,7 @@ func dynamoDB(t *testing.T) string {
 	server := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
 	t.Cleanup(server.Stop)
 	endpoint, err := server.Endpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return endpoint
 }
 
@@ -135,9 +132,7 @@ func dynamoDB(t *testing.T) string {
 func (c *client) list() json.RawMessage {
 	c.t.Helper()
 	s, err := c.post(`{"jsonrpc":"2.0","id":"list","method":"tools/list"}`)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	defer s.close()
 	m, err := s.response(`"list"`)
 	if err != nil || m.Result == nil {

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // does executes a command that changes files, in the folder of the servers file, and
@@ -54,9 +56,7 @@ func TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess(t *testing.T) {
 	}
 	woken := m.count("box.wake")
 	c := m.client("one") // a client that can do more may see other tools, so its first list starts a process
-	if err := c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`))
 	if list := c.list(); !strings.Contains(string(list), `"echo"`) {
 		t.Errorf("a client gets %s", list)
 	}
@@ -93,9 +93,7 @@ func TestE2EAddedServerAnswersAllPrincipalsWithoutAProcess(t *testing.T) {
 	for who, key := range keys {
 		c := m.client("one")
 		c.key = key
-		if err := c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`))
 		if list := c.list(); !strings.Contains(string(list), `"echo"`) {
 			t.Errorf("%s gets %s", who, list)
 		}
@@ -142,9 +140,7 @@ func TestE2EServerIsAddedToARunningMachine(t *testing.T) {
 			if access == "keys" {
 				c.key = m.keys("create", "ada", "--server", "two")
 			}
-			if err := c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`))
 			if n := m.count("box.wake"); n != wakes {
 				t.Errorf("%d boxes were woken for initialize", n-wakes)
 			}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 var (
@@ -40,9 +42,7 @@ func TestE2EExamplesOfThePagesAnswerACall(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	home := filepath.Join(stdioFolder, "reader") // servers in a sandbox can enter it
 	notes := filepath.Join(home, "notes")
 	for _, folder := range []string{notes, filepath.Join(home, "srv", "notes")} {
@@ -51,9 +51,7 @@ func TestE2EExamplesOfThePagesAnswerACall(t *testing.T) {
 	file, found := map[string]any{}, map[string]bool{}
 	for _, path := range append(pages, filepath.Join(root, "README.md")) {
 		page, err := filepath.Rel(root, path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		text := read(t, path)
 		if script := pageScript.FindStringSubmatch(text); script != nil {
 			write(t, filepath.Join(home, "srv", "mine", "main.py"), script[1]+"\n")
@@ -69,9 +67,7 @@ func TestE2EExamplesOfThePagesAnswerACall(t *testing.T) {
 				Servers map[string]any `json:"mcpServers"`
 			}
 			here := strings.ReplaceAll(block[1], `"/srv/`, `"`+filepath.Join(home, "srv")+"/")
-			if err := json.Unmarshal([]byte(here), &whole); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, json.Unmarshal([]byte(here), &whole))
 			for name, server := range config.Servers {
 				if server.Command == "" || server.Command == "…" {
 					continue

@@ -26,6 +26,7 @@ import (
 	_ "modernc.org/sqlite" // opens the store to count its rows
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // greedyTime is the variable with the time for which one principal of
@@ -52,9 +53,7 @@ const (
 // nobody attacks. Memory, descriptors and rows must stay limited and return to normal.
 func TestE2EGreedyNeighbour(t *testing.T) {
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(greedyTime), "10s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	m := newMachine(t, servers{"one": nil})
 	// dormouse itself limits callers. On AWS the gateway's throttles do that, and
 	// function programs have no such limits.
@@ -109,9 +108,7 @@ func (m *machine) as(key, server string) *client {
 	m.t.Helper()
 	c := m.client(server)
 	c.key = key
-	if err := c.open(params); err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, c.open(params))
 	return c
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -89,9 +90,7 @@ func consoleIsOpened(t *testing.T, machine func(servers) *machine) {
 		t.Fatalf("open: %d %s", code, link)
 	}
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	browser := &http.Client{Jar: jar}
 	ask := func(path string) (int, string) {
 		answer := web(t, browser, http.MethodGet, path, "", http.Header{"X-Dormouse-Console": {"1"}})
@@ -153,15 +152,11 @@ func TestE2ERefusalsNameTheirCallers(t *testing.T) {
 	url := strings.TrimSuffix(m.urls["one"], "/one/mcp")
 	key := m.keys("create", "ada", "--server", "one", "--tenant", "acme")
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/two/mcp", strings.NewReader(`{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r.Header.Set("Authorization", "Bearer "+key)
 	r.Header.Set("X-Forwarded-For", "127.0.0.1, 198.51.100.7")
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	_ = res.Body.Close()
 	var calls []api.Call
 	m.eventually(20*time.Second, "the refusal is among the calls", func() bool {

@@ -23,6 +23,8 @@ import (
 
 	"github.com/creack/pty"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // index is a registry of npm with any package that is asked for. Each package is a server with
@@ -130,9 +132,7 @@ func (m *machine) types(verb string, args ...string) *person {
 	cmd.Dir = filepath.Dir(m.servers)
 	cmd.Env = append(cmd.Env, "TERM=xterm", "CI=")
 	master, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 80})
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	m.t.Cleanup(func() { _, _, _ = master.Close(), cmd.Process.Kill(), cmd.Wait() })
 	return &person{t: m.t, master: master, cmd: cmd}
 }
@@ -140,9 +140,7 @@ func (m *machine) types(verb string, args ...string) *person {
 // sees waits until the terminal shows a text. No line is wider than the terminal.
 func (p *person) sees(text string) {
 	p.t.Helper()
-	if err := p.master.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		p.t.Fatal(err)
-	}
+	commontest.OK(p.t, p.master.SetReadDeadline(time.Now().Add(patience)))
 	for piece := make([]byte, 256); !strings.Contains(p.shown, text); {
 		n, err := p.master.Read(piece)
 		p.shown += string(piece[:n])

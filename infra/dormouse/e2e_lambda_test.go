@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -42,9 +43,7 @@ const lifetimes = "DORMOUSE_TEST_LIFETIMES"
 func TestE2ELambdaCallsAcrossTheEndsOfLivesEndInTheirResults(t *testing.T) {
 	t.Parallel()
 	long, err := time.ParseDuration(cmp.Or(os.Getenv(lifetimes), "45s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	const sessions = 4
 	m, log := lambdaMachine(t, 8, "one")
 	m.emulator.BoxLife = 20 * time.Second
@@ -97,9 +96,7 @@ func TestE2ELambdaBoxesShareNoEnvironment(t *testing.T) {
 	}
 	folders := func() []string {
 		list, err := filepath.Glob(filepath.Join(m.data, "environments", "*"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return list
 	}
 	if list := folders(); len(list) != 2 {
@@ -147,9 +144,7 @@ func TestE2ELambdaStartThatNeverComesGoesToTheNextPlace(t *testing.T) {
 	t.Parallel()
 	m, _ := lambdaMachine(t, 8, "one")
 	m.start(sleepy()...)
-	if err := os.RemoveAll(filepath.Join(m.data, "environments")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.RemoveAll(filepath.Join(m.data, "environments")))
 	begun := time.Now()
 	c := m.session("one")
 	if took := time.Since(begun); took < 70*time.Second || took > 110*time.Second {

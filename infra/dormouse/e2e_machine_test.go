@@ -23,6 +23,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const (
@@ -150,9 +151,7 @@ func recorded(t *testing.T) *machine {
 func machineOf(t *testing.T, file map[string]any) *machine {
 	t.Helper()
 	text, err := json.MarshalIndent(map[string]any{"mcpServers": file}, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	m := &machine{t: t, data: t.TempDir(), tmp: t.TempDir(), programs: os.Getenv(functionsVariable) == "process"}
 	m.emulator = emulator.Options{Programs: programs, SleepAfter: 10 * time.Second, Boxes: os.Getenv(boxesVariable) == "lambda"}
 	m.servers = filepath.Join(m.tmp, "servers.json")
@@ -276,9 +275,7 @@ func (m *machine) command(verb string, args ...string) *exec.Cmd {
 		options.SleepAfter = sleepAfter
 	}
 	how, err := json.Marshal(options)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	cmd := exec.Command(cmp.Or(m.program, program), slices.Concat(strings.Fields(verb), []string{"--data", m.data}, args)...) //nolint:noctx // ended by end
 	cmd.Env = append(os.Environ(), "TMPDIR="+m.tmp, "DORMOUSE_CACHE="+filepath.Join(stdioFolder, "cache"), "DORMOUSE_EMULATOR="+string(how))
 	cmd.Env = append(cmd.Env, m.env...)
@@ -295,9 +292,7 @@ func (m *machine) hosted() int {
 		}
 		return os.LookupEnv(name)
 	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	return len(c.Names())
 }
 
@@ -337,9 +332,7 @@ func (m *machine) running() bool {
 // interrupt sends the signal of Ctrl-C and returns how the program ended.
 func (m *machine) interrupt() *os.ProcessState {
 	m.t.Helper()
-	if err := m.cmd.Process.Signal(os.Interrupt); err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, m.cmd.Process.Signal(os.Interrupt))
 	return m.ended(25 * time.Second)
 }
 
@@ -497,9 +490,7 @@ func (m *machine) restart() {
 	m.ended(5 * time.Second)
 	host := func(address string) string {
 		u, err := url.Parse(address)
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		commontest.OK(m.t, err)
 		return u.Host
 	}
 	flags := m.flags
@@ -663,9 +654,7 @@ func read(t *testing.T, file string) string {
 func write(t *testing.T, file, text string) {
 	t.Helper()
 	mkdir(t, filepath.Dir(file))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 // executable is write for a file that is executed.
@@ -681,17 +670,13 @@ func executable(t *testing.T, file, text string) {
 func link(t *testing.T, program, file string) {
 	t.Helper()
 	mkdir(t, filepath.Dir(file))
-	if err := os.Symlink(program, file); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Symlink(program, file))
 }
 
 // mkdir makes a folder, unless it is there.
 func mkdir(t *testing.T, path string) {
 	t.Helper()
-	if err := os.MkdirAll(path, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.MkdirAll(path, 0o755))
 }
 
 // linesOf returns the lines of a file, without empty ones.

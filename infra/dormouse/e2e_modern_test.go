@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -61,9 +62,7 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 	m.start(sleepy()...)
 	c := m.session("booking")
 	s, err := c.post(c.request("77", "book", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for round, answer := range answers {
 		q, last, err := c.question(s)
 		if err != nil {
@@ -78,9 +77,7 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 		m.killAll()
 		m.start(sleepy()...)
 		c = m.again(c, "booking")
-		if err := c.tell(answerTo(q, answer)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, c.tell(answerTo(q, answer)))
 		if s, err = c.resume(last); err != nil {
 			t.Fatal(err)
 		}
@@ -88,9 +85,7 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 	ctx, cancel := c.patience()
 	defer cancel()
 	messages, err := c.follow(ctx, s, "77")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if got := textOf(messages[len(messages)-1]); got != booked {
 		t.Errorf("the call ended with %q", got)
 	}
@@ -110,9 +105,7 @@ func (c *client) modernly(method, name, params, capabilities string, headers ...
 	ctx, cancel := c.patience()
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	headers = append(headers, wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, method)
 	if name != "" {
 		headers = append(headers, wire.HeaderName, name)
@@ -121,9 +114,7 @@ func (c *client) modernly(method, name, params, capabilities string, headers ...
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	s, err := c.do(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	defer s.close()
 	if answer, err = s.response("1"); err != nil {
 		c.t.Fatalf("%s: status %d: %v", method, s.status, err)
@@ -195,9 +186,7 @@ func TestE2EEraIsFoundOutOnce(t *testing.T) {
 	}
 	for _, version := range []string{wire.V20250326, wire.V20251125} {
 		other := m.client("booking")
-		if err := other.open(`{"protocolVersion":"` + version + `","capabilities":{},"clientInfo":{"name":"plain","version":"1"}}`); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, other.open(`{"protocolVersion":"`+version+`","capabilities":{},"clientInfo":{"name":"plain","version":"1"}}`))
 		f, err := failureOf(other.outcome("book", ""))
 		if err != nil || f.Data.Phase != "tool_call" || !strings.Contains(f.Message, "elicitation.form") {
 			t.Errorf("a client that cannot be asked got %+v, %v", f, err)

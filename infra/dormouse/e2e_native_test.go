@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -58,9 +59,7 @@ func probeMachine(t *testing.T) *machine {
 func nativeMachineOf(t *testing.T, own func() (string, error), name string) *machine {
 	t.Helper()
 	program, err := own()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	m := machineOf(t, map[string]any{name: map[string]any{"x-dormouse": map[string]any{"native": name}}})
 	m.own = program
 	return m
@@ -118,9 +117,7 @@ func TestE2ENativeJobGoesOnByAnAlarmOverARestart(t *testing.T) {
 	m.start(sleepy()...)
 	c := m.session("job")
 	s, err := c.post(c.request("7", "work", `{"steps":2,"seconds":4}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	step, err := s.next()
 	if err != nil || step.Method != wire.NotifyProgress {
 		t.Fatalf("%s, %v", step.Raw, err)
@@ -139,9 +136,7 @@ func TestE2ENativeJobGoesOnByAnAlarmOverARestart(t *testing.T) {
 	ctx, cancel := c.patience()
 	defer cancel()
 	messages, err := c.follow(ctx, s, "7")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if got := textOf(messages[len(messages)-1]); got != "worked 2 steps" {
 		t.Errorf("the call ended with %q", got)
 	}
@@ -190,9 +185,7 @@ func tutorial(t *testing.T) (folder, hosts, calls string) {
 		t.Fatalf("docs/go-servers.md has %q after go mod tidy, want one command", hosts)
 	}
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	folder = filepath.Join(t.TempDir(), "hello")
 	mkdir(t, folder)
 	paste := exec.CommandContext(t.Context(), "bash", "-ec", init+"\ngo mod edit -replace github.com/dormouse-mcp/dormouse=\"$0\"\n"+makes+"\ngo mod tidy", root)
@@ -222,9 +215,7 @@ func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 		}
 	}
 	stop := func() { // as Ctrl-C, which reaches every program of the terminal
-		if err := syscall.Kill(m.only("hello").pid, syscall.SIGINT); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, syscall.Kill(m.only("hello").pid, syscall.SIGINT))
 		m.ended(30 * time.Second)
 	}
 	run()
@@ -241,9 +232,7 @@ func TestE2EServersOfAnotherModuleAreFunctions(t *testing.T) {
 	t.Parallel()
 	folder, _, _ := tutorial(t)
 	program := filepath.Join(t.TempDir(), "dormouse")
-	if err := compile(folder, ".", program); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, compile(folder, ".", program))
 	m := nativeMachineOf(t, func() (string, error) { return program, nil }, "hello").asPrograms()
 	m.start()
 	if got := m.session("hello").text("greet", `{"who":"Ada"}`); got != "hello Ada, number 1" {

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -33,14 +34,10 @@ const repeatedCalls = "DORMOUSE_TEST_REPEATED"
 func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
 	t.Parallel()
 	calls, err := strconv.Atoi(cmp.Or(os.Getenv(repeatedCalls), "90"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	const workers = 24
 	program, err := probes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	far := recorded(t)
 	far.start()
 	files := map[string]string{"one": filepath.Join(t.TempDir(), "calls"), "probe": filepath.Join(t.TempDir(), "calls"), "far": far.calls}

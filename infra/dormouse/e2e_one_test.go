@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -59,18 +60,14 @@ func TestE2EOneAddressForAllServers(t *testing.T) {
 	}
 
 	s, err := c.post(c.request("1", "one__ask", `{"method":"elicitation/create"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer s.close()
 	question, err := s.next()
 	if err != nil || !strings.HasPrefix(string(question.ID), `"one~`) {
 		t.Fatalf("the question is %s, %v", question.Raw, err)
 	}
 	s.close()
-	if err := c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, question.ID)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, question.ID)))
 	if got := c.resumed(s.last); !cmp.Equal(got, []string{"response 1"}) {
 		t.Errorf("behind the question came %v, want the response", got)
 	}
@@ -83,9 +80,7 @@ func TestE2EOneAddressForAllServers(t *testing.T) {
 	if _, err := s.next(); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.tell(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, c.tell(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`))
 	if end, err := s.response("2"); err != nil || wire.Lookup(end.Raw, "error") == nil {
 		t.Errorf("the cancelled call ended with %s, %v", end.Raw, err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // operate runs a command of dormouse and returns its whole output and its exit code.
@@ -101,9 +103,7 @@ func TestE2ELogsFollowsThroughAStop(t *testing.T) {
 	follow := exec.CommandContext(t.Context(), filepath.Join(programs, "dormouse"), "logs", "one", "-f", "--data", m.data) //nolint:gosec // the built program
 	out := newJournal()
 	follow.Stdout = out
-	if err := follow.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, follow.Start())
 	c := m.session("one")
 	c.text("count", "")
 	started := func(n int) func() bool {
@@ -116,9 +116,7 @@ func TestE2ELogsFollowsThroughAStop(t *testing.T) {
 	operate(t, "stop", "one", "--data", m.data)
 	c.text("count", "")
 	m.eventually(15*time.Second, "the start of the next process is shown", started(2))
-	if err := follow.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, follow.Process.Signal(os.Interrupt))
 	if err := follow.Wait(); err != nil {
 		t.Errorf("it ended with %v", err)
 	}

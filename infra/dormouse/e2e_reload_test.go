@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -34,9 +35,7 @@ func (m *machine) save(hosted servers) event {
 func (m *machine) saveFile(file map[string]any) event {
 	m.t.Helper()
 	text, err := json.Marshal(map[string]any{"mcpServers": file})
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	before := m.count("servers.changed")
 	write(m.t, m.servers, string(text))
 	return m.changed(before)
@@ -189,9 +188,7 @@ func TestE2EReloadTellsListeners(t *testing.T) {
 		ctx, cancel := c.patience()
 		defer cancel()
 		listen, err := c.send(ctx, http.MethodGet, "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		defer listen.close()
 		m.save(servers{"one": {"-announces", "-name", "changed"}})
 		m.eventually(takenWithin+10*time.Second, "the process has ended", func() bool { return len(m.those("stdio")) == 0 })
@@ -207,9 +204,7 @@ func TestE2EReloadTellsListeners(t *testing.T) {
 					continue
 				}
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if heard.Method == wire.NotifyToolsChanged {
 				return
 			}
@@ -332,9 +327,7 @@ func TestE2EReloadByCommandAndBySignal(t *testing.T) {
 		t.Errorf("reload says %q, %d", out, code)
 	}
 	write(t, m.servers, good)
-	if err := m.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, m.cmd.Process.Signal(syscall.SIGHUP))
 	m.changed(1)
 	if status, _ := m.refusal(m.urls["one"]); status != 200 {
 		t.Errorf("the server is back and answers %d", status)

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // real is a published server from a package registry.
@@ -121,9 +123,7 @@ func (s real) installed(t *testing.T) (program string, args []string) {
 	name, _, _ := strings.Cut(strings.TrimPrefix(path.Base(s.args[of]), "mcp-"), "@")
 	name, _, _ = strings.Cut(name, "==")
 	files, err := filepath.Glob(filepath.Join(stdioFolder, "cache", "resolved", "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, file := range files {
 		var known struct{ Program string }
 		if err := json.Unmarshal([]byte(read(t, file)), &known); err == nil && filepath.Base(known.Program) == "mcp-"+name {
@@ -159,15 +159,11 @@ func alone(t *testing.T, command string, args []string, env map[string]string) s
 		}
 		cmd.WaitDelay = time.Second
 		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		out := newJournal()
 		cmd.Stdout = out
 		begun := time.Now()
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, cmd.Start())
 		_, answered := out.lines()
 		if _, err := fmt.Fprintf(in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":%s}`+"\n", params); err != nil {
 			t.Errorf("%s does not read: %v", command, err)

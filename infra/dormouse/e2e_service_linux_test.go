@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // unit is the unit that docs/vps.md installs.
@@ -40,12 +42,8 @@ func service(t *testing.T) *machine {
 	m.tmp = m.folderOf("tmp-", serviceUID())
 	state := m.folderOf("state-", serviceUID())
 	m.data = filepath.Join(state, "dormouse")
-	if err := os.Mkdir(m.data, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(m.data, serviceUID(), -1); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(m.data, 0o700))
+	commontest.OK(t, os.Chown(m.data, serviceUID(), -1))
 	text := read(t, m.servers)
 	m.servers = filepath.Join(m.folderOf("etc-", os.Getuid()), "servers.json")
 	write(t, m.servers, text)
@@ -83,9 +81,7 @@ func (m *machine) folderOf(prefix string, uid int) string {
 	if err == nil {
 		err = os.Chown(path, uid, -1)
 	}
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	return path
 }
 
@@ -130,9 +126,7 @@ func TestE2EServiceWithoutAHomeKeepsItsSessions(t *testing.T) {
 func (m *machine) uidOf(p process) int {
 	m.t.Helper()
 	info, err := os.Stat(filepath.Join("/proc", strconv.Itoa(p.pid)))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
@@ -150,13 +144,9 @@ func managed(t *testing.T, m *machine) *manager {
 	var lc net.ListenConfig
 	for range 2 {
 		l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		f, err := l.(*net.TCPListener).File()
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		_ = l.Close() // f goes on
 		t.Cleanup(func() { _ = f.Close() })
 		g.sockets = append(g.sockets, f)
@@ -179,9 +169,7 @@ func managed(t *testing.T, m *machine) *manager {
 // told returns when the service has notified the manager of a state.
 func (g *manager) told(t *testing.T, state string) {
 	t.Helper()
-	if err := g.notify.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, g.notify.SetReadDeadline(time.Now().Add(patience)))
 	said := make([]byte, 100)
 	n, err := g.notify.Read(said)
 	if err != nil || string(said[:n]) != state {
@@ -202,9 +190,7 @@ func (g *manager) awaitConnection(t *testing.T) {
 func reach(t *testing.T, url string) error {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := c.Do(r)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -47,15 +48,11 @@ func (m *machine) largestArgument() {
 	c := m.session("one")
 	request, want := filled("1", maxPosted)
 	s, err := c.post(request)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	ctx, cancel := c.patience()
 	defer cancel()
 	messages, err := c.follow(ctx, s, "1")
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	same(m.t, messages[len(messages)-1], want)
 }
 
@@ -89,23 +86,17 @@ func (m *machine) listen(server string) *listener {
 func (m *machine) listenBehind(server, last string) *listener {
 	m.t.Helper()
 	at, err := url.Parse(strings.TrimSuffix(m.urls[server], "mcp") + "sse")
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	ctx, cancel := context.WithTimeout(m.t.Context(), 2*patience)
 	m.t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	r.Header.Set("Accept", wire.MediaSSE)
 	if last != "" {
 		r.Header.Set(wire.HeaderLastEventID, last)
 	}
 	res, err := http.DefaultClient.Do(r) //nolint:bodyclose // by stream.close
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	l := &listener{stream: &stream{status: res.StatusCode, header: res.Header, body: res.Body, events: wire.NewSSEReader(res.Body, 16<<20)}, t: m.t}
 	m.t.Cleanup(l.close)
 	first, err := l.events.Next()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -32,9 +33,7 @@ func TestE2ESessionOutlivesSIGKILL(t *testing.T) {
 	m := newMachine(t, servers{"one": nil})
 	m.start()
 	c := m.client("one")
-	if err := c.open(mine); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, c.open(mine))
 	before := c.whoami()
 	if got := c.text("count", "") + c.text("count", ""); got != "12" {
 		t.Fatalf("the counter of a living process said %s, want 12", got)
@@ -196,9 +195,7 @@ func TestE2EInterruptLeavesNothingBehind(t *testing.T) {
 	c := m.session("one")
 	gate := filepath.Join(t.TempDir(), "never")
 	s, err := c.post(c.request("1", "work", fmt.Sprintf(`{"gate":%q,"before":1}`, gate)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer s.close()
 	if progress, err := s.next(); err != nil || progress.Method != "notifications/progress" {
 		t.Fatalf("the call has begun with %s, %v", progress.Raw, err)
@@ -213,9 +210,7 @@ func TestE2EInterruptLeavesNothingBehind(t *testing.T) {
 	// The client resumes, whether or not it has seen the end of its call.
 	m.start()
 	s, err = m.again(c, "one").resume(s.last)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer s.close()
 	end, err := s.response("1")
 	if err != nil {

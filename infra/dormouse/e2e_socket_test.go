@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -73,9 +74,7 @@ func (m *machine) resume(server string, of *socket) *socket {
 
 func (s *socket) say(text string) {
 	s.t.Helper()
-	if err := s.try(text); err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, s.try(text))
 }
 
 // try sends a message, in frames as short as the gateway requires.
@@ -171,9 +170,7 @@ func (s *socket) follow(id string) ([]wire.Message, error) {
 func (s *socket) end(id string) wire.Message {
 	s.t.Helper()
 	all, err := s.follow(id)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return all[len(all)-1]
 }
 
@@ -213,9 +210,7 @@ func (m *machine) socketProgress() {
 	s := m.talk("one")
 	id := s.ask("work", `{"before":50}`)
 	got, err := s.follow(id)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	if diff := cmp.Diff(steps(50, id), ended(got)); diff != "" {
 		m.t.Errorf("messages of the call (-want +got):\n%s", diff)
 	}
@@ -270,9 +265,7 @@ func TestE2ESocketGoesOnWhereItWasCut(t *testing.T) {
 	write(t, gate, "")
 	s = m.resume("one", s)
 	got, err := s.follow(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if d := cmp.Diff([]string{"progress 4", "progress 5", "response " + id}, ended(got)); d != "" {
 		t.Errorf("messages on the next connection (-want +got):\n%s", d)
 	}

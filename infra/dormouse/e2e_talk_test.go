@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -38,21 +39,15 @@ func (m *machine) questions() {
 	} {
 		c := m.session("one")
 		s, err := c.post(c.request("1", "ask", fmt.Sprintf(`{"method":%q}`, method)))
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		commontest.OK(m.t, err)
 		defer s.close()
 		question, err := s.next()
 		if err != nil || question.Kind != wire.Request || question.Method != method || question.Params == nil {
 			m.t.Fatalf("the call has begun with %s, %v, want the question %s", question.Raw, err, method)
 		}
-		if err := c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, question.ID, result)); err != nil {
-			m.t.Fatal(err)
-		}
+		commontest.OK(m.t, c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, question.ID, result)))
 		end, err := s.response("1")
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		commontest.OK(m.t, err)
 		// The server returns what it read: its own id, and the client's result
 		// unchanged.
 		if want := fmt.Sprintf(`{"jsonrpc":"2.0","id":"s1","result":%s}`, result) + "\n"; textOf(end) != want {
@@ -66,17 +61,11 @@ func (m *machine) questions() {
 func (m *machine) questionOverCut() {
 	c := m.session("one")
 	s, err := c.post(c.request("1", "ask", `{"method":"sampling/createMessage"}`))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	question, err := s.next()
 	s.close()
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	if err := c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"no"}}`, question.ID)); err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
+	commontest.OK(m.t, c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"no"}}`, question.ID)))
 	if got := c.resumed(s.last); !cmp.Equal(got, []string{"response 1"}) {
 		m.t.Errorf("behind the question came %v, want the response", got)
 	}
@@ -89,9 +78,7 @@ func (m *machine) questionOverCut() {
 func (m *machine) progressInOrder() {
 	c := m.session("one")
 	messages, err := c.call("work", `{"before":200}`)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	if diff := cmp.Diff(steps(200, "1"), ended(messages)); diff != "" {
 		m.t.Errorf("messages of the call (-want +got):\n%s", diff)
 	}
@@ -108,21 +95,15 @@ func (m *machine) cancel() {
 	c := m.session("one")
 	gate := filepath.Join(m.t.TempDir(), "gate")
 	s, err := c.post(c.request("1", "stubborn", fmt.Sprintf(`{"gate":%q}`, gate)))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	defer s.close()
 	if _, err := s.next(); err != nil {
 		m.t.Fatal(err)
 	}
 	begun := s.last
-	if err := c.tell(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"enough"}}`); err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, c.tell(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"enough"}}`))
 	end, err := s.next()
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	if f, err := failureOf(end); err != nil || f.Code != int(wire.CodeCancelled) {
 		m.t.Errorf("the cancelled call ended in %s, %v", end.Raw, err)
 	}
@@ -140,9 +121,7 @@ func (m *machine) keepIDs() {
 	c := m.session("one")
 	for _, id := range []string{`9007199254740993`, `-1`, `"1"`, `1`, `"a \"b\" ü"`, `""`} {
 		s, err := c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":"echo","arguments":{"text":"x"}}}`, id))
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		commontest.OK(m.t, err)
 		messages, err := s.messages()
 		s.close()
 		if err != nil || len(messages) != 1 || string(messages[0].ID) != id {
@@ -191,9 +170,7 @@ func (m *machine) serversApart() {
 		}
 	}
 	s, err := stranger.post(count)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	defer s.close()
 	refusal, err := s.next()
 	if f, bad := failureOf(refusal); err != nil || bad != nil || f.Code != int(wire.CodeSessionNotFound) {

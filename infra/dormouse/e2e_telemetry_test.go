@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // collector is an OpenTelemetry collector. It keeps the newest span of each name, and the
@@ -78,9 +80,7 @@ func TestE2EACollectorShowsTheCallsOfATestRun(t *testing.T) {
 	c := m.as(m.keys("create", "ada", "--server", "one"), "one")
 	const trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	answer, err := c.post(`{"jsonrpc":"2.0","id":"never sent","method":"tools/call","params":{"name":"echo","arguments":{"text":"never kept"},"_meta":{"traceparent":"00-` + trace + `-` + span + `-01"}}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if _, err := c.follow(t.Context(), answer, `"never sent"`); err != nil {
 		t.Fatal(err)
 	}
@@ -118,9 +118,7 @@ func TestE2EAuditHasEachCallAndNoArgument(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
 	write(t, file, "{}\n")
-	if err := os.Chmod(file, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Chmod(file, 0o644))
 	m := newMachine(t, servers{"one": nil})
 	m.start("--access", "keys", "--audit", file)
 	key := m.keys("create", "ada", "--server", "one")
@@ -129,18 +127,14 @@ func TestE2EAuditHasEachCallAndNoArgument(t *testing.T) {
 	c.outcome("exit", `{}`)
 	m.end()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	if len(lines) != 3 || lines[0] != "{}" {
 		t.Fatalf("the file has %s", text)
 	}
 	for i, want := range []struct{ tool, outcome string }{{"echo", "done"}, {"exit", "failed"}} {
 		var line struct{ Tenant, Principal, Server, Tool, Outcome, Client, Session, Trace string }
-		if err := json.Unmarshal([]byte(lines[i+1]), &line); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal([]byte(lines[i+1]), &line))
 		if line.Principal != "ada" || line.Server != "one" || line.Tool != want.tool || line.Outcome != want.outcome || line.Client != "e2e" || line.Session != c.session || line.Tenant == "" || line.Trace == "" {
 			t.Errorf("line %+v, want %+v", line, want)
 		}
@@ -149,9 +143,7 @@ func TestE2EAuditHasEachCallAndNoArgument(t *testing.T) {
 		t.Errorf("the file has an argument or a key: %s", text)
 	}
 	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("the file has mode %v", info.Mode())
 	}

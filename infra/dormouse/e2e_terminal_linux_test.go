@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/creack/pty"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // SIGHUP means to read the servers file again, unless the terminal is gone.
@@ -14,23 +16,17 @@ func TestE2ERunEndsWithItsTerminal(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
 	master, terminal, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _, _ = master.Close(), terminal.Close() }()
 	m.terminal = terminal
 	m.start()
 	before := m.count("servers.changed")
 	good := read(t, m.servers)
 	write(t, m.servers, `{"mcpServers":{"two":{"command":"x"}}}`)
-	if err := m.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, m.cmd.Process.Signal(syscall.SIGHUP))
 	m.changed(before)
 	write(t, m.servers, good)
-	if err := master.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, master.Close())
 	if s := m.ended(patience); s.ExitCode() != 0 {
 		t.Errorf("dormouse run ended with %s", s)
 	}

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // ownCertificate writes a certificate for 127.0.0.1, signed by itself, and its key. Clients
@@ -26,21 +28,15 @@ import (
 func ownCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true,
 	}
 	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}))
 	folder := t.TempDir()
 	cert, key, pool = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem"), x509.NewCertPool()
@@ -82,19 +78,13 @@ func TestE2ETLSWithACertificateOfFiles(t *testing.T) {
 	browser := trusting(pool, "")
 	c := m.client("secure")
 	c.http = browser
-	if err := c.open(params); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, c.open(params))
 	if all, err := c.call("echo", `{"text":"hello"}`); err != nil || !strings.Contains(string(all[len(all)-1].Result), "hello") {
 		t.Errorf("the tool said %v, %v", all, err)
 	}
 	conn, _, err := websocket.Dial(t.Context(), socket, &websocket.DialOptions{Subprotocols: []string{"mcp"}, HTTPClient: browser}) //nolint:bodyclose // the library closes it
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.Write(t.Context(), websocket.MessageText, []byte(initialize)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, conn.Write(t.Context(), websocket.MessageText, []byte(initialize)))
 	if _, said, err := conn.Read(t.Context()); err != nil || !strings.Contains(string(said), `"serverInfo"`) {
 		t.Errorf("over the WebSocket the server says %s, %v", said, err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // dead returns what a dormouse run says that ends at once, because it must not start.
@@ -34,13 +35,9 @@ func (m *machine) health(server string) (status int, body string) {
 func spoil(t *testing.T, path string) {
 	t.Helper()
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = f.Close() }()
 	if _, err := f.WriteAt([]byte(strings.Repeat("nonsense", int(info.Size()-4096)/8)), 4096); err != nil {
 		t.Fatal(err)
@@ -127,9 +124,7 @@ func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
 				return status == http.StatusOK
 			})
 			before := executed(t, m.calls)
-			if err := lose(filepath.Join(m.data, local.StoreFile)); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, lose(filepath.Join(m.data, local.StoreFile)))
 			m.eventually(10*time.Second, "the machine is not healthy", func() bool {
 				status, body := m.health("one")
 				return status == http.StatusServiceUnavailable && body == "store: failed\n"
@@ -184,25 +179,17 @@ func TestE2EAMachineWithoutItsFilesWakesServers(t *testing.T) {
 	m.programs = false
 	m.program = filepath.Join(t.TempDir(), "dormouse")
 	copied, err := os.ReadFile(filepath.Join(programs, "dormouse"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(m.program, copied, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, os.WriteFile(m.program, copied, 0o700))
 	m.start(sleepy()...)
 	c := m.session("one")
-	if err := os.Remove(m.program); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(m.program))
 	if _, err := c.call("echo", `{"text":"without its program"}`); err != nil {
 		t.Error(err)
 	}
 	write(t, m.program, "#!/bin/sh\nexit 9\n")
 	m.program = filepath.Join(programs, "dormouse") // for the commands that look at the machine
-	if err := os.RemoveAll(filepath.Join(m.data, "run")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.RemoveAll(filepath.Join(m.data, "run")))
 	m.eventually(10*time.Second, "the relay's socket is back", func() bool {
 		_, err := os.Stat(filepath.Join(m.data, "run", "relay.sock"))
 		return err == nil

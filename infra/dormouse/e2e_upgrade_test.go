@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -143,17 +144,13 @@ func build(t *testing.T, commit string) string {
 		line[len(line)-1] = "./infra/dormouse"
 	}
 	mains, err := filepath.Glob(filepath.Join(source, "functions", "*", "main.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, main := range mains {
 		line = append(line, "./functions/"+filepath.Base(filepath.Dir(main)))
 	}
 	command(nil, line...)
 	command(nil, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(made, "runner"), "./infra/runner/cmd")
-	if err := os.Rename(made, folder); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Rename(made, folder))
 	return folder
 }
 
@@ -163,9 +160,7 @@ func absolute(t *testing.T, path string) string {
 	if err == nil {
 		all, err = filepath.EvalSymlinks(all)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return all
 }
 
@@ -267,9 +262,7 @@ func (m *machine) wait(calls string) *waiting {
 	w := &waiting{machine: m, calls: calls, asleep: m.session("asleep"), asked: m.session("question")}
 	w.wakes("the start", nil)
 	s, err := w.asked.post(w.asked.request("77", "book", ""))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	if w.question, w.last, err = w.asked.question(s); err != nil {
 		m.t.Fatal(err)
 	}
@@ -312,13 +305,9 @@ func (w *waiting) answer() {
 	w.t.Helper()
 	q, last := w.question, w.last
 	for round, answer := range answers {
-		if err := w.asked.tell(answerTo(q, answer)); err != nil {
-			w.t.Fatal(err)
-		}
+		commontest.OK(w.t, w.asked.tell(answerTo(q, answer)))
 		s, err := w.asked.resume(last)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		commontest.OK(w.t, err)
 		if round < len(answers)-1 {
 			if q, last, err = w.asked.question(s); err != nil {
 				w.t.Fatal(err)
@@ -328,9 +317,7 @@ func (w *waiting) answer() {
 		ctx, cancel := w.asked.patience()
 		defer cancel()
 		messages, err := w.asked.follow(ctx, s, "77")
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		commontest.OK(w.t, err)
 		if got := textOf(messages[len(messages)-1]); got != booked {
 			w.t.Errorf("the call that asked ended with %q", got)
 		}
@@ -394,9 +381,7 @@ func (l *living) end() {
 	ctx, cancel := l.awake.patience()
 	defer cancel()
 	messages, err := l.awake.follow(ctx, l.work.stream, l.work.id)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	commontest.OK(l.t, err)
 	if diff := cmp.Diff([]string{"progress 4", "progress 5", "response " + l.work.id}, ended(messages)); diff != "" {
 		l.t.Errorf("the end of the call in flight (-want +got):\n%s", diff)
 	}

@@ -20,6 +20,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // ports counts the ports that freePort has returned.
@@ -69,9 +71,7 @@ func openPage(t *testing.T, browser *http.Client, target string, form url.Values
 	} else {
 		res, err = browser.PostForm(target, form) //nolint:noctx // the client has a limit
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
@@ -133,9 +133,7 @@ func TestE2EUpstreamEachPrincipalHasItsOwnToken(t *testing.T) {
 func (m *machine) connects(link, key, token string) {
 	m.t.Helper()
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	browser := &http.Client{Jar: jar, Timeout: patience}
 	at, body := openPage(m.t, browser, link, nil)
 	f := hiddenFields(body)

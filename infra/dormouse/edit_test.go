@@ -20,6 +20,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // desk is a folder in which commands change files. It is the working folder and the home
@@ -38,9 +39,7 @@ type desk struct {
 func newDesk(t *testing.T, files string) *desk {
 	t.Helper()
 	testdata, err := filepath.Abs("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	d := &desk{t: t, dir: t.TempDir(), clock: noon(), testdata: testdata}
 	t.Chdir(d.dir)
 	for name, script := range map[string]string{
@@ -125,13 +124,9 @@ func TestCommandsThatWriteFilesPrint(t *testing.T) {
 	for _, golden := range goldens {
 		t.Run(strings.TrimSuffix(filepath.Base(golden), ".txtar"), func(t *testing.T) {
 			golden, err := filepath.Abs(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			archive, err := txtar.ParseFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			files, lines, begun := txtar.Archive{}, 0, false
 			var d *desk
 			for n, f := range archive.Files {
@@ -154,9 +149,7 @@ func TestCommandsThatWriteFilesPrint(t *testing.T) {
 				t.Fatal("no commands")
 			}
 			if *update {
-				if err := os.WriteFile(golden, txtar.Format(archive), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, os.WriteFile(golden, txtar.Format(archive), 0o600))
 			}
 		})
 	}
@@ -204,9 +197,7 @@ func TestValuesOfVariablesAreInNoOutputAndNotInTheServersFile(t *testing.T) {
 
 func TestServerOfTheRegistryIsAdded(t *testing.T) {
 	published, err := os.ReadFile("../internal/serversedit/testdata/forms/registry-npm/server.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	d := newDesk(t, "")
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.EscapedPath() {
@@ -294,9 +285,7 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 	if printed, code := d.run("remove weather.mcp"); code != 0 {
 		t.Error(printed)
 	}
-	if err := os.Remove(".env"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(".env"))
 	printed, code = d.run("add io.github.ada/weather.mcp --registry " + registry.URL)
 	if text, _ := d.run("cat servers.json"); code != 1 || !strings.Contains(printed, "weather.mcp was not added: it needs MINE_KEY: dormouse add io.github.ada/weather.mcp -e MINE_KEY=…") || strings.Contains(text, "weather.mcp") {
 		t.Error(code, printed, text)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -14,19 +15,13 @@ func TestGrantsAreListedAndRevoked(t *testing.T) {
 	s := newShell(t)
 	file := t.TempDir() + "/store.db"
 	store, err := local.OpenStore("sqlite:"+file, func(string) string { return "" }, sessions.Limits{}, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	g := storage.Grant{
 		ID: "g1", Tenant: "acme", Principal: "corp:ada", Server: "files", Scopes: []string{"mcp", "files:write"}, Client: "dc_x", Name: "Claude", Host: "claude.ai",
 		Current: []byte("hash"), Created: time.Now(), Expires: time.Now().Add(time.Hour),
 	}
-	if err := store.Grants().Create(t.Context(), g); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Grants().Create(t.Context(), g))
+	commontest.OK(t, store.Close())
 	for _, step := range []struct {
 		args string
 		code int

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -17,17 +18,11 @@ func TestQuotasShowUseBesideLimits(t *testing.T) {
 	s := newShell(t)
 	s.file("limits.json", `{"mcpServers":{"a":{"command":"a"}},"x-dormouse":{"limits":{"month_usd":1,"boxes":3}}}`)
 	store, err := sqlitestore.Open(filepath.Join(s.data, local.StoreFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	l, err := quota.New(quota.Config{Store: store, Limits: []byte(`{"month_usd":1}`), Prices: meter.Published()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	l.Charge("acme", meter.Units{Requests: 1e6})
-	if err := store.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Close())
 	const line = " --data $DATA --servers $DATA/limits.json"
 	if printed, code := s.run("quotas set acme month_usd=0.5 principal=60/m concurrent=4" + line); code != exitDone {
 		t.Error(printed)

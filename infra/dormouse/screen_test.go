@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // shows returns what dormouse run writes to a pseudo-terminal of some columns when one
@@ -20,13 +21,9 @@ import (
 func shows(t *testing.T, c says, columns uint16, env map[string]string, end string) string {
 	t.Helper()
 	master, tty, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = master.Close() }()
-	if err := pty.Setsize(tty, &pty.Winsize{Rows: 40, Cols: columns}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, pty.Setsize(tty, &pty.Winsize{Rows: 40, Cols: columns}))
 	o := c.display(tty, func(name string) string { return env[name] })
 	o.Version = "0.4.0"
 	d := display.New(o)
@@ -86,9 +83,7 @@ func TestRunInsideAnotherProgram(t *testing.T) {
 
 func TestKeysAreReadWithoutEnter(t *testing.T) {
 	master, tty, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _, _ = master.Close(), tty.Close() }()
 	// The terminal is not this test's own, so the check for that is left out.
 	k := keyboardOf(tty)

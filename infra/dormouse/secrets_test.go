@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -43,9 +44,7 @@ func TestSecretsAreSetListedAndRemoved(t *testing.T) {
 func TestSecretsListSaysWhatEndsAndWhatWasRefused(t *testing.T) {
 	s := newShell(t)
 	store, err := sqlitestore.Open(filepath.Join(s.data, local.StoreFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	add := func(principal, provider, sealed string, until time.Time) {
 		t.Helper()
 		if err := store.UpstreamTokens().Create(t.Context(), storage.UpstreamToken{
@@ -61,9 +60,7 @@ func TestSecretsListSaysWhatEndsAndWhatWasRefused(t *testing.T) {
 	add("ada", "crm", "sealed-canary", end)
 	add("ada", "github", "", time.Time{})
 	add("ada", "@sign-in", "sealed-canary", end)
-	if err := store.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Close())
 	run := func(line string, want int) string {
 		t.Helper()
 		printed, code := s.run("secrets " + line + " --data $DATA")

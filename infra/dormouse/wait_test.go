@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -98,9 +99,7 @@ func TestAShortWaitShowsNothing(t *testing.T) {
 		}
 	})
 	in, out, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	(&terminal{err: onTerminal(out)}).waits("starting", "one").end(false)
 	_ = out.Close()
 	if got, err := io.ReadAll(in); err != nil || len(got) > 0 {
@@ -133,9 +132,7 @@ func TestCallTellsTheTimeThatWasWaited(t *testing.T) {
 func TestCallChecksItsArgumentsBeforeItSendsThem(t *testing.T) {
 	t.Parallel()
 	all, err := toolsOf(toolsNamed(`{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"number","description":"the first"},"how":{"enum":["fast","slow"]}},"required":["a"]}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for line, want := range map[string]string{
 		"":             "without a, which it needs; add takes a=number [how=any]",
 		"a=1 how=well": "enum",

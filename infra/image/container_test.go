@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // programs of this machine are the base image of the container tests: no other image is
@@ -29,9 +31,7 @@ func (r *rig) machineBase(reference string) {
 	r.t.Helper()
 	path := filepath.Join(r.folder, "base.tar")
 	f, err := os.Create(path)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, err)
 	w, has := tar.NewWriter(f), map[string]bool{}
 	add := func(name string, head tar.Header, data []byte) {
 		if has[name] {
@@ -48,27 +48,17 @@ func (r *rig) machineBase(reference string) {
 	add("etc/passwd", tar.Header{Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:0:root:/root:/bin/sh\n"))
 	for _, name := range programs {
 		path, err := exec.LookPath(name)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		commontest.OK(r.t, err)
 		libraries, err := exec.CommandContext(r.t.Context(), "ldd", path).Output()
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		commontest.OK(r.t, err)
 		for _, file := range append(regexp.MustCompile(`/\S+`).FindAllString(string(libraries), -1), path) {
 			data, err := os.ReadFile(file)
-			if err != nil {
-				r.t.Fatal(err)
-			}
+			commontest.OK(r.t, err)
 			add(file, tar.Header{Typeflag: tar.TypeReg, Mode: 0o755}, data)
 		}
 	}
-	if err := w.Close(); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, w.Close())
+	commontest.OK(r.t, f.Close())
 	r.do("append", "--oci-empty-base", "--new_layer", path, "--new_tag", reference)
 	r.do("mutate", "--set-platform", "linux/"+runtime.GOARCH, "--env", "PATH=/usr/local/bin:/usr/bin:/bin", "--tag", reference, reference)
 }
@@ -90,12 +80,8 @@ func healthy(t *testing.T, container string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "docker", "events", "--since", "0", "--filter", "container="+container, "--format", "{{.Action}}")
 	events, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, cmd.Start())
 	defer func() { cancel(); _ = cmd.Wait() }()
 	for lines := bufio.NewScanner(events); lines.Scan(); {
 		switch lines.Text() {
@@ -125,13 +111,9 @@ func TestAContainerHostsAServerAndItsSessionsSurvive(t *testing.T) {
 	r := newRig(t)
 	r.machineBase(r.host + "/base:real")
 	program, err := filepath.Abs("../../bin/dormouse")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	image, err := r.machine("base:real", r.host+"/machine:1", "linux/"+runtime.GOARCH+"="+program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	docker(t, "pull", image)
 	config := t.TempDir()
 	for name, text := range map[string]string{

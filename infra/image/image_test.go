@@ -27,6 +27,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/cranetest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // rig is a registry whose repository of boxes requires a login. It holds two images, each
@@ -68,9 +69,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) write(name, text string) string {
 	r.t.Helper()
 	path := filepath.Join(r.folder, name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -94,16 +93,12 @@ func (r *rig) publish(reference string, config []string, files ...string) {
 		w := tar.NewWriter(&b)
 		for _, name := range files {
 			text := name + " for " + arch
-			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o644}); err != nil {
-				r.t.Fatal(err)
-			}
+			commontest.OK(r.t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o644}))
 			if _, err := io.WriteString(w, text); err != nil {
 				r.t.Fatal(err)
 			}
 		}
-		if err := w.Close(); err != nil {
-			r.t.Fatal(err)
-		}
+		commontest.OK(r.t, w.Close())
 		tag := r.host + "/" + reference + "-" + arch
 		r.do("append", "--new_layer", r.write("layer.tar", b.String()), "--new_tag", tag)
 		r.do(append([]string{"mutate", "--set-platform", "linux/" + arch, "--tag", tag, tag}, config...)...)
@@ -136,13 +131,9 @@ func (r *rig) contents(reference string) map[string]string {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		commontest.OK(r.t, err)
 		text, err := io.ReadAll(archive)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		commontest.OK(r.t, err)
 		all[head.Name] = head.FileInfo().Mode().String() + " " + string(text)
 	}
 }
@@ -150,18 +141,14 @@ func (r *rig) contents(reference string) map[string]string {
 func TestTheImageHasTheBaseTheRunnerAndTheToolsOfItsPlatform(t *testing.T) {
 	r := newRig(t)
 	locks := filepath.Join(r.folder, "locks")
-	if err := os.Mkdir(locks, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(locks, 0o700))
 	for _, name := range []string{"npm-top-1", "npm-top-1.lock", "npm-top-1.output"} {
 		r.write(filepath.Join("locks", name), "what top comes to")
 	}
 	t.Setenv("LOCKS", locks)
 	for _, arch := range []string{"amd64", "arm64"} {
 		made, err := r.push(arch, "linux/"+arch, "secret\n")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		r.login()
 		if digest := strings.TrimSpace(string(r.do("digest", r.host+"/box:"+arch))); made != r.host+"/box@"+digest {
 			t.Errorf("it printed %s, and the tag is %s", made, digest)
@@ -181,9 +168,7 @@ func TestTheImageHasTheBaseTheRunnerAndTheToolsOfItsPlatform(t *testing.T) {
 				WorkingDir, User     string
 			}
 		}
-		if err := json.Unmarshal(r.do("config", made), &image); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal(r.do("config", made), &image))
 		c := image.Config
 		got := []string{image.Architecture, strings.Join(c.Env, " "), strings.Join(c.Entrypoint, " "), strings.Join(c.Cmd, " "), c.WorkingDir, c.User}
 		want := []string{arch, "PATH=/usr/bin LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never DORMOUSE_LOCKS=/usr/local/share/dormouse/locks DORMOUSE_BAKED=/usr/local/share/dormouse/installs", "/usr/local/bin/dormouse-runner", "", "/", "0"}
@@ -212,9 +197,7 @@ require("readline").createInterface({input: process.stdin}).on("line", l => {
 			t.Fatal(err, err2)
 		}
 	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, errors.Join(w.Close(), z.Close()))
 	sum := sha512.Sum512(packed.Bytes())
 	var s *httptest.Server
 	s = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -242,15 +225,11 @@ func TestTheImageHasTheServersOfTheServersFile(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	program, err := filepath.Abs("../../bin/dormouse")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	bake := exec.CommandContext(t.Context(), program, "image", "--json", "--servers", servers)
 	bake.Dir = r.folder
 	said, err := bake.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var rows []struct {
 		Server, Digest, Why string
 		CPUSeconds          float64
@@ -267,9 +246,7 @@ func TestTheImageHasTheServersOfTheServersFile(t *testing.T) {
 	packages.Close()
 	t.Setenv("BAKED", out)
 	made, err := r.push("baked", "linux/amd64", "secret")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r.login()
 	box := t.TempDir()
 	tarball := r.write("image.tar", string(r.do("export", made, "-")))
@@ -298,9 +275,7 @@ func TestTheSameFilesGiveTheSameDigest(t *testing.T) {
 			r.write("runner", "another")
 		}
 		reference, err := r.push(tag, "linux/arm64", "secret")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		made = append(made, reference)
 	}
 	if made[0] != made[1] || made[2] == made[0] {
@@ -322,9 +297,7 @@ func TestWhatCannotBeMadeIsRefused(t *testing.T) {
 	if made, err := r.push("1", "linux/riscv64", "secret"); err == nil {
 		t.Errorf("for a platform that the base does not have it pushed %q", made)
 	}
-	if err := os.Remove(r.runner); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(r.runner))
 	if made, err := r.push("1", "linux/arm64", "secret"); err == nil {
 		t.Errorf("without a runner it pushed %q", made)
 	}
@@ -333,13 +306,9 @@ func TestWhatCannotBeMadeIsRefused(t *testing.T) {
 // The Dockerfile is for users with Docker. It must build the same box.
 func TestTheDockerfileSaysTheSame(t *testing.T) {
 	raw, err := os.ReadFile("Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	script, err := os.ReadFile("push.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	lines := strings.Split(string(raw), "\n")
 	for line, said := range map[string]string{
 		"ARG BASE=docker.io/library/node:24-bookworm": "${BASE:-docker.io/library/node:24-bookworm}",

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // machine runs machine.py with a program for each platform, and returns the reference that
@@ -25,9 +27,7 @@ func (r *rig) machine(base, tag string, programs ...string) (string, error) {
 func TestTheImageOfOneMachineRunsDormouseForAUserWithoutAHome(t *testing.T) {
 	r := newRig(t)
 	made, err := r.machine("base:1", r.host+"/machine:1", "linux/amd64="+r.write("amd64", "dormouse for amd64"), "linux/arm64="+r.write("arm64", "dormouse for arm64"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if digest := strings.TrimSpace(string(r.do("digest", r.host+"/machine:1"))); made != r.host+"/machine@"+digest {
 		t.Errorf("it printed %s, and the tag is %s", made, digest)
 	}
@@ -52,9 +52,7 @@ func TestTheImageOfOneMachineRunsDormouseForAUserWithoutAHome(t *testing.T) {
 				Healthcheck          struct{ Test []string }
 			}
 		}
-		if err := json.Unmarshal(r.do("config", reference), &image); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal(r.do("config", reference), &image))
 		c, none := image.Config, struct{}{}
 		got := []any{image.Architecture, c.User, c.WorkingDir, strings.Join(c.Env, " "), strings.Join(c.Entrypoint, " "), strings.Join(c.Cmd, " "), c.Volumes, c.ExposedPorts}
 		want := []any{
@@ -78,9 +76,7 @@ func TestTheSameProgramGivesTheSameImageOfOneMachine(t *testing.T) {
 	for _, text := range []string{"dormouse", "dormouse", "another"} {
 		r.write("program", text)
 		reference, err := r.machine("base:1", r.host+"/machine:1", program)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		made = append(made, reference)
 	}
 	if made[0] != made[1] || made[2] == made[0] {

@@ -20,6 +20,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // release returns the folder with the files of a release, which make test-release makes.
@@ -36,9 +38,7 @@ func release(t *testing.T) string {
 func archives(t *testing.T) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(release(t), "dormouse_*.tar.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	all := map[string]string{}
 	for _, path := range paths {
 		parts := strings.Split(strings.TrimSuffix(filepath.Base(path), ".tar.gz"), "_")
@@ -52,31 +52,21 @@ func archives(t *testing.T) map[string]string {
 func unpack(t *testing.T, path string) (folder string, files []string) {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = f.Close() }() // nothing was written
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	folder = t.TempDir()
 	for archive := tar.NewReader(z); ; {
 		head, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return folder, files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		data, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		files = append(files, head.FileInfo().Mode().String()+" "+head.Name)
-		if err := os.WriteFile(filepath.Join(folder, filepath.Base(head.Name)), data, head.FileInfo().Mode().Perm()); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(filepath.Join(folder, filepath.Base(head.Name)), data, head.FileInfo().Mode().Perm()))
 	}
 }
 
@@ -84,9 +74,7 @@ func unpack(t *testing.T, path string) (folder string, files []string) {
 func commit(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "git", "rev-parse", "HEAD").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return strings.TrimSpace(string(out))
 }
 
@@ -104,9 +92,7 @@ func TestEachArchiveHasTheProgramOfItsPlatform(t *testing.T) {
 			t.Errorf("%s: %s", platform, d)
 		}
 		info, err := buildinfo.ReadFile(filepath.Join(folder, "dormouse"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		got := map[string]string{"path": info.Path}
 		for _, s := range info.Settings {
 			got[s.Key] = s.Value
@@ -130,9 +116,7 @@ func TestEachArchiveHasTheProgramOfItsPlatform(t *testing.T) {
 // archives by them.
 func TestTheChecksumsCoverTheReleaseAndTheCaskHasThem(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(release(t), "checksums.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	sums := map[string]string{} // by name of file
 	for line := range strings.Lines(string(text)) {
 		if sum, name, ok := strings.Cut(strings.TrimSpace(line), "  "); ok {
@@ -140,9 +124,7 @@ func TestTheChecksumsCoverTheReleaseAndTheCaskHasThem(t *testing.T) {
 		}
 	}
 	cask, err := os.ReadFile(filepath.Join(release(t), "homebrew", "Casks", "dormouse.rb"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for platform, path := range archives(t) {
 		for _, name := range []string{filepath.Base(path), filepath.Base(path) + ".sbom.json"} {
 			data, err := os.ReadFile(filepath.Join(release(t), name))
@@ -169,24 +151,18 @@ func TestTheChecksumsCoverTheReleaseAndTheCaskHasThem(t *testing.T) {
 func TestTheSBOMNamesTheModulesOfTheProgram(t *testing.T) {
 	for platform, path := range archives(t) {
 		text, err := os.ReadFile(path + ".sbom.json")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		var bom struct {
 			Packages []struct{ Name, VersionInfo string }
 		}
-		if err := json.Unmarshal(text, &bom); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal(text, &bom))
 		named := map[string]bool{}
 		for _, p := range bom.Packages {
 			named[p.Name+" "+p.VersionInfo] = true
 		}
 		folder, _ := unpack(t, path)
 		info, err := buildinfo.ReadFile(filepath.Join(folder, "dormouse"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for _, module := range info.Deps {
 			if !named[module.Path+" "+module.Version] {
 				t.Errorf("%s: the SBOM does not name %s %s", platform, module.Path, module.Version)

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // asServer is the argument with which the test program is an MCP server on stdio. Its tool
@@ -47,17 +49,11 @@ func worksAlone(t *testing.T, program string) (version string) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(folder, "dormouse"), own, 0o700) //nolint:gosec // it is executed
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	server, err := os.Executable() // TestMain answers as a server
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	file := fmt.Sprintf(`{"mcpServers": {"echo": {"command": %q, "args": [%q]}}}`, server, asServer)
-	if err := os.WriteFile(filepath.Join(folder, "servers.json"), []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(folder, "servers.json"), []byte(file), 0o600))
 	command := func(args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(folder, "dormouse"), args...)
 		cmd.Dir, cmd.Env = folder, []string{"PATH=/nowhere"}
@@ -70,12 +66,8 @@ func worksAlone(t *testing.T, program string) (version string) {
 	run := command("run", "--listen", "127.0.0.1:0", "--json")
 	run.Cancel = func() error { return run.Process.Signal(os.Interrupt) }
 	events, err := run.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := run.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, run.Start())
 	t.Cleanup(func() { _ = run.Wait() }) // the end of the test's context interrupts it
 	if line, err := bufio.NewReader(events).ReadString('\n'); err != nil || !strings.Contains(line, `"kind":"ready"`) {
 		t.Fatalf("the first event is %q, %v", line, err)

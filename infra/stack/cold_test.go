@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // starts is how often the test starts each function, in turns.
@@ -51,18 +52,12 @@ const withToken = "http, with a token"
 func tokenEvent(t *testing.T) []byte {
 	t.Helper()
 	secret, err := hex.DecodeString(coldSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	sealer, err := resourceserver.NewTokenSealer(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	token := resourceserver.SealToken(sealer, resourceserver.Token{Grant: "g", Tenant: "default", Principal: "dev:ada", Server: "everything", Scopes: []string{"mcp"}, Expires: time.Now().Add(time.Hour).Unix()})
 	raw, err := os.ReadFile(root("events", "http-post-tools-call.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return regexp.MustCompile(`Bearer [^"]*`).ReplaceAll(raw, []byte("Bearer "+token))
 }
 
@@ -87,16 +82,12 @@ func TestColdStarts(t *testing.T) {
 		build(t, filepath.Join(dir, name), "../../functions/"+name)
 		build(t, filepath.Join(deployed, name), "../../functions/"+name, "GOOS=linux", "GOARCH=arm64")
 		raw, err := os.ReadFile(root("events", all[name]+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		events[name] = raw
 	}
 	events[withToken] = tokenEvent(t)
 	for _, folder := range []string{dir, deployed} {
-		if err := os.Link(filepath.Join(folder, "http"), filepath.Join(folder, withToken)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Link(filepath.Join(folder, "http"), filepath.Join(folder, withToken)))
 	}
 	names = append(names, withToken)
 	nothing := filepath.Join(dir, "nothing")
@@ -114,9 +105,7 @@ func TestColdStarts(t *testing.T) {
 	rows := []string{"function\tsize on arm64\texec to next, min\tmedian\tmax\tto the answer, min\tmedian\tmax\tCPU, min\tmedian\tmemory\t"}
 	for _, name := range names {
 		info, err := os.Stat(filepath.Join(deployed, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		next, answer, cpu, peak := spread(measured[name], func(c cold) time.Duration { return c.next }), spread(measured[name], func(c cold) time.Duration { return c.answer }), spread(measured[name], func(c cold) time.Duration { return c.cpu }), 0
 		for _, c := range measured[name] {
 			peak = max(peak, c.peak)
@@ -135,9 +124,7 @@ func TestColdStarts(t *testing.T) {
 	if err == nil {
 		err = w.Flush()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Logf("%d starts each, in turns; aims: %s for the median to the answer, %d bytes\n%s", starts, aimTime, maxSize, &out)
 }
 
@@ -146,9 +133,7 @@ func TestColdStarts(t *testing.T) {
 func runs(t *testing.T, program string) time.Duration {
 	t.Helper()
 	begun := time.Now()
-	if err := exec.CommandContext(t.Context(), program).Run(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, exec.CommandContext(t.Context(), program).Run())
 	return time.Since(begun)
 }
 
@@ -191,9 +176,7 @@ func start(t *testing.T, program, table string, event []byte) cold {
 	})
 	var c net.ListenConfig
 	l, err := c.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	api := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	go func() { _ = api.Serve(l) }()
 	defer func() { _ = api.Close() }()
@@ -203,17 +186,13 @@ func start(t *testing.T, program, table string, event []byte) cold {
 	cmd.Dir = root()
 	if cmd.Env = coldEnvironment(l.Addr().String(), table); filepath.Base(program) == withToken {
 		servers := filepath.Join(t.TempDir(), "servers.json")
-		if err := os.WriteFile(servers, []byte(`{"mcpServers":{"everything":{"command":"npx","args":["-y","srv@1.0.0"]}},"x-dormouse":{"access":{"issuer":"https://login.example.com","client_id":"dormouse","client_secret":"secret"}}}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(servers, []byte(`{"mcpServers":{"everything":{"command":"npx","args":["-y","srv@1.0.0"]}},"x-dormouse":{"access":{"issuer":"https://login.example.com","client_id":"dormouse","client_secret":"secret"}}}`), 0o600))
 		cmd.Env = append(cmd.Env, "DORMOUSE_ACCESS=oauth", "DORMOUSE_PUBLIC_URL=https://mcp.example.com", "DORMOUSE_SERVERS="+servers)
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	begun := time.Now()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Start())
 	end := sync.OnceFunc(func() {
 		cancel()
 		_ = cmd.Wait() // it was killed
@@ -264,9 +243,7 @@ func peak(t *testing.T, pid int) int {
 		return 0
 	}
 	n, err := strconv.Atoi(string(found[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return n
 }
 

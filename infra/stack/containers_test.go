@@ -21,6 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // task is a task that the stack has started in the emulator, which keeps it and starts no
@@ -132,9 +133,7 @@ func (w *walk) starts(one task) func() error {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(volume, "roots.pem"), trusted, 0o644) //nolint:gosec // as above
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	env := append(one.environment(box), "PATH=/usr/local/bin:/usr/bin:/bin", "HTTPS_PROXY="+w.gateway)
 	// The image's user is that of the test, who can remove what the box leaves.
 	enter := append(append([]string{"env", "-i"}, env...), "unshare", "--mount", "--pid", "--fork", "--kill-child", "--root="+image, "--wd=/", "--mount-proc",
@@ -147,9 +146,7 @@ func (w *walk) starts(one task) func() error {
 	var says bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &says, &says
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, cmd.Start())
 	return func() error {
 		if err := cmd.Wait(); err != nil {
 			return fmt.Errorf("%w\n%s", err, &says)

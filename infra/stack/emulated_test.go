@@ -27,6 +27,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
@@ -122,9 +123,7 @@ func TestTheEmulatorRefusesWhatAWSRefuses(t *testing.T) {
 	environments := map[string]map[string]string{}
 	e.do(&environments, "functions")
 	text, err := os.ReadFile(filepath.Join("deploy", "doctor.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	counts := regexp.MustCompile(`ownBytes\s*= (\d+)(?s:.*)ownBytes \+ (\d+)\*len\(d.config.stack\)`).FindStringSubmatch(string(text))
 	if counts == nil {
 		t.Fatal("the doctor counts otherwise")
@@ -181,14 +180,10 @@ func emulate(t *testing.T) *emulator {
 	cmd := exec.CommandContext(t.Context(), e.python, append([]string{filepath.Join("testdata", "emulator.py")}, notEmulated()...)...) //nolint:gosec // installed above
 	cmd.Env = append(os.Environ(), "VARIABLES_FILE="+e.more, "AUTH=true", "GATEWAY_PORT=0", "BIND_HOST=127.0.0.1", "LAMBDA_EXECUTOR=local", "TMPDIR="+t.TempDir(), "PYTHONUNBUFFERED=1")
 	said, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cmd.Stderr = cmd.Stdout
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(os.Interrupt) }, 10*time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Start())
 	lines := bufio.NewScanner(said)
 	for e.endpoint == "" && lines.Scan() {
 		if _, at, found := strings.Cut(lines.Text(), "Running on "); found {
@@ -226,9 +221,7 @@ func (e *emulator) gives(variables map[string]string) {
 	if err == nil {
 		err = os.WriteFile(e.more, text, 0o600)
 	}
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, err)
 }
 
 // setup returns the program that makes the custom resources of a stack.
@@ -246,16 +239,10 @@ func (e *emulator) listen() {
 	e.failed = &bytes.Buffer{}
 	cmd.Stderr = e.failed
 	steps, err := cmd.StdinPipe()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, err)
 	came, err := cmd.StdoutPipe()
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, err)
+	commontest.OK(e.t, cmd.Start())
 	e.t.Cleanup(func() { _ = cmd.Wait() }) // the test's context has ended it
 	e.steps, e.came = steps, bufio.NewScanner(came)
 	e.came.Buffer(nil, 64<<20)
@@ -269,22 +256,14 @@ func (e *emulator) brought(object, role string) (allowed bool) {
 	e.t.Helper()
 	place, sum := path.Split(object)
 	location, err := bucket.ParseLocation(place, "us-east-1")
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, err)
 	location.Endpoint = e.endpoint
 	url, err := bucket.New(bucket.Config{Location: location, Credentials: e.as(role)}).URL(e.t.Context(), sum)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, err)
 	q, err := nethttp.NewRequestWithContext(e.t.Context(), nethttp.MethodGet, url, nethttp.NoBody)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, err)
 	res, err := nethttp.DefaultClient.Do(q)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, err)
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
 	return res.StatusCode == nethttp.StatusOK && err == nil && string(text) == aRunner && sum == fmt.Sprintf("%x", sha256.Sum256(text))
@@ -294,9 +273,7 @@ func (e *emulator) brought(object, role string) (allowed bool) {
 func (e *emulator) write(values ...string) {
 	e.t.Helper()
 	raw := run(e.t, tools(e.t).python, append([]string{filepath.Join("testdata", "expand.py"), root("template.yaml")}, values...)...)
-	if err := os.WriteFile(e.template, raw, 0o600); err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, os.WriteFile(e.template, raw, 0o600))
 }
 
 // elsewhere moves the boxes into a network of the owner's, and back.
@@ -335,18 +312,14 @@ func (e *emulator) place(role string) *ecs.Fleet {
 	environments := map[string]map[string]string{}
 	e.do(&environments, "functions")
 	c, err := ecs.ParsePlace(environments["dormouse-http"]["DORMOUSE_FLEET"])
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, err)
 	c.Endpoint, c.Credentials = e.endpoint, e.as(role)
 	c.RunnerURL = func(context.Context) (string, error) { return "https://bucket/" + c.Runner, nil }
 	c.Inspect = func(context.Context, string) (string, frame.Image, error) {
 		return "", frame.Image{}, errors.New("no server has an image of its own")
 	}
 	boxes, err := ecs.New(c)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, err)
 	return boxes
 }
 
@@ -377,9 +350,7 @@ func (e *emulator) zone() (id string) {
 func (e *emulator) do(into any, step ...string) {
 	e.t.Helper()
 	line, err := json.Marshal(step)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	commontest.OK(e.t, err)
 	if _, err := e.steps.Write(append(line, '\n')); err != nil || !e.came.Scan() {
 		e.t.Fatalf("%s: %v, %v\n%s", line, err, e.came.Err(), e.failed)
 	}
@@ -608,21 +579,15 @@ func (e *emulator) as(role string) aws.CredentialsProvider {
 // REST API anew whose text has changed, which CloudFormation changes in its place.
 func TestTheLastReleaseIsUpgraded(t *testing.T) {
 	releases, err := os.ReadFile("releases.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	lines := strings.Split(strings.TrimSpace(string(releases)), "\n")
 	release, _, _ := strings.Cut(lines[len(lines)-1], " ")
 	old := filepath.Join(t.TempDir(), "template.yaml")
-	if err := os.WriteFile(old, run(t, "git", "-C", root(), "show", release+":template.yaml"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(old, run(t, "git", "-C", root(), "show", release+":template.yaml"), 0o600))
 	e := emulate(t)
 	now := e.template
 	e.template = filepath.Join(t.TempDir(), "old.json")
-	if err := os.WriteFile(e.template, run(t, tools(t).python, filepath.Join("testdata", "expand.py"), old), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(e.template, run(t, tools(t).python, filepath.Join("testdata", "expand.py"), old), 0o600))
 	secrets := func() (current, other string) {
 		environments := map[string]map[string]string{}
 		e.do(&environments, "functions")

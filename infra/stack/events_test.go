@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 )
 
@@ -33,9 +34,7 @@ func files(t *testing.T, function string) []string {
 func decode[T any](t *testing.T, name string) T {
 	t.Helper()
 	raw, err := os.ReadFile(root("events", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var e T
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
@@ -47,9 +46,7 @@ func decode[T any](t *testing.T, name string) T {
 
 func TestEveryEventIsForAFunctionOfTheTemplate(t *testing.T) {
 	all, err := os.ReadDir(root("events"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, e := range all {
 		if e.Name() == "README.md" || e.Name() == "env.json" { // of a function
 			continue
@@ -65,9 +62,7 @@ func TestEveryEventIsForAFunctionOfTheTemplate(t *testing.T) {
 func TestTheEventToPushIsTheOneTheFunctionSends(t *testing.T) {
 	e := decode[apigateway.SocketEvent](t, "socket-push")
 	sent, err := apigateway.PushEvent(e.Push.Session)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if got := decode[map[string]any](t, "socket-push"); cmp.Diff(unmarshal(t, sent), got) != "" {
 		t.Errorf("the file has %v, sent is %s", got, sent)
 	}
@@ -75,9 +70,7 @@ func TestTheEventToPushIsTheOneTheFunctionSends(t *testing.T) {
 
 func unmarshal(t *testing.T, raw []byte) (v map[string]any) {
 	t.Helper()
-	if err := json.Unmarshal(raw, &v); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(raw, &v))
 	return v
 }
 

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // packages returns the packages to install. Only this function pins their versions.
@@ -77,9 +79,7 @@ func withAWS(t *testing.T) string {
 		t.Fatalf("%v\n%s", err, howToGetSAM)
 	}
 	programs := t.TempDir() // the folder of the command has a python3 too
-	if err := os.Symlink(filepath.Join(dir, "bin", "aws"), filepath.Join(programs, "aws")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Symlink(filepath.Join(dir, "bin", "aws"), filepath.Join(programs, "aws")))
 	return programs + ":" + os.Getenv("PATH")
 }
 
@@ -147,9 +147,7 @@ func asStack(t *testing.T, raw []byte) stack {
 		Mappings   object
 		Resources  map[string]object
 	}
-	if err := json.Unmarshal(raw, &template); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(raw, &template))
 	s := stack{params: map[string]string{"AWS::StackName": "stack"}, conditions: template.Conditions, mappings: template.Mappings, resources: template.Resources}
 	for name, p := range template.Parameters {
 		s.params[name] = fmt.Sprint(p.Default)

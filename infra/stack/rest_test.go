@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
@@ -112,18 +113,14 @@ func TestAStackAtRestCostsAtMostFiveCents(t *testing.T) {
 	}
 	const begin, end = "<!-- rest: written by make docs -->\n", "<!-- /rest -->\n"
 	page, err := os.ReadFile(root("docs", "costs.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	before, rest, ok := strings.Cut(string(page), begin)
 	table, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
 		t.Fatalf("docs/costs.md has no %s", begin)
 	}
 	if *update {
-		if err := os.WriteFile(root("docs", "costs.md"), []byte(before+begin+b.String()+end+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(root("docs", "costs.md"), []byte(before+begin+b.String()+end+after), 0o644))
 		return
 	}
 	if d := cmp.Diff(b.String(), table); d != "" {

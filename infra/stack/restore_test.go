@@ -24,6 +24,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
@@ -50,17 +51,11 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	if asked.RequestState == "" {
 		t.Fatalf("the call does not ask: %+v", asked)
 	}
-	if err := d.vault(store).Put(t.Context(), "default", "me", "github", "a token"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, d.vault(store).Put(t.Context(), "default", "me", "github", "a token"))
 	at := storage.Session{ID: storage.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}
 	box := storage.Box{ID: storage.BoxFor("default", "one"), State: storage.Asleep, Gen: 2}
-	if err := store.Create(t.Context(), at); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.SaveBox(t.Context(), box); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Create(t.Context(), at))
+	commontest.OK(t, store.SaveBox(t.Context(), box))
 	d.keep(box, "of the backup")
 
 	next := d.restore()
@@ -170,9 +165,7 @@ func (d *drill) line(output string) string {
 		if out, err := exec.CommandContext(d.t.Context(), "go", "build", "-o", filepath.Join(d.folder, "bin", "dormouse"), root("infra", "cmd", "dormouse")).CombinedOutput(); err != nil { //nolint:gosec // our own folders
 			d.t.Fatalf("%v\n%s", err, out)
 		}
-		if err := os.WriteFile(filepath.Join(d.folder, "servers.json"), []byte(hostedInTheDrill), 0o600); err != nil {
-			d.t.Fatal(err)
-		}
+		commontest.OK(d.t, os.WriteFile(filepath.Join(d.folder, "servers.json"), []byte(hostedInTheDrill), 0o600))
 	}
 	cmd := exec.CommandContext(d.t.Context(), "sh", "-c", output) //nolint:gosec // our own template
 	cmd.Dir, cmd.Env = d.folder, append(os.Environ(), "AWS_ENDPOINT_URL="+d.endpoint, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test")
@@ -193,9 +186,7 @@ func (e *emulator) programs() string {
 		program := filepath.Join(folder, name)
 		build(e.t, program, root("functions", source))
 		code, err := os.ReadFile(program) //nolint:gosec // made above
-		if err != nil {
-			e.t.Fatal(err)
-		}
+		commontest.OK(e.t, err)
 		var archive bytes.Buffer
 		z := zip.NewWriter(&archive)
 		for file, text := range map[string][]byte{"bootstrap": code, "servers.json": []byte(hostedInTheDrill)} {
@@ -205,16 +196,10 @@ func (e *emulator) programs() string {
 			if err == nil {
 				_, err = w.Write(text)
 			}
-			if err != nil {
-				e.t.Fatal(err)
-			}
+			commontest.OK(e.t, err)
 		}
-		if err := z.Close(); err != nil {
-			e.t.Fatal(err)
-		}
-		if err := os.WriteFile(program+".zip", archive.Bytes(), 0o600); err != nil {
-			e.t.Fatal(err)
-		}
+		commontest.OK(e.t, z.Close())
+		commontest.OK(e.t, os.WriteFile(program+".zip", archive.Bytes(), 0o600))
 	}
 	return folder
 }
@@ -246,13 +231,9 @@ func (d *drill) table(name string) *dynamostore.Store {
 func (d *drill) vault(store storage.Store) *credentials.Vault {
 	d.t.Helper()
 	secret, err := hex.DecodeString(d.secret)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	commontest.OK(d.t, err)
 	v, err := credentials.New(credentials.Config{Store: store, Secret: secret})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	commontest.OK(d.t, err)
 	return v
 }
 
@@ -268,9 +249,7 @@ func (d *drill) keep(box storage.Box, text string) {
 		d.t.Fatalf("generation %d keeps: %v", box.Gen, err)
 	}
 	r, err := http.NewRequestWithContext(d.t.Context(), http.MethodPut, put, strings.NewReader(text))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	commontest.OK(d.t, err)
 	for name, value := range header {
 		r.Header.Set(name, value)
 	}
@@ -284,13 +263,9 @@ func (d *drill) keep(box storage.Box, text string) {
 func (d *drill) kept(box storage.Box) string {
 	d.t.Helper()
 	url, _, _, err := d.bucket().Newest(d.t.Context(), box.ID, "owner")
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	commontest.OK(d.t, err)
 	r, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	commontest.OK(d.t, err)
 	return d.send(r)
 }
 
@@ -298,9 +273,7 @@ func (d *drill) kept(box storage.Box) string {
 func (d *drill) send(r *http.Request) string {
 	d.t.Helper()
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	commontest.OK(d.t, err)
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
@@ -361,9 +334,7 @@ func emulated(ctx context.Context, endpoint, function string, event []byte, head
 func (d *drill) event(server, body string, header map[string]string) []byte {
 	d.t.Helper()
 	var event object
-	if err := json.Unmarshal(eventFile(d.t, "http-initialize.json"), &event); err != nil {
-		d.t.Fatal(err)
-	}
+	commontest.OK(d.t, json.Unmarshal(eventFile(d.t, "http-initialize.json"), &event))
 	all := object{"Accept": "application/json, text/event-stream", "content-type": "application/json", "Authorization": "Bearer " + d.key, "Host": "a.execute-api.us-east-1.amazonaws.com"}
 	many := object{}
 	for name, value := range header {
@@ -376,9 +347,7 @@ func (d *drill) event(server, body string, header map[string]string) []byte {
 	event["path"], event["pathParameters"] = "/"+server+"/mcp", object{"proxy": server + "/mcp"}
 	event["body"], event["isBase64Encoded"] = base64.StdEncoding.EncodeToString([]byte(body)), true
 	text, err := json.Marshal(event)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	commontest.OK(d.t, err)
 	return text
 }
 
@@ -466,8 +435,6 @@ func (d *drill) book(state string) booked {
 func eventFile(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(root("events", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return text
 }

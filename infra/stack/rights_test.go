@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const sdk = "github.com/aws/aws-sdk-go-v2/service/"
@@ -56,9 +58,7 @@ func sources(t *testing.T) map[string]*ast.File {
 			files[filepath.ToSlash(rel)] = f
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 	}
 	return files
 }
@@ -268,9 +268,7 @@ func linked(t *testing.T) map[string][]string {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		symbols, err := exec.CommandContext(t.Context(), "go", "tool", "nm", program).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for line := range strings.Lines(string(symbols)) {
 			fields := strings.Fields(line)
 			name := fields[len(fields)-1]

@@ -28,6 +28,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/lambda"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
@@ -59,15 +60,11 @@ func TestAStdioServerAnswersThroughTheBoxFunctionUnderSAMLocal(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	s, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url + "/echo/mcp", DisableStandaloneSSE: true}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = s.Close() }()
 	for _, text := range []string{"first", "second"} { // the second wakes the box again
 		r, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"message": text}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if said, ok := r.Content[0].(*mcp.TextContent); !ok || said.Text != "Echo: "+text {
 			t.Errorf("echo of %q is %q", text, said.Text)
 		}
@@ -94,18 +91,14 @@ func buildBoxImage(t *testing.T) {
 		if err == nil {
 			_, err = w.Write(content)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 	}
 	for _, dir := range []string{"tmp/", "var/rapid/"} {
 		add(&tar.Header{Name: dir, Typeflag: tar.TypeDir, Mode: 0o1777}, nil)
 	}
 	for name := range strings.FieldsSeq(string(run(t, "sh", "-c", "for p in sh mv chmod; do command -v $p; ldd $(command -v $p) | grep -o '/[^ ]*'; done | sort -u"))) {
 		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if !strings.Contains(name, ".so") {
 			name = "/bin/" + filepath.Base(name)
 		}
@@ -122,14 +115,10 @@ func buildBoxImage(t *testing.T) {
 			t.Fatalf("%v\n%s", err, said)
 		}
 		program, err := os.ReadFile(out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		add(&tar.Header{Name: name, Mode: 0o755}, program)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, w.Close())
 	cmd := exec.CommandContext(t.Context(), "docker", "import", "--change", `ENTRYPOINT ["/usr/local/bin/dormouse-runner"]`,
 		"--change", "ENV PATH=/usr/local/bin:/usr/bin:/bin", "-", boxImage)
 	cmd.Stdin = &files
@@ -142,13 +131,9 @@ func buildBoxImage(t *testing.T) {
 func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) string {
 	t.Helper()
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"echo":{"command":"`+boxServer+`"}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		event, err := io.ReadAll(r.Body)
@@ -166,9 +151,7 @@ func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) str
 			return aws.Credentials{AccessKeyID: samKey, SecretAccessKey: samSecret}, nil
 		}),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r := &runners{}
 	r.api = sockets.New(sockets.Config{Name: "relay", Stage: "relay", Routes: r, Limits: sockets.AWS()})
 	listener, host := listenForContainers(t)
@@ -181,14 +164,10 @@ func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) str
 		Store: store, Fleet: boxes, Runners: r.api, Clients: nobody{}, Meter: meter.New(meter.Options{}),
 		Log: slog.New(slog.NewJSONHandler(t.Output(), nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r.sealer, r.handler = f.Relay.Sealer, relayserver.NewHandler(f.RelayWithBucket())
 	h, err := endpoints.NewHTTP(f, nil, endpoints.Alarms{}, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s := httptest.NewServer(h.Handler)
 	t.Cleanup(s.Close)
 	return s.URL

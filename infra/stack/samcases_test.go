@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -29,9 +30,7 @@ type samCase struct {
 func TestEveryEventPassesUnderSAMLocal(t *testing.T) {
 	cases := samCases()
 	found, err := filepath.Glob(root("events", "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	names := map[string]bool{}
 	for _, file := range found {
 		if filepath.Base(file) == "env.json" {
@@ -55,9 +54,7 @@ func TestEveryEventPassesUnderSAMLocal(t *testing.T) {
 			t.Parallel()
 			event, _, _ := strings.Cut(name, " ")
 			raw, err := os.ReadFile(root("events", event+".json"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			w, c := newWorld(t), cases[name]
 			if c.before == nil {
 				w.keep("")
@@ -75,9 +72,7 @@ func TestEveryEventPassesUnderSAMLocal(t *testing.T) {
 // The commands of events/README.md do what it says, as somebody types them in a clone.
 func TestTheCommandsOfTheReadmeUnderSAMLocal(t *testing.T) {
 	text, err := os.ReadFile(root("events", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	_, block, _ := strings.Cut(string(text), "```sh\n")
 	block, _, _ = strings.Cut(block, "```")
 	cmd := exec.CommandContext(t.Context(), "bash", "-euc", block) //nolint:gosec // of our own page
@@ -192,9 +187,7 @@ func socketCases() map[string]samCase {
 		err := w.store.PutConnection(w.t.Context(), storage.Connection{
 			ID: clientConn, Session: eventSession, Server: server, Tenant: tenant, Principal: principal, Credential: "example2", Expires: time.Now().Add(time.Hour),
 		})
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		commontest.OK(w.t, err)
 	}
 	return map[string]samCase{
 		"socket-connect": {nil, nil, func(w *world, out []byte) {
@@ -435,17 +428,13 @@ func (w *world) append(stream storage.StreamID, events ...string) {
 	for _, e := range events {
 		b.Events = append(b.Events, []byte(e))
 	}
-	if err := w.store.Append(w.t.Context(), b); err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, w.store.Append(w.t.Context(), b))
 }
 
 func (w *world) record() storage.Box {
 	w.t.Helper()
 	b, err := w.store.Box(w.t.Context(), storage.BoxFor(tenant, server))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	return b
 }
 
@@ -453,9 +442,7 @@ func (w *world) change(f func(*storage.Box)) {
 	w.t.Helper()
 	b := w.record()
 	f(&b)
-	if err := w.store.SaveBox(w.t.Context(), b); err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, w.store.SaveBox(w.t.Context(), b))
 }
 
 // opened resets the session to the state before its initialize.
@@ -466,16 +453,12 @@ func (w *world) opened() {
 		s.State, s.Version, s.Init = storage.Opened, "", nil
 		err = w.store.Save(w.t.Context(), s)
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 }
 
 func (w *world) read(stream storage.StreamID) storage.Page {
 	w.t.Helper()
 	page, err := w.store.Read(w.t.Context(), eventSession, stream, 0, 10)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	return page
 }

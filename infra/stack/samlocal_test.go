@@ -30,6 +30,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -95,13 +96,9 @@ const secretHex = "00112233445566778899aabbccddeeff00112233445566778899aabbccdde
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	dynamo, err := dynamoDB.Endpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	to, err := url.Parse(dynamo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	w := &world{t: t, table: "t" + storage.NewNonce(), posts: map[string][]string{}, gone: map[string]bool{}}
 	w.listen(httputil.NewSingleHostReverseProxy(to))
 	client := dynamodb.New(dynamodb.Options{
@@ -114,22 +111,16 @@ func newWorld(t *testing.T) *world {
 	if err == nil {
 		_, err = client.CreateTable(t.Context(), create)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	w.store = dynamostore.New(client, w.table, dynamostore.Options{Patience: time.Minute})
 	secret, err := hex.DecodeString(secretHex)
 	if err == nil {
 		w.sealer, err = relayserver.NewSealer(secret)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	w.handler = relayserver.NewHandler(relayserver.Config{Store: w.store, Sealer: w.sealer, Poster: w, Fleet: noFleet{}, Launch: nil})
 	servers, _, err := serversfile.Load(root("servers.json"), os.LookupEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s, _ := servers.Server(server)
 	w.digest = s.Digest
 	return w
@@ -173,13 +164,9 @@ func listenForContainers(t *testing.T) (l net.Listener, address string) {
 	}
 	var c net.ListenConfig
 	l, err := c.Listen(t.Context(), "tcp", net.JoinHostPort(on, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return l, net.JoinHostPort(host, port)
 }
 
@@ -401,12 +388,8 @@ func built(t *testing.T) {
 		t.Fatal("no function has 900 s")
 	}
 	part := filepath.Join(t.TempDir(), "template.yaml")
-	if err := os.WriteFile(part, short, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(part, shortTemplate()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(part, short, 0o600))
+	commontest.OK(t, os.Rename(part, shortTemplate()))
 }
 
 func shortTemplate() string { return filepath.Join(buildDir(), "template-short.yaml") }
@@ -427,9 +410,7 @@ func (w *world) keep(transport storage.Transport) {
 			Created: now, Used: now, Expires: now.Add(time.Hour), Pushes: true, Served: true,
 		})
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 }
 
 // note stores a part of the server's handshake record.
@@ -438,9 +419,7 @@ func (w *world) note(part, result string) {
 	err := w.store.SaveHandshake(w.t.Context(), storage.Handshake{
 		Digest: storage.RecordFor(tenant, w.digest), Version: part, Result: json.RawMessage(result), Taken: time.Now(),
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 }
 
 // box stores the box that the events name, in a state.
@@ -455,7 +434,5 @@ func (w *world) box(state storage.BoxState) {
 		b.TokenHash, b.Until, b.Attempt, b.Owner = hex.EncodeToString(sum[:]), time.Now().Add(time.Minute), 1, "o"
 	case storage.Asleep:
 	}
-	if err := w.store.SaveBox(w.t.Context(), b); err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, w.store.SaveBox(w.t.Context(), b))
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // queries returns what Logs Insights is asked: by the saved queries and by the dashboard,
@@ -29,9 +31,7 @@ func queries(t *testing.T, s stack) map[string]string {
 			Properties struct{ Title, Query string }
 		}
 	}
-	if err := json.Unmarshal([]byte(s.value(s.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])), &board); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal([]byte(s.value(s.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])), &board))
 	for _, w := range board.Widgets {
 		if q := w.Properties.Query; q != "" {
 			all[w.Properties.Title] = regexp.MustCompile(`^(SOURCE '[^']*' \| )+`).ReplaceAllString(q, "")
@@ -78,17 +78,13 @@ func TestQueriesAskForFieldsThatAreLogged(t *testing.T) {
 // The queries about money multiply the counts in log lines by the prices of the bill.
 func TestMoneyIsThatOfThePriceList(t *testing.T) {
 	text, err := os.ReadFile(root("shared", "store", "meter", "prices.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var list struct {
 		USD map[string]struct {
 			USD, For float64
 		}
 	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(text, &list))
 	counted := strings.Fields("requests messages invocations gb_seconds read_units write_units log_gb out_gb") // on lines of functions
 	asked := 0
 	for name, query := range queries(t, expand(t)) {
@@ -154,9 +150,7 @@ func TestAStackPaysForNoAlarmThatReachesNobody(t *testing.T) {
 // each is confirmed.
 func TestNoRouteIsAskedAbout(t *testing.T) {
 	text, err := os.ReadFile(root("template.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	routes := regexp.MustCompile(`Properties: \{ RestApiId: .*`).FindAllString(string(text), -1)
 	for _, r := range routes {
 		if !strings.Contains(r, "Auth: { InvokeRole: NONE }") {

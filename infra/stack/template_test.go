@@ -27,6 +27,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -51,9 +52,7 @@ func others(t *testing.T) []string {
 // a flag says where to. make deploy pushes the image of boxes itself.
 func TestSAMHasNoImageToPush(t *testing.T) {
 	image := filepath.Join(t.TempDir(), "image.yaml")
-	if err := os.WriteFile(image, []byte("Resources: {F: {Type: AWS::Serverless::Function, Properties: {PackageType: Image, ImageUri: f:latest}}}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(image, []byte("Resources: {F: {Type: AWS::Serverless::Function, Properties: {PackageType: Image, ImageUri: f:latest}}}\n"), 0o600))
 	const kinds = `import sys; from samcli.commands._utils.template import get_template_artifacts_format as kinds; print(*{k if isinstance(k, str) else "" for k in kinds(sys.argv[1])})`
 	for template, pushes := range map[string]bool{root("template.yaml"): false, image: true} {
 		if got := strings.Fields(string(run(t, tools(t).python, "-c", kinds, template))); slices.Contains(got, "Image") != pushes {
@@ -137,13 +136,9 @@ func TestEveryWebSocketRouteHasItsFunction(t *testing.T) {
 
 func TestTheTableIsTheOneTheStoreIsTestedWith(t *testing.T) {
 	raw, err := os.ReadFile(root("shared", "store", "dynamostore", "table.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var want object
-	if err := json.Unmarshal(raw, &want); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(raw, &want))
 	s := expand(t)
 	got := maps.Clone(s.get(t, "Table", "AWS::DynamoDB::Table"))
 	if dig(got, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != true {
@@ -192,9 +187,7 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 			maps.Copy(s.params, tt.params)
 			variables := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
 			got, err := ecs.ParsePlace(s.value(variables["DORMOUSE_FLEET"]))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			want := tt.want
 			want.Region, want.Cluster, want.SecurityGroups = "AWS::Region", "Cluster", []string{"BoxSecurityGroup"}
 			want.ExecutionRole, want.Family, want.LogGroup, want.Runner = "BoxExecutionRole.Arn", "stack-box", "BoxLogs", "Runner.Object"
@@ -217,9 +210,7 @@ func TestAlarmsAreSetWhereTheTemplateSays(t *testing.T) {
 	s := expand(t)
 	function := s.get(t, "HttpFunction", "AWS::Lambda::Function")
 	var got eventbridge.Config
-	if err := json.Unmarshal([]byte(s.value(dig(function, "Environment", "Variables").(object)["DORMOUSE_SCHEDULES"])), &got); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal([]byte(s.value(dig(function, "Environment", "Variables").(object)["DORMOUSE_SCHEDULES"])), &got))
 	want := eventbridge.Config{
 		Group: "Schedules", Role: "SchedulesRole.Arn",
 		Target: "arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:" + s.value(function["FunctionName"]),
@@ -300,9 +291,7 @@ func (s stack) waits(t *testing.T) {
 	}
 	for _, name := range names {
 		text, err := json.Marshal(s.resources[name])
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for _, other := range names {
 			if other != name && used[other].Match(text) {
 				needs[name] = append(needs[name], other)
@@ -337,9 +326,7 @@ func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 		// Read the file as it is in git's index, because make deploy writes the owner's
 		// region into samconfig.toml.
 		raw, err := exec.CommandContext(t.Context(), "git", "-C", root(), "show", ":"+name).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if found := regexp.MustCompile(`\b(us|eu|ap|sa|ca|me|af|il)-[a-z]+-\d\b|\b\d{12}\b|(?m)^\s*(profile|region)\s*=`).FindString(string(raw)); found != "" {
 			t.Errorf("%s: %q", name, found)
 		}
@@ -512,9 +499,7 @@ func TestConcurrencyIsSharedAsTheAccountAllows(t *testing.T) {
 	for total, share := range s.mappings["Shares"].(object) {
 		s.params["Concurrency"] = total
 		n, err := strconv.Atoi(total)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		var got []int
 		for _, function := range []string{"HttpFunction", "RelayFunction"} {
 			reserved, _ := strconv.Atoi(s.value(s.get(t, function, "AWS::Lambda::Function")["ReservedConcurrentExecutions"]))
@@ -550,9 +535,7 @@ func allowed(t *testing.T, parameter string) (all []string) {
 	var template struct {
 		Parameters map[string]struct{ AllowedValues []any }
 	}
-	if err := json.Unmarshal(expanded.raw, &template); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(expanded.raw, &template))
 	for _, v := range template.Parameters[parameter].AllowedValues {
 		all = append(all, fmt.Sprint(v))
 	}
@@ -563,9 +546,7 @@ func allowed(t *testing.T, parameter string) (all []string) {
 // a reader too.
 func TestTheTemplateIsReadInOneSitting(t *testing.T) {
 	text, err := os.ReadFile(root("template.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if lines, parameters := strings.Count(string(text), "\n"), len(expand(t).params)-1; lines > 1100 || parameters > 25 { // one is AWS's own
 		t.Errorf("template.yaml has %d lines and %d parameters", lines, parameters)
 	}

@@ -43,6 +43,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/cranetest"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A stranger types the five commands of docs/aws/deploy.md in a clone, upgrades, and
@@ -67,9 +68,7 @@ func TestAStrangersWalk(t *testing.T) {
 	client := w.connect(args[5], args[7])
 	w.says(client, 41, "41")
 	// 4. the output PushServers
-	if err := os.WriteFile(filepath.Join(w.clone, "servers.json"), []byte(strings.Replace(walked, "{\"counter\"", "{\"job\":{\"x-dormouse\":{\"native\":\"job\"}},\"counter\"", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(w.clone, "servers.json"), []byte(strings.Replace(walked, "{\"counter\"", "{\"job\":{\"x-dormouse\":{\"native\":\"job\"}},\"counter\"", 1)), 0o600))
 	if pushed := w.types(line(t, said, "bin/dormouse push ")); !strings.Contains(pushed, "Version 1 of the servers file") {
 		t.Errorf("push says %q", pushed)
 	}
@@ -161,9 +160,7 @@ func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
 	w := newWalk(t, "dormouse")
 	// The emulator executes the function for custom resources, on this machine.
 	template, err := os.ReadFile(filepath.Join(w.clone, "template.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	arch := strings.TrimPrefix(w.arch, "ARCH=")
 	w.writes(filepath.Join(w.clone, "template.yaml"), strings.Replace(string(template), "Default: arm64\n", "Default: "+arch+"\n", 1))
 	w.writes(filepath.Join(w.clone, "servers.json"), inABox)
@@ -250,9 +247,7 @@ func newWalk(t *testing.T, stack string) *walk {
 	w.authority, w.gateway = authority, gate.String()
 	w.gives(map[string]string{"HTTPS_PROXY": gate.String(), "SSL_CERT_FILE": authority})
 	trusted, err := os.ReadFile(authority) //nolint:gosec // written above
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(trusted)
 	// The emulator treats the answers of functions as text, so they must not be
@@ -284,9 +279,7 @@ func (w *walk) copies() {
 	if err == nil {
 		err = os.Symlink(tools, filepath.Join(w.clone, ".tools"))
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	w.writes(filepath.Join(w.clone, "servers.json"), walked)
 }
 
@@ -315,9 +308,7 @@ func (w *walk) answers(command string, answer func(question string) string) (str
 	cmd := w.command(command)
 	began := time.Now()
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 50, Cols: 200})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	defer func() { _ = terminal.Close() }()
 	var shown []byte
 	for some := make([]byte, 4096); ; {
@@ -353,13 +344,9 @@ func (w *walk) follows(command, want string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, cmd.Start())
 	var seen []string
 	found := false
 	for lines := bufio.NewScanner(out); !found && lines.Scan(); {
@@ -394,9 +381,7 @@ func line(t *testing.T, said, begin string) string {
 func (w *walk) connect(url, header string) *mcp.ClientSession {
 	w.t.Helper()
 	s, err := w.dial(url, header)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	return s
 }
 
@@ -420,9 +405,7 @@ func (h withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 func (w *walk) says(s *mcp.ClientSession, by int, want string) {
 	w.t.Helper()
 	got, err := s.CallTool(w.t.Context(), &mcp.CallToolParams{Name: "add", Arguments: map[string]any{"by": by}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	if text, _ := got.Content[0].(*mcp.TextContent); text == nil || text.Text != want {
 		w.t.Errorf("the counter says %+v, want %s", got.Content[0], want)
 	}
@@ -432,13 +415,9 @@ func (w *walk) says(s *mcp.ClientSession, by int, want string) {
 func (w *walk) gets(link string) string {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, link, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	res, err := w.client.Do(r)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
@@ -453,9 +432,7 @@ func (w *walk) wakes(endpoint, key string) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint+"/one/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"stranger","version":"1"}}}`))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(key))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
@@ -476,9 +453,7 @@ func (w *walk) hasImage() {
 	environments := map[string]map[string]string{}
 	w.do(&environments, "functions")
 	var place struct{ Image string }
-	if err := json.Unmarshal([]byte(environments["dormouse-http"]["DORMOUSE_FLEET"]), &place); err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, json.Unmarshal([]byte(environments["dormouse-http"]["DORMOUSE_FLEET"]), &place))
 	host, rest, _ := strings.Cut(place.Image, "/")
 	name, tag, _ := strings.Cut(rest, ":")
 	if tags := w.gets("https://" + host + "/v2/" + name + "/tags/list"); !strings.Contains(tags, `"`+tag+`"`) {
@@ -580,9 +555,7 @@ func (w *walk) gate(authority string) *url.URL {
 	}))
 	w.t.Cleanup(proxy.Close)
 	at, err := url.Parse(proxy.URL)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	return at
 }
 
@@ -591,9 +564,7 @@ func (w *walk) gate(authority string) *url.URL {
 func certificate(t *testing.T, file string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	names := []string{s3, "*." + s3, "*.execute-api.us-east-1.amazonaws.com", "*.dkr.ecr.us-east-1.amazonaws.com"}
 	form := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the emulator"}, DNSNames: names, IsCA: true, BasicConstraintsValid: true,
@@ -603,9 +574,7 @@ func certificate(t *testing.T, file string) tls.Certificate {
 	if err == nil {
 		err = os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestServerRunsInItsSandbox(t *testing.T) {
@@ -29,16 +30,12 @@ func TestServerRunsInItsSandbox(t *testing.T) {
 		t.Errorf("it is not confined, %v:\n%s", err, status)
 	}
 	raw, err := os.ReadFile("/proc/" + pid + "/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	env := "\x00" + string(raw)
 	if !strings.Contains(env, "\x00HOME="+temp+"\x00") || !strings.Contains(env, "\x00TMPDIR="+temp+"\x00") || strings.Contains(env, "RUNNER") {
 		t.Errorf("its environment is %q", env)
 	}
-	if err := r.Close(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, r.Close(t.Context(), 0))
 	if _, err := os.Stat(temp); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("its temporary folder is left: %v", err)
 	}
@@ -77,12 +74,8 @@ func TestProgramThatTheSandboxCannotReachIsExplained(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	script := filepath.Join(dir, "server")
-	if err := os.WriteFile(script, []byte("#!"+filepath.Join(dir, "interpreter")+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "interpreter"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(script, []byte("#!"+filepath.Join(dir, "interpreter")+"\n"), 0o755))
+	commontest.OK(t, os.WriteFile(filepath.Join(dir, "interpreter"), []byte("x"), 0o600))
 	r := newRig(t, "normal", func(s *Server) {
 		s.Command = script
 		s.Sandbox = func(string, provision.Launch) (*sandbox.Sandbox, error) {

@@ -106,13 +106,9 @@ func TestCommandThatCannotRunFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "plain")
-	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600))
 	noInterpreter := filepath.Join(dir, "script")
-	if err := os.WriteFile(noInterpreter, []byte("#!/does/not/exist\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(noInterpreter, []byte("#!/does/not/exist\n"), 0o700))
 	for _, c := range []struct {
 		name, command, cwd, want string
 	}{
@@ -417,9 +413,7 @@ func TestProcessHasACleanEnvironment(t *testing.T) {
 				}
 			})
 			var got []string
-			if err := json.Unmarshal(r.result(r.call("1", "env", "0")), &got); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, json.Unmarshal(r.result(r.call("1", "env", "0")), &got))
 			got = slices.DeleteFunc(got, func(v string) bool { return strings.HasPrefix(v, coverage+"=") })
 			slices.Sort(got)
 			want := append([]string{behaviour + "=normal", exitAtOnce + "=atexit_sleep_ms=0"}, c.want...)
@@ -434,12 +428,8 @@ func TestProcessHasACleanEnvironment(t *testing.T) {
 func TestProcessRunsInItsDirectoryWithoutAShell(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(self(t), filepath.Join(dir, "my server")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, os.Symlink(self(t), filepath.Join(dir, "my server")))
 	r := newRig(t, "normal", func(s *Server) { s.Cwd, s.Command, s.Args = dir, "./my server", []string{"$HOME", "; exit 1"} })
 	if got := string(r.result(r.call("1", "cwd", "0"))); got != strconv.Quote(dir) {
 		t.Errorf("the process runs in %s, want %s", got, dir)
@@ -448,13 +438,9 @@ func TestProcessRunsInItsDirectoryWithoutAShell(t *testing.T) {
 
 func TestProgramIsNotLookedForInTheCurrentDirectory(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(filepath.Join(dir, "bin"), 0o700))
 	for _, name := range []string{"program", "bin/program"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(filepath.Join(dir, name), nil, 0o700))
 	}
 	t.Chdir(dir)
 	if file, err := LookPath("program", "bin:.::"+filepath.Join(dir, "none"), ""); err == nil {

@@ -462,9 +462,7 @@ func newRig(t *testing.T, how string, change ...func(*Server)) *rig {
 func self(t testing.TB) string {
 	t.Helper()
 	me, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return me
 }
 
@@ -530,9 +528,7 @@ func (r *rig) seen() []json.RawMessage {
 	r.n++
 	var lines []json.RawMessage
 	question := r.deliver(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"test/seen"}`, 100000+r.n))
-	if err := json.Unmarshal(r.result(question), &lines); err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, json.Unmarshal(r.result(question), &lines))
 	return lines[:len(lines)-1] // without this question
 }
 

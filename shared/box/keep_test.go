@@ -246,9 +246,7 @@ func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
 	t.Parallel()
 	r, _ := withKeeper(t, "plain", &keeperHand{}, func(s *Server) { s.Env["MEMORY"] = WorkspaceVariable + "/memory.json" })
 	var env []string
-	if err := json.Unmarshal(r.result(r.call("1", "env", "{}")), &env); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(r.result(r.call("1", "env", "{}")), &env))
 	i := slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, "MEMORY=") })
 	if i < 0 || !filepath.IsAbs(strings.TrimPrefix(env[i], "MEMORY=")) || !strings.HasSuffix(env[i], "/memory.json") {
 		t.Error(env)
@@ -276,9 +274,7 @@ func TestFilesComeBackInTheNextBox(t *testing.T) {
 			})
 		})
 		var dir string
-		if err := json.Unmarshal(r.result(r.call("1", "cwd", "{}")), &dir); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal(r.result(r.call("1", "cwd", "{}")), &dir))
 		text, err := os.ReadFile(filepath.Join(dir, "file"))
 		if string(text) != want+"x" || err != nil {
 			t.Errorf("box %d finds %q and adds to it (%v), want %q", i, text, err, want+"x")

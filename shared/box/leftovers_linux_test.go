@@ -13,13 +13,9 @@ func TestWhatLeftTheGroupGoesWithItsProcess(t *testing.T) {
 	r := newRig(t, "normal", func(s *Server) { s.Mark = t.TempDir() })
 	other := r.deliverIn("other", "fork") // the mark of another process
 	forked, err := strconv.Atoi(string(r.result(other)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	away, err := strconv.Atoi(string(r.result(r.call("1", "leave group", "0"))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	commontest.Eventually(t, "the child that left is gone", func() bool { return !commontest.Alive(away) })
 	if !commontest.Alive(forked) {
 		t.Error("the child of another process is gone too")

@@ -191,9 +191,7 @@ func TestModernServerHearsOfTheClientAndTheClientHearsNothingModern(t *testing.T
 			}
 		}
 	}
-	if err := json.Unmarshal(e.Raw, &got); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(e.Raw, &got))
 	meta := got.Result.Params.Meta
 	delete(meta, wire.MetaProgressToken) // a number of the box's
 	want := map[string]any{
@@ -445,9 +443,7 @@ func TestServerThatDoesNotKnowTheProbeIsOfTheLegacyEra(t *testing.T) {
 			r := newRig(t, how)
 			r.ask("s", "d1", wire.MethodToolsCall, `"name":"seen","inputResponses":{"a":{}},"requestState":"mine",`)
 			var seen []json.RawMessage
-			if err := json.Unmarshal(r.result("d1"), &seen); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, json.Unmarshal(r.result("d1"), &seen))
 			if got := methods(seen); !slices.Equal(got, []string{wire.MethodInitialize, wire.NotifyInitialized, wire.MethodToolsCall}) {
 				t.Errorf("the process that serves was told %v", got)
 			}

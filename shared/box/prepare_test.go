@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 type stageHand struct {
@@ -182,12 +183,8 @@ func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
 func TestStagedServerAnswers(t *testing.T) {
 	root := t.TempDir()
 	host := filepath.Join(root, "host")
-	if err := os.Mkdir(host, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(host, "run.sh"), []byte("#!/bin/sh\nexec "+self(t)+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(host, 0o755))
+	commontest.OK(t, os.WriteFile(filepath.Join(host, "run.sh"), []byte("#!/bin/sh\nexec "+self(t)+"\n"), 0o755))
 	r := newRig(t, "plain", func(s *Server) {
 		s.Command = filepath.Join(host, "run.sh")
 		s.Provisioner = provision.New(provision.Config{Base: filepath.Join(root, "base"), Cache: filepath.Join(root, "cache")},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // acting gives the server a variable GITHUB_TOKEN with a template for the principal's
@@ -39,9 +40,7 @@ func (r *rig) as(session, principal, token string, until time.Time, id, tool str
 func (r *rig) variable(stream, name string) string {
 	r.t.Helper()
 	var env []string
-	if err := json.Unmarshal(r.result(stream), &env); err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, json.Unmarshal(r.result(stream), &env))
 	for _, pair := range env {
 		if value, ok := strings.CutPrefix(pair, name+"="); ok {
 			return value
@@ -155,16 +154,10 @@ func TestALinkLeadsNoTokenOutOfTheWorkspace(t *testing.T) {
 	t.Parallel()
 	outside, place := t.TempDir(), t.TempDir()
 	folder, err := newFolder(provision.Launch{Workspace: place})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	f := processSecrets{folder: folder}
-	if err := os.Remove(folder); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(outside, folder); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(folder))
+	commontest.OK(t, os.Symlink(outside, folder))
 	if err := f.write("github", "x"); err == nil {
 		t.Error("a file was written")
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -68,9 +69,7 @@ func (stopped) over()            {}
 func (k *talk) request(stream *stream, raw string) *request {
 	k.t.Helper()
 	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	commontest.OK(k.t, err)
 	r, refused := k.add(stream, m)
 	if refused != nil {
 		k.t.Fatalf("%s is refused: %v", raw, refused)
@@ -86,9 +85,7 @@ func (k *talk) request(stream *stream, raw string) *request {
 func (k *talk) said(raw string) bool {
 	k.t.Helper()
 	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	commontest.OK(k.t, err)
 	switch m.Kind {
 	case wire.Response:
 		return k.response(m)
@@ -102,9 +99,7 @@ func (k *talk) said(raw string) bool {
 func (k *talk) cancelled(raw string) bool {
 	k.t.Helper()
 	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	commontest.OK(k.t, err)
 	return k.cancel(nil, m) != nil
 }
 
@@ -396,9 +391,7 @@ func TestNeitherSideCanFillTheTables(t *testing.T) {
 		t.Error("one question too many is taken")
 	}
 	m, err := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", maxID) + `","method":"m"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if _, refused := k.add(&stream{}, m); refused == nil || refused.Code != wire.CodeInvalidRequest {
 		t.Errorf("a huge id is refused with %v", refused)
 	}

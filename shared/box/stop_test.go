@@ -187,9 +187,7 @@ func TestChildThatLeftTheGroupHoldsUpNothing(t *testing.T) {
 	r := newRig(t, "normal")
 	hang := r.call("1", "hang", "0")
 	away, err := strconv.Atoi(string(r.result(r.call("2", "leave group", "0"))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = syscall.Kill(away, syscall.SIGKILL) }()
 	if _, message, _, data := r.failure(hang); *data.ExitCode != 0 || message != `server "fake": exited with code 0` {
 		t.Errorf("got %q %+v", message, data)
@@ -210,9 +208,7 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 		r.Deliver(Delivery{ID: "open " + s, Session: s, Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
 		pids = append(pids, r.state(t, Ready).PID)
 	}
-	if err := r.Close(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, r.Close(t.Context(), 0))
 	for i, s := range []string{"a", "b"} {
 		_, message, code, data := r.failure("open " + s)
 		if want := `server "fake": the box was shut down; whether the call was executed is not known`; data.Phase != PhaseBoxUnavailable || message != want || code != int(wire.CodeOutcomeUnknown) {
@@ -293,9 +289,7 @@ func TestNoGoroutineIsLeftBehind(t *testing.T) {
 		for range 3 {
 			r.final(t, "x")
 		}
-		if err := r.Close(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, r.Close(t.Context(), 0))
 	}
 	commontest.Eventually(t, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= before })
 }

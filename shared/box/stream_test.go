@@ -190,9 +190,7 @@ func FuzzOutput(f *testing.F) {
 			t.Fatal(err)
 		}
 		played.Terminate()
-		if err := b.Close(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, b.Close(t.Context(), 0))
 		ends := 0
 		for len(k.calls) > 0 {
 			e, ok := (<-k.calls).(Output)

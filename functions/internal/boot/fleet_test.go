@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // boxPlace is what the template writes.
@@ -22,9 +23,7 @@ func TestABoxGetsItsRunnerFromTheBucketOfTheStack(t *testing.T) {
 	t.Setenv(envKey, "KEY")
 	t.Setenv(envSecret, "secret")
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	sum := strings.Repeat("0", 64)
 	if _, err := openECS(fmt.Sprintf(boxPlace, "stack-bucket/runner/"+sum), servers); err != nil {
 		t.Error(err)
@@ -35,9 +34,7 @@ func TestABoxGetsItsRunnerFromTheBucketOfTheStack(t *testing.T) {
 		}
 	}
 	sign, err := signer("stack-bucket/runner/" + sum)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	url, err := sign(t.Context())
 	if err != nil || !strings.HasPrefix(url, "https://stack-bucket.s3.eu-west-1.amazonaws.com/runner/"+sum+"?") || !strings.Contains(url, "X-Amz-Signature=") {
 		t.Errorf("%s, %v", url, err)
@@ -88,9 +85,7 @@ func TestAServerStartedByDockerIsTheImageOfItsBox(t *testing.T) {
 		"plain":{"command":"npx","args":["-y","x"]},
 		"wrong":{"command":"docker","args":["run","--privileged","x"]}
 	}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for name, want := range map[string]string{"docker": "mcp/time 1000", "copy": "example.com/time ", "image": "example.com/server ", "plain": " ", "wrong": "--privileged"} {
 		t.Run(name, func(t *testing.T) {
 			shape, err := shapeOf(servers, name)

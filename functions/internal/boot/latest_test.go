@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/config/override"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -31,9 +32,7 @@ func begin(t *testing.T, store storage.Store) *instance {
 	t.Helper()
 	p := &instance{t: t, store: storagetest.NewCounting(store), log: &bytes.Buffer{}}
 	own, _, err := serversfile.Parse([]byte(`{"mcpServers":{"own":{"command":"x"}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	o := &opened{
 		settings: wiring.Settings{Secret: bytes.Repeat([]byte("s"), 32), Pushed: true},
 		parts:    wiring.Parts{Store: p.store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewTextHandler(p.log, nil))},
@@ -45,9 +44,7 @@ func begin(t *testing.T, store storage.Store) *instance {
 		}
 		return names, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return p
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -83,13 +84,9 @@ func resolves(t *testing.T, s *secretsService, env map[string]string) (map[strin
 		t.Setenv(name, value)
 	}
 	text, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"a": map[string]any{"command": "x", "env": env}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	servers, _, err := serversfile.Parse(text, "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	f := &Function{&wiring.Function{Settings: wiring.Settings{Servers: servers}}}
 	return f.Resolve(t.Context(), storage.Box{Server: "a"})
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -41,9 +42,7 @@ type idp struct {
 func newIDP(t *testing.T) *idp {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	i := &idp{t: t, key: key}
 	s := httptest.NewServer(i)
 	t.Cleanup(s.Close)
@@ -91,9 +90,7 @@ func (i *idp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func signIn(t *testing.T, at, server string) {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	web := &http.Client{Jar: jar, CheckRedirect: func(r *http.Request, _ []*http.Request) error {
 		if r.URL.Path == "/done" {
 			return http.ErrUseLastResponse
@@ -106,21 +103,15 @@ func signIn(t *testing.T, at, server string) {
 			method = http.MethodPost
 		}
 		r, err := http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(form.Encode()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if form != nil {
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		}
 		res, err := web.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		defer func() { _ = res.Body.Close() }()
 		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return res.Header.Get("Location"), string(body)
 	}
 	q := url.Values{
@@ -160,23 +151,17 @@ func TestASignInIsKeptForServersThatExchangeIt(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { pages.ServeHTTP(w, r) }))
 	defer s.Close()
 	access, err := wiring.ReadBroker(c, s.URL, "", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	f, err = wiring.New(wiring.Settings{Servers: c, Secret: make([]byte, 32), Access: access, AuthServer: true},
 		wiring.Parts{Store: store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if pages, err = authorization.Handler(f); err != nil {
 		t.Fatal(err)
 	}
 	has := func() string {
 		t.Helper()
 		got, _, err := f.Vault.Get(t.Context(), "default", "corp:u1", []string{"crm"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return got["crm"].Value
 	}
 	signIn(t, s.URL, "plain")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -95,15 +96,11 @@ func (s *site) overSSE(token string) channel {
 // on the stream.
 func (s *site) stream(server, token string) (say func(body string), next func() string) {
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+"/"+server+"/sse", nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Accept", "text/event-stream")
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	s.t.Cleanup(func() { _ = res.Body.Close() })
 	if res.StatusCode != http.StatusOK {
 		s.t.Fatal(res.Status)
@@ -216,9 +213,7 @@ func TestRulesForToolsCostNothing(t *testing.T) {
 func TestKeysUseAllTools(t *testing.T) {
 	s := newSite(t)
 	key, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	c := s.overHTTP(key)
 	if got := toolsIn(c.list()); len(got) != 3 {
 		t.Error(got)

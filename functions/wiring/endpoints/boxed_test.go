@@ -198,9 +198,7 @@ func (s *site) files() string {
 	}
 	for _, name := range found {
 		data, err := os.ReadFile(name)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		commontest.OK(s.t, err)
 		all.Write(data)
 	}
 	return all.String()

@@ -21,6 +21,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -127,9 +128,7 @@ func goSDKSignsInCallsAndStepsUp(t *testing.T, open storetest.Open) {
 			s.signIn, s.rename = true, rename
 			logins := 0
 			c, err := s.goClient("/who/mcp", &logins)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			defer func() { _ = c.Close() }()
 			if list, err := c.ListTools(t.Context(), nil); err != nil || len(list.Tools) != 1 || logins != 1 {
 				t.Fatalf("%+v, %v, %d sign-ins", list, err, logins)
@@ -159,9 +158,7 @@ func (s *site) brokered(address, scope string) (client, access, refresh string) 
 	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/register", strings.NewReader(`{"redirect_uris":["http://127.0.0.1/done"]}`))
 	w := httptest.NewRecorder()
 	s.handler().ServeHTTP(w, r)
-	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, json.Unmarshal(w.Body.Bytes(), &doc))
 	client = doc["client_id"].(string)
 	verifier := strings.Repeat("v", 43)
 	hash := sha256.Sum256([]byte(verifier))
@@ -169,9 +166,7 @@ func (s *site) brokered(address, scope string) (client, access, refresh string) 
 		"response_type": {"code"}, "client_id": {client}, "redirect_uri": {"http://127.0.0.1/done"}, "code_challenge": {base64.RawURLEncoding.EncodeToString(hash[:])}, "code_challenge_method": {"S256"},
 		"resource": {s.url + address}, "scope": {scope},
 	}.Encode())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	form := url.Values{"grant_type": {"authorization_code"}, "client_id": {client}, "code": {back.Query().Get("code")}, "redirect_uri": {"http://127.0.0.1/done"}, "code_verifier": {verifier}}
 	status, got := s.post("/token", form)
 	if status != http.StatusOK {

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -33,9 +34,7 @@ func oneTools() []string {
 func toolsOf(t *testing.T, c *mcp.ClientSession) (names []string) {
 	t.Helper()
 	list, err := c.ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, tool := range list.Tools {
 		names = append(names, tool.Name)
 	}
@@ -51,9 +50,7 @@ func signsInAtAll(t *testing.T, s *site) {
 	s.signIn, s.rules = true, true
 	logins := 0
 	c, err := s.goClient("/mcp", &logins)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = c.Close() }()
 	if d := cmp.Diff(oneTools(), toolsOf(t, c)); d != "" || logins != 1 {
 		t.Errorf("%d sign-ins; %s", logins, d)
@@ -132,9 +129,7 @@ func TestWithoutATokenAGroupSaysWhereToGetOne(t *testing.T) {
 		})
 	}
 	key, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"gone"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s.cost()
 	if a := s.do("POST", "/mcp", initialize, bearer(key)); a.status != 403 || a.header.Get("WWW-Authenticate") != "" {
 		t.Errorf("a key for no server of the group: %+v", a)
@@ -229,9 +224,7 @@ func groupCosts(t *testing.T, open storetest.Open) {
 func (s *site) post(path string, form url.Values) (status int, got map[string]any) {
 	s.t.Helper()
 	res, err := http.PostForm(s.url+path, form) //nolint:noctx // a test
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	defer func() { _ = res.Body.Close() }()
 	_ = json.NewDecoder(res.Body).Decode(&got) // /revoke answers nothing
 	return res.StatusCode, got
@@ -262,9 +255,7 @@ func TestGrantsAndKeysOfAGroup(t *testing.T) {
 		}
 	}
 	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	status, got := s.post("/token", url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {s.url + "/g/dev/mcp"}})
 	if status != 200 {
 		t.Fatal(status, got)
@@ -308,9 +299,7 @@ func TestACallAtAGroupNeedsTheScopeOfItsTool(t *testing.T) {
 		t.Errorf("a tool that needs no scope: %+v", a)
 	}
 	key, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"who", "files"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	keyed := open("2025-11-25", key)
 	if a := s.do("POST", "/mcp", call("who__me"), keyed...); a.status != 200 || !strings.Contains(a.body, "robot of acme") {
 		t.Errorf("with a key: %+v", a)
@@ -349,9 +338,7 @@ func allOverSSE(t *testing.T, s *site) {
 	_, token, _ := s.brokered("/sse", "who:write")
 	web := &http.Client{Transport: sent(token)}
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil).Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: s.url + "/sse", HTTPClient: web}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = c.Close() }()
 	if d := cmp.Diff(oneTools(), toolsOf(t, c)); d != "" {
 		t.Error(d)

@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
@@ -21,9 +22,7 @@ import (
 func (s *site) socket() *transport.Socket {
 	s.t.Helper()
 	k, err := endpoints.NewSocket(s.function(), hosted(), endpoints.Alarms{}, func(context.Context, storage.ID) error { return nil }, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return k
 }
 
@@ -46,9 +45,7 @@ func (s *site) say(conn string, messages ...string) (said string) {
 	s.posted.Take()
 	for _, message := range messages {
 		reply, err := native.Stay(s.t.Context(), func(ctx context.Context) ([]byte, error) { return s.socket().Message(ctx, conn, []byte(message)), nil })
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		commontest.OK(s.t, err)
 		said += string(reply)
 	}
 	return said + s.posted.Take()
@@ -130,9 +127,7 @@ func TestAKeyOpensAWebSocketToItsServersOfAGroup(t *testing.T) {
 	s := newSite(t)
 	s.signIn = true
 	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"who", "files"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	status, got := s.post("/token", url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {s.url + "/mcp"}})
 	if status != http.StatusOK {
 		t.Fatal(status, got)

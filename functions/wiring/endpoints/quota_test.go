@@ -64,9 +64,7 @@ func (m *market) function() *wiring.Function {
 	f, err := wiring.New(wiring.Settings{Servers: c, Secret: make([]byte, 32)}, wiring.Parts{
 		Store: m.store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewJSONHandler(m.log, nil)), Runners: clients{m.posted}, Clients: closing{clients{m.posted}},
 	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	f.Auth = named{}
 	return f
 }
@@ -113,17 +111,13 @@ func (m *market) handler() http.Handler {
 		return m.warm.Handler
 	}
 	h, err := endpoints.NewHTTP(m.function(), m.servers(), endpoints.Alarms{}, nil, nil)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	return h.Handler
 }
 
 func (m *market) heat() {
 	h, err := endpoints.NewHTTP(m.function(), m.servers(), endpoints.Alarms{}, nil, nil)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	m.warm = &h
 }
 
@@ -311,9 +305,7 @@ func TestABatchIsAnsweredRequestByRequest(t *testing.T) {
 func TestASocketGetsToolErrorsAndIsClosedInAFlood(t *testing.T) {
 	inMarket(t, `{"principal": "60/m burst 2"}`, func(t *testing.T, m *market) {
 		socket, err := endpoints.NewSocket(m.function(), m.servers(), endpoints.Alarms{Invoke: func(context.Context, []byte) error { return nil }}, func(context.Context, storage.ID) error { return nil }, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		r := httptest.NewRequestWithContext(t.Context(), "GET", "/?server=shop", nil)
 		r.Host = "127.0.0.1"
 		if status, _, body := socket.Connect(t.Context(), "c1", r); status != 200 {
@@ -371,9 +363,7 @@ func TestAtTheCapResultsCanStillBeRead(t *testing.T) {
 			t.Fatalf("got %s", done.Body)
 		}
 		first, _, _ := strings.Cut(after, "\n")
-		if err := m.spend(2); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, m.spend(2))
 		if m.sold(b.post(callEcho)) {
 			t.Fatal("a call is executed above the cap")
 		}
@@ -438,9 +428,7 @@ func accountAgrees(t *testing.T, store storage.Store, calls int) {
 	b.post(callEcho)
 	read()
 	r, err := quota.Show(t.Context(), m.store, "acme")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	got := r.USD
 	if billed < 4e-6*float64(calls) || math.Abs(got-billed) > 0.02*billed {
 		t.Errorf("the account has $%.5f, the bill $%.5f", got, billed)
@@ -491,9 +479,7 @@ func goSDKGoesOnAfterARefusal(t *testing.T, open storetest.Open) {
 	defer web.Close()
 	client := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
 	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: web.URL + "/shop/mcp"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = s.Close() }()
 	refused := false
 	for sold := 0; ; {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -30,9 +31,7 @@ func TestRegistryHasTheServersThatItsCallerMayUse(t *testing.T) {
 	s := newSite(t)
 	key := func(servers ...string) string {
 		text, _, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "ada", Servers: servers})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return text
 	}
 	for name, tt := range map[string]struct {
@@ -99,9 +98,7 @@ func TestRegistryOfAnOpenEndpointAsksForNoKey(t *testing.T) {
 func TestRegistryReadsAKeyOnce(t *testing.T) {
 	s := newSite(t)
 	text, k, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "ada", Servers: []string{storage.EveryServer}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	invented := strings.Replace(text, k.ID, strings.Repeat("2", len(k.ID)), 1)
 	s.store.Reset()
 	if a := s.do("GET", "/registry/v0.1/servers", "", bearer(invented)); a.status != http.StatusUnauthorized {

@@ -66,9 +66,7 @@ func newSite(t testing.TB) *site {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "store.db")
 	opened, err := sqlitestore.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = opened.Close() })
 	s := newSiteOn(t, opened)
 	s.file = file
@@ -78,9 +76,7 @@ func newSite(t testing.TB) *site {
 func newSiteOn(t testing.TB, opened storage.Store) *site {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s := &site{t: t, key: key, store: storagetest.NewCounting(opened), log: &commontest.Lines{}, posted: &commontest.Lines{}}
 	idp := httptest.NewServer(http.HandlerFunc(s.identify))
 	t.Cleanup(idp.Close)
@@ -129,9 +125,7 @@ func (s *site) token(sub, server string, more ...map[string]any) string {
 	token := jwt.NewWithClaims(jwt.SigningMethodRS256, c)
 	token.Header["kid"] = "k"
 	text, err := token.SignedString(crypto.Signer(s.key))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return text
 }
 
@@ -256,9 +250,7 @@ type reply struct {
 func (s *site) do(method, path, body string, headers ...string) reply {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
 	for _, h := range headers {
@@ -266,14 +258,10 @@ func (s *site) do(method, path, body string, headers ...string) reply {
 		r.Header.Add(name, value)
 	}
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return reply{res.StatusCode, res.Header, string(text)}
 }
 
@@ -532,9 +520,7 @@ func TestKeysGoOnBesideTokens(t *testing.T) { onEach(t, keysGoOnBesideTokens) }
 func keysGoOnBesideTokens(t *testing.T, s *site) {
 	t.Helper()
 	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "corp:ada", Servers: []string{"counter"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	in := s.begin("counter", key)
 	if a := s.do("POST", "/counter/mcp", call("add"), s.as(key, in)...); a.status != 200 {
 		t.Errorf("%+v", a)

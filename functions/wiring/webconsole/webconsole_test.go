@@ -77,9 +77,7 @@ func newStack(t *testing.T, store storage.Store, spent func() meter.Stored) *sta
 func (s *stack) key(role storage.Role, tenant, who string) string {
 	s.t.Helper()
 	key, _, err := apikey.Create(s.t.Context(), s.store, apikey.Grant{Tenant: tenant, Principal: who, Servers: []string{"*"}, Role: role})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return key
 }
 
@@ -91,20 +89,14 @@ func (s *stack) has(id storage.ID, tenant, server string) {
 		ID: id, Server: server, Tenant: tenant, Principal: "user-of-" + tenant, State: storage.Ready, Transport: storage.HTTP,
 		Created: now, Used: now, Expires: now.Add(time.Hour), Init: []byte(`{"clientInfo":{"name":"cursor"}}`),
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	box, err := s.store.Box(s.t.Context(), storage.BoxFor(tenant, server))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	if box.State == storage.Awake {
 		return
 	}
 	box.ID, box.Tenant, box.Server, box.Gen, box.State, box.Conn, box.Changed = storage.BoxFor(tenant, server), tenant, server, box.Gen+1, storage.Awake, "conn", now
-	if err := s.store.SaveBox(s.t.Context(), box); err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, s.store.SaveBox(s.t.Context(), box))
 }
 
 // boxes are the connections of boxes.
@@ -123,16 +115,12 @@ func (boxes) Close(context.Context, string) error { return errors.New("no client
 func (s *stack) function() func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error) {
 	s.t.Helper()
 	c, _, err := serversfile.Parse([]byte(s.servers), "servers.json", nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	f, err := wiring.New(wiring.Settings{Servers: c, Secret: []byte(strings.Repeat("s", 32)), Hosts: []string{"*"}, Access: s.access, AuthServer: s.access != nil}, wiring.Parts{
 		Store: s.store, Spent: s.spent, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewJSONHandler(&s.log, nil)),
 		Runners: boxes{&s.posted}, Clients: boxes{&s.posted}, Place: func(places.Needs) string { return "" },
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return webconsole.Function(webconsole.Handler(f, nil, "https://dashboard.example", s.logs), f.Log)
 }
 
@@ -140,9 +128,7 @@ func (s *stack) function() func(context.Context, events.APIGatewayProxyRequest) 
 func (s *stack) do(method, path, body string, change ...func(*http.Request)) (consoletest.Reply, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, "https://"+host+path, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	r.Header.Set(console.Header, "1")
 	if method != http.MethodGet {
 		r.Header.Set("Origin", "https://"+host)
@@ -164,13 +150,9 @@ func (s *stack) do(method, path, body string, change ...func(*http.Request)) (co
 	}
 	e.RequestContext.Path, e.RequestContext.DomainName, e.RequestContext.Stage = s.stage+r.URL.Path, host, "v1"
 	res, err := s.function()(s.t.Context(), e)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	head := http.Header(res.MultiValueHeaders)
 	if head == nil {
 		head = http.Header{}
@@ -191,9 +173,7 @@ func (s *stack) signIn(key string) {
 	s.t.Helper()
 	clear(s.cookies)
 	body, err := json.Marshal(map[string]string{"key": key})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	if res, text := s.do("POST", "/console/session", string(body)); res.StatusCode != http.StatusOK || !strings.Contains(res.Header.Get("Set-Cookie"), "Secure") {
 		s.t.Fatalf("signing in: %d %s %v", res.StatusCode, text, res.Header)
 	}
@@ -317,13 +297,9 @@ func TestVisitorsOfAStackSeeAndTouchTheirTenantOnly(t *testing.T) {
 func (s *stack) user(tenant, who string, groups ...string) string {
 	s.t.Helper()
 	sealer, err := resourceserver.NewTokenSealer([]byte(strings.Repeat("s", 32)))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	claims, err := json.Marshal(map[string][]string{"groups": groups})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return resourceserver.SealToken(sealer, resourceserver.Token{
 		Grant: "grant-of-" + who, Tenant: tenant, Principal: who, Server: resourceserver.Console, Claims: claims, Expires: time.Now().Add(time.Hour).Unix(),
 	})
@@ -386,9 +362,7 @@ func TestACookieEndsWithItsKey(t *testing.T) {
 		key := s.key(storage.RoleOperator, "acme", "olga")
 		s.signIn(key)
 		keys, err := apikey.List(t.Context(), s.store, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		at := slices.IndexFunc(keys, func(k storage.Key) bool { return k.Principal == "olga" })
 		if _, err := apikey.Revoke(t.Context(), s.store, keys[at].ID); err != nil {
 			t.Fatal(err)
@@ -433,17 +407,13 @@ const invocation = 150 * time.Millisecond
 // page asks in an hour of constant use.
 func TestAnHourOfLookingCostsLessThanACent(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "operate", "console", "page", "live.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	found := regexp.MustCompile(`const often = (\d+), seldom = (\d+)`).FindSubmatch(page)
 	if found == nil {
 		t.Fatal("the page does not say how often it asks")
 	}
 	often, err := strconv.Atoi(string(found[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	onStores(t, func(t *testing.T, s *stack) {
 		s.fifty()
 		s.signIn(s.key(storage.RoleOperator, "acme", "olga"))

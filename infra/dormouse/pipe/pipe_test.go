@@ -18,6 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/infra/dormouse/pipe"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // end is the client's end of a pipe.
@@ -446,18 +447,12 @@ func TestTheUserSignsIn(t *testing.T) {
 		func(token map[string]any) { token["access_token"] = "refused" },
 	} {
 		text, err := os.ReadFile(files[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		var kept map[string]any
-		if err := json.Unmarshal(text, &kept); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal(text, &kept))
 		change(kept["token"].(map[string]any))
 		text, _ = json.Marshal(kept)
-		if err := os.WriteFile(files[0], text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(files[0], text, 0o600))
 		for range 2 {
 			e := open(t, c)
 			e.say(call)

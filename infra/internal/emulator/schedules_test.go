@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // direct is an HTTP transport that calls a handler.
@@ -26,9 +27,7 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func TestTheClientOfEventBridgeSetsAndCancelsAlarms(t *testing.T) {
 	kept, err := scheduler.New(scheduler.Config{Folder: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	client := eventbridge.New(eventbridge.Config{
 		Service: awscall.Service{Endpoint: "http://local", Client: &http.Client{Transport: direct{&schedules{API: kept, tokens: map[string]string{}}}}},
 		Group:   scheduler.Group, Target: awsapi.FunctionARN("http"), Role: "arn:aws:iam::000000000000:role/local",
@@ -46,9 +45,7 @@ func TestTheClientOfEventBridgeSetsAndCancelsAlarms(t *testing.T) {
 
 func TestWhatEventBridgeWouldRefuseIsRefused(t *testing.T) {
 	kept, err := scheduler.New(scheduler.Config{Folder: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	api := &schedules{API: kept, tokens: map[string]string{}}
 	good := `{"ClientToken":"t","GroupName":"dormouse","ScheduleExpression":"at(2999-01-02T03:04:05)","ScheduleExpressionTimezone":"UTC",
 		"FlexibleTimeWindow":{"Mode":"OFF"},"ActionAfterCompletion":"DELETE","Target":{"Arn":"` + awsapi.FunctionARN("http") + `","RoleArn":"r","Input":"{}"}}`

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -23,17 +24,11 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func source(t *testing.T, path string) serversedit.Source {
 	t.Helper()
 	path, err := filepath.Abs(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	src, err := serversedit.Read(text, path, strings.Contains(path, "gemini"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return src
 }
 
@@ -62,28 +57,18 @@ func TestEveryClientsFileIsImported(t *testing.T) {
 			}
 			src := source(t, filepath.Join(forms, client, name))
 			items, err := serversedit.Import(src, f, env, options())
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			said, err := json.MarshalIndent(items, "", "  ")
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			var file bytes.Buffer // long lines are broken, and our folder is longer on some machines
-			if err := json.Indent(&file, f.Text(), "", "  "); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, json.Indent(&file, f.Text(), "", "  "))
 			got := strings.ReplaceAll(fmt.Sprintf("%s\n%s%s", said, file.Bytes(), env.Text()), src.Folder, "/theirs")
 			golden := filepath.Join("testdata", "import", client)
 			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, os.WriteFile(golden, []byte(got), 0o600))
 			}
 			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if diff := cmp.Diff(string(want), got); diff != "" {
 				t.Error(diff)
 			}
@@ -105,9 +90,7 @@ func checkServed(t *testing.T, f *serversedit.File, env *serversedit.Env, items 
 			return env.Lookup(name)
 		}
 		c, warnings, err := serversfile.Parse(f.Text(), "servers.json", set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for _, w := range warnings {
 			if !strings.Contains(w.Text, "is disabled") {
 				t.Error(w)
@@ -129,9 +112,7 @@ func TestImportNeverReplacesUnlessItIsTold(t *testing.T) {
 		o := options()
 		o.Replace = replace
 		items, err := serversedit.Import(src, f, serversedit.NewEnv(nil, nil), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		want, does := `"old"`, serversedit.Keep
 		if replace {
 			want, does = `"a": {

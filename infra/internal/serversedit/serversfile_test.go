@@ -9,6 +9,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const commented = `{
@@ -26,9 +27,7 @@ const commented = `{
 func parse(t *testing.T, text string) *serversedit.File {
 	t.Helper()
 	f, err := serversedit.Parse([]byte(text), "servers.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return f
 }
 
@@ -36,13 +35,9 @@ func TestServerIsAdded(t *testing.T) {
 	e := serversedit.Entry{Command: "npx", Args: []string{"-y", "c"}, Env: serversedit.Variables{{Name: "K", Value: "${K}"}, {Name: "A", Value: "<&>"}}}
 	for _, text := range []string{"", commented, `{"mcpServers": {"z": {"command": "z"}}}`} {
 		f := parse(t, text)
-		if err := f.Set("c", e); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, f.Set("c", e))
 		c, _, err := serversfile.Parse(f.Text(), "servers.json", func(string) (string, bool) { return "v", true })
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		s, ok := c.Server("c")
 		if diff := cmp.Diff(map[string]string{"K": "v", "A": "<&>"}, s.Env); !ok || diff != "" || strings.Join(s.Args, " ") != "-y c" {
 			t.Errorf("%s became %s: %v", text, f.Text(), c.Reason("c"))
@@ -55,9 +50,7 @@ func TestServerIsAdded(t *testing.T) {
 
 func TestRemoveKeepsCommentsAndOrder(t *testing.T) {
 	f := parse(t, commented)
-	if err := f.Remove("a"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, f.Remove("a"))
 	want := strings.Replace(commented, "    \"a\": {\"command\": \"x\", \"disabled\": true}, // the first\n", "", 1)
 	if diff := cmp.Diff(want, string(f.Text())); diff != "" {
 		t.Error(diff)
@@ -68,25 +61,19 @@ func TestSwitchingOffAndOnLeavesTheFileAsItWas(t *testing.T) {
 	for _, name := range []string{"b", "c"} {
 		text := strings.Replace(commented, "    },\n  }", "    },\n    \"c\": {\"command\": \"z\"}\n  }", 1)
 		f := parse(t, text)
-		if err := f.Switch(name, false); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, f.Switch(name, false))
 		c, _, err := serversfile.Parse(f.Text(), "servers.json", nil)
 		if s, _ := c.Server(name); err != nil || !s.Disabled {
 			t.Errorf("%v: %s", err, f.Text())
 		}
-		if err := f.Switch(name, true); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, f.Switch(name, true))
 		if diff := cmp.Diff(text, string(f.Text())); diff != "" {
 			t.Error(diff)
 		}
 	}
 	// Another client's key stays, and ours wins.
 	f := parse(t, commented)
-	if err := f.Switch("a", true); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, f.Switch("a", true))
 	want := strings.Replace(commented, `"disabled": true}`, `"disabled": true, "x-dormouse": {"enabled": true}}`, 1)
 	if diff := cmp.Diff(want, string(f.Text())); diff != "" {
 		t.Error(diff)
@@ -197,9 +184,7 @@ func TestSecretsOfAnEntryMoveAndTheRestStays(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			e := serversedit.Entry{Command: "x", Env: serversedit.Variables{{Name: c.name, Value: c.value}}}
 			env := serversedit.NewEnv(nil, nil)
-			if err := e.KeepSecrets("s", env); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, e.KeepSecrets("s", env))
 			if got := e.Env[0].Value; got != c.want {
 				t.Errorf("%s=%s became %s, want %s", c.name, c.value, got, c.want)
 			}
@@ -220,9 +205,7 @@ func TestSecretsOfACommandLineMove(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			e := serversedit.Entry{Command: "x", Args: strings.Fields(line)}
-			if err := e.KeepSecrets("s", serversedit.NewEnv(nil, nil)); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, e.KeepSecrets("s", serversedit.NewEnv(nil, nil)))
 			if got := strings.Join(e.Args, " "); got != want {
 				t.Errorf("%s became %s, want %s", line, got, want)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestWrongFilesOfClientsSayWhereAndQuoteNothing(t *testing.T) {
@@ -70,22 +71,16 @@ func TestWordsOfClientsAreTakenOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()
-			if err := os.WriteFile(filepath.Join(folder, "e.env"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, os.WriteFile(filepath.Join(folder, "e.env"), nil, 0o600))
 			path := filepath.Join(folder, "file.json")
 			if !strings.HasPrefix(test.text, "{") {
 				path = filepath.Join(folder, "config.toml")
 			}
 			src, err := serversedit.Read([]byte(test.text), path, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			f := parse(t, "")
 			items, err := serversedit.Import(src, f, serversedit.NewEnv(nil, nil), options())
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if test.want == "" {
 				if items[0].Does != serversedit.LeaveOut {
 					t.Errorf("%+v", items)
@@ -99,9 +94,7 @@ func TestWordsOfClientsAreTakenOver(t *testing.T) {
 				t.Fatal(err, items)
 			}
 			compact, err := json.Marshal(got.Servers.X)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if d := cmp.Diff(test.want, strings.ReplaceAll(string(compact), folder, "DIR")); d != "" {
 				t.Error(d)
 			}
@@ -113,9 +106,7 @@ func TestSettingsOfAFileOfAnotherFormAreTakenOver(t *testing.T) {
 	read := func(text, name string) serversedit.Source {
 		t.Helper()
 		src, err := serversedit.Read([]byte(text), name, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return src
 	}
 	f, env := parse(t, `{"mcpServers": {}, "x-dormouse": {"groups": {"own": {}}}}`), serversedit.NewEnv(nil, nil)
@@ -125,9 +116,7 @@ func TestSettingsOfAFileOfAnotherFormAreTakenOver(t *testing.T) {
 		t.Errorf("%+v, %v", items, err)
 	}
 	c, _, err := serversfile.Parse(f.Text(), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if _, own := c.Group("own"); !own || string(c.Limits()) != `{"principal":"60/m"}` {
 		t.Errorf("%s", f.Text())
 	}
@@ -140,9 +129,7 @@ func TestSettingsOfAFileOfAnotherFormAreTakenOver(t *testing.T) {
 
 func TestADefaultThatCannotStandInAVariableGoesToEnv(t *testing.T) {
 	src, err := serversedit.Read([]byte(`{"inputs": [{"id": "c", "default": "{}"}], "servers": {"x": {"command": "a", "args": ["${input:c}"]}}}`), "mcp.json", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	env := serversedit.NewEnv(nil, nil)
 	items, err := serversedit.Import(src, parse(t, ""), env, options())
 	if value, _ := env.Lookup("C"); err != nil || value != "{}" || items[0].Unset != nil {

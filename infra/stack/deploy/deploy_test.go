@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -137,12 +138,8 @@ func deploy(t *testing.T, a *account, section string, set func(*program), args .
 	t.Helper()
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{"samconfig.toml": config, "servers.json": servers, "bin/linux-arm64/runner": "arm", "bin/linux-amd64/runner": "amd"} {
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		commontest.OK(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	var out bytes.Buffer
 	p := program{do: a.do, out: &out, sam: "sam", watch: -1}
@@ -157,9 +154,7 @@ func deploy(t *testing.T, a *account, section string, set func(*program), args .
 func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	a := usual(t)
 	out, err := deploy(t, a, "default", nil, "up")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	want := []string{"--config-env default --parameter-overrides Architecture=arm64 Concurrency=1000"}
 	if d := cmp.Diff(want, a.ran("sam deploy ")); d != "" {
 		t.Error(d)
@@ -192,9 +187,7 @@ func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
 	}
 	a = small()
 	out, err := deploy(t, a, "default", func(p *program) { p.force = true }, "up")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	// This account can reserve no concurrency. Its waiting calls must still be limited.
 	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "Concurrency=10") {
 		t.Errorf("deployed with %s", got)
@@ -261,9 +254,7 @@ func TestAnImageOfTheUsersOwnIsNotPushed(t *testing.T) {
 // network.yaml names zones where some lack Fargate, and an account may not have them.
 func TestTheZonesOfTheNetworkAreThoseOfTheAccount(t *testing.T) {
 	text, err := os.ReadFile(networkFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for region, needed := range withFargate {
 		for _, zone := range needed {
 			if !strings.Contains(string(text), zone) || !strings.Contains(string(text), region) {
@@ -373,9 +364,7 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		versions := []string{`{"Objects":[{"Key":"k","VersionId":"1"}]}`, `{"Objects":[{"Key":"k","VersionId":"2"}]}`, `{"Objects":[]}`}
 		a.replies["aws s3api list-object-versions --bucket buck"], a.replies["aws s3api delete-objects --bucket buck"] = versions, []string{"null"}
 		out, err := deploy(t, a, "default", func(p *program) { p.purge, p.yes = purge, true }, "down")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		a.before("aws lambda put-function-concurrency --function-name dormouse-http --reserved-concurrent-executions 0", "aws ecs list-tasks")
 		a.before("aws cloudformation delete-stack --stack-name dormouse-boxes", "aws cloudformation wait stack-delete-complete --stack-name dormouse-boxes")
 		a.before("aws cloudformation wait stack-delete-complete", "sam delete")
@@ -601,12 +590,8 @@ func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
 		a.replies["aws dynamodb describe-table"] = []string{"!ResourceNotFoundException", "CREATING", "ACTIVE", "arn:aws:dynamodb:eu-west-1:1:table/x"}
 		a.replies["aws configure export-credentials"] = []string{`{"AccessKeyId":"A","SecretAccessKey":"S","SessionToken":"T"}`}
 		store := storagetest.NewMemory()
-		if err := store.Create(t.Context(), storage.Session{ID: storage.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}); err != nil {
-			t.Fatal(err)
-		}
-		if err := store.SaveBox(t.Context(), storage.Box{ID: "default/one", State: storage.Asleep, Gen: 3}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.Create(t.Context(), storage.Session{ID: storage.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}))
+		commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: "default/one", State: storage.Asleep, Gen: 3}))
 		for _, done := range []string{"restore-table-to-point-in-time", "update-time-to-live", "update-continuous-backups"} {
 			a.replies["aws dynamodb "+done] = []string{""}
 		}
@@ -618,9 +603,7 @@ func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
 		out, err := deploy(t, a, "default", func(p *program) {
 			p.store = func(at dynamostore.Location, _ dynamostore.Keys) storage.Store { opened = at; return store }
 		}, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		begun := a.ran("aws dynamodb restore-table-to-point-in-time --source-table-name tab --target-table-name ")
 		if len(begun) != 1 || !strings.HasSuffix(begun[0], when) {
 			t.Fatalf("restored by %q", begun)
@@ -657,9 +640,7 @@ func TestServersThatCannotRunThereAreRefusedFirst(t *testing.T) {
 
 func TestAStackWhoseFunctionsWouldHaveTooLongNamesIsRefused(t *testing.T) {
 	template, err := os.ReadFile("../boxes.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	longest := 0
 	for _, m := range regexp.MustCompile(`FunctionName: !Sub \$\{Name\}(\S+)`).FindAllStringSubmatch(string(template), -1) {
 		longest = max(longest, len(m[1]))
@@ -708,9 +689,7 @@ func TestAThirdPartyWhoseSecretIsNotThereIsRefusedFirst(t *testing.T) {
 // The program and sam must read the same values from the project's file.
 func TestTheProjectsOwnSettingsAreRead(t *testing.T) {
 	text, err := os.ReadFile("../../../samconfig.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s, err := readSettings(string(text), "dev")
 	if err != nil || s.stack != "dormouse-dev" || s.params["Spot"] != "true" {
 		t.Errorf("%+v, %v", s, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -37,27 +38,21 @@ func inBubble(t *testing.T, test func(t *testing.T, r *rig)) {
 func (r *rig) key(life time.Duration, servers ...string) string {
 	r.t.Helper()
 	key, _, err := apikey.Create(r.t.Context(), r.count, apikey.Grant{Tenant: "acme", Principal: "alice", Servers: servers, Life: life})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, err)
 	return key
 }
 
 func (r *rig) revoke(name string) storage.Key {
 	r.t.Helper()
 	k, err := apikey.Revoke(r.t.Context(), r.count, name)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, err)
 	return k
 }
 
 func (r *rig) record(key string) storage.Key {
 	r.t.Helper()
 	k, err := r.count.Keys().Get(r.t.Context(), idOf(key))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, err)
 	return k
 }
 
@@ -394,9 +389,7 @@ func TestWhatAKeySaysOfItsPrincipalComesWithEveryRequest(t *testing.T) {
 		key, _, err := apikey.Create(t.Context(), r.count, apikey.Grant{
 			Tenant: "acme", Principal: "alice", Servers: []string{"one"}, Props: []byte(`{"plan":"pro"}`),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		who, err := as(apikey.NewKeys(r.count), "one", "Bearer "+key)
 		if err != nil || string(who.Props) != `{"plan":"pro"}` {
 			t.Errorf("%s, %v", who.Props, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -20,9 +21,7 @@ func TestKeyIsNotInItsRecord(t *testing.T) {
 		t.Errorf("a key looks like %q", key)
 	}
 	record, err := storage.KeyKind().Marshal(r.record(key))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if secret := key[12:]; strings.Contains(string(record), secret) {
 		t.Error("the record holds the secret")
 	}
@@ -128,8 +127,6 @@ func TestListShowsEveryKeyOfATenant(t *testing.T) {
 func list(t *testing.T, r *rig, tenant string) []storage.Key {
 	t.Helper()
 	keys, err := apikey.List(t.Context(), r.count, tenant)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return keys
 }

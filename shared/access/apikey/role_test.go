@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -17,9 +18,7 @@ import (
 func (r *rig) ofRole(role storage.Role) string {
 	r.t.Helper()
 	key, _, err := apikey.Create(r.t.Context(), r.count, apikey.Grant{Tenant: "acme", Principal: "alice", Servers: []string{"s"}, Role: role})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, err)
 	return key
 }
 
@@ -55,9 +54,7 @@ func TestKeyOfAnUnknownRoleMayNothing(t *testing.T) {
 	key := r.ofRole(storage.RoleOperator)
 	k := r.record(key)
 	k.Role = "root"
-	if err := r.count.Keys().Save(t.Context(), k); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, r.count.Keys().Save(t.Context(), k))
 	if _, err := as(apikey.NewKeys(r.count), "s", "Bearer "+key); storage.CodeOf(err) != storage.Forbidden {
 		t.Errorf("it calls: %v", err)
 	}
@@ -68,9 +65,7 @@ func TestRotatedKeyEndsAfterItsGraceAndItsSuccessorIsTheSamePrincipals(t *testin
 		old := r.key(30*24*time.Hour, "a", "b")
 		time.Sleep(time.Hour)
 		key, record, was, err := apikey.Rotate(t.Context(), r.count, idOf(old), 24*time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		want := r.record(old)
 		want.ID, want.Hash, want.Rev, want.Created, want.Expires = record.ID, record.Hash, 1, time.Now(), time.Now().Add(30*24*time.Hour)
 		if d := cmp.Diff(want, record); d != "" {

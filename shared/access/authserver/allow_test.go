@@ -10,6 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -28,9 +29,7 @@ func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
 		t.Helper()
 		v := s.issued()
 		who, err := v.Verify(t.Context(), token, "files")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		tools := v.Tools(who, "files")
 		return strings.Join(slices.DeleteFunc([]string{"read", "write_file", "write_note", "drop"}, func(tool string) bool {
 			if err := v.Permit(who, "files", []string{"read", tool}); (err == nil) != tools.Allows(tool) {
@@ -61,9 +60,7 @@ func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
 	}
 	// A key has no claims: it uses all tools, also by a token that it was exchanged for.
 	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	_, got = s.token(url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/files/mcp"}})
 	if got := may(got["access_token"].(string)); got != "read write_file write_note drop" {
 		t.Error("a key:", got)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -90,9 +91,7 @@ func TestTheWholeFlowCostsTwoWrites(t *testing.T) {
 			t.Errorf("%+v, %v", who, err)
 		}
 		var props map[string]any
-		if err := json.Unmarshal(who.Props, &props); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal(who.Props, &props))
 		if diff := cmp.Diff(map[string]any{"email": "ada@localhost", "scope": "mcp files:write", "client_id": g.client}, props); diff != "" {
 			t.Error(diff)
 		}
@@ -181,9 +180,7 @@ func TestTheIssuerIsInEveryRedirect(t *testing.T) {
 		refused := s.browser().signIn(at+"/authorize?"+request(client, challenge, "resource", at+"/closed/mcp").Encode(), "ada", "")
 		wrong := s.browser().open(http.MethodGet, at+"/authorize?"+request(client, challenge, "response_type", "token").Encode(), nil)
 		u, err := url.Parse(wrong.Header.Get("Location"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for name, q := range map[string]url.Values{"success": ok, "access_denied": refused, "unsupported_response_type": u.Query()} {
 			if q.Get("iss") != at || q.Get("state") != "s&t=1" || name != "success" && (q.Get("error") != name || q.Get("code") != "") {
 				t.Errorf("%s: %v", name, q)
@@ -365,9 +362,7 @@ func TestTheAddressOfSeveralServersIsAResource(t *testing.T) {
 		}
 		members := func(token string) []string {
 			all, err := s.issued().VerifyGroup(t.Context(), token, "/mcp", []string{"files", "other", "closed"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			return slices.Sorted(maps.Keys(all))
 		}
 		if got := members(access); !slices.Equal(got, []string{"files", "other"}) {

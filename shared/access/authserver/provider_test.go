@@ -20,6 +20,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -39,9 +40,7 @@ type idp struct {
 func newIDP(t *testing.T) *idp {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	i := &idp{t: t, key: key, used: map[string]bool{}, info: map[string]any{"sub": "u1"}}
 	s := httptest.NewServer(i)
 	t.Cleanup(s.Close)
@@ -176,9 +175,7 @@ func TestAnswersOfTheProviderThatAreNotGood(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		i := newIDP(t)
 		other, err := rsa.GenerateKey(rand.Reader, 2048)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		s := i.site(t, open, nil)
 		client := s.register(callback)
 		_, challenge := pkce()

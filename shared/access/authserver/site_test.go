@@ -75,9 +75,7 @@ func (s *site) broker() *authserver.Server {
 		return s.made
 	}
 	b, err := authserver.New(s.config)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	if s.warm {
 		s.made = b
 	}
@@ -88,13 +86,9 @@ func (s *site) broker() *authserver.Server {
 func (s *site) issued() *resourceserver.Issued {
 	s.t.Helper()
 	sealer, err := resourceserver.NewTokenSealer(s.config.Secret, s.config.Others...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	v, err := resourceserver.NewIssued(resourceserver.IssuedConfig{Settings: s.config.Settings, Servers: s.config.Servers, Sealer: sealer, Store: s.store, Keys: apikey.NewKeys(s.store)})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return v
 }
 
@@ -146,18 +140,14 @@ func replied(w *httptest.ResponseRecorder) *reply {
 func answer(t *testing.T, res *reply) map[string]any {
 	t.Helper()
 	var v map[string]any
-	if err := json.NewDecoder(res.Body).Decode(&v); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.NewDecoder(res.Body).Decode(&v))
 	return v
 }
 
 func text(t *testing.T, res *reply) string {
 	t.Helper()
 	all, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return string(all)
 }
 
@@ -174,9 +164,7 @@ func (s *site) register(uris ...string) string {
 func (s *site) json(path string, v any) *reply {
 	s.t.Helper()
 	body, err := json.Marshal(v)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return s.post(path, string(body))
 }
 
@@ -200,9 +188,7 @@ type browser struct {
 func (s *site) browser() *browser {
 	s.t.Helper()
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return &browser{site: s, jar: jar}
 }
 
@@ -210,9 +196,7 @@ func (s *site) browser() *browser {
 func (b *browser) open(method, target string, f url.Values) *reply {
 	b.t.Helper()
 	u, err := url.Parse(target)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	commontest.OK(b.t, err)
 	h := http.Header{}
 	for _, c := range b.jar.Cookies(u) {
 		h.Add("Cookie", c.Name+"="+c.Value)
@@ -265,9 +249,7 @@ func (b *browser) signIn(target, name, groups string) url.Values {
 		to = b.open(http.MethodPost, b.config.PublicURL+"/login", f).Header.Get("Location")
 	} else if b.outside != nil && !strings.HasPrefix(to, callback) {
 		u, err := url.Parse(to)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		commontest.OK(b.t, err)
 		to = b.outside(u)
 	}
 	if strings.HasPrefix(to, b.config.PublicURL+"/callback") {
@@ -277,9 +259,7 @@ func (b *browser) signIn(target, name, groups string) url.Values {
 		}
 	}
 	u, err := url.Parse(to)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	commontest.OK(b.t, err)
 	return u.Query()
 }
 

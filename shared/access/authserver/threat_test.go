@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
@@ -164,9 +165,7 @@ func TestAnOlderRecordGoesOn(t *testing.T) {
 			t.Fatal(all, err)
 		}
 		all[0].Before = nil
-		if err := s.store.Grants().Save(t.Context(), all[0]); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.store.Grants().Save(t.Context(), all[0]))
 		time.Sleep(2 * time.Minute)
 		if _, again := s.refresh(client, second); again != third {
 			t.Fatal("the previous token gives another successor")
@@ -243,9 +242,7 @@ func TestARevokedGrantIsRefusedEverywhere(t *testing.T) {
 		_, other, _ := s.tokens()
 		elsewhere := s.issued()
 		who, err := elsewhere.Verify(t.Context(), access, "files")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		before := s.store.Counts()
 		for range 100 {
 			if _, err := elsewhere.Verify(t.Context(), access, "files"); err != nil {
@@ -318,9 +315,7 @@ func TestKeysAreExchangedForTokens(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		f := url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/files/mcp"}}
 		status, got := s.token(f)
 		if status != http.StatusOK || got["refresh_token"] != nil || got["expires_in"] != 3600.0 {
@@ -402,9 +397,7 @@ func TestATenantMayHaveAnyName(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		sealer, err := resourceserver.NewTokenSealer(s.config.Secret)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for i, tenant := range []string{"acme", "acme:eu", "a:1", ":", ""} {
 			grant := fmt.Sprint("g", i)
 			token := resourceserver.SealToken(sealer, resourceserver.Token{
@@ -413,9 +406,7 @@ func TestATenantMayHaveAnyName(t *testing.T) {
 			if !s.good(token, "files") {
 				t.Errorf("tenant %q: a good token is refused", tenant)
 			}
-			if err := resourceserver.Revoke(t.Context(), s.store, grant, tenant); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, resourceserver.Revoke(t.Context(), s.store, grant, tenant))
 			if s.good(token, "files") {
 				t.Errorf("tenant %q: its grant was revoked", tenant)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
@@ -33,17 +34,13 @@ func (b *browser) asked(page string) *http.Request {
 func (b *browser) visits(server, page, name string) string {
 	b.t.Helper()
 	w := httptest.NewRecorder()
-	if err := b.broker().Visit(w, b.asked(page), server, page); err != nil {
-		b.t.Fatal(err)
-	}
+	commontest.OK(b.t, b.broker().Visit(w, b.asked(page), server, page))
 	res := replied(w)
 	b.jar.SetCookies(b.asked(page).URL, res.cookies)
 	to := res.Header.Get("Location")
 	if b.outside != nil {
 		u, err := url.Parse(to)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		commontest.OK(b.t, err)
 		to = b.outside(u)
 	} else {
 		f := fields(text(b.t, b.open(http.MethodGet, to, nil)))

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
@@ -104,9 +105,7 @@ func aModernClientIsAskedInARound(t *testing.T, s *site) {
 
 	s.connect("ada")
 	given, err := json.Marshal(responses)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	more := fmt.Sprintf(`"requestState":%q,"inputResponses":%s,`, asked.Result.RequestState, given)
 	modernCall(s, "ada", `{"elicitation":{"url":{}}}`, more)
 	if len(s.box.woken) != 1 || s.box.woken[0].Secrets["github"].Value != "gho_access1" {
@@ -184,9 +183,7 @@ func pageOpenedBySomebodyElseStoresNothing(t *testing.T, s *site) {
 func queryOf(t *testing.T, text string) url.Values {
 	t.Helper()
 	u, err := url.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return u.Query()
 }
 
@@ -200,9 +197,7 @@ func answerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T, s *site) {
 	page := mallory.identified("/issues/connect", "mallory")
 	to := mallory.open("/connect", with(fields(page.body, "github"), "action", "connect")).header.Get("Location")
 	u, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	back := mallory.outside(u).header.Get("Location")
 	ada.identified("/issues/connect", "ada")
 	if res := ada.open(back, nil); res.status != http.StatusBadRequest || s.third.count("authorization_code") != 0 {
@@ -248,9 +243,7 @@ func aTokenIsForItsPrincipalOnly(t *testing.T, s *site) {
 		t.Fatal(row, err)
 	}
 	row.ID, row.Principal = storage.UpstreamTokenID("acme", "eve", "notes"), "eve"
-	if err := s.store.UpstreamTokens().Create(t.Context(), row); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.store.UpstreamTokens().Create(t.Context(), row))
 	if has := s.values("eve"); len(has) != 0 {
 		t.Errorf("eve has %v", has)
 	}
@@ -377,9 +370,7 @@ func TestSecretsAreSetListedAndRemoved(t *testing.T) { onEach(t, secretsAreSetLi
 func secretsAreSetListedAndRemoved(t *testing.T, s *site) {
 	t.Helper()
 	for _, value := range []string{"first", "second"} {
-		if err := s.vault().Put(t.Context(), "acme", "ada", "notes", value); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.vault().Put(t.Context(), "acme", "ada", "notes", value))
 		if got := s.values("ada")["notes"]; got != value {
 			t.Errorf("got %q", got)
 		}

@@ -74,17 +74,11 @@ func (s *site) vault() *credentials.Vault {
 			"title": "CRM", "token": s.third.URL + "/token", "client_id": "c1", "client_secret": "third-secret", "scopes": []string{"deals.read"}, "exchange": map[string]any{"audience": "crm-api", "resource": "https://crm.example"},
 		},
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	providers, err := credentials.ReadProviders(section, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	v, err := credentials.New(credentials.Config{Store: s.store, Providers: providers, Secret: s.secret, Others: s.others, PublicURL: at, SignsIn: s.signIn != nil, Log: s.logger()})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return v
 }
 
@@ -98,18 +92,14 @@ func (s *site) pages() http.Handler {
 			return sessions.Publisher{Store: s.store}.Visited(ctx, a.Session, a.ID, 0)
 		},
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return p
 }
 
 func (s *site) endpoint() http.Handler {
 	s.t.Helper()
 	states, err := bridge.NewSealer(s.secret)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return transport.New(transport.Options{
 		Servers: func(name string) (sessions.Server, bool) {
 			of, ok := s.servers[name]
@@ -298,9 +288,7 @@ type browser struct {
 func (s *site) browser() *browser {
 	s.t.Helper()
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return &browser{s, jar}
 }
 
@@ -311,9 +299,7 @@ func (b *browser) open(target string, form url.Values) reply {
 		target = at + target
 	}
 	u, err := url.Parse(target)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	commontest.OK(b.t, err)
 	method, body := http.MethodGet, ""
 	if form != nil {
 		method, body = http.MethodPost, form.Encode()
@@ -349,13 +335,9 @@ func (b *browser) follow(target string, form url.Values) reply {
 			return res
 		}
 		base, err := url.Parse(target)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		commontest.OK(b.t, err)
 		next, err := base.Parse(to)
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		commontest.OK(b.t, err)
 		target, form = next.String(), nil
 	}
 	b.t.Fatal("the redirects do not end")
@@ -366,13 +348,9 @@ func (b *browser) outside(u *url.URL) reply {
 	b.t.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	r, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, u.String(), nil)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	commontest.OK(b.t, err)
 	res, err := client.Do(r)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	commontest.OK(b.t, err)
 	_ = res.Body.Close()
 	return reply{status: res.StatusCode, header: res.Header}
 }
@@ -402,9 +380,7 @@ func with(f url.Values, changes ...string) url.Values {
 func (s *site) ticket(who string) string {
 	s.t.Helper()
 	ticket, _, err := apikey.NewTickets(s.store).Issue(s.t.Context(), storage.Identity{Tenant: "acme", Principal: who}, "issues")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return ticket
 }
 
@@ -451,9 +427,7 @@ func (s *site) expireAt(provider, who string, until time.Time) {
 		row.Until, row.Changed = until, until.Add(-time.Hour)
 		err = s.store.UpstreamTokens().Save(s.t.Context(), row)
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 }
 
 // connect connects both third parties for a principal.
@@ -473,9 +447,7 @@ func (s *site) connect(who string) {
 func (s *site) values(who string) map[string]string {
 	s.t.Helper()
 	has, _, err := s.vault().Get(s.t.Context(), "acme", who, []string{"github", "notes"})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	values := map[string]string{}
 	for name, v := range has {
 		values[name] = v.Value

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -22,9 +23,7 @@ func costing(usd float64) meter.Units {
 // spentOf returns what a tenant has spent in this month, in US dollars.
 func (w *world) spentOf(tenant string) float64 {
 	r, err := quota.Show(w.t.Context(), w.store, tenant)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	return r.USD
 }
 
@@ -124,9 +123,7 @@ func TestAnInstanceThatEndsWritesDownWhatIsPending(t *testing.T) {
 		}
 		w.store.Set("SaveValue", storagetest.Faults{})
 		for range 2 { // the second time there is nothing to write
-			if err := l.Flush(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, l.Flush(t.Context()))
 		}
 		for tenant, want := range map[string]float64{"acme": 0.003, "other": 0.002} {
 			if got := w.spentOf(tenant); math.Abs(got-want) > 1e-8 {

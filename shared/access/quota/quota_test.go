@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -40,9 +41,7 @@ func (w *world) instance() *quota.Limiter { return w.instanceOn(w.store) }
 func (w *world) instanceOn(store storage.Store) *quota.Limiter {
 	w.t.Helper()
 	l, err := quota.New(quota.Config{Store: store, Limits: []byte(w.file), Prices: meter.Published()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	return l
 }
 
@@ -118,9 +117,7 @@ func TestEightProcessesKeepOneLimit(t *testing.T) {
 	for rate, lasts := range map[string]time.Duration{"60/m burst 20": 2 * time.Minute, "3000/m burst 250": 12 * time.Second} {
 		t.Run(rate, func(t *testing.T) {
 			limit, err := quota.ParseRate(rate)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			inTime(t, fmt.Sprintf(`{"principal": %q}`, rate), func(t *testing.T, w *world) {
 				gap := lasts / 4000
 				var processes []*quota.Limiter
@@ -248,9 +245,7 @@ func TestACallThatHasNotBegunIsGivenBack(t *testing.T) {
 		l := w.instance()
 		for range 5 {
 			undo, err := l.Admit(t.Context(), work("echo"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			undo()
 		}
 		if !passes(t, w.instance(), work("echo")) {
@@ -263,9 +258,7 @@ func TestACallThatHasNotBegunIsGivenBack(t *testing.T) {
 func TestACallWhoseClientLeavesIsGivenBack(t *testing.T) {
 	inTime(t, `{"concurrent": 1, "principal": "24/d burst 2"}`, func(t *testing.T, w *world) {
 		undo, err := w.instance().Admit(t.Context(), work("slow"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		ctx, leave := context.WithCancel(t.Context())
 		time.AfterFunc(900*time.Millisecond, leave)
 		if _, err := w.instance().Admit(ctx, work("echo")); !errors.Is(err, context.Canceled) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -48,18 +49,14 @@ func TestLimitsHoldOnTheRealStores(t *testing.T) {
 		wg.Wait()
 		// An instance that had no time to write among so many others keeps what is pending.
 		for _, l := range all {
-			if err := l.Flush(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, l.Flush(t.Context()))
 		}
 		ada, bob := passed[0].Load(), passed[1].Load()
 		if ada > 20 || bob > 20 || ada+bob < 36 {
 			t.Errorf("%d calls of ada passed, and %d of bob", ada, bob)
 		}
 		r, err := quota.Show(t.Context(), store, "acme")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if math.Abs(r.USD-80*0.02) > 1e-9 {
 			t.Errorf("$%v, want $%v", r.USD, 80*0.02)
 		}

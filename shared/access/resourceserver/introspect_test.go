@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -63,9 +64,7 @@ func TestTokenThatWasTakenBackIsRefusedWithinHalfAMinute(t *testing.T) {
 			s, elsewhere := i.asking(t), i.asking(t)
 			i.times("/introspect")
 			who, err := verify(s, token)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if err := elsewhere.Confirm(t.Context(), who.Credential, "one"); err != nil {
 				t.Error(err)
 			}
@@ -127,9 +126,7 @@ func TestCredentialOfAConnectionIsNotTheToken(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s := i.asking(t)
 		who, err := verify(s, i.issue("opaque-opaque", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for _, credential := range []string{"opaque-opaque", "idp:opaque-opaque", "idp:", "", "idp:99999999999", who.Credential + "A"} {
 			wantCode(t, credential, s.Confirm(t.Context(), credential, "one"), storage.Unauthenticated)
 		}

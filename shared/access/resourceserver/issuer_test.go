@@ -23,6 +23,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -201,9 +202,7 @@ func signedBy(t *testing.T, method jwt.SigningMethod, k any, id string, c jwt.Ma
 		}
 	}
 	text, err := token.SignedString(k)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return text
 }
 
@@ -224,9 +223,7 @@ func newServer(t *testing.T, c resourceserver.Config) *resourceserver.ResourceSe
 		t.Fatal(err)
 	}
 	r, err := resourceserver.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return r
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -166,9 +167,7 @@ func TestRememberedTokenEndsInTime(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		s, token := i.server(t, nil), signed(t, claims(map[string]any{"exp": time.Now().Unix() + 10}), nil)
 		who, err := verify(s, token)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		time.Sleep(69 * time.Second)
 		if _, err := verify(s, token); err != nil {
 			t.Error(err)
@@ -187,9 +186,7 @@ func TestRememberedTokenEndsInTime(t *testing.T) {
 func TestForgedTokensAreRefusedWithoutAFetch(t *testing.T) {
 	inTime(t, func(t *testing.T, i *issuer) {
 		der, err := x509.MarshalPKIXPublicKey(signers().rsa.Public())
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		good := claims(nil)
 		plain := signed(t, good, nil)
 		parts := strings.Split(plain, ".")
@@ -508,9 +505,7 @@ func TestAStepUpKeepsTheScopesOfTheToken(t *testing.T) {
 func TestMetadataNamesResourceIssuerAndScope(t *testing.T) {
 	i := newIssuer()
 	var got map[string]any
-	if err := json.Unmarshal(i.server(t, nil).Metadata("one", "/one/mcp?x=1"), &got); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(i.server(t, nil).Metadata("one", "/one/mcp?x=1"), &got))
 	want := map[string]any{
 		"resource": publicURL + "/one/mcp?x=1", "authorization_servers": []any{issuerURL}, "scopes_supported": []any{"mcp"},
 		"bearer_methods_supported": []any{"header"}, "resource_name": "one",

@@ -21,23 +21,13 @@ func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 		sh := exec.CommandContext(t.Context(), "/bin/sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!")
 		sh.Env = []string{"PATH=" + os.Getenv("PATH"), MarkEnv + "=" + mark}
 		out, err := sh.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := sh.Start(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
+		commontest.OK(t, sh.Start())
 		line, err := bufio.NewReader(out).ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := sh.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
+		commontest.OK(t, sh.Wait())
 		pid, err := strconv.Atoi(strings.TrimSpace(line))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return pid
 	}
 	// EndMarked may return a moment before a process has ended, when it has lost its
@@ -47,16 +37,12 @@ func TestMarkedProcessesAreFoundWhereverTheyWent(t *testing.T) {
 		commontest.Eventually(t, "a marked process has ended", func() bool { return !commontest.Alive(pid) })
 	}
 	one, two, other, longer := begin(mark+"/1"), begin(mark+"/2"), begin(mark+"er/1"), begin(mark+"/11")
-	if err := EndMarked(mark + "/1"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, EndMarked(mark+"/1"))
 	ended(one)
 	if !commontest.Alive(two) || !commontest.Alive(longer) {
 		t.Errorf("of one process: alive %v %v", commontest.Alive(two), commontest.Alive(longer))
 	}
-	if err := EndMarked(mark); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, EndMarked(mark))
 	ended(two)
 	ended(longer)
 	if !commontest.Alive(other) {

@@ -17,22 +17,14 @@ import (
 // when release is called.
 func adopt(t *testing.T) (orphans []string, release func()) {
 	t.Helper()
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c",
 		`for how in "" setsid; do $how sh -c 'echo $$; exec 1>&-; read line <&3' 3<&0 & done`)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, cmd.Start())
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		orphans = append(orphans, lines.Text())
 	}
@@ -75,9 +67,7 @@ func TestReapTakesNoExitStatusOfOthers(t *testing.T) {
 		if n%2 == 1 {
 			cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, cmd.Start())
 		late = append(late, cmd)
 	}
 	for _, cmd := range late {

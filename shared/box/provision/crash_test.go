@@ -46,9 +46,7 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	s := r.python(map[string]string{"host/requirements.txt": "a"})
 	r.write(map[string]string{"pip": "echo $$ >\"$PIP_LOG_OF_TEST.pid\"; exec sleep 600\n"})
 	holder := r.other()
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, holder.Start())
 	pid := r.installing()
 	r.write(map[string]string{"pip": ""})
 
@@ -67,13 +65,9 @@ func TestKilledHolderOfTheLockIsSucceeded(t *testing.T) {
 	case err := <-got:
 		t.Fatal("it did not wait for the holder:", err)
 	}
-	if err := holder.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, holder.Process.Signal(syscall.SIGKILL))
 	_ = holder.Wait() // it was killed
-	if err := <-got; err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, <-got)
 	commontest.Eventually(t, "the install of the killed one is gone", func() bool { return !commontest.Alive(pid) })
 	made, err := filepath.Glob(filepath.Join(r.root, "cache/python/*/made-*"))
 	if err != nil || len(made) != 1 {
@@ -109,9 +103,7 @@ func TestStartsThatAreKilledAnywhereDoNoHarm(t *testing.T) {
 	for i := range 12 {
 		r.write(map[string]string{"host/requirements.txt": "a" + strconv.Itoa(i)})
 		cmd := r.other()
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, cmd.Start())
 		// The first starts are killed at any moment. The last ones end before the kill.
 		timer := time.AfterFunc(time.Duration(i*25)*time.Millisecond, func() { _ = cmd.Process.Kill() })
 		_ = cmd.Wait() // most were killed
@@ -128,35 +120,25 @@ func TestStartsThatAreKilledAnywhereDoNoHarm(t *testing.T) {
 func TestLockIsNotInheritedByPrograms(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lock")
 	unlock, err := lock(t.Context(), file, func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "echo; sleep 600")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
 	unlock()
 	again, err := lock(t.Context(), file, func() { t.Error("the lock is held by a program that was started under it") })
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	again()
 }
 
 func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {
 	root := t.TempDir()
 	one, release, err := Claim(t.Context(), root, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	two, releaseTwo, err := Claim(t.Context(), root, nil)
 	if err != nil || one == two {
 		t.Fatal(one, two, err)
@@ -178,30 +160,20 @@ func TestFolderOfAKilledRunnerIsRemovedByTheNext(t *testing.T) {
 	killed := r.other()
 	killed.Env = append(killed.Env, "STAGE_TEST_CLAIM=1")
 	out, err := killed.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := killed.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, killed.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	folder := strings.TrimSpace(line)
 	claim := func() {
 		_, release, err := Claim(t.Context(), r.root, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		t.Cleanup(func() { _ = release() })
 	}
 	if claim(); !there(folder) {
 		t.Fatal("removed while it lived")
 	}
-	if err := killed.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, killed.Process.Kill())
 	_ = killed.Wait() // it was killed
 	if claim(); there(folder) {
 		t.Error("it is still there")

@@ -139,9 +139,7 @@ func TestInstallOfAProjectFollowsItsSource(t *testing.T) {
 	if r.count("venv") != 1 {
 		t.Error(r.log())
 	}
-	if err := os.WriteFile(filepath.Join(l.Workspace, "a.py"), []byte("of the process"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(l.Workspace, "a.py"), []byte("of the process"), 0o600))
 	if r.stage(s); r.count("venv") != 1 {
 		t.Error("what the process writes starts an install:", r.log())
 	}
@@ -158,9 +156,7 @@ func TestInstallTakesNothingFromTheWorkspace(t *testing.T) {
 	s := r.python(map[string]string{"host/requirements.txt": "good", "host/a.py": ""})
 	l := r.stage(s)
 	for _, name := range []string{"requirements.txt", "setup.py", "pyproject.toml"} {
-		if err := os.WriteFile(filepath.Join(l.Workspace, name), []byte("[project] evil"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(filepath.Join(l.Workspace, name), []byte("[project] evil"), 0o600))
 	}
 	if r.stage(s); r.count("venv") != 1 {
 		t.Error(r.log())
@@ -232,9 +228,7 @@ func TestOutputOfAnInstallIsKept(t *testing.T) {
 			t.Fatal(found, err)
 		}
 		data, err := os.ReadFile(found[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return string(data)
 	}
 	r.write(map[string]string{"pip": "echo out; echo err >&2; exit 1\n"})
@@ -258,9 +252,7 @@ func TestInstallSaysNothingOnStdio(t *testing.T) {
 	r.write(map[string]string{"pip": "read line && echo got $line >>\"$PIP_LOG_OF_TEST\"; echo noise; echo noise >&2\n"})
 	stdout, stderr := os.Stdout, os.Stderr
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	os.Stdout, os.Stderr = write, write
 	_, failed := r.try(s)
 	os.Stdout, os.Stderr = stdout, stderr
@@ -353,9 +345,7 @@ func TestVirtualEnvironmentWhoseInterpreterIsGoneIsMadeAnew(t *testing.T) {
 	r := newRig(t)
 	s := r.python(map[string]string{"host/requirements.txt": "a"})
 	l := r.stage(s)
-	if err := os.Remove(filepath.Join(l.Env["VIRTUAL_ENV"], "bin/python")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(filepath.Join(l.Env["VIRTUAL_ENV"], "bin/python")))
 	if r.stage(s); r.count("venv") != 2 {
 		t.Error(r.log())
 	}
@@ -497,9 +487,7 @@ func TestNodeModulesThatTheProcessMadeStay(t *testing.T) {
 	r := newRig(t)
 	s := r.node(map[string]string{"host/package.json": "{}"})
 	l := r.stage(s)
-	if err := os.MkdirAll(filepath.Join(l.Workspace, "node_modules/mine"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.MkdirAll(filepath.Join(l.Workspace, "node_modules/mine"), 0o700))
 	r.write(map[string]string{"host/package-lock.json": "{}"})
 	r.stage(s)
 	if _, err := os.Stat(filepath.Join(l.Workspace, "node_modules/mine")); err != nil || r.count("npm") != 0 {
@@ -589,9 +577,7 @@ func TestVersionOfABinaryIsAskedOnce(t *testing.T) {
 	if err != nil || len(known) != 1 {
 		t.Fatal(known, err)
 	}
-	if err := os.WriteFile(known[0], []byte("kept"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(known[0], []byte("kept"), 0o600))
 	if again, _ := run.version(t.Context(), "/bin/echo", "1.2.3"); again != "kept" {
 		t.Error(again)
 	}

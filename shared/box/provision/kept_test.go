@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // shelf is a Kept that keeps installs in a folder of a test.
@@ -44,9 +46,7 @@ func (s *shelf) Pack(ctx context.Context, name, folder string) error {
 // wake stages a server in a box whose cache is empty.
 func (r *rig) wake(kept Kept, s Server) Launch {
 	r.t.Helper()
-	if err := removeInstall(filepath.Join(r.root, "cache")); err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, removeInstall(filepath.Join(r.root, "cache")))
 	return r.kept(kept, s)
 }
 
@@ -112,15 +112,11 @@ func TestAKeptInstallOfAnotherShapeIsNotUsed(t *testing.T) {
 			s, kept := r.registry(), &shelf{folder: t.TempDir()}
 			r.wake(kept, s)
 			other := &rig{t: t, root: filepath.Join(kept.folder, kept.packed[0])}
-			if err := os.RemoveAll(other.root); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, os.RemoveAll(other.root))
 			other.write(map[string]string{"/": ""})
 			other.write(files)
 			if name == "another name" {
-				if err := os.Chmod(filepath.Join(other.root, "cache/node_modules/.bin/srv"), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, os.Chmod(filepath.Join(other.root, "cache/node_modules/.bin/srv"), 0o755))
 			}
 			if l := r.wake(kept, s); r.count("npm ci ") != 2 || !executable(l.Command) {
 				t.Errorf("got %+v, %v", l, r.log())
@@ -167,9 +163,7 @@ func TestAnInstallWithACredentialIsNotKept(t *testing.T) {
 			t.Fatalf("%s: without the credential in a file it is kept", name)
 		}
 		npm, err := os.ReadFile(filepath.Join(r.root, "npm-does"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		r.write(map[string]string{"npm-does": string(npm) + "mkdir -p node_modules/other; echo 'x hunter2 npm_hunter2' >node_modules/other/x\n"})
 		s.Args = []string{"-y", "srv@1"}
 		if l := r.wake(kept, s); len(kept.packed) != 1 || !executable(l.Command) {

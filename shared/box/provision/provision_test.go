@@ -70,9 +70,7 @@ func (r *rig) stager(s Server) *Provisioner { return New(config(r.root), s) }
 func (r *rig) stage(s Server) Launch {
 	r.t.Helper()
 	l, err := r.try(s)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, err)
 	return l
 }
 
@@ -86,9 +84,7 @@ func (r *rig) try(s Server) (Launch, error) {
 func (r *rig) stageWith(s *Provisioner) Launch {
 	r.t.Helper()
 	l, err := s.Provision(r.t.Context(), "p", nil, nil)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, err)
 	return l
 }
 
@@ -118,18 +114,14 @@ func (r *rig) write(files map[string]string) {
 		default:
 			err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
 		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		commontest.OK(r.t, err)
 	}
 }
 
 func (r *rig) program(name, script string) {
 	r.t.Helper()
 	r.write(map[string]string{"bin/" + name: "#!/bin/sh\n" + script})
-	if err := os.Chmod(filepath.Join(r.root, "bin", name), 0o755); err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, os.Chmod(filepath.Join(r.root, "bin", name), 0o755))
 }
 
 func (r *rig) log() []string { return logOf(r.t, r.root) }
@@ -191,9 +183,7 @@ func list(t *testing.T, folder string) map[string]string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return all
 }
 
@@ -228,9 +218,7 @@ func TestProcessesHaveWorkspacesOfTheirOwn(t *testing.T) {
 	seen := map[string]bool{}
 	for _, process := range []string{"a", "../a", "a/b", "/", "", strings.Repeat("x", 5000)} {
 		l, err := s.Provision(t.Context(), process, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if seen[l.Workspace] || !strings.HasPrefix(l.Workspace, filepath.Join(r.root, "base", ".mcp")+"/") {
 			t.Errorf("process %.20q has workspace %s", process, l.Workspace)
 		}
@@ -242,16 +230,10 @@ func TestRemoveTakesTheWorkspaceAwayAndNoOther(t *testing.T) {
 	r := newRig(t)
 	s := r.stager(Server{Command: "a", Workspace: true})
 	one, err := s.Provision(t.Context(), "one", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	two, err := s.Provision(t.Context(), "two", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Remove("one"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, s.Remove("one"))
 	if _, err := os.Stat(filepath.Dir(one.Workspace)); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}

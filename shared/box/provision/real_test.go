@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // The tests here use npm, node and python3 of this machine and small packages of
@@ -95,9 +96,7 @@ func stageReal(t *testing.T, s *Provisioner) Launch {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	l, err := s.Provision(ctx, "p", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return l
 }
 
@@ -148,14 +147,10 @@ func TestRealUvIsFetchedOnce(t *testing.T) {
 	cfg.Environ["PATH"] = "/usr/bin:/bin"
 	s := &provisioning{Provisioner: New(cfg, Server{}), tell: func(Progress) {}}
 	python, err := s.interpreter("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for range 2 {
 		uv, _, err := s.uv(t.Context(), python)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if said, err := exec.CommandContext(t.Context(), uv, "--version").Output(); err != nil || string(said) != "uv "+uvVersion+"\n" || !strings.HasPrefix(uv, cfg.Cache) {
 			t.Errorf("%s says %q, %v", uv, said, err)
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // tidy calls Tidy, even if Tidy has just run.
@@ -13,9 +15,7 @@ func (r *rig) tidy(keep Keep) int {
 	r.t.Helper()
 	_ = os.Remove(filepath.Join(r.root, "cache", tidiedFile))
 	n, err := Tidy(r.t.Context(), filepath.Join(r.root, "cache"), keep)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, err)
 	return n
 }
 
@@ -23,9 +23,7 @@ func (r *rig) tidy(keep Keep) int {
 func (r *rig) unused(l Launch, since time.Duration) {
 	r.t.Helper()
 	at := time.Now().Add(-since)
-	if err := os.Chtimes(filepath.Join(filepath.Dir(l.Reads[0]), usedFile), at, at); err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, os.Chtimes(filepath.Join(filepath.Dir(l.Reads[0]), usedFile), at, at))
 }
 
 const day = 24 * time.Hour
@@ -112,13 +110,9 @@ func TestInstallThatWasNeverFinishedIsRemoved(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"cache/npm/k/made-1/x": "x", "cache/npm/k/lock": "", "cache/work/lock": "", "cache/work/box-1/made-1/x": ""})
 	at := time.Now().Add(-40 * day)
-	if err := os.Chtimes(filepath.Join(r.root, "cache", "npm", "k", "lock"), at, at); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Chtimes(filepath.Join(r.root, "cache", "npm", "k", "lock"), at, at))
 	unlock, _, err := tryLock(filepath.Join(r.root, "cache", "npm", "k", "lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if n := r.tidy(Keep{Age: 30 * day}); n != 0 {
 		t.Error("removed while it is being made")
 	}
@@ -156,9 +150,7 @@ func TestCacheIsTidiedOnceADayAndAfterAnInstall(t *testing.T) {
 		t.Error("tidied after a start that installs nothing")
 	}
 	at := time.Now().Add(-25 * time.Hour)
-	if err := os.Chtimes(filepath.Join(cache, tidiedFile), at, at); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Chtimes(filepath.Join(cache, tidiedFile), at, at))
 	if !tidied() {
 		t.Error("not tidied after a day")
 	}
@@ -172,16 +164,12 @@ func TestStartWaitsForWhoRemovesItsInstall(t *testing.T) {
 	one.Close()
 	home := filepath.Dir(l.Reads[0])
 	release, _, err := tryLock(filepath.Join(home, usedFile)) // as remove holds it
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	two := r.stager(server)
 	defer two.Close()
 	done := make(chan Launch, 1)
 	go func() { done <- r.stageWith(two) }()
-	if err := os.RemoveAll(l.Reads[0]); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.RemoveAll(l.Reads[0]))
 	release()
 	if again := <-done; !there(again.Reads[0]) || !strings.HasPrefix(again.Reads[0], filepath.Join(r.root, "cache")) {
 		t.Errorf("it got %+v", again)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestCommandLinesOfNpxAreRead(t *testing.T) {
@@ -179,9 +181,7 @@ func TestNpxIsInstalledOnceAndThenTheProgramItself(t *testing.T) {
 // forget removes all locks, as an operator does to have packages resolved anew.
 func (r *rig) forget() {
 	r.t.Helper()
-	if err := os.RemoveAll(filepath.Join(r.root, "cache/locks")); err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, os.RemoveAll(filepath.Join(r.root, "cache/locks")))
 }
 
 func TestVersionThatIsNotPinnedStaysUntilItsLockIsRemoved(t *testing.T) {
@@ -217,9 +217,7 @@ func TestInstallThatWasTornApartIsMadeAnew(t *testing.T) {
 	r := newRig(t)
 	s := r.registry()
 	l := r.stage(s)
-	if err := os.RemoveAll(l.Reads[0]); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.RemoveAll(l.Reads[0]))
 	if again := r.stage(s); r.count("npm install") != 1 || r.count("npm ci") != 2 || again.Command == l.Command {
 		t.Error(r.log())
 	}
@@ -361,9 +359,7 @@ func TestAnEmptyLockIsRefused(t *testing.T) {
 		t.Fatal(locks, err)
 	}
 	for _, lock := range locks {
-		if err := os.WriteFile(lock, []byte("\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(lock, []byte("\n"), 0o600))
 	}
 	if e := r.failure(s); !strings.Contains(e.Error(), filepath.Base(locks[0])) {
 		t.Errorf("got %v, want an error that names the lock", e)

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func (r *rig) bare() Server { return Server{Command: "a", HostPath: r.host()} }
@@ -29,9 +30,7 @@ func TestWorkspaceIsACopyWithoutRepositoriesAndCaches(t *testing.T) {
 		"host/myenv/pyvenv.cfg": "", "host/a.egg-info/x": "", "host/.cache/x": "", "host/.tmp/x": "", "host/.DS_Store": "", "host/.mypy_cache/x": "",
 		"host/node_modules/m/index.js": "js",
 	})
-	if err := os.Chmod(filepath.Join(r.host(), "server.py"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Chmod(filepath.Join(r.host(), "server.py"), 0o755))
 	l := r.stage(r.bare())
 	want := map[string]string{
 		"server.py": "code", "lib/": "", "lib/deep/": "", "lib/deep/x.txt": "x", ".env": "TOKEN=1", "empty/": "",
@@ -52,9 +51,7 @@ func TestNothingTheProcessDoesReachesTheHostPath(t *testing.T) {
 	before := list(t, r.host())
 	l := r.stage(r.bare())
 	for _, name := range []string{"a", "d/b", "l"} {
-		if err := os.WriteFile(filepath.Join(l.Workspace, name), []byte("changed"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(filepath.Join(l.Workspace, name), []byte("changed"), 0o600))
 	}
 	r.stage(r.bare())
 	if diff := cmp.Diff(before, list(t, r.host())); diff != "" {
@@ -113,9 +110,7 @@ func TestLinksThatLeadOutAreRefused(t *testing.T) {
 func TestPipesAndSocketsAreLeftOut(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"host/a": "1"})
-	if err := syscall.Mkfifo(filepath.Join(r.host(), "pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, syscall.Mkfifo(filepath.Join(r.host(), "pipe"), 0o600))
 	l := r.stage(r.bare())
 	if diff := cmp.Diff(map[string]string{"a": "1"}, list(t, l.Workspace)); diff != "" {
 		t.Error(diff)
@@ -128,9 +123,7 @@ func TestRefreshRemovesStaleSourcesAndKeepsDependencies(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"host/server.py": "new", "host/requirements_.txt": "x", "host/.env": "TOKEN=new"})
 	l := r.stage(r.bare())
-	if err := os.Remove(filepath.Join(filepath.Dir(l.Workspace), "staged.json")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(filepath.Join(filepath.Dir(l.Workspace), "staged.json")))
 	rel, _ := filepath.Rel(r.root, l.Workspace)
 	r.write(map[string]string{
 		rel + "/.venv/bin/python": "venv", rel + "/.cache/x": "c", rel + "/.tmp/x": "t", rel + "/node_modules/m/i.js": "m",
@@ -157,14 +150,10 @@ func TestRefreshKeepsWhatTheProcessMade(t *testing.T) {
 		"host/changes": "22", "host/new/x": "2",
 	})
 	for _, name := range []string{"host/goes", "host/d/goes", rel + "/lost"} {
-		if err := os.Remove(filepath.Join(r.root, name)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Remove(filepath.Join(r.root, name)))
 	}
 	for _, name := range []string{"host/d", "host/dir"} {
-		if err := os.Remove(filepath.Join(r.root, name)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Remove(filepath.Join(r.root, name)))
 	}
 	r.stage(r.bare())
 	want := map[string]string{
@@ -195,17 +184,13 @@ func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 			l, err := s.Provision(t.Context(), "p", nil, func(ctx context.Context, folder string) ([]string, error) {
 				return k.Restore(ctx, "p", "p", folder)
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			return l
 		}
 		l := start()
 		work(l.Workspace)
 		between(func() { start() })
-		if err := k.Save(t.Context(), "p", "p", l.Workspace, l.Staged); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, k.Save(t.Context(), "p", "p", l.Workspace, l.Staged))
 		return list(t, l.Workspace)
 	}
 	nothing, noNext := func(string) {}, func(func()) {}
@@ -222,9 +207,7 @@ func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 	}, noNext)
 
 	r.write(map[string]string{"host/main.py": "v2!", "host/conf": "22", "host/sub/new": "z", "host/turns/into/other": "y"})
-	if err := os.Remove(filepath.Join(r.host(), "goes")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(filepath.Join(r.host(), "goes")))
 	want := map[string]string{
 		"main.py": "v2!", "conf": "mine", "sub/": "", "sub/new": "z", "turns": "file",
 		"folder/": "", "folder/in/": "", "folder/in/x": "", "link": "-> conf", "memory": "1",
@@ -236,9 +219,7 @@ func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 	r.write(map[string]string{"host/main.py": "v3!!"})
 	want["main.py"], want["more"] = "v3!!", "2"
 	got = live(func(folder string) {
-		if err := os.WriteFile(filepath.Join(folder, "more"), []byte("2"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(filepath.Join(folder, "more"), []byte("2"), 0o600))
 	}, noNext)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error("in the third box:", diff)
@@ -262,9 +243,7 @@ func TestStartAfterAFailedRestoreBeginsAnew(t *testing.T) {
 		t.Error(err)
 	}
 	l, err := s.Provision(t.Context(), "p", nil, func(context.Context, string) ([]string, error) { return nil, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if diff := cmp.Diff(map[string]string{"a": "1"}, list(t, l.Workspace)); diff != "" {
 		t.Error(diff)
 	}
@@ -277,21 +256,15 @@ func TestRefreshDoesNotFollowLinksOfTheProcess(t *testing.T) {
 	l := r.stage(r.bare())
 	out := filepath.Join(r.root, "outside")
 	for name, link := range map[string]string{"d": out, "b": filepath.Join(out, "a"), "e": out} {
-		if err := errors.Join(os.RemoveAll(filepath.Join(l.Workspace, name)), os.Symlink(link, filepath.Join(l.Workspace, name))); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, errors.Join(os.RemoveAll(filepath.Join(l.Workspace, name)), os.Symlink(link, filepath.Join(l.Workspace, name))))
 	}
 	r.write(map[string]string{"host/d/a": "22", "host/b": "22"})
-	if err := os.Remove(filepath.Join(r.host(), "e/stale")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(filepath.Join(r.host(), "e/stale")))
 	l2, err := r.try(r.bare())
 	if diff := cmp.Diff(map[string]string{"a": "safe", "stale": "safe"}, list(t, out)); diff != "" {
 		t.Error(diff)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	want := map[string]string{"d/": "", "d/a": "22", "b": "22", "e/": ""}
 	if diff := cmp.Diff(want, list(t, l2.Workspace)); diff != "" {
 		t.Error(diff)
@@ -304,9 +277,7 @@ func TestRecordOfTheCopyThatIsBrokenCountsAsNone(t *testing.T) {
 		r.write(map[string]string{"host/a": "1", "outside": "safe"})
 		l := r.stage(r.bare())
 		record := filepath.Join(filepath.Dir(l.Workspace), "staged.json")
-		if err := os.WriteFile(record, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(record, []byte(text), 0o600))
 		r.stage(r.bare())
 		if diff := cmp.Diff(map[string]string{"a": "1"}, list(t, l.Workspace)); diff != "" {
 			t.Error(text, diff)
@@ -380,9 +351,7 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 	r.write(map[string]string{"host/a": "1"})
 	l := r.stage(r.bare())
 	unlock, err := lock(t.Context(), filepath.Join(filepath.Dir(l.Workspace), "lock"), func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -413,9 +382,7 @@ func times(t *testing.T, folder string) map[string]int64 {
 	all := map[string]int64{}
 	for name := range list(t, folder) {
 		info, err := os.Lstat(filepath.Join(folder, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		all[name] = info.ModTime().UnixNano()
 	}
 	return all
@@ -430,16 +397,10 @@ func FuzzRecordOfTheCopy(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
 		for _, name := range []string{"from", "to"} {
-			if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, os.Mkdir(filepath.Join(dir, name), 0o700))
 		}
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, "from/a"), []byte("1"), 0o600), os.WriteFile(filepath.Join(dir, "record"), data, 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		if err := refresh(t.Context(), filepath.Join(dir, "from"), filepath.Join(dir, "to"), filepath.Join(dir, "record")); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, errors.Join(os.WriteFile(filepath.Join(dir, "from/a"), []byte("1"), 0o600), os.WriteFile(filepath.Join(dir, "record"), data, 0o600)))
+		commontest.OK(t, refresh(t.Context(), filepath.Join(dir, "from"), filepath.Join(dir, "to"), filepath.Join(dir, "record")))
 		got, err := os.ReadFile(filepath.Join(dir, "to/a"))
 		if err != nil || !bytes.Equal(got, []byte("1")) {
 			t.Fatal(string(got), err)

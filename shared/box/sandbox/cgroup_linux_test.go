@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // fakeCgroups makes files as the kernel's, and the files in /proc of a process in own. The
@@ -17,9 +19,7 @@ func fakeCgroups(t *testing.T, own, controllers string, dirs ...string) (proc, m
 	t.Helper()
 	mount, proc = filepath.Join(t.TempDir(), "cgroup"), t.TempDir()
 	for _, dir := range dirs {
-		if err := os.MkdirAll(filepath.Join(mount, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(filepath.Join(mount, dir), 0o755))
 		for name, text := range map[string]string{"cgroup.controllers": controllers, "cgroup.procs": "", "cgroup.subtree_control": ""} {
 			put(t, filepath.Join(mount, dir, name), text)
 		}
@@ -31,9 +31,7 @@ func fakeCgroups(t *testing.T, own, controllers string, dirs ...string) (proc, m
 
 func put(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func TestOnlyCgroupsThatWereLeftToUsAreUsed(t *testing.T) {
@@ -74,14 +72,10 @@ func TestACgroupHasTheLimitsOfItsPolicy(t *testing.T) {
 	put(t, filepath.Join(mount, "cgroup.procs"), "12\n13\n")
 	killed, ours := filepath.Join(mount, "server-4194305-1"), filepath.Join(mount, fmt.Sprintf("server-%d-1", os.Getpid()))
 	for _, dir := range []string{killed, ours} { // no pid is above 4194304
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Mkdir(dir, 0o755))
 	}
 	g, err := newCgroup(mount, Policy{Memory: 64 * mib, Processes: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if kill, err := os.ReadFile(filepath.Join(killed, "cgroup.kill")); string(kill) != "1" {
 		t.Errorf("what a killed runner left runs on: %v", err)
 	}
@@ -111,9 +105,7 @@ func TestACgroupHasTheLimitsOfItsPolicy(t *testing.T) {
 // The kernel's own cgroups, which need no controller for this.
 func TestAProgramIsInItsCgroupFromItsFirstMomentAndEndsWithIt(t *testing.T) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	dir := ""
 	for line := range strings.Lines(string(mounts)) {
 		if before, after, _ := strings.Cut(line, " - "); strings.HasPrefix(after, "cgroup2 ") {
@@ -127,9 +119,7 @@ func TestAProgramIsInItsCgroupFromItsFirstMomentAndEndsWithIt(t *testing.T) {
 	g := cgroup(dir)
 	sleep := interpreter(t, "sleep", "for instance with apt-get install coreutils")
 	s, err := New(Policy{Read: []string{"/"}, KeepUser: true}, Probe())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	o := s.order()
 	o.Group, o.Path, o.Args, o.Dir = g, []byte(sleep), texts([]string{"sleep", "1000"}), []byte("/")
 	cmd := &exec.Cmd{}

@@ -11,16 +11,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func write(t *testing.T, path string, mode os.FileMode) string {
 	t.Helper()
-	if err := os.WriteFile(path, []byte("as it was"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(path, []byte("as it was"), 0o600))
+	commontest.OK(t, os.Chmod(path, mode))
 	return path
 }
 
@@ -28,9 +26,7 @@ func TestProgramReadsAndWritesItsWorkspaceAndTempOnly(t *testing.T) {
 	everyHost(t, func(t *testing.T, h host) {
 		p := h.policy(t)
 		outside := h.folder(t)
-		if err := os.Chmod(outside, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Chmod(outside, 0o777))
 		open := write(t, filepath.Join(outside, "open"), 0o666)
 		in := func(name string) string { return filepath.Join(p.Workspace, name) }
 		out := h.probe(t, p, "files",
@@ -58,9 +54,7 @@ func TestReadAndWriteOpenMore(t *testing.T) {
 	everyHost(t, func(t *testing.T, h host) {
 		p := h.policy(t)
 		readable, writable := h.folder(t), h.folder(t)
-		if err := os.Chmod(writable, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Chmod(writable, 0o777))
 		p.Read = []string{readable}
 		p.Write = []string{writable}
 		write(t, filepath.Join(readable, "file"), 0o666)
@@ -73,23 +67,15 @@ func TestReadAndWriteOpenMore(t *testing.T) {
 func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	p := h.policy(t)
-	if err := os.MkdirAll(filepath.Join(p.Workspace, "sub"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.MkdirAll(filepath.Join(p.Workspace, "sub"), 0o755))
 	before := write(t, filepath.Join(p.Workspace, "sub", "before"), 0o644)
 	cached := write(t, filepath.Join(filepath.Dir(p.Workspace), "cached"), 0o644)
-	if err := os.Link(cached, filepath.Join(p.Workspace, "cached")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Link(cached, filepath.Join(p.Workspace, "cached")))
 	foreign := write(t, filepath.Join(filepath.Dir(p.Workspace), "foreign"), 0o600)
-	if err := os.Symlink(foreign, filepath.Join(p.Workspace, "link")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Symlink(foreign, filepath.Join(p.Workspace, "link")))
 	expect(t, h.probe(t, p, "files", "append", before), "append before=ok")
 	s, err := New(p, Probe())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	user, own := s.User()
 	if !own {
 		user = uint32(os.Getuid())
@@ -101,9 +87,7 @@ func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
 		cached: uint32(os.Getuid()), foreign: uint32(os.Getuid()),
 	} {
 		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, unix.Lstat(path, &st))
 		if st.Uid != want {
 			t.Errorf("%s belongs to %d instead of %d", path, st.Uid, want)
 		}
@@ -118,13 +102,9 @@ func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
 func holder(t *testing.T, h host, p Policy) (pid, address string) {
 	t.Helper()
 	in, stdin, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	stdout, out, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cmd := h.start(t, job{
 		Policy: p, Path: prober(t), Args: []string{"hold", "secret-of-the-holder"}, Env: []string{"API_KEY=secret"}, Dir: p.Workspace,
 	}, in, out, out)
@@ -137,9 +117,7 @@ func holder(t *testing.T, h host, p Policy) (pid, address string) {
 		closeAll(stdout)
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	pid, address, _ = strings.Cut(strings.TrimSpace(line), " ")
 	return pid, address
 }
@@ -169,9 +147,7 @@ func TestNeighboursAreApartByUserAlone(t *testing.T) {
 	only := Probe()
 	only.Landlock, only.Seccomp = 0, false
 	s, err := New(mine, only)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	out := probeIn(t, s, mine, "peer", pid, theirs.Workspace, address)
 	if strings.Contains(out, "=ok") {
 		t.Errorf("something of the neighbour is open:\n%s", out)
@@ -214,23 +190,13 @@ func TestSetuidProgramsAndNamespacesDoNotHelp(t *testing.T) {
 		p.Read = []string{dir}
 		id := filepath.Join(dir, "id")
 		raw, err := os.ReadFile(interpreter(t, "id", "it is in coreutils"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(id, raw, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(id, os.Getuid(), os.Getgid()); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(id, 0o755|os.ModeSetuid|os.ModeSetgid); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
+		commontest.OK(t, os.WriteFile(id, raw, 0o755))
+		commontest.OK(t, os.Chown(id, os.Getuid(), os.Getgid()))
+		commontest.OK(t, os.Chmod(id, 0o755|os.ModeSetuid|os.ModeSetgid))
 		if h.uid == 0 {
 			groups, err := syscall.Getgroups()
-			if err := errors.Join(err, syscall.Setgroups([]int{54321})); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, errors.Join(err, syscall.Setgroups([]int{54321})))
 			defer func() { _ = syscall.Setgroups(groups) }()
 		}
 		out := h.probe(t, p, "privileges", id)

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // role makes the test binary a runner, as a user that is not root.
@@ -128,14 +130,10 @@ func (h host) folder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{filepath.Dir(dir), dir} {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Chmod(d, 0o755))
 	}
 	if h.uid != os.Getuid() {
-		if err := os.Chown(dir, h.uid, h.uid); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Chown(dir, h.uid, h.uid))
 	}
 	return dir
 }
@@ -155,9 +153,7 @@ func (h host) start(t *testing.T, j job, stdin io.Reader, stdout, stderr io.Writ
 	j.Env = append(j.Env, "TMPDIR="+j.Policy.Temp)
 	if h.uid == os.Getuid() {
 		s, cmd, err := j.start(stdin, stdout, stderr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		t.Cleanup(func() {
 			if err := s.End(); err != nil {
 				t.Error(err)
@@ -172,18 +168,14 @@ func (h host) start(t *testing.T, j job, stdin io.Reader, stdout, stderr io.Writ
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: uint32(h.uid), Gid: uint32(h.uid)}, Pdeathsig: syscall.SIGKILL,
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Start())
 	return cmd
 }
 
 func marshal(t *testing.T, j job) string {
 	t.Helper()
 	text, err := json.Marshal(j)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return string(text)
 }
 
@@ -251,9 +243,7 @@ func build(t *testing.T, name, tool string, args func(to string) []string) strin
 	if _, err := os.Stat(to); err == nil {
 		return to
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.MkdirAll(dir, 0o755))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, tool, args(to)...)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // What processes share, keep in files of memory, and have together counts, too.
@@ -34,14 +36,10 @@ func TestMemoryOfEveryKindIsLimited(t *testing.T) {
 func TestWhoExceedsItsMemoryIsToldApart(t *testing.T) {
 	for kind, want := range map[string]bool{"shared": true, "none": false} {
 		s, err := New(Policy{Memory: 64 * mib, Workspace: filepath.Join(host{uid: os.Getuid()}.folder(t), "workspace")}, Probe())
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		j := job{Policy: s.policy, Path: prober(t), Args: []string{"hog", kind, "200"}}
 		in, cmd, err := j.start(nil, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if !want {
 			_ = cmd.Process.Kill()
 		}
@@ -59,9 +57,7 @@ func TestWhoExceedsItsMemoryIsToldApart(t *testing.T) {
 func TestEmptyFilesInMemoryCount(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 100 {
-		if err := os.Symlink("nowhere", filepath.Join(dir, fmt.Sprint(i))); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Symlink("nowhere", filepath.Join(dir, fmt.Sprint(i))))
 	}
 	if held := usedIn(dir, uint32(os.Getuid()), map[uint64]bool{}); held < 100*inode {
 		t.Errorf("they count %d bytes", held)
@@ -99,22 +95,16 @@ func TestNothingOfAUserOfItsOwnOutlivesItInFoldersForEverybody(t *testing.T) {
 	p := h.policy(t)
 	p.Write = []string{"/tmp"}
 	s, err := New(p, Probe())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	j := job{Policy: p, Path: prober(t), Args: []string{"leave"}}
 	var out strings.Builder
 	in, cmd, err := j.start(nil, &out, &out)
 	if err == nil {
 		err = cmd.Wait()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	expect(t, out.String(), "/dev/shm=ok", "/tmp=ok")
-	if err := in.End(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, in.End())
 	uid, _ := s.User()
 	for _, folder := range []string{"/dev/shm", "/tmp"} {
 		if _, err := os.Lstat(filepath.Join(folder, fmt.Sprintf("dormouse-left-%d", uid))); !os.IsNotExist(err) {

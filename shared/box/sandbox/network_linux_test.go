@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // listener is a server on this machine that a program may try to reach.
@@ -15,9 +17,7 @@ func listener(t *testing.T, network, address string) net.Listener {
 	t.Helper()
 	var config net.ListenConfig
 	l, err := config.Listen(t.Context(), network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -35,9 +35,7 @@ func openSocket(t *testing.T, network, folder string) (file string) {
 	t.Helper()
 	file = filepath.Join(folder, "socket")
 	listener(t, network, file)
-	if err := os.Chmod(file, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Chmod(file, 0o777))
 	return file
 }
 
@@ -138,16 +136,10 @@ func TestUnixSocketsOfOthersAreOutOfReach(t *testing.T) {
 func shared(t *testing.T, file string) string {
 	t.Helper()
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	to := host{uid: os.Getuid()}.folder(t) + "/" + "script"
-	if err := os.WriteFile(to, raw, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(to, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(to, raw, 0o644))
+	commontest.OK(t, os.Chmod(to, 0o644))
 	return to
 }
 

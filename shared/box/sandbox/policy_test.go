@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func guards(lacks []Lack) []Guard {
@@ -69,9 +71,7 @@ func TestPolicyThatDemandsWhatIsMissingIsRefusedByName(t *testing.T) {
 
 func TestPolicyThatDemandsNothingDoesWithoutAndSaysSo(t *testing.T) {
 	s, err := New(Policy{}, Support{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if diff := cmp.Diff([]Guard{GuardNetwork, GuardSockets, GuardFiles, GuardNeighbours}, guards(s.Lacks())); diff != "" {
 		t.Error(diff)
 	}
@@ -105,9 +105,7 @@ func TestUserFollowsFromTheWorkspace(t *testing.T) {
 	on := Support{FirstUser: 1 << 30, Users: 1 << 30}
 	user := func(p Policy) uint32 {
 		s, err := New(p, on)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		u, own := s.User()
 		if !own || u < on.FirstUser || u >= on.FirstUser+on.Users {
 			t.Fatalf("user %d, own %v", u, own)

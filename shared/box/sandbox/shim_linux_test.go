@@ -23,9 +23,7 @@ func probeIn(t *testing.T, s *Sandbox, p Policy, args ...string) string {
 	t.Helper()
 	var out strings.Builder
 	cmd := &exec.Cmd{Path: prober(t), Args: append([]string{"prober"}, args...), Env: []string{"TMPDIR=" + p.Temp}, Stdout: &out}
-	if err := s.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Start(cmd))
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
@@ -36,14 +34,10 @@ func TestProgramInheritsNothingOfTheRunner(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_RUNNER", "1")
 	// This descriptor is not marked close-on-exec, as after a mistake in the runner.
 	leak, err := os.Open("/dev/null")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer closeAll(leak)
 	leaked, err := unix.Dup(int(leak.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer closeAll(os.NewFile(uintptr(leaked), "leak"))
 	everyHost(t, func(t *testing.T, h host) {
 		p := h.policy(t)
@@ -67,9 +61,7 @@ func TestProgramInheritsNothingOfTheRunner(t *testing.T) {
 		uid := h.uid
 		if h.ownUser() {
 			s, err := New(p, Probe())
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			user, _ := s.User()
 			uid = int(user)
 		}
@@ -83,9 +75,7 @@ func TestProgramInheritsNothingOfTheRunner(t *testing.T) {
 func TestProgramThatCannotBeExecutedIsNoErrorOfTheSandbox(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	s, err := New(h.policy(t), Probe())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for path, want := range map[string]error{"/nowhere/program": fs.ErrNotExist, "/etc/passwd": fs.ErrPermission} {
 		err := s.Start(&exec.Cmd{Path: path, Args: []string{path}})
 		var mine *Error
@@ -113,9 +103,7 @@ func TestStepThatFailsIsNamed(t *testing.T) {
 			p, cmd := h.policy(t), &exec.Cmd{Path: prober(t), Args: []string{"prober", "cpus"}}
 			c.change(&p, cmd)
 			s, err := New(p, Probe())
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			var mine *Error
 			if err := s.Start(cmd); !errors.As(err, &mine) || mine.Step != c.step {
 				t.Errorf("%v", err)
@@ -131,13 +119,9 @@ func TestFolderThatTheUserCannotReachIsExplained(t *testing.T) {
 		return
 	}
 	closed := filepath.Join(h.folder(t), "closed")
-	if err := os.Mkdir(closed, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(closed, 0o700))
 	s, err := New(Policy{Workspace: filepath.Join(closed, "workspace")}, Probe())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	err = s.Start(&exec.Cmd{Path: prober(t), Args: []string{"prober", "cpus"}})
 	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "chmod o+x") {
 		t.Error(err)
@@ -149,35 +133,23 @@ func TestProgramDiesWithItsRunner(t *testing.T) {
 	p := h.policy(t)
 	// The runner is another process, of the same user.
 	stdout, out, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer closeAll(stdout)
 	other := exec.CommandContext(t.Context(), "/proc/self/exe")
 	other.Env = []string{role + "=" + marshal(t, job{Policy: p, Path: prober(t), Args: []string{"hold", "x"}})}
 	in, stdin, err := os.Pipe() // stays open, or the program would end by itself
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer closeAll(stdin)
 	other.Stdin, other.Stdout = in, out
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, other.Start())
 	closeAll(in, out)
 	first := make([]byte, 64)
 	n, err := stdout.Read(first)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, other.Process.Kill())
 	_ = other.Wait() // it was killed
 	// The program holds the other end of the pipe until it has ended.
-	if err := stdout.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, stdout.SetReadDeadline(time.Now().Add(10*time.Second)))
 	if rest, err := io.ReadAll(stdout); err != nil {
 		t.Errorf("process %q lives on: %q, %v", first[:n], rest, err)
 	}
@@ -191,19 +163,13 @@ func TestEndReachesWhatLeftTheGroup(t *testing.T) {
 	}
 	p := h.policy(t)
 	s, err := New(p, Probe())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(probeIn(t, s, p, "escape")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if err := unix.Kill(pid, 0); err != nil {
 		t.Fatalf("the process is not there: %v", err)
 	}
-	if err := s.End(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.End())
 	commontest.Eventually(t, "the process is gone", func() bool { return !commontest.Alive(pid) })
 	if _, err := os.Stat(p.Temp); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the temporary folder is left: %v", err)
@@ -213,13 +179,9 @@ func TestEndReachesWhatLeftTheGroup(t *testing.T) {
 func TestSignalsReachTheWholeGroup(t *testing.T) {
 	h := host{uid: os.Getuid()}
 	s, err := New(h.policy(t), Probe())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cmd := &exec.Cmd{Path: prober(t), Args: []string{"prober", "sleep"}, SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
-	if err := s.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Start(cmd))
 	if err := unix.Kill(-cmd.Process.Pid, unix.SIGKILL); err != nil {
 		t.Error(err)
 	}

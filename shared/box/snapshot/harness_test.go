@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // files describes a workspace. It maps a path to the contents of a file, to "/" for a
@@ -23,9 +25,7 @@ func (f files) put(t *testing.T, dir string) {
 	t.Helper()
 	for name, what := range f {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		var err error
 		switch {
 		case what == "/":
@@ -35,18 +35,14 @@ func (f files) put(t *testing.T, dir string) {
 		default:
 			err = os.WriteFile(path, []byte(what), 0o644)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 	}
 }
 
 func workspace(t *testing.T, f files) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "workspace")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(dir, 0o755))
 	t.Cleanup(func() { open(dir) })
 	f.put(t, dir)
 	return dir
@@ -95,9 +91,7 @@ func seen(t *testing.T, dir string) files {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return f
 }
 
@@ -224,7 +218,5 @@ func lived(t *testing.T, s Store, staged files, work func(dir string)) {
 
 func must(t testing.TB, errs ...error) {
 	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, errors.Join(errs...))
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/s2"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // install is a folder as npm and uv leave it.
@@ -21,13 +23,9 @@ func install(t *testing.T) string {
 		"node_modules/a/index.js": "a", "node_modules/.bin/a": "-> ../a/index.js", "venv/bin/python": "-> /usr/bin/python3",
 		".cache/x": "kept too", "compiled/v24/0": "code", "empty": "/",
 	})
-	if err := os.Link(filepath.Join(dir, "node_modules/a/index.js"), filepath.Join(t.TempDir(), "of the installer's cache")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Link(filepath.Join(dir, "node_modules/a/index.js"), filepath.Join(t.TempDir(), "of the installer's cache")))
 	for name, mode := range map[string]os.FileMode{"node_modules/a/index.js": 0o755, "compiled/v24": 0o555} {
-		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Chmod(filepath.Join(dir, name), mode))
 	}
 	return dir
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -23,9 +24,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func theirs(t *testing.T, client string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", client, "before"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return text
 }
 
@@ -43,19 +42,13 @@ func TestMergeKeepsAllElseOfEveryClientsFile(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			before := theirs(t, c.Name)
 			got, err := c.Merge(before, servers())
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			golden := filepath.Join("testdata", c.Name, "after")
 			if *update {
-				if err := os.WriteFile(golden, got, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, os.WriteFile(golden, got, 0o600))
 			}
 			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if diff := cmp.Diff(string(want), string(got)); diff != "" {
 				t.Error(diff)
 			}
@@ -63,9 +56,7 @@ func TestMergeKeepsAllElseOfEveryClientsFile(t *testing.T) {
 				t.Errorf("%d of %d things to keep are there", kept, had)
 			}
 			again, err := c.Merge(got, servers())
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if diff := cmp.Diff(string(got), string(again)); diff != "" {
 				t.Errorf("a second time changes it: %s", diff)
 			}
@@ -104,20 +95,14 @@ func TestPastes(t *testing.T) {
 		got[c.Name+", public"] = c.Pastes(clientfile.Server{Name: "mine", URL: "https://mcp.example.com/mine/mcp"})
 	}
 	text, err := json.MarshalIndent(got, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	text = append(text, '\n')
 	const golden = "testdata/pastes.json"
 	if *update {
-		if err := os.WriteFile(golden, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(golden, text, 0o600))
 	}
 	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if diff := cmp.Diff(string(want), string(text)); diff != "" {
 		t.Error(diff)
 	}
@@ -127,9 +112,7 @@ func TestPastes(t *testing.T) {
 func linked(t *testing.T, link string) (name string, entry map[string]any) {
 	t.Helper()
 	u, err := url.Parse(link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	decode := func(text []byte) {
 		if err := json.Unmarshal(text, &entry); err != nil {
 			t.Fatalf("%s: %v", link, err)
@@ -137,18 +120,14 @@ func linked(t *testing.T, link string) (name string, entry map[string]any) {
 	}
 	if u.Scheme == "vscode" {
 		text, err := url.PathUnescape(u.RawQuery) // as decodeURIComponent does
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		decode([]byte(text))
 		name, _ = entry["name"].(string)
 		return name, entry
 	}
 	query := u.Query()
 	text, err := base64.StdEncoding.DecodeString(query.Get("config"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	decode(text)
 	return query.Get("name"), entry
 }
@@ -194,13 +173,9 @@ func TestRemoveTakesOutWhatMergeHasWritten(t *testing.T) {
 			before := theirs(t, c.Name)
 			fresh := []clientfile.Server{{Name: "new.one", URL: base + "/new.one/mcp", Key: "dm_aaaaaaaa_b"}, {Name: "dormouse", URL: base + "/mcp"}}
 			with, err := c.Merge(before, fresh)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			without, removed, err := c.Remove(with, base+"/", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if diff := cmp.Diff([]string{"dormouse", "new.one"}, removed); diff != "" {
 				t.Error(diff)
 			}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/held"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -47,9 +48,7 @@ func shows(t *testing.T, k *held.Keeper, given json.RawMessage, want ...string) 
 func takes(t *testing.T, k *held.Keeper, names ...string) {
 	t.Helper()
 	state, err := k.State(t.Context(), weather)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	versions := map[string]string{}
 	for _, h := range state.Held {
 		if slices.Contains(names, h.Name) {
@@ -145,9 +144,7 @@ func TestNothingUnacceptedIsEverShown(t *testing.T) {
 				given = append(given, tool())
 			}
 			shown, err := k.Show(t.Context(), weather, list(given...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			wire.Elements(wire.Lookup(shown, "tools"), func(raw json.RawMessage) bool {
 				if step == 0 {
 					accepted[string(raw)] = true
@@ -324,14 +321,10 @@ func TestTheLockHasWhatIsAccepted(t *testing.T) {
 	if again, err := os.ReadFile(filepath.Join(folder, "servers.lock.json")); err != nil || string(again) != string(text) {
 		t.Error("the stack has written the lock", err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "servers.lock.json"), []byte(strings.ReplaceAll(string(text), "Bakes.", "Brews.")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(folder, "servers.lock.json"), []byte(strings.ReplaceAll(string(text), "Bakes.", "Brews.")), 0o600))
 	shows(t, stack, list(evil, b), a, described("b", "Brews."))
 	for _, broken := range []string{"{", `{"version":2}`} {
-		if err := os.WriteFile(filepath.Join(folder, "servers.lock.json"), []byte(broken), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(filepath.Join(folder, "servers.lock.json"), []byte(broken), 0o600))
 		if _, err := stack.Show(t.Context(), weather, list(evil)); !errors.Is(err, storage.Unavailable) {
 			t.Errorf("%s: %v", broken, err)
 		}

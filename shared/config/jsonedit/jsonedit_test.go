@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const commented = `// Ours.
@@ -46,9 +47,7 @@ func TestMemberIsSetAndAllElseStays(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := jsonedit.Set([]byte(c.text), []byte(c.value), strings.Fields(c.path)...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if d := cmp.Diff(c.want, string(got)); d != "" {
 				t.Error(d)
 			}
@@ -72,9 +71,7 @@ func TestMemberIsDeletedAndAllElseStays(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := jsonedit.Delete([]byte(c.text), strings.Fields(c.path)...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if d := cmp.Diff(c.want, string(got)); d != "" {
 				t.Error(d)
 			}
@@ -128,9 +125,7 @@ func FuzzEdit(f *testing.F) {
 			t.Fatalf("%q became %q", text, set)
 		}
 		deleted, err := jsonedit.Delete(set, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if _, ok := members(t, deleted)[name]; ok {
 			t.Fatalf("%q became %q", set, deleted)
 		}
@@ -157,9 +152,7 @@ func members(t *testing.T, text []byte) map[string]string {
 		t.Fatalf("%q: %v", text, err)
 	}
 	var all map[string]json.RawMessage
-	if err := json.Unmarshal(value, &all); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(value, &all))
 	plain := map[string]string{}
 	for k, v := range all {
 		plain[k] = string(v)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // copied returns the catalog that a process has which reads the accepted copy of c.
@@ -16,9 +17,7 @@ func copied(t *testing.T, c *serversfile.File) *serversfile.File {
 	folder := t.TempDir()
 	write(t, folder, "accepted", string(c.Marshal()))
 	accepted, err := serversfile.LoadAccepted(filepath.Join(folder, "accepted"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return accepted
 }
 
@@ -40,9 +39,7 @@ func TestAcceptedCopyIsTheWholeCatalog(t *testing.T) {
 				write(t, folder, "servers.json", text)
 			}
 			c, _, err := serversfile.LoadHere(file, variables(outside))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			got := copied(t, c)
 			if diff := cmp.Diff(readOut(c, nil), readOut(got, nil)); diff != "" {
 				t.Error(diff)

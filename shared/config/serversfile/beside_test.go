@@ -9,17 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestRelativePathsAreThoseOfTheFolderOfTheFile(t *testing.T) {
 	folder := t.TempDir()
 	for _, name := range []string{"mine.py", "bin/serve", "conf/a.json", "sub/own.py", "serve", "host/own.py"} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700))
+		commontest.OK(t, os.WriteFile(filepath.Join(folder, name), nil, 0o700))
 	}
 	for _, c := range []struct {
 		name, keys, command string
@@ -42,9 +39,7 @@ func TestRelativePathsAreThoseOfTheFolderOfTheFile(t *testing.T) {
 			path := filepath.Join(folder, "servers.json")
 			write(t, folder, "servers.json", server(c.keys))
 			here, _, err := serversfile.LoadHere(path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			s, ok := here.Server("x")
 			if !ok {
 				t.Fatal(here.Reason("x"))
@@ -65,9 +60,7 @@ func TestRelativePathsAreThoseOfTheFolderOfTheFile(t *testing.T) {
 			// Load leaves relative paths as they are, because the box resolves them in
 			// its image.
 			elsewhere, _, err := serversfile.Load(path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if s, _ := elsewhere.Server("x"); strings.Contains(s.Marshal(), folder) {
 				t.Errorf("on AWS: %s", s.Marshal())
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // variables is a Getenv over a fixed map.
@@ -26,9 +27,7 @@ func variables(m map[string]string) serversfile.Getenv {
 func parse(t *testing.T, file string, env map[string]string) *serversfile.File {
 	t.Helper()
 	c, warnings, err := serversfile.Parse([]byte(file), "servers.json", variables(env))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if len(warnings) > 0 {
 		t.Fatalf("warnings: %v", warnings)
 	}
@@ -144,9 +143,7 @@ func TestEnabledFailsClosed(t *testing.T) {
 		t.Run(c.keys, func(t *testing.T) {
 			file := `{"mcpServers": {"x": {"command": "a", ` + c.keys + `}}}`
 			got, warnings, err := serversfile.Parse([]byte(file), "f", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			s, ok := got.Server("x")
 			if !ok || s.Disabled != c.disabled {
 				t.Errorf("disabled %v (kept %v), want %v", s.Disabled, ok, c.disabled)
@@ -161,9 +158,7 @@ func TestEnabledFailsClosed(t *testing.T) {
 func TestDisabledServerMayLackItsVariables(t *testing.T) {
 	file := `{"mcpServers": {"x": {"command": "${BIN}", "env": {"K": "${KEY}"}, "disabled": true}}}`
 	c, warnings, err := serversfile.Parse([]byte(file), "f", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if s, _ := c.Server("x"); !s.Disabled || s.Env["K"] != "" {
 		t.Errorf("got %v", s)
 	}
@@ -182,9 +177,7 @@ func TestWarningsNameThePlace(t *testing.T) {
 	  }}
 	}`
 	c, warnings, err := serversfile.Parse([]byte(file), "a/servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var got []string
 	for _, w := range warnings {
 		got = append(got, w.String())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A record of lists belongs to the program that gave them. What is only data, or a
@@ -17,9 +18,7 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 	at := func(name string) string { return filepath.Join(folder, name) }
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(at(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(filepath.Dir(at(name)), 0o755))
 		if err := os.WriteFile(at(name), []byte(text), 0o755); err != nil { //nolint:gosec // some are programs
 			t.Fatal(err)
 		}
@@ -33,9 +32,7 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 	for name, mode := range map[string]os.FileMode{"notes.db": 0o600, "checkout/data.json": 0o600} {
 		t.Run(name, func(t *testing.T) {
 			write(name, "1")
-			if err := os.Chmod(at(name), mode); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, os.Chmod(at(name), mode))
 		})
 	}
 	write("servers.json", `{"mcpServers":{
@@ -47,16 +44,12 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 	load := func() *serversfile.File {
 		t.Helper()
 		c, _, err := serversfile.LoadHere(at("servers.json"), func(name string) (string, bool) { return "/bin", name == "PATH" })
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return c
 	}
 	file := load()
 	accepted := at("accepted.json")
-	if err := os.WriteFile(accepted, file.Marshal(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(accepted, file.Marshal(), 0o600))
 	for _, c := range []struct {
 		server, file string
 		news         bool
@@ -79,9 +72,7 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 		if before != s.RecordDigest() {
 			t.Errorf("%s: two digests of the same files", c.server)
 		}
-		if err := os.Chtimes(at(c.file), time.Time{}, time.Now().Add(time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Chtimes(at(c.file), time.Time{}, time.Now().Add(time.Hour)))
 		if news := s.RecordDigest() != before; news != c.news {
 			t.Errorf("%s: after a change of %s the record is another: %t", c.server, c.file, news)
 		}
@@ -89,18 +80,14 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 			t.Errorf("%s: a change of %s is a change of its box", c.server, c.file)
 		}
 		functions, err := serversfile.LoadAccepted(accepted)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if f, _ := functions.Server(c.server); f.RecordDigest() != s.RecordDigest() {
 			t.Errorf("%s: the functions keep another record", c.server)
 		}
 		write(c.file, "2, which is longer")
 	}
 	elsewhere, _, err := serversfile.Load(at("servers.json"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if s, _ := elsewhere.Server("script"); s.RecordDigest() != s.Digest {
 		t.Error("a server that runs elsewhere has a record of files that are here")
 	}
@@ -113,9 +100,7 @@ func TestSourcesAreTheFilesOfTheServersFolder(t *testing.T) {
 		"main.py", "lib/more.py", "lib/page.tmpl", "notes.md", "data.json", "out.txt", "node_modules/x/a.js", ".venv/lib/b.py", "__pycache__/c.py", "dist/index.js", ".git/hooks/d.py",
 		"own/server.mjs", "own/tool",
 	} {
-		if err := os.MkdirAll(filepath.Join(folder, filepath.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(filepath.Join(folder, filepath.Dir(name)), 0o755))
 		if err := os.WriteFile(filepath.Join(folder, name), []byte("1"), 0o700); err != nil { //nolint:gosec // some are programs
 			t.Fatal(err)
 		}
@@ -132,13 +117,9 @@ func TestSourcesAreTheFilesOfTheServersFolder(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(folder, "servers.json")
-			if err := os.WriteFile(path, []byte(`{"mcpServers":{"s":{"command":"`+c.command+`","args":[`+c.args+`]`+c.settings+`}}}`), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, os.WriteFile(path, []byte(`{"mcpServers":{"s":{"command":"`+c.command+`","args":[`+c.args+`]`+c.settings+`}}}`), 0o600))
 			file, _, err := serversfile.LoadHere(path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			s, _ := file.Server("s")
 			var got []string
 			for _, path := range s.Sources() {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -29,9 +30,7 @@ func clientFiles(t testing.TB) []string {
 	var files []string
 	for _, pattern := range []string{"*/*.json", "*/.*.json", "*/.*/*.json"} {
 		found, err := filepath.Glob("testdata/forms/" + pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		files = append(files, found...)
 	}
 	slices.Sort(files)
@@ -40,27 +39,19 @@ func clientFiles(t testing.TB) []string {
 
 func TestFilesOfClientsWithOurFormAreRead(t *testing.T) {
 	folder, err := filepath.Abs("testdata/forms")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, file := range clientFiles(t) {
 		client := strings.Split(filepath.ToSlash(file), "/")[2]
 		t.Run(client, func(t *testing.T) {
 			c, warnings, err := serversfile.LoadHere(file, variables(outside))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			got := strings.ReplaceAll(readOut(c, warnings), folder+"/"+client, "FOLDER")
 			golden := filepath.Join(folder, client, "golden")
 			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, os.WriteFile(golden, []byte(got), 0o600))
 			}
 			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if diff := cmp.Diff(string(want), got); diff != "" {
 				t.Error(diff)
 			}
@@ -115,9 +106,7 @@ func TestValuesFromFilesAreInNoComplaint(t *testing.T) {
 	write(t, folder, "e.env", "hunter2 hunter2=1\nD='hunter2'hunter2\n")
 	write(t, folder, "servers.json", server(`"command": "serve", "envFile": "e.env", "args": ["${A}", "${NONE}", [1]]`))
 	c, warnings, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	rejected := c.Rejected()
 	if len(rejected) != 1 || len(rejected[0].Errors) != 4 || len(warnings) != 2 {
 		t.Errorf("rejected %v, warnings %v", rejected, warnings)
@@ -133,9 +122,7 @@ func TestValuesFromFilesAreInNoComplaint(t *testing.T) {
 
 func write(t *testing.T, folder, name, content string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600))
 }
 
 func TestWhatIsSetOutsideWinsOverFiles(t *testing.T) {
@@ -211,9 +198,7 @@ func TestLineOfVariablesThatIsWrongCostsItselfOnly(t *testing.T) {
 			write(t, folder, ".env", file)
 			write(t, folder, "servers.json", server(`"command": "a", "env": {"B": "${B:-none}"}`))
 			c, warnings, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			var got []string
 			for _, w := range warnings {
 				got = append(got, fmt.Sprintf("%s:%d: %s", filepath.Base(w.File), w.Line, strings.TrimPrefix(w.Text, "this line is not read: ")))

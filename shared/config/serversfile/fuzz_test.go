@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func FuzzJSON(f *testing.F) {
@@ -49,9 +50,7 @@ func FuzzEnvFile(f *testing.F) {
 		write(t, folder, "keys", text)
 		write(t, folder, "servers.json", server(`"command": "a", "envFile": "keys"`))
 		c, _, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for _, r := range c.Rejected() {
 			for _, e := range r.Errors {
 				if e.Line != 2 {
@@ -108,9 +107,7 @@ func checkFile(t *testing.T, data []byte, file string) {
 			continue
 		}
 		back, err := serversfile.UnmarshalServer(s.Marshal())
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if diff := cmp.Diff(fields(s), fields(back)); diff != "" {
 			t.Fatal(diff)
 		}

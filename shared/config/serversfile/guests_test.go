@@ -7,15 +7,14 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // hosted writes a servers file into a folder of its own.
 func hosted(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -47,9 +46,7 @@ func TestServersWithoutAProfileAreGuestsUnlessTheFileSaysOtherwise(t *testing.T)
 	}
 	file := hosted(t, `{"mcpServers":`+servers+`}`)
 	c, _, err := serversfile.LoadGuests(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if got := guests(t, c); got != "plain limits" {
 		t.Errorf("guests are %s", got)
 	}

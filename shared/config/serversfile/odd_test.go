@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestValuesThatCanMeanOnlyOneThingAreTakenAsThat(t *testing.T) {
@@ -55,9 +56,7 @@ func TestAVariableThatIsNullIsOfAnotherServer(t *testing.T) {
 	write(t, folder, "e.env", "A=file\nB=file\n")
 	write(t, folder, "servers.json", server(`"command": "a", "env": {"A": null}, "envFile": "e.env"`))
 	c, _, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s, _ := c.Server("x")
 	if diff := cmp.Diff(map[string]string{"B": "file"}, s.Env); diff != "" {
 		t.Error(diff)
@@ -66,16 +65,12 @@ func TestAVariableThatIsNullIsOfAnotherServer(t *testing.T) {
 
 func TestTheHomeFolderIsThatOfTheMachine(t *testing.T) {
 	folder := t.TempDir()
-	if err := os.Mkdir(filepath.Join(folder, "~"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(filepath.Join(folder, "~"), 0o700))
 	load := func(keys string) (serversfile.Server, string) {
 		t.Helper()
 		write(t, folder, "servers.json", server(keys))
 		c, warnings, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), variables(outside))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		s, _ := c.Server("x")
 		return s, c.Reason("x") + fmt.Sprint(warnings)
 	}

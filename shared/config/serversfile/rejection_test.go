@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
@@ -25,9 +26,7 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 }
 // the end`
 	c, _, err := serversfile.Parse([]byte(file), "/home/ada/servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if diff := cmp.Diff([]string{"good", "off", "last"}, c.Names()); diff != "" {
 		t.Error(diff)
 	}
@@ -70,9 +69,7 @@ func TestRejectionSaysWhichValuesItLacks(t *testing.T) {
 	"asks": {"command": "a", "args": ["${input:my-key}", "${input:city}", "${HOME_TOWN} ${input:my-key}"]},
 	"more": {"command": "a", "args": ["${input:my-key}", []]}}}`
 	c, _, err := serversfile.Parse([]byte(file), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	got := map[string][]serversfile.Variable{}
 	for _, r := range c.Rejected() {
 		got[r.Name] = r.Lacks()

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestVariablesAreExpandedInEveryString(t *testing.T) {
@@ -52,9 +53,7 @@ func TestWhatIsNotAVariableStaysAndWarns(t *testing.T) {
 	for _, in := range []string{"${", "${A", "${}", "${1}", "${a-b}", "${input:}", "${file:a}", "${A:=b}", "${:-d}"} {
 		t.Run(in, func(t *testing.T) {
 			c, warnings, err := serversfile.Parse([]byte(server(`"command": "a", "env": {"V": "`+in+` secret"}`)), "f", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if s, _ := c.Server("x"); s.Env["V"] != in+" secret" {
 				t.Errorf("got %q", s.Env["V"])
 			}
@@ -139,9 +138,7 @@ func TestMarshalRoundTrip(t *testing.T) {
 			t.Errorf("%q cannot stand in an environment variable", text)
 		}
 		got, err := serversfile.UnmarshalServer(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if diff := cmp.Diff(fields(want), fields(got)); diff != "" {
 			t.Error(diff)
 		}
@@ -188,9 +185,7 @@ func TestServerPrintsWithoutSecrets(t *testing.T) {
 	}
 	fmt.Fprintf(&out, "%v %+v %#v %s %q %v", s, s, s, s, s, []any{s, &s, map[string]serversfile.Server{"x": s}})
 	encoded, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	out.Write(encoded)
 	if strings.Contains(out.String(), "hunter2") {
 		t.Errorf("a secret is in %s", &out)

@@ -10,15 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // The tables of the page are those that the reader reads by.
 func TestThePageHasTheSettings(t *testing.T) {
 	const name = "../../../docs/servers-file.md"
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	page := string(text)
 	for heading, table := range serversfile.SettingTables() {
 		before, after, ok := strings.Cut(page, "\n"+heading+"\n\n")
@@ -35,9 +34,7 @@ func TestThePageHasTheSettings(t *testing.T) {
 		}
 	}
 	if *update {
-		if err := os.WriteFile(name, []byte(page), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(name, []byte(page), 0o600))
 	}
 }
 

@@ -4,6 +4,7 @@ package commontest
 import (
 	"strings"
 	"sync"
+	"testing"
 )
 
 // Lines holds log lines that several goroutines write. The zero value is empty.
@@ -33,4 +34,12 @@ func (l *Lines) Take() string {
 	text := l.all.String()
 	l.all.Reset()
 	return text
+}
+
+// OK fails the test at once if there is an error.
+func OK(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

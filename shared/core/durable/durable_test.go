@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
@@ -14,12 +15,8 @@ func TestAFileIsReplacedWithItsPermissions(t *testing.T) {
 		text string
 		mode os.FileMode
 	}{{"the first, which is longer", 0o644}, {"second", 0o600}} {
-		if err := os.WriteFile(path+".new", []byte("what a crash has left behind"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := durable.WriteFile(path, []byte(want.text), want.mode); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(path+".new", []byte("what a crash has left behind"), 0o600))
+		commontest.OK(t, durable.WriteFile(path, []byte(want.text), want.mode))
 		got, err := os.ReadFile(path)
 		info, gone := os.Stat(path)
 		if err != nil || gone != nil || string(got) != want.text || info.Mode() != want.mode {
@@ -33,12 +30,8 @@ func TestAFileIsReplacedWithItsPermissions(t *testing.T) {
 
 func TestTheOldFileStaysWhereTheNewOneCannotBeWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(path+".new", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(path, []byte("old"), 0o600))
+	commontest.OK(t, os.Mkdir(path+".new", 0o700))
 	if err := durable.WriteFile(path, []byte("new"), 0o600); err == nil {
 		t.Error("it was written over a folder")
 	}

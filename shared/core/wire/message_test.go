@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -87,9 +88,7 @@ func TestParseTakesMessagesApart(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.want.Raw = []byte(tt.raw)
 			got, err := wire.Parse([]byte(" \r\n\t" + tt.raw + "\n"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("message differs (-want +got):\n%s", diff)
 			}
@@ -263,9 +262,7 @@ func TestParseBoundsNesting(t *testing.T) {
 func TestParsedPartsCannotGrowIntoTheirNeighbours(t *testing.T) {
 	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"m","params":{}} tail`)
 	m, err := wire.Parse(raw[:len(raw)-len(" tail")])
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	_ = append(m.ID, "xxx"...)
 	_ = append(m.Params, "xxx"...)
 	_ = append(m.Raw, "xxx"...)

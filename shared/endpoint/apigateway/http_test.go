@@ -16,15 +16,14 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 )
 
 func invoke(t *testing.T, ctx context.Context, h http.HandlerFunc, event events.APIGatewayProxyRequest) *events.APIGatewayProxyStreamingResponse {
 	t.Helper()
 	res, err := apigateway.HTTP(h, slog.New(slog.DiscardHandler))(ctx, event)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return res
 }
 
@@ -147,9 +146,7 @@ func TestEventOfAnotherKindIsLogged(t *testing.T) {
 		`{}`: "a test",
 	} {
 		var event events.APIGatewayProxyRequest
-		if err := json.Unmarshal([]byte(raw), &event); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal([]byte(raw), &event))
 		var logged bytes.Buffer
 		never := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Errorf("%s: the handler was called", raw) })
 		res, err := apigateway.HTTP(never, slog.New(slog.NewJSONHandler(&logged, nil)))(t.Context(), event)
@@ -198,9 +195,7 @@ func TestResponseAsLambdaSendsIt(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			res := invoke(t, t.Context(), tt.handler, events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: "/"})
 			raw, err := io.ReadAll(res)
-			if err := errors.Join(err, res.Close()); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, errors.Join(err, res.Close()))
 			if got := strings.Replace(string(raw), strings.Repeat("\x00", 8), "", 1); got != tt.want {
 				t.Errorf("got %.300s, want %.300s", got, tt.want)
 			}
@@ -288,9 +283,7 @@ func TestInvocationsDoNotShareAnything(t *testing.T) {
 	serve := apigateway.HTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }), slog.New(slog.DiscardHandler))
 	for _, path := range []string{"/%zz", "/a", "/b"} {
 		res, err := serve(t.Context(), events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: path})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if body, _ := io.ReadAll(res.Body); path != "/%zz" && string(body) != path {
 			t.Errorf("%s: got %s", path, body)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/registry"
@@ -43,9 +44,7 @@ func publish(t *testing.T, infos map[string]string) *published {
 			Digest: storage.RecordFor("acme", "d-"+name), Version: wire.V20251125, Taken: now, Expires: time.Now().Add(time.Hour),
 			Result: json.RawMessage(`{"serverInfo":` + info + `}`),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 	}
 	return p
 }
@@ -85,12 +84,8 @@ func (p *published) get(path string, into any) error {
 		return err
 	}
 	text, err := json.Marshal(answer)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		p.t.Fatal(err)
-	}
+	commontest.OK(p.t, err)
+	commontest.OK(p.t, json.Unmarshal(text, into))
 	return nil
 }
 
@@ -101,9 +96,7 @@ func TestServerJSONSaysWhatTheServerSaid(t *testing.T) {
 	})
 	p.PublicURL = "https://mcp.example.com/"
 	var got entry
-	if err := p.get("servers/com.example.mcp%2Fweather/versions/latest", &got); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, p.get("servers/com.example.mcp%2Fweather/versions/latest", &got))
 	if s := got.Server; s.Name != "com.example.mcp/weather" || s.Title != "Weather" || s.Version != "1.2.3" || s.WebsiteURL != "https://weather.example" || len([]rune(s.Description)) != 100 || !strings.HasPrefix(s.Description, "Forecasts x") {
 		t.Errorf("got %+v", s)
 	}
@@ -166,9 +159,7 @@ func TestListsHavePages(t *testing.T) {
 		var counts []int
 		for cursor := ""; ; {
 			var one page
-			if err := p.get("servers?"+query+"&cursor="+url.QueryEscape(cursor), &one); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, p.get("servers?"+query+"&cursor="+url.QueryEscape(cursor), &one))
 			got, counts, cursor = append(got, one.names()...), append(counts, one.Metadata.Count), one.Metadata.NextCursor
 			if cursor == "" {
 				break
@@ -227,9 +218,7 @@ func TestKeysAreAskedForAsSecrets(t *testing.T) {
 	var got struct {
 		Server struct{ Remotes []struct{ Headers []any } }
 	}
-	if err := p.get("servers/one/versions/latest", &got); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, p.get("servers/one/versions/latest", &got))
 	want := []any{map[string]any{
 		"name": "Authorization", "description": "An API key of mcp.example.com", "value": "Bearer {key_mcp_example_com}", "isRequired": true, "isSecret": true,
 		"variables": map[string]any{"key_mcp_example_com": map[string]any{"description": "API key of mcp.example.com, from its operator", "isRequired": true, "isSecret": true}},

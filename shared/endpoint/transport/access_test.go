@@ -17,6 +17,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -44,9 +45,7 @@ func newGuarded(t *testing.T) *guarded {
 		"expired":       {Tenant: "acme", Principal: "ada", Servers: []string{"pushy"}, Life: time.Minute},
 	} {
 		key, _, err := apikey.Create(t.Context(), count, grant)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		g.keys[who] = "Bearer " + key
 	}
 	g.revoke("revoked")
@@ -128,9 +127,7 @@ func (g *guarded) victim() victim {
 	a = g.as("owner", request("GET", "/pushy/sse", "").WithContext(ctx))
 	endpoint := a.events(g.t)[0]
 	u, err := url.Parse(string(endpoint.Data))
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	commontest.OK(g.t, err)
 	v.sse, v.sseEvent = u.Query().Get("sessionId"), endpoint.ID
 	return v
 }
@@ -474,9 +471,7 @@ func TestTicketLetsOneConnectionInAsWhoGotIt(t *testing.T) {
 			t.Fatal(status, body)
 		}
 		got, err := g.count.Connection(t.Context(), "c1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		want := storage.Connection{
 			ID: "c1", Session: got.Session, Server: "pushy", Tenant: "acme", Principal: "ada", Expires: got.Expires,
 			Credential: strings.Split(g.keys["owner"], "_")[1],

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -28,9 +29,7 @@ type logLine struct {
 func (w *world) lastLine() (line logLine) {
 	w.t.Helper()
 	all := strings.Split(strings.TrimSpace(w.logged.String()), "\n")
-	if err := json.Unmarshal([]byte(all[len(all)-1]), &line); err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, json.Unmarshal([]byte(all[len(all)-1]), &line))
 	return line
 }
 
@@ -166,9 +165,7 @@ func TestLogLineNamesTheSpanOfTheClient(t *testing.T) {
 				w.logged.Reset()
 				c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","_meta":{"traceparent":"`+tt.meta+`"}}}`, "traceparent", tt.header, "MCP-Protocol-Version", "2025-11-25")
 				var line struct{ Traceparent, Protocol string }
-				if err := json.Unmarshal(w.logged.Bytes(), &line); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, json.Unmarshal(w.logged.Bytes(), &line))
 				if line.Traceparent != tt.want || line.Protocol != "2025-11-25" {
 					t.Errorf("the line has %+v", line)
 				}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/events"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
@@ -38,9 +39,7 @@ func eventWorld(t *testing.T) *world {
 		ID: eventSession, Server: "everything", Tenant: "tenant", Principal: "ada", Transport: storage.HTTP, State: storage.Ready,
 		Version: wire.V20251125, Pushes: true, Created: now, Used: now, Expires: now.Add(7 * 24 * time.Hour),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r := run{ctx: t.Context(), store: w.store, session: eventSession, stream: eventStream, requests: []json.RawMessage{[]byte("1")}}
 	r.say("working")
 	r.end(`{"content":[]}`)
@@ -51,13 +50,9 @@ func eventWorld(t *testing.T) *world {
 func readEvent(t *testing.T, name string) events.APIGatewayProxyRequest {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "..", "events", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var event events.APIGatewayProxyRequest
-	if err := json.Unmarshal(raw, &event); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(raw, &event))
 	return event
 }
 
@@ -86,9 +81,7 @@ func TestEventsOfTheRESTAPIAreAnswered(t *testing.T) {
 			w := eventWorld(t)
 			w.limits.Hold = 10 * time.Millisecond
 			res, err := apigateway.HTTP(w.handler(), slog.New(slog.DiscardHandler))(t.Context(), readEvent(t, tt.name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			var body bytes.Buffer
 			if _, err := body.ReadFrom(res.Body); err != nil {
 				t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -101,9 +102,7 @@ func messages(texts []string) []string {
 func (l *link) ofGroup() storage.ID {
 	l.w.t.Helper()
 	c, err := l.w.store.Connection(l.w.t.Context(), l.conn)
-	if err != nil {
-		l.w.t.Fatal(err)
-	}
+	commontest.OK(l.w.t, err)
 	return c.Session
 }
 
@@ -339,18 +338,14 @@ func TestConnectionToAGroupIsForTheServersOfItsKey(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
 		keys := storagetest.NewMemory()
 		key, record, err := apikey.Create(t.Context(), keys, apikey.Grant{Tenant: "tenant", Principal: "ada", Servers: []string{"s0", "s2"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		narrow := func(servers ...string) {
 			k, err := keys.Keys().Get(t.Context(), record.ID)
 			if err == nil {
 				k.Servers = servers
 				err = keys.Keys().Save(t.Context(), k)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			time.Sleep(apikey.Remembered)
 			w.opts.Auth = apikey.NewKeys(keys)
 		}

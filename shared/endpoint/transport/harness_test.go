@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -79,9 +80,7 @@ func newWorld(t *testing.T) *world {
 	err := store.SaveHandshake(t.Context(), storage.Handshake{
 		Digest: storage.RecordFor("tenant", "known"), Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return w
 }
 
@@ -202,9 +201,7 @@ func (a *answer) events(t *testing.T) []wire.SSE {
 		if errors.Is(err, io.EOF) {
 			return out
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		out = append(out, e)
 	}
 }
@@ -298,9 +295,7 @@ func (w *world) openAt(path string) *client {
 
 func (w *world) awake(server string) {
 	w.t.Helper()
-	if err := w.store.SaveBox(w.t.Context(), storage.Box{ID: storage.BoxFor("tenant", server), State: storage.Awake, Gen: 1}); err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, w.store.SaveBox(w.t.Context(), storage.Box{ID: storage.BoxFor("tenant", server), State: storage.Awake, Gen: 1}))
 }
 
 // counted returns what do costs in calls of the store, apart from their bytes.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/held"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -140,17 +141,13 @@ func TestAHostileServerShowsOnlyWhatWasAccepted(t *testing.T) {
 					for what, tools := range hostile() {
 						listed = tools
 						shows(what, goodA, goodB)
-						if err := sessions.Forget(t.Context(), w.store, "tenant", "s0", "hostile"); err != nil {
-							t.Fatal(err)
-						}
+						commontest.OK(t, sessions.Forget(t.Context(), w.store, "tenant", "s0", "hostile"))
 						shows(what+", without a record", goodA, goodB)
 						listed = []string{goodA, goodB} // alternating
 						shows("the first list again", goodA, goodB)
 					}
 					listed = []string{goodB}
-					if err := sessions.Forget(t.Context(), w.store, "tenant", "s0", "hostile"); err != nil {
-						t.Fatal(err)
-					}
+					commontest.OK(t, sessions.Forget(t.Context(), w.store, "tenant", "s0", "hostile"))
 					shows("a vanished tool", goodB)
 
 					w.backend.mu.Lock()
@@ -174,9 +171,7 @@ func TestAHostileServerShowsOnlyWhatWasAccepted(t *testing.T) {
 					// An operator takes one of them.
 					keeper := held.NewKeeper(w.store, nil, slog.New(slog.DiscardHandler), nil)
 					state, err := keeper.State(t.Context(), pin)
-					if err != nil {
-						t.Fatal(err)
-					}
+					commontest.OK(t, err)
 					versions := map[string]string{}
 					for _, h := range state.Held {
 						if h.Name == "EVIL" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -19,9 +20,7 @@ import (
 func newSealer(t *testing.T) transport.Sealer {
 	t.Helper()
 	s, err := bridge.NewSealer([]byte(strings.Repeat("k", 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return s
 }
 
@@ -101,9 +100,7 @@ func TestModernCallIsForwardedAsItWasSaid(t *testing.T) {
 			t.Errorf("got %s, want %s", got.body, want)
 		}
 		m, err := wire.Parse([]byte(w.backend.got[0]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		inside := `{"name":"echo","arguments":{"n":12345678901234567890.50,"<k>":1},"inputResponses":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`
 		if !strings.HasPrefix(string(m.Params), inside) || !strings.Contains(string(m.Params), `"traceparent":"00-1","progressToken":"p"`) {
 			t.Errorf("the server gets %s", m.Params)
@@ -293,13 +290,9 @@ func TestModernClientThatGoesHasCancelled(t *testing.T) {
 func TestModernCallThatIsLeftWhileTheBoxStartsNeverRuns(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		box, err := w.store.Box(t.Context(), storage.BoxFor("tenant", "quiet"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		box.State = storage.Starting
-		if err := w.store.SaveBox(t.Context(), box); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.store.SaveBox(t.Context(), box))
 		begun := make(chan storage.Address, 1)
 		w.backend.tool("slow", func(r run) { begun <- r.address })
 		r, cut := cuttable(toolCall("slow").request())

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -22,9 +23,7 @@ import (
 func stageAt(t *testing.T, path string) *stage {
 	return newStage(t, func() storage.Store {
 		store, err := sqlitestore.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return napping{store}
 	})
 }
@@ -39,9 +38,7 @@ func behind(t *testing.T, path string, use func(db *sql.DB) error) {
 	if err == nil {
 		err = db.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 }
 
 // C-72: the file of an older program still works: its sessions, their events and the ids
@@ -53,9 +50,7 @@ func TestFileOfAnOlderVersionGoesOn(t *testing.T) {
 		common = "1.thsh1j4ont0"
 	)
 	old, err := os.ReadFile(filepath.Join("testdata", "sqlite-1.sql"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	path := filepath.Join(t.TempDir(), "sessions.db")
 	behind(t, path, func(db *sql.DB) error { _, err := db.ExecContext(t.Context(), string(old)); return err })
 	synctest.Test(t, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -182,9 +183,7 @@ func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
 		id := func(e storage.EventID) string { return e.String() }
 		events := mine.call("steps").events(t)
 		end, err := storage.ParseEventID(events[2].ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		s.backend.attend = storage.NotFound // nobody owes these an end
 		for name, a := range map[string]*answer{
 			"another session's": other.get(events[0].ID),
@@ -200,9 +199,7 @@ func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
 			Session: storage.ID(mine.session), Stream: expired.Stream, First: 1, Gen: 1, Seq: 1, Final: true,
 			Events: [][]byte{[]byte(resultOf(`{}`))}, Expires: time.Now().Add(24 * time.Hour),
 		}
-		if err := s.backend.store.Append(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.backend.store.Append(t.Context(), batch))
 		if a := mine.get(id(expired)); len(a.datas(t)) != 1 {
 			t.Errorf("in time: got %s", a.body)
 		}

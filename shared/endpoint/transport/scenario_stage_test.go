@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -56,18 +57,14 @@ func newStage(t *testing.T, open func() storage.Store) *stage {
 	w := newWorld(t)
 	s := &stage{world: w, open: open, live: map[*storagetest.Faulty]bool{}, calls: map[string]int{}}
 	known, err := w.store.Handshake(t.Context(), storage.RecordFor("tenant", "known"), "2025-11-25")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	own := open() // the server's and the test's
 	t.Cleanup(func() {
 		w.backend.running.Wait() // tools have the store till they end
 		_ = own.Close()
 	})
 	w.store.Store, w.backend.store = own, own
-	if err := own.SaveHandshake(t.Context(), known); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, own.SaveHandshake(t.Context(), known))
 	return s
 }
 
@@ -349,9 +346,7 @@ func follow(t *testing.T, seconds int, happen func(second int), followers ...*fo
 func (v visitor) record() storage.Session {
 	v.s.t.Helper()
 	record, _, err := v.s.backend.store.Load(v.s.t.Context(), storage.ID(v.session), "")
-	if err != nil {
-		v.s.t.Fatal(err)
-	}
+	commontest.OK(v.s.t, err)
 	return record
 }
 
@@ -360,13 +355,9 @@ func (v visitor) record() storage.Session {
 func (v visitor) tail() storage.Tail {
 	v.s.t.Helper()
 	stream, err := v.s.backend.store.Newest(v.s.t.Context(), storage.ID(v.session))
-	if err != nil {
-		v.s.t.Fatal(err)
-	}
+	commontest.OK(v.s.t, err)
 	tail, err := v.s.backend.store.Tail(v.s.t.Context(), storage.ID(v.session), stream)
-	if err != nil {
-		v.s.t.Fatal(err)
-	}
+	commontest.OK(v.s.t, err)
 	return tail
 }
 

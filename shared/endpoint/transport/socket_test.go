@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
@@ -222,9 +223,7 @@ func TestSocketTellsTheSessionOfAnInitializeThatWasAnsweredInPlace(t *testing.T)
 		}
 		w.send("c1", wsInitialize)
 		c, err := w.store.Connection(t.Context(), "c1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		want := `{"jsonrpc":"2.0","method":"notifications/dormouse/event","params":{"sessionId":"` + string(c.Session) + `","eventId":"0"}}`
 		if diff := cmp.Diff([]string{want}, w.take("c1")); diff != "" {
 			t.Error(diff)
@@ -338,9 +337,7 @@ func TestSocketResumesOnANewConnection(t *testing.T) {
 		if diff := cmp.Diff([]storage.ID{id}, w.pushes); diff != "" {
 			t.Fatal(diff)
 		}
-		if err := w.function().Push(t.Context(), id); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.function().Push(t.Context(), id))
 		time.Sleep(time.Hour)
 		if diff := cmp.Diff([]string{said("two"), said("three"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.take("c2")); diff != "" {
 			t.Error(diff)
@@ -404,13 +401,9 @@ func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
 		invoke := func(event string) (status int, headers map[string]string, body string) {
 			t.Helper()
 			var e apigateway.SocketEvent
-			if err := json.Unmarshal([]byte(event), &e); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, json.Unmarshal([]byte(event), &e))
 			res, err := apigateway.Socket(w.function())(t.Context(), e)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			return res.StatusCode, res.Headers, res.Body
 		}
 		status, headers, body := invoke(`{"headers":{"Host":"localhost","Sec-WebSocket-Protocol":"mcp"},"queryStringParameters":{"server":"pushy","event-ids":"1"},` +
@@ -426,9 +419,7 @@ func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
 			t.Errorf("disconnect: %d", status)
 		}
 		payload, err := apigateway.PushEvent("unknown")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if status, _, _ = invoke(string(payload)); status != 200 {
 			t.Errorf("push: %d", status)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -436,9 +437,7 @@ func TestTaskIsCancelledBeforeItsBoxIsAwake(t *testing.T) {
 		w.backend.tool("slow", func(run) {})
 		made := w.becomes(tasking("slow"))
 		box := storage.BoxFor("tenant", "quiet")
-		if err := w.store.SaveBox(t.Context(), storage.Box{ID: box, State: storage.Starting, Gen: 2, Rev: 1}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.store.SaveBox(t.Context(), storage.Box{ID: box, State: storage.Starting, Gen: 2, Rev: 1}))
 		w.acked(made.of("tasks/cancel", ""))
 		w.acked(made.of("tasks/cancel", ""))
 		if got := w.get(made); got.Status != "cancelled" || got.Result != nil || got.Error != nil {
@@ -524,9 +523,7 @@ func TestTaskWhoseBoxIsNotAwakeIsLookedAfter(t *testing.T) {
 		if w.get(made); tended != 0 {
 			t.Errorf("looked after %d times, though its box is awake", tended)
 		}
-		if err := w.store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("tenant", "quiet"), State: storage.Asleep, Gen: 1, Rev: 1}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("tenant", "quiet"), State: storage.Asleep, Gen: 1, Rev: 1}))
 		if w.get(made); tended != 1 {
 			t.Errorf("looked after %d times", tended)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -43,15 +44,11 @@ func TestTranscripts(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			story, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			told := &txtar.Archive{Comment: story.Comment}
 			bubble(t, func(t *testing.T, w *world) { told.Files = tell(t, w, story.Files) })
 			if update {
-				if err := os.WriteFile(file, txtar.Format(told), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, os.WriteFile(file, txtar.Format(told), 0o644))
 			} else if diff := cmp.Diff(string(txtar.Format(story)), string(txtar.Format(told))); diff != "" {
 				t.Errorf("-want +got (see -update):\n%s", diff)
 			}

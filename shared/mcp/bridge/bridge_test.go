@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -24,9 +25,7 @@ func meta(more string) string {
 func request(t testing.TB, method, params string) bridge.Request {
 	t.Helper()
 	r, err := bridge.ReadRequest(message(t, `{"jsonrpc":"2.0","id":7,"method":"`+method+`","params":`+params+`}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return r
 }
 
@@ -104,9 +103,7 @@ func TestSealerSecretMustBeLong(t *testing.T) {
 func TestSealedIsReadByItsSecretOnly(t *testing.T) {
 	sealer := func(secret string) *storage.Sealer {
 		s, err := bridge.NewSealer([]byte(strings.Repeat(secret, 32)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return s
 	}
 	sealed := sealer("a").Seal([]byte("plain"))
@@ -236,9 +233,7 @@ func playRounds(t *testing.T, rnd *rand.Rand) {
 		}
 		turn := bridge.NewTurn(request(t, "tools/call", params), "stream", nil, state)
 		answers, err := turn.Answers()
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for _, a := range answers {
 			s.answered[a.Question] = true
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -24,9 +25,7 @@ func from(t *testing.T, method, capabilities string) bridge.Request {
 	t.Helper()
 	raw := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"_meta":{"` + wire.MetaProtocolVersion + `":"2026-07-28","` + wire.MetaClientCapabilities + `":` + capabilities + `}}}`
 	r, err := bridge.ReadRequest(message(t, raw))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return r
 }
 
@@ -148,9 +147,7 @@ func TestNotificationsOfExtensionsGoToClientsThatDeclareSome(t *testing.T) {
 		}
 		r.Params = json.RawMessage(`{"notifications":{}}`)
 		l, err := bridge.NewListener(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if got := string(l.Notification([]byte(tick))); strings.Contains(got, `"n":1.50`) != gets {
 			t.Errorf("%s: it hears %s", capabilities, got)
 		}

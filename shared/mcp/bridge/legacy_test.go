@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -118,9 +119,7 @@ func TestResultsLoseWhatIsModern(t *testing.T) {
 func message(t testing.TB, raw string) wire.Message {
 	t.Helper()
 	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return m
 }
 
@@ -154,9 +153,7 @@ func TestListenAsksForAllThatTheServerCanSend(t *testing.T) {
 		t.Errorf("%s", m.Raw)
 	}
 	var filter map[string]any
-	if err := json.Unmarshal(wire.Lookup(m.Params, "notifications"), &filter); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(wire.Lookup(m.Params, "notifications"), &filter))
 	want := map[string]any{"toolsListChanged": true, "resourcesListChanged": true, "resourceSubscriptions": []any{"file:///<a>"}}
 	if diff := cmp.Diff(want, filter); diff != "" {
 		t.Error(diff)

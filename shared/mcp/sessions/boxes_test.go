@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -32,9 +33,7 @@ func TestSessionIsPutIntoABoxThatIsNotFull(t *testing.T) {
 			t.Errorf("%s: the first session is in box %d", test.what, id.Box())
 		}
 		first := storage.Box{ID: box, Tenant: c.Tenant, Server: c.Server.Name}.MarkFull(0, true)
-		if err := l.store.SaveBox(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, l.store.SaveBox(t.Context(), first))
 		l.store.Reset()
 		id := l.legacy(t, test.caller, `{}`)
 		if n := l.store.Counts(); id.Box() != test.want || n.Reads != test.reads {
@@ -78,25 +77,19 @@ func TestForgetReachesEachBox(t *testing.T) {
 		_, d := l.ask(t, c, id, askTools)
 		l.answers(t, d, `"result":`+toolList)
 		b := storage.Box{ID: box.Numbered(n), Tenant: c.Tenant, Server: c.Server.Name, Gen: 1}
-		if err := l.store.SaveBox(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, l.store.SaveBox(t.Context(), b))
 		first, err := l.store.Box(t.Context(), box)
 		if err == nil {
 			err = l.store.SaveBox(t.Context(), first.MarkFull(n, true))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 	}
 	for n, id := range all {
 		if kept, _ := l.ask(t, c, id, askTools); kept == "" {
 			t.Errorf("box %d has no list", n)
 		}
 	}
-	if err := sessions.Forget(t.Context(), l.store, c.Tenant, c.Server.Name, c.Server.Digest); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, sessions.Forget(t.Context(), l.store, c.Tenant, c.Server.Name, c.Server.Digest))
 	for n, id := range all {
 		if kept, _ := l.ask(t, c, id, askTools); kept != "" {
 			t.Errorf("box %d still has the list", n)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -86,18 +87,14 @@ func withState(t *testing.T, store storage.Store, f func(*storage.Session)) stor
 		Pushes: true, Created: now, Used: now, Expires: now.Add(time.Hour),
 	}
 	f(&s)
-	if err := store.Create(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Create(t.Context(), s))
 	return s.ID
 }
 
 func TestAnOperatorEndsASession(t *testing.T) {
 	h, store, id := listening(t)
 	for range 2 {
-		if err := h.Terminate(t.Context(), id); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, h.Terminate(t.Context(), id))
 	}
 	if s := record(t, store, id); s.State != storage.Ended || s.Quit != storage.QuitService {
 		t.Errorf("state %q, quit %q", s.State, s.Quit)

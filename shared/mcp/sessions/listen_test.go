@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -31,9 +32,7 @@ var someone = sessions.Caller{Server: sessions.Server{Name: "s"}, Tenant: "t", P
 func parsed(t *testing.T, raw string) wire.Message {
 	t.Helper()
 	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return m
 }
 
@@ -46,9 +45,7 @@ func accept(t *testing.T, h *sessions.Manager, id storage.ID, raw string) (*sess
 // awake makes the box of the server s awake.
 func awake(t *testing.T, store storage.Store) {
 	t.Helper()
-	if err := store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("t", "s"), State: storage.Awake, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("t", "s"), State: storage.Awake, Gen: 1}))
 }
 
 // listening returns a session with three events on its standalone stream.
@@ -60,9 +57,7 @@ func listening(t *testing.T) (*sessions.Manager, *storagetest.Memory, storage.ID
 		ID: storage.NewID(), Server: "s", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready,
 		Pushes: true, Created: now, Used: now, Expires: now.Add(24 * time.Hour),
 	}
-	if err := store.Create(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Create(t.Context(), s))
 	push(t, store, s.ID, 1, "1", "2", "3")
 	return sessions.New(store, nobody{}, sessions.Limits{}), store, s.ID
 }
@@ -73,9 +68,7 @@ func push(t *testing.T, store storage.Store, id storage.ID, first storage.Index,
 	for _, raw := range raws {
 		b.Events = append(b.Events, []byte(raw))
 	}
-	if err := store.Append(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Append(t.Context(), b))
 }
 
 // get opens a GET, holds it for a time and closes it. It returns the events, and the id
@@ -86,15 +79,11 @@ func get(t *testing.T, h *sessions.Manager, id storage.ID, last string, hold tim
 	if last == "" {
 		call, err = h.Listen(t.Context(), someone, id, "")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cursor = call.Cursor().String()
 	for until := time.Now().Add(hold); time.Now().Before(until); {
 		events, err := call.Next(t.Context(), until)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for _, e := range events {
 			got, cursor = got+string(e.Raw), call.ID(e).String()
 		}

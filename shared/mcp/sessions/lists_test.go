@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -35,9 +36,7 @@ func (l *lister) legacy(t *testing.T, c sessions.Caller, capabilities string) st
 	t.Helper()
 	m := parsed(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"clientInfo":{"name":"c"}}}`)
 	s, _, err := l.Initialize(t.Context(), c, "", m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return s.ID
 }
 
@@ -47,9 +46,7 @@ func (l *lister) ask(t *testing.T, c sessions.Caller, id storage.ID, raw string)
 	t.Helper()
 	before := len(*l.deliveries)
 	call, err := l.Accept(t.Context(), c, id, []wire.Message{parsed(t, raw)}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if len(*l.deliveries) > before {
 		return "", &(*l.deliveries)[before]
 	}
@@ -74,9 +71,7 @@ func (l *lister) answers(t *testing.T, d *sessions.Delivery, result string) {
 
 func (l *lister) says(t *testing.T, a storage.Address, b storage.Batch) {
 	t.Helper()
-	if err := (sessions.Publisher{Store: l.store}).Append(t.Context(), a, b); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, (sessions.Publisher{Store: l.store}).Append(t.Context(), a, b))
 }
 
 func httpCaller() sessions.Caller {
@@ -108,9 +103,7 @@ func TestListIsAnsweredFromTheRecordInBothEras(t *testing.T) {
 	for range 2 {
 		l.store.Reset()
 		call, _, err := l.Send(t.Context(), modernCaller, modern, "tools/list", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		events, err := call.Next(t.Context(), time.Now())
 		if want := `{"jsonrpc":"2.0","id":"` + string(call.Stream()) + `","result":` + toolList + `}`; err != nil || string(events[0].Raw) != want {
 			t.Errorf("the modern client got %v %v", events, err)
@@ -281,9 +274,7 @@ func (l *lister) box(t *testing.T, change func(*storage.Box)) {
 		change(&b)
 		err = l.store.SaveBox(t.Context(), b)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 }
 
 // announcing stores a handshake. announces says whether the server announces changes of
@@ -440,9 +431,7 @@ func TestChangedListLeavesTheRecordBeforeAnybodyHearsOfIt(t *testing.T) {
 func TestHandshakeOfOneTenantIsNoOthers(t *testing.T) {
 	l := newLister(t)
 	record := storage.Handshake{Digest: storage.RecordFor("t", "d1"), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"evil"}}`)}
-	if err := l.store.SaveHandshake(t.Context(), record); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, l.store.SaveHandshake(t.Context(), record))
 	for tenant, asked := range map[string]int{"t": 0, "t2": 2} {
 		t.Run(tenant, func(t *testing.T) {
 			*l.deliveries = nil

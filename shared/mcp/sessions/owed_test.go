@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -21,12 +22,8 @@ func TestWhatIsOwedAndHasExpiredIsNotPushedForEver(t *testing.T) {
 	counting := storagetest.NewCounting(storagetest.NewMemory())
 	expires := time.Now().Add(time.Hour)
 	s := storage.Session{ID: storage.NewID(), Transport: storage.WebSocket, State: storage.Ready, Conns: []string{"new"}, Expires: expires}
-	if err := counting.Create(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
-	if err := counting.PutConnection(t.Context(), storage.Connection{ID: "new", Session: s.ID, Expires: expires}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, counting.Create(t.Context(), s))
+	commontest.OK(t, counting.PutConnection(t.Context(), storage.Connection{ID: "new", Session: s.ID, Expires: expires}))
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
 	out := sessions.Publisher{Store: forgetful{counting}, Clients: newGateway("old", "new")}
@@ -47,9 +44,7 @@ func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	for range 1024 {
 		s.Pushed = append(s.Pushed, storage.Cursor{Stream: storage.NewStreamID(), Index: 1})
 	}
-	if err := store.Create(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Create(t.Context(), s))
 	out := sessions.Publisher{Store: store, Clients: newGateway()}
 	newest := storage.NewStreamID()
 	if _, err := out.Send(t.Context(), sessions.Published{

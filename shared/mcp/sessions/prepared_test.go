@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -16,9 +17,7 @@ func TestServerThatIsBeingPreparedAnswersAtOnce(t *testing.T) {
 	c.Server.Preparing = true
 	begun := func(version string) (storage.ID, string) {
 		s, call, err := l.Initialize(t.Context(), c, "", parsed(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+version+`","capabilities":{},"clientInfo":{"name":"c"}}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		events, err := call.Next(t.Context(), time.Now())
 		if err != nil || len(events) != 1 || !s.Pushes {
 			t.Fatal(events, err, s.Pushes)
@@ -43,13 +42,9 @@ func TestServerThatIsBeingPreparedAnswersAtOnce(t *testing.T) {
 	}
 
 	c.Server.Preparing = false
-	if err := l.Prepared(t.Context(), c.Server.Name, since); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, l.Prepared(t.Context(), c.Server.Name, since))
 	call, err := l.Listen(t.Context(), c, id, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	events, err := call.Next(t.Context(), time.Now())
 	if err != nil || len(events) != 3 || !strings.Contains(string(events[0].Raw), wire.NotifyToolsChanged) {
 		t.Errorf("the client hears %v, %v", events, err)
@@ -57,9 +52,7 @@ func TestServerThatIsBeingPreparedAnswersAtOnce(t *testing.T) {
 	if _, d := l.ask(t, c, id, askTools); d == nil {
 		t.Error("the list after that does not come from the server")
 	}
-	if err := l.Prepared(t.Context(), c.Server.Name, time.Now().Add(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, l.Prepared(t.Context(), c.Server.Name, time.Now().Add(time.Hour)))
 	if tail, err := l.store.Tail(t.Context(), id, storage.Standalone); err != nil || tail.Last != 3 {
 		t.Errorf("an older session hears of it: %+v, %v", tail, err)
 	}

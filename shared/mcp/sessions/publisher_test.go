@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -104,9 +105,7 @@ func wsHost(store storage.Store, g *gateway) *sessions.Manager {
 func connect(t *testing.T, h *sessions.Manager, conn string, resume storage.ID, cursors ...storage.EventID) storage.Session {
 	t.Helper()
 	s, _, err := h.Connect(t.Context(), wsCaller(conn), nil, resume, map[string][]storage.EventID{"": cursors})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return s
 }
 
@@ -128,9 +127,7 @@ func TestAnEventIsInTheLogBeforeItIsPosted(t *testing.T) {
 		}
 	}
 	out := sessions.Publisher{Store: store, Clients: g}
-	if err := out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)))
 	if diff := cmp.Diff([]string{`{"n":1}`}, g.arrived("c1")); diff != "" {
 		t.Error(diff)
 	}
@@ -141,9 +138,7 @@ func TestAPostToALivingConnectionTouchesNoRecord(t *testing.T) {
 	s := connect(t, wsHost(store, g), "c1", "")
 	a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1"}
 	store.Reset()
-	if err := (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`)))
 	if n := store.Counts(); n.Reads != 0 || n.Writes != 1 {
 		t.Errorf("%d reads and %d writes, want 0 and 1", n.Reads, n.Writes)
 	}
@@ -160,17 +155,13 @@ func TestAnEventForAGoneConnectionGoesToTheNextOne(t *testing.T) {
 			g.set("c1", up)
 			time.Sleep(time.Minute)
 			b := batchOf(a, storage.Index(n+1), fmt.Sprintf(`{"n":%d}`, n+1))
-			if err := out.Append(t.Context(), a, b); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, out.Append(t.Context(), a, b))
 		}
 		s = connect(t, h, "c2", s.ID)
 		if !s.Owes() {
 			t.Fatal("nothing is owed")
 		}
-		if err := h.Push(t.Context(), s.ID); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, h.Push(t.Context(), s.ID))
 		if diff := cmp.Diff([]string{`{"n":2}`}, g.arrived("c2")); diff != "" {
 			t.Error(diff)
 		}
@@ -184,9 +175,7 @@ func TestAPostOfWhichNothingIsKnownIsMadeAgainAndTheStreamGoesOnAsBefore(t *test
 	out := sessions.Publisher{Store: store, Clients: g}
 	tries := 0
 	g.faults, g.chance = true, func(int) bool { tries++; return tries == 3 } // each post draws twice
-	if err := out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`, `{"n":3}`)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`, `{"n":3}`)))
 	if diff := cmp.Diff([]string{`{"n":1}`, `{"n":2}`, `{"n":3}`}, g.arrived("c1")); diff != "" {
 		t.Error(diff)
 	}
@@ -202,9 +191,7 @@ func TestWhatIsTooLargeForAWebSocketBecomesAnErrorAndStaysInTheLog(t *testing.T)
 	pad := strings.Repeat("x", storage.MaxPost)
 	progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"pad":"` + pad + `"}}`
 	response := `{"jsonrpc":"2.0","id":9007199254740993,"result":{"pad":"` + pad + `"}}`
-	if err := (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, progress, response)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, progress, response)))
 	got := g.arrived("c1")
 	if len(got) != 2 || !strings.Contains(got[0], "notifications/message") ||
 		!strings.Contains(got[1], `"id":9007199254740993,"error"`) || !strings.Contains(got[1], "131072") || !strings.Contains(got[1], "Streamable HTTP") {
@@ -220,9 +207,7 @@ func TestAClientThatAskedForEventIDsIsToldEachOne(t *testing.T) {
 	store, g := storagetest.NewMemory(), newGateway("c1")
 	s := connect(t, wsHost(store, g), "c1", "")
 	a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1", EventIDs: true}
-	if err := (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)))
 	want := []string{`{"n":1}`, fmt.Sprintf(
 		`{"jsonrpc":"2.0","method":"notifications/dormouse/event","params":{"sessionId":"%s","eventId":"1/%s"}}`, s.ID, a.Stream)}
 	if diff := cmp.Diff(want, g.arrived("c1")); diff != "" {
@@ -236,9 +221,7 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	c := wsCaller("")
 	c.Transport = storage.SSE
 	s, err := h.Open(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	out := sessions.Publisher{Store: store}
 	address := func(stream storage.StreamID) storage.Address {
 		return storage.Address{Session: s.ID, Stream: stream, LegacySSE: true}
@@ -250,16 +233,12 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := h.Say(t.Context(), s.ID, []byte(`{"n":4}`)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.Say(t.Context(), s.ID, []byte(`{"n":4}`)))
 	if _, err := out.Send(t.Context(), frame...); err != nil { // a late repeat
 		t.Fatal(err)
 	}
 	page, err := store.Read(t.Context(), s.ID, storage.LegacySSE, 0, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var got []string
 	for _, e := range page.Events {
 		got = append(got, string(e.Raw))
@@ -279,13 +258,9 @@ func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 		t.Fatal(err)
 	}
 	tail, err := store.Tail(t.Context(), "s", a.Stream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for range 2 {
-		if err := out.Ended(t.Context(), a, tail, time.Time{}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, out.Ended(t.Context(), a, tail, time.Time{}))
 	}
 	if tail, err = store.Tail(t.Context(), "s", storage.LegacySSE); err != nil || tail.Last != 1 {
 		t.Errorf("the end was copied %d times, %v", tail.Last, err)
@@ -469,9 +444,7 @@ func (w *pushWorld) seen(stream storage.StreamID) []int {
 
 func (w *pushWorld) check(stream storage.StreamID) {
 	tail, err := w.memory.Tail(w.t.Context(), w.id, stream)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	seen := w.seen(stream)
 	if w.g.faults {
 		// If an append got no answer, the whole batch is sent again. Only then an event

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -19,9 +20,7 @@ func TestAStreamThatHasEndedAndIsGoneEndsAtOnce(t *testing.T) {
 				Session: id, Stream: stream, First: storage.Index(i + 1), Gen: 1, Seq: int64(i + 1), Final: i == 1,
 				Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 		}
 		for _, c := range []struct {
 			after storage.Index
@@ -31,9 +30,7 @@ func TestAStreamThatHasEndedAndIsGoneEndsAtOnce(t *testing.T) {
 			time.Sleep(c.age)
 			begun := time.Now()
 			call, err := h.Resume(t.Context(), someone, id, storage.EventID{Stream: stream, Index: c.after}.String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			got := next(t, call, 25*time.Second)
 			if got != c.got || !call.Done() || time.Since(begun) > 0 {
 				t.Errorf("after %d: got %q, done %t after %s; want %q and the end at once", c.after, got, call.Done(), time.Since(begun), c.got)
@@ -72,9 +69,7 @@ func TestAClientThatComesBackJustAsItsCallEndsGetsTheResult(t *testing.T) {
 		}
 	}}, sessions.Limits{})
 	call, err := h.Resume(t.Context(), someone, id, storage.EventID{Stream: stream}.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if call.Done() {
 		t.Fatal("the client is told that nothing more comes, and has no result")
 	}

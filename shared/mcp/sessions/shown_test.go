@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -68,9 +69,7 @@ func TestACallerSeesItsToolsOnly(t *testing.T) {
 		}
 		modern := sessions.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + superset + `}`)}
 		call, _, err := l.Send(t.Context(), seesSome(modernCaller), modern, "tools/list", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if events, err := call.Next(t.Context(), time.Now()); err != nil || string(wire.Lookup(events[0].Raw, "result")) != visibleList {
 			t.Errorf("some %t: a client without a session: %+v %v", some, events, err)
 		}
@@ -94,9 +93,7 @@ func TestACallerSeesItsToolsOnPagesAndInBatches(t *testing.T) {
 		t.Errorf("a page: %s", got)
 	}
 	msgs, batch, err := wire.ParseBody([]byte(`[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read"}},{"jsonrpc":"2.0","id":2.0,"method":"tools/list"}]`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if _, err := l.Accept(t.Context(), c, id, msgs, batch); err != nil {
 		t.Fatal(err)
 	}
@@ -133,9 +130,7 @@ func TestACallerIsPushedItsToolsOnly(t *testing.T) {
 	b := batchOf(a, 1, response("7", wholeList))
 	b.Final = true
 	for range 2 {
-		if err := out.Append(t.Context(), a, b); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, out.Append(t.Context(), a, b))
 	}
 	for _, got := range g.arrived("c1") {
 		if got != response("7", visibleList) {
@@ -148,9 +143,7 @@ func TestACallerIsPushedItsToolsOnly(t *testing.T) {
 	a = storage.Address{Session: s.ID, Stream: storage.NewStreamID(), LegacySSE: true, Shown: shown}
 	b.Stream = a.Stream
 	for range 2 {
-		if err := out.Append(t.Context(), a, b); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, out.Append(t.Context(), a, b))
 	}
 	page, err := store.Read(t.Context(), s.ID, storage.LegacySSE, 0, 10)
 	if err != nil || len(page.Events) != 1 || string(page.Events[0].Raw) != response("7", visibleList) {

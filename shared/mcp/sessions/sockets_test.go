@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -113,13 +114,9 @@ func TestAnEventIDOfAnotherSessionReplaysNothing(t *testing.T) {
 	h := wsHost(store, g)
 	theirs, mine := connect(t, h, "c1", ""), connect(t, h, "c2", "")
 	a := storage.Address{Session: theirs.ID, Stream: storage.NewStreamID(), Conn: "c1"}
-	if err := (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)))
 	connect(t, h, "c3", mine.ID, storage.EventID{Stream: a.Stream})
-	if err := h.Push(t.Context(), mine.ID); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.Push(t.Context(), mine.ID))
 	if got := g.arrived("c3"); len(got) != 0 {
 		t.Errorf("got %q", got)
 	}
@@ -131,9 +128,7 @@ func TestDisconnectForgetsTheConnectionAndNothingElse(t *testing.T) {
 	s := connect(t, h, "c1", "")
 	connect(t, h, "c2", s.ID)
 	for range 2 { // it may be called twice
-		if err := h.Disconnect(t.Context(), "c1"); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, h.Disconnect(t.Context(), "c1"))
 	}
 	if diff := cmp.Diff([]string{"c2"}, record(t, store, s.ID).Conns); diff != "" {
 		t.Error(diff)
@@ -153,9 +148,7 @@ func TestInitializeOfAnOpenedSessionIsTakenOnceAndItsRepeatToo(t *testing.T) {
 		return err
 	}
 	for range 2 { // the answer to the first was lost
-		if err := initialize("a"); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, initialize("a"))
 	}
 	if err := initialize("b"); !errors.Is(err, storage.Invalid) {
 		t.Errorf("another initialize: %v", err)
@@ -171,9 +164,7 @@ func TestAnSSESessionGoesOnWithoutInitialize(t *testing.T) {
 	c := wsCaller("")
 	c.Transport = storage.SSE
 	s, err := h.Open(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	m := parsed(t, `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 	if _, err := h.Accept(t.Context(), c, s.ID, []wire.Message{m}, false); err != nil {
 		t.Fatal(err)
@@ -212,9 +203,7 @@ func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 			b := batchOf(a, 1, c.end)
 			b.Final = true
 			for range 2 { // the ack was lost
-				if err := (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, b); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, b))
 			}
 			if got := record(t, store, s.ID); got.State != c.state || got.Quit != c.quit || got.Pushes != c.pushes {
 				t.Errorf("state %s, quit %q, pushes %v", got.State, got.Quit, got.Pushes)

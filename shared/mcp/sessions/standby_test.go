@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -24,9 +25,7 @@ func open(t *testing.T, h *sessions.Manager, id storage.ID, last string) *sessio
 	if last == "" {
 		call, err = h.Listen(t.Context(), someone, id, "")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	next(t, call, 0)
 	return call
 }
@@ -35,9 +34,7 @@ func open(t *testing.T, h *sessions.Manager, id storage.ID, last string) *sessio
 func next(t *testing.T, call *sessions.Call, within time.Duration) (got string) {
 	t.Helper()
 	events, err := call.Next(t.Context(), time.Now().Add(within))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, e := range events {
 		got += string(e.Raw)
 	}
@@ -47,9 +44,7 @@ func next(t *testing.T, call *sessions.Call, within time.Duration) (got string) 
 func record(t *testing.T, store storage.Store, id storage.ID) storage.Session {
 	t.Helper()
 	s, _, err := store.Load(t.Context(), id, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return s
 }
 
@@ -57,9 +52,7 @@ func change(t *testing.T, store storage.Store, id storage.ID, f func(*storage.Se
 	t.Helper()
 	s := record(t, store, id)
 	f(&s)
-	if err := store.Save(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Save(t.Context(), s))
 }
 
 func TestOfTooManyStandbysTheOldestIsSentAwayForLong(t *testing.T) {
@@ -186,9 +179,7 @@ func TestAClientThatComesBackKeepsItsPlaceBeforeAStandby(t *testing.T) {
 func TestAListenerOfASessionThatHasEndedIsDoneAtItsNextLook(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, h *sessions.Manager, store storage.Store, id storage.ID){
 		"ended": func(t *testing.T, h *sessions.Manager, _ storage.Store, id storage.ID) {
-			if err := h.End(t.Context(), someone, id); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, h.End(t.Context(), someone, id))
 		},
 		"expired": func(t *testing.T, _ *sessions.Manager, store storage.Store, id storage.ID) {
 			change(t, store, id, func(s *storage.Session) { s.Expires = time.Now().Add(time.Second) })
@@ -239,9 +230,7 @@ func TestALeaseIsKeptForItsClientUntilItIsBack(t *testing.T) {
 		same(t, "what is left for the first", next(t, open(t, h, id, "3."+first.Cursor().Nonce), time.Second), "")
 		time.Sleep(time.Minute)
 		other, err := h.Listen(t.Context(), someone, id, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		same(t, "what another one gets after the report", next(t, other, time.Second), "")
 	})
 }
@@ -298,9 +287,7 @@ func pauseAt(t *testing.T, store storage.Store, id storage.ID, index storage.Ind
 	err := store.Append(t.Context(), storage.Batch{
 		Session: id, First: index, Gen: 1, Seq: int64(index), Retry: retry, Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 }
 
 func TestAPauseOfLongAgoSendsNobodyAwayWhoWasNotThere(t *testing.T) {
@@ -309,9 +296,7 @@ func TestAPauseOfLongAgoSendsNobodyAwayWhoWasNotThere(t *testing.T) {
 		pauseAt(t, store, id, 4, "", 7*time.Second)
 		push(t, store, id, 5, "5")
 		call, err := h.Listen(t.Context(), someone, id, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		same(t, "events", next(t, call, time.Second), "1235")
 		if _, closed := call.Close(); closed {
 			t.Error("it is sent away by what it is told again")
@@ -342,9 +327,7 @@ func TestAPlaceOfAnEarlierRunIsFree(t *testing.T) {
 		time.Sleep(time.Second)
 		anew := sessions.New(store, nobody{}, sessions.Limits{Hold: 24 * time.Hour, Since: time.Now()})
 		call, err := anew.Listen(t.Context(), someone, id, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		same(t, "what the next one gets at once", next(t, call, 0), "123")
 		same(t, "what another one gets: a place of this run is kept", next(t, open(t, anew, id, ""), time.Minute), "")
 	})

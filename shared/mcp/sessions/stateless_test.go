@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -44,9 +45,7 @@ var (
 func send(t *testing.T, h *sessions.Manager, c sessions.Caller, client sessions.Client) (*sessions.Call, json.RawMessage) {
 	t.Helper()
 	call, server, err := h.Send(t.Context(), c, client, "tools/call", json.RawMessage(`{"name":"x"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return call, server
 }
 
@@ -98,13 +97,9 @@ func TestNotificationOfAModernClientReachesItsProcess(t *testing.T) {
 	send(t, h, modernCaller, modernClient)
 	tell(modernCaller, 1) // its box sleeps
 	box, err := store.Box(t.Context(), storage.BoxFor("t", "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	box.State = storage.Awake
-	if err := store.SaveBox(t.Context(), box); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.SaveBox(t.Context(), box))
 	tell(other, 1)
 	tell(modernCaller, 2)
 	if d := (*b.deliveries)[1]; string(d.Raw) != string(m.Raw) || d.Session != sessions.PinnedID(modernCaller) || len(d.Requests) != 0 {
@@ -117,9 +112,7 @@ func TestBudgetOfAModernCall(t *testing.T) {
 	b := newTook()
 	h := sessions.New(store, b, sessions.Limits{})
 	record := storage.Handshake{Digest: storage.RecordFor("t", "d1"), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"srv"}}`)}
-	if err := store.SaveHandshake(t.Context(), record); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.SaveHandshake(t.Context(), record))
 	steps := []struct {
 		name          string
 		do            func()
@@ -182,9 +175,7 @@ func TestPinnedSessionFollowsTheServersConfiguration(t *testing.T) {
 	h := sessions.New(store, took, sessions.Limits{})
 	for _, digest := range []string{"d1", "d1", "d2", "d2"} {
 		record := storage.Handshake{Digest: storage.RecordFor("t", digest), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"` + digest + `"}}`)}
-		if err := store.SaveHandshake(t.Context(), record); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.SaveHandshake(t.Context(), record))
 		c := modernCaller
 		c.Server.Digest = digest
 		_, server := send(t, h, c, modernClient)
@@ -238,9 +229,7 @@ func TestPinnedSessionBeginsAnewWhenItIsOver(t *testing.T) {
 		store := storagetest.NewMemory()
 		h := sessions.New(store, newTook(), sessions.Limits{})
 		send(t, h, modernCaller, modernClient)
-		if err := h.Terminate(t.Context(), sessions.PinnedID(modernCaller)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, h.Terminate(t.Context(), sessions.PinnedID(modernCaller)))
 		send(t, h, modernCaller, modernClient)
 		if s := pinned(t, store, modernCaller); s.State != storage.Ready || s.Quit != storage.QuitNone {
 			t.Errorf("ended by an operator: %+v", s)
@@ -296,15 +285,11 @@ func TestSubscriptionsArePinnedOnceForEachListener(t *testing.T) {
 		return err
 	}
 	for range 2 {
-		if err := subscribe("a"); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, subscribe("a"))
 	}
 	awake(t, store)
 	for left := 1; left >= 0; left-- {
-		if err := h.Unsubscribe(t.Context(), modernCaller, []string{"a"}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, h.Unsubscribe(t.Context(), modernCaller, []string{"a"}))
 		if s := pinned(t, store, modernCaller); len(s.Subscribed) != left {
 			t.Errorf("subscribed to %v", s.Subscribed)
 		}

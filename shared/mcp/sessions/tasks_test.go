@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -31,14 +32,10 @@ func TestRecalledCallIsWhatHasBecomeOfIt(t *testing.T) {
 		b := storage.Batch{
 			Session: sessions.PinnedID(modernCaller), Stream: call.Stream(), First: storage.Index(i + 1), Events: [][]byte{[]byte(raw)}, Final: raw == end,
 		}
-		if err := store.Append(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.Append(t.Context(), b))
 	}
 	r, err := h.Recall(t.Context(), modernCaller, call.Stream())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var got []string
 	for _, e := range r.Events {
 		got = append(got, string(e.Raw))

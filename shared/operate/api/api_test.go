@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/config/override"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -34,9 +35,7 @@ type place struct {
 func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 	t.Helper()
 	file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"two":{"command":"b"},"off":{"command":"c","disabled":true},"bad":{"command":1}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	p := &place{t: t, store: storagetest.NewMemory(), keys: map[string]string{}}
 	for name, g := range map[string]apikey.Grant{
 		"user":     {Tenant: "acme", Principal: "ada", Servers: []string{"*"}},
@@ -96,13 +95,9 @@ func (p *place) fill(file *serversfile.File) {
 		if id == "bbbb3" {
 			s.Tenant = "other"
 		}
-		if err := p.store.Create(p.t.Context(), s); err != nil {
-			p.t.Fatal(err)
-		}
+		commontest.OK(p.t, p.store.Create(p.t.Context(), s))
 		b := storage.Box{ID: storage.BoxFor(s.Tenant, server), Tenant: s.Tenant, Server: server, Gen: 1, State: storage.Awake, Conn: "c", Changed: now}
-		if err := p.store.SaveBox(p.t.Context(), b); err != nil {
-			p.t.Fatal(err)
-		}
+		commontest.OK(p.t, p.store.SaveBox(p.t.Context(), b))
 	}
 	one, _ := file.Server("one")
 	if err := p.store.SaveHandshake(p.t.Context(), storage.Handshake{
@@ -117,21 +112,15 @@ func (p *place) fill(file *serversfile.File) {
 func (p *place) ask(as, method, path, body string, into any) (status int, text string) {
 	p.t.Helper()
 	r, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, strings.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	commontest.OK(p.t, err)
 	if key := p.keys[as]; key != "" {
 		r.Header.Set("Authorization", "Bearer "+key)
 	}
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	commontest.OK(p.t, err)
 	defer func() { _ = res.Body.Close() }()
 	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	commontest.OK(p.t, err)
 	if into != nil && res.StatusCode == http.StatusOK {
 		if err := json.Unmarshal(raw, into); err != nil {
 			p.t.Fatalf("%s: %v", raw, err)
@@ -206,9 +195,7 @@ func TestAMachineWithManySessionsCountsSome(t *testing.T) {
 		now := time.Now()
 		for range sessions {
 			s := storage.Session{ID: storage.NewID(), Server: "one", Tenant: "acme", Principal: "ada", State: storage.Ready, Transport: storage.HTTP, Created: now, Used: now, Expires: now.Add(time.Hour)}
-			if err := p.store.Create(t.Context(), s); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, p.store.Create(t.Context(), s))
 		}
 		counted.Reset()
 		var all struct{ Servers []api.Server }
@@ -320,9 +307,7 @@ func TestASessionIsGivenToAnotherPrincipal(t *testing.T) {
 		t.Errorf("%d %s, halted %q", status, text, p.halted)
 	}
 	member := storage.Session{ID: "cccc4", Server: "one", Tenant: "acme", Principal: "ada", State: storage.Ready, Group: "dddd5", Expires: time.Now().Add(time.Hour)}
-	if err := p.store.Create(t.Context(), member); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, p.store.Create(t.Context(), member))
 	if _, text := p.ask("operator", "POST", "/api/v1/sessions/cccc4/give", `{"principal":"bob"}`, nil); code(text) != "invalid" || !strings.Contains(text, "dddd5") {
 		t.Error(text)
 	}
@@ -431,9 +416,7 @@ func TestOutputAndUseAreOfTheCallersTenantAndServers(t *testing.T) {
 func TestWebPagesAreRefused(t *testing.T) {
 	p := newPlace(t)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/api/v1/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r.Header.Set("Authorization", "Bearer "+p.keys["operator"])
 	r.Header.Set("Origin", "https://evil.example")
 	res, err := http.DefaultClient.Do(r)
@@ -557,9 +540,7 @@ func TestStopAndReloadForgetRecords(t *testing.T) {
 // without tools that nobody is offered.
 func TestToolsAreThoseOfAUsualClient(t *testing.T) {
 	file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"counted":{"command":"b","x-dormouse":{"tools":{"deny":["hidden"]}}}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	p := newPlace(t, func(o *api.Options) { o.Servers = func() *serversfile.File { return file } })
 	for part, list := range map[string]string{
 		"tools/list 2025-11-25  anyone":                     `[{"name":"a"},{"name":"b"},{"name":"hidden"}]`,
@@ -598,9 +579,7 @@ func TestAPushIsForTheOwnerOfTheStack(t *testing.T) {
 	p := newPlace(t, takes)
 	push := func(text string) string {
 		body, err := json.Marshal(api.Push{Name: "servers.json", Text: text})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return string(body)
 	}
 	const file = `{"mcpServers":{"one":{"command":"a"},"three":{"command":"c"}}}`
@@ -703,9 +682,7 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 	begun := time.Now().UTC().Add(time.Minute).Truncate(time.Second)
 	native, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"own":{"x-dormouse":{"native":"own"}},"lost":{"x-dormouse":{"native":"lost"}}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	p := newPlace(t, func(o *api.Options) {
 		o.Servers = func() *serversfile.File { return native }
 		o.Notes = func() []string { return []string{"servers.json:1:1: it is broken"} }
@@ -758,9 +735,7 @@ func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 		b.State, b.Task = storage.Asleep, "t1"
 		err = p.store.SaveBox(t.Context(), b)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	p.ask("operator", "GET", "/api/v1/servers", "", &all)
 	if s := all.Servers[0]; s.State != api.Asleep || s.Why != "" {
 		t.Errorf("with a box that sleeps, the server is %+v", s)

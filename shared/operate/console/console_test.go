@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
@@ -78,9 +79,7 @@ func newSite(t *testing.T) *site {
 	t.Cleanup(web.Close)
 	s.url = web.URL
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s.client = &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return s
 }
@@ -90,9 +89,7 @@ func newSite(t *testing.T) *site {
 func (s *site) do(method, path, body string, change ...func(*http.Request)) (consoletest.Reply, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	r.Header.Set(console.Header, "1")
 	if method != http.MethodGet {
 		r.Header.Set("Origin", s.url)
@@ -101,14 +98,10 @@ func (s *site) do(method, path, body string, change ...func(*http.Request)) (con
 		c(r)
 	}
 	res, err := s.client.Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return consoletest.Reply{StatusCode: res.StatusCode, Header: res.Header}, string(text)
 }
 
@@ -287,9 +280,7 @@ func TestAnotherProcessTakesALinkOnceAndNobodyReadsItsKeyInTheStore(t *testing.T
 	}
 	// The record in the store cannot be used as a cookie.
 	var w struct{ Visitor []byte }
-	if err := json.Unmarshal(kept.ticket.Props, &w); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(kept.ticket.Props, &w))
 	entered := ask("GET", e.URL, func(*http.Request) {})
 	cookie := entered.Result().Cookies()[0]
 	if cookie.Path != "/v1/console/" || entered.Header().Get("Location") != "/v1/console/home" {
@@ -345,9 +336,7 @@ func (k *keeping) TakeEntryTicket(ctx context.Context, hash string) (storage.Ent
 func TestTicketToAServerIsNoLink(t *testing.T) {
 	s := newSite(t)
 	ticket, _, err := apikey.NewTickets(s.store).Issue(t.Context(), storage.Identity{Tenant: "default", Principal: "ada"}, "everything")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if res, _ := s.do("GET", "/console/enter?ticket="+ticket, ""); res.Header.Get("Set-Cookie") != "" || res.Header.Get("Location") != "/console/#/sign-in/used" {
 		t.Errorf("it leads to %v", res.Header)
 	}
@@ -425,9 +414,7 @@ func TestPageLoadsNothingOfOthersAndIsKeptByBrowsers(t *testing.T) {
 		}
 	}
 	all, err := os.ReadDir("page")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, f := range all {
 		if !f.IsDir() && f.Name() != "index.html" && !strings.Contains(first, "/"+f.Name()+`"`) {
 			t.Errorf("the first page does not name %s, so it comes late", f.Name())
@@ -471,9 +458,7 @@ func TestVendoredFilesAreThoseOfTheirPackages(t *testing.T) {
 		"uPlot.min.css":     "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04", // uplot 1.6.32, dist/uPlot.min.css
 	} {
 		text, err := os.ReadFile("page/vendor/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != want {
 			t.Errorf("%s has the SHA-256 %x, want %s", name, sum, want)
 		}
@@ -502,9 +487,7 @@ func TestRefusalsHaveTheFormOfTheAPI(t *testing.T) {
 // The pages without scripts have the colours of the console.
 func TestPagesHaveTheColoursOfTheConsole(t *testing.T) {
 	own, err := os.ReadFile("page/style.css")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	colours := 0
 	for line := range strings.Lines(webpage.Style()) {
 		if strings.HasPrefix(line, "  --") {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
@@ -15,27 +16,21 @@ import (
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "p") //nolint:usetesting // t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
 
 func TestAProgramGivesProfilesOfItself(t *testing.T) {
 	dir := folder(t)
-	if err := pprofsock.Serve(dir, "me"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, pprofsock.Serve(dir, "me"))
 	sockets, err := filepath.Glob(filepath.Join(dir, "me-*.sock"))
 	if err != nil || len(sockets) != 1 {
 		t.Fatal(sockets, err)
 	}
 	for _, cpu := range []time.Duration{20 * time.Millisecond, 0, 20 * time.Millisecond} {
 		var out bytes.Buffer
-		if err := pprofsock.Take(t.Context(), sockets[0], cpu, &out); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, pprofsock.Take(t.Context(), sockets[0], cpu, &out))
 		if gzip := []byte{0x1f, 0x8b}; !bytes.HasPrefix(out.Bytes(), gzip) {
 			t.Errorf("of %s: %d bytes that begin with %.10q, want a profile", cpu, out.Len(), out.Bytes())
 		}
@@ -44,13 +39,9 @@ func TestAProgramGivesProfilesOfItself(t *testing.T) {
 
 func TestAnUnusualTimeGetsNoProfile(t *testing.T) {
 	dir := folder(t)
-	if err := pprofsock.Serve(dir, "me"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, pprofsock.Serve(dir, "me"))
 	sockets, err := filepath.Glob(filepath.Join(dir, "*.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, cpu := range []time.Duration{-time.Second, time.Hour} {
 		var out bytes.Buffer
 		if err := pprofsock.Take(t.Context(), sockets[0], cpu, &out); err != nil || out.Len() > 0 {
@@ -60,7 +51,5 @@ func TestAnUnusualTimeGetsNoProfile(t *testing.T) {
 }
 
 func TestWithoutAFolderNothingListens(t *testing.T) {
-	if err := pprofsock.Serve("", "me"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, pprofsock.Serve("", "me"))
 }

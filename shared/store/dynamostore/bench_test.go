@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -19,9 +20,7 @@ func BenchmarkCall(b *testing.B) {
 		State: storage.Ready, Version: "2025-11-25", Created: time.Now(), Used: time.Now(), Expires: time.Now().Add(time.Hour),
 		Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
 	}
-	if err := s.Create(b.Context(), x); err != nil {
-		b.Fatal(err)
-	}
+	commontest.OK(b, s.Create(b.Context(), x))
 	b.Run("load", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -38,9 +37,7 @@ func BenchmarkCall(b *testing.B) {
 				Session: x.ID, Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
 				Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
 			})
-			if err != nil {
-				b.Fatal(err)
-			}
+			commontest.OK(b, err)
 		}
 	})
 }
@@ -60,9 +57,7 @@ func BenchmarkReplay(b *testing.B) {
 			for range 10 {
 				batch.Events = append(batch.Events, event)
 			}
-			if err := s.Append(b.Context(), batch); err != nil {
-				b.Fatal(err)
-			}
+			commontest.OK(b, s.Append(b.Context(), batch))
 		}
 		b.Run(fmt.Sprint(events), func(b *testing.B) {
 			b.ReportAllocs()

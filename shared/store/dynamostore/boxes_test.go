@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -66,9 +67,7 @@ func TestALongAnswerIsKeptInParts(t *testing.T) {
 func TestAFrameIsNotMistakenForOneWhoseNameBeginsTheSame(t *testing.T) {
 	s := open(t, Options{})
 	for frame, data := range map[string]string{"a": "1", "a#1": "2", "a#000000": "3"} {
-		if err := s.PutPart(t.Context(), storage.Part{Box: "b1", Frame: frame, Data: []byte(data)}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.PutPart(t.Context(), storage.Part{Box: "b1", Frame: frame, Data: []byte(data)}))
 	}
 	got, err := s.Parts(t.Context(), "b1", "a")
 	if want := []storage.Part{{Box: "b1", Frame: "a", Data: []byte("1")}}; err != nil || cmp.Diff(want, got) != "" {
@@ -117,9 +116,7 @@ func TestExpiredSessionsDoNotShortenAList(t *testing.T) {
 		if id < "s4" {
 			expires = time.Now().Add(-time.Hour)
 		}
-		if err := s.Create(t.Context(), storage.Session{ID: id, Tenant: "acme", Expires: expires}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.Create(t.Context(), storage.Session{ID: id, Tenant: "acme", Expires: expires}))
 	}
 	for _, tenant := range []string{"acme", ""} {
 		list, err := s.List(t.Context(), tenant, "", 2)
@@ -132,9 +129,7 @@ func TestExpiredSessionsDoNotShortenAList(t *testing.T) {
 func TestASessionThatGoesWhileItIsListedDoesNotShortenTheList(t *testing.T) {
 	s := open(t, Options{})
 	for _, id := range []storage.ID{"s1", "s2"} {
-		if err := s.Create(t.Context(), storage.Session{ID: id, Tenant: "acme"}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.Create(t.Context(), storage.Session{ID: id, Tenant: "acme"}))
 	}
 	deleting := transport(func(operation string, r *http.Request) (*http.Response, error) {
 		if operation == "BatchGetItem" {
@@ -155,16 +150,12 @@ func TestTheTableIsTheOneThatIsDefined(t *testing.T) {
 	c := dial(t)
 	name := newTable(t, c)
 	create, live, err := TableDefinition(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if _, err := c.UpdateTimeToLive(t.Context(), live); err != nil {
 		t.Fatal(err)
 	}
 	table, err := c.DescribeTable(t.Context(), &dynamodb.DescribeTableInput{TableName: &name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	got := map[string]string{}
 	for _, i := range table.Table.GlobalSecondaryIndexes {
 		got[*i.IndexName] = string(i.Projection.ProjectionType)
@@ -177,9 +168,7 @@ func TestTheTableIsTheOneThatIsDefined(t *testing.T) {
 	}
 	got["billing"] = string(table.Table.BillingModeSummary.BillingMode)
 	ttl, err := c.DescribeTimeToLive(t.Context(), &dynamodb.DescribeTimeToLiveInput{TableName: &name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	got["ttl"] = *ttl.TimeToLiveDescription.AttributeName
 	want := map[string]string{
 		"HASH": "PK", "RANGE": "SK", "billing": "PAY_PER_REQUEST", "ttl": "x", *create.GlobalSecondaryIndexes[0].IndexName: "INCLUDE",

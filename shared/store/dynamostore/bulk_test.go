@@ -5,6 +5,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -28,14 +29,10 @@ func fill(t *testing.T, s storage.Store, list []storage.Session) {
 	for _, x := range list {
 		x.Rev = 1
 		r, err := sessionRow(x)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		writes = append(writes, types.WriteRequest{PutRequest: &types.PutRequest{Item: r}})
 	}
-	if err := s.(*Store).writeMany(t.Context(), writes); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.(*Store).writeMany(t.Context(), writes))
 }
 
 // sizeOf returns the size of an item as DynamoDB measures it: names and values.
@@ -59,13 +56,9 @@ func sizeOf(r row) (n int) {
 func TestAnIdleSessionIsSmall(t *testing.T) {
 	s := open(t, Options{})
 	x := storagetest.Idle()
-	if err := s.Create(t.Context(), x); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Create(t.Context(), x))
 	r, err := s.get(t.Context(), sessionKey(x.ID), "m")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	n := sizeOf(r)
 	t.Logf("an idle session has %d bytes", n)
 	if n > 1500 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -236,9 +237,7 @@ func TestALostAnswerThatTheDriverRepeatsIsNoRefusal(t *testing.T) {
 	for name, w := range writes() {
 		t.Run(name, func(t *testing.T) {
 			u := newUnreliable(t)
-			if err := w.prepare(t.Context(), u.Store); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, w.prepare(t.Context(), u.Store))
 			u.operation, u.lose = w.operation, 2
 			if err := w.do(t.Context(), u.Store); err != nil || u.lose != 0 {
 				t.Fatalf("%v, and %d answers were not lost", err, u.lose)
@@ -250,9 +249,7 @@ func TestALostAnswerThatTheDriverRepeatsIsNoRefusal(t *testing.T) {
 func TestARepeatAfterUnavailableIsSafe(t *testing.T) {
 	u := newUnreliable(t)
 	expires := time.Now().Add(time.Hour)
-	if err := u.Create(t.Context(), storage.Session{ID: "s1", Expires: expires}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, u.Create(t.Context(), storage.Session{ID: "s1", Expires: expires}))
 	for name, c := range map[string]struct {
 		do    func(ctx context.Context) error
 		again storage.Code

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -140,9 +141,7 @@ func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 func TestAFastCallIsOneReadAndOneWriteOfTheStore(t *testing.T) {
 	s := open(t, Options{})
 	x := storage.Session{ID: storage.NewID(), Tenant: "acme", Expires: time.Now().Add(time.Hour), Created: time.Now()}
-	if err := errors.Join(s.Create(t.Context(), x), s.SaveBox(t.Context(), storage.Box{ID: "acme/x", State: storage.Awake})); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, errors.Join(s.Create(t.Context(), x), s.SaveBox(t.Context(), storage.Box{ID: "acme/x", State: storage.Awake})))
 	got, err := costOf(s, func() error {
 		if _, _, err := s.Load(t.Context(), x.ID, "acme/x"); err != nil {
 			return err
@@ -151,9 +150,7 @@ func TestAFastCallIsOneReadAndOneWriteOfTheStore(t *testing.T) {
 			Session: x.ID, Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true, Events: lines(1, 500), Expires: time.Now().Add(time.Hour),
 		})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if diff := cmp.Diff(cost{2, 1, map[string]int64{"BatchGetItem": 1, "PutItem": 1}}, got); diff != "" {
 		t.Error(diff)
 	}

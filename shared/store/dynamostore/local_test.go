@@ -8,6 +8,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
@@ -25,9 +26,7 @@ func TestMain(m *testing.M) {
 func endpoint(t testing.TB) string {
 	t.Helper()
 	url, err := dynamoDB.Endpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return url
 }
 
@@ -49,9 +48,7 @@ func newTable(t testing.TB, c *dynamodb.Client) string {
 	t.Helper()
 	name := "t" + storage.NewNonce()
 	create, _, err := TableDefinition(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if _, err := c.CreateTable(t.Context(), create); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -52,9 +53,7 @@ func rows(t *testing.T, s *Store, prefix string) (keys []string) {
 	out, err := s.client.Scan(t.Context(), &dynamodb.ScanInput{
 		TableName: &s.table, FilterExpression: aws.String("begins_with(PK, :p)"), ExpressionAttributeValues: row{":p": str(prefix)},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, r := range out.Items {
 		keys = append(keys, row(r).str("SK"))
 	}
@@ -180,15 +179,11 @@ func TestTheTailOfTheStandaloneStreamIsKeptForAsLongAsTheSession(t *testing.T) {
 	save := func(created time.Time, life time.Duration) cost {
 		x.Created, x.Expires = created, time.Now().Add(life)
 		c, err := costOf(s, func() error { return s.Save(t.Context(), x) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		x.Rev++
 		return c
 	}
-	if err := s.Create(t.Context(), x); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Create(t.Context(), x))
 	x.Rev = 1
 	if c := save(time.Now(), 7*day); c.Requests["Query"] != 0 || deleted() != first {
 		t.Errorf("a young session: %v, the tail is deleted at %s, want what it was", c, deleted())
@@ -247,9 +242,7 @@ func TestDurableValuesAreKeptForAsLongAsTheirSession(t *testing.T) {
 	s := open(t, Options{})
 	created := time.Now().Add(-5 * day)
 	x := storage.Session{ID: "s1", Created: created, Expires: time.Now().Add(day)}
-	if err := s.Create(t.Context(), x); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Create(t.Context(), x))
 	k := storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfSession, Of: "s1", Since: created, Name: "n"}
 	before := k
 	before.Since = created.Add(-day)
@@ -270,9 +263,7 @@ func TestDurableValuesAreKeptForAsLongAsTheirSession(t *testing.T) {
 		}
 	}
 	x.Rev, x.Expires = 1, time.Now().Add(10*day)
-	if err := s.Save(t.Context(), x); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Save(t.Context(), x))
 	if left := deleted(k); left < 16*day || left > 18*day {
 		t.Errorf("a value of a session that was prolonged is deleted in %s, want the life of the session and 7 days", left)
 	}

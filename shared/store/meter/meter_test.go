@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
@@ -27,9 +28,7 @@ func written(t *testing.T, spent storage.Spent) map[string]any {
 	var b bytes.Buffer
 	observe.Log(slog.New(slog.NewJSONHandler(&b, nil)))(t.Context(), &observe.Event{Kind: observe.Request, Spent: &spent})
 	var line map[string]any
-	if err := json.Unmarshal(b.Bytes(), &line); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(b.Bytes(), &line))
 	return line
 }
 
@@ -48,9 +47,7 @@ func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
 	if _, err := store.Box(t.Context(), "acme/one"); err != nil {
 		t.Fatal(err)
 	}
-	if err := clients.Post(t.Context(), "c", make([]byte, 33<<10)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, clients.Post(t.Context(), "c", make([]byte, 33<<10)))
 	got := m.Spent(storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one", Out: 11 << 20, Took: 1500 * time.Microsecond}).Units
 	got.LogGB = 0
 	want := meter.Units{
@@ -136,9 +133,7 @@ func TestAWakeIsToldByItsPhases(t *testing.T) {
 		m := meter.New(meter.Options{Started: began})
 		store := m.Store(storagetest.NewMemory(), nil)
 		b := storage.Box{ID: "acme/one", State: storage.Starting, Gen: 1, Attempt: 1, Changed: time.Now()}
-		if err := store.SaveBox(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.SaveBox(t.Context(), b))
 		time.Sleep(3 * time.Millisecond)
 		line := written(t, m.Spent(storage.Account{Over: storage.OverREST, Server: "one", Took: 3 * time.Millisecond}))
 		if line["wakes"] != 1.0 || line["wake_function_ms"] != 7.0 || line["wake_first_answer_ms"] != 3.0 || line["wake_box_ms"] != nil {
@@ -146,13 +141,9 @@ func TestAWakeIsToldByItsPhases(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 		b, err := store.Box(t.Context(), b.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		b.State, b.Changed = storage.Awake, time.Now()
-		if err := store.SaveBox(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.SaveBox(t.Context(), b))
 		line = written(t, m.Spent(storage.Account{Over: storage.OverRelay, Server: "one"}))
 		if line["wake_box_ms"] != 23.0 || line["wakes"] != nil || line["wake_function_ms"] != nil {
 			t.Errorf("the function that hears the hello says %v", line)
@@ -186,9 +177,7 @@ func TestABillIsTheSumOfItsCharges(t *testing.T) {
 
 func TestOwnPricesStandInThePlaceOfThePublished(t *testing.T) {
 	p, err := meter.Published().With([]byte(`{"date":"2027-01-01","usd":{"messages":{"usd":0.5,"for":1000000}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if got := p.Cost(meter.Units{Messages: 1e6, Requests: 1e6}); !near(got, 4) || p.Date != "2027-01-01" || p.Region != "us-east-1" {
 		t.Errorf("%v at %+v", got, p)
 	}
@@ -266,9 +255,7 @@ func TestDurableValuesAreBilledBySize(t *testing.T) {
 	if err == nil {
 		_, err = e.LoadValue(t.Context(), key)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if d := cmp.Diff(meter.Stored{ReadUnits: 2, WriteUnits: 6}, e.Spent()); d != "" {
 		t.Errorf("written and read (-want +got):\n%s", d)
 	}
@@ -285,9 +272,7 @@ func TestWhatIsPushedToClientsGoesToTheInternetAndFramesDoNot(t *testing.T) {
 	m := meter.New(meter.Options{})
 	clients, runners := m.Clients(conns{}), m.Runners(conns{})
 	for _, post := range []func(context.Context, string, []byte) error{clients.Post, runners.Post} {
-		if err := post(t.Context(), "c", make([]byte, 40<<10)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, post(t.Context(), "c", make([]byte, 40<<10)))
 	}
 	line := written(t, m.Spent(storage.Account{Over: storage.OverRelay, Tenant: "acme", Server: "one", In: 10, Out: 10}))
 	got := line["units"].(map[string]any)
@@ -307,9 +292,7 @@ func TestFramesOfRunnersAreNoCalls(t *testing.T) {
 func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
 	m := meter.New(meter.Options{Metrics: "Dormouse/dev"})
 	store := m.Store(storagetest.NewMemory(), nil)
-	if err := store.SaveBox(t.Context(), storage.Box{ID: "acme/one", State: storage.Awake}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: "acme/one", State: storage.Awake}))
 	for _, tt := range []struct {
 		account storage.Account
 		want    any

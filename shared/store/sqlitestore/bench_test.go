@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -26,12 +27,8 @@ func BenchmarkCall(b *testing.B) {
 	}
 	box := storage.Box{ID: "local/everything", Tenant: "local", Server: "everything", State: storage.Awake, Gen: 1, Runner: "r", Conn: "c"}
 	event := []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 80) + `"}]}}`)
-	if err := s.Create(b.Context(), x); err != nil {
-		b.Fatal(err)
-	}
-	if err := s.SaveBox(b.Context(), box); err != nil {
-		b.Fatal(err)
-	}
+	commontest.OK(b, s.Create(b.Context(), x))
+	commontest.OK(b, s.SaveBox(b.Context(), box))
 	b.Run("load", func(b *testing.B) {
 		defer processorTime(b)()
 		for b.Loop() {
@@ -47,9 +44,7 @@ func BenchmarkCall(b *testing.B) {
 				Session: x.ID, Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
 				Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
 			}
-			if err := s.Append(b.Context(), batch); err != nil {
-				b.Fatal(err)
-			}
+			commontest.OK(b, s.Append(b.Context(), batch))
 		}
 	})
 }
@@ -90,9 +85,7 @@ func writeAtOnce(b *testing.B, o Options, writers int, rest time.Duration) {
 	calls, failed := make(chan struct{}), make(chan error, writers)
 	for i := range writers {
 		id := storage.ID(fmt.Sprint("s", i))
-		if err := s.Create(b.Context(), storage.Session{ID: id, Expires: time.Now().Add(time.Hour)}); err != nil {
-			b.Fatal(err)
-		}
+		commontest.OK(b, s.Create(b.Context(), storage.Session{ID: id, Expires: time.Now().Add(time.Hour)}))
 		go func() {
 			var err error
 			for range calls {
@@ -107,9 +100,7 @@ func writeAtOnce(b *testing.B, o Options, writers int, rest time.Duration) {
 	}
 	close(calls)
 	for range writers {
-		if err := <-failed; err != nil {
-			b.Fatal(err)
-		}
+		commontest.OK(b, <-failed)
 	}
 }
 
@@ -118,9 +109,7 @@ func writeAtOnce(b *testing.B, o Options, writers int, rest time.Duration) {
 func processorTime(b *testing.B) (stop func()) {
 	used := func() time.Duration {
 		var u syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
+		commontest.OK(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
 	begin := used()
@@ -160,12 +149,8 @@ func BenchmarkWake(b *testing.B) {
 	i := 0
 	for b.Loop() {
 		i++
-		if err := s.Append(b.Context(), batch("ping", i)); err != nil {
-			b.Fatal(err)
-		}
-		if err := next("pong", i); err != nil {
-			b.Fatal(err)
-		}
+		commontest.OK(b, s.Append(b.Context(), batch("ping", i)))
+		commontest.OK(b, next("pong", i))
 	}
 	_ = s.Close()
 	if err := <-failed; storage.CodeOf(err) != storage.Unavailable {
@@ -184,8 +169,6 @@ func BenchmarkOpen(b *testing.B) {
 		if _, _, err := s.Load(b.Context(), "s", "b"); storage.CodeOf(err) != storage.NotFound {
 			b.Fatal(err)
 		}
-		if err := s.Close(); err != nil {
-			b.Fatal(err)
-		}
+		commontest.OK(b, s.Close())
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -180,9 +181,7 @@ func TestNothingIsReadOfALogOfWhichNothingCanGo(t *testing.T) {
 	over := func() bool {
 		t.Helper()
 		_, over, err := s.weigh(t.Context(), "s1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return over
 	}
 	for i := range 20 {
@@ -199,9 +198,7 @@ func TestAWriterSeesTheBoundsSoonerOrLater(t *testing.T) {
 		put(t, s, ended(batch(storage.StreamID(fmt.Sprintf("r%04d", i)), 1, `1`)))
 	}
 	log, err := s.logOf(t.Context(), "s1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if len(log) > 1250 || len(log) < 800 {
 		t.Errorf("%d events are left, the bound is 1,000", len(log))
 	}
@@ -225,9 +222,7 @@ func TestEventsAreKeptForTheirAgeAtMost(t *testing.T) {
 
 func count(t *testing.T, s *Store, table string) (n int) {
 	t.Helper()
-	if err := s.writer.db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.writer.db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n))
 	return n
 }
 
@@ -246,9 +241,7 @@ func expired(t *testing.T, s *Store) {
 			s.Create(t.Context(), storage.Session{ID: storage.ID(name), Expires: past}),
 			s.PutPart(t.Context(), storage.Part{Box: "b", Frame: name, Expires: past}),
 		} {
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 		}
 	}
 }
@@ -257,12 +250,8 @@ func TestSweepRemovesAllThatHasExpiredAndNothingElse(t *testing.T) {
 	s := fresh(t)
 	expired(t, s)
 	put(t, s, batch("here", 1, `1`))
-	if err := s.Create(t.Context(), storage.Session{ID: "here", Expires: time.Now().Add(time.Hour)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Create(t.Context(), storage.Session{ID: "here", Expires: time.Now().Add(time.Hour)}))
+	commontest.OK(t, s.Sweep(t.Context()))
 	for table, want := range map[string]int{"sessions": 1, "answers": 0, "events": 1, "parts": 0} {
 		t.Run(table, func(t *testing.T) {
 			same(t, "rows in "+table, count(t, s, table), want)
@@ -288,9 +277,7 @@ func TestWhatIsToBeDeletedIsNotedOnceForAnHourOfASession(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "hours when one is over", count(t, s, "purges"), 3)
-	if err := s.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Sweep(t.Context()))
 	same(t, "events and hours after a sweep", []int{count(t, s, "events"), count(t, s, "purges")}, []int{10, 2})
 }
 
@@ -341,15 +328,11 @@ func tailOutlivesItsEvents(t *testing.T, early bool) {
 	t.Helper()
 	s := fresh(t)
 	x := storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}
-	if err := s.Create(t.Context(), x); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Create(t.Context(), x))
 	tail := func() storage.Tail {
 		t.Helper()
 		got, err := s.Tail(t.Context(), "s1", storage.Standalone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return got
 	}
 	a, b := batch(storage.Standalone, 1, `1`, `2`), batch(storage.Standalone, 3, `3`, `4`)
@@ -366,9 +349,7 @@ func tailOutlivesItsEvents(t *testing.T, early bool) {
 		same(t, "Tail", tail(), want)
 		same(t, "events", indexes(read(t, s, storage.Standalone, 0)), []storage.Index(nil))
 		wantCode(t, "Append where the stream has been", s.Append(t.Context(), batch(storage.Standalone, 3, `x`)), storage.Conflict)
-		if err := s.Sweep(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.Sweep(t.Context()))
 	}
 	same(t, "batches", count(t, s, "events"), 1)
 	put(t, s, b) // the writer got no answer, so it repeats the batch
@@ -377,15 +358,11 @@ func tailOutlivesItsEvents(t *testing.T, early bool) {
 	same(t, "Gap of a client that has not", read(t, s, storage.Standalone, 3).Gap, true)
 
 	x.Rev, x.Expires = 1, time.Now().Add(-time.Hour)
-	if err := s.Save(t.Context(), x); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Save(t.Context(), x))
 	if _, err := s.writer.db.ExecContext(t.Context(), "UPDATE events SET expires = 1, purge = 1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Sweep(t.Context()))
 	same(t, "batches of a session that is gone", count(t, s, "events"), 0)
 }
 
@@ -396,9 +373,7 @@ func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 	for i, name := range []string{"gone", "here"} {
 		x := storage.Session{ID: storage.ID(name), Created: created, Expires: created.Add(time.Duration(2*i-1) * time.Hour)}
 		keys[name] = storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfSession, Of: name, Since: created, Name: "n"}
-		if err := s.Create(t.Context(), x); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.Create(t.Context(), x))
 	}
 	keys["server"] = storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfServer, Name: "n"}
 	for _, k := range keys {
@@ -406,9 +381,7 @@ func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Sweep(t.Context()))
 	for name, k := range keys {
 		v, err := s.LoadValue(t.Context(), k)
 		same(t, name, []any{v.Rev != 0, err}, []any{name != "gone", nil})

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -28,28 +29,20 @@ func TestAbandonedSessionsAreRemovedFromTheFile(t *testing.T) {
 		x := storage.Session{ID: storage.ID(fmt.Sprint("s", i)), Expires: time.Now().Add(-time.Hour)}
 		all.Go(func() error { return s.Create(t.Context(), x) })
 	}
-	if err := all.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, all.Wait())
 	if left := count(t, s, "sessions"); left > 9500 {
 		t.Errorf("%d rows are left after 10,000 writes", left)
 	}
-	if err := s.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Sweep(t.Context()))
 	same(t, "rows after a sweep", count(t, s, "sessions"), 0)
 }
 
 func TestAnIdleSessionIsSmall(t *testing.T) {
 	s := fresh(t)
-	if err := s.Create(t.Context(), storagetest.Idle()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Create(t.Context(), storagetest.Idle()))
 	var n int
 	err := s.writer.db.QueryRowContext(t.Context(), "SELECT length(id)*3 + 8*3 + length(tenant)*2 + length(CAST(record AS BLOB)) + length(init) FROM sessions").Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Logf("an idle session has %d bytes, with its indexes", n)
 	if n > 1500 {
 		t.Errorf("%d bytes, want at most 1,500", n)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -21,45 +22,31 @@ func used(t *testing.T) (path string, roots map[string]int64) {
 	path = filepath.Join(t.TempDir(), "store.db")
 	s := open(t, path)
 	for n := range 20 {
-		if err := s.Create(t.Context(), storage.Session{ID: storage.ID(fmt.Sprint("s", n)), Tenant: "t", Expires: time.Now().Add(time.Hour)}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.Create(t.Context(), storage.Session{ID: storage.ID(fmt.Sprint("s", n)), Tenant: "t", Expires: time.Now().Add(time.Hour)}))
 	}
 	put(t, s, batch("r", 1, strings.Repeat("x", 100_000)))
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Close())
 	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = db.Close() }()
 	rows, err := db.QueryContext(t.Context(), "SELECT name, rootpage FROM sqlite_schema WHERE rootpage > 0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = rows.Close() }()
 	roots = map[string]int64{"schema": 1}
 	for rows.Next() {
 		var name string
 		var page int64
-		if err := rows.Scan(&name, &page); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, rows.Scan(&name, &page))
 		roots[name] = page
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, rows.Err())
 	return path, roots
 }
 
 func overwrite(t *testing.T, path string, page int64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = f.Close() }()
 	if _, err := f.WriteAt([]byte(strings.Repeat("nonsense", 4096/8)), (page-1)*4096); err != nil {
 		t.Fatal(err)
@@ -74,18 +61,14 @@ func TestDamageOfAnyTableIsFoundAndEndsAllUse(t *testing.T) {
 		t.Fatalf("before any damage: %v", err)
 	}
 	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if len(roots) < 15 {
 		t.Fatalf("%d root pages: %v", len(roots), roots)
 	}
 	for name, page := range roots {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "store.db")
-			if err := os.WriteFile(path, whole, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, os.WriteFile(path, whole, 0o600))
 			overwrite(t, path, page)
 			if err := Check(t.Context(), path); storage.CodeOf(err) != storage.Unavailable && storage.CodeOf(err) != storage.Invalid {
 				t.Errorf("Check: %v", err)
@@ -148,15 +131,9 @@ func TestAStoreWhoseFileGoesAwayTakesNothingMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := fresh(t)
 			put(t, s, batch("r", 1, "x"))
-			if err := os.WriteFile(s.path+".other", []byte("SQLite format 3\x00 and more"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Writable(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := do(s.path); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, os.WriteFile(s.path+".other", []byte("SQLite format 3\x00 and more"), 0o600))
+			commontest.OK(t, s.Writable(t.Context()))
+			commontest.OK(t, do(s.path))
 			s.health.asked = time.Time{} // a second later
 			wantCode(t, "Writable", s.Writable(t.Context()), storage.Unavailable)
 			wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, "y")), storage.Unavailable)
@@ -172,9 +149,7 @@ func TestALostStoreIsNotAFirstStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path, _ := used(t)
-			if err := lose(path); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, lose(path))
 			_, err := Open(path)
 			wantCode(t, "Open", err, storage.Invalid)
 			wantCode(t, "Look", Look(path), storage.Invalid)

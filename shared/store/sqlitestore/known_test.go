@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -16,15 +17,11 @@ func TestWhatIsLoadedBelongsToItsCaller(t *testing.T) {
 		ServerInfo: []byte(`{"c":3}`), Params: []byte(`{"d":4}`), Standby: []storage.Lease{{Nonce: "n"}}, Conns: []string{"c"},
 		Pushed: []storage.Cursor{{Stream: "r"}},
 	}
-	if err := s.Create(t.Context(), x); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Create(t.Context(), x))
 	load := func() storage.Session {
 		t.Helper()
 		x, _, err := s.Load(t.Context(), "s1", "b")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return x
 	}
 	want, changed := load(), load()
@@ -63,15 +60,11 @@ func TestARecordThatIsChangedIsReadAnew(t *testing.T) {
 	s := fresh(t)
 	writer := again(t, s)
 	x := storage.Session{ID: "s1", Level: "info", Expires: time.Now().Add(time.Hour)}
-	if err := s.Create(t.Context(), x); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Create(t.Context(), x))
 	for rev, level := range []string{"info", "debug", "error"} {
 		if rev > 0 {
 			x.Rev, x.Level = int64(rev), level
-			if err := writer.Save(t.Context(), x); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, writer.Save(t.Context(), x))
 		}
 		got, _, err := s.Load(t.Context(), "s1", "b")
 		same(t, "level, revision and error", []any{got.Level, got.Rev, err}, []any{level, int64(rev + 1), nil})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestLookSaysWhatOpenWouldRefuse(t *testing.T) {
@@ -17,19 +19,13 @@ func TestLookSaysWhatOpenWouldRefuse(t *testing.T) {
 		t.Errorf("without a file: %v", err)
 	}
 	s, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if err := Look(path); err != nil {
 		t.Errorf("an open store: %v", err)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.Close())
 	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if err := Look(path); err != nil {
 		t.Errorf("a closed store: %v", err)
 	}
@@ -39,14 +35,10 @@ func TestLookSaysWhatOpenWouldRefuse(t *testing.T) {
 	execute(t, path, fmt.Sprintf("PRAGMA user_version=%d", schemaVersion+1))
 	other, empty := filepath.Join(dir, "other"), filepath.Join(dir, "empty")
 	for file, text := range map[string]string{other: strings.Repeat("no store ", 20), empty: ""} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	pipe := filepath.Join(dir, "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, syscall.Mkfifo(pipe, 0o600))
 	if err := Look(pipe); err == nil || !strings.Contains(err.Error(), "is not a session store") {
 		t.Errorf("a pipe: %v", err)
 	}

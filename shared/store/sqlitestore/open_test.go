@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -24,9 +25,7 @@ func TestOpenMakesFileAndFoldersForThisUserOnly(t *testing.T) {
 		path + "-wal":      0o600,
 	} {
 		info, err := os.Stat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		same(t, name, info.Mode().Perm(), want)
 	}
 }
@@ -55,9 +54,7 @@ func TestOpenUsesTheJournalThatSurvivesAProcess(t *testing.T) {
 	var synchronous, timeout int
 	err := s.writer.db.QueryRowContext(t.Context(), "SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT synchronous FROM pragma_synchronous),"+
 		"(SELECT timeout FROM pragma_busy_timeout)").Scan(&mode, &synchronous, &timeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	same(t, "journal_mode, synchronous and busy_timeout", []any{mode, synchronous, timeout}, []any{"wal", 2, 5000})
 }
 
@@ -65,9 +62,7 @@ func TestOpenUsesTheJournalThatSurvivesAProcess(t *testing.T) {
 func execute(t *testing.T, path, query string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = db.Close() }()
 	if _, err := db.ExecContext(t.Context(), query); err != nil {
 		t.Fatal(err)
@@ -109,9 +104,7 @@ func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
 			old := batch("old", 1, `1`)
 			old.Expires = time.Now().Add(-time.Hour)
 			put(t, s, batch("r", 1, `1`, `2`), ended(batch("r", 3, `3`)), old)
-			if err := errors.Join(s.Create(t.Context(), storage.Session{ID: "s1", Level: "info"}), s.Close()); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, errors.Join(s.Create(t.Context(), storage.Session{ID: "s1", Level: "info"}), s.Close()))
 			execute(t, path, older)
 			var handles []*Store
 			for range 2 {
@@ -122,9 +115,7 @@ func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
 			for i, s := range handles {
 				upToDate(t, s, strconv.Itoa(i))
 			}
-			if err := s.Sweep(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, s.Sweep(t.Context()))
 			same(t, "batches that have not expired", count(t, s, "events"), 2)
 		})
 	}
@@ -160,9 +151,7 @@ func upToDate(t *testing.T, s *Store, name string) {
 
 func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
-	if err := open(t, path).Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, open(t, path).Close())
 	execute(t, path, fmt.Sprintf("PRAGMA user_version=%d", schemaVersion+1))
 	_, err := Open(path)
 	wantCode(t, "Open", err, storage.Invalid)
@@ -173,15 +162,11 @@ func TestOpenRefusesAStoreOfANewerVersion(t *testing.T) {
 func TestOpenRefusesWhatIsNoStore(t *testing.T) {
 	dir := t.TempDir()
 	text, other := filepath.Join(dir, "text.db"), filepath.Join(dir, "other.db")
-	if err := os.WriteFile(text, []byte("this is a text and it is long enough to have a header of its own, which is not SQLite's"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(text, []byte("this is a text and it is long enough to have a header of its own, which is not SQLite's"), 0o600))
 	execute(t, other, "CREATE TABLE sessions (id); PRAGMA user_version=1")
 	for _, path := range []string{text, other} {
 		before, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		_, err = Open(path)
 		wantCode(t, "Open of "+filepath.Base(path), err, storage.Invalid)
 		if path == text {
@@ -228,13 +213,9 @@ func spoil(t *testing.T, s *Store) {
 	t.Helper()
 	execute(t, s.path, "PRAGMA wal_checkpoint(TRUNCATE)")
 	info, err := os.Stat(s.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = f.Close() }()
 	for at := int64(4096); at < info.Size(); at += 8 {
 		if _, err := f.WriteAt([]byte("nonsense"), at); err != nil {
@@ -264,17 +245,13 @@ func TestABusyFileIsUnavailableAndReadAllTheSame(t *testing.T) {
 	s := fresh(t)
 	put(t, s, batch("r", 1, `1`))
 	tx, err := again(t, s).writer.db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA busy_timeout=10"); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, `2`)), storage.Unavailable)
 	same(t, "events", indexes(read(t, s, "r", 0)), []storage.Index{1})
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, tx.Rollback())
 	put(t, s, batch("r", 2, `2`))
 }
 

@@ -3,6 +3,8 @@ package sqlitestore
 import (
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // TestACallLooksUpWhatItNeeds checks that every statement finds its rows through an index.
@@ -70,20 +72,14 @@ func TestWhatHasExpiredIsFoundByAnIndex(t *testing.T) {
 func plan(t *testing.T, s *Store, query string) (steps []string) {
 	t.Helper()
 	rows, err := s.writer.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, 13)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var id, parent, unused int
 		var detail string
-		if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, rows.Scan(&id, &parent, &unused, &detail))
 		steps = append(steps, detail)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, rows.Err())
 	return steps
 }

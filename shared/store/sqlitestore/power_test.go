@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -222,9 +223,7 @@ func (a *aftermath) look(t *testing.T, at int, l loss, files map[string][]byte, 
 		_ = os.Remove(a.path + name)
 	}
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(filepath.Dir(a.path), name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(filepath.Join(filepath.Dir(a.path), name), content, 0o600))
 	}
 	s, err := Open(a.path, a.options)
 	if err != nil {
@@ -250,25 +249,17 @@ func (a *aftermath) boxes(t *testing.T, s *Store) {
 	t.Helper()
 	for range 2 {
 		due, err := s.Due(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for _, id := range due {
 			b, err := s.Box(t.Context(), id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if b.State = storage.Asleep; s.SaveBox(t.Context(), b) != nil {
 				t.Fatalf("box %s does not fall asleep", id)
 			}
 			items, err := s.Items(t.Context(), id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			for _, it := range items {
-				if err := s.DeleteItem(t.Context(), id, it.ID, 0); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, s.DeleteItem(t.Context(), id, it.ID, 0))
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -77,9 +78,7 @@ func next(ctx context.Context, s *Store, stream storage.StreamID, i storage.Inde
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cmd := exec.CommandContext(t.Context(), self, append([]string{"child"}, args...)...)
 	cmd.Stderr = os.Stderr
 	return cmd
@@ -91,9 +90,7 @@ func TestProcessesThatOpenANewFileAtOnceAllSucceed(t *testing.T) {
 	var started []*exec.Cmd
 	for i := range processes {
 		cmd := command(t, "create", path, fmt.Sprint("s", i))
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, cmd.Start())
 		started = append(started, cmd)
 	}
 	for _, cmd := range started {
@@ -104,9 +101,7 @@ func TestProcessesThatOpenANewFileAtOnceAllSucceed(t *testing.T) {
 	s := open(t, path)
 	defer func() { _ = s.Close() }()
 	list, err := s.List(t.Context(), "", "", 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	same(t, "sessions", len(list), processes)
 }
 
@@ -134,15 +129,11 @@ func TestProcessesNoticeWhatOthersWrite(t *testing.T) {
 	const rounds = 50
 	s := fresh(t)
 	cmd := command(t, "answer", s.path, strconv.Itoa(rounds))
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Start())
 	begin := time.Now()
 	for i := storage.Index(1); i <= rounds; i++ {
 		put(t, s, batch("ping", i, fmt.Sprint(i)))
-		if err := next(t.Context(), s, "pong", i); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, next(t.Context(), s, "pong", i))
 	}
 	// Wait polls within 10 ms at first, and every second in the end.
 	if took := time.Since(begin); took > rounds*time.Second/4 {
@@ -168,19 +159,13 @@ func TestAKilledWriterLeavesWholeBatchesAndAllItWasToldOf(t *testing.T) {
 		path := filepath.Join(t.TempDir(), fmt.Sprint(round, ".db"))
 		cmd := command(t, "write", path)
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
+		commontest.OK(t, cmd.Start())
 		told := storage.Index(0)
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
 			n, err := strconv.Atoi(lines.Text())
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			told = storage.Index(n) + crashEvents - 1
 			if told > storage.Index(10+round)*crashEvents && cmd.ProcessState == nil {
 				_ = cmd.Process.Kill() // the test still reads the rest of the pipe
@@ -190,9 +175,7 @@ func TestAKilledWriterLeavesWholeBatchesAndAllItWasToldOf(t *testing.T) {
 		s := open(t, path)
 		checkWhole(t, s, told)
 		put(t, s, batch("r2", 1, `1`))
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.Close())
 	}
 }
 
@@ -215,8 +198,6 @@ func checkWhole(t *testing.T, s *Store, told storage.Index) {
 		t.Errorf("the log ends at %d; the writer was told of %d", after, told)
 	}
 	tail, err := s.Tail(t.Context(), "s1", "r1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	same(t, "Tail", tail.Last, after)
 }

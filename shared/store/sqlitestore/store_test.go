@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -16,9 +17,7 @@ import (
 func open(t testing.TB, path string, options ...Options) *Store {
 	t.Helper()
 	s, err := Open(path, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return s
 }
 
@@ -72,9 +71,7 @@ func put(t testing.TB, s *Store, batches ...storage.Batch) {
 func read(t testing.TB, s *Store, stream storage.StreamID, after storage.Index) storage.Page {
 	t.Helper()
 	p, err := s.Read(t.Context(), "s1", stream, after, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return p
 }
 

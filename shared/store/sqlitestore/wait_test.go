@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -72,13 +73,9 @@ func TestAWriteWakesThoseWhoWaitInItsStore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			waiting(t, named("r1"), 0, func(t *testing.T, s, other *Store, _ storage.StreamID, back <-chan outcome) {
 				if c.before != nil {
-					if err := c.before(t.Context(), other); err != nil {
-						t.Fatal(err)
-					}
+					commontest.OK(t, c.before(t.Context(), other))
 				}
-				if err := c.write(t.Context(), s); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, c.write(t.Context(), s))
 				o := <-back
 				same(t, "time and error", []any{o.took, o.err}, []any{time.Duration(0), nil})
 			})
@@ -221,9 +218,7 @@ func TestALongWaitReadsWhenAnotherProcessHasWritten(t *testing.T) {
 	})
 	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
 		before, err := s.foreign(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for i := range storage.Index(10) {
 			put(t, s, batch("r2", i+1, `1`))
 			<-time.After(time.Second)
@@ -237,9 +232,7 @@ func TestALongWaitReadsWhenAnotherProcessHasWritten(t *testing.T) {
 
 func TestCloseEndsThoseWhoWait(t *testing.T) {
 	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.Close())
 		o := <-back
 		wantCode(t, "Wait", o.err, storage.Unavailable)
 		same(t, "time", o.took, time.Duration(0))

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
@@ -51,9 +52,7 @@ func InTime(t *testing.T, test func(t *testing.T, open Open)) {
 func SQLite(t testing.TB) storage.Store {
 	t.Helper()
 	store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	return store
 }
@@ -75,9 +74,7 @@ func Table(t testing.TB) (open func(dynamostore.Options) *dynamostore.Store) {
 			err = location.EnsureTable(context.Background(), keys) //nolint:usetesting // t's context is of a bubble
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return func(o dynamostore.Options) *dynamostore.Store {
 		return dynamostore.New(location.Client(keys, outer), location.Table, o)
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // The files of events/ are events from AWS. This test repeats the client's part of each
@@ -72,9 +73,7 @@ func readEvents(t *testing.T, pattern string) map[string][]byte {
 
 func parseEvent(t *testing.T, raw []byte) (f eventFile) {
 	t.Helper()
-	if err := json.Unmarshal(raw, &f); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(raw, &f))
 	return f
 }
 
@@ -168,16 +167,12 @@ func (f eventFile) replay(t *testing.T, k kept, opening eventFile) []byte {
 	client := &http.Client{Transport: &http.Transport{DisableCompression: true}} // adds no header of its own
 	target := server.URL + "/" + f.RequestContext.Stage + "?" + opening.MultiValueQueryStringParameters.Encode()
 	conn, _, err := websocket.Dial(t.Context(), target, &websocket.DialOptions{HTTPClient: client, HTTPHeader: h, Subprotocols: protocols}) //nolint:bodyclose // Dial says that it never needs to be
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = conn.CloseNow() }()
 	event := <-k.events
 	switch f.RequestContext.RouteKey {
 	case "$default":
-		if err := conn.Write(t.Context(), websocket.MessageText, []byte(f.Body)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, conn.Write(t.Context(), websocket.MessageText, []byte(f.Body)))
 		event = <-k.events
 	case "$disconnect":
 		if f.RequestContext.DisconnectStatusCode == 1006 {
@@ -199,9 +194,7 @@ func same(t *testing.T, file, sent []byte, differ []string) {
 	want, got := map[string]any{}, map[string]any{}
 	for into, raw := range map[*map[string]any][]byte{&want: file, &got: sent} {
 		var v any
-		if err := json.Unmarshal(raw, &v); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal(raw, &v))
 		flatten(*into, "", v)
 	}
 	for _, name := range differ {

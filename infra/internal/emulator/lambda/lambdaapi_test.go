@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // tries is an Invoker whose function has the given outcomes one after the other, and then
@@ -106,9 +108,7 @@ func TestAnEventIsTriedAsLambdaDoes(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &tries{do: test.do}
 				done, err := newLambda(t, f).Send("f", []byte("{}"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, err)
 				<-done
 				if d := cmp.Diff(test.times, f.times); d != "" {
 					t.Errorf("times of the tries (-want +got):\n%s", d)
@@ -123,9 +123,7 @@ func TestAnEventThatFindsEveryInstanceBusyIsGivenUpAfterSixHours(t *testing.T) {
 		start := time.Now()
 		a := newLambda(t, &tries{do: []func() (*Invocation, error){throttles}})
 		done, err := a.Send("f", []byte("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		<-done
 		if took := time.Since(start); took > 6*time.Hour || took < 6*time.Hour-5*time.Minute {
 			t.Errorf("given up after %v", took)
@@ -139,9 +137,7 @@ func TestCloseOfLambdaWaitsForWhatRunsAndForNoRetry(t *testing.T) {
 		slow := func() (*Invocation, error) { <-time.After(time.Second); return fails() }
 		a := newLambda(t, &tries{do: []func() (*Invocation, error){slow}})
 		done, err := a.Send("f", []byte("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		synctest.Wait()
 		if err := a.Close(t.Context()); err != nil {
 			t.Error(err)
