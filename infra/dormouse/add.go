@@ -492,7 +492,7 @@ func notHosted(c *serversfile.File, name string) string {
 
 // checked says why a server of the file cannot be hosted, whatever variables are set.
 func (e *edited) checked(name string) (why string, err error) {
-	c, _, err := serversfile.Parse(e.Text(), e.path, func(string) (string, bool) { return "http://set", true }) // this value stands for every variable; it is valid where the file needs a URL, too
+	c, _, err := serversfile.ParseHere(e.Text(), e.path, func(string) (string, bool) { return "http://set", true }) // this value stands for every variable; it is valid where the file needs a URL, too
 	if err != nil {
 		return "", err
 	}

@@ -42,9 +42,11 @@ func (m *machine) startFleet(context.Context) error {
 	}
 	m.boxes = boxes.NewPool(boxes.Config{
 		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: maxBoxes, Grace: boxStopGrace,
-		Env:     env,
-		Prepare: func(t fleet.Task) fleet.Task { return m.placed(current(m.servers.Load(), m.cfg.Idle, t)) },
-		Inside:  (&insider{guard.NewBudget(heldByBoxes)}).run, Started: proc.Started,
+		Env: env,
+		Prepare: func(ctx context.Context, t fleet.Task) (fleet.Task, error) {
+			return m.commands.filled(ctx, m.servers.Load(), m.placed(current(m.servers.Load(), m.cfg.Idle, t)))
+		},
+		Inside: (&insider{guard.NewBudget(heldByBoxes)}).run, Started: proc.Started,
 		OnStart: m.boxStarted, OnStop: m.boxStopped,
 		Output: func(t fleet.Status, line string) {
 			tenant, server := storage.BoxID(t.Box).Parts()

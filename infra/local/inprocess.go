@@ -219,7 +219,7 @@ func (in *inprocess) forOneMachine(o *transport.Options) {
 // process.
 func (in *inprocess) alarms() endpoints.Alarms {
 	return endpoints.Alarms{
-		Schedule: schedules{in.alarm}, Here: true,
+		Schedule: schedules{in.alarm}, Here: true, Command: in.m.commands.header,
 		Invoke: func(_ context.Context, payload []byte) error {
 			_, err := in.send("http", payload)
 			return err

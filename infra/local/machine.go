@@ -37,6 +37,7 @@ type machine struct {
 
 	servers   atomic.Pointer[serversfile.File] // that are served
 	file      *serversFile
+	commands  *commands
 	reload    func() (serversfile.Changes, error) // reads the servers file now
 	folder    *datafolder.Folder
 	upkeep    upkeep

@@ -70,6 +70,7 @@ func newMachine(cfg Config) *machine {
 	if cfg.Log != nil {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))
 	}
+	m.commands = newCommands(m.environ, cfg.Servers)
 	m.hider = &redactor{environ: m.environ, servers: func() *serversfile.File { return m.servers.Load() }}
 	options := journal.Options{Verbose: cfg.Verbose, Hide: m.hider.hide, Tools: func(tenant, server string) string { return toolsOf(m, tenant, server) }}
 	options.Lists = (&toolNames{read: func(tenant, server string) map[string]bool { return namesOf(m, tenant, server) }, of: map[[2]string]nameList{}}).has

@@ -34,6 +34,8 @@ type Alarms struct {
 	// Invoke lets the HTTP function handle an event; see native.Config.
 	Invoke func(ctx context.Context, payload []byte) error
 	Here   bool // the process that calls Invoke handles the event
+	// Command executes a command of the servers file; see remote.Server. nil on AWS.
+	Command func(ctx context.Context, command string) (string, error)
 }
 
 // HTTP is the endpoint for HTTP clients, and the handler of native servers' alarms.
@@ -238,7 +240,7 @@ func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *nati
 			return h
 		}
 		h.Remote = remotes().Server(remote.Server{
-			Name: s.Name, URL: s.Remote.URL, Headers: s.Remote.Headers, Transport: remote.Transport(s.Remote.Transport), Private: s.Remote.Private,
+			Name: s.Name, URL: s.Remote.URL, Headers: s.Remote.Headers, Commands: s.Remote.Commands, Run: alarms.Command, Transport: remote.Transport(s.Remote.Transport), Private: s.Remote.Private,
 			Providers: s.Principal(), Startup: s.StartupTimeout, Secrets: f.Relay.Secrets, Answer: s.AnswerTimeout, Here: alarms.Here,
 		})
 		return h

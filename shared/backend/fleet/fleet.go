@@ -39,6 +39,14 @@ var (
 	ErrUnlisted = errors.New("fleet: the place does not list its tasks")
 )
 
+// Refusal is the error of a place that does not start a task for a reason that the callers of
+// its server may know. Why is that reason. Nothing was started, and a second attempt at once
+// would not help.
+type Refusal struct{ Why string }
+
+// Error returns Why.
+func (r Refusal) Error() string { return r.Why }
+
 // Traits say what a place can do beside starting tasks.
 type Traits struct {
 	// Lifetime is the longest life of a task; 0 for no limit. A task is certainly dead

@@ -51,7 +51,10 @@ func sessionEnded() storage.Failure {
 // startFailure returns the text about a failed start for clients. The text says what to
 // do. It leaves out the fleet's own text, which may name hosts and accounts.
 func startFailure(err error) string {
+	var refused fleet.Refusal
 	switch {
+	case errors.As(err, &refused):
+		return refused.Why
 	case errors.Is(err, fleet.ErrCapacity):
 		return "there is no room for another box now; try again in a minute"
 	case errors.Is(err, storage.NotFound):

@@ -25,11 +25,12 @@ import (
 type unlisted struct {
 	gone bool
 	ran  []fleet.Task
+	why  error // of Run
 }
 
 func (f *unlisted) Run(_ context.Context, t fleet.Task) (string, error) {
 	f.ran = append(f.ran, t)
-	return "x/" + t.ClientToken, nil
+	return "x/" + t.ClientToken, f.why
 }
 
 func (f *unlisted) Stop(context.Context, string, string) error { return nil }
@@ -261,6 +262,18 @@ func TestAStartThatDoesNotComeGoesToAnotherPlace(t *testing.T) {
 			t.Errorf("%+v", f.ran)
 		}
 	})
+}
+
+// A place that refuses a start says why. It is not asked again, and the box stays asleep, so
+// that the next message asks anew.
+func TestARefusedStartIsTheAnswer(t *testing.T) {
+	_, store, _ := startedWorld(t, func(c *relayserver.Config) {
+		c.Poster.(*unlisted).why = fleet.Refusal{Why: "the vault is locked"}
+	})
+	b, err := store.Box(t.Context(), unlistedBox)
+	if err != nil || b.State != storage.Asleep || b.Failure.Detail != "the vault is locked" {
+		t.Errorf("%+v, %v", b, err)
+	}
 }
 
 // An invited task learns nothing secret before its hello, and everything with the welcome.

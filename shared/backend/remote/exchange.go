@@ -54,12 +54,17 @@ func (s *server) exchange(ctx context.Context, r native.Request) (*exchange, *wi
 		if value == "" {
 			continue
 		}
-		x.header.Set(name, value)
-		for _, part := range append(strings.Fields(value), value) {
-			if len(part) >= 6 {
-				x.secrets = append(x.secrets, part)
-			}
+		x.set(name, value)
+	}
+	for name, command := range s.Commands {
+		if s.Run == nil {
+			return nil, failure(phaseInit, "header %s is a command, which only dormouse run executes", name)
 		}
+		value, err := s.Run(ctx, command)
+		if err != nil {
+			return nil, failure(phaseInit, "header %s: %v", name, err)
+		}
+		x.set(name, value)
 	}
 	var err error
 	if x.url, err = url.Parse(s.URL); err != nil || x.url.Host == "" {
@@ -74,6 +79,16 @@ func (s *server) exchange(ctx context.Context, r native.Request) (*exchange, *wi
 	}
 	slices.SortFunc(x.secrets, func(a, b string) int { return len(b) - len(a) })
 	return x, nil
+}
+
+// set sets a header, which errors must not show.
+func (x *exchange) set(name, value string) {
+	x.header.Set(name, value)
+	for _, part := range append(strings.Fields(value), value) {
+		if len(part) >= 6 {
+			x.secrets = append(x.secrets, part)
+		}
+	}
 }
 
 // send has the server answer the request. It opens the session at the server first if

@@ -1,6 +1,8 @@
 package remote_test
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -97,10 +99,26 @@ func TestSecretsOfHeadersAreInNoError(t *testing.T) {
 		rw.WriteHeader(http.StatusUnauthorized)
 		_, _ = rw.Write([]byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"bad token ` + r.Header.Get("Authorization") + ` of ` + r.URL.RawQuery + `"}}`))
 	}))
-	w.server.Headers = map[string]string{"Authorization": "Bearer hunter2-hunter2"}
 	w.server.URL += "?key=pencil-pencil"
-	err := w.refusal()
-	if err == nil || !strings.Contains(err.Error(), "HTTP 401") || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "pencil-") {
+	for name, set := range map[string]func(){
+		"written": func() { w.server.Headers = map[string]string{"Authorization": "Bearer hunter2-hunter2"} },
+		"from a command": func() {
+			w.server.Headers, w.server.Commands = nil, map[string]string{"Authorization": "pass far"}
+			w.server.Run = func(_ context.Context, command string) (string, error) {
+				return "Bearer hunter2-hunter2 of " + command, nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set()
+			err := w.refusal()
+			if err == nil || !strings.Contains(err.Error(), "HTTP 401") || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "pencil-") {
+				t.Error(err)
+			}
+		})
+	}
+	w.server.Run = func(context.Context, string) (string, error) { return "", errors.New("the vault is locked") }
+	if err := w.refusal(); err == nil || !strings.Contains(err.Error(), "header Authorization: the vault is locked") {
 		t.Error(err)
 	}
 }

@@ -24,9 +24,13 @@ const (
 
 // Server is a remote server, as the servers file has it.
 type Server struct {
-	Name      string
-	URL       string
-	Headers   map[string]string // on each request; values may hold ${principal:NAME}
+	Name    string
+	URL     string
+	Headers map[string]string // on each request; values may hold ${principal:NAME}
+	// Commands has the headers whose values are the output of a command, which Run executes.
+	// The error of Run has no secrets.
+	Commands  map[string]string
+	Run       func(ctx context.Context, command string) (string, error)
 	Transport Transport
 	Private   bool          // permits addresses that are not public
 	Providers []string      // the names in ${principal:…}

@@ -107,7 +107,7 @@ func (s Server) differs(is Server) (what []string) {
 		{"native", s.Native, is.Native},
 		{"tools", s.Tools, is.Tools},
 		{"url", s.Remote.URL, is.Remote.URL},
-		{"headers", hashed(s.Remote.Headers), hashed(is.Remote.Headers)},
+		{"headers", append(hashed(s.Remote.Headers), hashed(s.Remote.Commands)...), append(hashed(is.Remote.Headers), hashed(is.Remote.Commands)...)},
 		{"remote", [2]any{s.Remote.Transport, s.Remote.Private}, [2]any{is.Remote.Transport, is.Remote.Private}},
 		{"command", s.Command, is.Command},
 		{"args", append([]string{}, s.Args...), append([]string{}, is.Args...)},
@@ -121,7 +121,7 @@ func (s Server) differs(is Server) (what []string) {
 			what = append(what, part.name)
 		}
 	}
-	if !maps.Equal(s.Env, is.Env) || !slices.Equal(s.Unset, is.Unset) {
+	if !maps.Equal(s.Env, is.Env) || !maps.Equal(s.Commands, is.Commands) || !slices.Equal(s.Unset, is.Unset) {
 		what = append(what, "env")
 	}
 	return what

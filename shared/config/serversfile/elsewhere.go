@@ -3,8 +3,11 @@ package serversfile
 import (
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // A value of env may name a secret, "ssm:NAME" or "secretsmanager:NAME": a parameter of
@@ -47,17 +50,68 @@ func SecretVariable(name string) string { return "DORMOUSE_ENV_" + name }
 // its server's references.
 const SecretFailure = "DORMOUSE_SECRET_FAILURE"
 
-// Resolve returns the server with the values of its references, which become secrets of
-// its box. The error names a variable without a value, and says what to do.
+// A value of env, or of a header, may be a command for the shell, "exec:COMMAND": its output
+// is the value. The machine that hosts the server runs it when it starts the box, and puts
+// the value there under [SecretVariable]. Variables in the command are the shell's. Only a
+// value that has the prefix in the file is a command, so that nobody who sets a variable can
+// have one executed.
+const execPrefix = "exec:"
+
+// command returns the command of a value; ok is false for another value.
+func (r *serverReader) command(n node, field string) (command string, ok bool) {
+	if n.shape != text {
+		return "", false
+	}
+	command, ok = strings.CutPrefix(n.text, execPrefix)
+	switch {
+	case !ok:
+		return "", false
+	case strings.TrimSpace(command) == "" || strings.Contains(command, "\x00"):
+		r.fail(n.at, "%s: %s: exec: needs a command, as in \"exec:op read op://vault/item/field\"", r.what, field)
+	case r.folder == "":
+		r.fail(n.at, "%s: %s: a command can be executed on one machine only: on AWS write \"ssm:NAME\" or \"secretsmanager:NAME\"", r.what, field)
+	case r.exposed != "":
+		r.fail(n.at, "%s: %s: the command is not executed, because %s", r.what, field, r.exposed)
+	}
+	return command, true
+}
+
+// exposedBy says why others could change the file; "" if they cannot.
+func exposedBy(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "" // it is not written yet
+	}
+	if of, ok := info.Sys().(*syscall.Stat_t); ok && of.Uid != 0 && int(of.Uid) != os.Getuid() {
+		return "the file is of another user: make it yours with chown"
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return "other users can write the file: chmod go-w " + filepath.Base(path)
+	}
+	return ""
+}
+
+// Resolve returns the server with the values of its references and commands, which become
+// secrets of its box. The error names a variable without a value, and says what to do.
 func (s Server) Resolve(getenv Getenv) (Server, error) {
 	references := s.References()
-	if len(references) == 0 {
+	if len(references)+len(s.Commands) == 0 {
 		return s, nil
 	}
 	if why, ok := getenv(SecretFailure); ok {
 		return s, fmt.Errorf("the secrets in env cannot be read: %s (boxes read those of this region whose names begin with the name of the stack)", why)
 	}
 	s.Env, s.Box.Secrets = maps.Clone(s.Env), slices.Clone(s.Box.Secrets)
+	if s.Env == nil {
+		s.Env = map[string]string{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Commands)) {
+		value, ok := getenv(SecretVariable(name))
+		if !ok {
+			return s, fmt.Errorf("env %q is a command, which only dormouse run executes", name)
+		}
+		s.Env[name], s.Box.Secrets = value, append(s.Box.Secrets, name)
+	}
 	for _, name := range slices.Sorted(maps.Keys(references)) {
 		value, ok := getenv(SecretVariable(name))
 		if !ok {

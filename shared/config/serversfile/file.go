@@ -216,6 +216,9 @@ func parse(data []byte, file, folder string, getenv Getenv, guests bool) (*File,
 		getenv = func(string) (string, bool) { return "", false }
 	}
 	r := &reader{source: newSource(file, data), folder: folder, getenv: getenv, guests: guests}
+	if folder != "" {
+		r.exposed = exposedBy(file)
+	}
 	c := &File{servers: map[string]Server{}, file: r}
 	root, problem := r.source.parse()
 	if problem != nil {

@@ -13,6 +13,7 @@ import (
 type reader struct {
 	source   source
 	folder   string // for relative paths, "" to leave them
+	exposed  string // why others could change the file, "" if they cannot
 	getenv   Getenv
 	problems []remark
 	warnings []remark

@@ -74,7 +74,7 @@ func (r *serverReader) readServer() Server {
 func (r *serverReader) process(before int) {
 	s := &r.server
 	for name, value := range r.elsewhere {
-		if _, ok := s.Env[name]; !ok && !slices.Contains(s.Unset, name) {
+		if _, ok := s.Env[name]; !ok && s.Commands[name] == "" && !slices.Contains(s.Unset, name) {
 			r.setenv(name, value)
 		}
 	}
@@ -234,6 +234,13 @@ func (r *serverReader) variable(m member) {
 		s.Unset = append(s.Unset, m.name)
 		return
 	}
+	if command, ok := r.command(m.value, fmt.Sprintf("env %q", m.name)); ok {
+		if s.Commands == nil {
+			s.Commands = map[string]string{}
+		}
+		s.Commands[m.name] = command
+		return
+	}
 	r.setenv(m.name, r.textWith(scalar(m.value), fmt.Sprintf("env %q", m.name), variables{getenv: r.getenv, principals: true}))
 }
 
@@ -270,6 +277,9 @@ func (r *serverReader) textWith(n node, field string, v variables) string {
 	e := v.expand(n.text)
 	if e.odd {
 		r.warn(n.at, "%s: ${…} is left as it is where it is not ${NAME} or ${NAME:-default}", field)
+	}
+	if v.principals && strings.HasPrefix(e.text, execPrefix) {
+		r.warn(n.at, "%s: exec: is executed only where the servers file itself has it, not in the value of a variable", field)
 	}
 	if e.of && !v.principals {
 		r.fail(n.at, "%s: ${principal:…} can stand in env, and in headers of a remote server: others can see the rest", field)

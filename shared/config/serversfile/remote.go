@@ -10,6 +10,9 @@ import (
 type Remote struct {
 	URL     string            `json:"-"` // "" for a server that is not remote
 	Headers map[string]string `json:"-"` // on each request; may hold ${principal:NAME}
+	// Commands has the headers whose values are the output of a shell command, as
+	// Server.Commands has variables.
+	Commands map[string]string `json:"-"`
 	// Transport is "http" for Streamable HTTP, "sse" for HTTP+SSE, and "" if Dormouse is to
 	// find it out.
 	Transport string
@@ -20,6 +23,7 @@ type Remote struct {
 type marshaledRemote struct {
 	URL       string            `json:"url"`
 	Headers   map[string]string `json:"headers,omitempty"`
+	Commands  map[string]string `json:"commands,omitempty"`
 	Transport string            `json:"transport,omitempty"`
 	Private   bool              `json:"private,omitempty"`
 }
@@ -28,14 +32,14 @@ func (r Remote) marshaled() *marshaledRemote {
 	if r.URL == "" {
 		return nil
 	}
-	return &marshaledRemote{r.URL, r.Headers, r.Transport, r.Private}
+	return &marshaledRemote{r.URL, r.Headers, r.Commands, r.Transport, r.Private}
 }
 
 func (m *marshaledRemote) remote() Remote {
 	if m == nil {
 		return Remote{}
 	}
-	return Remote{m.URL, m.Headers, m.Transport, m.Private}
+	return Remote{m.URL, m.Headers, m.Commands, m.Transport, m.Private}
 }
 
 // InPlace reports whether the function that gets a message executes it, so that there is no
@@ -103,6 +107,13 @@ func (r *serverReader) header(h member) {
 	}
 	if h.value.shape == null {
 		return // as if it was not there
+	}
+	if command, ok := r.command(h.value, "header "+h.name); ok {
+		if r.server.Remote.Commands == nil {
+			r.server.Remote.Commands = map[string]string{}
+		}
+		r.server.Remote.Commands[h.name] = command
+		return
 	}
 	value := r.textWith(scalar(h.value), "header "+h.name, variables{getenv: r.getenv, principals: true})
 	switch {

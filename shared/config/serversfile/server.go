@@ -40,7 +40,10 @@ type Server struct {
 	Args    []string          `json:"-"`
 	Env     map[string]string `json:"-"`
 	Unset   []string          // names, in order, of variables that are null: the process does not get them from the machine either
-	Cwd     string            // as written, "" for the workspace of the box
+	// Commands has the variables whose values are the output of a shell command, with the
+	// command. They are not in Env. Only a machine that reads the file by [LoadHere] has some.
+	Commands map[string]string `json:"-"`
+	Cwd      string            // as written, "" for the workspace of the box
 
 	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server
 	// behaves. That is Command, Args, Env, Unset and Cwd, and some settings of the box: the
@@ -84,6 +87,7 @@ type marshaled struct {
 	Args           []string          `json:"args,omitempty"`
 	Env            map[string]string `json:"env,omitempty"`
 	Unset          []string          `json:"unset,omitempty"`
+	Commands       map[string]string `json:"commands,omitempty"`
 	Cwd            string            `json:"cwd,omitempty"`
 	Idle           time.Duration     `json:"idle_ns"`
 	StartupTimeout time.Duration     `json:"startup_timeout_ns"`
@@ -104,7 +108,7 @@ func (s Server) Marshal() string { return string(encode(s.marshaled())) }
 
 func (s Server) marshaled() marshaled {
 	return marshaled{
-		Name: s.Name, Native: s.Native, Remote: s.Remote.marshaled(), Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Cwd: s.Cwd,
+		Name: s.Name, Native: s.Native, Remote: s.Remote.marshaled(), Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Commands: s.Commands, Cwd: s.Cwd,
 		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout,
 		Box:    s.Box,
 		Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Tasks: s.Tasks, Disabled: s.Disabled,
@@ -113,7 +117,7 @@ func (s Server) marshaled() marshaled {
 
 func (m marshaled) server() Server {
 	s := Server{
-		Name: m.Name, Native: m.Native, Remote: m.Remote.remote(), Command: m.Command, Args: m.Args, Env: m.Env, Unset: m.Unset, Cwd: m.Cwd,
+		Name: m.Name, Native: m.Native, Remote: m.Remote.remote(), Command: m.Command, Args: m.Args, Env: m.Env, Unset: m.Unset, Commands: m.Commands, Cwd: m.Cwd,
 		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout, AnswerTimeout: m.AnswerTimeout,
 		Box:    m.Box,
 		Record: m.Record, OwnLists: m.OwnLists, SameLists: m.SameLists, Tasks: m.Tasks, Disabled: m.Disabled,
@@ -172,7 +176,9 @@ func (s Server) LogValue() slog.Value {
 	)
 }
 
-func (s Server) envNames() []string { return slices.Sorted(maps.Keys(s.Env)) }
+func (s Server) envNames() []string {
+	return slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(s.Env)), slices.Collect(maps.Keys(s.Commands)))))
+}
 
 // digest hashes a JSON list in which every part has a fixed position, so different
 // servers never give the same bytes.
@@ -185,6 +191,9 @@ func (s Server) digest() string {
 	}
 	if r := s.Remote; r.URL != "" {
 		list = append(list, "remote", r.URL, hashed(r.Headers), r.Transport)
+		if len(r.Commands) > 0 {
+			list = append(list, "exec", hashed(r.Commands))
+		}
 	}
 	if b := s.Box; b.Image != "" || b.HostPath != "" || b.Offline {
 		// The list has these settings only if one is set, so that the digests of all
@@ -196,6 +205,9 @@ func (s Server) digest() string {
 	}
 	if len(s.Unset) > 0 {
 		list = append(list, "unset", s.Unset)
+	}
+	if len(s.Commands) > 0 {
+		list = append(list, "exec", hashed(s.Commands))
 	}
 	sum := sha256.Sum256(encode(list))
 	return hex.EncodeToString(sum[:])

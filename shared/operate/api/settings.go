@@ -39,7 +39,7 @@ func (x kept) settings() (any, error) {
 		return nil, noSettings
 	}
 	out := Settings{
-		Name: s.Name, Native: s.Native, Remote: s.Remote.Address(), Headers: slices.Sorted(maps.Keys(s.Remote.Headers)), Command: s.Command, Cwd: s.Cwd, Variables: slices.Sorted(maps.Keys(s.Env)),
+		Name: s.Name, Native: s.Native, Remote: s.Remote.Address(), Headers: namesOf(s.Remote.Headers, s.Remote.Commands), Command: s.Command, Cwd: s.Cwd, Variables: namesOf(s.Env, s.Commands),
 		IdleSeconds: s.Idle.Seconds(), StartupSeconds: s.StartupTimeout.Seconds(), ToolSeconds: s.ToolTimeout.Seconds(),
 		Box: s.Box, Disabled: s.Disabled,
 	}
@@ -88,4 +88,9 @@ func (x kept) starts() (any, error) {
 		}
 	}
 	return map[string]any{"starts": all}, err
+}
+
+// namesOf returns the names of values and of commands that give values, in order.
+func namesOf(values, commands map[string]string) []string {
+	return slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(values)), slices.Collect(maps.Keys(commands)))))
 }

@@ -47,9 +47,9 @@ func inThisProgram(t *testing.T) fleettest.Harness {
 	l := &ledger{chans: map[string]chan fleet.Status{}}
 	h := newHarness(t, func(c *Config) {
 		c.MaxTasks, c.Command = fleettest.Room, "/does/not/exist"
-		c.Prepare = func(t fleet.Task) fleet.Task {
+		c.Prepare = func(_ context.Context, t fleet.Task) (fleet.Task, error) {
 			t.Place = Inside
-			return t
+			return t, nil
 		}
 		c.OnStop = func(s fleet.Status) { l.of("end ", s.ID) <- s }
 		c.Output = func(s fleet.Status, _ string) { l.of("line ", s.ID) <- s }

@@ -81,9 +81,9 @@ type Config struct {
 	Started func(pid int) bool
 	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
 	Grace time.Duration
-	// Prepare, if not nil, changes a task before it is started. It may be called by
-	// several goroutines at once, and must not change the map Env of its argument.
-	Prepare func(fleet.Task) fleet.Task
+	// Prepare, if not nil, changes a task before it is started, or refuses it. It may be called
+	// by several goroutines at once, and must not change the map Env of its argument.
+	Prepare func(context.Context, fleet.Task) (fleet.Task, error)
 	// OnStart is called once for each task, when its runner has been started and before
 	// OnStop. The pool is locked during the call, so OnStart must not call it.
 	OnStart func(fleet.Status)
@@ -175,7 +175,10 @@ func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 		return "", err
 	}
 	if p.cfg.Prepare != nil {
-		t = p.cfg.Prepare(t)
+		var err error
+		if t, err = p.cfg.Prepare(ctx, t); err != nil {
+			return "", err
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

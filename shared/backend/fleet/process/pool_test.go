@@ -44,10 +44,10 @@ func TestARunnerGetsACleanEnvironment(t *testing.T) {
 
 func TestPreparedTaskIsStarted(t *testing.T) {
 	h := newHarness(t, func(c *Config) {
-		c.Prepare = func(t fleet.Task) fleet.Task {
+		c.Prepare = func(_ context.Context, t fleet.Task) (fleet.Task, error) {
 			t.Env = maps.Clone(t.Env)
 			t.Env["WORD"] = "prepared " + t.Server
-			return t
+			return t, nil
 		}
 	})
 	h.run("a", "env")

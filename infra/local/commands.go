@@ -1,0 +1,150 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+// Bounds of a command that gives a value (exec: in the servers file).
+const (
+	commandWithin = 30 * time.Second // some ask the user
+	maxValue      = 16 << 10         // bytes of its output
+	maxReason     = 300              // bytes of its last line on stderr
+	// headersFor is how long the value of a header is used before its command runs again. A box
+	// gets its values anew at each wake; a remote server has no wake.
+	headersFor = 5 * time.Minute
+)
+
+// commands runs the commands of the servers file with the environment of this program.
+type commands struct {
+	environ environ
+	folder  string // of the servers file
+
+	mu   sync.Mutex
+	kept map[string]*keptValue // by command
+}
+
+// keptValue is the value of a header. Its lock is held while the command runs.
+type keptValue struct {
+	mu    sync.Mutex
+	value string
+	until time.Time
+}
+
+func newCommands(e environ, servers string) *commands {
+	return &commands{environ: e, folder: serversfile.FolderOf(servers), kept: map[string]*keptValue{}}
+}
+
+// filled gives a task the values of its server's commands. The error is a [fleet.Refusal].
+func (c *commands) filled(ctx context.Context, servers *serversfile.File, t fleet.Task) (fleet.Task, error) {
+	s, ok := servers.Server(t.Server)
+	if !ok || len(s.Commands) == 0 {
+		return t, nil
+	}
+	t.Env = maps.Clone(t.Env)
+	for _, name := range slices.Sorted(maps.Keys(s.Commands)) {
+		value, err := c.run(ctx, s.Commands[name])
+		if err != nil {
+			return t, fleet.Refusal{Why: fmt.Sprintf("env %q: %v", name, err)}
+		}
+		t.Env[serversfile.SecretVariable(name)] = value
+	}
+	return t, nil
+}
+
+// header returns the value of a command for a header.
+func (c *commands) header(ctx context.Context, command string) (string, error) {
+	c.mu.Lock()
+	k := c.kept[command]
+	if k == nil {
+		k = &keptValue{}
+		c.kept[command] = k
+	}
+	c.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if time.Now().Before(k.until) {
+		return k.value, nil
+	}
+	value, err := c.run(ctx, command)
+	if err == nil && strings.ContainsAny(value, "\r\n") {
+		err = fmt.Errorf("the command %q prints several lines, which cannot be in a header", command)
+	}
+	if err == nil {
+		k.value, k.until = value, time.Now().Add(headersFor)
+	}
+	return value, err
+}
+
+// run returns what a command prints, without one line break at its end. The error names the
+// command and the last line of its stderr, and nothing of its output.
+func (c *commands) run(ctx context.Context, command string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandWithin)
+	defer cancel()
+	out, diag := &firstBytes{most: maxValue + 1}, &lastLine{}
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command) //nolint:gosec // the owner of the servers file wrote it, and nobody else can
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.folder, c.environ, out, diag
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // what it left behind may hold its output open
+	err := cmd.Run()
+	value := strings.TrimSuffix(string(out.bytes), "\n")
+	switch {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("the command %q did not end within %s", command, commandWithin)
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		why := diag.line(value)
+		if why != "" {
+			why = ": " + why
+		}
+		return "", fmt.Errorf("the command %q failed (%w)%s", command, err, why)
+	case value == "":
+		return "", fmt.Errorf("the command %q prints nothing", command)
+	case len(value) > maxValue || strings.Contains(value, "\x00"):
+		return "", fmt.Errorf("the command %q prints more than %d KB, or a NUL character: a variable cannot hold it", command, maxValue>>10)
+	}
+	return value, nil
+}
+
+// firstBytes keeps the beginning of what is written.
+type firstBytes struct {
+	most  int
+	bytes []byte
+}
+
+func (w *firstBytes) Write(p []byte) (int, error) {
+	w.bytes = append(w.bytes, p[:min(len(p), w.most-len(w.bytes))]...)
+	return len(p), nil
+}
+
+// lastLine keeps the end of what is written.
+type lastLine struct{ bytes []byte }
+
+func (w *lastLine) Write(p []byte) (int, error) {
+	w.bytes = append(w.bytes, p...)
+	w.bytes = bytes.Clone(w.bytes[max(0, len(w.bytes)-2*maxReason):])
+	return len(p), nil
+}
+
+// line returns the last line that is not empty, at most maxReason bytes of it, without a
+// value that the command has printed as well.
+func (w *lastLine) line(value string) string {
+	lines := strings.Split(strings.TrimSpace(string(w.bytes)), "\n")
+	last := strings.ToValidUTF8(strings.TrimSpace(lines[len(lines)-1]), "")
+	for part := range strings.FieldsSeq(value) {
+		last = strings.ReplaceAll(last, part, "***")
+	}
+	return last[:min(len(last), maxReason)]
+}
