@@ -42,6 +42,11 @@
 // Programs that cannot go through the pages use visit. A real browser goes through them in
 // browser_test.go (build tag browser, by `make test-browser`).
 //
+// # The bundles
+//
+// The official packer makes bundles of the servers in mcpb, in Node, Python and Go. They are
+// added in a terminal, which asks for their configuration, and called (bundles_test.go).
+//
 // # The matrix
 //
 // Every client, in each of its modes, meets a server of the legacy era
