@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func (m *machine) does(verb string, args ...string) string {
 // tries is does for a command that may fail.
 func (m *machine) tries(verb string, args ...string) (string, error) {
 	cmd := m.command(verb, args...)
-	if verb != "add" && verb != "call" {
+	if !slices.Contains([]string{"add", "call", "prepare", "upgrade"}, verb) {
 		cmd.Args = append(cmd.Args[:2:2], args...) // the others have no data folder
 	}
 	cmd.Dir = filepath.Dir(m.servers)

@@ -27,11 +27,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// index is a registry of npm with any package that is asked for. Each package is a server with
-// one tool. A test holds the answers back, so it decides how slow the index is.
+// index is a registry of npm with any package that is asked for, in versions 1.0.0 and, as the
+// newest, those of newer. Each package is a server with one tool, which names its version. A test holds the answers back, so it decides how slow the index is.
 type index struct {
 	*httptest.Server
 	metadata, tarballs *gate
+	newer              []string
 }
 
 // gate holds requests back until it is opened.
@@ -48,7 +49,7 @@ func (g *gate) opens() { g.once.Do(func() { close(g.open) }) }
 const smallServer = `#!/usr/bin/env node
 const answers = {
   initialize: (p) => ({protocolVersion: p.protocolVersion, capabilities: {tools: {}}, serverInfo: {name: 'small', version: '1.0.0'}}),
-  'tools/list': () => ({tools: [{name: 'echo', inputSchema: {type: 'object', properties: {text: {type: 'string'}}, required: ['text']}}]}),
+  'tools/list': () => ({tools: [{name: 'echo', description: 'Of VERSION.', inputSchema: {type: 'object', properties: {text: {type: 'string'}}, required: ['text']}}]}),
   'tools/call': (p) => ({content: [{type: 'text', text: p.arguments.text}]}),
 };
 require('readline').createInterface({input: process.stdin}).on('line', (line) => {
@@ -58,9 +59,9 @@ require('readline').createInterface({input: process.stdin}).on('line', (line) =>
 `
 
 // newIndex starts a registry whose gates are closed.
-func newIndex(t *testing.T) *index {
+func newIndex(t *testing.T, newer ...string) *index {
 	t.Helper()
-	x := &index{metadata: newGate(), tarballs: newGate()}
+	x := &index{metadata: newGate(), tarballs: newGate(), newer: newer}
 	x.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, file, ok := strings.Cut(strings.Trim(r.URL.Path, "/"), "/-/")
 		hold := x.metadata
@@ -72,16 +73,20 @@ func newIndex(t *testing.T) *index {
 		case <-r.Context().Done():
 			return
 		}
-		ball := tarball(t, name)
 		if hold == x.tarballs {
-			_, _ = w.Write(ball)
+			_, _ = w.Write(tarball(t, name, strings.TrimSuffix(strings.TrimPrefix(file, name+"-"), ".tgz")))
 			return
 		}
-		sum := sha512.Sum512(ball)
-		_ = json.NewEncoder(w).Encode(map[string]any{"name": name, "dist-tags": map[string]any{"latest": "1.0.0"}, "versions": map[string]any{"1.0.0": map[string]any{
-			"name": name, "version": "1.0.0", "bin": map[string]any{name: "index.js"},
-			"dist": map[string]any{"tarball": x.URL + "/" + name + "/-/" + name + "-1.0.0.tgz", "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])},
-		}}})
+		versions := append([]string{"1.0.0"}, x.newer...)
+		all := map[string]any{}
+		for _, version := range versions {
+			sum := sha512.Sum512(tarball(t, name, version))
+			all[version] = map[string]any{
+				"name": name, "version": version, "bin": map[string]any{name: "index.js"},
+				"dist": map[string]any{"tarball": x.URL + "/" + name + "/-/" + name + "-" + version + ".tgz", "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])},
+			}
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"name": name, "dist-tags": map[string]any{"latest": versions[len(versions)-1]}, "versions": all})
 	}))
 	t.Cleanup(func() {
 		x.metadata.opens()
@@ -92,14 +97,16 @@ func newIndex(t *testing.T) *index {
 	return x
 }
 
-func tarball(t *testing.T, name string) []byte {
+func tarball(t *testing.T, name, version string) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	zipped := gzip.NewWriter(&out)
 	w := tar.NewWriter(zipped)
-	for file, text := range map[string]string{
-		"package.json": fmt.Sprintf(`{"name": %q, "version": "1.0.0", "bin": {%[1]q: "index.js"}}`, name), "index.js": smallServer,
+	for _, f := range [][2]string{
+		{"package.json", fmt.Sprintf(`{"name": %q, "version": %q, "bin": {%[1]q: "index.js"}}`, name, version)},
+		{"index.js", strings.ReplaceAll(smallServer, "VERSION", version)},
 	} {
+		file, text := f[0], f[1]
 		if err := w.WriteHeader(&tar.Header{Name: "package/" + file, Mode: 0o755, Size: int64(len(text)), ModTime: time.Unix(0, 0)}); err != nil {
 			t.Error(err)
 		}
@@ -239,5 +246,53 @@ func TestE2EPrepareInstallsTheWholeFile(t *testing.T) {
 	p.sees("2 of 3 servers ready")
 	for _, want := range []string{"one  1 tool  ", "two  1 tool  ", "bad  failed: exited with code 3 before it answered initialize"} {
 		p.sees(want)
+	}
+}
+
+// A newer version is tried beside the served one, its tools are compared, and the file and its
+// lock take it. The way back is the same.
+func TestE2EUpgradeTakesANewerVersionAndGoesBack(t *testing.T) {
+	t.Parallel()
+	m, x := machineOf(t, map[string]any{"small": map[string]any{
+		"command": "npx", "args": []string{"-y", "small-server@1.0.0"}, "x-dormouse": map[string]any{"tools": map[string]any{"pin": true}},
+	}}), newIndex(t, "2.0.0")
+	if m.programs {
+		m.programs = false // functions that are programs of their own prepare nothing
+	}
+	m.from(x)
+	x.metadata.opens()
+	x.tarballs.opens()
+	m.start()
+	lists := func(version string) {
+		t.Helper()
+		if list := string(m.session("small").list()); !strings.Contains(list, "Of "+version+".") {
+			t.Errorf("a client gets %s, want the tool of %s", list, version)
+		}
+		text, err := os.ReadFile(m.servers)
+		if err != nil || !strings.Contains(string(text), `"small-server@`+version+`"`) {
+			t.Errorf("the servers file has %s, %v", text, err)
+		}
+		lock, err := os.ReadFile(strings.TrimSuffix(m.servers, ".json") + ".lock.json")
+		if err != nil || !strings.Contains(string(lock), "Of "+version+".") {
+			t.Errorf("the lock has %s, %v", lock, err)
+		}
+	}
+	m.does("prepare", "small")
+	lists("1.0.0")
+	if said := m.does("upgrade"); !strings.Contains(said, "small  small-server  1.0.0    2.0.0") {
+		t.Errorf("upgrade lists %s", said)
+	}
+	if said := m.does("upgrade", "small"); !strings.Contains(said, "description: Of [-1.0.0.-]{+2.0.0.+}") || !strings.Contains(said, "dormouse upgrade small --to 1.0.0") {
+		t.Errorf("upgrade says %s", said)
+	}
+	lists("2.0.0")
+	if said, err := m.tries("upgrade", "small", "--to", "3.0.0"); err == nil || !strings.Contains(said, "small stays at small-server 2.0.0") {
+		t.Errorf("an upgrade to no version says %s", said)
+	}
+	lists("2.0.0")
+	m.does("upgrade", "small", "--to", "1.0.0")
+	lists("1.0.0")
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(m.servers), ".upgrade-*")); left != nil {
+		t.Errorf("the trials leave %s", left)
 	}
 }

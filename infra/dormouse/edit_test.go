@@ -2,6 +2,7 @@ package dormouse
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -91,6 +93,28 @@ func (d *desk) prepare(_ context.Context, p preparation) (all []outcome, err err
 	return all, nil
 }
 
+// try stands for the trial of another version. Version 9.0.0 does not start, and the tool says
+// which one it is of.
+func (d *desk) try(_ context.Context, what trying) (one, two tried, err error) {
+	for i, of := range []*tried{&one, &two} {
+		f, err := serversedit.Parse(what.text, what.file)
+		if err != nil {
+			return one, two, err
+		}
+		p, _ := f.Pinned(what.names[i])
+		if of.server = what.names[i]; p.Version == "9.0.0" {
+			of.err = errors.New("exited with code 1: Error: it is a new one")
+			continue
+		}
+		tool := `{"name":"forecast","description":"Of ` + p.Version + `."}`
+		if p.Kind == "pypi" {
+			tool = `{"name":"now"}`
+		}
+		of.tools = []json.RawMessage{json.RawMessage(tool)}
+	}
+	return one, two, nil
+}
+
 // run executes a command line, in which "quotes" keep words together. `cat` prints a file
 // with its permissions.
 func (d *desk) run(line string) (printed string, code int) {
@@ -108,7 +132,7 @@ func (d *desk) run(line string) (printed string, code int) {
 		return fmt.Sprintf("%v\n%s", info.Mode(), strings.ReplaceAll(string(text), d.dir, "DIR")), 0
 	}
 	in := strings.NewReader(`{"name":"piped","command":"npx","args":["-y","x"],"env":{"PIPED_TOKEN":"hunter2"}}`)
-	printed, code = printedBy(args, terminal{program: Program{Native: nativetest.Servers()}, in: in, now: func() time.Time { return d.clock }, ask: d.ask, prepare: d.prepare})
+	printed, code = printedBy(args, terminal{program: Program{Native: nativetest.Servers()}, in: in, now: func() time.Time { return d.clock }, ask: d.ask, prepare: d.prepare, try: d.try})
 	return strings.ReplaceAll(printed, d.dir, "DIR"), code
 }
 

@@ -21,31 +21,9 @@ type acceptCommand struct {
 // Run accepts tools that are held back, and prints how they differ from what was accepted.
 func (c *acceptCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
-		state, err := to.held(ctx, c.Server)
+		taken, err := to.accept(ctx, c.Server, c.Tools)
 		if err != nil {
 			return err
-		}
-		order := api.Accept{Tools: map[string]string{}}
-		var names []string
-		for _, tool := range state.Held {
-			names = append(names, tool.Name)
-			order.Tools[tool.Name] = tool.Hash
-		}
-		if len(c.Tools) > 0 {
-			of := order.Tools
-			order.Tools = map[string]string{}
-			for _, name := range c.Tools {
-				if of[name] == "" {
-					return unknown("held tool", name, names)
-				}
-				order.Tools[name] = of[name]
-			}
-		}
-		var taken api.Accepted
-		if len(order.Tools) > 0 {
-			if err := to.call(ctx, http.MethodPost, "servers/"+c.Server+"/accept", order, &taken); err != nil {
-				return err
-			}
 		}
 		return c.show(t, taken, func() error {
 			if len(taken.Tools) == 0 {
@@ -59,6 +37,34 @@ func (c *acceptCommand) Run(t *terminal) error {
 			return err
 		})
 	})
+}
+
+// accept takes tools of a server that are held back, all of them if no name is given.
+func (c *client) accept(ctx context.Context, server string, tools []string) (taken api.Accepted, err error) {
+	state, err := c.held(ctx, server)
+	if err != nil {
+		return taken, err
+	}
+	order := api.Accept{Tools: map[string]string{}}
+	var names []string
+	for _, tool := range state.Held {
+		names = append(names, tool.Name)
+		order.Tools[tool.Name] = tool.Hash
+	}
+	if len(tools) > 0 {
+		of := order.Tools
+		order.Tools = map[string]string{}
+		for _, name := range tools {
+			if of[name] == "" {
+				return taken, unknown("held tool", name, names)
+			}
+			order.Tools[name] = of[name]
+		}
+	}
+	if len(order.Tools) > 0 {
+		err = c.call(ctx, http.MethodPost, "servers/"+server+"/accept", order, &taken)
+	}
+	return taken, err
 }
 
 // held returns what is held back of a server.

@@ -35,7 +35,7 @@ func (p Program) Main() {
 	if len(os.Args) > 1 && os.Args[1] == "run" {
 		timerslack.Take(os.Args, os.Environ())
 	}
-	os.Exit(execute(os.Args[1:], &terminal{program: p, in: os.Stdin, out: onTerminal(os.Stdout), err: onTerminal(os.Stderr), now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: p.prepare}))
+	os.Exit(execute(os.Args[1:], &terminal{program: p, in: os.Stdin, out: onTerminal(os.Stdout), err: onTerminal(os.Stderr), now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: p.prepare, try: p.try}))
 }
 
 // operating has the commands that show a machine or a stack and act on it; see package
@@ -64,6 +64,7 @@ type commands struct {
 	Add     addCommand     `cmd:"" group:"Start here" help:"Add a server to the servers file, install it and start it once."`
 	Import  importCommand  `cmd:"" group:"Servers" help:"Import servers from the file of a client. Secrets are saved in .env."`
 	Prepare prepareCommand `cmd:"" group:"Servers" help:"Install servers and start each once, side by side, so that no client waits for an install."`
+	Upgrade upgradeCommand `cmd:"" group:"Servers" help:"List newer versions of packages, or take one and show how its tools differ."`
 	Remove  removeCommand  `cmd:"" group:"Servers" help:"Remove servers from the servers file."`
 	Enable  enableCommand  `cmd:"" group:"Servers" help:"Switch servers on again."`
 	Disable disableCommand `cmd:"" group:"Servers" help:"Switch servers off, without removing them."`
@@ -99,6 +100,7 @@ type terminal struct {
 	now      func() time.Time
 	ask      asker // nil if there is nobody to ask
 	prepare  func(context.Context, preparation) ([]outcome, error)
+	try      func(context.Context, trying) (one, two tried, err error)
 }
 
 // otherNames maps names that people try to commands.

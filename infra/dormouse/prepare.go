@@ -26,6 +26,7 @@ type preparation struct {
 	data    string   // data folder
 	names   []string // of the servers
 	shows   *waits   // shows the phases of the preparation
+	accepts bool     // takes the tools that are held back then
 }
 
 // outcome is what a prepared server said, or why it said nothing.
@@ -87,7 +88,9 @@ func (c *client) prepareAll(ctx context.Context, p preparation) ([]outcome, erro
 			return nil, errNotTaken
 		}
 		together.Go(func() error {
-			all[i] = c.prepare(ctx, name)
+			if all[i] = c.prepare(ctx, name); all[i].err == nil && p.accepts {
+				_, all[i].err = c.accept(ctx, name, nil)
+			}
 			p.shows.over(name, all[i].String())
 			return nil
 		})

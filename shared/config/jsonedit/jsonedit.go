@@ -131,6 +131,31 @@ func Set(text, value []byte, path ...string) ([]byte, error) {
 	return d.splice(v.StartOffset, v.EndOffset, put)
 }
 
+// SetElement returns text with an element of the array at a path set to value, which is JSON.
+// Comments in the array stay. The error names what is not there.
+func SetElement(text, value []byte, at int, path ...string) ([]byte, error) {
+	d, err := open(text)
+	if err != nil {
+		return nil, err
+	}
+	v := d.root
+	for i, name := range path {
+		o, at, err := member(v, path[:i], name)
+		if err != nil {
+			return nil, err
+		}
+		if at < 0 {
+			return nil, fmt.Errorf("there is no %s", strings.Join(path[:i+1], "."))
+		}
+		v = o.Members[at].Value
+	}
+	list, ok := v.Value.(*hujson.Array)
+	if !ok || at >= len(list.Elements) {
+		return nil, fmt.Errorf("%s has no element %d", strings.Join(path, "."), at)
+	}
+	return d.splice(list.Elements[at].StartOffset, list.Elements[at].EndOffset, string(value))
+}
+
 // Delete returns text without the member, and without a comment after it on the same line.
 // Other comments stay. If there is no such member, text stays unchanged.
 func Delete(text []byte, path ...string) ([]byte, error) {

@@ -159,3 +159,16 @@ func members(t *testing.T, text []byte) map[string]string {
 	}
 	return plain
 }
+
+func TestElementIsSetAndAllElseStays(t *testing.T) {
+	const list = "{\n  \"a\": [\n    1, // one\n    \"two\", // two\n    3,\n  ]\n}\n"
+	got, err := jsonedit.SetElement([]byte(list), []byte(`"2"`), 1, "a")
+	if d := cmp.Diff(strings.Replace(list, `"two"`, `"2"`, 1), string(got)); err != nil || d != "" {
+		t.Error(err, d)
+	}
+	for _, path := range []string{"b", "a"} {
+		if _, err := jsonedit.SetElement([]byte(list), []byte(`1`), 3, path); err == nil {
+			t.Errorf("an element of %s is set that is not there", path)
+		}
+	}
+}

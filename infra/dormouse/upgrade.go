@@ -1,0 +1,293 @@
+package dormouse
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/config/held"
+)
+
+type upgradeCommand struct {
+	Name string `arg:"" optional:"" help:"Name of a server. Without one, the newer versions of all packages are listed."`
+	To   string `placeholder:"VERSION" help:"This version instead of the newest, also an older one."`
+	dataFlag
+	serversFile
+	printing
+}
+
+// Validate checks the command line as a whole.
+func (c *upgradeCommand) Validate() error {
+	if c.To != "" && c.Name == "" {
+		return errors.New("--to is for one server: dormouse upgrade NAME --to VERSION")
+	}
+	return nil
+}
+
+// newer is a server whose package has a newer version.
+type newer struct {
+	Name    string `json:"name"`
+	Package string `json:"package"`
+	Version string `json:"version"`
+	Newest  string `json:"newest,omitempty"`
+	Why     string `json:"why,omitempty"` // the newest is not known
+
+	of serversedit.Pinned
+}
+
+// Run lists newer versions, or has a server start another one.
+func (c *upgradeCommand) Run(t *terminal) error {
+	ctx, stop := interruptible()
+	defer stop()
+	f, err := c.open()
+	if err != nil {
+		return err
+	}
+	if c.Name == "" {
+		return c.list(ctx, t, f)
+	}
+	if !f.Has(c.Name) {
+		return unknown("server", c.Name, f.Names())
+	}
+	p, ok := f.Pinned(c.Name)
+	if !ok {
+		return fmt.Errorf("%s names no version of a package of npm or PyPI in %s, so there is none to change", c.Name, f.name())
+	}
+	s := newer{Name: c.Name, Package: p.Name, Version: p.Version, Newest: c.To, of: p}
+	if c.To == "" {
+		w := t.waits("resolving", p.Name)
+		s.Newest, err = newest(ctx, serversedit.Unpinned{Kind: p.Kind, Name: p.Name}, filepath.Dir(f.path))
+		w.end(false)
+		if err != nil {
+			return err
+		}
+		if !isNewer(s.Newest, p.Version) {
+			return c.show(t, s, func() error {
+				_, err := fmt.Fprintf(t.out, "%s has the newest version, %s %s\n", c.Name, p.Name, p.Version)
+				return err
+			})
+		}
+	}
+	return c.apply(ctx, t, f, s)
+}
+
+// mostAskedAtOnce is how many packages a registry is asked for at the same time.
+const mostAskedAtOnce = 8
+
+// list shows the servers whose packages have newer versions.
+func (c *upgradeCommand) list(ctx context.Context, t *terminal, f *edited) error {
+	var all []newer
+	for _, name := range f.Names() {
+		if p, ok := f.Pinned(name); ok {
+			all = append(all, newer{Name: name, Package: p.Name, Version: p.Version, of: p})
+		}
+	}
+	if len(all) > 0 {
+		w := t.waits("resolving", count(len(all), "package"))
+		var asking errgroup.Group
+		asking.SetLimit(mostAskedAtOnce)
+		for i := range all {
+			asking.Go(func() (err error) {
+				if all[i].Newest, err = newest(ctx, serversedit.Unpinned{Kind: all[i].of.Kind, Name: all[i].Package}, filepath.Dir(f.path)); err != nil {
+					all[i].Why = err.Error()
+				}
+				return nil
+			})
+		}
+		_ = asking.Wait() // each has its own error
+		w.end(false)
+	}
+	old := slices.DeleteFunc(slices.Clone(all), func(s newer) bool { return s.Why == "" && !isNewer(s.Newest, s.Version) })
+	err := c.show(t, append([]newer{}, old...), func() error { return printNewer(t.out, old, len(all)) })
+	return cmp.Or(err, failedIf(slices.ContainsFunc(old, func(s newer) bool { return s.Why != "" })))
+}
+
+func printNewer(out io.Writer, old []newer, of int) error {
+	if len(old) == 0 {
+		_, err := fmt.Fprintf(out, "%s with a version, none has a newer one\n", count(of, "package"))
+		return err
+	}
+	err := table(out, func(say func(string, ...any)) {
+		say("NAME\tPACKAGE\tVERSION\tNEWEST\n")
+		for _, s := range old {
+			say("%s\t%s\t%s\t%s\n", s.Name, s.Package, s.Version, cmp.Or(s.Newest, "not known: "+s.Why))
+		}
+	})
+	if err == nil && slices.ContainsFunc(old, func(s newer) bool { return s.Why == "" }) {
+		_, err = fmt.Fprintln(out, "\nto try a newest version and take it: dormouse upgrade NAME")
+	}
+	return err
+}
+
+// changedTools is what a trial of another version has shown.
+type changedTools struct {
+	newer
+	Tools []held.Change `json:"tools"`
+}
+
+// apply tries another version of a server beside the one that is served, shows how its tools
+// differ, and has the servers file and its lock take it.
+func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s newer) error {
+	trial, before := *f.File, c.Name+"-before"
+	for trial.Has(before) {
+		before += "-"
+	}
+	if err := trial.Copy(c.Name, before); err != nil {
+		return err
+	}
+	if err := trial.SetVersion(c.Name, s.of, s.Newest); err != nil {
+		return err
+	}
+	w := t.waits("starting "+s.Newest, c.Name)
+	was, is, err := t.try(ctx, trying{file: f.path, text: trial.Text(), names: [2]string{before, c.Name}, shows: w})
+	w.end(false)
+	if err != nil {
+		return fmt.Errorf("%s stays at %s %s: %w", c.Name, s.Package, s.Version, err)
+	}
+	if is.err != nil {
+		return fmt.Errorf("%s stays at %s %s, because %s does not start: %w", c.Name, s.Package, s.Version, s.Newest, is.err)
+	}
+	changes := []held.Change{}
+	if was.err == nil {
+		changes = held.Difference(was.tools, is.tools)
+	}
+	if !c.JSON {
+		for _, change := range changes {
+			_, _ = fmt.Fprintf(t.out, "  %s\n", strings.Join(change.Lines(), "\n  "))
+		}
+	}
+	if t.ask != nil && len(changes) > 0 && !c.JSON {
+		if answer, err := t.ask(fmt.Sprintf("take %s of %s? [y/n] ", s.Newest, s.Package), false); err != nil || !strings.HasPrefix(strings.ToLower(answer), "y") {
+			return fmt.Errorf("%s stays at %s %s", c.Name, s.Package, s.Version)
+		}
+	}
+	if err := f.SetVersion(c.Name, s.of, s.Newest); err != nil {
+		return err
+	}
+	if err := f.saveServers(); err != nil {
+		return err
+	}
+	w = t.waits("starting", c.Name)
+	all, err := t.prepare(ctx, preparation{servers: f.path, data: c.Data, names: []string{c.Name}, shows: w, accepts: true})
+	w.end(false)
+	if err == nil {
+		err = all[0].err
+	}
+	if errors.Is(err, errNotTaken) {
+		err = nil // the machine that is up hosts another file
+	}
+	if err != nil {
+		f.undo()
+		_ = takenAtOnce(c.Data, []string{c.Name})
+		return fmt.Errorf("%s stays at %s %s: %w", c.Name, s.Package, s.Version, err)
+	}
+	return c.show(t, changedTools{s, changes}, func() error {
+		what := "its tools are the same"
+		switch {
+		case was.err != nil:
+			what = count(len(is.tools), "tool") + "; those of " + s.Version + " are not known, because it does not start"
+		case len(changes) > 0:
+			what = count(len(changes), "tool") + " changed"
+		}
+		_, err := fmt.Fprintf(t.out, "%s: %s %s → %s, %s\nback again: dormouse upgrade %s --to %s\n", c.Name, s.Package, s.Version, s.Newest, what, c.Name, s.Version)
+		return err
+	})
+}
+
+// trying says what to try.
+type trying struct {
+	file  string // path of the servers file
+	text  []byte // the servers file of the trial
+	names [2]string
+	shows *waits
+}
+
+// tried is what a server of a trial has said.
+type tried struct {
+	outcome
+	tools []json.RawMessage
+}
+
+// try hosts a servers file apart from every machine, with a data folder of its own, and starts
+// two servers of it.
+func (p Program) try(ctx context.Context, what trying) (one, two tried, err error) {
+	data, err := os.MkdirTemp("", "dormouse-upgrade")
+	if err != nil {
+		return one, two, err
+	}
+	defer func() { _ = os.RemoveAll(data) }()
+	// Paths and variables of the file are those of its folder.
+	file, err := os.CreateTemp(filepath.Dir(what.file), ".upgrade-*.json")
+	if err != nil {
+		return one, two, err
+	}
+	defer func() {
+		_ = os.Remove(file.Name())
+		_ = os.Remove(held.LockOf(file.Name(), true).Path())
+	}()
+	_, err = file.Write(what.text)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return one, two, err
+	}
+	err = hostAlone(ctx, local.Config{Servers: file.Name(), Data: data, Native: p.Native}, func(ctx context.Context, _ string) error {
+		return use(ctx, target{Data: data}, 0, func(ctx context.Context, to *client) error {
+			all, err := to.prepareAll(ctx, preparation{names: what.names[:], shows: what.shows})
+			if err != nil {
+				return err
+			}
+			for i, of := range []*tried{&one, &two} {
+				of.outcome = all[i]
+				if of.err != nil {
+					continue
+				}
+				list, err := to.tools(ctx, what.names[i])
+				if err != nil {
+					return err
+				}
+				of.tools = list.Tools
+			}
+			return nil
+		})
+	})
+	return one, two, err
+}
+
+// isNewer reports whether version a is newer than b, by the numbers before the first word. Of
+// those that are the same, one with a word behind them, such as 2.0.0-rc.1, is older.
+func isNewer(a, b string) bool {
+	numbers := func(version string) (all []int, word bool) {
+		version, _, _ = strings.Cut(strings.TrimPrefix(version, "v"), "+")
+		for part := range strings.SplitSeq(strings.Replace(version, "-", ".-", 1), ".") {
+			n, err := strconv.Atoi(part)
+			if err != nil || n < 0 {
+				return all, true
+			}
+			all = append(all, n)
+		}
+		return all, false
+	}
+	x, early := numbers(a)
+	y, late := numbers(b)
+	for len(x) < len(y) {
+		x = append(x, 0)
+	}
+	for len(y) < len(x) {
+		y = append(y, 0)
+	}
+	if n := slices.Compare(x, y); n != 0 {
+		return n > 0
+	}
+	return !early && late
+}
