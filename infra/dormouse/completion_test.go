@@ -17,7 +17,7 @@ func TestCompletionProposesWhatMayComeNext(t *testing.T) {
 	}{
 		{[]string{"run"}, "run"}, // runner is hidden
 		{[]string{"comple"}, "completion"},
-		{[]string{"st"}, "stop"},
+		{[]string{"sto"}, "stop"},
 		{[]string{"keys", ""}, "create list revoke rotate"},
 		{[]string{"stop", ""}, "github gitlab weather"},
 		{[]string{"stop", "git"}, "github gitlab"},

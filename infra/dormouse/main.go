@@ -76,6 +76,7 @@ type commands struct {
 	Secrets secretsCommand `cmd:"" group:"Callers" help:"Set, list and remove what users have at third parties."`
 	Grants  grantsCommand  `cmd:"" group:"Callers" help:"List and revoke what users have allowed to clients by signing in."`
 
+	Service serviceCommand `cmd:"" group:"Keeping and deploying" help:"Keep dormouse run up by systemd or launchd."`
 	Backup  backupCommand  `cmd:"" group:"Keeping and deploying" help:"Back the data folder up into one file, also while dormouse run is up."`
 	Restore restoreCommand `cmd:"" group:"Keeping and deploying" help:"Bring a backup back into the data folder. dormouse run must not be up."`
 

@@ -1,0 +1,169 @@
+package dormouse
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// installedOn returns a manager of a system, whose tools are stand-ins that note how they are
+// called, and a servers file.
+func installedOn(t *testing.T, system string, uid int) (m *serviceManager, servers string, told func() string) {
+	t.Helper()
+	root := t.TempDir()
+	calls := filepath.Join(root, "calls")
+	for _, name := range []string{"systemctl", "journalctl", "launchctl"} {
+		writeFile(t, filepath.Join(root, "bin", name), "#!/bin/sh\necho "+name+" \"$@\" >>"+calls+"\necho from "+name+"\n", 0o700) //nolint:gosec // a program
+	}
+	t.Setenv("PATH", filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
+	servers = filepath.Join(root, "my servers", "servers.json")
+	writeFile(t, servers, "{}", 0o600)
+	m = &serviceManager{
+		t: &terminal{out: &bytes.Buffer{}, err: io.Discard}, system: system, uid: uid, home: filepath.Join(root, "home"), config: filepath.Join(root, "config"), etc: filepath.Join(root, "etc"),
+		program: "/usr/local/bin/dormouse", environ: []string{"PATH=/opt/50%/bin:/bin", "HOME=/home/ada", "https_proxy=http://proxy:1", "AWS_SECRET_ACCESS_KEY=no"},
+	}
+	return m, servers, func() string {
+		text, err := os.ReadFile(calls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+}
+
+func TestAServiceIsInstalledForEachSystem(t *testing.T) {
+	for _, test := range []struct {
+		name, system string
+		uid          int
+		files        map[string][]string // below the root, with lines that they have
+		calls        string
+	}{
+		{"systemd of a user", "linux", 1000, map[string][]string{"config/systemd/user/dormouse.service": {
+			`ExecStart=/usr/local/bin/dormouse run --servers "ROOT/my servers/servers.json" --data "ROOT/my servers/.dormouse" --port 9000 --public-url https://x/$$1`,
+			`WorkingDirectory=ROOT/my servers`, `Environment=PATH=/opt/50%%/bin:/bin`, `Environment=https_proxy=http://proxy:1`, `Type=notify`, `WantedBy=default.target`,
+		}}, `systemctl --user daemon-reload
+systemctl --user enable dormouse.service
+systemctl --user restart dormouse.service
+systemctl --user --no-pager --lines=0 status dormouse.service
+journalctl --user --unit dormouse.service --no-pager --output cat --lines 7
+systemctl --user disable --now dormouse.service
+systemctl --user daemon-reload
+`},
+		{"systemd as root", "linux", 0, map[string][]string{
+			"etc/dormouse.service": {`ExecStart=/usr/local/bin/dormouse run --servers "ROOT/my servers/servers.json" --data %S/dormouse --port 9000 --public-url https://x/$$1 $DORMOUSE_FLAGS`, "DynamicUser=yes"},
+			"etc/dormouse.socket":  {"ListenStream=127.0.0.1:8787"},
+		}, `systemctl daemon-reload
+systemctl enable dormouse.socket dormouse.service
+systemctl restart dormouse.socket dormouse.service
+systemctl --no-pager --lines=0 status dormouse.service
+journalctl --unit dormouse.service --no-pager --output cat --lines 7
+systemctl disable --now dormouse.socket dormouse.service
+systemctl daemon-reload
+`},
+		{"launchd", "darwin", 501, map[string][]string{"home/Library/LaunchAgents/mcp.dormouse.plist": {
+			"    <string>--servers</string>", "    <string>ROOT/my servers/servers.json</string>", "    <string>https://x/$1</string>", "  <key>Label</key><string>mcp.dormouse</string>",
+			"    <key>PATH</key><string>/opt/50%/bin:/bin</string>", "  <key>StandardErrorPath</key><string>ROOT/home/Library/Logs/dormouse.log</string>",
+		}}, `launchctl bootout gui/501/mcp.dormouse
+launchctl bootstrap gui/501 ROOT/home/Library/LaunchAgents/mcp.dormouse.plist
+launchctl print gui/501/mcp.dormouse
+launchctl bootout gui/501/mcp.dormouse
+`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m, servers, told := installedOn(t, test.system, test.uid)
+			root := filepath.Dir(m.home)
+			if err := m.status(t.Context()); failureCode(err) != exitNotUp {
+				t.Errorf("status before: %v", err)
+			}
+			c := installServiceCommand{Servers: servers, Flags: []string{"--", "--port", "9000", "--public-url", "https://x/$1"}}
+			if err := c.install(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+			for path, lines := range test.files {
+				text := contentOf(t, filepath.Join(root, path))
+				for _, want := range lines {
+					want = strings.ReplaceAll(want, "ROOT", root)
+					if !strings.Contains("\n"+text, "\n"+want+"\n") {
+						t.Errorf("%s has no line %s:\n%s", path, want, text)
+					}
+				}
+				if strings.Contains(text, "AWS_SECRET") || strings.HasSuffix(path, ".plist") && xml.Unmarshal([]byte(text), new(struct{})) != nil {
+					t.Errorf("%s: %s", path, text)
+				}
+			}
+			writeFile(t, m.log(), "one\ntwo\n", 0o600)
+			if err := m.status(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := (&logsServiceCommand{Most: 7}).print(t.Context(), m); err != nil {
+				t.Error(err)
+			}
+			if err := m.uninstall(t.Context()); err != nil {
+				t.Error(err)
+			}
+			for path := range test.files {
+				if exists(filepath.Join(root, path)) {
+					t.Errorf("%s is left", path)
+				}
+			}
+			if d := cmp.Diff(strings.ReplaceAll(test.calls, "ROOT", root), told()); d != "" {
+				t.Error(d)
+			}
+			said := m.t.out.(*bytes.Buffer).String()
+			if want := map[bool]string{true: "one\ntwo\n", false: "from journalctl"}[m.launchd()]; !strings.Contains(said, want) {
+				t.Errorf("it says %s", said)
+			}
+		})
+	}
+}
+
+func TestAServiceThatCouldNotRunIsRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		system string
+		uid    int
+		set    func(*serviceManager, *installServiceCommand)
+		want   string
+	}{
+		"no servers file":   {"linux", 1000, func(_ *serviceManager, c *installServiceCommand) { c.Servers += "x" }, "make it with dormouse add"},
+		"unknown flag":      {"linux", 1000, func(_ *serviceManager, c *installServiceCommand) { c.Flags = []string{"--", "--prot", "1"} }, "unknown flag --prot"},
+		"a hidden program":  {"linux", 0, func(m *serviceManager, _ *installServiceCommand) { m.program = "/root/bin/dormouse" }, "install -m 755 /root/bin/dormouse /usr/local/bin/"},
+		"data of a system":  {"linux", 0, func(_ *serviceManager, c *installServiceCommand) { c.Data = "/srv" }, "leave --data out"},
+		"launchd for root":  {"darwin", 0, func(*serviceManager, *installServiceCommand) {}, "without sudo"},
+		"a tool that fails": {"linux", 1000, func(*serviceManager, *installServiceCommand) {}, "no bus"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, servers, _ := installedOn(t, test.system, test.uid)
+			if test.want == "no bus" {
+				path, _, _ := strings.Cut(os.Getenv("PATH"), ":")
+				writeFile(t, filepath.Join(path, "systemctl"), "#!/bin/sh\necho no bus >&2; exit 1\n", 0o700)
+			}
+			c := installServiceCommand{Servers: servers}
+			test.set(m, &c)
+			if err := c.install(t.Context(), m); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %s", err, test.want)
+			}
+		})
+	}
+}
+
+func failureCode(err error) int {
+	var f failure
+	errors.As(err, &f)
+	return f.code
+}
+
+func contentOf(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
