@@ -43,7 +43,6 @@ var figures = []struct{ page, phrase, name string }{
 	{"docs/promises.md", "| session | [7 days] after its last message", "shared/mcp/sessions.withDefaults.Life"},
 	{"docs/promises.md", "after its last message; [60 s] until", "shared/mcp/sessions.withDefaults.InitTimeout"},
 	{"docs/promises.md", "| tool call | [300 s] ", "shared/box.DefaultToolTimeout"},
-	{"docs/promises.md", "boxes of one machine that run at once, of all tenants | [64] |", "infra/local.maxBoxes"},
 	{"docs/promises.md", "| a response is held | [30 days] |", "infra/local/sockets.Home.Life"},
 	{"docs/promises.md", "for each GET [25 s] |", "shared/mcp/sessions.withDefaults.Hold"},
 	{"docs/promises.md", "in any case | [24 hours]; 30 days |", "infra/local/sockets.Home.Idle"},

@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
@@ -40,13 +41,14 @@ func (m *machine) startFleet(context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.memory = guard.NewMemory(m.cfg.memory)
 	m.boxes = boxes.NewPool(boxes.Config{
-		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: maxBoxes, Grace: boxStopGrace,
+		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: -1, Room: m.room, Grace: boxStopGrace,
 		Env: env,
 		Prepare: func(ctx context.Context, t fleet.Task) (fleet.Task, error) {
 			return m.commands.filled(ctx, m.servers.Load(), m.placed(current(m.servers.Load(), m.cfg.Idle, t)))
 		},
-		Inside: (&insider{guard.NewBudget(heldByBoxes)}).run, Started: proc.Started,
+		Inside: (&insider{guard.NewBudget(heldByBoxes), m.memory}).run, Started: proc.Started,
 		OnStart: m.boxStarted, OnStop: m.boxStopped,
 		Output: func(t fleet.Status, line string) {
 			tenant, server := storage.BoxID(t.Box).Parts()
@@ -73,12 +75,15 @@ func (m *machine) placed(t fleet.Task) fleet.Task {
 const heldByBoxes = 64 << 20
 
 // insider runs boxes in this program.
-type insider struct{ budget *guard.Budget }
+type insider struct {
+	budget *guard.Budget
+	memory *guard.Memory
+}
 
 // run runs a box; see Inside in [boxes.Config].
 func (i *insider) run(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int) {
 	log := slog.New(slog.NewJSONHandler(lineWriter(line), nil))
-	err := runner.Inside(ctx, kill, env, i.budget, log)
+	err := runner.Inside(ctx, kill, env, i.budget, i.memory, log)
 	if err != nil {
 		log.Error("the box ended", "code", storage.CodeOf(err), "error", err)
 	}
@@ -109,8 +114,16 @@ const LogFolder = "logs"
 // workspaces, when the machine stops. Some of stopTime is left for what comes after.
 const boxStopGrace = 18 * time.Second
 
-// maxBoxes is how many boxes one machine runs at the same time.
-const maxBoxes = 64
+// room refuses a box that is a process when the memory is full, and tells the operator. A box
+// inside takes little; its processes ask themselves.
+func (m *machine) room(t fleet.Task) error {
+	err := m.memory.Full()
+	if err != nil {
+		tenant, _ := storage.BoxID(t.Box).Parts()
+		m.recorder.Record(journal.Event{Kind: journal.ServerFailed, Name: t.Server, Tenant: tenant, Phase: string(box.PhaseSessionCreate), Reason: err.Error()})
+	}
+	return err
+}
 
 func (m *machine) boxStarted(t fleet.Status) {
 	tenant, _ := storage.BoxID(t.Box).Parts()

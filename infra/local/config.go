@@ -109,6 +109,8 @@ type Config struct {
 	Audit string
 	audit io.Writer // that file, while Run has it open
 
+	memory func() (free, total int64, known bool) // of the machine, for tests; nil asks it
+
 	// Telemetry says where spans and metrics go; nil for nowhere.
 	Telemetry *telemetry.Options
 

@@ -21,8 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/infra/runner"
+	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -191,9 +193,12 @@ func (c *client) pid(tool string) int {
 }
 
 // withStdio starts a machine with the two servers.
-func withStdio(t *testing.T, log io.Writer) *machine {
+func withStdio(t *testing.T, log io.Writer, change ...func(*Config)) *machine {
 	t.Helper()
 	return started(t, func(c *Config) {
+		for _, f := range change {
+			f(c)
+		}
 		if err := os.WriteFile(c.Servers, stdioServers(t), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -219,6 +224,40 @@ func TestABoxWithoutLimitsIsInside(t *testing.T) {
 	}
 	if b := s.Boxes[0]; b.PID != os.Getpid() || len(b.Processes) != 1 || b.Processes[0].PID != pid || len(s.Processes) != 1 || s.Processes[0].Memory == 0 {
 		t.Errorf("what runs: %+v", s)
+	}
+}
+
+// A machine whose memory is full refuses a new session in the same words to its client and to the
+// operator, in the events of the terminal and in the list of servers. Sessions with a process go on.
+func TestAMachineWhoseMemoryIsFullRefusesANewSession(t *testing.T) {
+	var free atomic.Int64
+	free.Store(1 << 40)
+	var events commontest.Lines
+	m := withStdio(t, io.Discard, func(c *Config) {
+		c.JSON = &events
+		c.memory = func() (int64, int64, bool) { return free.Load(), 1 << 40, true }
+	})
+	before := open(t, m.public.address(0)+"/one/mcp")
+	pid := before.pid("pid")
+	free.Store(0)
+	answer := open(t, m.public.address(0)+"/two/mcp").answer(call("pid"))
+	message, _ := wire.String(wire.Lookup(answer.Error, "message"))
+	message = strings.TrimPrefix(message, `server "two": `)
+	if phase, _ := wire.String(wire.Lookup(answer.Error, "data", "phase")); phase != string(box.PhaseSessionCreate) {
+		t.Errorf("the client gets %s", answer.Raw)
+	}
+	if now := before.pid("pid"); now != pid {
+		t.Errorf("the session that had process %d has %d", pid, now)
+	}
+	if why := m.failed.now()["two"]; why != message {
+		t.Errorf("the list says %q, the client gets %q", why, message)
+	}
+	if text, _ := json.Marshal(message); !strings.Contains(events.Take(), string(text)) {
+		t.Errorf("no event says %s", text)
+	}
+	free.Store(1 << 40)
+	if open(t, m.public.address(0)+"/two/mcp").pid("pid") == 0 || m.failed.now()["two"] != "" {
+		t.Error("it does not start with memory")
 	}
 }
 

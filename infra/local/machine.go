@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
@@ -41,7 +42,8 @@ type machine struct {
 	reload    func() (serversfile.Changes, error) // reads the servers file now
 	folder    *datafolder.Folder
 	upkeep    upkeep
-	store     string // see OpenStore
+	store     string        // see OpenStore
+	memory    *guard.Memory // for the processes of boxes
 	boxes     *boxes.Pool
 	ledger    *bill.Ledger
 	functions Functions

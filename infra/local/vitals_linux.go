@@ -1,13 +1,12 @@
 package local
 
 import (
-	"bufio"
 	"fmt"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -16,22 +15,7 @@ func systemVitals(folder string) (v api.Vitals) {
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
 		_, _ = fmt.Sscan(string(text), &v.Load) // 0 if it is no number
 	}
-	if f, err := os.Open("/proc/meminfo"); err == nil {
-		defer func() { _ = f.Close() }() // only read
-		for lines := bufio.NewScanner(f); lines.Scan(); {
-			name, rest, _ := strings.Cut(lines.Text(), ":")
-			var kb int64
-			if _, err := fmt.Sscan(rest, &kb); err != nil {
-				continue
-			}
-			switch name {
-			case "MemTotal":
-				v.Memory = kb << 10
-			case "MemAvailable":
-				v.MemoryFree = kb << 10
-			}
-		}
-	}
+	v.MemoryFree, v.Memory, _ = guard.Left() // 0 if it is not known
 	var disk unix.Statfs_t
 	if unix.Statfs(folder, &disk) == nil {
 		// As df counts: without the blocks that only root may use.

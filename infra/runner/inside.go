@@ -22,13 +22,13 @@ const abandonWithin = 2 * time.Second
 // Inside runs a box in this process, which may have others, until the box sleeps, is fenced or
 // ctx ends. The end of ctx gives calls in flight some time, and that of kill none. env has what
 // the package comment lists, and the variables that servers may get; Inside reads no others.
-// budget bounds what all boxes of this process hold. Nothing of the box is left when Inside
-// returns.
+// budget bounds what all boxes of this process hold, and memory their processes. Nothing of the
+// box is left when Inside returns.
 //
 // A panic in the code of the box ends that box only. Its processes are killed, its link ends
 // without a bye, and the error tells of the panic. What the box held stays in memory then,
 // and so do locks of its installs.
-func Inside(ctx context.Context, kill <-chan struct{}, env map[string]string, budget *guard.Budget, log *slog.Logger) error {
+func Inside(ctx context.Context, kill <-chan struct{}, env map[string]string, budget *guard.Budget, memory *guard.Memory, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	own := environment{}
@@ -37,7 +37,7 @@ func Inside(ctx context.Context, kill <-chan struct{}, env map[string]string, bu
 			own[name] = value
 		}
 	}
-	guarded := guard.New(log, budget)
+	guarded := guard.New(log, budget, memory)
 	var box atomic.Pointer[prepared]
 	ended := make(chan error, 1)
 	guarded.Go(func() { ended <- host(ctx, env, own, log, guarded, box.Store) })

@@ -166,7 +166,8 @@ func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *
 	return err
 }
 
-// maxProcesses is the most processes that a box runs at a time.
+// maxProcesses is the most processes that a box runs at a time where no memory of a machine bounds
+// them.
 const maxProcesses = 256
 
 // endLeftovers ends the processes of a runner that was killed. They are those that carry

@@ -34,6 +34,7 @@ type Box struct {
 	marks   atomic.Int64       // how many processes got one
 	saves   context.Context    //nolint:containedctx // of the workspaces that are saved; Close ends it
 	abandon context.CancelFunc // ends saves
+	leaves  func()             // the boxes that make room for each other
 
 	// mu guards everything below, and all sessions, groups and processes. A goroutine
 	// that holds it works on tables and copies messages. It must not make a system call
@@ -57,7 +58,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 		log = slog.New(slog.DiscardHandler)
 	}
 	saving, abandon := context.WithCancel(context.Background())
-	return &Box{
+	b := &Box{
 		saves: saving, abandon: abandon, server: s.withDefaults(), sink: k, log: log, hide: s.redacted(),
 		grace: proc.Grace{Stdin: 2 * time.Second, Term: 5 * time.Second},
 		draw:  numbers(s.Scope),
@@ -65,6 +66,8 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 		used:  time.Now(), era: s.Era,
 		sessions: map[string]*session{}, groups: map[string]*group{},
 	}
+	b.leaves = s.Memory.Join(b)
+	return b
 }
 
 // Deliver executes a message and returns at once: failures are events too. Each request
@@ -312,6 +315,7 @@ func (b *Box) Counts() Counts {
 // phase box_unavailable, and so do later requests, at once. When ctx ends first, Close
 // kills the processes, gives up saving, and returns an error that wraps the cause of ctx.
 func (b *Box) Close(ctx context.Context, within time.Duration) error {
+	defer b.leaves()
 	over := b.shut(within)
 	select {
 	case <-over:

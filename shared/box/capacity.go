@@ -16,17 +16,14 @@ func makeRoom(c *Box, groups map[string]*group) (free *process, ok bool) {
 	if c.server.MaxProcesses == 0 {
 		return nil, true
 	}
-	n := 0
-	var idle *process
+	n, idle := 0, idlest(groups)
 	for _, g := range groups {
 		for _, p := range g.live {
-			switch {
-			case p.followed:
+			if p.followed {
 				continue // another process takes its place, and n counts that one
-			case p.state >= stopping || g.current != p:
+			}
+			if p.state >= stopping || g.current != p {
 				free = p
-			case p.state == ready && p.conv.idle() && (idle == nil || p.clock.used.Before(idle.clock.used)):
-				idle = p
 			}
 			n++
 		}
@@ -44,6 +41,37 @@ func makeRoom(c *Box, groups map[string]*group) (free *process, ok bool) {
 	}
 	free.followed = true
 	return free, true
+}
+
+// Idlest implements [guard.Sleeper].
+func (b *Box) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := idlest(b.groups)
+	if p == nil {
+		return time.Time{}, nil, false
+	}
+	since = p.clock.used
+	return since, func() <-chan struct{} {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if p.state != ready || !p.isCurrent() || !p.conv.idle() || !p.clock.used.Equal(since) {
+			return nil
+		}
+		b.log.Info("an idle process is stopped, because the memory is full", "server", b.server.Name, "process", p.audience.id)
+		p.stop(nil)
+		return p.over
+	}, true
+}
+
+// idlest returns the ready process that has been idle longest, nil for none.
+func idlest(groups map[string]*group) (idle *process) {
+	for _, g := range groups {
+		if p := g.current; p != nil && p.state == ready && p.conv.idle() && (idle == nil || p.clock.used.Before(idle.clock.used)) {
+			idle = p
+		}
+	}
+	return idle
 }
 
 // atLimit reports whether the box runs as many processes as it may.

@@ -293,7 +293,7 @@ func TestAnswerToInitializeOverTheLimitEndsTheStart(t *testing.T) {
 func TestAnAnswerWithoutRoomEndsItsCall(t *testing.T) {
 	const most = 1 << 20
 	budget := guard.NewBudget(most)
-	inBubble(t, Server{Guard: guard.New(slog.New(slog.DiscardHandler), budget)}, func(t *testing.T, d dialogue) {
+	inBubble(t, Server{Guard: guard.New(slog.New(slog.DiscardHandler), budget, nil)}, func(t *testing.T, d dialogue) {
 		answered := func(bytes int) string {
 			call := d.call("1", "t", "{}")
 			synctest.Wait()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
@@ -64,6 +65,24 @@ func (a *preparation) awaitStart() bool {
 	case <-t.C:
 		return true
 	}
+}
+
+// room waits until the machine has memory for the process.
+func (a *preparation) room() error {
+	m := a.p.box.server.Memory
+	if m == nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	a.p.box.server.Guard.Go(func() {
+		select {
+		case <-a.p.halt:
+			cancel(errStopped)
+		case <-ctx.Done():
+		}
+	})
+	return m.Room(ctx)
 }
 
 // prepare has the provisioner put everything in place, and resolves the command to
@@ -240,6 +259,11 @@ func (a *preparation) mark(s *Server) (clear func()) {
 
 // startFault returns the fault of a process that cannot be started.
 func (b *Box) startFault(err error) *fault {
+	if full := (guard.FullError{}); errors.As(err, &full) {
+		f := b.server.fault(PhaseSessionCreate, "cannot be started: %s", full.Error())
+		f.data.RetryAfter = full.RetryAfter().Seconds()
+		return f
+	}
 	if confined := (*sandbox.Error)(nil); errors.As(err, &confined) {
 		return b.server.fault(PhaseSessionCreate, "cannot be started: %s", b.hide.Text(err.Error()))
 	}

@@ -99,7 +99,11 @@ func (r *processRun) launch() bool {
 	p := r.p
 	p.output.log = p.box.server.log(p.audience.id, p.box.hide)
 	r.hello.begun = time.Now()
-	l, err := r.prepare.prepare()
+	var l launch
+	err := r.prepare.room()
+	if err == nil {
+		l, err = r.prepare.prepare()
+	}
 	var c child
 	if err == nil {
 		c, err = p.box.spawn(l.Command, p.box.grace)

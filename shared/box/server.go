@@ -92,6 +92,9 @@ type Server struct {
 	// terminal of such a program.
 	Guard *guard.Guard
 	Apart bool
+	// Memory has room for each process of the box before it starts, and ends idle ones when
+	// others need theirs. nil: nothing is bounded.
+	Memory *guard.Memory
 	// MaxProcesses limits the processes at a time, of all sessions; 0 means no limit. At
 	// the limit the box stops the process that has been idle longest. If all processes
 	// are at work, the box refuses the new one.

@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -179,6 +181,36 @@ func TestOneMoreProcessTakesTheRoomOfTheIdlest(t *testing.T) {
 	if got := string(r.result(r.deliverIn("b", "pid"))); got == second {
 		t.Error("b was not started anew")
 	}
+}
+
+// A machine whose memory is full starts no process. That is no failure of the server, so its next
+// start does not wait.
+func TestAFullMachineRefusesANewProcess(t *testing.T) {
+	t.Parallel()
+	var free atomic.Int64
+	r := newRig(t, "normal", func(s *Server) {
+		s.Memory = guard.NewMemory(func() (int64, int64, bool) { return free.Load(), 1 << 30, true })
+	})
+	for range 3 {
+		_, message, code, data := r.failure(r.deliverIn("a", "pid"))
+		if st := r.state(t, Exited); code != int(wire.CodeInternal) || data.Phase != PhaseSessionCreate || data.RetryAfter != 10 || !data.NotExecuted || st.Detail != message {
+			t.Errorf("%q %+v; the operator gets %q", message, data, st.Detail)
+		}
+	}
+	free.Store(1 << 30)
+	r.result(r.deliverIn("a", "pid"))
+	if since, stop, ok := r.Idlest(); !ok || since.IsZero() {
+		t.Error("its process is not idle")
+	} else {
+		r.result(r.deliverIn("a", "pid"))
+		if stop() != nil {
+			t.Error("a process that was used meanwhile is stopped")
+		}
+	}
+	if _, stop, _ := r.Idlest(); stop() == nil {
+		t.Error("an idle process is not stopped")
+	}
+	r.state(t, Stopped)
 }
 
 func TestBoxSaysThatItRunsAsManyProcessesAsItMay(t *testing.T) {

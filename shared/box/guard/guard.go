@@ -1,6 +1,6 @@
 // Package guard keeps one box from harming the others of a program that has several. Every
 // goroutine and timer of such a box begins under the [Guard] of the box, which catches its
-// panics. A [Budget] bounds what all of them hold.
+// panics. A [Budget] bounds what all of them hold, and a [Memory] their processes.
 //
 // A guard does not stop what the Go runtime calls fatal: concurrent writes of a map, a stack
 // or a heap without bounds. It cannot tell what a panic has left half done, so its box must
@@ -20,15 +20,24 @@ import (
 type Guard struct {
 	log      *slog.Logger
 	budget   *Budget
+	memory   *Memory
 	once     sync.Once
 	panicked chan struct{}
 	err      error
 }
 
-// New returns a Guard that logs the stack of a panic. Its box holds bytes of budget, which
-// may be nil.
-func New(log *slog.Logger, budget *Budget) *Guard {
-	return &Guard{log: log, budget: budget, panicked: make(chan struct{})}
+// New returns a Guard that logs the stack of a panic. Its box holds bytes of budget, and its
+// processes have a part of memory; both may be nil.
+func New(log *slog.Logger, budget *Budget, memory *Memory) *Guard {
+	return &Guard{log: log, budget: budget, memory: memory, panicked: make(chan struct{})}
+}
+
+// Memory returns the memory of the machine, nil for none.
+func (g *Guard) Memory() *Memory {
+	if g == nil {
+		return nil
+	}
+	return g.memory
 }
 
 // Budget returns the budget of the program, nil for none.

@@ -14,7 +14,7 @@ import (
 func TestTheFirstPanicIsKeptAndEveryOneIsLoggedWithItsStack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log commontest.Lines
-		g := guard.New(slog.New(slog.NewTextHandler(&log, nil)), nil)
+		g := guard.New(slog.New(slog.NewTextHandler(&log, nil)), nil, nil)
 		if g.Err() != nil {
 			t.Errorf("before any: %v", g.Err())
 		}

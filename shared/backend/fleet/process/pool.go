@@ -69,8 +69,12 @@ type Config struct {
 	Env map[string]string
 	// Dir is the runners' working directory; "" means this program's own.
 	Dir string
-	// MaxTasks is the number of tasks that may run at the same time; 0 means 16.
+	// MaxTasks is the number of tasks that may run at the same time; 0 means 16, and less than
+	// 0 any number.
 	MaxTasks int
+	// Room returns why there is no memory for the runner of a task that is a process. It may
+	// be called while the pool is locked. nil: there always is.
+	Room func(fleet.Task) error
 	// Inside runs a task of the place Inside with its environment, which has taskEnv too. It
 	// returns with the exit code of a runner when nothing of the task runs any more. The end
 	// of ctx is as SIGTERM to a runner, and kill as SIGKILL. Its log lines, without line
@@ -131,7 +135,7 @@ type task struct {
 
 // NewPool returns an empty pool. It starts no process, but keeps one thread.
 func NewPool(cfg Config) *Pool {
-	if cfg.MaxTasks <= 0 {
+	if cfg.MaxTasks == 0 {
 		cfg.MaxTasks = defaultMaxTasks
 	}
 	if cfg.Grace <= 0 {
@@ -189,11 +193,16 @@ func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if p.closed {
 		return "", fmt.Errorf("%w: the pool is closed", fleet.ErrUnavailable)
 	}
-	if n := p.active(); n >= p.cfg.MaxTasks {
+	if n := p.active(); p.cfg.MaxTasks > 0 && n >= p.cfg.MaxTasks {
 		return "", fmt.Errorf("%w: %d of %d tasks run", fleet.ErrCapacity, n, p.cfg.MaxTasks)
 	}
 	if t.Place == Inside && p.cfg.Inside != nil {
 		return p.startInside(t), nil
+	}
+	if p.cfg.Room != nil {
+		if err := p.cfg.Room(t); err != nil {
+			return "", fmt.Errorf("%w: %w", fleet.ErrCapacity, err)
+		}
 	}
 	return p.start(t)
 }

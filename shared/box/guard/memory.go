@@ -1,0 +1,174 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	// tryAgain is how long a process is left in peace after it was used, and the time after
+	// which somebody who found no room may come back: so no process is started for each call.
+	tryAgain = 10 * time.Second
+	// perStart is the memory that a process may still take which was started within settle.
+	perStart = 32 << 20
+	settle   = time.Second
+	// A machine is full when a part of its memory is left, within bounds.
+	leftPart            = 32
+	leftLeast, leftMost = 32 << 20, 256 << 20
+)
+
+// Memory shares the memory of the machine between the boxes of a program. A nil Memory has no
+// bound. A Memory is safe for concurrent use.
+type Memory struct {
+	left func() (free, total int64, known bool)
+	turn chan struct{} // one start at a time finds out whether there is room
+
+	mu      sync.Mutex
+	boxes   map[Sleeper]bool
+	started []time.Time // within settle
+}
+
+// Sleeper is a box that can give memory back.
+type Sleeper interface {
+	// Idlest returns since when the process has been idle that has been so longest. stop
+	// ends it, unless it has been used meanwhile; ended is closed when it has ended, and nil
+	// if it goes on. ok is false if no process is idle.
+	Idlest() (since time.Time, stop func() (ended <-chan struct{}), ok bool)
+}
+
+// FullError is the reason why a machine starts no process.
+type FullError struct{ Free, Total int64 }
+
+// RetryAfter is the time after which there may be room.
+func (FullError) RetryAfter() time.Duration { return tryAgain }
+
+func (e FullError) Error() string {
+	return fmt.Sprintf("the memory of this machine is full: %d of %d MiB are left, and every process has been used in the last %s; try again in %s, or see with dormouse ps what runs", e.Free>>20, e.Total>>20, tryAgain, tryAgain)
+}
+
+// NewMemory returns the Memory of a machine. left says how much is free, of how much; known is
+// false where that cannot be found out. nil asks this machine.
+func NewMemory(left func() (free, total int64, known bool)) *Memory {
+	if left == nil {
+		left = Left
+	}
+	return &Memory{left: left, turn: make(chan struct{}, 1), boxes: map[Sleeper]bool{}}
+}
+
+// Known reports whether m bounds anything.
+func (m *Memory) Known() bool {
+	if m == nil {
+		return false
+	}
+	_, _, known := m.left()
+	return known
+}
+
+// Join has the idle processes of a box make room for others, until leave is called.
+func (m *Memory) Join(box Sleeper) (leave func()) {
+	if m == nil {
+		return func() {}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.boxes[box] = true
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.boxes, box)
+	}
+}
+
+// Full returns a [FullError] if there is no room for one more process now.
+func (m *Memory) Full() error {
+	if m == nil {
+		return nil
+	}
+	if free, total, known := m.left(); known && free < least(total) {
+		return FullError{free, total}
+	}
+	return nil
+}
+
+func least(total int64) int64 { return min(max(total/leftPart, leftLeast), leftMost) }
+
+// Room waits until there is room for one more process, and counts it. If there is too little, it
+// ends the process of all boxes that has been idle longest, and so on. The caller holds no lock of a
+// box. Errors: [FullError], and the cause of ctx.
+func (m *Memory) Room(ctx context.Context) error {
+	if m == nil {
+		return nil
+	}
+	select {
+	case m.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-m.turn }()
+	for {
+		free, total, known := m.left()
+		young, first := m.young()
+		var wait <-chan struct{}
+		var settled <-chan time.Time
+		switch {
+		case !known || free-perStart*int64(young) >= least(total):
+			m.mu.Lock()
+			m.started = append(m.started, time.Now())
+			m.mu.Unlock()
+			return nil
+		case young > 0:
+			settled = time.After(time.Until(first.Add(settle)))
+		default:
+			if wait = m.stopIdlest(); wait == nil {
+				return FullError{free, total}
+			}
+		}
+		select {
+		case <-wait:
+		case <-settled:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// young returns how many processes were started within settle, and when the first of them was.
+func (m *Memory) young() (n int, first time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.started) > 0 && time.Since(m.started[0]) >= settle {
+		m.started = m.started[1:]
+	}
+	if len(m.started) > 0 {
+		first = m.started[0]
+	}
+	return len(m.started), first
+}
+
+// stopIdlest ends the process that has been idle longest, if that is tryAgain. It returns nil if
+// there is none.
+func (m *Memory) stopIdlest() (ended <-chan struct{}) {
+	m.mu.Lock()
+	boxes := make([]Sleeper, 0, len(m.boxes))
+	for b := range m.boxes {
+		boxes = append(boxes, b)
+	}
+	m.mu.Unlock()
+	for {
+		var oldest time.Time
+		var stop func() <-chan struct{}
+		for _, b := range boxes {
+			if since, s, ok := b.Idlest(); ok && time.Since(since) >= tryAgain && (stop == nil || since.Before(oldest)) {
+				oldest, stop = since, s
+			}
+		}
+		if stop == nil {
+			return nil
+		}
+		if ended := stop(); ended != nil {
+			return ended
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+)
+
+const mib = 1 << 20
+
+// sleeper is a box with one process, which takes memory until it ends.
+type sleeper struct {
+	since time.Time // zero while it works
+	takes int64
+	free  *int64
+}
+
+func (s *sleeper) Idlest() (time.Time, func() <-chan struct{}, bool) {
+	return s.since, func() <-chan struct{} {
+		ended := make(chan struct{})
+		*s.free += s.takes
+		s.since = time.Time{}
+		close(ended)
+		return ended
+	}, !s.since.IsZero()
+}
+
+func TestAFullMachineLetsIdleProcessesSleepAndThenStartsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free := int64(95 * mib)
+		m := guard.NewMemory(func() (int64, int64, bool) { return free, 1024 * mib, true })
+		room := func(want string) {
+			t.Helper()
+			got := "room"
+			if err := m.Room(t.Context()); err != nil {
+				if full := (guard.FullError{}); !errors.As(err, &full) || full.RetryAfter() != 10*time.Second {
+					t.Errorf("%v", err)
+				}
+				got = "full"
+			}
+			if got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+		began := time.Now()
+		room("room")
+		room("room")
+		room("room") // the memory that the first ones will take is not seen yet
+		if waited := time.Since(began); waited != time.Second {
+			t.Errorf("the third waited %s", waited)
+		}
+		time.Sleep(time.Minute)
+		free = 31 * mib
+		if m.Full() == nil {
+			t.Error("it is not full")
+		}
+		used, older, working := &sleeper{time.Now().Add(-9 * time.Second), 50 * mib, &free}, &sleeper{time.Now().Add(-time.Minute), 50 * mib, &free}, &sleeper{takes: 50 * mib, free: &free}
+		for _, s := range []*sleeper{used, working} {
+			defer m.Join(s)()
+		}
+		room("full") // one was used in the last ten seconds, the other works
+		leave := m.Join(older)
+		room("room")
+		if !older.since.IsZero() || used.since.IsZero() || m.Full() != nil {
+			t.Errorf("%v, %v", older, used)
+		}
+		leave()
+		free = 0
+		room("room") // in the second that the last one needs, another has been idle for ten
+		if !used.since.IsZero() {
+			t.Error("it still runs")
+		}
+		free = 0
+		room("full")
+		free = 40 * mib
+		room("room")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second/2, func() { cancel(errors.New("over")) })
+		if err := m.Room(ctx); err == nil || err.Error() != "over" { // it waits until the one before has taken its memory
+			t.Errorf("a start that is given up: %v", err)
+		}
+	})
+}
+
+func TestWithoutAMemoryThereIsAlwaysRoom(t *testing.T) {
+	var none *guard.Memory
+	unknown := guard.NewMemory(func() (int64, int64, bool) { return 0, 0, false })
+	for _, m := range []*guard.Memory{none, unknown} {
+		m.Join(&sleeper{})()
+		if m.Known() || m.Full() != nil || m.Room(t.Context()) != nil {
+			t.Errorf("%v is bounded", m)
+		}
+	}
+}
