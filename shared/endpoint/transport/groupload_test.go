@@ -11,10 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // listKinds are the methods of lists, with the entry that each server of busyGroup has.
@@ -155,6 +158,59 @@ func TestListsAskedAtOnceAreWhole(t *testing.T) {
 			allWhole(t, times, got)
 		})
 	})
+}
+
+// The first list of 200 servers has the entries of all that have started in time, and names the
+// others, with the reason. The session of the group is written once for all of them.
+func TestTheFirstListOfManyServersIsWhole(t *testing.T) {
+	const servers = 200
+	for era, list := range map[string]func(w *world) *answer{
+		"session":    func(w *world) *answer { return w.openGroup().post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`) },
+		"2026-07-28": func(w *world) *answer { return w.do(ask{path: "/mcp", method: "tools/list"}.request()) },
+	} {
+		t.Run(era, func(t *testing.T) {
+			grouped(t, servers, nil, func(t *testing.T, w *world) {
+				counting := storagetest.NewCounting(w.store.Store)
+				w.store.Store = counting
+				w.opts.Servers = func(name string) (sessions.Server, bool) {
+					return sessions.Server{Name: name, Digest: "new " + name, Record: true, Anonymous: true}, strings.HasPrefix(name, "s")
+				}
+				w.backend.tool("tools/list", func(r run) {
+					switch s, _, _ := r.store.Load(r.ctx, r.session, ""); s.Server {
+					case "s7", "s70": // slow
+						time.Sleep(19 * time.Second)
+					case "s8", "s80": // too slow
+						time.Sleep(time.Minute)
+					case "s9":
+						r.fail(`{"code":-32603,"message":"it has exited"}`)
+						return
+					}
+					r.end(listKinds["tools/list"])
+				})
+				lists := func(want map[string]string) {
+					t.Helper()
+					body := list(w).body
+					raw := wire.Lookup([]byte(body[max(0, strings.Index(body, `{"jsonrpc"`)):]), "result")
+					n := 0
+					wire.Elements(wire.Lookup(raw, "tools"), func(json.RawMessage) bool { n++; return true })
+					var missing map[string]string
+					if err := json.Unmarshal(wire.Lookup(raw, "_meta", "dormouse/unavailable"), &missing); err != nil {
+						t.Fatalf("%v in %s", err, body)
+					}
+					if d := cmp.Diff(want, missing); d != "" || n != servers-len(want) {
+						t.Errorf("%d tools, %s", n, d)
+					}
+				}
+				const late = "it has not answered within 20s; ask for the list again"
+				lists(map[string]string{"s8": late, "s80": late, "s9": "it has exited"})
+				if saves := counting.Counts().Calls["Save"]; saves > 2 {
+					t.Errorf("%d sessions were written", saves)
+				}
+				time.Sleep(time.Minute)
+				lists(map[string]string{"s9": "it has exited"})
+			})
+		})
+	}
 }
 
 // A server that has been called has a process of the client's own. Lists come from that

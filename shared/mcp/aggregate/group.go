@@ -65,23 +65,27 @@ func (g *Group) member(name string) (sessions.Caller, bool) {
 // aside reports whether clients get answers in another way than in the response to a message.
 func (g *Group) aside() bool { return g.As.Transport != storage.HTTP }
 
-// join opens the session with a member. Over HTTP and HTTP+SSE, a mark in the stream of the
-// group then tells the function that holds the client's stream to read the member's stream,
-// too. Over HTTP+SSE the mark comes first: the client may get its answer on that stream only.
-func (g *Group) join(ctx context.Context, id storage.ID, c sessions.Caller) error {
-	switch c.Transport {
+// join opens the sessions with members. Over HTTP and HTTP+SSE, marks in the stream of the
+// group then tell the function that holds the client's stream to read the members' streams,
+// too. Over HTTP+SSE the marks come first: the client may get its answer on that stream only.
+func (g *Group) join(ctx context.Context, id storage.ID, members ...sessions.Caller) error {
+	marks := make([][]byte, len(members))
+	for i, c := range members {
+		marks[i] = joinedMark(c.Server.Name)
+	}
+	switch g.As.Transport {
 	case storage.SSE:
-		if err := g.Host.At(g.As).Say(ctx, id, joinedMark(c.Server.Name)); err != nil {
+		if err := g.Host.At(g.As).Say(ctx, id, marks...); err != nil {
 			return err
 		}
-		return g.Host.Join(ctx, g.As, id, c)
+		return g.Host.Join(ctx, g.As, id, members...)
 	case storage.HTTP:
-		if err := g.Host.Join(ctx, g.As, id, c); err != nil {
+		if err := g.Host.Join(ctx, g.As, id, members...); err != nil {
 			return err
 		}
-		return g.Host.Say(ctx, id, joinedMark(c.Server.Name))
+		return g.Host.Say(ctx, id, marks...)
 	default:
-		return g.Host.Join(ctx, g.As, id, c)
+		return g.Host.Join(ctx, g.As, id, members...)
 	}
 }
 

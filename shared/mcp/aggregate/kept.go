@@ -3,8 +3,9 @@ package aggregate
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
-	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -112,19 +113,23 @@ func (g *Group) confirm(kind string, s storage.Session, list []group.Entry) {
 
 // key names everything that an index depends on besides the records.
 func (g *Group) key(kind string, s storage.Session) [sha256.Size]byte {
-	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "%q %t %q %q %q %q %q", kind, g.Plain, g.As.Tenant, g.As.Principal, g.As.Kind, s.Transport, s.Version)
+	var text []byte
+	add := func(part string) { text = append(binary.AppendUvarint(text, uint64(len(part))), part...) }
+	for _, part := range []string{kind, strconv.FormatBool(g.Plain), g.As.Tenant, g.As.Principal, g.As.Kind, string(s.Transport), s.Version} {
+		add(part)
+	}
 	if s.Transport != storage.Modern { // calls of modern clients are found in the lists of one model
-		_, _ = fmt.Fprintf(h, " %q", wire.Lookup(s.Init, "capabilities"))
+		add(string(wire.Lookup(s.Init, "capabilities")))
 	}
 	for _, c := range g.Members {
-		_, _ = fmt.Fprintf(h, " %q %q", c.Server.Name, c.Server.Digest)
+		add(c.Server.Name)
+		add(c.Server.Digest)
 		if !c.Tools.IsZero() {
 			tools, _ := json.Marshal(c.Tools) // texts always encode
-			_, _ = h.Write(tools)
+			add(string(tools))
 		}
 	}
-	return [sha256.Size]byte(h.Sum(nil))
+	return sha256.Sum256(text)
 }
 
 // get returns the index of a key if it is good for what the caller of [Group.index] looks for. Of

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -149,7 +150,8 @@ func (g *Group) entriesFor(ctx context.Context, method string, s storage.Session
 	defer cancel()
 	lists := make([]group.List, len(g.Members))
 	failed := make([]error, len(g.Members))
-	var asks sync.WaitGroup
+	var ask []int
+	var strangers []sessions.Caller
 	for i, c := range g.Members {
 		lists[i] = group.List{Member: c.Server.Name, Result: known[i].Result}
 		if known[i].Fresh || known[i].Result != nil && !known[i].Up {
@@ -163,8 +165,19 @@ func (g *Group) entriesFor(ctx context.Context, method string, s storage.Session
 		if !known[i].Up && (lists[i].Result != nil || !wakes) {
 			continue
 		}
+		if ask = append(ask, i); client == nil && !g.aside() && !slices.Contains(s.Members, c.Server.Name) {
+			strangers = append(strangers, c)
+		}
+	}
+	if len(strangers) > 1 { // one by one they would all change the record of the group's session
+		if err := g.join(ctx, s.ID, strangers...); err != nil {
+			return nil, nil, err
+		}
+	}
+	var asks sync.WaitGroup
+	for _, i := range ask {
 		asks.Go(func() {
-			result, err := g.ask(ctx, c, s, client, method)
+			result, err := g.ask(ctx, g.Members[i], s, client, method)
 			if err == nil || hasNone(err) {
 				lists[i].Result = result
 			} else {

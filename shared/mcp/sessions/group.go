@@ -76,53 +76,74 @@ func (h Groups) Session(ctx context.Context, of Caller, id storage.ID) (storage.
 	return h.ready(ctx, s)
 }
 
-// Join opens a session with a member, c.Server, on behalf of the session of a group that
-// has this id. The new session begins with what the client has told the group. If an
+// Join opens a session with each of some members, at least one, on behalf of the session of a group that
+// has this id. A new session begins with what the client has told the group. If an
 // operator has ended it, Join opens it anew. Join also extends the life of the group's
-// session, which must not expire first. Cost: one read and two writes.
+// session, which must not expire first. Cost: one read and a write, and a write for each member.
 //
 // Errors: as of [Groups.Session].
-func (h Groups) Join(ctx context.Context, of Caller, id storage.ID, c Caller) error {
+func (h Groups) Join(ctx context.Context, of Caller, id storage.ID, members ...Caller) error {
 	group, err := h.Session(ctx, of, id)
 	if err != nil {
 		return err
 	}
-	s := h.opened(c, MemberID(id, c.Server.Name))
-	s.State, s.Version, s.Init, s.Level, s.Pushes = storage.Ready, group.Version, group.Init, group.Level, true
-	s.Group, s.Conns = id, group.Conns
-	if s.Props == nil {
-		s.Props = group.Props // of the same principal; the record of a connection has none
+	conns := group.Conns
+	errs := make([]error, len(members))
+	var opens sync.WaitGroup
+	for i, c := range members[1:] {
+		opens.Go(func() { errs[1+i] = h.openMember(ctx, group, c) })
 	}
-	h.extend(&s)
-	if err = h.store.Create(ctx, s); errors.Is(err, storage.Conflict) {
-		err = h.reopen(ctx, s)
-	}
-	if err != nil {
+	errs[0] = h.openMember(ctx, group, members[0])
+	opens.Wait()
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	group, err = h.update(ctx, group, func(g *storage.Session) bool {
-		had, old := slices.Contains(g.Members, c.Server.Name), g.Expires.Before(s.Expires)
-		if !had {
-			g.Members = append(slices.Clone(g.Members), c.Server.Name)
+		had, old := true, g.Expires.Before(time.Now().Add(h.limits.Life))
+		for _, c := range members {
+			if !slices.Contains(g.Members, c.Server.Name) {
+				had, g.Members = false, append(slices.Clone(g.Members), c.Server.Name)
+			}
 		}
 		if old {
 			h.extend(g)
 		}
 		return !had || old
 	})
-	if err != nil || slices.Equal(group.Conns, s.Conns) {
+	if err != nil || slices.Equal(group.Conns, conns) {
 		return err
 	}
-	// Meanwhile the client has opened or closed a connection. The group did not list this
-	// session yet, so the session missed the change.
-	s, _, err = h.Load(ctx, c, s.ID)
-	if err == nil {
-		_, err = h.update(ctx, s, func(s *storage.Session) bool {
-			s.Conns = group.Conns
-			return true
-		})
+	// Meanwhile the client has opened or closed a connection. The group did not list the
+	// sessions yet, so they missed the change.
+	for _, c := range members {
+		s, _, err := h.Load(ctx, c, MemberID(id, c.Server.Name))
+		if err == nil {
+			_, err = h.update(ctx, s, func(s *storage.Session) bool {
+				s.Conns = group.Conns
+				return true
+			})
+		}
+		if unlessGone(err) != nil {
+			return err
+		}
 	}
-	return unlessGone(err)
+	return nil
+}
+
+// openMember stores the session that a session of a group has with a member.
+func (h Groups) openMember(ctx context.Context, group storage.Session, c Caller) error {
+	s := h.opened(c, MemberID(group.ID, c.Server.Name))
+	s.State, s.Version, s.Init, s.Level, s.Pushes = storage.Ready, group.Version, group.Init, group.Level, true
+	s.Group, s.Conns = group.ID, group.Conns
+	if s.Props == nil {
+		s.Props = group.Props // of the same principal; the record of a connection has none
+	}
+	h.extend(&s)
+	err := h.store.Create(ctx, s)
+	if errors.Is(err, storage.Conflict) {
+		err = h.reopen(ctx, s)
+	}
+	return err
 }
 
 // Joins follows the marks that [Streams.Say] has written into the stream of the group's
