@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
@@ -94,6 +95,7 @@ type Function struct {
 
 	snapshots string
 	bucket    *bucket.Bucket
+	servers   sync.Map // what Server returns, by name: a request to a group asks for all
 }
 
 // SignIn is as transport.SignIn, which this package does not link.
@@ -160,8 +162,8 @@ func New(s Settings, p Parts) (*Function, error) {
 		return ""
 	}
 	f.Relay.Code = func(server string) string {
-		served, _ := f.Server(server)
-		return served.Digest
+		s, _ := f.Server(server)
+		return s.Digest
 	}
 	if p.Place != nil {
 		f.Relay.Place = func(b storage.Box) string { return p.Place(f.needs(b)) }
@@ -214,12 +216,26 @@ func (f *Function) launch(b storage.Box) (map[string]string, error) {
 // Server returns a configured server in the form of package sessions. It returns false for a
 // server that is not configured or is disabled.
 func (f *Function) Server(name string) (sessions.Server, bool) {
+	if known, ok := f.servers.Load(name); ok {
+		k, ok := known.(served)
+		return k.Server, ok && k.is
+	}
 	s, ok := f.Servers.Server(name)
-	return sessions.Server{
+	made := sessions.Server{
 		Tools: s.Tools.Filter(), Pin: s.Pin(),
 		Name: s.Name, Digest: s.RecordDigest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(), Spreads: s.Spreads(),
 		Tasks: sessions.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
-	}, ok && !s.Disabled
+	}
+	if ok {
+		f.servers.Store(name, served{made, !s.Disabled})
+	}
+	return made, ok && !s.Disabled
+}
+
+// served is a server of the servers file. is reports whether it is served.
+type served struct {
+	sessions.Server
+	is bool
 }
 
 // Event wraps a handler of events so that the Observer gets each event, with its cost. whose returns the account of an event (Tenant, Server and Session). A nil whose
