@@ -22,6 +22,8 @@
 //	tenants   calls beside a tenant at its limit, and CPU of refused requests
 //	scale     servers, sessions, events, held streams and WebSockets at each power of ten; only
 //	          when it is named
+//	one       the first list of 50 and 200 servers at /mcp, processes and memory after a call of
+//	          each, and calls there by each kind of name; only when it is named
 //	profile   CPU profiles of every program of Dormouse; only when it is named
 //
 // Each part has a limit of time, which -scale changes. A part that does not reach its

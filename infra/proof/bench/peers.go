@@ -41,6 +41,7 @@ type launch struct {
 
 	// The fields below are for Dormouse only; a zero value means Dormouse's default.
 	names []string // names of the servers, all with the same command; if there are none, one server "echo"
+	own   bool     // each server has tools of its own, named after it
 	flags []string
 	env   []string
 	file  map[string]any // x-dormouse of the servers file
@@ -261,6 +262,9 @@ func serversFile(path string, l launch) error {
 	servers := map[string]any{}
 	for _, name := range names {
 		servers[name] = server
+		if l.own {
+			servers[name] = map[string]any{"command": l.server[0], "args": append(slices.Clone(l.server[1:]), "-tools", name)}
+		}
 	}
 	document := map[string]any{"mcpServers": servers}
 	if l.file != nil {

@@ -46,6 +46,7 @@ func parts() []part {
 		{name: "growth", about: "what ended sessions leave behind", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: keeps, run: growth},
 		{name: "history", about: "a call, and what was before it", wants: named("dormouse"), fits: named("dormouse", "dormouse-functions"), run: history},
 		{name: "tenants", about: "calls beside a tenant at its limit, and what refusals cost", wants: named("dormouse"), fits: named("dormouse", "dormouse-functions"), run: tenants},
+		{name: "one", about: "50 and 200 servers behind /mcp", wants: named("dormouse"), fits: named("dormouse"), run: oneAddress, tools: true, asked: true},
 		{name: "scale", about: "what grows: servers, sessions, events, held streams, WebSockets", wants: named("dormouse"), fits: named("dormouse"), run: scale, asked: true},
 	}
 }

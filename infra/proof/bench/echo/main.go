@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -19,11 +20,15 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
+// own begins the names of further tools; "" for none.
+var own string
+
 func main() {
 	listen := flag.String("http", "", "serve Streamable HTTP at this `address` instead of stdio")
 	json := flag.Bool("json", false, "with -http: answer in JSON instead of event streams")
 	stateless := flag.Bool("stateless", false, "with -http: keep no sessions, as clients of 2026-07-28 want it")
 	store := flag.Bool("event-store", false, "with -http: keep events in memory, for clients that come back")
+	flag.StringVar(&own, "tools", "", "have 20 more tools, whose names begin with this `name`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -80,6 +85,13 @@ func server() *mcp.Server {
 		return text(strings.Repeat("x", max(0, min(in.Bytes, 16<<20)))), nil, nil
 	})
 	mcp.AddTool(s, &mcp.Tool{Name: "slow", Description: "Answer late"}, slow)
+	for i := range 20 {
+		if own != "" {
+			mcp.AddTool(s, &mcp.Tool{Name: own + "_" + strconv.Itoa(i), Description: "Say it back, as one of many tools"}, func(_ context.Context, _ *mcp.CallToolRequest, in said) (*mcp.CallToolResult, any, error) {
+				return text("Echo: " + in.Message), nil, nil
+			})
+		}
+	}
 	return s
 }
 
