@@ -41,9 +41,10 @@ type Sleeper interface {
 // FullError is the reason why a machine starts no process.
 type FullError struct{ Free, Total int64 }
 
-// RetryAfter is the time after which there may be room.
+// RetryAfter returns the time after which there may be room.
 func (FullError) RetryAfter() time.Duration { return tryAgain }
 
+// Error implements error.
 func (e FullError) Error() string {
 	return fmt.Sprintf("the memory of this machine is full: %d of %d MiB are left, and every process has been used in the last %s; try again in %s, or see with dormouse ps what runs", e.Free>>20, e.Total>>20, tryAgain, tryAgain)
 }
