@@ -34,6 +34,7 @@ func TestCompletionProposesWhatMayComeNext(t *testing.T) {
 		{[]string{"run", "--access", "=", "o"}, "oauth open"},
 		{[]string{"run", "--access", "="}, "keys oauth idp open"},
 		{[]string{"list", "--"}, "--data --help --json --key --servers --url --version"},
+		{[]string{"upgrade", "w"}, "weather"},
 		{[]string{"stop", "-"}, "--all --data --help --json --key --now --url --version"},
 		{[]string{"completion", ""}, "bash zsh fish"},
 		{[]string{"connect", "z"}, "zed"},

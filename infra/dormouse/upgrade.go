@@ -21,8 +21,8 @@ import (
 )
 
 type upgradeCommand struct {
-	Name string `arg:"" optional:"" help:"Name of a server. Without one, the newer versions of all packages are listed."`
-	To   string `placeholder:"VERSION" help:"This version instead of the newest, also an older one."`
+	Server string `arg:"" optional:"" help:"Name of a server. Without one, the newer versions of all packages are listed."`
+	To     string `placeholder:"VERSION" help:"This version instead of the newest, also an older one."`
 	dataFlag
 	serversFile
 	printing
@@ -30,7 +30,7 @@ type upgradeCommand struct {
 
 // Validate checks the command line as a whole.
 func (c *upgradeCommand) Validate() error {
-	if c.To != "" && c.Name == "" {
+	if c.To != "" && c.Server == "" {
 		return errors.New("--to is for one server: dormouse upgrade NAME --to VERSION")
 	}
 	return nil
@@ -55,17 +55,17 @@ func (c *upgradeCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	if c.Name == "" {
+	if c.Server == "" {
 		return c.list(ctx, t, f)
 	}
-	if !f.Has(c.Name) {
-		return unknown("server", c.Name, f.Names())
+	if !f.Has(c.Server) {
+		return unknown("server", c.Server, f.Names())
 	}
-	p, ok := f.Pinned(c.Name)
+	p, ok := f.Pinned(c.Server)
 	if !ok {
-		return fmt.Errorf("%s names no version of a package of npm or PyPI in %s, so there is none to change", c.Name, f.name())
+		return fmt.Errorf("%s names no version of a package of npm or PyPI in %s, so there is none to change", c.Server, f.name())
 	}
-	s := newer{Name: c.Name, Package: p.Name, Version: p.Version, Newest: c.To, of: p}
+	s := newer{Name: c.Server, Package: p.Name, Version: p.Version, Newest: c.To, of: p}
 	if c.To == "" {
 		w := t.waits("resolving", p.Name)
 		s.Newest, err = newest(ctx, serversedit.Unpinned{Kind: p.Kind, Name: p.Name}, filepath.Dir(f.path))
@@ -75,7 +75,7 @@ func (c *upgradeCommand) Run(t *terminal) error {
 		}
 		if !isNewer(s.Newest, p.Version) {
 			return c.show(t, s, func() error {
-				_, err := fmt.Fprintf(t.out, "%s has the newest version, %s %s\n", c.Name, p.Name, p.Version)
+				_, err := fmt.Fprintf(t.out, "%s has the newest version, %s %s\n", c.Server, p.Name, p.Version)
 				return err
 			})
 		}
@@ -140,24 +140,24 @@ type changedTools struct {
 // apply tries another version of a server beside the one that is served, shows how its tools
 // differ, and has the servers file and its lock take it.
 func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s newer) error {
-	trial, before := *f.File, c.Name+"-before"
+	trial, before := *f.File, c.Server+"-before"
 	for trial.Has(before) {
 		before += "-"
 	}
-	if err := trial.Copy(c.Name, before); err != nil {
+	if err := trial.Copy(c.Server, before); err != nil {
 		return err
 	}
-	if err := trial.SetVersion(c.Name, s.of, s.Newest); err != nil {
+	if err := trial.SetVersion(c.Server, s.of, s.Newest); err != nil {
 		return err
 	}
-	w := t.waits("starting "+s.Newest, c.Name)
-	was, is, err := t.try(ctx, trying{file: f.path, text: trial.Text(), names: [2]string{before, c.Name}, shows: w})
+	w := t.waits("starting "+s.Newest, c.Server)
+	was, is, err := t.try(ctx, trying{file: f.path, text: trial.Text(), names: [2]string{before, c.Server}, shows: w})
 	w.end(false)
 	if err != nil {
-		return fmt.Errorf("%s stays at %s %s: %w", c.Name, s.Package, s.Version, err)
+		return fmt.Errorf("%s stays at %s %s: %w", c.Server, s.Package, s.Version, err)
 	}
 	if is.err != nil {
-		return fmt.Errorf("%s stays at %s %s, because %s does not start: %w", c.Name, s.Package, s.Version, s.Newest, is.err)
+		return fmt.Errorf("%s stays at %s %s, because %s does not start: %w", c.Server, s.Package, s.Version, s.Newest, is.err)
 	}
 	changes := []held.Change{}
 	if was.err == nil {
@@ -170,17 +170,17 @@ func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s ne
 	}
 	if t.ask != nil && len(changes) > 0 && !c.JSON {
 		if answer, err := t.ask(fmt.Sprintf("take %s of %s? [y/n] ", s.Newest, s.Package), false); err != nil || !strings.HasPrefix(strings.ToLower(answer), "y") {
-			return fmt.Errorf("%s stays at %s %s", c.Name, s.Package, s.Version)
+			return fmt.Errorf("%s stays at %s %s", c.Server, s.Package, s.Version)
 		}
 	}
-	if err := f.SetVersion(c.Name, s.of, s.Newest); err != nil {
+	if err := f.SetVersion(c.Server, s.of, s.Newest); err != nil {
 		return err
 	}
 	if err := f.saveServers(); err != nil {
 		return err
 	}
-	w = t.waits("starting", c.Name)
-	all, err := t.prepare(ctx, preparation{servers: f.path, data: c.Data, names: []string{c.Name}, shows: w, accepts: true})
+	w = t.waits("starting", c.Server)
+	all, err := t.prepare(ctx, preparation{servers: f.path, data: c.Data, names: []string{c.Server}, shows: w, accepts: true})
 	w.end(false)
 	if err == nil {
 		err = all[0].err
@@ -190,8 +190,8 @@ func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s ne
 	}
 	if err != nil {
 		f.undo()
-		_ = takenAtOnce(c.Data, []string{c.Name})
-		return fmt.Errorf("%s stays at %s %s: %w", c.Name, s.Package, s.Version, err)
+		_ = takenAtOnce(c.Data, []string{c.Server})
+		return fmt.Errorf("%s stays at %s %s: %w", c.Server, s.Package, s.Version, err)
 	}
 	return c.show(t, changedTools{s, changes}, func() error {
 		what := "its tools are the same"
@@ -201,7 +201,7 @@ func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s ne
 		case len(changes) > 0:
 			what = count(len(changes), "tool") + " changed"
 		}
-		_, err := fmt.Fprintf(t.out, "%s: %s %s → %s, %s\nback again: dormouse upgrade %s --to %s\n", c.Name, s.Package, s.Version, s.Newest, what, c.Name, s.Version)
+		_, err := fmt.Fprintf(t.out, "%s: %s %s → %s, %s\nback again: dormouse upgrade %s --to %s\n", c.Server, s.Package, s.Version, s.Newest, what, c.Server, s.Version)
 		return err
 	})
 }
