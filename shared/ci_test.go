@@ -22,7 +22,6 @@ func fileOf(t *testing.T, name string) string {
 	return string(text)
 }
 
-// makefiles returns the Makefile and what it includes.
 func makefiles(t *testing.T) string {
 	t.Helper()
 	all := fileOf(t, "../Makefile")

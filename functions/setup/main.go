@@ -15,7 +15,6 @@ import (
 	"github.com/aws/aws-lambda-go/lambda"
 )
 
-// event is what CloudFormation asks for.
 type event struct {
 	RequestType           string // Create, Update or Delete
 	ResourceType          string

@@ -25,7 +25,6 @@ type billCommand struct {
 	printing
 }
 
-// account is the JSON output of bill.
 type account struct {
 	Since   time.Time      `json:"since"`
 	Until   time.Time      `json:"until"`
@@ -108,7 +107,6 @@ func (c *billCommand) Validate() error {
 	return nil
 }
 
-// total adds up a bill.
 func total(b api.Bill) (u meter.Units) {
 	for _, s := range b.Shares {
 		u = u.Plus(s.Units)

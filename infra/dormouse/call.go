@@ -108,7 +108,6 @@ func (c *client) callTool(ctx context.Context, s *mcp.ClientSession, tool, key s
 	}
 }
 
-// progress is where the progress of a call is shown.
 type progress struct {
 	on   *waits
 	tool string

@@ -206,7 +206,6 @@ func (c *client) send(ctx context.Context, method, path string, in any) (io.Read
 	return nil, c.refused(res)
 }
 
-// refused returns the error that an answer has.
 func (c *client) refused(res *http.Response) error {
 	var f api.Failure
 	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&f); err != nil || f.Error.Message == "" {
@@ -218,14 +217,12 @@ func (c *client) refused(res *http.Response) error {
 	return refusal{f.Error.Code, f.Error.Message}
 }
 
-// stranger is the error of an answer that is not the API's.
 type stranger struct{ where, status string }
 
 func (s stranger) Error() string {
 	return fmt.Sprintf("%s answers %s: is it a dormouse of this version?", s.where, s.status)
 }
 
-// refusal is an error of the API.
 type refusal struct{ code, message string }
 
 func (r refusal) Error() string { return r.message }
@@ -239,7 +236,6 @@ func isCode(err error, code string) bool {
 	return errors.As(err, &r) && r.code == code
 }
 
-// servers lists the servers.
 func (c *client) servers(ctx context.Context) ([]api.Server, error) {
 	all, _, err := c.serversFile(ctx)
 	return all, err
@@ -255,7 +251,6 @@ func (c *client) serversFile(ctx context.Context) (all []api.Server, notes []str
 	return answer.Servers, answer.Notes, err
 }
 
-// server returns one server by its name.
 func (c *client) server(ctx context.Context, name string) (api.Server, error) {
 	all, err := c.servers(ctx)
 	if err != nil {
@@ -275,7 +270,6 @@ func (c *client) mistyped(ctx context.Context, server string, found int) error {
 	return err
 }
 
-// serverOf returns the server with a name.
 func serverOf(all []api.Server, name string) (api.Server, error) {
 	var names []string
 	for _, s := range all {

@@ -63,7 +63,6 @@ func flagRow(f *kong.Flag) string {
 	return fmt.Sprintf("- %s: %s%s\n", name, f.Help, standard)
 }
 
-// command writes a command as a section.
 func (r *reference) command(n *kong.Node) {
 	_, _ = fmt.Fprintf(r, "\n## %s\n\n", n.FullPath())
 	if len(n.Positional) > 0 {

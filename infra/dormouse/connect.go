@@ -234,7 +234,6 @@ type written struct {
 	Changed bool     `json:"changed"`
 }
 
-// write merges the servers into the client's file.
 func (c *connectCommand) write(t *terminal, client clientfile.Client, servers []clientfile.Server) error {
 	return c.change(t, client, "has them already", func(before []byte) (after []byte, names []string, err error) {
 		for _, s := range servers {
@@ -317,7 +316,6 @@ func (c *connectCommand) change(t *terminal, client clientfile.Client, same stri
 	return err
 }
 
-// list prints the clients.
 func (c *connectCommand) list(t *terminal) error {
 	type line struct {
 		Name  string `json:"name"`

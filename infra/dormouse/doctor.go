@@ -38,7 +38,6 @@ type doctorCommand struct {
 	printing
 }
 
-// finding is the result of one check.
 type finding struct {
 	Check  string   `json:"check"`
 	OK     bool     `json:"ok"`
@@ -56,7 +55,6 @@ func good(check, format string, args ...any) finding {
 
 func bad(check, says, todo string) finding { return finding{Check: check, Says: says, Todo: todo} }
 
-// doctor runs the checks.
 type doctor struct {
 	*doctorCommand
 	t       *terminal
@@ -219,7 +217,6 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 	return all
 }
 
-// versioned asks a program for its version.
 func versioned(ctx context.Context, name, path string) finding {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

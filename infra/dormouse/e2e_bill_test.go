@@ -97,7 +97,6 @@ type billReport struct {
 	}
 }
 
-// count returns the total of a unit.
 func (b billReport) count(unit string) float64 {
 	for _, c := range b.Charges {
 		if c.Unit == unit {

@@ -73,7 +73,6 @@ func (m *machine) again(c *client, server string) *client {
 	return next
 }
 
-// open does the handshake.
 func (c *client) open(params string) error {
 	ctx, cancel := c.patience()
 	defer cancel()
@@ -282,7 +281,6 @@ func (s *stream) messages() ([]wire.Message, error) {
 	}
 }
 
-// response reads to the response to a request.
 func (s *stream) response(id string) (wire.Message, error) {
 	for {
 		m, err := s.next()
@@ -313,7 +311,6 @@ func (c *client) outcome(tool, arguments string) wire.Message {
 	return messages[len(messages)-1]
 }
 
-// text calls a tool and returns its text.
 func (c *client) text(tool, arguments string) string {
 	c.t.Helper()
 	return textOf(c.outcome(tool, arguments))

@@ -66,7 +66,6 @@ func TestE2EDoctorTakesAServerThroughItsStart(t *testing.T) {
 	}
 }
 
-// entries returns the names in a folder.
 func entries(t *testing.T, folder string) (names []string) {
 	t.Helper()
 	all, err := os.ReadDir(folder)

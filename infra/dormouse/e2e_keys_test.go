@@ -140,7 +140,6 @@ func TestE2EKeysAreMadeInTheTableThatIsNamed(t *testing.T) {
 	}
 }
 
-// ticket returns a ticket of the holder of a key for a server.
 func (m *machine) ticket(server, key string) string {
 	m.t.Helper()
 	answer := web(m.t, http.DefaultClient, http.MethodPost, strings.TrimSuffix(m.urls[server], "mcp")+"ticket", "", http.Header{"Authorization": {"Bearer " + key}})

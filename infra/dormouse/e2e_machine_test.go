@@ -90,7 +90,6 @@ func TestMain(m *testing.M) {
 // servers holds the flags of the test server by name, for mcpServers.
 type servers map[string][]string
 
-// file returns mcpServers.
 func (s servers) file(t *testing.T) map[string]any {
 	t.Helper()
 	file := map[string]any{}
@@ -198,7 +197,6 @@ func (m *machine) host() process {
 	return m.only("dormouse")
 }
 
-// in returns the machine for a subtest.
 func (m *machine) in(t *testing.T) *machine {
 	part := *m
 	part.t = t
@@ -347,7 +345,6 @@ func (m *machine) ended(within time.Duration) *os.ProcessState {
 	return m.cmd.ProcessState
 }
 
-// process is a running process of a machine.
 type process struct {
 	pid     int
 	program string // dormouse, http, socket, relay, sweep, runner or stdio
@@ -565,7 +562,6 @@ func (m *machine) parse(lines []string) []event {
 	return all
 }
 
-// count counts the events of a kind.
 func (m *machine) count(kind string) int {
 	m.t.Helper()
 	return len(slices.DeleteFunc(m.events(), func(e event) bool { return e.Kind != kind }))

@@ -133,7 +133,6 @@ type repeater struct {
 	prefix string // of its tools' names
 }
 
-// keyed is a call with a key.
 type keyed struct {
 	doors     []*repeater
 	tag, file string

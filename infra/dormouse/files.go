@@ -82,7 +82,6 @@ func (e *edited) undo() {
 	}
 }
 
-// name returns the name of the servers file for messages.
 func (e *edited) name() string { return filepath.Base(e.path) }
 
 // maxClientFile is the largest file of a client that is read, in bytes. Claude Code keeps

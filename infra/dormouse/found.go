@@ -19,7 +19,6 @@ import (
 // A machine that is up leaves a note in the user's runtime folder, so that commands find it
 // from every folder.
 
-// note says where a machine is.
 type upNote struct {
 	Data string `json:"data"` // its data folder, absolute
 	URL  string `json:"url"`  // of its endpoint

@@ -67,7 +67,6 @@ func (c *client) accept(ctx context.Context, server string, tools []string) (tak
 	return taken, err
 }
 
-// held returns what is held back of a server.
 func (c *client) held(ctx context.Context, server string) (state held.Server, err error) {
 	return state, c.call(ctx, http.MethodGet, "servers/"+server+"/held", nil, &state)
 }

@@ -27,7 +27,6 @@ type keysCommand struct {
 	Revoke revokeKeyCommand `cmd:"" help:"Revoke a key. Every endpoint refuses it within 30 seconds; open responses go on to their end."`
 }
 
-// managed is what all commands for keys have in common.
 type managed struct {
 	placed
 	printing
@@ -272,7 +271,6 @@ func (c *rotateKeyCommand) Run(t *terminal) error {
 	})
 }
 
-// find returns the id of the key to replace.
 func (c *rotateKeyCommand) find(ctx context.Context, to *client) (string, error) {
 	all, err := to.keys(ctx, c.Tenant)
 	if err != nil {

@@ -258,7 +258,6 @@ func (c *client) tools(ctx context.Context, server string) (api.Tools, error) {
 	return list, err
 }
 
-// tool is what a command knows of a tool.
 type tool struct {
 	Name        string
 	Description string
@@ -274,7 +273,6 @@ type tool struct {
 	schema json.RawMessage // the whole input schema
 }
 
-// toolsOf reads the tools of a list.
 func toolsOf(list api.Tools) ([]tool, error) {
 	all := make([]tool, len(list.Tools))
 	for i, raw := range list.Tools {

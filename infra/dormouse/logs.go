@@ -56,7 +56,6 @@ func (c *logsCommand) Run(t *terminal) error {
 	}
 }
 
-// none says why there is no output.
 func (c *logsCommand) none(ctx context.Context, to *client) error {
 	if c.Of == "" {
 		return errors.New("no output is kept: no server has run lately, or it ran with another --data folder")

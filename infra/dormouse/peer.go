@@ -76,7 +76,6 @@ func (p *peer) list(ctx context.Context, method, key string) (n int, err error) 
 	}
 }
 
-// end ends the session.
 func (p *peer) end(ctx context.Context) {
 	if res, err := p.send(ctx, http.MethodDelete, nil); err == nil {
 		_ = res.Body.Close()

@@ -20,7 +20,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// preparation says which servers to prepare.
 type preparation struct {
 	servers string   // path of the servers file
 	data    string   // data folder
@@ -36,7 +35,6 @@ type outcome struct {
 	err error
 }
 
-// readiness is what a prepared server said.
 type readiness struct {
 	version string // of the server; may be ""
 	tools   int

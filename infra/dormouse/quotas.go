@@ -165,7 +165,6 @@ func (c *setQuotasCommand) Run(t *terminal) error {
 	})
 }
 
-// instead says which tenant somebody may have meant.
 func instead(tenant string, callers []string) string {
 	if near := suggest.Of(tenant, callers, 2); near != "" {
 		return "Did you mean " + near + "?"

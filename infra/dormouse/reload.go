@@ -116,7 +116,6 @@ type checkCommand struct {
 	printing
 }
 
-// checked is what check prints as JSON.
 type checked struct {
 	Servers  []string `json:"servers"`  // that can be hosted
 	Mistakes []remark `json:"mistakes"` // because of each one, its server or the whole file is not served

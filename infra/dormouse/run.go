@@ -32,7 +32,6 @@ type secure struct {
 	Redirect string `name:"tls-redirect" placeholder:"ADDRESS" help:"Send HTTP callers of this address to HTTPS, by default :80 with --tls; or off."`
 }
 
-// settings returns the flags for the machine.
 func (s secure) settings() certs.Settings {
 	all := certs.Settings{Domain: s.TLS, Directory: s.CA, Cert: s.Cert, Key: s.Key, Redirect: s.Redirect}
 	switch {
@@ -44,7 +43,6 @@ func (s secure) settings() certs.Settings {
 	return all
 }
 
-// says are the flags for what dormouse run prints.
 type says struct {
 	printing
 	LogFormat string `name:"log-format" enum:"text,json" default:"text" help:"What stderr gets: text for people, or the log as json."`

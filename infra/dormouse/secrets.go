@@ -23,7 +23,6 @@ type secretsCommand struct {
 	Remove removeSecretCommand `cmd:"" help:"Remove what a principal has at a third party."`
 }
 
-// ofPrincipal names a principal.
 type ofPrincipal struct {
 	Principal string `placeholder:"WHO" required:"" help:"The principal of a key, or of a user, such as okta:00u1ab."`
 	Tenant    string `default:"default" help:"The principal's tenant."`

@@ -60,7 +60,6 @@ func buildOf(info *debug.BuildInfo) build {
 	return b
 }
 
-// line returns the output of --version.
 func (b build) line() string {
 	text := "dormouse " + b.Version
 	if b.Commit != "" {

@@ -43,7 +43,6 @@ type waits struct {
 	last  []byte
 }
 
-// wait is the wait for one server.
 type wait struct {
 	name, phase string
 	took        time.Duration // until it was over; 0 while it is not

@@ -63,7 +63,6 @@ func tokenEvent(t *testing.T) []byte {
 
 const coldSecret = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
-// cold is one start.
 type cold struct {
 	next, answer time.Duration // since exec
 	cpu          time.Duration // until the answer, about

@@ -282,7 +282,6 @@ func (d *drill) send(r *http.Request) string {
 	return string(text)
 }
 
-// invoke invokes a function and returns its answer.
 func (d *drill) invoke(function string, event []byte) (said string, failed bool) {
 	d.t.Helper()
 	got := d.call(function, event, nil, http.StatusOK)
@@ -431,7 +430,6 @@ func (d *drill) book(state string) booked {
 	return m.Result
 }
 
-// eventFile reads a file of events/.
 func eventFile(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(root("events", name))

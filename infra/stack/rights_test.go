@@ -158,7 +158,6 @@ func identName(i *ast.Ident, ok bool) string {
 	return i.Name
 }
 
-// statement is one statement of a policy.
 type statement struct {
 	actions, resources []string
 }

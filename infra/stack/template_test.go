@@ -335,7 +335,6 @@ func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 
 func root(parts ...string) string { return filepath.Join(append([]string{"..", ".."}, parts...)...) }
 
-// dashboard returns the text of the dashboard.
 func (s stack) dashboard(t *testing.T) string {
 	t.Helper()
 	seen := s.nested(t, "Seen")
@@ -529,7 +528,6 @@ func TestAWorkspaceIsKeptForLongerThanItsSession(t *testing.T) {
 	}
 }
 
-// allowed returns the values that a parameter may have.
 func allowed(t *testing.T, parameter string) (all []string) {
 	t.Helper()
 	var template struct {

@@ -120,7 +120,6 @@ func (d *deadlines) quiet() {
 	})
 }
 
-// stop stops the clocks of the process.
 func (d *deadlines) stop() {
 	if d.idle != nil {
 		d.idle.Stop()

@@ -51,7 +51,6 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// hear takes one line of output.
 func (l *listener) hear(line []byte) {
 	l.spread.add(line)
 	wire.Hear(line, l.part)

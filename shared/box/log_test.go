@@ -12,7 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// page is the writer of a test's log.
 type page struct {
 	commontest.Lines
 	closed atomic.Bool

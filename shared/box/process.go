@@ -248,7 +248,6 @@ func (p *process) withdraw(r *request, line []byte) {
 	}
 }
 
-// ownRequest is a request of the box itself.
 type ownRequest struct {
 	method string
 	take   func(wire.Message) // takes the response, nil to ignore it

@@ -16,7 +16,6 @@ type clientID struct {
 	key     string
 }
 
-// request is a client's request in flight.
 type request struct {
 	number int64
 	order  int64           // the order in which the box got them
@@ -40,7 +39,6 @@ type request struct {
 	retries int    // how often the process has asked for it again
 }
 
-// handed says how a process got a request.
 type handed struct {
 	line  []byte // for the process, before it was translated
 	at    int64  // the bytes that the process was sent before

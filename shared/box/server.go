@@ -167,7 +167,6 @@ func (s Server) withDefaults() Server {
 	return s
 }
 
-// log opens the log of a process.
 func (s Server) log(name string, hide *redact.Redactor) *proc.Log {
 	if s.Stderr == nil {
 		return nil

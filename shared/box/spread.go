@@ -21,7 +21,6 @@ type spread struct {
 	told   bool // answers has returned it
 }
 
-// add takes the next line.
 func (s *spread) add(line []byte) {
 	switch rest := bytes.TrimLeft(line, " \t"); {
 	case string(bytes.TrimSpace(line)) == "{" && s.text == nil:

@@ -104,7 +104,6 @@ func served(f *wiring.Function) func() []string {
 	}
 }
 
-// groups returns the groups of servers that a function serves.
 func groups(f *wiring.Function) func(string) (transport.Group, bool) {
 	return func(name string) (transport.Group, bool) {
 		if name == serversfile.AllServers {

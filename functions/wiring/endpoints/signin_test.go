@@ -113,7 +113,6 @@ func (s *site) identify(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(document)
 }
 
-// token returns a token for a user and a server.
 func (s *site) token(sub, server string, more ...map[string]any) string {
 	s.t.Helper()
 	c := jwt.MapClaims{

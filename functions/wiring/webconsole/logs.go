@@ -121,7 +121,6 @@ func quoted(name string) (string, error) {
 	return `"` + name + `"`, nil
 }
 
-// found is an answer of GetQueryResults.
 type found struct {
 	Status  string
 	Results [][]struct{ Field, Value string }

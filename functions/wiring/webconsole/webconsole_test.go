@@ -73,7 +73,6 @@ func newStack(t *testing.T, store storage.Store, spent func() meter.Stored) *sta
 	return &stack{t: t, store: store, spent: spent, stage: "/v1", cookies: map[string]string{}, servers: `{"mcpServers":{"one":{"command":"a"},"two":{"command":"b"}}}`}
 }
 
-// key makes a key for all servers.
 func (s *stack) key(role storage.Role, tenant, who string) string {
 	s.t.Helper()
 	key, _, err := apikey.Create(s.t.Context(), s.store, apikey.Grant{Tenant: tenant, Principal: who, Servers: []string{"*"}, Role: role})
@@ -99,7 +98,6 @@ func (s *stack) has(id storage.ID, tenant, server string) {
 	commontest.OK(s.t, s.store.SaveBox(s.t.Context(), box))
 }
 
-// boxes are the connections of boxes.
 type boxes struct{ said *commontest.Lines }
 
 // Post implements storage.Poster.

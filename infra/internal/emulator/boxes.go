@@ -145,7 +145,6 @@ func (b *invokedBoxes) clean(folder string) {
 	}
 }
 
-// tasks lists the boxes that run.
 func (b *invokedBoxes) tasks() []fleet.Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -32,7 +32,6 @@ type schedules struct {
 	tokens map[string]string // of the schedules that were created, by name
 }
 
-// schedule is a request to create one.
 type schedule struct {
 	ClientToken                string
 	GroupName                  string

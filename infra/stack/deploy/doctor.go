@@ -50,7 +50,6 @@ func (p *program) doctor(ctx context.Context, s *stack) (map[string]string, erro
 	return d.params, nil
 }
 
-// diagnosis is what the doctor has found.
 type diagnosis struct {
 	*program
 	stack  *stack

@@ -120,7 +120,6 @@ func (p *program) aws(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(out), err
 }
 
-// say writes a line to the user.
 func (p *program) say(format string, args ...any) { _, _ = fmt.Fprintf(p.out, format+"\n", args...) }
 
 // execute runs a command. Its error includes the command's stderr.

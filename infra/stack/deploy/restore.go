@@ -18,7 +18,6 @@ const (
 	restoredWithin = 24 * time.Hour
 )
 
-// restoration is the command restore.
 type restoration struct{ *program }
 
 // run makes a new table with what the stack's table had at a time. It adds the
@@ -108,7 +107,6 @@ func openTable(location dynamostore.Location, keys dynamostore.Keys) storage.Sto
 	return dynamostore.New(location.Client(keys, nil), location.Table, dynamostore.Options{})
 }
 
-// active returns when a table has been restored.
 func (p restoration) active(ctx context.Context, table string) error {
 	for end := time.Now().Add(restoredWithin); ; time.Sleep(restoredEvery) {
 		status, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.TableStatus", "--output", "text")

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// stack describes an existing stack.
 type stack struct {
 	ID      string // its ARN
 	Status  string

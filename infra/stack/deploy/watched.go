@@ -124,7 +124,6 @@ func suffix(partition string) string {
 	return "amazonaws.com"
 }
 
-// rollback returns the value of --rollback-configuration.
 func (p *program) rollback(ctx context.Context, minutes int) (string, error) {
 	if minutes == 0 {
 		return asJSON(map[string]any{"RollbackTriggers": []string{}}), nil

@@ -51,7 +51,6 @@ func listed(s resourceserver.Settings, log *slog.Logger) (map[string]resourceser
 	return all, nil
 }
 
-// clients finds the client that has an id.
 type clients struct {
 	seals
 	list      map[string]resourceserver.Client // of the settings, and the console
@@ -92,7 +91,6 @@ func lists(registered []string, uri string) bool {
 	return false
 }
 
-// registration is what the id of a registered client says.
 type registration struct {
 	at     time.Time
 	method byte     // index in authMethods
@@ -171,7 +169,6 @@ func clientSecret(key []byte, id string) string {
 	return "ds_" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// credentials are what a request says about its client.
 type credentials struct {
 	id, secret string
 	basic      bool

@@ -67,7 +67,6 @@ type kept struct {
 	stored bool
 }
 
-// client returns the client whose id is a URL.
 func (d *documents) client(ctx context.Context, id string) (client, error) {
 	u, err := checkDocumentURL(id)
 	if err != nil {

@@ -88,7 +88,6 @@ func (b *Server) begins(w http.ResponseWriter, r *http.Request, req request, bac
 // redirect is where providers send browsers after the sign-in.
 func (b *Server) redirect() string { return b.settings.PublicURL + "/callback" }
 
-// code is the contents of an authorization code.
 type code struct {
 	Request   request `json:"r"`
 	Handle    string  `json:"g"` // of the grant that it becomes

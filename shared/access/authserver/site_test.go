@@ -92,7 +92,6 @@ func (s *site) issued() *resourceserver.Issued {
 	return v
 }
 
-// good reports whether an access token is good for a server.
 func (s *site) good(token, server string) bool {
 	s.t.Helper()
 	_, err := s.issued().Verify(s.t.Context(), token, server)

@@ -282,7 +282,6 @@ func (p *Pages) answer(w http.ResponseWriter, r *http.Request) error {
 	return p.act(w, r, v, name, f)
 }
 
-// act does what a form of the page asks for.
 func (p *Pages) act(w http.ResponseWriter, r *http.Request, v pageRequest, name string, f url.Values) error {
 	provider := p.Vault.providers[name]
 	switch {

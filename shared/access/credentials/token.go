@@ -15,7 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// token is the answer of a token endpoint.
 type token struct {
 	Value   string
 	Refresh string
@@ -97,7 +96,6 @@ func readAnswer(status int, body []byte, now time.Time) (token, error) {
 	return t, nil
 }
 
-// denied is a refusal of a token endpoint.
 type denied struct {
 	status int
 	code   string // of RFC 6749, §5.2; "" for none

@@ -55,7 +55,6 @@ func New(c Config) (*Limiter, error) {
 	}, nil
 }
 
-// account returns what this instance knows of a tenant.
 func (l *Limiter) account(tenant string) *account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,7 +249,6 @@ func (l *Limiter) Boxes(ctx context.Context, tenant string) int {
 	return a.limits.Boxes
 }
 
-// refuse returns the error for work that a limit refuses.
 func refuse(kind, scope string, after time.Duration, format string, args ...any) error {
 	return storage.Errorf(storage.Busy, format, args...).Because(&storage.Limited{Kind: kind, Scope: scope, After: after})
 }

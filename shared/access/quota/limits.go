@@ -98,7 +98,6 @@ func (o object) known() object {
 	return of
 }
 
-// limits decodes and checks limits.
 func (o object) limits() (Limits, error) {
 	var l Limits
 	d := json.NewDecoder(bytes.NewReader(o.text()))

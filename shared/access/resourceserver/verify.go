@@ -70,7 +70,6 @@ func (v verifier) verify(ctx context.Context, token string) (map[string]any, err
 	return verified, nil
 }
 
-// head is the contents of a JWT header.
 type head struct{ algorithm, key string }
 
 // header reads the header of a JWT (RFC 7515 §4), before any other use of the token. It

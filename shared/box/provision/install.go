@@ -103,7 +103,6 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 	return dir, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(dir)))
 }
 
-// ready finds a finished install.
 func (r recipe) ready(home string) (string, bool) {
 	name, err := os.ReadFile(filepath.Join(home, "ready"))
 	if err != nil || !strings.HasPrefix(string(name), "made-") || !filepath.IsLocal(string(name)) {

@@ -323,7 +323,6 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
-// allowed reports whether an install may have a variable.
 func allowed(name string) bool {
 	switch upper := strings.ToUpper(name); upper {
 	case "PATH", "HOME", "LANG", "TMPDIR", "PYENV_ROOT":

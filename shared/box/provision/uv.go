@@ -136,7 +136,6 @@ type pythonInstall struct {
 	folders     []folder // of the project, which are built and installed too
 }
 
-// folder is a folder of a project that can be installed.
 type folder struct{ path, extras string }
 
 // workshop makes an empty folder in which code of packages may write.

@@ -7,7 +7,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// delivery is one message that was executed.
 type delivery struct {
 	id       storage.StreamID
 	round    int // how often it was suspended; a later round counts as another delivery

@@ -440,7 +440,6 @@ func (ls *links) abandon() {
 	ls.finish(err.Because(ls.lost))
 }
 
-// drop closes a connection.
 func (ls *links) drop(lk *link, reason string) {
 	lk.dead = true
 	delete(ls.open, lk)

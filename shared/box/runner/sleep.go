@@ -95,7 +95,6 @@ func (sl *sleep) idleSince(since time.Time, ok bool) {
 // box then sleeps as soon as it has nothing to do.
 func (sl *sleep) hasty() bool { return sl.halted == sl.inflight.delivered+1 }
 
-// hurry makes the box hasty.
 func (sl *sleep) hurry() {
 	sl.halted = sl.inflight.delivered + 1
 	sl.askNow()

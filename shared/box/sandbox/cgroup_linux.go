@@ -84,7 +84,6 @@ func lists(path string, words ...string) bool {
 	return err == nil && !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(has, w) })
 }
 
-// cgroup is the folder of the cgroup of one program.
 type cgroup string
 
 // newCgroup makes the cgroup of a program below a folder that findCgroups returned.

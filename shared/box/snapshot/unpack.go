@@ -323,7 +323,6 @@ func again(call func() (int, error)) (int, error) {
 	}
 }
 
-// at names the entry to which an error belongs.
 func at(op, name string, err error) error {
 	if err == nil {
 		return nil

@@ -312,7 +312,6 @@ func (k *Keeper) Accept(ctx context.Context, pin storage.Pin, versions map[strin
 	return nil, storage.Errorf(storage.Unavailable, "the accepted tools of server %q are being changed by too many requests at once; try again", pin.Server)
 }
 
-// take accepts the held tool with a name.
 func (r *record) take(name string) {
 	r.Tools = slices.Clone(r.Tools)
 	r.Held = slices.DeleteFunc(slices.Clone(r.Held), func(h heldTool) bool {

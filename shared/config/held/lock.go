@@ -102,7 +102,6 @@ func (l *Lock) load() error {
 
 func (l *Lock) writes() bool { return l != nil && l.writer }
 
-// put writes what is accepted of a server.
 func (l *Lock) put(server string, e locked) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,7 +24,6 @@ const (
 	heldBytes  = 256 << 10          // bytes of the held tools together
 )
 
-// record is what is kept of a server.
 type record struct {
 	Source string     `json:"source"`         // as in storage.Pin
 	Lock   string     `json:"lock,omitempty"` // fingerprint of the lock's entry that Tools came from, or went to

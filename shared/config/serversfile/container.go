@@ -78,5 +78,4 @@ func (s Server) Container() (c Container, ok bool, err error) {
 	return c, true, nil
 }
 
-// engines returns the programs that run containers.
 func engines() []string { return []string{"docker", "podman", "nerdctl"} }

@@ -47,7 +47,6 @@ const (
 	null    shape = "null"
 )
 
-// node is one value and its offset.
 type node struct {
 	shape   shape
 	at      int

@@ -16,7 +16,6 @@ func SettingTables() map[string]string {
 	}
 }
 
-// table returns settings as a table of Markdown.
 func table(settings []setting) string {
 	var out strings.Builder
 	out.WriteString("| key | value | default | meaning |\n|---|---|---|---|\n")

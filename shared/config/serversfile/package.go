@@ -6,7 +6,6 @@ import (
 	"strings"
 )
 
-// runner is a program that starts a package.
 type runner struct {
 	command []string // with the first arguments
 	args    string   // how its arguments begin, for a message

@@ -59,7 +59,6 @@ func (r Remote) Address() string {
 // urlKeys are the keys in which clients write the URL of a server.
 func urlKeys() []string { return []string{"url", "serverUrl", "httpUrl"} }
 
-// url reads the URL of a remote server.
 func (r *serverReader) url(m member, _ string) {
 	to := r.text(m.value, m.name)
 	if r.server.Remote.URL != "" {
@@ -126,7 +125,6 @@ func (r *serverReader) header(h member) {
 	}
 }
 
-// transport reads the type of a server.
 func (r *serverReader) transport(m member, what string, remote bool) {
 	if !r.want(m.value, text, what) {
 		return

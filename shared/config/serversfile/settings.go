@@ -23,14 +23,12 @@ type setting struct {
 	text string // for the page; a key without text is not on it
 }
 
-// kind is what the value of a setting may be.
 type kind struct {
 	values string                      // for the page
 	read   func(m member, what string) // what names the key in complaints; nil if it is read elsewhere
 	below  []setting                   // of an object
 }
 
-// section is an object with settings.
 type section struct {
 	name     string // in complaints about unknown keys
 	label    string // of its keys in other complaints
@@ -171,7 +169,6 @@ func (r *reader) read(n node, in section) (meant []string) {
 	return meant
 }
 
-// defaults reads the defaults of a table.
 func defaults(settings []setting) {
 	for _, s := range settings {
 		value := node{shape: number, text: s.def}

@@ -89,7 +89,6 @@ func AppendString(dst []byte, s string) []byte {
 	return append(append(append(dst, '"'), s...), '"')
 }
 
-// is reports whether token is a JSON string with the value want.
 func is(token []byte, want string) bool {
 	if len(token) < 2 || token[0] != '"' {
 		return false

@@ -17,7 +17,6 @@ const schema = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server
 // been started, or whose answers are not kept.
 const unknownVersion = "0.0.0"
 
-// response is a server with what the registry says about it.
 type response struct {
 	Server server          `json:"server"`
 	Meta   map[string]meta `json:"_meta"`

@@ -20,7 +20,6 @@ func whole(who storage.Identity, err error) (storage.Identity, error) {
 	return who, err
 }
 
-// caller returns the host's caller for an identity.
 func (o *Options) caller(who storage.Identity, server sessions.Server, over storage.Transport) sessions.Caller {
 	c := sessions.Caller{
 		Server: server, Tenant: who.Tenant, Principal: who.Principal, Credential: who.Credential, Transport: over,

@@ -56,7 +56,6 @@ type limit struct {
 	Seconds int    `json:"retryAfterSeconds"`
 }
 
-// limitOf returns the limit behind an error that is Busy.
 func limitOf(err error) limit {
 	var l *storage.Limited
 	if !errors.As(err, &l) {

@@ -26,7 +26,6 @@ type called struct {
 	version string           // of the protocol, as the client's header says; "" for none
 }
 
-// asks reads what a client has sent.
 func (c *called) asks(msgs []wire.Message) {
 	i := slices.IndexFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Request })
 	if i < 0 {

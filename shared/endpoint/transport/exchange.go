@@ -58,7 +58,6 @@ func (x *exchange) stop(call sessions.Stream, sent string) {
 	call.Stop(ctx, sent)
 }
 
-// at returns what the caller speaks to over a transport.
 func (x *exchange) at(over storage.Transport) sessions.Endpoint {
 	return x.opts.endpoint(x.party, over)
 }

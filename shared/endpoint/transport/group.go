@@ -29,7 +29,6 @@ type party struct {
 	members []sessions.Caller // of the group: the caller at each server that it may use
 }
 
-// endpoint returns what the caller speaks to over a transport.
 func (o *Options) endpoint(p party, over storage.Transport) sessions.Endpoint {
 	p.caller.Transport = over
 	if p.group == nil {

@@ -34,7 +34,6 @@ func (h *HTTP) Listing(of Document) http.Handler {
 	})
 }
 
-// listing is a request for a document.
 type listing struct{ *exchange }
 
 func (x listing) serve(of Document) error {

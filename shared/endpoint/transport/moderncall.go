@@ -48,7 +48,6 @@ func raws(answers []bridge.Answer) [][]byte {
 	return out
 }
 
-// forward begins a call.
 func (m modern) forward() error {
 	c := m.client()
 	c.Round = m.req.State

@@ -8,7 +8,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// discover answers with the capabilities of the endpoint.
 func (m modern) discover(endpoint sessions.Endpoint, kind string) error {
 	out := newReply(m)
 	greeting, refused, err := m.greeting(endpoint, kind, out)

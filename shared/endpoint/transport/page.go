@@ -148,7 +148,6 @@ func describe(x *exchange, p *pageText, title *string) {
 	p.say(`</ul>`)
 }
 
-// clipped returns the beginning of a text of a server.
 func clipped(text string, most int) string {
 	text = strings.TrimSpace(text)
 	if len(text) <= most {

@@ -143,7 +143,6 @@ func (h listening) common(events []storage.Event) error {
 	return nil
 }
 
-// progress handles the events of a task.
 func (h listening) progress(w *watched, events []storage.Event) error {
 	for _, e := range events {
 		w.task.Take(e)

@@ -53,7 +53,6 @@ func (o object) with(key string, value json.RawMessage) object {
 	return slices.Insert(rest, at, member{key, value})
 }
 
-// without returns a copy without the members of these keys.
 func (o object) without(keys ...string) object {
 	return slices.DeleteFunc(slices.Clone(o), func(m member) bool { return slices.Contains(keys, m.key) })
 }

@@ -191,7 +191,6 @@ func ParamHeaders(known, params json.RawMessage) map[string]string {
 	return values
 }
 
-// repeats reports whether a header has the value of an argument.
 func repeats(header []string, value json.RawMessage) bool {
 	if value == nil || string(value) == "null" {
 		return len(header) == 0

@@ -49,7 +49,6 @@ func NewSealer(secret []byte, others ...[]byte) (*storage.Sealer, error) {
 	return storage.NewSealer("request state", secret, others...)
 }
 
-// id returns the server's id of the question with a key.
 func (s State) id(key string) string {
 	if id, ok := s.IDs[key]; ok {
 		return id

@@ -212,7 +212,6 @@ func (t *Turn) notification(m wire.Message) []byte {
 	}
 }
 
-// end takes the response.
 func (t *Turn) end(m wire.Message) Step {
 	if m.Error == nil && t.req.Rounds() && Wants(m.Result) {
 		return t.pass(m.Result)

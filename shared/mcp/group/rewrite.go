@@ -44,7 +44,6 @@ type View struct {
 	Plain  bool // resources keep their URIs, unless these keep their scheme in a group
 }
 
-// wrap returns the URI in the group of a member's resource.
 func (v View) wrap(uri string) string {
 	if v.Plain && !keepsScheme(uri) {
 		return uri
@@ -155,7 +154,6 @@ func (v View) apps(raw []byte, path ...string) []byte {
 	return raw
 }
 
-// at changes each element of the array at a path.
 func (v View) at(raw []byte, change func([]byte) []byte, path ...string) []byte {
 	if list := wire.Lookup(raw, path...); len(list) > 0 && list[0] == '[' {
 		raw, _ = wire.Replace(raw, v.each(list, change), path...)

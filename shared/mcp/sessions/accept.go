@@ -163,7 +163,6 @@ func (h *Manager) accept(ctx context.Context, c Caller, s storage.Session, box s
 	return call, err
 }
 
-// tools returns the name of the tool of each tools/call.
 func tools(msgs []wire.Message) (names []string) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request && m.Method == wire.MethodToolsCall {

@@ -131,7 +131,6 @@ type Response interface {
 // At returns the endpoint of one server, c.Server.
 func (h *Manager) At(c Caller) Endpoint { return &server{h, c} }
 
-// server is the endpoint of one server.
 type server struct {
 	*Manager
 	c Caller

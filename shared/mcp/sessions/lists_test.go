@@ -266,7 +266,6 @@ func TestListThatHasChangedIsAskedForUntilALaterGenerationHasListed(t *testing.T
 	}
 }
 
-// box changes the box's record.
 func (l *lister) box(t *testing.T, change func(*storage.Box)) {
 	t.Helper()
 	b, err := l.store.Box(t.Context(), storage.BoxFor("t", "s"))

@@ -127,7 +127,6 @@ type Caller struct {
 	Tools storage.ToolFilter
 }
 
-// box returns the ID of the box of a session of the caller.
 func (c Caller) box(id storage.ID) storage.BoxID {
 	return storage.BoxFor(c.Tenant, c.Server.Name).Numbered(id.Box())
 }

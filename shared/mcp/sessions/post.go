@@ -10,7 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
 
-// poster posts events to connections.
 type poster struct {
 	Store   storage.Store
 	Clients storage.Clients

@@ -395,7 +395,6 @@ func (o Publisher) owe(ctx context.Context, id storage.ID, from storage.Cursor, 
 	return p.run(ctx, id, note, done)
 }
 
-// push pushes all events that a session is owed.
 func (o Publisher) push(ctx context.Context, id storage.ID) error {
 	p := redelivery{poster: poster{o.Store, o.Clients}, nonce: storage.NewNonce()}
 	done := func(s *storage.Session) bool { return p.held || !s.Owes() }

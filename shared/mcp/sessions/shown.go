@@ -142,7 +142,6 @@ func visible(tools storage.ToolFilter, list json.RawMessage) json.RawMessage {
 	return list
 }
 
-// described returns a tool with another description.
 func described(tool json.RawMessage, text string) json.RawMessage {
 	value := wire.AppendString(nil, text)
 	if has, ok := wire.Replace(tool, value, "description"); ok {

@@ -162,7 +162,6 @@ func (h Stateless) Learn(ctx context.Context, c Caller, call *Call, params json.
 
 const mostVerbose = "debug"
 
-// quoted returns a word as a JSON string.
 func quoted(word string) json.RawMessage { return json.RawMessage(strconv.Quote(word)) }
 
 func batchOf(raws [][]byte) []byte {

@@ -55,7 +55,6 @@ func (h Tasks) Recall(ctx context.Context, c Caller, stream storage.StreamID) (*
 	return r, h.reread(ctx, r)
 }
 
-// reread reads all events of a call.
 func (h Tasks) reread(ctx context.Context, r *Recalled) error {
 	r.Events, r.Gap, r.last, r.progress = nil, false, 0, 0
 	for {

@@ -357,7 +357,6 @@ func (x *exchange) tell(rt route, took time.Duration, err error) {
 	x.h.Observer.Tell(x.r.Context(), x.h.Meter, e)
 }
 
-// sender says who was refused.
 func (x *exchange) sender(err error) *observe.Caller {
 	address := storage.AddressOf(x.r.Context())
 	if address == "" {

@@ -83,7 +83,6 @@ func (x keyring) create() (any, error) {
 	return k, nil
 }
 
-// known returns an error for servers that the servers file does not have.
 func (x keyring) known(asked NewKey) error {
 	if x.h.Servers == nil {
 		return nil

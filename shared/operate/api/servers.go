@@ -141,7 +141,6 @@ func (x *exchange) prepare() (any, error) {
 	return x.h.Prepare(x.r.Context(), s.Name)
 }
 
-// owned has the routes for the owner of a place.
 type owned struct{ *exchange }
 
 // push puts a servers file into the store, from which functions take it. It decides what
@@ -388,7 +387,6 @@ func abilities(list string) int {
 	return 1 + strings.Count(fields[2], ",")
 }
 
-// server returns the server in the path that the caller may see.
 func (x *exchange) server() (serversfile.Server, error) {
 	if x.h.Servers == nil {
 		return serversfile.Server{}, noServersFile

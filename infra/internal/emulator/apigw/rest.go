@@ -109,7 +109,6 @@ func (a *RESTAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.integrate(w, r, id, payload, began)
 }
 
-// function returns the function of a path.
 func (a *RESTAPI) function(path string) string {
 	if f := a.cfg.Paths[path]; f != "" {
 		return f

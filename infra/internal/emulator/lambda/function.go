@@ -326,7 +326,6 @@ func (f *function) doze(i *instance) {
 	}
 }
 
-// renew replaces all processes.
 func (f *function) renew() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

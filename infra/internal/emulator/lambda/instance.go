@@ -254,7 +254,6 @@ func (i *instance) spawn() (*process, *output, error) {
 	return &process{cmd: cmd}, out, nil
 }
 
-// temp returns the folder of this instance in the function's Temp.
 func (i *instance) temp() string { return filepath.Join(i.fn.Temp, i.id) }
 
 // environment returns the variables that Lambda sets and that a Go function reads. The

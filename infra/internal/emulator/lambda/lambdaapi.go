@@ -137,7 +137,6 @@ func invokedFunction(r *http.Request) (name string, ok bool) {
 	return name, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
 }
 
-// event is an asynchronous invocation.
 type event struct {
 	function, tenant string
 	payload          []byte

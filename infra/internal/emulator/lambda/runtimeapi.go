@@ -69,7 +69,6 @@ func refuseCall(w http.ResponseWriter, status int, kind, message string) {
 
 func accept(w http.ResponseWriter) { awsapi.JSON(w, http.StatusAccepted, []byte(`{"status":"OK"}`)) }
 
-// next answers with the next invocation.
 func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	<-i.spawned
 	inv, refused := i.fn.next(i, r.Context().Done())
