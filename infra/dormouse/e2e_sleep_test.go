@@ -60,7 +60,11 @@ func TestE2ESessionOutlivesSIGKILL(t *testing.T) {
 func (m *machine) startedAnew(session string) {
 	m.t.Helper()
 	m.awaitLine(m.log, 5*time.Second, "the log says that the process was started anew", func(line string) bool {
-		return strings.Contains(line, session) && strings.Contains(line, "anew")
+		var l struct {
+			Session   string `json:"session_id"`
+			Restarted bool
+		}
+		return json.Unmarshal([]byte(line), &l) == nil && l.Session == session && l.Restarted
 	})
 }
 

@@ -125,7 +125,7 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 		p = g.start(free)
 		if again {
 			b.log.Info("process started anew in a living session: what the one before had in memory is gone",
-				"server", b.server.Name, "session_id", st.session.id)
+				"server", b.server.Name, "session_id", st.session.id, "restarted", true)
 		}
 	}
 	if p != nil {
