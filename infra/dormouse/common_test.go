@@ -8,9 +8,11 @@ func TestUnknownNamesAreAnsweredWithTheNearest(t *testing.T) {
 		"GITHUB":  "no server GITHUB: did you mean github?",
 		"weather": "no server weather: there are github, linear",
 	} {
-		if got := unknown("server", name, []string{"github", "linear"}).Error(); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := unknown("server", name, []string{"github", "linear"}).Error(); got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+		})
 	}
 	if got, want := unknown("tool", "echo", nil).Error(), "no tool echo: there are none"; got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -33,13 +35,15 @@ func TestURLOfAClientNamesItsEndpoint(t *testing.T) {
 		"https://x.example.com/prod":                       "https://x.example.com/prod",
 		"https://x.example.com/prod/one/more/mcp":          "https://x.example.com/prod/one/more/mcp",
 	} {
-		if got := address(url); got != want {
-			t.Errorf("%s is at %s, want %s", url, got, want)
-		}
-		c, err := target{urlFlag: urlFlag{URL: url}}.open(t.Context())
-		if err != nil || c.base != want || c.where != want {
-			t.Errorf("%s: %v, the client calls %q and names %q", url, err, c.base, c.where)
-		}
+		t.Run(url, func(t *testing.T) {
+			if got := address(url); got != want {
+				t.Errorf("%s is at %s, want %s", url, got, want)
+			}
+			c, err := target{urlFlag: urlFlag{URL: url}}.open(t.Context())
+			if err != nil || c.base != want || c.where != want {
+				t.Errorf("%s: %v, the client calls %q and names %q", url, err, c.base, c.where)
+			}
+		})
 	}
 }
 

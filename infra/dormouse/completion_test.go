@@ -48,8 +48,10 @@ func TestCompletionProposesWhatMayComeNext(t *testing.T) {
 		}
 	}
 	for shell, want := range map[string]string{"bash": "complete -o default -F _dormouse dormouse\n", "zsh": "#compdef dormouse\n", "fish": "complete -c dormouse"} {
-		if printed, code := printedBy([]string{"completion", shell}, terminal{now: noon}); code != exitDone || !strings.Contains(printed, want) {
-			t.Errorf("%s: %d %s", shell, code, printed)
-		}
+		t.Run(shell, func(t *testing.T) {
+			if printed, code := printedBy([]string{"completion", shell}, terminal{now: noon}); code != exitDone || !strings.Contains(printed, want) {
+				t.Errorf("%s: %d %s", shell, code, printed)
+			}
+		})
 	}
 }

@@ -10,8 +10,10 @@ func TestDifferenceOfLines(t *testing.T) {
 		{"removed at the end", "a\nb\nc\nd\n", "a\nb\nc\n", "  ⋮\n  b\n  c\n- d\n"},
 		{"repeated lines", "a\n}\n}\n", "a\n}\nb\n}\n}\n", "  a\n  }\n+ b\n+ }\n  }\n"},
 	} {
-		if got := lineDiff(c.before, c.after); got != c.want {
-			t.Errorf("%s:\n%s", c.name, got)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			if got := lineDiff(c.before, c.after); got != c.want {
+				t.Errorf("%s:\n%s", c.name, got)
+			}
+		})
 	}
 }

@@ -89,9 +89,11 @@ func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
 		"doctor --url nowhere":          "--url \"nowhere\" is no URL",
 		"doctor --data own":             "own is no folder",
 	} {
-		if printed, code := d.run(line + " --listen 127.0.0.1:0"); code != exitFailed || !strings.Contains(printed, want) {
-			t.Errorf("%s: %d %s", line, code, printed)
-		}
+		t.Run(line, func(t *testing.T) {
+			if printed, code := d.run(line + " --listen 127.0.0.1:0"); code != exitFailed || !strings.Contains(printed, want) {
+				t.Errorf("%s: %d %s", line, code, printed)
+			}
+		})
 	}
 	if diff := cmp.Diff(before, d.tree()); diff != "" {
 		t.Errorf("it has changed files (-before +after):\n%s", diff)

@@ -260,9 +260,11 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 		"add io.github.ada/none":   "has no server io.github.ada/none",
 		"add io.github.ada/broken": "the MCP registry answers 502",
 	} {
-		if printed, code := d.run(line + " --registry " + registry.URL); code != 1 || !strings.Contains(printed, want) {
-			t.Errorf("%s: %d %s", line, code, printed)
-		}
+		t.Run(line, func(t *testing.T) {
+			if printed, code := d.run(line + " --registry " + registry.URL); code != 1 || !strings.Contains(printed, want) {
+				t.Errorf("%s: %d %s", line, code, printed)
+			}
+		})
 	}
 	if printed, code := d.run("add local/near --registry " + registry.URL); code != 1 || !strings.Contains(printed, "401") || !strings.Contains(printed, "--registry-key") {
 		t.Error(code, printed)
@@ -340,8 +342,10 @@ func TestConnectRemovesWhatItHasWritten(t *testing.T) {
 		"connect cursor other --remove --url https://elsewhere --file mine.json": "has nothing of https://elsewhere",
 		"connect cursor --remove --write --file mine.json":                       "--remove goes with the names of servers, --url and --file only",
 	} {
-		if got, _ := d.run(line); !strings.Contains(got, want) {
-			t.Errorf("%s: %s", line, got)
-		}
+		t.Run(line, func(t *testing.T) {
+			if got, _ := d.run(line); !strings.Contains(got, want) {
+				t.Errorf("%s: %s", line, got)
+			}
+		})
 	}
 }

@@ -56,10 +56,12 @@ func TestWordsThatPeopleTryDoWhatTheyMean(t *testing.T) {
 		t.Errorf("dormouse alone: exit code %d, %s", code, help)
 	}
 	for line, means := range map[string]string{"ls --help": "list --help", "rm --help": "remove --help", "up --help": "run --help", "serve --help": "run --help"} {
-		want, _ := s.run(means)
-		if got, code := s.run(line); got != want || code != exitDone {
-			t.Errorf("dormouse %s: exit code %d, %s", line, code, got)
-		}
+		t.Run(line, func(t *testing.T) {
+			want, _ := s.run(means)
+			if got, code := s.run(line); got != want || code != exitDone {
+				t.Errorf("dormouse %s: exit code %d, %s", line, code, got)
+			}
+		})
 	}
 	for _, flag := range []string{"--listen=9000", "--port=9000", "--listen=127.0.0.1:9000"} {
 		var c commands

@@ -20,10 +20,12 @@ func TestKeyIsRefusedForAServerThatIsNotInTheFile(t *testing.T) {
 		"--all-servers":                        "",
 		"--server x --servers $DATA/none.json": "",
 	} {
-		got, code := s.run("keys create ada --data $DATA --servers $DATA/servers.json " + args)
-		if made := strings.HasPrefix(got, "dm_"); made != (want == "") || made != (code == exitDone) || !strings.Contains(got, want) {
-			t.Errorf("%s: exit code %d, %s; want %q", args, code, got, want)
-		}
+		t.Run(args, func(t *testing.T) {
+			got, code := s.run("keys create ada --data $DATA --servers $DATA/servers.json " + args)
+			if made := strings.HasPrefix(got, "dm_"); made != (want == "") || made != (code == exitDone) || !strings.Contains(got, want) {
+				t.Errorf("%s: exit code %d, %s; want %q", args, code, got, want)
+			}
+		})
 	}
 }
 

@@ -47,10 +47,12 @@ func TestQuotasOfATenantThatNobodyIsOf(t *testing.T) {
 		t.Fatal(printed)
 	}
 	for tenant, says := range map[string]string{"acne": "Did you mean acme?", "nosuch": "dormouse quotas lists the tenants."} {
-		printed, code := s.run("quotas set " + tenant + " month_usd=5" + line)
-		if code != exitDone || !strings.Contains(printed, "No key and no session is of tenant "+tenant) || !strings.Contains(printed, says) {
-			t.Error(printed)
-		}
+		t.Run(tenant, func(t *testing.T) {
+			printed, code := s.run("quotas set " + tenant + " month_usd=5" + line)
+			if code != exitDone || !strings.Contains(printed, "No key and no session is of tenant "+tenant) || !strings.Contains(printed, says) {
+				t.Error(printed)
+			}
+		})
 	}
 	if printed, _ := s.run("quotas set acme month_usd=5" + line); strings.Contains(printed, "No key") {
 		t.Error(printed)

@@ -53,9 +53,11 @@ func TestRunOnATerminal(t *testing.T) {
 
 func TestRunOnATerminalThatIsNotToBeRewritten(t *testing.T) {
 	for name, env := range map[string]map[string]string{"dumb": {"TERM": "dumb"}, "CI": {"TERM": "xterm", "CI": "true"}} {
-		if got := shows(t, says{}, 80, env, "logs mine\r\n"); strings.Contains(got, "\x1b") || strings.Contains(got, "nothing runs ·") {
-			t.Errorf("%s: %q", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := shows(t, says{}, 80, env, "logs mine\r\n"); strings.Contains(got, "\x1b") || strings.Contains(got, "nothing runs ·") {
+				t.Errorf("%s: %q", name, got)
+			}
+		})
 	}
 }
 

@@ -138,11 +138,13 @@ func TestCallChecksItsArgumentsBeforeItSendsThem(t *testing.T) {
 		"a=1 how=well": "enum",
 		"a=1 how=fast": "",
 	} {
-		c := &callCommand{Arguments: strings.Fields(line)}
-		_, err := c.arguments(&terminal{}, all[0])
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", line, err, want)
-		}
+		t.Run(line, func(t *testing.T) {
+			c := &callCommand{Arguments: strings.Fields(line)}
+			_, err := c.arguments(&terminal{}, all[0])
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", line, err, want)
+			}
+		})
 	}
 	answers := []string{"one", "1"}
 	var said bytes.Buffer

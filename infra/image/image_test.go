@@ -321,8 +321,10 @@ func TestTheDockerfileSaysTheSame(t *testing.T) {
 		"COPY --from=build /runner /usr/local/bin/dormouse-runner": `add("dormouse-runner"`,
 		"COPY --from=uv /uv /uvx /usr/local/bin/":                  `"uv", "uvx"`,
 	} {
-		if !slices.Contains(lines, line) || !strings.Contains(string(script), said) {
-			t.Errorf("the Dockerfile has no line %q, or push.sh does not say %q", line, said)
-		}
+		t.Run(line, func(t *testing.T) {
+			if !slices.Contains(lines, line) || !strings.Contains(string(script), said) {
+				t.Errorf("the Dockerfile has no line %q, or push.sh does not say %q", line, said)
+			}
+		})
 	}
 }

@@ -92,9 +92,11 @@ func TestAnImageOfOneMachineThatCannotBeMadeIsRefused(t *testing.T) {
 		"without a program":                          {r.host + "/machine:1", "linux/arm64=" + program + ".missing"},
 		"of two platforms in a file":                 {file, "linux/amd64=" + program, "linux/arm64=" + program},
 	} {
-		if made, err := r.machine("base:1", args[0], args[1:]...); err == nil {
-			t.Errorf("%s it made %q", what, made)
-		}
+		t.Run(what, func(t *testing.T) {
+			if made, err := r.machine("base:1", args[0], args[1:]...); err == nil {
+				t.Errorf("%s it made %q", what, made)
+			}
+		})
 	}
 }
 

@@ -96,9 +96,11 @@ func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
 		"DORMOUSE_STORE": "dynamodb:Table", "DORMOUSE_SESSION_LIFE": "168h",
 		"DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_INTROSPECTION_SECRET": "", "DORMOUSE_CONNECT_SECRETS": "", "DORMOUSE_WAITING_CALLS": "0",
 	} {
-		if got := s.value(set[name]); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := s.value(set[name]); got != want {
+				t.Errorf("%s is %q, want %q", name, got, want)
+			}
+		})
 	}
 }
 

@@ -61,9 +61,11 @@ func TestProofOfAStackSaysAVerdictALine(t *testing.T) {
 		"slow answers": {"ANSWERS=900 9000 9500", "FAILS   first answer of a wake, median, at most 2500 ms: 9000 ms"},
 		"an error":     {"ERRORS=Runtime.ExitError\n", "FAILS   the service takes a response that is held"},
 	} {
-		if said, holds := prove(t, c.env); holds || !strings.Contains(said, c.want) {
-			t.Errorf("%s: %s", what, said)
-		}
+		t.Run(what, func(t *testing.T) {
+			if said, holds := prove(t, c.env); holds || !strings.Contains(said, c.want) {
+				t.Errorf("%s: %s", what, said)
+			}
+		})
 	}
 	if said, holds := prove(t, "ANSWERS="); !holds || !strings.Contains(said, "unknown first answer of a wake, median: nobody has called in the last hour") {
 		t.Errorf("nobody has called: %s", said)

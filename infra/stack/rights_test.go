@@ -217,11 +217,13 @@ func (s stack) starts(t *testing.T) (all []statement) {
 func TestOnlyWhatStartsBoxesReadsTheirSecrets(t *testing.T) {
 	s := expand(t)
 	for on, want := range map[string]string{"off": "BoxExecutionRole", "on": "BoxExecutionRole,RelayRole"} {
-		s.params["BoxFunctions"] = on
-		got := slices.DeleteFunc(s.list(s.get(t, "SecretsPolicy", "AWS::IAM::ManagedPolicy")["Roles"]), func(role string) bool { return role == "AWS::NoValue" })
-		if strings.Join(got, ",") != want {
-			t.Errorf("BoxFunctions=%s: %v read the secrets of boxes, want %s", on, got, want)
-		}
+		t.Run(on, func(t *testing.T) {
+			s.params["BoxFunctions"] = on
+			got := slices.DeleteFunc(s.list(s.get(t, "SecretsPolicy", "AWS::IAM::ManagedPolicy")["Roles"]), func(role string) bool { return role == "AWS::NoValue" })
+			if strings.Join(got, ",") != want {
+				t.Errorf("BoxFunctions=%s: %v read the secrets of boxes, want %s", on, got, want)
+			}
+		})
 	}
 }
 

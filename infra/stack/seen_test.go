@@ -127,22 +127,26 @@ func TestAStackPaysForNoAlarmThatReachesNobody(t *testing.T) {
 	}
 	alarms := []string{"AWS::CloudWatch::Alarm", "AWS::Logs::MetricFilter", "AWS::SNS::Topic"}
 	for email, want := range map[string]bool{"": false, "me@example.com": true} {
-		s.params["AlarmEmail"] = email
-		if got := s.holds(object{"Condition": s.resources["Watch"]["Condition"]}); got != want {
-			t.Errorf("AlarmEmail=%s: alarms are %v", email, got)
-		}
-		if outside := count(s, alarms...); outside > 0 != want {
-			t.Errorf("AlarmEmail=%s: %d resources of alarms are not nested", email, outside)
-		}
+		t.Run(email, func(t *testing.T) {
+			s.params["AlarmEmail"] = email
+			if got := s.holds(object{"Condition": s.resources["Watch"]["Condition"]}); got != want {
+				t.Errorf("AlarmEmail=%s: alarms are %v", email, got)
+			}
+			if outside := count(s, alarms...); outside > 0 != want {
+				t.Errorf("AlarmEmail=%s: %d resources of alarms are not nested", email, outside)
+			}
+		})
 	}
 	if n := count(s.nested(t, "Watch"), alarms...); n < 18 {
 		t.Errorf("with an address there are %d resources of alarms", n)
 	}
 	for shown, want := range map[string]int{"off": 0, "dashboard": 1, "on": 1} {
-		s.params["Metrics"] = shown
-		if n := count(s.nested(t, "Seen"), "AWS::CloudWatch::Dashboard"); n != want {
-			t.Errorf("Metrics=%s: %d dashboards", shown, n)
-		}
+		t.Run(shown, func(t *testing.T) {
+			s.params["Metrics"] = shown
+			if n := count(s.nested(t, "Seen"), "AWS::CloudWatch::Dashboard"); n != want {
+				t.Errorf("Metrics=%s: %d dashboards", shown, n)
+			}
+		})
 	}
 }
 

@@ -55,9 +55,11 @@ func TestSAMHasNoImageToPush(t *testing.T) {
 	commontest.OK(t, os.WriteFile(image, []byte("Resources: {F: {Type: AWS::Serverless::Function, Properties: {PackageType: Image, ImageUri: f:latest}}}\n"), 0o600))
 	const kinds = `import sys; from samcli.commands._utils.template import get_template_artifacts_format as kinds; print(*{k if isinstance(k, str) else "" for k in kinds(sys.argv[1])})`
 	for template, pushes := range map[string]bool{root("template.yaml"): false, image: true} {
-		if got := strings.Fields(string(run(t, tools(t).python, "-c", kinds, template))); slices.Contains(got, "Image") != pushes {
-			t.Errorf("%s: sam would package %q", template, got)
-		}
+		t.Run(template, func(t *testing.T) {
+			if got := strings.Fields(string(run(t, tools(t).python, "-c", kinds, template))); slices.Contains(got, "Image") != pushes {
+				t.Errorf("%s: sam would package %q", template, got)
+			}
+		})
 	}
 }
 
@@ -74,14 +76,16 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 		}
 	}
 	for path, function := range functions {
-		integration, _ := dig(paths[path], "x-amazon-apigateway-any-method", "x-amazon-apigateway-integration").(object)
-		uri := s.value(integration["uri"])
-		if !strings.HasSuffix(uri, ":lambda:path/2021-11-15/functions/"+function+"Function.Arn/response-streaming-invocations") {
-			t.Errorf("%s: uri %q", path, uri)
-		}
-		if integration["responseTransferMode"] != "STREAM" || integration["timeoutInMillis"] != map[string]any{"Http": 900000.0, "Oauth": 29000.0, "Console": 29000.0}[function] {
-			t.Errorf("%s: mode %v, timeout %v", path, integration["responseTransferMode"], integration["timeoutInMillis"])
-		}
+		t.Run(path, func(t *testing.T) {
+			integration, _ := dig(paths[path], "x-amazon-apigateway-any-method", "x-amazon-apigateway-integration").(object)
+			uri := s.value(integration["uri"])
+			if !strings.HasSuffix(uri, ":lambda:path/2021-11-15/functions/"+function+"Function.Arn/response-streaming-invocations") {
+				t.Errorf("%s: uri %q", path, uri)
+			}
+			if integration["responseTransferMode"] != "STREAM" || integration["timeoutInMillis"] != map[string]any{"Http": 900000.0, "Oauth": 29000.0, "Console": 29000.0}[function] {
+				t.Errorf("%s: mode %v, timeout %v", path, integration["responseTransferMode"], integration["timeoutInMillis"])
+			}
+		})
 	}
 	if len(paths) != len(functions) {
 		t.Errorf("paths: %v", slices.Collect(maps.Keys(paths)))
@@ -118,15 +122,17 @@ func TestAnswersOfRoutesGoBackOnTheirConnection(t *testing.T) {
 func TestEveryWebSocketRouteHasItsFunction(t *testing.T) {
 	s := expand(t)
 	for api, function := range map[string]string{"SocketApi": "SocketFunction", "RelayApi": "RelayFunction"} {
-		for _, route := range []string{"Connect", "Default", "Disconnect"} {
-			integration := s.get(t, api+route+"Integration", "AWS::ApiGatewayV2::Integration")
-			if uri := s.value(integration["IntegrationUri"]); !strings.HasSuffix(uri, "/functions/"+function+".Arn/invocations") {
-				t.Errorf("%s %s: %s", api, route, uri)
+		t.Run(api, func(t *testing.T) {
+			for _, route := range []string{"Connect", "Default", "Disconnect"} {
+				integration := s.get(t, api+route+"Integration", "AWS::ApiGatewayV2::Integration")
+				if uri := s.value(integration["IntegrationUri"]); !strings.HasSuffix(uri, "/functions/"+function+".Arn/invocations") {
+					t.Errorf("%s %s: %s", api, route, uri)
+				}
+				if name := s.value(s.get(t, api+route+"Permission", "AWS::Lambda::Permission")["FunctionName"]); name != function+".Arn" {
+					t.Errorf("%s %s may invoke %s", api, route, name)
+				}
 			}
-			if name := s.value(s.get(t, api+route+"Permission", "AWS::Lambda::Permission")["FunctionName"]); name != function+".Arn" {
-				t.Errorf("%s %s may invoke %s", api, route, name)
-			}
-		}
+		})
 	}
 	connect := s.get(t, "SocketApiConnectIntegration", "AWS::ApiGatewayV2::Integration")
 	if got, want := fmt.Sprint(connect["TimeoutInMillis"]), fmt.Sprint(storage.ConnectTimeout.Milliseconds()); got != want {
@@ -414,10 +420,12 @@ func TestAClusterHasCapacityProvidersOnSpotOnly(t *testing.T) {
 		t.Errorf("the cluster has %v", p)
 	}
 	for spot, want := range map[string]bool{"true": true, "false": false} {
-		s.params["Spot"] = spot
-		if got := s.holds(object{"Condition": s.resources["SpotCapacity"]["Condition"]}); got != want {
-			t.Errorf("Spot=%s: capacity providers are %v, want %v", spot, got, want)
-		}
+		t.Run(spot, func(t *testing.T) {
+			s.params["Spot"] = spot
+			if got := s.holds(object{"Condition": s.resources["SpotCapacity"]["Condition"]}); got != want {
+				t.Errorf("Spot=%s: capacity providers are %v, want %v", spot, got, want)
+			}
+		})
 	}
 }
 
@@ -451,10 +459,12 @@ func TestEveryWayInIsThrottled(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{"HttpApi": "1000", "SocketApi": "1000", "RelayApi": "2000"} {
-		set, _ := limits[name].(object)
-		if rate, burst := s.value(set["ThrottlingRateLimit"]), s.value(set["ThrottlingBurstLimit"]); rate != want || burst != want {
-			t.Errorf("%s: rate %s, burst %s, want %s", name, rate, burst, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			set, _ := limits[name].(object)
+			if rate, burst := s.value(set["ThrottlingRateLimit"]), s.value(set["ThrottlingBurstLimit"]); rate != want || burst != want {
+				t.Errorf("%s: rate %s, burst %s, want %s", name, rate, burst, want)
+			}
+		})
 	}
 }
 
@@ -573,15 +583,17 @@ func TestMetricsAreTheStacksOwn(t *testing.T) {
 // own name, so the API has none then.
 func TestAnEndpointWithADomainHasNoOtherName(t *testing.T) {
 	for domain, want := range map[string]bool{"": false, "mcp.example.com": true} {
-		s := expandAs(t, root("template.yaml"), "DomainName="+domain)
-		s.params["DomainName"] = domain
-		servers, _ := dig(s.get(t, "HttpApi", "AWS::ApiGateway::RestApi"), "Body", "servers").([]any)
-		if len(servers) != 1 {
-			t.Fatalf("the API has the servers %v", servers)
-		}
-		if got := s.value(dig(servers[0], "x-amazon-apigateway-endpoint-configuration", "disableExecuteApiEndpoint")); got != fmt.Sprint(want) {
-			t.Errorf("DomainName=%s: AWS's own name is off: %v", domain, got)
-		}
+		t.Run(domain, func(t *testing.T) {
+			s := expandAs(t, root("template.yaml"), "DomainName="+domain)
+			s.params["DomainName"] = domain
+			servers, _ := dig(s.get(t, "HttpApi", "AWS::ApiGateway::RestApi"), "Body", "servers").([]any)
+			if len(servers) != 1 {
+				t.Fatalf("the API has the servers %v", servers)
+			}
+			if got := s.value(dig(servers[0], "x-amazon-apigateway-endpoint-configuration", "disableExecuteApiEndpoint")); got != fmt.Sprint(want) {
+				t.Errorf("DomainName=%s: AWS's own name is off: %v", domain, got)
+			}
+		})
 	}
 }
 

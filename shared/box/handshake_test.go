@@ -238,15 +238,17 @@ func TestProgressTokenOfTheClientsInitializeIsNotTakenForARequests(t *testing.T)
 // version with it. A server that knows the offered version must not take it for that.
 func TestInitializeOffersNoVersionThatHasNone(t *testing.T) {
 	for offered, want := range map[string]string{"2024-11-05": "2024-11-05", wire.V20251125: wire.V20251125, "2026-07-28": wire.V20251125, "2099-01-01": wire.V20251125} {
-		inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
-			d.Deliver(Delivery{ID: "d", Session: "s", Init: json.RawMessage(`{"protocolVersion":"` + offered + `","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)})
-			synctest.Wait()
-			d.played.mu.Lock()
-			m, err := wire.Parse(d.played.read[0])
-			d.played.mu.Unlock()
-			if got, _ := wire.String(wire.Lookup(m.Params, "protocolVersion")); err != nil || m.Method != wire.MethodInitialize || got != want {
-				t.Errorf("for %s the process got %s, %v", offered, m.Raw, err)
-			}
+		t.Run(offered, func(t *testing.T) {
+			inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
+				d.Deliver(Delivery{ID: "d", Session: "s", Init: json.RawMessage(`{"protocolVersion":"` + offered + `","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)})
+				synctest.Wait()
+				d.played.mu.Lock()
+				m, err := wire.Parse(d.played.read[0])
+				d.played.mu.Unlock()
+				if got, _ := wire.String(wire.Lookup(m.Params, "protocolVersion")); err != nil || m.Method != wire.MethodInitialize || got != want {
+					t.Errorf("for %s the process got %s, %v", offered, m.Raw, err)
+				}
+			})
 		})
 	}
 }

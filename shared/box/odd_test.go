@@ -260,16 +260,18 @@ func TestErrorOfTheHandshakeSaysWhatCameInstead(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"result":{}}`:                                 "and has written to stdout a line without its end",
 		"hello\n":                                                              "and has said: hello (stdout)",
 	} {
-		inBubbleFrom(t, Server{ShowOutput: true}, func(t *testing.T, d dialogue) {
-			call := d.call("1", "t", "{}")
-			synctest.Wait()
-			if _, err := io.WriteString(d.played.toStdout, said); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(DefaultStartupTimeout + time.Second)
-			if _, message, _, _ := d.failure(call); !strings.Contains(message, "(startup_timeout_sec); it runs, "+want) {
-				t.Errorf("after %q: %s", said, message)
-			}
+		t.Run(said, func(t *testing.T) {
+			inBubbleFrom(t, Server{ShowOutput: true}, func(t *testing.T, d dialogue) {
+				call := d.call("1", "t", "{}")
+				synctest.Wait()
+				if _, err := io.WriteString(d.played.toStdout, said); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(DefaultStartupTimeout + time.Second)
+				if _, message, _, _ := d.failure(call); !strings.Contains(message, "(startup_timeout_sec); it runs, "+want) {
+					t.Errorf("after %q: %s", said, message)
+				}
+			})
 		})
 	}
 }

@@ -209,7 +209,7 @@ func (p *process) request(st *stream, m wire.Message) {
 	}
 }
 
-// deaf returns the fault of a process whose queue is full.
+// queueFull returns the fault of a process whose queue is full.
 func (p *process) queueFull() *fault {
 	f := p.box.server.fault(PhaseRuntime, "does not read its input: %d MiB wait for it", maxQueue>>20)
 	f.data.Limit = maxQueue

@@ -274,11 +274,13 @@ func TestProcessThatRanOutOfMemoryIsToldApart(t *testing.T) {
 		"a clean exit":   {code(0), true, "was out of memory once", false},
 	}
 	for name, test := range tests {
-		p := &output{}
-		_, _ = p.stderr.Write([]byte(test.stderr))
-		if got := p.starved(test.exit, test.killed, written{}); got != test.want {
-			t.Errorf("%s: %v, want %v", name, got, test.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			p := &output{}
+			_, _ = p.stderr.Write([]byte(test.stderr))
+			if got := p.starved(test.exit, test.killed, written{}); got != test.want {
+				t.Errorf("%s: %v, want %v", name, got, test.want)
+			}
+		})
 	}
 }
 

@@ -337,12 +337,14 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 		"want a time such as":    {oldStack, []string{"restore", "AT=yesterday"}},
 		"Unable to locate cred":  {"!Unable to locate credentials", []string{"up"}},
 	} {
-		a := usual(t)
-		a.replies["aws cloudformation describe-stacks"] = []string{c.stack}
-		_, err := deploy(t, a, "default", nil, c.args...)
-		if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0 {
-			t.Errorf("want %q: %v; ran %q", want, err, a.log)
-		}
+		t.Run(want, func(t *testing.T) {
+			a := usual(t)
+			a.replies["aws cloudformation describe-stacks"] = []string{c.stack}
+			_, err := deploy(t, a, "default", nil, c.args...)
+			if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0 {
+				t.Errorf("want %q: %v; ran %q", want, err, a.log)
+			}
+		})
 	}
 }
 
@@ -405,19 +407,21 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 // A stack is deleted by who types its name, and a protected one by nobody.
 func TestADeletionIsConfirmed(t *testing.T) {
 	for typed, want := range map[string]string{"": "there is no terminal", "y\n": "not confirmed", "dormouse-dev\n": "not confirmed"} {
-		a := usual(t)
-		a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
-		out, err := deploy(t, a, "default", func(p *program) {
-			if typed != "" {
-				p.in, p.purge = strings.NewReader(typed), true
+		t.Run(typed, func(t *testing.T) {
+			a := usual(t)
+			a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+			out, err := deploy(t, a, "default", func(p *program) {
+				if typed != "" {
+					p.in, p.purge = strings.NewReader(typed), true
+				}
+			}, "down")
+			if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("aws lambda put"))+len(a.ran("sam")) > 0 {
+				t.Errorf("%q: %v, ran %q", typed, err, a.log)
 			}
-		}, "down")
-		if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("aws lambda put"))+len(a.ran("sam")) > 0 {
-			t.Errorf("%q: %v, ran %q", typed, err, a.log)
-		}
-		if typed != "" && !strings.Contains(out, "with all sessions, keys and workspaces. Type its name, dormouse,") {
-			t.Errorf("the user is asked %s", out)
-		}
+			if typed != "" && !strings.Contains(out, "with all sessions, keys and workspaces. Type its name, dormouse,") {
+				t.Errorf("the user is asked %s", out)
+			}
+		})
 	}
 	a := usual(t)
 	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"StackStatus"`, `{"EnableTerminationProtection":true,"StackStatus"`, 1)}
@@ -481,12 +485,14 @@ func TestAVersionThatCannotBeDeletedEndsTheDeletionOfItsBucket(t *testing.T) {
 // that of the others.
 func TestAccessLogsNeedTheRoleOfTheAccount(t *testing.T) {
 	for role, want := range map[string]string{"None": "aws apigateway update-account", "arn:aws:iam::1:role/logs": ""} {
-		a := usual(t)
-		a.replies["aws apigateway get-account"] = []string{role}
-		_, err := deploy(t, a, "default", nil, "up", "AccessLogs=on")
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0) {
-			t.Errorf("role %s: %v; ran %q", role, err, a.log)
-		}
+		t.Run(role, func(t *testing.T) {
+			a := usual(t)
+			a.replies["aws apigateway get-account"] = []string{role}
+			_, err := deploy(t, a, "default", nil, "up", "AccessLogs=on")
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0) {
+				t.Errorf("role %s: %v; ran %q", role, err, a.log)
+			}
+		})
 	}
 }
 
@@ -585,38 +591,40 @@ func TestLogsAreThoseOfTheStack(t *testing.T) {
 // expired would stay in it for ever.
 func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
 	for at, when := range map[string]string{"": "--use-latest-restorable-time", "AT=2026-11-23T12:00:00Z": "--restore-date-time 2026-11-23T12:00:00Z"} {
-		a := usual(t)
-		a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
-		a.replies["aws dynamodb describe-table"] = []string{"!ResourceNotFoundException", "CREATING", "ACTIVE", "arn:aws:dynamodb:eu-west-1:1:table/x"}
-		a.replies["aws configure export-credentials"] = []string{`{"AccessKeyId":"A","SecretAccessKey":"S","SessionToken":"T"}`}
-		store := storagetest.NewMemory()
-		commontest.OK(t, store.Create(t.Context(), storage.Session{ID: storage.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}))
-		commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: "default/one", State: storage.Asleep, Gen: 3}))
-		for _, done := range []string{"restore-table-to-point-in-time", "update-time-to-live", "update-continuous-backups"} {
-			a.replies["aws dynamodb "+done] = []string{""}
-		}
-		args := []string{"restore"}
-		if at != "" {
-			args = append(args, at)
-		}
-		var opened dynamostore.Location
-		out, err := deploy(t, a, "default", func(p *program) {
-			p.store = func(at dynamostore.Location, _ dynamostore.Keys) storage.Store { opened = at; return store }
-		}, args...)
-		commontest.OK(t, err)
-		begun := a.ran("aws dynamodb restore-table-to-point-in-time --source-table-name tab --target-table-name ")
-		if len(begun) != 1 || !strings.HasSuffix(begun[0], when) {
-			t.Fatalf("restored by %q", begun)
-		}
-		table, _, _ := strings.Cut(begun[0], " ")
-		a.before("aws dynamodb describe-table --table-name "+table, "aws dynamodb update-time-to-live --table-name "+table+" --time-to-live-specification Enabled=true,AttributeName=x")
-		a.before("aws dynamodb update-time-to-live", "aws dynamodb update-continuous-backups --table-name "+table)
-		if b, err := store.Box(t.Context(), "default/one"); err != nil || b.Gen != 3+restored.Jump || opened.Table != table || opened.Region != "eu-west-1" {
-			t.Errorf("the box in %+v is %+v, %v", opened, b, err)
-		}
-		if !strings.Contains(out, "make deploy CONFIG=default ARGS='RestoredTable="+table+"'") {
-			t.Errorf("the next step is not told: %s", out)
-		}
+		t.Run(at, func(t *testing.T) {
+			a := usual(t)
+			a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+			a.replies["aws dynamodb describe-table"] = []string{"!ResourceNotFoundException", "CREATING", "ACTIVE", "arn:aws:dynamodb:eu-west-1:1:table/x"}
+			a.replies["aws configure export-credentials"] = []string{`{"AccessKeyId":"A","SecretAccessKey":"S","SessionToken":"T"}`}
+			store := storagetest.NewMemory()
+			commontest.OK(t, store.Create(t.Context(), storage.Session{ID: storage.NewID(), Server: "one", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}))
+			commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: "default/one", State: storage.Asleep, Gen: 3}))
+			for _, done := range []string{"restore-table-to-point-in-time", "update-time-to-live", "update-continuous-backups"} {
+				a.replies["aws dynamodb "+done] = []string{""}
+			}
+			args := []string{"restore"}
+			if at != "" {
+				args = append(args, at)
+			}
+			var opened dynamostore.Location
+			out, err := deploy(t, a, "default", func(p *program) {
+				p.store = func(at dynamostore.Location, _ dynamostore.Keys) storage.Store { opened = at; return store }
+			}, args...)
+			commontest.OK(t, err)
+			begun := a.ran("aws dynamodb restore-table-to-point-in-time --source-table-name tab --target-table-name ")
+			if len(begun) != 1 || !strings.HasSuffix(begun[0], when) {
+				t.Fatalf("restored by %q", begun)
+			}
+			table, _, _ := strings.Cut(begun[0], " ")
+			a.before("aws dynamodb describe-table --table-name "+table, "aws dynamodb update-time-to-live --table-name "+table+" --time-to-live-specification Enabled=true,AttributeName=x")
+			a.before("aws dynamodb update-time-to-live", "aws dynamodb update-continuous-backups --table-name "+table)
+			if b, err := store.Box(t.Context(), "default/one"); err != nil || b.Gen != 3+restored.Jump || opened.Table != table || opened.Region != "eu-west-1" {
+				t.Errorf("the box in %+v is %+v, %v", opened, b, err)
+			}
+			if !strings.Contains(out, "make deploy CONFIG=default ARGS='RestoredTable="+table+"'") {
+				t.Errorf("the next step is not told: %s", out)
+			}
+		})
 	}
 }
 
@@ -629,12 +637,14 @@ func TestServersThatCannotRunThereAreRefusedFirst(t *testing.T) {
 		`"ssm:/dormouse/NAME" for a secret`: "${A}",
 		``:                                  "secretsmanager:dormouse/github",
 	} {
-		servers = `{"mcpServers": {"x": {"command": "a", "env": {"TOKEN": "` + env + `"}}}}`
-		a := usual(t)
-		_, err := deploy(t, a, "default", nil, "up")
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0) {
-			t.Errorf("want %q: %v", want, err)
-		}
+		t.Run(want, func(t *testing.T) {
+			servers = `{"mcpServers": {"x": {"command": "a", "env": {"TOKEN": "` + env + `"}}}}`
+			a := usual(t)
+			_, err := deploy(t, a, "default", nil, "up")
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || len(a.ran("sam")) > 0) {
+				t.Errorf("want %q: %v", want, err)
+			}
+		})
 	}
 }
 
@@ -674,15 +684,17 @@ func TestAThirdPartyWhoseSecretIsNotThereIsRefusedFirst(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"github":"word"}`: "", `{"other":"word"}`: "client_secret has a variable that is not set", `word`: "is no JSON object of texts",
 	} {
-		a := usual(t)
-		a.replies[read] = []string{text}
-		_, err := deploy(t, a, "default", nil, "up", "ConnectSecrets=of/connect")
-		if ok := err == nil; ok != (want == "") || !ok && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "word")) {
-			t.Errorf("%s: %v, want %q", text, err, want)
-		}
-		if got := a.ran(read); len(got) != 1 || !strings.Contains(got[0], "--secret-id of/connect ") {
-			t.Errorf("%s: asked for %q", text, got)
-		}
+		t.Run(text, func(t *testing.T) {
+			a := usual(t)
+			a.replies[read] = []string{text}
+			_, err := deploy(t, a, "default", nil, "up", "ConnectSecrets=of/connect")
+			if ok := err == nil; ok != (want == "") || !ok && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "word")) {
+				t.Errorf("%s: %v, want %q", text, err, want)
+			}
+			if got := a.ran(read); len(got) != 1 || !strings.Contains(got[0], "--secret-id of/connect ") {
+				t.Errorf("%s: asked for %q", text, got)
+			}
+		})
 	}
 }
 
@@ -731,8 +743,10 @@ func TestWhatACommandSaysOfItsFailureIsPassedOn(t *testing.T) {
 
 func TestAPartitionHasItsOwnNames(t *testing.T) {
 	for partition, want := range map[string]string{"aws": "amazonaws.com", "aws-us-gov": "amazonaws.com", "aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"} {
-		if got := suffix(partition); got != want {
-			t.Errorf("names of %s end in %s, want %s", partition, got, want)
-		}
+		t.Run(partition, func(t *testing.T) {
+			if got := suffix(partition); got != want {
+				t.Errorf("names of %s end in %s, want %s", partition, got, want)
+			}
+		})
 	}
 }

@@ -560,9 +560,11 @@ func TestCredentialsInAddressesAreHidden(t *testing.T) {
 		"://":                               "://",
 		"mail a@b":                          "mail a@b",
 	} {
-		if got := withoutCredentials(in); got != want {
-			t.Errorf("%q became %q, want %q", in, got, want)
-		}
+		t.Run(in, func(t *testing.T) {
+			if got := withoutCredentials(in); got != want {
+				t.Errorf("%q became %q, want %q", in, got, want)
+			}
+		})
 	}
 }
 

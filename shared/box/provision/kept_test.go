@@ -155,20 +155,22 @@ func TestAnInstallWithACredentialIsNotKept(t *testing.T) {
 	for name, value := range map[string]string{
 		"NPM_CONFIG__AUTHTOKEN": "npm_hunter2", "UV_INDEX_URL": "https://user:hunter2@index.example/simple", "PIP_INDEX_URL": "https://hunter2@index.example/simple",
 	} {
-		r := newRig(t)
-		s, kept := r.registry(), &shelf{folder: t.TempDir()}
-		s.Env = map[string]string{name: value}
-		r.wake(kept, s)
-		if len(kept.packed) != 1 {
-			t.Fatalf("%s: without the credential in a file it is kept", name)
-		}
-		npm, err := os.ReadFile(filepath.Join(r.root, "npm-does"))
-		commontest.OK(t, err)
-		r.write(map[string]string{"npm-does": string(npm) + "mkdir -p node_modules/other; echo 'x hunter2 npm_hunter2' >node_modules/other/x\n"})
-		s.Args = []string{"-y", "srv@1"}
-		if l := r.wake(kept, s); len(kept.packed) != 1 || !executable(l.Command) {
-			t.Errorf("%s: %+v, kept are %d", name, l, len(kept.packed))
-		}
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			s, kept := r.registry(), &shelf{folder: t.TempDir()}
+			s.Env = map[string]string{name: value}
+			r.wake(kept, s)
+			if len(kept.packed) != 1 {
+				t.Fatalf("%s: without the credential in a file it is kept", name)
+			}
+			npm, err := os.ReadFile(filepath.Join(r.root, "npm-does"))
+			commontest.OK(t, err)
+			r.write(map[string]string{"npm-does": string(npm) + "mkdir -p node_modules/other; echo 'x hunter2 npm_hunter2' >node_modules/other/x\n"})
+			s.Args = []string{"-y", "srv@1"}
+			if l := r.wake(kept, s); len(kept.packed) != 1 || !executable(l.Command) {
+				t.Errorf("%s: %+v, kept are %d", name, l, len(kept.packed))
+			}
+		})
 	}
 }
 

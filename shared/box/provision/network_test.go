@@ -25,8 +25,10 @@ func TestAServerGetsTheNetworkOfTheMachineUnlessItsEntrySaysOtherwise(t *testing
 			map[string]string{"GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1"},
 		},
 	} {
-		if diff := cmp.Diff(c.want, Network(machine, c.env, c.unset)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, Network(machine, c.env, c.unset)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+		})
 	}
 }

@@ -175,10 +175,12 @@ func TestHostPathIsAFolderAndNotOneOfTheSystem(t *testing.T) {
 		"/usr/bin":        "folder of the system",
 		"/dev":            "folder of the system",
 	} {
-		_, err := (Server{Command: "a", HostPath: path}).host("/home")
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", path, err, want)
-		}
+		t.Run(path, func(t *testing.T) {
+			_, err := (Server{Command: "a", HostPath: path}).host("/home")
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", path, err, want)
+			}
+		})
 	}
 }
 

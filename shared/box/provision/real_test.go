@@ -186,19 +186,21 @@ func TestRealLocksOfEarlierReleasesHold(t *testing.T) {
 		"# pycowsay\npycowsay==0.0.0.2 --hash=sha256:" + hash + "\n":                    "",
 		"# pycowsay\npycowsay==0.0.0.2 --hash=sha256:" + strings.Repeat("0", 64) + "\n": "the registry gives other bytes than the lock",
 	} {
-		cfg := real(t.TempDir())
-		s := &provisioning{Provisioner: New(cfg, Server{Command: "uvx", Args: []string{"pycowsay"}})}
-		r, _ := parseTool("uvx", []string{"pycowsay"})
-		h, _ := s.pypi(r)
-		name, err := h.lock(t.Context())
-		locks := filepath.Join(cfg.Cache, "locks")
-		if err = errors.Join(err, os.MkdirAll(locks, 0o755), os.WriteFile(filepath.Join(locks, name), []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-		l, err := s.Provision(t.Context(), "p", nil, nil)
-		if want == "" && (err != nil || l.Command == "uvx") || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %+v, %v", text, l, err)
-		}
+		t.Run(text, func(t *testing.T) {
+			cfg := real(t.TempDir())
+			s := &provisioning{Provisioner: New(cfg, Server{Command: "uvx", Args: []string{"pycowsay"}})}
+			r, _ := parseTool("uvx", []string{"pycowsay"})
+			h, _ := s.pypi(r)
+			name, err := h.lock(t.Context())
+			locks := filepath.Join(cfg.Cache, "locks")
+			if err = errors.Join(err, os.MkdirAll(locks, 0o755), os.WriteFile(filepath.Join(locks, name), []byte(text), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+			l, err := s.Provision(t.Context(), "p", nil, nil)
+			if want == "" && (err != nil || l.Command == "uvx") || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s: %+v, %v", text, l, err)
+			}
+		})
 	}
 }
 

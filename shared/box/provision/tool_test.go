@@ -118,10 +118,12 @@ func TestProgramOfAPackageIsTheOneNpxWouldTake(t *testing.T) {
 		{``, "pkg", "", ""},
 		{`{}`, "pkg", "", ""},
 	} {
-		got, err := chooseBin(json.RawMessage(c.bin), request{name: c.name, program: c.program})
-		if got != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("%s of %s: %q, %v", c.bin, c.name, got, err)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			got, err := chooseBin(json.RawMessage(c.bin), request{name: c.name, program: c.program})
+			if got != c.want || (err == nil) != (c.want != "") {
+				t.Errorf("%s of %s: %q, %v", c.bin, c.name, got, err)
+			}
+		})
 	}
 }
 
@@ -131,9 +133,11 @@ func TestPackageWithoutAnyProgramIsNotAskedForAnother(t *testing.T) {
 		"":                  "package pkg has no program pkg: nothing that can be executed is there",
 		`{"a":"a","b":"b"}`: "package pkg has no program pkg: name one with --package pkg and the program",
 	} {
-		if _, err := chooseBin(json.RawMessage(bin), request{name: "pkg", spec: "pkg"}); err == nil || err.Error() != want {
-			t.Errorf("%s: %v, want %s", bin, err, want)
-		}
+		t.Run(bin, func(t *testing.T) {
+			if _, err := chooseBin(json.RawMessage(bin), request{name: "pkg", spec: "pkg"}); err == nil || err.Error() != want {
+				t.Errorf("%s: %v, want %s", bin, err, want)
+			}
+		})
 	}
 }
 
@@ -312,10 +316,12 @@ func TestWhatACommandLineNeedsOnTheMachine(t *testing.T) {
 		"./uvx a":                          "./uvx",
 		"uvx --an-option-of-tomorrow what": "uvx",
 	} {
-		words := strings.Fields(line)
-		if got := Needs(words[0], words[1:]); got != want {
-			t.Errorf("%s needs %s, want %s", line, got, want)
-		}
+		t.Run(line, func(t *testing.T) {
+			words := strings.Fields(line)
+			if got := Needs(words[0], words[1:]); got != want {
+				t.Errorf("%s needs %s, want %s", line, got, want)
+			}
+		})
 	}
 }
 
@@ -373,8 +379,10 @@ func TestAnInstallIsCounted(t *testing.T) {
 		"a==1.0 \\\n    --hash=sha256:0\nb==2.0 --hash=sha256:1\nc==3\n": "3 packages of a",
 		`{"packages":{"":{},"node_modules/a":{}}}`:                       "a",
 	} {
-		if got := counted(request{name: "a"}, locked{text: []byte(text)}); got != want {
-			t.Errorf("%s: %q, want %q", text, got, want)
-		}
+		t.Run(text, func(t *testing.T) {
+			if got := counted(request{name: "a"}, locked{text: []byte(text)}); got != want {
+				t.Errorf("%s: %q, want %q", text, got, want)
+			}
+		})
 	}
 }

@@ -32,16 +32,18 @@ func TestPackageThatTheIndexDoesNotHaveIsNamed(t *testing.T) {
 		{"uvx other", "other", uvKnowsNone, "PyPI knows no other"},
 		{"uvx mcp-server-time==99", "", uvHasNoVersion, "PyPI has no mcp-server-time==99"},
 	} {
-		words := strings.Fields(c.line)
-		r, ok := parseTool(words[0], words[1:])
-		if !ok {
-			t.Fatalf("%s is no command line of a package runner", c.line)
-		}
-		said := strings.ReplaceAll(c.said, "NAME", c.name)
-		err := installError(r.unknown(&commandError{code: 1, said: said, more: said}))
-		if got, want := err.Error(), c.want+": "+said; got != want {
-			t.Errorf("%s: %s\nwant %s", c.line, got, want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			words := strings.Fields(c.line)
+			r, ok := parseTool(words[0], words[1:])
+			if !ok {
+				t.Fatalf("%s is no command line of a package runner", c.line)
+			}
+			said := strings.ReplaceAll(c.said, "NAME", c.name)
+			err := installError(r.unknown(&commandError{code: 1, said: said, more: said}))
+			if got, want := err.Error(), c.want+": "+said; got != want {
+				t.Errorf("%s: %s\nwant %s", c.line, got, want)
+			}
+		})
 	}
 	offline := &commandError{code: 1, said: "npm error code ENOTFOUND", more: "npm error code ENOTFOUND"}
 	if got := installError(request{name: "srv", kind: "npm"}.unknown(offline)).Error(); got != "dependency install failed (exit 1): npm error code ENOTFOUND" {

@@ -87,15 +87,19 @@ func TestACgroupHasTheLimitsOfItsPolicy(t *testing.T) {
 		filepath.Join(mount, "cgroup.subtree_control"):   "+memory +pids",
 		filepath.Join(mount, "dormouse", "cgroup.procs"): "13", // the last of those that moved
 	} {
-		if got, err := os.ReadFile(path); string(got) != want {
-			t.Errorf("%s: %q %v, want %q", path, got, err, want)
-		}
+		t.Run(path, func(t *testing.T) {
+			if got, err := os.ReadFile(path); string(got) != want {
+				t.Errorf("%s: %q %v, want %q", path, got, err, want)
+			}
+		})
 	}
 	for text, want := range map[string]bool{"low 0\noom 1\noom_kill 0\noom_group_kill 0\n": false, "oom 3\noom_kill 12\n": true, "": false} {
-		put(t, g.file("memory.events"), text)
-		if g.exceeded() != want {
-			t.Errorf("%q: %v", text, !want)
-		}
+		t.Run(text, func(t *testing.T) {
+			put(t, g.file("memory.events"), text)
+			if g.exceeded() != want {
+				t.Errorf("%q: %v", text, !want)
+			}
+		})
 	}
 	if _, err := newCgroup(filepath.Join(mount, "none"), Policy{Memory: 1}); err == nil {
 		t.Error("a cgroup where none can be made")

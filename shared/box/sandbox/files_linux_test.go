@@ -86,11 +86,13 @@ func TestProgramWithItsOwnUserOwnsItsFolders(t *testing.T) {
 		// owner.
 		cached: uint32(os.Getuid()), foreign: uint32(os.Getuid()),
 	} {
-		var st unix.Stat_t
-		commontest.OK(t, unix.Lstat(path, &st))
-		if st.Uid != want {
-			t.Errorf("%s belongs to %d instead of %d", path, st.Uid, want)
-		}
+		t.Run(path, func(t *testing.T) {
+			var st unix.Stat_t
+			commontest.OK(t, unix.Lstat(path, &st))
+			if st.Uid != want {
+				t.Errorf("%s belongs to %d instead of %d", path, st.Uid, want)
+			}
+		})
 	}
 	if info, err := os.Stat(p.Workspace); err != nil || own && info.Mode().Perm() != 0o700 {
 		t.Errorf("the workspace has mode %v, %v", info.Mode(), err)

@@ -35,21 +35,23 @@ func TestMemoryOfEveryKindIsLimited(t *testing.T) {
 
 func TestWhoExceedsItsMemoryIsToldApart(t *testing.T) {
 	for kind, want := range map[string]bool{"shared": true, "none": false} {
-		s, err := New(Policy{Memory: 64 * mib, Workspace: filepath.Join(host{uid: os.Getuid()}.folder(t), "workspace")}, Probe())
-		commontest.OK(t, err)
-		j := job{Policy: s.policy, Path: prober(t), Args: []string{"hog", kind, "200"}}
-		in, cmd, err := j.start(nil, nil, nil)
-		commontest.OK(t, err)
-		if !want {
-			_ = cmd.Process.Kill()
-		}
-		_ = cmd.Wait()
-		if in.Exceeded() != want {
-			t.Errorf("%s: %v", kind, in.Exceeded())
-		}
-		if err := in.End(); err != nil {
-			t.Error(err)
-		}
+		t.Run(kind, func(t *testing.T) {
+			s, err := New(Policy{Memory: 64 * mib, Workspace: filepath.Join(host{uid: os.Getuid()}.folder(t), "workspace")}, Probe())
+			commontest.OK(t, err)
+			j := job{Policy: s.policy, Path: prober(t), Args: []string{"hog", kind, "200"}}
+			in, cmd, err := j.start(nil, nil, nil)
+			commontest.OK(t, err)
+			if !want {
+				_ = cmd.Process.Kill()
+			}
+			_ = cmd.Wait()
+			if in.Exceeded() != want {
+				t.Errorf("%s: %v", kind, in.Exceeded())
+			}
+			if err := in.End(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -236,8 +236,10 @@ func TestFilter(t *testing.T) {
 		{"affinity", on, amd, amd, unix.SYS_SCHED_SETAFFINITY, nil, allow},
 		{"affinity with a limit", Policy{CPUs: 1}, amd, amd, unix.SYS_SCHED_SETAFFINITY, nil, eperm},
 	} {
-		if got := interpret(t, program(c.policy, c.made), c.arch, c.nr, c.args); got != c.verdict {
-			t.Errorf("%s: %#x instead of %#x", c.name, got, c.verdict)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			if got := interpret(t, program(c.policy, c.made), c.arch, c.nr, c.args); got != c.verdict {
+				t.Errorf("%s: %#x instead of %#x", c.name, got, c.verdict)
+			}
+		})
 	}
 }

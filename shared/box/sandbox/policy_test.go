@@ -52,9 +52,11 @@ func TestMissing(t *testing.T) {
 		{"no seccomp, internet", without(func(s *Support) { s.Seccomp = false }), internet, []Guard{GuardSockets, GuardCPUs}},
 		{"no seccomp, all sockets", without(func(s *Support) { s.Seccomp = false }), open, []Guard{GuardCPUs}},
 	} {
-		if diff := cmp.Diff(c.want, guards(c.system.Missing(c.policy))); diff != "" {
-			t.Errorf("%s: %s", c.name, diff)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, guards(c.system.Missing(c.policy))); diff != "" {
+				t.Errorf("%s: %s", c.name, diff)
+			}
+		})
 	}
 }
 
@@ -95,9 +97,11 @@ func TestWrongPolicies(t *testing.T) {
 		"sockets":            {Sockets: AllSockets + 1},
 		"cpus":               {CPUs: math.NaN()},
 	} {
-		if _, err := New(p, Support{}); err == nil || errors.Is(err, ErrRefused) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := New(p, Support{}); err == nil || errors.Is(err, ErrRefused) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
 	}
 }
 
@@ -133,8 +137,10 @@ func TestUserRange(t *testing.T) {
 		{"nothing", "", 0, 0},
 		{"nonsense", "a b c\n0 0 99999999999999999999\n", 0, 0},
 	} {
-		if first, n := userRange(c.file); first != c.first || n != c.n {
-			t.Errorf("%s: %d from %d on, instead of %d from %d on", c.name, n, first, c.n, c.first)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			if first, n := userRange(c.file); first != c.first || n != c.n {
+				t.Errorf("%s: %d from %d on, instead of %d from %d on", c.name, n, first, c.n, c.first)
+			}
+		})
 	}
 }

@@ -77,11 +77,13 @@ func TestProgramThatCannotBeExecutedIsNoErrorOfTheSandbox(t *testing.T) {
 	s, err := New(h.policy(t), Probe())
 	commontest.OK(t, err)
 	for path, want := range map[string]error{"/nowhere/program": fs.ErrNotExist, "/etc/passwd": fs.ErrPermission} {
-		err := s.Start(&exec.Cmd{Path: path, Args: []string{path}})
-		var mine *Error
-		if !errors.Is(err, want) || errors.As(err, &mine) {
-			t.Errorf("%s: %v", path, err)
-		}
+		t.Run(path, func(t *testing.T) {
+			err := s.Start(&exec.Cmd{Path: path, Args: []string{path}})
+			var mine *Error
+			if !errors.Is(err, want) || errors.As(err, &mine) {
+				t.Errorf("%s: %v", path, err)
+			}
+		})
 	}
 }
 

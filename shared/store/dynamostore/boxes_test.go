@@ -85,9 +85,11 @@ func TestWhatIsTooLongIsTooLarge(t *testing.T) {
 		"PutPart":       s.PutPart(t.Context(), storage.Part{Data: long}),
 		"Append":        s.Append(t.Context(), aBatch(1, strings.Repeat("x", storage.MaxBatchBytes+1))),
 	} {
-		if storage.CodeOf(err) != storage.TooLarge {
-			t.Errorf("%s: %v, want TooLarge", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if storage.CodeOf(err) != storage.TooLarge {
+				t.Errorf("%s: %v, want TooLarge", name, err)
+			}
+		})
 	}
 }
 

@@ -266,14 +266,16 @@ func TestARepeatAfterUnavailableIsSafe(t *testing.T) {
 			return u.Save(ctx, storage.Session{ID: "s1", Rev: 1, Expires: expires})
 		}, storage.Conflict}, // with itself
 	} {
-		ctx, cancel := context.WithCancel(t.Context())
-		u.operation, u.lose, u.lost = "PutItem", 1, cancel
-		if err := c.do(ctx); storage.CodeOf(err) != storage.Unavailable {
-			t.Fatalf("%s whose answer is lost with its time: %v, want Unavailable", name, err)
-		}
-		if err := c.do(t.Context()); storage.CodeOf(err) != c.again {
-			t.Fatalf("%s again: %v, want code %q", name, err, c.again)
-		}
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			u.operation, u.lose, u.lost = "PutItem", 1, cancel
+			if err := c.do(ctx); storage.CodeOf(err) != storage.Unavailable {
+				t.Fatalf("%s whose answer is lost with its time: %v, want Unavailable", name, err)
+			}
+			if err := c.do(t.Context()); storage.CodeOf(err) != c.again {
+				t.Fatalf("%s again: %v, want code %q", name, err, c.again)
+			}
+		})
 	}
 	page, err := u.Read(t.Context(), "s1", "r1", 0, 10)
 	if err != nil || len(page.Events) != 2 {

@@ -128,13 +128,15 @@ func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 			return err
 		}, cost{1, 0, map[string]int64{"BatchGetItem": 1}}},
 	} {
-		got, err := costOf(s, c.call)
-		if err != nil {
-			t.Fatalf("%s: %v", c.name, err)
-		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			got, err := costOf(s, c.call)
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", c.name, diff)
+			}
+		})
 	}
 }
 

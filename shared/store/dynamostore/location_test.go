@@ -20,14 +20,16 @@ func TestPlaceIsReadAsItIsWritten(t *testing.T) {
 		"dormouse?endpoint=http://127.0.0.1:8000":                {Table: "dormouse", Region: "eu-west-1", Endpoint: "http://127.0.0.1:8000"},
 		"dormouse?endpoint=https%3A%2F%2Fdb.example%2F&region=r": {Table: "dormouse", Region: "r", Endpoint: "https://db.example/"},
 	} {
-		got, err := ParseLocation(text, "eu-west-1")
-		if diff := cmp.Diff(want, got); err != nil || diff != "" {
-			t.Errorf("%s: %v (-want +got):\n%s", text, err, diff)
-		}
-		again, err := ParseLocation(got.String(), "")
-		if diff := cmp.Diff(got, again); err != nil || diff != "" {
-			t.Errorf("%s written as %s: %v (-want +got):\n%s", text, got, err, diff)
-		}
+		t.Run(text, func(t *testing.T) {
+			got, err := ParseLocation(text, "eu-west-1")
+			if diff := cmp.Diff(want, got); err != nil || diff != "" {
+				t.Errorf("%s: %v (-want +got):\n%s", text, err, diff)
+			}
+			again, err := ParseLocation(got.String(), "")
+			if diff := cmp.Diff(got, again); err != nil || diff != "" {
+				t.Errorf("%s written as %s: %v (-want +got):\n%s", text, got, err, diff)
+			}
+		})
 	}
 }
 
