@@ -104,7 +104,7 @@ func TestStepsThatFailComeLastAndFailTheRun(t *testing.T) {
 		return slices.IndexFunc(said, func(line string) bool { return strings.HasPrefix(line, part) })
 	}
 	passed, failed, why := index("=== echo all is well: passed in "), index("=== FAILED: ls /not-there"), index("ls: ")
-	if passed < 0 || failed < passed || why < failed || !strings.HasPrefix(said[len(said)-1], "=== ls /not-there: failed in ") {
+	if passed < 0 || failed < passed || why < failed || !strings.HasPrefix(said[len(said)-2], "=== ls /not-there: failed in ") || said[len(said)-1] != said[why] {
 		t.Errorf("the run says\n%s", strings.Join(said, "\n"))
 	}
 }
