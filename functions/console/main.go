@@ -25,9 +25,10 @@ func main() {
 
 // logs returns the log groups in which the console searches calls, nil if there are none.
 func logs() *webconsole.Logs {
-	groups := os.Getenv(boot.EnvCallLogs)
-	if groups == "" {
+	groups := strings.Split(os.Getenv(boot.EnvCallLogs), ",")
+	last := len(groups) - 1
+	if last < 1 {
 		return nil
 	}
-	return &webconsole.Logs{Service: boot.Service("logs"), Groups: strings.Split(groups, ",")}
+	return &webconsole.Logs{Service: boot.Service("logs"), Groups: groups[:last], Relay: groups[last]}
 }

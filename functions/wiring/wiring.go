@@ -19,12 +19,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -68,6 +70,8 @@ type Parts struct {
 	Log     *slog.Logger
 	// Observer gets the events of requests and frames; nil: Log has them.
 	Observer observe.Observer
+	// Bodies gets the sealed lines with what calls said; nil: that is not kept.
+	Bodies *slog.Logger
 
 	// Snapshots tells runners where to keep workspaces, "" for nowhere. Forget removes a
 	// kept workspace. Bucket holds the workspaces if they are in S3.
@@ -135,6 +139,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	if f.Observer == nil {
 		f.Observer = observe.Log(p.Log)
 	}
+	f.Observer = f.bodies(p.Bodies).Before(f.Observer)
 	f.Held = held.NewKeeper(store, s.Lock, p.Log, f.Observer)
 	if s.Open {
 		f.Auth = apikey.Open{}
@@ -178,6 +183,22 @@ func New(s Settings, p Parts) (*Function, error) {
 		}
 	}
 	return f, nil
+}
+
+// bodies returns what keeps the bodies of calls for auditors.
+func (f *Function) bodies(to *slog.Logger) *bodies.Keeper {
+	return &bodies.Keeper{
+		Server: func(name string) (serversfile.Server, bool) {
+			if f.Servers == nil {
+				return serversfile.Server{}, false
+			}
+			return f.Servers.Server(name)
+		},
+		Hider: func(values map[string]string, marked []string) func(string) string {
+			return redact.New(values, marked).Text
+		},
+		Secret: f.Secret, Out: to,
+	}
 }
 
 // RelayWithBucket returns Relay for the relay function and the sweep, which have rights in

@@ -17,6 +17,7 @@ type callsCommand struct {
 	Tool   string `placeholder:"NAME" help:"Only calls of this tool."`
 	principalFlag
 	Failed bool `help:"Only calls that failed."`
+	Bodies bool `help:"Print what the calls said, a line of JSON for each, if their servers keep that for the role of your key."`
 	sinceFlag
 	mostFlag
 	placed
@@ -30,6 +31,16 @@ func (c *callsCommand) Run(t *terminal) error {
 		return err
 	}
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
+		if c.Bodies {
+			query.Set("limit", strconv.Itoa(min(cmp.Or(c.Most, 50), mostOnAPage)))
+			lines, err := to.stream(ctx, "GET", "bodies?"+query.Encode(), nil)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = lines.Close() }() // it was only read
+			_, err = io.Copy(t.out, lines)
+			return err
+		}
 		all, err := to.calls(ctx, query, cmp.Or(c.Most, 50))
 		if err != nil {
 			return err

@@ -101,7 +101,7 @@ type createKeyCommand struct {
 	Tenant     string   `placeholder:"TENANT" help:"The tenant of the principal, by default that of your own key, or default."`
 	Server     []string `help:"Name of a server that the holder may call; may be repeated."`
 	AllServers bool     `help:"The holder may call every server."`
-	Role       string   `enum:"user,viewer,operator" default:"user" help:"user: call servers. viewer: see servers, processes, sessions and keys. operator: both, and manage them."`
+	Role       string   `enum:"user,viewer,auditor,operator" default:"user" help:"user: call servers. viewer: see servers, processes, sessions and keys. auditor: the same, and what calls said, of servers that keep it. operator: call, see, and manage them."`
 	Props      string   `placeholder:"JSON" help:"A JSON object about the principal, for your servers in Go."`
 	Days       int      `default:"365" help:"The days until the key ends; 0 for never."`
 	fileFlag

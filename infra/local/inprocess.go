@@ -169,7 +169,7 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 		s.Hosts = hosts
 		p := wiring.Parts{
 			Store: in.kept.Watch(in.store), Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
-			Meter: meter.New(meter.Options{}), Log: m.log, Observer: m.observe,
+			Meter: meter.New(meter.Options{}), Log: m.log, Observer: m.observe, Bodies: m.bodies.lines(),
 		}
 		if err := p.KeepIn(m.snapshots(), kept.Folder, m.environ.bucket()); err != nil {
 			return nil, fmt.Errorf("%s: %w", snapshotsEnv, err)

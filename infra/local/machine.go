@@ -58,6 +58,7 @@ type reports struct {
 	recorder *journal.Recorder
 	lines    *journal.Lines
 	history  *history.History
+	bodies   *keptBodies
 	sent     *telemetry.Telemetry // nil for none
 	failed   *failures
 	changes  *changes

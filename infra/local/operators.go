@@ -33,6 +33,7 @@ func (m *machine) here(o *api.Options) {
 	o.Status = func(ctx context.Context) (api.Status, error) { return statusOf(ctx, m) }
 	o.Output = keptOutput(m.folder.File(LogFolder))
 	o.Calls, o.Series, o.People, o.Starts, o.Busy = m.history.Calls, m.history.Series, m.history.People, m.history.Starts, m.history.Busy
+	o.Bodies = m.bodies.read
 	o.Metrics = func(w io.Writer, may func(tenant, server string) bool) error { return metricsOf(m, w, may) }
 	o.Changes, o.Hide, o.Idle = m.changes.wait, m.hider.hide, m.cfg.Idle
 	o.Bill = func(ctx context.Context, since time.Time) (api.Bill, error) {

@@ -105,6 +105,9 @@ func (m *machine) openFolder(ctx context.Context) (err error) {
 	if m.folder.Replaced {
 		trouble(m, "the file "+datafolder.SecretFile+" of the data folder was gone, and is new: "+datafolder.LostWithSecret, "to have them again, stop, and restore the file from a backup")
 	}
+	m.bodies = openBodies(m.folder.Path, m.folder.Secret, func(err error) { m.log.Error("bodies of calls are lost for auditors", "error", err) })
+	m.closers = append(m.closers, func(context.Context) error { return m.bodies.close() })
+	go m.bodies.prune(ctx)
 	if m.store, err = StoreName(m.cfg.Store, m.folder.Path); err != nil {
 		return err
 	}

@@ -43,7 +43,8 @@ const (
 	EnvDashboard = "DORMOUSE_DASHBOARD"
 
 	// EnvCallLogs has the names of the log groups in which the console searches calls,
-	// separated by commas. If it is empty, the console searches no calls.
+	// separated by commas. The last is that of the function relay, which has only bodies of
+	// calls. If it is empty, the console searches no calls.
 	EnvCallLogs = "DORMOUSE_CALL_LOGS"
 
 	// EnvClientSecret is the secret of x-dormouse.access.client_id, which the function for
@@ -141,6 +142,7 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 		Runners: connections(EnvConnections), Clients: connections(EnvClients), Meter: newMeter(s.Metrics),
 		Log: slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	}
+	p.Bodies = p.Log // their lines are sealed
 	if p.Store, p.Spent, err = openStore(os.Getenv(EnvStore), s.Limits); err != nil {
 		return p, err
 	}

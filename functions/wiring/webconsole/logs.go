@@ -15,6 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
 )
 
 // perGB is what CloudWatch Logs Insights costs for a GB that it reads, in dollars.
@@ -25,6 +26,7 @@ const perGB = 0.005
 type Logs struct {
 	Service awscall.Service // CloudWatch Logs
 	Groups  []string        // names of the log groups of the functions for clients
+	Relay   string          // the same of the function relay, which sees the ends of calls over WebSockets
 }
 
 const (
@@ -45,18 +47,65 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	if err != nil {
 		return api.Calls{}, err
 	}
-	now := time.Now()
-	if q.Since.IsZero() {
-		q.Since = now.Add(-searchSince)
-	}
-	if now.Sub(q.Since) > searchMost {
-		return api.Calls{}, storage.Errorf(storage.Invalid, "a search costs what it reads, so it goes back 31 days at most; ask for a shorter time")
-	}
-	id, err := l.start(ctx, map[string]any{
-		"logGroupNames": l.Groups, "startTime": q.Since.Unix(), "endTime": now.Unix(), "limit": cmp.Or(q.Limit, 100), "queryString": text,
-	})
+	f, err := l.search(ctx, text, l.Groups, q.Since, cmp.Or(q.Limit, 100))
 	if err != nil {
 		return api.Calls{}, err
+	}
+	return f.calls(q), nil
+}
+
+// mostBodies is how many lines with bodies one answer of CloudWatch may have. Each has up to
+// 180 KB.
+const mostBodies = 40
+
+// Bodies returns what the newest calls said, which the functions have sealed with one of the
+// secrets. Errors: as of [Logs.Calls].
+func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret, other []byte) ([]bodies.Body, error) {
+	ctx, cancel := context.WithTimeout(ctx, searchWithin)
+	defer cancel()
+	where := []string{`msg = "bodies"`}
+	for _, field := range [][2]string{{"tenant", q.Tenant}, {"server", q.Server}} {
+		if field[1] == "" {
+			continue
+		}
+		text, err := quoted(field[1])
+		if err != nil {
+			return nil, err
+		}
+		where = append(where, field[0]+" = "+text)
+	}
+	text := "fields @timestamp, msg, tenant, server, sealed\n| filter " + strings.Join(where, " and ") + "\n| sort @timestamp desc"
+	f, err := l.search(ctx, text, append(slices.Clone(l.Groups), l.Relay), q.Since, min(cmp.Or(q.Limit, mostBodies), mostBodies))
+	if err != nil {
+		return nil, err
+	}
+	var others [][]byte
+	if other != nil {
+		others = append(others, other)
+	}
+	r := bodies.NewReader(q, secret, others...)
+	for _, row := range slices.Backward(f.Results) {
+		of := cells(row)
+		r.Add(bodies.Line{Message: of["msg"], Tenant: of["tenant"], Server: of["server"], Sealed: of["sealed"]})
+	}
+	return r.Bodies(), nil
+}
+
+// search searches log groups from a time on, the zero time is searchSince ago. Errors: Invalid
+// for a time of more than searchMost, Unavailable.
+func (l *Logs) search(ctx context.Context, text string, groups []string, since time.Time, limit int) (found, error) {
+	now := time.Now()
+	if since.IsZero() {
+		since = now.Add(-searchSince)
+	}
+	if now.Sub(since) > searchMost {
+		return found{}, storage.Errorf(storage.Invalid, "a search costs what it reads, so it goes back 31 days at most; ask for a shorter time")
+	}
+	id, err := l.start(ctx, map[string]any{
+		"logGroupNames": groups, "startTime": since.Unix(), "endTime": now.Unix(), "limit": limit, "queryString": text,
+	})
+	if err != nil {
+		return found{}, err
 	}
 	over := false
 	defer func() {
@@ -65,20 +114,20 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 		}
 	}()
 	for {
-		found, err := l.results(ctx, id)
-		over = err == nil && found.Status != "Scheduled" && found.Status != "Running"
+		f, err := l.results(ctx, id)
+		over = err == nil && f.Status != "Scheduled" && f.Status != "Running"
 		switch {
 		case err != nil:
-			return api.Calls{}, err
-		case found.Status == "Complete":
-			return found.calls(q), nil
-		case found.Status != "Scheduled" && found.Status != "Running":
-			return api.Calls{}, storage.Errorf(storage.Unavailable, "CloudWatch has not finished the search: %s", found.Status)
+			return f, err
+		case f.Status == "Complete":
+			return f, nil
+		case f.Status != "Scheduled" && f.Status != "Running":
+			return f, storage.Errorf(storage.Unavailable, "CloudWatch has not finished the search: %s", f.Status)
 		}
 		select {
 		case <-time.After(searchAgain):
 		case <-ctx.Done():
-			return api.Calls{}, storage.Errorf(storage.Unavailable, "the search takes longer than %v; ask for a shorter time", searchWithin)
+			return f, storage.Errorf(storage.Unavailable, "the search takes longer than %v; ask for a shorter time", searchWithin)
 		}
 	}
 }
@@ -137,10 +186,7 @@ const lineTime = "2006-01-02 15:04:05.000"
 func (f found) calls(q api.CallQuery) api.Calls {
 	out := api.Calls{Calls: []api.Call{}, Search: &api.Search{Bytes: int64(f.Statistics.BytesScanned), USD: f.Statistics.BytesScanned / 1e9 * perGB}}
 	for _, row := range f.Results {
-		of := map[string]string{}
-		for _, cell := range row {
-			of[cell.Field] = cell.Value
-		}
+		of := cells(row)
 		at, err := time.Parse(lineTime, of["@timestamp"])
 		// The query asks for this tenant and these servers. The caller must not see other
 		// rows even if CloudWatch reads the query in another way.
@@ -159,6 +205,15 @@ func (f found) calls(q api.CallQuery) api.Calls {
 		})
 	}
 	return out
+}
+
+// cells returns the fields of a row by their names.
+func cells(row []struct{ Field, Value string }) map[string]string {
+	of := map[string]string{}
+	for _, cell := range row {
+		of[cell.Field] = cell.Value
+	}
+	return of
 }
 
 // start begins a search and returns its id.

@@ -1,8 +1,10 @@
 package webconsole_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,8 +16,11 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring/webconsole"
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -24,9 +29,10 @@ type cloudWatch struct {
 	mu      sync.Mutex
 	queries []map[string]any
 	looks   int
-	end     string // status of a search; "" for Complete
-	looked  func() // called at each look at results; may be nil
-	stopped []any  // searches that were ended
+	end     string        // status of a search; "" for Complete
+	looked  func()        // called at each look at results; may be nil
+	stopped []any         // searches that were ended
+	sealed  []bodies.Line // what a search for bodies finds, the newest first
 }
 
 func (c *cloudWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -54,6 +60,14 @@ func (c *cloudWatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		if c.end != "" {
 			_, _ = w.Write([]byte(`{"status":"` + c.end + `"}`))
+			return
+		}
+		if strings.Contains(c.queries[len(c.queries)-1]["queryString"].(string), "sealed") { //nolint:forcetypeassert // as StartQuery has it
+			rows := make([]string, len(c.sealed))
+			for i, l := range c.sealed {
+				rows[i] = `[{"field":"msg","value":"` + l.Message + `"},{"field":"tenant","value":"` + l.Tenant + `"},{"field":"server","value":"` + l.Server + `"},{"field":"sealed","value":"` + l.Sealed + `"}]`
+			}
+			_, _ = w.Write([]byte(`{"status":"Complete","results":[` + strings.Join(rows, ",") + `]}`))
 			return
 		}
 		row := func(tenant, why string) string {
@@ -120,6 +134,45 @@ func TestCallsOfAStackAreSearchedInItsLogsWhenSomebodyAsks(t *testing.T) {
 	s.signIn(s.key(storage.RoleViewer, "acme", "vic"))
 	if _, text := s.do("GET", "/console/api/v1/calls", ""); strings.Contains(text, "TOP SECRET") || !strings.Contains(text, `"tool":"echo"`) {
 		t.Errorf("a viewer sees %s", text)
+	}
+}
+
+// The lines that functions write are those that the console of the stack opens for an auditor,
+// and for nobody else.
+func TestBodiesOfAStackAreSearchedInItsLogs(t *testing.T) {
+	s, c := searching(t)
+	s.servers = `{"mcpServers":{"one":{"command":"a"}},"x-dormouse":{"audit":{"bodies":"auditor"}}}`
+	s.logs.Relay = "/dormouse/stack/relay"
+	var out bytes.Buffer
+	file, _, err := serversfile.Parse([]byte(s.servers), "servers.json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := bodies.Keeper{Server: file.Server, Secret: []byte(strings.Repeat("s", 32)), Out: slog.New(slog.NewJSONHandler(&out, nil)), Hider: func(map[string]string, []string) func(string) string { return func(text string) string { return text } }}
+	of := storage.Account{Tenant: "acme", Principal: "ada", Server: "one"}
+	for _, said := range []observe.Said{{Stream: "1", Arguments: json.RawMessage(`{"a":1}`)}, {Stream: "1", Result: json.RawMessage(`{"r":2}`)}} {
+		k.Before(nil)(t.Context(), &observe.Event{Account: of, Tool: "echo", Outcome: observe.Done, Said: &said})
+	}
+	for line := range strings.Lines(out.String()) {
+		var l bodies.Line
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		c.sealed = append([]bodies.Line{l}, c.sealed...)
+	}
+	for role, want := range map[storage.Role]string{storage.RoleAuditor: `"arguments":{"a":1},"result":{"r":2}`, storage.RoleOperator: "", storage.RoleViewer: "forbidden"} {
+		s.signIn(s.key(role, "acme", "olga"))
+		_, text := s.do("GET", "/console/api/v1/bodies?server=one", "")
+		if !strings.Contains(text, want) || want == "" && text != "" {
+			t.Errorf("%s reads %s", role, text)
+		}
+	}
+	if groups := c.queries[0]["logGroupNames"].([]any); len(groups) != 3 || groups[2] != s.logs.Relay { //nolint:forcetypeassert // as above
+		t.Errorf("searched are %v", groups)
+	}
+	s.signIn(s.key(storage.RoleAuditor, "globex", "gus"))
+	if _, text := s.do("GET", "/console/api/v1/bodies", ""); text != "" {
+		t.Errorf("an auditor of another tenant reads %s", text)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
@@ -30,6 +31,9 @@ func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, lo
 	own.NativeTools = nil // they are in the function for HTTP clients
 	if logs != nil {
 		own.Calls, own.Info.SearchUSD = logs.Calls, perGB
+		own.Bodies = func(ctx context.Context, q bodies.Query) ([]bodies.Body, error) {
+			return logs.Bodies(ctx, q, f.Secret, f.OtherSecret)
+		}
 	}
 	if f.Open {
 		own.Info.Access = "open"

@@ -43,8 +43,8 @@ func (g Grant) check() error {
 		return storage.Errorf(storage.Invalid, "the props have %d bytes; at most %d are kept", len(g.Props), MaxProps)
 	case g.Props != nil && (!json.Valid(g.Props) || bytes.TrimSpace(g.Props)[0] != '{'):
 		return storage.Errorf(storage.Invalid, "the props are not a JSON object")
-	case !slices.Contains([]storage.Role{storage.RoleUser, storage.RoleViewer, storage.RoleOperator}, g.Role):
-		return storage.Errorf(storage.Invalid, "%q is no role; use user, viewer or operator", g.Role)
+	case !slices.Contains([]storage.Role{storage.RoleUser, storage.RoleViewer, storage.RoleAuditor, storage.RoleOperator}, g.Role):
+		return storage.Errorf(storage.Invalid, "%q is no role; use user, viewer, auditor or operator", g.Role)
 	case g.Life < 0:
 		return storage.Errorf(storage.Invalid, "the key would have expired already; give it a longer life")
 	}

@@ -25,7 +25,7 @@ func Has(role storage.Role, r Right) bool {
 	switch role {
 	case storage.RoleUser:
 		return r == ToCall
-	case storage.RoleViewer:
+	case storage.RoleViewer, storage.RoleAuditor:
 		return r == ToSee
 	default:
 		return role == storage.RoleOperator

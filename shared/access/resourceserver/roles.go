@@ -25,10 +25,15 @@ const (
 	ConsolePage = "/console/home"
 )
 
+// consoleRoles are the roles of users. A user whom several rules fit has the first.
+func consoleRoles() []storage.Role {
+	return []storage.Role{storage.RoleOperator, storage.RoleAuditor, storage.RoleViewer}
+}
+
 func (s Settings) checkRoles() error {
 	for _, name := range slices.Sorted(maps.Keys(s.Roles)) {
-		if role := storage.Role(name); role != storage.RoleViewer && role != storage.RoleOperator {
-			return fmt.Errorf("access: roles: %q is no role of the console; use viewer or operator", name)
+		if !slices.Contains(consoleRoles(), storage.Role(name)) {
+			return fmt.Errorf("access: roles: %q is no role of the console; use viewer, auditor or operator", name)
 		}
 		if err := s.Roles[name].Check(); err != nil {
 			return fmt.Errorf("access: roles for %q: %w", name, err)
@@ -45,7 +50,7 @@ func (s Settings) checkRoles() error {
 
 // Role returns the role of a user with these claims at the console, "" for none.
 func (s Settings) Role(claims map[string]any) storage.Role {
-	for _, role := range []storage.Role{storage.RoleOperator, storage.RoleViewer} {
+	for _, role := range consoleRoles() {
 		if rule, ok := s.Roles[string(role)]; ok && rule.Fits(claims) {
 			return role
 		}

@@ -52,7 +52,7 @@ func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
 		`{` + issuer + `,"allow":{"one":{"groups":[""]}}}`:                                                                "no name",
 		`{` + issuer + `,"allow":{"one":{"claims":{"dept":[]}}}}`:                                                         "no values",
 		`{` + issuer + `,"allow":{"one":{"tools":["a"]}}}`:                                                                "tools",
-		`{` + issuer + `,"roles":{"user":{"everyone":true}}}`:                                                             "use viewer or operator",
+		`{` + issuer + `,"roles":{"user":{"everyone":true}}}`:                                                             "use viewer, auditor or operator",
 		`{` + issuer + `,"roles":{"operator":{}}}`:                                                                        "roles for \"operator\": it matches nobody",
 		`{` + issuer + `,"roles":{"viewer":{"everyone":true,"tools":{"a":{"everyone":true}}}}}`:                           "tools are rules of servers",
 		`{` + issuer + `,"roles":{"viewer":{"everyone":true}},"clients":{"dormouse-console":{"redirect_uris":["x"]}}}`:    "is the console itself",

@@ -21,6 +21,7 @@ type accepted struct {
 	Limits   json.RawMessage       `json:"limits,omitempty"`
 	Groups   map[string]Group      `json:"groups,omitempty"`
 	Tools    map[string]ToolFilter `json:"tools,omitempty"` // of servers, by name
+	Audit    map[string]Audit      `json:"audit,omitempty"` // likewise
 	Path     string                `json:"path,omitempty"`  // see Server
 }
 
@@ -32,7 +33,7 @@ const acceptedVersion = 1
 func (c *File) Marshal() []byte {
 	a := accepted{
 		Version: acceptedVersion, Rejected: c.rejected, Access: c.access, Boxes: c.boxes, Connect: c.connect, Removed: c.removed,
-		Limits: c.limits, Groups: c.groups, Tools: map[string]ToolFilter{},
+		Limits: c.limits, Groups: c.groups, Tools: map[string]ToolFilter{}, Audit: map[string]Audit{},
 	}
 	for _, name := range c.names {
 		s := c.servers[name]
@@ -40,6 +41,9 @@ func (c *File) Marshal() []byte {
 		a.Path = cmp.Or(a.Path, s.Path)
 		if !s.Tools.isZero() {
 			a.Tools[name] = s.Tools
+		}
+		if s.Audit.Bodies != "" {
+			a.Audit[name] = s.Audit
 		}
 	}
 	return encode(a)
@@ -66,7 +70,7 @@ func LoadAccepted(path string) (*File, error) {
 		}
 		c.names = append(c.names, m.Name)
 		s := m.server()
-		s.Tools, s.Path = a.Tools[m.Name], a.Path
+		s.Tools, s.Audit, s.Path = a.Tools[m.Name], a.Audit[m.Name], a.Path
 		c.servers[m.Name] = s
 	}
 	return c, nil

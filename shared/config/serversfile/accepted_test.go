@@ -26,7 +26,7 @@ func copied(t *testing.T, c *serversfile.File) *serversfile.File {
 // variables.
 func TestAcceptedCopyIsTheWholeCatalog(t *testing.T) {
 	files := map[string]string{
-		"ours": server(digestOf + `, "x-dormouse": {"box": ` + everyField + `}}, "off": {"disabled": true}, "native": {"x-dormouse": {"native": "n"}}, "bad": {"command": 1, "cwd": 2`),
+		"ours": server(digestOf + `, "x-dormouse": {"box": ` + everyField + `}}, "off": {"disabled": true}, "native": {"x-dormouse": {"native": "n", "audit": {"bodies": "auditor", "redact": ["pin"]}}}, "bad": {"command": 1, "cwd": 2`),
 	}
 	for _, file := range clientFiles(t) {
 		files[file] = ""
@@ -47,7 +47,7 @@ func TestAcceptedCopyIsTheWholeCatalog(t *testing.T) {
 			for _, name := range c.Names() {
 				a, _ := c.Server(name)
 				b, _ := got.Server(name)
-				if diff := cmp.Diff(fields(a), fields(b)); diff != "" || a.Native != b.Native {
+				if diff := cmp.Diff(fields(a), fields(b)); diff != "" || a.Native != b.Native || !cmp.Equal(a.Audit, b.Audit) {
 					t.Error(diff)
 				}
 			}

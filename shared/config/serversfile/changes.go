@@ -106,6 +106,7 @@ func (s Server) differs(is Server) (what []string) {
 	}{
 		{"native", s.Native, is.Native},
 		{"tools", s.Tools, is.Tools},
+		{"audit", s.Audit, is.Audit},
 		{"url", s.Remote.URL, is.Remote.URL},
 		{"headers", append(hashed(s.Remote.Headers), hashed(s.Remote.Commands)...), append(hashed(is.Remote.Headers), hashed(is.Remote.Commands)...)},
 		{"remote", [2]any{s.Remote.Transport, s.Remote.Private}, [2]any{is.Remote.Transport, is.Remote.Private}},

@@ -23,6 +23,7 @@ type reader struct {
 	root     node            // the whole file
 	byName   map[string]node // servers by name
 	guests   bool            // servers without a profile are guests
+	audit    Audit           // of servers that say nothing else
 }
 
 func (r *reader) fail(at int, format string, args ...any) {

@@ -22,7 +22,7 @@ type serverReader struct {
 func (r *serverReader) readServer() Server {
 	before := len(r.problems)
 	entry, s := r.key.value, &r.server
-	*s = Server{Name: r.key.name, Record: true}
+	*s = Server{Name: r.key.name, Record: true, Audit: r.audit}
 	if r.folder != "" {
 		s.Path, _ = r.getenv("PATH")
 	}

@@ -73,6 +73,8 @@ type Server struct {
 	Disabled bool
 	// Tools says which tools are offered.
 	Tools ToolFilter
+	// Audit says what of calls auditors may read.
+	Audit Audit
 	// Path is the PATH of the machine that has read the file, if the server runs there.
 	// Marshal leaves it out.
 	Path string

@@ -66,6 +66,7 @@ func (r *serverReader) serverSettings() []setting {
 			}}, "(for servers of others without a version)", "clients see tools only as they were first listed, until you accept another: [held-tools.md](held-tools.md)"},
 			{"descriptions", kind{values: "texts by name, 16 KiB together", read: r.descriptions}, "(none)", "`{\"search\": \"Searches our wiki\"}` replaces what the server says about a tool, also at [`/mcp`](one-address.md)"},
 		}}), "", ""},
+		{"audit", r.audits(r.what+": ", &s.Audit), "", ""},
 		{"enabled", kind{values: trueOrFalse}, "(true)", "`false` takes the server out of service"},
 		{"native", kind{values: "a name", read: func(m member, _ string) {
 			if s.Native = r.text(m.value, "native"); s.Native == "" && m.value.shape == text {
@@ -125,6 +126,7 @@ func (r *reader) fileSettings(c *File) []setting {
 				c.connect = r.plain(nil, r.filled(m.value))
 			}
 		}}, "(none)", "third parties at which servers act for their users: [third-parties.md](third-parties.md)"},
+		{"audit", r.audits("", &r.audit), "", ""},
 		{"groups", kind{values: "an object", read: func(m member, _ string) { c.groups = r.groups(m) }}, "(none)", "[one address](one-address.md#groups) for several servers"},
 		{"limits", kind{values: "an object", read: func(m member, _ string) {
 			if r.want(m.value, object, "x-dormouse.limits") {

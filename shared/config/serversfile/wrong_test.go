@@ -66,10 +66,10 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"env name", server(`"command": "npx", "env": {"A=B": ""}`), `f:2:33: server "x": env: "A=B" cannot be the name of a variable`},
 		{"mistyped key", server(`"comand": "npx"`), `f:2:7: server "x": unknown key "comand": did you mean "command"?`},
 		{"mistyped key of ours", server(`"command": "npx", "x-dormouse": {"idleSeconds": 5}`), `f:2:40: server "x": x-dormouse: unknown key "idleSeconds": did you mean "idle_seconds"?`},
-		{"unknown key of ours", server(`"command": "npx", "x-dormouse": {"confirm": ["slow"]}`), `f:2:40: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, box, enabled, idle_seconds, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
-		{"unknown key without a value", server(`"command": "npx", "x-dormouse": {"confirm": null}`), `f:2:40: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, box, enabled, idle_seconds, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
+		{"unknown key of ours", server(`"command": "npx", "x-dormouse": {"confirm": ["slow"]}`), `f:2:40: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, audit, box, enabled, idle_seconds, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
+		{"unknown key without a value", server(`"command": "npx", "x-dormouse": {"confirm": null}`), `f:2:40: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, audit, box, enabled, idle_seconds, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
 		{"unknown key of remote", server(`"url": "https://example.com/mcp", "x-dormouse": {"remote": {"pin": "x"}}`), `f:2:67: server "x": unknown key "pin" under x-dormouse.remote: there are private`},
-		{"unknown key of a native server", server(`"x-dormouse": {"native": "clock", "confirm": []}`), `f:2:41: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, box, enabled, idle_seconds, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
+		{"unknown key of a native server", server(`"x-dormouse": {"native": "clock", "confirm": []}`), `f:2:41: server "x": unknown key "confirm" under x-dormouse: there are answer_timeout_sec, audit, box, enabled, idle_seconds, native, record, remote, startup_timeout_sec, tasks, tool_timeout_sec, tools`},
 		{"unknown key of tools", server(`"command": "a", "x-dormouse": {"tools": {"denied": ["x"]}}`), `f:2:48: server "x": unknown key "denied" under x-dormouse.tools: did you mean deny?`},
 		{"no key of tools", server(`"command": "a", "x-dormouse": {"tools": {"hidden": ["x"]}}`), `f:2:48: server "x": unknown key "hidden" under x-dormouse.tools: there are allow, deny, descriptions, pin`},
 		{"duplicate env", server(`"command": "npx", "env": {"A": "1", "A": "2"}`), `f:2:43: duplicate key "A": it is already on line 2`},
@@ -269,7 +269,7 @@ func TestFileTooLargeIsRefused(t *testing.T) {
 // them without the restriction.
 func TestAnUnknownKeyOfOursIsAMistake(t *testing.T) {
 	for name, test := range map[string]struct{ file, want string }{
-		"of the file":  {`{"mcpServers": {}, "x-dormouse": {"approvals": {}}}`, `f:1:35: the file: unknown key "approvals" under x-dormouse: there are access, connect, groups, limits, profile`},
+		"of the file":  {`{"mcpServers": {}, "x-dormouse": {"approvals": {}}}`, `f:1:35: the file: unknown key "approvals" under x-dormouse: there are access, audit, connect, groups, limits, profile`},
 		"that is gone": {`{"mcpServers": {}, "x-dormouse": {"allowed_mount_roots": []}}`, `f:1:35: the file: unknown key "allowed_mount_roots" under x-dormouse: take it out; a host_path may be any folder but those of the system`},
 		"of a group":   {`{"mcpServers": {}, "x-dormouse": {"groups": {"dev": {"users": ["a"]}}}}`, `f:1:54: the file: unknown key "users" under x-dormouse.groups: dev: there are names, servers, tools`},
 		"of a box":     {`{"mcpServers": {"x": {"command": "a", "x-dormouse": {"box": {"egress": ["example.com"]}}}}}`, ``},

@@ -4,6 +4,7 @@ package observe
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -30,7 +31,8 @@ const (
 
 // Event is one request, frame or other event that was handled, or Work. Fields that its
 // kind does not name may be empty. Nothing in it is a secret, apart from Why, which may
-// repeat what a server answered.
+// repeat what a server answered, and the bodies in Said and Ended. Only the observer of
+// auditors gets these: it comes first, and takes them out.
 type Event struct {
 	Kind            string
 	Level           slog.Level
@@ -61,6 +63,7 @@ type Event struct {
 	Outcome string  // of a tools/call; without Tool, of the call with the Stream
 	Stream  storage.StreamID
 	Why     string // why it failed or was refused, one line
+	Said    *Said  // bodies of a tools/call; nil for none
 
 	Ended  []Ended  // calls in a Frame whose end no function waits for
 	Traces []string // of the requests in a Frame
@@ -78,6 +81,14 @@ type Caller struct {
 type Ended struct {
 	Stream storage.StreamID `json:"stream"`
 	Why    string           `json:"why,omitempty"` // why it failed
+	Result json.RawMessage  `json:"-"`             // as in Said
+}
+
+// Said is what the parties of a tools/call have said. An observer must not change or keep it.
+type Said struct {
+	Stream    storage.StreamID // of the call, "" if it has no log
+	Arguments json.RawMessage  // nil if an earlier request had them
+	Result    json.RawMessage  // the result, or the error; nil if the end was not seen
 }
 
 // Observer gets each event when it happens. It must not keep e. A nil Observer gets nothing.

@@ -36,6 +36,7 @@ type Role string
 const (
 	RoleUser     Role = ""         // calls servers
 	RoleViewer   Role = "viewer"   // sees what runs and what there is, and calls nothing
+	RoleAuditor  Role = "auditor"  // as RoleViewer, and reads what calls said where a server keeps that for auditors
 	RoleOperator Role = "operator" // calls, sees everything, and acts: stops, ends, manages keys
 )
 

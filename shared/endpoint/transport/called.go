@@ -1,7 +1,9 @@
 package transport
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -24,10 +26,16 @@ type called struct {
 	why     string           // why it failed; "" if the log line must not show the reason
 	parent  string           // traceparent of the client's span, "" for none
 	version string           // of the protocol, as the client's header says; "" for none
+	said    observe.Said     // for auditors only
 }
 
 func (c *called) asks(msgs []wire.Message) {
-	i := slices.IndexFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Request })
+	request := func(m wire.Message) bool { return m.Kind == wire.Request }
+	call := func(m wire.Message) bool { return request(m) && m.Method == wire.MethodToolsCall }
+	i := slices.IndexFunc(msgs, call)
+	if i < 0 {
+		i = slices.IndexFunc(msgs, request)
+	}
 	if i < 0 {
 		return
 	}
@@ -39,6 +47,16 @@ func (c *called) asks(msgs []wire.Message) {
 		c.client = wire.ClientName(msgs[i].Params)
 	case wire.MethodToolsCall:
 		c.tool, _ = wire.String(wire.Lookup(msgs[i].Params, "name"))
+		c.said.Arguments = wire.Lookup(msgs[i].Params, "arguments")
+		if slices.ContainsFunc(msgs[i+1:], call) { // a batch may not hide a call
+			all := []json.RawMessage{}
+			for _, m := range msgs[i:] {
+				if call(m) {
+					all = append(all, m.Params)
+				}
+			}
+			c.said.Arguments, _ = json.Marshal(all) // what was parsed is valid
+		}
 	}
 }
 
@@ -95,12 +113,17 @@ func (c *called) ends(raw []byte, show bool) {
 	} else {
 		c.outcome = observe.Done
 	}
+	c.said.Result = sessions.BodyOf(raw)
 }
 
 // tell adds to an event what is known of the client and the call. err is the error of the
 // request, and from says who sent it.
 func (c *called) tell(ctx context.Context, e *observe.Event, from sender, err error) {
 	e.Client, e.Parent, e.Protocol, e.Refusal = c.client, c.parent, wire.Clip(c.version), refusalOf(err)
+	if c.tool != "" || c.said.Stream != "" && c.said.Result != nil {
+		c.said.Stream = cmp.Or(c.said.Stream, c.stream)
+		e.Said = &c.said
+	}
 	if e.Refusal != "" || c.tool != "" {
 		e.Caller = from.caller(err)
 	}

@@ -46,6 +46,7 @@ func getStreamable(x *exchange) error {
 	x.caller, x.session = call.Of()
 	if last != "" {
 		x.called.begins(call)
+		x.called.said.Stream = x.called.stream
 	}
 	end := x.until(hold(x, call))
 	// The existing events are read before anything is sent, because the first event must

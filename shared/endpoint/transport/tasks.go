@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -112,9 +113,12 @@ func (m modern) ref(name string) (ref bridge.TaskRef, ok bool) {
 }
 
 func (m modern) get(name string, ref bridge.TaskRef) (json.RawMessage, error) {
-	task, _, answered, err := m.look(name, ref)
+	task, call, answered, err := m.look(name, ref)
 	if err != nil {
 		return nil, err
+	}
+	if n := len(call.Events); n > 0 && call.Events[n-1].Final {
+		m.x.called.said = observe.Said{Stream: ref.Stream, Result: sessions.BodyOf(call.Events[n-1].Raw)}
 	}
 	now, poll := m.clock(task)
 	return task.Detailed(answered, now, poll), nil

@@ -20,6 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
 )
 
 // missing is the error of a route that this API does not have, for example on a stack.
@@ -143,6 +144,9 @@ type History struct {
 	Calls   func(context.Context, CallQuery) (Calls, error)
 	Series  func(context.Context, SeriesQuery) (Series, error)
 	Metrics func(w io.Writer, may func(tenant, server string) bool) error
+	// Bodies returns what calls said, of those that are kept for the role of the query. The
+	// newest call comes first.
+	Bodies func(context.Context, bodies.Query) ([]bodies.Body, error)
 	// People returns the principals who called. The newest caller comes first.
 	People func(context.Context, PeopleQuery) ([]Person, error)
 	// Starts returns the newest starts of a server, the newest first.
@@ -211,6 +215,7 @@ func (h *handler) routes() []route {
 		{"POST", "keys/{key}/rotate", apikey.ToAct, func(x *exchange) (any, error) { return keyring{x}.rotate() }},
 		{"DELETE", "keys/{key}", apikey.ToAct, func(x *exchange) (any, error) { return keyring{x}.revoke() }},
 		{"GET", "calls", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.calls() }},
+		{"GET", "bodies", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.bodies() }},
 		{"GET", "series", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.series() }},
 		{"GET", "people", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.people() }},
 		{"GET", "changes", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.changes() }},
@@ -286,6 +291,14 @@ func (x *exchange) lines(mediaType string) func(any) error {
 		}
 		return flush.Flush()
 	}
+}
+
+// empty answers that there is no line.
+func (x *exchange) empty(mediaType string) {
+	x.w.Header().Set("Content-Type", mediaType)
+	x.w.Header().Set("Cache-Control", "no-store")
+	x.begun, x.code = true, http.StatusOK
+	x.w.WriteHeader(http.StatusOK)
 }
 
 // fail answers an error. After the beginning of the response it breaks the response off.

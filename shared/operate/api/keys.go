@@ -68,6 +68,9 @@ func (x keyring) create() (any, error) {
 	if asked.Role == roleUser {
 		g.Role = storage.RoleUser
 	}
+	if err := x.mints(g.Role); err != nil {
+		return nil, err
+	}
 	if !x.manages(storage.Key{Tenant: g.Tenant, Servers: g.Servers}) {
 		return nil, storage.Errorf(storage.Forbidden, "your own key is for tenant %s and its servers only, and so are the keys that you make", x.caller.Tenant)
 	}
@@ -119,6 +122,9 @@ func (x keyring) rotate() (any, error) {
 	}
 	k, err := x.managed()
 	if err != nil {
+		return nil, err
+	}
+	if err := x.mints(k.Role); err != nil {
 		return nil, err
 	}
 	secret, record, old, err := apikey.Rotate(x.r.Context(), x.h.Store, k.ID, time.Duration(asked.Seconds)*time.Second)

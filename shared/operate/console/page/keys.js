@@ -5,7 +5,7 @@ import { ago, onDay } from "./format.js";
 import { useClock, useData } from "./live.js";
 import { Dialog, Nothing, Problem, Snippet, Sure, Table, Trim } from "./parts.js";
 
-const roles = { user: "calls servers", viewer: "sees, without output of servers", operator: "calls, sees and acts" };
+const roles = { user: "calls servers", viewer: "sees, without output of servers", auditor: "sees, and reads what is kept for auditors", operator: "calls, sees and acts" };
 
 function Made({ made, close }) {
   return html`<${Dialog} title="The new key" close=${close}><p>Copy it now: it cannot be shown again.</p><${Snippet} text=${made.key} label="key" />

@@ -1,0 +1,153 @@
+package local
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	said "github.com/dormouse-mcp/dormouse/shared/operate/bodies"
+)
+
+// The bodies of calls are kept in files of bodySize MiB, bodyFiles of them and one more, a new
+// one at least each day.
+const (
+	bodySize  = 32
+	bodyFiles = 60
+)
+
+// bodyFolder is the folder in the data folder with the bodies of calls, in sealed lines.
+const bodyFolder = "bodies"
+
+// keptBodies has the bodies of calls on this machine.
+type keptBodies struct {
+	secret []byte
+	out    *slog.Logger
+
+	mu   sync.Mutex
+	file *lumberjack.Logger
+	day  string // of the newest line, "" for none
+}
+
+// openBodies returns what keeps the bodies of calls in a data folder. It makes no file before
+// the first body.
+func openBodies(folder string, secret []byte, lost func(error)) *keptBodies {
+	k := &keptBodies{secret: secret, file: &lumberjack.Logger{
+		Filename: filepath.Join(folder, bodyFolder, "bodies.log"), MaxSize: bodySize, MaxBackups: bodyFiles, MaxAge: int(said.MaxAge / (24 * time.Hour)),
+	}}
+	if at, err := os.Stat(k.file.Filename); err == nil {
+		k.day = at.ModTime().UTC().Format(time.DateOnly)
+	}
+	k.out = slog.New(slog.NewJSONHandler(&bestEffortLog{to: k, lost: lost}, nil))
+	return k
+}
+
+// lines returns the log for the bodies; nil where no data folder is open, as in a check.
+func (k *keptBodies) lines() *slog.Logger {
+	if k == nil {
+		return nil
+	}
+	return k.out
+}
+
+// Write writes a line. The first of a day begins a file, so that lines are deleted by their age.
+func (k *keptBodies) Write(line []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.turn(time.Now()); err != nil {
+		return 0, err
+	}
+	return k.file.Write(line)
+}
+
+func (k *keptBodies) turn(now time.Time) error {
+	today := now.UTC().Format(time.DateOnly)
+	before := k.day
+	if k.day = today; before == "" || before == today {
+		return nil
+	}
+	return k.file.Rotate()
+}
+
+// prune deletes what is too old until ctx ends, also if nothing is written.
+func (k *keptBodies) prune(ctx context.Context) {
+	tick := time.NewTicker(time.Hour)
+	defer tick.Stop()
+	for {
+		if files, err := k.files(); err == nil && len(files) > 0 {
+			k.mu.Lock()
+			_ = k.turn(time.Now()) // the next hour tries again
+			k.mu.Unlock()
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// files returns the files, the oldest first.
+func (k *keptBodies) files() ([]string, error) {
+	all, err := filepath.Glob(filepath.Join(filepath.Dir(k.file.Filename), "bodies*.log"))
+	slices.SortFunc(all, func(a, b string) int { // the one without a time is the newest
+		return strings.Compare(strings.TrimSuffix(a, ".log")+"~", strings.TrimSuffix(b, ".log")+"~")
+	})
+	return all, err
+}
+
+// read returns what calls said, the newest call first. Errors: Unavailable.
+func (k *keptBodies) read(ctx context.Context, q said.Query) ([]said.Body, error) {
+	files, err := k.files()
+	if err != nil {
+		return nil, err
+	}
+	r := said.NewReader(q, k.secret)
+	for _, name := range files {
+		if err := readLines(ctx, name, r); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, storage.Errorf(storage.Unavailable, "what calls said could not be read; try again").Because(err)
+		}
+	}
+	return r.Bodies(), nil
+}
+
+func readLines(ctx context.Context, name string, to *said.Reader) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	lines := bufio.NewReader(f)
+	for ctx.Err() == nil {
+		text, err := lines.ReadBytes('\n')
+		var line said.Line
+		if json.Unmarshal(text, &line) == nil { // else the power has cut it
+			to.Add(line)
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (k *keptBodies) close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.file.Close()
+}

@@ -1,0 +1,39 @@
+package serversfile
+
+import (
+	"maps"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
+
+// Audit says whose keys may read the arguments and results of calls (x-dormouse.audit). The
+// zero value keeps none.
+type Audit struct {
+	Bodies storage.Role `json:"bodies,omitempty"` // "" keeps none
+	Redact []string     `json:"redact,omitempty"` // names of members whose values are hidden, in any case
+}
+
+// audits is a kind: an [Audit]. what names its owner in complaints.
+func (r *reader) audits(what string, to *Audit) kind {
+	role := func(name string) {
+		if to.Bodies = storage.Role(name); name == "off" {
+			to.Bodies = ""
+		}
+	}
+	return r.object(section{name: what + "x-dormouse.audit", label: what + "audit.", settings: []setting{
+		{"bodies", r.word(role, "off", string(storage.RoleAuditor), string(storage.RoleOperator)), `"off"`, "keeps arguments and results of calls, sealed, for keys of this role: [audit.md](audit.md)"},
+		{"redact", r.names(&to.Redact), "(none)", "members of arguments and results whose values are hidden there, such as `\"password\"`"},
+	}})
+}
+
+// Secrets returns what must not be read in the bodies of calls: the values of Env by their
+// names, and URL and headers of a remote server. known is false if a value comes from elsewhere,
+// such as a secret of AWS, or of a principal at a third party.
+func (s Server) Secrets() (values map[string]string, known bool) {
+	values = map[string]string{"url ": s.Remote.URL} // no variable has a name with a space
+	maps.Copy(values, s.Env)
+	for name, value := range s.Remote.Headers {
+		values["header "+name] = value
+	}
+	return values, len(s.References()) == 0 && len(s.Principal()) == 0
+}

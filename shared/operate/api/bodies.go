@@ -1,0 +1,54 @@
+package api
+
+import (
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
+)
+
+const noBodies missing = "arguments and results of calls are read at the endpoint of dormouse run, or at the console of a stack"
+
+// bodies answers with a line for each call whose bodies are kept for the caller's role, the
+// newest first. Nobody else reads them, whatever else the caller may do.
+func (x kept) bodies() (any, error) {
+	if x.h.Bodies == nil {
+		return nil, noBodies
+	}
+	if x.caller.Role != storage.RoleAuditor && x.caller.Role != storage.RoleOperator {
+		return nil, storage.Errorf(storage.Forbidden, "arguments and results of calls are kept for keys of another role: dormouse keys create NAME --role auditor")
+	}
+	since, err := x.since()
+	if err != nil {
+		return nil, err
+	}
+	query := x.r.URL.Query()
+	q := bodies.Query{
+		Role: x.caller.Role, Tenant: x.caller.Tenant, Server: query.Get("server"), Principal: query.Get("principal"), Tool: query.Get("tool"),
+		Servers: x.servers(), Since: since,
+	}
+	if q.Limit, err = limitOf(query.Get("limit")); err != nil {
+		return nil, err
+	}
+	all, err := x.h.Bodies(x.r.Context(), q)
+	if err != nil {
+		return nil, err
+	}
+	write := x.lines("application/x-ndjson")
+	for _, b := range all {
+		if write(b) != nil {
+			return nil, nil //nolint:nilerr // the caller is gone
+		}
+	}
+	if len(all) == 0 {
+		x.empty("application/x-ndjson")
+	}
+	return nil, nil
+}
+
+// mints returns nil if the caller may make keys of a role. Only the owner of the place makes
+// auditors: otherwise each operator could read what is not for operators.
+func (x keyring) mints(role storage.Role) error {
+	if role != storage.RoleAuditor || x.caller.owns() {
+		return nil
+	}
+	return storage.Errorf(storage.Forbidden, "keys of role %s are made by an operator for all servers of the tenant %s, or on the machine itself", role, ownTenant)
+}

@@ -1,0 +1,249 @@
+// Package bodies keeps what calls of tools said, their arguments and results, for auditors.
+//
+// A [Keeper] takes the bodies out of events before any other observer gets them. If a server
+// keeps bodies (x-dormouse.audit), it hides the secrets of the server in them, seals the rest
+// with a key of the tenant, and writes a line to a log of its own. A [Reader] opens such lines.
+//
+// The package hides the form of a line, how secrets are found, and what is too large.
+package bodies
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+)
+
+const (
+	// MaxBody is how many bytes of arguments, and of a result, are kept. Of a longer one the
+	// beginning is kept, as text.
+	MaxBody = 64 << 10
+	// maxRead is the longest body of which anything is kept.
+	maxRead = 256 << 10
+	// MaxAge is how long bodies are kept on one machine, and how far a search goes back.
+	MaxAge = 30 * 24 * time.Hour
+)
+
+// Body is what a call said. If its end came after its request, or its answer was read several
+// times, it has several lines, which a [Reader] joins.
+type Body struct {
+	Time      time.Time        `json:"time"`
+	Role      storage.Role     `json:"role"` // whose keys may read it
+	Tenant    string           `json:"tenant"`
+	Principal string           `json:"principal,omitempty"`
+	Server    string           `json:"server"`
+	Tool      string           `json:"tool,omitempty"` // "" if only the end of a call is known
+	Client    string           `json:"client,omitempty"`
+	Key       string           `json:"key,omitempty"` // ID of the API key
+	Session   storage.ID       `json:"session,omitempty"`
+	Stream    storage.StreamID `json:"stream,omitempty"`
+	Trace     string           `json:"trace,omitempty"`
+	Outcome   string           `json:"outcome,omitempty"` // as in observe.Event
+	Arguments json.RawMessage  `json:"arguments,omitempty"`
+	Result    json.RawMessage  `json:"result,omitempty"`   // the result, or the error
+	LeftOut   string           `json:"left_out,omitempty"` // what of both is not kept, and why
+}
+
+// message is the message of a line.
+const message = "bodies"
+
+// Keeper keeps bodies. Server and Hider are required.
+type Keeper struct {
+	Server func(name string) (serversfile.Server, bool)
+	// Hider returns a function that hides values in a text, in all forms in which programs
+	// print them. It hides those that are marked at any length.
+	Hider  func(values map[string]string, marked []string) func(text string) string
+	Secret []byte       // of the deployment
+	Out    *slog.Logger // of the lines; no other log. nil: nothing is kept
+
+	hidden sync.Map // name of a server: func(string) string
+}
+
+// Before returns an observer that keeps the bodies of an event, and passes the event on
+// without them.
+func (k *Keeper) Before(next observe.Observer) observe.Observer {
+	return func(ctx context.Context, e *observe.Event) {
+		k.keep(ctx, e)
+		e.Said = nil
+		for i := range e.Ended {
+			e.Ended[i].Result = nil
+		}
+		if next != nil {
+			next(ctx, e)
+		}
+	}
+}
+
+func (k *Keeper) keep(ctx context.Context, e *observe.Event) {
+	if k.Out == nil || e.Tenant == "" || e.Said == nil && len(e.Ended) == 0 {
+		return
+	}
+	s, ok := k.Server(e.Server)
+	if !ok || s.Audit.Bodies == "" {
+		return
+	}
+	b := Body{
+		Time: time.Now().UTC(), Role: s.Audit.Bodies, Tenant: e.Tenant, Principal: e.Principal, Server: e.Server, Tool: e.Tool, Client: e.Client,
+		Session: e.Session, Trace: e.Trace, Outcome: e.Outcome,
+	}
+	if e.Caller != nil {
+		b.Key = e.Caller.Key
+	}
+	if e.Said != nil {
+		b.Stream = e.Said.Stream
+		k.write(ctx, e, s, b, e.Said.Arguments, e.Said.Result)
+	}
+	for _, end := range e.Ended {
+		if len(end.Result) == 0 {
+			continue
+		}
+		b.Stream, b.Outcome = end.Stream, observe.Done
+		if end.Why != "" {
+			b.Outcome = observe.Failed
+		}
+		k.write(ctx, e, s, b, nil, end.Result)
+	}
+}
+
+// write writes a line, and adds what it costs to the event.
+func (k *Keeper) write(ctx context.Context, e *observe.Event, s serversfile.Server, b Body, arguments, result json.RawMessage) {
+	if values, known := s.Secrets(); known {
+		hide, ok := k.hidden.Load(s.Name)
+		if !ok {
+			hide, _ = k.hidden.LoadOrStore(s.Name, k.Hider(values, s.Box.Secrets))
+		}
+		h := hider{hide: hide.(func(string) string), names: s.Audit.Redact} //nolint:forcetypeassert // it stores nothing else
+		b.Arguments = h.body("arguments", arguments, &b.LeftOut)
+		b.Result = h.body("result", result, &b.LeftOut)
+	} else {
+		b.LeftOut = "both: a secret of this server is not known here, so it cannot be hidden"
+	}
+	var plain bytes.Buffer
+	enc := json.NewEncoder(&plain)
+	enc.SetEscapeHTML(false) // or each of these characters would be six
+	if enc.Encode(b) != nil {
+		return // all of it is text, or was JSON
+	}
+	seal, err := sealer(b.Tenant, k.Secret)
+	if err != nil {
+		return // nothing else works with such a secret either
+	}
+	sealed := seal.SealFor([]byte(b.Server), plain.Bytes())
+	if e.Spent != nil {
+		e.Spent.Units.LogGB += meter.GB(int64(len(sealed)))
+	}
+	k.Out.LogAttrs(ctx, slog.LevelInfo, message, slog.String("tenant", b.Tenant), slog.String("server", b.Server), slog.String("sealed", sealed))
+}
+
+// sealer returns what seals the bodies of a tenant, with a key of its own.
+func sealer(tenant string, secret []byte, others ...[]byte) (*storage.Sealer, error) {
+	return storage.NewSealer(fmt.Sprintf("bodies of calls of %q", tenant), secret, others...)
+}
+
+// Line is a line of the log.
+type Line struct {
+	Message string `json:"msg"`
+	Tenant  string `json:"tenant"`
+	Server  string `json:"server"`
+	Sealed  string `json:"sealed"`
+}
+
+// Query says which bodies are asked for. Empty fields ask for all.
+type Query struct {
+	Role            storage.Role // of the reader; required
+	Tenant, Server  string
+	Principal, Tool string
+	Servers         []string  // the reader sees no others; nil for all
+	Since           time.Time // the zero time is MaxAge ago
+	Limit           int       // how many at most; the newest are found
+}
+
+// Reader opens lines that a [Keeper] with one of its secrets has written, and joins those of
+// one call. Add them in the order in which they were written.
+type Reader struct {
+	query   Query
+	secrets [][]byte
+	sealers map[string]*storage.Sealer // by tenant
+	found   []*Body
+	calls   map[string]*Body // by tenant and stream
+}
+
+// NewReader returns a Reader for a query.
+func NewReader(q Query, secret []byte, others ...[]byte) *Reader {
+	if oldest := time.Now().Add(-MaxAge); q.Since.Before(oldest) {
+		q.Since = oldest
+	}
+	return &Reader{query: q, secrets: append([][]byte{secret}, others...), sealers: map[string]*storage.Sealer{}, calls: map[string]*Body{}}
+}
+
+// Add adds a line if the query asks for it. It passes over any other, such as one that was
+// sealed with another secret.
+func (r *Reader) Add(l Line) {
+	q := &r.query
+	if l.Message != message || q.Tenant != "" && l.Tenant != q.Tenant || q.Server != "" && l.Server != q.Server || q.Servers != nil && !slices.Contains(q.Servers, l.Server) {
+		return
+	}
+	of, ok := r.sealers[l.Tenant]
+	if !ok {
+		var err error
+		if of, err = sealer(l.Tenant, r.secrets[0], r.secrets[1:]...); err != nil {
+			return
+		}
+		r.sealers[l.Tenant] = of
+	}
+	plain, ok, _ := of.OpenFor([]byte(l.Server), l.Sealed)
+	var b Body
+	if !ok || json.Unmarshal(plain, &b) != nil || b.Role != q.Role || b.Time.Before(q.Since) {
+		return
+	}
+	if b.Stream != "" {
+		key := b.Tenant + " " + string(b.Stream)
+		if first, ok := r.calls[key]; ok {
+			first.join(b)
+			return
+		}
+		r.calls[key] = &b
+	}
+	if r.found = append(r.found, &b); len(r.found) > 2*max(q.Limit, 1) {
+		r.found = slices.Clone(r.found[len(r.found)-max(q.Limit, 1):])
+		kept := map[*Body]bool{}
+		for _, b := range r.found {
+			kept[b] = true
+		}
+		maps.DeleteFunc(r.calls, func(_ string, b *Body) bool { return !kept[b] })
+	}
+}
+
+// join adds what another line says about the same call.
+func (b *Body) join(other Body) {
+	if b.Tool == "" { // its end came first
+		b.Principal, b.Tool, b.Client, b.Key, b.Trace, b.Arguments = other.Principal, other.Tool, other.Client, other.Key, other.Trace, other.Arguments
+	}
+	if b.Result == nil && other.Result != nil || b.Outcome == "" {
+		b.Result, b.Outcome = other.Result, other.Outcome
+	}
+	if b.LeftOut == "" {
+		b.LeftOut = other.LeftOut
+	}
+}
+
+// Bodies returns what was found, the newest first.
+func (r *Reader) Bodies() []Body {
+	q, all := &r.query, []Body{}
+	for _, b := range slices.Backward(r.found) {
+		if len(all) < q.Limit && (q.Principal == "" || b.Principal == q.Principal) && (q.Tool == "" || b.Tool == q.Tool) {
+			all = append(all, *b)
+		}
+	}
+	return all
+}

@@ -1,0 +1,216 @@
+package bodies
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// hidden replaces a value.
+const hidden = "***"
+
+// maxDepth is how deep text is looked at that is JSON or base64 itself.
+const maxDepth = 8
+
+// hider hides secrets in the texts of a JSON value. It looks at what the texts mean, not at how
+// they are written: escapes, JSON in a text and base64 hide nothing from it.
+type hider struct {
+	hide  func(string) string
+	names []string // of members whose values are hidden
+
+	found bool // something was hidden
+	depth int
+}
+
+// body returns what is kept of a body. left gets what is not, and why.
+func (h hider) body(what string, raw json.RawMessage, left *string) json.RawMessage {
+	say := func(format string, args ...any) {
+		if *left != "" {
+			*left += "; "
+		}
+		*left += what + ": " + fmt.Sprintf(format, args...)
+	}
+	if len(raw) == 0 {
+		return nil
+	}
+	if len(raw) > maxRead {
+		say("%d bytes are too many", len(raw))
+		return nil
+	}
+	out, err := h.json(raw)
+	if err != nil {
+		say("it is not JSON")
+		return nil
+	}
+	if len(out) > MaxBody {
+		say("all but the beginning of %d bytes", len(out))
+		for n := MaxBody; ; n -= n / 4 {
+			if begin := quoted(strings.ToValidUTF8(string(out[:n]), "")); len(begin) <= MaxBody {
+				return begin
+			}
+		}
+	}
+	return out
+}
+
+func quoted(text string) []byte {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(text) // a text always encodes
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+}
+
+// json returns a JSON value without secrets. Members stay in order, also repeated ones.
+func (h *hider) json(raw []byte) ([]byte, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var out bytes.Buffer
+	if err := h.copy(d, &out); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("there is more than one value")
+	}
+	return out.Bytes(), nil
+}
+
+func (h *hider) copy(d *json.Decoder, out *bytes.Buffer) error {
+	token, err := d.Token()
+	if err != nil {
+		return err
+	}
+	switch v := token.(type) {
+	case json.Delim:
+		out.WriteRune(rune(v))
+		for first := true; d.More(); first = false {
+			if !first {
+				out.WriteByte(',')
+			}
+			if v == '{' {
+				name, err := d.Token()
+				if err != nil {
+					return err
+				}
+				text, _ := name.(string)
+				out.Write(quoted(h.text(text)))
+				out.WriteByte(':')
+				if slices.ContainsFunc(h.names, func(of string) bool { return strings.EqualFold(of, text) }) {
+					var value json.RawMessage
+					if err := d.Decode(&value); err != nil {
+						return err
+					}
+					h.found = true
+					out.WriteString(`"` + hidden + `"`)
+					continue
+				}
+			}
+			if err := h.copy(d, out); err != nil {
+				return err
+			}
+		}
+		end, err := d.Token()
+		if of, ok := end.(json.Delim); ok {
+			out.WriteRune(rune(of))
+		}
+		return err
+	case string:
+		out.Write(quoted(h.text(v)))
+	case json.Number:
+		if text := h.plain(v.String()); text != v.String() {
+			out.Write(quoted(text))
+		} else {
+			out.WriteString(text)
+		}
+	default: // true, false and null
+		return json.NewEncoder(trimmed{out}).Encode(v)
+	}
+	return nil
+}
+
+// trimmed leaves the encoder's line break out.
+type trimmed struct{ *bytes.Buffer }
+
+func (t trimmed) Write(p []byte) (int, error) {
+	_, _ = t.Buffer.Write(bytes.TrimSuffix(p, []byte("\n")))
+	return len(p), nil
+}
+
+// plain hides secrets in a text as it stands.
+func (h *hider) plain(text string) string {
+	out := h.hide(text)
+	h.found = h.found || out != text
+	return out
+}
+
+// text hides secrets in a text, and in what it is as JSON, with its escapes, and as base64.
+func (h *hider) text(text string) string {
+	if h.depth < maxDepth {
+		inner := *h
+		inner.depth++
+		if trim := strings.TrimSpace(text); len(trim) > 1 && (trim[0] == '{' || trim[0] == '[' || trim[0] == '"') {
+			inner.found = false
+			if out, err := inner.json([]byte(trim)); err == nil && inner.found {
+				h.found = true
+				text = string(out)
+			}
+		}
+		inner.found = false
+		if plain := unescaped(text); plain != text {
+			if inner.text(plain); inner.found {
+				h.found = true
+				return hidden
+			}
+		}
+		if plain, ok := decoded(text); ok {
+			if inner.text(plain); inner.found {
+				h.found = true
+				return hidden
+			}
+		}
+	}
+	return h.plain(text)
+}
+
+var escape = regexp.MustCompile(`\\u[0-9A-Fa-f]{4}|\\/`)
+
+// unescaped returns a text without those escapes of JSON that no writer needs.
+func unescaped(text string) string {
+	return escape.ReplaceAllStringFunc(text, func(of string) string {
+		if of == `\/` {
+			return "/"
+		}
+		code, _ := strconv.ParseUint(of[2:], 16, 32) // the expression lets only digits in
+		return string(rune(code))
+	})
+}
+
+// minCode is the shortest text that is looked at as base64.
+const minCode = 8
+
+// decoded returns what a text is in base64, of any kind.
+func decoded(text string) (plain string, ok bool) {
+	code := strings.Map(func(c rune) rune {
+		switch c {
+		case ' ', '\t', '\r', '\n', '=':
+			return -1
+		case '-':
+			return '+'
+		case '_':
+			return '/'
+		}
+		return c
+	}, text)
+	if len(code) < minCode {
+		return "", false
+	}
+	data, err := base64.RawStdEncoding.DecodeString(code)
+	return string(data), err == nil
+}
