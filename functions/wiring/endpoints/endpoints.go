@@ -75,7 +75,7 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 	}
 	endpoint := transport.New(o)
 	published := registry.Registry{Records: f.Store, PublicURL: f.PublicURL, Keys: !f.Open && f.SignIn == nil}
-	clients, forOperators, listing := native.Handler(endpoint), api.New(operators), endpoint.Listing(published.Answer)
+	clients, forOperators, listing, cards := native.Handler(endpoint), api.New(operators), endpoint.Listing(published.Answer), endpoint.Listing(published.Cards)
 	return HTTP{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch {
@@ -83,6 +83,8 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 				forOperators.ServeHTTP(w, r)
 			case strings.HasPrefix(r.URL.Path, registry.Prefix):
 				listing.ServeHTTP(w, r)
+			case registry.IsCard(r.URL.Path):
+				cards.ServeHTTP(w, r)
 			default:
 				clients.ServeHTTP(w, r)
 			}

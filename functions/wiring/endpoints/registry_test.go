@@ -52,9 +52,32 @@ func TestRegistryHasTheServersThatItsCallerMayUse(t *testing.T) {
 			status := map[bool]int{true: http.StatusOK, false: http.StatusNotFound}
 			for _, server := range []string{"who", "files", "gone", "none"} {
 				a := s.do("GET", "/registry/v0.1/servers/local%2F"+server+"/versions/latest", "", bearer(tt.credential))
-				if want := status[slices.Contains(tt.want, "local/"+server)]; a.status != want {
+				want := status[slices.Contains(tt.want, "local/"+server)]
+				if a.status != want {
 					t.Errorf("%s: %s: got %d %s", name, server, a.status, a.body)
 				}
+				card := s.do("GET", "/"+server+"/mcp/server-card", "", bearer(tt.credential))
+				if media := card.header.Get("Content-Type"); card.status != want || want == http.StatusOK && media != "application/mcp-server-card+json" {
+					t.Errorf("%s: the card of %s: got %d, %s: %s", name, server, card.status, media, card.body)
+				}
+			}
+			a = s.do("GET", "/.well-known/ai-catalog.json", "", bearer(tt.credential))
+			var catalog struct {
+				Entries []struct{ Identifier, URL string }
+			}
+			commontest.OK(t, json.Unmarshal([]byte(a.body), &catalog))
+			var cards []string
+			for _, e := range catalog.Entries {
+				name := e.Identifier[strings.LastIndex(e.Identifier, ":")+1:]
+				if name != "booking" && name != "job" {
+					cards = append(cards, "local/"+name)
+				}
+				if e.URL != s.url+"/"+name+"/mcp/server-card" {
+					t.Errorf("%s: the card of %s is at %s", name, name, e.URL)
+				}
+			}
+			if a.status != http.StatusOK || a.header.Get("Content-Type") != "application/ai-catalog+json" || !slices.Equal(cards, tt.want) {
+				t.Errorf("%s: the catalog: got %d %q, want %q", name, a.status, cards, tt.want)
 			}
 		})
 	}
@@ -71,16 +94,18 @@ func TestRegistryRefusesAsTheOfficialOneDoes(t *testing.T) {
 		{"GET", "Origin: https://elsewhere.example", "Origin", http.StatusForbidden},
 		{"POST", bearer(s.token("bob", "who")), "use GET", http.StatusMethodNotAllowed},
 	} {
-		a := s.do(tt.method, "/registry/v0.1/servers", "", tt.header)
-		var refused struct{ Error string }
-		if err := json.Unmarshal([]byte(a.body), &refused); err != nil || a.status != tt.status || refused.Error == "" || !strings.Contains(refused.Error, tt.want) {
-			t.Errorf("%s with %s: got %d %s", tt.method, tt.header, a.status, a.body)
-		}
-		if (a.header.Get("WWW-Authenticate") == "Bearer") != (tt.status == http.StatusUnauthorized) {
-			t.Errorf("%s with %s: the challenge is %q", tt.method, tt.header, a.header.Get("WWW-Authenticate"))
+		for _, path := range []string{"/registry/v0.1/servers", "/.well-known/ai-catalog.json", "/who/mcp/server-card"} {
+			a := s.do(tt.method, path, "", tt.header)
+			var refused struct{ Error string }
+			if err := json.Unmarshal([]byte(a.body), &refused); err != nil || a.status != tt.status || refused.Error == "" || !strings.Contains(refused.Error, tt.want) {
+				t.Errorf("%s %s with %s: got %d %s", tt.method, path, tt.header, a.status, a.body)
+			}
+			if (a.header.Get("WWW-Authenticate") == "Bearer") != (tt.status == http.StatusUnauthorized) {
+				t.Errorf("%s %s with %s: the challenge is %q", tt.method, path, tt.header, a.header.Get("WWW-Authenticate"))
+			}
 		}
 	}
-	if n := strings.Count(s.log.String(), `"msg":"request"`); n != 4 {
+	if n := strings.Count(s.log.String(), `"msg":"request"`); n != 12 {
 		t.Errorf("%d requests are logged: %s", n, s.log)
 	}
 }

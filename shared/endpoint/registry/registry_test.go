@@ -242,3 +242,40 @@ type broken struct{ storage.Handshakes }
 func (broken) Handshake(context.Context, string, string) (storage.Handshake, error) {
 	return storage.Handshake{}, storage.Unavailable
 }
+
+// The catalog and the cards are those of the drafts. A card has what the server has said, and
+// no list.
+func TestACardSaysHowToConnect(t *testing.T) {
+	p := publish(t, map[string]string{"weather": `{"name":"w","title":"Weather","version":"1.2.3","description":"Forecasts"}`, "asleep": ""})
+	p.PublicURL, p.Keys = "https://mcp.example.com/", true
+	get := func(path string) (text, media string) {
+		t.Helper()
+		answer, err := p.Cards(httptest.NewRequestWithContext(t.Context(), "GET", path, nil), p.base, p.may)
+		commontest.OK(t, err)
+		raw, err := json.Marshal(answer)
+		commontest.OK(t, err)
+		return string(raw), answer.(interface{ MediaType() string }).MediaType()
+	}
+	slices.SortFunc(p.may, func(a, b sessions.Caller) int { return strings.Compare(a.Server.Name, b.Server.Name) })
+	for path, want := range map[string][2]string{
+		registry.CatalogPath: {`{"specVersion":"1.0","entries":[` +
+			`{"identifier":"urn:air:mcp.example.com:mcp:asleep","type":"application/mcp-server-card+json","url":"https://mcp.example.com/asleep/mcp/server-card"},` +
+			`{"identifier":"urn:air:mcp.example.com:mcp:weather","type":"application/mcp-server-card+json","url":"https://mcp.example.com/weather/mcp/server-card"}]}`, "application/ai-catalog+json"},
+		"/weather/mcp/server-card": {`{"$schema":"https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json","name":"com.example.mcp/weather","title":"Weather","description":"Forecasts","version":"1.2.3",` +
+			`"remotes":[{"type":"streamable-http","url":"https://mcp.example.com/weather/mcp","headers":[{"name":"Authorization","description":"An API key of mcp.example.com","value":"Bearer {key_mcp_example_com}","isRequired":true,"isSecret":true,` +
+			`"variables":{"key_mcp_example_com":{"description":"API key of mcp.example.com, from its operator","isRequired":true,"isSecret":true}}}],` +
+			`"supportedProtocolVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26"]}]}`, "application/mcp-server-card+json"},
+	} {
+		if text, media := get(path); text != want[0] || media != want[1] {
+			t.Errorf("%s, %s: %s", path, media, cmp.Diff(want[0], text))
+		}
+	}
+	if _, err := p.Cards(httptest.NewRequestWithContext(t.Context(), "GET", "/none/mcp/server-card", nil), p.base, p.may); storage.CodeOf(err) != storage.NotFound {
+		t.Error(err)
+	}
+	for path, want := range map[string]bool{registry.CatalogPath: true, "/a.b/mcp/server-card": true, "/mcp/server-card": false, "/a/b/mcp/server-card": false, "/a/mcp": false, "a/mcp/server-card": false} {
+		if registry.IsCard(path) != want {
+			t.Errorf("%s: want %t", path, want)
+		}
+	}
+}

@@ -46,9 +46,10 @@ type server struct {
 }
 
 type transport struct {
-	Type    string  `json:"type"`
-	URL     string  `json:"url"`
-	Headers []input `json:"headers,omitempty"`
+	Type     string   `json:"type"`
+	URL      string   `json:"url"`
+	Headers  []input  `json:"headers,omitempty"`
+	Versions []string `json:"supportedProtocolVersions,omitempty"` // in a card
 }
 
 type input struct {

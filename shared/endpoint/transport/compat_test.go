@@ -374,7 +374,8 @@ func TestMessagesWithoutParamsMaySayNull(t *testing.T) {
 	})
 }
 
-// Scanners look for a card of the servers. There is none: who may call nothing learns no name.
+// Scanners look for a card of the servers where no draft has it any more. They are told where
+// it is; who may call nothing learns no name.
 func TestScannersAreToldWhereServersAre(t *testing.T) {
 	for _, path := range []string{"/.well-known/mcp", "/.well-known/mcp/", "/.well-known/mcp.json", "/.well-known/mcp/server-card.json", "/.well-known/mcp-registry"} {
 		for _, signIn := range []bool{false, true} {
@@ -384,7 +385,7 @@ func TestScannersAreToldWhereServersAre(t *testing.T) {
 			}
 			a := w.do(request("GET", path, "", "Accept", "*/*", "Authorization", "Bearer nobody"))
 			_, message := a.rpcError(t)
-			if known := !strings.HasSuffix(path, "registry"); a.status != http.StatusNotFound || strings.Contains(message, "no card of its servers; they are at /<server>/mcp") != known || strings.Contains(a.body, "no server") {
+			if known := !strings.HasSuffix(path, "registry"); a.status != http.StatusNotFound || strings.Contains(message, "/.well-known/ai-catalog.json has those") != known || strings.Contains(a.body, "no server") {
 				t.Errorf("%s, sign-in %v: got %d %s", path, signIn, a.status, a.body)
 			}
 		}

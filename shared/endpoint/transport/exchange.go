@@ -83,8 +83,11 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // json sends a complete answer in JSON.
-func (x *exchange) json(status int, body []byte) {
-	x.w.Header().Set("Content-Type", wire.MediaJSON)
+func (x *exchange) json(status int, body []byte) { x.document(status, wire.MediaJSON, body) }
+
+// document sends a whole answer of a media type.
+func (x *exchange) document(status int, media string, body []byte) {
+	x.w.Header().Set("Content-Type", media)
 	if x.opts.AnswerFirst {
 		x.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
@@ -13,7 +14,8 @@ const methodsListing = "GET, HEAD, OPTIONS"
 
 // Document answers a GET about servers. base is the URL of the endpoint, taken from the
 // request. may has the caller once for each server that it may use, in the order of
-// [Options].Names. The endpoint encodes the answer as JSON.
+// [Options].Names. The endpoint encodes the answer as JSON. An answer with a method MediaType
+// is sent as that type.
 type Document func(r *http.Request, base string, may []sessions.Caller) (answer any, err error)
 
 // Listing returns a handler for a document. The handler checks Host, Origin and caller,
@@ -70,7 +72,11 @@ func (x listing) serve(of Document) error {
 		return err
 	}
 	x.w.Header().Set("Cache-Control", "no-store")
-	x.json(http.StatusOK, body)
+	media := wire.MediaJSON
+	if t, ok := answer.(interface{ MediaType() string }); ok {
+		media = t.MediaType()
+	}
+	x.document(http.StatusOK, media, body)
 	return nil
 }
 

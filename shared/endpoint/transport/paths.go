@@ -24,7 +24,7 @@ func asksForCard(path string) bool {
 }
 
 func noCard() *problem {
-	return refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "this host has no card of its servers; they are at /<server>/mcp, for those who know a name")
+	return refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "there is no card at this path; /.well-known/ai-catalog.json has those of the servers that you may use")
 }
 
 // groupOf returns the name of the group that a path belongs to, "" for all servers. It

@@ -1,0 +1,97 @@
+package registry
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// CatalogPath is the path of the AI catalog, which has the card of each server. It and the
+// cards are drafts of July 2026 (SEP-2127, and AI Catalog 1.0).
+const CatalogPath = "/.well-known/ai-catalog.json"
+
+const (
+	cardSuffix  = "/mcp/server-card" // behind the name of a server
+	cardSchema  = "https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json"
+	cardType    = "application/mcp-server-card+json"
+	catalogType = "application/ai-catalog+json"
+)
+
+// catalog is an AI catalog.
+type catalog struct {
+	Version string         `json:"specVersion"`
+	Entries []catalogEntry `json:"entries"`
+}
+
+type catalogEntry struct {
+	ID   string `json:"identifier"`
+	Type string `json:"type"`
+	URL  string `json:"url"`
+}
+
+// MediaType says what the answer is.
+func (catalog) MediaType() string { return catalogType }
+
+// card is a server card: a server.json with another schema, and with protocol versions.
+type card struct{ server }
+
+// MediaType says what the answer is.
+func (card) MediaType() string { return cardType }
+
+// IsCard reports whether [Registry.Cards] answers requests for a path.
+func IsCard(path string) bool {
+	_, ok := cardOf(path)
+	return ok || path == CatalogPath
+}
+
+// cardOf returns the name of the server whose card is at a path.
+func cardOf(path string) (name string, ok bool) {
+	path, rooted := strings.CutPrefix(path, "/")
+	name, ok = strings.CutSuffix(path, cardSuffix)
+	return name, ok && rooted && name != "" && !strings.Contains(name, "/")
+}
+
+// Cards answers with the catalog, or with the card of a server, of the servers in may. It
+// reads records, and wakes no server.
+func (g Registry) Cards(r *http.Request, base string, may []sessions.Caller) (any, error) {
+	base = strings.TrimSuffix(cmp.Or(g.PublicURL, base), "/")
+	if r.URL.Path == CatalogPath {
+		return catalogOf(base, may), nil
+	}
+	name, _ := cardOf(r.URL.Path)
+	i := slices.IndexFunc(may, func(c sessions.Caller) bool { return c.Server.Name == name })
+	if i < 0 {
+		return nil, storage.Errorf(storage.NotFound, "there is no server %.100s for you", name)
+	}
+	all, err := g.describe(r.Context(), base, may[i:i+1])
+	if err != nil {
+		return nil, err
+	}
+	c := card{all[0].Server}
+	c.Schema = cardSchema
+	// Dormouse speaks every version with each server. 2024-11-05 has another transport.
+	c.Remotes[0].Versions = append([]string{wire.V20260728}, slices.DeleteFunc(wire.LegacyVersions(), func(v string) bool { return v == wire.V20241105 })...)
+	return c, nil
+}
+
+func catalogOf(base string, may []sessions.Caller) catalog {
+	publisher := "local"
+	if u, err := url.Parse(base); err == nil && u.Hostname() != "" {
+		publisher = strings.ReplaceAll(u.Hostname(), ":", "-")
+	}
+	all := catalog{Version: "1.0", Entries: []catalogEntry{}}
+	names := make([]string, 0, len(may))
+	for _, c := range may {
+		names = append(names, c.Server.Name)
+	}
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		all.Entries = append(all.Entries, catalogEntry{ID: "urn:air:" + publisher + ":mcp:" + name, Type: cardType, URL: base + "/" + name + cardSuffix})
+	}
+	return all
+}
