@@ -199,7 +199,7 @@ func (c *addCommand) ofRepository(ctx context.Context, t *terminal, f *edited) (
 	}
 	p.Compiled(filepath.Join(at, "."+c.Name))
 	for _, line := range p.Build {
-		w.phase(c.Name, strings.Join(line, " "))
+		w.phase(c.Name, "building: "+strings.Join(line[:2], " "))
 		if _, err := execIn(ctx, t, at, line[0], line[1:]...); err != nil {
 			return entry, "", fmt.Errorf("%s cannot be built: %w", c.word, err)
 		}

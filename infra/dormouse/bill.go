@@ -160,7 +160,7 @@ func costOf(o ownerCost, u meter.Units, prices meter.Prices) ownerCost {
 
 func (a account) print(out io.Writer, most int) error {
 	return table(out, func(say func(string, ...any)) {
-		say("What AWS would have billed from %s to %s, at the prices of %s (%s).\n\n", a.Since.Format(time.DateTime), a.Until.Format(time.DateTime), a.Prices, a.Region)
+		say("What AWS would have billed from %s to %s UTC, at the prices of %s (%s).\n\n", a.Since.Format(time.DateTime), a.Until.Format(time.DateTime), a.Prices, a.Region)
 		say("WHAT\tCOUNT\tUSD\n")
 		for _, c := range a.Charges {
 			say("%s\t%.6g\t%.6f\n", c.What, c.Count, c.USD)

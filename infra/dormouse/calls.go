@@ -124,14 +124,11 @@ func refused(c api.Call) string {
 	return text
 }
 
-// moment returns a time of the day, in the zone of now, with its date if that is not today.
-func moment(t, now time.Time) string {
-	t = t.In(now.Location())
-	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
-		return t.Format(time.TimeOnly)
-	}
-	return t.Format("Jan 2 15:04:05")
-}
+// moment returns a time as commands print it, in the zone of now.
+func moment(t, now time.Time) string { return t.In(now.Location()).Format(time.DateTime) }
+
+// day returns a day as commands print it, in the zone of now.
+func day(t, now time.Time) string { return t.In(now.Location()).Format(time.DateOnly) }
 
 func took(ms float64) string {
 	if ms < 10_000 {

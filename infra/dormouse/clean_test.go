@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/creack/pty"
@@ -70,7 +71,7 @@ func TestNothingThatOthersWroteControlsTheTerminal(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, err = (&logsCommand{}).print(&terminal{out: out}, json.NewDecoder(bytes.NewReader(raw)))
+			_, err = (&logsCommand{}).print(&terminal{out: out, now: time.Now}, json.NewDecoder(bytes.NewReader(raw)))
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}

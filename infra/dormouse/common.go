@@ -147,7 +147,7 @@ var tints = []struct {
 	cell  *regexp.Regexp
 	color string
 }{
-	{regexp.MustCompile(`(?m)(^|  )(failed|not served|program missing|failed: [^\n]*|✗)`), "31"},
+	{regexp.MustCompile(`(?m)(^|  )(failed(?: last time)?|not served|program missing|failed: [^\n]*|✗)`), "31"},
 	{regexp.MustCompile(`(?m)(^|  )(awake(?: ×\d+)?|✓)`), "32"},
 	{regexp.MustCompile(`(?m)(^|  )(never started|starting|not running|refused: [^\n]*)`), "33"},
 }

@@ -74,9 +74,9 @@ func TestYesterdaysFailuresOfAToolAreOneCommand(t *testing.T) {
 	}))
 	defer machine.Close()
 	got, code := newShell(t).run("calls --tool get_forecast --since 2d --key k --url " + machine.URL)
-	want := `ENDED            WHO  SERVER   TOOL          CLIENT  TOOK   OUTCOME
-Nov 21 16:00:00  bob  weather  get_forecast  –       31 ms  the server exited, code 1
-Nov 21 16:00:00  ada  weather  get_forecast  cursor  8 ms   done
+	want := `ENDED                WHO  SERVER   TOOL          CLIENT  TOOK   OUTCOME
+2026-11-21 16:00:00  bob  weather  get_forecast  –       31 ms  the server exited, code 1
+2026-11-21 16:00:00  ada  weather  get_forecast  cursor  8 ms   done
 `
 	if d := cmp.Diff(want, got); d != "" || code != exitDone {
 		t.Errorf("exit code %d (-want +got):\n%s", code, d)

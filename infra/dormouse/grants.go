@@ -64,17 +64,17 @@ func (c *listGrantsCommand) Run(t *terminal) error {
 				break
 			}
 		}
-		return c.show(t, lines, func() error { return printGrants(t.out, lines) })
+		return c.show(t, lines, func() error { return printGrants(t.out, lines, t.now()) })
 	})
 }
 
-func printGrants(out io.Writer, lines []grantLine) error {
+func printGrants(out io.Writer, lines []grantLine, now time.Time) error {
 	return table(out, func(say func(string, ...any)) {
 		say("GRANT\tTENANT\tPRINCIPAL\tSERVER\tSCOPES\tCLIENT\tHOST\tENDS\n")
 		for _, g := range lines {
-			ends := g.Expires.Format(time.DateOnly)
+			ends := day(g.Expires, now)
 			if g.Revoked != nil {
-				ends = "revoked " + g.Revoked.Format(time.DateOnly)
+				ends = "revoked " + day(*g.Revoked, now)
 			}
 			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.ID, g.Tenant, g.Principal, g.Server, strings.Join(g.Scopes, ","), g.Client, g.Host, ends)
 		}

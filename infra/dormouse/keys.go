@@ -224,23 +224,20 @@ func (c *client) keys(ctx context.Context, tenant string) ([]api.Key, error) {
 }
 
 func printKeys(out io.Writer, keys []api.Key, now time.Time) error {
-	day := func(t *time.Time) string {
-		if t == nil {
-			return "never"
-		}
-		return t.Format(time.DateOnly)
-	}
 	return table(out, func(say func(string, ...any)) {
 		say("KEY\tTENANT\tPRINCIPAL\tROLE\tSERVERS\tMADE\tLAST USED\tENDS\n")
 		for _, k := range keys {
-			used, ends := "never", day(k.Expires)
+			used, ends := "never", "never"
+			if k.Expires != nil {
+				ends = day(*k.Expires, now)
+			}
 			if k.LastUsed != nil {
 				used = ago(now, *k.LastUsed)
 			}
 			if k.Revoked != nil {
-				ends = "revoked " + day(k.Revoked)
+				ends = "revoked " + day(*k.Revoked, now)
 			}
-			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Tenant, k.Principal, k.Role, strings.Join(k.Servers, ","), day(&k.Created), used, ends)
+			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Tenant, k.Principal, k.Role, strings.Join(k.Servers, ","), day(k.Created, now), used, ends)
 		}
 	})
 }
@@ -265,7 +262,7 @@ func (c *rotateKeyCommand) Run(t *terminal) error {
 		}
 		return c.show(t, made, func() error {
 			err := sayKey(t, made.Key)
-			_, _ = fmt.Fprintf(t.err, "It replaces key %s, which is valid until %s.\n", made.Old.ID, made.Old.Expires.Format(time.DateTime))
+			_, _ = fmt.Fprintf(t.err, "It replaces key %s, which is valid until %s.\n", made.Old.ID, moment(*made.Old.Expires, t.now()))
 			return err
 		})
 	})

@@ -9,8 +9,10 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -18,7 +20,7 @@ import (
 type logsCommand struct {
 	Of     string `arg:"" optional:"" name:"server|session" help:"Name of a server, or the beginning of a session's id. By default all servers."`
 	Follow bool   `short:"f" help:"Go on with new output until Ctrl-C."`
-	Lines  int    `short:"n" help:"Only the last lines of each process."`
+	Lines  int    `short:"n" help:"Only the last lines; with --follow, first those of each process."`
 	sinceFlag
 	Stdout bool `help:"Only what servers wrote to stdout and is no MCP message."`
 	placed
@@ -103,13 +105,26 @@ func (c *logsCommand) query() (url.Values, error) {
 // print prints output until its end. If the user names a server or a session, it prints a
 // title before the output of each process. Otherwise each line begins with its server.
 func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err error) {
-	last, out := "", colored(t.out)
+	last, out, zone := "", colored(t.out), t.now().Location()
+	next := func() (o api.Output, err error) { return o, from.Decode(&o) }
+	if c.Lines > 0 && !c.Follow {
+		next = lastOf(next, c.Lines)
+	}
 	for {
-		var o api.Output
-		if err := from.Decode(&o); err != nil {
+		o, err := next()
+		if err != nil {
 			return said, err
 		}
 		said = true
+		if !c.JSON {
+			o.Text = noted.ReplaceAllStringFunc(o.Text, func(note string) string {
+				at, err := time.Parse(time.RFC3339Nano, strings.TrimPrefix(note, "--- "))
+				if err != nil {
+					return note
+				}
+				return "--- " + at.In(zone).Format(time.DateTime)
+			})
+		}
 		switch {
 		case c.JSON:
 			err = printJSON(t.out, o, "")
@@ -127,6 +142,32 @@ func (c *logsCommand) print(t *terminal, from *json.Decoder) (said bool, err err
 		if err != nil {
 			return said, err
 		}
+	}
+}
+
+// noted fits the time of a note about a process, which is in UTC.
+var noted = regexp.MustCompile(`(?m)^--- \d{4}-\d\d-\d\dT[\d:.]+Z`)
+
+// lastOf returns the outputs with the last lines of what next returns until its error.
+func lastOf(next func() (api.Output, error), lines int) func() (api.Output, error) {
+	var all []api.Output
+	o, end := next()
+	for ; end == nil; o, end = next() {
+		all = append(all, o)
+	}
+	first := len(all)
+	for ; first > 0 && lines > 0; first-- {
+		each := strings.SplitAfter(strings.TrimSuffix(all[first-1].Text, "\n"), "\n")
+		each = each[max(0, len(each)-lines):]
+		all[first-1].Text, lines = strings.Join(each, "")+"\n", lines-len(each)
+	}
+	all = all[first:]
+	return func() (o api.Output, err error) {
+		if len(all) == 0 {
+			return o, end
+		}
+		o, all = all[0], all[1:]
+		return o, nil
 	}
 }
 

@@ -131,7 +131,7 @@ func tables() map[string]func(io.Writer) error {
 	servers := []api.Server{
 		{Name: "everything", State: api.Asleep, Path: "/everything/mcp", Tools: &eleven, Sessions: 2, Calls: &calls, FailedCalls: &none, LastMessage: p(3 * time.Minute)},
 		{Name: "mine", State: api.Awake, Path: "/mine/mcp", Processes: 2, Boxes: 1, Sessions: 4, LastMessage: p(2 * time.Second)},
-		{Name: "flaky", State: api.Failed, Path: "/flaky/mcp", Why: "exited with code 1: ZeroDivisionError: division by zero", Sessions: 1, LastMessage: p(time.Hour)},
+		{Name: "flaky", State: api.Failed, Start: api.FailedLast, Path: "/flaky/mcp", Why: "exited with code 1: ZeroDivisionError: division by zero", Sessions: 1, LastMessage: p(time.Hour)},
 		{Name: "weather", State: api.NotServed, Why: "WEATHER_KEY is not set (servers.json:14:32)"},
 	}
 	sessions := []api.Session{{

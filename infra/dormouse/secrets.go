@@ -139,9 +139,9 @@ func (c *listSecretsCommand) Run(t *terminal) error {
 					case l.Refused:
 						ends = "refused"
 					case l.Until != nil:
-						ends = l.Until.Format(time.RFC3339)
+						ends = moment(*l.Until, t.now())
 					}
-					say("%s\t%s\t%s\t%s\t%s\n", l.Name, l.Tenant, l.Principal, l.Changed.Format(time.DateOnly), ends)
+					say("%s\t%s\t%s\t%s\t%s\n", l.Name, l.Tenant, l.Principal, day(*l.Changed, t.now()), ends)
 				}
 			})
 		})

@@ -75,7 +75,7 @@ func TestSecretsListSaysWhatEndsAndWhatWasRefused(t *testing.T) {
 	}
 	printed := run("list --principal ada", exitDone)
 	for _, want := range []string{
-		"crm       default  ada        2026-11-22  2026-11-22T13:00:00Z", "github    default  ada        2026-11-22  refused", "@sign-in  default  ada        2026-11-22  2026-11-22T13:00:00Z",
+		"crm       default  ada        2026-11-22  2026-11-22 13:00:00", "github    default  ada        2026-11-22  refused", "@sign-in  default  ada        2026-11-22  2026-11-22 13:00:00",
 	} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("the list has no line %q:\n%s", want, printed)

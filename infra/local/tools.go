@@ -84,7 +84,7 @@ func (m *machine) startText(s serversfile.Server, r recorded) string {
 	switch {
 	case s.InPlace():
 	case m.failed.now()[s.Name] != "":
-		return "failed last time"
+		return api.FailedLast
 	case text == api.NeverStarted && m.missing(s) != nil:
 		return api.ProgramMissing
 	}

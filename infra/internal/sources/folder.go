@@ -194,8 +194,11 @@ func ofGo(dir string) (p Project, err error) {
 				continue
 			}
 			below, err := filepath.Rel(dir, filepath.Dir(file))
-			if err == nil && !slices.Contains(mains, "./"+below) {
-				mains = append(mains, "./"+below)
+			if below != "." {
+				below = "./" + below
+			}
+			if err == nil && !slices.Contains(mains, below) {
+				mains = append(mains, below)
 			}
 		}
 		if mains != nil {

@@ -427,8 +427,17 @@ func TestWebPagesAreRefused(t *testing.T) {
 }
 
 func TestOwnerOfAMachineSeesAllTenants(t *testing.T) {
-	p := newPlace(t, func(o *api.Options) { o.Caller = api.Owner("secret") })
+	p := newPlace(t, func(o *api.Options) {
+		o.Caller = api.Owner("secret")
+		o.Status = func(context.Context) (api.Status, error) {
+			return api.Status{Failed: map[string]string{"one": "no key"}}, nil
+		}
+	})
 	p.keys["owner"], p.keys["wrong"] = "secret", "secre"
+	var all struct{ Servers []api.Server }
+	if p.ask("owner", "GET", "/api/v1/servers", "", &all); all.Servers[0].State != api.Failed || all.Servers[0].Start != api.FailedLast {
+		t.Errorf("a server that failed, and of which nothing runs, is %+v", all.Servers[0])
+	}
 	var page api.Sessions
 	if p.ask("owner", "GET", "/api/v1/sessions", "", &page); len(page.Sessions) != 3 {
 		t.Errorf("%+v", page)

@@ -86,8 +86,11 @@ func (x *exchange) servers() (any, error) {
 	return answer, nil
 }
 
-// addStart says of a server that is asleep what is known of its start.
+// addStart says of a server of which nothing runs what is known of its start.
 func (x *exchange) addStart(l *Server, s serversfile.Server, tenants []string) error {
+	if l.State == Failed && l.Boxes == 0 {
+		l.Start = FailedLast
+	}
 	if l.State != Asleep || l.Tools != nil || s.InPlace() || !s.Record {
 		return nil
 	}

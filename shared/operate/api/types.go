@@ -46,8 +46,9 @@ const (
 	Off       = "off"        // the servers file disables it
 )
 
-// What else is known of a server that is asleep.
+// What else is known of the start of a server.
 const (
+	FailedLast     = "failed last time" // nothing runs, and it has failed to start
 	NeverStarted   = "never started"
 	ProgramMissing = "program missing" // its command is not on this machine
 )
@@ -57,7 +58,7 @@ type Server struct {
 	Name      string `json:"name"`
 	State     string `json:"state"`
 	Why       string `json:"why,omitempty"`   // of Failed, NotServed and Off, and of a program that is missing
-	Start     string `json:"start,omitempty"` // of Asleep: NeverStarted or ProgramMissing, "" if it has started
+	Start     string `json:"start,omitempty"` // of Failed: FailedLast, if nothing runs; of Asleep: NeverStarted or ProgramMissing, "" if it has started
 	Path      string `json:"path,omitempty"`  // of its endpoint: /NAME/mcp
 	Tools     *int   `json:"tools,omitempty"` // from the handshake record, absent if there is none
 	Held      int    `json:"held,omitempty"`  // tools that are held back until an operator accepts them

@@ -19,7 +19,7 @@ export function State({ of, more }) {
 }
 
 /** The state of a server in words: also whether it has ever worked. */
-export const stateOf = (s) => s.start || (s.state === "failed" && !s.boxes ? "failed last time" : s.state);
+export const stateOf = (s) => s.start || s.state;
 
 export const Problem = ({ error }) => error && html`<p class="problem" role="alert">${error.message ?? error}</p>`;
 
