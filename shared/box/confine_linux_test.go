@@ -83,7 +83,7 @@ func TestProgramThatTheSandboxCannotReachIsExplained(t *testing.T) {
 		}
 	})
 	_, message, _, data := r.failure(r.call("1", "pid", "0"))
-	if data.Phase != PhaseProcessStart || !strings.Contains(message, "must be open to other users") {
+	if data.Phase != PhaseProcessStart || !strings.Contains(message, "other users may not use "+filepath.Join(dir, "interpreter")+", on the way to") {
 		t.Errorf("%q %+v", message, data)
 	}
 }

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -257,6 +260,42 @@ func (a *preparation) mark(s *Server) (clear func()) {
 	}
 }
 
+// closedWay says what is in the way of a program that its sandbox may not execute.
+func closedWay(err error) string {
+	var of *fs.PathError
+	if errors.As(err, &of) {
+		for _, program := range []string{interpreterOf(of.Path), of.Path} {
+			real, err := filepath.EvalSymlinks(program)
+			if err != nil || !filepath.IsAbs(real) {
+				continue
+			}
+			for at := real; at != "/"; at = filepath.Dir(at) {
+				if info, err := os.Stat(at); err == nil && info.Mode()&0o001 == 0 {
+					return fmt.Sprintf("other users may not use %s, on the way to %s: name another program, such as one of /usr/bin, put it below host_path, or chmod o+rx %[1]s", at, real)
+				}
+			}
+		}
+	}
+	return "the program and its interpreter, and the folders above them, must be open to other users (chmod o+rx), in the PATH or below host_path"
+}
+
+// interpreterOf returns the program that executes a script, "" if the file is no script.
+func interpreterOf(script string) string {
+	f, err := os.Open(script)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }() // only read
+	start := make([]byte, 256)
+	n, _ := io.ReadFull(f, start) // a short file is whole
+	line, _, _ := strings.Cut(string(start[:n]), "\n")
+	words := strings.Fields(strings.TrimPrefix(line, "#!"))
+	if !strings.HasPrefix(line, "#!") || len(words) == 0 {
+		return ""
+	}
+	return words[0]
+}
+
 // startFault returns the fault of a process that cannot be started.
 func (b *Box) startFault(err error) *fault {
 	if full := (guard.FullError{}); errors.As(err, &full) {
@@ -271,7 +310,7 @@ func (b *Box) startFault(err error) *fault {
 	if !errors.As(err, &e) {
 		message := err.Error()
 		if b.server.Sandbox != nil && errors.Is(err, fs.ErrPermission) {
-			message += " in its sandbox: the program and its interpreter, and the folders above them, must be open to other users (chmod o+rx), in the PATH or below host_path"
+			message += " in its sandbox: " + closedWay(err)
 		}
 		return b.server.fault(PhaseProcessStart, "cannot be started: %s", b.hide.Text(message))
 	}

@@ -472,7 +472,50 @@ func TestAnotherLockOrNodeIsAnotherInstall(t *testing.T) {
 	}
 }
 
-func TestNodeWithoutLockIsNotInstalled(t *testing.T) {
+// Without a lock the packages are resolved once, and stay the same.
+func TestNodeWithoutLockIsResolvedOnce(t *testing.T) {
+	r := newRig(t)
+	s := r.node(map[string]string{"host/package.json": `{"dependencies":{"m":"^1"},"scripts":{"prepare":"exit 1"}}`, "host/index.js": "1"})
+	r.write(map[string]string{"npm-does": `case "$1" in install) echo '{"packages":{"":{},"node_modules/m":{"integrity":"sha512-x"}}}' >package-lock.json;; *) mkdir -p node_modules/m; (cat package.json; echo) >>"$PIP_LOG_OF_TEST";; esac` + "\n"})
+	first, second := r.stage(s), r.stage(s)
+	if r.count("npm install ") != 1 || r.count("npm ci ") != 1 || first.Reads[0] != second.Reads[0] || r.count("prepare") != 0 {
+		t.Error(r.log())
+	}
+	r.write(map[string]string{"host/package.json": `{"dependencies":{"m":"^2"}}`})
+	if r.stage(s); r.count("npm install ") != 2 {
+		t.Error(r.log())
+	}
+	r.write(map[string]string{"host/package.json": `{"dependencies":{"m":"file:../m"}}`})
+	if e := r.failure(s); e.Phase != DepInstall || !strings.Contains(e.Error(), "run npm install") {
+		t.Error(e)
+	}
+}
+
+// A server whose command is the path of a Python gets an environment made with that one, unless
+// it is in an environment itself.
+func TestPathOfAPythonGetsTheDependencies(t *testing.T) {
+	r := newRig(t)
+	s := r.python(map[string]string{"host/requirements.txt": "a\n"})
+	for _, c := range []struct {
+		folder, more string
+		own          bool
+	}{{"system", "notes", false}, {"environment", "pyvenv.cfg", true}} {
+		t.Run(c.folder, func(t *testing.T) {
+			s.Command = filepath.Join(r.root, c.folder, "bin", "python3")
+			r.write(map[string]string{
+				c.folder + "/" + c.more:   "",
+				c.folder + "/bin/python3": "#!/bin/sh\necho of-the-" + c.folder + " >>\"$PIP_LOG_OF_TEST\"\nexec " + filepath.Join(r.root, "bin", "python3") + " \"$@\"\n",
+			})
+			commontest.OK(t, os.Chmod(s.Command, 0o700)) //nolint:gosec // it is a program
+			l := r.stage(s)
+			if (l.Command == s.Command) != c.own || !c.own && l.Command != "python" || l.Env["VIRTUAL_ENV"] == "" || (r.count("of-the-"+c.folder) == 0) != c.own {
+				t.Errorf("it starts %s in %q: %s", l.Command, l.Env["VIRTUAL_ENV"], r.log())
+			}
+		})
+	}
+}
+
+func TestNodeModulesOfTheProjectAreUsedWithoutALock(t *testing.T) {
 	r := newRig(t)
 	l := r.stage(r.node(map[string]string{"host/package.json": "{}", "host/node_modules/m/i.js": "its own"}))
 	if r.count("npm") != 0 {

@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -14,15 +15,15 @@ import (
 // nodeVersion is a script that prints the facts that decide whether compiled packages fit.
 const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
 
-// node installs the packages in the package-lock.json of the host path, and links
-// node_modules of the workspace to them. If node_modules is a folder, the process has made
+// node installs the packages in the package-lock.json of the host path, or those that its
+// package.json asks for, and links node_modules of the workspace to them. If node_modules is a folder, the process has made
 // it, and node leaves it.
 func (s *provisioning) node(ctx context.Context) error {
 	if info, err := os.Lstat(filepath.Join(s.launch.Workspace, "node_modules")); err == nil && info.IsDir() {
 		return nil
 	}
 	want, err := s.readNode(ctx)
-	if err != nil || want.lock == "" {
+	if err != nil || want.lock == "" && !want.open {
 		return err
 	}
 	npm, err := s.program("npm")
@@ -36,6 +37,11 @@ func (s *provisioning) node(ctx context.Context) error {
 	version, err := s.version(ctx, node, "-e", nodeVersion)
 	if err != nil {
 		return installError(err)
+	}
+	if want.open {
+		if err := s.lockNode(ctx, npm, &want); err != nil {
+			return installError(full(s.cfg.Cache, err))
+		}
 	}
 	dir, err := s.install(ctx, recipe{
 		kind: "node", key: digest(append([]string{"node-2", version, fmt.Sprint(s.server.Scripts)}, want.parts...)...), what: "the Node.js dependencies",
@@ -59,6 +65,7 @@ type nodeWants struct {
 	lock  string            // name of the lock file
 	files map[string][]byte // what npm needs
 	local bool              // it also needs the source
+	open  bool              // package.json asks for packages, and there is no lock
 	parts []string          // of the key
 }
 
@@ -86,6 +93,9 @@ func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
 	}
 	if want.files["package.json"] == nil {
 		want.lock = ""
+	} else if want.lock == "" {
+		want.open, err = asks(want.files["package.json"])
+		return want, err
 	}
 	if want.lock == "" || !want.local {
 		return want, nil
@@ -93,6 +103,51 @@ func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
 	code, err := source(ctx, s.host)
 	want.parts = append(want.parts, code)
 	return want, err
+}
+
+// asks reports whether a package.json asks for packages of a registry. A folder that it names
+// may have anything, so a lock has to say what.
+func asks(manifest []byte) (bool, error) {
+	var p struct {
+		Workspaces           json.RawMessage
+		Dependencies         map[string]string
+		OptionalDependencies map[string]string
+	}
+	if err := json.Unmarshal(manifest, &p); err != nil {
+		return false, installError(fmt.Errorf("package.json: %w", err))
+	}
+	local := p.Workspaces != nil
+	for _, from := range p.Dependencies {
+		local = local || strings.HasPrefix(from, "file:") || strings.HasPrefix(from, "link:") || strings.HasPrefix(from, "workspace:")
+	}
+	if local {
+		return false, installError(errors.New("package.json names folders, and there is no package-lock.json beside it: run npm install in that folder"))
+	}
+	return len(p.Dependencies)+len(p.OptionalDependencies) > 0, nil
+}
+
+// lockNode resolves the packages that a package.json asks for. The cache keeps that, so each
+// start has the same ones until package.json changes.
+func (s *provisioning) lockNode(ctx context.Context, npm string, want *nodeWants) error {
+	const file = "package-lock.json"
+	l, err := s.locked(ctx, lockName("npm", "project", want.parts...), "the Node.js dependencies", func(ctx context.Context, b build) ([]byte, error) {
+		if err := want.write(b.dir); err != nil {
+			return nil, err
+		}
+		if _, err := (command{argv: npmCommand(npm, "install", "--package-lock-only", "--package-lock=true"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
+			return nil, fmt.Errorf("npm install: %w", err)
+		}
+		text, err := os.ReadFile(filepath.Join(b.dir, file))
+		if err != nil {
+			return nil, err
+		}
+		return text, hashed(text)
+	})
+	if err != nil {
+		return err
+	}
+	want.lock, want.files[file], want.parts = file, l.text, append(want.parts, file, string(l.text))
+	return nil
 }
 
 // hasLocal reports whether a lock file names folders of the project.
@@ -115,7 +170,15 @@ func (s *provisioning) buildNode(ctx context.Context, b build, npm, node string,
 			return err
 		}
 	}
-	for name, data := range want.files {
+	if err := want.write(b.dir); err != nil {
+		return err
+	}
+	return s.npmCI(ctx, b, npm, node)
+}
+
+// write writes the manifests for npm into a folder.
+func (w nodeWants) write(dir string) error {
+	for name, data := range w.files {
 		if name == "package.json" {
 			// Scripts of the project itself, such as prepare, build it. They need sources
 			// that this folder does not have.
@@ -124,11 +187,11 @@ func (s *provisioning) buildNode(ctx context.Context, b build, npm, node string,
 		if name == ".npmrc" {
 			data = settings(data)
 		}
-		if err := os.WriteFile(filepath.Join(b.dir, name), data, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			return err
 		}
 	}
-	return s.npmCI(ctx, b, npm, node)
+	return nil
 }
 
 // settings keeps the lines of an .npmrc that name registries and how to reach them.

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -218,9 +219,13 @@ func (s *provisioning) dependencies(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	python, err := s.python(ctx, plain)
+	own := outsidePython(s.launch.Command)
+	python, err := s.python(ctx, cmp.Or(plain, own))
 	if err != nil {
 		return err
+	}
+	if own != "" && python != "" {
+		s.launch.Command = "python" // of the environment that was made with it
 	}
 	if plain != "" && python == "" {
 		// The folder's own virtual environment is not copied, and no manifest lists its

@@ -218,8 +218,23 @@ func folderIn(line string) (f folder, ok bool) {
 	return f, true
 }
 
-// interpreter finds the Python for a virtual environment.
+// outsidePython returns the command if it is the path of a Python that is in no virtual
+// environment, and "" otherwise. The user of such an environment has chosen its packages.
+func outsidePython(command string) string {
+	if !filepath.IsAbs(command) || !strings.HasPrefix(filepath.Base(command), "python") {
+		return ""
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(filepath.Dir(command)), "pyvenv.cfg")); err == nil || !executable(command) {
+		return ""
+	}
+	return command
+}
+
+// interpreter finds the Python for a virtual environment. hint is the name or the path of one.
 func (s *Provisioner) interpreter(hint string) (string, error) {
+	if filepath.IsAbs(hint) {
+		return hint, nil
+	}
 	for _, name := range []string{hint, "python3", "python"} {
 		if !strings.HasPrefix(name, "python") {
 			continue
