@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // figures are sentences of the documents with a figure that the code decides. The figure is
@@ -177,9 +179,7 @@ func TestFiguresOfTheDocumentsAreThoseOfTheCode(t *testing.T) {
 	files := load(t, "..")
 	for _, f := range figures {
 		text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(f.page)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if err := checkFigure(files, string(text), f.phrase, f.name); err != nil {
 			t.Errorf("%s: %v", f.page, err)
 		}
@@ -189,9 +189,7 @@ func TestFiguresOfTheDocumentsAreThoseOfTheCode(t *testing.T) {
 func TestAFigureThatTheCodeDoesNotHaveIsFound(t *testing.T) {
 	root := t.TempDir()
 	code := "package p\n\nimport \"time\"\n\nconst most = 4 << 10\n\nfunc f() { def(&o.Wait, 2*time.Minute) }\n\nfunc g() any { return T{Wait: time.Hour} }\n"
-	if err := os.WriteFile(filepath.Join(root, "p.go"), []byte(code), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(root, "p.go"), []byte(code), 0o600))
 	files := load(t, root)
 	for i := range files {
 		files[i].dir = "p"

@@ -15,15 +15,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A repository is added at its newest commit, or at the one that is named; what it lacks is
 // built. A failure leaves no clone behind.
 func TestARepositoryIsAddedAtOneCommit(t *testing.T) {
 	program, err := exec.LookPath("git")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 	git := func(args ...string) string {
 		t.Helper()
@@ -54,16 +54,12 @@ func TestARepositoryIsAddedAtOneCommit(t *testing.T) {
 	git("add", ".")
 	git("commit", "-qm", "two")
 	second := git("rev-parse", "HEAD")[:12]
-	if err := os.Symlink(program, filepath.Join("bin", "git")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Symlink(program, filepath.Join("bin", "git")))
 	home := filepath.Join(d.dir, ".local/share/dormouse/repositories")
 	folders := func() (names []string) {
 		t.Helper()
 		all, err := os.ReadDir(home)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for _, f := range all {
 			names = append(names, f.Name())
 		}
@@ -106,13 +102,9 @@ func (d *desk) bundleOf(t *testing.T, file, name string) string {
 		if err == nil {
 			_, err = w.Write([]byte(text))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, z.Close())
 	d.file(file, out.String(), 0o600)
 	sum := sha256.Sum256(out.Bytes())
 	return hex.EncodeToString(sum[:])

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
 )
 
@@ -41,9 +42,7 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 	ada := keyOf("acme", "user")
 	said := func(how string) string {
 		text, err := json.Marshal(map[string]string{"text": planted + " " + how + " " + secret + " " + base64.StdEncoding.EncodeToString([]byte("u:"+secret)), "Password": "marked-77"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return string(text)
 	}
 
@@ -63,9 +62,7 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 	}
 	modern.until(task.Result.TaskID, "completed")
 	conn, _, err := websocket.Dial(t.Context(), m.ws["one"], &websocket.DialOptions{Subprotocols: []string{"mcp"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + ada}}}) //nolint:bodyclose // the library closes it
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s := &socket{t: t, conn: conn}
 	defer func() { _ = conn.CloseNow() }()
 	s.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":` + params + `}`)
@@ -77,7 +74,7 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 	read := func(key string, args ...string) string {
 		cmd := m.command("calls", append([]string{"--url", strings.TrimSuffix(m.urls["one"], "/one/mcp"), "--key", key}, args...)...)
 		cmd.Args = slices.Concat(cmd.Args[:2], cmd.Args[4:]) // --data would be this machine
-		out, _ := cmd.CombinedOutput() // who may not read gets an error
+		out, _ := cmd.CombinedOutput()                       // who may not read gets an error
 		return string(out)
 	}
 	auditor := keyOf("acme", "auditor")

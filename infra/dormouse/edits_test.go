@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -37,20 +38,14 @@ func TestAFormBecomesTheArgumentsOfAdd(t *testing.T) {
 func TestTheConsoleEditsTheFilesOfTheCommands(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "servers.json")
-	if err := os.WriteFile(file, []byte(`{"mcpServers": {"one": {"command": "a", "env": {"TOKEN": "${TOKEN}"}} /* kept */}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(file, []byte(`{"mcpServers": {"one": {"command": "a", "env": {"TOKEN": "${TOKEN}"}} /* kept */}}`), 0o600))
 	e := (&terminal{}).editsOf(file, filepath.Join(dir, "data"))
 	text := func(name string) string {
 		raw, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return string(raw)
 	}
-	if err := e.SetValue(t.Context(), "one", "TOKEN", "s3cret value"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, e.SetValue(t.Context(), "one", "TOKEN", "s3cret value"))
 	if got := text(".env"); got != "TOKEN='s3cret value'\n" || strings.Contains(text("servers.json"), "s3cret") {
 		t.Errorf("after the first value: %s %s", got, text("servers.json"))
 	}

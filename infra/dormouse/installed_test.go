@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // installedOn returns a manager of a system, whose tools are stand-ins that note how they are
@@ -31,9 +33,7 @@ func installedOn(t *testing.T, system string, uid int) (m *serviceManager, serve
 	}
 	return m, servers, func() string {
 		text, err := os.ReadFile(calls)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return string(text)
 	}
 }
@@ -83,9 +83,7 @@ launchctl bootout gui/501/mcp.dormouse
 				t.Errorf("status before: %v", err)
 			}
 			c := installServiceCommand{Servers: servers, Flags: []string{"--", "--port", "9000", "--public-url", "https://x/$1"}}
-			if err := c.install(t.Context(), m); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, c.install(t.Context(), m))
 			for path, lines := range test.files {
 				text := contentOf(t, filepath.Join(root, path))
 				for _, want := range lines {
@@ -162,8 +160,6 @@ func failureCode(err error) int {
 func contentOf(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return string(text)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring/webconsole"
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
@@ -145,9 +146,7 @@ func TestBodiesOfAStackAreSearchedInItsLogs(t *testing.T) {
 	s.logs.Relay = "/dormouse/stack/relay"
 	var out bytes.Buffer
 	file, _, err := serversfile.Parse([]byte(s.servers), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	k := bodies.Keeper{Server: file.Server, Secret: []byte(strings.Repeat("s", 32)), Out: slog.New(slog.NewJSONHandler(&out, nil)), Hider: func(map[string]string, []string) func(string) string { return func(text string) string { return text } }}
 	of := storage.Account{Tenant: "acme", Principal: "ada", Server: "one"}
 	for _, said := range []observe.Said{{Stream: "1", Arguments: json.RawMessage(`{"a":1}`)}, {Stream: "1", Result: json.RawMessage(`{"r":2}`)}} {
@@ -155,9 +154,7 @@ func TestBodiesOfAStackAreSearchedInItsLogs(t *testing.T) {
 	}
 	for line := range strings.Lines(out.String()) {
 		var l bodies.Line
-		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal([]byte(line), &l))
 		c.sealed = append([]bodies.Line{l}, c.sealed...)
 	}
 	for role, want := range map[storage.Role]string{storage.RoleAuditor: `"arguments":{"a":1},"result":{"r":2}`, storage.RoleOperator: "", storage.RoleViewer: "forbidden"} {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // The tests' program also runs as the reaper of processes that the tests start.
@@ -178,13 +180,9 @@ func TestLoadCountsFailures(t *testing.T) {
 func here(t *testing.T, command ...string) *running {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r, err := place{self: self, scratch: t.TempDir()}.run(command, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(r.kill)
 	return r
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // Bundles of the official packer are added by their name, asked for their configuration in a
@@ -30,14 +31,10 @@ func TestBundlesOfTheOfficialPackerAreAddedAndCalled(t *testing.T) {
 		programtest.Empty(t, filepath.Join(dir, name))
 	}
 	build := filepath.Join(t.TempDir(), "binary")
-	if err := os.CopyFS(build, os.DirFS(filepath.Join("mcpb", "binary"))); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.CopyFS(build, os.DirFS(filepath.Join("mcpb", "binary"))))
 	programtest.Empty(t, filepath.Join(build, "server"))
 	programtest.Copy(t, programtest.Build(t, filepath.Join("clients", "mcpb-binary"), ".", "./mcpb/binary"), filepath.Join(build, "server", "given"))
-	if err := os.Chmod(filepath.Join(build, "server", "given"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Chmod(filepath.Join(build, "server", "given"), 0o755))
 	bundles := []struct {
 		from, name, said string
 		answers          [][2]string // question and answer
@@ -82,13 +79,9 @@ func TestBundlesOfTheOfficialPackerAreAddedAndCalled(t *testing.T) {
 func converse(t *testing.T, cmd *exec.Cmd, answers [][2]string) (shown string) {
 	t.Helper()
 	terminal, err := pty.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = terminal.Close() }()
-	if err := terminal.SetReadDeadline(time.Now().Add(runLimit)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, terminal.SetReadDeadline(time.Now().Add(runLimit)))
 	for piece := make([]byte, 4096); ; {
 		n, err := terminal.Read(piece)
 		shown += string(piece[:n])

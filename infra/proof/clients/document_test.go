@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
@@ -41,9 +42,7 @@ type coldSite struct {
 func newColdSite(t *testing.T) *coldSite {
 	t.Helper()
 	store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	s := &coldSite{document: "https://client.example.com/oauth/client.json"}
 	public := httptest.NewTLSServer(http.HandlerFunc(s.publish)) // its certificate is for *.example.com
@@ -67,9 +66,7 @@ func newColdSite(t *testing.T) *coldSite {
 		t.Fatal(warnings, err)
 	}
 	access, err := wiring.ReadBroker(servers, s.url, "", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s.settings = wiring.Settings{Servers: servers, Secret: make([]byte, 32), Access: access, AuthServer: true, PublicURL: s.url}
 	s.parts = wiring.Parts{Store: store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.DiscardHandler), Runners: nobody{}, Clients: nobody{}}
 	return s

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const (
@@ -54,15 +55,11 @@ func startOnce(t *testing.T, url string) {
 	t.Helper()
 	body := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"start","version":"1"}}}`
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	if answer, err := io.ReadAll(resp.Body); err != nil || !bytes.Contains(answer, []byte("serverInfo")) {
 		t.Fatalf("initialize: HTTP %d %s, %v", resp.StatusCode, answer, err)
@@ -74,15 +71,11 @@ func startOnce(t *testing.T, url string) {
 func startReference(t *testing.T, transport string) string {
 	t.Helper()
 	shim, err := filepath.Abs(filepath.Join("everything", "loopback.cjs"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	mode := map[string]string{streamable: "streamableHttp", sse: "sse"}[transport]
 	line := programtest.Start(t, []string{"PORT=0"}, programtest.Tool(t, "node", programtest.NodeHelp), "--require", shim, everything(t), mode).Ready(t)
 	var ready struct{ URL string }
-	if err := json.Unmarshal(line, &ready); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(line, &ready))
 	return ready.URL
 }
 

@@ -28,6 +28,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/webuser"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const (
@@ -87,17 +88,13 @@ func exchangeAtKeycloak(t *testing.T, k *keycloak) {
 	var env struct {
 		Token string `json:"CRM_TOKEN"`
 	}
-	if err := json.Unmarshal([]byte(res.Content[0].(*mcp.TextContent).Text), &env); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal([]byte(res.Content[0].(*mcp.TextContent).Text), &env))
 	parts := strings.Split(env.Token, ".")
 	if len(parts) != 3 || env.Token == token() {
 		t.Fatalf("the process acts with %q", env.Token)
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var claims struct {
 		Iss, Aud, Azp, Scope string
 		Username             string `json:"preferred_username"`
@@ -128,24 +125,16 @@ func signedIn(t *testing.T, at string) (session *mcp.ClientSession, token func()
 			return &auth.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}, nil
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	client := mcp.NewClient(&mcp.Implementation{Name: "signin", Version: "1"}, nil)
 	session, err = client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: at, OAuthHandler: handler}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = session.Close() })
 	return session, func() string {
 		source, err := handler.TokenSource(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		got, err := source.Token()
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return got.AccessToken
 	}
 }
@@ -228,9 +217,7 @@ func (k *keycloak) login(t *testing.T) {
 	t.Helper()
 	form := url.Values{"grant_type": {"password"}, "client_id": {"admin-cli"}, "username": {"admin"}, "password": {"admin"}}
 	res, err := http.PostForm(k.at+"/realms/master/protocol/openid-connect/token", form) //nolint:noctx // a test
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = res.Body.Close() }() // only read
 	var got struct {
 		Token string `json:"access_token"`
@@ -252,27 +239,19 @@ func (k *keycloak) post(t *testing.T, path string, v any) string {
 func (k *keycloak) do(t *testing.T, method, path string, v, into any) string {
 	t.Helper()
 	body, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r, err := http.NewRequestWithContext(t.Context(), method, k.at+"/admin/realms"+path, bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r.Header.Set("Authorization", "Bearer "+k.token)
 	r.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	answer, err := io.ReadAll(res.Body)
 	if err := errors.Join(err, res.Body.Close()); err != nil || res.StatusCode >= http.StatusMultipleChoices {
 		t.Fatalf("%s %s: %s, %v: %s", method, path, res.Status, err, answer)
 	}
 	if into != nil {
-		if err := json.Unmarshal(answer, into); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal(answer, into))
 	}
 	return res.Header.Get("Location")
 }
@@ -283,9 +262,7 @@ func startKeycloak(t *testing.T) *keycloak {
 	dir := installKeycloak(t)
 	address := programtest.FreeAddress(t)
 	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	p := programtest.Start(t, []string{"KC_BOOTSTRAP_ADMIN_USERNAME=admin", "KC_BOOTSTRAP_ADMIN_PASSWORD=admin", "JAVA_OPTS_APPEND=-Xmx512m"},
 		"bash", filepath.Join(dir, "bin", "kc.sh"), "start-dev", "--db", "dev-mem", "--http-host", "127.0.0.1", "--http-port", port)
 	k, begun := &keycloak{at: "http://" + address}, time.Now()
@@ -321,12 +298,8 @@ func installKeycloak(t *testing.T) string {
 			t.Fatalf("%s has the SHA-256 %s, want %s", artifact, got, keycloakSHA256)
 		}
 		archive, err := zip.OpenReader(filepath.Join(dir, artifact))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(os.CopyFS(dir, archive), archive.Close()); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
+		commontest.OK(t, errors.Join(os.CopyFS(dir, archive), archive.Close()))
 	})
 	return filepath.Join(dir, "keycloak-"+keycloakVersion)
 }

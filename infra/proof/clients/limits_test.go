@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A call that a limit refuses leaves the client's session alive, and the model
@@ -57,15 +58,11 @@ func TestRealClientsGoOnAfterARefusal(t *testing.T) {
 		command.Env = append(command.Environ(), "MCP_REMOTE_CONFIG_DIR="+t.TempDir())
 		client := mcp.NewClient(&mcp.Implementation{Name: "limits", Version: "1"}, nil)
 		s, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: command}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		defer func() { _ = s.Close() }()
 		call := func() bool {
 			r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: map[string]any{}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			return !r.IsError
 		}
 		for done := 0; call(); done++ {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
@@ -196,9 +197,7 @@ type pollRun struct {
 func startAll(t *testing.T, limits sessions.Limits, plan []step) []*pollRun {
 	t.Helper()
 	steps, err := json.Marshal(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var all []*pollRun
 	for _, p := range allPollers() {
 		server := newPollServer(t, openSQLite(t), limits)
@@ -241,9 +240,7 @@ func (r *pollRun) lines(t *testing.T) []polled {
 func openSQLite(t *testing.T) storage.Store {
 	t.Helper()
 	store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "sessions.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() {
 		if err := store.Close(); err != nil {
 			t.Error(err)

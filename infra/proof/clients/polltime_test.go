@@ -12,6 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -36,17 +37,13 @@ func TestGoClientSitsOutACallOfTwoHours(t *testing.T) {
 			Endpoint: "http://localhost/polls/mcp", HTTPClient: &http.Client{Transport: inProcess{server}},
 		}
 		s, err := client.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		const takes, step = 2 * time.Hour, 4 * time.Minute
 		params := &mcp.CallToolParams{Name: "long", Arguments: map[string]any{"ms": takes.Milliseconds(), "step": step.Milliseconds()}}
 		params.SetProgressToken("p")
 		begun := time.Now()
 		result, err := s.CallTool(t.Context(), params)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if took := time.Since(begun); took < takes-step || took > takes+time.Minute {
 			t.Errorf("took %s", took)
 		}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/webuser"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // person is the user of a program that signs in. The program prints the URL that the user
@@ -82,9 +83,7 @@ func noBrowser(t *testing.T) []string {
 	nothing := programtest.Tool(t, "true", "a Unix system has it")
 	dir := t.TempDir()
 	for _, name := range []string{"open", "xdg-open", "gio", "x-www-browser", "sensible-browser"} {
-		if err := os.Symlink(nothing, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Symlink(nothing, filepath.Join(dir, name)))
 	}
 	path := dir + string(os.PathListSeparator) + os.Getenv("PATH")
 	return append(os.Environ(), "PATH="+path, "BROWSER="+nothing, "DISPLAY=", "WAYLAND_DISPLAY=", "XDG_CURRENT_DESKTOP=", "DESKTOP_SESSION=")
@@ -101,9 +100,7 @@ func TestMCPRemoteSignsIn(t *testing.T) {
 			// taken the first time and free the second. It would then delete its registration,
 			// and with it the sign-in.
 			_, port, err := net.SplitHostPort(programtest.FreeAddress(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			throughSignsIn(t, host(t), "*/*_tokens.json", func(at, state string) *exec.Cmd {
 				cmd := exec.CommandContext(t.Context(), programtest.Tool(t, "node", programtest.NodeHelp),
 					filepath.Join(nodeModules(t, "mcp-remote"), "node_modules", "mcp-remote", "dist", "proxy.js"), at, port)
@@ -139,9 +136,7 @@ func throughSignsIn(t *testing.T, at, files string, program func(at, state strin
 		var said bytes.Buffer
 		cmd := program(at, state)
 		stderr, err := cmd.StderrPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -224,12 +219,8 @@ func inspectorSignsIn(t *testing.T, at string, flags ...string) {
 		var out, said bytes.Buffer
 		cmd.Stdout = &out
 		stderr, err := cmd.StderrPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
+		commontest.OK(t, cmd.Start())
 		p.read(t.Context(), stderr, &said)
 		if err := cmd.Wait(); err != nil {
 			t.Fatalf("%v\n%s%s", err, &out, &said)
@@ -258,18 +249,14 @@ func endGrant(t *testing.T, at string, of tokens) {
 	post := func(to, kind, body string) int {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		r.Header.Set("Content-Type", kind)
 		r.Header.Set("Accept", "application/json, text/event-stream")
 		if to == at {
 			r.Header.Set("Authorization", "Bearer "+of.access)
 		}
 		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		_ = res.Body.Close() // only its status matters
 		return res.StatusCode
 	}

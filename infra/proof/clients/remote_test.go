@@ -19,6 +19,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/webuser"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // guarded is a Dormouse whose users sign in with any name, as a remote server.
@@ -64,9 +65,7 @@ func (n near) open(t *testing.T, key string) *mcp.ClientSession {
 	t.Helper()
 	transport := &mcp.StreamableClientTransport{Endpoint: n.url + "/far/mcp", HTTPClient: &http.Client{Transport: withKey(key)}, DisableStandaloneSSE: true}
 	session, err := mcp.NewClient(&mcp.Implementation{Name: "remote", Version: "1"}, nil).Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = session.Close() })
 	return session
 }
@@ -88,13 +87,9 @@ func call(t *testing.T, session *mcp.ClientSession, tool string) (text string, i
 func (n near) connect(t *testing.T, link, key, name string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.url+"/far/ticket", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	res, err := (&http.Client{Transport: withKey(key)}).Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = res.Body.Close() }()
 	var ticket struct{ Ticket string }
 	if err := json.NewDecoder(res.Body).Decode(&ticket); err != nil || ticket.Ticket == "" {

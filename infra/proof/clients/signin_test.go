@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // signInClients returns the programs that sign in by themselves: SDKs that register, go
@@ -171,9 +172,7 @@ func hostBehindAPIGateway(t *testing.T) string {
 	t.Helper()
 	at := examples(t).OnEmulator(t).Host(t, counter(), nil, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
 	res, err := http.Post(at, "application/json", strings.NewReader("{}")) //nolint:noctx // a test
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	_ = res.Body.Close() // only the headers matter
 	if res.Header.Get("WWW-Authenticate") != "" || res.Header.Get("X-Amzn-Remapped-Www-Authenticate") == "" {
 		t.Fatalf("the header is not renamed: %d %v", res.StatusCode, res.Header)
@@ -231,9 +230,7 @@ func startProvider(t *testing.T, callback, tokens string) string {
 	dir := nodeModules(t, "oidc-provider")
 	programtest.Copy(t, filepath.Join("oidc-provider", "provider.mjs"), filepath.Join(dir, "provider.mjs"))
 	_, port, err := net.SplitHostPort(programtest.FreeAddress(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	node := programtest.OnlyFile(t, filepath.Join(dir, "node_modules", "node-*", "bin", "node"), "is there a Node.js for this system in oidc-provider/package.json?")
 	programtest.Start(t, nil, node, filepath.Join(dir, "provider.mjs"), "--port", port, "--callback", callback, "--tokens", tokens).Ready(t)
 	return "http://127.0.0.1:" + port

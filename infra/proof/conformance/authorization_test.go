@@ -18,6 +18,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/webuser"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
 
@@ -35,9 +36,7 @@ func TestAuthorizationScenariosPass(t *testing.T) {
 	server := dynamotest.Server{Running: os.Getenv(dynamotest.Variable)}
 	t.Cleanup(server.Stop)
 	endpoint, err := server.Endpoint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	want := map[string]int{"authorization-server-metadata-endpoint": 2, "authorization-code-grant": 1}
 	var rows []row
 	for store, flags := range map[string][]string{"SQLite": nil, "DynamoDB": {"--store", "dynamodb:conformance?endpoint=" + endpoint + "&region=local"}} {
@@ -74,20 +73,14 @@ func (s suite) authorize(t *testing.T, lane, callback string, arguments ...strin
 	ctx, cancel := context.WithTimeout(t.Context(), suiteLimit)
 	defer cancel()
 	_, port, err := net.SplitHostPort(callback)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	arguments = append([]string{s.script, "authorization", "--port", port, "--output-dir", filepath.Join(dir, "checks")}, arguments...)
 	cmd := exec.CommandContext(ctx, s.node, arguments...)
 	cmd.WaitDelay = 5 * time.Second
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Start())
 	var said strings.Builder
 	visited := signIn(ctx, io.TeeReader(stdout, &said))
 	err = cmd.Wait()

@@ -41,6 +41,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const (
@@ -88,9 +90,7 @@ func TestOfficialSuitePasses(t *testing.T) {
 		servers[name] = server{Command: binary}
 	}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	servers["modern"] = server{Command: self, Args: []string{modernOnlyServer, binaries["dual"]}}
 	servers["native"] = nativeServer("everything")
 	urls := startDormouse(t, servers)
@@ -155,9 +155,7 @@ func ask(t *testing.T, url, method string) (status string, answer []byte) {
 	body := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"_meta":{` +
 		`"io.modelcontextprotocol/protocolVersion":"` + revision2026 + `","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for name, value := range map[string]string{
 		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
 		"MCP-Protocol-Version": revision2026, "Mcp-Method": method,
@@ -165,13 +163,9 @@ func ask(t *testing.T, url, method string) (status string, answer []byte) {
 		req.Header.Set(name, value)
 	}
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	answer, err = io.ReadAll(res.Body)
-	if err := errors.Join(err, res.Body.Close()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, errors.Join(err, res.Body.Close()))
 	return res.Status, answer
 }
 
@@ -180,9 +174,7 @@ func ask(t *testing.T, url, method string) (status string, answer []byte) {
 func TestPollingScenarioPasses(t *testing.T) {
 	suite := installSuite(t)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	// retry comes only with the event that ends a response early, here before the answer
 	url := startDormouse(t, map[string]server{"slow": {Command: self, Args: []string{slowServer}}}, "--hold", "8s")["slow"]
 	want := requirements{scored: []string{"server-sse-polling"}}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestRequirementsAreTheServersScenariosOnly(t *testing.T) {
@@ -27,9 +29,7 @@ Run and reported, but never scored:
 
 `
 	got, err := parseRequirements(listing)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	want := requirements{scored: []string{"ping", "tools-list"}, notScored: []string{"server-sse-polling"}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(requirements{})); diff != "" {
 		t.Error(diff)
@@ -131,13 +131,9 @@ func TestResultsAreReadInTheOrderOfTheRequirements(t *testing.T) {
 	writeResult(t, dir, "server-server-sse-polling-2026-11-21T17-06-58-442Z", `[{"id":"p","status":"WARNING"}]`)
 	writeResult(t, dir, "server-ping-2026-11-21T17-06-56-749Z", `[{"id":"a","status":"SUCCESS"}]`)
 	want := requirements{scored: []string{"ping", "crashed", "missing"}, notScored: []string{"server-sse-polling"}}
-	if err := os.Mkdir(filepath.Join(dir, "server-crashed-2026-11-21T17-06-56-750Z"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(filepath.Join(dir, "server-crashed-2026-11-21T17-06-56-750Z"), 0o700))
 	results, err := readResults(dir, want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var got []string
 	for _, s := range results {
 		got = append(got, s.name+" "+string(s.verdict()))
@@ -170,10 +166,6 @@ func TestTableCountsScenariosAndChecks(t *testing.T) {
 
 func writeResult(t *testing.T, dir, name, checks string) {
 	t.Helper()
-	if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name, "checks.json"), []byte(checks), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+	commontest.OK(t, os.WriteFile(filepath.Join(dir, name, "checks.json"), []byte(checks), 0o600))
 }

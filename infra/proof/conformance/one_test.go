@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // TestOfficialSuitePassesAtOneAddress runs the suite against /mcp, which serves the suite's
@@ -15,9 +17,7 @@ import (
 func TestOfficialSuitePassesAtOneAddress(t *testing.T) {
 	suite, binaries := installSuite(t), buildServers(t)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var rows []row
 	for _, l := range []lane{{server: "legacy", revision: revision2025}, {server: "extended", revision: revision2026}} {
 		want := suite.requirements(t, l.revision)
@@ -43,9 +43,7 @@ func TestHeaderScenarioPassesAtAGroup(t *testing.T) {
 	const name = "http-custom-header-server-validation"
 	suite := installSuite(t)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	urls := startDormouse(t, map[string]server{
 		"extended": {Command: buildServer(t, "legacy", "./testdata/extended", "extended")}, "other": {Command: self, Args: []string{slowServer}},
 	})

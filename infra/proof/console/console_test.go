@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // servers are the names of the working servers. One more, billing, fails at its start.
@@ -58,9 +59,7 @@ func look(t *testing.T, of place, checks []string, flags ...string) {
 	dir := programtest.NodeModules(t, filepath.Join("console"), ".", programtest.Run(t, ".", programtest.NodeHelp, 0, node, "--version"))
 	programtest.Copy(t, "console.mjs", filepath.Join(dir, "console.mjs"))
 	script, err := filepath.Abs("server.mjs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	entries := map[string]any{"billing": map[string]any{"command": node, "args": []string{script, "broken"}}}
 	for _, name := range servers {
 		entries[name] = map[string]any{"command": node, "args": []string{script}, "env": map[string]string{"API_TOKEN": "a-value-that-nobody-sees"}}
@@ -70,9 +69,7 @@ func look(t *testing.T, of place, checks []string, flags ...string) {
 		"mcpServers": entries,
 		"x-dormouse": map[string]any{"access": map[string]any{"roles": map[string]any{"operator": rule("sre"), "viewer": rule("eng")}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	file := filepath.Join(t.TempDir(), "servers.json")
 	programtest.Write(t, file, text)
 	program := programtest.Program{}
@@ -88,21 +85,15 @@ func look(t *testing.T, of place, checks []string, flags ...string) {
 		"stack": of.stack, "oauth": of.oauth, "file": file, "base": base, "data": data, "dormouse": filepath.Join(programtest.Root(t), "bin", "dormouse"), "servers": servers,
 		"browser": os.Getenv("DORMOUSE_TEST_BROWSER"), "shots": shots,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cmd := exec.CommandContext(t.Context(), node, filepath.Join(dir, "console.mjs"), string(asked))
 	cmd.Env = append(os.Environ(), "LANG=en_US.UTF-8", "TZ=UTC") // Chromium from npm needs a language
 	cmd.WaitDelay = 10 * time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, cmd.Start())
 	done := map[string]bool{}
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		var line struct{ Check, Error, Note string }

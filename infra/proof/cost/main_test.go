@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
 )
@@ -39,9 +40,7 @@ func printed(t *testing.T, operations []metertest.Operation) (string, error) {
 
 func TestTablesSayTheirDateAndTheirAssumptions(t *testing.T) {
 	text, err := printed(t, counted())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, want := range []string{meter.Published().Date, mcpAgent().Date, "256 MB", "| 0 |", "| 1 thousand |", "| 10 thousand |", "| 100 thousand |", "| 1 million |", "| 100 million |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in the tables:\n%s", want, text)
@@ -60,9 +59,7 @@ func TestWithoutCountsThereAreNoTables(t *testing.T) {
 
 func TestTheStackIsCountedInTheTemplate(t *testing.T) {
 	text, err := os.ReadFile("../../../template.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if got := stackOf(string(text)); got != (stack{}) {
 		t.Errorf("the stack has %+v", got)
 	}
@@ -70,13 +67,9 @@ func TestTheStackIsCountedInTheTemplate(t *testing.T) {
 
 func TestTheDocumentsSayWhatTheStackCostsByItself(t *testing.T) {
 	text, err := os.ReadFile("../../../template.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	page, err := os.ReadFile("../../../docs/costs.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	tb := tables{prices: meter.Published(), habits: meter.Usual(), stack: stackOf(string(text))}
 	month := dollars(tb.fixed())
 	for _, want := range []string{"| 0 | " + month + " | " + month + " |", "The " + month + " pay for a sweep"} {
@@ -108,9 +101,7 @@ func TestAnAlwaysOnTaskCostsTheSameWithoutCalls(t *testing.T) {
 // row with the same value, and the command uses each row.
 func TestEveryPriceIsARowOfTheList(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/costs.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	used := map[string]float64{
 		"alarmMonth": alarmMonth, "dashboardMonth": dashboardMonth, "metricMonth": metricMonth,
 		"newTenantGB": newTenantGB,
@@ -121,9 +112,7 @@ func TestEveryPriceIsARowOfTheList(t *testing.T) {
 	listed := map[string]bool{}
 	number := func(text string) float64 {
 		n, err := strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return n
 	}
 	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([0-9.]+) \\| ([0-9,]+) \\| .+ \\|$").FindAllStringSubmatch(string(page), -1) {

@@ -11,22 +11,20 @@ import (
 
 	"github.com/charmbracelet/x/vt"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // The picture beside the documents is of the commands of README.md, and is small.
 func TestThePictureIsOfTheReadme(t *testing.T) {
 	svg, err := os.ReadFile("../../../docs/two-minutes.svg")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if len(svg) > 100_000 {
 		t.Errorf("it has %d bytes", len(svg))
 	}
 	shown := text(t, string(svg))
 	page, err := os.ReadFile("../../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	lines := commands(string(page))
 	for _, want := range append(lines, "Echo: hi", "asleep after") {
 		if !strings.Contains(shown, want) {
@@ -51,9 +49,7 @@ func text(t *testing.T, svg string) string {
 		if errors.Is(err, io.EOF) {
 			return b.String()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		switch x := token.(type) {
 		case xml.CharData:
 			b.Write(x)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const withCommands = `{"mcpServers": {
@@ -20,16 +21,10 @@ const withCommands = `{"mcpServers": {
 func here(t *testing.T, mode os.FileMode) (*serversfile.File, []serversfile.Warning) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "servers.json")
-	if err := os.WriteFile(path, []byte(withCommands), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(path, []byte(withCommands), 0o600))
+	commontest.OK(t, os.Chmod(path, mode))
 	c, warnings, err := serversfile.LoadHere(path, variables(map[string]string{"OTHER": "exec:rm -rf /"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return c, warnings
 }
 
@@ -79,9 +74,7 @@ func TestCommandsAreRefusedWhereOthersCouldWriteThem(t *testing.T) {
 	const ofFile = "the command is not executed, because other users can write the file: chmod go-w servers.json"
 	const onAWS = `a command can be executed on one machine only: on AWS write "ssm:NAME" or "secretsmanager:NAME"`
 	aws, _, err := serversfile.Parse([]byte(withCommands), "servers.json", variables(map[string]string{"OTHER": ""}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	group, _ := here(t, 0o660)
 	everybody, _ := here(t, 0o606)
 	for _, test := range []struct {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestWrongFileSaysWhereAndWhy(t *testing.T) {
@@ -219,12 +220,8 @@ func TestCommandLineInPlaceOfCommandIsRefused(t *testing.T) {
 
 func TestPathWithSpacesIsACommandWhenItExists(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "my programs")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "a -b"), nil, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(dir, 0o700))
+	commontest.OK(t, os.WriteFile(filepath.Join(dir, "a -b"), nil, 0o700))
 	env := map[string]string{"DIR": dir}
 	one(t, server(`"command": "${DIR}/a -b"`), env)
 	one(t, server(`"command": "./a -b", "cwd": "${DIR}"`), env)
@@ -256,9 +253,7 @@ func TestServerTooLargeForABoxIsRefused(t *testing.T) {
 
 func TestFileTooLargeIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "big.json")
-	if err := os.WriteFile(path, make([]byte, serversfile.MaxFile+10), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(path, make([]byte, serversfile.MaxFile+10), 0o600))
 	_, _, err := serversfile.Load(path, nil)
 	if err == nil || !strings.Contains(err.Error(), "larger than 1 MiB") {
 		t.Error(err)

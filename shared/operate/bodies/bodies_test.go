@@ -17,6 +17,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
@@ -67,9 +68,7 @@ func (d *deployment) read(q bodies.Query) []bodies.Body {
 	r := bodies.NewReader(q, secret)
 	for line := range strings.Lines(d.lines.String()) {
 		var l bodies.Line
-		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			d.t.Fatal(err)
-		}
+		commontest.OK(d.t, json.Unmarshal([]byte(line), &l))
 		r.Add(l)
 	}
 	return r.Bodies()
@@ -83,9 +82,7 @@ func TestSecretsAreHiddenInEveryForm(t *testing.T) {
 		"far": {"url": "https://example.com/mcp", "headers": {"Authorization": "` + header + `"}, "x-dormouse": {"audit": {"bodies": "auditor"}}}}}`
 	in := func(value any) string {
 		out, err := json.Marshal(value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return string(out)
 	}
 	escaped := func(s string) (out string) {
