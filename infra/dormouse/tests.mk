@@ -108,3 +108,9 @@ $(PEBBLE)/pebble-challtestsrv: | need-go
 .PHONY: test-acme
 test-acme: $(PEBBLE)/pebble-challtestsrv bin/dormouse ## Get a certificate from a certificate authority on this machine (dormouse run --tls)
 	@DORMOUSE_TEST_PEBBLE='$(PEBBLE)' go test -count=1 -tags e2e,acme -run '^TestE2EACME' ./infra/dormouse
+
+# Without cgo, as it is released: a sentry loads no library. Each test runs the keeper in a
+# simulated task: no user namespace, the calls that container engines refuse, no capability.
+.PHONY: test-keeper
+test-keeper: need-go $(STAMP) ## Vet, lint and test the keeper, which runs servers from images in a kernel of their own
+	@cd infra/keeper && export CGO_ENABLED=0 && go mod tidy -diff && go vet ./... && '$(LINT)' run --allow-serial-runners ./... && go test -count=1 -timeout 20m ./...

@@ -1,0 +1,468 @@
+// Package box runs a program from an image in a kernel of its own, which is gVisor as a
+// library. It needs no privilege: no user namespace, no capability, no cgroup.
+//
+//	keeper ── sentry ── its stubs      the program runs in the stubs; the sentry answers
+//	   └───── a server of files        its system calls. One server for each mounted folder
+//
+// The sentry gets descriptors and no paths: the image, three of stdio, a listening socket, and
+// a pair whose other end is the network. Its filter has no open, socket, connect or execve.
+// Before it begins it is sealed; see [sealRole].
+package box
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/control/server"
+	"gvisor.dev/gvisor/pkg/hostos"
+	"gvisor.dev/gvisor/pkg/lisafs"
+	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/unet"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/cli"
+	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
+	"gvisor.dev/gvisor/runsc/cmd/util"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/donation"
+	gflag "gvisor.dev/gvisor/runsc/flag"
+	"gvisor.dev/gvisor/runsc/fsgofer"
+)
+
+// The other roles of the program, as first argument.
+const (
+	sentryRole = "runsc-sandbox"
+	filesRole  = "keeper-files"
+)
+
+// Role does the work of a process that a box has started, and then exits. It returns at once
+// in any other process. A main calls it before anything else.
+func Role() {
+	silence()
+	switch os.Args[0] {
+	case sealRole:
+		fail(seal(os.Args))
+	case sentryRole:
+		cli.Run(nil, map[util.SubCommand]string{new(sentrycmd.Boot): ""}, nil)
+		os.Exit(0)
+	case filesRole:
+		if err := errors.Join(Hide(), serveFiles(os.Args[1], os.Args[2] == "ro")); err != nil {
+			fail(err)
+		}
+		os.Exit(0)
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+func silence() { log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}}) }
+
+// Spec is what a box is to run. The files stay the caller's.
+type Spec struct {
+	Image    *os.File // an EROFS file system
+	Args     []string // not empty; the first is looked up in the PATH of Env
+	Env      []string
+	Dir      string // "" for /
+	UID, GID uint32
+	Groups   []uint32
+	ReadOnly bool // the root; otherwise what is written is in memory
+	Tmpfs    []string
+	Folders  []Folder // of this machine
+	MemoryMB int      // for all its processes and written files together; 0: no limit
+	CPUs     int      // that it sees; 0: all
+	Pids     int      // processes of each of its users; 0: no limit
+	Stdio    [3]*os.File
+	Link     *boot.CreateLinksAndRoutesArgs // nil: loopback only
+}
+
+// Folder is a folder of this machine in the box.
+type Folder struct {
+	Host, Path string // absolute
+	ReadOnly   bool
+}
+
+// Box is a running box. Its user calls Wait, and then no other method.
+type Box struct {
+	cmd    *exec.Cmd
+	files  []*exec.Cmd
+	said   *head
+	wait   *urpc.Client // waits for the end
+	mu     sync.Mutex   // one call at a time
+	does   *urpc.Client
+	reason string // why it was ended, under mu
+}
+
+const id = "box"
+
+// nobody is the user of a sentry that root starts.
+const nobody = 65534
+
+// Start starts a box.
+func Start(s Spec) (_ *Box, err error) {
+	b := &Box{said: &head{}}
+	defer func() {
+		if err != nil {
+			b.kill()
+		}
+	}()
+	spec, err := specFile(s)
+	if err != nil {
+		return nil, err
+	}
+	ready, booted, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, spec.Close())
+	}
+	defer func() { _ = ready.Close() }()
+	var d donation.Agency
+	defer d.Close()
+	d.DonateAndClose("spec-fd", spec)
+	d.DonateAndClose("start-sync-fd", booted)
+	d.Donate("io-fds", s.Image)
+	confs := []string{"erofs:memory"}
+	if s.ReadOnly {
+		confs[0] = "erofs:none"
+	}
+	for _, f := range s.Folders {
+		end, err := b.serve(f)
+		if err != nil {
+			return nil, err
+		}
+		d.DonateAndClose("io-fds", end)
+		confs = append(confs, "lisafs:none")
+	}
+	listening, err := b.control()
+	if err != nil {
+		return nil, err
+	}
+	d.DonateAndClose("controller-fd", listening)
+	d.Donate("stdio-fds", s.Stdio[:]...)
+	cmd, err := sentry(s, confs, &d)
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stderr = b.said
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	b.cmd = cmd
+	d.Close()
+	if n, err := ready.Read(make([]byte, 1)); n != 1 {
+		return nil, b.failed("it did not begin", err)
+	}
+	link := s.Link
+	if link == nil {
+		link = &boot.CreateLinksAndRoutesArgs{LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink}}
+	}
+	if err := b.call(boot.ContMgrSetNetworkArgs, link, nil); err != nil {
+		return nil, b.failed("its network", err)
+	}
+	root := id
+	if err := b.call(boot.ContMgrRootContainerStart, &root, nil); err != nil {
+		return nil, b.failed("its program", err)
+	}
+	return b, nil
+}
+
+// control makes the socket of the sentry, and connects to it at once: then nobody else can,
+// and no file of it stays.
+func (b *Box) control() (*os.File, error) {
+	dir, err := os.MkdirTemp("", "keeper")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	at := filepath.Join(dir, "s")
+	fd, err := server.CreateSocket(at)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "control")
+	if err := unix.Listen(fd, 2); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	for _, c := range []**urpc.Client{&b.wait, &b.does} {
+		if *c, err = client.ConnectTo(at); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+	return f, nil
+}
+
+// sentry returns the command of the sentry.
+func sentry(s Spec, confs []string, d *donation.Agency) (*exec.Cmd, error) {
+	conf, err := settings()
+	if err != nil {
+		return nil, err
+	}
+	host, err := hostos.TotalSystemMemory()
+	if err != nil {
+		return nil, err
+	}
+	memory := host
+	if s.MemoryMB > 0 {
+		memory = min(host, uint64(s.MemoryMB)<<20)
+	}
+	cmd := program()
+	cmd.Args = append(conf.ToFlags(), "boot", "--bundle=/", "--attached", "--gofer-mount-confs="+strings.Join(confs, ","),
+		"--total-host-memory="+strconv.FormatUint(host, 10), "--total-memory="+strconv.FormatUint(memory, 10))
+	if s.CPUs > 0 {
+		cmd.Args = append(cmd.Args, "--cpu-num="+strconv.Itoa(s.CPUs))
+	}
+	d.Transfer(cmd, 3)
+	cmd.Args = sealed(sentryRole, "", append(cmd.Args, id))
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	}
+	return cmd, nil
+}
+
+// settings are those of gVisor. Without directfs its filter has no call that opens files.
+func settings() (*config.Config, error) {
+	set := gflag.NewFlagSet("runsc", gflag.ContinueOnError)
+	config.RegisterFlags(set)
+	for name, value := range flags() {
+		if err := set.Set(name, value); err != nil {
+			return nil, err
+		}
+	}
+	return config.NewFromFlags(set)
+}
+
+func flags() map[string]string {
+	return map[string]string{"root": "/", "platform": "systrap", "network": "none", "ignore-cgroups": "true", "overlay2": "none", "host-settings": "ignore", "directfs": "false"}
+}
+
+// program returns a command that is this program, with an empty environment, and that ends
+// with this process.
+func program() *exec.Cmd {
+	return &exec.Cmd{Path: "/proc/self/exe", Env: []string{}, SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}}
+}
+
+// serve starts a server for the files of a folder. It may use nothing else.
+func (b *Box) serve(f Folder) (*os.File, error) {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(p[0]), "folder"), os.NewFile(uintptr(p[1]), "folder")
+	cmd := program()
+	mode := "rw"
+	if f.ReadOnly {
+		mode = "ro"
+	}
+	cmd.Args = sealed(filesRole, f.Host, []string{f.Host, mode})
+	cmd.ExtraFiles, cmd.Stderr = []*os.File{theirs}, b.said
+	err = errors.Join(cmd.Start(), theirs.Close())
+	if err != nil {
+		return nil, errors.Join(err, ours.Close())
+	}
+	b.files = append(b.files, cmd)
+	return ours, nil
+}
+
+// serveFiles serves a folder to a sentry, over descriptor 3.
+func serveFiles(path string, readOnly bool) error {
+	sock, err := unet.NewSocket(3)
+	if err != nil {
+		return err
+	}
+	unix.Umask(0)
+	if err := fsgofer.OpenProcSelfFD("/proc/self/fd"); err != nil {
+		return err
+	}
+	s := lisafs.NewServer()
+	c := &fsgofer.Config{RUID: os.Getuid(), EUID: os.Geteuid(), RGID: os.Getgid(), EGID: os.Getegid()}
+	conn, err := s.CreateConnection(sock, path, fsgofer.ConnectionOpts(readOnly), fsgofer.NewConnectionImpl(c))
+	if err != nil {
+		return err
+	}
+	s.StartConnection(conn)
+	s.Wait()
+	return nil
+}
+
+// specFile returns the description of the box as gVisor reads it, in a file without a name.
+func specFile(s Spec) (*os.File, error) {
+	text, err := json.Marshal(describe(s))
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("spec", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "spec")
+	if _, err := f.Write(text); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// rootRights are what root inside may do, to files and processes inside. There is no
+// CAP_NET_RAW: no frames of the program's own making reach the network.
+var rootRights = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_NET_BIND_SERVICE"}
+
+func describe(s Spec) *specs.Spec {
+	dir := s.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	rights := &specs.LinuxCapabilities{Bounding: rootRights}
+	if s.UID == 0 {
+		rights.Effective, rights.Permitted = rootRights, rootRights
+	}
+	limits := []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1 << 16, Hard: 1 << 20}, {Type: "RLIMIT_CORE"}}
+	if s.Pids > 0 {
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: uint64(s.Pids), Hard: uint64(s.Pids)})
+	}
+	mounts := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
+		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
+	}
+	for _, at := range s.Tmpfs {
+		mounts = append(mounts, specs.Mount{Destination: at, Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}})
+	}
+	for _, f := range s.Folders {
+		options := []string{"bind", "rw"}
+		if f.ReadOnly {
+			options[1] = "ro"
+		}
+		mounts = append(mounts, specs.Mount{Destination: f.Path, Type: "bind", Source: f.Host, Options: options})
+	}
+	return &specs.Spec{
+		Version: specs.Version,
+		Root:    &specs.Root{Path: "/image", Readonly: s.ReadOnly},
+		Process: &specs.Process{
+			Args: s.Args, Env: s.Env, Cwd: dir, Capabilities: rights, Rlimits: limits,
+			User: specs.User{UID: s.UID, GID: s.GID, AdditionalGids: s.Groups},
+		},
+		Hostname: id,
+		Mounts:   mounts,
+		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{
+			{Type: specs.PIDNamespace},
+			{Type: specs.NetworkNamespace},
+			{Type: specs.IPCNamespace},
+			{Type: specs.UTSNamespace},
+			{Type: specs.MountNamespace},
+		}},
+		Annotations: map[string]string{"dev.gvisor.spec.rootfs.source": "/image", "dev.gvisor.spec.rootfs.type": "erofs"},
+	}
+}
+
+// # While it runs
+
+func (b *Box) call(method string, arg, result any) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.does.Call(method, arg, result)
+}
+
+// Signal sends a signal to the program.
+func (b *Box) Signal(s syscall.Signal) error {
+	return b.call(boot.ContMgrSignal, &boot.SignalArgs{CID: id, Signo: int32(s), Mode: boot.DeliverToProcess}, nil)
+}
+
+// Used returns the bytes of memory that the box uses, with the files that it has written.
+func (b *Box) Used() (uint64, error) {
+	var u control.MemoryUsage
+	if err := b.call(boot.UsageCollect, &control.MemoryUsageOpts{}, &u); err != nil {
+		return 0, err
+	}
+	return u.Total, nil
+}
+
+// End ends the box at once; Wait then returns the reason as its error.
+func (b *Box) End(reason string) {
+	b.mu.Lock()
+	b.reason = reason
+	b.mu.Unlock()
+	_ = b.cmd.Process.Kill() // it may have ended
+}
+
+// Wait waits for the end of the program. It returns its exit code, 128 and more for a signal.
+func (b *Box) Wait() (int, error) {
+	var status unix.WaitStatus
+	root := id
+	err := b.wait.Call(boot.ContMgrWait, &root, &status)
+	b.kill()
+	b.mu.Lock()
+	reason := b.reason
+	b.mu.Unlock()
+	switch {
+	case reason != "":
+		return 137, errors.New(reason)
+	case err != nil:
+		return 1, b.failed("it ended", err)
+	case status.Signaled():
+		return 128 + int(status.Signal()), nil
+	}
+	return status.ExitStatus(), nil
+}
+
+// kill ends and reaps the processes.
+func (b *Box) kill() {
+	all := b.files
+	if b.cmd != nil {
+		all = append(all, b.cmd)
+	}
+	for _, cmd := range all {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // how it ended is not news
+	}
+	b.files, b.cmd = nil, nil
+	for _, c := range []*urpc.Client{b.wait, b.does} {
+		if c != nil {
+			_ = c.Close() // it may have ended
+		}
+	}
+}
+
+// failed returns the error of a box that does not run, with what the sentry said of it.
+func (b *Box) failed(what string, err error) error {
+	b.kill() // then all has been said
+	said := b.said.line()
+	if said == "" && err != nil {
+		said, _, _ = strings.Cut(err.Error(), "\n")
+	}
+	return fmt.Errorf("the box did not run: %s: %s%s", what, said, lacks())
+}
+
+// head keeps the first bytes that are written to it.
+type head struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.text = append(h.text, p[:min(len(p), 4<<10-len(h.text))]...)
+	return len(p), nil
+}
+
+func (h *head) line() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	line, _, _ := bytes.Cut(bytes.TrimSpace(h.text), []byte("\n"))
+	return string(line)
+}

@@ -1,0 +1,54 @@
+package box
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/platform/systrap"
+	"gvisor.dev/gvisor/runsc/boot/filter/config"
+	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
+	gconfig "gvisor.dev/gvisor/runsc/config"
+	gflag "gvisor.dev/gvisor/runsc/flag"
+)
+
+// Flags are text, so the compiler does not see that a version of gVisor lacks one.
+func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
+	boot, all := gflag.NewFlagSet("boot", gflag.ContinueOnError), gflag.NewFlagSet("runsc", gflag.ContinueOnError)
+	new(sentrycmd.Boot).SetFlags(boot)
+	gconfig.RegisterFlags(all)
+	for _, name := range []string{"bundle", "attached", "gofer-mount-confs", "total-host-memory", "total-memory", "cpu-num", "spec-fd", "start-sync-fd", "io-fds", "controller-fd", "stdio-fds"} {
+		if boot.Lookup(name) == nil {
+			t.Errorf("boot has no flag %s", name)
+		}
+	}
+	for name := range flags() {
+		if all.Lookup(name) == nil {
+			t.Errorf("runsc has no flag %s", name)
+		}
+	}
+	conf, err := settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if conf.DirectFS || conf.Network != gconfig.NetworkNone || conf.Platform != "systrap" || strings.Contains(strings.Join(conf.ToFlags(), " "), "debug-log=/") {
+		t.Errorf("%v", conf.ToFlags())
+	}
+}
+
+// The filter of a sentry has none of the calls that reach files, networks or programs.
+func TestTheFilterOfASentry(t *testing.T) {
+	rules, _ := config.Rules(config.Options{Platform: new(systrap.Systrap).SeccompInfo()})
+	for name, nr := range map[string]uintptr{
+		"openat": unix.SYS_OPENAT, "openat2": unix.SYS_OPENAT2, "socket": unix.SYS_SOCKET, "connect": unix.SYS_CONNECT, "bind": unix.SYS_BIND, "execve": unix.SYS_EXECVE, "execveat": unix.SYS_EXECVEAT,
+		"mount": unix.SYS_MOUNT, "setns": unix.SYS_SETNS, "unshare": unix.SYS_UNSHARE, "bpf": unix.SYS_BPF, "process_vm_writev": unix.SYS_PROCESS_VM_WRITEV, "pidfd_getfd": unix.SYS_PIDFD_GETFD, "io_uring_setup": unix.SYS_IO_URING_SETUP,
+		"unlinkat": unix.SYS_UNLINKAT, "renameat2": unix.SYS_RENAMEAT2,
+	} {
+		if rules.Has(nr) {
+			t.Errorf("a sentry may call %s", name)
+		}
+	}
+	if !rules.Has(unix.SYS_PTRACE) {
+		t.Error("it may not call ptrace: then the seal need not close that")
+	}
+}

@@ -1,0 +1,115 @@
+package box
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/infra/keeper/image"
+	"github.com/erofs/go-erofs"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/config"
+)
+
+// Usable says whether this program was built to start boxes: a sentry can load no library.
+func Usable() error {
+	if config.CgoEnabled {
+		return errors.New("this program was built with cgo: build it with CGO_ENABLED=0")
+	}
+	return nil
+}
+
+// Probe starts a box with a program that ends at once. The error says why this system cannot
+// run boxes.
+func Probe() error {
+	empty, err := smallest()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = empty.Close() }()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = null.Close() }()
+	b, err := Start(Spec{Image: empty, Args: []string{"/end"}, Stdio: [3]*os.File{null, null, null}})
+	if err == nil {
+		var code int
+		if code, err = b.Wait(); err == nil && code != 0 {
+			err = fmt.Errorf("the box did not run: its program ended with %d", code)
+		}
+	}
+	return err
+}
+
+// lacks says what a system lacks on which no box begins, "" if that is not known.
+func lacks() string {
+	const nobody = 1 << 30 // no process has this number
+	if err := unix.PtraceAttach(nobody); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Sprintf(" (this system refuses ptrace: %v)", err)
+	}
+	text, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	if scope := strings.TrimSpace(string(text)); err == nil && scope > "1" {
+		return fmt.Sprintf(" (kernel.yama.ptrace_scope is %s: set it to 1 or less)", scope)
+	}
+	return ""
+}
+
+// smallest returns an image with one program, /end, which exits with 0.
+func smallest() (_ *os.File, err error) {
+	program, err := end()
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp("", "keeper")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}()
+	w := erofs.Create(f)
+	file, err := w.Create("/end")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := file.Write(program); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{"/proc", "/dev", "/sys", "/tmp"} {
+		err = errors.Join(err, w.Mkdir(dir, 0o755))
+	}
+	err = errors.Join(err, file.Chmod(0o755), file.Close(), w.Close())
+	if err != nil {
+		return nil, err
+	}
+	return f, image.Mappable(f)
+}
+
+// end returns an ELF program of one system call, exit(0).
+func end() ([]byte, error) {
+	machine, code := uint16(62), []byte{0xb8, 60, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05} // mov eax, 60; xor edi, edi; syscall
+	switch runtime.GOARCH {
+	case "amd64":
+	case "arm64":
+		machine, code = 183, []byte{0xa8, 0x0b, 0x80, 0xd2, 0, 0, 0x80, 0xd2, 1, 0, 0, 0xd4} // mov x8, #93; mov x0, #0; svc #0
+	default:
+		return nil, fmt.Errorf("there are no boxes on %s", runtime.GOARCH)
+	}
+	const at, headers = 0x400000, 64 + 56
+	size := uint64(headers + len(code))
+	var b bytes.Buffer
+	b.WriteString("\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00")
+	for _, v := range []any{
+		uint16(2), machine, uint32(1), uint64(at + headers), uint64(64), uint64(0), uint32(0), uint16(64), uint16(56), uint16(1), uint16(0), uint16(0), uint16(0),
+		uint32(1), uint32(5), uint64(0), uint64(at), uint64(at), size, size, uint64(0x1000),
+	} {
+		_ = binary.Write(&b, binary.LittleEndian, v) // into memory
+	}
+	b.Write(code)
+	return b.Bytes(), nil
+}

@@ -1,0 +1,136 @@
+package box
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// sealRole is the first argument of a process that takes rights from itself and then becomes
+// the program of its other arguments: a sentry, or a server of files.
+//
+// A sentry may attach to any process of its user by its own filter. Two means close that: the
+// keeper, and the program that starts keepers, are not dumpable; and each sentry is in a
+// Landlock domain of its own, with its children.
+const sealRole = "keeper-seal"
+
+// Landlocks returns the version of Landlock, 0 if the kernel has none.
+func Landlocks() int {
+	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(v)
+}
+
+// sealed returns the arguments of a process that is sealed before it is the program named
+// role. It may use files below folder, "" for none, and its own program.
+func sealed(role, folder string, args []string) []string {
+	return append([]string{sealRole, folder, role}, args...)
+}
+
+// seal is what a process with the arguments of sealed does. It returns only an error.
+func seal(args []string) error {
+	if len(args) < 3 {
+		return errors.New("a seal needs a folder and a role")
+	}
+	folder, role := args[1], args[2:]
+	runtime.LockOSThread() // the domain is that of the thread, and exec keeps this thread's
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no new privileges: %w", err)
+	}
+	self, err := unix.Open("/proc/self/exe", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := restrict(self, folder); err != nil {
+		return fmt.Errorf("landlock: %w", err)
+	}
+	return unix.Exec("/proc/self/fd/"+strconv.Itoa(self), role, []string{})
+}
+
+// facts lists the files of the kernel that a sentry reads before its filter forbids it.
+func facts() []string {
+	return []string{"/proc/sys/vm/mmap_min_addr", "/proc/cpuinfo", "/proc/self/auxv", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"}
+}
+
+// restrict puts the thread into a Landlock domain of its own, if the kernel has Landlock.
+func restrict(self int, folder string) error {
+	version := Landlocks()
+	if version == 0 {
+		return nil
+	}
+	const read = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE
+	all := uint64(1)<<13 - 1 // the rights to files of version 1
+	if version >= 2 {
+		all |= unix.LANDLOCK_ACCESS_FS_REFER
+	}
+	if version >= 3 {
+		all |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	if version >= 5 {
+		all |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	}
+	attr := unix.LandlockRulesetAttr{Access_fs: all}
+	if version >= 4 {
+		attr.Access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
+	}
+	if version >= 6 {
+		attr.Scoped = unix.LANDLOCK_SCOPE_SIGNAL | unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	if errno != 0 {
+		return errno
+	}
+	allow := func(parent int, access uint64) error {
+		rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(parent)}
+		_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, fd, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	}
+	if err := allow(self, read); err != nil {
+		return err
+	}
+	for _, path := range facts() {
+		fact, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		if err := allow(fact, unix.LANDLOCK_ACCESS_FS_READ_FILE); err != nil {
+			return err
+		}
+	}
+	if folder != "" {
+		own, err := unix.Open("/proc/self/fd", unix.O_PATH|unix.O_CLOEXEC, 0) // the server of files opens its descriptors anew
+		if err != nil {
+			return err
+		}
+		if err := allow(own, unix.LANDLOCK_ACCESS_FS_READ_DIR); err != nil {
+			return err
+		}
+		dir, err := unix.Open(folder, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return &os.PathError{Op: "open", Path: folder, Err: err}
+		}
+		if err := allow(dir, all); err != nil {
+			return err
+		}
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// Hide makes the process one that others of its user cannot attach to or read.
+func Hide() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"golang.org/x/sys/unix"
+)
+
+// The test program is also the keeper, and what stands in for a task that has no rights.
+const (
+	taskRole   = "simulated-task"   // UID WITHOUT PROGRAM ARG…: see task
+	keeperRole = "keeper-in-a-test" // the keeper itself
+)
+
+var serverProgram string
+
+func TestMain(m *testing.M) {
+	box.Role()
+	switch os.Args[0] {
+	case taskRole:
+		fmt.Fprintln(os.Stderr, task(os.Args[1], os.Args[2], os.Args[3:]))
+		os.Exit(99)
+	case keeperRole:
+		main()
+	case runnerRole:
+		if err := box.Hide(); err != nil {
+			log.Fatal(err)
+		}
+		_, _ = fmt.Fprintln(os.Stdout, "hidden") // the test reads it
+		_, _ = io.Copy(io.Discard, os.Stdin)     // until the test ends
+		os.Exit(0)
+	case intruderRole:
+		intrude(os.Args[1:])
+		os.Exit(0)
+	}
+	dir, err := os.MkdirTemp("", "keeper-test")
+	if err != nil {
+		log.Fatal(err)
+	}
+	serverProgram = filepath.Join(dir, "server")
+	build := exec.CommandContext(context.Background(), "go", "build", "-o", serverProgram, "./testdata/server")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		log.Fatalf("%v: %s", err, out)
+	}
+	code := m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		log.Fatal(err)
+	}
+	os.Exit(code)
+}
+
+// # A simulated task
+
+// as is who runs a keeper, and what its system lacks.
+type as struct {
+	uid     int    // 1000, or 0 with the rights that Docker gives to root
+	without string // "", "landlock" or "ptrace"
+}
+
+func (a as) String() string {
+	if a.without == "" {
+		return fmt.Sprint("uid ", a.uid)
+	}
+	return fmt.Sprintf("uid %d without %s", a.uid, a.without)
+}
+
+// systems returns those where a box must run. Only root can show both users.
+func systems() []as {
+	all := []as{{1000, ""}, {1000, "landlock"}}
+	if os.Getuid() == 0 {
+		all = append(all, as{0, ""}, as{0, "landlock"})
+	}
+	return all
+}
+
+// command returns a command that runs a role of this program, or a program with its whole path,
+// in a simulated task.
+func (a as) command(role string, args ...string) *exec.Cmd {
+	return &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{taskRole, strconv.Itoa(a.uid), a.without, role}, args...)}
+}
+
+// task takes the rights that a container has not: no user namespace, the calls that the
+// default filter of container engines refuses, no new privileges; and for a user who is not
+// root, no capability. Then it becomes the program.
+func task(uid, without string, role []string) error {
+	runtime.LockOSThread()
+	n, err := strconv.Atoi(uid)
+	if err != nil {
+		return err
+	}
+	if os.Getuid() == 0 {
+		// CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW, SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP
+		docker := []int{0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31}
+		keep := map[int]bool{}
+		for _, c := range docker {
+			keep[c] = n == 0
+		}
+		for c := range 41 {
+			if !keep[c] {
+				if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
+					return fmt.Errorf("capability %d: %w", c, err)
+				}
+			}
+		}
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return err
+		}
+		if n != 0 {
+			for _, call := range []func() error{func() error { return unix.Setgroups(nil) }, func() error { return unix.Setresgid(n, n, n) }, func() error { return unix.Setresuid(n, n, n) }} {
+				if err := call(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	if err := filter(without); err != nil {
+		return fmt.Errorf("filter: %w", err)
+	}
+	program := "/proc/self/exe"
+	if filepath.IsAbs(role[0]) {
+		program = role[0]
+	}
+	return unix.Exec(program, role, os.Environ())
+}
+
+// filter refuses what the default profile of container engines refuses without CAP_SYS_ADMIN.
+func filter(without string) error {
+	refused := []uint32{
+		unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_FSOPEN, unix.SYS_FSMOUNT, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR,
+		unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_USERFAULTFD, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
+		unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT, unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
+		unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_QUOTACTL, unix.SYS_ACCT, unix.SYS_SYSLOG, unix.SYS_VHANGUP, unix.SYS_LOOKUP_DCOOKIE, unix.SYS_FANOTIFY_INIT, unix.SYS_NFSSERVCTL, unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY, unix.SYS_MOVE_PAGES, unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME,
+	}
+	missing := []uint32{unix.SYS_CLONE3}
+	switch without {
+	case "landlock":
+		missing = append(missing, unix.SYS_LANDLOCK_CREATE_RULESET)
+	case "ptrace":
+		refused = append(refused, unix.SYS_PTRACE)
+	}
+	const load, equal, set, ret = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	answer := func(e syscall.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
+	code := []unix.SockFilter{{Code: load}}
+	for errno, calls := range map[syscall.Errno][]uint32{unix.EPERM: refused, unix.ENOSYS: missing} {
+		for _, nr := range calls {
+			code = append(code, unix.SockFilter{Code: equal, Jf: 1, K: nr}, unix.SockFilter{Code: ret, K: answer(errno)})
+		}
+	}
+	code = append(code, unix.SockFilter{Code: equal, Jf: 3, K: unix.SYS_CLONE}, unix.SockFilter{Code: load, K: 16},
+		unix.SockFilter{Code: set, Jf: 1, K: 0x7E020000 | unix.CLONE_NEWTIME}, unix.SockFilter{Code: ret, K: answer(unix.EPERM)}, unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ALLOW})
+	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// # Runs of the keeper
+
+// ran is how a keeper ended.
+type ran struct {
+	out, errs string
+	code      int
+}
+
+// says returns the line that the server wrote about a deed.
+func (r ran) says(deed string) string {
+	for line := range strings.Lines(r.out) {
+		if said, ok := strings.CutPrefix(line, deed+" "); ok {
+			return strings.TrimSuffix(said, "\n")
+		}
+	}
+	return "nothing"
+}
+
+// keep runs the keeper in a simulated task, to its end.
+func keep(t *testing.T, a as, in string, args ...string) ran {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := a.command(keeperRole, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in), &out, &errs
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return ran{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// folder returns an empty folder of the user who runs the keeper.
+func (a as) folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "keeper-store") //nolint:usetesting // only its maker may enter the parent of TempDir
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if os.Getuid() == 0 {
+		if err := os.Chown(dir, a.uid, a.uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// # Images
+
+// entry is one entry of a layer.
+func entry(name string, kind byte, mode int64, more ...string) tar.Header {
+	h := tar.Header{Name: name, Typeflag: kind, Mode: mode, Format: tar.FormatPAX}
+	if len(more) > 0 && kind == tar.TypeReg {
+		h.Xattrs = map[string]string{"text": more[0]} //nolint:staticcheck // carries the text to layer
+		h.Size = int64(len(more[0]))
+	} else if len(more) > 0 {
+		h.Linkname = more[0]
+	}
+	return h
+}
+
+func layer(t *testing.T, entries ...tar.Header) v1.Layer {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range entries {
+		text := h.Xattrs["text"] //nolint:staticcheck // see entry
+		h.Xattrs = nil           //nolint:staticcheck // see entry
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// withServer returns a layer with the server, and users.
+func withServer(t *testing.T) v1.Layer {
+	t.Helper()
+	text, err := os.ReadFile(serverProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return layer(t, entry("server", tar.TypeReg, 0o755, string(text)),
+		entry("etc/passwd", tar.TypeReg, 0o644, "root:x:0:0:root:/root:/bin/sh\nnode:x:1001:1002::/home/node:/bin/sh\n"),
+		entry("etc/group", tar.TypeReg, 0o644, "root:x:0:\nnode:x:1002:\naudio:x:29:node\n"),
+		entry("home/node/small.txt", tar.TypeReg, 0o644, "small"))
+}
+
+// served is a registry on loopback.
+func served(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
+// push makes an image and returns its name.
+func push(t *testing.T, host string, c v1.Config, layers ...v1.Layer) string {
+	t.Helper()
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: c, RootFS: v1.RootFS{Type: "layers"}})
+	if err == nil {
+		img, err = mutate.AppendLayers(img, layers...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := host + "/" + strings.ToLower(strings.NewReplacer("/", "-", " ", "-", "#", "-").Replace(t.Name())) + ":v1"
+	parsed, err := name.ParseReference(ref)
+	if err == nil {
+		err = remote.Write(parsed, img)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}

@@ -1,0 +1,266 @@
+// Dormouse-keeper starts MCP servers from container images, each in a kernel of its own,
+// without a container engine and without privileges.
+//
+//	dormouse-keeper pull IMAGE                 fetches an image, and says where it is
+//	dormouse-keeper run [options] IMAGE [ARG]… runs it; stdio and the exit code are the server's
+//	dormouse-keeper probe                      says whether this system can do that
+//
+// "dormouse" starts it for servers that are sealed. [box] and [image] say what they promise.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
+	"github.com/dormouse-mcp/dormouse/infra/keeper/gate"
+	"github.com/dormouse-mcp/dormouse/infra/keeper/image"
+)
+
+// failed is the exit code if there was no server to run, as docker has it.
+const failed = 125
+
+func main() {
+	box.Role()
+	code, err := keeper(os.Args[1:], os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "dormouse-keeper:", err)
+	}
+	os.Exit(code)
+}
+
+func keeper(args []string, out io.Writer) (int, error) {
+	if err := errors.Join(box.Usable(), box.Hide()); err != nil {
+		return failed, err
+	}
+	verb := ""
+	if len(args) > 0 {
+		verb = args[0]
+	}
+	switch verb {
+	case "pull":
+		return pull(args[1:], out)
+	case "run":
+		return run(args[1:])
+	case "probe":
+		return probe(out)
+	}
+	return failed, errors.New("usage: dormouse-keeper pull IMAGE, run [options] IMAGE [ARG]…, or probe")
+}
+
+// probe writes what the system has, as JSON.
+func probe(out io.Writer) (int, error) {
+	if err := box.Probe(); err != nil {
+		return failed, err
+	}
+	return 0, json.NewEncoder(out).Encode(struct {
+		Landlock int `json:"landlock"` // its version, 0 for none
+	}{box.Landlocks()})
+}
+
+func pull(args []string, out io.Writer) (int, error) {
+	f := flag.NewFlagSet("pull", flag.ContinueOnError)
+	store := storeFlag(f)
+	if err := f.Parse(args); err != nil || f.NArg() != 1 {
+		return failed, errors.Join(err, errors.New("usage: dormouse-keeper pull [--store FOLDER] IMAGE"))
+	}
+	i, err := kept(*store).Pull(context.Background(), f.Arg(0), true)
+	if err != nil {
+		return failed, err
+	}
+	defer func() { _ = i.File.Close() }() // it was only read
+	return 0, json.NewEncoder(out).Encode(struct {
+		Digest string `json:"digest"`
+		File   string `json:"file"`
+	}{i.Digest, i.File.Name()})
+}
+
+func storeFlag(f *flag.FlagSet) *string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	return f.String("store", filepath.Join(cache, "dormouse", "images"), "`folder` of the images")
+}
+
+func kept(dir string) image.Store {
+	return image.Store{Dir: dir, Limits: image.DefaultLimits(), Nameserver: gate.Nameserver}
+}
+
+// list is a flag that may be given several times.
+type list []string
+
+func (l *list) String() string     { return strings.Join(*l, ",") }
+func (l *list) Set(s string) error { *l = append(*l, s); return nil }
+
+// options are those of run.
+type options struct {
+	store, pull, user, entrypoint, dir, network string
+	env, folders, tmpfs                         list
+	memory, cpus, pids                          int
+	readOnly                                    bool
+}
+
+func (o *options) read(args []string) (ref string, rest []string, err error) {
+	f := flag.NewFlagSet("run", flag.ContinueOnError)
+	store := storeFlag(f)
+	f.StringVar(&o.pull, "pull", "missing", "missing, or always")
+	f.StringVar(&o.user, "user", "", "in place of the image's")
+	f.StringVar(&o.entrypoint, "entrypoint", "", "in place of the image's, and of its command")
+	f.StringVar(&o.dir, "workdir", "", "in place of the image's")
+	f.StringVar(&o.network, "network", "on", "on, or off")
+	f.Var(&o.env, "env", "`NAME` of a variable that the server gets from the keeper's environment")
+	f.Var(&o.folders, "folder", "`HOST:PATH[:ro]`, a folder of this machine")
+	f.Var(&o.tmpfs, "tmpfs", "`PATH` of a folder in memory")
+	f.IntVar(&o.memory, "memory", 0, "limit in MB, with the files that the server writes; 0: none")
+	f.IntVar(&o.cpus, "cpus", 0, "processors that the server sees; 0: all")
+	f.IntVar(&o.pids, "pids", 0, "limit of processes; 0: none")
+	f.BoolVar(&o.readOnly, "read-only", false, "the server cannot write to its root")
+	if err := f.Parse(args); err != nil {
+		return "", nil, err
+	}
+	o.store = *store
+	switch {
+	case f.NArg() == 0:
+		return "", nil, errors.New("the name of the image is missing")
+	case o.network != "on" && o.network != "off":
+		return "", nil, fmt.Errorf("--network is %q: it must be on or off", o.network)
+	case o.pull != "missing" && o.pull != "always":
+		return "", nil, fmt.Errorf("--pull is %q: it must be missing or always", o.pull)
+	}
+	return f.Arg(0), f.Args()[1:], nil
+}
+
+func run(args []string) (int, error) {
+	var o options
+	ref, rest, err := o.read(args)
+	if err != nil {
+		return failed, err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	i, err := kept(o.store).Pull(ctx, ref, o.pull == "always")
+	if err != nil {
+		return failed, err
+	}
+	spec, err := o.spec(i, rest)
+	if err != nil {
+		return failed, err
+	}
+	if o.network == "on" {
+		if spec.Link, err = gate.Open(); err != nil {
+			return failed, fmt.Errorf("the network of the box: %w", err)
+		}
+	}
+	b, err := box.Start(spec)
+	if err != nil {
+		return failed, err
+	}
+	go attend(ctx, b, o.memory)
+	return b.Wait()
+}
+
+// attend passes the signal to end to the server, and ends a box that uses too much.
+func attend(ctx context.Context, b *box.Box, memory int) {
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			if b.Signal(syscall.SIGTERM) != nil {
+				return
+			}
+			ctx = context.Background()
+		case <-look.C:
+			if memory == 0 {
+				continue
+			}
+			used, err := b.Used()
+			if err != nil {
+				return // it ends
+			}
+			if used > uint64(memory)<<20 {
+				b.End(fmt.Sprintf("the box was ended: it used %d MB with what it has written, and may use %d (memory_mb, --memory)", used>>20, memory))
+				return
+			}
+		}
+	}
+}
+
+// spec puts together what the image says and what the options say.
+func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
+	c := i.Config
+	s := box.Spec{
+		Image: i.File, ReadOnly: o.readOnly, Tmpfs: o.tmpfs, MemoryMB: o.memory, CPUs: o.cpus, Pids: o.pids, Dir: c.WorkingDir,
+		Stdio: [3]*os.File{os.Stdin, os.Stdout, os.Stderr},
+	}
+	s.Args = append(append([]string{}, c.Entrypoint...), args...)
+	switch {
+	case o.entrypoint != "":
+		s.Args = append([]string{o.entrypoint}, args...)
+	case len(args) == 0:
+		s.Args = append(s.Args, c.Cmd...)
+	}
+	if len(s.Args) == 0 {
+		return s, errors.New("the image has neither an entry point nor a command: give the command behind the image's name")
+	}
+	if o.dir != "" {
+		s.Dir = o.dir
+	}
+	who := c.User
+	if o.user != "" {
+		who = o.user
+	}
+	u, err := i.User(who)
+	if err != nil {
+		return s, err
+	}
+	s.UID, s.GID, s.Groups = u.UID, u.GID, u.Groups
+	writes := slices.ContainsFunc(o.folders, func(f string) bool { return !strings.HasSuffix(f, ":ro") })
+	if me := os.Geteuid(); writes && me != 0 && o.user == "" {
+		// What the server makes there belongs to it, and only root can give files away.
+		s.UID, s.GID, s.Groups = uint32(me), uint32(os.Getegid()), nil
+	}
+	s.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + u.Home}, c.Env...)
+	for _, name := range o.env {
+		if value, ok := os.LookupEnv(name); ok {
+			s.Env = append(s.Env, name+"="+value)
+		}
+	}
+	s.Env = last(s.Env)
+	for _, text := range o.folders {
+		parts := strings.Split(text, ":")
+		if len(parts) < 2 || len(parts) > 3 || len(parts) == 3 && parts[2] != "ro" || !filepath.IsAbs(parts[0]) || !filepath.IsAbs(parts[1]) {
+			return s, fmt.Errorf("--folder %s: it must be HOST:PATH or HOST:PATH:ro, with absolute paths", text)
+		}
+		s.Folders = append(s.Folders, box.Folder{Host: parts[0], Path: parts[1], ReadOnly: len(parts) == 3})
+	}
+	return s, nil
+}
+
+// last keeps the last of the variables with the same name.
+func last(env []string) []string {
+	at := map[string]int{}
+	var all []string
+	for _, pair := range env {
+		name, _, _ := strings.Cut(pair, "=")
+		if n, ok := at[name]; ok {
+			all[n] = pair
+			continue
+		}
+		at[name] = len(all)
+		all = append(all, pair)
+	}
+	return all
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+)
+
+// intruderRole is a program in the place of a sentry: sealed like one, of the same user, but
+// without the filter of gVisor. runnerRole stands in for the program that starts keepers.
+const (
+	intruderRole = "intruder"
+	runnerRole   = "runner"
+)
+
+// intrude does each deed and writes a line about it.
+func intrude(deeds []string) {
+	for _, deed := range deeds {
+		verb, operand, _ := strings.Cut(deed, ":")
+		err := harm(verb, operand)
+		said := "done"
+		if err != nil {
+			said = "refused: " + err.Error()
+		}
+		_, _ = fmt.Fprintf(os.Stdout, "%s %s\n", deed, said) // the test reads it
+	}
+}
+
+func harm(verb, operand string) error {
+	pid, _ := strconv.Atoi(operand)
+	switch verb {
+	case "attach":
+		if err := unix.PtraceAttach(pid); err != nil {
+			return err
+		}
+		if _, err := unix.Wait4(pid, nil, unix.WALL, nil); err != nil {
+			return err
+		}
+		return unix.PtraceDetach(pid)
+	case "read":
+		_, err := unix.ProcessVMReadv(pid, []unix.Iovec{}, []unix.RemoteIovec{}, 0)
+		return err
+	case "signal":
+		return unix.Kill(pid, unix.SIGCONT)
+	case "open":
+		f, err := os.Open(operand)
+		if err == nil {
+			err = f.Close()
+		}
+		return err
+	case "create":
+		return os.WriteFile(operand, nil, 0o600)
+	case "tcp", "unix":
+		c, err := new(net.Dialer).DialContext(context.Background(), verb, operand)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	}
+	return fmt.Errorf("no deed %q", verb)
+}
+
+// runs starts a command that writes a line when it is there, and ends it with the test.
+func runs(t *testing.T, cmd *exec.Cmd, line string) *exec.Cmd {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := in.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+			t.Error(err)
+		}
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // by the signal
+	})
+	lines := bufio.NewReader(out)
+	for {
+		got, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal("it ended: ", err)
+		}
+		if strings.TrimSpace(got) == line {
+			go func() { _, _ = io.Copy(io.Discard, lines) }() // until its end
+			return cmd
+		}
+	}
+}
+
+// children returns the processes that a process has started, and theirs.
+func children(t *testing.T, pid int) []int {
+	t.Helper()
+	var all []int
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range tasks {
+		text, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, word := range strings.Fields(string(text)) {
+			child, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(append(all, child), children(t, child)...)
+		}
+	}
+	return all
+}
+
+// listens listens on a unix socket until the test ends.
+func listens(t *testing.T, at string) {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// From the place of a broken sentry.
+func TestABrokenSentryReachesNobodyElse(t *testing.T) {
+	host := served(t)
+	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
+	for _, a := range []as{{1000, ""}, {1000, "landlock"}} {
+		t.Run(a.String(), func(t *testing.T) {
+			store := a.folder(t)
+			runner := runs(t, a.command(runnerRole), "hidden").Process.Pid
+			keeper := runs(t, a.command(keeperRole, "run", "--store", store, ref, "until:TERM"), "waits").Process.Pid
+			others := children(t, keeper)
+			if len(others) < 2 {
+				t.Fatalf("the keeper has the children %v: no sentry with stubs", others)
+			}
+			abstract := "@keeper-test-" + strconv.Itoa(os.Getpid())
+			listens(t, abstract)
+			var deeds []string
+			for _, pid := range []int{runner, keeper} {
+				deeds = append(deeds, fmt.Sprintf("attach:%d", pid))
+			}
+			sealed := a.without == ""
+			if sealed {
+				for _, pid := range append([]int{runner, keeper}, others...) {
+					deeds = append(deeds, fmt.Sprintf("attach:%d", pid), fmt.Sprintf("signal:%d", pid))
+				}
+				deeds = append(deeds, "open:/etc/passwd", "open:"+store, "open:/proc/self/environ", fmt.Sprintf("open:/proc/%d/mem", keeper), "create:"+store+"/x", "create:/tmp/keeper-test-x", "tcp:"+host, "unix:"+abstract)
+			}
+			// The role seals itself as the keeper seals a sentry.
+			out, err := a.command("keeper-seal", append([]string{"", intruderRole}, deeds...)...).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			r := ran{out: string(out)}
+			for _, deed := range deeds {
+				if said := r.says(deed); !strings.HasPrefix(said, "refused: ") || !strings.Contains(said, "not permitted") && !strings.Contains(said, "permission denied") {
+					t.Errorf("%s: %s", deed, said)
+				}
+			}
+			// The control: the same program does harm where nothing stops it.
+			plain, err := a.command(intruderRole, "open:/etc/passwd", "tcp:"+host, fmt.Sprintf("attach:%d", others[0])).CombinedOutput()
+			if err != nil || strings.Contains(string(plain), "refused") {
+				t.Errorf("unsealed: %v %s", err, plain)
+			}
+		})
+	}
+}
+
+// From inside.
+func TestAServerSeesNothingOfTheMachine(t *testing.T) {
+	host := served(t)
+	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
+	_, port, err := net.SplitHostPort(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	abstract := "@keeper-test-inside-" + strconv.Itoa(os.Getpid())
+	listens(t, abstract)
+	refused := map[string]string{ // root inside, by what it must get
+		"socket:raw": "not permitted", "socket:packet": "not permitted", "socket:netfilter": "not supported", "unix:" + abstract: "refused", "unix:/var/run/docker.sock": "no such file",
+		"call:" + strconv.Itoa(unix.SYS_IO_URING_SETUP): "not implemented", "call:" + strconv.Itoa(unix.SYS_BPF): "",
+		"dial:127.0.0.1:" + port: "refused", "dial:10.55.0.1:" + port: "refused", "dial:169.254.169.254:80": "refused", "dial:0.0.0.0:" + port: "refused", "dial:localhost:" + port: "refused",
+		"dial:198.18.0.9:80": "refused", "dial:[::ffff:127.0.0.1]:" + port: "refused", "dial:[::1]:" + port: "", "send:1.1.1.1:53": "refused", "read:/proc/1/root/etc/hostname": "no such file",
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range own {
+		if ip, ok := at.(*net.IPNet); ok && ip.IP.To4() != nil {
+			refused["dial:"+net.JoinHostPort(ip.IP.String(), port)] = "refused"
+		}
+	}
+	deeds := []string{"read:/etc/resolv.conf", "read:/proc/mounts", "read:/proc/net/tcp", "env:KEEPER_SECRET"}
+	for deed := range refused {
+		deeds = append(deeds, deed)
+	}
+	t.Setenv("KEEPER_SECRET", "s3cret")
+	for _, a := range systems() {
+		t.Run(a.String(), func(t *testing.T) {
+			r := keep(t, a, "", append([]string{"run", "--store", a.folder(t), ref}, deeds...)...)
+			for deed, want := range refused {
+				if said := r.says(deed); !strings.HasPrefix(said, "error ") || !strings.Contains(said, want) {
+					t.Errorf("%s: %s", deed, said)
+				}
+			}
+			if strings.Contains(r.out, "s3cret") || strings.Contains(r.says("read:/proc/mounts"), "/work") || r.code != 0 {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeSealedDoesNotRun(t *testing.T) {
+	host := served(t)
+	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
+	a := as{1000, "ptrace"}
+	for _, args := range [][]string{{"probe"}, {"run", "--store", a.folder(t), ref, "id"}} {
+		r := keep(t, a, "", args...)
+		if r.code != failed || r.out != "" || !strings.Contains(r.errs, "the box did not run") || !strings.Contains(r.errs, "ptrace") {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	if r := keep(t, as{1000, ""}, "", "probe"); r.code != 0 || r.out != fmt.Sprintf("{\"landlock\":%d}\n", box.Landlocks()) {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,215 @@
+// Server is what the tests run in a box. Each argument is a deed; it writes a line about each.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	for _, arg := range os.Args[1:] {
+		verb, operand, _ := strings.Cut(arg, ":")
+		said, err := do(verb, operand)
+		if err != nil {
+			said = "error " + err.Error()
+		}
+		fmt.Printf("%s %s\n", arg, said)
+	}
+}
+
+func do(verb, operand string) (string, error) {
+	switch verb {
+	case "id":
+		groups, err := os.Getgroups()
+		return fmt.Sprint(os.Getuid(), os.Getgid(), groups), err
+	case "where":
+		return os.Getwd()
+	case "env":
+		return os.Getenv(operand), nil
+	case "read":
+		text, err := os.ReadFile(operand)
+		return strings.TrimSpace(string(text)), err
+	case "write":
+		file, text, _ := strings.Cut(operand, "=")
+		return "done", os.WriteFile(file, []byte(text), 0o600)
+	case "tree":
+		return tree(operand)
+	case "map":
+		return mapped(operand)
+	case "dial":
+		c, err := net.DialTimeout("tcp", operand, 20*time.Second)
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		return bufio.NewReader(c).ReadString('\n')
+	case "send":
+		c, err := net.Dial("udp", operand)
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("x")); err != nil {
+			return "", err
+		}
+		_, err = c.Read(make([]byte, 1))
+		return "answered", err
+	case "socket":
+		n := map[string][3]int{"raw": {syscall.AF_INET, syscall.SOCK_RAW, 1}, "packet": {syscall.AF_PACKET, syscall.SOCK_RAW, 0x300}, "netfilter": {syscall.AF_NETLINK, syscall.SOCK_RAW, 12}}[operand]
+		fd, err := syscall.Socket(n[0], n[1], n[2])
+		if err == nil {
+			syscall.Close(fd)
+		}
+		return "opened", err
+	case "unix":
+		c, err := net.Dial("unix", operand)
+		if err == nil {
+			c.Close()
+		}
+		return "connected", err
+	case "call":
+		n, err := strconv.Atoi(operand)
+		if err != nil {
+			return "", err
+		}
+		if _, _, errno := syscall.Syscall6(uintptr(n), 1, 0, 0, 0, 0, 0); errno != 0 {
+			return "", errno
+		}
+		return "done", nil
+	case "use":
+		mb, err := strconv.Atoi(operand)
+		b := make([]byte, mb<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM) // it may be told, so waiting is no deadlock
+		<-make(chan string)
+		return string(b), err
+	case "fill":
+		f, err := os.Create(operand)
+		for err == nil {
+			_, err = f.Write(make([]byte, 1<<20))
+		}
+		return "", err
+	case "fork":
+		n, err := strconv.Atoi(operand)
+		ran := 0
+		for ; err == nil && ran < n; ran++ {
+			err = exec.Command(os.Args[0], "until:TERM").Start()
+		}
+		return fmt.Sprint(ran - 1), nil
+	case "until":
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGTERM)
+		fmt.Println("waits")
+		<-c
+		return "told", nil
+	case "echo":
+		in := bufio.NewScanner(os.Stdin)
+		for in.Scan() {
+			fmt.Println(in.Text())
+		}
+		return "closed", in.Err()
+	case "mcp":
+		return "ended", speak()
+	case "exit":
+		n, err := strconv.Atoi(operand)
+		if err == nil {
+			os.Exit(n)
+		}
+		return "", err
+	}
+	return "", fmt.Errorf("no deed %q", verb)
+}
+
+// speak is an MCP server with one tool, which says what the server sees.
+func speak() error {
+	in := bufio.NewScanner(os.Stdin)
+	out := json.NewEncoder(os.Stdout)
+	for in.Scan() {
+		var m struct {
+			ID     any    `json:"id"`
+			Method string `json:"method"`
+			Params struct {
+				ProtocolVersion string `json:"protocolVersion"`
+			} `json:"params"`
+		}
+		if err := json.Unmarshal(in.Bytes(), &m); err != nil {
+			return err
+		}
+		var result any
+		switch m.Method {
+		case "initialize":
+			result = map[string]any{"protocolVersion": m.Params.ProtocolVersion, "capabilities": map[string]any{"tools": map[string]any{}}, "serverInfo": map[string]string{"name": "sealed", "version": "1"}}
+		case "tools/list":
+			result = map[string]any{"tools": []any{map[string]any{"name": "look", "inputSchema": map[string]string{"type": "object"}}}}
+		case "tools/call":
+			version, _ := os.ReadFile("/proc/version")
+			text := fmt.Sprintf("%d %s %v %s", os.Getpid(), os.Getenv("GREETING"), os.Args[1:], version)
+			result = map[string]any{"content": []any{map[string]string{"type": "text", "text": text}}}
+		default:
+			if m.ID == nil {
+				continue
+			}
+			if err := out.Encode(map[string]any{"jsonrpc": "2.0", "id": m.ID, "error": map[string]any{"code": -32601, "message": "not here"}}); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := out.Encode(map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": result}); err != nil {
+			return err
+		}
+	}
+	return in.Err()
+}
+
+// tree lists what is below a folder: path, mode, owner, size or target, and time.
+func tree(root string) (string, error) {
+	var all []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		what := ""
+		switch {
+		case d.Type() == fs.ModeSymlink:
+			what, err = os.Readlink(path)
+		case d.Type().IsRegular():
+			var text []byte
+			text, err = os.ReadFile(path)
+			what = string(text)
+		}
+		all = append(all, fmt.Sprintf("%s %v %d:%d %d %s", path, info.Mode(), st.Uid, st.Gid, info.ModTime().Unix(), what))
+		return err
+	})
+	return strings.Join(all, "; "), err
+}
+
+func mapped(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	b, err := syscall.Mmap(int(f.Fd()), 0, int(info.Size()), syscall.PROT_READ, syscall.MAP_PRIVATE)
+	return string(b), err
+}

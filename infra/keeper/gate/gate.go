@@ -1,0 +1,334 @@
+// Package gate is the network of a box: a link without frames to its kernel, and at this end a
+// TCP stack of our own that decides about each connection. It needs no privilege.
+//
+// The box asks for names, and gets an address of the gate for each: no question of its own
+// leaves the machine. A connection to such an address is one to the name, which is resolved
+// then. So an answer that changes in between leads nowhere else.
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/pkg/waiter"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/config"
+)
+
+// Nameserver is the address of the gate in every box. An image has it as its resolver.
+const Nameserver = "10.55.0.1"
+
+const (
+	mtu    = 16_000
+	buffer = 128 << 10 // bytes in each direction of a connection
+	dialed = 10 * time.Second
+	table  = 1 << 16 // names that a box may learn
+)
+
+// Gate is the network of one box. Its goroutines end with the process.
+type Gate struct {
+	lookup func(ctx context.Context, name string) ([]netip.Addr, error)
+	mu     sync.Mutex
+	names  map[string]netip.Addr
+	addrs  map[netip.Addr]string
+}
+
+// Open opens a network that leads everywhere but to this machine; see [closed]. It returns the
+// link for the box.
+func Open() (*boot.CreateLinksAndRoutesArgs, error) {
+	g := &Gate{names: map[string]netip.Addr{}, addrs: map[netip.Addr]string{}, lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
+		return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	}}
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, end := range p {
+		for _, option := range []int{unix.SO_SNDBUF, unix.SO_RCVBUF} {
+			if err := unix.SetsockoptInt(end, unix.SOL_SOCKET, option, 4<<20); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := g.attach(p[1]); err != nil {
+		return nil, err
+	}
+	return link(os.NewFile(uintptr(p[0]), "link")), nil
+}
+
+// link describes the end of the box.
+func link(end *os.File) *boot.CreateLinksAndRoutesArgs {
+	at := func(last byte) net.IP { return net.IPv4(10, 55, 0, last) }
+	return &boot.CreateLinksAndRoutesArgs{
+		FilePayload:   urpc.FilePayload{Files: []*os.File{end}},
+		LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink},
+		FDBasedLinks: []boot.FDBasedLink{{
+			Name: "eth0", MTU: mtu, NumChannels: 1, ProcessorsPerChannel: 1, TXChecksumOffload: true, RXChecksumOffload: true,
+			Addresses: []boot.IPWithPrefix{{Address: at(2), PrefixLen: 24}},
+			Routes:    []boot.Route{{Destination: net.IPNet{IP: at(0), Mask: net.CIDRMask(24, 32)}}},
+			QDisc:     config.QDiscNone,
+		}},
+		Defaultv4Gateway: boot.DefaultRoute{Name: "eth0", Route: boot.Route{Destination: net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Gateway: at(1)}},
+	}
+}
+
+// attach runs the stack at our end of the link.
+func (g *Gate) attach(end int) error {
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
+	})
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: buffer, Max: buffer}
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: buffer, Max: buffer}
+	sack := tcpip.TCPSACKEnabled(true)
+	for _, option := range []tcpip.SettableTransportProtocolOption{&send, &receive, &sack} {
+		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
+			return errors.New(err.String())
+		}
+	}
+	ep, err := fdbased.New(&fdbased.Options{FDs: []int{end}, MTU: mtu, PacketDispatchMode: fdbased.RecvMMsg, RXChecksumOffload: true, TXChecksumOffload: true, ProcessorsPerChannel: 1})
+	if err != nil {
+		return err
+	}
+	own := tcpip.AddrFrom4(netip.MustParseAddr(Nameserver).As4())
+	address := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: tcpip.AddressWithPrefix{Address: own, PrefixLen: 24}}
+	for _, err := range []tcpip.Error{s.CreateNIC(1, ep), s.AddProtocolAddress(1, address, stack.AddressProperties{}), s.SetPromiscuousMode(1, true), s.SetSpoofing(1, true)} {
+		if err != nil {
+			return errors.New(err.String())
+		}
+	}
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
+	questions, err := gonet.DialUDP(s, &tcpip.FullAddress{NIC: 1, Addr: own, Port: 53}, nil, ipv4.ProtocolNumber)
+	if err != nil {
+		return err
+	}
+	go g.answer(questions)
+	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, 0, 64, g.connect).HandlePacket)
+	none := udp.NewForwarder(s, func(*udp.ForwarderRequest) bool { return false }) // port unreachable
+	s.SetTransportProtocolHandler(udp.ProtocolNumber, none.HandlePacket)
+	return nil
+}
+
+// # Names
+
+// answer answers the questions of the box.
+func (g *Gate) answer(c *gonet.UDPConn) {
+	for {
+		buf := make([]byte, 1500)
+		n, from, err := c.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		go func() {
+			if m, err := g.reply(buf[:n]); err == nil {
+				_, _ = c.WriteTo(m, from) // the box asks again
+			}
+		}()
+	}
+}
+
+func (g *Gate) reply(question []byte) ([]byte, error) {
+	var p dnsmessage.Parser
+	h, err := p.Start(question)
+	if err != nil {
+		return nil, err
+	}
+	q, err := p.Question()
+	if err != nil {
+		return nil, err
+	}
+	h.Response, h.RecursionAvailable, h.Authoritative = true, true, false
+	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
+	known := g.exists(name)
+	if !known {
+		h.RCode = dnsmessage.RCodeNameError
+	}
+	b := dnsmessage.NewBuilder(nil, h)
+	err = errors.Join(b.StartQuestions(), b.Question(q))
+	if known && q.Type == dnsmessage.TypeA && err == nil {
+		if a, ok := g.address(name); ok {
+			err = errors.Join(b.StartAnswers(), b.AResource(dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}, dnsmessage.AResource{A: a.As4()}))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.Finish()
+}
+
+func (g *Gate) exists(name string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), dialed)
+	defer cancel()
+	_, err := g.lookup(ctx, name)
+	return err == nil
+}
+
+// address returns the box's address for a name, from a range that no network uses. The same
+// name has the same address in every box that asks for it first. ok is false if the box knows
+// too many names.
+func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if a, ok := g.names[name]; ok {
+		return a, true
+	}
+	if len(g.names) >= table {
+		return netip.Addr{}, false
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name)) // into memory
+	for n := h.Sum32(); ; n++ {
+		v := n & 0x1ffff
+		a := netip.AddrFrom4([4]byte{198, 18 + byte(v>>16), byte(v >> 8), byte(v)})
+		if _, used := g.addrs[a]; !used {
+			g.names[name], g.addrs[a] = a, name
+			return a, true
+		}
+	}
+}
+
+// # Connections
+
+// connect dials before it accepts, so the box sees the true refusal.
+func (g *Gate) connect(r *tcp.ForwarderRequest) {
+	asked := r.ID()
+	to, ok := netip.AddrFromSlice(asked.LocalAddress.AsSlice())
+	port := asked.LocalPort
+	if !ok {
+		r.Complete(true)
+		return
+	}
+	go func() {
+		out, err := g.dial(to, port)
+		if err != nil {
+			r.Complete(true)
+			return
+		}
+		var q waiter.Queue
+		ep, failed := r.CreateEndpoint(&q)
+		if failed != nil {
+			r.Complete(true)
+			_ = out.Close() // nothing was sent
+			return
+		}
+		r.Complete(false)
+		join(gonet.NewTCPConn(&q, ep), out)
+	}()
+}
+
+func (g *Gate) dial(to netip.Addr, port uint16) (*net.TCPConn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), dialed)
+	defer cancel()
+	g.mu.Lock()
+	name := g.addrs[to]
+	g.mu.Unlock()
+	all := []netip.Addr{to}
+	if name != "" {
+		var err error
+		if all, err = g.lookup(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	refused := fmt.Errorf("%s has no address", name)
+	for _, a := range all {
+		c, err := dial(ctx, netip.AddrPortFrom(a.Unmap(), port))
+		if err == nil {
+			return c, nil
+		}
+		refused = err
+	}
+	return nil, refused
+}
+
+func dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
+	if closed(to.Addr(), machine()) {
+		return nil, fmt.Errorf("%s is this machine, or no place on a network", to)
+	}
+	d := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
+		if real, err := netip.ParseAddrPort(address); err != nil || real != to {
+			return fmt.Errorf("%s became %s", to, address)
+		}
+		return nil
+	}}
+	c, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return nil, errors.New("no TCP connection")
+	}
+	return t, nil
+}
+
+// closed reports whether no box may reach an address: this machine, whatever its address,
+// and those that lead nowhere else. Link-local ones include the metadata of clouds.
+func closed(a netip.Addr, machine []netip.Addr) bool {
+	for _, own := range machine {
+		if own == a {
+			return true
+		}
+	}
+	metadata := netip.MustParseAddr("fd00:ec2::254")
+	here := netip.MustParsePrefix("0.0.0.0/8")
+	reserved := netip.MustParsePrefix("240.0.0.0/4")
+	ours := netip.MustParsePrefix("198.18.0.0/15")
+	return !a.IsGlobalUnicast() || a.IsLinkLocalUnicast() || a.IsLoopback() || a == metadata || here.Contains(a) || reserved.Contains(a) || ours.Contains(a)
+}
+
+// machine returns the addresses of this machine.
+func machine() []netip.Addr {
+	all, _ := net.InterfaceAddrs() // without them, loopback is closed still
+	var own []netip.Addr
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, p.Addr().Unmap())
+		}
+	}
+	return own
+}
+
+// join copies between the box and the world until both have said all.
+func join(box *gonet.TCPConn, world *net.TCPConn) {
+	var all sync.WaitGroup
+	all.Go(func() {
+		_, err := io.CopyBuffer(struct{ io.Writer }{world}, box, make([]byte, 64<<10))
+		if err == nil {
+			err = world.CloseWrite()
+		}
+		if err != nil {
+			_ = box.Close() // the other direction ends
+		}
+	})
+	_, err := io.CopyBuffer(struct{ io.Writer }{box}, struct{ io.Reader }{world}, make([]byte, 64<<10))
+	if err == nil {
+		err = box.CloseWrite()
+	}
+	if err != nil {
+		_ = world.Close() // the other direction ends
+	}
+	all.Wait()
+	_, _ = box.Close(), world.Close()
+}

@@ -1,0 +1,73 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+func TestAddressesThatNoBoxReaches(t *testing.T) {
+	machine := []netip.Addr{netip.MustParseAddr("192.168.7.7"), netip.MustParseAddr("2001:db8::7")}
+	for text, want := range map[string]bool{
+		"1.1.1.1": false, "192.168.7.8": false, "10.0.0.1": false, "2606:4700::1111": false, "fd00::1": false,
+		"127.0.0.1": true, "127.9.9.9": true, "::1": true, "0.0.0.0": true, "0.1.2.3": true, "::": true, "192.168.7.7": true, "2001:db8::7": true,
+		"169.254.169.254": true, "fe80::1": true, "fd00:ec2::254": true, "224.0.0.1": true, "ff02::1": true, "255.255.255.255": true, "240.0.0.1": true, "198.18.0.1": true,
+	} {
+		if got := closed(netip.MustParseAddr(text), machine); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
+
+// A name gets an address of the gate, whatever its own is; one that is not there gets none. A
+// name that leads to this machine is refused when it is dialled.
+func TestNamesHaveAddressesOfTheGate(t *testing.T) {
+	g := &Gate{names: map[string]netip.Addr{}, addrs: map[netip.Addr]string{}, lookup: func(_ context.Context, name string) ([]netip.Addr, error) {
+		if name == "here.test" {
+			return []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.1"), netip.MustParseAddr("::1")}, nil
+		}
+		return nil, errors.New("no such host")
+	}}
+	ask := func(name string, of dnsmessage.Type) dnsmessage.Message {
+		t.Helper()
+		q := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: of, Class: dnsmessage.ClassINET}}}
+		text, err := q.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := g.reply(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m dnsmessage.Message
+		if err := m.Unpack(answer); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first, again := ask("Here.test.", dnsmessage.TypeA), ask("here.TEST.", dnsmessage.TypeA)
+	if len(first.Answers) != 1 || len(again.Answers) != 1 || first.ID != 7 || !first.Response {
+		t.Fatalf("%+v %+v", first, again)
+	}
+	a, ok := first.Answers[0].Body.(*dnsmessage.AResource)
+	if b, _ := again.Answers[0].Body.(*dnsmessage.AResource); !ok || *a != *b || !netip.MustParsePrefix("198.18.0.0/15").Contains(netip.AddrFrom4(a.A)) {
+		t.Errorf("%v %v", first.Answers, again.Answers)
+	}
+	if m := ask("here.test.", dnsmessage.TypeAAAA); len(m.Answers) != 0 || m.RCode != dnsmessage.RCodeSuccess {
+		t.Errorf("%+v", m)
+	}
+	if m := ask("nowhere.test.", dnsmessage.TypeA); m.RCode != dnsmessage.RCodeNameError {
+		t.Errorf("%+v", m)
+	}
+	if c, err := g.dial(netip.AddrFrom4(a.A), 80); err == nil {
+		t.Errorf("dialled %v", c.RemoteAddr())
+	}
+	for _, text := range []string{"", "x", "\x00\x00\x00\x00\x00\x01"} {
+		if m, err := g.reply([]byte(text)); err == nil {
+			t.Errorf("%q: %v", text, m)
+		}
+	}
+}

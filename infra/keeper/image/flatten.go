@@ -1,0 +1,284 @@
+package image
+
+import (
+	"archive/tar"
+	"bufio"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/erofs/go-erofs"
+	"github.com/klauspost/compress/zstd"
+)
+
+// Limits bound what an image may be when it is unpacked.
+type Limits struct {
+	Bytes   int64 // of all files together
+	Entries int   // files, folders and links
+}
+
+// flat writes the layers of an image as one file system. It reads the newest layer first, so
+// it knows what hides an entry before it meets the entry.
+type flat struct {
+	out    *erofs.Writer
+	limits Limits
+	bytes  int64
+	count  int
+
+	seen   map[string]bool // paths that a newer entry took; true if it hides what is below
+	opaque map[string]bool // folders of which older layers show nothing
+}
+
+func newFlat(out *erofs.Writer, limits Limits) *flat {
+	return &flat{out: out, limits: limits, seen: map[string]bool{}, opaque: map[string]bool{}}
+}
+
+// Names of the tar files of layers: ".wh.NAME" removes NAME of older layers.
+const (
+	removed = ".wh."
+	emptied = ".wh..wh..opq"
+)
+
+// layer adds a layer, from a tar file that may be compressed.
+func (f *flat) layer(file string) error {
+	opaque := map[string]bool{} // for older layers, not for this one
+	own := map[string]bool{}    // files of this layer that were written
+	var links []*tar.Header
+	err := eachEntry(file, func(h *tar.Header, r io.Reader) error {
+		if f.count++; f.count > f.limits.Entries {
+			return fmt.Errorf("the image has more than %d entries", f.limits.Entries)
+		}
+		p, err := cleaned(h.Name)
+		if err != nil || p == "/" && h.Typeflag != tar.TypeDir {
+			return err
+		}
+		dir, base := path.Split(p)
+		switch {
+		case base == emptied:
+			opaque[path.Clean(dir)] = true
+			return nil
+		case strings.HasPrefix(base, removed):
+			if p = dir + strings.TrimPrefix(base, removed); !f.hidden(p) {
+				f.seen[p] = true
+			}
+			return nil
+		case f.hidden(p):
+			return nil
+		case h.Typeflag == tar.TypeLink:
+			links = append(links, h)
+		}
+		f.seen[p] = h.Typeflag != tar.TypeDir
+		own[p] = h.Typeflag == tar.TypeReg
+		return f.add(p, h, r)
+	})
+	if err != nil {
+		return err
+	}
+	for dir := range opaque {
+		f.opaque[dir] = true
+	}
+	return f.links(file, links, own)
+}
+
+// hidden reports whether a newer layer removed or replaced the path.
+func (f *flat) hidden(p string) bool {
+	if _, ok := f.seen[p]; ok {
+		return true
+	}
+	for dir := path.Dir(p); ; dir = path.Dir(dir) {
+		if f.seen[dir] || f.opaque[dir] {
+			return true
+		}
+		if dir == "/" {
+			return false
+		}
+	}
+}
+
+// add writes one entry. Those of the box itself and of the network are not the image's.
+func (f *flat) add(p string, h *tar.Header, r io.Reader) error {
+	if slices.Contains([]string{resolver, hosts}, p) {
+		return nil
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		if _, err := f.out.Stat(p); err != nil {
+			if err := f.out.Mkdir(p, 0o755); err != nil {
+				return err
+			}
+		}
+	case tar.TypeReg:
+		return f.file(p, h, r)
+	case tar.TypeSymlink:
+		if err := f.out.Symlink(h.Linkname, p); err != nil {
+			return err
+		}
+		return errors.Join(f.out.Chown(p, h.Uid, h.Gid), f.out.Chtimes(p, h.ModTime, h.ModTime))
+	case tar.TypeLink:
+		return nil
+	default:
+		if strings.HasPrefix(p, "/dev/") {
+			return nil // the box has a /dev of its own
+		}
+		return fmt.Errorf("%s is a device or a pipe, which an image must not have", p)
+	}
+	return f.describe(p, h)
+}
+
+func (f *flat) describe(p string, h *tar.Header) error {
+	return errors.Join(f.out.Chmod(p, h.FileInfo().Mode()), f.out.Chown(p, h.Uid, h.Gid), f.out.Chtimes(p, h.ModTime, h.ModTime))
+}
+
+func (f *flat) file(p string, h *tar.Header, r io.Reader) error {
+	if f.bytes += h.Size; f.bytes > f.limits.Bytes {
+		return fmt.Errorf("the image is larger than %d MB", f.limits.Bytes>>20)
+	}
+	out, err := f.out.Create(p)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, r); err != nil {
+		return err
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	return f.describe(p, h)
+}
+
+// links writes the hard links of a layer as copies: the writer of EROFS has none. A target
+// that a newer layer hides is read from the layer again.
+func (f *flat) links(file string, links []*tar.Header, own map[string]bool) error {
+	hidden := map[string][]*tar.Header{}
+	for _, h := range links {
+		p, _ := cleaned(h.Name) // it was clean before
+		target, err := cleaned(h.Linkname)
+		if err != nil {
+			return err
+		}
+		if !own[target] {
+			hidden[target] = append(hidden[target], h)
+			continue
+		}
+		from, err := f.out.Open(target)
+		if err != nil {
+			return fmt.Errorf("%s is a link: %w", p, err)
+		}
+		info, err := from.Stat()
+		if err == nil {
+			h.Size = info.Size()
+			err = f.file(p, h, from)
+		}
+		if err := errors.Join(err, from.Close()); err != nil {
+			return err
+		}
+		own[p] = true
+	}
+	if len(hidden) == 0 {
+		return nil
+	}
+	err := eachEntry(file, func(h *tar.Header, r io.Reader) error {
+		target, _ := cleaned(h.Name)
+		if h.Typeflag != tar.TypeReg || len(hidden[target]) == 0 {
+			return nil
+		}
+		first, others := hidden[target][0], hidden[target][1:]
+		delete(hidden, target)
+		p, _ := cleaned(first.Name)
+		first.Size = h.Size
+		if err := f.file(p, first, r); err != nil {
+			return err
+		}
+		for _, h := range others {
+			h.Linkname = first.Name
+		}
+		return f.links(file, others, map[string]bool{p: true})
+	})
+	for target := range hidden {
+		err = errors.Join(err, fmt.Errorf("a hard link leads to %s, which is no file of its layer", target))
+	}
+	return err
+}
+
+// eachEntry reads a tar file, which may be compressed by gzip or zstd.
+func eachEntry(file string, do func(*tar.Header, io.Reader) error) error {
+	in, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	r := bufio.NewReaderSize(in, 1<<16)
+	var plain io.Reader = r
+	switch magic, _ := r.Peek(4); {
+	case len(magic) >= 2 && magic[0] == 0x1f && magic[1] == 0x8b:
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return err
+		}
+		plain = z
+	case string(magic) == "\x28\xb5\x2f\xfd":
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
+		if err != nil {
+			return err
+		}
+		defer z.Close()
+		plain = z
+	}
+	for t := tar.NewReader(plain); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := do(h, t); err != nil {
+			return err
+		}
+	}
+}
+
+// cleaned returns the absolute path of an entry.
+func cleaned(name string) (string, error) {
+	if slices.Contains(strings.Split(name, "/"), "..") {
+		return "", fmt.Errorf("the path %q leads out of the image", name)
+	}
+	return path.Clean("/" + name), nil
+}
+
+// The files of the network are the box's own. Its resolver has this address in every box.
+const (
+	resolver = "/etc/resolv.conf"
+	hosts    = "/etc/hosts"
+)
+
+// surround adds what every box needs.
+func (f *flat) surround(nameserver string) error {
+	for dir, mode := range map[string]fs.FileMode{"/proc": 0o555, "/dev": 0o755, "/sys": 0o555, "/tmp": 0o777 | fs.ModeSticky, "/etc": 0o755} {
+		if info, err := f.out.Stat(dir); err == nil {
+			if !info.IsDir() {
+				return fmt.Errorf("%s of the image is no folder", dir)
+			}
+			continue
+		}
+		if err := f.out.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		if err := f.out.Chmod(dir, mode); err != nil {
+			return err
+		}
+	}
+	for p, text := range map[string]string{resolver: "nameserver " + nameserver + "\n", hosts: "127.0.0.1 localhost\n"} {
+		h := &tar.Header{Name: p, Size: int64(len(text)), Mode: 0o644}
+		if err := f.file(p, h, strings.NewReader(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

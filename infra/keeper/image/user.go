@@ -1,0 +1,86 @@
+package image
+
+import (
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/erofs/go-erofs"
+)
+
+// User is who a server is inside its box.
+type User struct {
+	UID, GID uint32
+	Groups   []uint32
+	Home     string
+}
+
+// User finds a user, "NAME", "UID", or either with ":GROUP", in the files of the image. "" is
+// root.
+func (i *Image) User(text string) (User, error) {
+	who, group, grouped := strings.Cut(text, ":")
+	u := User{Home: "/"}
+	if who == "" {
+		who = "0"
+	}
+	system, err := erofs.Open(i.File)
+	if err != nil {
+		return u, err
+	}
+	uid, numeric := number(who)
+	u.UID = uid
+	known := false
+	name := who
+	each(system, "etc/passwd", 7, func(f []string) {
+		id, ok := number(f[2])
+		if known || !ok || (f[0] != who && (!numeric || id != uid)) {
+			return
+		}
+		gid, _ := number(f[3])
+		known, name, u.UID, u.GID, u.Home = true, f[0], id, gid, f[5]
+	})
+	if !known && !numeric {
+		return u, fmt.Errorf("the image has no user %q in /etc/passwd", who)
+	}
+	if !grouped {
+		each(system, "etc/group", 4, func(f []string) {
+			gid, ok := number(f[2])
+			for member := range strings.SplitSeq(f[3], ",") {
+				if ok && member == name {
+					u.Groups = append(u.Groups, gid)
+				}
+			}
+		})
+		return u, nil
+	}
+	gid, ok := number(group)
+	each(system, "etc/group", 3, func(f []string) {
+		if id, numeric := number(f[2]); !ok && numeric && f[0] == group {
+			gid, ok = id, true
+		}
+	})
+	if !ok {
+		return u, fmt.Errorf("the image has no group %q in /etc/group", group)
+	}
+	u.GID = gid
+	return u, nil
+}
+
+// each reads the lines of a file whose fields have colons between them.
+func each(system fs.FS, file string, fields int, do func([]string)) {
+	text, err := fs.ReadFile(system, file)
+	if err != nil {
+		return // an image need not have users
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(f) >= fields {
+			do(f)
+		}
+	}
+}
+
+func number(text string) (uint32, bool) {
+	n, err := strconv.ParseUint(text, 10, 31)
+	return uint32(n), err == nil
+}
