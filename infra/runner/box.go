@@ -59,6 +59,9 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	if unresolved == nil {
 		s, unresolved = inImage(s, at.image)
 	}
+	if unresolved == nil {
+		s, unresolved = sealed(s, at)
+	}
 	b := &adapter{log: log, era: at.era, installs: at.installs, took: newStarts(s.Name, at.env["DORMOUSE_METRICS"], log)}
 	tools := s.ToolTimeout
 	if tools == 0 {

@@ -29,8 +29,11 @@ const HostPathAuto = "auto"
 // Box is the section x-dormouse.box of a server: the surroundings of its processes. It
 // holds no secrets: the values of its env are in Server.Env.
 type Box struct {
-	// Image is the container image of the box; it has no effect on one machine.
+	// Image is the container image of the box. On one machine only a server that is started
+	// by "docker run" or sealed has one.
 	Image string `json:"image,omitempty"`
+	// Sealed says that the server must run in a kernel of its own. It must not run without.
+	Sealed bool `json:"sealed,omitempty"`
 	// Place is where the box runs on AWS: "auto", "lambda" or "fargate"; "" is
 	// the stack's own choice.
 	Place string `json:"place,omitempty"`

@@ -18,7 +18,7 @@ func TestTheCommandLineOfDockerIsRead(t *testing.T) {
 		},
 		"all options": {
 			Server{Command: "/usr/bin/podman", Args: []string{"run", "--interactive=true", "--init", "--name", "x", "--pull=always", "-l", "a=b", "--platform", "linux/arm64", "-w", "/app", "--user=1000:1000", "--entrypoint", "node", "-eA=1=2", "--env=B=", "--", "img", "a.js"}},
-			Container{Image: "img", User: "1000:1000", Entrypoint: "node", Args: []string{"a.js"}, Cwd: "/app", Env: map[string]string{"A": "1=2", "B": ""}},
+			Container{Image: "img", User: "1000:1000", Entrypoint: "node", Args: []string{"a.js"}, Cwd: "/app", Always: true, Platform: "linux/arm64", Env: map[string]string{"A": "1=2", "B": ""}},
 		},
 		"a copy of the image": {
 			Server{Command: "docker", Args: []string{"run", "mcp/time"}, Box: Box{Image: "1.dkr.ecr.eu-west-1.amazonaws.com/time"}},
@@ -36,6 +36,45 @@ func TestTheCommandLineOfDockerIsRead(t *testing.T) {
 		if c, ok, err := s.Container(); ok || err != nil {
 			t.Errorf("%+v is %+v, %v", s, c, err)
 		}
+	}
+}
+
+// What the keeper can do for docker, and a box on AWS cannot.
+func TestTheKeeperFollowsMoreOfDocker(t *testing.T) {
+	for args, want := range map[string]Container{
+		"-i --rm -v /a:/b --volume=/c:/d:ro -v /e:/f:rw img":  {Folders: []string{"/a:/b", "/c:/d:ro", "/e:/f"}},
+		"--mount type=bind,src=/a,dst=/b,readonly img":        {Folders: []string{"/a:/b:ro"}},
+		"--mount type=bind,source=/a,target=/b img":           {Folders: []string{"/a:/b"}},
+		"--network none --read-only --tmpfs /run:size=8m img": {Offline: true, ReadOnly: true, Tmpfs: []string{"/run"}},
+		"--net=bridge -m 1.5g --cpus=1.5 --pids-limit 64 img": {MemoryMB: 1536, CPUs: 2, Pids: 64},
+		"--memory 512m --env-file /x/.env img":                {MemoryMB: 512, EnvFiles: []string{"/x/.env"}},
+	} {
+		t.Run(args, func(t *testing.T) {
+			s := Server{Command: "docker", Args: append([]string{"run"}, strings.Fields(args)...)}
+			want.Image, want.Args, want.Env = "img", []string{}, map[string]string{}
+			got, ok, err := s.Sealable()
+			if d := cmp.Diff(want, got); d != "" || !ok || err != nil {
+				t.Errorf("%v, %v %s", ok, err, d)
+			}
+			if c, ok, err := s.Container(); !ok || err == nil || !strings.Contains(err.Error(), "AWS") {
+				t.Errorf("on AWS: %+v, %v, %v", c, ok, err)
+			}
+		})
+	}
+	for _, args := range []string{
+		"-i --privileged img", "-v data:/y img", "-v /x img", "-v /x:/y:cached img", "--network host img", "-it img", "-p 1:1 img", "--cap-add ALL img", "--mount type=volume,src=/a,dst=/b img", "--mount src=/a:/c,type=bind,dst=/b img",
+		"-m 1 img", "-m x img", "--cpus none img", "--pids-limit x img", "--tmpfs run img", "--rm=false img", "-v", "-i --rm",
+	} {
+		if c, ok, err := (Server{Command: "docker", Args: append([]string{"run"}, strings.Fields(args)...)}).Sealable(); !ok || err == nil {
+			t.Errorf("%s: %+v, %v, %v", args, c, ok, err)
+		}
+	}
+	inside, ok, err := Server{Command: "node", Args: []string{"/a.js"}, Env: map[string]string{"A": "1"}, Box: Box{Image: "img", Sealed: true}}.Sealable()
+	if d := cmp.Diff(Container{Image: "img", Entrypoint: "node", Args: []string{"/a.js"}, Env: map[string]string{"A": "1"}}, inside); d != "" || !ok || err != nil {
+		t.Errorf("%v, %v %s", ok, err, d)
+	}
+	if c, ok, err := (Server{Command: "node", Box: Box{Image: "img"}}).Sealable(); ok {
+		t.Errorf("%+v, %v", c, err)
 	}
 }
 

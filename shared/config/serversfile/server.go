@@ -47,7 +47,8 @@ type Server struct {
 
 	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server
 	// behaves. That is Command, Args, Env, Unset and Cwd, and some settings of the box: the
-	// image, the host path, the network, and whether packages run their install scripts.
+	// image, the host path, the network, the seal, and whether packages run their install
+	// scripts.
 	// The order of keys, the name, and timeouts do not change it, so a handshake record
 	// under the digest stays valid when those change. It contains the values of Env only
 	// as hashes.
@@ -204,6 +205,9 @@ func (s Server) digest() string {
 	}
 	if s.Box.InstallScripts {
 		list = append(list, "install_scripts")
+	}
+	if s.Box.Sealed {
+		list = append(list, "sealed")
 	}
 	if len(s.Unset) > 0 {
 		list = append(list, "unset", s.Unset)

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// built returns a folder with dormouse, and the keeper beside it.
+func built(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // another user runs them
+		t.Fatal(err)
+	}
+	for program, from := range map[string][2]string{"dormouse": {"../../..", "./infra/cmd/dormouse"}, "dormouse-keeper": {".", "."}} {
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, program), from[1])
+		cmd.Dir, cmd.Env = from[0], append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	return dir
+}
+
+// lines are the output of a program that runs.
+type lines struct {
+	mu   sync.Mutex
+	more sync.Cond
+	all  []string
+	over bool
+}
+
+// follow starts a program. The test ends it, and shows its output if it has failed.
+func follow(t *testing.T, cmd *exec.Cmd) *lines {
+	t.Helper()
+	l := &lines{}
+	l.more.L = &l.mu
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := errors.Join(cmd.Start(), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for in := bufio.NewScanner(r); in.Scan(); {
+			l.mu.Lock()
+			l.all = append(l.all, in.Text())
+			l.mu.Unlock()
+			l.more.Broadcast()
+		}
+		l.mu.Lock()
+		l.over = true
+		l.mu.Unlock()
+		l.more.Broadcast()
+	}()
+	t.Cleanup(func() {
+		if err := errors.Join(cmd.Process.Signal(os.Interrupt), cmd.Wait()); err != nil {
+			t.Error(err)
+		}
+		<-ended
+		if t.Failed() {
+			t.Log(strings.Join(l.all, "\n"))
+		}
+	})
+	return l
+}
+
+// wait waits until n lines hold the text.
+func (l *lines) wait(t *testing.T, text string, n int) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		found := 0
+		for _, line := range l.all {
+			if strings.Contains(line, text) {
+				found++
+			}
+		}
+		if found >= n {
+			return
+		}
+		if l.over {
+			t.Fatalf("it ended before it said %q", text)
+		}
+		l.more.Wait()
+	}
+}
+
+// Entries of "docker run" as manuals have them start where there is no Docker, cold and
+// after a sleep; a word that cannot be kept is named; what must be sealed never runs without.
+func TestDockerEntriesStartWithoutDocker(t *testing.T) {
+	a := as{1000, ""}
+	programs, data := built(t), a.folder(t)
+	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}, Cmd: []string{"mcp"}}, withServer(t))
+	host, err := os.ReadFile("/proc/version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type server struct {
+		Command  string            `json:"command"`
+		Args     []string          `json:"args"`
+		Env      map[string]string `json:"env,omitempty"`
+		Settings any               `json:"x-dormouse,omitempty"`
+	}
+	box := func(settings map[string]any) map[string]any {
+		return map[string]any{"idle_seconds": 1, "record": "off", "box": settings}
+	}
+	docker := func(words string, settings map[string]any) server {
+		args := append([]string{"run"}, strings.Fields(strings.ReplaceAll(words, "IMAGE", ref))...)
+		return server{"docker", args, map[string]string{"GREETING": "hello"}, box(settings)}
+	}
+	starts := map[string]server{ // by the words of their manuals
+		"github":     docker("run -i --rm -e GREETING IMAGE"[4:], nil),
+		"playwright": docker("-i --rm --init --pull=always -e GREETING IMAGE", nil),
+		"filesystem": docker("-i --rm --mount type=bind,src="+data+",dst=/projects,ro -e GREETING IMAGE mcp /projects", nil),
+		"git":        docker("--rm -i -v "+data+":/workspace -e GREETING IMAGE", nil),
+		"postgres":   docker("-i --rm -e GREETING=hello IMAGE mcp postgresql://host.test:5432/db", nil),
+		"time":       docker("-i --rm --network none --read-only --memory 512m --cpus 1 -e GREETING IMAGE", nil),
+		"grafana":    docker("--rm --name grafana -l a=b -u 1001:1002 -w /home/node -e GREETING IMAGE mcp -t stdio", nil),
+		"sealed":     docker("-i --rm -e GREETING IMAGE", map[string]any{"sealed": true, "profile": "network_basic"}),
+		"command":    {"/server", []string{"mcp"}, map[string]string{"GREETING": "hello"}, box(map[string]any{"sealed": true, "image": ref})},
+	}
+	refused := map[string]server{
+		"--privileged": docker("-i --privileged IMAGE", nil),
+		"box.image":    {"/bin/cat", nil, nil, box(map[string]any{"sealed": true})},
+	}
+	all := map[string]server{}
+	for name, s := range starts {
+		all[name] = s
+	}
+	all["privileged"], all["none"] = refused["--privileged"], refused["box.image"]
+	text, err := json.Marshal(map[string]any{"mcpServers": all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(data, "servers.json")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", filepath.Join(data, "bin"))
+	t.Setenv("HOME", data)
+	at := []string{"--data", filepath.Join(data, "state")}
+	cmd := a.command(filepath.Join(programs, "dormouse"), append([]string{"run", "--servers", file, "--listen", "127.0.0.1:0", "--sockets", "127.0.0.1:0"}, at...)...)
+	log := follow(t, cmd)
+	log.wait(t, "Nothing runs until", 1)
+	call := func(server string) (string, error) {
+		cmd := a.command(filepath.Join(programs, "dormouse"), append([]string{"call", server, "look"}, at...)...)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for name := range starts {
+		t.Run(name, func(t *testing.T) {
+			for n := range 2 { // cold, and after a sleep
+				out, err := call(name)
+				log.wait(t, " "+name+" asleep", n+1)
+				if err != nil || !strings.Contains(out, "hello") || strings.Contains(out, string(host)) {
+					t.Errorf("%v: %s", err, out)
+				}
+			}
+		})
+	}
+	for named, server := range map[string]string{"--privileged": "privileged", "box.image": "none"} {
+		if out, err := call(server); err == nil || !strings.Contains(out, named) {
+			t.Errorf("%s: %v, %s", server, err, out)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package runner
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+)
+
+// keeperName is the program that starts servers from images; see infra/keeper.
+const keeperName = "dormouse-keeper"
+
+// sealed returns the server as the keeper starts it, if it must be sealed, or if it is started
+// by a container engine that this machine has not. Any other server stays as it is. A server
+// that must be sealed never comes back as it was.
+func sealed(s serversfile.Server, at setup) (serversfile.Server, error) {
+	c, ok, err := s.Sealable()
+	if !s.Box.Sealed && (!ok || at.image != nil) {
+		return s, nil
+	}
+	path := cmp.Or(s.Env["PATH"], at.own["PATH"])
+	_, missing := box.LookPath(s.Command, path, s.Cwd)
+	if !s.Box.Sealed && missing == nil {
+		return s, nil
+	}
+	wish := "sealed"
+	if !s.Box.Sealed {
+		wish = fmt.Sprintf("%s is not on the PATH, and without it", filepath.Base(s.Command))
+	}
+	switch {
+	case !ok:
+		return s, errors.New(`sealed: it has no image: start it by "docker run", or name one as x-dormouse.box.image in which its command is`)
+	case err != nil:
+		return s, fmt.Errorf("%s: %w", wish, err)
+	case at.image != nil:
+		return s, errors.New("sealed: a box on AWS is a task of its own and has no seal yet: leave sealed out, or let the server run on a Linux machine")
+	case c.Platform != "" && c.Platform != "linux/"+runtime.GOARCH:
+		return s, fmt.Errorf("%s: docker run --platform %s: this machine is linux/%s", wish, c.Platform, runtime.GOARCH)
+	}
+	keeper, err := findKeeper(path)
+	if err != nil {
+		return s, fmt.Errorf("%s: %w", wish, err)
+	}
+	if err := unseen(); err != nil {
+		return s, fmt.Errorf("%s: hide from the sealed server: %w", wish, err)
+	}
+	return byKeeper(s, c, keeper, filepath.Join(at.cache, "images"))
+}
+
+// byKeeper returns the server whose command is the keeper. Variables are in its environment and
+// not in its arguments, which everybody can read.
+func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store string) (serversfile.Server, error) {
+	env, err := variables(c)
+	if err != nil {
+		return s, err
+	}
+	b := &s.Box
+	args := []string{"run", "--store", store}
+	add := func(flag string, values ...string) {
+		for _, v := range values {
+			args = append(args, "--"+flag, v)
+		}
+	}
+	text := func(flag, value string) {
+		if value != "" {
+			add(flag, value)
+		}
+	}
+	number := func(flag string, values ...int) { // the least of those that are a limit
+		values = slices.DeleteFunc(values, func(n int) bool { return n <= 0 })
+		if len(values) > 0 {
+			add(flag, strconv.Itoa(slices.Min(values)))
+		}
+	}
+	text("user", c.User)
+	text("entrypoint", c.Entrypoint)
+	text("workdir", c.Cwd)
+	add("env", slices.Sorted(maps.Keys(env))...)
+	add("folder", c.Folders...)
+	add("tmpfs", c.Tmpfs...)
+	number("memory", c.MemoryMB, b.MemoryMB)
+	number("cpus", c.CPUs, int(b.CPUs+0.999))
+	number("pids", c.Pids, b.Pids)
+	if c.Always {
+		add("pull", "always")
+	}
+	if c.Offline || b.Offline {
+		add("network", "off")
+	}
+	if c.ReadOnly || b.ReadOnlyRootFS {
+		args = append(args, "--read-only")
+	}
+	args = append(args, "--", c.Image)
+	s.Command, s.Args, s.Env = keeper, append(args, c.Args...), env
+	// The keeper enforces these, and it cannot work in the sandbox that would.
+	b.Offline, b.ReadOnlyRootFS, b.Guest = false, false, false
+	b.MemoryMB, b.CPUs, b.Pids, b.Profile = 0, 0, 0, ""
+	return s, nil
+}
+
+// variables returns those of a container, with those of its files.
+func variables(c serversfile.Container) (map[string]string, error) {
+	env := map[string]string{}
+	for _, file := range c.EnvFiles {
+		lines, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("docker run --env-file: %w", err)
+		}
+		for line := range strings.Lines(string(lines)) {
+			line = strings.TrimSpace(line)
+			if name, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
+				env[name] = value
+			}
+		}
+	}
+	maps.Copy(env, c.Env)
+	return env, nil
+}
+
+// findKeeper finds the keeper beside this program, or on the PATH.
+func findKeeper(path string) (string, error) {
+	if runtime.GOOS != "linux" {
+		return "", fmt.Errorf("a server gets a kernel of its own on Linux only, and this is %s: let Docker run it", runtime.GOOS)
+	}
+	if own, err := os.Executable(); err == nil {
+		path = filepath.Dir(own) + string(filepath.ListSeparator) + path
+	}
+	keeper, err := box.LookPath(keeperName, path, "")
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside dormouse nor on the PATH: CGO_ENABLED=0 go install github.com/dormouse-mcp/dormouse/infra/keeper/dormouse-keeper@latest", keeperName)
+	}
+	return keeper, nil
+}

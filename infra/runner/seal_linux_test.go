@@ -1,0 +1,89 @@
+package runner
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+)
+
+func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
+	program := func(name string) string {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	keeper, engine, both := program(keeperName), program("docker"), program("docker")
+	if err := os.WriteFile(filepath.Join(both, keeperName), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	vars := filepath.Join(t.TempDir(), "vars")
+	if err := os.WriteFile(vars, []byte("# mine\nA=file\nB=file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	docker := func(box serversfile.Box, args ...string) serversfile.Server {
+		return serversfile.Server{Command: "docker", Args: append([]string{"run", "-i"}, args...), Env: map[string]string{"TOKEN": "s3cret", "OTHER": "x"}, Box: box}
+	}
+	seal := serversfile.Box{Sealed: true}
+	run := []string{"run", "--store", "/cache/images"}
+	for name, test := range map[string]struct {
+		server serversfile.Server
+		path   string
+		image  *frame.Image
+		want   []string // the arguments of the keeper, nil if the server stays as it is
+		env    map[string]string
+		fails  string
+	}{
+		"without an engine":         {server: docker(serversfile.Box{}, "-e", "TOKEN", "img", "x"), path: keeper, want: append(slices.Clone(run), "--env", "TOKEN", "--", "img", "x"), env: map[string]string{"TOKEN": "s3cret"}},
+		"with an engine":            {server: docker(serversfile.Box{}, "img"), path: both},
+		"sealed, with an engine":    {server: docker(seal, "img"), path: both, want: append(slices.Clone(run), "--", "img")},
+		"neither":                   {server: docker(serversfile.Box{}, "img"), path: t.TempDir(), fails: keeperName},
+		"sealed, without a keeper":  {server: docker(seal, "img"), path: engine, fails: keeperName},
+		"a word, with an engine":    {server: docker(serversfile.Box{}, "--privileged", "img"), path: both},
+		"a word, without an engine": {server: docker(serversfile.Box{}, "--privileged", "img"), path: keeper, fails: "--privileged"},
+		"a word, sealed":            {server: docker(seal, "--privileged", "img"), path: both, fails: "--privileged"},
+		"another platform":          {server: docker(seal, "--platform", "linux/s390x", "img"), path: keeper, fails: "linux/s390x"},
+		"sealed, on AWS":            {server: docker(seal, "img"), path: keeper, image: &frame.Image{}, fails: "AWS"},
+		"on AWS":                    {server: docker(serversfile.Box{}, "img"), path: keeper, image: &frame.Image{}},
+		"sealed, without an image":  {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, fails: "box.image"},
+		"a command in an image":     {server: serversfile.Server{Command: "node", Args: []string{"/a.js"}, Box: serversfile.Box{Sealed: true, Image: "node:24"}}, path: keeper, want: append(slices.Clone(run), "--entrypoint", "node", "--", "node:24", "/a.js"), env: map[string]string{}},
+		"no seal is asked for":      {server: serversfile.Server{Command: "npx", Args: []string{"x"}}, path: keeper},
+		"all that it keeps": {
+			server: docker(serversfile.Box{Sealed: true, MemoryMB: 256, CPUs: 1.5, Pids: 64, ReadOnlyRootFS: true, Offline: true, Profile: "default", Guest: true}, "-m", "1g", "-u", "node", "-w", "/app", "-v", "/a:/b:ro", "--pull", "always", "--tmpfs", "/run", "--env-file", vars, "-e", "B=own", "img"),
+			path:   keeper, env: map[string]string{"A": "file", "B": "own"},
+			want: append(slices.Clone(run), "--user", "node", "--workdir", "/app", "--env", "A", "--env", "B", "--folder", "/a:/b:ro", "--tmpfs", "/run", "--memory", "256", "--cpus", "2", "--pids", "64", "--pull", "always", "--network", "off", "--read-only", "--", "img"),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := sealed(test.server, setup{cache: "/cache", own: environment{"PATH": test.path}, image: test.image})
+			switch {
+			case test.fails != "":
+				if err == nil || !strings.Contains(err.Error(), test.fails) {
+					t.Errorf("%q, %v", s.Args, err)
+				}
+			case test.want == nil:
+				if d := cmp.Diff(test.server, s); d != "" || err != nil {
+					t.Errorf("%v %s", err, d)
+				}
+			default:
+				if d := cmp.Diff(test.want, s.Args); d != "" || err != nil || filepath.Base(s.Command) != keeperName {
+					t.Errorf("%s, %v %s", s.Command, err, d)
+				}
+				if d := cmp.Diff(test.env, s.Env); test.env != nil && d != "" {
+					t.Error(d)
+				}
+				if s.Box.Confined() {
+					t.Errorf("the keeper would be in a sandbox: %+v", s.Box)
+				}
+			}
+		})
+	}
+}
