@@ -43,8 +43,9 @@ func (l *LineReader) hold(bytes int) {
 // is a *TooLong, and the next call returns the next line. Other errors are those of the
 // reader.
 func (l *LineReader) Next() ([]byte, error) {
-	var line []byte
+	var parts [][]byte // joined at the end: a slice that grows would be copied several times
 	var long *TooLong
+	size := 0
 	l.hold(0)
 	room := l.budget.Room()
 	for {
@@ -52,25 +53,30 @@ func (l *LineReader) Next() ([]byte, error) {
 		switch {
 		case long != nil:
 			long.add(part)
-		case len(line)+len(part) > l.max, len(line) > 0 && !room:
-			long = &TooLong{limit: l.max, Full: len(line)+len(part) <= l.max}
-			long.add(line)
-			long.add(part)
-			line = nil
+		case size+len(part) > l.max, size > 0 && !room:
+			long = &TooLong{limit: l.max, Full: size+len(part) <= l.max}
+			for _, p := range append(parts, part) {
+				long.add(p)
+			}
+			parts, size = nil, 0
 		default:
-			line = append(line, part...)
+			parts, size = append(parts, bytes.Clone(part)), size+len(part)
 		}
-		l.hold(len(line))
+		l.hold(size)
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			room = long != nil || l.budget.Room()
 			continue
 		case long != nil:
 			return nil, long
-		case err != nil && len(line) == 0:
+		case err != nil && size == 0:
 			return nil, err
 		default:
 			// The next call returns the error again.
+			line := parts[0]
+			if len(parts) > 1 {
+				line = slices.Concat(parts...)
+			}
 			line = bytes.TrimSuffix(line, []byte("\n"))
 			return bytes.TrimSuffix(line, []byte("\r")), nil
 		}

@@ -32,7 +32,14 @@ func (b Batch) Lines() ([]byte, error) {
 		return nil, Errorf(TooLarge, "a batch of %d events with %d bytes; the limits are %d events and %d bytes",
 			len(b.Events), size, MaxBatchEvents, MaxBatchBytes)
 	}
-	return append(make([]byte, 0, size+len(b.Events)-1), bytes.Join(b.Events, []byte{'\n'})...), nil
+	lines := make([]byte, 0, size+len(b.Events)-1)
+	for i, e := range b.Events {
+		if i > 0 {
+			lines = append(lines, '\n')
+		}
+		lines = append(lines, e...)
+	}
+	return lines, nil
 }
 
 // Last returns the index of the batch's last event.

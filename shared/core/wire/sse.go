@@ -42,6 +42,7 @@ var ErrEventTooLarge = errors.New("server-sent event is larger than the limit of
 // several data lines, which a reader joins with "\n". It leaves out CR, LF and NUL in ID
 // and Name, which would begin another field.
 func AppendSSE(dst []byte, e SSE) []byte {
+	dst = slices.Grow(dst, len(e.ID)+len(e.Name)+len(e.Data)+64) // data is copied once, unless it has many lines
 	if e.ID != "" {
 		dst = appendField(dst, "id: ", e.ID)
 	}

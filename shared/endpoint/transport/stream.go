@@ -19,6 +19,9 @@ type stream struct {
 	named bool // an event with an id was sent
 }
 
+// keptBuffer is how many bytes a stream holds for its next events.
+const keptBuffer = 64 << 10
+
 // prime adds the event that opens every stream. It has a cursor and nothing else (P1).
 func (s *stream) prime(id string) {
 	if s.polls {
@@ -99,6 +102,8 @@ func (s *stream) comment(text string) { s.buf = wire.AppendComment(s.buf, text) 
 func (s *stream) flush() error {
 	_, err := s.w.Write(s.buf)
 	s.begun = s.begun || len(s.buf) > 0
-	s.buf = s.buf[:0]
+	if s.buf = s.buf[:0]; cap(s.buf) > keptBuffer {
+		s.buf = nil
+	}
 	return errors.Join(err, http.NewResponseController(s.w).Flush())
 }

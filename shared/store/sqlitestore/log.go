@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"math"
 	"runtime"
 	"time"
@@ -109,7 +110,7 @@ func (s *Store) Read(ctx context.Context, id storage.ID, stream storage.StreamID
 		var n int
 		var final bool
 		var retry int64
-		var data []byte
+		var data blob
 		if err := scan(&first, &n, &final, &retry, &data); err != nil {
 			return false, err
 		}
@@ -123,6 +124,20 @@ func (s *Store) Read(ctx context.Context, id storage.ID, stream storage.StreamID
 		return storage.Page{}, err
 	}
 	return p.Page(), nil
+}
+
+// blob takes the value of a column from the driver, which makes a slice for each. A []byte would
+// be a copy of it.
+type blob []byte
+
+// Scan implements sql.Scanner.
+func (b *blob) Scan(value any) error {
+	data, ok := value.([]byte)
+	if !ok {
+		return errors.New("the column is no blob")
+	}
+	*b = data
+	return nil
 }
 
 const readTail = `

@@ -215,9 +215,13 @@ func (w *waiters) wake(id storage.ID, stream storage.StreamID, n news) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, o := range w.by[key] {
+	for i, o := range w.by[key] {
+		own := n // of the store, which has no more use for it
+		if i > 0 {
+			own.lines = bytes.Clone(n.lines) // waiters may change the bytes
+		}
 		select {
-		case o.news <- n.clone():
+		case o.news <- own:
 		default: // the waiter already has an unread batch, and will read the rest
 		}
 	}
@@ -260,12 +264,6 @@ type news struct {
 	final bool
 	retry time.Duration
 	lines []byte
-}
-
-// clone returns a copy for one waiter, which may change the bytes.
-func (n news) clone() news {
-	n.lines = bytes.Clone(n.lines)
-	return n
 }
 
 // page returns the page that a read after a cursor would return. known is false if the
