@@ -65,9 +65,6 @@ func flagRow(f *kong.Flag) string {
 
 func (r *reference) command(n *kong.Node) {
 	_, _ = fmt.Fprintf(r, "\n## %s\n\n", n.FullPath())
-	if len(n.Positional) > 0 {
-		_, _ = fmt.Fprintf(r, "`%s %s`\n\n", strings.Fields(n.FullPath())[0], strings.TrimSuffix(n.Summary(), " [flags]"))
-	}
 	r.WriteString(cmp.Or(n.Help, n.Parent.Help) + "\n")
 	rows, also := "", []string{}
 	for _, a := range n.Positional {

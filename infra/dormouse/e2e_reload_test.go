@@ -106,25 +106,6 @@ func everyway(t *testing.T, test func(t *testing.T, machine func(servers) *machi
 	}
 }
 
-func TestE2EReloadAddsAServer(t *testing.T) {
-	everyway(t, func(t *testing.T, machine func(servers) *machine) {
-		m := machine(servers{"one": nil})
-		m.start()
-		c := m.session("one")
-		was := c.whoami().PID
-		if e := m.save(servers{"one": nil, "two": nil}); strings.Join(e.Added, " ") != "two" || e.Changed != nil || e.Removed != nil || e.Name != "servers.json" {
-			t.Errorf("the event is %+v", e)
-		}
-		m.urls["two"] = m.addressOf("two")
-		if got := m.session("two").whoami().Name; got != "two" {
-			t.Errorf("the new server is %s", got)
-		}
-		if got := c.whoami().PID; got != was {
-			t.Errorf("the process of the other server is %d, was %d", got, was)
-		}
-	})
-}
-
 func TestE2EReloadRemovesAServer(t *testing.T) {
 	everyway(t, func(t *testing.T, machine func(servers) *machine) {
 		calls := filepath.Join(t.TempDir(), "calls")
