@@ -40,3 +40,18 @@ func TestRunProposesCommandsThatTheUserCanType(t *testing.T) {
 		}
 	}
 }
+
+// Names say what to watch, so they must be of servers whose files are here.
+func TestWatchNamesServersWithFilesOfTheUser(t *testing.T) {
+	s := newShell(t)
+	s.file("servers.json", `{"mcpServers":{"mine":{"command":"python3","args":["mine.py"]},"theirs":{"command":"npx","args":["-y","x"]}}}`)
+	for line, want := range map[string]string{
+		"run mine": "names are for --watch",
+		"run --watch min --servers $DATA/servers.json --data $DATA":    "did you mean mine?",
+		"run --watch theirs --servers $DATA/servers.json --data $DATA": "others publish its program",
+	} {
+		if printed, code := s.run(line); code == exitDone || !strings.Contains(printed, want) {
+			t.Errorf("%s: %d %s, want %s", line, code, printed, want)
+		}
+	}
+}

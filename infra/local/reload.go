@@ -38,8 +38,8 @@ func (m *machine) startReload(ctx context.Context) error {
 	r := &reloader{m: m, ctx: ctx}
 	m.reload = r.reload
 	reload := func() { _, _ = r.reload() } // it reports both results itself
-	go watch.Files(ctx, lookAtFile, nil, func() []string { return m.servers.Load().Files() }, reload)
 	r.watchSources(m.served())
+	go watch.Files(ctx, lookAtFile, nil, func() []string { return m.servers.Load().Files() }, reload)
 	asked := func() {
 		reload()
 		r.forget(m.servers.Load(), m.servers.Load().Names())
