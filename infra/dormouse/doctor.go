@@ -19,6 +19,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
@@ -165,6 +166,9 @@ func (d *doctor) about(name string) bool { return d.Server == "" || d.Server == 
 
 // look finds a program as a box of the server does.
 func (d *doctor) look(s serversfile.Server, program string) (path string, err error) {
+	if program == runner.Keeper && s.Command != "" {
+		return runner.Find(s, os.Getenv("PATH"), serversfile.FolderOf(d.Servers))
+	}
 	return box.LookPath(program, cmp.Or(s.Env["PATH"], os.Getenv("PATH")), cmp.Or(s.Cwd, serversfile.FolderOf(d.Servers)))
 }
 
@@ -174,7 +178,7 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 	needs := map[string][]serversfile.Server{} // by program
 	names := []string{"node", "npx", "uv", "uvx", "python3"}
 	d.served(func(s serversfile.Server) {
-		programs := []string{provision.Needs(s.Command, s.Args)}
+		programs := []string{runner.Needs(s, os.Getenv("PATH"), serversfile.FolderOf(d.Servers))}
 		switch s.Command {
 		case "":
 			return
@@ -204,6 +208,8 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 			all = append(all, bad(filepath.Base(name), err.Error(), "it is for "+strings.Join(lack, ", ")))
 		case err != nil:
 			all = append(all, good(name, "not installed; no server of the file needs it"))
+		case name == runner.Keeper:
+			all = append(all, probed(ctx, path))
 		case i >= 5:
 			all = append(all, good(filepath.Base(name), "%s", path))
 		default:
@@ -215,6 +221,17 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 		}
 	}
 	return all
+}
+
+// probed says whether this system can give a server a kernel of its own.
+func probed(ctx context.Context, keeper string) finding {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, keeper, "probe").CombinedOutput(); err != nil {
+		said, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return bad(runner.Keeper, cmp.Or(said, err.Error()), "let Docker start the server, without sealed; or use another machine")
+	}
+	return good(runner.Keeper, "runs servers in a kernel of their own (%s)", keeper)
 }
 
 func versioned(ctx context.Context, name, path string) finding {

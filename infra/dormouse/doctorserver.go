@@ -17,8 +17,9 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box"
-	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -86,7 +87,7 @@ func (d *doctor) server(ctx context.Context) []finding {
 	if s.Remote.URL != "" {
 		return append([]finding{good("path", "a remote server at %s, which needs no program", s.Remote.Address())}, d.start(ctx, nil)...)
 	}
-	path, err := d.look(s, provision.Needs(s.Command, s.Args))
+	path, err := d.look(s, runner.Needs(s, os.Getenv("PATH"), serversfile.FolderOf(d.Servers)))
 	if err != nil {
 		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}
 	}

@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
-	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
@@ -41,7 +40,7 @@ func (c *importCommand) Run(t *terminal) error {
 	options := serversedit.Options{
 		Only: c.Only, Replace: c.Replace, Folder: serversfile.FolderOf(f.path), Exists: exists,
 		Program: func(command string, args []string) bool {
-			_, err := exec.LookPath(provision.Needs(command, args))
+			_, err := runner.Find(serversfile.Server{Command: command, Args: args}, os.Getenv("PATH"), "")
 			return err == nil
 		},
 	}

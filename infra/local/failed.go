@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box"
-	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -58,7 +58,7 @@ func (f *failures) remember(ctx context.Context, names []string, starts func(con
 
 // missing says why the program of a server is not on this machine, nil if it is.
 func (m *machine) missing(s serversfile.Server) error {
-	_, err := box.LookPath(provision.Needs(s.Command, s.Args), cmp.Or(s.Env["PATH"], m.environ.get("PATH")), cmp.Or(s.Cwd, serversfile.FolderOf(m.cfg.Servers)))
+	_, err := runner.Find(s, m.environ.get("PATH"), serversfile.FolderOf(m.cfg.Servers))
 	return err
 }
 

@@ -13,11 +13,37 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// keeperName is the program that starts servers from images; see infra/keeper.
-const keeperName = "dormouse-keeper"
+// Keeper is the program that starts servers from images; see infra/keeper.
+const Keeper = "dormouse-keeper"
+
+// Needs returns the program that must be on this machine to start a server: its own, that of
+// its package, or [Keeper]. path is the machine's PATH, and folder that of the servers file.
+func Needs(s serversfile.Server, path, folder string) string {
+	program := provision.Needs(s.Command, s.Args)
+	if _, ok, err := s.Sealable(); !ok || err != nil {
+		return program
+	}
+	_, missing := box.LookPath(s.Command, cmp.Or(s.Env["PATH"], path), cmp.Or(s.Cwd, folder))
+	if s.Box.Sealed || missing != nil {
+		return Keeper
+	}
+	return program
+}
+
+// Find finds the program that Needs names, as a box of the server does. Its error is written
+// for the user.
+func Find(s serversfile.Server, path, folder string) (string, error) {
+	program := Needs(s, path, folder)
+	path = cmp.Or(s.Env["PATH"], path)
+	if program == Keeper {
+		return findKeeper(path)
+	}
+	return box.LookPath(program, path, cmp.Or(s.Cwd, folder))
+}
 
 // sealed returns the server as the keeper starts it, if it must be sealed, or if it is started
 // by a container engine that this machine has not. Any other server stays as it is. A server
@@ -28,8 +54,7 @@ func sealed(s serversfile.Server, at setup) (serversfile.Server, error) {
 		return s, nil
 	}
 	path := cmp.Or(s.Env["PATH"], at.own["PATH"])
-	_, missing := box.LookPath(s.Command, path, s.Cwd)
-	if !s.Box.Sealed && missing == nil {
+	if _, missing := box.LookPath(s.Command, path, s.Cwd); !s.Box.Sealed && missing == nil {
 		return s, nil
 	}
 	wish := "sealed"
@@ -134,9 +159,9 @@ func findKeeper(path string) (string, error) {
 	if own, err := os.Executable(); err == nil {
 		path = filepath.Dir(own) + string(filepath.ListSeparator) + path
 	}
-	keeper, err := box.LookPath(keeperName, path, "")
+	keeper, err := box.LookPath(Keeper, path, "")
 	if err != nil {
-		return "", fmt.Errorf("%s is neither beside dormouse nor on the PATH: CGO_ENABLED=0 go install github.com/dormouse-mcp/dormouse/infra/keeper/dormouse-keeper@latest", keeperName)
+		return "", fmt.Errorf("%s is neither beside dormouse nor on the PATH: CGO_ENABLED=0 go install github.com/dormouse-mcp/dormouse/infra/keeper/dormouse-keeper@latest", Keeper)
 	}
 	return keeper, nil
 }

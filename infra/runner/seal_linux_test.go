@@ -21,8 +21,8 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		}
 		return dir
 	}
-	keeper, engine, both := program(keeperName), program("docker"), program("docker")
-	if err := os.WriteFile(filepath.Join(both, keeperName), nil, 0o755); err != nil {
+	keeper, engine, both := program(Keeper), program("docker"), program("docker")
+	if err := os.WriteFile(filepath.Join(both, Keeper), nil, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	vars := filepath.Join(t.TempDir(), "vars")
@@ -45,8 +45,8 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		"without an engine":         {server: docker(serversfile.Box{}, "-e", "TOKEN", "img", "x"), path: keeper, want: append(slices.Clone(run), "--env", "TOKEN", "--", "img", "x"), env: map[string]string{"TOKEN": "s3cret"}},
 		"with an engine":            {server: docker(serversfile.Box{}, "img"), path: both},
 		"sealed, with an engine":    {server: docker(seal, "img"), path: both, want: append(slices.Clone(run), "--", "img")},
-		"neither":                   {server: docker(serversfile.Box{}, "img"), path: t.TempDir(), fails: keeperName},
-		"sealed, without a keeper":  {server: docker(seal, "img"), path: engine, fails: keeperName},
+		"neither":                   {server: docker(serversfile.Box{}, "img"), path: t.TempDir(), fails: Keeper},
+		"sealed, without a keeper":  {server: docker(seal, "img"), path: engine, fails: Keeper},
 		"a word, with an engine":    {server: docker(serversfile.Box{}, "--privileged", "img"), path: both},
 		"a word, without an engine": {server: docker(serversfile.Box{}, "--privileged", "img"), path: keeper, fails: "--privileged"},
 		"a word, sealed":            {server: docker(seal, "--privileged", "img"), path: both, fails: "--privileged"},
@@ -74,7 +74,7 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 					t.Errorf("%v %s", err, d)
 				}
 			default:
-				if d := cmp.Diff(test.want, s.Args); d != "" || err != nil || filepath.Base(s.Command) != keeperName {
+				if d := cmp.Diff(test.want, s.Args); d != "" || err != nil || filepath.Base(s.Command) != Keeper {
 					t.Errorf("%s, %v %s", s.Command, err, d)
 				}
 				if d := cmp.Diff(test.env, s.Env); test.env != nil && d != "" {
