@@ -59,15 +59,18 @@ type Settings struct {
 // Parts are the services that the handlers work with. All but Spent, Bucket and
 // Forget are required.
 type Parts struct {
-	Store   storage.Store
-	Spent   func() meter.Stored // the use that the store reports; nil: the meter estimates it
-	Fleet   fleet.Fleet
-	Place   func(places.Needs) string // chooses the place of a start; nil: Fleet has one place
-	ListLag time.Duration             // delay until the fleet lists a task
-	Runners storage.Poster            // the connections of runners
-	Clients storage.Clients           // the connections of WebSocket clients
-	Meter   *meter.Meter
-	Log     *slog.Logger
+	Store  storage.Store
+	Spent  func() meter.Stored // the use that the store reports; nil: the meter estimates it
+	Fleet  fleet.Fleet
+	Inside *relayserver.Inside // the boxes of this program; nil: it has none
+	// IsInside reports whether the next box of a server is one of them.
+	IsInside func(server string) bool
+	Place    func(places.Needs) string // chooses the place of a start; nil: Fleet has one place
+	ListLag  time.Duration             // delay until the fleet lists a task
+	Runners  storage.Poster            // the connections of runners
+	Clients  storage.Clients           // the connections of WebSocket clients
+	Meter    *meter.Meter
+	Log      *slog.Logger
 	// Observer gets the events of requests and frames; nil: Log has them.
 	Observer observe.Observer
 	// Bodies gets the sealed lines with what calls said; nil: that is not kept.
@@ -158,7 +161,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	f.Relay = relayserver.Config{
 		Store: store, Sealer: sealer, Log: p.Log, Observer: f.Observer, Launch: f.launch, EventAge: s.Limits.EventAge,
 		Poster: p.Meter.Runners(p.Runners), Clients: p.Meter.Clients(p.Clients), Meter: f.Meter,
-		ShowErrors: s.ShowErrors, Fleet: p.Fleet, ListLag: p.ListLag, Held: f.Held, Secrets: f.secrets, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
+		ShowErrors: s.ShowErrors, Fleet: p.Fleet, Inside: p.Inside, IsInside: p.IsInside, Bill: p.Meter, ListLag: p.ListLag, Held: f.Held, Secrets: f.secrets, WaitingCalls: s.WaitingCalls, Forget: p.Forget,
 	}
 	f.Relay.Definition = func(server string) string {
 		if s, ok := s.Servers.Server(server); ok && !s.Disabled {

@@ -195,7 +195,7 @@ func TestE2EReloadTellsListeners(t *testing.T) {
 
 func TestE2EReloadOfATimeoutKeepsTheProcess(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
+	m := newMachine(t, servers{"one": nil}).withRunners()
 	m.start()
 	c := m.session("one")
 	was := c.whoami().PID

@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
@@ -46,9 +47,9 @@ func (m *machine) startFleet(context.Context) error {
 		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: -1, Room: m.room, Grace: boxStopGrace,
 		Env: env,
 		Prepare: func(ctx context.Context, t fleet.Task) (fleet.Task, error) {
-			return m.commands.filled(ctx, m.servers.Load(), m.placed(current(m.servers.Load(), m.cfg.Idle, t)))
+			return m.commands.filled(ctx, m.servers.Load(), current(m.servers.Load(), m.cfg.Idle, t))
 		},
-		Inside: (&insider{guard.NewBudget(heldByBoxes), m.memory}).run, Started: proc.Started,
+		Inside: (&insider{guard.NewBudget(heldByBoxes), m.memory, m.inside}).run, Started: proc.Started,
 		OnStart: m.boxStarted, OnStop: m.boxStopped,
 		Output: func(t fleet.Status, line string) {
 			tenant, server := storage.BoxID(t.Box).Parts()
@@ -61,14 +62,11 @@ func (m *machine) startFleet(context.Context) error {
 	return nil
 }
 
-// placed says where a task runs. A box is inside of this program if its server has no sandbox
-// and no limits, and only the user of this machine can call. Other boxes are processes.
-func (m *machine) placed(t fleet.Task) fleet.Task {
-	s, ok := m.servers.Load().Server(t.Server)
-	if ok && m.cfg.Functions == nil && !m.cfg.Apart && !m.file.others && !s.Box.Confined() {
-		t.Place = boxes.Inside
-	}
-	return t
+// isInside reports whether the boxes of a server run in this program: it has no sandbox and no
+// limits, and only the user of this machine can call. Other boxes are processes.
+func (m *machine) isInside(server string) bool {
+	s, ok := m.servers.Load().Server(server)
+	return ok && !m.cfg.Apart && !m.file.others && !s.Box.Confined()
 }
 
 // heldByBoxes is how many bytes of what servers have written all boxes inside hold.
@@ -78,12 +76,14 @@ const heldByBoxes = 64 << 20
 type insider struct {
 	budget *guard.Budget
 	memory *guard.Memory
+	host   *relayserver.Inside
 }
 
 // run runs a box; see Inside in [boxes.Config].
 func (i *insider) run(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int) {
 	log := slog.New(slog.NewJSONHandler(lineWriter(line), nil))
-	err := runner.Inside(ctx, kill, env, i.budget, i.memory, log)
+	err := runner.Inside(ctx, kill, env, i.budget, i.memory, i.host.Join, log)
+	i.host.Left(env)
 	if err != nil {
 		log.Error("the box ended", "code", storage.CodeOf(err), "error", err)
 	}
@@ -127,6 +127,9 @@ func (m *machine) room(t fleet.Task) error {
 
 func (m *machine) boxStarted(t fleet.Status) {
 	tenant, _ := storage.BoxID(t.Box).Parts()
+	if fleet.PlaceOf(t.ID) == fleet.Inside { // the bill has the connection that it would need
+		m.ledger.Opened(relayserver.InsideConn(storage.BoxID(t.Box)))
+	}
 	m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: t.Server, PID: t.PID, Detail: t.Box, Tenant: tenant})
 }
 
@@ -141,6 +144,9 @@ func (m *machine) boxStopped(t fleet.Status) {
 	m.recorder.Record(e)
 	if t.ExitCode == 0 && !m.stopping.Load() {
 		m.lines.Asleep(t.Server)
+	}
+	if fleet.PlaceOf(t.ID) == fleet.Inside {
+		m.ledger.Closed(relayserver.InsideConn(storage.BoxID(t.Box)), t.Stopped.Sub(t.Started))
 	}
 	m.ledger.Stopped(t)
 	if t.ExitCode != 0 || m.servers.Load().Limits() != nil { // limits count its time

@@ -168,7 +168,7 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 		s := settings
 		s.Hosts = hosts
 		p := wiring.Parts{
-			Store: in.kept.Watch(in.store), Fleet: m.boxes, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
+			Store: in.kept.Watch(in.store), Fleet: m.boxes, Inside: m.inside, IsInside: m.isInside, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
 			Meter: meter.New(meter.Options{}), Log: m.log, Observer: m.observe, Bodies: m.bodies.lines(),
 		}
 		if err := p.KeepIn(m.snapshots(), kept.Folder, m.environ.bucket()); err != nil {
@@ -197,6 +197,7 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 	h.natives = endpoints.Janitor(of[3], alarms)
 	c := of[3].RelayWithBucket()
 	c.Elsewhere = h.natives.Owns
+	m.inside.Serve(h.relay)
 	h.sweeper, h.stopped = relayserver.NewSweeper(c), of[3].Stopped
 	return h, nil
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -51,8 +52,9 @@ func TestMain(m *testing.M) {
 }
 
 // playServer is a stdio server. Its tool pid returns its pid. spawn starts a process in a
-// session of its own and returns the pid of that, and hold does not answer. With a file as its
-// argument it has one more tool, of the name in the file. An empty file is a mistake in line 1.
+// session of its own and returns the pid of that. hold tells its parent by SIGUSR1, and does not
+// answer. With a file as its argument it has one more tool, of the name in the file. An empty
+// file is a mistake in line 1.
 func playServer() {
 	capabilities, more := `{"tools":{}}`, ""
 	if len(os.Args) > 1 {
@@ -78,6 +80,7 @@ func playServer() {
 			pid := os.Getpid()
 			switch tool, _ := wire.String(wire.Lookup(m.Params, "name")); tool {
 			case "hold":
+				_ = syscall.Kill(os.Getppid(), syscall.SIGUSR1) // the test, which waits for the call
 				continue
 			case "spawn":
 				child := exec.Command("sleep", "600") //nolint:noctx // the box ends it
@@ -107,7 +110,7 @@ func stdioServers(t testing.TB) []byte {
 // logged is the log of a machine. It panics once in the goroutine of a box that logs the
 // mark.
 type logged struct {
-	lines chan string
+	lines chan string // gets the lines that there is room for; may be nil
 	mark  atomic.Pointer[string]
 }
 
@@ -275,23 +278,21 @@ func parentOf(t *testing.T, pid int) int {
 // processes are killed, and its session goes on in the next box. Another box does not notice.
 func TestAPanicEndsItsBoxAlone(t *testing.T) {
 	for name, mark := range map[string]string{
-		"of the runner, which logs what it delivers":     `"msg":"deliver"`,
 		"of the box, which logs the start of a process":  `"state":"started"`,
 		"of the box, which logs the handshake":           `"state":"ready"`,
 		"of what measures how long a process has needed": `"msg":"server started"`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			log := &logged{lines: make(chan string, 10_000)}
+			log := &logged{}
 			m := withStdio(t, log)
 			struck, other := open(t, m.public.address(0)+"/one/mcp"), open(t, m.public.address(0)+"/two/mcp")
 			before, neighbour, child := struck.pid("pid"), other.pid("pid"), struck.pid("spawn")
-			for len(log.lines) > 0 {
-				<-log.lines
-			}
+			holds := make(chan os.Signal, 1)
+			signal.Notify(holds, syscall.SIGUSR1)
+			defer signal.Stop(holds)
 			ended := make(chan wire.Message, 1)
 			go func() { ended <- struck.answer(call("hold")) }()
-			for !strings.Contains(<-log.lines, `"msg":"deliver"`) { // the call is on its way to the server
-			}
+			<-holds
 			log.mark.Store(&mark)
 			strange := make(chan wire.Message, 1)
 			go func() { // needs another process of the box

@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
@@ -45,6 +46,7 @@ type machine struct {
 	store     string        // see OpenStore
 	memory    *guard.Memory // for the processes of boxes
 	boxes     *boxes.Pool
+	inside    *relayserver.Inside // the boxes of this program
 	ledger    *bill.Ledger
 	functions Functions
 	console   *console.Console

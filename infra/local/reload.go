@@ -179,6 +179,7 @@ func (r *reloader) retire() {
 		if !r.m.boxesRun(r.ctx) {
 			return
 		}
+		r.m.inside.Retire()
 		r.m.relay.Broadcast(frame.DrainFrame(0))
 	}
 }

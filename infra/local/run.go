@@ -12,6 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
@@ -65,7 +66,7 @@ func newMachine(cfg Config) *machine {
 	m = &machine{
 		cfg: cfg, environ: cfg.Environ, log: slog.New(slog.DiscardHandler),
 		reports: reports{recorder: journal.NewRecorder(printers...), history: past, sent: sent, failed: failed, changes: news},
-		public:  listenersOf(cfg), gate: newGate(),
+		public:  listenersOf(cfg), gate: newGate(), inside: relayserver.NewInside(nil),
 	}
 	if cfg.Log != nil {
 		m.log = slog.New(slog.NewJSONHandler(cfg.Log, nil))

@@ -21,7 +21,7 @@ import (
 // adapter joins the relay's runner and the box, which do not know each other.
 type adapter struct {
 	box  *box.Box
-	link *runner.Runner
+	link frame.Link
 	show *statusFile // nil for none
 	all  *sharing
 	name func(session, principal string) string // name of a session's process
@@ -125,7 +125,7 @@ const drainTime = 5 * time.Second
 // live runs until the box is asleep, fenced or told to stop. It stops the processes while
 // the link still works, so that the ends of open requests reach the host. of returns the
 // box, or nil if there is none yet.
-func live(ctx context.Context, link *runner.Runner, guarded *guard.Guard, of func() *prepared) error {
+func live(ctx context.Context, link frame.Link, guarded *guard.Guard, of func() *prepared) error {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})
 	guarded.Go(func() {

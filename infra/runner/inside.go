@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// insideLinger is how long a box inside stays after its bye. What was sent to it meanwhile is
-// in this process, and a later message wakes the box at little cost.
-const insideLinger = 200 * time.Millisecond
+// Join links a box to its host in the same program.
+type Join func(frame.Joining) (frame.Link, error)
 
 // abandonWithin is how long a box that has panicked gets to end its processes in order.
 const abandonWithin = 2 * time.Second
@@ -22,13 +22,13 @@ const abandonWithin = 2 * time.Second
 // Inside runs a box in this process, which may have others, until the box sleeps, is fenced or
 // ctx ends. The end of ctx gives calls in flight some time, and that of kill none. env has what
 // the package comment lists, and the variables that servers may get; Inside reads no others.
-// budget bounds what all boxes of this process hold, and memory their processes. Nothing of the
-// box is left when Inside returns.
+// budget bounds what all boxes of this process hold, and memory their processes. join is called
+// once, when the box is ready. Nothing of the box is left when Inside returns.
 //
 // A panic in the code of the box ends that box only. Its processes are killed, its link ends
 // without a bye, and the error tells of the panic. What the box held stays in memory then,
 // and so do locks of its installs.
-func Inside(ctx context.Context, kill <-chan struct{}, env map[string]string, budget *guard.Budget, memory *guard.Memory, log *slog.Logger) error {
+func Inside(ctx context.Context, kill <-chan struct{}, env map[string]string, budget *guard.Budget, memory *guard.Memory, join Join, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	own := environment{}
@@ -40,7 +40,7 @@ func Inside(ctx context.Context, kill <-chan struct{}, env map[string]string, bu
 	guarded := guard.New(log, budget, memory)
 	var box atomic.Pointer[prepared]
 	ended := make(chan error, 1)
-	guarded.Go(func() { ended <- host(ctx, env, own, log, guarded, box.Store) })
+	guarded.Go(func() { ended <- host(ctx, env, own, log, guarded, box.Store, join) })
 	select {
 	case err := <-ended:
 		if guarded.Err() == nil {

@@ -135,12 +135,13 @@ func run(log *slog.Logger) error {
 	if err := trust(env[frame.EnvRoots]); err != nil {
 		return fmt.Errorf("%s: %w", frame.EnvRoots, err)
 	}
-	return host(ctx, env, ownEnvironment(), log, nil, func(*prepared) {})
+	return host(ctx, env, ownEnvironment(), log, nil, func(*prepared) {}, nil)
 }
 
 // host runs the box of an environment until it sleeps, is fenced or ctx ends. own is the
-// environment of this program without the settings of boxes. made gets the box.
-func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *guard.Guard, made func(*prepared)) error {
+// environment of this program without the settings of boxes. made gets the box. join links the
+// box to a host in this program; nil: the host is behind the relay.
+func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *guard.Guard, made func(*prepared), join Join) error {
 	a, err := readAssignment(env)
 	if err != nil {
 		return err
@@ -154,12 +155,17 @@ func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *
 	ctx, retire := context.WithCancel(ctx)
 	defer retire()
 	c := a.config(log)
-	c.Idle, c.Executor, c.Digest, c.Retire, c.Guard = p.server.Idle, p.box, p.server.Definition(), retire, guarded
+	c.Idle, c.Executor, c.Digest, c.Retire = p.server.Idle, p.box, p.server.Definition(), retire
 	c.Baked = p.box.provisioner.Baked()
-	if guarded != nil {
-		c.Linger = insideLinger
+	var link frame.Link
+	if join == nil {
+		link = runner.New(c)
+	} else if link, err = join(frame.Joining{
+		Box: c.Box, Token: c.Token, Executor: c.Executor, Digest: c.Digest, Retire: retire, Idle: c.Idle, Flush: c.Flush,
+		Guard: guarded, Hold: guarded.Budget().Hold,
+	}); err != nil {
+		return err
 	}
-	link := runner.New(c)
 	p.connect(link)
 	err = live(ctx, link, guarded, func() *prepared { return p })
 	p.tidy(context.WithoutCancel(ctx))

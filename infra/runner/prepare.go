@@ -120,7 +120,7 @@ func prepare(ctx context.Context, env, own environment, a assignment, log *slog.
 }
 
 // connect gives the box its link to the host.
-func (p *prepared) connect(link *runner.Runner) {
+func (p *prepared) connect(link frame.Link) {
 	p.box.link = link
 	if p.keep.host != nil {
 		p.keep.host.link = link

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
-	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
@@ -99,7 +98,7 @@ func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 
 // asked is the host of a snapshot store. The box reaches the host over its link, which
 // exists before any process.
-type asked struct{ link *runner.Runner }
+type asked struct{ link frame.Link }
 
 var _ snapshot.Host = (*asked)(nil)
 

@@ -17,6 +17,9 @@ import (
 	"time"
 )
 
+// Inside is the place of tasks that run in the program that starts them. They end with it.
+const Inside = "inside"
+
 // Remembered is how long a fleet still lists a task after it stopped. Within it a client
 // token still names its old task: Run with that token starts nothing and returns the id
 // of the stopped task.

@@ -23,7 +23,7 @@ type simBox struct {
 	w      *world
 	p      *simProc
 	a      *actor // decides whether the box dies
-	runner *runner.Runner
+	runner frame.Link
 
 	mu       sync.Mutex
 	sessions map[storage.ID]*simSession

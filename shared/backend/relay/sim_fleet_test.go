@@ -42,6 +42,8 @@ type simProc struct {
 	dead       atomic.Bool // killed: nothing it does has an effect
 	dials      atomic.Int64
 	link       atomic.Int64 // of its newest hello
+	guard      simGuard     // of a box inside
+	silent     atomic.Bool  // nobody is told that it has stopped
 
 	mu     sync.Mutex
 	status fleet.Status
@@ -102,6 +104,7 @@ func (f *simFleet) start(t fleet.Task) *simProc {
 		p.status.ID = blindPlace + "/" + t.ClientToken
 		f.w.tally.add("tasks that no list has", 1)
 	}
+	p.guard = simGuard{p: p, panicked: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancelCause(f.w.ctx)
 	f.procs = append(f.procs, p)
 	f.w.tell(name, "started for box %s, generation %s", t.Box, t.Env[frame.EnvGeneration])
@@ -114,6 +117,10 @@ func (p *simProc) live() {
 	w := p.w
 	a := w.actor(p.name)
 	boot := 300*time.Millisecond + draw(a.rng, 5*time.Second)
+	if p.task.Place == fleet.Inside {
+		boot = draw(a.rng, 20*time.Millisecond)
+		defer w.inside.Left(p.task.Env)
+	}
 	if a.chance(w.bootSlow) {
 		boot += draw(a.rng, 3*time.Minute)
 	}
@@ -125,8 +132,12 @@ func (p *simProc) live() {
 	if err != nil {
 		w.breaks("a task was started for generation %q", p.task.Env[frame.EnvGeneration])
 	}
-	dialing := w.actor(p.name + "/dial")
 	p.box = newSimBox(p)
+	if p.task.Place == fleet.Inside {
+		p.liveInside()
+		return
+	}
+	dialing := w.actor(p.name + "/dial")
 	ctx, retire := p.retiring()
 	c := runner.Config{
 		URL: "ws://simulated", Box: storage.BoxID(p.task.Env[frame.EnvBox]), Gen: storage.Generation(gen),
@@ -152,7 +163,8 @@ func (p *simProc) live() {
 			return runner.Started{Executor: p.box, Digest: p.definition, Idle: w.idle, Longest: blindLongest}, nil
 		}
 	}
-	p.box.runner = runner.New(c)
+	link := runner.New(c)
+	p.box.runner = link
 	if p.blind() {
 		defer time.AfterFunc(blindLife, func() { p.kill() }).Stop()
 	}
@@ -167,7 +179,7 @@ func (p *simProc) live() {
 		exit = 0
 	case errors.Is(err, runner.ErrFenced):
 		exit = 3
-		if b, err := w.memory.Box(w.ctx, c.Box); err == nil && b.State == storage.Awake && b.Runner == p.box.runner.ID() {
+		if b, err := w.memory.Box(w.ctx, c.Box); err == nil && b.State == storage.Awake && b.Runner == link.ID() {
 			w.breaks("runner %s was fenced though nobody has taken its place", p.name)
 		}
 	case w.none() && w.ctx.Err() == nil:
@@ -226,7 +238,7 @@ func (p *simProc) stop(exit int, signal string) {
 	if a.chance(w.stoppedTwice) {
 		times = 2
 	}
-	if a.chance(w.stoppedLost) || p.blind() {
+	if a.chance(w.stoppedLost) || p.blind() || p.silent.Load() {
 		times = 0
 	}
 	for n := range times {
@@ -251,6 +263,7 @@ func (p *simProc) kill() {
 		return
 	}
 	p.w.tell(p.name, "KILLED")
+	p.guard.once.Do(func() { close(p.guard.panicked) })
 	a := p.w.actor(p.name + "/killed")
 	p.stop(-1, "SIGKILL")
 	if p.box != nil {
@@ -292,12 +305,21 @@ func (f *simFleet) endAtRandom(what string, every time.Duration, end func(*simPr
 }
 
 func (f *simFleet) running() []*simProc {
+	return f.with(func(s fleet.Status) bool { return s.State == fleet.Running })
+}
+
+// unstopped returns the tasks that start or run.
+func (f *simFleet) unstopped() []*simProc {
+	return f.with(func(s fleet.Status) bool { return s.State != fleet.Stopped })
+}
+
+func (f *simFleet) with(match func(fleet.Status) bool) []*simProc {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(f.procs), func(p *simProc) bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.status.State != fleet.Running
+		return !match(p.status)
 	})
 }
 

@@ -145,7 +145,7 @@ func (w *world) function(name string, limit time.Duration, f func(ctx context.Co
 	if w.clock != nil {
 		a.skew = w.clock.of("host " + string('0'+rune(a.rng.IntN(w.clock.hosts()))))
 	}
-	ctx, cancel := context.WithTimeout(context.WithValue(w.ctx, actorKey{}, a), limit)
+	ctx, cancel := context.WithTimeout(context.WithValue(w.program(), actorKey{}, a), limit)
 	defer cancel()
 	a.cancel = cancel
 	f(ctx, a)

@@ -145,6 +145,7 @@ type world struct {
 	most     int           // boxes that a server may have
 	chatty   int           // one in this many messages of a box belongs to no request
 	sleepy   chan struct{} // closed, and replaced by a new channel, when a runner says bye
+	inside   *simInside    // the program that has the boxes inside; nil: there is none
 	gateway  *simGateway
 	fleet    *simFleet
 	ledger   *ledger
@@ -203,6 +204,7 @@ func (w *world) run() {
 	w.wg.Go(w.sweepEveryMinute)
 	w.wg.Go(w.fleet.killAtRandom)
 	w.wg.Go(w.operator.run)
+	w.wg.Go(w.inside.crashAtRandom)
 	limit := time.AfterFunc(w.trouble+6*time.Hour, func() {
 		w.breaks("clients still wait, six hours after the last fault")
 		w.cancel()

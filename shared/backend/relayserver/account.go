@@ -23,6 +23,7 @@ type account struct {
 	conn   string
 	size   int
 	proven bool // the frame really comes from the box that it names
+	inside bool // it comes from a box of this program, and needs no log line
 	// These come from the opened tickets: the session of the first, and the traces of all.
 	session storage.ID
 	traces  []string
@@ -115,8 +116,11 @@ func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err erro
 		e.Tenant, e.Server = e.Box.Parts()
 		e.Session = a.session
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		e.Level, e.Error = slog.LevelWarn, err.Error()
+	case a.inside:
+		e.Level = slog.LevelDebug
 	}
 	c.Observer.Tell(ctx, c.Meter, e)
 	return err

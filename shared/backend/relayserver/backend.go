@@ -40,6 +40,7 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 	if len(d.Raw) > frame.MaxMessage {
 		return nil, storage.Errorf(storage.TooLarge, "the message has %d bytes; the relay carries up to %d", len(d.Raw), frame.MaxMessage)
 	}
+	box = k.now(box)
 	if len(d.Requests) == 0 {
 		// Deliver posts last. The client sends the message again after an error, and the
 		// box must not get it twice.
@@ -87,13 +88,12 @@ func (k *Backend) postOnce(ctx context.Context, conn string, of storage.ID, f fr
 // claimed from the inbox. The host has compared the session with the box as it was then. If
 // another generation gets the request, its code may be another.
 func (x boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.Time, inbox bool) frame.Deliver {
-	moved := d.Moved || len(d.Requests) > 0 && b.Code != "" && d.Client.Digest != b.Code
 	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
 	f := frame.Deliver{
 		ID: d.Stream, Gen: b.Gen, Session: d.Session, Principal: principalHash(d), Ticket: x.Sealer.Seal(d.Address, b.Gen),
 		Sent:  time.Now().UnixMilli(),
-		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: moved, Looks: d.Looks(), Trace: d.Trace,
+		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: moved(d, b), Looks: d.Looks(), Trace: d.Trace,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload, Secrets: d.Secrets,
 	}
 	switch {
@@ -133,7 +133,7 @@ func (k *Backend) Answer(ctx context.Context, a storage.Answer, box storage.Box)
 	if _, _, ok := storage.Suspends(a.Question); ok {
 		return k.answered(ctx, a.Session, box.ID, a.Question)
 	}
-	if box.State == storage.Awake {
+	if box = k.now(box); box.State == storage.Awake {
 		k.postOnce(ctx, box.Conn, a.Session, answerFrame(a))
 	}
 	return nil
@@ -145,7 +145,7 @@ func answerFrame(a storage.Answer) frame.Answer {
 
 // End implements sessions.Backend.
 func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) error {
-	if box.State == storage.Awake {
+	if box = k.now(box); box.State == storage.Awake {
 		k.postOnce(ctx, box.Conn, s.ID, frame.Stop{Session: s.ID})
 	}
 	if err := k.leave(ctx, s, box); err != nil {
@@ -166,6 +166,7 @@ type tracker struct {
 	d        sessions.Delivery
 	notAfter time.Time
 	posted   time.Time          // the time of the last post
+	inside   bool               // a box of this program has it
 	bound    storage.Generation // the generation it was posted to; no other may get the request until that one has ended cleanly
 	trying   bool               // the function has tried a PutItem; its item may still appear
 	inbox    bool               // an item was put
@@ -181,6 +182,20 @@ type tracker struct {
 // runner could get it by a post, another could claim the late item, and both would execute
 // it.
 func (t *tracker) send(ctx context.Context, box storage.Box) error {
+	if !t.inbox && !t.trying {
+		box.ID = t.d.Box
+		gen, ok, err := t.k.deliverInside(ctx, t.d, box)
+		var failed *startFailed
+		switch {
+		case errors.As(err, &failed):
+			return t.k.end(ctx, t.d.Address, failed.why)
+		case err != nil:
+			return err
+		case ok:
+			t.inside, t.bound, t.handed, t.posted = true, gen, true, time.Now()
+			return nil
+		}
+	}
 	if box.State != storage.Awake || t.inbox || t.trying {
 		return t.enqueue(ctx)
 	}
@@ -287,6 +302,15 @@ func (t *tracker) pause() time.Duration {
 }
 
 func (t *tracker) step(ctx context.Context) error {
+	if t.inside {
+		owes, err := t.k.Inside.owes(ctx, t.d.Box, t.bound, t.d.Stream)
+		if err != nil || owes {
+			t.accepted = err == nil
+			return err
+		}
+		// The store has what became of it. It must not be sent again.
+		t.inside, t.inbox = false, true
+	}
 	it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
 	switch {
 	case err == nil:

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
@@ -64,6 +65,15 @@ func (x boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server strin
 		b, err := x.Store.Box(ctx, id)
 		if err != nil {
 			return b, err
+		}
+		b.ID = id
+		now, ok, err := x.insideBox(ctx, b, tenant, server)
+		var failed *startFailed
+		switch {
+		case errors.As(err, &failed):
+			return b, x.endItems(ctx, id, func(it storage.Item) bool { return it.State == storage.Waiting }, failed.why)
+		case err != nil || ok:
+			return now, err
 		}
 		mine := b.State == storage.Starting && b.Owner == owner
 		if b.State != storage.Asleep && !mine {
@@ -293,6 +303,9 @@ func (x boxes) endWith(ctx context.Context, a storage.Address, why *wire.Error) 
 
 // post sends a frame to a runner. It cuts a long frame into parts.
 func (x boxes) post(ctx context.Context, conn string, f frame.Frame) error {
+	if id, ok := strings.CutPrefix(conn, insideConn); ok && x.Inside != nil {
+		return x.Inside.post(storage.BoxID(id), f)
+	}
 	for _, piece := range frame.Cut(frame.Encode(f), "", storage.NewNonce()) {
 		if err := x.Poster.Post(ctx, conn, piece); err != nil {
 			return err

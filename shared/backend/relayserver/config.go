@@ -43,6 +43,11 @@ type Config struct {
 	// program keeps items and handles them. [Sweeper.Sweep] skips such boxes. nil means
 	// there are none.
 	Elsewhere func(storage.BoxID) bool
+	// Inside has the boxes of this program; nil: it has none. IsInside reports whether the
+	// next box of a server is to be one of them. Bill counts their messages; nil: nobody does.
+	Inside   *Inside
+	IsInside func(server string) bool
+	Bill     Bill
 	// ListLag is how long the fleet's list may take to show a new task.
 	ListLag time.Duration
 	// Secrets returns the keys and tokens of the principal of a session at the third parties

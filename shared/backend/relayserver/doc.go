@@ -6,4 +6,7 @@
 // handles each frame of a runner. [Sweeper] runs on a schedule and when a task stops.
 // It finds lost boxes and ends their requests. All three keep their state in the
 // storage.Store only. record.go has the transitions of a box record.
+//
+// A program may have boxes of its own ([Inside]). Backend calls these, and they write into the
+// log themselves. All else is the same for them.
 package relayserver

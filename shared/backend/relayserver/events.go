@@ -114,11 +114,20 @@ func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, erro
 		return nil, err
 	}
 	ack := &frame.Ack{Seq: f.Seq, Session: f.Session}
-	stored := make([]sessions.Published, 0, len(postings))
-	for _, i := range commonFirst(f.Items) {
-		p, ok, err := h.store(ctx, postings[i], ack)
+	if sent, err := h.publish(ctx, f.Box, postings, ack); err != nil || !sent {
+		return nil, err // without an ack the runner sends the batch again
+	}
+	return *ack, nil
+}
+
+// publish stores the events of one session, the standalone stream first, and pushes them. It
+// notes in ack what the box has to know. sent is false if it has to be repeated.
+func (h *Handler) publish(ctx context.Context, box storage.BoxID, parts []streamPart, ack *frame.Ack) (sent bool, err error) {
+	stored := make([]sessions.Published, 0, len(parts))
+	for _, i := range commonFirst(parts) {
+		p, ok, err := h.store(ctx, parts[i], ack)
 		if err != nil || ack.Fenced {
-			return *ack, err
+			return err == nil, err
 		}
 		if ok {
 			stored = append(stored, p)
@@ -126,18 +135,18 @@ func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, erro
 		}
 	}
 	if sent, err := h.out.Send(ctx, stored...); err != nil || !sent {
-		return nil, err // without an ack the runner sends the batch again
+		return false, err
 	}
-	for _, it := range f.Items {
+	for _, p := range parts {
 		// If the stream is in ack.Closed, another function stored the end. That function needs
 		// the item until it has pushed the end.
-		if it.Final && it.Marked && !slices.Contains(ack.Closed, it.Stream) {
-			if err := h.Store.DeleteItem(ctx, f.Box, it.Stream, 0); err != nil {
-				return nil, err
+		if p.Batch.Final && p.marked && !slices.Contains(ack.Closed, p.Batch.Stream) {
+			if err := h.Store.DeleteItem(ctx, box, p.Batch.Stream, 0); err != nil {
+				return false, err
 			}
 		}
 	}
-	return *ack, nil
+	return true, nil
 }
 
 // store writes one stream's events and records the outcome in the ack. It returns the
@@ -182,10 +191,10 @@ func refused(f frame.Events) frame.Ack {
 	return ack
 }
 
-func commonFirst(items []frame.EventItem) []int {
-	order := make([]int, 0, len(items))
-	for i, it := range items {
-		if it.Stream == storage.Standalone {
+func commonFirst(parts []streamPart) []int {
+	order := make([]int, 0, len(parts))
+	for i, p := range parts {
+		if p.Batch.Stream == storage.Standalone {
 			order = slices.Insert(order, 0, i)
 		} else {
 			order = append(order, i)

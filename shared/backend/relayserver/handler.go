@@ -379,6 +379,11 @@ func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error
 	if err != nil {
 		return err
 	}
+	return h.reported(ctx, conn, f, t)
+}
+
+// reported keeps what a box says about a fresh process of the session of t.
+func (h *Handler) reported(ctx context.Context, conn string, f frame.Status, t Ticket) error {
 	if f.Lists != "" {
 		return h.started(ctx, conn, f, t)
 	}

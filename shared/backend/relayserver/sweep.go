@@ -112,7 +112,7 @@ func runs(b storage.Box, t fleet.Status) bool {
 func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[storage.BoxID]storage.Box, tasks []fleet.Status) error {
 	var errs []error
 	for _, t := range tasks {
-		if t.State == fleet.Stopped || runs(boxes[storage.BoxID(t.Box)], t) {
+		if t.State == fleet.Stopped || runs(boxes[storage.BoxID(t.Box)], t) || w.Inside.runs(t) {
 			continue
 		}
 		b, err := w.Store.Box(ctx, storage.BoxID(t.Box))
@@ -128,9 +128,10 @@ func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[storage.BoxID]stora
 // Stopped handles the fleet's report that task t has ended. It records the loss of the
 // box, or starts the box again if it was starting, and then settles the box's requests.
 func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
+	owed := w.Inside.settle(ctx, w.boxes, t)
 	b, err := w.Store.Box(ctx, storage.BoxID(t.Box))
 	if err != nil {
-		return err
+		return errors.Join(owed, err)
 	}
 	switch {
 	case !runs(b, t):
@@ -140,7 +141,7 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 		b.Failure = stopFailure(t, true)
 		err = w.restart(ctx, b)
 	}
-	return errors.Join(err, w.doDue(ctx, b.ID))
+	return errors.Join(owed, err, w.doDue(ctx, b.ID))
 }
 
 // stopFailure is the failure that clients see when a task ended: during their requests,

@@ -2,13 +2,13 @@ package runner
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -16,92 +16,14 @@ import (
 // stops its processes and exits. Its code is storage.Fenced.
 const ErrFenced = storage.Fenced
 
-// Executor is the box as the runner sees it. One goroutine calls all methods, one after
-// the other, in the order in which the frames came. While a method blocks, no other is
-// called. No method may wait for [Runner.Run] to return.
-type Executor interface {
-	// Deliver executes a message. It is called at most once for a delivery id and round.
-	// If the delivery has requests, the box must send one Event with Final or with Asks
-	// for it. After an Event with Asks the box forgets the delivery.
-	Deliver(d Delivery)
-	// Answer passes on the client's response to a question. It may be called twice for one
-	// response, and for a question that is not open any more.
-	Answer(s storage.ID, question string, raw []byte)
-	// CloseStream says that the host has ended a request stream by itself. The box cancels
-	// its calls; events that they still send are dropped. The stream may have ended in the
-	// box as well.
-	CloseStream(s storage.ID, stream storage.StreamID)
-	// StopSession says that the client has ended a session. The box stops its process.
-	StopSession(s storage.ID)
-	// Halt stops the process of a session, or with "" all processes, for an operator whom
-	// by names. Calls in flight get a time to end. The sessions stay.
-	Halt(s storage.ID, by string, within time.Duration)
-	// Questions returns the client-visible ids of the open questions, by session.
-	Questions() map[storage.ID][]string
-	// IdleSince returns the time of the last activity in the box. ok is true only if no
-	// request is in flight, no start is under way and no question is open.
-	IdleSince() (since time.Time, ok bool)
-}
-
-// Delivery is one client message (or batch) to execute. Init and Raw belong to
-// the Executor.
-type Delivery struct {
-	ID          storage.StreamID // deliver id, and the stream for its events
-	Round       int              // how often it was suspended; above 0, Raw has the answers
-	Session     storage.ID
-	Principal   string   // a hash; the same for all sessions of one principal in the box, and different for other principals
-	Ticket      string   // the Ticket of its events
-	Level       string   // last logging/setLevel of the session, "" for none
-	Subscribed  []string // resource URIs, in the order of subscription
-	Init        json.RawMessage
-	Raw         []byte                    // as the client wrote it
-	HasRequests bool                      // the box owes an end
-	Again       bool                      // the session has had a process before
-	Moved       bool                      // the server may list otherwise than when the session last had a request
-	Secrets     map[string]storage.Secret // keys and tokens of the principal at third parties, by provider
-}
-
-// Event is one message of a process. Raw is one line of JSON without the newline, and
-// belongs to the Runner.
-type Event struct {
-	Session storage.ID
-	Stream  storage.StreamID // storage.Standalone, or the id of the delivery it belongs to
-	Ticket  string           // the delivery's; for the standalone stream "" or the session's newest
-	Raw     []byte
-	Final   bool        // the last event of its request stream
-	Asks    *Suspension // not nil: the last event of this round of the stream
-}
-
-// Suspension asks the host to suspend a delivery that needs something of its client. The
-// delivery waits, without this box, for answers to its questions. Events of its stream
-// have asked the questions; the Suspension comes with the last of them. The ids of the
-// questions are those of [storage.QuestionID], for the round after the delivery's.
-type Suspension struct {
-	Questions []storage.Question
-	Raw       []byte        // the request, or a batch, to send again; without answers
-	Within    time.Duration // how long the client may take to answer
-}
-
-// StatusReport tells the host about a process. With a Handshake it is the result of a
-// fresh process's initialize, which the host keeps. Detail is then the requested protocol
-// version, and Ticket is one of the session's. Without a Handshake it is a line for the
-// host's log, and the host cuts each text in it to 500 bytes.
-type StatusReport struct {
-	Session   storage.ID
-	Ticket    string
-	Process   string
-	Phase     string
-	Detail    string
-	Handshake json.RawMessage
-	// Era goes with a Handshake if the host does not know yet which era the server speaks:
-	// [frame.EraModern], [frame.EraLegacy] or [frame.EraDual]. A later runner of the box
-	// finds it in [frame.EnvEra].
-	Era string
-	// Lists says that Handshake is a fingerprint of the lists of a fresh process instead. See
-	// [frame.Status].
-	Lists string
-	Own   bool // goes with Lists
-}
+// What a box is given, and what it says.
+type (
+	Executor     = frame.Executor
+	Delivery     = frame.Delivery
+	Event        = frame.Event
+	Suspension   = frame.Suspension
+	StatusReport = frame.StatusReport
+)
 
 // Conn is a connection to the relay that carries text messages of up to [frame.MaxFrame]
 // bytes. One goroutine calls Send, and one calls Receive. Any goroutine may call Close,

@@ -6,11 +6,9 @@ import (
 	"maps"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // This file is about events on their way to the host. One batch of each session is under
@@ -90,13 +88,21 @@ func (ob *outboxes) hold(o *outbox, bytes int) {
 }
 
 func (ob *outboxes) gather(o *outbox, e Event) {
-	raw, ok := ob.sendable(e)
-	if !ok {
-		return
+	round := 0
+	if d := ob.deliveries.byID[e.Stream]; d != nil {
+		round = d.round
 	}
-	if e.Asks != nil && !ob.suspendable(e) {
-		return
+	fit, why := frame.Fit(e, round)
+	if why != "" {
+		ob.Log.Warn("event that cannot be sent as it is", "session_id", e.Session, "stream", e.Stream, "bytes", len(e.Raw), "reason", why)
 	}
+	for _, e := range fit {
+		ob.add(o, e)
+	}
+}
+
+func (ob *outboxes) add(o *outbox, e Event) {
+	raw := e.Raw
 	if e.Stream == storage.Standalone {
 		ticket := cmp.Or(e.Ticket, o.ticket)
 		if ticket == "" {
@@ -125,31 +131,6 @@ func (ob *outboxes) gather(o *outbox, e Event) {
 		d.ended = true
 		ob.deliveries.running--
 	}
-}
-
-// sendable returns the event in a form that may go into a frame: valid UTF-8, and not
-// longer than the relay carries. A response that is too long becomes an error, since its
-// request needs an end. ok is false for other events that are too long; the runner drops
-// them.
-func (ob *outboxes) sendable(e Event) (raw []byte, ok bool) {
-	raw = e.Raw
-	if !utf8.Valid(raw) {
-		ob.Log.Warn("event with bytes that are not UTF-8", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
-		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
-	}
-	if len(raw) <= frame.MaxMessage {
-		return raw, true
-	}
-	ob.Log.Warn("event over the limit", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw), "limit", frame.MaxMessage)
-	m, err := wire.Parse(raw)
-	if !e.Final && (err != nil || m.Kind != wire.Response) {
-		return nil, false
-	}
-	return wire.ErrorResponse(bytes.Clone(m.ID), &wire.Error{
-		Code:    wire.CodeInternal,
-		Message: "tool_call: the response is larger than the relay carries; ask for less at a time",
-		Data:    map[string]any{"phase": "tool_call", "bytes": len(raw), "limit": frame.MaxMessage},
-	}), true
 }
 
 // flush sends the next batch of a session if none is under way.
@@ -201,13 +182,13 @@ func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 	}
 	for len(o.streams) > 0 {
 		d := o.streams[0]
-		if d.pending, lens = take(d.pending, d.asks.raw()); len(lens) == 0 {
+		if d.pending, lens = take(d.pending, again(d.asks)); len(lens) == 0 {
 			break
 		}
 		over := d.ended && len(d.pending) == 0
-		final, asks := over && d.asks == nil, (*frame.Asks)(nil)
+		final, asked := over && d.asks == nil, (*frame.Asks)(nil)
 		if over {
-			asks = d.asks.frame(d.round + 1)
+			asked = asks(d.asks, d.round+1)
 		}
 		if !over && !d.traced {
 			// Before the client sees progress, a trace must say that this box owes the
@@ -217,7 +198,7 @@ func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 			b.traces = append(b.traces, d)
 		}
 		f.Items = append(f.Items, frame.EventItem{
-			Ticket: d.ticket, Stream: d.id, First: d.sent + 1, Final: final, Marked: over && d.reported, Lens: lens, Asks: asks,
+			Ticket: d.ticket, Stream: d.id, First: d.sent + 1, Final: final, Marked: over && d.reported, Lens: lens, Asks: asked,
 		})
 		d.sent += storage.Index(len(lens))
 		if over {
@@ -290,7 +271,7 @@ func (ob *outboxes) closeStream(o *outbox, id storage.StreamID) {
 		ob.hold(o, -len(raw))
 	}
 	if len(d.pending) > 0 {
-		ob.hold(o, -len(d.asks.raw()))
+		ob.hold(o, -len(again(d.asks)))
 	}
 	d.pending, d.asks = nil, nil
 	o.streams = slices.DeleteFunc(o.streams, func(other *delivery) bool { return other == d })

@@ -10,7 +10,8 @@
 //	                                       ─▶ Backend.Deliver   1 post, or an inbox item and a wake
 //	front ◀─ Stream.Next    ◀─ Call.Next   ◀─ Store.Wait        the log is the only meeting place
 //
-// The relay function that gets the answer from the box writes it to the log. A client that
+// The relay function that gets the answer from the box, or a box in the same program, writes it
+// to the log. A client that
 // comes back later waits on the same log with Store.Wait. If events are pushed to the
 // client, the function that appends them also sends them ([Publisher]).
 //

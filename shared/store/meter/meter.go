@@ -153,6 +153,21 @@ func (p *posted) Post(ctx context.Context, conn string, data []byte) error {
 	return err
 }
 
+// wakeMessages is how many messages a wake takes over the relay: hello, pull, a status and
+// bye, with the answers to three of them.
+const wakeMessages = 7
+
+// Woke counts the wake of a box that this program runs, with the messages of a relay.
+func (m *Meter) Woke() {
+	m.count(func(t *tally) {
+		t.wakes++
+		t.messages += wakeMessages
+	})
+}
+
+// Posted counts a message that a box of this program got without a connection.
+func (m *Meter) Posted(bytes int) { m.count(func(t *tally) { t.messages += Messages(bytes) }) }
+
 func (m *Meter) count(what func(*tally)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -46,7 +46,7 @@ import (
 // program; see [Config].Inside.
 const (
 	Place  = "process"
-	Inside = "inside"
+	Inside = fleet.Inside
 )
 
 // taskEnv is the environment variable that tells a runner its task id.

@@ -1,0 +1,358 @@
+package relayserver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// Inside has the boxes that run in this program. They live and die with it. So a message
+// reaches such a box by a call, and what the box says goes into the log by one, with no
+// connection, ticket, hello or inbox between them. The record of the box is as that of any
+// other: it says to everybody else that the box is awake, and in which generation. After a
+// loss of the program, the sweep finds the record and ends what the box owed.
+//
+// A Inside is safe for concurrent use. A program has one for its life.
+type Inside struct {
+	host    atomic.Pointer[Handler]
+	context func(work string) context.Context // nil: one that never ends
+
+	mu    sync.Mutex
+	lives map[storage.BoxID]*life // that take messages, or are about to leave
+	lost  map[string]*life        // by name: those that have ended with requests in flight
+}
+
+// NewInside returns an Inside without boxes. work returns the context of a piece of work that no
+// message waits for; nil: one that never ends.
+func NewInside(work func(name string) context.Context) *Inside {
+	return &Inside{context: work, lives: map[storage.BoxID]*life{}, lost: map[string]*life{}}
+}
+
+// Serve makes the boxes write through h from now on. h has the configuration of the messages
+// that come from now on. Serve must be called before the first message.
+func (in *Inside) Serve(h *Handler) { in.host.Store(h) }
+
+// Bill counts what AWS would bill for messages that reach boxes without the relay.
+type Bill interface {
+	Woke()            // a box was woken
+	Posted(bytes int) // a message was handed to a box
+}
+
+// insideConn begins the Conn in the record of a box in this program; the id of the box follows.
+const insideConn = "inside:"
+
+// InsideConn returns what names, in records and events, the connection that a box in this
+// program does not need.
+func InsideConn(box storage.BoxID) string { return insideConn + string(box) }
+
+// startFailed is the error of a wake whose box could not be started.
+type startFailed struct{ why storage.Failure }
+
+func (f *startFailed) Error() string { return f.why.Detail }
+
+// insideBox returns the record of a box that runs in this program. ok is false for any other
+// box. It wakes the box if it is asleep and its server is to run here. b is the record that
+// was read last.
+//
+// Errors: a startFailed, after which the box is asleep; Unavailable; ctx's error.
+func (x boxes) insideBox(ctx context.Context, b storage.Box, tenant, server string) (now storage.Box, ok bool, err error) {
+	if x.Inside == nil {
+		return b, false, nil
+	}
+	for {
+		wakes := x.IsInside(server) && (b.State == storage.Asleep || b.Conn == InsideConn(b.ID))
+		l, first := x.Inside.life(b, wakes)
+		if l == nil {
+			return b, false, nil
+		}
+		if first {
+			l.began(x.begin(context.WithoutCancel(ctx), l, b, tenant, server))
+		}
+		left, err := l.awaits(ctx)
+		if err == nil && !left {
+			return l.record, true, nil
+		}
+		if err != nil && !errors.Is(err, storage.Conflict) {
+			return b, false, err
+		}
+		if b, err = x.Store.Box(ctx, b.ID); err != nil {
+			return b, false, err
+		}
+	}
+}
+
+// now returns the record of a box: what it is now if the box runs in this program, and b
+// otherwise.
+func (x boxes) now(b storage.Box) storage.Box {
+	if x.Inside != nil {
+		if l := x.Inside.find(b.ID); l != nil && isOver(l.saved) && l.failed == nil {
+			return l.record
+		}
+	}
+	return b
+}
+
+// life returns the life of a box. If there is none and wakes is set, it makes one; first then
+// says that the caller has to begin it.
+func (in *Inside) life(b storage.Box, wakes bool) (l *life, first bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if l = in.lives[b.ID]; l == nil && wakes {
+		l, first = newLife(in, b.ID, b.Gen+1), true
+		in.lives[b.ID] = l
+	}
+	return l, first
+}
+
+func (in *Inside) find(id storage.BoxID) *life {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.lives[id]
+}
+
+// remove makes room for the next life of a box.
+func (in *Inside) remove(l *life) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.lives[l.id] == l {
+		delete(in.lives, l.id)
+	}
+}
+
+// begin starts a box and writes into its record that it is awake. The box executes nothing
+// before that. A record that says so already is of a program that has ended. begin returns
+// Conflict if b is too old.
+func (x boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, server string) error {
+	task := ""
+	for {
+		if b.Gen != l.gen-1 || b.State == storage.Starting {
+			return storage.Errorf(storage.Conflict, "the box was woken since its record was read")
+		}
+		if b.State == storage.Awake {
+			b = lose(b, stopFailure(fleet.Status{}, false), time.Now())
+		}
+		b.Tenant, b.Server = tenant, server
+		b, _ = x.lease(b, "", false)
+		b.State, b.Conn, b.Runner = storage.Awake, InsideConn(b.ID), l.name
+		b.Owner, b.TokenHash, b.Until, b.Attempt, b.Place, b.Began = "", "", time.Time{}, 0, fleet.Inside, b.Changed
+		if task == "" {
+			env, err := x.launch(b)
+			if err == nil {
+				env[frame.EnvBox], env[frame.EnvGeneration], env[frame.EnvToken] = string(b.ID), strconv.FormatInt(int64(b.Gen), 10), l.name
+				task, err = x.Fleet.Run(ctx, fleet.Task{ClientToken: l.name, Box: string(b.ID), Server: b.Server, Place: fleet.Inside, Env: env})
+			}
+			if err != nil {
+				x.Log.WarnContext(ctx, "box start failed", "box", b.ID, "generation", b.Gen, "error", err)
+				return &startFailed{storage.Failure{Phase: phaseUnavailable, Detail: startFailure(err), Unsent: true, At: time.Now()}}
+			}
+		}
+		b.Task = task
+		err := x.Store.SaveBox(ctx, b)
+		if err == nil {
+			b.Rev++
+			l.record = b
+			if x.Bill != nil {
+				x.Bill.Woke()
+			}
+			return nil
+		}
+		if !errors.Is(err, storage.Conflict) {
+			return err
+		}
+		if b, err = x.Store.Box(ctx, b.ID); err != nil {
+			return err
+		}
+	}
+}
+
+// deliverInside hands a request to its box in this program. ok is false if the box is, or will
+// be, elsewhere. The box has the request if err is nil and ok is true.
+func (x boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storage.Box) (gen storage.Generation, ok bool, err error) {
+	for {
+		now, ok, err := x.insideBox(ctx, b, d.Client.Tenant, d.Server)
+		if err != nil || !ok {
+			return 0, false, err
+		}
+		within := ackWithin
+		if d.Brief || d.Client.Transport == storage.WebSocket {
+			within = ackWithinBrief
+		}
+		l := x.Inside.find(b.ID)
+		if l != nil && l.gen == now.Gen && l.deliver(d.Address, frame.Delivery{
+			ID: d.Stream, Session: d.Session, Principal: principalHash(d), Level: d.Client.Level, Subscribed: d.Client.Subscribed,
+			Init: d.Client.Init, Raw: d.Raw, HasRequests: true, Again: d.Again, Moved: moved(d, now), Secrets: d.Secrets,
+		}, taking{within: within, looks: d.Looks()}) {
+			if x.Bill != nil {
+				x.Bill.Posted(len(d.Raw))
+			}
+			return now.Gen, true, nil
+		}
+		if b, err = x.Store.Box(ctx, b.ID); err != nil { // it has just left
+			return 0, false, err
+		}
+	}
+}
+
+// post gives a frame to a box in this program. Errors: Closed if it does not run.
+func (in *Inside) post(id storage.BoxID, f frame.Frame) error {
+	l := in.find(id)
+	if l == nil {
+		return storage.Errorf(storage.Closed, "the box does not run any more")
+	}
+	switch f := f.(type) {
+	case frame.Deliver:
+		return l.take(f)
+	case frame.Answer:
+		l.worked.Store(true)
+		l.do(func(e frame.Executor) { e.Answer(f.Session, f.Question, f.Payload) })
+	case frame.Stop:
+		l.do(func(e frame.Executor) { e.StopSession(f.Session) })
+	case frame.Halt:
+		l.do(func(e frame.Executor) { e.Halt(f.Session, f.By, time.Duration(f.In)*time.Millisecond) })
+		if f.Session == "" {
+			l.hurry()
+		}
+	case frame.Nudge:
+		l.pullSoon()
+	default:
+		// Only connections need the other frames.
+	}
+	return nil
+}
+
+// Retire makes the boxes end whose server has another definition by now, as soon as they have
+// nothing in flight.
+func (in *Inside) Retire() {
+	h := in.host.Load()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, l := range in.lives {
+		if isOver(l.joined) && h.outdated(l.record.Server, l.Digest) {
+			l.retire()
+		}
+	}
+}
+
+// Join makes a box that was started in this program the Executor of its life. Errors: NotFound
+// if the life is over.
+func (in *Inside) Join(j frame.Joining) (frame.Link, error) {
+	l := in.find(j.Box)
+	if l == nil || l.name != j.Token {
+		return nil, storage.Errorf(storage.NotFound, "this start of box %s is over", j.Box)
+	}
+	l.Joining = j
+	l.Idle = cmp.Or(j.Idle, insideIdle)
+	close(l.joined)
+	return l, nil
+}
+
+// insideIdle is how long a box stays awake without work if nothing says so.
+const insideIdle = 2 * time.Minute
+
+// Left records that nothing of a box runs any more. If it has not said bye, its requests in
+// flight end when [Sweeper.Stopped] tells why. env is the environment that its task had.
+func (in *Inside) Left(env map[string]string) {
+	id := storage.BoxID(env[frame.EnvBox])
+	l := in.find(id)
+	if l == nil || l.name != env[frame.EnvToken] {
+		return
+	}
+	l.mu.Lock()
+	l.end()
+	owes := len(l.owed) > 0
+	l.mu.Unlock()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.lives[id] == l {
+		delete(in.lives, id)
+	}
+	if owes {
+		in.lost[l.name] = l
+	}
+}
+
+// runs reports whether a task is a box of this program. Its record may be on its way.
+func (in *Inside) runs(t fleet.Status) bool {
+	if in == nil {
+		return false
+	}
+	l := in.find(storage.BoxID(t.Box))
+	return l != nil && l.name == t.ClientToken
+}
+
+// settle ends what a box owed that has ended without a bye.
+func (in *Inside) settle(ctx context.Context, x boxes, t fleet.Status) error {
+	if in == nil {
+		return nil
+	}
+	in.mu.Lock()
+	l := in.lost[t.ClientToken]
+	delete(in.lost, t.ClientToken)
+	in.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	why := stopFailure(t, !l.opened())
+	why.Unsent = !l.opened()
+	var errs []error
+	for _, d := range l.left() {
+		errs = append(errs, x.end(ctx, d.to, why))
+	}
+	return errors.Join(errs...)
+}
+
+// owes makes sure that the store knows that a box owes the end of a request. It returns false
+// if the box does not owe it, or not any more.
+func (in *Inside) owes(ctx context.Context, id storage.BoxID, gen storage.Generation, stream storage.StreamID) (bool, error) {
+	l := in.find(id)
+	if l == nil || l.gen != gen {
+		return false, nil
+	}
+	return l.traces(ctx, stream)
+}
+
+// moved reports whether a delivery finds another code in its box than its session's last.
+func moved(d sessions.Delivery, b storage.Box) bool {
+	return d.Moved || len(d.Requests) > 0 && b.Code != "" && d.Client.Digest != b.Code
+}
+
+func isOver(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// address reads a ticket that this program has made.
+func (l *life) address(ticket string) (a storage.Address, ok bool) {
+	if sealed, ok := strings.CutPrefix(ticket, sealedTicket); ok {
+		t, err := l.in.host.Load().Sealer.Open(sealed)
+		return t.Address, err == nil
+	}
+	return a, json.Unmarshal([]byte(ticket), &a) == nil
+}
+
+// sealedTicket begins the ticket of a delivery that came as a frame.
+const sealedTicket = "sealed "
+
+// ticketOf returns a ticket for this program, which nobody else sees.
+func ticketOf(a storage.Address) string {
+	text, err := json.Marshal(a)
+	if err != nil { // an Address holds only strings and valid raw ids, so this cannot fail
+		panic("relay: an address that cannot be encoded: " + err.Error())
+	}
+	return string(text)
+}

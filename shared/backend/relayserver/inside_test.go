@@ -1,0 +1,250 @@
+package relayserver_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
+	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+)
+
+// home is a program with the box t/s inside. The box is also its fleet and its guard.
+type home struct {
+	t      *testing.T
+	store  *storagetest.Memory
+	config relayserver.Config
+	in     *relayserver.Inside
+	host   *relayserver.Backend
+
+	mu       sync.Mutex
+	writes   []string
+	link     frame.Link
+	takes    time.Duration // a call
+	panics   bool          // in Deliver
+	panicked chan struct{}
+	runs     int
+	busy     int
+	used     time.Time
+	ended    chan fleet.Status
+}
+
+func newHome(t *testing.T) *home {
+	t.Helper()
+	h := &home{t: t, store: storagetest.NewMemory(), in: relayserver.NewInside(nil), used: time.Now(), ended: make(chan fleet.Status, 10)}
+	h.config = configOf(t, intercept.New(h.store, func(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
+		if c.Kind == intercept.Write {
+			h.mu.Lock()
+			h.writes = append(h.writes, c.Method)
+			h.mu.Unlock()
+		}
+		return do(ctx)
+	}))
+	h.config.Fleet, h.config.Inside, h.config.IsInside = h, h.in, func(server string) bool { return server == "s" }
+	h.host = relayserver.NewBackend(h.config)
+	h.in.Serve(relayserver.NewHandler(h.config))
+	if err := h.store.Create(t.Context(), storage.Session{ID: "one", Tenant: "t", Server: "s", State: storage.Ready, Expires: time.Now().Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// wrote returns the writes since it was called last.
+func (h *home) wrote() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	writes := h.writes
+	h.writes = nil
+	return writes
+}
+
+// call makes a call, and waits for its end.
+func (h *home) call(n int) wire.Message {
+	h.t.Helper()
+	stream := storage.StreamID(fmt.Sprint("call", n))
+	id := fmt.Appendf(nil, "%d", n)
+	_, b, err := h.store.Load(h.t.Context(), "one", "t/s")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	tracker, err := h.host.Deliver(h.t.Context(), sessions.Delivery{
+		Address: storage.Address{Session: "one", Stream: stream, Box: "t/s", Requests: []json.RawMessage{id}}, Client: storage.Session{ID: "one", Tenant: "t"},
+		Server: "s", Raw: wire.NewRequest(id, wire.MethodToolsCall, []byte(`{"name":"x"}`)),
+	}, b)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for until := time.Now().Add(1100 * time.Millisecond); ; until = time.Now().Add(time.Second) {
+		page, err := h.store.Wait(h.t.Context(), "one", stream, 0, until)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if len(page.Events) > 0 {
+			m, _ := wire.Parse(page.Events[0].Raw)
+			return m
+		}
+		if _, err := tracker.Check(h.t.Context()); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// # The fleet
+
+func (h *home) Run(_ context.Context, t fleet.Task) (string, error) {
+	h.runs++
+	id := fmt.Sprintf("%s/%d", t.Place, h.runs)
+	go func() {
+		h.panicked = make(chan struct{})
+		link, err := h.in.Join(frame.Joining{
+			Box: storage.BoxID(t.Env[frame.EnvBox]), Token: t.Env[frame.EnvToken], Executor: h, Idle: time.Minute, Flush: time.Second, Guard: h,
+		})
+		exit := 1
+		if err == nil {
+			h.mu.Lock()
+			h.link = link
+			h.mu.Unlock()
+			if err = link.Run(h.t.Context()); err == nil {
+				exit = 0
+			}
+		}
+		h.in.Left(t.Env)
+		h.ended <- fleet.Status{ID: id, ClientToken: t.ClientToken, Box: t.Box, Server: t.Server, State: fleet.Stopped, ExitCode: exit, Stopped: time.Now()}
+	}()
+	return id, nil
+}
+
+func (h *home) Stop(context.Context, string, string) error              { return nil }
+func (h *home) Tasks(context.Context) (tasks []fleet.Status, err error) { return nil, nil }
+func (h *home) Traits(string) fleet.Traits                              { return fleet.Traits{Lists: true} }
+
+// # The guard
+
+func (h *home) Go(do func()) {
+	go func() {
+		defer h.Catch()
+		do()
+	}()
+}
+
+func (h *home) Catch() {
+	if recover() != nil {
+		close(h.panicked)
+	}
+}
+
+func (h *home) Panicked() <-chan struct{} { return h.panicked }
+
+// # The box
+
+func (h *home) Deliver(d frame.Delivery) {
+	h.mu.Lock()
+	panics, takes := h.panics, h.takes
+	h.busy++
+	h.mu.Unlock()
+	if panics {
+		panic("the test lets the box panic")
+	}
+	time.AfterFunc(takes, func() {
+		m, _ := wire.Parse(d.Raw)
+		h.link.Event(frame.Event{Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Raw: wire.ResultResponse(m.ID, []byte(`{}`)), Final: true})
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.busy--
+		h.used = time.Now()
+	})
+}
+
+func (h *home) IdleSince() (time.Time, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.used, h.busy == 0
+}
+
+func (h *home) Answer(storage.ID, string, []byte)        {}
+func (h *home) CloseStream(storage.ID, storage.StreamID) {}
+func (h *home) StopSession(storage.ID)                   {}
+func (h *home) Halt(storage.ID, string, time.Duration)   {}
+func (h *home) Questions() map[storage.ID][]string       { return nil }
+
+// A call of a box in this program costs one write, and two if it wakes the box. Only a long call
+// has an item.
+func TestInsideCostsOneWriteACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHome(t)
+		for n, takes := range []time.Duration{0, 0, 3 * time.Second} {
+			h.takes = takes
+			h.wrote()
+			if m := h.call(n); m.Error != nil {
+				t.Fatalf("call %d ended with %s", n, m.Raw)
+			}
+			synctest.Wait()
+			want := [][]string{{"SaveBox", "Append"}, {"Append"}, {"PutItem", "Append", "DeleteItem"}}[n]
+			if d := cmp.Diff(want, h.wrote()); d != "" {
+				t.Errorf("writes of call %d (-want +got):\n%s", n, d)
+			}
+		}
+		if end := <-h.ended; end.ExitCode != 0 {
+			t.Errorf("the box ended as %+v", end)
+		}
+		if d := cmp.Diff([]string{"SaveBox"}, h.wrote()); d != "" {
+			t.Errorf("to sleep takes (-want +got):\n%s", d)
+		}
+		if h.call(9); h.runs != 2 {
+			t.Errorf("%d starts, want 2", h.runs)
+		}
+	})
+}
+
+// A panic of the box in the goroutine of a caller ends the box. What it owed ends with an unknown
+// outcome, and the next call wakes the box anew.
+func TestInsideAPanicInACallEndsTheBox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHome(t)
+		h.call(1)
+		h.mu.Lock()
+		h.panics = true
+		h.mu.Unlock()
+		go func() {
+			end := <-h.ended
+			h.mu.Lock()
+			h.panics, h.busy = false, 0
+			h.mu.Unlock()
+			if err := relayserver.NewSweeper(h.config).Stopped(t.Context(), end); err != nil {
+				t.Error(err)
+			}
+		}()
+		m := h.call(2)
+		var e struct{ Code wire.Code }
+		if err := json.Unmarshal(m.Error, &e); err != nil || e.Code != wire.CodeOutcomeUnknown {
+			t.Errorf("the call ended with %s", m.Raw)
+		}
+		if m := h.call(3); m.Error != nil || h.runs != 2 {
+			t.Errorf("the next call ended with %s, after %d starts", m.Raw, h.runs)
+		}
+	})
+}
+
+// A server that is not to be inside has its box behind the relay.
+func TestInsideLeavesOthersToTheRelay(t *testing.T) {
+	h := newHome(t)
+	_, err := h.host.Deliver(t.Context(), sessions.Delivery{
+		Address: storage.Address{Session: "one", Stream: "a", Box: "t/other", Requests: []json.RawMessage{json.RawMessage(`1`)}}, Client: storage.Session{ID: "one", Tenant: "t"},
+		Server: "other", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`),
+	}, storage.Box{ID: "t/other"})
+	if b, _ := h.store.Box(t.Context(), "t/other"); err != nil || b.State != storage.Starting || b.Place != "" {
+		t.Errorf("the record is %+v (%v)", b, err)
+	}
+}

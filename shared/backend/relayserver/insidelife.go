@@ -1,0 +1,856 @@
+package relayserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+)
+
+// life is one generation of a box in this program, from its wake to its bye.
+//
+//	begun ─▶ saved and joined: open ─▶ leaving ─▶ gone (bye)
+//	   │                        │ ▲        │
+//	   └──▶ over (failed)       │ └────────┘ the bye could not be written
+//	                            └──▶ over (panic, killed)
+type life struct {
+	in     *Inside
+	id     storage.BoxID
+	name   string             // random; the record's Runner, and the client token of the task
+	gen    storage.Generation // of the wake
+	saved  chan struct{}      // closed when the record says that the box is awake, or failed is set
+	failed error
+	record storage.Box // as the wake has written it
+	joined chan struct{}
+	frame.Joining
+	over   chan struct{} // closed when the box is gone
+	news   chan struct{} // capacity 1: Run looks whether the box may sleep
+	worked atomic.Bool   // a message did more than list or initialize
+
+	mu        sync.Mutex
+	changed   sync.Cond // leaving, refusing or an outbox has changed
+	open      bool      // the box takes calls at once
+	queue     []func(frame.Executor)
+	owed      map[storage.StreamID]*owing
+	claimed   map[storage.StreamID]claimed // rounds from the inbox that were executed
+	outboxes  map[storage.ID]*sent
+	seq       int64 // of the last batch
+	delivered int   // number of executions; it shows whether there were new ones
+	halted    int   // 1 + delivered when all processes were stopped
+	reports   int   // that are being kept
+	pulling   bool
+	pullAgain bool
+	leaving   bool // the bye is being written
+	refusing  bool // new messages wait for the next life
+	closing   bool // Run's ctx is done
+	retiring  bool
+}
+
+// owing is a request in flight.
+type owing struct {
+	to      storage.Address
+	round   int
+	marked  bool // the store may have an item that says who owes the end
+	traced  bool // it has
+	trace   *time.Timer
+	last    storage.Index // index of the last event in a batch
+	pending [][]byte      // events that are in no batch yet
+	asks    *frame.Suspension
+	ended   bool // it has its last event, or was suspended
+}
+
+type claimed struct {
+	round int
+	at    time.Time
+}
+
+// sent has the events of a session that are not in the log yet.
+type sent struct {
+	session storage.ID
+	ticket  string        // of the newest standalone event, or the newest delivery
+	next    storage.Index // of the standalone stream; 0: not known
+	common  [][]byte
+	streams []*owing // with pending events, in the order of their first
+	size    int      // bytes in common and streams
+	writing bool     // a goroutine writes them
+	used    time.Time
+}
+
+// taking says how a delivery comes.
+type taking struct {
+	within time.Duration // until the request needs a trace
+	looks  bool
+	inbox  bool // it was claimed: its item is its trace
+	base   storage.Index
+}
+
+func newLife(in *Inside, id storage.BoxID, gen storage.Generation) *life {
+	l := &life{
+		in: in, id: id, gen: gen, name: string(storage.NewID()), saved: make(chan struct{}), joined: make(chan struct{}), over: make(chan struct{}),
+		news: make(chan struct{}, 1), owed: map[storage.StreamID]*owing{}, claimed: map[storage.StreamID]claimed{}, outboxes: map[storage.ID]*sent{},
+	}
+	l.changed.L = &l.mu
+	return l
+}
+
+// began records how begin ended.
+func (l *life) began(err error) {
+	if l.failed = err; err != nil {
+		l.in.remove(l)
+		l.mu.Lock()
+		l.end()
+		l.mu.Unlock()
+	}
+	close(l.saved)
+}
+
+// awaits waits until the box takes messages. left says that it has gone to sleep, or ended.
+func (l *life) awaits(ctx context.Context) (left bool, err error) {
+	select {
+	case <-l.saved:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	if l.failed != nil {
+		return false, l.failed
+	}
+	defer context.AfterFunc(ctx, l.changed.Broadcast)()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for (l.leaving || l.refuses()) && !isOver(l.over) && ctx.Err() == nil {
+		l.changed.Wait()
+	}
+	return isOver(l.over), ctx.Err()
+}
+
+func (l *life) refuses() bool { return l.closing || l.refusing }
+
+// end marks the life as over. mu is held.
+func (l *life) end() {
+	if !isOver(l.over) {
+		close(l.over)
+	}
+	for _, d := range l.owed {
+		d.stopTrace()
+	}
+	for _, o := range l.outboxes {
+		l.hold(o, -o.size)
+	}
+	l.changed.Broadcast()
+}
+
+func (l *life) opened() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open
+}
+
+// left takes the requests in flight of a life that is over.
+func (l *life) left() []*owing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []*owing
+	for _, d := range l.owed {
+		all = append(all, d)
+	}
+	return all
+}
+
+// # To the box
+
+// do has the box execute something, after what has waited for its start.
+func (l *life) do(f func(frame.Executor)) {
+	l.mu.Lock()
+	if !l.open {
+		l.queue = append(l.queue, f)
+		l.mu.Unlock()
+		return
+	}
+	l.mu.Unlock()
+	l.call(f)
+}
+
+// call executes code of the box, which may panic.
+func (l *life) call(f func(frame.Executor)) {
+	defer l.Guard.Catch()
+	f(l.Executor)
+}
+
+// opens executes what has waited for the start of the box.
+func (l *life) opens() {
+	for {
+		l.mu.Lock()
+		waited := l.queue
+		if l.queue = nil; len(waited) == 0 {
+			l.open = true
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		for _, f := range waited {
+			l.call(f)
+		}
+	}
+}
+
+// deliver executes a delivery. It returns false if the box takes none any more.
+func (l *life) deliver(to storage.Address, d frame.Delivery, how taking) bool {
+	l.mu.Lock()
+	if l.leaving || l.refuses() || isOver(l.over) {
+		l.mu.Unlock()
+		return false
+	}
+	d.Ticket = ticketOf(to)
+	if d.HasRequests {
+		o := &owing{to: to, round: d.Round, marked: how.inbox, traced: how.inbox, last: how.base}
+		l.owed[d.ID] = o
+		if !how.inbox {
+			o.trace = time.AfterFunc(how.within, func() { l.traceLater(d.ID, o) })
+		}
+	}
+	l.outbox(d.Session).ticket = d.Ticket
+	l.delivered++
+	l.mu.Unlock()
+	if !how.looks {
+		l.worked.Store(true)
+	}
+	l.do(func(e frame.Executor) { e.Deliver(d) })
+	if h := l.in.host.Load(); to.Trace != "" {
+		h.Observer.Tell(l.work("delivered", string(d.ID)), nil, &observe.Event{
+			Kind: observe.Frame, Level: levelInside, Type: string(frame.TypeDeliver), Box: l.id, Traces: []string{to.Trace},
+			Account: storage.Account{Server: l.record.Server, Tenant: l.record.Tenant, Session: d.Session},
+		})
+	}
+	return true
+}
+
+// take executes a delivery that comes as a frame: from the inbox, or without requests.
+func (l *life) take(f frame.Deliver) error {
+	parts, ok := frame.Split(f.Payload, f.Lens)
+	to, opens := l.address(sealedTicket + f.Ticket)
+	if !ok || !opens || len(parts) != 2 || f.Gen != l.gen {
+		return storage.Errorf(storage.Closed, "generation %d of the box is over", f.Gen)
+	}
+	if f.Inbox {
+		l.mu.Lock()
+		_, runs := l.owed[f.ID]
+		done, was := l.claimed[f.ID]
+		if runs || was && done.round >= f.Round {
+			l.mu.Unlock()
+			return nil
+		}
+		l.claimed[f.ID] = claimed{f.Round, time.Now()}
+		l.mu.Unlock()
+	}
+	if !l.deliver(to, frame.Delivery{
+		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Level: f.Level, Subscribed: f.Subscribed,
+		Init: parts[0], Raw: parts[1], HasRequests: f.AckWithin > 0, Again: f.Again, Moved: f.Moved, Secrets: f.Secrets,
+	}, taking{looks: f.Looks, inbox: f.Inbox, within: time.Duration(f.AckWithin) * time.Millisecond, base: f.Base}) {
+		return storage.Errorf(storage.Closed, "the box is about to sleep")
+	}
+	return nil
+}
+
+// pullSoon has the box get what waits in its inbox.
+func (l *life) pullSoon() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pullAgain = true; !l.pulling && l.open {
+		l.pulling = true
+		l.Guard.Go(l.pull)
+	}
+}
+
+func (l *life) pull() {
+	for {
+		l.mu.Lock()
+		if l.pulling = l.pullAgain && !isOver(l.over); !l.pulling {
+			l.mu.Unlock()
+			l.tell()
+			return
+		}
+		l.pullAgain = false
+		l.mu.Unlock()
+		h := l.in.host.Load()
+		if _, err := h.pull(l.work("pull", ""), l.record.Conn, frame.Pull{Sender: l.sender()}); err != nil {
+			h.Log.Warn("the inbox of a box cannot be read", "box", l.id, "error", err)
+			l.mu.Lock()
+			l.pullAgain = true
+			l.mu.Unlock()
+			l.rest(insideAgain)
+		}
+	}
+}
+
+// work returns the context of a piece of work for the box.
+func (l *life) work(what, of string) context.Context {
+	if l.in.context == nil {
+		return context.Background()
+	}
+	return l.in.context(fmt.Sprintf("%s %d %s %s", l.id, l.gen, what, of))
+}
+
+func (l *life) sender() frame.Sender {
+	return frame.Sender{Box: l.id, Gen: l.gen, Runner: l.name}
+}
+
+// insideAgain is the pause after a failure of the store.
+const insideAgain = time.Second
+
+// rest waits, at most until the life is over.
+func (l *life) rest(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.over:
+	}
+}
+
+// # Traces
+
+func (d *owing) stopTrace() {
+	if d.trace != nil {
+		d.trace.Stop()
+	}
+}
+
+// traceLater writes the trace of a request that takes long.
+func (l *life) traceLater(id storage.StreamID, d *owing) {
+	if _, err := l.traces(l.work("trace", string(id)), id); err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !isOver(l.over) && l.owed[id] == d {
+			d.trace.Reset(insideAgain)
+		}
+	}
+}
+
+// traces makes sure that the store knows who owes the end of a request. owes is false if the
+// box does not owe it, or not any more.
+func (l *life) traces(ctx context.Context, id storage.StreamID) (owes bool, err error) {
+	l.mu.Lock()
+	d := l.owed[id]
+	if d == nil || d.traced || isOver(l.over) {
+		l.mu.Unlock()
+		return d != nil, nil
+	}
+	l.mu.Unlock()
+	return true, l.trace(ctx, d)
+}
+
+// trace writes the trace of a request. If the request ends meanwhile, the trace goes.
+func (l *life) trace(ctx context.Context, d *owing) error {
+	h := l.in.host.Load()
+	l.mu.Lock()
+	if l.owed[d.to.Stream] != d || d.traced {
+		l.mu.Unlock()
+		return nil
+	}
+	d.marked = true // from now on the end removes the item
+	l.mu.Unlock()
+	_, err := h.Store.PutItem(ctx, storage.Item{Box: l.id, ID: d.to.Stream, State: storage.Taken, Gen: l.gen, Address: d.to, Created: time.Now()})
+	if err == nil {
+		l.mu.Lock()
+		gone := l.owed[d.to.Stream] != d && d.asks == nil
+		d.traced = true
+		l.mu.Unlock()
+		if gone { // its end may have come first
+			err = h.Store.DeleteItem(ctx, l.id, d.to.Stream, l.gen)
+		}
+	}
+	return err
+}
+
+// # From the box
+
+// maxInside is how many bytes of a session's events may wait for the store.
+const maxInside = 4 << 20
+
+func (l *life) hold(o *sent, bytes int) {
+	o.size += bytes
+	if l.Hold != nil {
+		l.Hold(bytes)
+	}
+}
+
+func (l *life) outbox(id storage.ID) *sent {
+	o := l.outboxes[id]
+	if o == nil {
+		o = &sent{session: id}
+		l.outboxes[id] = o
+	}
+	o.used = time.Now()
+	return o
+}
+
+// Event implements frame.Link. The last event of a request is in the log when Event returns.
+// Other events are gathered while earlier ones are being written.
+func (l *life) Event(e frame.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if isOver(l.over) {
+		return
+	}
+	o, round := l.outbox(e.Session), 0
+	if d := l.owed[e.Stream]; d != nil {
+		round = d.round
+	}
+	fit, why := frame.Fit(e, round)
+	if why != "" {
+		l.in.host.Load().Log.Warn("event that cannot be sent as it is", "session_id", e.Session, "stream", e.Stream, "bytes", len(e.Raw), "reason", why)
+	}
+	for _, e := range fit {
+		l.gather(o, e)
+	}
+	switch {
+	case o.writing:
+		for o.size > maxInside && !isOver(l.over) {
+			l.changed.Wait()
+		}
+	case o.size == 0:
+	case e.Final || e.Asks != nil:
+		o.writing = true
+		l.mu.Unlock()
+		l.flush(o)
+		l.mu.Lock()
+	default:
+		o.writing = true
+		l.Guard.Go(func() { l.flush(o) })
+	}
+}
+
+func (l *life) gather(o *sent, e frame.Event) {
+	if e.Stream == storage.Standalone {
+		if e.Ticket != "" {
+			o.ticket = e.Ticket
+		}
+		o.common = append(o.common, e.Raw)
+		l.hold(o, len(e.Raw))
+		return
+	}
+	d := l.owed[e.Stream]
+	if d == nil || d.ended || d.to.Session != e.Session {
+		return // the host has closed the stream
+	}
+	if len(d.pending) == 0 {
+		o.streams = append(o.streams, d)
+	}
+	d.pending = append(d.pending, e.Raw)
+	l.hold(o, len(e.Raw))
+	if e.Asks != nil {
+		d.asks = e.Asks
+	}
+	d.ended = e.Final || e.Asks != nil
+}
+
+// insidePart is a batch of one stream.
+type insidePart struct {
+	streamPart
+	of *owing // nil for the standalone stream
+}
+
+// flush writes the events of a session until there are none left.
+func (l *life) flush(o *sent) {
+	defer l.tell()
+	for {
+		l.mu.Lock()
+		parts, size := l.parts(o)
+		if over := isOver(l.over); len(parts) == 0 || over {
+			if o.writing = false; !over {
+				l.hold(o, -size)
+			}
+			l.changed.Broadcast()
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		var ack frame.Ack
+		for !isOver(l.over) {
+			if ack = (frame.Ack{}); l.write(o.session, parts, size, &ack) {
+				break
+			}
+			l.rest(insideAgain)
+		}
+		l.written(o, parts, size, &ack)
+	}
+}
+
+// parts takes the next events of a session. mu is held.
+func (l *life) parts(o *sent) (parts []insidePart, size int) {
+	room := storage.MaxBatchEvents
+	take := func(pending [][]byte) (now, rest [][]byte) {
+		n := 0
+		for n < len(pending) && n < room && (size == 0 || size+len(pending[n]) <= maxInside) {
+			size += len(pending[n])
+			n++
+		}
+		room -= n
+		return slices.Clone(pending[:n]), pending[n:]
+	}
+	expires := time.Now().Add(l.in.host.Load().EventAge)
+	part := func(a storage.Address, stream storage.StreamID, first storage.Index, events [][]byte) streamPart {
+		return streamPart{Published: sessions.Published{To: a, Batch: storage.Batch{
+			Session: o.session, Stream: stream, First: first, Gen: l.gen, Seq: l.seq + 1, Events: events, Expires: expires,
+		}}}
+	}
+	if len(o.common) > 0 {
+		var now [][]byte
+		now, o.common = take(o.common)
+		if a, ok := l.address(o.ticket); ok {
+			parts = append(parts, insidePart{part(a, storage.Standalone, o.next, now), nil})
+		}
+	}
+	for len(o.streams) > 0 && room > 0 {
+		d := o.streams[0]
+		var now [][]byte
+		if now, d.pending = take(d.pending); len(now) == 0 {
+			break
+		}
+		p := insidePart{part(d.to, d.to.Stream, d.last+1, now), d}
+		d.last += storage.Index(len(now))
+		if over := d.ended && len(d.pending) == 0; over && d.asks == nil {
+			p.Batch.Final = true
+		} else if over {
+			within := min(d.asks.Within, storage.MaxAsk)
+			before := storage.Item{Box: l.id, ID: d.to.Stream, Gen: l.gen, Round: d.round, Address: d.to}
+			it := before.Suspend(d.asks.Questions, d.asks.Raw, d.last, time.Now(), within)
+			p.asks = &it
+		}
+		parts = append(parts, p)
+		if len(d.pending) > 0 {
+			break
+		}
+		o.streams = o.streams[1:]
+	}
+	if len(parts) > 0 {
+		l.seq++
+	}
+	return parts, size
+}
+
+// levelInside is the level of events that only the bill and traces need.
+const levelInside = -4
+
+// ackSize stands for the answer that the relay would give, in the bill.
+var ackSize [80]byte
+
+// write writes one batch of a session, as the relay function does. It may be repeated.
+func (l *life) write(id storage.ID, parts []insidePart, size int, ack *frame.Ack) (done bool) {
+	h := l.in.host.Load()
+	a := &account{config: h.Config, begun: time.Now(), conn: l.record.Conn, size: size, proven: true, session: id, inside: true}
+	ctx := a.gather(l.work("write", string(id)))
+	said := make([]streamPart, len(parts))
+	for i, p := range parts {
+		if t := p.To.Trace; t != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, t) {
+			a.traces = append(a.traces, t)
+		}
+		said[i] = p.streamPart
+		if p.of == nil {
+			continue
+		}
+		if !p.Batch.Final && p.asks == nil {
+			// Before the client sees progress, a trace must say that this box owes the end.
+			if err := l.trace(ctx, p.of); err != nil {
+				return false
+			}
+		}
+		l.mu.Lock()
+		parts[i].marked = p.of.marked
+		l.mu.Unlock()
+		said[i].marked = parts[i].marked
+	}
+	stored, err := h.publish(ctx, l.id, said, ack)
+	_ = a.end(ctx, frame.Events{Sender: l.sender()}, ackSize[:], err)
+	return err == nil && stored || ack.Fenced
+}
+
+// written handles what the store has, and what it refused.
+func (l *life) written(o *sent, parts []insidePart, size int, ack *frame.Ack) {
+	var closed []*owing
+	l.mu.Lock()
+	if isOver(l.over) {
+		l.mu.Unlock()
+		return
+	}
+	l.hold(o, -size)
+	l.changed.Broadcast()
+	var late []*owing
+	for _, p := range parts {
+		switch d := p.of; {
+		case d == nil:
+			o.next = ack.Next
+		case slices.Contains(ack.Closed, d.to.Stream):
+			closed = append(closed, d)
+			for _, raw := range d.pending {
+				l.hold(o, -len(raw))
+			}
+			d.pending = nil
+			o.streams = slices.DeleteFunc(o.streams, func(other *owing) bool { return other == d })
+			l.forget(d)
+		case p.Batch.Final || p.asks != nil:
+			l.forget(d)
+			if p.Batch.Final && d.marked && !p.marked {
+				late = append(late, d)
+			}
+		}
+	}
+	if ack.Fenced {
+		l.end()
+	}
+	l.mu.Unlock()
+	for _, d := range late { // the sweep removes what is left
+		_ = l.in.host.Load().Store.DeleteItem(l.work("late", string(d.to.Stream)), l.id, d.to.Stream, l.gen)
+	}
+	for _, d := range closed {
+		l.in.host.Load().Log.Warn("stream was ended by the host", "session_id", d.to.Session, "stream", d.to.Stream)
+		l.call(func(e frame.Executor) { e.CloseStream(d.to.Session, d.to.Stream) })
+	}
+}
+
+// forget forgets a request whose end, or whose questions, the store has.
+func (l *life) forget(d *owing) {
+	d.stopTrace()
+	if l.owed[d.to.Stream] == d { // not if the next round has replaced it
+		delete(l.owed, d.to.Stream)
+	}
+}
+
+// Status implements frame.Link.
+func (l *life) Status(s frame.StatusReport) {
+	l.mu.Lock()
+	l.reports++
+	l.mu.Unlock()
+	l.Guard.Go(func() {
+		l.report(s)
+		l.mu.Lock()
+		l.reports--
+		l.mu.Unlock()
+		l.tell()
+	})
+}
+
+func (l *life) report(s frame.StatusReport) {
+	h := l.in.host.Load()
+	f := frame.Status{
+		Sender: l.sender(), Session: s.Session, Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Lists: s.Lists, Own: s.Own, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
+	}
+	ctx := l.work("report "+s.Lists, string(s.Session))
+	var err error
+	if len(f.Payload) == 0 {
+		err = h.status(ctx, l.record.Conn, f)
+	} else if a, ok := l.address(s.Ticket); ok {
+		err = h.reported(ctx, l.record.Conn, f, Ticket{Address: a, Gen: l.gen})
+	}
+	if err != nil {
+		h.Log.Warn("what a box reports is not kept", "box", l.id, "session_id", s.Session, "error", err)
+	}
+}
+
+// Snapshot implements frame.Link.
+func (l *life) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
+	f.Sender = l.sender()
+	for {
+		reply, err := l.in.host.Load().snapshot(ctx, f)
+		if kept, ok := reply.(frame.Kept); ok && err == nil {
+			if kept.Refused != "" {
+				return frame.Kept{}, storage.Errorf(kept.Refused, "the host refuses %q about a snapshot", f.Op)
+			}
+			return kept, nil
+		}
+		l.rest(insideAgain)
+		if ctx.Err() != nil || isOver(l.over) {
+			return frame.Kept{}, storage.Errorf(storage.Unavailable, "the host does not answer about a snapshot").Because(err)
+		}
+	}
+}
+
+// # Sleep
+
+// tell makes Run look whether the box may sleep.
+func (l *life) tell() {
+	select {
+	case l.news <- struct{}{}:
+	default:
+	}
+}
+
+// hurry makes the box sleep as soon as it has nothing to do, unless it gets work.
+func (l *life) hurry() {
+	l.mu.Lock()
+	l.halted = l.delivered + 1
+	l.mu.Unlock()
+	l.tell()
+}
+
+// refuseFor is how long a retiring box takes no new message. Most calls end within that time,
+// and then the next message finds the new definition. Longer calls must not hold up others.
+const refuseFor = 5 * time.Second
+
+func (l *life) retire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.retiring || l.closing || l.Joining.Retire == nil {
+		return
+	}
+	l.in.host.Load().Log.Info("retiring: the server is configured differently by now", "box", l.id, "generation", l.gen, "in_flight", len(l.owed))
+	l.retiring, l.refusing = true, true
+	time.AfterFunc(refuseFor, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.refusing = l.closing
+		l.changed.Broadcast()
+	})
+	l.tell()
+}
+
+var errInsideOver = errors.New("the box has ended without a bye")
+
+// insideLinger is how long a box stays after its bye, so that it ends its idle processes itself.
+const insideLinger = 200 * time.Millisecond
+
+// Run implements frame.Link. It returns nil when the record says that the box is asleep.
+func (l *life) Run(ctx context.Context) error {
+	select {
+	case <-l.saved:
+	case <-ctx.Done():
+	}
+	if l.failed != nil {
+		return l.failed
+	}
+	l.opens()
+	l.pullSoon()
+	look := time.NewTimer(l.Idle)
+	defer look.Stop()
+	closing, flush := ctx.Done(), make(<-chan time.Time)
+	for {
+		select {
+		case <-l.Guard.Panicked():
+			return errInsideOver
+		case <-l.over:
+			return errInsideOver
+		case <-closing:
+			closing = nil
+			flush = time.After(l.Flush)
+			l.close()
+		case <-flush:
+			return fmt.Errorf("box %s was stopped with requests in flight: %w", l.id, context.Cause(ctx))
+		case <-l.news:
+		case <-look.C:
+		}
+		again := l.mayLeave()
+		if again == 0 {
+			select {
+			case <-time.After(insideLinger):
+			case <-ctx.Done():
+			}
+			return nil
+		}
+		look.Reset(again)
+	}
+}
+
+func (l *life) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closing = true
+}
+
+// Pauses between two questions to the box whether it may sleep.
+const (
+	mostUnasked   = 30 * time.Second
+	unaskedHasty  = time.Second
+	unaskedClosed = 50 * time.Millisecond
+	claimedFor    = 15 * time.Minute // longer than a claimed delivery may come twice
+)
+
+// mayLeave puts the box to sleep if it has nothing to do. It returns after which time to look
+// again, 0 if the box is asleep.
+func (l *life) mayLeave() (again time.Duration) {
+	l.mu.Lock()
+	before := l.delivered
+	l.mu.Unlock()
+	since, still := l.Executor.IdleSince()
+	left := l.Idle - time.Since(since)
+	l.mu.Lock()
+	l.clean(time.Now().Add(-claimedFor))
+	quiet := len(l.owed) == 0 && !l.pulling && l.reports == 0 && !slices.ContainsFunc(l.writers(), func(o *sent) bool { return o.writing })
+	if l.retiring && quiet && !l.closing {
+		l.refusing = true
+		l.mu.Unlock()
+		l.Joining.Retire()
+		return l.Idle
+	}
+	hasty := l.halted == l.delivered+1
+	switch {
+	case !quiet || !still || before != l.delivered:
+		again = min(l.Idle/4, mostUnasked)
+	case left > 0 && !hasty && !l.closing:
+		again = left
+	default:
+		l.leaving = true
+		l.mu.Unlock()
+		if l.bye(max(time.Since(since), 0)) == nil {
+			return 0
+		}
+		l.mu.Lock()
+		l.leaving = false
+		l.changed.Broadcast()
+		again = insideAgain
+	}
+	if hasty {
+		again = min(again, unaskedHasty)
+	}
+	if l.closing {
+		again = unaskedClosed
+	}
+	l.mu.Unlock()
+	return again
+}
+
+func (l *life) writers() []*sent {
+	all := make([]*sent, 0, len(l.outboxes))
+	for _, o := range l.outboxes {
+		all = append(all, o)
+	}
+	return all
+}
+
+// clean forgets what is old.
+func (l *life) clean(old time.Time) {
+	for id, o := range l.outboxes {
+		if !o.writing && o.size == 0 && o.used.Before(old) {
+			delete(l.outboxes, id)
+		}
+	}
+	for id, c := range l.claimed {
+		if c.at.Before(old) && l.owed[id] == nil {
+			delete(l.claimed, id)
+		}
+	}
+}
+
+// bye writes into the record that the box is asleep.
+func (l *life) bye(idle time.Duration) error {
+	h := l.in.host.Load()
+	_, err := h.bye(l.work("bye", ""), frame.Bye{Sender: l.sender(), Looks: !l.worked.Load(), Idle: idle.Milliseconds()})
+	if err != nil {
+		h.Log.Warn("a box cannot sleep: its record is not written", "box", l.id, "error", err)
+		return err
+	}
+	h.Log.Info("asleep", "box", l.id, "generation", l.gen)
+	l.mu.Lock()
+	l.end()
+	l.mu.Unlock()
+	l.in.remove(l)
+	return nil
+}
