@@ -397,6 +397,7 @@ func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession
 		return nil, err
 	}
 	caller := mcp.NewClient(&mcp.Implementation{Name: "dormouse", Version: builtAs().Version}, &mcp.ClientOptions{
+		Capabilities: &mcp.ClientCapabilities{}, // by default it has roots, for which a server would ask when it is gone
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			if p := c.progress.Load(); p != nil {
 				p.show(server, r.Params)

@@ -360,10 +360,11 @@ func (d *doctor) disk() finding {
 	if err != nil {
 		return bad(check, err.Error(), "name another folder with --data")
 	}
-	free, known := sqlitestore.FreeSpace(folder)
-	if !known {
+	var of unix.Statfs_t
+	if err := unix.Statfs(folder, &of); err != nil || of.Bsize <= 0 {
 		return bad(check, "the free space of "+folder+" is not known", "name another folder with --data")
 	}
+	free := of.Bavail * uint64(of.Bsize) // as df counts it, also for root
 	says := fmt.Sprintf("%.1f GB free for %s", float64(free)/1e9, d.folder())
 	if free < least {
 		return bad(check, says, "free some room, or name another folder with --data")

@@ -13,7 +13,7 @@ import (
 )
 
 type grantsCommand struct {
-	List   listGrantsCommand  `cmd:"" help:"List the grants: which client may call which server in whose name."`
+	List   listGrantsCommand  `cmd:"" default:"withargs" help:"List the grants: which client may call which server in whose name."`
 	Revoke revokeGrantCommand `cmd:"" help:"Revoke a grant. Its tokens are refused within 30 seconds."`
 }
 

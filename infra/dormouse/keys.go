@@ -22,7 +22,7 @@ import (
 
 type keysCommand struct {
 	Create createKeyCommand `cmd:"" help:"Make an API key and print it. It cannot be shown again."`
-	List   listKeysCommand  `cmd:"" help:"Show the keys."`
+	List   listKeysCommand  `cmd:"" default:"withargs" help:"Show the keys."`
 	Rotate rotateKeyCommand `cmd:"" help:"Replace a key. The old one ends after --grace."`
 	Revoke revokeKeyCommand `cmd:"" help:"Revoke a key. Every endpoint refuses it within 30 seconds; open responses go on to their end."`
 }

@@ -19,7 +19,7 @@ import (
 
 type secretsCommand struct {
 	Set    setSecretCommand    `cmd:"" help:"Set what ${principal:NAME} stands for. The value is read from standard input."`
-	List   listSecretsCommand  `cmd:"" help:"List what principals have, without the values."`
+	List   listSecretsCommand  `cmd:"" default:"withargs" help:"List what principals have, without the values."`
 	Remove removeSecretCommand `cmd:"" help:"Remove what a principal has at a third party."`
 }
 

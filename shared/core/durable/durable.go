@@ -23,7 +23,7 @@ func WriteFile(path string, text []byte, mode fs.FileMode) error {
 		err = os.Rename(part, path)
 	}
 	if err != nil {
-		return err
+		return errors.Join(err, os.Remove(part)) // a full disk keeps an empty one
 	}
 	return SyncFolder(filepath.Dir(path))
 }

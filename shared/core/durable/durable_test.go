@@ -38,6 +38,12 @@ func TestTheOldFileStaysWhereTheNewOneCannotBeWritten(t *testing.T) {
 	if got, err := os.ReadFile(path); err != nil || string(got) != "old" {
 		t.Errorf("%q, %v", got, err)
 	}
+	if err := durable.WriteFile(filepath.Dir(path), []byte("new"), 0o600); err == nil {
+		t.Error("it was written in place of a folder")
+	}
+	if left, err := filepath.Glob(filepath.Dir(path) + ".new"); err != nil || left != nil {
+		t.Errorf("it leaves %q, %v", left, err)
+	}
 	if err := durable.SyncFolder(path + ".gone"); err == nil {
 		t.Error("a folder that is not there was synced")
 	}
