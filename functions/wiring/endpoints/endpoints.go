@@ -137,6 +137,9 @@ func Operators(f *wiring.Function, b *native.Backend) api.Options {
 				return sessions.Forget(ctx, f.Store, tenant, s.Name, s.RecordDigest())
 			},
 			Relist: func(ctx context.Context, tenant string, s serversfile.Server) error {
+				if s.InPlace() {
+					return b.ListChanged(ctx, tenant, s.Name, native.Tools)
+				}
 				return sessions.Relist(ctx, f.Store, tenant, s.Name)
 			},
 		},

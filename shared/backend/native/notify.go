@@ -63,14 +63,18 @@ const (
 	listPages = 10
 )
 
-// ListChanged announces that a list has changed. It notifies sessions of the tenant with
-// this server: the first 1,000, among the first 5,000 sessions that the tenant has with
-// any server. It costs a read for each of those 5,000, and two reads and two writes for
-// each session that it notifies. It goes on after a session that fails.
+// ListChanged is [Backend.ListChanged] for the tenant and the server of this session.
+func (s Session) ListChanged(ctx context.Context, list List) error {
+	return s.in.k.ListChanged(ctx, s.in.record.Tenant, s.in.record.Server, list)
+}
+
+// ListChanged announces that a list has changed. It notifies sessions of a tenant with a
+// server, native or remote: the first 1,000, among the first 5,000 sessions that the tenant
+// has with any server. It costs a read for each of those 5,000, and two reads and two writes
+// for each session that it notifies. It goes on after a session that fails.
 //
 // Errors: storage.Unavailable.
-func (s Session) ListChanged(ctx context.Context, list List) error {
-	own := s.in.record
+func (b *Backend) ListChanged(ctx context.Context, tenant, server string, list List) error {
 	raw, err := notification(string(list), nil)
 	if err != nil {
 		return err
@@ -78,12 +82,12 @@ func (s Session) ListChanged(ctx context.Context, list List) error {
 	var told []storage.Session
 	after := storage.ID("")
 	for range listPages {
-		page, err := s.in.k.Store.List(ctx, own.Tenant, after, listPage)
+		page, err := b.Store.List(ctx, tenant, after, listPage)
 		if err != nil {
 			return err
 		}
 		for _, x := range page {
-			if x.Server == own.Server && x.State == storage.Ready {
+			if x.Server == server && x.State == storage.Ready {
 				told = append(told, x)
 			}
 		}
@@ -92,7 +96,7 @@ func (s Session) ListChanged(ctx context.Context, list List) error {
 		}
 		after = page[len(page)-1].ID
 	}
-	return s.in.k.notify.all(ctx, told[:min(len(told), maxTold)], raw)
+	return b.notify.all(ctx, told[:min(len(told), maxTold)], raw)
 }
 
 func notification(method string, params any) ([]byte, error) {

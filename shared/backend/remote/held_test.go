@@ -2,13 +2,19 @@ package remote_test
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/config/held"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // A server elsewhere describes its tools otherwise for every second list, and adds one.
@@ -53,6 +59,57 @@ func TestClientsSeeTheToolsOfARemoteServerAsTheyWereAccepted(t *testing.T) {
 		}
 		if n := lists.Load(); n < 4 {
 			t.Errorf("the server was asked for %d lists", n)
+		}
+	})
+}
+
+// Clients of a remote server hear when an operator has taken a tool, and then see it.
+func TestClientsOfARemoteServerHearThatAToolWasTaken(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store storage.Store) {
+		server := mcp.NewServer(&mcp.Implementation{Name: "far", Version: "1"}, nil)
+		tool := func(name string) {
+			mcp.AddTool(server, &mcp.Tool{Name: name}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+				return nil, nil, nil
+			})
+		}
+		tool("add")
+		w := newWorld(t, store, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+		pin := storage.Pin{Server: "far", Source: "remote"}
+		w.pin = &pin
+		s := w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil))
+		names := func() (all []string) {
+			list, err := s.ListTools(t.Context(), nil)
+			commontest.OK(t, err)
+			for _, tool := range list.Tools {
+				all = append(all, tool.Name)
+			}
+			return all
+		}
+		names()
+		tool("more")
+		if got := names(); len(got) != 1 {
+			t.Errorf("before: the client sees %q", got)
+		}
+		keeper := held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)
+		state, err := keeper.State(t.Context(), pin)
+		if err != nil || len(state.Held) != 1 {
+			t.Fatal(state, err)
+		}
+		_, err = keeper.Accept(t.Context(), pin, map[string]string{"more": state.Held[0].Hash})
+		commontest.OK(t, err)
+		commontest.OK(t, native.NewBackend(native.Config{Store: store}).ListChanged(t.Context(), "acme", "far", native.Tools))
+		all, err := store.List(t.Context(), "acme", "", 9)
+		if err != nil || len(all) == 0 {
+			t.Fatal(all, err)
+		}
+		for _, x := range all { // what its client gets when it listens
+			page, err := store.Read(t.Context(), x.ID, storage.Standalone, 0, 9)
+			if err != nil || len(page.Events) != 1 || !strings.Contains(string(page.Events[0].Raw), wire.NotifyToolsChanged) {
+				t.Errorf("session %s of %s has %+v, %v", x.ID, x.Transport, page, err)
+			}
+		}
+		if got := names(); len(got) != 2 {
+			t.Errorf("the client sees %q", got)
 		}
 	})
 }

@@ -131,7 +131,7 @@ type Acts struct {
 	Halt func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error)
 	// Forget forgets the handshake record of a tenant's server. nil: it stays.
 	Forget func(ctx context.Context, tenant string, s serversfile.Server) error
-	// Relist has the clients of a tenant's server ask for its lists again. nil: they find out
+	// Relist has the clients of a tenant's server ask for its tools again. nil: they find out
 	// by themselves.
 	Relist func(ctx context.Context, tenant string, s serversfile.Server) error
 }
