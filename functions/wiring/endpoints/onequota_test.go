@@ -74,3 +74,29 @@ func TestACallAtTheAddressOfAllServersIsCountedOnce(t *testing.T) {
 		})
 	}
 }
+
+// A repeat of a call with a key is no call: it counts for no limit and reaches no tool, also when
+// the caller has no call left.
+func TestARepeatIsNotCounted(t *testing.T) {
+	inMarket(t, `{"principal": "60/m burst 2", "concurrent": 2}`, func(t *testing.T, m *market) {
+		b := m.open("2025-11-25")
+		keyed := func(key string) *httptest.ResponseRecorder {
+			return b.post(strings.Replace(callEcho, `"arguments":{}`, `"arguments":{},"idempotencyKey":"`+key+`"`, 1))
+		}
+		for _, key := range []string{"a", "a", "a", "b", "a", "b"} {
+			if !m.sold(keyed(key)) {
+				t.Errorf("a call with key %s is refused", key)
+			}
+		}
+		if m.sold(keyed("c")) {
+			t.Error("a third call passes")
+		}
+		if !m.sold(keyed("a")) || m.called.Load() != 2 {
+			t.Errorf("the repeats have called the tool: %d calls", m.called.Load())
+		}
+		time.Sleep(time.Second)
+		if !m.sold(keyed("c")) || m.called.Load() != 3 { // what a limit has refused frees its key
+			t.Errorf("a second later: %d calls", m.called.Load())
+		}
+	})
+}

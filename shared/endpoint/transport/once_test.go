@@ -2,6 +2,8 @@ package transport_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -45,6 +47,33 @@ var doors = map[string]door{
 	"2026, meta":   modernKeyed("/s0/mcp", "pay", false),
 	"2026, header": modernKeyed("/s0/mcp", "pay", true),
 	"2026, group":  modernKeyed("/mcp", "s0__pay", true),
+	"HTTP+SSE": func(w *world, id int, key, arguments string) *answer {
+		c := w.openSSE("s0", "").open()
+		c.accepted(keyedBody(id, "pay", arguments, `,"idempotencyKey":"`+key+`"`))
+		time.Sleep(25 * time.Second) // until the call has ended
+		return pushed(c.messages())
+	},
+	"WebSocket": func(w *world, id int, key, arguments string) *answer {
+		l := w.link(url.Values{"server": {"s0"}})
+		if before, ok := w.backend.clients.(*link); ok { // all clients are at one API
+			l.api, l.conns = before.api, before.conns
+		}
+		w.backend.clients = l
+		l.open()
+		l.conns = l.conns[len(l.conns)-1:]
+		got := l.say(keyedBody(id, "pay", arguments, `,"idempotencyKey":"`+key+`"`))
+		time.Sleep(25 * time.Second)
+		return pushed(messages(append(got, l.heard()...)))
+	},
+}
+
+// pushed returns the last of the messages that a client has got apart from its request.
+func pushed(all []string) *answer {
+	a := &answer{status: http.StatusOK, header: http.Header{}}
+	if len(all) > 0 {
+		a.body = all[len(all)-1]
+	}
+	return a
 }
 
 func (a *answer) message(t *testing.T) []byte {
@@ -68,7 +97,7 @@ func TestACallWithAKeyIsExecutedOnceThroughEveryDoor(t *testing.T) {
 						if string(wire.Lookup(m, "result", "n")) != "1" || string(wire.Lookup(m, "id")) != fmt.Sprint(i+1) {
 							t.Errorf("request %d got %d %s", i+1, a.status, m)
 						}
-						if old := strings.HasPrefix([]string{first, second, second}[i], "2025"); old && wire.Lookup(m, "result", "resultType") != nil {
+						if old := !strings.HasPrefix([]string{first, second, second}[i], "2026"); old && wire.Lookup(m, "result", "resultType") != nil {
 							t.Errorf("an old client got %s", m)
 						}
 					}
