@@ -74,7 +74,7 @@ func (s Session) ListChanged(ctx context.Context, list List) error {
 // for each session that it notifies. It goes on after a session that fails.
 //
 // Errors: storage.Unavailable.
-func (b *Backend) ListChanged(ctx context.Context, tenant, server string, list List) error {
+func (k *Backend) ListChanged(ctx context.Context, tenant, server string, list List) error {
 	raw, err := notification(string(list), nil)
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (b *Backend) ListChanged(ctx context.Context, tenant, server string, list L
 	var told []storage.Session
 	after := storage.ID("")
 	for range listPages {
-		page, err := b.Store.List(ctx, tenant, after, listPage)
+		page, err := k.Store.List(ctx, tenant, after, listPage)
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (b *Backend) ListChanged(ctx context.Context, tenant, server string, list L
 		}
 		after = page[len(page)-1].ID
 	}
-	return b.notify.all(ctx, told[:min(len(told), maxTold)], raw)
+	return k.notify.all(ctx, told[:min(len(told), maxTold)], raw)
 }
 
 func notification(method string, params any) ([]byte, error) {
