@@ -55,7 +55,8 @@ func (c *commands) filled(ctx context.Context, servers *serversfile.File, t flee
 	}
 	t.Env = maps.Clone(t.Env)
 	for _, name := range slices.Sorted(maps.Keys(s.Commands)) {
-		value, err := c.run(ctx, s.Commands[name])
+		// Others wait for the box too, so a caller that goes does not stop the command.
+		value, err := c.run(context.WithoutCancel(ctx), s.Commands[name])
 		if err != nil {
 			return t, fleet.Refusal{Why: fmt.Sprintf("env %q: %v", name, err)}
 		}
