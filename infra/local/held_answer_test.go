@@ -1,0 +1,67 @@
+package local
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// There are at most four copies of a long answer at a time, from the pipe of its server to the
+// connection of its client. Half a one is for what else the machine does meanwhile.
+func TestALongAnswerIsHeldInFourCopies(t *testing.T) {
+	m := withStdio(t, io.Discard)
+	c := open(t, m.public.address(0)+"/one/mcp")
+	c.pid("pid")
+	for range 2 { // the first one makes what stays
+		before, stop := live(), make(chan struct{})
+		most := make(chan uint64, 1)
+		go func() {
+			peak := before
+			for {
+				select {
+				case <-stop:
+					most <- peak
+					return
+				default:
+					peak = max(peak, live())
+				}
+			}
+		}()
+		size := c.long()
+		close(stop)
+		if held := float64(<-most-before) / float64(size); size < answerOf || held > 4.5 {
+			t.Errorf("%d bytes are held %.2f times", size, held)
+		}
+	}
+}
+
+// live returns the bytes of all objects on the heap that are in use.
+func live() uint64 {
+	runtime.GC()
+	var now runtime.MemStats
+	runtime.ReadMemStats(&now)
+	return now.HeapAlloc
+}
+
+// long calls the tool fill, and returns the length of the answer.
+func (c *client) long() int64 {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(context.WithoutCancel(c.t.Context()), http.MethodPost, c.url, strings.NewReader(call("fill")))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Mcp-Session-Id": {c.session}, "Mcp-Protocol-Version": {"2025-11-25"}}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	n, err := io.Copy(io.Discard, res.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}
