@@ -21,7 +21,9 @@ type simStream struct {
 // the world runs: executed once and in the right session (ledger), seen once and in order
 // (clients), connections renewed in time (gateway).
 func (w *world) check() {
-	log := w.log()
+	w.ledger.mu.Lock()
+	log := w.log() // what processes said before comes first for the race detector too
+	w.ledger.mu.Unlock()
 	for _, s := range log {
 		w.checkIndexes(s)
 		w.checkEvents(s)
