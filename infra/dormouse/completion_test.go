@@ -30,7 +30,7 @@ func TestCompletionProposesWhatMayComeNext(t *testing.T) {
 		{[]string{"enable", "github", "w"}, "weather"},
 		{[]string{"add", ""}, ""},
 		{[]string{"keys", "create", "ada", "--server", "w"}, "weather"},
-		{[]string{"keys", "create", "ada", "--role", ""}, "user viewer operator"},
+		{[]string{"keys", "create", "ada", "--role", ""}, "user viewer auditor operator"},
 		{[]string{"run", "--access", "=", "o"}, "oauth open"},
 		{[]string{"run", "--access", "="}, "keys oauth idp open"},
 		{[]string{"list", "--"}, "--data --help --json --key --servers --url --version"},
