@@ -32,6 +32,8 @@ var ofPages = map[string]example{
 	"docs/servers-file.md files":   {tool: "read_text_file", arguments: `{"path":"NOTES/note.txt"}`, want: "dormice sleep"},
 	"docs/local-servers.md mine":   {tool: "hello", arguments: `{}`, want: "hello from mine"},
 	"docs/sandbox.md fetch":        {not: "make test-servers fetches a page"},
+	"docs/sandbox.md github":       {not: "TestDockerEntriesStartWithoutDocker starts servers from images"},
+	"docs/clients.md github":       {not: "its address is of nobody"},
 	"docs/one-address.md github":   {not: "there is no such package"},
 	"docs/third-parties.md github": {not: "its token is of somebody who has connected"},
 }

@@ -68,6 +68,7 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 		{"keys rotate", "bob --grace 1h", at, "is valid until", 0},
 		{"keys revoke", carl, at, "of carl, tenant default, is revoked", 0},
 		{"accept", "one", at, "are not held", 1},
+		{"inspect", "gone", at, "gone", 1},
 		{"stop", "one --now --json", at, "default/one", 0},
 		{"end", c.session[:12] + " --json", at, c.session, 0},
 		{"push", file, []string{"--url", stack.URL, "--key", operator}, "Version 1 of the servers file", 0},
@@ -86,7 +87,8 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 		{"grants revoke", "unknown", in, "there is no grant unknown", 1},
 	}
 	// These commands are about this machine alone.
-	here := []string{"run", "add", "import", "prepare", "remove", "enable", "disable", "backup", "restore", "check", "image", "version", "completion"}
+	here := []string{"run", "add", "import", "prepare", "remove", "enable", "disable", "backup", "restore", "check", "image", "version", "completion", "upgrade",
+		"env set", "stdio", "service install", "service status", "service logs", "service uninstall"}
 
 	for _, r := range rows {
 		out, code := operateWith(t, "value", []string{"DORMOUSE_SECRET=" + strings.Repeat("ab", 32)}, slices.Concat(strings.Fields(r.command), strings.Fields(r.line), r.where)...)

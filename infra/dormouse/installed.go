@@ -87,7 +87,7 @@ func (m *serviceManager) tool(ctx context.Context, out io.Writer, name string, a
 	}
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // a tool of the system
 	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(out, &said), &said
+	cmd.Stdout, cmd.Stderr = out, &said
 	if err := cmd.Run(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
 			return fmt.Errorf("this machine has no %s: keep dormouse run up another way, as docs/vps.md and docs/container.md say", name)
