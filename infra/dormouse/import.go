@@ -21,7 +21,7 @@ type importCommand struct {
 	Only    []string `placeholder:"NAME" help:"Import only these servers."`
 	DryRun  bool     `name:"dry-run" help:"Only print what would be done."`
 	Replace bool     `help:"Replace servers that have the same name."`
-	NoStart bool     `name:"no-start" help:"Only write the file. Otherwise the servers are installed, and each is started once."`
+	NoStart bool     `name:"no-start" help:"Only write the file."`
 	dataFlag
 	serversFile
 	printing

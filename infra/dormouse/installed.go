@@ -365,8 +365,7 @@ func (m *serviceManager) status(ctx context.Context) error {
 }
 
 type logsServiceCommand struct {
-	Most   int  `short:"n" default:"100" help:"No more lines than this."`
-	Follow bool `short:"f" help:"Go on with what comes."`
+	Follow bool `short:"f" help:"Go on with new output until Ctrl-C."`
 }
 
 // Run prints the log of the service.
@@ -381,7 +380,7 @@ func (c *logsServiceCommand) Run(t *terminal) error {
 }
 
 func (c *logsServiceCommand) print(ctx context.Context, m *serviceManager) error {
-	lines := strconv.Itoa(c.Most)
+	const lines = "100"
 	args := []string{"journalctl", "--unit", "dormouse.service", "--no-pager", "--output", "cat", "--lines", lines}
 	if c.Follow {
 		args = append(args, "--follow")

@@ -52,7 +52,7 @@ func TestAServiceIsInstalledForEachSystem(t *testing.T) {
 systemctl --user enable dormouse.service
 systemctl --user restart dormouse.service
 systemctl --user --no-pager --lines=0 status dormouse.service
-journalctl --user --unit dormouse.service --no-pager --output cat --lines 7
+journalctl --user --unit dormouse.service --no-pager --output cat --lines 100
 systemctl --user disable --now dormouse.service
 systemctl --user daemon-reload
 `},
@@ -63,7 +63,7 @@ systemctl --user daemon-reload
 systemctl enable dormouse.socket dormouse.service
 systemctl restart dormouse.socket dormouse.service
 systemctl --no-pager --lines=0 status dormouse.service
-journalctl --unit dormouse.service --no-pager --output cat --lines 7
+journalctl --unit dormouse.service --no-pager --output cat --lines 100
 systemctl disable --now dormouse.socket dormouse.service
 systemctl daemon-reload
 `},
@@ -100,7 +100,7 @@ launchctl bootout gui/501/mcp.dormouse
 			if err := m.status(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if err := (&logsServiceCommand{Most: 7}).print(t.Context(), m); err != nil {
+			if err := (&logsServiceCommand{}).print(t.Context(), m); err != nil {
 				t.Error(err)
 			}
 			if err := m.uninstall(t.Context()); err != nil {
