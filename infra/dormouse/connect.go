@@ -107,8 +107,12 @@ const usualURL = "http://127.0.0.1:8787"
 // here returns the endpoint and the servers of this machine: of the run that uses the data
 // folder, or else of the servers file.
 func (c *connectCommand) here(t *terminal) (base string, names []string, access string, err error) {
+	data, err := c.folder(context.Background())
+	if err != nil {
+		return "", nil, "", err
+	}
 	var all []string
-	err = use(context.Background(), target{Data: c.Data}, patience, func(ctx context.Context, to *client) error {
+	err = use(context.Background(), target{Data: data}, patience, func(ctx context.Context, to *client) error {
 		info, err := to.info(ctx)
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package dormouse
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -88,6 +89,16 @@ func allUp(ctx context.Context) (all []upNote) {
 		}
 	}
 	return all
+}
+
+// folder returns the data folder of a command that reads from the machine: the one that was
+// named or is here, and otherwise that of the only machine that is up.
+func (d dataFlag) folder(ctx context.Context) (string, error) {
+	if filepath.Base(d.Data) != defaultData || exists(d.Data) {
+		return d.Data, nil
+	}
+	data, err := target{}.elsewhere(ctx)
+	return cmp.Or(data, d.Data), err
 }
 
 // elsewhere returns the data folder of the only machine that is up, for a command that names

@@ -27,6 +27,12 @@ func TestAMachineIsFoundFromEverywhere(t *testing.T) {
 		defer upNote{Data: s.data, URL: "http://127.0.0.1:1"}.leave()()
 		shells = append(shells, s)
 		switch said, code := run("list"); {
+		case len(shells) == 1 && func() bool { // as a command that reads a file of its own, or the store
+			said, code := run("connect cursor")
+			stored, status := run("grants list")
+			return code != exitDone || !strings.Contains(said, "/counter/mcp") || status != exitDone || strings.Contains(stored, "error") || exists(defaultData)
+		}():
+			t.Error("connect and grants do not find the machine")
 		case len(shells) == 1 && (code != exitDone || !strings.Contains(said, "counter")):
 			t.Errorf("one: %d %s", code, said)
 		case len(shells) == 2 && (code != exitNotUp || !strings.Contains(said, "--data "+shells[0].data) || !strings.Contains(said, "--data "+s.data)):

@@ -44,10 +44,18 @@ type keyStore struct {
 	printing
 }
 
-// useStore opens the store, calls do with it, and closes it.
-func (k keyStore) useStore(do func(context.Context, storage.Store) error) error {
+// useStore opens the store, calls do with it, and closes it. Data is then the folder of the
+// store.
+func (k *keyStore) useStore(do func(context.Context, storage.Store) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	if k.Store == "" {
+		data, err := k.folder(ctx)
+		if err != nil {
+			return err
+		}
+		k.Data = data
+	}
 	store, err := openStore(ctx, k.Store, k.Data)
 	if err != nil {
 		return err

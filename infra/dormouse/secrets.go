@@ -40,11 +40,11 @@ func (c *setSecretCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	secret, err := c.sealing()
-	if err != nil {
-		return err
-	}
 	return c.useStore(func(ctx context.Context, store storage.Store) error {
+		secret, err := c.sealing()
+		if err != nil {
+			return err
+		}
 		v, err := credentials.New(credentials.Config{Store: store, Secret: secret})
 		if err == nil {
 			err = v.Put(ctx, c.Tenant, c.Principal, c.Name, value)
