@@ -87,8 +87,10 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 		{"grants revoke", "unknown", in, "there is no grant unknown", 1},
 	}
 	// These commands are about this machine alone.
-	here := []string{"run", "add", "import", "prepare", "remove", "enable", "disable", "backup", "restore", "check", "image", "version", "completion", "upgrade",
-		"env set", "stdio", "service install", "service status", "service logs", "service uninstall"}
+	here := []string{
+		"run", "add", "import", "prepare", "remove", "enable", "disable", "backup", "restore", "check", "image", "version", "completion", "upgrade",
+		"env set", "stdio", "service install", "service status", "service logs", "service uninstall",
+	}
 
 	for _, r := range rows {
 		out, code := operateWith(t, "value", []string{"DORMOUSE_SECRET=" + strings.Repeat("ab", 32)}, slices.Concat(strings.Fields(r.command), strings.Fields(r.line), r.where)...)

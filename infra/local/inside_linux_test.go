@@ -203,7 +203,7 @@ func (c *client) pid(tool string) int {
 }
 
 // withStdio starts a machine with the two servers.
-func withStdio(t *testing.T, log io.Writer, change ...func(*Config)) *machine {
+func withStdio(t testing.TB, log io.Writer, change ...func(*Config)) *machine {
 	t.Helper()
 	return started(t, func(c *Config) {
 		for _, f := range change {
