@@ -42,7 +42,7 @@ func atRest() []rest {
 		{"the repository of images", "ECR::Repository", 0, "$0.10 a GB: $0.04 for an image of 0.4 GB. Layers that images share count once; the 20 newest tags stay"},
 		{"the secret of tickets", "Custom::Tickets", 0, "nothing: a standard parameter of Systems Manager"},
 		{"the runner of boxes", "Custom::Runner Lambda::LayerVersion", 0, "nothing: a layer is code, and 8 MB in the bucket cost $0.0002"},
-		{"logs and saved queries", "Logs::LogGroup Logs::QueryDefinition Logs::MetricFilter", 0, "$0.50 a GB taken in, $0.03 a GB kept; lines go after `LogDays`"},
+		{"logs and saved queries", "Logs::LogGroup Logs::QueryDefinition Logs::MetricFilter", 0, "$0.50 a GB taken in, $0.03 a GB kept; lines go after `LogDays`. With [`audit.bodies`](audit.md) also what calls said, sealed: 3.3 KB for a call of 2 KB, $1.65 a million calls; `units.log_gb` has it"},
 		{"boxes", "ECS::Cluster Events::Rule ECS::ClusterCapacityProviderAssociations EC2::SecurityGroup", 0, "processors, memory and an address while a box is awake"},
 		{"the network", "EC2::VPC EC2::Subnet EC2::InternetGateway EC2::VPCGatewayAttachment EC2::RouteTable EC2::Route EC2::SubnetRouteTableAssociation EC2::VPCEndpoint", 0, "nothing: there is no NAT gateway in it, and its endpoints are gateways, which are free"},
 		{"alarms of native servers", "Scheduler::ScheduleGroup", 0, "$1.00 a million alarms beyond 14 million a month"},
