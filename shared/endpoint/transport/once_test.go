@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -54,17 +55,29 @@ var doors = map[string]door{
 		return pushed(c.messages())
 	},
 	"WebSocket": func(w *world, id int, key, arguments string) *answer {
-		l := w.link(url.Values{"server": {"s0"}})
-		if before, ok := w.backend.clients.(*link); ok { // all clients are at one API
-			l.api, l.conns = before.api, before.conns
-		}
-		w.backend.clients = l
-		l.open()
-		l.conns = l.conns[len(l.conns)-1:]
+		l := linked(w)
 		got := l.say(keyedBody(id, "pay", arguments, `,"idempotencyKey":"`+key+`"`))
 		time.Sleep(25 * time.Second)
 		return pushed(messages(append(got, l.heard()...)))
 	},
+}
+
+var linking sync.Mutex
+
+// linked opens a WebSocket. All of a world are at one API.
+func linked(w *world) *link {
+	linking.Lock()
+	defer linking.Unlock()
+	l := w.link(url.Values{"server": {"s0"}})
+	w.backend.mu.Lock()
+	if before, ok := w.backend.clients.(*link); ok {
+		l.api, l.conns = before.api, before.conns
+	}
+	w.backend.clients = l
+	w.backend.mu.Unlock()
+	l.open()
+	l.conns = l.conns[len(l.conns)-1:]
+	return l
 }
 
 // pushed returns the last of the messages that a client has got apart from its request.

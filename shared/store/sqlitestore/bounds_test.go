@@ -370,8 +370,8 @@ func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 	s := fresh(t)
 	created := time.Now().UTC()
 	keys := map[string]storage.ValueKey{}
-	for i, name := range []string{"gone", "here"} {
-		x := storage.Session{ID: storage.ID(name), Created: created, Expires: created.Add(time.Duration(2*i-1) * time.Hour)}
+	for _, name := range []string{"here", "gone"} {
+		x := storage.Session{ID: storage.ID(name), Created: created, Expires: created.Add(time.Hour)}
 		keys[name] = storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfSession, Of: name, Since: created, Name: "n"}
 		commontest.OK(t, s.Create(t.Context(), x))
 	}
@@ -381,6 +381,8 @@ func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	gone := storage.Session{ID: "gone", Rev: 1, Created: created, Expires: created.Add(-time.Hour)}
+	commontest.OK(t, s.Save(t.Context(), gone))
 	commontest.OK(t, s.Sweep(t.Context()))
 	for name, k := range keys {
 		v, err := s.LoadValue(t.Context(), k)
