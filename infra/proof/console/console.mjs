@@ -484,7 +484,7 @@ const ofAStack = {
       return requests() - begun;
     };
     const touched = await hour(true), left = await hour(false);
-    want(touched > 120 && touched <= 182, "a page that is touched asks", touched, "times in an hour");
+    want(touched > 60 && touched <= 182, "a page that is touched asks", touched, "times in an hour");
     want(left > 40 && left <= 80, "a page that is left asks", left, "times in an hour");
     return `${touched} requests while it is touched, ${left} while it is not`;
   }),
