@@ -54,6 +54,7 @@ npm error A complete log of this run can be found in: a.log" >&2; exit 1;; esac`
 	}
 	t.Setenv("PATH", filepath.Join(d.dir, "bin"))
 	t.Setenv("HOME", d.dir)
+	t.Setenv("XDG_RUNTIME_DIR", d.dir) // no command finds the machine of another test
 	for _, pair := range os.Environ() {
 		name, _, _ := strings.Cut(pair, "=")
 		if provision.IsNetwork(name) || slices.Contains([]string{"XDG_CONFIG_HOME", "DORMOUSE_URL", "DORMOUSE_KEY"}, name) {
