@@ -149,7 +149,7 @@ func TestBodiesOfAStackAreSearchedInItsLogs(t *testing.T) {
 	commontest.OK(t, err)
 	k := bodies.Keeper{Server: file.Server, Secret: []byte(strings.Repeat("s", 32)), Out: slog.New(slog.NewJSONHandler(&out, nil)), Hider: func(map[string]string, []string) func(string) string { return func(text string) string { return text } }}
 	of := storage.Account{Tenant: "acme", Principal: "ada", Server: "one"}
-	for _, said := range []observe.Said{{Stream: "1", Arguments: json.RawMessage(`{"a":1}`)}, {Stream: "1", Result: json.RawMessage(`{"r":2}`)}} {
+	for _, said := range []observe.Said{{Stream: "1", Arguments: json.RawMessage(`{"a":1}`)}, {Stream: "1", Response: json.RawMessage(`{"result":{"r":2}}`)}} {
 		k.Before(nil)(t.Context(), &observe.Event{Account: of, Tool: "echo", Outcome: observe.Done, Said: &said})
 	}
 	for line := range strings.Lines(out.String()) {

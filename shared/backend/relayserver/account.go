@@ -50,7 +50,7 @@ func over(ctx context.Context, p sessions.Published, show bool) {
 	if failed && why == "" {
 		why = "the tool reported an error"
 	}
-	a.ended = append(a.ended, observe.Ended{Stream: p.Batch.Stream, Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], ""), Result: sessions.BodyOf(last)})
+	a.ended = append(a.ended, observe.Ended{Stream: p.Batch.Stream, Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], ""), Response: last})
 }
 
 type gathering struct{}

@@ -79,16 +79,16 @@ type Caller struct {
 
 // Ended is the end of a call.
 type Ended struct {
-	Stream storage.StreamID `json:"stream"`
-	Why    string           `json:"why,omitempty"` // why it failed
-	Result json.RawMessage  `json:"-"`             // as in Said
+	Stream   storage.StreamID `json:"stream"`
+	Why      string           `json:"why,omitempty"` // why it failed
+	Response json.RawMessage  `json:"-"`             // as in Said
 }
 
 // Said is what the parties of a tools/call have said. An observer must not change or keep it.
 type Said struct {
 	Stream    storage.StreamID // of the call, "" if it has no log
 	Arguments json.RawMessage  // nil if an earlier request had them
-	Result    json.RawMessage  // the result, or the error; nil if the end was not seen
+	Response  json.RawMessage  // the message with the result or the error; nil if the end was not seen
 }
 
 // Observer gets each event when it happens. It must not keep e. A nil Observer gets nothing.

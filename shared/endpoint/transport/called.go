@@ -113,14 +113,14 @@ func (c *called) ends(raw []byte, show bool) {
 	} else {
 		c.outcome = observe.Done
 	}
-	c.said.Result = sessions.BodyOf(raw)
+	c.said.Response = raw
 }
 
 // tell adds to an event what is known of the client and the call. err is the error of the
 // request, and from says who sent it.
 func (c *called) tell(ctx context.Context, e *observe.Event, from sender, err error) {
 	e.Client, e.Parent, e.Protocol, e.Refusal = c.client, c.parent, wire.Clip(c.version), refusalOf(err)
-	if c.tool != "" || c.said.Stream != "" && c.said.Result != nil {
+	if c.tool != "" || c.said.Stream != "" && c.said.Response != nil {
 		c.said.Stream = cmp.Or(c.said.Stream, c.stream)
 		e.Said = &c.said
 	}

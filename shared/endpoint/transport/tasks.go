@@ -118,7 +118,7 @@ func (m modern) get(name string, ref bridge.TaskRef) (json.RawMessage, error) {
 		return nil, err
 	}
 	if n := len(call.Events); n > 0 && call.Events[n-1].Final {
-		m.x.called.said = observe.Said{Stream: ref.Stream, Result: sessions.BodyOf(call.Events[n-1].Raw)}
+		m.x.called.said = observe.Said{Stream: ref.Stream, Response: call.Events[n-1].Raw}
 	}
 	now, poll := m.clock(task)
 	return task.Detailed(answered, now, poll), nil

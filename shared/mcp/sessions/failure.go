@@ -28,14 +28,6 @@ func FailureOf(response []byte, show bool) (failed bool, why string) {
 	return true, why
 }
 
-// BodyOf returns the result of a response, or its error.
-func BodyOf(response []byte) json.RawMessage {
-	if result := wire.Lookup(response, "result"); result != nil {
-		return result
-	}
-	return wire.Lookup(response, "error")
-}
-
 // firstText returns the text of the first item of a tool's content, "" if it is no text.
 func firstText(content []byte) (text string) {
 	if len(content) == 0 || content[0] != '[' {

@@ -21,6 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -76,7 +77,7 @@ func (k *Keeper) Before(next observe.Observer) observe.Observer {
 		k.keep(ctx, e)
 		e.Said = nil
 		for i := range e.Ended {
-			e.Ended[i].Result = nil
+			e.Ended[i].Response = nil
 		}
 		if next != nil {
 			next(ctx, e)
@@ -101,18 +102,27 @@ func (k *Keeper) keep(ctx context.Context, e *observe.Event) {
 	}
 	if e.Said != nil {
 		b.Stream = e.Said.Stream
-		k.write(ctx, e, s, b, e.Said.Arguments, e.Said.Result)
+		k.write(ctx, e, s, b, e.Said.Arguments, bodyOf(e.Said.Response))
 	}
 	for _, end := range e.Ended {
-		if len(end.Result) == 0 {
+		result := bodyOf(end.Response)
+		if len(result) == 0 {
 			continue
 		}
 		b.Stream, b.Outcome = end.Stream, observe.Done
 		if end.Why != "" {
 			b.Outcome = observe.Failed
 		}
-		k.write(ctx, e, s, b, nil, end.Result)
+		k.write(ctx, e, s, b, nil, result)
 	}
+}
+
+// bodyOf returns the result of a response, or its error; nil for no response.
+func bodyOf(response json.RawMessage) json.RawMessage {
+	if result := wire.Lookup(response, "result"); result != nil {
+		return result
+	}
+	return wire.Lookup(response, "error")
 }
 
 // write writes a line, and adds what it costs to the event.
@@ -178,7 +188,7 @@ type Reader struct {
 	calls   map[string]*Body // by tenant and stream
 }
 
-// NewReader returns a Reader for a query.
+// NewReader returns a Reader that opens what was sealed with any of the secrets.
 func NewReader(q Query, secret []byte, others ...[]byte) *Reader {
 	if oldest := time.Now().Add(-MaxAge); q.Since.Before(oldest) {
 		q.Since = oldest

@@ -53,7 +53,7 @@ func deployed(t *testing.T, file string) *deployment {
 func (d *deployment) call(tenant, server string, stream storage.StreamID, arguments, result string) {
 	d.tell(&observe.Event{
 		Kind: observe.Request, Account: storage.Account{Tenant: tenant, Principal: "ada", Server: server, Session: "s"}, Tool: "pay", Outcome: observe.Done,
-		Said: &observe.Said{Stream: stream, Arguments: json.RawMessage(arguments), Result: json.RawMessage(result)},
+		Said: &observe.Said{Stream: stream, Arguments: json.RawMessage(arguments), Response: answer(result)},
 	})
 }
 
@@ -236,13 +236,13 @@ func TestTheLinesOfACallAreOne(t *testing.T) {
 	frame := of
 	frame.Principal = ""
 	ended := func(stream storage.StreamID, why string) {
-		d.tell(&observe.Event{Kind: observe.Frame, Account: frame, Ended: []observe.Ended{{Stream: stream, Why: why, Result: json.RawMessage(`{"of":` + string(stream) + `}`)}}})
+		d.tell(&observe.Event{Kind: observe.Frame, Account: frame, Ended: []observe.Ended{{Stream: stream, Why: why, Response: answer(`{"of":` + string(stream) + `}`)}}})
 	}
 	asked("1")
 	ended("1", "")
 	ended("2", "no")
 	asked("2")
-	d.tell(&observe.Event{Kind: observe.Request, Account: of, Said: &observe.Said{Stream: "1", Result: json.RawMessage(`{"of":1}`)}}) // read again
+	d.tell(&observe.Event{Kind: observe.Request, Account: of, Said: &observe.Said{Stream: "1", Response: answer(`{"of":1}`)}}) // read again
 	var got []string
 	for _, b := range d.read(bodies.Query{Role: storage.RoleAuditor}) {
 		got = append(got, fmt.Sprintf("%s %s %s %s %s", b.Principal, b.Tool, b.Arguments, b.Result, b.Outcome))
@@ -250,7 +250,7 @@ func TestTheLinesOfACallAreOne(t *testing.T) {
 	if d := cmp.Diff([]string{`ada pay {"n":2} {"of":2} failed`, `ada pay {"n":1} {"of":1} done`}, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if e := d.seen[1]; e.Ended[0].Result != nil || e.Ended[0].Stream != "1" {
+	if e := d.seen[1]; e.Ended[0].Response != nil || e.Ended[0].Stream != "1" {
 		t.Errorf("the next observer gets %+v", e.Ended)
 	}
 }
@@ -285,7 +285,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	kilobyte := json.RawMessage(`"` + strings.Repeat("a", 1022) + `"`)
 	e := &observe.Event{
 		Account: storage.Account{Tenant: "acme", Principal: "ada", Server: "one", Session: "1da4q11akq3slptecp6b2gfaf18f2gm7"}, Tool: "pay", Outcome: observe.Done,
-		Spent: &storage.Spent{}, Said: &observe.Said{Stream: "06h2769goltn1eqdrjb1913ih4", Arguments: kilobyte, Result: kilobyte},
+		Spent: &storage.Spent{}, Said: &observe.Said{Stream: "06h2769goltn1eqdrjb1913ih4", Arguments: kilobyte, Response: answer(string(kilobyte))},
 	}
 	before := d.lines.Len()
 	d.tell(e)
@@ -297,4 +297,12 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 func text(s string) string {
 	out, _ := json.Marshal(s) // a text always encodes
 	return string(out)
+}
+
+// answer returns a response with a result.
+func answer(result string) json.RawMessage {
+	if result == "" {
+		return nil
+	}
+	return json.RawMessage(`{"jsonrpc":"2.0","id":1,"result":` + result + `}`)
 }
