@@ -65,7 +65,8 @@ func (c *commands) filled(ctx context.Context, servers *serversfile.File, t flee
 	return t, nil
 }
 
-// header returns the value of a command for a header.
+// header returns what a command prints. It runs the command at most once in headersFor, because a
+// remote server has no wake.
 func (c *commands) header(ctx context.Context, command string) (string, error) {
 	c.mu.Lock()
 	k := c.kept[command]

@@ -114,7 +114,7 @@ const id = "box"
 // nobody is the user of a sentry that root starts.
 const nobody = 65534
 
-// Start starts a box.
+// Start returns when the program of the box has begun. What has been started is gone if it fails.
 func Start(s Spec) (_ *Box, err error) {
 	b := &Box{said: &head{}}
 	defer func() {

@@ -47,7 +47,7 @@ var (
 // would not help.
 type Refusal struct{ Why string }
 
-// Error returns Why.
+// Error is what the callers get.
 func (r Refusal) Error() string { return r.Why }
 
 // Traits say what a place can do beside starting tasks.

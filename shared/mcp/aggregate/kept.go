@@ -218,7 +218,7 @@ type watched struct {
 	kept *Kept
 }
 
-// Unwrap returns the watched store.
+// Unwrap lets callers find what the watched store can do beside, such as [storage.Writable].
 func (w watched) Unwrap() storage.Store { return w.Store }
 
 // SaveHandshake implements [storage.Handshakes].
