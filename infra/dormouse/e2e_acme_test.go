@@ -37,10 +37,10 @@ func newAuthority(t *testing.T) *authority {
 	if folder == "" {
 		t.Fatal("DORMOUSE_TEST_PEBBLE names no folder: run make test-acme")
 	}
-	a := &authority{t: t, management: freePort(t), plain: freePort(t), encoded: freePort(t)}
+	a := &authority{t: t, management: commontest.FreeAddress(t), plain: commontest.FreeAddress(t), encoded: commontest.FreeAddress(t)}
 	cert, key, pool := ownCertificate(t)
 	a.trust, a.pool = cert, pool
-	listen, names := freePort(t), freePort(t)
+	listen, names := commontest.FreeAddress(t), commontest.FreeAddress(t)
 	a.directory = "https://" + listen + "/dir"
 	port := func(address string) int { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address)).Port }
 	config, err := json.Marshal(map[string]any{"pebble": map[string]any{
@@ -51,7 +51,7 @@ func newAuthority(t *testing.T) *authority {
 	commontest.OK(t, err)
 	file := filepath.Join(t.TempDir(), "pebble.json")
 	write(t, file, string(config))
-	a.start(filepath.Join(folder, "pebble-challtestsrv"), "-dnsserver", names, "-defaultIPv6", "", "-http01", "", "-https01", "", "-doh", "", "-tlsalpn01", "", "-management", freePort(t))
+	a.start(filepath.Join(folder, "pebble-challtestsrv"), "-dnsserver", names, "-defaultIPv6", "", "-http01", "", "-https01", "", "-doh", "", "-tlsalpn01", "", "-management", commontest.FreeAddress(t))
 	a.pebble = a.start(filepath.Join(folder, "pebble"), "-config", file, "-dnsserver", names)
 	return a
 }

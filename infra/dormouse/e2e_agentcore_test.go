@@ -197,7 +197,7 @@ func TestE2EAgentCoreGateway(t *testing.T) {
 		"one":  map[string]any{"command": stdio(t)},
 		"many": map[string]any{"command": stdio(t), "args": []string{"-pages", "3"}},
 	})
-	address := freePort(t)
+	address := commontest.FreeAddress(t)
 	m.start("--listen", address, "--access", "oauth")
 	base := "http://" + address
 	key := m.keys("create", "gateway", "--all-servers")

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // signedIn registers a client, signs a user in on the pages of the development sign-in,
@@ -84,7 +86,7 @@ func TestE2EUsersSeeTheToolsOfTheRules(t *testing.T) {
 	program := modern(t)
 	m := machineOf(t, map[string]any{"one": map[string]any{"command": program}})
 	m.ours(`{"access": {"allow": {"one": {"everyone": true, "tools": {"` + hiddenTool + `": {"groups": ["admins"]}}}}}}`)
-	address := freePort(t)
+	address := commontest.FreeAddress(t)
 	m.start("--listen", address, "--access", "oauth")
 	base := "http://" + address
 	for _, round := range []string{"at first", "again"} {
@@ -119,7 +121,7 @@ func TestE2ETokenIsNowhere(t *testing.T) {
 	t.Parallel()
 	program := stdio(t)
 	m := machineOf(t, map[string]any{"one": map[string]any{"command": program}}).asPrograms()
-	address := freePort(t)
+	address := commontest.FreeAddress(t)
 	m.start("--listen", address, "--access", "oauth")
 	if out, err := m.command("connect", "claude-code", "one").CombinedOutput(); err != nil || !strings.Contains(string(out), "opens a page in the browser") || !strings.Contains(string(out), m.urls["one"]) {
 		t.Errorf("%v: %s", err, out)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestE2EPSShowsWhatRuns(t *testing.T) {
@@ -186,7 +188,7 @@ func TestE2EDormouseAloneHosts(t *testing.T) {
 func TestE2EBehindAReverseProxy(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"one": nil})
-	address := freePort(t)
+	address := commontest.FreeAddress(t)
 	m.start("--listen", address, "--sockets", "127.0.0.1:0", "--public-url", "https://mcp.example.com", "--access", "open")
 	if m.urls["one"] != "https://mcp.example.com/one/mcp" {
 		t.Errorf("clients are told to use %s", m.urls["one"])

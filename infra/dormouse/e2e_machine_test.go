@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -494,20 +493,13 @@ func (m *machine) restart() {
 	for name, address := range m.urls {
 		// The ports were free for a moment, and the machine of another test may have
 		// taken one.
-		m.eventually(30*time.Second, "the addresses are free", func() bool { return free(m.t, host(address)) && free(m.t, host(m.ws[name])) })
+		m.eventually(30*time.Second, "the addresses are free", func() bool { return commontest.Free(m.t, host(address)) && commontest.Free(m.t, host(m.ws[name])) })
 		if !slices.Contains(flags, "--sockets") {
 			flags = append(slices.Clone(flags), "--listen", host(address), "--sockets", host(m.ws[name]))
 		}
 		break
 	}
 	m.start(slices.DeleteFunc(flags, func(f string) bool { return f == "--json" || f == "--log-format=json" })...)
-}
-
-// free reports whether an address can be listened on.
-func free(t *testing.T, address string) bool {
-	var lc net.ListenConfig
-	l, err := lc.Listen(t.Context(), "tcp", address)
-	return err == nil && l.Close() == nil
 }
 
 // asleep waits until nothing but dormouse itself runs.

@@ -69,7 +69,7 @@ func trusting(pool *x509.CertPool, address string) *http.Client {
 func TestE2ETLSWithACertificateOfFiles(t *testing.T) {
 	t.Parallel()
 	cert, key, pool := ownCertificate(t)
-	m, plain := newMachine(t, servers{"secure": nil}), freePort(t)
+	m, plain := newMachine(t, servers{"secure": nil}), commontest.FreeAddress(t)
 	m.start("--tls-cert", cert, "--tls-key", key, "--tls-redirect", plain)
 	endpoint, socket := m.urls["secure"], m.ws["secure"]
 	if !strings.HasPrefix(endpoint, "https://127.0.0.1:") || !strings.HasPrefix(socket, "wss://127.0.0.1:") {
@@ -104,7 +104,7 @@ func TestE2ETLSWithACertificateOfFiles(t *testing.T) {
 func TestE2ETLSWithoutTheAuthoritySaysSo(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, servers{"secure": nil})
-	m.start("--tls", "dormouse.test", "--tls-ca", "https://"+freePort(t)+"/dir", "--listen", freePort(t), "--sockets", "127.0.0.1:0", "--tls-redirect", "off")
+	m.start("--tls", "dormouse.test", "--tls-ca", "https://"+commontest.FreeAddress(t)+"/dir", "--listen", commontest.FreeAddress(t), "--sockets", "127.0.0.1:0", "--tls-redirect", "off")
 	if endpoint := m.urls["secure"]; !strings.HasPrefix(endpoint, "https://dormouse.test:") {
 		t.Errorf("the address is %s", endpoint)
 	}

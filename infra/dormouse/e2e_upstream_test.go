@@ -16,32 +16,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
-
-// ports counts the ports that freePort has returned.
-var ports atomic.Int32
-
-// freePort returns an address of loopback whose port and the next one are free. Programs
-// that ask the kernel for any port get none of these, and two tests at once get different
-// ones.
-func freePort(t *testing.T) string {
-	t.Helper()
-	for range 1_000 {
-		port := 20_000 + (os.Getpid()*16+int(ports.Add(2)))%12_000&^1
-		address := "127.0.0.1:" + strconv.Itoa(port)
-		if free(t, address) && free(t, "127.0.0.1:"+strconv.Itoa(port+1)) {
-			return address
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
-}
 
 // acts returns the hash of the token with which the server acts.
 func (c *client) acts() string {
@@ -96,7 +75,7 @@ func TestE2EUpstreamEachPrincipalHasItsOwnToken(t *testing.T) {
 	m := machineOf(t, map[string]any{"acts": map[string]any{
 		"command": program, "args": []string{"-name", "acts"}, "env": map[string]string{"ACTS_AS": "${principal:notes}"},
 	}})
-	m.start("--access", "keys", "--listen", freePort(t), "--idle", idle.String())
+	m.start("--access", "keys", "--listen", commontest.FreeAddress(t), "--idle", idle.String())
 	keys := map[string]string{"ada": m.keys("create", "ada", "--all-servers"), "bob": m.keys("create", "bob", "--all-servers")}
 	m.secret("ada", "notes", "token-of-ada")
 	ada, bob := m.as(keys["ada"], "acts"), m.as(keys["bob"], "acts")

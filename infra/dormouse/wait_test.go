@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,32 +14,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// output is a buffer that two goroutines use.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (w *output) Write(text []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.Write(text)
-}
-
-// since returns what was written since the last call.
-func (w *output) since() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	text := w.text.String()
-	w.text.Reset()
-	return text
-}
-
 // waiting runs a test with waits for two servers in virtual time.
-func waiting(t *testing.T, width func() int, test func(w *waits, out *output)) {
+func waiting(t *testing.T, width func() int, test func(w *waits, out *commontest.Lines)) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
-		out := &output{}
+		out := &commontest.Lines{}
 		w := &waits{
 			out: out, width: width, begun: time.Now(), stop: make(chan struct{}), gone: make(chan struct{}),
 			rows: []wait{{name: "memory", phase: "resolving"}, {name: "time", phase: "resolving"}},
@@ -51,50 +29,50 @@ func waiting(t *testing.T, width func() int, test func(w *waits, out *output)) {
 }
 
 func TestAWaitHasAFaceWithin200Milliseconds(t *testing.T) {
-	waiting(t, func() int { return 80 }, func(w *waits, out *output) {
+	waiting(t, func() int { return 80 }, func(w *waits, out *commontest.Lines) {
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait()
-		if got := out.since(); !strings.HasSuffix(got, "memory  resolving … 0.1 s\ntime    resolving … 0.1 s") {
+		if got := out.Take(); !strings.HasSuffix(got, "memory  resolving … 0.1 s\ntime    resolving … 0.1 s") {
 			t.Errorf("at 0.2 s: %q", got)
 		}
 		w.phase("memory", "installing 98 packages")
 		time.Sleep(1800 * time.Millisecond)
 		synctest.Wait()
-		if got := out.since(); !strings.Contains(got, "memory  installing 98 packages … 1.9 s") {
+		if got := out.Take(); !strings.Contains(got, "memory  installing 98 packages … 1.9 s") {
 			t.Errorf("at 2 s: %q", got)
 		}
 		w.over("time", "2 tools")
 		time.Sleep(18 * time.Second)
 		synctest.Wait()
-		if got := out.since(); !strings.Contains(got, "memory  installing 98 packages … 19 s\ntime    2 tools  2.0 s") {
+		if got := out.Take(); !strings.Contains(got, "memory  installing 98 packages … 19 s\ntime    2 tools  2.0 s") {
 			t.Errorf("at 20 s: %q", got)
 		}
 		w.end(false)
-		if got := out.since(); got != "\r\x1b[1A\x1b[J" {
+		if got := out.Take(); got != "\r\x1b[1A\x1b[J" {
 			t.Errorf("at the end: %q", got)
 		}
 	})
 }
 
 func TestAWaitInAPipeIsALineForEachPhase(t *testing.T) {
-	waiting(t, nil, func(w *waits, out *output) {
+	waiting(t, nil, func(w *waits, out *commontest.Lines) {
 		time.Sleep(2 * time.Second)
 		w.phase("memory", "installing 98 packages")
 		time.Sleep(18 * time.Second)
 		w.over("time", "2 tools")
 		w.end(true)
 		want := "memory: resolving\ntime: resolving\nmemory: installing 98 packages\ntime: resolving … 10 s\nmemory: installing 98 packages … 12 s\ntime: 2 tools, 20 s\n"
-		if got := out.since(); got != want {
+		if got := out.Take(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	})
 }
 
 func TestAShortWaitShowsNothing(t *testing.T) {
-	waiting(t, func() int { return 80 }, func(w *waits, out *output) {
+	waiting(t, func() int { return 80 }, func(w *waits, out *commontest.Lines) {
 		time.Sleep(unseen / 2)
 		w.end(false)
-		if got := out.since(); got != "" {
+		if got := out.Take(); got != "" {
 			t.Errorf("%q", got)
 		}
 	})

@@ -2,7 +2,6 @@ package pipe_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -26,27 +25,9 @@ type end struct {
 	t    *testing.T
 	in   *io.PipeWriter
 	out  *bufio.Reader
-	log  lockedLog
+	log  commontest.Lines
 	done chan struct{}
 	raw  *io.PipeReader
-}
-
-// lockedLog is a log that several goroutines write.
-type lockedLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // open runs a pipe until the test ends.

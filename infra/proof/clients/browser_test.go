@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
@@ -22,7 +24,7 @@ func TestABrowserSignsIn(t *testing.T) {
 	programtest.Copy(t, filepath.Join("browser", "browser.mjs"), filepath.Join(dir, "browser.mjs"))
 	two := counter()
 	two["other"] = two["counter"] // so that a user has to choose
-	own := programtest.Host(t, two, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
+	own := programtest.Host(t, two, "--listen", commontest.FreeAddress(t), "--access", "oauth")["counter"].URL
 	r := newRun(t, "browser", streamable, []string{
 		programtest.Tool(t, "node", programtest.NodeHelp), filepath.Join(dir, "browser.mjs"),
 		"--browser", browser(t), "--own", own, "--elsewhere", hostWithProvider(t),

@@ -57,7 +57,7 @@ func TestRealClientsSignInWithKeycloak(t *testing.T) {
 // exchangeAtKeycloak has a user sign in and call a stdio server, whose process gets the
 // token of a third party that Keycloak gives in exchange for the user's own.
 func exchangeAtKeycloak(t *testing.T, k *keycloak) {
-	address := programtest.FreeAddress(t)
+	address := commontest.FreeAddress(t)
 	issuer := k.newRealm(t, "exchange")
 	client := k.dormouse(t, "exchange", address, map[string]string{"standard.token.exchange.enabled": "true", "standard.token.exchange.enableRefreshRequestedTokenType": "NO"})
 	k.post(t, "/exchange/clients", map[string]any{"clientId": "crm-api", "secret": "other", "publicClient": false})
@@ -152,7 +152,7 @@ func (k *keycloak) dormouse(t *testing.T, realm, address string, attributes map[
 // hostWithKeycloak starts a Dormouse that is a client of a realm of its own.
 func hostWithKeycloak(t *testing.T, k *keycloak) string {
 	t.Helper()
-	address := programtest.FreeAddress(t)
+	address := commontest.FreeAddress(t)
 	issuer := k.newRealm(t, "staff")
 	client := k.dormouse(t, "staff", address, map[string]string{})
 	groups := k.post(t, "/staff/client-scopes", map[string]any{"name": "groups", "protocol": "openid-connect", "protocolMappers": []any{groupsMapper()}})
@@ -174,7 +174,7 @@ func groupsMapper() map[string]any {
 // clients register themselves.
 func hostWithKeycloaksTokens(t *testing.T, k *keycloak) string {
 	t.Helper()
-	address := programtest.FreeAddress(t)
+	address := commontest.FreeAddress(t)
 	issuer := k.newRealm(t, "open")
 	scope := k.post(t, "/open/client-scopes", map[string]any{
 		"name": "mcp", "protocol": "openid-connect", "attributes": map[string]string{"include.in.token.scope": "true", "display.on.consent.screen": "false"},
@@ -260,7 +260,7 @@ func (k *keycloak) do(t *testing.T, method, path string, v, into any) string {
 func startKeycloak(t *testing.T) *keycloak {
 	t.Helper()
 	dir := installKeycloak(t)
-	address := programtest.FreeAddress(t)
+	address := commontest.FreeAddress(t)
 	_, port, err := net.SplitHostPort(address)
 	commontest.OK(t, err)
 	p := programtest.Start(t, []string{"KC_BOOTSTRAP_ADMIN_USERNAME=admin", "KC_BOOTSTRAP_ADMIN_PASSWORD=admin", "JAVA_OPTS_APPEND=-Xmx512m"},

@@ -99,7 +99,7 @@ func TestMCPRemoteSignsIn(t *testing.T) {
 			// The test names the port. mcp-remote would derive a port from the URL, which may be
 			// taken the first time and free the second. It would then delete its registration,
 			// and with it the sign-in.
-			_, port, err := net.SplitHostPort(programtest.FreeAddress(t))
+			_, port, err := net.SplitHostPort(commontest.FreeAddress(t))
 			commontest.OK(t, err)
 			throughSignsIn(t, host(t), "*/*_tokens.json", func(at, state string) *exec.Cmd {
 				cmd := exec.CommandContext(t.Context(), programtest.Tool(t, "node", programtest.NodeHelp),
@@ -212,7 +212,7 @@ func inspectorSignsIn(t *testing.T, at string, flags ...string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), runLimit)
 		defer cancel()
-		args = slices.Concat([]string{cli, "--cli", at, "--transport", "http", "--callback-url", "http://" + programtest.FreeAddress(t) + "/oauth/callback"}, flags, args)
+		args = slices.Concat([]string{cli, "--cli", at, "--transport", "http", "--callback-url", "http://" + commontest.FreeAddress(t) + "/oauth/callback"}, flags, args)
 		cmd := exec.CommandContext(ctx, programtest.Tool(t, "node", programtest.NodeHelp), args...)
 		cmd.WaitDelay = 5 * time.Second
 		cmd.Env = append(noBrowser(t), "HOME="+state, "MCP_INSPECTOR_SECRET_STORE=file", "MCP_AUTO_OPEN_ENABLED=true")

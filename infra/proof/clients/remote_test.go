@@ -107,9 +107,9 @@ func (n near) connect(t *testing.T, link, key, name string) {
 // gets a token of their own, and a call of a principal without a token returns a link to
 // get one.
 func TestRemoteServerGetsTheTokenOfEachUser(t *testing.T) {
-	root, address := programtest.Root(t), programtest.FreeAddress(t)
+	root, address := programtest.Root(t), commontest.FreeAddress(t)
 	far := guarded{data: t.TempDir()}
-	far.url = examples(t).Host(t, counter(), nil, "--listen", programtest.FreeAddress(t), "--access", "oauth", "--data", far.data)["counter"].URL
+	far.url = examples(t).Host(t, counter(), nil, "--listen", commontest.FreeAddress(t), "--access", "oauth", "--data", far.data)["counter"].URL
 	n := near{root, "http://" + address, t.TempDir()}
 	file := filepath.Join(t.TempDir(), "servers.json")
 	programtest.Write(t, file, []byte(`{"mcpServers": {}}`))

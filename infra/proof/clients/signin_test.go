@@ -89,7 +89,7 @@ func TestRealClientsStepUp(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			url := examples(t).Host(t, counter(), servers, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
+			url := examples(t).Host(t, counter(), servers, "--listen", commontest.FreeAddress(t), "--access", "oauth")["counter"].URL
 			command := append(prepare(t), "--step-up", "--url", url)
 			if strings.HasPrefix(name, "go") {
 				command = append(command, "--protocol", legacyEra) // with sessions, so that the counter counts the calls of a session
@@ -163,14 +163,14 @@ func examples(t *testing.T) programtest.Program {
 // of its only server.
 func hostWithSignIn(t *testing.T) string {
 	t.Helper()
-	return examples(t).Host(t, counter(), nil, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
+	return examples(t).Host(t, counter(), nil, "--listen", commontest.FreeAddress(t), "--access", "oauth")["counter"].URL
 }
 
 // hostBehindAPIGateway is hostWithSignIn with functions behind stand-ins of API Gateway
 // and Lambda. Like API Gateway, they rename the header WWW-Authenticate.
 func hostBehindAPIGateway(t *testing.T) string {
 	t.Helper()
-	at := examples(t).OnEmulator(t).Host(t, counter(), nil, "--listen", programtest.FreeAddress(t), "--access", "oauth")["counter"].URL
+	at := examples(t).OnEmulator(t).Host(t, counter(), nil, "--listen", commontest.FreeAddress(t), "--access", "oauth")["counter"].URL
 	res, err := http.Post(at, "application/json", strings.NewReader("{}")) //nolint:noctx // a test
 	commontest.OK(t, err)
 	_ = res.Body.Close() // only the headers matter
@@ -189,7 +189,7 @@ func hostOneWithSignIn(t *testing.T) string {
 // hostWithProvider starts a Dormouse whose users sign in at oidc-provider.
 func hostWithProvider(t *testing.T) string {
 	t.Helper()
-	address := programtest.FreeAddress(t)
+	address := commontest.FreeAddress(t)
 	access := engines(startProvider(t, "http://"+address+"/callback", "jwt"))
 	access["client_id"], access["client_secret"] = "dormouse", "secret"
 	return hostWithAccess(t, "oauth", address, access)
@@ -198,7 +198,7 @@ func hostWithProvider(t *testing.T) string {
 // hostWithProvidersTokens starts a Dormouse that takes the access tokens of oidc-provider.
 func hostWithProvidersTokens(t *testing.T) string {
 	t.Helper()
-	return hostWithAccess(t, "idp", programtest.FreeAddress(t), engines(startProvider(t, "http://127.0.0.1/unused", "jwt")))
+	return hostWithAccess(t, "idp", commontest.FreeAddress(t), engines(startProvider(t, "http://127.0.0.1/unused", "jwt")))
 }
 
 // hostWithIntrospection starts a Dormouse that asks oidc-provider about tokens that only
@@ -210,7 +210,7 @@ func hostWithIntrospection(t *testing.T) string {
 	access := engines(issuer)
 	access["introspection"] = map[string]any{"endpoint": issuer + "/token/introspection", "client_id": "dormouse"}
 	t.Setenv("DORMOUSE_INTROSPECTION_SECRET", "secret")
-	return hostWithAccess(t, "idp", programtest.FreeAddress(t), access)
+	return hostWithAccess(t, "idp", commontest.FreeAddress(t), access)
 }
 
 // engines are settings by which only the group engines may use servers.
@@ -229,7 +229,7 @@ func startProvider(t *testing.T, callback, tokens string) string {
 	t.Helper()
 	dir := nodeModules(t, "oidc-provider")
 	programtest.Copy(t, filepath.Join("oidc-provider", "provider.mjs"), filepath.Join(dir, "provider.mjs"))
-	_, port, err := net.SplitHostPort(programtest.FreeAddress(t))
+	_, port, err := net.SplitHostPort(commontest.FreeAddress(t))
 	commontest.OK(t, err)
 	node := programtest.OnlyFile(t, filepath.Join(dir, "node_modules", "node-*", "bin", "node"), "is there a Node.js for this system in oidc-provider/package.json?")
 	programtest.Start(t, nil, node, filepath.Join(dir, "provider.mjs"), "--port", port, "--callback", callback, "--tokens", tokens).Ready(t)

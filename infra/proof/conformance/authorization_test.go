@@ -40,7 +40,7 @@ func TestAuthorizationScenariosPass(t *testing.T) {
 	want := map[string]int{"authorization-server-metadata-endpoint": 2, "authorization-code-grant": 1}
 	var rows []row
 	for store, flags := range map[string][]string{"SQLite": nil, "DynamoDB": {"--store", "dynamodb:conformance?endpoint=" + endpoint + "&region=local"}} {
-		callback, address := programtest.FreeAddress(t), programtest.FreeAddress(t)
+		callback, address := commontest.FreeAddress(t), commontest.FreeAddress(t)
 		client := map[string]any{"name": "suite", "redirect_uris": []string{"http://" + callback + "/callback"}}
 		settings := map[string]any{"access": map[string]any{"clients": map[string]any{"suite": client}}}
 		servers := map[string]any{"counter": nativeServer("everything")}

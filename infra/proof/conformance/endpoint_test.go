@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
@@ -64,7 +66,7 @@ func startRemotes(t *testing.T, far map[string]string) map[string]string {
 // startDirectly starts an everything-server's own HTTP server and returns its URL.
 func startDirectly(t *testing.T, binary string, args ...string) string {
 	t.Helper()
-	address := programtest.FreeAddress(t)
+	address := commontest.FreeAddress(t)
 	startAt(t, address, binary, args...)
 	return "http://" + address + "/"
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
@@ -37,7 +39,7 @@ func TestRemoteServersAreKilledInTheMiddleOfCalls(t *testing.T) {
 		"2026-07-28":            {binaries["dual"], nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address := programtest.FreeAddress(t)
+			address := commontest.FreeAddress(t)
 			up := startAt(t, address, far.binary, far.args...)
 			url := startRemotes(t, map[string]string{"far": "http://" + address + "/"})["far"]
 			tool := "test_tool_with_progress"

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
 )
 
@@ -44,7 +46,7 @@ func skillsServer(t *testing.T) []string {
 // startSkills starts the HTTP server of servers/skills, and returns its URL.
 func startSkills(t *testing.T, command []string) string {
 	t.Helper()
-	address := programtest.FreeAddress(t)
+	address := commontest.FreeAddress(t)
 	awaitListening(t, programtest.Start(t, nil, append(command, "--http", address)...), address)
 	return "http://" + address + "/mcp"
 }

@@ -43,7 +43,7 @@ func TestConsoleOfAStackInARealBrowser(t *testing.T) {
 
 // TestConsoleSignInInARealBrowser has users sign in at a provider, whose groups have roles.
 func TestConsoleSignInInARealBrowser(t *testing.T) {
-	at := programtest.FreeAddress(t) // tokens are for one address, so its port must be known
+	at := commontest.FreeAddress(t) // tokens are for one address, so its port must be known
 	look(t, place{oauth: true}, withProvider, "--access", "oauth", "--listen", at)
 }
 

@@ -11,13 +11,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -230,33 +227,6 @@ func (p Program) Host(t testing.TB, servers, settings map[string]any, flags ...s
 		hosted[h.Name] = h
 	}
 	return hosted
-}
-
-// ports counts the ports that FreeAddress has tried.
-var ports atomic.Int32
-
-// FreeAddress returns an address of loopback whose port and the next one are free. Programs
-// that ask the kernel for any port get none of these, also while the test's own program is
-// down. Two callers get different ones.
-func FreeAddress(t testing.TB) string {
-	t.Helper()
-	for range 1_000 {
-		port := 10_000 + (os.Getpid()*16+int(ports.Add(2)))%10_000&^1
-		address := "127.0.0.1:" + strconv.Itoa(port)
-		if free(t, address) && free(t, "127.0.0.1:"+strconv.Itoa(port+1)) {
-			return address
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
-}
-
-func free(t testing.TB, address string) bool {
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-	if err != nil {
-		return false
-	}
-	return l.Close() == nil
 }
 
 // OnlyFile returns the only file that fits a pattern. help says what to do if there is none.
