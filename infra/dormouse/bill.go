@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
@@ -51,7 +52,7 @@ type ownerCost struct {
 func (c *billCommand) Run(t *terminal) error {
 	prices := meter.Published()
 	if c.Prices != "" {
-		text, err := readFile(c.Prices, serversfile.MaxFile)
+		text, err := serversedit.ReadFile(c.Prices, serversfile.MaxFile)
 		if err != nil {
 			return err
 		}

@@ -3,8 +3,6 @@ package dormouse
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -90,23 +88,9 @@ const maxClientFile = 64 << 20
 
 // readText reads a file of at most some bytes; one that is not there is empty.
 func readText(path string, most int64) ([]byte, error) {
-	text, err := readFile(path, most)
+	text, err := serversedit.ReadFile(path, most)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
-	}
-	return text, err
-}
-
-// readFile reads a file that others may have made. It reads no further than most bytes.
-func readFile(path string, most int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
-	text, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(text)) > most {
-		err = fmt.Errorf("%s is larger than %d MiB", path, most>>20)
 	}
 	return text, err
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -66,7 +67,7 @@ type bakedServer struct {
 func (c *imageCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
-	text, err := readFile(c.Servers, serversfile.MaxFile)
+	text, err := serversedit.ReadFile(c.Servers, serversfile.MaxFile)
 	if err != nil {
 		return err
 	}

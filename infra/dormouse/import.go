@@ -229,7 +229,7 @@ func sourceOf(path string, dollar bool) (serversedit.Source, error) {
 	if claude {
 		most = maxClientFile
 	}
-	text, err := readFile(path, most)
+	text, err := serversedit.ReadFile(path, most)
 	if err != nil {
 		return serversedit.Source{}, err
 	}

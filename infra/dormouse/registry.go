@@ -75,7 +75,7 @@ func (c *addCommand) serverJSON(ctx context.Context, t *terminal) ([]byte, error
 		defer w.end(false)
 		return c.fetch(ctx)
 	case !c.source.IsURL():
-		return readFile(c.source.At, serversfile.MaxFile)
+		return serversedit.ReadFile(c.source.At, serversfile.MaxFile)
 	}
 	text := &bytes.Buffer{}
 	_, err := c.download(ctx, t, text, serversfile.MaxFile)

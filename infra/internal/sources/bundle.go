@@ -151,7 +151,7 @@ func openBundle(file string) (*Bundle, error) {
 // BundleIn reads the manifest of a bundle that is not packed yet, in a folder. ok is false if
 // there is none.
 func BundleIn(dir string) (b *Bundle, ok bool, err error) {
-	text, err := readSmall(filepath.Join(dir, "manifest.json"))
+	text, err := readManifest(filepath.Join(dir, "manifest.json"))
 	var m manifest
 	if err != nil || json.Unmarshal(text, &m) != nil || m.Server.Type == "" {
 		return nil, false, nil //nolint:nilerr // a manifest.json of something else

@@ -75,7 +75,7 @@ func ofNode(dir string) (p Project, err error) {
 		Scripts      map[string]string `json:"scripts"`
 		Dependencies map[string]string `json:"dependencies"`
 	}
-	text, err := readSmall(filepath.Join(dir, "package.json"))
+	text, err := readManifest(filepath.Join(dir, "package.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &pkg)
 	}
@@ -141,7 +141,7 @@ func ofPython(dir string) (p Project, err error) {
 		} `toml:"project"`
 		Build map[string]any `toml:"build-system"`
 	}
-	text, err := readSmall(filepath.Join(dir, "pyproject.toml"))
+	text, err := readManifest(filepath.Join(dir, "pyproject.toml"))
 	if err == nil {
 		if err := toml.Unmarshal(text, &file); err != nil {
 			return p, fmt.Errorf("pyproject.toml: %w", err)
@@ -175,7 +175,7 @@ func ofPython(dir string) (p Project, err error) {
 }
 
 func ofGo(dir string) (p Project, err error) {
-	text, err := readSmall(filepath.Join(dir, "go.mod"))
+	text, err := readManifest(filepath.Join(dir, "go.mod"))
 	if err != nil {
 		return p, err
 	}
@@ -189,7 +189,7 @@ func ofGo(dir string) (p Project, err error) {
 			return p, err
 		}
 		for _, file := range files {
-			text, err := readSmall(file)
+			text, err := readManifest(file)
 			if err != nil || strings.HasSuffix(file, "_test.go") || !regexp.MustCompile(`(?m)^package main\b`).Match(text) {
 				continue
 			}
@@ -241,10 +241,4 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// readSmall reads a manifest.
-func readSmall(path string) ([]byte, error) {
-	if info, err := os.Stat(path); err == nil && info.Size() > maxManifest {
-		return nil, fmt.Errorf("%s is larger than 1 MiB", path)
-	}
-	return os.ReadFile(path)
-}
+func readManifest(path string) ([]byte, error) { return serversedit.ReadFile(path, maxManifest) }
