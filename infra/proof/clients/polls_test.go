@@ -188,8 +188,9 @@ func TestClientsSitOutACallOfTwoScaledHours(t *testing.T) {
 type pollRun struct {
 	poller
 	*clientRun
-	server *pollServer
-	plan   []step
+	server   *pollServer
+	endpoint *httptest.Server
+	plan     []step
 }
 
 // startAll starts every client against an endpoint of its own. The clients run at the same
@@ -204,7 +205,7 @@ func startAll(t *testing.T, limits sessions.Limits, plan []step) []*pollRun {
 		endpoint := httptest.NewServer(server)
 		t.Cleanup(endpoint.Close)
 		command := append(p.prepare(t), "--url", endpoint.URL+"/polls/mcp", "--plan", string(steps))
-		all = append(all, &pollRun{p, newRun(t, p.name, streamable, command), server, plan})
+		all = append(all, &pollRun{p, newRun(t, p.name, streamable, command), server, endpoint, plan})
 	}
 	for _, r := range all {
 		r.start(t)
@@ -212,12 +213,14 @@ func startAll(t *testing.T, limits sessions.Limits, plan []step) []*pollRun {
 	return all
 }
 
-// lines waits for the client to end and returns its line for each step.
+// lines waits for the client to end and returns its line for each step. Then every response
+// has ended too: a client prints a result before the response that carried it is over.
 func (r *pollRun) lines(t *testing.T) []polled {
 	t.Helper()
 	if err := r.cmd.Wait(); err != nil {
 		t.Fatalf("the client ended with %v\n%s\n%s", err, &r.stdout, &r.stderr)
 	}
+	r.endpoint.Close()
 	var lines []polled
 	for decoder := json.NewDecoder(&r.stdout); ; {
 		var line polled
