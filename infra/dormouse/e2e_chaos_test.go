@@ -5,11 +5,13 @@ package dormouse_test
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -75,44 +78,70 @@ func alive(t *testing.T, sessions []*client) {
 // DORMOUSE_TEST_KILLS=60 makes it a minute.
 const hostKills = "DORMOUSE_TEST_KILLS"
 
-// A few sessions make calls while dormouse itself is killed every second and restarted
-// at once. The test requires the same as [TestE2EEveryCallEndsWhateverDies].
+// Sessions of two servers, one inside of dormouse and one with a runner, make calls while
+// dormouse itself is killed every second and restarted at once, and a runner or a server three
+// times a second. The test requires the same as [TestE2EEveryCallEndsWhateverDies].
 func TestE2ECallsEndThoughTheHostIsKilled(t *testing.T) {
 	t.Parallel()
 	kills, err := strconv.Atoi(cmp.Or(os.Getenv(hostKills), "8"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const sessions = 4
-	m := recorded(t)
-	m.start()
-	clients := m.sessions(sessions)
-	var callers sync.WaitGroup
-	done, made := make(chan struct{}), new(atomic.Int64)
-	for i, c := range clients {
-		callers.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-done:
-					return
-				default:
-					c.survive(fmt.Sprintf("session %d call %d", i, n))
-					made.Add(1)
+	const sessions = 2 // of each server
+	for _, durability := range []string{"process", "disk"} {
+		t.Run(durability, func(t *testing.T) {
+			t.Parallel()
+			m := recorded(t)
+			m.calls = filepath.Join(stdioFolder, "calls-"+durability) // a confined server is another user
+			write(t, m.calls, "")
+			commontest.OK(t, os.Chmod(m.calls, 0o666))
+			hosted := map[string]any{}
+			for name, box := range map[string]map[string]any{"one": {}, "confined": {"memory_mb": 512}} {
+				hosted[name] = map[string]any{
+					"command": stdio(t), "args": []string{"-name", name, "-calls", m.calls}, "x-dormouse": map[string]any{"box": box},
 				}
 			}
+			text, err := json.Marshal(map[string]any{"mcpServers": hosted})
+			commontest.OK(t, err)
+			write(t, m.servers, string(text))
+			m.start("--durability", durability)
+			clients := m.sessions(sessions)
+			for range sessions {
+				clients = append(clients, m.session("confined"))
+			}
+			var callers sync.WaitGroup
+			done, made := make(chan struct{}), new(atomic.Int64)
+			for i, c := range clients {
+				callers.Go(func() {
+					for n := 0; ; n++ {
+						select {
+						case <-done:
+							return
+						case <-time.After(20 * time.Millisecond): // while dormouse is down, calls fail at once
+							c.survive(fmt.Sprintf("session %d call %d", i, n))
+							made.Add(1)
+						}
+					}
+				})
+			}
+			tick := time.NewTicker(time.Second / 4)
+			defer tick.Stop()
+			beside := map[string]int{}
+			for n := range 4 * kills {
+				<-tick.C
+				if n%4 == 3 {
+					m.restart()
+				} else if p, ok := m.killOne(); ok {
+					beside[p.program]++
+				}
+			}
+			close(done)
+			callers.Wait()
+
+			t.Logf("dormouse was killed %d times, and beside it %v; %d calls were made, %d ran", kills, beside, made.Load(), len(ranOnce(t, m.calls)))
+			alive(t, clients)
 		})
 	}
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for range kills {
-		<-tick.C
-		m.restart()
-	}
-	close(done)
-	callers.Wait()
-
-	t.Logf("dormouse was killed %d times; %d calls were made, %d ran", kills, made.Load(), len(ranOnce(t, m.calls)))
-	alive(t, clients)
 }
 
 // killAround kills one process after the other, at random, until done.
@@ -125,11 +154,19 @@ func (m *machine) killAround(kills int, done <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		all := slices.DeleteFunc(m.processes(), func(p process) bool { return p.program == "dormouse" })
-		if len(all) > 0 {
-			m.kill(all[rand.IntN(len(all))])
-		}
+		m.killOne()
 	}
+}
+
+// killOne kills one process at random, but not dormouse itself. ok is false if there is none.
+func (m *machine) killOne() (p process, ok bool) {
+	all := slices.DeleteFunc(m.processes(), func(p process) bool { return p.program == "dormouse" })
+	if len(all) == 0 {
+		return p, false
+	}
+	p = all[rand.IntN(len(all))]
+	m.kill(p)
+	return p, true
 }
 
 // survivable is how long a call may take whose programs are killed. The sweep that ends the
