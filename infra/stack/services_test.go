@@ -1,3 +1,5 @@
+//go:build walk
+
 package stack_test
 
 import (
