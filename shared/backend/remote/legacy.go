@@ -32,8 +32,10 @@ const (
 	gather     = 100 * time.Millisecond // for more questions after the first
 	resumeWait = time.Second            // before a stream is resumed, if the server does not say
 	maxWait    = time.Minute
-	// If the server does not say when to resume, a stream is resumed at most resumeTries times
-	// without a message. A resumed stream is resumed again after quietFirst of silence.
+	// A server that polls ends each stream early, after an event without data, and may do so
+	// for as long as the call takes. If the server does not say when to resume, a stream is
+	// resumed at most resumeTries times without any event. A resumed stream is resumed again
+	// after quietFirst of silence.
 	resumeTries = 8
 	quietFirst  = 2 * time.Second
 )
@@ -211,7 +213,8 @@ type following struct {
 	told   int           // how many questions the client got while the request went on
 	parked []wire.SSE    // questions that came apart, before the first event of talk
 	due    time.Time     // when they need not wait any more; zero: none has waited
-	tries  int           // how often the stream was resumed since its last message
+	polls  int           // how often the stream was resumed since its last message
+	fails  int           // how often since its last event: how often in vain
 	quiet  time.Duration // a resumed stream that is silent for so long is resumed again; 0: it is the first
 }
 
@@ -253,7 +256,7 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 		case errors.Is(err, context.DeadlineExceeded):
 			// Some servers send nothing new on a resumed stream. They send the new events
 			// at the next resume.
-			c.tries = 0
+			c.polls, c.fails = 0, 0
 			if err = c.reconnect(ctx, errLost); err != nil {
 				return nil, nil, err
 			}
@@ -265,6 +268,7 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 			}
 			continue
 		}
+		c.fails = 0
 		if len(e.Data) == 0 {
 			c.note(nil, nil)
 		}
@@ -321,7 +325,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 		}
 		return nil, nil // of another request, as a server that mixes repeats it
 	}
-	c.tries = 0
+	c.polls = 0
 	raw := data
 	defer func() { c.note(reply, err) }()
 	switch {
@@ -383,14 +387,15 @@ func (c *following) reconnect(ctx context.Context, why error) error {
 		return why
 	}
 	for {
-		if c.tries++; c.tries > resumeTries && pause == 0 || c.tries > 1000 {
+		if c.fails++; c.fails > resumeTries && pause == 0 || c.fails > 1000 {
 			return why
 		}
+		c.polls++
 		wait := pause
 		if wait == 0 {
-			wait = min(resumeWait<<min(c.tries-1, 3)/4, maxWait)
+			wait = resumeWait << min(c.polls-1, 3) / 4
 		}
-		if err := rest(ctx, min(wait, maxWait)); err != nil {
+		if err := rest(ctx, min(max(wait, againFirst), maxWait)); err != nil {
 			c.cancelled(ctx)
 			return err
 		}

@@ -4,19 +4,24 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -231,6 +236,73 @@ func TestStreamThatEndsIsResumed(t *testing.T) {
 	r, err := c.CallTool(t.Context(), p)
 	if got := text(t, r, err); got != "done" || resumed.Load() == 0 {
 		t.Errorf("%s, resumed %d times", got, resumed.Load())
+	}
+}
+
+// inMemory is a server in virtual time. Its handler answers at once.
+type inMemory struct{ http.Handler }
+
+func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	w := httptest.NewRecorder()
+	m.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// A server that has its clients poll ends each response at once, or after a while, and says
+// when to come back, or does not. The call lasts as long as the server goes on.
+func TestCallLastsThroughAnyNumberOfPolls(t *testing.T) {
+	const takes = 10 * time.Minute
+	for name, retry := range map[string]time.Duration{"in a millisecond": time.Millisecond, "in a second": time.Second, "it does not say": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var begun time.Time
+				var id string
+				polls := 0
+				up := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					body, _ := io.ReadAll(r.Body)
+					switch method, _ := wire.String(wire.Lookup(body, "method")); {
+					case method == wire.MethodInitialize:
+						w.Header().Set("Content-Type", wire.MediaJSON)
+						_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"p","version":"1"}}}`, wire.Lookup(body, "id"))
+						return
+					case method == wire.MethodToolsCall:
+						begun, id = time.Now(), string(wire.Lookup(body, "id"))
+					case r.Method == http.MethodGet && r.Header.Get(wire.HeaderLastEventID) != "":
+						polls++
+					case r.Method == http.MethodGet:
+						w.WriteHeader(http.StatusMethodNotAllowed)
+						return
+					default:
+						w.WriteHeader(http.StatusAccepted)
+						return
+					}
+					w.Header().Set("Content-Type", wire.MediaSSE)
+					e := wire.SSE{ID: strconv.Itoa(polls + 1), Retry: retry, HasData: true}
+					if time.Since(begun) >= takes {
+						e = wire.SSE{ID: "end", HasData: true, Data: []byte(`{"jsonrpc":"2.0","id":` + id + `,"result":{"content":[{"type":"text","text":"done"}]}}`)}
+					}
+					_, _ = w.Write(wire.AppendSSE(nil, e))
+				})
+				w := &world{t: t, store: storagetest.NewMemory(), warm: remote.New(), limits: sessions.Limits{Hold: 2 * takes}, server: remote.Server{Name: "far", URL: "http://far.example/mcp", Private: true}}
+				w.warm.Reach(inMemory{up})
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/far/mcp", strings.NewReader(
+					`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"long","arguments":{},"_meta":{"`+wire.MetaProtocolVersion+`":"2026-07-28","`+wire.MetaClientInfo+`":{"name":"c","version":"1"},"`+wire.MetaClientCapabilities+`":{}}}}`))
+				for name, value := range map[string]string{"Content-Type": wire.MediaJSON, "Accept": wire.MediaJSON + ", " + wire.MediaSSE, wire.HeaderProtocolVersion: wire.V20260728, wire.HeaderMethod: wire.MethodToolsCall, wire.HeaderName: "long"} {
+					r.Header.Set(name, value)
+				}
+				got := httptest.NewRecorder()
+				w.serve(got, r)
+				if !strings.Contains(got.Body.String(), `"done"`) {
+					t.Errorf("after %d polls in %s: %s", polls, time.Since(begun), strings.ReplaceAll(got.Body.String(), ": keep-alive\n\n", ""))
+				}
+				if most := int(takes / (250 * time.Millisecond)); polls > most {
+					t.Errorf("the server was asked %d times, at most %d are right", polls, most)
+				}
+			})
+		})
 	}
 }
 

@@ -32,6 +32,7 @@ type world struct {
 	sealer  *storage.Sealer
 	warm    *remote.Servers // nil: each request meets a client of remote servers that knows nothing
 	pin     *storage.Pin    // see sessions.Server
+	limits  sessions.Limits
 	url     string
 	upcalls atomic.Int64 // requests at the upstream
 }
@@ -88,7 +89,7 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		Servers: func(name string) (sessions.Server, bool) {
 			return sessions.Server{Name: name, Digest: "d", InPlace: true, Pin: w.pin}, name == "far"
 		},
-		Host: sessions.New(w.store, b, sessions.Limits{}), Auth: w, Sealer: w.sealer, Observer: observe.Log(log),
+		Host: sessions.New(w.store, b, w.limits), Auth: w, Sealer: w.sealer, Observer: observe.Log(log),
 	})).ServeHTTP(rw, r)
 }
 
