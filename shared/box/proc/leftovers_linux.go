@@ -2,11 +2,14 @@ package proc
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,32 +48,103 @@ func EndMarked(mark string) error {
 // marked lists the pids that carry the mark. A zombie has no environment any more, so it
 // is not listed.
 func marked(mark string) ([]int, error) {
-	entries, err := os.ReadDir("/proc")
+	all, err := folders()
 	if err != nil {
 		return nil, err
 	}
 	var found []int
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err == nil && pid != os.Getpid() && carries(pid, mark) {
+	for pid, own := range seen.marks(all, time.Now()) {
+		if under(own, mark) && carries(pid, mark) {
 			found = append(found, pid)
 		}
 	}
 	return found, nil
 }
 
-func carries(pid int, mark string) bool {
+// under reports whether own is mark, or mark followed by a slash and more.
+func under(own, mark string) bool {
+	rest, ok := strings.CutPrefix(own, mark)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+func carries(pid int, mark string) bool { return under(markOf(pid), mark) }
+
+// markOf returns the mark of a process, "" for none, or if it is gone or not ours.
+func markOf(pid int) string {
 	env, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
 	if err != nil {
-		return false // gone, or not ours
+		return ""
 	}
 	for variable := range bytes.SplitSeq(env, []byte{0}) {
 		if value, ok := bytes.CutPrefix(variable, []byte(MarkEnv+"=")); ok {
-			rest, ok := bytes.CutPrefix(value, []byte(mark))
-			return ok && (len(rest) == 0 || rest[0] == '/')
+			return string(value)
 		}
 	}
-	return false
+	return ""
+}
+
+// folders returns the processes of the machine: the inode of each one's folder in /proc, which
+// no later process with its pid has.
+func folders() (inodes map[int]uint64, err error) {
+	f, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it is only read
+	inodes = map[int]uint64{}
+	for buf := make([]byte, 16<<10); ; {
+		n, err := unix.Getdents(int(f.Fd()), buf)
+		if err != nil || n == 0 {
+			return inodes, err
+		}
+		for at := buf[:n]; len(at) > direntName; at = at[binary.NativeEndian.Uint16(at[16:]):] {
+			name, _, _ := bytes.Cut(at[direntName:], []byte{0})
+			if pid, err := strconv.Atoi(string(name)); err == nil && pid != os.Getpid() {
+				inodes[pid] = binary.NativeEndian.Uint64(at)
+			}
+		}
+	}
+}
+
+// direntName is where the name begins in an entry that the kernel returns for a folder.
+const direntName = 19
+
+// settled is how long after a process was first seen its mark is read again each time: it may
+// not have executed its program yet.
+const settled = time.Second
+
+// seen has the marks of the processes of this machine. To read all environments takes
+// milliseconds, and nearly all processes are those of the last look.
+var seen table
+
+type table struct {
+	mu sync.Mutex
+	of map[int]sighting
+}
+
+type sighting struct {
+	inode uint64
+	first time.Time
+	mark  string
+}
+
+// marks returns the mark of each process.
+func (t *table) marks(inodes map[int]uint64, now time.Time) map[int]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before, all := t.of, make(map[int]string, len(inodes))
+	t.of = make(map[int]sighting, len(inodes))
+	for pid, inode := range inodes {
+		s := before[pid]
+		if s.inode != inode {
+			s = sighting{inode: inode, first: now}
+		}
+		if now.Sub(s.first) < settled {
+			s.mark = markOf(pid)
+		}
+		t.of[pid], all[pid] = s, s.mark
+	}
+	return all
 }
 
 // killMarked kills the process with a pid if the process has the mark. Another process may

@@ -15,8 +15,12 @@ import (
 )
 
 // reapPause is how long Reap waits after a child has ended. Until then its parent has reaped
-// it, if it has one, and other children may end.
-const reapPause = 20 * time.Millisecond
+// it, if it has one, and other children may end. If some are there, Reap looks reapLooks times
+// before it reads all processes of the machine.
+const (
+	reapPause = 20 * time.Millisecond
+	reapLooks = 5
+)
 
 // Reap reaps the orphans that this program has adopted, as soon as they end, for the life of
 // the program. Only its first call counts. It never reaps a process that package os has
@@ -34,19 +38,28 @@ func reap() {
 	signal.Notify(ended, unix.SIGCHLD)
 	go func() {
 		for {
-			reapOrphans()
+			looks := 0
+			for ; looks < reapLooks && haveEnded(); looks++ {
+				time.Sleep(reapPause)
+			}
+			if looks == reapLooks {
+				reapOrphans()
+			}
 			<-ended
 			time.Sleep(reapPause)
 		}
 	}()
 }
 
+// haveEnded reports whether there is a child that has ended and was not reaped.
+func haveEnded() bool {
+	var some unix.Siginfo
+	err := unix.Waitid(unix.P_ALL, 0, &some, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && some.Signo != 0
+}
+
 // reapOrphans reaps the orphans that have ended. An error leaves them for the next time.
 func reapOrphans() {
-	var some unix.Siginfo
-	if err := unix.Waitid(unix.P_ALL, 0, &some, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil || some.Signo == 0 {
-		return
-	}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well formed
 	fds := map[int]int{}                           // of pids
 	defer func() {
