@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
@@ -106,9 +107,14 @@ func vitalsOf(ctx context.Context, m *machine) (api.Vitals, error) {
 	return v, nil
 }
 
-// processesOf reads the file that the runner of a box writes beside its logs.
+// processesOf asks a box inside, or reads the file that the runner of a box writes beside its
+// logs.
 func processesOf(folder string, b api.Box) ([]api.Process, error) {
-	text, err := os.ReadFile(filepath.Join(folder, b.Server, filepath.Base(b.Task)+".processes"))
+	var err error
+	text, ok := runner.Processes(b.Task)
+	if !ok {
+		text, err = os.ReadFile(filepath.Join(folder, b.Server, filepath.Base(b.Task)+".processes"))
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // the box has had no process yet, or has ended meanwhile
 	}

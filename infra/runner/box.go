@@ -93,9 +93,13 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	}
 	if at.logs != "" {
 		folder := filepath.Join(at.logs, s.Name)
-		own.Stderr = logFiles{folder: folder, log: log}.open
+		own.Stderr = (&logFiles{folder: folder, log: log}).open
 		b.all = &sharing{folder: folder, log: log, known: map[string]bool{}}
-		if at.task != "" {
+		switch {
+		case at.task == "":
+		case at.guard != nil:
+			b.show = showInside(at.task, log)
+		default:
 			b.show = newStatusFile(folder, at.task, log)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
@@ -22,6 +23,7 @@ import (
 const (
 	maxLogHalf  = 64 << 10 // bytes; a process has two such files, and the older one is full
 	maxLogs     = 64       // processes of a server
+	pruneEach   = 16       // processes, of which the older ones may be more than maxLogs
 	maxLogAge   = 7 * 24 * time.Hour
 	logEnding   = ".log"
 	olderEnding = ".old"
@@ -34,14 +36,17 @@ const (
 type logFiles struct {
 	folder string
 	log    *slog.Logger
+	opened atomic.Int64
 }
 
-func (l logFiles) open(session string) io.WriteCloser {
+func (l *logFiles) open(session string) io.WriteCloser {
 	if err := os.MkdirAll(l.folder, 0o700); err != nil {
 		l.log.Warn("the stderr of processes is not kept", "error", err)
 		return nil
 	}
-	l.prune()
+	if l.opened.Add(1)%pruneEach == 1 {
+		l.prune()
+	}
 	name := proc.LogName(session) + "." + strconv.FormatInt(time.Now().UnixNano(), 10) + logEnding
 	return &logFile{path: filepath.Join(l.folder, name), process: session}
 }
@@ -85,12 +90,20 @@ func note(path, process, session string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
+	if session == "" {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		if err == nil {
+			_, err = f.WriteString(oneLine(process) + "\n")
+			err = errors.Join(err, f.Close())
+		}
+		return err
+	}
 	lines, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
-	}
-	if err == nil && session == "" {
-		return nil
 	}
 	if len(lines) == 0 {
 		lines = []byte(oneLine(process) + "\n")
@@ -99,9 +112,7 @@ func note(path, process, session string) error {
 		head, rest := lines[:bytes.IndexByte(lines, '\n')+1], lines[len(lines)/2:]
 		lines = slices.Concat(head, rest[bytes.IndexByte(rest, '\n')+1:])
 	}
-	if session != "" {
-		lines = append(lines, oneLine(session)+"\n"...)
-	}
+	lines = append(lines, oneLine(session)+"\n"...)
 	// Another runner of the box may write at the same time, so a line may be lost. Then
 	// only the search for logs misses a session.
 	temp := path + ".new"
@@ -124,7 +135,7 @@ func oneLine(name string) string {
 
 // prune removes the files of the oldest processes. Other runners may do so at the same
 // time.
-func (l logFiles) prune() {
+func (l *logFiles) prune() {
 	entries, err := os.ReadDir(l.folder)
 	if err != nil {
 		return
@@ -169,7 +180,7 @@ func (l logFiles) prune() {
 
 // forget removes the file that says whose logs have a name, unless sessions share the
 // process: they may need it for its next log.
-func (l logFiles) forget(name string) {
+func (l *logFiles) forget(name string) {
 	path := filepath.Join(l.folder, name+sharedEnding)
 	if lines, err := os.ReadFile(path); err == nil && bytes.Count(lines, []byte("\n")) < 2 {
 		_ = os.Remove(path)

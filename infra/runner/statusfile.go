@@ -34,9 +34,11 @@ type notice struct {
 
 // statusFile is a file that shows the states of a box's processes. It holds no secrets,
 // and only its user can read it. A runner removes it when it ends. The file of a killed
-// runner stays, and names a task that does not run. A nil statusFile shows nothing.
+// runner stays, and names a task that does not run. A box inside has no file: [Processes]
+// shows its states. A nil statusFile shows nothing.
 type statusFile struct {
-	path string
+	path string // "" for a box inside
+	task string // then
 	log  *slog.Logger
 
 	mu     sync.Mutex
@@ -52,6 +54,30 @@ func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 		path: filepath.Join(folder, oneLine(filepath.Base(task))+statusEnding), log: log,
 		all: map[string]notice{}, starts: map[string]int{},
 	}
+}
+
+// inside has the *statusFile of each box inside, by its task.
+var inside sync.Map
+
+// showInside makes the statusFile of a box inside.
+func showInside(task string, log *slog.Logger) *statusFile {
+	b := &statusFile{task: task, log: log, all: map[string]notice{}, starts: map[string]int{}}
+	inside.Store(task, b)
+	return b
+}
+
+// Processes returns the states of the processes of a box inside, as the file of another box
+// has them. ok is false if no box of this program has the task.
+func Processes(task string) (text []byte, ok bool) {
+	v, ok := inside.Load(task)
+	if !ok {
+		return nil, false
+	}
+	b, _ := v.(*statusFile)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text, err := b.text()
+	return text, err == nil
 }
 
 // show records the state of a process.
@@ -92,14 +118,21 @@ func (b *statusFile) prune() {
 	}
 }
 
-// write replaces the file in one step.
-func (b *statusFile) write() error {
+func (b *statusFile) text() ([]byte, error) {
 	all := make([]notice, 0, len(b.all))
 	for _, n := range b.all {
 		all = append(all, n)
 	}
 	slices.SortFunc(all, func(x, y notice) int { return cmp.Compare(x.Process, y.Process) })
-	text, err := json.Marshal(all)
+	return json.Marshal(all)
+}
+
+// write replaces the file in one step.
+func (b *statusFile) write() error {
+	if b.path == "" {
+		return nil
+	}
+	text, err := b.text()
 	if err != nil {
 		return err
 	}
@@ -113,7 +146,11 @@ func (b *statusFile) write() error {
 }
 
 func (b *statusFile) remove() {
-	if b != nil {
+	switch {
+	case b == nil:
+	case b.path == "":
+		inside.Delete(b.task)
+	default:
 		_ = os.Remove(b.path) // it may never have been written
 	}
 }
