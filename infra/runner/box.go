@@ -165,7 +165,7 @@ func (b *adapter) Deliver(d runner.Delivery) {
 	b.all.note(b.name(string(d.Session), d.Principal), string(d.Session))
 	b.box.Deliver(box.Delivery{
 		ID: string(d.ID), Round: d.Round, Session: string(d.Session), Principal: d.Principal, Ticket: d.Ticket, Init: d.Init, Level: d.Level,
-		Subscriptions: d.Subscribed, Raw: d.Raw, Restarted: d.Again, Redefined: d.Moved, Secrets: secrets,
+		Subscriptions: d.Subscribed, Raw: d.Raw, Restarted: d.Again, Redefined: d.Moved, Held: d.Held, Secrets: secrets,
 	})
 }
 

@@ -32,8 +32,8 @@ type Delivery struct {
 
 	// Moved says that the server had another definition when the session last had a
 	// request. The box tells the client that lists have changed, as far as the process
-	// announces changes of lists.
-	Redefined bool
+	// announces changes of lists, and of changed tools if Held.
+	Redefined, Held bool
 
 	// Secrets are the keys and tokens that the session's principal has at third parties, by
 	// the names in Server.Env. A process that was started with others is started anew.

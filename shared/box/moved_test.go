@@ -6,24 +6,34 @@ import (
 )
 
 // A session may move to another definition of its server. Its client then gets, once, a
-// list_changed for each list whose changes the server announces.
+// list_changed for each list whose changes the server announces, and for tools that are held.
 func TestClientOfASessionThatMovedHearsThatListsHaveChanged(t *testing.T) {
 	t.Parallel()
-	for how, want := range map[string][]string{"announces": {"tools", "resources"}, "normal": nil} {
-		t.Run(how, func(t *testing.T) {
+	tests := map[string]struct {
+		how  string
+		held bool
+		want []string
+	}{
+		"announces":       {"announces", false, []string{"tools", "resources"}},
+		"announces, held": {"announces", true, []string{"tools", "resources"}},
+		"normal":          {"normal", false, nil},
+		"normal, held":    {"normal", true, []string{"tools"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, how)
+			r := newRig(t, tt.how)
 			for i, moved := range []bool{true, false} {
 				id := strconv.Itoa(i)
-				r.Deliver(Delivery{ID: id, Session: "s", Redefined: moved, Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`)})
+				r.Deliver(Delivery{ID: id, Session: "s", Redefined: moved, Held: tt.held, Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`)})
 				r.result(id)
 			}
 			// The process runs, so the client of this session gets the notifications at
 			// once.
-			r.Deliver(Delivery{ID: "2", Session: "s", Redefined: true, Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)})
+			r.Deliver(Delivery{ID: "2", Session: "s", Redefined: true, Held: tt.held, Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)})
 			r.result("2")
 			for range 2 {
-				for _, kind := range want {
+				for _, kind := range tt.want {
 					if e := r.event(t, ""); string(e.Raw) != `{"jsonrpc":"2.0","method":"notifications/`+kind+`/list_changed"}` {
 						t.Errorf("the standalone stream has %s", e.Raw)
 					}

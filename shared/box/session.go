@@ -30,6 +30,7 @@ type session struct {
 	init          json.RawMessage
 
 	moved bool // its client does not know yet that lists may have changed
+	held  bool // its client hears of changed tools, whether the server tells of them or not
 
 	over bool // the session has ended together with its own process, so its files are removed too
 
@@ -50,7 +51,7 @@ type pendingOutput struct {
 // note keeps the session state that a delivery carries.
 func (s *session) note(d Delivery, msgs []wire.Message) {
 	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscriptions
-	s.moved = s.moved || d.Redefined
+	s.moved, s.held = s.moved || d.Redefined, d.Held
 	if len(d.Init) > 0 {
 		s.init = d.Init
 		return
@@ -69,7 +70,8 @@ func (s *session) announce(result json.RawMessage) {
 	for _, changed := range []struct{ kind, method string }{
 		{"tools", wire.NotifyToolsChanged}, {"prompts", wire.NotifyPromptsChanged}, {"resources", wire.NotifyResourcesChanged},
 	} {
-		if string(wire.Lookup(result, "capabilities", changed.kind, "listChanged")) == "true" {
+		tells := string(wire.Lookup(result, "capabilities", changed.kind, "listChanged")) == "true"
+		if tells || s.held && changed.kind == "tools" {
 			s.common(wire.NewNotification(changed.method, nil))
 		}
 	}

@@ -93,7 +93,7 @@ func (x boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.Ti
 	f := frame.Deliver{
 		ID: d.Stream, Gen: b.Gen, Session: d.Session, Principal: principalHash(d), Ticket: x.Sealer.Seal(d.Address, b.Gen),
 		Sent:  time.Now().UnixMilli(),
-		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: moved(d, b), Looks: d.Looks(), Trace: d.Trace,
+		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: moved(d, b), Held: d.Held, Looks: d.Looks(), Trace: d.Trace,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload, Secrets: d.Secrets,
 	}
 	switch {

@@ -191,7 +191,7 @@ func (x boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storage
 		l := x.Inside.find(b.ID)
 		if l != nil && l.gen == now.Gen && l.deliver(d.Address, frame.Delivery{
 			ID: d.Stream, Session: d.Session, Principal: principalHash(d), Level: d.Client.Level, Subscribed: d.Client.Subscribed,
-			Init: d.Client.Init, Raw: d.Raw, HasRequests: true, Again: d.Again, Moved: moved(d, now), Secrets: d.Secrets,
+			Init: d.Client.Init, Raw: d.Raw, HasRequests: true, Again: d.Again, Moved: moved(d, now), Held: d.Held, Secrets: d.Secrets,
 		}, taking{within: within, looks: d.Looks()}) {
 			if x.Bill != nil {
 				x.Bill.Posted(len(d.Raw))

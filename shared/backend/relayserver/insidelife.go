@@ -253,7 +253,7 @@ func (l *life) take(f frame.Deliver) error {
 	}
 	if !l.deliver(to, frame.Delivery{
 		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Level: f.Level, Subscribed: f.Subscribed,
-		Init: parts[0], Raw: parts[1], HasRequests: f.AckWithin > 0, Again: f.Again, Moved: f.Moved, Secrets: f.Secrets,
+		Init: parts[0], Raw: parts[1], HasRequests: f.AckWithin > 0, Again: f.Again, Moved: f.Moved, Held: f.Held, Secrets: f.Secrets,
 	}, taking{looks: f.Looks, inbox: f.Inbox, within: time.Duration(f.AckWithin) * time.Millisecond, base: f.Base}) {
 		return storage.Errorf(storage.Closed, "the box is about to sleep")
 	}

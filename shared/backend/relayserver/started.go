@@ -32,7 +32,7 @@ func (h *Handler) started(ctx context.Context, conn string, f frame.Status, t Ti
 	h.Log.InfoContext(ctx, "a fresh process lists otherwise than the record", "box", f.Box, "server", s.Server, "session_id", s.ID)
 	a := storage.Address{
 		Session: s.ID, Stream: storage.NewStreamID(), Conn: t.Conn, EventIDs: t.EventIDs, LegacySSE: t.LegacySSE, Through: t.Through,
-		Digest: t.Digest, Box: t.Box, Moved: true, Trace: t.Trace,
+		Digest: t.Digest, Box: t.Box, Moved: true, Held: t.Held, Trace: t.Trace,
 	}
 	d := sessions.Delivery{Address: a, Client: s, Server: s.Server, Raw: wire.NewNotification(wire.NotifyInitialized, nil)}
 	tell := h.deliverFrame(d, storage.Box{Gen: f.Gen}, time.Now().Add(validity), false)

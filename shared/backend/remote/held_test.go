@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"bufio"
 	"context"
 	"log/slog"
 	"net/http"
@@ -76,7 +77,20 @@ func TestClientsOfARemoteServerHearThatAToolWasTaken(t *testing.T) {
 		w := newWorld(t, store, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 		pin := storage.Pin{Server: "far", Source: "remote"}
 		w.pin = &pin
-		s := w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil))
+		heard := make(chan struct{}, 9)
+		client := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, &mcp.ClientOptions{
+			ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { heard <- struct{}{} },
+		})
+		s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url}, nil)
+		commontest.OK(t, err)
+		t.Cleanup(func() { _ = s.Close() })
+		if tools := s.InitializeResult().Capabilities.Tools; tools == nil || !tools.ListChanged {
+			t.Errorf("the client was offered %+v", tools)
+		}
+		modern := w.listens()
+		if got := modern("acknowledged"); !strings.Contains(got, `"toolsListChanged":true`) {
+			t.Errorf("the client of 2026-07-28 got %s", got)
+		}
 		names := func() (all []string) {
 			list, err := s.ListTools(t.Context(), nil)
 			commontest.OK(t, err)
@@ -98,18 +112,36 @@ func TestClientsOfARemoteServerHearThatAToolWasTaken(t *testing.T) {
 		_, err = keeper.Accept(t.Context(), pin, map[string]string{"more": state.Held[0].Hash})
 		commontest.OK(t, err)
 		commontest.OK(t, native.NewBackend(native.Config{Store: store}).ListChanged(t.Context(), "acme", "far", native.Tools))
-		all, err := store.List(t.Context(), "acme", "", 9)
-		if err != nil || len(all) == 0 {
-			t.Fatal(all, err)
-		}
-		for _, x := range all { // what its client gets when it listens
-			page, err := store.Read(t.Context(), x.ID, storage.Standalone, 0, 9)
-			if err != nil || len(page.Events) != 1 || !strings.Contains(string(page.Events[0].Raw), wire.NotifyToolsChanged) {
-				t.Errorf("session %s of %s has %+v, %v", x.ID, x.Transport, page, err)
-			}
-		}
+		<-heard
+		modern(wire.NotifyToolsChanged)
 		if got := names(); len(got) != 2 {
 			t.Errorf("the client sees %q", got)
 		}
 	})
+}
+
+// listens begins a subscription of a client of 2026-07-28. It returns a function that waits for
+// a line with a word.
+func (w *world) listens() (until func(word string) string) {
+	w.t.Helper()
+	body := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"` +
+		wire.MetaProtocolVersion + `":"` + wire.V20260728 + `","` + wire.MetaClientCapabilities + `":{}}}}`
+	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url, strings.NewReader(body))
+	commontest.OK(w.t, err)
+	for name, value := range map[string]string{"Content-Type": wire.MediaJSON, "Accept": wire.MediaJSON + ", " + wire.MediaSSE, wire.HeaderProtocolVersion: wire.V20260728, wire.HeaderMethod: wire.MethodListen} {
+		r.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	commontest.OK(w.t, err)
+	w.t.Cleanup(func() { _ = resp.Body.Close() })
+	lines := bufio.NewScanner(resp.Body)
+	return func(word string) string {
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), word) {
+				return lines.Text()
+			}
+		}
+		w.t.Fatalf("the response ended before %q: %v", word, lines.Err())
+		return ""
+	}
 }

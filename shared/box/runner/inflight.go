@@ -133,7 +133,7 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	in.worked = in.worked || !f.Looks
 	message := Delivery{
 		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Ticket: f.Ticket, Level: f.Level,
-		Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Moved: f.Moved, Secrets: f.Secrets,
+		Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Moved: f.Moved, Held: f.Held, Secrets: f.Secrets,
 	}
 	in.call(func() { in.Executor.Deliver(message) })
 	if f.Trace != "" {

@@ -56,6 +56,7 @@ type Delivery struct {
 	HasRequests bool                      // the box owes an end
 	Again       bool                      // the session has had a process before
 	Moved       bool                      // the server may list otherwise than when the session last had a request
+	Held        bool                      // clients hear of changed tools, whether the server tells of them or not
 	Secrets     map[string]storage.Secret // keys and tokens of the principal at third parties, by provider
 }
 

@@ -204,6 +204,7 @@ type Deliver struct {
 	Inbox      bool               `json:"inbox,omitempty"`
 	Again      bool               `json:"again,omitempty"` // the session has had a process before
 	Moved      bool               `json:"moved,omitempty"` // the server may list otherwise than when the session last had a request
+	Held       bool               `json:"held,omitempty"`  // clients hear of changed tools, whether the server tells of them or not
 	Looks      bool               `json:"looks,omitempty"` // the message asks only for a list, or initializes
 	Lens       []int              `json:"lens,omitempty"`
 	Trace      string             `json:"trace,omitempty"` // the client's request in all logs

@@ -182,13 +182,14 @@ type Address struct {
 	Digest    string            `json:"h,omitempty"` // names the handshake record; see RecordFor
 	List      string            `json:"l,omitempty"` // the part of that record which the answer is for, "" for none
 	Box       BoxID             `json:"b"`
-	Again     bool              `json:"a,omitempty"` // the session was Served before, so a fresh process has lost its state
-	Moved     bool              `json:"m,omitempty"` // the first request of the session since its server may list otherwise
-	Init      bool              `json:"i,omitempty"` // the request is initialize; its outcome decides whether the session goes on
-	LegacySSE bool              `json:"o,omitempty"` // copy events to the LegacySSE stream
-	Trace     string            `json:"t,omitempty"` // names the client's request in all logs; see WithTrace
-	Shown     *Shown            `json:"w,omitempty"` // which tools the client sees in lists; nil: all
-	Through   *Through          `json:"u,omitempty"` // the client's group of servers, if Conn is a connection to one
+	Again     bool              `json:"a,omitempty"`  // the session was Served before, so a fresh process has lost its state
+	Moved     bool              `json:"m,omitempty"`  // the first request of the session since its server may list otherwise
+	Held      bool              `json:"ht,omitempty"` // the server's tools are held still, and its clients hear when one is taken
+	Init      bool              `json:"i,omitempty"`  // the request is initialize; its outcome decides whether the session goes on
+	LegacySSE bool              `json:"o,omitempty"`  // copy events to the LegacySSE stream
+	Trace     string            `json:"t,omitempty"`  // names the client's request in all logs; see WithTrace
+	Shown     *Shown            `json:"w,omitempty"`  // which tools the client sees in lists; nil: all
+	Through   *Through          `json:"u,omitempty"`  // the client's group of servers, if Conn is a connection to one
 }
 
 // Through says how the client of a group sees a session that the group's session has opened
@@ -214,6 +215,8 @@ type Shown struct {
 	Tools ToolFilter        `json:"t"`
 	Lists []json.RawMessage `json:"l"`          // ids of the requests for lists of tools, as in Address.Requests
 	Pin   *Pin              `json:"p,omitzero"` // the server's tools are held still; nil: they are not
+	// Greets says that the answer is the server's to initialize.
+	Greets bool `json:"g,omitempty"`
 }
 
 // Pin names a server whose clients see only what was accepted of its tools. It is not

@@ -82,7 +82,7 @@ func (h *core) handOver(ctx context.Context, c Caller, s storage.Session, box st
 		}
 	}
 	a.Session, a.Conn, a.EventIDs, a.LegacySSE = s.ID, c.Conn, c.EventIDs, c.Transport == storage.SSE
-	a.Through = s.Through(c.Group)
+	a.Through, a.Held = s.Through(c.Group), c.Server.Pin != nil
 	a.Digest, a.Box, a.Again = s.Record(), s.Box(), again
 	a.Trace = storage.TraceOf(ctx)
 	d.Address, d.Client, d.Server = a, s, c.Server.Name

@@ -213,7 +213,7 @@ func (h Groups) Greetings(ctx context.Context, members []Caller, version string)
 	all := make([]Known, len(members))
 	for i, c := range members {
 		if c.Server.Record {
-			all[i] = Known{Result: found[i].Handshake.Result, Fresh: true}
+			all[i] = Known{Result: offered(c.Server.Pin, found[i].Handshake.Result), Fresh: true}
 		}
 	}
 	return all, nil

@@ -38,6 +38,7 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 			return storage.Session{}, nil, err
 		}
 		if err == nil {
+			rec.Result = offered(c.Server.Pin, rec.Result)
 			record = &rec
 		}
 	}
@@ -64,7 +65,7 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
-	call, err := h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Init: true})
+	call, err := h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Init: true, Shown: greetingOf(c)})
 	if err != nil {
 		return storage.Session{}, nil, err
 	}

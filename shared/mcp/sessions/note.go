@@ -28,6 +28,9 @@ func note(ctx context.Context, store storage.Store, a storage.Address, b storage
 	last := b.Events[len(b.Events)-1]
 	switch result := wire.Lookup(last, "result"); {
 	case a.Init && result != nil:
+		if a.Shown != nil {
+			result = offered(a.Shown.Pin, result)
+		}
 		return nil, keepHandshake(ctx, store, a.Session, result)
 	case a.Init:
 		return func(ctx context.Context) error { return failed(ctx, store, a.Session, quitOf(last)) }, nil

@@ -32,6 +32,30 @@ func shownTo(c Caller, lists ...json.RawMessage) *storage.Shown {
 	return &storage.Shown{Tools: c.Tools, Lists: lists, Pin: c.Server.Pin}
 }
 
+// greetingOf returns the entry Shown for the address of an initialize.
+func greetingOf(c Caller) *storage.Shown {
+	if c.Server.Pin == nil {
+		return nil
+	}
+	return &storage.Shown{Pin: c.Server.Pin, Greets: true}
+}
+
+// offered returns a server's answer to initialize as its clients get it. If its tools are held
+// still, Dormouse itself tells clients when one is taken, and so offers that.
+func offered(pin *storage.Pin, greeting json.RawMessage) json.RawMessage {
+	var tools map[string]json.RawMessage
+	if pin == nil || json.Unmarshal(wire.Lookup(greeting, "capabilities", "tools"), &tools) != nil || tools == nil {
+		return greeting
+	}
+	tools["listChanged"] = json.RawMessage("true")
+	raw, err := json.Marshal(tools)
+	if err != nil {
+		return greeting // it was JSON before
+	}
+	greeting, _ = wire.Replace(greeting, raw, "capabilities", "tools")
+	return greeting
+}
+
 // toolLists returns the ids of the requests for lists of tools.
 func toolLists(msgs []wire.Message) (ids []json.RawMessage) {
 	for _, m := range msgs {
@@ -52,6 +76,10 @@ func (o Publisher) shown(ctx context.Context, a storage.Address, b storage.Batch
 		id := wire.Lookup(raw, "id")
 		asked := slices.ContainsFunc(a.Shown.Lists, func(list json.RawMessage) bool { return wire.SameID(id, list) })
 		list := wire.Lookup(raw, "result")
+		if a.Shown.Greets && list != nil {
+			events[i], _ = wire.Replace(raw, offered(a.Shown.Pin, list), "result")
+			continue
+		}
 		if !asked || list == nil {
 			continue
 		}

@@ -2,6 +2,7 @@ package sessions_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -148,5 +149,62 @@ func TestACallerIsPushedItsToolsOnly(t *testing.T) {
 	page, err := store.Read(t.Context(), s.ID, storage.LegacySSE, 0, 10)
 	if err != nil || len(page.Events) != 1 || string(page.Events[0].Raw) != response("7", visibleList) {
 		t.Errorf("the stream has %+v, %v", page.Events, err)
+	}
+}
+
+// Dormouse tells the clients of held tools when one is taken, and offers that to each of them.
+// What the server says of itself stays in the record.
+func TestClientsOfHeldToolsAreOfferedThatListsChange(t *testing.T) {
+	const (
+		says   = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":false}}}`
+		offers = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}}}`
+		none   = `{"protocolVersion":"2025-11-25","capabilities":{"prompts":{}}}`
+	)
+	for name, tt := range map[string]struct {
+		pin        *storage.Pin
+		says, want string
+	}{
+		"held":              {&storage.Pin{Server: "s"}, says, offers},
+		"held, not said":    {&storage.Pin{Server: "s"}, strings.Replace(says, `"listChanged":false`, "", 1), offers},
+		"held, no tools":    {&storage.Pin{Server: "s"}, none, none},
+		"not held":          {nil, says, says},
+		"not held, changes": {nil, offers, offers},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLister(t)
+			c := httpCaller()
+			c.Server.Pin = tt.pin
+			m := parsed(t, `{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
+			s, _, err := l.Initialize(t.Context(), c, "", m)
+			commontest.OK(t, err)
+			l.answers(t, &(*l.deliveries)[0], `"result":`+tt.says)
+			if got := l.stored(t, &(*l.deliveries)[0]); got != response("7", tt.want) {
+				t.Errorf("from the process: %s", got)
+			}
+			if s, _, err = l.Load(t.Context(), c, s.ID); err != nil || s.Pushes != (tt.want == offers) {
+				t.Errorf("the session has Pushes %t, %v", s.Pushes, err)
+			}
+			modern := c
+			modern.Transport = storage.Modern
+			_, _, err = l.Greeting(t.Context(), modern, modernClient)
+			commontest.OK(t, err)
+			l.answers(t, &(*l.deliveries)[1], `"result":`+tt.says)
+			if got := l.stored(t, &(*l.deliveries)[1]); !strings.HasSuffix(got, tt.want+"}") {
+				t.Errorf("from the process, without a session: %s", got)
+			}
+
+			commontest.OK(t, l.store.SaveHandshake(t.Context(), storage.Handshake{Digest: storage.RecordFor("t", "d1"), Version: wire.V20251125, Result: json.RawMessage(tt.says)}))
+			_, call, err := l.Initialize(t.Context(), c, "", m)
+			commontest.OK(t, err)
+			if events, err := call.Next(t.Context(), time.Now()); err != nil || string(events[0].Raw) != response("7", tt.want) {
+				t.Errorf("from the record: %v, %v", events, err)
+			}
+			if got, _, err := l.Greeting(t.Context(), modern, modernClient); err != nil || string(got) != tt.want {
+				t.Errorf("from the record, without a session: %s, %v", got, err)
+			}
+			if got, err := l.Greetings(t.Context(), []sessions.Caller{c}, wire.V20251125); err != nil || string(got[0].Result) != tt.want {
+				t.Errorf("in a group: %+v, %v", got, err)
+			}
+		})
 	}
 }

@@ -178,7 +178,7 @@ func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (resul
 	if c.Server.Record {
 		record, err := h.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
 		if !errors.Is(err, storage.NotFound) {
-			return record.Result, nil, err
+			return offered(c.Server.Pin, record.Result), nil, err
 		}
 	}
 	if c.Server.Preparing {
@@ -190,7 +190,7 @@ func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (resul
 	}
 	stream := storage.NewStreamID()
 	id := quoted(string(stream))
-	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), storage.Address{Stream: stream, Requests: []json.RawMessage{id}})
+	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), storage.Address{Stream: stream, Requests: []json.RawMessage{id}, Shown: greetingOf(c)})
 	return nil, call, err
 }
 

@@ -29,7 +29,7 @@ func anItem(box storage.BoxID, id storage.StreamID) storage.Item {
 		Box: box, ID: id, State: storage.Waiting, Raw: []byte("{\n " + rawJSON + "\n}"), NotAfter: future(), Created: now(),
 		Round: 3, Base: 7, Questions: []storage.Question{{ID: "<é>.3.1", Key: "who & \u2028", Method: "elicitation/create", Of: 1}},
 		Address: storage.Address{
-			Session: "s1", Stream: id, Conn: "c-2=", Digest: "d-1", Box: box, Again: true, Moved: true, Init: true, LegacySSE: true, EventIDs: true, Through: &storage.Through{Group: "s0", Server: "everything", Plain: true}, List: "tools/list", Trace: "t-1",
+			Session: "s1", Stream: id, Conn: "c-2=", Digest: "d-1", Box: box, Again: true, Moved: true, Held: true, Init: true, LegacySSE: true, EventIDs: true, Through: &storage.Through{Group: "s0", Server: "everything", Plain: true}, List: "tools/list", Trace: "t-1",
 			Shown:    &storage.Shown{Tools: storage.ToolFilter{Allow: []string{"a*"}, Deny: []string{"é"}}, Lists: []json.RawMessage{json.RawMessage(`1.0`)}},
 			Requests: []json.RawMessage{json.RawMessage(`9007199254740993`), json.RawMessage(`"<é\u00e9>"`), json.RawMessage(`1.0`)},
 		},
