@@ -102,7 +102,7 @@ func calls() []price {
 		},
 		{
 			name:  "a repeat with the key, after the answer",
-			reads: 4, write: 1, requests: 5, readUnits: 5, refused: 1,
+			reads: 2, write: 1, requests: 3, readUnits: 3, refused: 1,
 			operation: operation{repeating, sends(keyedCall)},
 		},
 		{
@@ -413,4 +413,25 @@ func (c *counted) connect(t *testing.T, conn string, id storage.ID) (sessions.Ca
 		t.Fatal(err)
 	}
 	return who, s.ID
+}
+
+// A call with a key costs one write more than one without, and a repeat one read.
+func TestAKeyCostsOneWriteAndARepeatOneRead(t *testing.T) {
+	unkeyed := callWith(`{"sleep":300}`)
+	awake := billed(t, onSQLite, operation{working, sends(unkeyed)})
+	wakes := billed(t, onSQLite, operation{sleeping, sends(unkeyed)})
+	for name, tt := range map[string]struct {
+		of            bill
+		op            operation
+		reads, writes int
+	}{
+		"awake":  {awake, operation{working, sends(keyedCall)}, 0, 1},
+		"wakes":  {wakes, operation{sleeping, sends(keyedCall)}, 0, 1},
+		"repeat": {awake, operation{repeating, sends(keyedCall)}, 1, 0},
+	} {
+		got := billed(t, onSQLite, tt.op)
+		if got.Reads != tt.of.Reads+tt.reads || got.Writes != tt.of.Writes+tt.writes {
+			t.Errorf("%s: %d reads and %d writes; without a key %d and %d", name, got.Reads, got.Writes, tt.of.Reads, tt.of.Writes)
+		}
+	}
 }

@@ -152,8 +152,9 @@ type Values interface {
 	// the value; the one returned then has Rev 0. As with Save, a repeat may conflict with
 	// the caller's own write.
 	//
-	// Errors: Invalid and TooLarge as [Value.Check] says, Conflict if the Rev differs,
-	// NotFound if the driver sees that the key's session is gone.
+	// Errors: Invalid and TooLarge as [Value.Check] says; Conflict if the Rev differs, then the
+	// value returned is the stored one; NotFound if the driver sees that the key's session is
+	// gone.
 	SaveValue(ctx context.Context, v Value) (Value, error)
 }
 

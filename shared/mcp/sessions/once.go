@@ -19,9 +19,16 @@ import (
 // says which stream of which session the first of these calls has. Whoever wrote it executes
 // the call; nobody else ever does. The log has the answer, and keeps it as long as the value.
 //
-// So the call costs one write more, which must come before the call is executed. A function
-// and a box may both die after the box has executed the call and before either has told so.
-// Without that write nothing would be left then of which a repeat could know.
+// So the call costs one write more, which must come before the call is executed. Proof: a call
+// of an awake box, and of a server without a box, is written by nobody before it is executed;
+// only its end is. A function and a box may both die after the call was executed and before
+// either has told so. A repeat that found no record then would execute the call again. So there
+// is a record before, and an end after: two writes, and the call without a key makes one.
+//
+// A call that wakes its box is an item before it is executed. The item is in the partition of
+// the box, of which another session, server address or protocol version knows nothing. To write
+// both records in one request would need a transaction, which the store has not
+// ([storage.Store]), and which costs four units on DynamoDB in place of two.
 
 // MaxKey bounds the key of a call, in bytes.
 const MaxKey = 255
@@ -210,7 +217,8 @@ func refuses(err error) bool {
 // reserve writes that this request executes the call of its key, and returns nil. If an
 // earlier request does, reserve returns the Call that waits for it.
 //
-// Cost: one write. A repeat costs three reads more, and its own write is refused.
+// Cost: one write. That of a repeat is refused, and the repeat reads the end of the call: once,
+// or three times if the call has told progress.
 //
 // Errors: *[wire.Error] for other arguments; Unavailable.
 func (h *core) reserve(ctx context.Context, c Caller, s storage.Session, d Delivery) (*Call, error) {
@@ -223,16 +231,12 @@ func (h *core) reserve(ctx context.Context, c Caller, s storage.Session, d Deliv
 	}
 	v := storage.Value{Key: o.key, Data: data, Expires: now.Add(o.life)}
 	for {
-		_, err := h.store.SaveValue(ctx, v)
+		old, err := h.store.SaveValue(ctx, v)
 		if err == nil {
 			o.mine = &mine
 			return nil, nil
 		}
 		if !errors.Is(err, storage.Conflict) {
-			return nil, err
-		}
-		old, err := h.store.LoadValue(ctx, o.key)
-		if err != nil {
 			return nil, err
 		}
 		if v.Rev = 0; old.Rev == 0 {
@@ -262,21 +266,17 @@ func (h *core) reserve(ctx context.Context, c Caller, s storage.Session, d Deliv
 // join returns the Call that waits for the end of a call that an earlier request began. free
 // is true if that request was certainly not executed, so that this one may be.
 func (h *core) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, free bool, err error) {
-	tail, err := h.store.Tail(ctx, first.Session, first.Stream)
+	ended, end, err := h.endOf(ctx, first)
 	if err != nil {
 		return nil, false, err
 	}
 	call = &Call{host: h, session: first.Session, stream: first.Stream, begun: time.Now(), once: d.once, repeat: true}
 	j := &joined{core: h, call: first, as: d.Requests[0], modern: s.Transport == storage.Modern}
 	j.of = storage.Session{ID: first.Session, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal}
-	if tail.Final {
-		page, err := h.store.Read(ctx, first.Session, first.Stream, tail.Last-1, 1)
-		if err != nil {
-			return nil, false, err
-		}
-		raw := j.forgotten()
-		if page.Final() {
-			raw = page.Events[len(page.Events)-1].Raw
+	if ended {
+		raw := end
+		if raw == nil {
+			raw = j.forgotten()
 		}
 		if string(wire.Lookup(raw, "error", "data", DataUnsent)) == "true" {
 			return nil, true, nil
@@ -291,6 +291,24 @@ func (h *core) join(ctx context.Context, c Caller, s storage.Session, d Delivery
 		call.joined, call.session, call.stream = j, s.ID, d.Stream
 	}
 	return call, false, nil
+}
+
+// endOf returns the end of a call if it has ended; nil if the log has it no more. Most calls
+// have no other event.
+func (h *core) endOf(ctx context.Context, call begun) (ended bool, end []byte, err error) {
+	page, err := h.store.Read(ctx, call.Session, call.Stream, 0, 1)
+	if err == nil && !page.Final() && (len(page.Events) > 0 || page.Gap) {
+		var tail storage.Tail
+		if tail, err = h.store.Tail(ctx, call.Session, call.Stream); err != nil || !tail.Final {
+			return false, nil, err
+		}
+		ended = true
+		page, err = h.store.Read(ctx, call.Session, call.Stream, tail.Last-1, 1)
+	}
+	if err == nil && page.Final() {
+		return true, page.Events[len(page.Events)-1].Raw, nil
+	}
+	return ended, nil, err
 }
 
 // joined is the Tracker of a call that another request began.

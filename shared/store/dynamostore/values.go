@@ -34,10 +34,15 @@ func (s *Store) LoadValue(ctx context.Context, k storage.ValueKey) (storage.Valu
 	}
 	at := stateRow(k)
 	r, err := s.get(ctx, at.str("PK"), at.str("SK"))
-	if err != nil || !r.alive(time.Now()) {
-		return storage.Value{Key: k}, err
+	return valueOf(k, r), err
+}
+
+// valueOf reads the row of a value, which may be nil.
+func valueOf(k storage.ValueKey, r row) storage.Value {
+	if !r.alive(time.Now()) {
+		return storage.Value{Key: k}
 	}
-	return storage.Value{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}, nil
+	return storage.Value{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}
 }
 
 // SaveValue writes a durable value; see [storage.Values]. To delete a value, it writes a
@@ -67,12 +72,12 @@ func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, 
 		r.expire(v.Expires, 0)
 		r["r"], r["d"] = num(v.Rev), bin(v.Data)
 	}
-	_, written, err := s.put(ctx, r, condition, values)
+	stored, written, err := s.put(ctx, r, condition, values)
 	if err != nil {
 		return storage.Value{}, err
 	}
 	if !written {
-		return storage.Value{}, changedState(v.Key)
+		return valueOf(v.Key, stored), changedState(v.Key)
 	}
 	return v, nil
 }
@@ -84,7 +89,7 @@ func (s *Store) noState(ctx context.Context, k storage.ValueKey) (storage.Value,
 	if err == nil && v.Rev != 0 {
 		err = changedState(k)
 	}
-	return storage.Value{Key: k}, err
+	return v, err
 }
 
 func changedState(k storage.ValueKey) error {

@@ -85,5 +85,5 @@ func (s *Store) unsaved(ctx context.Context, v storage.Value, was int64) (storag
 	case stored.Rev == 0 && was == 0 && v.Key.Scope == storage.ValueOfSession:
 		return storage.Value{}, storage.Errorf(storage.NotFound, "there is no such session, or it has expired")
 	}
-	return storage.Value{}, storage.Errorf(storage.Conflict, "the durable value %q has been changed since it was read; read it again", v.Key.Name)
+	return stored, storage.Errorf(storage.Conflict, "the durable value %q has been changed since it was read; read it again", v.Key.Name)
 }

@@ -44,7 +44,7 @@ func (m *Memory) SaveValue(_ context.Context, v storage.Value) (storage.Value, e
 	now := m.lock()
 	defer m.mu.Unlock()
 	if old := m.state(v.Key, now); old.Rev != v.Rev {
-		return storage.Value{}, storage.Errorf(storage.Conflict, "the durable value %q has revision %d, not %d", v.Key.Name, old.Rev, v.Rev)
+		return old, storage.Errorf(storage.Conflict, "the durable value %q has revision %d, not %d", v.Key.Name, old.Rev, v.Rev)
 	}
 	if len(v.Data) == 0 {
 		delete(m.states, stateKey(v.Key))

@@ -76,8 +76,11 @@ func statePromises() []promise {
 		{"a value is saved over the revision that was read, once", func(t *testing.T, k *kit) {
 			withSessions(t, k)
 			first := saveState(t, k, storage.Value{Key: stateKeys()[0], Data: []byte("1")})
-			_, err := k.SaveValue(t.Context(), storage.Value{Key: first.Key, Data: []byte("x")})
-			wantCode(t, "SaveValue over nothing", err, storage.Conflict)
+			for _, data := range [][]byte{[]byte("x"), nil} {
+				stored, err := k.SaveValue(t.Context(), storage.Value{Key: first.Key, Data: data})
+				wantCode(t, "SaveValue over nothing", err, storage.Conflict)
+				same(t, "what is stored", stored, first)
+			}
 			second := first
 			second.Data = []byte("2")
 			second = saveState(t, k.other(t), second)
@@ -85,8 +88,9 @@ func statePromises() []promise {
 				t.Fatalf("Rev %d, then %d; want two others than 0", first.Rev, second.Rev)
 			}
 			for _, data := range [][]byte{[]byte("3"), nil} {
-				_, err = k.SaveValue(t.Context(), storage.Value{Key: first.Key, Rev: first.Rev, Data: data})
+				stored, err := k.SaveValue(t.Context(), storage.Value{Key: first.Key, Rev: first.Rev, Data: data})
 				wantCode(t, "SaveValue over the first", err, storage.Conflict)
+				same(t, "what is stored", stored, second)
 			}
 			same(t, "LoadValue", loadState(t, k, first.Key), second)
 		}},
@@ -111,8 +115,9 @@ func statePromises() []promise {
 			same(t, "LoadValue of one that has not", loadState(t, k.other(t), kept.Key), kept)
 			old := saveState(t, k, storage.Value{Key: key, Data: []byte("1"), Expires: past()})
 			same(t, "LoadValue", loadState(t, k, key), storage.Value{Key: key})
-			_, err := k.SaveValue(t.Context(), storage.Value{Key: key, Rev: old.Rev, Data: []byte("2")})
+			stored, err := k.SaveValue(t.Context(), storage.Value{Key: key, Rev: old.Rev, Data: []byte("2")})
 			wantCode(t, "SaveValue over it", err, storage.Conflict)
+			same(t, "what is stored", stored, storage.Value{Key: key})
 			saveState(t, k, storage.Value{Key: key, Data: []byte("3")})
 		}},
 		{"a value of 256 KiB fits, and no more", func(t *testing.T, k *kit) {
