@@ -12,20 +12,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// In these worlds one program has everything: the boxes are inside of it, and its functions
-// call them. Boxes end alone, as by a panic. The program is killed, with all that is in it, and
-// starts again.
-func TestSimulationInside(t *testing.T) {
-	simulate(t, worlds(2, nil), func(w *world) {
-		f := w.faults
-		w.only(faults{
-			notStored: f.notStored, answerLost: f.answerLost, slow: f.slow, twice: f.twice, storedLate: f.storedLate, die: f.die,
-			kill: f.kill, terminate: f.terminate, killAtWork: f.killAtWork, runFails: f.runFails, bootDies: f.bootDies, bootSlow: f.bootSlow,
-			stoppedTwice: f.stoppedTwice,
-		})
-		w.limited = false
-		runInside(w)
+func TestSimulationInside(t *testing.T) { simulate(t, worlds(2, nil), inOneProgram) }
+
+// inOneProgram has everything of a world in one program: the boxes are inside of it, and its
+// functions call them. Boxes end alone, as by a panic. The program is killed, with all that is
+// in it, and starts again.
+func inOneProgram(w *world) {
+	f := w.faults
+	w.only(faults{
+		notStored: f.notStored, answerLost: f.answerLost, slow: f.slow, twice: f.twice, storedLate: f.storedLate, die: f.die,
+		kill: f.kill, terminate: f.terminate, killAtWork: f.killAtWork, runFails: f.runFails, bootDies: f.bootDies, bootSlow: f.bootSlow,
+		stoppedTwice: f.stoppedTwice,
 	})
+	w.limited = false
+	runInside(w)
 }
 
 // simInside is the program of a world.

@@ -18,8 +18,8 @@ import (
 
 // TestSimulationOfRepeats has clients that give their calls keys and repeat them blindly: at
 // any step of the call, from two sessions in two boxes and from a client of 2026-07-28, one
-// after the other and at the same time. A quarter of the worlds has no faults. No call is
-// executed twice, each is answered, and all its answers are the same.
+// after the other and at the same time. A quarter of the worlds has no faults, and a quarter is
+// one program. No call is executed twice, each is answered, and all its answers are the same.
 //
 //	go test ./shared/backend/relay -run SimulationOfRepeats -sim.seed 1 -sim.seeds 10000 -v
 func TestSimulationOfRepeats(t *testing.T) {
@@ -29,6 +29,9 @@ func TestSimulationOfRepeats(t *testing.T) {
 			w.pauses = 0.01
 		}
 		w.repeats = true
+		if w.seed%4 == 1 {
+			inOneProgram(w)
+		}
 		w.clients = nil
 		for i := range 1 + w.random("repeaters").IntN(2) {
 			w.addRepeater(fmt.Sprintf("s%d", i+1))
