@@ -1,7 +1,10 @@
 package dormouse
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -381,6 +384,7 @@ func (c *client) endpoint(ctx context.Context, server string, within time.Durati
 		if err != nil {
 			return "", "", err
 		}
+		c.shows = info.Certificate
 		if base, key = info.URL, ""; info.Access != local.AccessOpen {
 			if key, err = c.shortKey(ctx, server, within); err != nil {
 				return "", "", err
@@ -404,8 +408,9 @@ func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession
 			}
 		},
 	})
+	caller.AddSendingMiddleware(onceFailed)
 	s, err := caller.Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint: address, HTTPClient: &http.Client{Transport: bearer{key}}, DisableStandaloneSSE: true,
+		Endpoint: address, HTTPClient: &http.Client{Transport: bearer{key, trusting(address, c.shows)}}, DisableStandaloneSSE: true,
 	}, nil)
 	switch {
 	case err == nil:
@@ -448,7 +453,10 @@ func (c *client) shortKey(ctx context.Context, server string, within time.Durati
 }
 
 // bearer is a transport that shows an API key.
-type bearer struct{ key string }
+type bearer struct {
+	key  string
+	next http.RoundTripper
+}
 
 // RoundTrip implements http.RoundTripper. The SDK hides why an endpoint refuses a request
 // for now, so such an answer becomes an error with the endpoint's reason.
@@ -457,7 +465,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
 		r.Header.Set("Authorization", "Bearer "+b.key)
 	}
-	res, err := http.DefaultTransport.RoundTrip(r)
+	res, err := b.next.RoundTrip(r)
 	if err != nil || res.StatusCode < http.StatusInternalServerError && res.StatusCode != http.StatusTooManyRequests {
 		return res, err
 	}
@@ -467,6 +475,51 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, stranger{r.URL.String(), res.Status}
 	}
 	return nil, refusal{message: answer.Error.Message}
+}
+
+// trusting returns a transport to an address. Besides certificates of the system's authorities
+// it takes one, in DER, if that is not nil. The control socket of a machine names its own.
+func trusting(address string, certificate []byte) http.RoundTripper {
+	own, ok := http.DefaultTransport.(*http.Transport)
+	u, err := url.Parse(address)
+	if certificate == nil || !ok || err != nil {
+		return http.DefaultTransport
+	}
+	own = own.Clone()
+	own.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error { //nolint:gosec // it verifies
+		if bytes.Equal(s.PeerCertificates[0].Raw, certificate) {
+			return nil
+		}
+		return verified(s.PeerCertificates, u.Hostname())
+	}}
+	return own
+}
+
+// verified returns an error if this system does not trust a chain of certificates for a host.
+func verified(chain []*x509.Certificate, host string) error {
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{DNSName: host, Intermediates: between})
+	return err
+}
+
+// onceFailed ends the handshake of the SDK with the first answer that says why a server does not
+// start. Otherwise the SDK would try the protocol before, and the server would start once more.
+func onceFailed(next mcp.MethodHandler) mcp.MethodHandler {
+	var failed error
+	return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
+		if failed != nil {
+			return nil, failed
+		}
+		result, err := next(ctx, method, r)
+		var refused *jsonrpc.Error
+		if method == wire.MethodDiscover && errors.As(err, &refused) && wire.Lookup(refused.Data, "phase") != nil {
+			failed = err
+		}
+		return result, err
+	}
 }
 
 // info returns what the API says about itself.

@@ -2,8 +2,13 @@ package dormouse
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,6 +17,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/infra/local/certs"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -78,5 +85,57 @@ func TestCallOnceWaitsForTheCallThatHasItsKey(t *testing.T) {
 	result, err := to.callTool(t.Context(), s, "pay", "k", map[string]any{}, nil)
 	if err != nil || result.Content[0].(*mcp.TextContent).Text != "paid" || !slices.Equal(keys, []any{"k", "k", "k"}) {
 		t.Errorf("got %v, %v after the keys %v", result, err, keys)
+	}
+}
+
+// The SDK tries the protocol before when the newest fails, which would start the server again.
+func TestCallStartsAServerThatDoesNotStartOnce(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"process_start: exited with code 7","data":{"phase":"process_start"}}}`, wire.Lookup(body, "id"))
+	}))
+	defer at.Close()
+	if _, err := (&client{base: at.URL}).connect(t.Context(), "one"); err == nil || !strings.HasSuffix(err.Error(), "exited with code 7") || asked.Load() != 1 {
+		t.Errorf("it was asked %d times, %v", asked.Load(), err)
+	}
+}
+
+// No authority of the system has signed the certificate. The control socket names it.
+func TestCallTrustsTheCertificateOfItsOwnMachine(t *testing.T) {
+	other := httptest.NewTLSServer(http.NotFoundHandler())
+	defer other.Close()
+	own := other.TLS.Certificates[0]
+	private, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	commontest.OK(t, err)
+	s := newShell(t)
+	s.file("cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]})))
+	s.file("key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	s.file("servers.json", `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`)
+	defer s.up(func(cfg *local.Config) {
+		cfg.TLS = certs.Settings{Cert: filepath.Join(s.data, "cert.pem"), Key: filepath.Join(s.data, "key.pem")}
+	})()
+	for line, want := range map[string]string{
+		"call counter add by=3 --data $DATA":               "3",
+		"doctor --data $DATA --servers $DATA/servers.json": "✓ certificate   until 2084-01-29 16:00:00; clients need its authority",
+		"call counter add by=3 --url " + other.URL:         "certificate signed by unknown authority",
+	} {
+		if printed, _ := s.run(line); !strings.Contains(printed, want) {
+			t.Errorf("%s: %s, want %s", line, printed, want)
+		}
+	}
+	for name, certificate := range map[string][]byte{"its own": own.Certificate[0], "another": []byte("another")} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, other.URL, nil)
+		commontest.OK(t, err)
+		res, err := trusting(other.URL, certificate).RoundTrip(r)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		if (err == nil) != (name == "its own") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -28,6 +28,7 @@ type client struct {
 	where string // in words, for errors
 	up    bool   // a running Dormouse answers; otherwise this program itself answers from a store
 	end   func()
+	shows []byte // the certificate that the endpoint of this machine shows, in DER; endpoint sets it
 
 	progress atomic.Pointer[progress] // of the call under way
 }

@@ -3,9 +3,13 @@ package dormouse
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,7 +98,8 @@ func (c *doctorCommand) Run(t *terminal) error {
 func (d *doctor) all(ctx context.Context) (all []finding) {
 	here := !d.elsewhere()
 	if here {
-		all = append(d.programs(ctx), d.serversFile(), d.variables(), d.network(), d.ports(ctx), d.disk(), d.store(ctx), d.secret())
+		all = append(d.programs(ctx), d.serversFile(), d.variables(), d.network(), d.ports(ctx))
+		all = append(append(all, d.certificate(ctx)...), d.disk(), d.store(ctx), d.secret())
 	}
 	var at time.Time // the time of the place at --url
 	if d.URL != "" {
@@ -349,6 +354,32 @@ func (d *doctor) ports(ctx context.Context) finding {
 		return bad(check, err.Error(), "name another address, for dormouse run too")
 	}
 	return good(check, "%s is free, and so is the port for WebSocket", d.cfg.Listen)
+}
+
+// certificate looks at the certificate of a machine that is up, as its clients do.
+func (d *doctor) certificate(ctx context.Context) []finding {
+	const check = "certificate"
+	u, err := url.Parse(d.up.URL)
+	if d.up.Certificate == nil || err != nil {
+		return nil
+	}
+	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, ServerName: u.Hostname()}} //nolint:gosec // it is only looked at
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
+	if err != nil {
+		return []finding{bad(check, err.Error(), "clients reach the endpoint as little: see --tls-cert, --tls and --public-url")}
+	}
+	defer func() { _ = conn.Close() }()
+	chain := conn.(*tls.Conn).ConnectionState().PeerCertificates
+	until := chain[0].NotAfter.In(d.t.now().Location()).Format(time.DateTime)
+	var unknown x509.UnknownAuthorityError
+	switch err := verified(chain, u.Hostname()); {
+	case err == nil:
+		return []finding{good(check, "this system trusts it, until %s", until)}
+	case errors.As(err, &unknown) && chain[0].VerifyHostname(u.Hostname()) == nil:
+		return []finding{good(check, "until %s; clients need its authority, which this system does not know: NODE_EXTRA_CA_CERTS, SSL_CERT_FILE", until)}
+	default:
+		return []finding{bad(check, err.Error(), "take another certificate, or name its host with --public-url")}
+	}
 }
 
 // least is the free space below which a disk counts as full.

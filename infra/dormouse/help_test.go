@@ -55,18 +55,19 @@ func TestWordsThatPeopleTryDoWhatTheyMean(t *testing.T) {
 	if want, _ := s.run("--help"); code != exitDone || help != want || !strings.Contains(help, "\nStart here\n") || strings.Count(help, "\n    dormouse ") != 3 {
 		t.Errorf("dormouse alone: exit code %d, %s", code, help)
 	}
-	for line, means := range map[string]string{"ls --help": "list --help", "rm --help": "remove --help", "up --help": "run --help", "serve --help": "run --help"} {
+	for line, means := range map[string]string{"ls --help": "list --help", "rm --help": "remove --help", "up --help": "run --help", "serve --help": "run --help", "init": "add"} {
 		t.Run(line, func(t *testing.T) {
-			want, _ := s.run(means)
-			if got, code := s.run(line); got != want || code != exitDone {
+			want, as := s.run(means)
+			if got, code := s.run(line); got != want || code != as {
 				t.Errorf("dormouse %s: exit code %d, %s", line, code, got)
 			}
 		})
 	}
-	for _, flag := range []string{"--listen=9000", "--port=9000", "--listen=127.0.0.1:9000"} {
+	for _, words := range [][]string{{"--listen=9000"}, {"--port=9000"}, {"--listen=127.0.0.1:9000"}, {"-p", "9000"}} {
 		var c commands
-		if _, err := kong.Must(&c, kong.Name("dormouse"), kong.Vars{"version": "", "platform": ""}).Parse([]string{"run", flag}); err != nil || c.Run.Listen != "127.0.0.1:9000" {
-			t.Errorf("%s: %q, %v", flag, c.Run.Listen, err)
+		_, err := kong.Must(&c, kong.Name("dormouse"), kong.Vars{"version": "", "platform": ""}).Parse(append([]string{"run", "/etc/other.json"}, words...))
+		if err != nil || c.Run.Listen != "127.0.0.1:9000" || c.Run.Servers != "/etc/other.json" || len(c.Run.Names) > 0 {
+			t.Errorf("%s: %q of %s for %q, %v", words, c.Run.Listen, c.Run.Servers, c.Run.Names, err)
 		}
 	}
 }

@@ -105,7 +105,7 @@ type terminal struct {
 }
 
 // otherNames maps names that people try to commands.
-var otherNames = map[string]string{"ls": "list", "rm": "remove", "up": "run", "start": "run", "serve": "run", "-v": "--version"}
+var otherNames = map[string]string{"ls": "list", "rm": "remove", "up": "run", "start": "run", "serve": "run", "init": "add", "-v": "--version"}
 
 // description begins the help.
 const description = `MCP servers that sleep between messages.

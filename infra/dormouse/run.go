@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/certs"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
@@ -52,7 +54,7 @@ type says struct {
 // served are the flags of dormouse run that decide what it serves of a servers file, and to
 // whom. dormouse check has the same.
 type served struct {
-	Listen    listenAddress `placeholder:"ADDRESS" aliases:"port" help:"Address of the endpoint, or its port on 127.0.0.1, by default 127.0.0.1:8787."`
+	Listen    listenAddress `short:"p" placeholder:"ADDRESS" aliases:"port" help:"Address of the endpoint, or its port on 127.0.0.1, by default 127.0.0.1:8787."`
 	Sockets   listenAddress `placeholder:"ADDRESS" help:"Address for WebSocket clients, by default the next port after --listen."`
 	EnvFile   []string      `name:"env-file" type:"path" placeholder:"FILE" help:"A file of variables for the servers file; may be repeated. It wins over .env, and the environment wins over it."`
 	PublicURL string        `placeholder:"URL" name:"public-url" help:"The URL that clients call if the endpoint is behind a proxy: https://HOST."`
@@ -80,7 +82,7 @@ func (s served) config(p Program, servers string) local.Config {
 }
 
 type runCommand struct {
-	Names []string `arg:"" optional:"" name:"name" help:"With --watch: names of servers; without one, all that have files of your own."`
+	Names []string `arg:"" optional:"" name:"name" help:"The servers file, as with --servers. With --watch: names of servers; without one, all that have files of your own."`
 	served
 	fileFlag
 	dataFlag
@@ -108,6 +110,9 @@ type trials struct {
 
 // Validate checks that flags fit together.
 func (c *runCommand) Validate() error {
+	if len(c.Names) > 0 && strings.HasSuffix(c.Names[0], ".json") {
+		c.Servers, c.Names = kong.ExpandPath(c.Names[0]), c.Names[1:]
+	}
 	if len(c.Names) > 0 && !c.Watch {
 		return errors.New("dormouse run hosts all servers of the file; names are for --watch")
 	}

@@ -24,6 +24,9 @@ type control struct {
 func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o := c.operators()
 	o.Caller, o.Info.URL = api.Owner(c.key), c.public.address(0)
+	if c.public.shows != nil {
+		o.Info.Certificate = c.public.shows()
+	}
 	o.Entry = func(ctx context.Context) (api.Entry, error) { return c.console.Entry(ctx, c.public.address(0)) }
 	o.Meter = nil // there is no such socket on AWS, so the bill is without it
 	api.New(o).ServeHTTP(w, r)

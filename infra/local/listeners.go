@@ -22,6 +22,7 @@ type listeners struct {
 
 	secure bool           // the endpoints have a certificate
 	tls    *tls.Config    // of that certificate, from start on
+	shows  func() []byte  // that certificate, in DER; nil without one
 	open   []net.Listener // HTTP, then WebSocket; before start those of Config.Opened
 	use    use
 }

@@ -28,7 +28,7 @@ func secure(m *machine) (s *secured, err error) {
 	s = &secured{m: m}
 	failed := func(err error) { s.missing(err, "clients get the certificate before it, until that one expires") }
 	if s.Certs, err = certs.Open(m.cfg.TLS, m.folder.File(certificatesFolder), failed); err == nil {
-		m.public.tls = s.Config()
+		m.public.tls, m.public.shows = s.Config(), s.Current
 	}
 	return s, err
 }

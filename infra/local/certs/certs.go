@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/acme"
@@ -50,8 +51,9 @@ func (s Settings) Check() error {
 // Certs are the certificates of an endpoint.
 type Certs struct {
 	Settings
-	manager *autocert.Manager // nil for files
-	files   *files            // nil for a domain
+	manager *autocert.Manager               // nil for files
+	given   atomic.Pointer[tls.Certificate] // the last one of manager
+	files   *files                          // nil for a domain
 }
 
 // Open returns the certificates. Those of an authority are kept in folder, with the
@@ -82,9 +84,30 @@ func (c *Certs) Config() *tls.Config {
 			named.ServerName = c.Domain
 			hello = &named
 		}
-		return c.manager.GetCertificate(hello)
+		return c.get(hello)
 	}
 	return config
+}
+
+// get returns the certificate of the authority.
+func (c *Certs) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	given, err := c.manager.GetCertificate(hello)
+	if err == nil {
+		c.given.Store(given)
+	}
+	return given, err
+}
+
+// Current returns the certificate that clients get, in DER; nil while there is none.
+func (c *Certs) Current() []byte {
+	now := c.given.Load()
+	if c.manager == nil {
+		now = c.files.newest()
+	}
+	if now == nil {
+		return nil
+	}
+	return now.Certificate[0]
 }
 
 // Prepare gets the certificate from the authority if there is none yet, so that the first
@@ -93,7 +116,7 @@ func (c *Certs) Prepare() error {
 	if c.manager == nil {
 		return nil
 	}
-	_, err := c.manager.GetCertificate(&tls.ClientHelloInfo{ServerName: c.Domain, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}})
+	_, err := c.get(&tls.ClientHelloInfo{ServerName: c.Domain, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}})
 	return err
 }
 

@@ -12,20 +12,21 @@ const Prefix = "/api/v1/"
 
 // Info says where a caller is and what it may do.
 type Info struct {
-	Version   string   `json:"version"`                     // of the program
-	Protocol  []string `json:"protocol_versions"`           // of MCP, the newest first
-	Place     string   `json:"place"`                       // PlaceMachine, PlaceStack or PlaceStore
-	URL       string   `json:"url,omitempty"`               // of the endpoint; servers are at URL/NAME/mcp
-	Access    string   `json:"access,omitempty"`            // who may call: open, keys, oauth or idp
-	Guests    bool     `json:"guests,omitempty"`            // servers without a profile are confined if the system can, because not only the user of the machine can call
-	SignIn    string   `json:"sign_in,omitempty"`           // the provider at which callers sign in; "" if they send keys
-	Principal string   `json:"principal,omitempty"`         // of the caller's key
-	Tenant    string   `json:"tenant,omitempty"`            // what the caller sees; "" is all
-	Role      string   `json:"role"`                        // of the caller: viewer or operator
-	User      bool     `json:"user,omitempty"`              // the caller has signed in, and has no key
-	Edits     bool     `json:"edits,omitempty"`             // the caller may add, switch and set
-	Dashboard string   `json:"dashboard,omitempty"`         // where a stack shows what it does not keep
-	SearchUSD float64  `json:"search_usd_per_gb,omitempty"` // price of a search for calls, on stacks where each search costs something
+	Version     string   `json:"version"`                     // of the program
+	Protocol    []string `json:"protocol_versions"`           // of MCP, the newest first
+	Place       string   `json:"place"`                       // PlaceMachine, PlaceStack or PlaceStore
+	URL         string   `json:"url,omitempty"`               // of the endpoint; servers are at URL/NAME/mcp
+	Certificate []byte   `json:"certificate,omitempty"`       // of the endpoint, in DER, if it has one and the caller is the user of its machine
+	Access      string   `json:"access,omitempty"`            // who may call: open, keys, oauth or idp
+	Guests      bool     `json:"guests,omitempty"`            // servers without a profile are confined if the system can, because not only the user of the machine can call
+	SignIn      string   `json:"sign_in,omitempty"`           // the provider at which callers sign in; "" if they send keys
+	Principal   string   `json:"principal,omitempty"`         // of the caller's key
+	Tenant      string   `json:"tenant,omitempty"`            // what the caller sees; "" is all
+	Role        string   `json:"role"`                        // of the caller: viewer or operator
+	User        bool     `json:"user,omitempty"`              // the caller has signed in, and has no key
+	Edits       bool     `json:"edits,omitempty"`             // the caller may add, switch and set
+	Dashboard   string   `json:"dashboard,omitempty"`         // where a stack shows what it does not keep
+	SearchUSD   float64  `json:"search_usd_per_gb,omitempty"` // price of a search for calls, on stacks where each search costs something
 }
 
 // Values of Info.Place.
