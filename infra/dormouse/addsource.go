@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -104,19 +105,43 @@ func (c *addCommand) readWord(behind bool) error {
 func (c *addCommand) unmake() {
 	for _, folder := range c.made {
 		_ = os.RemoveAll(folder) // what stays is of no harm
+		_ = os.Remove(filepath.Dir(folder))
 	}
 }
 
-// home returns the folder in which add keeps one kind of what it fetches: in the user's data
-// folder, or in that of this machine for a user without a home.
-func (c *addCommand) home(kind string) string {
+// The kinds of what add fetches.
+const (
+	bundles      = "bundles"
+	repositories = "repositories"
+)
+
+// fetched returns the folder in which add keeps one kind of what it fetches for a servers file:
+// in the user's data folder, or in that of this machine for a user without a home.
+func fetched(kind, servers, data string) string {
 	if folder := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(folder) {
-		return filepath.Join(folder, "dormouse", kind)
+		data = filepath.Join(folder, "dormouse")
+	} else if home, err := os.UserHomeDir(); err == nil {
+		data = filepath.Join(home, ".local", "share", "dormouse")
 	}
-	if home, err := os.UserHomeDir(); err == nil {
-		return filepath.Join(home, ".local", "share", "dormouse", kind)
+	sum := sha256.Sum256([]byte(servers))
+	return filepath.Join(data, kind, hex.EncodeToString(sum[:4]))
+}
+
+// sweep removes what add has fetched for the servers file, and no entry of it names any more.
+func (e *edited) sweep(data string) (removed []string) {
+	for _, kind := range []string{bundles, repositories} {
+		home := fetched(kind, e.path, data)
+		all, _ := os.ReadDir(home)
+		for _, f := range all {
+			folder := filepath.Join(home, f.Name())
+			quoted, err := json.Marshal(folder)
+			if within := quoted[1 : len(quoted)-1]; err == nil && bytes.Contains(e.before, within) && !bytes.Contains(e.Text(), within) && os.RemoveAll(folder) == nil {
+				removed = append(removed, folder)
+			}
+		}
+		_ = os.Remove(home) // it stays until it is empty
 	}
-	return filepath.Join(c.Data, kind)
+	return removed
 }
 
 // ofFolder returns the server of a project, which stays where it is.
@@ -160,7 +185,7 @@ func (c *addCommand) ofRepository(ctx context.Context, t *terminal, f *edited) (
 	}
 	w := t.waits("fetching", c.Name)
 	defer w.end(false)
-	home := c.home("repositories")
+	home := fetched(repositories, f.path, c.Data)
 	if err := os.MkdirAll(home, 0o755); err != nil { //nolint:gosec // a guest of another user reads it
 		return entry, "", err
 	}
@@ -248,7 +273,7 @@ func (c *addCommand) ofBundle(ctx context.Context, t *terminal, f *edited) (entr
 	if err != nil {
 		return entry, "", err
 	}
-	dir := filepath.Join(c.home("bundles"), bundle.Name+"-"+bundle.Hash[:12])
+	dir := filepath.Join(fetched(bundles, f.path, c.Data), bundle.Name+"-"+bundle.Hash[:12])
 	entry, version, err = c.ofUnpacked(t, f, bundle, dir)
 	if err != nil || exists(dir) {
 		return entry, version, err

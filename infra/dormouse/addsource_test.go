@@ -55,11 +55,10 @@ func TestARepositoryIsAddedAtOneCommit(t *testing.T) {
 	git("commit", "-qm", "two")
 	second := git("rev-parse", "HEAD")[:12]
 	commontest.OK(t, os.Symlink(program, filepath.Join("bin", "git")))
-	home := filepath.Join(d.dir, ".local/share/dormouse/repositories")
+	home := fetched(repositories, filepath.Join(d.dir, "servers.json"), "")
 	folders := func() (names []string) {
 		t.Helper()
-		all, err := os.ReadDir(home)
-		commontest.OK(t, err)
+		all, _ := os.ReadDir(home)
 		for _, f := range all {
 			names = append(names, f.Name())
 		}
@@ -84,8 +83,20 @@ func TestARepositoryIsAddedAtOneCommit(t *testing.T) {
 		t.Error(diff)
 	}
 	text, _ := d.run("cat servers.json")
-	if want := `DIR/.local/share/dormouse/repositories/origin-` + first + `/dist/index.js"`; !strings.Contains(text, want) || strings.Contains(text, "broken") {
+	if want := strings.ReplaceAll(home, d.dir, "DIR") + "/origin-" + first + `/dist/index.js"`; !strings.Contains(text, want) || strings.Contains(text, "broken") {
 		t.Error(text)
+	}
+	// Another servers file has a clone of its own. The last server of a file takes its clone away.
+	for _, step := range []struct {
+		line  string
+		stays int
+	}{{"add tides --servers other.json " + url + "#v1", 1}, {"add more " + url + "#v1", 1}, {"remove tides", 1}, {"remove more", 0}} {
+		if printed, code := d.run(step.line); code != 0 || len(folders()) != step.stays || strings.Contains(printed, "had fetched") != (step.stays == 0) {
+			t.Errorf("%s: %d %s, %v stay", step.line, code, printed, folders())
+		}
+	}
+	if !exists(filepath.Join(fetched(repositories, filepath.Join(d.dir, "other.json"), ""), "origin-"+first)) {
+		t.Error("the clone of the other servers file is gone")
 	}
 }
 
@@ -125,7 +136,7 @@ func TestABundleAsksForItsConfiguration(t *testing.T) {
 	if printed, code = d.run("add broken.mcpb -e key=hunter2"); code != exitFailed || strings.Contains(printed, "hunter2") {
 		t.Errorf("%d %s", code, printed)
 	}
-	if left, err := filepath.Glob(".local/share/dormouse/bundles/*"); err != nil || left != nil || exists("servers.json") || exists(".env") {
+	if left, err := filepath.Glob(".local/share/dormouse/bundles/*/*"); err != nil || left != nil || exists("servers.json") || exists(".env") {
 		t.Error(left, err)
 	}
 	var questions *[]string
@@ -139,7 +150,7 @@ func TestABundleAsksForItsConfiguration(t *testing.T) {
 	}
 	text, _ := d.run("cat servers.json")
 	text = strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "[ ", "[")
-	dir := "DIR/.local/share/dormouse/bundles/notes-" + hash[:12]
+	dir := strings.ReplaceAll(fetched(bundles, filepath.Join(d.dir, "servers.json"), ""), d.dir, "DIR") + "/notes-" + hash[:12]
 	for _, want := range []string{`["` + dir + `/main.py", "${HOME}" ]`, `"KEY": "${NOTES_KEY}"`, `"LIMIT": "5"`, `"TITLE": "${NOTES_TITLE}"`, `"OTHER": "${OTHER}"`, `"cwd": "` + dir + `"`, `"secrets": ["KEY"]`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is not in %s", want, text)
@@ -153,7 +164,13 @@ func TestABundleAsksForItsConfiguration(t *testing.T) {
 	if printed, code := d.run("add again notes.mcpb -e key=hunter3 -e title=x"); code != 0 {
 		t.Error(printed)
 	}
-	if all, err := filepath.Glob(".local/share/dormouse/bundles/*"); err != nil || len(all) != 1 {
+	if all, err := filepath.Glob(".local/share/dormouse/bundles/*/*"); err != nil || len(all) != 1 {
+		t.Error(all, err)
+	}
+	if printed, code := d.run("remove notes again"); code != 0 || !strings.Contains(printed, "removed what add had fetched: "+dir+"\n") {
+		t.Errorf("%d %s", code, printed)
+	}
+	if all, err := filepath.Glob(".local/share/dormouse/bundles/*"); err != nil || all != nil {
 		t.Error(all, err)
 	}
 }

@@ -1,9 +1,7 @@
 package dormouse
 
 import (
-	"cmp"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -44,10 +42,14 @@ func (c *removeCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	if err := takenAtOnce(cmp.Or(os.Getenv("DORMOUSE_DATA"), ".dormouse"), nil); err != nil {
+	data := target{}.folder()
+	if err := takenAtOnce(data, nil); err != nil {
 		_, _ = fmt.Fprintln(t.err, err)
 	}
 	_, err = fmt.Fprintf(t.out, "removed %s from %s; sessions stay until they expire\n", strings.Join(c.Names, ", "), f.name())
+	for _, folder := range f.sweep(data) {
+		_, err = fmt.Fprintf(t.out, "removed what add had fetched: %s\n", folder)
+	}
 	if left := f.unused(); len(left) > 0 {
 		_, err = fmt.Fprintf(t.out, "still in .env: %s; delete what nothing else needs\n", strings.Join(left, ", "))
 	}
