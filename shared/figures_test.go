@@ -49,7 +49,7 @@ var figures = []struct{ page, phrase, name string }{
 	{"docs/promises.md", "for each GET [25 s] |", "shared/mcp/sessions.withDefaults.Hold"},
 	{"docs/promises.md", "in any case | [24 hours]; 30 days |", "infra/local/sockets.Home.Idle"},
 	{"docs/promises.md", "in any case | 24 hours; [30 days] |", "infra/local/sockets.Home.Life"},
-	{"docs/promises.md", "| 10 minutes; [2 hours] |", "infra/local/sockets.AWS.Life"},
+	{"docs/promises.md", "| 10 minutes; [2 hours] |", "infra/internal/emulator/apigw.Limits.Life"},
 	{"docs/promises.md", "more are refused as busy | [1,024]", "infra/local.maxInWork"},
 	{"docs/promises.md", "time to send it | 4 MiB; [64 MiB]; 256 MiB; 1 minute |", "infra/local.maxCallerBodies"},
 	{"docs/promises.md", "time to send it | 4 MiB; 64 MiB; [256 MiB]; 1 minute |", "infra/local.maxBodies"},

@@ -98,7 +98,7 @@ func clientsOf(t *testing.T, asFunction bool) localtest.WebSockets {
 			return err
 		}
 	}
-	m.openSockets(&runnerRoutes{in}, clients, sockets.AWS(), "")
+	m.openSockets(&runnerRoutes{in}, clients, apigw.Limits(), "")
 	socket, err := endpoints.NewSocket(wired(t, m), nativetest.Servers(), endpoints.Alarms{}, push, nil)
 	if err != nil {
 		t.Fatal(err)

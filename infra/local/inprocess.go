@@ -222,7 +222,7 @@ func (in *inprocess) alarms() endpoints.Alarms {
 	return endpoints.Alarms{
 		Schedule: schedules{in.alarm}, Here: true, Command: in.m.commands.header,
 		Invoke: func(_ context.Context, payload []byte) error {
-			_, err := in.send("http", payload)
+			_, err := in.send(payload)
 			return err
 		},
 	}
@@ -235,7 +235,7 @@ type schedules struct{ api *scheduler.API }
 func (s schedules) Schedule(_ context.Context, a native.Alarm) error {
 	input, err := native.AlarmEvent(a)
 	if err == nil {
-		_, err = s.api.Create(a.ID(), "http", a.At, string(input))
+		_, err = s.api.Create(a.ID(), a.At, string(input))
 	}
 	if err != nil {
 		return storage.Errorf(storage.Unavailable, "the alarm could not be set; try again").Because(err)
@@ -255,7 +255,7 @@ const handleTries = 3
 
 // send handles the event of an alarm in the background. It closes done when the event was
 // handled or after it has given up.
-func (in *inprocess) send(_ string, payload []byte) (done <-chan struct{}, err error) {
+func (in *inprocess) send(payload []byte) (done <-chan struct{}, err error) {
 	var e struct {
 		Alarm *native.Alarm `json:"dormouseAlarm"`
 	}

@@ -4,13 +4,13 @@ import (
 	"context"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -18,10 +18,7 @@ import (
 
 // echoing are routes that send each message back. They answer "hang" as late as the limits
 // allow.
-type echoing struct {
-	mu   sync.Mutex
-	ends int
-}
+type echoing struct{}
 
 func (*echoing) Connect(ctx context.Context, _ sockets.Conn, r *http.Request) sockets.Reply {
 	if r.URL.RawQuery == "hang" {
@@ -38,15 +35,11 @@ func (*echoing) Message(ctx context.Context, _ sockets.Conn, data []byte) []byte
 	return data
 }
 
-func (e *echoing) Disconnect(context.Context, sockets.Conn, int, string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.ends++
-}
+func (*echoing) Disconnect(context.Context, sockets.Conn, int, string) {}
 
 // eachAPI runs a test with both APIs that a machine opens, in virtual time. The tests of
 // package sockets check the effect of each limit.
-func eachAPI(t *testing.T, cfg Config, limits sockets.Limits, elsewhere string, test func(t *testing.T, w localtest.WebSockets, e *echoing)) {
+func eachAPI(t *testing.T, cfg Config, limits sockets.Limits, elsewhere string, test func(t *testing.T, w localtest.WebSockets)) {
 	for _, which := range []string{"runners", "clients"} {
 		t.Run(which, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -61,7 +54,7 @@ func eachAPI(t *testing.T, cfg Config, limits sockets.Limits, elsewhere string, 
 					cancel() // cuts connections that a test left open
 					_ = api.Close(ctx)
 				})
-				test(t, localtest.WebSockets{T: t, API: localtest.Serve(t, api), Stage: stage}, e)
+				test(t, localtest.WebSockets{T: t, API: localtest.Serve(t, api), Stage: stage})
 			})
 		})
 	}
@@ -73,11 +66,11 @@ func TestBothWebSocketAPIsHaveTheLimitsOfTheirConfiguration(t *testing.T) {
 		frame             int
 		route, idle, life time.Duration
 	}{
-		"aws":  {sockets.AWS(), 32 << 10, 29 * time.Second, 10 * time.Minute, 2 * time.Hour},
+		"aws":  {apigw.Limits(), 32 << 10, 29 * time.Second, 10 * time.Minute, 2 * time.Hour},
 		"home": {sockets.Home(), 128 << 10, 15 * time.Minute, 24 * time.Hour, 30 * 24 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachAPI(t, Config{}, want.limits, "", func(t *testing.T, w localtest.WebSockets, _ *echoing) {
+			eachAPI(t, Config{}, want.limits, "", func(t *testing.T, w localtest.WebSockets) {
 				within := func(what string, limit time.Duration, do func()) {
 					begun := time.Now()
 					if do(); time.Since(begun) != limit {
@@ -121,18 +114,6 @@ func TestBothWebSocketAPIsHaveTheLimitsOfTheirConfiguration(t *testing.T) {
 	}
 }
 
-// AWS does not promise a $disconnect, and the relay does not use it. So only the API for
-// clients reports the end of a connection.
-func TestOnlyTheAPIOfClientsTellsOfTheEnd(t *testing.T) {
-	eachAPI(t, Config{}, sockets.AWS(), "", func(t *testing.T, w localtest.WebSockets, e *echoing) {
-		_ = w.Open().CloseNow()
-		synctest.Wait()
-		if want := map[string]int{relayStage: 0, socketStage: 1}[w.Stage]; e.ends != want {
-			t.Errorf("%d ends were told, want %d", e.ends, want)
-		}
-	})
-}
-
 func TestAHomeHandles256MessagesOfAConnectionAtOnce(t *testing.T) {
 	if n := sockets.Home().InWork; n != 256 {
 		t.Errorf("%d messages of one connection are handled at once", n)
@@ -144,7 +125,7 @@ func TestAHomeHandles256MessagesOfAConnectionAtOnce(t *testing.T) {
 func TestAnotherPathOfTheWebSocketAddressSaysWhatTheAddressIsFor(t *testing.T) {
 	const forbidden = `{"message":"Forbidden"}`
 	for elsewhere, clients := range map[string]string{socketsOnly: "WebSockets only, at /local?server=NAME", "": forbidden} {
-		eachAPI(t, Config{}, sockets.Home(), elsewhere, func(t *testing.T, w localtest.WebSockets, _ *echoing) {
+		eachAPI(t, Config{}, sockets.Home(), elsewhere, func(t *testing.T, w localtest.WebSockets) {
 			want := map[string]string{socketStage: clients, relayStage: forbidden}[w.Stage]
 			if got := w.Refused("/echo/mcp"); got.Status != http.StatusForbidden || !strings.Contains(got.Body, want) {
 				t.Errorf("%q elsewhere: %+v, want %s", elsewhere, got, want)

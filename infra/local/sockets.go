@@ -20,9 +20,7 @@ func (m *machine) openSockets(runners, clients sockets.Routes, limits sockets.Li
 	open := func(name, stage, elsewhere string, routes sockets.Routes) *sockets.API {
 		return sockets.New(sockets.Config{
 			Name: name, Stage: stage, Routes: routes, Elsewhere: elsewhere, Limits: limits,
-			// The relay ignores the disconnects of runners.
-			DropDisconnect: stage == relayStage,
-			Opened:         m.ledger.Opened, Closed: m.ledger.Closed, Logger: m.log,
+			Opened: m.ledger.Opened, Closed: m.ledger.Closed, Logger: m.log,
 		})
 	}
 	m.relay, m.socket = open("relay", relayStage, "", runners), open("socket", socketStage, elsewhere, clients)

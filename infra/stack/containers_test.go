@@ -172,7 +172,7 @@ func (one task) environment(of container) []string {
 func (w *walk) relays() (api, connections http.Handler) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	relay := sockets.New(sockets.Config{
-		Name: "relay", Stage: "v1", Limits: sockets.AWS(), Logger: log,
+		Name: "relay", Stage: "v1", Limits: apigw.Limits(), Logger: log,
 		Routes: apigw.SocketRoutes{APIID: "relay", Stage: "v1", Function: w.stack + "-relay", Invoker: whole{w.endpoint}, Log: log},
 	})
 	w.t.Cleanup(func() { _ = relay.Close(context.WithoutCancel(w.t.Context())) })

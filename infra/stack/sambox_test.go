@@ -153,7 +153,7 @@ func hostWithBoxesIn(t *testing.T, invoke func(event []byte, tenant string)) str
 	})
 	commontest.OK(t, err)
 	r := &runners{}
-	r.api = sockets.New(sockets.Config{Name: "relay", Stage: "relay", Routes: r, Limits: sockets.AWS()})
+	r.api = sockets.New(sockets.Config{Name: "relay", Stage: "relay", Routes: r, Limits: apigw.Limits()})
 	listener, host := listenForContainers(t)
 	relay := &http.Server{Handler: r.api, ReadHeaderTimeout: time.Minute}
 	go func() { _ = relay.Serve(listener) }()

@@ -34,10 +34,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/logline"
 	"github.com/dormouse-mcp/dormouse/infra/local"
-	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
@@ -151,13 +151,13 @@ func (e *emulated) start(ctx context.Context, file string) (err error) {
 		return err
 	}
 	e.api = lambda.NewAPI(lambda.APIConfig{Invoker: e.pool, Functions: e.pool.Names(), RetryWait: eventRetryWait, Logger: e.site.Logger})
-	alarms, err := scheduler.New(scheduler.Config{Folder: e.site.Folder.File("schedules"), Send: e.api.Send, Logger: e.site.Logger})
+	alarms, err := scheduler.New(scheduler.Config{Folder: e.site.Folder.File("schedules"), Send: func(event []byte) (<-chan struct{}, error) { return e.api.Send("http", event) }, Logger: e.site.Logger})
 	if err != nil {
 		return err
 	}
 	e.alarm = &schedules{API: alarms, tokens: map[string]string{}}
 	e.rest = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Paths: e.paths(), Invoker: e.pool, Logger: e.site.Logger})
-	e.relay, e.socket = e.site.OpenSockets(e.routes(e.pool, relayStage, "relay"), e.routes(e.pool, socketStage, "socket"), sockets.AWS())
+	e.relay, e.socket = e.site.OpenSockets(noDisconnect{e.routes(e.pool, relayStage, "relay")}, e.routes(e.pool, socketStage, "socket"), apigw.Limits())
 	return e.renewOperators(e.site.Servers)
 }
 
@@ -187,6 +187,12 @@ func (e *emulated) services() http.Handler {
 func (e *emulated) routes(functions lambda.Invoker, stage, function string) sockets.Routes {
 	return apigw.SocketRoutes{APIID: function, Stage: stage, Function: function, Invoker: functions, Log: e.site.Logger}
 }
+
+// noDisconnect are routes without $disconnect, as those of runners.
+type noDisconnect struct{ sockets.Routes }
+
+// Disconnect implements [sockets.Routes].
+func (noDisconnect) Disconnect(context.Context, sockets.Conn, int, string) {}
 
 func (e *emulated) configs() []lambda.FunctionConfig {
 	hosts := []string{"DORMOUSE_HOSTS=" + strings.Join(e.site.Hosts, ",")}
@@ -288,7 +294,7 @@ func (e *emulated) tells(check bool) string {
 
 // scheduleSettings returns the place of alarms, in the form of eventbridge.Config.
 func scheduleSettings() string {
-	return `{"group":"` + scheduler.Group + `","target":"` + awsapi.FunctionARN("http") + `","role":"arn:aws:iam::` + awsapi.Account + `:role/schedules"}`
+	return `{"group":"` + scheduleGroup + `","target":"` + aws.FunctionARN("http") + `","role":"arn:aws:iam::` + aws.Account + `:role/schedules"}`
 }
 
 // Web implements [local.Functions].
@@ -359,7 +365,7 @@ func (e *emulated) Sweep(stopped *fleet.Status) <-chan struct{} {
 
 func cloudWatchEvent(kind string, detail json.RawMessage) events.CloudWatchEvent {
 	return events.CloudWatchEvent{
-		Version: "0", ID: uuid.NewString(), DetailType: kind, Source: "dormouse.local", AccountID: awsapi.Account,
+		Version: "0", ID: uuid.NewString(), DetailType: kind, Source: "dormouse.local", AccountID: aws.Account,
 		Time: time.Now().UTC().Truncate(time.Second), Region: "local", Resources: []string{}, Detail: detail,
 	}
 }

@@ -9,11 +9,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 )
 
-const maxScheduleInput = 256 << 10
+const (
+	maxScheduleInput = 256 << 10
+	scheduleGroup    = "dormouse"
+)
 
 // schedules is the part of Amazon EventBridge Scheduler that Dormouse uses, for schedules
 // that invoke the function http once:
@@ -22,7 +26,7 @@ const maxScheduleInput = 256 << 10
 //	DELETE /schedules/<name>?groupName=<name>  DeleteSchedule
 //
 // It accepts only at(...) in UTC, to the second, in the future, without a flexible window,
-// deleted after completion, in the group [scheduler.Group]. It refuses what AWS would
+// deleted after completion, in the group [scheduleGroup]. It refuses what AWS would
 // refuse, with AWS's errors. It verifies no signature: its server must authenticate the
 // caller.
 type schedules struct {
@@ -47,13 +51,13 @@ func (s *schedules) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, ok := strings.CutPrefix(r.URL.Path, "/schedules/")
 	switch {
 	case !ok || r.Method != http.MethodPost && r.Method != http.MethodDelete:
-		awsapi.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
+		aws.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
 	case !regexp.MustCompile(`^[0-9a-zA-Z_.-]{1,64}$`).MatchString(name):
-		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", "Invalid name")
+		aws.Fail(w, http.StatusBadRequest, "ValidationException", "Invalid name")
 	case r.Method == http.MethodPost:
 		s.create(w, r, name)
-	case r.URL.Query().Get("groupName") != scheduler.Group || !s.Delete(name):
-		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule "+name+" does not exist.")
+	case r.URL.Query().Get("groupName") != scheduleGroup || !s.Delete(name):
+		aws.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule "+name+" does not exist.")
 	default:
 		awsapi.JSON(w, http.StatusOK, []byte("{}"))
 	}
@@ -66,31 +70,31 @@ func (s *schedules) create(w http.ResponseWriter, r *http.Request, name string) 
 		err = json.Unmarshal(raw, &of)
 	}
 	if err != nil {
-		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", "The request cannot be read")
+		aws.Fail(w, http.StatusBadRequest, "ValidationException", "The request cannot be read")
 		return
 	}
 	at, why := of.check()
 	switch {
 	case why != "":
-		awsapi.Fail(w, http.StatusBadRequest, "ValidationException", why)
+		aws.Fail(w, http.StatusBadRequest, "ValidationException", why)
 		return
-	case of.GroupName != scheduler.Group:
-		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule group "+of.GroupName+" does not exist.")
+	case of.GroupName != scheduleGroup:
+		aws.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Schedule group "+of.GroupName+" does not exist.")
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	created, err := s.Create(name, "http", at, of.Target.Input)
+	created, err := s.Create(name, at, of.Target.Input)
 	switch {
 	case err != nil:
-		awsapi.Fail(w, http.StatusInternalServerError, "InternalServerException", "")
+		aws.Fail(w, http.StatusInternalServerError, "InternalServerException", "")
 		return
 	case !created && (of.ClientToken == "" || s.tokens[name] != of.ClientToken):
-		awsapi.Fail(w, http.StatusConflict, "ConflictException", "Schedule "+name+" already exists.")
+		aws.Fail(w, http.StatusConflict, "ConflictException", "Schedule "+name+" already exists.")
 		return
 	}
 	s.tokens[name] = of.ClientToken
-	answer, _ := json.Marshal(map[string]string{"ScheduleArn": "arn:aws:scheduler:local:000000000000:schedule/" + scheduler.Group + "/" + name}) // strings always encode
+	answer, _ := json.Marshal(map[string]string{"ScheduleArn": "arn:aws:scheduler:local:000000000000:schedule/" + scheduleGroup + "/" + name}) // strings always encode
 	awsapi.JSON(w, http.StatusOK, answer)
 }
 
@@ -105,7 +109,7 @@ func (s *schedule) check() (at time.Time, why string) {
 		why = "Invalid Schedule Expression " + s.ScheduleExpression + ": it is in the past"
 	case len(s.ClientToken) > 64 || s.FlexibleTimeWindow.Mode != "OFF" || s.ActionAfterCompletion != "DELETE":
 		why = "ClientToken, FlexibleTimeWindow or ActionAfterCompletion is not what is served here"
-	case s.Target.Arn != awsapi.FunctionARN("http") || s.Target.RoleArn == "":
+	case s.Target.Arn != aws.FunctionARN("http") || s.Target.RoleArn == "":
 		why = "Target is not a function of this machine, or has no role"
 	case len(s.Target.Input) > maxScheduleInput || !json.Valid([]byte(s.Target.Input)):
 		why = "Input must be valid JSON of at most 262144 bytes"

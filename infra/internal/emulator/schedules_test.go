@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
@@ -30,7 +30,7 @@ func TestTheClientOfEventBridgeSetsAndCancelsAlarms(t *testing.T) {
 	commontest.OK(t, err)
 	client := eventbridge.New(eventbridge.Config{
 		Service: awscall.Service{Endpoint: "http://local", Client: &http.Client{Transport: direct{&schedules{API: kept, tokens: map[string]string{}}}}},
-		Group:   scheduler.Group, Target: awsapi.FunctionARN("http"), Role: "arn:aws:iam::000000000000:role/local",
+		Group:   scheduleGroup, Target: aws.FunctionARN("http"), Role: "arn:aws:iam::000000000000:role/local",
 	})
 	a := native.Alarm{Session: "s1", Name: "n", At: time.Now().Add(time.Hour)}
 	for _, change := range []struct {
@@ -48,7 +48,7 @@ func TestWhatEventBridgeWouldRefuseIsRefused(t *testing.T) {
 	commontest.OK(t, err)
 	api := &schedules{API: kept, tokens: map[string]string{}}
 	good := `{"ClientToken":"t","GroupName":"dormouse","ScheduleExpression":"at(2999-01-02T03:04:05)","ScheduleExpressionTimezone":"UTC",
-		"FlexibleTimeWindow":{"Mode":"OFF"},"ActionAfterCompletion":"DELETE","Target":{"Arn":"` + awsapi.FunctionARN("http") + `","RoleArn":"r","Input":"{}"}}`
+		"FlexibleTimeWindow":{"Mode":"OFF"},"ActionAfterCompletion":"DELETE","Target":{"Arn":"` + aws.FunctionARN("http") + `","RoleArn":"r","Input":"{}"}}`
 	for name, c := range map[string]struct {
 		method, path, old, new, kind string
 		status                       int

@@ -1,28 +1,16 @@
-// Package awsapi holds code that the stand-ins for AWS's APIs on this machine share: ids,
-// answers in the form that AWS's SDKs read, and the wait for work in the background.
+// Package awsapi holds what the endpoints of this machine have of AWS's: ids, the form of
+// refusals, and the wait for work in the background.
 package awsapi
 
 import (
 	"context"
 	crand "crypto/rand"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"sync"
 )
-
-// Region and account in the ARNs of this machine's functions.
-const (
-	Region  = "us-east-1"
-	Account = "000000000000"
-)
-
-// FunctionARN returns the ARN of a function of this machine.
-func FunctionARN(name string) string {
-	return "arn:aws:lambda:" + Region + ":" + Account + ":function:" + name
-}
 
 // NewID returns an id in the form of API Gateway's ids for connections, requests and
 // messages. An id has 15 random characters and a "=".
@@ -30,12 +18,6 @@ func NewID() string {
 	b := make([]byte, 11)
 	_, _ = crand.Read(b) // never fails, see crypto/rand
 	return base64.URLEncoding.EncodeToString(b)
-}
-
-// IsID reports whether id has the form of [NewID].
-func IsID(id string) bool {
-	b, err := base64.URLEncoding.DecodeString(id)
-	return err == nil && len(b) == 11
 }
 
 // SourceIP returns the address that a request came from. For a unix socket it returns
@@ -46,20 +28,6 @@ func SourceIP(r *http.Request) string {
 		return "127.0.0.1"
 	}
 	return host
-}
-
-// Fail answers with an error in the form of the restJson1 protocol, from which
-// AWS's SDKs make their error types.
-func Fail(w http.ResponseWriter, status int, kind, text string) {
-	w.Header().Set("X-Amzn-ErrorType", kind)
-	w.Header().Set("X-Amzn-RequestId", NewID())
-	body, err := json.Marshal(struct {
-		Message string `json:"message,omitempty"`
-	}{text})
-	if err != nil {
-		body = []byte("{}")
-	}
-	JSON(w, status, body)
 }
 
 // Refuse answers with an error in API Gateway's own form: its member "message" holds text.

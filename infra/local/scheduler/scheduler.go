@@ -1,5 +1,5 @@
-// Package scheduler invokes functions once at a later time, even if this program is
-// restarted meanwhile.
+// Package scheduler sends events once at a later time, even if this program is restarted
+// meanwhile.
 package scheduler
 
 import (
@@ -18,19 +18,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// Group is the group of all schedules on one machine.
-const Group = "dormouse"
-
 // Config describes an [API]. All fields but Logger are required.
 type Config struct {
 	Folder string // folder of the schedules; New creates it if missing
-	// Send invokes a function; see API.Send of package lambda.
-	Send   func(function string, payload []byte) (done <-chan struct{}, err error)
+	// Send has an event handled. It closes done when that is over, or given up.
+	Send   func(payload []byte) (done <-chan struct{}, err error)
 	Logger *slog.Logger // may be nil
 }
 
-// API keeps schedules that invoke a function once. A schedule is a file until the function
-// has handled its event or the API has given the event up. So it outlives this program. If
+// API keeps schedules that send an event once. A schedule is a file until its event is
+// handled or given up. So it outlives this program. If
 // a schedule was due in the meantime, it is due at once.
 type API struct {
 	cfg Config
@@ -46,9 +43,8 @@ type API struct {
 
 // oneTime is a schedule in the form of its file, which is EventBridge's.
 type oneTime struct {
-	GroupName          string
 	ScheduleExpression string
-	Target             struct{ Arn, Input string }
+	Target             struct{ Input string }
 
 	at   time.Time
 	sent bool // its event is in work
@@ -138,8 +134,7 @@ func (a *API) look() {
 // fire sends the event of a schedule, and removes the schedule when the event is handled
 // or given up.
 func (a *API) fire(name string, s *oneTime) {
-	function := strings.TrimPrefix(s.Target.Arn, awsapi.FunctionARN(""))
-	done, err := a.cfg.Send(function, []byte(s.Target.Input))
+	done, err := a.cfg.Send([]byte(s.Target.Input))
 	if err != nil {
 		return // the receiver is closing; the file stays until the next Start
 	}
@@ -196,13 +191,12 @@ func (a *API) write(name string, s *oneTime) error {
 	return durable.WriteFile(a.file(name), raw, 0o600)
 }
 
-// Create stores a schedule that invokes a function with input, which is JSON. The
+// Create stores a schedule that sends an event, which is JSON. The
 // schedule is due in the first whole second at or after at, or at once if that has
 // passed. If one with its name exists, that one stays unchanged and created is false.
-func (a *API) Create(name, function string, at time.Time, input string) (created bool, err error) {
-	s := &oneTime{GroupName: Group, at: at.Add(time.Second - 1).Truncate(time.Second)}
-	s.ScheduleExpression = s.at.UTC().Format(atForm)
-	s.Target.Arn, s.Target.Input = awsapi.FunctionARN(function), input
+func (a *API) Create(name string, at time.Time, event string) (created bool, err error) {
+	s := &oneTime{at: at.Add(time.Second - 1).Truncate(time.Second)}
+	s.ScheduleExpression, s.Target.Input = s.at.UTC().Format(atForm), event
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {

@@ -19,7 +19,7 @@ type client struct{ api *API }
 func (c client) Schedule(_ context.Context, a native.Alarm) error {
 	event, err := native.AlarmEvent(a)
 	if err == nil {
-		_, err = c.api.Create(a.ID(), "http", a.At, string(event))
+		_, err = c.api.Create(a.ID(), a.At, string(event))
 	}
 	return err
 }
@@ -39,10 +39,10 @@ func newSent() *sent {
 	return s
 }
 
-func (s *sent) send(function string, payload []byte) (<-chan struct{}, error) {
+func (s *sent) send(payload []byte) (<-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events[function+" "+string(payload)] = time.Now()
+	s.events[string(payload)] = time.Now()
 	return s.hold, nil
 }
 
@@ -75,7 +75,7 @@ func alarmEventOf(t *testing.T, a native.Alarm) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return "http " + string(event)
+	return string(event)
 }
 
 func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
@@ -116,7 +116,7 @@ func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 			"passed": begun.Add(-time.Hour), "later": begun.Add(time.Minute + time.Millisecond), "gone": begun.Add(time.Minute),
 		} {
 			for range 2 { // a repeat is accepted
-				if _, err := api.Create(name, "http", at, `"`+name+`"`); err != nil {
+				if _, err := api.Create(name, at, `"`+name+`"`); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -126,7 +126,7 @@ func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 		}
 		synctest.Wait()
 		closeSchedules(t, api)
-		if _, err := api.Create("late", "http", begun, "{}"); err == nil {
+		if _, err := api.Create("late", begun, "{}"); err == nil {
 			t.Error("a schedule was taken that is never sent")
 		}
 		api, _ = newSchedules(t, folder, s) // another program on the same folder
@@ -136,7 +136,7 @@ func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 		for event, at := range s.all() {
 			late[event] = at.Sub(begun)
 		}
-		if diff := cmp.Diff(map[string]time.Duration{`http "passed"`: 0, `http "later"`: time.Minute + time.Second}, late); diff != "" {
+		if diff := cmp.Diff(map[string]time.Duration{`"passed"`: 0, `"later"`: time.Minute + time.Second}, late); diff != "" {
 			t.Error(diff)
 		}
 	})

@@ -5,12 +5,14 @@
 package sockets
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -86,9 +88,7 @@ type Config struct {
 	// Elsewhere is what a request for another path is told, with status 403. If it is
 	// empty, that is "Forbidden", as at API Gateway.
 	Elsewhere string
-	Limits    Limits // of the connections: [AWS], or [Home]
-	// DropDisconnect leaves out every $disconnect. AWS does not guarantee them.
-	DropDisconnect bool
+	Limits    Limits // of the connections, such as [Home]
 	// Opened and Closed are called for each connection; Closed also gets how long it was
 	// open. Both may be nil.
 	Opened func(conn string)
@@ -100,7 +100,6 @@ type Config struct {
 // Limits limit the connections of an API.
 type Limits struct {
 	Message      int           // bytes of one message, either way
-	Frame        int           // most bytes of payload in one WebSocket frame, either way
 	SendBuffer   int           // bytes that wait for a slow client
 	NewPerSecond int           // new connections in any one second
 	InWork       int           // how many messages of one connection are handled at once; the API does not read more
@@ -108,22 +107,17 @@ type Limits struct {
 	Life         time.Duration // longest life of a connection
 	Connect      time.Duration // longest time of the Connect route
 	Route        time.Duration // longest time of any other route
-}
 
-// AWS returns API Gateway's limits. AWS does not publish the size of its buffer, and
-// passes on any number of messages at once.
-func AWS() Limits {
-	return Limits{
-		Message: 128 << 10, Frame: 32 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 1 << 20,
-		Idle: 10 * time.Minute, Life: 2 * time.Hour, Connect: storage.ConnectTimeout, Route: 29 * time.Second,
-	}
+	// Guard returns a writer whose hijacked connection refuses more than these limits do,
+	// by an [ErrTooBig] of Read. It may be nil.
+	Guard func(http.ResponseWriter) http.ResponseWriter
 }
 
 // Home returns the limits of `dormouse run`. A message may be as long as on AWS,
 // because the log cuts pushed messages to that size.
 func Home() Limits {
 	return Limits{
-		Message: 128 << 10, Frame: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 256,
+		Message: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 256,
 		Idle: 24 * time.Hour, Life: 30 * 24 * time.Hour, Connect: storage.ConnectTimeout, Route: 15 * time.Minute,
 	}
 }
@@ -147,7 +141,7 @@ const meterUnit = 32 << 10
 //   - Messages are handled at the same time, so two messages of one connection may be
 //     handled in any order.
 //   - Routes.Disconnect runs after the connection is closed, whichever side closed it.
-//   - Over a limit: frame or message, close 1009; binary message, close 1003; text
+//   - Over a limit: message, close 1009; binary message, close 1003; text
 //     that is not UTF-8, close 1007; idle or too old, close 1001; too many new
 //     connections, 429.
 type API struct {
@@ -224,10 +218,13 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// start comes before the upgrade: a connected client may tell its id to other callers,
 	// which may post at once.
 	c.start()
-	guarded := &guardedWriter{ResponseWriter: w, limit: a.limits.Frame}
+	if a.limits.Guard != nil {
+		w = a.limits.Guard(w)
+	}
+	below := &hijacked{ResponseWriter: w}
 	// The routes check the origin.
 	var err error
-	c.ws, err = websocket.Accept(guarded, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	c.ws, err = websocket.Accept(below, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
 		a.log.Info("a WebSocket connection broke off while it was opened", "connection", c.ID, "error", err)
 		c.shut(cutOff)
@@ -235,9 +232,22 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if reply.Opened != nil {
 			reply.Opened()
 		}
-		c.serve(guarded.conn)
+		c.serve(below.conn)
 	}
 	c.ended()
+}
+
+// hijacked is a ResponseWriter that keeps the connection that was taken from it.
+type hijacked struct {
+	http.ResponseWriter
+	conn net.Conn
+}
+
+// Hijack implements [http.Hijacker].
+func (h *hijacked) Hijack() (conn net.Conn, rw *bufio.ReadWriter, err error) {
+	conn, rw, err = http.NewResponseController(h.ResponseWriter).Hijack()
+	h.conn = conn
+	return conn, rw, err
 }
 
 // admit counts a handler, or returns the status that refuses it. A connection that the routes

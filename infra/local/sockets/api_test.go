@@ -12,7 +12,6 @@ import (
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
 
@@ -30,7 +29,7 @@ func TestRoutesAreToldWhoConnects(t *testing.T) {
 		}
 		got := b.routes.conns[0]
 		want := Conn{ID: got.ID, SourceIP: "127.0.0.1", UserAgent: "test/1", Host: "gateway.test", ConnectedAt: time.Now()}
-		if d := cmp.Diff(want, got); d != "" || !awsapi.IsID(got.ID) {
+		if d := cmp.Diff(want, got); d != "" || got.ID == "" {
 			t.Errorf("id %q (-want +got):\n%s", got.ID, d)
 		}
 		if query != "a=1&b=2" || key != "k" {
@@ -238,19 +237,4 @@ func TestCloseCutsWhatDoesNotEndInTime(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestTheEndOfAConnectionMayBeLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(c *Config) { c.DropDisconnect = true })
-		conn, _ := b.client()
-		_ = conn.CloseNow()
-		synctest.Wait()
-		if _, _, ends := b.routes.told(); ends != 0 {
-			t.Errorf("the routes were told of %d ends", ends)
-		}
-		if open := b.Usage().Open; open != 0 {
-			t.Errorf("%d connections are open", open)
-		}
-	})
 }

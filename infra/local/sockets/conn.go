@@ -3,7 +3,6 @@ package sockets
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -28,6 +27,9 @@ const (
 	// turnTime is how long a message holds one of its caller's places in [Rooms.Turns] at most.
 	turnTime = 100 * time.Millisecond
 )
+
+// ErrTooBig is the error of a read of more than a limit allows, see [Limits].
+var ErrTooBig = errors.New("more than the limits allow")
 
 var (
 	errGone = errors.New("the connection is closed")
@@ -277,7 +279,7 @@ func (c *wsConn) read() (message, *closing) {
 
 // endOf returns how the client ended the connection, from the error of a read.
 func endOf(err error) *closing {
-	if errors.Is(err, errFrameTooBig) {
+	if errors.Is(err, ErrTooBig) {
 		return &tooBig
 	}
 	var peer websocket.CloseError
@@ -455,34 +457,14 @@ func (c *wsConn) write() {
 	}
 }
 
-// writeMessage sends one text message in frames of the gateway's size.
 func (c *wsConn) writeMessage(data []byte) error {
 	c.api.meter(func(u *Usage) { u.MessagesOut += units(data) })
 	ctx, cancel := context.WithTimeout(c.writing, writeWithin)
 	defer cancel()
-	frame := c.api.limits.Frame
-	if len(data) <= frame {
-		return c.ws.Write(ctx, websocket.MessageText, data)
-	}
-	w, err := c.ws.Writer(ctx, websocket.MessageText)
-	if err != nil {
-		return fmt.Errorf("begin a message: %w", err)
-	}
-	for len(data) > 0 {
-		n := min(frame, len(data))
-		if _, err := w.Write(data[:n]); err != nil {
-			return fmt.Errorf("write a frame: %w", err)
-		}
-		data = data[n:]
-	}
-	return w.Close()
+	return c.ws.Write(ctx, websocket.MessageText, data)
 }
 
-// disconnected calls Routes.Disconnect, unless the API drops it.
 func (c *wsConn) disconnected(end closing) {
-	if c.api.cfg.DropDisconnect {
-		return
-	}
 	ctx, cancel := context.WithTimeout(c.api.ctx, c.api.limits.Route)
 	defer cancel()
 	c.api.cfg.Disconnect(ctx, c.Conn, int(end.code), end.reason)

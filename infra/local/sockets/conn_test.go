@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -89,11 +91,9 @@ func TestWhatIsOverALimitClosesTheConnection(t *testing.T) {
 		frames []string
 		want   closing
 	}{
-		"frame":       {websocket.MessageText, []string{strings.Repeat("x", 32<<10+1)}, tooBig},
-		"later frame": {websocket.MessageText, []string{"x", strings.Repeat("x", 40<<10)}, tooBig},
-		"message":     {websocket.MessageText, slices.Repeat([]string{strings.Repeat("x", 26<<10)}, 6), tooBig},
-		"binary":      {websocket.MessageBinary, []string{"x"}, binaryMessage},
-		"not UTF-8":   {websocket.MessageText, []string{"\xff"}, brokenText},
+		"message":   {websocket.MessageText, slices.Repeat([]string{strings.Repeat("x", 26<<10)}, 6), tooBig},
+		"binary":    {websocket.MessageBinary, []string{"x"}, binaryMessage},
+		"not UTF-8": {websocket.MessageText, []string{"\xff"}, brokenText},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -200,59 +200,16 @@ func rawClient(b *bench, early []byte) (net.Conn, *bufio.Reader) {
 	return conn, r
 }
 
-// maskedFrame returns a client's frame with a mask of zeros, so that its payload is
-// readable.
-func maskedFrame(first byte, payload []byte) []byte {
-	f := []byte{first}
-	switch n := len(payload); {
-	case n < 126:
-		f = append(f, 0x80|byte(n))
-	case n < 1<<16:
-		f = append(f, 0x80|126, byte(n>>8), byte(n))
-	default:
-		f = append(f, 0x80|127, 0, 0, 0, 0, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
-	}
-	return append(append(f, 0, 0, 0, 0), payload...)
-}
-
 func TestFramesSentWithTheUpgradeRequestAreNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
-		_, r := rawClient(b, append(maskedFrame(0x81, []byte("early")), maskedFrame(0x81, []byte("bird"))...))
+		_, r := rawClient(b, append(localtest.MaskedFrame(0x81, []byte("early")), localtest.MaskedFrame(0x81, []byte("bird"))...))
 		got := make([]byte, 2+5+2+4)
 		if _, err := io.ReadFull(r, got); err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Contains(got, []byte("early")) || !bytes.Contains(got, []byte("bird")) {
 			t.Errorf("got %q", got)
-		}
-	})
-}
-
-func TestLongMessagesGoOutInFramesOf32KB(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, nil)
-		b.routes.message = func(context.Context, string) string { return strings.Repeat("x", 100_000) }
-		_, r := rawClient(b, maskedFrame(0x81, []byte("?")))
-		guard := &frameGuard{from: r, limit: 32 << 10}
-		var total uint64
-		for final := false; !final; {
-			first, err := r.Peek(1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			final = first[0]&0x80 != 0
-			header, payload, err := guard.nextFrame()
-			if err != nil || payload > guard.limit {
-				t.Fatalf("a frame of %d bytes, %v", payload, err)
-			}
-			if _, err := r.Discard(int(header + payload)); err != nil {
-				t.Fatal(err)
-			}
-			total += payload
-		}
-		if total != 100_000 {
-			t.Errorf("%d bytes in all", total)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 )
@@ -68,10 +69,17 @@ type bench struct {
 	routes *notes
 }
 
+// limits are those of AWS, which are short enough to be met.
+func limits() Limits {
+	l := Home()
+	l.InWork, l.Idle, l.Life, l.Route = 1<<20, 10*time.Minute, 2*time.Hour, 29*time.Second
+	return l
+}
+
 func newBench(t *testing.T, change func(*Config)) *bench {
 	t.Helper()
 	b := &bench{t: t, routes: &notes{}}
-	cfg := Config{Name: "mcp", Stage: "prod", Routes: b.routes, Limits: AWS()}
+	cfg := Config{Name: "mcp", Stage: "prod", Routes: b.routes, Limits: limits()}
 	if change != nil {
 		change(&cfg)
 	}

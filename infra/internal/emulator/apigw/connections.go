@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -33,36 +33,36 @@ func (all Connections) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	api := all[stage]
 	switch {
 	case !ok || api == nil:
-		awsapi.Fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
+		aws.Fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
 	case !isSigned(r):
-		awsapi.Fail(w, http.StatusForbidden, "MissingAuthenticationTokenException", "Missing Authentication Token")
-	case !awsapi.IsID(id):
-		awsapi.Fail(w, http.StatusBadRequest, "BadRequestException", "Invalid connectionId: "+id)
+		aws.Fail(w, http.StatusForbidden, "MissingAuthenticationTokenException", "Missing Authentication Token")
+	case !aws.IsID(id):
+		aws.Fail(w, http.StatusBadRequest, "BadRequestException", "Invalid connectionId: "+id)
 	case r.Method == http.MethodPost:
 		post(w, r, api, id)
 	case r.Method == http.MethodDelete:
 		api.Disconnect(id)
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		awsapi.Fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
+		aws.Fail(w, http.StatusForbidden, "ForbiddenException", "Forbidden")
 	}
 }
 
 func post(w http.ResponseWriter, r *http.Request, api *sockets.API, id string) {
 	data, err := io.ReadAll(r.Body)
 	if err != nil {
-		awsapi.Fail(w, http.StatusBadRequest, "BadRequestException", "The body could not be read")
+		aws.Fail(w, http.StatusBadRequest, "BadRequestException", "The body could not be read")
 		return
 	}
 	switch storage.CodeOf(api.Post(r.Context(), id, data)) {
 	case "":
 		w.WriteHeader(http.StatusOK)
 	case storage.TooLarge:
-		awsapi.Fail(w, http.StatusRequestEntityTooLarge, "PayloadTooLargeException", "Message too long")
+		aws.Fail(w, http.StatusRequestEntityTooLarge, "PayloadTooLargeException", "Message too long")
 	case storage.Unavailable:
-		awsapi.Fail(w, http.StatusTooManyRequests, "LimitExceededException", "The client's buffer is full")
+		aws.Fail(w, http.StatusTooManyRequests, "LimitExceededException", "The client's buffer is full")
 	default:
-		awsapi.Fail(w, http.StatusGone, "GoneException", "") // with only the error type, as AWS
+		aws.Fail(w, http.StatusGone, "GoneException", "") // with only the error type, as AWS
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 func TestConnectionsRefusesWhatAWSRefuses(t *testing.T) {
-	api := sockets.New(sockets.Config{Name: "mcp", Stage: "prod", Limits: sockets.AWS()})
+	api := sockets.New(sockets.Config{Name: "mcp", Stage: "prod", Limits: Limits()})
 	const signature = "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host, Signature=c"
 	id := awsapi.NewID()
 	for name, test := range map[string]struct {

@@ -153,7 +153,7 @@ func TestEventsOfWebSocketAPIsAreThoseOfAWS(t *testing.T) {
 func (f eventFile) replay(t *testing.T, k kept, opening eventFile) []byte {
 	t.Helper()
 	api := sockets.New(sockets.Config{
-		Name: f.RequestContext.APIID, Stage: f.RequestContext.Stage, Limits: sockets.AWS(),
+		Name: f.RequestContext.APIID, Stage: f.RequestContext.Stage, Limits: Limits(),
 		Routes: SocketRoutes{f.RequestContext.APIID, f.RequestContext.Stage, "f", k, slog.New(slog.DiscardHandler)},
 	})
 	server := httptest.NewServer(api)

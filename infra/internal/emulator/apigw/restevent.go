@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
@@ -57,7 +58,7 @@ func (a *RESTAPI) event(r *http.Request, body []byte, headers map[string][]strin
 		"queryStringParameters": nil, "multiValueQueryStringParameters": nil,
 		"pathParameters": map[string]string{"proxy": strings.TrimPrefix(r.URL.Path, "/")}, "stageVariables": nil,
 		"requestContext": map[string]any{
-			"accountId": awsapi.Account, "resourceId": "proxy", "stage": a.cfg.Stage, "domainName": r.Host,
+			"accountId": aws.Account, "resourceId": "proxy", "stage": a.cfg.Stage, "domainName": r.Host,
 			"domainPrefix": firstLabel(r.Host), "requestId": id, "extendedRequestId": extended,
 			"protocol": r.Proto, "identity": identity, "resourcePath": proxyResource, "path": path,
 			"httpMethod": r.Method, "requestTime": now.UTC().Format(requestTime), "requestTimeEpoch": now.UnixMilli(),

@@ -216,7 +216,7 @@ func routeReply(answer routeAnswer, err error) ([]byte, bool) {
 			return nil, false
 		}
 	}
-	return body, len(body) <= sockets.AWS().Message
+	return body, len(body) <= Limits().Message
 }
 
 // failure returns the message that a client gets instead of a route's answer. about is the

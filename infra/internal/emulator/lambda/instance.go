@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
@@ -263,7 +263,7 @@ func (i *instance) environment() []string {
 	env := []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp", "TZ=:UTC",
 		"LAMBDA_TASK_ROOT=" + filepath.Dir(f.Path), "_HANDLER=" + f.Name,
-		"AWS_REGION=" + awsapi.Region, "AWS_DEFAULT_REGION=" + awsapi.Region,
+		"AWS_REGION=" + aws.Region, "AWS_DEFAULT_REGION=" + aws.Region,
 		"AWS_LAMBDA_FUNCTION_NAME=" + f.Name, "AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
 		"AWS_LAMBDA_FUNCTION_MEMORY_SIZE=256", "AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
 		"AWS_LAMBDA_LOG_GROUP_NAME=/aws/lambda/" + f.Name, "AWS_LAMBDA_LOG_STREAM_NAME=" + i.id,

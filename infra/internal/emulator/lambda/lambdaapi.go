@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
@@ -98,30 +99,30 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, ok := invokedFunction(r)
 	switch {
 	case !ok:
-		awsapi.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
+		aws.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
 		return
 	case !slices.Contains(a.cfg.Functions, name):
-		awsapi.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Function not found: "+awsapi.FunctionARN(name))
+		aws.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Function not found: "+aws.FunctionARN(name))
 		return
 	}
 	tenant := r.Header.Get("X-Amz-Tenant-Id")
 	payload, err := io.ReadAll(io.LimitReader(r.Body, maxEventPayload+1))
 	switch {
 	case err != nil:
-		awsapi.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "The body could not be read")
+		aws.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "The body could not be read")
 	case r.Header.Get("X-Amz-Invocation-Type") != "Event":
-		awsapi.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Only the invocation type Event is served here")
+		aws.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Only the invocation type Event is served here")
 	case a.cfg.Tenants != nil && tenant == "":
-		awsapi.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Tenant ID is required for a function with tenant isolation")
+		aws.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Tenant ID is required for a function with tenant isolation")
 	case a.cfg.Tenants != nil && a.cfg.Tenants.Full(name, tenant):
-		awsapi.Fail(w, http.StatusTooManyRequests, "TooManyRequestsException", "Rate Exceeded.")
+		aws.Fail(w, http.StatusTooManyRequests, "TooManyRequestsException", "Rate Exceeded.")
 	case len(payload) > maxEventPayload:
-		awsapi.Fail(w, http.StatusRequestEntityTooLarge, "RequestTooLargeException", fmt.Sprintf("Request must be smaller than %d bytes for the InvokeFunction operation", maxEventPayload))
+		aws.Fail(w, http.StatusRequestEntityTooLarge, "RequestTooLargeException", fmt.Sprintf("Request must be smaller than %d bytes for the InvokeFunction operation", maxEventPayload))
 	case !json.Valid(payload):
-		awsapi.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json")
+		aws.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json")
 	default:
 		if _, err := a.send(event{name, tenant, payload}); err != nil {
-			awsapi.Fail(w, http.StatusInternalServerError, "ServiceException", "")
+			aws.Fail(w, http.StatusInternalServerError, "ServiceException", "")
 			return
 		}
 		w.WriteHeader(http.StatusAccepted)
@@ -133,7 +134,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func invokedFunction(r *http.Request) (name string, ok bool) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/2015-03-31/functions/")
 	name, end := strings.CutSuffix(rest, "/invocations")
-	name, _, _ = strings.Cut(strings.TrimPrefix(name, awsapi.FunctionARN("")), ":")
+	name, _, _ = strings.Cut(strings.TrimPrefix(name, aws.FunctionARN("")), ":")
 	return name, ok && end && r.Method == http.MethodPost && name != "" && !strings.Contains(name, "/")
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
@@ -82,7 +83,7 @@ func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	h := w.Header()
 	h.Set("Lambda-Runtime-Aws-Request-Id", inv.id)
 	h.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(inv.started.Add(i.fn.Timeout).UnixMilli(), 10))
-	h.Set("Lambda-Runtime-Invoked-Function-Arn", awsapi.FunctionARN(i.fn.Name))
+	h.Set("Lambda-Runtime-Invoked-Function-Arn", aws.FunctionARN(i.fn.Name))
 	h.Set("Lambda-Runtime-Trace-Id", NewTraceID(inv.started))
 	// If the write fails, the process is about to end, and that settles the invocation.
 	awsapi.JSON(w, http.StatusOK, inv.payload)

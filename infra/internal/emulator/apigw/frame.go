@@ -1,4 +1,4 @@
-package sockets
+package apigw
 
 import (
 	"bufio"
@@ -8,9 +8,23 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-var errFrameTooBig = errors.New("a WebSocket frame is over the limit")
+const maxFrame = 32 << 10 // most bytes of payload in one WebSocket frame of a client
+
+// Limits returns API Gateway's limits. AWS does not publish the size of its buffer, and
+// passes on any number of messages at once.
+func Limits() sockets.Limits {
+	return sockets.Limits{
+		Message: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 1 << 20,
+		Idle: 10 * time.Minute, Life: 2 * time.Hour, Connect: storage.ConnectTimeout, Route: 29 * time.Second,
+		Guard: func(w http.ResponseWriter) http.ResponseWriter { return &guardedWriter{w, maxFrame} },
+	}
+}
 
 // guardedWriter is a ResponseWriter whose hijacked connection refuses frames with
 // more than limit bytes of payload. The WebSocket library cannot do this: it joins
@@ -18,7 +32,6 @@ var errFrameTooBig = errors.New("a WebSocket frame is over the limit")
 type guardedWriter struct {
 	http.ResponseWriter
 	limit int
-	conn  net.Conn // once hijacked
 }
 
 // Hijack implements [http.Hijacker].
@@ -34,12 +47,12 @@ func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	from := io.MultiReader(bytes.NewReader(bytes.Clone(early)), conn)
-	g.conn = &frameGuard{Conn: conn, from: bufio.NewReader(from), limit: uint64(g.limit)}
-	return g.conn, bufio.NewReadWriter(bufio.NewReader(g.conn), rw.Writer), nil
+	guard := &frameGuard{Conn: conn, from: bufio.NewReader(from), limit: uint64(g.limit)}
+	return guard, bufio.NewReadWriter(bufio.NewReader(guard), rw.Writer), nil
 }
 
 // frameGuard passes a stream of WebSocket frames (RFC 6455 section 5.2) through unchanged.
-// It leaves out every frame over the limit. Read then returns errFrameTooBig once in its
+// It leaves out every frame over the limit. Read then returns sockets.ErrTooBig once in its
 // place. So the reader can still go on to the client's close frame.
 type frameGuard struct {
 	net.Conn
@@ -67,7 +80,7 @@ func (g *frameGuard) Read(p []byte) (int, error) {
 		}
 		if payload > g.limit {
 			g.discard = header + payload
-			return 0, errFrameTooBig
+			return 0, sockets.ErrTooBig
 		}
 		g.pass = header + payload
 	}

@@ -1,4 +1,4 @@
-package sockets
+package apigw
 
 import (
 	"bufio"
@@ -7,6 +7,9 @@ import (
 	"io"
 	"testing"
 	"testing/iotest"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
+	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 )
 
 func guardOf(r io.Reader, limit uint64) *frameGuard {
@@ -16,7 +19,7 @@ func guardOf(r io.Reader, limit uint64) *frameGuard {
 func TestAFrameOverTheLimitIsLeftOutWholeAndReportedOnce(t *testing.T) {
 	var stream, want []byte
 	for _, n := range []int{0, 10, 125, 126, 300, 301, 70_000, 5} {
-		f := maskedFrame(0x81, bytes.Repeat([]byte{byte(n)}, n))
+		f := localtest.MaskedFrame(0x81, bytes.Repeat([]byte{byte(n)}, n))
 		stream = append(stream, f...)
 		if n <= 300 {
 			want = append(want, f...)
@@ -31,7 +34,7 @@ func TestAFrameOverTheLimitIsLeftOutWholeAndReportedOnce(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, errFrameTooBig) {
+		if !errors.Is(err, sockets.ErrTooBig) {
 			t.Fatal(err)
 		}
 		reports++
@@ -51,14 +54,14 @@ func TestAStreamThatEndsInAHeaderIsBroken(t *testing.T) {
 
 func TestALengthNoFrameMayHaveIsTooBig(t *testing.T) {
 	stream := []byte("\x81\xff\xff\xff\xff\xff\xff\xff\xff\xff")
-	if _, err := io.ReadAll(guardOf(bytes.NewReader(stream), 1<<40)); !errors.Is(err, errFrameTooBig) {
+	if _, err := io.ReadAll(guardOf(bytes.NewReader(stream), 1<<40)); !errors.Is(err, sockets.ErrTooBig) {
 		t.Errorf("error = %v", err)
 	}
 }
 
 func FuzzFrameGuardChangesNothing(f *testing.F) {
 	f.Add([]byte("\x81\x85\x00\x00\x00\x00hello\x88\x80\x00\x00\x00\x00"), uint16(100))
-	f.Add(maskedFrame(0x81, bytes.Repeat([]byte("x"), 70_000)), uint16(300))
+	f.Add(localtest.MaskedFrame(0x81, bytes.Repeat([]byte("x"), 70_000)), uint16(300))
 	f.Add([]byte("\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00"), uint16(0))
 	f.Add([]byte("\x81"), uint16(1))
 	f.Fuzz(func(t *testing.T, stream []byte, limit uint16) {
