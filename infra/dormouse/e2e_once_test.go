@@ -26,18 +26,50 @@ import (
 // TestE2ECallsWithAKeyAreExecutedOnce; make chaos has more.
 const repeatedCalls = "DORMOUSE_TEST_REPEATED"
 
-// Clients repeat every call blindly, over two sessions of 2025-11-25, without one in
-// 2026-07-28 and at the address of all servers, while 150 processes a minute are killed:
-// dormouse itself, functions, runners and servers. Each call has a key. A server over stdio,
-// one in Go and one that another machine hosts execute no call twice. Each call gets an
-// answer, which no later repeat changes.
+// Clients repeat every call blindly, over two sessions of 2025-11-25 and without one in
+// 2026-07-28, and so at the address of all servers, while 150 processes a minute are killed:
+// dormouse itself, the machine of the remote server, functions, runners and servers. Each call
+// has a key. A server over stdio, one in Go and one that another machine hosts execute no call
+// twice. Each call gets an answer, which no later repeat changes. There are several machines
+// side by side: while one starts again, the others are killed.
 func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
 	t.Parallel()
-	calls, err := strconv.Atoi(cmp.Or(os.Getenv(repeatedCalls), "90"))
+	calls, err := strconv.Atoi(cmp.Or(os.Getenv(repeatedCalls), "450"))
 	commontest.OK(t, err)
-	const workers = 24
 	program, err := probes()
 	commontest.OK(t, err)
+	var all repeated
+	begun := time.Now()
+	t.Run("machines", func(t *testing.T) {
+		for n := range repeatedMachines {
+			t.Run(strconv.Itoa(n), func(t *testing.T) {
+				t.Parallel()
+				all.of(t, program, (calls+repeatedMachines-1)/repeatedMachines, n%2 == 1)
+			})
+		}
+	})
+	took := time.Since(begun)
+	t.Logf("%d calls were sent %d times in %s while %d processes were killed, %.0f a minute; of %d the outcome is not known",
+		all.calls.Load(), all.tries.Load(), took.Round(time.Second), all.kills.Load(), all.rate(), all.unknown.Load())
+}
+
+// repeatedMachines is how many machines are killed side by side.
+const repeatedMachines = 3
+
+// repeated counts what happens at all machines.
+type repeated struct {
+	calls, tries, kills, unknown atomic.Int64
+	killing                      atomic.Int64 // for how long, of all machines together
+}
+
+// rate returns how many processes were killed a minute.
+func (r *repeated) rate() float64 {
+	return float64(repeatedMachines) * float64(r.kills.Load()) / time.Duration(r.killing.Load()).Minutes()
+}
+
+// of makes calls at one machine, whose boxes may be processes with runners.
+func (r *repeated) of(t *testing.T, program string, calls int, runners bool) {
+	const workers = 24
 	far := recorded(t)
 	far.start()
 	files := map[string]string{"one": filepath.Join(t.TempDir(), "calls"), "probe": filepath.Join(t.TempDir(), "calls"), "far": far.calls}
@@ -46,7 +78,7 @@ func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
 		"probe": map[string]any{"x-dormouse": map[string]any{"native": "probe"}},
 		"far":   map[string]any{"url": far.urls["one"], "x-dormouse": map[string]any{"remote": map[string]any{"private": true}}},
 	})
-	m.own = program
+	m.own, m.runner = program, runners
 	m.start()
 	names := []string{"one", "probe", "far"}
 	doors := map[string][]*repeater{}
@@ -55,10 +87,11 @@ func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
 			doors[name] = append(doors[name], &repeater{client: m.session(name)})
 		}
 		doors[name] = append(doors[name], &repeater{client: m.client(name), modern: true},
+			&repeater{client: m.session(m.atOne(name)), prefix: name + "__"},
 			&repeater{client: m.client(m.atOne(name)), modern: true, prefix: name + "__"})
 	}
 
-	var next, tries, heard, unknown atomic.Int64
+	var next, heard atomic.Int64
 	var mu sync.Mutex
 	answered := map[string]map[string]bool{"one": {}, "probe": {}, "far": {}}
 	var all sync.WaitGroup
@@ -70,10 +103,10 @@ func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
 					return
 				}
 				name := names[n%len(names)]
-				k := keyed{doors: doors[name], tag: fmt.Sprintf("call %d", n), file: files[name], pause: rand.IntN(300), tries: &tries, heard: &heard}
+				k := keyed{doors: doors[name], tag: fmt.Sprintf("call %d", n), file: files[name], pause: rand.IntN(300), tries: &r.tries, heard: &heard}
 				executed := k.insist(t)
 				if !executed {
-					unknown.Add(1)
+					r.unknown.Add(1)
 				}
 				mu.Lock()
 				answered[name][k.tag] = executed
@@ -84,8 +117,9 @@ func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
 	begun := time.Now()
-	kills := m.killEverything(far, done, &heard)
-	rate := float64(kills) / time.Since(begun).Minutes()
+	r.kills.Add(int64(m.killEverything(far, done, &heard)))
+	r.killing.Add(int64(time.Since(begun)))
+	r.calls.Add(int64(calls))
 
 	for _, name := range names {
 		ran := ranOnce(t, files[name])
@@ -95,17 +129,17 @@ func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d calls were sent %d times while %d processes were killed, %.0f a minute; of %d the outcome is not known", calls, tries.Load(), kills, rate, unknown.Load())
 }
 
-// killEverything kills 150 processes a minute until done: dormouse, or what it has started, or
-// what the far machine has started. It kills none while no answer has come since the last kill,
-// up to two seconds: a loaded machine may start processes no faster than they die. Then it kills
-// several at once, as many as are due.
+// killEverything kills this machine's part of 150 processes a minute until done: dormouse, or
+// what it has started, and the same of the far machine. It aims at 170, as it kills nothing
+// while one of the two starts again. It kills none while no answer has come
+// since the last kill, up to two seconds: a loaded machine may start processes no faster than
+// they die. Then it kills several at once, as many as are due.
 func (m *machine) killEverything(far *machine, done <-chan struct{}, heard *atomic.Int64) (kills int) {
 	m.t.Helper()
-	const every = time.Minute / 150
-	tick := time.NewTicker(every)
+	const every = repeatedMachines * time.Minute / 170
+	tick := time.NewTicker(every / 4)
 	defer tick.Stop()
 	last, at, begun := int64(0), time.Now(), time.Now()
 	for {
@@ -114,18 +148,19 @@ func (m *machine) killEverything(far *machine, done <-chan struct{}, heard *atom
 			return kills
 		case <-tick.C:
 		}
-		if n := heard.Load(); n != last || time.Since(at) > 2*time.Second {
-			last, at = n, time.Now()
-		} else {
+		due := int(time.Since(begun)/every) - kills
+		n := heard.Load()
+		if due <= 0 || n == last && time.Since(at) < 2*time.Second {
 			continue
 		}
-		others := func(p process) bool { return p.program == "dormouse" }
-		all := append(slices.DeleteFunc(m.processes(), others), slices.DeleteFunc(far.processes(), others)...)
-		for due := int(time.Since(begun)/every) - kills; due > 0; due-- {
+		last, at = n, time.Now()
+		own := func(p process) bool { return p.program == "dormouse" }
+		all := slices.Concat(slices.DeleteFunc(m.processes(), own), slices.DeleteFunc(far.processes(), own))
+		for ; due > 0; due-- {
 			kills++
 			if len(all) == 0 || rand.IntN(8) == 0 {
-				m.restart()
-				break // what it had started ends, too
+				[]*machine{m, m, far}[rand.IntN(3)].restart() // what it had started ends, too
+				break
 			}
 			i := rand.IntN(len(all))
 			m.kill(all[i])
