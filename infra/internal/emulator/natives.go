@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
@@ -45,7 +45,7 @@ func (e *emulated) checkNatives(ctx context.Context, servers *serversfile.File, 
 		ctx, cancel := context.WithTimeout(ctx, checkTime)
 		cmd := exec.CommandContext(ctx, f.Path)
 		cmd.Env = append(slices.Concat(env, f.Env), "_HANDLER="+f.Name, e.tells(true),
-			"AWS_REGION="+awsapi.Region, "AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local") // as an instance has
+			"AWS_REGION="+aws.Region, "AWS_ACCESS_KEY_ID=local", "AWS_SECRET_ACCESS_KEY=local") // as an instance has
 		var says strings.Builder
 		cmd.Stderr = &says
 		err := cmd.Run()
