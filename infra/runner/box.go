@@ -43,7 +43,7 @@ type setup struct {
 	task  string // the fleet's id of this runner's task
 	era   string // of the server, "" if it is not known
 	on    sandbox.Support
-	keep  box.Keeper // nil keeps no workspaces
+	keep  func(serversfile.Server) box.Keeper // that of the server as it is started; nil keeps no workspaces
 	env   environment
 	own   environment  // of this program, without the settings of boxes
 	guard *guard.Guard // nil in a program that has one box
@@ -80,7 +80,10 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 		own.MaxProcesses = maxProcesses
 	}
 	b.provisioner = provisionerFor(s, at, log)
-	own.Provisioner, own.Keeper, own.Kept = b.provisioner, at.keep, box.Scope(s.Kept())
+	own.Provisioner, own.Kept = b.provisioner, box.Scope(s.Kept())
+	if at.keep != nil {
+		own.Keeper = at.keep(s)
+	}
 	if s.Box.Confined() {
 		if c, err := newConfiner(s, at.work, surroundings(s, environ), at.on); err != nil {
 			own.Provisioner = refused{whyRefused(err)}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
@@ -108,7 +109,8 @@ func prepare(ctx context.Context, env, own environment, a assignment, log *slog.
 	if err != nil {
 		return nil, err
 	}
-	p.cache, p.work, at.keep = at.cache, at.work, p.keep.keeper(server, a.box, a.gen, at.work, log)
+	p.cache, p.work = at.cache, at.work
+	at.keep = func(s serversfile.Server) box.Keeper { return p.keep.keeper(s, a.box, a.gen, at.work, log) }
 	if at.installs, err = p.keep.installsOf(env["DORMOUSE_INSTALLS"], at.logs != "", string(a.box), a.gen, at.work, log); err != nil {
 		return nil, errors.Join(err, p.release())
 	}

@@ -124,6 +124,15 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 	if c.ReadOnly || b.ReadOnlyRootFS {
 		args = append(args, "--read-only")
 	}
+	switch {
+	case b.HostPath != "": // the server works in the folder, or in its copy
+		add("folder", serversfile.WorkspaceVariable+":"+serversfile.WorkspaceVariable)
+		if c.Cwd == "" {
+			add("workdir", serversfile.WorkspaceVariable)
+		}
+	case b.Snapshot != serversfile.SnapshotOff && !c.ReadOnly && !b.ReadOnlyRootFS:
+		add("written", serversfile.WorkspaceVariable+"/written")
+	}
 	args = append(args, "--", c.Image)
 	s.Command, s.Args, s.Env = keeper, append(args, c.Args...), env
 	// The keeper enforces these, and it cannot work in the sandbox that would.

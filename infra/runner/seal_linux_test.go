@@ -32,7 +32,7 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 	docker := func(box serversfile.Box, args ...string) serversfile.Server {
 		return serversfile.Server{Command: "docker", Args: append([]string{"run", "-i"}, args...), Env: map[string]string{"TOKEN": "s3cret", "OTHER": "x"}, Box: box}
 	}
-	seal := serversfile.Box{Sealed: true}
+	seal, folder := serversfile.Box{Sealed: true}, serversfile.WorkspaceVariable
 	run := []string{"run", "--store", "/cache/images"}
 	for name, test := range map[string]struct {
 		server serversfile.Server
@@ -42,9 +42,9 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		env    map[string]string
 		fails  string
 	}{
-		"without an engine":         {server: docker(serversfile.Box{}, "-e", "TOKEN", "img", "x"), path: keeper, want: append(slices.Clone(run), "--env", "TOKEN", "--", "img", "x"), env: map[string]string{"TOKEN": "s3cret"}},
+		"without an engine":         {server: docker(serversfile.Box{}, "-e", "TOKEN", "img", "x"), path: keeper, want: append(slices.Clone(run), "--env", "TOKEN", "--written", folder+"/written", "--", "img", "x"), env: map[string]string{"TOKEN": "s3cret"}},
 		"with an engine":            {server: docker(serversfile.Box{}, "img"), path: both},
-		"sealed, with an engine":    {server: docker(seal, "img"), path: both, want: append(slices.Clone(run), "--", "img")},
+		"sealed, with an engine":    {server: docker(seal, "img"), path: both, want: append(slices.Clone(run), "--written", folder+"/written", "--", "img")},
 		"neither":                   {server: docker(serversfile.Box{}, "img"), path: t.TempDir(), fails: Keeper},
 		"sealed, without a keeper":  {server: docker(seal, "img"), path: engine, fails: Keeper},
 		"a word, with an engine":    {server: docker(serversfile.Box{}, "--privileged", "img"), path: both},
@@ -54,8 +54,10 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		"sealed, on AWS":            {server: docker(seal, "img"), path: keeper, image: &frame.Image{}, fails: "AWS"},
 		"on AWS":                    {server: docker(serversfile.Box{}, "img"), path: keeper, image: &frame.Image{}},
 		"sealed, without an image":  {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, fails: "box.image"},
-		"a command in an image":     {server: serversfile.Server{Command: "node", Args: []string{"/a.js"}, Box: serversfile.Box{Sealed: true, Image: "node:24"}}, path: keeper, want: append(slices.Clone(run), "--entrypoint", "node", "--", "node:24", "/a.js"), env: map[string]string{}},
+		"a command in an image":     {server: serversfile.Server{Command: "node", Args: []string{"/a.js"}, Box: serversfile.Box{Sealed: true, Image: "node:24"}}, path: keeper, want: append(slices.Clone(run), "--entrypoint", "node", "--written", folder+"/written", "--", "node:24", "/a.js"), env: map[string]string{}},
 		"no seal is asked for":      {server: serversfile.Server{Command: "npx", Args: []string{"x"}}, path: keeper},
+		"nothing is kept":           {server: docker(serversfile.Box{Sealed: true, Snapshot: serversfile.SnapshotOff}, "img"), path: both, want: append(slices.Clone(run), "--", "img")},
+		"a folder":                  {server: docker(serversfile.Box{Sealed: true, HostPath: "/a"}, "img"), path: both, want: append(slices.Clone(run), "--folder", folder+":"+folder, "--workdir", folder, "--", "img")},
 		"all that it keeps": {
 			server: docker(serversfile.Box{Sealed: true, MemoryMB: 256, CPUs: 1.5, Pids: 64, ReadOnlyRootFS: true, Offline: true, Profile: "default", Guest: true}, "-m", "1g", "-u", "node", "-w", "/app", "-v", "/a:/b:ro", "--pull", "always", "--tmpfs", "/run", "--env-file", vars, "-e", "B=own", "img"),
 			path:   keeper, env: map[string]string{"A": "file", "B": "own"},

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -31,6 +33,7 @@ import (
 	"gvisor.dev/gvisor/pkg/lisafs"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/unet"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
@@ -41,6 +44,7 @@ import (
 	"gvisor.dev/gvisor/runsc/donation"
 	gflag "gvisor.dev/gvisor/runsc/flag"
 	"gvisor.dev/gvisor/runsc/fsgofer"
+	"gvisor.dev/gvisor/runsc/specutils"
 )
 
 // The other roles of the program, as first argument.
@@ -90,6 +94,10 @@ type Spec struct {
 	Pids     int      // processes of each of its users; 0: no limit
 	Stdio    [3]*os.File
 	Link     *boot.CreateLinksAndRoutesArgs // nil: loopback only
+	// Written is a file, "" for none. The box begins with what it says was written into the
+	// root, and what has been written is in it when the program has ended. It is there whole
+	// or not at all. The image must have [Init].
+	Written string
 }
 
 // Folder is a folder of this machine in the box.
@@ -104,7 +112,9 @@ type Box struct {
 	files  []*exec.Cmd
 	said   *head
 	wait   *urpc.Client // waits for the end
-	mu     sync.Mutex   // one call at a time
+	spec   Spec
+	pid    int32      // of the program if the box has an init, 0 otherwise
+	mu     sync.Mutex // one call at a time
 	does   *urpc.Client
 	reason string // why it was ended, under mu
 }
@@ -116,7 +126,7 @@ const nobody = 65534
 
 // Start returns when the program of the box has begun. What has been started is gone if it fails.
 func Start(s Spec) (_ *Box, err error) {
-	b := &Box{said: &head{}}
+	b := &Box{said: &head{}, spec: s}
 	defer func() {
 		if err != nil {
 			b.kill()
@@ -153,7 +163,11 @@ func Start(s Spec) (_ *Box, err error) {
 		return nil, err
 	}
 	d.DonateAndClose("controller-fd", listening)
-	d.Donate("stdio-fds", s.Stdio[:]...)
+	if s.Written == "" {
+		d.Donate("stdio-fds", s.Stdio[:]...)
+	} else if err := donateWritten(s.Written, &d); err != nil {
+		return nil, err
+	}
 	cmd, err := sentry(s, confs, &d)
 	if err != nil {
 		return nil, err
@@ -178,13 +192,55 @@ func Start(s Spec) (_ *Box, err error) {
 	if err := b.call(boot.ContMgrRootContainerStart, &root, nil); err != nil {
 		return nil, b.failed("its program", err)
 	}
+	if s.Written != "" {
+		if err := b.begin(); err != nil {
+			return nil, b.failed("its program", err)
+		}
+	}
 	return b, nil
+}
+
+// donateWritten gives the sentry what has been written, if there is any, and init no stdio.
+func donateWritten(file string, d *donation.Agency) error {
+	for range 3 {
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		d.DonateAndClose("stdio-fds", null)
+	}
+	written, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		d.DonateAndClose("rootfs-upper-tar-fd", written)
+	}
+	return err
+}
+
+// begin starts the program beside init, which outlives it.
+func (b *Box) begin() error {
+	p := describe(b.spec).Process
+	rights, err := specutils.Capabilities(false, rightsOf(b.spec))
+	if err != nil {
+		return err
+	}
+	args := &control.ExecArgs{
+		Argv: b.spec.Args, Envv: p.Env, WorkingDirectory: p.Cwd, KUID: auth.KUID(p.User.UID), KGID: auth.KGID(p.User.GID), Capabilities: rights, ContainerID: id,
+		FilePayload: control.NewFilePayload(map[int]*os.File{0: b.spec.Stdio[0], 1: b.spec.Stdio[1], 2: b.spec.Stdio[2]}, nil),
+	}
+	for _, g := range p.User.AdditionalGids {
+		args.ExtraKGIDs = append(args.ExtraKGIDs, auth.KGID(g))
+	}
+	return b.call(boot.ContMgrExecuteAsync, args, &b.pid)
 }
 
 // control makes the socket of the sentry, and connects to it at once: then nobody else can,
 // and no file of it stays.
 func (b *Box) control() (*os.File, error) {
-	dir, err := os.MkdirTemp("", "keeper")
+	sweep()
+	dir, err := os.MkdirTemp("", temporary)
 	if err != nil {
 		return nil, err
 	}
@@ -204,6 +260,19 @@ func (b *Box) control() (*os.File, error) {
 		}
 	}
 	return f, nil
+}
+
+// temporary is how names of temporary files begin. None is needed for long.
+const temporary = "dormouse-keeper-"
+
+// sweep removes temporary files of keepers that were killed.
+func sweep() {
+	all, _ := filepath.Glob(filepath.Join(os.TempDir(), temporary+"*")) // the pattern is good
+	for _, at := range all {
+		if info, err := os.Lstat(at); err == nil && time.Since(info.ModTime()) > time.Minute {
+			_ = os.RemoveAll(at) // it may be another user's
+		}
+	}
 }
 
 // sentry returns the command of the sentry.
@@ -320,14 +389,22 @@ func specFile(s Spec) (*os.File, error) {
 // CAP_NET_RAW: no frames of the program's own making reach the network.
 var rootRights = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_NET_BIND_SERVICE"}
 
+func rightsOf(s Spec) *specs.LinuxCapabilities {
+	rights := &specs.LinuxCapabilities{Bounding: rootRights}
+	if s.UID == 0 {
+		rights.Effective, rights.Permitted = rootRights, rootRights
+	}
+	return rights
+}
+
 func describe(s Spec) *specs.Spec {
 	dir := s.Dir
 	if dir == "" {
 		dir = "/"
 	}
-	rights := &specs.LinuxCapabilities{Bounding: rootRights}
-	if s.UID == 0 {
-		rights.Effective, rights.Permitted = rootRights, rootRights
+	args := s.Args
+	if s.Written != "" {
+		args = []string{InitPath}
 	}
 	limits := []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1 << 16, Hard: 1 << 20}, {Type: "RLIMIT_CORE"}}
 	if s.Pids > 0 {
@@ -353,7 +430,7 @@ func describe(s Spec) *specs.Spec {
 		Version: specs.Version,
 		Root:    &specs.Root{Path: "/image", Readonly: s.ReadOnly},
 		Process: &specs.Process{
-			Args: s.Args, Env: s.Env, Cwd: dir, Capabilities: rights, Rlimits: limits,
+			Args: args, Env: s.Env, Cwd: dir, Capabilities: rightsOf(s), Rlimits: limits,
 			User: specs.User{UID: s.UID, GID: s.GID, AdditionalGids: s.Groups},
 		},
 		Hostname: id,
@@ -379,7 +456,7 @@ func (b *Box) call(method string, arg, result any) error {
 
 // Signal sends a signal to the program.
 func (b *Box) Signal(s syscall.Signal) error {
-	return b.call(boot.ContMgrSignal, &boot.SignalArgs{CID: id, Signo: int32(s), Mode: boot.DeliverToProcess}, nil)
+	return b.call(boot.ContMgrSignal, &boot.SignalArgs{CID: id, Signo: int32(s), PID: b.pid, Mode: boot.DeliverToProcess}, nil)
 }
 
 // Used returns the bytes of memory that the box uses, with the files that it has written.
@@ -403,7 +480,12 @@ func (b *Box) End(reason string) {
 func (b *Box) Wait() (int, error) {
 	var status unix.WaitStatus
 	root := id
-	err := b.wait.Call(boot.ContMgrWait, &root, &status)
+	var err, unsaved error
+	if b.pid == 0 {
+		err = b.wait.Call(boot.ContMgrWait, &root, &status)
+	} else if err = b.wait.Call(boot.ContMgrWaitPID, &boot.WaitPIDArgs{PID: b.pid, CID: id}, &status); err == nil {
+		unsaved = b.save()
+	}
 	b.kill()
 	b.mu.Lock()
 	reason := b.reason
@@ -414,9 +496,26 @@ func (b *Box) Wait() (int, error) {
 	case err != nil:
 		return 1, b.failed("it ended", err)
 	case status.Signaled():
-		return 128 + int(status.Signal()), nil
+		return 128 + int(status.Signal()), unsaved
 	}
-	return status.ExitStatus(), nil
+	return status.ExitStatus(), unsaved
+}
+
+// save writes what the program has written into the root.
+func (b *Box) save() error {
+	f, err := os.CreateTemp(filepath.Dir(b.spec.Written), ".new-")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(b.call(boot.ContMgrPause, nil, nil), // what the program has left behind may write
+		b.call(boot.FsTarRootfsUpperLayer, &control.TarRootfsUpperLayerOpts{ContainerID: id, FilePayload: urpc.FilePayload{Files: []*os.File{f}}}, nil))
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), b.spec.Written)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("what the server wrote is not kept: %w", err), os.Remove(f.Name()))
+	}
+	return nil
 }
 
 // kill ends and reaps the processes.

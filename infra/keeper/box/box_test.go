@@ -17,7 +17,7 @@ func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
 	boot, all := gflag.NewFlagSet("boot", gflag.ContinueOnError), gflag.NewFlagSet("runsc", gflag.ContinueOnError)
 	new(sentrycmd.Boot).SetFlags(boot)
 	gconfig.RegisterFlags(all)
-	for _, name := range []string{"bundle", "attached", "gofer-mount-confs", "total-host-memory", "total-memory", "cpu-num", "spec-fd", "start-sync-fd", "io-fds", "controller-fd", "stdio-fds"} {
+	for _, name := range []string{"bundle", "attached", "gofer-mount-confs", "total-host-memory", "total-memory", "cpu-num", "spec-fd", "start-sync-fd", "io-fds", "controller-fd", "stdio-fds", "rootfs-upper-tar-fd"} {
 		if boot.Lookup(name) == nil {
 			t.Errorf("boot has no flag %s", name)
 		}

@@ -1,12 +1,9 @@
 package box
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/infra/keeper/image"
@@ -61,11 +58,14 @@ func lacks() string {
 
 // smallest returns an image with one program, /end, which exits with 0.
 func smallest() (_ *os.File, err error) {
-	program, err := end()
+	program, err := programOf(map[string][]byte{
+		"amd64": {0xb8, 60, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05},               // mov eax, 60; xor edi, edi; syscall
+		"arm64": {0xa8, 0x0b, 0x80, 0xd2, 0, 0, 0x80, 0xd2, 1, 0, 0, 0xd4}, // mov x8, #93; mov x0, #0; svc #0
+	})
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.CreateTemp("", "keeper")
+	f, err := os.CreateTemp("", temporary)
 	if err != nil {
 		return nil, err
 	}
@@ -88,28 +88,4 @@ func smallest() (_ *os.File, err error) {
 		return nil, err
 	}
 	return f, image.Mappable(f)
-}
-
-// end returns an ELF program of one system call, exit(0).
-func end() ([]byte, error) {
-	machine, code := uint16(62), []byte{0xb8, 60, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05} // mov eax, 60; xor edi, edi; syscall
-	switch runtime.GOARCH {
-	case "amd64":
-	case "arm64":
-		machine, code = 183, []byte{0xa8, 0x0b, 0x80, 0xd2, 0, 0, 0x80, 0xd2, 1, 0, 0, 0xd4} // mov x8, #93; mov x0, #0; svc #0
-	default:
-		return nil, fmt.Errorf("there are no boxes on %s", runtime.GOARCH)
-	}
-	const at, headers = 0x400000, 64 + 56
-	size := uint64(headers + len(code))
-	var b bytes.Buffer
-	b.WriteString("\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00")
-	for _, v := range []any{
-		uint16(2), machine, uint32(1), uint64(at + headers), uint64(64), uint64(0), uint32(0), uint16(64), uint16(56), uint16(1), uint16(0), uint16(0), uint16(0),
-		uint32(1), uint32(5), uint64(0), uint64(at), uint64(at), size, size, uint64(0x1000),
-	} {
-		_ = binary.Write(&b, binary.LittleEndian, v) // into memory
-	}
-	b.Write(code)
-	return b.Bytes(), nil
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,6 +133,7 @@ func TestDockerEntriesStartWithoutDocker(t *testing.T) {
 		"time":       docker("-i --rm --network none --read-only --memory 512m --cpus 1 -e GREETING IMAGE", nil),
 		"grafana":    docker("--rm --name grafana -l a=b -u 1001:1002 -w /home/node -e GREETING IMAGE mcp -t stdio", nil),
 		"sealed":     docker("-i --rm -e GREETING IMAGE", map[string]any{"sealed": true, "profile": "network_basic"}),
+		"kept":       docker("-i --rm -e GREETING IMAGE", map[string]any{"sealed": true, "snapshot": "principal"}),
 		"command":    {"/server", []string{"mcp"}, map[string]string{"GREETING": "hello"}, box(map[string]any{"sealed": true, "image": ref})},
 	}
 	refused := map[string]server{
@@ -169,6 +171,9 @@ func TestDockerEntriesStartWithoutDocker(t *testing.T) {
 				log.wait(t, " "+name+" asleep", n+1)
 				if err != nil || !strings.Contains(out, "hello") || strings.Contains(out, string(host)) {
 					t.Errorf("%v: %s", err, out)
+				}
+				if want := fmt.Sprintf("kept %d, not 0", n); name == "kept" && !strings.Contains(out, want) {
+					t.Errorf("want %s: %s", want, out)
 				}
 			}
 		})

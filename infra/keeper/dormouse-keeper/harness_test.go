@@ -53,6 +53,14 @@ func TestMain(m *testing.M) {
 		_, _ = fmt.Fprintln(os.Stdout, "hidden") // the test reads it
 		_, _ = io.Copy(io.Discard, os.Stdin)     // until the test ends
 		os.Exit(0)
+	case initRole:
+		if err := manyBoxes(os.Args[1:]); err != nil {
+			log.Fatal(err)
+		}
+		os.Exit(0)
+	case parentRole:
+		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}
+		log.Fatal(cmd.Run())
 	case intruderRole:
 		intrude(os.Args[1:])
 		os.Exit(0)
@@ -248,6 +256,13 @@ func entry(name string, kind byte, mode int64, more ...string) tar.Header {
 	return h
 }
 
+// owned is an entry of the user node.
+func owned(name string, kind byte, mode int64, more ...string) tar.Header {
+	h := entry(name, kind, mode, more...)
+	h.Uid, h.Gid = 1001, 1002
+	return h
+}
+
 func layer(t *testing.T, entries ...tar.Header) v1.Layer {
 	t.Helper()
 	var b bytes.Buffer
@@ -291,6 +306,20 @@ func served(t *testing.T) string {
 	s := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(s.Close)
 	return strings.TrimPrefix(s.URL, "http://")
+}
+
+// pinned returns the name of an image that was pushed, by its digest.
+func pinned(t *testing.T, ref string) string {
+	t.Helper()
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := remote.Head(parsed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed.Context().Name() + "@" + d.Digest.String()
 }
 
 // push makes an image and returns its name.

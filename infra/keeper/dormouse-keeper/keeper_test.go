@@ -1,14 +1,21 @@
 package main
 
 import (
+	"archive/tar"
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
@@ -32,6 +39,53 @@ func TestAServerRunsInASimulatedTask(t *testing.T) {
 				if r.code != 7 || !strings.Contains(r.out, "one\ntwo\n") {
 					t.Errorf("%+v", r)
 				}
+			}
+		})
+	}
+}
+
+// What a server writes into its root comes back, also if it ends by a signal or goes on
+// writing. What it writes elsewhere does not, and nothing of it gets into another image.
+func TestWhatAServerWroteComesBack(t *testing.T) {
+	host := served(t)
+	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t), layer(t, owned("home/node", tar.TypeDir, 0o755), owned("home/node/image.txt", tar.TypeReg, 0o644)))
+	ref = pinned(t, ref)
+	other := push(t, host, v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t), layer(t, owned("home/node", tar.TypeDir, 0o700)))
+	for _, a := range systems() {
+		t.Run(a.String(), func(t *testing.T) {
+			dir, written := a.folder(t), a.folder(t)
+			run := func(deeds ...string) ran {
+				t.Helper()
+				r := keep(t, a, "", append([]string{"run", "--store", dir, "--written", written, "--memory", "200"}, deeds...)...)
+				if len(deeds) > 1 && r.code != 0 {
+					t.Fatalf("%+v", r)
+				}
+				return r
+			}
+			run(ref, "write:/home/node/new=first", "write:/tmp/new=x", "write:/dev/shm/new=x", "remove:/home/node/image.txt", "pipe:/home/node/pipe", "listen:/home/node/socket")
+			run(ref, "write:/home/node/more=second", "leave:/home/node/grows")
+			r := run(ref, "id", "read:/home/node/new", "read:/home/node/more", "read:/tmp/new", "read:/dev/shm/new", "read:/home/node/image.txt", "read:/home/node/small.txt")
+			for deed, want := range map[string]string{"id": "1001 1002 [29]", "read:/home/node/new": "first", "read:/home/node/more": "second", "read:/home/node/small.txt": "small"} {
+				if said := r.says(deed); said != want {
+					t.Errorf("%s: %q, not %q", deed, said, want)
+				}
+			}
+			for _, deed := range []string{"read:/tmp/new", "read:/dev/shm/new", "read:/home/node/image.txt"} {
+				if said := r.says(deed); !strings.Contains(said, "no such file") {
+					t.Errorf("%s: %q", deed, said)
+				}
+			}
+			if r := keep(t, a, "", "run", "--store", dir, "--written", written, "--memory", "100", ref, "write:/home/node/new=lost", "fill:/home/node/x"); r.code != 137 {
+				t.Errorf("%+v", r)
+			}
+			if r := run(ref, "read:/home/node/new", "id"); r.says("read:/home/node/new") != "first" {
+				t.Errorf("after an end by force: %+v", r)
+			}
+			if r := run(other, "read:/home/node/new", "id"); !strings.Contains(r.says("read:/home/node/new"), "no such file") {
+				t.Errorf("in another image: %+v", r)
+			}
+			if left, err := os.ReadDir(written); len(left) != 1 || err != nil {
+				t.Errorf("left: %v, %v", left, err)
 			}
 		})
 	}
@@ -84,40 +138,140 @@ func TestAFolderOfTheMachine(t *testing.T) {
 	}
 }
 
-// Whoever is killed, nothing of a box stays.
-func TestNothingStaysOfAKilledKeeper(t *testing.T) {
+// A hundred boxes, twenty at a time: most are killed, at each moment of a start and of a
+// life, by the end of the keeper or of who started it; the others end by themselves.
+func TestNothingStaysHoweverABoxEnds(t *testing.T) {
 	a := as{1000, ""}
-	dir := a.folder(t)
+	dir, folder := a.folder(t), a.folder(t)
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
-	folder := a.folder(t)
+	if r := keep(t, a, "", "run", "--store", dir, ref, "id"); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
 	t.Setenv("TMPDIR", folder)
-	cmd := runs(t, a.command(keeperRole, "run", "--store", dir, "--folder", folder+":/mnt", ref, "until:TERM"), "waits")
-	all := children(t, cmd.Process.Pid)
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
+	run := []string{"run", "--store", dir, "--folder", folder + ":/mnt", "--memory", "400", "--written"}
+	written := filepath.Join(folder, "written")
+	out, err := a.command(initRole, append(run, written, ref)...).Output()
+	if err != nil || strings.TrimSpace(string(out)) != "100 boxes, 20 ended by themselves, nobody is left" {
+		t.Errorf("%v: %s", err, out)
 	}
-	for _, pid := range all {
-		for unix.Kill(pid, 0) == nil && !zombie(pid) {
-			runtime.Gosched() // the kernel sends the signal when the parent is gone
-		}
+	left, err := filepath.Glob(filepath.Join(folder, "dormouse-keeper-*"))
+	for _, at := range left {
+		err = errors.Join(err, os.Chtimes(at, time.Time{}, time.Unix(1, 0)))
 	}
-	if left, err := filepath.Glob(filepath.Join(folder, "*")); len(left) > 0 || err != nil {
-		t.Errorf("left: %v, %v", left, err)
+	if r := keep(t, a, "", append(run, filepath.Join(written, "0"), ref, "id")...); r.code != 0 || err != nil {
+		t.Errorf("%v, %+v", err, r)
+	}
+	left, err = filepath.Glob(filepath.Join(folder, "*"))
+	if tars, failed := os.ReadDir(filepath.Join(written, "0")); len(left) != 1 || len(tars) != 1 || errors.Join(err, failed) != nil {
+		t.Errorf("left: %v, %v, %v, %v", left, tars, err, failed)
 	}
 }
 
-// zombie reports whether a process waits for being reaped, by whoever is init here.
-func zombie(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, after, _ := strings.Cut(string(text), ") ")
-	return err == nil && strings.HasPrefix(after, "Z")
+// initRole is the init of a task: what loses its parent becomes its child. It starts boxes,
+// ends them, and returns when no process is left.
+const initRole = "init"
+
+func manyBoxes(args []string) error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	well := 0
+	for range 5 {
+		var all sync.WaitGroup
+		ends := make(chan error, 20)
+		for n := range 20 {
+			all.Go(func() { ends <- oneBox(args, n) })
+		}
+		all.Wait()
+		for range 20 {
+			switch err := <-ends; {
+			case err == nil:
+				well++
+			case !errors.Is(err, errKilled):
+				return err
+			}
+		}
+		for {
+			if _, err := unix.Wait4(-1, nil, 0, nil); errors.Is(err, unix.ECHILD) {
+				break
+			} else if err != nil && !errors.Is(err, unix.EINTR) {
+				return err
+			}
+		}
+	}
+	_, err := fmt.Fprintf(os.Stdout, "100 boxes, %d ended by themselves, nobody is left\n", well)
+	return err
+}
+
+var errKilled = errors.New("it was killed")
+
+// oneBox starts a box and ends it: n chooses how.
+func oneBox(args []string, n int) error {
+	deed, begin := "until:TERM", []string{keeperRole}
+	switch {
+	case n < 4:
+		deed = "id"
+	case n%2 == 0:
+		begin = []string{parentRole, keeperRole} // who starts the keeper is killed
+	}
+	args = append(slices.Clone(args), deed)
+	args[len(args)-3] += "/" + strconv.Itoa(n) // what is written
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: append(begin, args...), Stderr: os.Stderr}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if n < 4 {
+		_, err := io.Copy(io.Discard, out)
+		return errors.Join(err, cmd.Wait())
+	}
+	if moment := n / 2 % 5; moment == 4 {
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			return fmt.Errorf("it did not wait: %w", err)
+		}
+	} else {
+		for descendants(cmd.Process.Pid) < moment { // 0 at once, then while it starts
+			runtime.Gosched()
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		return err
+	}
+	_ = cmd.Wait() // by the signal
+	return errKilled
+}
+
+// parentRole starts a program and waits for it, as a runner does.
+const parentRole = "parent"
+
+// descendants counts the processes that a process has started, and theirs.
+func descendants(pid int) int {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is good
+	n := 0
+	for _, file := range tasks {
+		text, _ := os.ReadFile(file) // the thread may have ended
+		for _, word := range strings.Fields(string(text)) {
+			child, _ := strconv.Atoi(word) // the kernel wrote it
+			n += 1 + descendants(child)
+		}
+	}
+	return n
 }
 
 // A keeper passes the signal on, and the server says how it ends.
 func TestAServerIsToldToEnd(t *testing.T) {
 	a := as{1000, ""}
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
-	cmd := a.command(keeperRole, "run", "--store", a.folder(t), ref, "until:TERM", "exit:3")
+	for _, more := range [][]string{nil, {"--written", a.folder(t)}} {
+		told(t, a.command(keeperRole, append(append([]string{"run", "--store", a.folder(t)}, more...), ref, "until:TERM", "exit:3")...))
+	}
+}
+
+func told(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -75,7 +75,11 @@ func pull(args []string, out io.Writer) (int, error) {
 	if err := f.Parse(args); err != nil || f.NArg() != 1 {
 		return failed, errors.Join(err, errors.New("usage: dormouse-keeper pull [--store FOLDER] IMAGE"))
 	}
-	i, err := kept(*store).Pull(context.Background(), f.Arg(0), true)
+	images, err := kept(*store)
+	if err != nil {
+		return failed, err
+	}
+	i, err := images.Pull(context.Background(), f.Arg(0), true)
 	if err != nil {
 		return failed, err
 	}
@@ -94,8 +98,9 @@ func storeFlag(f *flag.FlagSet) *string {
 	return f.String("store", filepath.Join(cache, "dormouse", "images"), "`folder` of the images")
 }
 
-func kept(dir string) image.Store {
-	return image.Store{Dir: dir, Limits: image.DefaultLimits(), Nameserver: gate.Nameserver}
+func kept(dir string) (image.Store, error) {
+	init, err := box.Init()
+	return image.Store{Dir: dir, Limits: image.DefaultLimits(), Nameserver: gate.Nameserver, Init: init, InitPath: box.InitPath}, err
 }
 
 // list is a flag that may be given several times.
@@ -106,10 +111,10 @@ func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
 // options are those of run.
 type options struct {
-	store, pull, user, entrypoint, dir, network string
-	env, folders, tmpfs                         list
-	memory, cpus, pids                          int
-	readOnly                                    bool
+	store, pull, user, entrypoint, dir, network, written string
+	env, folders, tmpfs                                  list
+	memory, cpus, pids                                   int
+	readOnly                                             bool
 }
 
 func (o *options) read(args []string) (ref string, rest []string, err error) {
@@ -120,6 +125,7 @@ func (o *options) read(args []string) (ref string, rest []string, err error) {
 	f.StringVar(&o.entrypoint, "entrypoint", "", "in place of the image's, and of its command")
 	f.StringVar(&o.dir, "workdir", "", "in place of the image's")
 	f.StringVar(&o.network, "network", "on", "on, or off")
+	f.StringVar(&o.written, "written", "", "`folder` that keeps what the server writes into its root; an image with another digest begins anew")
 	f.Var(&o.env, "env", "`NAME` of a variable that the server gets from the keeper's environment")
 	f.Var(&o.folders, "folder", "`HOST:PATH[:ro]`, a folder of this machine")
 	f.Var(&o.tmpfs, "tmpfs", "`PATH` of a folder in memory")
@@ -143,6 +149,7 @@ func (o *options) read(args []string) (ref string, rest []string, err error) {
 }
 
 func run(args []string) (int, error) {
+	parent := os.Getppid()
 	var o options
 	ref, rest, err := o.read(args)
 	if err != nil {
@@ -150,7 +157,11 @@ func run(args []string) (int, error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	i, err := kept(o.store).Pull(ctx, ref, o.pull == "always")
+	images, err := kept(o.store)
+	if err != nil {
+		return failed, err
+	}
+	i, err := images.Pull(ctx, ref, o.pull == "always")
 	if err != nil {
 		return failed, err
 	}
@@ -167,12 +178,13 @@ func run(args []string) (int, error) {
 	if err != nil {
 		return failed, err
 	}
-	go attend(ctx, b, o.memory)
+	go attend(ctx, b, o.memory, parent)
 	return b.Wait()
 }
 
-// attend passes the signal to end to the server, and ends a box that uses too much.
-func attend(ctx context.Context, b *box.Box, memory int) {
+// attend passes the signal to end to the server, and ends a box that uses too much, or that
+// nobody waits for.
+func attend(ctx context.Context, b *box.Box, memory, parent int) {
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
 	for {
@@ -183,6 +195,10 @@ func attend(ctx context.Context, b *box.Box, memory int) {
 			}
 			ctx = context.Background()
 		case <-look.C:
+			if os.Getppid() != parent {
+				b.End("the box was ended: whoever started it is gone")
+				return
+			}
 			if memory == 0 {
 				continue
 			}
@@ -204,6 +220,12 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	s := box.Spec{
 		Image: i.File, ReadOnly: o.readOnly, Tmpfs: o.tmpfs, MemoryMB: o.memory, CPUs: o.cpus, Pids: o.pids, Dir: c.WorkingDir,
 		Stdio: [3]*os.File{os.Stdin, os.Stdout, os.Stderr},
+	}
+	if o.written != "" && !o.readOnly {
+		var err error
+		if s.Written, err = writtenTo(o.written, i.Digest); err != nil {
+			return s, err
+		}
 	}
 	s.Args = append(append([]string{}, c.Entrypoint...), args...)
 	switch {
@@ -247,6 +269,21 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 		s.Folders = append(s.Folders, box.Folder{Host: parts[0], Path: parts[1], ReadOnly: len(parts) == 3})
 	}
 	return s, nil
+}
+
+// writtenTo returns the file of what is written over an image, and removes those of others.
+func writtenTo(dir, digest string) (string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	own := filepath.Join(dir, strings.ReplaceAll(digest, ":", "-")+".tar")
+	all, err := os.ReadDir(dir)
+	for _, f := range all {
+		if at := filepath.Join(dir, f.Name()); at != own {
+			err = errors.Join(err, os.Remove(at))
+		}
+	}
+	return own, err
 }
 
 // last keeps the last of the variables with the same name.

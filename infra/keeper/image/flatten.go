@@ -259,7 +259,7 @@ const (
 )
 
 // surround adds what every box needs.
-func (f *flat) surround(nameserver string) error {
+func (f *flat) surround(of Store) error {
 	for dir, mode := range map[string]fs.FileMode{"/proc": 0o555, "/dev": 0o755, "/sys": 0o555, "/tmp": 0o777 | fs.ModeSticky, "/etc": 0o755} {
 		if info, err := f.out.Stat(dir); err == nil {
 			if !info.IsDir() {
@@ -274,8 +274,14 @@ func (f *flat) surround(nameserver string) error {
 			return err
 		}
 	}
-	for p, text := range map[string]string{resolver: "nameserver " + nameserver + "\n", hosts: "127.0.0.1 localhost\n"} {
+	for p, text := range map[string]string{resolver: "nameserver " + of.Nameserver + "\n", hosts: "127.0.0.1 localhost\n", of.InitPath: string(of.Init)} {
+		if p == "" {
+			continue
+		}
 		h := &tar.Header{Name: p, Size: int64(len(text)), Mode: 0o644}
+		if p == of.InitPath {
+			h.Mode = 0o555
+		}
 		if err := f.file(p, h, strings.NewReader(text)); err != nil {
 			return err
 		}

@@ -3,7 +3,7 @@
 // A store is a folder, which the boxes of one user share:
 //
 //	refs/NAME      the digest of an image that was pulled by this name
-//	sha256-HEX/    an image: rootfs.erofs and image.json
+//	sha256-HEX.N/  an image, in the form N: rootfs.erofs and image.json
 //	lock-, tmp-    of a pull that is under way
 //
 // An image appears by a rename, when all of it has been checked and is on disk.
@@ -37,7 +37,12 @@ type Store struct {
 	Dir        string
 	Limits     Limits
 	Nameserver string // the address of the resolver of every box
+	Init       []byte // a program that every image gets
+	InitPath   string // its place, "" for none
 }
+
+// form changes when the files that are made of an image do.
+const form = "2"
 
 // DefaultLimits are those of images that people use, with room: browsers are at 2 GB.
 func DefaultLimits() Limits { return Limits{Bytes: 16 << 30, Entries: 500_000} }
@@ -247,7 +252,7 @@ func (s Store) write(file, tmp string, layers []string) (sum string, at stamp, e
 			return "", at, err
 		}
 	}
-	if err := flat.surround(s.Nameserver); err != nil {
+	if err := flat.surround(s); err != nil {
 		return "", at, err
 	}
 	if err := out.Close(); err != nil {
@@ -269,7 +274,7 @@ func (s Store) write(file, tmp string, layers []string) (sum string, at stamp, e
 // # Names
 
 func (s Store) folder(digest string) string {
-	return filepath.Join(s.Dir, strings.ReplaceAll(digest, ":", "-"))
+	return filepath.Join(s.Dir, strings.ReplaceAll(digest, ":", "-")+"."+form)
 }
 
 func (s Store) ref(ref string) string { return filepath.Join(s.Dir, "refs", key(ref)) }

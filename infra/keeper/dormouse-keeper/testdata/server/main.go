@@ -43,6 +43,15 @@ func do(verb, operand string) (string, error) {
 	case "write":
 		file, text, _ := strings.Cut(operand, "=")
 		return "done", os.WriteFile(file, []byte(text), 0o600)
+	case "remove":
+		return "done", os.Remove(operand)
+	case "pipe":
+		return "done", syscall.Mkfifo(operand, 0o600)
+	case "listen":
+		_, err := net.Listen("unix", operand)
+		return "done", err
+	case "leave": // a process that writes for ever
+		return "done", exec.Command(os.Args[0], "fill:"+operand).Start()
 	case "tree":
 		return tree(operand)
 	case "map":
@@ -156,7 +165,7 @@ func speak() error {
 			result = map[string]any{"tools": []any{map[string]any{"name": "look", "inputSchema": map[string]string{"type": "object"}}}}
 		case "tools/call":
 			version, _ := os.ReadFile("/proc/version")
-			text := fmt.Sprintf("%d %s %v %s", os.Getpid(), os.Getenv("GREETING"), os.Args[1:], version)
+			text := fmt.Sprintf("%d %s %v %s kept %d, not %d", os.Getpid(), os.Getenv("GREETING"), os.Args[1:], version, starts("/starts"), starts("/tmp/starts"))
 			result = map[string]any{"content": []any{map[string]string{"type": "text", "text": text}}}
 		default:
 			if m.ID == nil {
@@ -172,6 +181,15 @@ func speak() error {
 		}
 	}
 	return in.Err()
+}
+
+// starts counts by a file, and returns how often it was there.
+func starts(file string) int {
+	text, _ := os.ReadFile(file) // none at first
+	if err := os.WriteFile(file, append(text, '.'), 0o600); err != nil {
+		return -1
+	}
+	return len(text)
 }
 
 // tree lists what is below a folder: path, mode, owner, size or target, and time.
