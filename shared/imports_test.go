@@ -21,6 +21,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const module = "github.com/dormouse-mcp/dormouse/"
@@ -243,9 +245,7 @@ func load(t *testing.T, root string) []file {
 	if root != ".." {
 		files, err = parse(root)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if len(files) == 0 {
 		t.Fatal("no Go files")
 	}
@@ -452,12 +452,8 @@ func TestRulesFindWhatTheyForbid(t *testing.T) {
 		".tools/a.go":                         "not Go",
 	} {
 		p := filepath.Join(root, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(filepath.Dir(p), 0o700))
+		commontest.OK(t, os.WriteFile(p, []byte(text), 0o600))
 	}
 	files := load(t, root)
 	got := slices.Concat(checkArrows(files), checkOwners(files), checkPure(files), checkCode(files), checkComments(files))

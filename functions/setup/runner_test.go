@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestCloudFormationHasTheRunnerPutAndRemoved(t *testing.T) {
@@ -41,9 +43,7 @@ func TestCloudFormationHasTheRunnerPutAndRemoved(t *testing.T) {
 	}
 	var ids []string
 	for n, program := range []string{"first", "second"} {
-		if err := os.WriteFile(filepath.Join(root, "runner"), []byte(program), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(filepath.Join(root, "runner"), []byte(program), 0o600))
 		want := fmt.Sprintf("runner/%x", sha256.Sum256([]byte(program)))
 		kind := []string{"Create", "Update"}[n]
 		m, err := ask(kind, "")

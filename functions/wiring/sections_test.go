@@ -8,6 +8,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A mistake in a section that other packages read has its place. One of a server rejects
@@ -47,9 +48,7 @@ func TestCheckSectionsNamesEachMistakeWithItsPlace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _, err := serversfile.Parse([]byte(test.file), "f", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			var wrong []string
 			if err := wiring.CheckSections(c, func(string) string { return "" }); err != nil {
 				wrong = strings.Split(err.Error(), "\n")

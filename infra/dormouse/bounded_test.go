@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A file that somebody else has made may be of any size. Commands stop reading at its
@@ -30,9 +32,7 @@ func TestFilesAreReadUpToTheirLimit(t *testing.T) {
 				name = ".claude.json"
 			}
 			pipe := filepath.Join(d.dir, name)
-			if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, syscall.Mkfifo(pipe, 0o600))
 			wrote := make(chan int)
 			go func() {
 				f, err := os.OpenFile(pipe, os.O_WRONLY, 0)

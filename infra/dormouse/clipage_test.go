@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // cliPage is the reference of the command line.
@@ -89,9 +91,7 @@ func (r *reference) command(n *kong.Node) {
 func TestTheCLIPageHasEveryCommandAndFlag(t *testing.T) {
 	var c commands
 	parser, err := kong.New(&c, kong.Name("dormouse"), kong.Vars{"version": "", "platform": "of this machine"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	b := reference{seen: map[string]int{}}
 	all := leaves(parser.Model.Node)
 	var common []string

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -34,9 +35,7 @@ func crowd() report {
 
 func TestPsOfTwentyServersAndFiftyPeopleFitsOnAScreen(t *testing.T) {
 	var all strings.Builder
-	if err := crowd().print(&all, noon(), false, false); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, crowd().print(&all, noon(), false, false))
 	text := all.String()
 	if lines := strings.Count(text, "\n"); lines > 40 {
 		t.Errorf("%d lines, want at most 40:\n%s", lines, text)

@@ -25,9 +25,7 @@ import (
 func signedIn(t *testing.T, base, server, name, groups string) string {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	browser := &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	form := http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}
 	const done = "http://127.0.0.1/done"

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A backup of a machine that is in use brings back its sessions, keys and workspaces in
@@ -35,9 +36,7 @@ func TestE2EABackupOfARunningMachineIsRestored(t *testing.T) {
 		t.Errorf("a folder in use was restored: %s", said)
 	}
 	m.interrupt()
-	if err := os.Truncate(filepath.Join(m.data, local.StoreFile), 4096); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Truncate(filepath.Join(m.data, local.StoreFile), 4096))
 	if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, "✗ store") {
 		t.Errorf("a damaged store is whole: %s", said)
 	}

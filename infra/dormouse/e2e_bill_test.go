@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -51,9 +52,7 @@ func (m *machine) costs(call func() error) (c counted) {
 	m.t.Helper()
 	for range 20 {
 		before, began := m.counted(), time.Now()
-		if err := call(); err != nil {
-			m.t.Fatal(err)
-		}
+		commontest.OK(m.t, call())
 		took, after := time.Since(began), m.counted()
 		c = counted{
 			after.RelayIn - before.RelayIn, after.RelayOut - before.RelayOut,

@@ -84,9 +84,7 @@ const hostKills = "DORMOUSE_TEST_KILLS"
 func TestE2ECallsEndThoughTheHostIsKilled(t *testing.T) {
 	t.Parallel()
 	kills, err := strconv.Atoi(cmp.Or(os.Getenv(hostKills), "8"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	const sessions = 2 // of each server
 	for _, durability := range []string{"process", "disk"} {
 		t.Run(durability, func(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // Doctor starts a server as its first client would, whether dormouse runs or not, and leaves
@@ -69,9 +71,7 @@ func TestE2EDoctorTakesAServerThroughItsStart(t *testing.T) {
 func entries(t *testing.T, folder string) (names []string) {
 	t.Helper()
 	all, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, e := range all {
 		names = append(names, e.Name())
 	}

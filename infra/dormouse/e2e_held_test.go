@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -59,9 +60,7 @@ func TestE2EToolsAreHeldUntilTheyAreAccepted(t *testing.T) {
 		t.Errorf("a modern client gets %s", got)
 	}
 	answers, err := m.session("mine").post(`{"jsonrpc":"2.0","id":"call","method":"tools/call","params":{"name":"evil"}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if answer, err := answers.response(`"call"`); err != nil || string(wire.Lookup(answer.Error, "code")) != "-32602" || wire.Lookup(answer.Error, "data", "dormouse/held") == nil {
 		t.Errorf("a call of a new tool was answered with %s, %v", answer.Raw, err)
 	}

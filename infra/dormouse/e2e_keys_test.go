@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -43,9 +44,7 @@ func (m *machine) guarded(key, session, body string) page {
 func (m *machine) connected(server string, more url.Values, header http.Header) int {
 	m.t.Helper()
 	u, err := url.Parse(m.ws[server])
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	query := u.Query()
 	for name, values := range more {
 		query[name] = values

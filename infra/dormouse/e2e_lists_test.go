@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -70,9 +71,7 @@ func (a *author) see(want string) {
 	a.t.Helper()
 	for _, capabilities := range []string{`{}`, `{"sampling":{},"elicitation":{}}`} {
 		c := a.client("mine")
-		if err := c.open(`{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"clientInfo":{"name":"e2e","version":"1"}}`); err != nil {
-			a.t.Fatal(err)
-		}
+		commontest.OK(a.t, c.open(`{"protocolVersion":"2025-11-25","capabilities":`+capabilities+`,"clientInfo":{"name":"e2e","version":"1"}}`))
 		if got := toolsIn(c.list()); got != want {
 			a.t.Errorf("a client of 2025-11-25 with %s gets the tools %q, want %q", capabilities, got, want)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // The server writes its knowledge graph into a file. It is the published server from
@@ -85,9 +86,7 @@ func (c *client) structured(tool, arguments string) string {
 func (m *machine) snapshots() int {
 	m.t.Helper()
 	all, err := filepath.Glob(filepath.Join(m.data, "snapshots", "*", "current"))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	commontest.OK(m.t, err)
 	return len(all)
 }
 

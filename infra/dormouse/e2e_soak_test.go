@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // soakTime is the variable with the length of TestE2ESoak.
@@ -31,9 +33,7 @@ const soakSessions = 2
 // values.
 func TestE2ESoak(t *testing.T) {
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(soakTime), "10s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	tenants := []string{"crimson", "azure"}
 	hosted := servers{}
 	logs := t.TempDir()

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A stranger has the program and a servers file with three servers, one of which is
@@ -48,9 +50,7 @@ func TestE2EStrangerFindsTheBrokenServerAndCallsATool(t *testing.T) {
 	defer cancel()
 	client := mcp.NewClient(&mcp.Implementation{Name: "stranger", Version: "1"}, nil)
 	s, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: first}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	result, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"text": "hello"}})
 	if err != nil || result.IsError || result.Content[0].(*mcp.TextContent).Text != "hello" {
 		t.Fatalf("the tool said %+v, %v", result, err)

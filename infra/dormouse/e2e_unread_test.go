@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // 300 WebSockets of one key send and read nothing. Dormouse then reads none of them further
@@ -24,9 +26,7 @@ import (
 func TestE2EWebSocketsThatNeverReadHoldUpNobody(t *testing.T) {
 	const sockets = 300
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv(greedyTime), "5s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	m := newMachine(t, servers{"one": nil})
 	m.programs = false // the limits of callers are those of dormouse itself
 	m.start(append(sleepy(), "--access", "keys")...)

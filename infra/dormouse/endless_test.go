@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -69,9 +70,7 @@ func TestListThatNeverEndsIsGivenUp(t *testing.T) {
 				t.Errorf("tools ends with %d: %s%s", code, out.String(), said.String())
 			}
 			s, err := (&client{base: endless(t, c.cursor)}).connect(t.Context(), "one")
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			defer func() { _ = s.Close() }()
 			if _, err := (&callCommand{Server: "one", Tool: "t2"}).find(t.Context(), s); err != nil {
 				t.Errorf("a call of a tool that was read: %v", err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A command finds the only machine that is up, from every folder, or lists them.
@@ -39,9 +40,7 @@ func TestAMachineIsFoundFromEverywhere(t *testing.T) {
 			t.Errorf("two: %d %s", code, said)
 		}
 	}
-	if err := os.Mkdir(defaultData, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(defaultData, 0o700))
 	if said, code := run("ps"); code != exitNotUp || !strings.Contains(said, "is not up with .dormouse") {
 		t.Errorf("in a folder of its own: %d %s", code, said)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -19,9 +20,7 @@ func TestLogsAreInTheZoneOfCallsAndEndWithTheLastLines(t *testing.T) {
 		{Server: "one", Process: "a", Text: "--- 2026-11-28T23:30:00.123Z started\n1\n"},
 		{Server: "two", Process: "b", Text: "2\n--- no time\n"},
 	} {
-		if err := json.NewEncoder(&from).Encode(o); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.NewEncoder(&from).Encode(o))
 	}
 	for lines, want := range map[int]string{
 		0: "one  --- 2026-11-29 00:30:00 started\none  1\ntwo  2\ntwo  --- no time\n",

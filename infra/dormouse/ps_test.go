@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -159,9 +160,7 @@ func tables() map[string]func(io.Writer) error {
 func TestTablesAreAsInTestdata(t *testing.T) {
 	for name, print := range tables() {
 		var out strings.Builder
-		if err := print(&out); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, print(&out))
 		compare(t, filepath.Join("testdata", name), out.String())
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/config/override"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -15,9 +16,7 @@ import (
 func TestPushPutsTheFileIntoTheStoreOfAStack(t *testing.T) {
 	store := storagetest.NewMemory()
 	key, _, err := apikey.Create(t.Context(), store, apikey.Grant{Tenant: "default", Principal: "olaf", Servers: []string{"*"}, Role: storage.RoleOperator})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	stack := httptest.NewServer(api.New(api.Options{Info: api.Info{Place: api.PlaceStack}, Store: store, Pushed: true, Caller: api.Holders(apikey.NewKeys(store), nil)}))
 	defer stack.Close()
 	s := newShell(t)

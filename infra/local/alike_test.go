@@ -32,6 +32,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -66,16 +67,12 @@ type noFleet struct{ fleet.Fleet }
 func wired(t *testing.T, m *machine) *wiring.Function {
 	t.Helper()
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}},"off":{"disabled":true,"command":"a"}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32), Open: true, Hosts: []string{"gateway.test"}}, wiring.Parts{
 		Store: storagetest.NewMemory(), Fleet: noFleet{}, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
 		Meter: meter.New(meter.Options{}), Log: m.log,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return f
 }
 
@@ -100,9 +97,7 @@ func clientsOf(t *testing.T, asFunction bool) localtest.WebSockets {
 	}
 	m.openSockets(&runnerRoutes{in}, clients, apigw.Limits(), "")
 	socket, err := endpoints.NewSocket(wired(t, m), nativetest.Servers(), endpoints.Alarms{}, push, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	in.made.Store(&handlers{socket: socket})
 	function.socket = socket
 	t.Cleanup(func() {
@@ -141,9 +136,7 @@ func (k talk) hold(w localtest.WebSockets, ids *strings.Replacer) (saw []string,
 	if errors.As(err, &refused) {
 		return []string{fmt.Sprint("refused with ", refused.Status)}, ids
 	}
-	if err != nil {
-		w.T.Fatal(err)
-	}
+	commontest.OK(w.T, err)
 	var mu sync.Mutex
 	var heard []string
 	go func() {
@@ -249,9 +242,7 @@ func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 	f := wired(t, m)
 	in.made.Store(&handlers{sealer: f.Relay.Sealer, relay: relayserver.NewHandler(f.Relay)})
 	other, err := relayserver.NewSealer(bytes.Repeat([]byte{1}, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for pass, want := range map[string]int{
 		"": http.StatusUnauthorized, "x": http.StatusUnauthorized, other.Pass("b"): http.StatusUnauthorized, f.Relay.Sealer.Pass("b"): http.StatusOK,
 	} {

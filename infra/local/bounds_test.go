@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -96,14 +97,10 @@ func TestFormsOfStrangersLeaveRoomForCallers(t *testing.T) {
 	at := strings.TrimPrefix(m.public.address(0), "http://")
 	for range maxBodies / maxBody {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		defer func() { _ = conn.Close() }()
 		_, err = fmt.Fprintf(conn, "POST /connect HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-www-form-urlencoded\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, " 100 ") {
 			t.Fatalf("the server does not read a form: %q, %v", line, err)
 		}
@@ -113,9 +110,7 @@ func TestFormsOfStrangersLeaveRoomForCallers(t *testing.T) {
 	largest := `{"jsonrpc":"2.0","method":"ping","id":"` + strings.Repeat("x", 8<<10) + `"}`
 	largest += strings.Repeat(" ", maxBody-len(largest))
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+at+"/counter/mcp", strings.NewReader(largest))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
 	res, err := http.DefaultClient.Do(r)
@@ -147,9 +142,7 @@ func TestAFormThatDoesNotComeIsGivenUp(t *testing.T) {
 		given := make(chan error, 1)
 		forms := formsOf(t, b, func(_ *http.Request, err error) { given <- err })
 		conn, err := forms.Dial(t.Context(), "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if _, err := io.WriteString(conn, formHead); err != nil {
 			t.Fatal(err)
 		}
@@ -183,9 +176,7 @@ func TestABodyThatDoesNotComeFreesItsConnection(t *testing.T) {
 				m.serve(network, test.handler, nil)
 				t.Cleanup(func() { _ = m.closers[0](t.Context()) })
 				conn, err := network.Dial(t.Context(), "", "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, err)
 				if _, err := io.WriteString(conn, formHead); err != nil {
 					t.Fatal(err)
 				}
@@ -208,9 +199,7 @@ func TestAFormMayBeAnsweredSlowly(t *testing.T) {
 			}
 		})
 		conn, err := forms.Dial(t.Context(), "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		defer func() { _ = conn.Close() }()
 		if _, err := io.WriteString(conn, formHead+"a=b"); err != nil {
 			t.Fatal(err)
@@ -230,9 +219,7 @@ func TestABodyKeepsTheRoomOfItsBytesOnly(t *testing.T) {
 		r, release := d.bodies.guard(httptest.NewRecorder(), r)
 		defer release()
 		done, err := d.callers.admit(r.Context(), sessions.Caller{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		defer done()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -264,9 +251,7 @@ func TestAWebSocketIsHeldUntilItEnds(t *testing.T) {
 			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 			ended <- struct{}{}
 		}()
-		if err := <-opened; err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, <-opened)
 	}
 	var known *storage.Error
 	if _, err := all.admit(t.Context(), caller); !errors.As(err, &known) || known.Code != storage.Busy {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // BenchmarkBox compares a call of a box inside with one of a box that is a process.
@@ -24,9 +26,7 @@ func BenchmarkBox(b *testing.B) {
 func boxed(b *testing.B, apart bool) *client {
 	b.Helper()
 	m := started(b, func(c *Config) {
-		if err := os.WriteFile(c.Servers, stdioServers(b), 0o600); err != nil {
-			b.Fatal(err)
-		}
+		commontest.OK(b, os.WriteFile(c.Servers, stdioServers(b), 0o600))
 		c.Environ = append(os.Environ(), "DORMOUSE_CACHE="+filepath.Join(b.TempDir(), "cache"))
 		c.Log, c.Apart, c.Runner = io.Discard, apart, []string{os.Args[0], runnerRole}
 	})

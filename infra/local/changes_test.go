@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestWatchersLearnWhatHasChangedForThem(t *testing.T) {
@@ -15,9 +16,7 @@ func TestWatchersLearnWhatHasChangedForThem(t *testing.T) {
 		all := func(string, string) bool { return true }
 		acme := func(tenant, _ string) bool { return tenant == "acme" }
 		_, begin, err := c.wait(t.Context(), 0, all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		c.record(journal.Event{Kind: journal.Frame, Tenant: "acme", Name: "frame"})
 		c.record(journal.Event{Kind: journal.ProcessCount})
 		c.record(journal.Event{Kind: journal.Call, Tenant: "other", Name: "two"})

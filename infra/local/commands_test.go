@@ -12,6 +12,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // commandsIn returns commands in a folder of their own, with a variable of this program.
@@ -60,21 +61,15 @@ func TestACommandIsKilledInTime(t *testing.T) {
 func TestCommandsRunAtTheWake(t *testing.T) {
 	c, folder := commandsIn(t)
 	path := filepath.Join(folder, "servers.json")
-	if err := os.WriteFile(path, []byte(`{"mcpServers": {"a": {"command": "a", "env": {"TOKEN": "exec:echo x >>ran; cat token"}}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(path, []byte(`{"mcpServers": {"a": {"command": "a", "env": {"TOKEN": "exec:echo x >>ran; cat token"}}}}`), 0o600))
 	servers, _, err := serversfile.LoadHere(path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	task := fleet.Task{Server: "a", Env: map[string]string{"OWN": "1"}}
 	var refused fleet.Refusal
 	if _, err := c.filled(t.Context(), servers, task); !errors.As(err, &refused) || !strings.HasPrefix(refused.Why, `env "TOKEN": the command "echo x >>ran; cat token" failed`) {
 		t.Error(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "token"), []byte("t0p\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(folder, "token"), []byte("t0p\n"), 0o600))
 	got, err := c.filled(t.Context(), servers, task)
 	if err != nil || got.Env["DORMOUSE_ENV_TOKEN"] != "t0p" || got.Env["OWN"] != "1" || len(task.Env) != 1 {
 		t.Errorf("%v, %v; the task had %v", got.Env, err, task.Env)

@@ -7,14 +7,13 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestTheGateIsShutWhileASandboxHasANetwork(t *testing.T) {
 	read := func(box, access string) *serversfile.File {
 		c, _, err := serversfile.Parse([]byte(`{"mcpServers":{"free":{"command":"x"},"s":{"command":"x","x-dormouse":`+box+`}},"x-dormouse":{"access":`+access+`}}`), "servers.json", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return c
 	}
 	status := func(g *gate, inBox bool) int {

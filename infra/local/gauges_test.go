@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -16,16 +17,12 @@ func TestMetricsSayWhatRuns(t *testing.T) {
 	m := started(t, nil)
 	for id, tenant := range map[storage.ID]string{"aaaa1": "acme", "aaaa2": "acme", "bbbb1": `b"ob`} {
 		s := storage.Session{ID: id, Server: "mine", Tenant: tenant, Principal: "ada", Expires: time.Now().Add(time.Hour)}
-		if err := m.functions.Records().Create(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, m.functions.Records().Create(t.Context(), s))
 	}
 	m.recorder.Record(journal.Event{Kind: journal.ServerReady, Tenant: "acme", Name: "mine", Measured: journal.Measured{Install: 2 * time.Second}})
 	read := func(may func(tenant, server string) bool) string {
 		var text strings.Builder
-		if err := metricsOf(m, &text, may); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, metricsOf(m, &text, may))
 		seen := map[string]bool{}
 		for line := range strings.Lines(text.String()) {
 			if !regexp.MustCompile(`^(# (HELP|TYPE) [a-z_]+ .+|[a-z_]+(\{([a-z]+="([^"\\\n]|\\["\\n])*",?)+\})? [0-9.e+-]+)\n$`).MatchString(line) {

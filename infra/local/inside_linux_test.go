@@ -108,9 +108,7 @@ func stdioServers(t testing.TB) []byte {
 	t.Helper()
 	own := map[string]any{"command": os.Args[0], "env": map[string]string{roleEnv: "server"}}
 	text, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"one": own, "two": own}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return text
 }
 
@@ -151,9 +149,7 @@ func open(t testing.TB, url string) *client {
 func (c *client) post(body string) string {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(context.WithoutCancel(c.t.Context()), http.MethodPost, c.url, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
 	if c.session != "" {
@@ -161,9 +157,7 @@ func (c *client) post(body string) string {
 		r.Header.Set("Mcp-Protocol-Version", "2025-11-25")
 	}
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
@@ -209,9 +203,7 @@ func withStdio(t testing.TB, log io.Writer, change ...func(*Config)) *machine {
 		for _, f := range change {
 			f(c)
 		}
-		if err := os.WriteFile(c.Servers, stdioServers(t), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(c.Servers, stdioServers(t), 0o600))
 		c.Environ = append(os.Environ(), "DORMOUSE_CACHE="+filepath.Join(t.TempDir(), "cache"))
 		c.Log = log
 	})
@@ -274,9 +266,7 @@ func TestAMachineWhoseMemoryIsFullRefusesANewSession(t *testing.T) {
 func parentOf(t *testing.T, pid int) int {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	parent, _ := strconv.Atoi(strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[1])
 	return parent
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // playMachine hosts the servers of a file until it is killed.
@@ -28,9 +30,7 @@ func playMachine() {
 // The kernel ends a server inside with the program.
 func TestNothingIsLeftOfAMachineThatIsKilled(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "servers.json"), stdioServers(t), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(dir, "servers.json"), stdioServers(t), 0o600))
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), roleEnv+"=machine", "DORMOUSE_TEST_FOLDER="+dir)
 	cmd.Stderr = os.Stderr
@@ -38,9 +38,7 @@ func TestNothingIsLeftOfAMachineThatIsKilled(t *testing.T) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() {
 		t.Fatal("the machine does not start")
@@ -51,9 +49,7 @@ func TestNothingIsLeftOfAMachineThatIsKilled(t *testing.T) {
 	for _, pid := range pids {
 		watched = append(watched, ending(t, pid))
 	}
-	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Process.Signal(syscall.SIGKILL))
 	_ = cmd.Wait() // it was killed
 	for i, fd := range watched {
 		awaitEndOf(t, pids[i], fd)
@@ -64,9 +60,7 @@ func TestNothingIsLeftOfAMachineThatIsKilled(t *testing.T) {
 func ending(t *testing.T, pid int) int {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return fd
 }

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // BenchmarkALongAnswer says how many bytes are held at once for each byte of a long answer, at
@@ -51,18 +53,12 @@ func live() uint64 {
 func (c *client) long() int64 {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(context.WithoutCancel(c.t.Context()), http.MethodPost, c.url, strings.NewReader(call("fill")))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Mcp-Session-Id": {c.session}, "Mcp-Protocol-Version": {"2025-11-25"}}
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	defer func() { _ = res.Body.Close() }()
 	n, err := io.Copy(io.Discard, res.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	return n
 }

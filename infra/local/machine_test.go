@@ -22,6 +22,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -31,9 +32,7 @@ func configured(t testing.TB, change func(*Config)) *machine {
 	t.Helper()
 	dir := t.TempDir()
 	servers := filepath.Join(dir, "servers.json")
-	if err := os.WriteFile(servers, []byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(servers, []byte(`{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`), 0o600))
 	cfg := Config{
 		Listen: "127.0.0.1:0", Servers: servers, Data: filepath.Join(dir, "data"), Runner: []string{"/does/not/exist"},
 		Native: nativetest.Servers(), Idle: time.Minute, Log: io.Discard,
@@ -49,9 +48,7 @@ func configured(t testing.TB, change func(*Config)) *machine {
 func TestAMachineWhoseStoreCannotBeOpenedSaysSo(t *testing.T) {
 	m := configured(t, func(c *Config) {
 		c.Store = "sqlite:" + filepath.Join(filepath.Dir(c.Servers), "other.db")
-		if err := os.WriteFile(strings.TrimPrefix(c.Store, "sqlite:"), []byte("a text, and no database at all"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(strings.TrimPrefix(c.Store, "sqlite:"), []byte("a text, and no database at all"), 0o600))
 	})
 	if err := m.start(t.Context()); err == nil || !strings.Contains(err.Error(), "is not a session store") {
 		t.Errorf("the error is %v", err)
@@ -65,9 +62,7 @@ func unstarted(t *testing.T, cfg Config) *machine {
 	t.Helper()
 	cfg.Data, cfg.Log = t.TempDir(), io.Discard
 	m := newMachine(cfg)
-	if err := m.openFolder(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, m.openFolder(t.Context()))
 	t.Cleanup(func() {
 		if err := m.history.Close(); err != nil {
 			t.Error(err)
@@ -84,32 +79,24 @@ func unstarted(t *testing.T, cfg Config) *machine {
 func started(t testing.TB, change func(*Config)) *machine {
 	t.Helper()
 	m := configured(t, change)
-	if err := m.start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, m.start(t.Context()))
 	return m
 }
 
 func request(t *testing.T, client *http.Client, method, target, authorization, body string) (status int, answer string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if authorization != "" {
 		r.Header.Set("Authorization", authorization)
 	}
 	r.Header.Set("X-Amz-Invocation-Type", "Event")
 	r.Header.Set("X-Amz-Date", "20000101T000000Z")
 	res, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return res.StatusCode, string(text)
 }
 
@@ -120,9 +107,7 @@ func TestTheControlSocketAnswersThoseWhoReadTheDataFolder(t *testing.T) {
 	}}}
 	other := t.TempDir()
 	folder, err := datafolder.Open(other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	foreign, key := folder.Key(), m.folder.Key()
 	folder.Close()
 	for _, path := range []string{"", "servers", "processes", "bill"} {
@@ -164,9 +149,7 @@ func operate(t *testing.T, folder, method, path string, into any) (up bool, err 
 // A failed start returns the error, and ends the parts that it has already started.
 func TestAStartThatFailsEnds(t *testing.T) {
 	m := configured(t, func(c *Config) {
-		if err := errors.Join(os.Mkdir(c.Data, 0o700), os.WriteFile(filepath.Join(c.Data, "schedules"), nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, errors.Join(os.Mkdir(c.Data, 0o700), os.WriteFile(filepath.Join(c.Data, "schedules"), nil, 0o600)))
 	})
 	if err := m.start(t.Context()); err == nil || !strings.Contains(err.Error(), "schedules") {
 		t.Errorf("it starts: %v", err)
@@ -197,9 +180,7 @@ func TestAnAlarmThatTheEndCutsShortComesAgain(t *testing.T) {
 			return ctx.Err()
 		})
 		a := native.Alarm{Session: "s1", Tenant: "acme", Server: "job", Name: "done", At: time.Now()}
-		if err := in.alarms().Schedule.Schedule(t.Context(), a); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, in.alarms().Schedule.Schedule(t.Context(), a))
 		time.Sleep(time.Minute) // virtual
 		synctest.Wait()
 		in.work.Go(func() { time.Sleep(time.Second) }) // a request that takes longer to end

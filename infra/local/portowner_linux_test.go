@@ -6,14 +6,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestPortThatIsInUseIsSaidWithItsHolder(t *testing.T) {
 	var lc net.ListenConfig
 	taken, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = taken.Close() }()
 	address := taken.Addr().String()
 	l := &listeners{Listen: address, Sockets: "127.0.0.1:0"}

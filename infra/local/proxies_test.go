@@ -4,14 +4,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // Only a proxy that the operator has named says where a request came from.
 func TestOnlyNamedProxiesReportAddresses(t *testing.T) {
 	proxies, err := ReadProxies([]string{"127.0.0.1", "10.0.0.0/8", "::ffff:192.0.2.1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, tt := range []struct {
 		name, peer string
 		reported   []string

@@ -4,13 +4,12 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestPasswordsOfServersAndOfProxiesAreHidden(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers": {"x": {"command": "x", "env": {"KEY": "swordfish"}}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	h := &redactor{environ: environ{"PATH=/bin", "https_proxy=http://ada:hunter22@proxy.example:3128"}, servers: func() *serversfile.File { return servers }}
 	if got, want := h.hide("proxy.example refuses hunter22, and swordfish in /bin"), "proxy.example refuses ***, and *** in /bin"; got != want {
 		t.Errorf("%q, want %q", got, want)

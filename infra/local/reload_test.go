@@ -16,6 +16,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -38,18 +39,14 @@ func newReloading(t *testing.T, change func(*Config)) reloading {
 	})
 	ctx, unwatch := context.WithCancel(t.Context())
 	defer unwatch()
-	if err := r.start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, r.start(ctx))
 	return r
 }
 
 // save writes the servers file and makes the machine read it.
 func (r reloading) save(text string) (serversfile.Changes, error) {
 	r.t.Helper()
-	if err := os.WriteFile(r.cfg.Servers, []byte(text), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, os.WriteFile(r.cfg.Servers, []byte(text), 0o600))
 	return r.reload()
 }
 
@@ -70,9 +67,7 @@ func (r reloading) told() (all []map[string]any) {
 	r.t.Helper()
 	for line := range strings.Lines(r.out.String()) {
 		var e map[string]any
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			r.t.Fatal(err)
-		}
+		commontest.OK(r.t, json.Unmarshal([]byte(line), &e))
 		if kind, _ := e["kind"].(string); strings.HasPrefix(kind, "servers.") {
 			delete(e, "time")
 			all = append(all, e)
@@ -161,13 +156,9 @@ func TestServerThatCannotBeHostedAnyMoreSaysWhy(t *testing.T) {
 func TestBoxIsStartedWithTheDefinitionThatHoldsNow(t *testing.T) {
 	read := func(args string) (*serversfile.File, string) {
 		file := filepath.Join(t.TempDir(), "servers.json")
-		if err := os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"a","args":["`+args+`"]}}}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"a","args":["`+args+`"]}}}`), 0o600))
 		c, _, err := serversfile.LoadHere(file, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		s, _ := c.Server("a")
 		s.Cwd = ""
 		return c, s.Marshal()
@@ -188,9 +179,7 @@ func TestBoxIsStartedWithTheDefinitionThatHoldsNow(t *testing.T) {
 
 func TestReloadByCommand(t *testing.T) {
 	r := newReloading(t, nil)
-	if err := os.WriteFile(r.cfg.Servers, []byte(`{"mcpServers":{`+oneNative+`,"more":{"x-dormouse":{"native":"counter"}}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(r.cfg.Servers, []byte(`{"mcpServers":{`+oneNative+`,"more":{"x-dormouse":{"native":"counter"}}}}`), 0o600))
 	reload := func() (got api.Reloaded, up bool, err error) {
 		up, err = operate(t, r.folder.Path, http.MethodPost, "reload", &got)
 		return got, up, err
@@ -199,9 +188,7 @@ func TestReloadByCommand(t *testing.T) {
 	if err != nil || !up || got.Error != "" || got.Changes != "+ more" {
 		t.Errorf("%+v, %v, %v", got, up, err)
 	}
-	if err := os.WriteFile(r.cfg.Servers, []byte(`{`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(r.cfg.Servers, []byte(`{`), 0o600))
 	if got, _, err := reload(); err != nil || got.Changes != "" || !strings.Contains(got.Error, "not JSON") {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A default must not stop a server where the kernel has no sandbox, so there it is a warning.
@@ -16,9 +17,7 @@ func TestServersAreGuestsWhereOthersCallAndTheSystemCanConfineThem(t *testing.T)
 	file := filepath.Join(t.TempDir(), "servers.json")
 	text := `{"mcpServers":{"a":{"command":"npx","args":["x"]},"off":{"command":"npx","args":["x"],"disabled":true},
 		"b":{"command":"npx","args":["x"],"x-dormouse":{"box":{"profile":"none"}}}}}`
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	all := sandbox.Support{Limits: true, Landlock: 7, Seccomp: true}
 	for name, test := range map[string]struct {
 		others bool
@@ -35,9 +34,7 @@ func TestServersAreGuestsWhereOthersCallAndTheSystemCanConfineThem(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			f := &serversFile{Config: Config{Servers: file}, others: test.others, on: test.on, warned: map[string]bool{}}
 			servers, err := f.load()
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if got := guests(servers); !slices.Equal(got, test.want) {
 				t.Errorf("%s: guests are %q", name, got)
 			}

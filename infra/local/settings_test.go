@@ -9,14 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestStoreNameIsGoodInAnotherFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
 	here, err := StoreName("sqlite:here.db", "/data")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	tests := map[string]string{
 		"":                    "sqlite:/data/store.db",
 		"sqlite:/other/x.db":  "sqlite:/other/x.db",
@@ -170,9 +169,7 @@ func TestBoxesOfAUserWithoutAHomeHaveOneInTheDataFolder(t *testing.T) {
 // its public URL says.
 func TestAnEndpointForTheNetworkHasNoSignInWithAnyName(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"true"}}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for listen, want := range map[string]bool{"127.0.0.1:8787": true, "[::1]:8787": true, "0.0.0.0:8787": false, ":8787": false, "192.0.2.1:8787": false} {
 		t.Run(listen, func(t *testing.T) {
 			m := &machine{public: &listeners{Listen: listen, PublicURL: "http://127.0.0.1:8787", Access: AccessOAuth}}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -23,9 +24,7 @@ func TestASaveStartsTheServerAnew(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "main.py")
 	save := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(script, []byte(text), 0o600))
 	}
 	save("first")
 	m := started(t, func(c *Config) {
@@ -33,9 +32,7 @@ func TestASaveStartsTheServerAnew(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(c.Servers, file, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		c.Environ = append(os.Environ(), "DORMOUSE_CACHE="+filepath.Join(t.TempDir(), "cache"))
 		c.Watch, c.JSON = func(string) bool { return true }, events
 	})
@@ -67,9 +64,7 @@ func TestASaveStartsTheServerAnew(t *testing.T) {
 func (c *client) listens() <-chan string {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, c.url, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, err)
 	r.Header = http.Header{"Accept": {"text/event-stream"}, "Mcp-Session-Id": {c.session}, "Mcp-Protocol-Version": {"2025-11-25"}}
 	res, err := http.DefaultClient.Do(r) //nolint:bodyclose // the goroutine closes it
 	if err != nil || res.StatusCode != http.StatusOK {
@@ -92,12 +87,8 @@ func TestAnErrorNamesThePlacesInTheSources(t *testing.T) {
 	for name, text := range map[string]string{
 		"main.py": "import json\nimport helper\n", "helper.py": "nothere\n", "src/a.ts": "one\ntwo(\n", "node_modules/b.js": "x\n", "cmd/main.go": "package main\n",
 	} {
-		if err := os.MkdirAll(filepath.Join(folder, filepath.Dir(name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(filepath.Join(folder, filepath.Dir(name)), 0o700))
+		commontest.OK(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	for name, c := range map[string]struct {
 		words, hostPath string

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -36,20 +37,14 @@ func TestMachineSweepsWhileACallWaitsAndRestsOtherwise(t *testing.T) {
 		m := &machine{functions: s, boxes: boxes.NewPool(boxes.Config{})}
 		defer func() { _ = m.boxes.Close(t.Context()) }()
 		box := storage.Box{ID: "local/job", Tenant: "local", Server: "job", Gen: 1, State: storage.Starting, Owner: "gone"}
-		if err := store.SaveBox(t.Context(), box); err != nil {
-			t.Fatal(err)
-		}
-		if err := m.startSweep(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.SaveBox(t.Context(), box))
+		commontest.OK(t, m.startSweep(t.Context()))
 		time.Sleep(3*sweepEvery + time.Second) // of the synctest clock, here and below
 		if n := s.n.Load(); n != 4 {
 			t.Errorf("%d sweeps, want one at the start and one each minute", n)
 		}
 		box.State, box.Rev = storage.Asleep, 1
-		if err := store.SaveBox(t.Context(), box); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.SaveBox(t.Context(), box))
 		s.n.Store(0)
 		time.Sleep(10 * sweepEvery)
 		if n := s.n.Load(); n != 0 {

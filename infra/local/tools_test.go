@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -27,9 +28,7 @@ const toolFile = `{"mcpServers":{
 func TestFirstBlockCountsToolsFromTheRecords(t *testing.T) {
 	var out bytes.Buffer
 	m := started(t, func(c *Config) {
-		if err := os.WriteFile(c.Servers, []byte(toolFile), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(c.Servers, []byte(toolFile), 0o600))
 		c.Display = display.New(display.Options{Out: &out})
 	})
 	store := m.functions.Records()
@@ -40,13 +39,9 @@ func TestFirstBlockCountsToolsFromTheRecords(t *testing.T) {
 			Digest: storage.RecordFor(tenant, s.Digest), Version: version, Result: json.RawMessage(result),
 			Taken: time.Now(), Expires: time.Now().Add(time.Hour),
 		}
-		if err := store.SaveHandshake(t.Context(), h); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.SaveHandshake(t.Context(), h))
 	}
-	if err := store.Create(t.Context(), storage.Session{ID: storage.NewID(), Server: "of-ada", Tenant: "ada", Principal: "ada", Expires: time.Now().Add(time.Hour)}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Create(t.Context(), storage.Session{ID: storage.NewID(), Server: "of-ada", Tenant: "ada", Principal: "ada", Expires: time.Now().Add(time.Hour)}))
 	keep("local", "asked", "tools/list 2025-11-25 x", `{"gen":1,"list":{"tools":[{"name":"a"},{"name":"b"}]}}`)
 	keep("ada", "of-ada", "tools/list 2025-11-25 x", `{"gen":1,"list":{"tools":[{"name":"a"}]}}`)
 	keep("local", "greeted", "2025-11-25", `{}`)

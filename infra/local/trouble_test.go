@@ -8,6 +8,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -66,9 +67,7 @@ func TestHealthSaysWhatDoesNotWork(t *testing.T) {
 	}
 	m.functions = healthy
 	m.upkeep.end() // it would make the socket anew
-	if err := os.Remove(m.folder.Socket("relay")); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(m.folder.Socket("relay")))
 	if status, body := ask(); status != http.StatusServiceUnavailable || body != "boxes: none can start\n" {
 		t.Errorf("without the relay's socket: %d %q", status, body)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // Servers that answer each request with an empty list of tools, in each language.
@@ -33,9 +34,7 @@ def main():
 func parsed(t *testing.T, text string) serversfile.Server {
 	t.Helper()
 	all, _, err := serversfile.Parse([]byte(`{"mcpServers": {"s": `+text+`}}`), "servers.json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s, ok := all.Server("s")
 	if !ok {
 		t.Fatal("no server")
@@ -55,9 +54,7 @@ func TestABakedServerStartsWithoutARegistry(t *testing.T) {
 				"py_srv.py": tinyPython, "py_srv-1.0.0.dist-info/entry_points.txt": "[console_scripts]\npy-srv = py_srv:main\n",
 			}))
 			python, err := exec.LookPath("python3")
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			// Bake installs into the folder that the image will have, so its paths are
 			// right in the image.
 			i.at.baked = filepath.Join(i.root, "image")
@@ -69,9 +66,7 @@ func TestABakedServerStartsWithoutARegistry(t *testing.T) {
 			if err != nil || used.CPU <= 0 || used.Memory <= 0 {
 				t.Fatalf("%+v, %+v, %v", baked, used, err)
 			}
-			if err := exec.CommandContext(t.Context(), "rm", "-rf", baking).Run(); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, exec.CommandContext(t.Context(), "rm", "-rf", baking).Run())
 			from.http.Close()
 			before := from.asked.Load()
 			if b := newBox(parsed(t, server), i.setup(), slog.New(slog.DiscardHandler)); !b.provisioner.Baked() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -21,9 +22,7 @@ import (
 func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	t.Setenv("DORMOUSE_ENV_TOKEN", "t0p")
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, syscall.Mkfifo(pipe, 0o600))
 	s := serversfile.Server{
 		Name: "x", Command: "/bin/sh", Args: []string{"-c", `printf %s "$TOKEN" > "$0"; cat`, pipe}, Env: map[string]string{"TOKEN": "ssm:/x/y"},
 		StartupTimeout: time.Minute, ToolTimeout: time.Minute, AnswerTimeout: time.Minute,

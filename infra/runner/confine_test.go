@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // root and user are what the system offers runners with all features of Linux: a runner
@@ -79,9 +80,7 @@ func TestBoxSettingsBecomeAPolicy(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			c, err := confined(t, test.box, test.on)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if diff := cmp.Diff(test.want, c.policy(placed, "/t")); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -135,9 +134,7 @@ func TestServerIsRefusedWhereItsSandboxCannotBe(t *testing.T) {
 func TestEnclosedServerReadsTheCertificatesThatItIsToldOf(t *testing.T) {
 	folder := t.TempDir()
 	for _, name := range []string{"corp.pem", "own.pem", "unset.pem"} {
-		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(filepath.Join(folder, name), nil, 0o600))
 	}
 	s := serversfile.Server{
 		Name: "s", Env: map[string]string{"NODE_EXTRA_CA_CERTS": filepath.Join(folder, "own.pem")}, Unset: []string{"CURL_CA_BUNDLE"}, Box: serversfile.Box{Profile: "network_basic"},
@@ -147,9 +144,7 @@ func TestEnclosedServerReadsTheCertificatesThatItIsToldOf(t *testing.T) {
 		"NODE_EXTRA_CA_CERTS": filepath.Join(folder, "none.pem"), "CURL_CA_BUNDLE": filepath.Join(folder, "unset.pem"), "HTTP_PROXY": folder,
 	}
 	c, err := newConfiner(s, t.TempDir(), surroundings(s, machine), user)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	want := []string{filepath.Join(folder, "corp.pem"), folder, filepath.Join(folder, "own.pem")}
 	if diff := cmp.Diff(want, c.policy(provision.Launch{Command: "/nowhere"}, "/t").Read); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -163,12 +158,8 @@ func TestEnclosedServerSeesTheToolchainsOfItsPathAndNoMoreOfTheHome(t *testing.T
 		filepath.Join(node, "bin", "node"), filepath.Join(node, "lib", "x"), filepath.Join(home, ".pyenv", "shims", "python3"),
 		filepath.Join(home, "bin", "tool"), filepath.Join(home, "notes"),
 	} {
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, nil, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		commontest.OK(t, os.WriteFile(file, nil, 0o700))
 	}
 	path := strings.Join([]string{filepath.Join(node, "bin"), filepath.Join(home, ".pyenv", "shims"), filepath.Join(home, "bin")}, ":")
 	c := &confiner{box: serversfile.Box{Profile: "default"}, on: user, env: map[string]string{"HOME": home, "PATH": path}}
@@ -176,9 +167,7 @@ func TestEnclosedServerSeesTheToolchainsOfItsPathAndNoMoreOfTheHome(t *testing.T
 	slices.Sort(got)
 	real := func(parts ...string) string {
 		p, err := filepath.EvalSymlinks(filepath.Join(parts...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return p
 	}
 	want := []string{real(node, "bin"), real(node, "lib"), real(home, ".pyenv"), real(home, "bin")}
@@ -197,16 +186,12 @@ func made(t *testing.T, mode os.FileMode, text string) string {
 			t.Fatal(err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.MkdirAll(filepath.Join(dir, "bin"), 0o755))
 	file := filepath.Join(dir, "bin", "program")
 	if err := os.WriteFile(file, []byte(text), 0o755); err != nil { //nolint:gosec // it is executed
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, mode); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Chmod(dir, mode))
 	return file
 }
 
@@ -226,9 +211,7 @@ func TestAGuestHasTheNetworkItsWorkspaceAndWhatItsCommandLineNames(t *testing.T)
 	} {
 		box := serversfile.Box{Guest: true, ReadOnlyRootFS: true}
 		c, err := confined(t, box, root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		named := filepath.Dir(everybody)
 		p := c.policy(provision.Launch{
 			Command: test.command, Workspace: "/w/workspace", Args: []string{"--db=" + everybody, named, "/", "/does/not/exist", "relative", "--flag"},

@@ -24,6 +24,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // escapeRoom is a variable. With the value "long", the hostile programs of TestEscapeRoom
@@ -78,13 +79,9 @@ func escapeFolder(t *testing.T) string {
 	if os.Getuid() == 0 {
 		in, err = "/var/cache", nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	base := filepath.Join(in, "dormouse-escape-"+strconv.Itoa(os.Getpid()))
-	if err := os.Mkdir(base, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(base, 0o755))
 	t.Cleanup(func() {
 		if err := os.RemoveAll(base); err != nil {
 			t.Error(err)
@@ -113,24 +110,16 @@ type escapeReport struct {
 // escape runs the program for one setting, and judges its report.
 func (h escapeHost) escape(t *testing.T, base, program, settings string) {
 	entries, err := os.ReadDir(base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	folder := filepath.Join(base, strconv.Itoa(len(entries)))
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(folder, h.uid, h.uid); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Mkdir(folder, 0o755))
+	commontest.OK(t, os.Chown(folder, h.uid, h.uid))
 	length := "short"
 	if os.Getenv(escapeRoom) == "long" {
 		length = "long"
 	}
 	job, err := json.Marshal(escapeJob{settings, folder, program, length, h.rw})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")

@@ -25,6 +25,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -93,9 +94,7 @@ func newIcehouse(t *testing.T) *icehouse {
 	gateway := httptest.NewServer(http.HandlerFunc(x.connect))
 	t.Cleanup(gateway.Close)
 	sealer, err := relayserver.NewSealer(bytes.Repeat([]byte{9}, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	x.config = relayserver.Config{Store: x.store, Poster: x, Sealer: sealer, Fleet: x}
 	x.config.Launch = func(b storage.Box) (map[string]string, error) {
 		s := serversfile.Server{
@@ -207,13 +206,9 @@ func (x *icehouse) Traits(string) fleet.Traits {
 func (x *icehouse) begin(tool string) *sessions.Call {
 	x.t.Helper()
 	m, err := wire.Parse(wire.NewRequest(json.RawMessage("1"), "tools/call", []byte(`{"name":"`+tool+`"}`)))
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	commontest.OK(x.t, err)
 	c, err := x.host.Accept(x.t.Context(), sessions.Caller{Server: sessions.Server{Name: "counting"}, Tenant: "t", Principal: "p", Transport: storage.HTTP}, iceSession, []wire.Message{m}, false)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	commontest.OK(x.t, err)
 	return c
 }
 
@@ -225,9 +220,7 @@ func (x *icehouse) end(c *sessions.Call) wire.Message {
 		x.t.Fatalf("the call ended with %v, %v", events, err)
 	}
 	m, err := wire.Parse(events[0].Raw)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	commontest.OK(x.t, err)
 	return m
 }
 
@@ -279,9 +272,7 @@ func (x *icehouse) state(held storage.StreamID) state {
 	b, err := x.store.Box(x.t.Context(), iceBox)
 	items, err2 := x.store.Items(x.t.Context(), iceBox)
 	page, err3 := x.store.Read(x.t.Context(), iceSession, held, 0, 100)
-	if err := errors.Join(err, err2, err3); err != nil {
-		x.t.Fatal(err)
-	}
+	commontest.OK(x.t, errors.Join(err, err2, err3))
 	return state{b, items, page.Events}
 }
 
@@ -382,20 +373,14 @@ func TestAThawedBoxThatWasReplacedIsFenced(t *testing.T) {
 	x.idle = time.Second
 	held := x.begin("hold")
 	gate, err := os.OpenFile(x.gate, os.O_WRONLY, 0) // returns when the server reads it
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	old := x.environment(0)
 	thaw := freeze(t, old.function.Process.Pid)
-	if err := gate.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, gate.Close())
 	x.mu.Lock()
 	x.since = time.Now()
 	x.mu.Unlock()
-	if err := relayserver.NewSweeper(x.config).Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, relayserver.NewSweeper(x.config).Sweep(t.Context()))
 	if m := x.end(held); !strings.Contains(string(m.Error), "is not known") {
 		t.Errorf("the call of the lost box ended in %s", m.Raw)
 	}

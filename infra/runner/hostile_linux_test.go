@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // These tests install hostile packages. They do harm in install scripts and builds, by
@@ -34,24 +35,16 @@ func newCanary(t *testing.T, root string) canary {
 	c := canary{dir: filepath.Join(root, "outside"), secret: "canary-5e19f0"}
 	for name, text := range map[string]string{"secret": c.secret, "everybodys": c.secret, "home/.npmrc": "//example/:_authToken=" + c.secret} {
 		file := filepath.Join(c.dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		commontest.OK(t, os.WriteFile(file, []byte(text), 0o644))
 	}
-	if err := os.Chmod(filepath.Join(c.dir, "secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Chmod(filepath.Join(c.dir, "secret"), 0o600))
 	t.Setenv("DORMOUSE_TICKET_SECRET", c.secret)
 	t.Setenv("npm_config_//registry.example/:_authToken", c.secret)
 	t.Setenv("PIP_EXTRA_INDEX_URL", "")
 	c.unix = filepath.Join(c.dir, "s")
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", c.unix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return c
 }
@@ -74,9 +67,7 @@ func (c canary) see(t *testing.T) string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return all.String()
 }
 
@@ -177,9 +168,7 @@ func leadsOut(t *testing.T, dir string) (out []string) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return out
 }
 
@@ -277,16 +266,12 @@ func hostileScripts(t *testing.T, i *installs, c canary, n *count) {
 	from.publish("above", "1.0.0", map[string]any{"bin": "cli.js", "dependencies": map[string]string{"evil": "*"}}, program)
 
 	l, err := i.stage(npx("above", offline))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if said := n.judge(t, i, c, before, l, err); len(said) > 0 || len(l.Unrun) != 1 || l.Unrun[0] != "evil" {
 		t.Errorf("%d scripts were run, not run are %v", len(said), l.Unrun)
 	}
 	l, err = i.stage(npx("above", scripted))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if said := n.judge(t, i, c, before, l, err); len(said) != 2 || len(l.Unrun) != 0 {
 		t.Errorf("%d scripts were run, not run are %v", len(said), l.Unrun)
 	}
@@ -363,9 +348,7 @@ func hostileBuilds(t *testing.T, i *installs, c canary, n *count) {
 		t.Error("a package was built")
 	}
 	l, err = i.stage(uvx("evilpy", scripted))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if said := n.judge(t, i, c, before, l, err); len(said) == 0 {
 		t.Error("no package was built")
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
@@ -67,9 +68,7 @@ func (i unpacked) start(t *testing.T, runner, program string, server serversfile
 		if err == nil {
 			err = os.WriteFile(filepath.Join(root, path), text, 0o755)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 	}
 	for _, path := range i.files {
 		copyTo(program, path)
@@ -85,14 +84,10 @@ func (i unpacked) start(t *testing.T, runner, program string, server serversfile
 	for _, err := range []error{
 		os.WriteFile(filepath.Join(root, "dormouse/roots.pem"), roots, 0o644), os.Mkdir(cache, 0o777), os.Chmod(cache, 0o777|os.ModeSticky), os.Mkdir(filepath.Join(root, "proc"), 0o755),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 	}
 	config, err := json.Marshal(i.config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	server.Name, server.Idle, server.StartupTimeout, server.ToolTimeout, server.AnswerTimeout = "told", time.Second, time.Minute, time.Minute, time.Minute
 	user := strconv.Itoa(i.user)
 	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--kill-child", "--root="+root, "--wd="+i.folder, "--mount-proc",
@@ -105,9 +100,7 @@ func (i unpacked) start(t *testing.T, runner, program string, server serversfile
 	)
 	cmd.Stderr = t.Output()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Start())
 	var answer struct {
 		Result told
 		Error  any

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
@@ -18,9 +19,7 @@ func TestAServerStartsAsItsImageSays(t *testing.T) {
 	}
 	both := &frame.Image{Entrypoint: []string{"node", "a.js"}, Cmd: []string{"--stdio"}}
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for name, test := range map[string]struct {
 		server serversfile.Server
 		image  *frame.Image
@@ -44,9 +43,7 @@ func TestAServerStartsAsItsImageSays(t *testing.T) {
 
 func TestCertificatesOfAuthoritiesAreReadFromTheVolume(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "roots.pem")
-	if err := os.WriteFile(file, []byte("nothing"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(file, []byte("nothing"), 0o600))
 	if err := trust(""); err != nil {
 		t.Error(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // TestMain makes the test binary the first process that the tests ask for. That process
@@ -102,23 +103,15 @@ func TestFirstProcessReapsOrphans(t *testing.T) {
 func TestFirstProcessPassesSignalsOn(t *testing.T) {
 	cmd := first(t, `trap 'exit 5' TERM; echo $$; while :; do sleep 0.05; done`)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
+	commontest.OK(t, cmd.Start())
 	line := make([]byte, 16)
 	n, err := out.Read(line) // the trap is set
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(line[:n]))); err != nil || pid == cmd.Process.Pid {
 		t.Fatalf("the script says %q", line[:n])
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Process.Signal(syscall.SIGTERM))
 	_, _ = io.Copy(io.Discard, out)
 	if code := exitCodeOf(t, cmd.Wait()); code != 5 {
 		t.Errorf("exit code %d", code)

@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -110,9 +111,7 @@ func (i *installs) wake(k *keptInstalls, text string) (installed bool) {
 	i.at.installs = k
 	before := i.from.asked.Load()
 	l, err := i.stage(text)
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	commontest.OK(i.t, err)
 	for k.busy() { // what uploads ends by itself
 		time.Sleep(time.Millisecond)
 	}
@@ -171,14 +170,10 @@ func TestTwoRunnersThatKeepAtOnceLeaveOneInstall(t *testing.T) {
 	i, _ := published(t)
 	s3 := buckettest.New(t)
 	folder := filepath.Join(i.root, "made")
-	if err := errors.Join(os.MkdirAll(filepath.Join(folder, "made-1"), 0o755), os.WriteFile(filepath.Join(folder, "made-1", "x"), []byte("x"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, errors.Join(os.MkdirAll(filepath.Join(folder, "made-1"), 0o755), os.WriteFile(filepath.Join(folder, "made-1", "x"), []byte("x"), 0o600)))
 	both := []*keptInstalls{i.keeping(s3, "acme/s", 1, &tampering{}), i.keeping(s3, "acme/s", 2, &tampering{})}
 	for _, k := range both {
-		if err := k.Pack(t.Context(), "n", folder); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, k.Pack(t.Context(), "n", folder))
 	}
 	for both[0].busy() || both[1].busy() {
 		time.Sleep(time.Millisecond)
@@ -201,9 +196,7 @@ func TestNoSecretIsInAKeptInstall(t *testing.T) {
 	on := &tampering{}
 	i.wake(i.keeping(buckettest.New(t), "acme/s", 1, on), `{"command": "npx", "args": ["-y", "srv"], "env": {"API_KEY": "canary-of-the-server"}}`)
 	to := t.TempDir()
-	if err := snapshot.Unpack(t.Context(), bytes.NewReader(on.sent), to, installLimits()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, snapshot.Unpack(t.Context(), bytes.NewReader(on.sent), to, installLimits()))
 	var all strings.Builder
 	err := filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
@@ -255,9 +248,7 @@ func TestABoxThatHasEndedReleasesItsInstalls(t *testing.T) {
 	tidied := func() int {
 		t.Helper()
 		n, err := provision.Tidy(t.Context(), i.at.cache, provision.Keep{Bytes: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		_ = os.Remove(filepath.Join(i.at.cache, ".tidied")) // or the next Tidy would do nothing
 		return n
 	}

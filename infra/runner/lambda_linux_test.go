@@ -25,6 +25,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -314,9 +315,7 @@ func runnerWith(t *testing.T, more ...string) *exec.Cmd {
 // start starts a runner, and stops it with the test.
 func start(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
@@ -338,9 +337,7 @@ func invitation(t *testing.T, relay *relayStandIn, token string) []byte {
 		frame.EnvBox: "t/hostile", frame.EnvGeneration: "1", frame.EnvToken: token, frame.EnvPass: "pass",
 		frame.EnvRelayURL: "ws" + strings.TrimPrefix(relay.URL, "http"),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return event
 }
 
@@ -369,9 +366,7 @@ func (l *lambdaStandIn) end(t *testing.T) fleet.Status {
 func below(t *testing.T, pid int) []int {
 	t.Helper()
 	left, err := descendants(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return left
 }
 
@@ -401,9 +396,7 @@ func TestAFunctionForBoxesGivesNothingToAHostileServer(t *testing.T) {
 		if err := json.Unmarshal([]byte(result), &answer); err != nil || len(answer.Result.Content) == 0 {
 			t.Fatalf("%s: %v", result, err)
 		}
-		if err := json.Unmarshal([]byte(answer.Result.Content[0].Text), &got); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal([]byte(answer.Result.Content[0].Text), &got))
 		// The kernel lets root read every process, so check this for other users only.
 		if os.Getuid() != 0 && (got.Environ != "" || got.Fds != 0 || got.Attached) {
 			t.Errorf("the server has read its runner: %d bytes, %d files, attached: %v", len(got.Environ), got.Fds, got.Attached)

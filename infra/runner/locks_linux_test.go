@@ -5,23 +5,21 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // installed returns the text of a package's file in an install.
 func (i *installs) installed(server, file string) string {
 	i.t.Helper()
 	l, err := i.stage(server)
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	commontest.OK(i.t, err)
 	found, err := filepath.Glob(filepath.Join(l.Reads[0], file))
 	if err != nil || len(found) != 1 {
 		i.t.Fatal(found, err)
 	}
 	text, err := os.ReadFile(found[0])
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	commontest.OK(i.t, err)
 	return string(text)
 }
 
@@ -29,9 +27,7 @@ func (i *installs) installed(server, file string) string {
 func (i *installs) elsewhere() {
 	i.t.Helper()
 	other := filepath.Join(i.t.TempDir(), "locks")
-	if err := os.Rename(filepath.Join(i.at.cache, "locks"), other); err != nil {
-		i.t.Fatal(err)
-	}
+	commontest.OK(i.t, os.Rename(filepath.Join(i.at.cache, "locks"), other))
 	i.forget()
 	i.at.locks = other
 }
@@ -40,12 +36,8 @@ func (i *installs) elsewhere() {
 func (i *installs) forget() {
 	i.t.Helper()
 	for _, dir := range []string{i.at.cache, filepath.Join(i.root, "home")} {
-		if err := os.RemoveAll(dir); err != nil {
-			i.t.Fatal(err)
-		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			i.t.Fatal(err)
-		}
+		commontest.OK(i.t, os.RemoveAll(dir))
+		commontest.OK(i.t, os.MkdirAll(dir, 0o755))
 	}
 }
 

@@ -8,19 +8,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func kept(t *testing.T, folder string) (names []string, bytes int64) {
 	t.Helper()
 	entries, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if info.Mode().Perm() != 0o600 {
 			t.Errorf("%s has mode %s", e.Name(), info.Mode())
 		}
@@ -42,9 +40,7 @@ func TestLogOfAProcessKeepsTheEndAndStaysSmall(t *testing.T) {
 	if _, err := w.Write([]byte("the end\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, w.Close())
 	names, bytes := kept(t, l.folder)
 	if len(names) != 3 || strings.Contains(strings.Join(names, " "), "session-1") {
 		t.Errorf("files are %v", names)
@@ -65,15 +61,11 @@ func TestLogsOfTheNewestProcessesAreKept(t *testing.T) {
 		if _, err := w.Write([]byte("x\n")); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.Close())
 		if n == 10 {
 			names, _ := kept(t, l.folder)
 			old := time.Now().Add(-maxLogAge - time.Hour)
-			if err := os.Chtimes(filepath.Join(l.folder, names[0]), old, old); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, os.Chtimes(filepath.Join(l.folder, names[0]), old, old))
 			l.prune()
 			if after, _ := kept(t, l.folder); len(after) != len(names)-1 {
 				t.Errorf("%d files after one of %d became too old", len(after), len(names))
@@ -92,9 +84,7 @@ func TestLogFileLiesInItsFolderWhateverTheSessionIsCalled(t *testing.T) {
 		if _, err := w.Write([]byte("x\n")); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.Close())
 		if names, _ := kept(t, l.folder); len(names) != 2 || len(names[1]) != 32+len(sharedEnding) || names[0][:33] != names[1][:33] {
 			t.Errorf("%q becomes %q", session, names)
 		}
@@ -111,9 +101,7 @@ func TestWhoSharesAProcessIsNotedOnceAndStaysSmall(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "server")
 	noted := func() []string {
 		text, err := os.ReadFile(served(folder, "shared"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if len(text) > maxShared+100 {
 			t.Fatalf("it has %d bytes", len(text))
 		}
@@ -154,17 +142,13 @@ func TestWhoseALogIsStaysAsLongAsTheLog(t *testing.T) {
 	}
 	old := time.Now().Add(-maxLogAge - time.Hour)
 	of := served(l.folder, "s")
-	if err := os.Chtimes(of, old, old); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Chtimes(of, old, old))
 	l.prune()
 	if _, err := os.Stat(of); err != nil {
 		t.Error(err)
 	}
 	names, _ := kept(t, l.folder)
-	if err := os.Remove(filepath.Join(l.folder, names[0])); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(filepath.Join(l.folder, names[0])))
 	l.prune()
 	if names, _ := kept(t, l.folder); len(names) != 0 {
 		t.Errorf("%q stay without a log", names)
@@ -181,9 +165,7 @@ func TestWhoseLogsWereIsForgottenWithThem(t *testing.T) {
 		if _, err := w.Write([]byte("x\n")); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.Close())
 	}
 	if names, _ := kept(t, l.folder); len(names) != 2*maxLogs {
 		t.Errorf("%d files are kept of %d logs", len(names), maxLogs)

@@ -30,6 +30,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // registry serves the packages of a test on loopback, in npm's form and as a simple index
@@ -109,9 +110,7 @@ func (r *registry) publish(name, version string, manifest map[string]any, entrie
 	defer r.mu.Unlock()
 	manifest["name"], manifest["version"] = name, version
 	text, err := json.Marshal(manifest)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	commontest.OK(r.t, err)
 	data := tarball(r.t, append([]tar.Header{file("package/package.json", string(text))}, entries...)...)
 	path := fmt.Sprintf("%s/-/%s-%s.tgz", name, filepath.Base(name), version)
 	sum := sha512.Sum512(data)
@@ -148,19 +147,13 @@ func tarball(t *testing.T, entries ...tar.Header) []byte {
 	for _, h := range entries {
 		text := h.PAXRecords["test.text"]
 		h.PAXRecords, h.Format = nil, tar.FormatPAX
-		if err := w.WriteHeader(&h); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.WriteHeader(&h))
 		if _, err := io.WriteString(w, text); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := packed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, w.Close())
+	commontest.OK(t, packed.Close())
 	return out.Bytes()
 }
 
@@ -194,16 +187,12 @@ func wheel(t *testing.T, project, version string, requires []string, more map[st
 			h.SetMode(fs.ModeSymlink | 0o777)
 		}
 		f, err := w.CreateHeader(h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if _, err := io.WriteString(f, text); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, w.Close())
 	return out.Bytes()
 }
 
@@ -256,25 +245,17 @@ func newInstalls(t *testing.T, from *registry) *installs {
 	t.Helper()
 	root := t.TempDir()
 	for _, dir := range []string{filepath.Dir(root), root} {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Chmod(dir, 0o755))
 	}
 	i := &installs{t: t, from: from, root: root, on: sandbox.Probe()}
 	i.at = setup{work: filepath.Join(root, "work"), cache: filepath.Join(root, "cache"), on: i.on}
 	uv, err := fetchedUv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, dir := range []string{i.at.work, i.at.cache, filepath.Join(root, "home"), filepath.Join(root, "bin")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.MkdirAll(dir, 0o755))
 	}
 	// Confined programs have another user, which reads nothing in the home folder.
-	if err := os.WriteFile(filepath.Join(root, "bin", "uv"), uv, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(root, "bin", "uv"), uv, 0o755))
 	for _, pair := range os.Environ() {
 		name, _, _ := strings.Cut(pair, "=")
 		if upper := strings.ToUpper(name); strings.HasPrefix(upper, "PIP_") || strings.HasPrefix(upper, "NPM_CONFIG_") || strings.HasPrefix(upper, "UV_") {
@@ -308,9 +289,7 @@ func (i *installs) stage(text string) (provision.Launch, error) {
 func digestOf(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }

@@ -10,25 +10,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
 func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 	program := func(name string) string {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(filepath.Join(dir, name), nil, 0o755))
 		return dir
 	}
 	keeper, engine, both := program(Keeper), program("docker"), program("docker")
-	if err := os.WriteFile(filepath.Join(both, Keeper), nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(both, Keeper), nil, 0o755))
 	vars := filepath.Join(t.TempDir(), "vars")
-	if err := os.WriteFile(vars, []byte("# mine\nA=file\nB=file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(vars, []byte("# mine\nA=file\nB=file\n"), 0o600))
 	docker := func(box serversfile.Box, args ...string) serversfile.Server {
 		return serversfile.Server{Command: "docker", Args: append([]string{"run", "-i"}, args...), Env: map[string]string{"TOKEN": "s3cret", "OTHER": "x"}, Box: box}
 	}

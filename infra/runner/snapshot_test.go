@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestWhereSnapshotsAreKept(t *testing.T) {
@@ -38,9 +39,7 @@ func TestOnlyWorkspacesThatAreAskedForAreKept(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	k, err := newKeeping("folder:"+filepath.Join(t.TempDir(), "snapshots"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	plain := serversfile.Server{Name: "x", Command: "a"}
 	asked := plain
 	asked.Box.Snapshot = serversfile.SnapshotSession

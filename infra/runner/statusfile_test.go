@@ -13,18 +13,15 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func shown(t *testing.T, folder string) []notice {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(folder, "task"+statusEnding))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var all []notice
-	if err := json.Unmarshal(text, &all); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(text, &all))
 	return all
 }
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // elsewhere returns the variables that functions read and the template does not set, with
@@ -44,9 +46,7 @@ func read(t *testing.T) []string {
 				}
 				if lit, ok := spec.Values[i].(*ast.BasicLit); ok && lit.Kind == token.STRING {
 					value, err := strconv.Unquote(lit.Value)
-					if err != nil {
-						t.Fatal(err)
-					}
+					commontest.OK(t, err)
 					names = append(names, value)
 				}
 			}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // Checkov finds nothing in the templates but what has its reason beside the resource.
@@ -40,9 +42,7 @@ func TestASecurityTeamsGatePasses(t *testing.T) {
 			Passed  []check `json:"passed_checks"`
 		}
 	}
-	if err := json.Unmarshal(out, &report); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(out, &report))
 	for _, c := range report.Results.Failed {
 		t.Errorf("%s %s: %s: %s", c.File, c.Resource, c.ID, c.Name)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -38,9 +39,7 @@ func TestAFunctionSetsAlarmsStartsABoxAndWaitsForItUnderItsRole(t *testing.T) {
 		}()
 		for there := waiting; there == waiting && t.Context().Err() == nil; {
 			items, err := store.Items(t.Context(), storage.BoxFor("default", "one"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			there = len(items)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -154,9 +155,7 @@ func (d dialogue) asks(stream string, n int) string {
 	d.t.Helper()
 	d.hears(fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create","params":{}}`, n))
 	m, err := wire.Parse(d.event(d.t, stream).Raw)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	commontest.OK(d.t, err)
 	id, _ := wire.String(m.ID)
 	return id
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -189,9 +190,7 @@ func TestRequestCancelledBeforeTheProcessIsReadyNeverReachesIt(t *testing.T) {
 	if id, _, code, _ := r.failure(a); id != "1" || code != -32800 {
 		t.Errorf("it ends with id %s, code %d", id, code)
 	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(file, nil, 0o600))
 	r.result(b)
 	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen())); diff != "" {
 		t.Errorf("the process got (-want +got):\n%s", diff)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -97,9 +98,7 @@ func (c crowd) lines(session string) (lines []json.RawMessage) {
 	c.t.Helper()
 	c.n++
 	raw := c.result(c.as(session, `{"jsonrpc":"2.0","id":`+strconv.Itoa(100000+c.n)+`,"method":"test/seen"}`))
-	if err := json.Unmarshal(raw, &lines); err != nil {
-		c.t.Fatal(err)
-	}
+	commontest.OK(c.t, json.Unmarshal(raw, &lines))
 	return lines
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -64,9 +65,7 @@ func TestFreshProcessIsAskedForItsLists(t *testing.T) {
 	r := newRig(t, "lists", surveys)
 	plain, rich, same := r.told("1", plainClient), r.told("2", richClient), r.told("3", sameClient)
 	var hashes map[string]string
-	if err := json.Unmarshal(plain.Fingerprint, &hashes); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(plain.Fingerprint, &hashes))
 	if diff := cmp.Diff([]string{wire.MethodResourcesList, wire.MethodResourceTemplatesList, wire.MethodToolsList}, slices.Sorted(maps.Keys(hashes))); diff != "" {
 		t.Errorf("lists (-want +got):\n%s", diff)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {
@@ -48,9 +49,7 @@ func TestTokensAreTakenAsTheServersFileAndTheEnvironmentSay(t *testing.T) {
 	t.Setenv(EnvPublicURL, "https://mcp.example.com")
 	t.Setenv(EnvIntrospectionSecret, "word")
 	s := wiring.Settings{Servers: servers(`{"mcpServers":{},"x-dormouse":{"access":{"issuer":"https://one.example", /* a comment */ "tenant":"acme",}}}`)}
-	if err := access(&s); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, access(&s))
 	if a := s.Access; s.Open || a.Issuer != "https://one.example" || a.Tenant != "acme" || a.PublicURL != "https://mcp.example.com" || a.Secret != "word" {
 		t.Errorf("%+v", a)
 	}

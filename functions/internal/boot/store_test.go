@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
@@ -27,9 +28,7 @@ func TestStoreIsOpenedByItsForm(t *testing.T) {
 	for name, form := range openable(t) {
 		t.Run(name, func(t *testing.T) {
 			s, _, err := openStore(form, sessions.Limits{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}

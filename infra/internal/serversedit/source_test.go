@@ -145,9 +145,7 @@ func FuzzRead(f *testing.F) {
 		}
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				f.Fatal(err)
-			}
+			commontest.OK(f, err)
 			f.Add(text)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"testing/iotest"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A server writes to its workspace while a backup is made, and a disk may fail for one file.
@@ -23,13 +24,9 @@ func TestAFileThatChangesMeanwhileHasTheSizeThatWasPromised(t *testing.T) {
 		strings.NewReader("abc"), strings.NewReader(""), strings.NewReader(strings.Repeat("x", 100)),
 		io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(syscall.EIO)),
 	} {
-		if err := a.content(&tar.Header{Name: "a", Size: 10}, content); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, a.content(&tar.Header{Name: "a", Size: 10}, content))
 	}
-	if err := a.out.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, a.out.Close())
 	in := tar.NewReader(&b)
 	for _, want := range []string{"abc\x00\x00\x00\x00\x00\x00\x00", strings.Repeat("\x00", 10), "xxxxxxxxxx", "abc\x00\x00\x00\x00\x00\x00\x00"} {
 		if _, err := in.Next(); err != nil {
@@ -58,9 +55,7 @@ func TestWhatWasReplacedIsLeftOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	root, err := os.OpenRoot(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = root.Close() }()
 	var b bytes.Buffer
 	a := &archive{ctx: t.Context(), out: tar.NewWriter(&b)}
@@ -106,9 +101,7 @@ func TestRestoreKeepsOwners(t *testing.T) {
 	if owner == 0 {
 		owner = 12345
 		for _, path := range []string{notes, filepath.Join(notes, "a")} {
-			if err := os.Chown(path, owner, owner); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, os.Chown(path, owner, owner))
 		}
 	}
 	var b bytes.Buffer
@@ -121,9 +114,7 @@ func TestRestoreKeepsOwners(t *testing.T) {
 	}
 	for path, mode := range map[string]os.FileMode{"workspaces/notes": 0o750, "workspaces/notes/a": 0o640} {
 		info, err := os.Stat(filepath.Join(to, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if uid, _ := ownerOf(info); uid != owner || info.Mode().Perm() != mode {
 			t.Errorf("%s belongs to %d and has mode %v", path, uid, info.Mode())
 		}
@@ -133,9 +124,7 @@ func TestRestoreKeepsOwners(t *testing.T) {
 // Who may not give files away is told how many have lost their owner.
 func TestWhoMayNotGiveFilesAwayIsTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(path, nil, 0o600))
 	own, err := give(path, &tar.Header{Uid: os.Getuid() + 1, Gid: os.Getgid()})
 	if err != nil || own != (os.Getuid() == 0) {
 		t.Errorf("own: %t, %v", own, err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/logline"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -24,9 +25,7 @@ func openLedger(t *testing.T, folder string, running ...fleet.Status) *Ledger {
 	t.Helper()
 	l, err := Open(folder, func(string) meter.BoxSize { return meter.BoxSize{VCPUs: 1, MemoryMB: 1024} },
 		func(context.Context) ([]fleet.Status, error) { return running, nil }, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return l
 }
 
@@ -34,9 +33,7 @@ func openLedger(t *testing.T, folder string, running ...fleet.Status) *Ledger {
 func billed(t *testing.T, l *Ledger) Bill {
 	t.Helper()
 	b, err := l.Bill(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return b
 }
 
@@ -193,9 +190,7 @@ func TestABillThatCannotBeReadIsAnError(t *testing.T) {
 	if b, err := Read(folder); err != nil || !b.Since.IsZero() {
 		t.Errorf("without a file: %+v, %v", b, err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, File), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(folder, File), []byte("{"), 0o600))
 	if _, err := Open(folder, nil, nil, nil); err == nil {
 		t.Error("half a file is taken")
 	}

@@ -18,24 +18,19 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/certs"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // pair writes a certificate for a name, signed by itself, and its key.
 func pair(t *testing.T, folder, name string) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour)}
 	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cert, key = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
 	write(t, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})))
 	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
@@ -44,9 +39,7 @@ func pair(t *testing.T, folder, name string) (cert, key string) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // age makes files as old as a number of hours.
@@ -54,9 +47,7 @@ func age(t *testing.T, hours time.Duration, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
 		at := time.Now().Add(-hours * time.Hour)
-		if err := os.Chtimes(path, at, at); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.Chtimes(path, at, at))
 	}
 }
 
@@ -64,9 +55,7 @@ func age(t *testing.T, hours time.Duration, paths ...string) {
 func shown(t *testing.T, config *tls.Config) string {
 	t.Helper()
 	c, err := config.GetCertificate(&tls.ClientHelloInfo{ServerName: "any"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return c.Leaf.Subject.CommonName
 }
 
@@ -76,9 +65,7 @@ func TestFilesThatHaveChangedAreReadAgain(t *testing.T) {
 	age(t, 3, cert, key)
 	var failed []string
 	c, err := certs.Open(certs.Settings{Cert: cert, Key: key}, "", func(err error) { failed = append(failed, err.Error()) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	config := c.Config()
 	if name := shown(t, config); name != "one.test" {
 		t.Errorf("the certificate is for %s", name)
@@ -99,9 +86,7 @@ func TestFilesThatHaveChangedAreReadAgain(t *testing.T) {
 	if len(failed) != 1 || !strings.Contains(failed[0], cert) || !strings.Contains(failed[0], "want PEM files that belong together") {
 		t.Errorf("the failure was told as %q, want it once", failed)
 	}
-	if err := os.Remove(key); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(key))
 	for range 3 {
 		shown(t, config)
 	}
@@ -146,9 +131,7 @@ func TestSettingsThatContradictEachOtherAreRefused(t *testing.T) {
 func TestPagesAreSentToHTTPSAndKeysAreNot(t *testing.T) {
 	cert, key := pair(t, t.TempDir(), "one.test")
 	c, err := certs.Open(certs.Settings{Cert: cert, Key: key}, "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	h := c.Plain("https://one.test:8443")
 	for _, test := range []struct {
 		method, authorization string

@@ -10,14 +10,13 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func open(t *testing.T, path string) *datafolder.Folder {
 	t.Helper()
 	f, err := datafolder.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(f.Close)
 	return f
 }
@@ -46,9 +45,7 @@ func TestAFolderIsOneProgramsAndKeepsItsSecret(t *testing.T) {
 
 func TestASecretThatIsDamagedIsNotReplaced(t *testing.T) {
 	path := t.TempDir()
-	if err := os.WriteFile(filepath.Join(path, "secret"), []byte("abcd"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(filepath.Join(path, "secret"), []byte("abcd"), 0o600))
 	if f, err := datafolder.Open(path); err == nil || !strings.Contains(err.Error(), "restore it from a backup; without one, delete it, and registrations") {
 		t.Error(err)
 	} else {
@@ -69,9 +66,7 @@ func TestSocketsOfAFolderWithALongNameAreElsewhere(t *testing.T) {
 
 func TestSocketsInAFolderOfAnotherUserGetNoKey(t *testing.T) {
 	f, err := datafolder.Open(filepath.Join(t.TempDir(), strings.Repeat("long", 20)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(f.Close)
 	socket, key, err := datafolder.Control(f.Path)
 	if err != nil || key == "" {
@@ -90,9 +85,7 @@ func TestSocketsInAFolderOfAnotherUserGetNoKey(t *testing.T) {
 
 func TestAFolderThatCannotBeWrittenSaysWhatToDo(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(file, nil, 0o600))
 	path := filepath.Join(file, "data") // even root cannot make a folder below a file
 	f, err := datafolder.Open(path)
 	f.Close()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -31,9 +32,7 @@ func event(server, principal, tool string, took time.Duration, reason string) jo
 func open(t *testing.T, path string, calls int) *history.History {
 	t.Helper()
 	h := history.New(calls)
-	if err := h.Open(path); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.Open(path))
 	return h
 }
 
@@ -43,9 +42,7 @@ func calls(t *testing.T, h *history.History, q api.CallQuery) (lines []string) {
 		q.Limit = 1000
 	}
 	page, err := h.Calls(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, c := range page.Calls {
 		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", c.Principal, c.Server, c.Tool, c.Reason)))
 	}
@@ -60,9 +57,7 @@ func TestOnlyItsOwnerMayReadTheFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()
 			path := filepath.Join(folder, "history.db")
-			if err := prepare(path); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, prepare(path))
 			h := open(t, path, 10)
 			defer func() { _ = h.Close() }()
 			files, err := os.ReadDir(folder)
@@ -71,9 +66,7 @@ func TestOnlyItsOwnerMayReadTheFile(t *testing.T) {
 			}
 			for _, f := range files {
 				info, err := f.Info()
-				if err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, err)
 				if got := info.Mode().Perm(); got != 0o600 {
 					t.Errorf("%s has mode %o, want 600", f.Name(), got)
 				}
@@ -138,15 +131,11 @@ func TestACallIsKeptWithWhatItWokeAndItsBytes(t *testing.T) {
 	e := event("mine", "ada", "add", time.Second, "")
 	e.Wakes, e.In, e.Out = 1, 160, 410
 	h.Record(e)
-	if err := h.Close(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.Close())
 	h = open(t, path, 1_000)
 	defer func() { _ = h.Close() }()
 	page, err := h.Calls(t.Context(), api.CallQuery{Limit: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var got []string
 	for _, c := range page.Calls {
 		got = append(got, fmt.Sprint(c.Tool, " ", c.Woke, " ", c.In, " ", c.Out))
@@ -164,9 +153,7 @@ func TestTheFileIsWrittenOnceAMinuteAndOnlyIfSomethingHappened(t *testing.T) {
 		defer func() { _ = h.Close() }()
 		go h.Keep(t.Context(), slog.New(slog.DiscardHandler))
 		other, err := sql.Open("sqlite", "file:"+path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		defer func() { _ = other.Close() }()
 		other.SetMaxOpenConns(1)
 		var version int
@@ -174,9 +161,7 @@ func TestTheFileIsWrittenOnceAMinuteAndOnlyIfSomethingHappened(t *testing.T) {
 			t.Helper()
 			before := version
 			// SQLite changes data_version with each commit of another connection.
-			if err := other.QueryRowContext(t.Context(), `PRAGMA data_version`).Scan(&version); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, other.QueryRowContext(t.Context(), `PRAGMA data_version`).Scan(&version))
 			return version != before
 		}
 		written()
@@ -245,9 +230,7 @@ func TestOldCallsAndCountsAreDeleted(t *testing.T) {
 		began := time.Now()
 		buckets := func(since time.Duration) int {
 			s, err := h.Series(t.Context(), api.SeriesQuery{Since: time.Now().Add(-since)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			return len(s.Buckets)
 		}
 		for _, after := range []struct {
@@ -294,14 +277,10 @@ func TestARecordDoesNotWaitForASave(t *testing.T) {
 	defer func() { _ = h.Close() }()
 	h.Record(event("mine", "ada", "add", 0, ""))
 	other, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = other.Close() }()
 	lock, err := other.BeginTx(t.Context(), nil) // the save waits for its end, and fails after 5 s
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	saved := make(chan struct{})
 	go func() {
 		defer close(saved)
@@ -321,9 +300,7 @@ func TestARecordDoesNotWaitForASave(t *testing.T) {
 	if !h.Saving() {
 		t.Error("the records waited until the save had ended")
 	}
-	if err := lock.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, lock.Rollback())
 	<-saved
 	if n := len(calls(t, h, api.CallQuery{Limit: 100_000})); n != 5_001 {
 		t.Errorf("%d calls are kept", n)
@@ -338,9 +315,7 @@ func TestMetricsCountCallsByPrincipalAndTool(t *testing.T) {
 	h.Record(journal.Event{Time: time.Now(), Kind: journal.BoxWake, Name: "mine", Tenant: "acme"})
 	h.Record(event("hidden", "eve", "spy", 0, ""))
 	var text strings.Builder
-	if err := h.Metrics(&text, func(tenant, server string) bool { return tenant == "acme" && server != "hidden" }); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.Metrics(&text, func(tenant, server string) bool { return tenant == "acme" && server != "hidden" }))
 	for _, want := range []string{
 		`dormouse_tool_calls_total{tenant="acme",server="mine",principal="ada",tool="add",outcome="done"} 1`,
 		`dormouse_tool_calls_total{tenant="acme",server="mine",principal="ada",tool="add",outcome="failed"} 1`,
@@ -366,9 +341,7 @@ func TestMetricsHaveBoundedLabels(t *testing.T) {
 		h.Record(event("mine", "ada", fmt.Sprint(i), 0, ""))
 	}
 	var text strings.Builder
-	if err := h.Metrics(&text, func(string, string) bool { return true }); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.Metrics(&text, func(string, string) bool { return true }))
 	if n := strings.Count(text.String(), "dormouse_tool_calls_total{"); n > 2*2_001 {
 		t.Errorf("%d lines of calls", n)
 	}
@@ -415,9 +388,7 @@ func TestRefusalsAreNoFailures(t *testing.T) {
 	}
 	for who, want := range map[string]int64{"acme": 0, "": 2} {
 		var text strings.Builder
-		if err := h.Metrics(&text, func(tenant, _ string) bool { return who == "" || tenant == who }); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, h.Metrics(&text, func(tenant, _ string) bool { return who == "" || tenant == who }))
 		if !strings.Contains(text.String(), `dormouse_refusals_total{tenant="acme",reason="rate"} 1`) || strings.Contains(text.String(), fmt.Sprintf(`dormouse_refusals_total{tenant="",reason="unauthenticated"} %d`, want)) == (want == 0) {
 			t.Errorf("for tenant %q:\n%s", who, text.String())
 		}
@@ -439,9 +410,7 @@ func TestInventedNamesBlindNobody(t *testing.T) {
 	}
 	record("acme", "forecast", false)
 	var text strings.Builder
-	if err := h.Metrics(&text, func(tenant, _ string) bool { return tenant == "acme" }); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.Metrics(&text, func(tenant, _ string) bool { return tenant == "acme" }))
 	for _, want := range []string{`principal="eve",tool="(unknown)",outcome="failed"} 3000`, `principal="eve",tool="forecast",outcome="failed"} 1`} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("metrics have no line %s:\n%s", want, text.String())
@@ -482,9 +451,7 @@ func TestPeopleAreListedWithWhatTheyCalled(t *testing.T) {
 			{api.PeopleQuery{Tenant: "somebody"}, ""},
 		} {
 			all, err := h.People(t.Context(), test.q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			var got []string
 			for _, p := range all {
 				got = append(got, fmt.Sprint(p.Principal, " ", p.Servers, " ", p.Calls, " ", p.Failed))
@@ -511,9 +478,7 @@ func TestNewestStartsAreListed(t *testing.T) {
 	record(journal.ServerReady, "acme", "two", "d", "")
 	starts := func(q api.StartQuery) string {
 		all, err := h.Starts(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		var got []string
 		for _, s := range all {
 			got = append(got, fmt.Sprint(s.Session, " ", s.MS, " ", s.InstallMS, " ", s.Failed, " ", s.Reason))

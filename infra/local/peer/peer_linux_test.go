@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func nobody(uint32) bool { return false }
@@ -14,9 +16,7 @@ func nobody(uint32) bool { return false }
 func listen(t *testing.T, address string) net.Listener {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -24,9 +24,7 @@ func listen(t *testing.T, address string) net.Listener {
 func accept(t *testing.T, l net.Listener) net.Conn {
 	t.Helper()
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -34,9 +32,7 @@ func accept(t *testing.T, l net.Listener) net.Conn {
 func dial(t *testing.T, network, address string) net.Conn {
 	t.Helper()
 	c, err := (&net.Dialer{}).DialContext(t.Context(), network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -45,14 +41,10 @@ func dial(t *testing.T, network, address string) net.Conn {
 func program(t *testing.T, l net.Listener, script string) net.Conn {
 	t.Helper()
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
 	cmd.Env = append(os.Environ(), "PORT="+port)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Wait() })
 	return accept(t, l)
 }
@@ -127,9 +119,7 @@ func TestTheKernelAndItsTablesAgree(t *testing.T) {
 func ownAddress(t *testing.T) string {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, a := range all {
 		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
 			return n.IP.String()

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // client sets alarms as a machine does.
@@ -55,9 +56,7 @@ func (s *sent) all() map[string]time.Time {
 func newSchedules(t *testing.T, folder string, s *sent) (*API, client) {
 	t.Helper()
 	api, err := New(Config{Folder: folder, Send: s.send})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	api.Start()
 	return api, client{api}
 }
@@ -72,9 +71,7 @@ func closeSchedules(t *testing.T, api *API) {
 func alarmEventOf(t *testing.T, a native.Alarm) string {
 	t.Helper()
 	event, err := native.AlarmEvent(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return string(event)
 }
 
@@ -87,9 +84,7 @@ func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
 		soon := native.Alarm{Session: "s1", Name: "soon", At: time.Now().Add(-time.Hour)}
 		for range 2 { // a repeat is accepted
 			for _, a := range []native.Alarm{a, soon} {
-				if err := client.Schedule(t.Context(), a); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, client.Schedule(t.Context(), a))
 			}
 		}
 		begun := time.Now()
@@ -154,9 +149,7 @@ func TestAnAlarmComesSoonAfterTheMachineSlept(t *testing.T) {
 			{Session: "s1", Name: "passed", At: time.Now().Add(10 * time.Hour)},
 			{Session: "s1", Name: "ahead", At: time.Now().Add(20 * time.Hour)},
 		} {
-			if err := client.Schedule(t.Context(), a); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, client.Schedule(t.Context(), a))
 		}
 		time.Sleep(time.Hour) // virtual
 		api.mu.Lock()
@@ -180,9 +173,7 @@ func TestAnAlarmThatIsCancelledDoesNotCome(t *testing.T) {
 		api, client := newSchedules(t, t.TempDir(), s)
 		defer closeSchedules(t, api)
 		a := native.Alarm{Session: "s1", Name: "n", At: time.Now().Add(time.Hour)}
-		if err := client.Schedule(t.Context(), a); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, client.Schedule(t.Context(), a))
 		for range 2 {
 			client.cancel(a)
 		}
@@ -200,9 +191,7 @@ func TestAlarmsOutliveTheMachineAndComeLateRatherThanNever(t *testing.T) {
 		missed := native.Alarm{Session: "s1", Name: "missed", At: time.Now().Add(time.Hour)}
 		ahead := native.Alarm{Session: "s1", Name: "ahead", At: time.Now().Add(24 * time.Hour)}
 		for _, a := range []native.Alarm{missed, ahead} {
-			if err := client.Schedule(t.Context(), a); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, client.Schedule(t.Context(), a))
 		}
 		closeSchedules(t, api)
 		time.Sleep(12 * time.Hour) // virtual
@@ -226,9 +215,7 @@ func TestAnAlarmThatWasNotHandledComesAgainAfterARestart(t *testing.T) {
 		s.hold = make(chan struct{}) // the function does not end
 		api, client := newSchedules(t, folder, s)
 		a := native.Alarm{Session: "s1", Name: "n", At: time.Now().Add(time.Minute)}
-		if err := client.Schedule(t.Context(), a); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, client.Schedule(t.Context(), a))
 		time.Sleep(time.Hour) // virtual
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -251,15 +238,11 @@ func TestNoAlarmComesBeforeTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder, s := t.TempDir(), newSent()
 		api, client := newSchedules(t, folder, s)
-		if err := client.Schedule(t.Context(), native.Alarm{Session: "s1", Name: "missed", At: time.Now().Add(time.Hour)}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, client.Schedule(t.Context(), native.Alarm{Session: "s1", Name: "missed", At: time.Now().Add(time.Hour)}))
 		closeSchedules(t, api)
 		time.Sleep(2 * time.Hour) // virtual
 		again, err := New(Config{Folder: folder, Send: s.send})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		time.Sleep(time.Hour)
 		if len(s.all()) != 0 {
 			t.Errorf("it came: %v", s.all())

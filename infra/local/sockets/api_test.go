@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestRoutesAreToldWhoConnects(t *testing.T) {
@@ -24,9 +25,7 @@ func TestRoutesAreToldWhoConnects(t *testing.T) {
 			return Reply{Status: http.StatusOK}
 		}
 		_, err := b.Dial("/prod?a=1&b=2", websocket.DialOptions{HTTPHeader: http.Header{"X-Key": {"k"}, "User-Agent": {"test/1"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		got := b.routes.conns[0]
 		want := Conn{ID: got.ID, SourceIP: "127.0.0.1", UserAgent: "test/1", Host: "gateway.test", ConnectedAt: time.Now()}
 		if d := cmp.Diff(want, got); d != "" || got.ID == "" {
@@ -64,9 +63,7 @@ func TestTheSubprotocolIsTheRoutesToGive(t *testing.T) {
 			b := newBench(t, nil)
 			b.routes.connect = func(Conn, *http.Request) Reply { return Reply{Status: http.StatusOK, Protocol: given} }
 			conn, err := b.Dial("/prod", websocket.DialOptions{Subprotocols: []string{"other", "mcp"}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if got := conn.Subprotocol(); got != given {
 				t.Errorf("subprotocol = %q, want %q", got, given)
 			}
@@ -102,9 +99,7 @@ func TestOnlyAnUpgradeOfTheStageReachesTheRoutes(t *testing.T) {
 		}
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://gateway.test/prod", nil)
 		res, err := b.WebSockets.API.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		_ = res.Body.Close()
 		if res.StatusCode != http.StatusUpgradeRequired {
 			t.Errorf("no upgrade: status %d", res.StatusCode)

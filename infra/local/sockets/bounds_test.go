@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -88,9 +89,7 @@ func (b *bench) full() (read func() string, id string) {
 	b.t.Helper()
 	conn, id := b.client()
 	for range 2 {
-		if err := b.Post(b.t.Context(), id, []byte(strings.Repeat("x", 100_000))); err != nil {
-			b.t.Fatal(err)
-		}
+		commontest.OK(b.t, b.Post(b.t.Context(), id, []byte(strings.Repeat("x", 100_000))))
 	}
 	return conn.Hear, id
 }
@@ -170,9 +169,7 @@ func TestAPostKeepsNothingOfItsCaller(t *testing.T) {
 		b := newBench(t, nil)
 		conn, id := b.client()
 		data := []byte("first")
-		if err := b.Post(t.Context(), id, data); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, b.Post(t.Context(), id, data))
 		copy(data, "wrong")
 		if got := conn.Hear(); got != "first" {
 			t.Errorf("heard %q", got)
@@ -247,9 +244,7 @@ func TestAMessageThatDoesNotArriveCutsItsConnection(t *testing.T) {
 		}
 		conn, _ := b.client()
 		w, err := conn.Writer(t.Context(), websocket.MessageText)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		go func() { _, _ = w.Write(make([]byte, 10_000)) }() // and never ended
 		time.Sleep(readWithin + time.Second)
 		if end := b.end(); end.code != 1006 {

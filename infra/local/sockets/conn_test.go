@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -68,17 +69,13 @@ func TestSizesUpToTheLimitsPass(t *testing.T) {
 		conn, _ := b.client()
 		frame := strings.Repeat("f", 32<<10)
 		w, err := conn.Writer(t.Context(), websocket.MessageText)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		for range 4 {
 			if _, err := io.WriteString(w, frame); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.Close())
 		if got := conn.Hear(); got != strings.Repeat(frame, 4) {
 			t.Errorf("heard %d bytes", len(got))
 		}
@@ -184,9 +181,7 @@ func TestRoutesAreToldHowTheClientLeft(t *testing.T) {
 func rawClient(b *bench, early []byte) (net.Conn, *bufio.Reader) {
 	b.t.Helper()
 	conn, err := b.WebSockets.API.Dial(b.t.Context(), "", "")
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	commontest.OK(b.t, err)
 	b.t.Cleanup(func() { _ = conn.Close() })
 	request := "GET /prod HTTP/1.1\r\nHost: gateway.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n" +
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
@@ -219,13 +214,9 @@ func TestTheCloseFrameReachesAClientThatSendsTooMuchOverTCP(t *testing.T) {
 	srv := httptest.NewServer(b.API)
 	defer srv.Close()
 	conn, _, err := websocket.Dial(t.Context(), srv.URL+"/prod", nil) //nolint:bodyclose // nothing to close after an upgrade
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = conn.CloseNow() }()
-	if err := conn.Write(t.Context(), websocket.MessageText, make([]byte, 4<<20)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, conn.Write(t.Context(), websocket.MessageText, make([]byte, 4<<20)))
 	if end := websocket.CloseStatus(readToEnd(t, conn)); end != websocket.StatusMessageTooBig {
 		t.Errorf("close = %+v", end)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -20,9 +21,7 @@ func TestPostsArriveInTheirOrder(t *testing.T) {
 		b := newBench(t, nil)
 		conn, id := b.client()
 		for i := range 50 {
-			if err := b.post(id, fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, b.post(id, fmt.Sprint(i)))
 		}
 		for i := range 50 {
 			if got := conn.Hear(); got != fmt.Sprint(i) {
@@ -84,9 +83,7 @@ func TestAClientThatDoesNotReadFillsItsBuffer(t *testing.T) {
 		conn, id := b.client()
 		data := strings.Repeat("x", 100_000)
 		for range 2 {
-			if err := b.post(id, data); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, b.post(id, data))
 		}
 		if err := b.post(id, data); !errors.Is(err, storage.Unavailable) {
 			t.Errorf("error = %v", err)
@@ -104,9 +101,7 @@ func TestDeleteClosesTheConnectionAfterWhatWasPosted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
 		conn, id := b.client()
-		if err := b.post(id, "last words"); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, b.post(id, "last words"))
 		b.Disconnect(id)
 		if err := b.post(id, "too late"); !errors.Is(err, storage.Closed) {
 			t.Errorf("post after delete: %v", err)
@@ -127,9 +122,7 @@ func TestAClientThatDoesNotReadCannotHoldUpTheClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
 		_, id := b.client()
-		if err := b.post(id, "stuck"); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, b.post(id, "stuck"))
 		b.Disconnect(id)
 		time.Sleep(flushTime) // virtual
 		if end := b.end(); end.code != 1000 {

@@ -15,6 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // sent is what a collector got: spans as "parent > name", and all bodies.
@@ -52,9 +53,7 @@ func collect(t *testing.T, events ...journal.Event) (got sent) {
 	}))
 	defer collector.Close()
 	settings, err := otlp.FromEnviron([]string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL}, "dormouse")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	x := telemetry.New(telemetry.Options{Settings: *settings})
 	for _, e := range events {
 		x.Record(e)

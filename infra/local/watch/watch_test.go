@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/watch"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // watched is a folder whose files are watched. Time is virtual.
@@ -51,9 +52,7 @@ func (w *watched) at(name string) string { return filepath.Join(w.folder, name) 
 
 func (w *watched) write(name, text string) {
 	w.t.Helper()
-	if err := os.WriteFile(w.at(name), []byte(text), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, os.WriteFile(w.at(name), []byte(text), 0o600))
 }
 
 func (w *watched) watched() []string {
@@ -128,9 +127,7 @@ func TestChangeIsToldOnceAndOnlyWhenThereWasOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			watching(t, func(w *watched) {
 				w.after(time.Hour, 1)
-				if err := change(w); err != nil {
-					w.t.Fatal(err)
-				}
+				commontest.OK(w.t, change(w))
 				w.after(soon, 2)
 				w.after(time.Hour, 2)
 			}, "servers.json", ".env")

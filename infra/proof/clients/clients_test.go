@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // runLimit limits the whole run of a client. Inside the client, each check has a limit of
@@ -230,9 +231,7 @@ func newRun(t *testing.T, name, transport string, command []string) *clientRun {
 
 func (r *clientRun) start(t *testing.T) {
 	t.Helper()
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, r.cmd.Start())
 }
 
 // report makes a subtest of every check.

@@ -65,9 +65,7 @@ func killedInCalls(t *testing.T, url, tool string, up *programtest.Process, rest
 	// This client uses a transport with sessions: 2026-07-28 has no session that could
 	// survive.
 	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, MaxRetries: -1}, &mcp.ClientSessionOptions{ProtocolVersion: revision2025})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = s.Close() }() // the server may be gone
 	id := s.ID()
 	call := func() (string, error) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/proof/internal/programtest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const (
@@ -46,9 +47,7 @@ func (s suite) requirements(t *testing.T, revision string) requirements {
 	t.Helper()
 	listing := programtest.Run(t, ".", "can the suite run at all?", suiteLimit, s.node, s.script, "list", "--server", "--requirements", revision)
 	want, err := parseRequirements(string(listing))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return want
 }
 

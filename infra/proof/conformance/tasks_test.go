@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // The suite does not score the scenarios about tasks, and they belong to no version:
@@ -18,9 +20,7 @@ func TestTasksScenariosPass(t *testing.T) {
 	legacy := server{Command: buildServer(t, "legacy", "./testdata/tasks", "tasks")}
 	urls := startDormouse(t, map[string]server{"legacy": legacy, "native": nativeServer("tasks")})
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	another := startDormouse(t, map[string]server{"legacy": legacy, "other": {Command: self, Args: []string{slowServer}}})
 	urls["group"] = plainGroup("legacy", another["legacy"])
 	var rows []row

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -36,9 +37,7 @@ func TestABoxCostsByItsPlace(t *testing.T) {
 
 func TestTheTableOfPlacesHasTheirCosts(t *testing.T) {
 	text, err := printed(t, counted())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, p := range places(meter.Usual()) {
 		if !strings.Contains(text, "| "+p.name+" | "+p.start.String()+" |") {
 			t.Errorf("%s is not in the tables:\n%s", p.name, text)

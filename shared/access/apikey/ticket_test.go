@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -73,9 +74,7 @@ func TestWhatIsNoTicketCostsNothing(t *testing.T) {
 func TestTicketIsNotInItsRecord(t *testing.T) {
 	memory := storagetest.NewMemory()
 	ticket, _, err := apikey.NewTickets(memory).Issue(t.Context(), storage.Identity{}, "s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	_, err = memory.TakeEntryTicket(t.Context(), ticket)
 	wantCode(t, err, storage.NotFound)
 	_, err = memory.TakeEntryTicket(t.Context(), ticket[3:])

@@ -11,6 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
@@ -137,9 +138,7 @@ func TestOnlyTheConsoleGetsTokensForTheConsole(t *testing.T) {
 		t.Errorf("with a token for a server: %v", err)
 	}
 	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"*"}, Role: storage.RoleOperator})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s.refusedWith(t, url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/console/"}}, "invalid_target")
 	without := newSite(t, storetest.SQLite, nil)
 	if res := without.browser().open(http.MethodGet, at+"/authorize?"+forConsole(challenge).Encode(), nil); res.StatusCode != http.StatusBadRequest {

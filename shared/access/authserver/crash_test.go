@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -100,9 +101,7 @@ type sending struct{ *httptest.ResponseRecorder }
 // other code.
 func (s *sim) grants(c *simCode) (live, revoked int) {
 	all, err := s.store.Grants().List(s.t.Context(), "", "", 100)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	for _, g := range all {
 		switch {
 		case g.Client != c.client:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -105,9 +106,7 @@ func TestDocumentsOfRealClients(t *testing.T) {
 			f := fields(text(t, b.open(http.MethodGet, to, nil)))
 			f.Set("name", "ada")
 			back, err := url.Parse(b.open(http.MethodGet, b.open(http.MethodPost, at+"/login", f).Header.Get("Location"), nil).Header.Get("Location"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			status, got := s.token(url.Values{"grant_type": {"authorization_code"}, "code": {back.Query().Get("code")}, "redirect_uri": {redirect}, "client_id": {id}, "code_verifier": {verifier}})
 			if status != http.StatusOK || !s.good(got["access_token"].(string), "files") || w.asked.Load() != 1 {
 				t.Error(id, status, got, w.asked.Load())

@@ -12,6 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -32,9 +33,7 @@ func fuzzed(f *testing.F, send func(text string) *http.Request) {
 			return http.StatusOK, http.Header{}, r.URL.Query().Get("d"), nil
 		}}},
 	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	commontest.OK(f, err)
 	f.Fuzz(func(t *testing.T, text string) {
 		r := send(text)
 		r.Host = strings.TrimPrefix(at, "http://")
@@ -149,9 +148,7 @@ func FuzzDocument(f *testing.F) {
 // make fuzz runs every target of this package.
 func TestEveryPathHasAFuzzTarget(t *testing.T) {
 	source, err := os.ReadFile("fuzz_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, path := range authserver.Paths() {
 		if !strings.Contains(string(source), `"`+path+`"`) {
 			t.Errorf("nothing fuzzes %s", path)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -22,9 +23,7 @@ const exchangeGrant = "urn:ietf:params:oauth:grant-type:token-exchange"
 // signed stores tokens that the identity provider has given to a principal at a sign-in.
 func (s *site) signed(who, access, refresh string, until time.Duration) {
 	s.t.Helper()
-	if err := s.vault().KeepSignIn(s.t.Context(), "acme", who, access, refresh, time.Now().Add(until)); err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, s.vault().KeepSignIn(s.t.Context(), "acme", who, access, refresh, time.Now().Add(until)))
 }
 
 // deals calls the server deals, as a client that cannot show its user a page.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -133,17 +134,13 @@ func fuzzed(f *testing.F, send func(text string) *http.Request) {
 	v, err := credentials.New(credentials.Config{Store: store, Secret: secret('a'), PublicURL: at, Providers: map[string]credentials.Provider{
 		"github": {Authorize: at + "/third", Token: at + "/token", ClientID: "c"},
 	}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	commontest.OK(f, err)
 	who := storage.Identity{Tenant: "acme", Principal: "ada"}
 	p, err := credentials.NewPages(credentials.PagesConfig{
 		Vault: v, Secret: secret('a'), Everyone: &who,
 		Providers: func(server string) ([]string, bool) { return []string{"github", "notes"}, server == "issues" },
 	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	commontest.OK(f, err)
 	f.Fuzz(func(t *testing.T, text string) {
 		r := send(text)
 		r.Host = strings.TrimPrefix(at, "http://")
@@ -218,9 +215,7 @@ func FuzzTokenAnswer(f *testing.F) {
 		if err == nil {
 			err = v.KeepSignIn(t.Context(), "acme", "ada", "own", "", time.Now().Add(time.Hour))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		has, missing, err := v.Get(t.Context(), "acme", "ada", []string{"crm"})
 		if code := storage.CodeOf(err); err != nil && code != storage.Unavailable || err == nil && len(has)+len(missing) != 1 {
 			t.Errorf("%d %q: %v, %v, %v", answer.status, body, has, missing, err)

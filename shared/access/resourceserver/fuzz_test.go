@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -62,9 +63,7 @@ func FuzzKeys(f *testing.F) {
 	f.Add([]byte(`{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB"},{"kty":"EC","crv":"P-256","x":"","y":""},{"kty":"OKP","crv":"Ed25519","x":"AA"}]}`))
 	for _, k := range []map[string]any{public("rsa", signers().rsa), public("ec", signers().ec), public("ed", signers().ed)} {
 		text, err := json.Marshal(map[string]any{"keys": []any{k}})
-		if err != nil {
-			f.Fatal(err)
-		}
+		commontest.OK(f, err)
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, document []byte) {

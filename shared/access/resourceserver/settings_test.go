@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -108,9 +109,7 @@ func TestPublicURLWithAPathIsForTokensOfAnotherIssuer(t *testing.T) {
 				t.Errorf("%s: %v", public, err)
 			}
 			s, err := resourceserver.ReadSettings([]byte(issuer))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			s.PublicURL = public
 			if s, err = s.Complete([]string{"one"}); err != nil {
 				t.Fatal(err)

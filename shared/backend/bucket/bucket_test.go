@@ -19,6 +19,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -41,21 +42,15 @@ func open(s3 *buckettest.S3) *bucket.Bucket {
 func send(t *testing.T, method, url string, header map[string]string, body string) (code int, answer string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader([]byte(body)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for name, value := range header {
 		r.Header.Set(name, value)
 	}
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return res.StatusCode, string(text)
 }
 
@@ -69,9 +64,7 @@ func sum(text string) string {
 func put(t *testing.T, b *bucket.Bucket, gen storage.Generation, text string) (object string) {
 	t.Helper()
 	object, url, header, err := b.Room(t.Context(), box, owner, gen, int64(len(text)), sum(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if code, answer := send(t, http.MethodPut, url, header, text); code != http.StatusOK {
 		t.Fatalf("put is answered %d %s", code, answer)
 	}
@@ -81,9 +74,7 @@ func put(t *testing.T, b *bucket.Bucket, gen storage.Generation, text string) (o
 func save(t *testing.T, b *bucket.Bucket, gen storage.Generation, text string) (object string) {
 	t.Helper()
 	object = put(t, b, gen, text)
-	if err := b.Commit(t.Context(), box, owner, gen, object); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, b.Commit(t.Context(), box, owner, gen, object))
 	return object
 }
 
@@ -236,13 +227,9 @@ func TestURLIsGoodForNothingElse(t *testing.T) {
 	b := open(s3)
 	save(t, b, 1, "one")
 	get, _, _, err := b.Newest(t.Context(), box, owner)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	object, room, header, err := b.Room(t.Context(), box, owner, 1, 3, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	other := strings.Replace(room, object, "current", 1)
 	mine, _, _ := strings.Cut(room, "?")
 	_, signature, _ := strings.Cut(get, "?")
@@ -299,9 +286,7 @@ func TestOwnersAndBoxesAreApart(t *testing.T) {
 			t.Errorf("%v: %v", who, err)
 		}
 		url, _, _, err := b.Newest(t.Context(), who.box, who.owner)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if code, _ := send(t, http.MethodGet, url, nil, ""); code != http.StatusNotFound {
 			t.Errorf("%v gets %d", who, code)
 		}
@@ -393,9 +378,7 @@ func TestBucketOfAWSIsInTheHost(t *testing.T) {
 		}),
 	})
 	_, room, _, err := b.Room(t.Context(), "acme@x/files", owner, 1, 1, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, url := range []string{to.url, room} {
 		if !strings.HasPrefix(url, "https://kept.s3.cn-north-1.amazonaws.com.cn/snapshots/.") {
 			t.Errorf("it is at %s", url)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -31,9 +32,7 @@ type agent struct {
 
 func newAgent(t *testing.T, store storage.Store) *agent {
 	a := &agent{t: t, store: store, id: "s1", set: map[string]Alarm{}}
-	if err := store.Create(t.Context(), aSession(a.id)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.Create(t.Context(), aSession(a.id)))
 	return a
 }
 
@@ -73,18 +72,14 @@ func (a *agent) make(_ context.Context, s Session) (*mcp.Server, error) {
 func (a *agent) session() Session {
 	a.t.Helper()
 	s, _, err := a.store.Load(a.t.Context(), a.id, "")
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	return Session{&environment{k: a.backend(), record: s, server: Hosted{Make: a.make}, init: s.Init}}
 }
 
 func (a *agent) wakeAt(name string, in time.Duration, payload any) Alarm {
 	a.t.Helper()
 	before := maps.Clone(a.set)
-	if err := a.session().WakeAt(a.t.Context(), name, time.Now().Add(in), payload); err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, a.session().WakeAt(a.t.Context(), name, time.Now().Add(in), payload))
 	for id, alarm := range a.set {
 		if _, old := before[id]; !old {
 			return alarm
@@ -98,9 +93,7 @@ func (a *agent) wakeAt(name string, in time.Duration, payload any) Alarm {
 func (a *agent) due(alarm Alarm) error {
 	a.t.Helper()
 	event, err := AlarmEvent(alarm)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	alarm, ok := ReadAlarm(event)
 	if !ok {
 		a.t.Fatalf("no alarm: %s", event)
@@ -172,9 +165,7 @@ func TestAnAlarmWhoseFunctionDiedBeforeItWasScheduledIsFoundByTheOneItReplaced(t
 		}
 		time.Sleep(time.Minute) // virtual
 		delete(a.set, first.ID())
-		if err := a.due(first); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, a.due(first))
 		time.Sleep(time.Hour) // virtual
 		for _, alarm := range maps.Clone(a.set) {
 			if err := a.due(alarm); err != nil {
@@ -189,9 +180,7 @@ func TestAnAlarmThatIsTakenBackIsNotHandled(t *testing.T) {
 	at(t, func(t *testing.T, a *agent) {
 		alarm := a.wakeAt("report", time.Minute, nil)
 		for range 2 {
-			if err := a.session().CancelWake(t.Context(), "report"); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, a.session().CancelWake(t.Context(), "report"))
 		}
 		time.Sleep(time.Minute) // virtual
 		if err := a.due(alarm); err != nil || len(a.set) != 0 {
@@ -235,9 +224,7 @@ func TestAHandlerWhoseFunctionDiedIsCalledAgainWhenItsLeaseHasRunOut(t *testing.
 		if err == nil {
 			_, err = state.save(t.Context(), v, schedule{At: alarm.At, Until: time.Now().Add(lease), Tries: 1})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		begun := time.Now()
 		if err := a.due(alarm); err != nil {
 			t.Error(err)
@@ -256,14 +243,10 @@ func TestAHandlerMaySetItsAlarmAnew(t *testing.T) {
 		}
 		first := a.wakeAt("tick", 0, "first")
 		clear(a.set)
-		if err := a.due(first); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, a.due(first))
 		time.Sleep(time.Hour) // virtual
 		for _, alarm := range maps.Clone(a.set) {
-			if err := a.due(alarm); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, a.due(alarm))
 		}
 		a.wantRung(`tick "first"`, `tick "again"`)
 	})
@@ -274,9 +257,7 @@ func TestAnAlarmOfASessionThatIsGoneIsNotHandled(t *testing.T) {
 		"ended": func(t *testing.T, a *agent) {
 			s := a.session().in.record
 			s.State = storage.Ended
-			if err := a.store.Save(t.Context(), s); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, a.store.Save(t.Context(), s))
 		},
 		"expired": func(*testing.T, *agent) { time.Sleep(48 * time.Hour) }, // virtual
 	} {

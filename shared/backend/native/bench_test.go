@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
@@ -28,9 +29,7 @@ import (
 // bench-native`.
 func BenchmarkRebuilt(b *testing.B) {
 	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	commontest.OK(b, err)
 	b.Cleanup(func() { _ = store.Close() })
 	rebuilt := func(store storage.Store) http.Handler {
 		w := newWorld(b, func() storage.Store { return store })
@@ -72,9 +71,7 @@ func BenchmarkRebuilt(b *testing.B) {
 func BenchmarkCall(b *testing.B) {
 	w := newWorld(b, nil)
 	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	commontest.OK(b, err)
 	b.Cleanup(func() { _ = store.Close() })
 	w.open = func() storage.Store { return store }
 	w.hosted.Make = bench

@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -196,9 +197,7 @@ var update = flag.Bool("update", false, "write the table of costs into costs.md"
 func TestCostOfNativeServers(t *testing.T) {
 	const page, begin, end = "costs.md", "<!-- native costs: written by make docs -->\n", "<!-- /native costs -->\n"
 	raw, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	before, rest, opened := strings.Cut(string(raw), begin)
 	table, after, closed := strings.Cut(rest, end)
 	if !opened || !closed {
@@ -219,9 +218,7 @@ func TestCostOfNativeServers(t *testing.T) {
 		delete(most, p.name)
 	}
 	if *update {
-		if err := os.WriteFile(page, []byte(before+begin+now+end+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(page, []byte(before+begin+now+end+after), 0o600))
 		return
 	}
 	for name := range most {

@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -48,9 +49,7 @@ func news(_ context.Context, s native.Session) (*mcp.Server, error) {
 func (w *world) heard(id storage.ID) []string {
 	w.t.Helper()
 	page, err := w.open().Read(context.Background(), id, storage.Standalone, 0, storage.MaxRead)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	var all []string
 	for _, e := range page.Events {
 		method, _ := wire.String(wire.Lookup(e.Raw, "method"))
@@ -168,9 +167,7 @@ func TestAllSessionsOfTheServerHearThatAListHasChanged(t *testing.T) {
 	other := storage.Session{ID: "other", Server: "other", Tenant: "acme", State: storage.Ready, Expires: time.Now().Add(time.Hour)}
 	foreign := storage.Session{ID: "foreign", Server: "demo", Tenant: "umbrella", State: storage.Ready, Expires: time.Now().Add(time.Hour)}
 	for _, s := range []storage.Session{other, foreign} {
-		if err := w.open().Create(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.open().Create(t.Context(), s))
 	}
 	a.done("grow")
 	w.wantHeard("the one", storage.ID(a.id), "resources/list_changed")

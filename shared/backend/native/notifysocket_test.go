@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -41,26 +42,20 @@ func TestAWebSocketClientIsToldNowOrWhenItIsBack(t *testing.T) {
 		t.Helper()
 		s := a.session().in.record
 		change(&s)
-		if err := a.store.Save(ctx, s); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, a.store.Save(ctx, s))
 	}
 	say := func(what string) {
 		t.Helper()
 		s := a.session()
 		s.in.k = NewBackend(Config{Store: a.store, Clients: api})
-		if err := s.Notify(ctx, wire.NotifyMessage, map[string]string{"data": what}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.Notify(ctx, wire.NotifyMessage, map[string]string{"data": what}))
 	}
 	told := func(conn, what string) string {
 		return conn + ` {"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + what + `"}}`
 	}
 	connect := func(conn string) {
 		t.Helper()
-		if err := a.store.PutConnection(ctx, storage.Connection{ID: conn, Session: a.id, Expires: time.Now().Add(time.Hour)}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, a.store.PutConnection(ctx, storage.Connection{ID: conn, Session: a.id, Expires: time.Now().Add(time.Hour)}))
 		change(func(s *storage.Session) { s.Transport, s.Conns = storage.WebSocket, []string{conn} })
 	}
 	connect("c1")
@@ -69,9 +64,7 @@ func TestAWebSocketClientIsToldNowOrWhenItIsBack(t *testing.T) {
 	api.open = map[string]bool{"c2": true}
 	say("while nobody is there")
 	connect("c2")
-	if err := sessions.New(a.store, nil, sessions.Limits{}).WithClients(api).Push(ctx, a.id); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, sessions.New(a.store, nil, sessions.Limits{}).WithClients(api).Push(ctx, a.id))
 	say("later")
 	if diff := cmp.Diff([]string{told("c1", "now"), told("c2", "while nobody is there"), told("c2", "later")}, api.posted); diff != "" {
 		t.Error(diff)

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -25,9 +26,7 @@ func asked(t testing.TB, messages []string) map[string]string {
 	out := map[string]string{}
 	for _, raw := range messages {
 		m, err := wire.Parse([]byte(raw))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if m.Kind == wire.Request {
 			out[m.Method], _ = wire.String(m.ID)
 		}
@@ -364,9 +363,7 @@ func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
 		if err != nil || len(items) != 1 {
 			t.Fatalf("items are %v, %v", items, err)
 		}
-		if err := (sessions.Publisher{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, (sessions.Publisher{Store: store}).Fail(t.Context(), items[0].Address, &wire.Error{Code: wire.CodeCancelled, Message: "cancelled"}, time.Time{}))
 		time.Sleep(time.Hour)
 		for _, a := range w.due() {
 			w.handle(a)
@@ -422,9 +419,7 @@ func TestFunctionThatDiedEndsItsCallOnce(t *testing.T) {
 			Box: box, ID: stream, State: storage.Taken, Gen: 7, NotAfter: time.Now().Add(30 * time.Second), Created: time.Now(),
 			Address: storage.Address{Session: storage.ID(c.id), Stream: stream, Box: box, Requests: []json.RawMessage{json.RawMessage("1")}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		a := c.poll("0.00000000000/" + string(stream))
 		for range 5 { // the client comes back
 			if strings.Contains(a.body, "error") {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -26,9 +27,7 @@ import (
 // bench-native`.
 func BenchmarkSleeping(b *testing.B) {
 	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	commontest.OK(b, err)
 	b.Cleanup(func() { _ = store.Close() })
 	w := newWorld(b, func() storage.Store { return store })
 	w.hosted.Make = bench

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -30,9 +31,7 @@ func aSession(id storage.ID) storage.Session {
 func eachStore(t *testing.T, check func(t *testing.T, again func() storage.Store, s storage.Session)) {
 	t.Run("memory", func(t *testing.T) {
 		store, s := storagetest.NewMemory(), aSession("s1")
-		if err := store.Create(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.Create(t.Context(), s))
 		check(t, func() storage.Store { return store }, s)
 	})
 	t.Run("sqlite", func(t *testing.T) {
@@ -46,9 +45,7 @@ func eachStore(t *testing.T, check func(t *testing.T, again func() storage.Store
 			return store
 		}
 		s := aSession("s1")
-		if err := again().Create(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, again().Create(t.Context(), s))
 		check(t, again, s)
 	})
 }
@@ -97,9 +94,7 @@ func TestWhatFailsOnceIsDoneByTheNext(t *testing.T) {
 	}
 	var done int
 	for range 3 {
-		if err := state.Once(t.Context(), "init", func(context.Context) error { done++; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, state.Once(t.Context(), "init", func(context.Context) error { done++; return nil }))
 	}
 	if done != 1 {
 		t.Errorf("done %d times, want once", done)
@@ -152,9 +147,7 @@ func TestWhatAProcessLeftBehindIsTakenOverWhenItsLeaseHasRunOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		begun := time.Now()
-		if err := state.Once(t.Context(), "init", func(context.Context) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, state.Once(t.Context(), "init", func(context.Context) error { return nil }))
 		if took := time.Since(begun); took != lease {
 			t.Errorf("taken over after %s, want %s", took, lease)
 		}
@@ -213,9 +206,7 @@ func TestSaveIsByTheRevisionThatWasLoaded(t *testing.T) {
 			t.Fatalf("Load of nothing: %d, %v, %q", rev, err, got.Text)
 		}
 		rev, err := a.Save(t.Context(), "note", 0, note{"first"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if _, err := b.Save(t.Context(), "note", 0, note{"second"}); !errors.Is(err, storage.Conflict) {
 			t.Fatalf("Save over what was not loaded: %v, want a conflict", err)
 		}
@@ -257,9 +248,7 @@ func TestScopesReachAsFarAsTheySay(t *testing.T) {
 		for _, scope := range []Scope{OfSession, OfPrincipal, OfServer} {
 			var n int
 			rev, err := stateOf(store, s, scope).Load(t.Context(), "n", &n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			if rev != 0 {
 				got[name] = append(got[name], scope)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -30,9 +31,7 @@ func (w *world) task(tool string) (name, key string) {
 	w.work()
 	got := w.ofTask("tasks/get", name, "")
 	m, err := wire.Parse([]byte(got))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	_, rest, _ := strings.Cut(string(wire.Lookup(m.Result, "inputRequests")), `{"`)
 	if key, _, _ = strings.Cut(rest, `"`); key == "" {
 		w.t.Fatalf("the task does not ask: %s", got)

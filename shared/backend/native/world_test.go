@@ -19,6 +19,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -50,9 +51,7 @@ type world struct {
 
 func newWorld(t testing.TB, open func() storage.Store) *world {
 	sealer, err := bridge.NewSealer([]byte("a secret of thirty-two bytes, at least"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return &world{
 		t: t, open: open, sealer: sealer, apart: true, alarms: map[string]native.Alarm{},
 		hosted: native.Hosted{Make: demo, AnswerTimeout: 6 * time.Hour},
@@ -257,9 +256,7 @@ func (a answer) events(t testing.TB) (out []wire.SSE) {
 		if errors.Is(err, io.EOF) {
 			return out
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		out = append(out, e)
 	}
 }
@@ -474,9 +471,7 @@ func (k socket) send(t testing.TB, message string) {
 	reply, err := native.Stay(t.Context(), func(ctx context.Context) ([]byte, error) {
 		return k.front().Message(ctx, "conn", []byte(message)), nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if reply != nil {
 		_ = k.w.Post(t.Context(), "conn", reply)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/ociimage"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
@@ -35,9 +36,7 @@ func start(t *testing.T) *registry {
 	r := &registry{files: map[string]string{}}
 	encode := func(v any) string {
 		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return string(text)
 	}
 	type object = map[string]any

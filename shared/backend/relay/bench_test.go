@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -99,9 +100,7 @@ func BenchmarkCut(b *testing.B) {
 		var join frame.Assembler
 		for _, piece := range frame.Cut(encoded, "local/echo", "f") {
 			f, err := frame.Decode(piece)
-			if err != nil {
-				b.Fatal(err)
-			}
+			commontest.OK(b, err)
 			if _, _, err := join.Add(f.(frame.Part)); err != nil {
 				b.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -37,9 +38,7 @@ func newChunkHost(t testing.TB, seed uint64) *chunkHost {
 	h.ticket = func(stream storage.StreamID) string {
 		return sealer.Seal(storage.Address{Session: "s1", Stream: stream, Box: "b/s"}, 1)
 	}
-	if err := h.memory.SaveBox(t.Context(), storage.Box{ID: "b/s", State: storage.Awake, Gen: 1, Runner: "r", Conn: "c", Link: 1}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.memory.SaveBox(t.Context(), storage.Box{ID: "b/s", State: storage.Awake, Gen: 1, Runner: "r", Conn: "c", Link: 1}))
 	return h
 }
 
@@ -60,9 +59,7 @@ func (h *chunkHost) handle(message []byte, want frame.Type) {
 		h.t.Fatalf("a message of %d bytes, UTF-8 %v", len(message), utf8.Valid(message))
 	}
 	reply, err := h.handler.Frame(h.t.Context(), "c", message)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	commontest.OK(h.t, err)
 	if f, err := frametest.Decode(reply); err != nil || f.Type != want {
 		h.t.Fatalf("answered with %.100q, want %s", reply, want)
 	}

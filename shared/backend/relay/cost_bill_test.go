@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -117,9 +118,7 @@ func overSocketFor(took string, met bool) billable {
 			if err == nil {
 				_, err = call.Next(t.Context(), begun)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			*b.held = time.Since(begun)
 			time.Sleep(time.Second)
 		},
@@ -260,7 +259,5 @@ func writeCounts(t *testing.T, all []metertest.Operation) {
 	if err == nil {
 		err = os.WriteFile(*countsFile, text, 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 }

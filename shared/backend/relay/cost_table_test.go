@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -207,9 +208,7 @@ func rest() []price {
 			name:  "DELETE",
 			reads: 1, write: 1, requests: 2, readUnits: 2, writeUnits: 2, down: "stop",
 			operation: operation{working, func(t *testing.T, c *counted, id storage.ID) {
-				if err := c.host.End(t.Context(), caller, id); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, c.host.End(t.Context(), caller, id))
 			}},
 		},
 		{
@@ -280,9 +279,7 @@ func sockets() []price {
 			name:  "WebSocket: disconnect",
 			reads: 2, write: 2, requests: 4, readUnits: 2, writeUnits: 2,
 			operation: operation{connected, func(t *testing.T, c *counted, _ storage.ID) {
-				if err := c.host.Disconnect(t.Context(), "c1"); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, c.host.Disconnect(t.Context(), "c1"))
 			}},
 		},
 	}
@@ -349,9 +346,7 @@ func silent(span time.Duration) func(*testing.T, *counted, storage.ID) {
 func (c *counted) accept(t *testing.T, id storage.ID, raw string) *sessions.Call {
 	t.Helper()
 	call, err := c.host.Accept(t.Context(), caller, id, []wire.Message{parse(t, raw)}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return call
 }
 
@@ -369,14 +364,10 @@ func (c *counted) resume(t *testing.T, id storage.ID, last string, hold time.Dur
 	} else {
 		call, err = c.host.Resume(t.Context(), caller, id, last)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for until := time.Now().Add(hold); !call.Done() && time.Now().Before(until); {
 		got, err := call.Next(t.Context(), time.Now().Add(min(keepAlive, time.Until(until))))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if call.Gap() {
 			t.Fatal("there is a gap")
 		}
@@ -398,9 +389,7 @@ func (c *counted) log(t *testing.T, id storage.ID, stream storage.StreamID, n in
 			b.Events = append(b.Events, event)
 			b.Final = i == n
 		}
-		if err := c.store.Append(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, c.store.Append(t.Context(), b))
 	}
 }
 
@@ -409,9 +398,7 @@ func (c *counted) connect(t *testing.T, conn string, id storage.ID) (sessions.Ca
 	who := caller
 	who.Transport, who.Conn = storage.WebSocket, conn
 	s, _, err := c.host.Connect(t.Context(), who, nil, id, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return who, s.ID
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -23,9 +24,7 @@ func tasked() []price {
 	begins := func(t *testing.T, c *counted, params string) {
 		t.Helper()
 		call, _, err := c.host.Send(t.Context(), modern, brief, "tools/call", []byte(params))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		stream = call.Stream()
 		if events, err := call.Next(t.Context(), time.Now().Add(250*time.Millisecond)); err != nil || len(events) > 0 {
 			t.Fatalf("%d events, %v", len(events), err)
@@ -34,9 +33,7 @@ func tasked() []price {
 	called := func(t *testing.T, c *counted) storage.ID {
 		id := working(t, c)
 		record := storage.Handshake{Digest: storage.RecordFor("t", "digest"), Version: wire.V20251125, Result: json.RawMessage(`{"serverInfo":{"name":"s"}}`)}
-		if err := c.store.SaveHandshake(t.Context(), record); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, c.store.SaveHandshake(t.Context(), record))
 		begins(t, c, `{"sleep":1000}`) // the first of all costs more
 		time.Sleep(time.Minute)
 		return id
@@ -79,9 +76,7 @@ func tasked() []price {
 			name:  "tasks/cancel, in flight",
 			reads: 1, requests: 1, readUnits: 2, down: "deliver",
 			operation: operation{inFlight, func(t *testing.T, c *counted, _ storage.ID) {
-				if err := c.host.Abandon(t.Context(), modern, stream, "the client cancelled the task"); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, c.host.Abandon(t.Context(), modern, stream, "the client cancelled the task"))
 			}},
 		},
 	}

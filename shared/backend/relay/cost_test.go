@@ -12,6 +12,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
@@ -149,9 +150,7 @@ var update = flag.Bool("update", false, "write the table of costs into costs.md"
 func TestCostsInTheDocumentsAreThose(t *testing.T) {
 	const page, begin, end = "costs.md", "<!-- costs: written by make docs -->\n", "<!-- /costs -->\n"
 	raw, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	text := string(raw)
 	most := fmt.Sprintf("at most %d requests in 5 s and %d in 25 s", asked(5*time.Second)+1, asked(25*time.Second)+1)
 	if !strings.Contains(text, most) {
@@ -164,9 +163,7 @@ func TestCostsInTheDocumentsAreThose(t *testing.T) {
 	}
 	want := table()
 	if *update {
-		if err := os.WriteFile(page, []byte(before+begin+want+end+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, os.WriteFile(page, []byte(before+begin+want+end+after), 0o600))
 		return
 	}
 	if diff := gocmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {

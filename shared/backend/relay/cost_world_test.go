@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
@@ -37,9 +38,7 @@ func onSQLite(t *testing.T) func(*testing.T) storage.Store {
 	path := filepath.Join(t.TempDir(), "store.db")
 	return func(t *testing.T) storage.Store {
 		s, err := sqlitestore.Open(path, sqlitestore.Options{Events: manyEvents, Bytes: manyBytes})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return patient{s}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -58,9 +59,7 @@ func (c *counted) message(t *testing.T, caller sessions.Caller, id storage.ID, r
 	if err == nil && call != nil {
 		_, err = call.Next(t.Context(), time.Now())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 }
 
 // socketBudget runs an operation over a socket. It checks the cost, including the read of

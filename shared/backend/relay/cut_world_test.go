@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -124,9 +125,7 @@ type cutResult struct {
 // call makes one call, answers its questions, and checks all events that come.
 func (w *cutWorld) call(id storage.ID, number int, c cutCall) cutResult {
 	params, err := json.Marshal(c)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	begun := time.Now()
 	call, err := w.host.Accept(w.t.Context(), caller, id, []wire.Message{
 		parse(w.t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%s}`, number, params)),

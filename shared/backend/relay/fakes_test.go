@@ -14,6 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -66,9 +67,7 @@ func (c *inbound) Close(string) error {
 func newSealer(t testing.TB) *relayserver.Sealer {
 	t.Helper()
 	s, err := relayserver.NewSealer(bytes.Repeat([]byte("k"), 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return s
 }
 
@@ -113,9 +112,7 @@ func onRecord(t *testing.T, store storage.Store, tenant, result string) {
 func initialize(t *testing.T, h *sessions.Manager) storage.ID {
 	t.Helper()
 	s, call, err := h.Initialize(t.Context(), caller, "", parse(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	finish(t, call)
 	return s.ID
 }
@@ -126,9 +123,7 @@ func finish(t *testing.T, call *sessions.Call) (last json.RawMessage) {
 	t.Helper()
 	for call != nil && !call.Done() {
 		events, err := call.Next(t.Context(), time.Now().Add(time.Minute))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if len(events) > 0 {
 			last = events[len(events)-1].Raw
 		}
@@ -140,8 +135,6 @@ func finish(t *testing.T, call *sessions.Call) (last json.RawMessage) {
 func parse(t *testing.T, raw string) wire.Message {
 	t.Helper()
 	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return m
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -309,9 +310,7 @@ func (s *street) arrive() neighbour {
 	}
 	m := parse(s.t, string(wire.NewRequest(json.RawMessage("0"), wire.MethodInitialize, n.init)))
 	opened, call, err := s.host.Initialize(s.t.Context(), n.caller, "", m)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	finish(s.t, call)
 	n.id = opened.ID
 	s.accept(n, wire.NewNotification(wire.NotifyInitialized, nil))
@@ -321,9 +320,7 @@ func (s *street) arrive() neighbour {
 func (s *street) accept(n neighbour, raw []byte) json.RawMessage {
 	s.t.Helper()
 	call, err := s.host.Accept(s.t.Context(), n.caller, n.id, []wire.Message{parse(s.t, string(raw))}, false)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return finish(s.t, call)
 }
 
@@ -334,9 +331,7 @@ func (s *street) ask(n neighbour, method, params string) json.RawMessage {
 		return wire.Lookup(s.accept(n, wire.NewRequest(json.RawMessage("1"), method, json.RawMessage(params))), "result")
 	}
 	call, _, err := s.host.Send(s.t.Context(), n.caller, sessions.Client{Init: n.init}, method, json.RawMessage(params))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return wire.Lookup(finish(s.t, call), "result")
 }
 
@@ -348,9 +343,7 @@ func (s *street) list(n neighbour) {
 		init = pinned.Init // the init of the first client of the pinned session
 	}
 	box, err := s.store.Box(s.t.Context(), storage.BoxFor(n.caller.Tenant, "s"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	s.mu.Lock()
 	if box.State == storage.Asleep { // the runner may not have ended yet, but executes nothing
 		delete(s.boxes, box.ID)

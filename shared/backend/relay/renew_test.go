@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -93,12 +94,8 @@ func TestDrainIsNotFeltByCalls(t *testing.T) {
 		w.call(id, 1, cutCall{Label: "wakes the box", Wait: 1})
 		w.quickCalls(id, &number, 20)
 		b, err := w.memory.Box(w.t.Context(), cutBoxID)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		if err := w.wire.Post(w.t.Context(), b.Conn, frame.DrainFrame(20*time.Second)); err != nil {
-			w.t.Fatal(err)
-		}
+		commontest.OK(w.t, err)
+		commontest.OK(w.t, w.wire.Post(w.t.Context(), b.Conn, frame.DrainFrame(20*time.Second)))
 		w.quickCalls(id, &number, 200)
 		after, err := w.memory.Box(w.t.Context(), cutBoxID)
 		if err != nil || after.Conn == b.Conn || w.opens() != 2 {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -169,9 +170,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.gateway = newSimGateway(w)
 	w.fleet = newSimFleet(w)
 	sealer, err := relayserver.NewSealer(fmt.Appendf(nil, "the secret of simulated world %d ....", seed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	w.config = relayserver.Config{
 		Store: newSimStore(w), Poster: w.gateway, Fleet: w.fleet, Sealer: sealer,
 		Launch:       func(storage.Box) (map[string]string, error) { return map[string]string{"LAUNCH": "secret"}, nil },

@@ -21,9 +21,7 @@ func said(t *testing.T, log *commontest.Lines, message string) (all []map[string
 	t.Helper()
 	for line := range strings.Lines(log.String()) {
 		var v map[string]any
-		if err := json.Unmarshal([]byte(line), &v); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal([]byte(line), &v))
 		if v["msg"] == message {
 			all = append(all, v)
 		}
@@ -49,9 +47,7 @@ func TestACallIsFollowedFromTheHostToTheRunnerAndBack(t *testing.T) {
 				c.runnerLog = slog.New(slog.NewJSONHandler(box, nil))
 				id := prepare(t, c)
 				call, err := c.host.Accept(storage.WithTrace(t.Context(), "request-1"), caller, id, []wire.Message{parse(t, callWith(`{}`))}, false)
-				if err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, err)
 				finish(t, call)
 				var stream any
 				for _, line := range said(t, box, "deliver") {

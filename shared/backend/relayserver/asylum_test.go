@@ -11,6 +11,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -142,9 +143,7 @@ func (a *asylum) handle(f frametest.Frame) frametest.Frame {
 func (a *asylum) session() storage.Session {
 	a.t.Helper()
 	s, _, err := a.store.Load(a.t.Context(), "s1", "")
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	return s
 }
 
@@ -152,9 +151,7 @@ func (a *asylum) session() storage.Session {
 func (a *asylum) box() storage.Box {
 	a.t.Helper()
 	b, err := a.store.Box(a.t.Context(), asylumBox)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	return b
 }
 
@@ -162,9 +159,7 @@ func (a *asylum) changes(change func(*storage.Box)) {
 	a.t.Helper()
 	b := a.box()
 	change(&b)
-	if err := a.store.SaveBox(a.t.Context(), b); err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, a.store.SaveBox(a.t.Context(), b))
 }
 
 // waits makes the call wait in the inbox.
@@ -183,9 +178,7 @@ func (a *asylum) tracks(store storage.Store) sessions.Tracker {
 	config := a.config
 	config.Store = store
 	tracker, err := relayserver.NewBackend(config).Track(a.t.Context(), a.session(), a.stream)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	return tracker
 }
 
@@ -193,13 +186,9 @@ func (a *asylum) tracks(store storage.Store) sessions.Tracker {
 func (a *asylum) calls() *sessions.Call {
 	a.t.Helper()
 	m, err := wire.Parse([]byte(a.request(`{"name":"transfer"}`)))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	call, err := a.host.Accept(a.t.Context(), a.caller, "s1", []wire.Message{m}, false)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	return call
 }
 
@@ -215,9 +204,7 @@ func (a *asylum) suspended(methods ...string) storage.Item {
 func (a *asylum) item() storage.Item {
 	a.t.Helper()
 	it, err := a.store.Item(a.t.Context(), asylumBox, a.stream)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	return it
 }
 
@@ -236,25 +223,19 @@ func (a *asylum) end() wire.Message {
 		a.t.Fatalf("the call has not ended: %v", err)
 	}
 	m, err := wire.Parse(page.Events[len(page.Events)-1].Raw)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	return m
 }
 
 // answers sends a client's response to question n of a round.
 func (a *asylum) answers(round, n int, response string) {
 	a.t.Helper()
-	if err := a.accept(`{"jsonrpc":"2.0","id":"` + storage.QuestionID(a.stream, round, n) + `",` + response + `}`); err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, a.accept(`{"jsonrpc":"2.0","id":"`+storage.QuestionID(a.stream, round, n)+`",`+response+`}`))
 }
 
 func (a *asylum) accept(raw string) error {
 	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	_, err = a.host.Accept(a.t.Context(), a.caller, "s1", []wire.Message{m}, false)
 	return err
 }
@@ -269,9 +250,7 @@ func (a *asylum) sleeps() {
 
 func (a *asylum) sweep() {
 	a.t.Helper()
-	if err := relayserver.NewSweeper(a.config).Sweep(a.t.Context()); err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, relayserver.NewSweeper(a.config).Sweep(a.t.Context()))
 }
 
 const yes = `"result":{"action":"accept"}`

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -116,13 +117,9 @@ func TestACallIsGivenUpOnceItsLastPostIsTooOldToBeExecuted(t *testing.T) {
 		a := newAsylum(t)
 		d := sessions.Delivery{Address: a.address(), Client: a.session(), Server: "s", Raw: []byte(a.request("{}"))}
 		tracker, err := relayserver.NewBackend(a.config).Deliver(t.Context(), d, a.box())
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		posted := time.Now()
-		if err := tracker.(sessions.Handover).GiveUp(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, tracker.(sessions.Handover).GiveUp(t.Context()))
 		a.end()
 		if after := time.Since(posted); after < 2*frame.LateAfter {
 			t.Errorf("the call ended %s after its last post, which may be executed for up to %s", after, 2*frame.LateAfter)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -16,9 +17,7 @@ func TestFullBoxIsNotedUntilItSleeps(t *testing.T) {
 		first := storage.BoxFor("t", "s")
 		id := first.Numbered(n)
 		store := storagetest.NewMemory()
-		if err := store.SaveBox(t.Context(), storage.Box{ID: id, Tenant: "t", Server: "s", Gen: 1, State: storage.Awake, Conn: "c", Runner: "r", Link: 1}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: id, Tenant: "t", Server: "s", Gen: 1, State: storage.Awake, Conn: "c", Runner: "r", Link: 1}))
 		h := relayserver.NewHandler(configOf(t, store))
 		full := func(conn string, f frametest.Frame) uint32 {
 			t.Helper()
@@ -27,9 +26,7 @@ func TestFullBoxIsNotedUntilItSleeps(t *testing.T) {
 				t.Fatal(err)
 			}
 			b, err := store.Box(t.Context(), first)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			return b.Full
 		}
 		says := frametest.Frame{Type: frame.TypeStatus, Session: "one", Phase: frame.PhaseFull}

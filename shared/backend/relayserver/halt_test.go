@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -38,17 +39,13 @@ func halts(t *testing.T, state storage.BoxState, p *posts, h relayserver.Halt) (
 	store = storagetest.NewMemory()
 	const id = storage.BoxID("t/s")
 	b := storage.Box{ID: id, Tenant: "t", Server: "s", Gen: 1, State: state, Conn: "c", Until: time.Now().Add(time.Minute)}
-	if err := store.SaveBox(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, store.SaveBox(t.Context(), b))
 	for _, of := range []string{"one", "two"} {
 		_, err := store.PutItem(t.Context(), storage.Item{
 			Box: id, ID: storage.StreamID("call of " + of), State: storage.Waiting, Raw: []byte(`{}`), NotAfter: time.Now().Add(time.Minute),
 			Address: storage.Address{Session: storage.ID(of), Stream: storage.StreamID("call of " + of), Box: id, Requests: []json.RawMessage{json.RawMessage("1")}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 	}
 	c := configOf(t, store)
 	c.Poster = p
@@ -60,9 +57,7 @@ func halts(t *testing.T, state storage.BoxState, p *posts, h relayserver.Halt) (
 func endOf(t *testing.T, store storage.Store, of string) string {
 	t.Helper()
 	page, err := store.Read(t.Context(), storage.ID(of), storage.StreamID("call of "+of), 0, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if len(page.Events) == 0 {
 		return ""
 	}

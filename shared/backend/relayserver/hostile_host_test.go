@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -41,9 +42,7 @@ func TestFloodOfPartsIsBounded(t *testing.T) {
 	for n := range 3000 {
 		for _, name := range []string{fmt.Sprint(n), fmt.Sprintf("%d.n%d", n%100, n), fmt.Sprintf("f%d", n)} {
 			parts, err := s.memory.Parts(t.Context(), hostileBox, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			for _, p := range parts {
 				places[fmt.Sprint(name, p.N)] = true
 			}
@@ -109,14 +108,10 @@ func TestTicketWithoutRequestsIsNotTaken(t *testing.T) {
 	s := newSiege(t)
 	ticket := s.sealer.Seal(storage.Address{Session: "m1", Stream: "d1", Box: hostileBox}, hostileGen)
 	before, err := s.memory.Items(t.Context(), hostileBox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s.gainsNothing("taken", frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: []string{ticket}}))
 	after, err := s.memory.Items(t.Context(), hostileBox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Error(diff)
 	}

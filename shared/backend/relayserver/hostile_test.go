@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -52,9 +53,7 @@ func newSiege(t *testing.T) *siege {
 		{ID: hostileBox, Tenant: "m", Server: "s", State: storage.Awake, Gen: hostileGen, Runner: "runner-m", Task: "task-m", Conn: "conn-m", Link: 1},
 		{ID: honestBox, Tenant: "a", Server: "s", State: storage.Awake, Gen: honestGen, Runner: "runner-a", Task: "task-a", Conn: "conn-a", Link: 1},
 	} {
-		if err := s.memory.SaveBox(ctx, b); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.memory.SaveBox(ctx, b))
 		for n := range 2 {
 			id := storage.ID(fmt.Sprintf("%s%d", b.Tenant, n+1))
 			if err := s.memory.Create(ctx, storage.Session{
@@ -107,9 +106,7 @@ func (s *siege) handle(data []byte) (frametest.Frame, error) {
 		return frametest.Frame{}, err
 	}
 	f, err := frametest.Decode(reply)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	return f, nil
 }
 
@@ -150,9 +147,7 @@ func TestForgedTicketIsWorthNothing(t *testing.T) {
 		"truncated": real[:len(real)-4], "extended": real + "AAAA",
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(real)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for i := range raw {
 		raw[i] ^= 1
 		forged[fmt.Sprintf("byte %d changed", i)] = base64.RawURLEncoding.EncodeToString(raw)
@@ -223,9 +218,7 @@ func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
 	end := storage.Batch{
 		Session: "m1", Stream: "d1", First: 1, Final: true, Events: [][]byte{[]byte(`{"end":true}`)}, Expires: time.Now().Add(time.Hour),
 	}
-	if err := s.memory.Append(t.Context(), end); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.memory.Append(t.Context(), end))
 	before := s.memory.Batches()
 	if f, err := s.handle(frametest.Encode(s.events("m1", "d1", 1, old))); err != nil || len(f.Closed) != 1 {
 		t.Errorf("answered with %+v, %v", f, err)
@@ -242,13 +235,9 @@ func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
 func TestAnOvertakenHelloChangesNothing(t *testing.T) {
 	a := newAsylum(t)
 	box, err := a.store.Box(t.Context(), asylumBox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	box.Link = 5
-	if err := a.store.SaveBox(t.Context(), box); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, a.store.SaveBox(t.Context(), box))
 	for _, link := range []int64{4, 5} {
 		a.handle(frametest.Frame{Type: frame.TypeHello, Box: asylumBox, Gen: asylumGen, Runner: "r", Link: link, Task: "task"})
 	}
@@ -266,16 +255,12 @@ func TestHelloThatIsNotTheRunnersIsFenced(t *testing.T) {
 	}
 	for _, state := range []storage.BoxState{storage.Awake, storage.Asleep, storage.Starting} {
 		b, err := s.memory.Box(t.Context(), honestBox)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		b.State = state
 		if state == storage.Starting {
 			b.Runner, b.TokenHash, b.Owner, b.Until = "", strings.Repeat("0", 64), "owner", time.Now().Add(time.Minute)
 		}
-		if err := s.memory.SaveBox(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.memory.SaveBox(t.Context(), b))
 		what := fmt.Sprintf("box %q: ", state)
 		s.isFenced(what+"another runner", hello(func(*frametest.Frame) {}))
 		s.isFenced(what+"no runner", hello(func(f *frametest.Frame) { f.Runner = "" }))
@@ -425,13 +410,9 @@ func staleSiege(t *testing.T) *siege {
 	t.Helper()
 	s := newSiege(t)
 	b, err := s.memory.Box(t.Context(), hostileBox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	b.Gen, b.Lost, b.Runner, b.Conn = hostileGen+1, hostileGen, "runner-n", "conn-n"
-	if err := s.memory.SaveBox(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, s.memory.SaveBox(t.Context(), b))
 	newer := s.events("m1", storage.Standalone, 0, s.ticket("m1", "d2", hostileBox, hostileGen+1))
 	newer.Gen, newer.Seq = hostileGen+1, 1
 	if f, err := s.handle(frametest.Encode(newer)); err != nil || f.Next != 3 {

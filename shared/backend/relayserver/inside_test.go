@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -55,9 +56,7 @@ func newHome(t *testing.T) *home {
 	h.config.Fleet, h.config.Inside, h.config.IsInside = h, h.in, func(server string) bool { return server == "s" }
 	h.host = relayserver.NewBackend(h.config)
 	h.in.Serve(relayserver.NewHandler(h.config))
-	if err := h.store.Create(t.Context(), storage.Session{ID: "one", Tenant: "t", Server: "s", State: storage.Ready, Expires: time.Now().Add(time.Hour)}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.store.Create(t.Context(), storage.Session{ID: "one", Tenant: "t", Server: "s", State: storage.Ready, Expires: time.Now().Add(time.Hour)}))
 	return h
 }
 
@@ -76,21 +75,15 @@ func (h *home) call(n int) wire.Message {
 	stream := storage.StreamID(fmt.Sprint("call", n))
 	id := fmt.Appendf(nil, "%d", n)
 	_, b, err := h.store.Load(h.t.Context(), "one", "t/s")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	commontest.OK(h.t, err)
 	tracker, err := h.host.Deliver(h.t.Context(), sessions.Delivery{
 		Address: storage.Address{Session: "one", Stream: stream, Box: "t/s", Requests: []json.RawMessage{id}}, Client: storage.Session{ID: "one", Tenant: "t"},
 		Server: "s", Raw: wire.NewRequest(id, wire.MethodToolsCall, []byte(`{"name":"x"}`)),
 	}, b)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	commontest.OK(h.t, err)
 	for until := time.Now().Add(1100 * time.Millisecond); ; until = time.Now().Add(time.Second) {
 		page, err := h.store.Wait(h.t.Context(), "one", stream, 0, until)
-		if err != nil {
-			h.t.Fatal(err)
-		}
+		commontest.OK(h.t, err)
 		if len(page.Events) > 0 {
 			m, _ := wire.Parse(page.Events[0].Raw)
 			return m

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -106,9 +107,7 @@ func TestACallThatWaitsForABoxThatDoesNotComeWasNotExecuted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsylum(t)
 		a.waits()
-		if err := a.tracks(a.store).(sessions.Handover).GiveUp(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, a.tracks(a.store).(sessions.Handover).GiveUp(t.Context()))
 		page, err := a.store.Read(t.Context(), "s1", a.stream, 0, 10)
 		if err != nil || len(page.Events) != 1 || !strings.Contains(string(page.Events[0].Raw), "it was not executed, send it again") {
 			t.Errorf("%v, %v", page.Events, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -60,9 +61,7 @@ func TestTheSweepStopsTasksThatNoRecordKnows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := storagetest.NewMemory()
 			if tt.box != nil {
-				if err := store.SaveBox(t.Context(), *tt.box); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, store.SaveBox(t.Context(), *tt.box))
 			}
 			f := &listedTasks{tasks: []fleet.Status{
 				{ID: "another", Box: string(id), State: cmp.Or(tt.other, fleet.Stopped), ClientToken: "another"},
@@ -70,9 +69,7 @@ func TestTheSweepStopsTasksThatNoRecordKnows(t *testing.T) {
 			}}
 			c := configOf(t, store)
 			c.Fleet = f
-			if err := relayserver.NewSweeper(c).Sweep(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, relayserver.NewSweeper(c).Sweep(t.Context()))
 			if got := slices.Contains(f.stopped, "task"); got != tt.stops || len(f.stopped) > 1 {
 				t.Errorf("stopped %v, want it to be stopped: %t", f.stopped, tt.stops)
 			}

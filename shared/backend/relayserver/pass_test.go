@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -22,9 +23,7 @@ func headersWith(name, pass string) http.Header {
 func sealerOf(t *testing.T, fill byte) *relayserver.Sealer {
 	t.Helper()
 	s, err := relayserver.NewSealer(bytes.Repeat([]byte{fill}, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return s
 }
 

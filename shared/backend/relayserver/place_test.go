@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -107,9 +108,7 @@ func unlistedAsylum(t *testing.T, gone bool) (*asylum, *unlisted) {
 func stateOf(t *testing.T, store storage.Store) storage.BoxState {
 	t.Helper()
 	b, err := store.Box(t.Context(), unlistedBox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return b.State
 }
 
@@ -303,13 +302,9 @@ func TestTheLaunchOfAnInvitedRunnerComesWithItsWelcome(t *testing.T) {
 		hello := frame.Hello{Sender: frame.Sender{Box: unlistedBox, Gen: 2, Runner: runner}, Link: 1, Token: env[frame.EnvToken], Invited: true}
 		change(&hello)
 		reply, err := h.Frame(t.Context(), "c", frame.Encode(hello))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		f, err := frame.Decode(reply)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return f
 	}
 	same := func(*frame.Hello) {}

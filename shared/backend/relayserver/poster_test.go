@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -63,9 +64,7 @@ func TestPosterSignsWithTheCredentialsItIsGivenAndNoOthers(t *testing.T) {
 		"":         nil,
 	} {
 		signed = ""
-		if err := relayserver.NewPoster(server.URL, "eu-west-1", credentials).Post(t.Context(), "c1", []byte("{}")); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, relayserver.NewPoster(server.URL, "eu-west-1", credentials).Post(t.Context(), "c1", []byte("{}")))
 		if !strings.Contains(signed, name) || name == "" && signed != "" {
 			t.Errorf("signed %q, want by %q", signed, name)
 		}
@@ -88,9 +87,7 @@ func TestPosterUsesItsConnectionAgainAndAnotherWhenThatIsGone(t *testing.T) {
 	p := posterTo(t, server)
 	post := func(want int64) {
 		t.Helper()
-		if err := p.Post(t.Context(), "c1", []byte("{}")); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, p.Post(t.Context(), "c1", []byte("{}")))
 		if n := opened.Load(); n != want {
 			t.Errorf("%d connections, want %d", n, want)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -35,9 +36,7 @@ func manyBoxes(t *testing.T, states map[string]storage.BoxState) *storagetest.Me
 	t.Helper()
 	store := storagetest.NewMemory()
 	for server, state := range states {
-		if err := store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("t", server), Tenant: "t", Server: server, Gen: 1, State: state}); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: storage.BoxFor("t", server), Tenant: "t", Server: server, Gen: 1, State: state}))
 	}
 	return store
 }
@@ -116,17 +115,13 @@ func TestABoxThatDoesNotStartIsToldAsSuch(t *testing.T) {
 	} {
 		t.Run(phase, func(t *testing.T) {
 			store := storagetest.NewMemory()
-			if err := store.SaveBox(t.Context(), storage.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: storage.Starting, Attempt: 2}); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: storage.Starting, Attempt: 2}))
 			a := storage.Address{Session: "one", Stream: "a", Box: "t/s", Requests: []json.RawMessage{json.RawMessage("1")}}
 			if _, err := store.PutItem(t.Context(), storage.Item{Box: "t/s", ID: "a", State: storage.Waiting, Address: a, Raw: []byte(`{}`)}); err != nil {
 				t.Fatal(err)
 			}
 			c.end.ID, c.end.Box, c.end.ClientToken = "task", "t/s", relayserver.ClientToken("t/s", 1)
-			if err := relayserver.NewSweeper(configOf(t, store)).Stopped(t.Context(), c.end); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, relayserver.NewSweeper(configOf(t, store)).Stopped(t.Context(), c.end))
 			page, err := store.Read(t.Context(), "one", "a", 0, 10)
 			if err != nil || len(page.Events) != 1 {
 				t.Fatalf("%+v, %v", page, err)

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -46,9 +47,7 @@ func TestFirstHelloOfARunnerIsNotAnsweredWithRetire(t *testing.T) {
 	a.waits()
 	a.sweep()
 	gen, err := strconv.ParseInt(a.env[frame.EnvGeneration], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for link, retires := range []bool{false, true} {
 		f := a.handle(frametest.Frame{
 			Type: frame.TypeHello, Box: asylumBox, Gen: storage.Generation(gen), Runner: "r2", Link: int64(link) + 1, Task: "task-2",

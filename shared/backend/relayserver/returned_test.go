@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -42,9 +43,7 @@ func drained(t *testing.T, a *asylum, draining time.Duration) string {
 		a.sleeps()
 	}()
 	events, err := call.Next(t.Context(), time.Now().Add(draining+time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if len(events) == 0 {
 		return ""
 	}
@@ -83,18 +82,12 @@ func TestACallThatWasGivenBackWhileNobodyWaitsForItsEndWasNotExecuted(t *testing
 		a := newAsylum(t)
 		d := sessions.Delivery{Address: a.address(), Client: a.session(), Server: "s", Raw: []byte(a.request(`{"name":"transfer"}`)), Brief: true}
 		tracker, err := relayserver.NewBackend(a.config).Deliver(t.Context(), d, a.box())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := a.givesBack(a.posted(frame.TypeDeliver)[0]); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
+		commontest.OK(t, a.givesBack(a.posted(frame.TypeDeliver)[0]))
 		if status, err := tracker.Check(t.Context()); err != nil || status.Accepted {
 			t.Errorf("accepted: %v, %v", status.Accepted, err)
 		}
-		if err := tracker.(sessions.Handover).GiveUp(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, tracker.(sessions.Handover).GiveUp(t.Context()))
 		if end := a.end(); !strings.Contains(string(end.Raw), "it was not executed, send it again") {
 			t.Errorf("the call ended with %s", end.Raw)
 		}
@@ -111,9 +104,7 @@ func TestAReturnThatComesLateLeavesNothingBehind(t *testing.T) {
 			Type: frame.TypeEvents, Box: asylumBox, Gen: asylumGen, Seq: 1, Session: "s1", Payload: end,
 			Items: []frame.EventItem{{Ticket: d.Ticket, Stream: a.stream, First: 1, Final: true, Lens: []int{len(end)}}},
 		})
-		if err := a.givesBack(d); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, a.givesBack(d))
 		a.gone()
 	})
 }
@@ -124,9 +115,7 @@ func TestAReturnDoesNotUndoAMark(t *testing.T) {
 		t.Fatalf("%+v, %v", may, err)
 	}
 	d := frametest.Frame{Gen: asylumGen, Ticket: a.config.Sealer.Seal(a.address(), asylumGen), Lens: []int{2}, Payload: []byte("{}" + a.request(`{}`))}
-	if err := a.givesBack(d); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, a.givesBack(d))
 	if it := a.item(); it.State != storage.Taken || it.Gen != asylumGen {
 		t.Errorf("the item is %+v", it)
 	}

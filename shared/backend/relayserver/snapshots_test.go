@@ -16,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -56,16 +57,12 @@ func (a *asylum) asks(f frametest.Frame) frametest.Frame {
 func (a *asylum) upload(room frametest.Frame, text string) {
 	a.t.Helper()
 	r, err := http.NewRequestWithContext(a.t.Context(), http.MethodPut, room.URL, bytes.NewReader([]byte(text)))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	for name, value := range room.Header {
 		r.Header.Set(name, value)
 	}
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	_ = res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		a.t.Fatalf("put is answered %d", res.StatusCode)
@@ -166,9 +163,7 @@ func TestBoxReachesNoSnapshotOfAnother(t *testing.T) {
 	a := newAsylum(t)
 	a.keeping()
 	a.saves("s1", "the other's")
-	if err := a.store.SaveBox(t.Context(), storage.Box{ID: "evil/s", State: storage.Awake, Gen: 9, Runner: "e", Conn: "e"}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, a.store.SaveBox(t.Context(), storage.Box{ID: "evil/s", State: storage.Awake, Gen: 9, Runner: "e", Conn: "e"}))
 	for _, f := range []frametest.Frame{
 		{Box: asylumBox, Runner: "e", Gen: asylumGen}, // in the other's name
 		{Box: asylumBox, Gen: asylumGen},
@@ -237,21 +232,15 @@ func TestTroubleOfTheBucketIsNoAnswer(t *testing.T) {
 func (a *asylum) left(s3 *buckettest.S3) string {
 	a.t.Helper()
 	due, err := a.store.Due(a.t.Context())
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	items, err := a.store.Items(a.t.Context(), asylumBox)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, err)
 	return fmt.Sprintf("%d objects, %d items, due: %t", len(s3.Objects()), len(items), slices.Contains(due, asylumBox))
 }
 
 func (a *asylum) ends() {
 	a.t.Helper()
-	if err := a.host.End(a.t.Context(), a.caller, "s1"); err != nil {
-		a.t.Fatal(err)
-	}
+	commontest.OK(a.t, a.host.End(a.t.Context(), a.caller, "s1"))
 }
 
 func TestSnapshotOfASessionThatEndsInItsSleepGoesWithTheNextSweep(t *testing.T) {

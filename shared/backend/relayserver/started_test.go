@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -70,21 +71,13 @@ func TestRequestThatAnotherProgramGetsSaysSo(t *testing.T) {
 	for code, moved := range map[string]bool{"": false, "old": false, "new": true} {
 		s := newSiege(t)
 		b, err := s.memory.Box(t.Context(), hostileBox)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		b.Code = code
-		if err := s.memory.SaveBox(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.memory.SaveBox(t.Context(), b))
 		waits, _, err := s.memory.Load(t.Context(), "m1", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		waits.Digest = "old"
-		if err := s.memory.Save(t.Context(), waits); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, s.memory.Save(t.Context(), waits))
 		if _, err := s.handle(frametest.Encode(frametest.Frame{Type: frame.TypePull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1})); err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -214,9 +215,7 @@ func TestCancelEndsASuspendedCall(t *testing.T) {
 	if err := errors.Join(a.accept(cancel+`"77"}}`), a.accept(cancel+`78}}`)); err != nil || a.item().State != storage.Suspended {
 		t.Fatalf("the cancel of another request counts: %v", err)
 	}
-	if err := a.accept(cancel + `77}}`); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, a.accept(cancel+`77}}`))
 	if m := a.end(); string(wire.Lookup(m.Error, "code")) != "-32800" || string(m.ID) != "77" {
 		t.Errorf("it ended with %s", m.Raw)
 	}
@@ -231,13 +230,9 @@ func TestCancelLooksForSuspendedCallsOnlyWhereThereMayBeSome(t *testing.T) {
 	a := newAsylum(t)
 	s := a.session()
 	s.Init = json.RawMessage(`{"capabilities":{}}`)
-	if err := a.store.Save(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, a.store.Save(t.Context(), s))
 	a.store.Reset()
-	if err := a.accept(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":77}}`); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, a.accept(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":77}}`))
 	if n := a.store.Counts(); n.Calls["Items"] != 0 {
 		t.Errorf("%v", n.Calls)
 	}
@@ -246,9 +241,7 @@ func TestCancelLooksForSuspendedCallsOnlyWhereThereMayBeSome(t *testing.T) {
 func TestDeleteEndsTheSuspendedCallsOfItsSession(t *testing.T) {
 	a := newAsylum(t)
 	a.suspended(wire.MethodElicit)
-	if err := a.host.End(t.Context(), a.caller, "s1"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, a.host.End(t.Context(), a.caller, "s1"))
 	if m := a.end(); !strings.Contains(string(m.Error), "the session has ended") {
 		t.Errorf("it ended with %s", m.Raw)
 	}
@@ -337,9 +330,7 @@ func TestSweepEndsSuspendedCallsOfSessionsThatHaveEnded(t *testing.T) {
 	a.suspended(wire.MethodElicit)
 	s := a.session()
 	s.State = storage.Ended
-	if err := a.store.Save(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, a.store.Save(t.Context(), s))
 	a.sweep()
 	a.gone()
 }
@@ -364,9 +355,7 @@ func TestPollTakesASuspendedCallForAccepted(t *testing.T) {
 		a.suspended(wire.MethodElicit)
 		a.sleeps()
 		call, err := a.host.Resume(t.Context(), a.caller, "s1", storage.EventID{Stream: a.stream, Index: 1}.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		a.store.Reset()
 		events, err := call.Next(t.Context(), time.Now().Add(25*time.Second))
 		if err != nil || len(events) > 0 || call.Done() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -76,9 +77,7 @@ func lostBoxes(t *testing.T, items ...storage.Item) *storagetest.Memory {
 	for _, it := range items {
 		if !seen[it.Box] {
 			seen[it.Box] = true
-			if err := store.SaveBox(t.Context(), storage.Box{ID: it.Box, Tenant: "t", Server: "s", Gen: 1, Lost: 1}); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: it.Box, Tenant: "t", Server: "s", Gen: 1, Lost: 1}))
 		}
 		it.State, it.Gen, it.Address.Session, it.Address.Stream, it.Address.Box = storage.Taken, 1, "one", it.ID, it.Box
 		if it.Address.Requests == nil {
@@ -94,9 +93,7 @@ func lostBoxes(t *testing.T, items ...storage.Item) *storagetest.Memory {
 func ended(t *testing.T, store storage.Store, stream storage.StreamID) (last storage.Index, final bool) {
 	t.Helper()
 	tail, err := store.Tail(t.Context(), "one", stream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return tail.Last, tail.Final
 }
 
@@ -130,9 +127,7 @@ func TestBatchWhoseLogIsGoneIsEndedAllTheSame(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := relayserver.NewSweeper(configOf(t, partlyDown{Store: store, stream: "none", blank: true})).Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, relayserver.NewSweeper(configOf(t, partlyDown{Store: store, stream: "none", blank: true})).Sweep(t.Context()))
 	if last, final := ended(t, store, "a"); last != 3 || !final {
 		t.Errorf("the stream has %d events, its end: %v; want one event and two errors", last, final)
 	}
@@ -174,9 +169,7 @@ func TestSweepRepeatsAStartThatWasLostWithTheProgram(t *testing.T) {
 			config.Fleet = runners
 			sweeper := relayserver.NewSweeper(config)
 			for range 2 {
-				if err := sweeper.Sweep(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, sweeper.Sweep(t.Context()))
 			}
 			if runners.started != c.want {
 				t.Errorf("%d tasks were run, want %d", runners.started, c.want)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -38,9 +39,7 @@ func TestTicketKeepsEveryFieldOfAnAddress(t *testing.T) {
 		}
 	}
 	got, err := sealer.Open(sealer.Seal(a, 7))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if diff := cmp.Diff(a, got.Address); diff != "" || got.Gen != 7 {
 		t.Errorf("generation %d, address %s", got.Gen, diff)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -398,9 +399,7 @@ func newPerson() *person {
 func (p *person) joins(w *world, version string, listens bool) *mcp.ClientSession {
 	w.t.Helper()
 	s, err := p.client.Connect(w.t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: !listens}, &mcp.ClientSessionOptions{ProtocolVersion: version})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	w.t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -748,9 +747,7 @@ func TestClientOfHTTPSSEIsAskedApartFromTheCall(t *testing.T) {
 	w := newWorld(t, storagetest.NewMemory(), newSpeaker(t, "2025-11-25"))
 	p := newPerson()
 	s, err := p.client.Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: strings.TrimSuffix(w.url, "mcp") + "sse"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = s.Close() }()
 	if got := call(t, s, "roots"); !strings.Contains(got, "file:///srv/one") {
 		t.Errorf("the server learned %q", got)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -18,21 +19,15 @@ func asksModern(t *testing.T, w *world) int {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url, strings.NewReader(
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{},"_meta":{"`+wire.MetaProtocolVersion+`":"2026-07-28","`+wire.MetaClientInfo+`":{"name":"c","version":"1"},"`+wire.MetaClientCapabilities+`":{"roots":{}}}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for name, value := range map[string]string{"Content-Type": wire.MediaJSON, "Accept": wire.MediaJSON + ", " + wire.MediaSSE, wire.HeaderProtocolVersion: wire.V20260728, wire.HeaderMethod: wire.MethodToolsCall, wire.HeaderName: "count"} {
 		r.Header.Set(name, value)
 	}
 	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if i := strings.LastIndex(string(body), "data: {"); i >= 0 {
 		body = body[i+len("data: "):]
 	}

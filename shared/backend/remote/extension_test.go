@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -15,9 +16,7 @@ import (
 func (w *world) posts(method, message, in string) (answer, session string) {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url, strings.NewReader(message))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	headers := map[string]string{"Content-Type": wire.MediaJSON, "Accept": wire.MediaJSON + ", " + wire.MediaSSE}
 	switch {
 	case in != "":
@@ -29,9 +28,7 @@ func (w *world) posts(method, message, in string) (answer, session string) {
 		r.Header.Set(name, value)
 	}
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	body, err := io.ReadAll(res.Body)
 	if _ = res.Body.Close(); err != nil {
 		w.t.Fatal(err)

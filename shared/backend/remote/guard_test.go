@@ -9,15 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 func TestAddressesThatAreNotPublicAreNotReached(t *testing.T) {
 	w := newWorld(t, storagetest.NewMemory(), http.NotFoundHandler())
 	far, err := url.Parse(w.server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	w.server.Private = false
 	for _, host := range []string{
 		"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0", "[::]", "2130706433", "0x7f.1", "0177.0.0.1",

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -27,9 +28,7 @@ func at(t *testing.T, send http.HandlerFunc) *exchange {
 		far.Close()
 	})
 	to, err := url.Parse(far.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	c := New()
 	return &exchange{s: &server{c, Server{Name: "far"}}, client: c.private, url: to, header: http.Header{}}
 }
@@ -39,9 +38,7 @@ func TestAServerThatSendsWhileItsClientIsAskedIsLeft(t *testing.T) {
 	for name, ask := range map[string]func(t *testing.T, x *exchange) *conversation{
 		"ask": func(t *testing.T, x *exchange) *conversation {
 			talk, err := x.ask(t.Context(), []byte("{}"), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			return talk
 		},
 		"asking": func(t *testing.T, x *exchange) *conversation { return asking(t.Context(), x, []byte("{}")) },
@@ -128,9 +125,7 @@ func TestAResumedStreamHoldsBackLittle(t *testing.T) {
 		<-r.Context().Done()
 	})
 	talk, err := x.stream(t.Context(), http.MethodGet, x.url, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	e := &standaloneStream{x: *x}
 	e.settle = func() {}
 	s := &subscriber{stream: e, events: make(chan wire.SSE), gone: make(chan struct{})}

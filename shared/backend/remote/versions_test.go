@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -87,9 +88,7 @@ func upstreams() map[string]http.Handler {
 
 func text(t *testing.T, r *mcp.CallToolResult, err error) string {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return r.Content[0].(*mcp.TextContent).Text
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -40,9 +41,7 @@ type world struct {
 // newWorld returns a world whose server "far" is upstream.
 func newWorld(t *testing.T, store storage.Store, upstream http.Handler) *world {
 	sealer, err := bridge.NewSealer([]byte("a secret of thirty-two bytes, at least"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	w := &world{t: t, store: store, sealer: sealer}
 	far := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.upcalls.Add(1)
@@ -64,9 +63,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, store storage.Store)) {
 	t.Run("memory", func(t *testing.T) { test(t, storagetest.NewMemory()) })
 	t.Run("sqlite", func(t *testing.T) {
 		store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "store.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		t.Cleanup(func() { _ = store.Close() })
 		test(t, store)
 	})
@@ -106,9 +103,7 @@ func (w *world) Members(r *http.Request, _ string, servers []string) (map[string
 func (w *world) connect(client *mcp.Client) *mcp.ClientSession {
 	w.t.Helper()
 	s, err := client.Connect(w.t.Context(), &mcp.StreamableClientTransport{Endpoint: w.url, DisableStandaloneSSE: true}, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	w.t.Cleanup(func() { _ = s.Close() })
 	return s
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // readLines reads all lines. It returns a line over the limit as "<n bytes>".
@@ -79,9 +80,7 @@ func TestLinesLongerThanAnyBufferAreWhole(t *testing.T) {
 func TestLinesDoNotShareMemory(t *testing.T) {
 	lines := NewLineReader(strings.NewReader("first\nother\n"), 100, nil)
 	first, err := lines.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if _, err := lines.Next(); err != nil || string(first) != "first" {
 		t.Errorf("the first line became %q (%v)", first, err)
 	}

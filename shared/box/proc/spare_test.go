@@ -4,6 +4,8 @@ import (
 	"os/exec"
 	"runtime"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestAStartLeavesAProcessorToOtherGoroutines(t *testing.T) {
@@ -12,9 +14,7 @@ func TestAStartLeavesAProcessorToOtherGoroutines(t *testing.T) {
 	run := func(start func(*exec.Cmd) error) {
 		t.Helper()
 		c, err := Start(Command{Path: "/bin/sh", Args: []string{"sh", "-c", "exit"}, Start: start}, Grace{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		<-c.Exited()
 		c.Release()
 	}

@@ -6,14 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestCacheIsWhereItCanBeWritten(t *testing.T) {
 	root := t.TempDir()
 	file := filepath.Join(root, "file") // even root cannot make a folder below a file
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(file, nil, 0o600))
 	named := filepath.Join(root, "named")
 	if got, err := CacheFolder(named, ""); got != named || err != nil {
 		t.Error(got, err)

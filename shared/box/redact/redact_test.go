@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestSecretsAreHidden(t *testing.T) {
@@ -56,9 +58,7 @@ func TestSecretsAreHiddenInEveryForm(t *testing.T) {
 	}, nil)
 	quoted := func(v any) string {
 		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return string(text)
 	}
 	for name, said := range map[string]string{

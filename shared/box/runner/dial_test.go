@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
@@ -53,9 +54,7 @@ func dialRaw(t *testing.T) (runner.Conn, *rawServer) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel() // bounds the opening only
 	conn, err := runner.DialWebSocket(ctx, "ws"+strings.TrimPrefix(server.URL, "http"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s := <-accepted
 	t.Cleanup(func() {
 		_ = s.conn.Close()

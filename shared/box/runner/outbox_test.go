@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -308,9 +309,7 @@ func TestResponseOverTheLimitBecomesAnError(t *testing.T) {
 				}
 			}
 		}
-		if err := json.Unmarshal(f.Payload, &got); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal(f.Payload, &got))
 		if d := got.Error.Data; got.ID != "9007199254740993" || d.Phase != "tool_call" || d.Bytes <= frame.MaxMessage || d.Limit != frame.MaxMessage {
 			t.Errorf("got %s", f.Payload)
 		}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // item is an entry of an archive that a test makes.
@@ -61,9 +63,7 @@ func tarball(t testing.TB, n string, items ...item) []byte {
 func compress(t testing.TB, raw []byte) []byte {
 	t.Helper()
 	z, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return z.EncodeAll(raw, nil)
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A mistake in a rule rejects the servers that come under the rule. The other servers
@@ -85,9 +86,7 @@ func TestBoxesMayCallOnlyIfTheFileSaysSo(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if c.BoxesMayCall() != want.may || string(c.Access()) != want.rest {
 			t.Errorf("%s: %v, and %q for tokens", access, c.BoxesMayCall(), c.Access())
 		}

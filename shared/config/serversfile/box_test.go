@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 const everyField = `{"image": "ghcr.io/a/b:1", "network": "off", "host_path": "/srv/mcp/x", "host_path_mode": "rw", "env": {"L": "box", "M": "m"},
@@ -20,9 +21,7 @@ const everyField = `{"image": "ghcr.io/a/b:1", "network": "off", "host_path": "/
 func boxed(t *testing.T, box string) (serversfile.Server, []serversfile.Warning) {
 	t.Helper()
 	c, warnings, err := serversfile.Parse([]byte(server(digestOf+`, "x-dormouse": {"box": `+box+`}`)), "f", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s, _ := c.Server("x")
 	return s, warnings
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 var noon = time.Date(2026, 11, 22, 12, 41, 7, 0, time.UTC)
@@ -106,9 +107,7 @@ func TestCatalogNamesTheFilesThatItWasReadFrom(t *testing.T) {
 	write(t, folder, "servers.json", server(`"command": "a", "envFile": "more.env"}, "b": {"command": "b", "envFile": "absent.env"`))
 	in := func(name string) string { return filepath.Join(folder, name) }
 	c, _, err := serversfile.LoadHere(in("servers.json"), nil, in("outside.env"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	want := []string{in("servers.json"), in("outside.env"), in(".env"), in("more.env"), in("absent.env")}
 	if diff := cmp.Diff(want, c.Files()); diff != "" {
 		t.Error(diff)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // The host of an invited runner says why it could not read a secret.
@@ -32,9 +33,7 @@ func TestValuesThatNameASecretAreTold(t *testing.T) {
 func TestASecretComesFromTheEnvironmentOfTheBox(t *testing.T) {
 	s := one(t, server(withSecrets), nil)
 	got, err := s.Resolve(variables(map[string]string{"DORMOUSE_ENV_TOKEN": "t0p", "DORMOUSE_ENV_KEY": "k3y", "DORMOUSE_ENV_TZ": "no"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	want := map[string]string{"TOKEN": "t0p", "KEY": "k3y", "TZ": "UTC", "URL": "ssm://not a name", "NONE": "ssm:"}
 	if d := cmp.Diff(want, got.Env); d != "" {
 		t.Error(d)

@@ -31,9 +31,7 @@ func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"mcpServers":{"b":{"command":"a"},"b":{}},"servers":0}`))
 	for _, file := range clientFiles(f) {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		commontest.OK(f, err)
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { checkFile(t, data, "servers.json") })

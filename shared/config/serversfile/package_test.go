@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestProgramThatStartsAPackageNeedsItsName(t *testing.T) {
@@ -39,9 +41,7 @@ func TestProgramThatStartsAPackageNeedsItsName(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			words := strings.Fields(line)
 			args, err := json.Marshal(words[1:])
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			err = wrong(`{"mcpServers": {"x": {"command": "`+words[0]+`", "args": `+string(args)+`}}}`, nil)
 			switch {
 			case want == "" && err != nil:

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestServersOfOthersWithoutAVersionArePinned(t *testing.T) {
@@ -41,9 +42,7 @@ func TestServersOfOthersWithoutAVersionArePinned(t *testing.T) {
 	} {
 		t.Run(definition, func(t *testing.T) {
 			file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"x":{`+definition+`}}}`), "servers.json", func(string) (string, bool) { return "", false })
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			s, ok := file.Server("x")
 			if !ok {
 				t.Fatal(file.Rejected())

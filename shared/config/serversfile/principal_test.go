@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func acting(server string) (*serversfile.File, error) {
@@ -24,9 +25,7 @@ func TestNoOtherPrincipalCanGetAtAToken(t *testing.T) {
 		`{"command":"a","cwd":"/x/${principal:github}"}`:                                                 "${principal:…} can stand in env, and in headers",
 	} {
 		c, err := acting(server)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		rejected := c.Rejected()
 		if len(rejected) != 1 || !strings.Contains(rejected[0].String(), want) {
 			t.Errorf("%s: rejected %v, want %s", server, rejected, want)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -67,9 +68,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		again, err := frame.Decode(frame.Encode(one))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if diff := cmp.Diff(one, again, cmpopts.EquateEmpty()); diff != "" {
 			t.Error(diff)
 		}

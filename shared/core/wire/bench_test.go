@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -79,9 +80,7 @@ func BenchmarkReplace(b *testing.B) {
 func BenchmarkCompact(b *testing.B) {
 	for name, raw := range messages() {
 		var indented bytes.Buffer
-		if err := json.Indent(&indented, raw, "", "  "); err != nil {
-			b.Fatal(err)
-		}
+		commontest.OK(b, json.Indent(&indented, raw, "", "  "))
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(indented.Len()))
 			for b.Loop() {

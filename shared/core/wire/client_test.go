@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -18,9 +19,7 @@ func TestClientNameIsShortAndControlsNoTerminal(t *testing.T) {
 		"":                              "",
 	} {
 		init, err := json.Marshal(map[string]any{"clientInfo": map[string]any{"name": name}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if got := wire.ClientName(init); got != want {
 			t.Errorf("%.40q is told as %q, want %q", name, got, want)
 		}

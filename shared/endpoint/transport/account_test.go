@@ -8,6 +8,7 @@ import (
 
 	"github.com/aws/aws-lambda-go/events"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 )
@@ -56,9 +57,7 @@ func TestTheGatewaysIDNamesARequestInItsLine(t *testing.T) {
 	event.Headers = map[string]string{"Host": "localhost", "Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 	event.RequestContext.RequestID = "request-1"
 	res, err := apigateway.HTTP(w.handler(), slog.New(slog.DiscardHandler))(t.Context(), event)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if _, err := io.Copy(io.Discard, res.Body); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -50,9 +51,7 @@ func grouped(t *testing.T, n int, change func(*transport.Group), test func(t *te
 func (w *world) keep(server, part, result string) {
 	w.t.Helper()
 	err := w.store.SaveHandshake(w.t.Context(), storage.Handshake{Digest: storage.RecordFor("tenant", server), Version: part, Result: json.RawMessage(result), Taken: time.Now()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 }
 
 func toolNames(t *testing.T, body string) (names []string) {

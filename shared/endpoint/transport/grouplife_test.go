@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -65,9 +66,7 @@ func TestASessionOfAGroupThatAnOperatorEndedCallsNothing(t *testing.T) {
 		if a := c.post(callOf("s1__echo")); a.status != http.StatusOK {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
-		if err := sessions.New(w.store, w.backend, w.limits).Terminate(t.Context(), storage.ID(c.session)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, sessions.New(w.store, w.backend, w.limits).Terminate(t.Context(), storage.ID(c.session)))
 		for _, tool := range []string{"s1__echo", "s0__echo"} {
 			if a := c.post(callOf(tool)); a.status != http.StatusNotFound {
 				t.Errorf("%s: %d %s", tool, a.status, a.body)

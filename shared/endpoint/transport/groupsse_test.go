@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -173,9 +174,7 @@ func TestGroupOverSSEAMarkWithoutASessionIsForgotten(t *testing.T) {
 		w.store.Store = counted
 		c := w.openSSE("", "").open()
 		h := sessions.New(w.store, w.backend, sessions.Limits{EventAge: time.Hour})
-		if err := h.Say(t.Context(), storage.ID(c.session), []byte(`{"jsonrpc":"2.0","method":"notifications/dormouse/joined","params":{"server":"s1"}}`)); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, h.Say(t.Context(), storage.ID(c.session), []byte(`{"jsonrpc":"2.0","method":"notifications/dormouse/joined","params":{"server":"s1"}}`)))
 		time.Sleep(time.Minute)
 		counted.Reset()
 		time.Sleep(time.Minute)

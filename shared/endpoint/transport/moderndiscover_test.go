@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -14,9 +15,7 @@ import (
 func (w *world) handshake(t *testing.T, result string) {
 	t.Helper()
 	h := storage.Handshake{Digest: storage.RecordFor("tenant", "known"), Version: wire.V20251125, Result: json.RawMessage(result)}
-	if err := w.store.SaveHandshake(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, w.store.SaveHandshake(t.Context(), h))
 }
 
 func TestModernDiscoverWithoutARecordStartsTheServer(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -92,9 +93,7 @@ func TestPageShowsWhatTheServerSaysOfItself(t *testing.T) {
 				"tools/list 2025-11-25 elicitation,roots anyone": `{"gen":1,"list":{"tools":[{"name":"by another client"}]}}`,
 			} {
 				err := w.store.SaveHandshake(t.Context(), storage.Handshake{Digest: storage.RecordFor("tenant", "known"), Version: part, Result: json.RawMessage(result), Taken: time.Now(), Expires: time.Now().Add(time.Hour)})
-				if err != nil {
-					t.Fatal(err)
-				}
+				commontest.OK(t, err)
 			}
 			if c.part == "tools/list 2025-11-25  a-hash" {
 				w.opts.Servers = func(name string) (sessions.Server, bool) {

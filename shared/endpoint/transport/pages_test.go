@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -40,9 +41,7 @@ func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
 					hang()
 					a := <-ended
 					opened, err := w.store.List(t.Context(), "", "", 10)
-					if err != nil {
-						t.Fatal(err)
-					}
+					commontest.OK(t, err)
 					if a.status != tt.status || len(opened) > 0 != (tt.status == 200) {
 						t.Errorf("%s, %s: got %d %s and %d sessions", name, path, a.status, a.body, len(opened))
 					}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -232,9 +233,7 @@ func TestLostEventsAreToldOnce(t *testing.T) {
 				Session: storage.ID(c.session), First: storage.Index(i + 1), Gen: 1, Seq: int64(i + 1),
 				Events: [][]byte{[]byte(said(strconv.Itoa(i + 1)))}, Expires: time.Now().Add(time.Hour * time.Duration(1+i)),
 			}
-			if err := w.store.Append(t.Context(), batch); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, w.store.Append(t.Context(), batch))
 		}
 		time.Sleep(90 * time.Minute)
 		a := c.get("0")

@@ -20,6 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -40,9 +41,7 @@ type den struct {
 
 func newDen(s *stage) *den {
 	sealer, err := relayserver.NewSealer(make([]byte, 32))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	commontest.OK(s.t, err)
 	d := &den{hall: newHall(s), sealer: sealer}
 	s.behind = func(store storage.Store) sessions.Backend { return relayserver.NewBackend(d.config(store)) }
 	return d

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -302,9 +303,7 @@ func TestSessionOfAnotherPrincipalIsUnknownByEveryWayIn(t *testing.T) {
 		web, sse, ws := all["Streamable HTTP"].id(), all["HTTP+SSE"].id(), all["WebSocket"].id()
 		record := func(id string) storage.Session {
 			r, _, err := s.backend.store.Load(t.Context(), storage.ID(id), "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			return r
 		}
 		delivered, before := len(h.delivered), map[string]storage.Session{web: record(web), sse: record(sse), ws: record(ws)}

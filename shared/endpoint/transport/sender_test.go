@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 )
@@ -22,9 +23,7 @@ type refusedLine struct {
 func (w *world) refused() (line refusedLine) {
 	w.t.Helper()
 	all := strings.Split(strings.TrimSpace(w.logged.String()), "\n")
-	if err := json.Unmarshal([]byte(all[len(all)-1]), &line); err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, json.Unmarshal([]byte(all[len(all)-1]), &line))
 	return line
 }
 

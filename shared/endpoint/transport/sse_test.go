@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -57,9 +58,7 @@ func below(server string) string {
 func (w *world) sessions() (ids []string) {
 	w.t.Helper()
 	list, err := w.store.List(w.t.Context(), "", "", 1000)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	for _, s := range list {
 		ids = append(ids, string(s.ID))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/aggregate"
@@ -74,18 +75,14 @@ func grouped(t *testing.T, over storage.Transport, change func(*aggregate.Config
 func (w *world) parsed(raw string) wire.Message {
 	w.t.Helper()
 	m, err := wire.Parse([]byte(raw))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	return m
 }
 
 func (w *world) open() storage.ID {
 	w.t.Helper()
 	id, _, err := w.group.Initialize(w.t.Context(), "", w.parsed(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	w.send(id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return id
 }
@@ -93,13 +90,9 @@ func (w *world) open() storage.ID {
 func (w *world) send(id storage.ID, raw string) (sessions.Routed, sessions.Response) {
 	w.t.Helper()
 	to, err := w.group.Route(w.t.Context(), id, []wire.Message{w.parsed(raw)}, false)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	call, err := to.Accept(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commontest.OK(w.t, err)
 	return to, call
 }
 
@@ -138,9 +131,7 @@ func TestAMessageGoesToItsMemberAndComesBackInTheNamesOfTheGroup(t *testing.T) {
 			t.Errorf("the event %q between %q and %q, want %q", e.ID, response.Start(), response.Cursor(), want)
 		}
 		again, err := w.group.Listen(t.Context(), id, response.Start(), time.Now().Add)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		got, err := again.Next(t.Context(), time.Now().Add(time.Minute))
 		if diff := cmp.Diff(events, got); err != nil || diff != "" {
 			t.Errorf("resumed: %v %s", err, diff)
@@ -167,17 +158,13 @@ func TestStandaloneStreamsOfMembersAreOne(t *testing.T) {
 		w.send(id, call("a__echo"))
 		w.push(id, "a", 1, `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:1"}}`)
 		listening, err := w.group.Listen(t.Context(), id, "", time.Now().Add)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		defer listening.Stop(t.Context(), "")
 		var got []string
 		next := func() {
 			t.Helper()
 			events, err := listening.Next(t.Context(), time.Now().Add(time.Second))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			for _, e := range events {
 				uri, _ := wire.String(wire.Lookup(e.Raw, "params", "uri"))
 				got = append(got, plain(e.ID)+" "+uri)
@@ -224,9 +211,7 @@ func TestStreamsOfHTTPSSEAreOne(t *testing.T) {
 	grouped(t, storage.SSE, nil, func(t *testing.T, w *world) {
 		end := time.Now().Add(time.Minute)
 		id, stream, err := w.group.Follow(t.Context(), "", "", end)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if _, response, err := w.group.Initialize(t.Context(), id, w.parsed(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{}}}`)); err != nil {
 			t.Fatal(err)
 		} else if _, err := response.Accepted(t.Context()); err != nil {
@@ -253,9 +238,7 @@ func TestStreamsOfHTTPSSEAreOne(t *testing.T) {
 		sent := stream.Cursor()
 		stream.Stop(t.Context(), sent)
 		back, stream, err := w.group.Follow(t.Context(), "", string(id), end) // without the id of an event
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		defer stream.Stop(t.Context(), "")
 		if stream.Cursor() != sent || back != id {
 			t.Errorf("it goes on at %q, want %q", stream.Cursor(), sent)
@@ -315,9 +298,7 @@ func TestOnlyMembersOfTheCallerAreReached(t *testing.T) {
 		if _, err := w.group.Route(t.Context(), id, []wire.Message{answer}, false); storage.CodeOf(err) != storage.Forbidden {
 			t.Errorf("got %v", err)
 		}
-		if err := w.group.End(t.Context(), id); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.group.End(t.Context(), id))
 		if err := w.group.Say(t.Context(), id); storage.CodeOf(err) != storage.NotFound {
 			t.Errorf("after the end: %v", err)
 		}
@@ -328,17 +309,13 @@ func TestAMemberWhoseSessionHasEndedHidesNoOther(t *testing.T) {
 	grouped(t, storage.HTTP, nil, func(t *testing.T, w *world) {
 		id := w.open()
 		listening, err := w.group.Listen(t.Context(), id, "", time.Now().Add)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		defer listening.Stop(t.Context(), "")
 		if _, err := listening.Next(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		w.send(id, call("a__echo"))
-		if err := w.host.Terminate(t.Context(), sessions.MemberID(id, "a")); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, w.host.Terminate(t.Context(), sessions.MemberID(id, "a")))
 		w.send(id, call("b__echo"))
 		events, err := listening.Next(t.Context(), time.Now().Add(time.Second))
 		if err != nil || len(events) == 0 || plain(events[0].ID) != "b~0" {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -27,9 +28,7 @@ func take(turn *bridge.Turn, events ...storage.Event) (steps []bridge.Step) {
 func keysOf(t *testing.T, required []byte) map[string]bool {
 	t.Helper()
 	var asked map[string]json.RawMessage
-	if err := json.Unmarshal(wire.Lookup(required, "result", "inputRequests"), &asked); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(wire.Lookup(required, "result", "inputRequests"), &asked))
 	keys := map[string]bool{}
 	for key := range asked {
 		keys[key] = true

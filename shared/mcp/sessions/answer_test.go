@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -90,9 +91,7 @@ func TestAnAnswerThatComesBeforeTheSuspensionIsKept(t *testing.T) {
 			box, stream := storage.BoxFor("t", "s"), storage.NewStreamID()
 			awake(t, store)
 			now := time.Now()
-			if err := store.Append(t.Context(), storage.Batch{Session: id, Stream: stream, First: 1, Gen: 1, Seq: 1, Events: [][]byte{[]byte(`{}`)}, Expires: now.Add(time.Hour)}); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, store.Append(t.Context(), storage.Batch{Session: id, Stream: stream, First: 1, Gen: 1, Seq: 1, Events: [][]byte{[]byte(`{}`)}, Expires: now.Add(time.Hour)}))
 			if name == "with an item" {
 				it := storage.Item{Box: box, ID: stream, State: storage.Taken, Gen: 1, Address: storage.Address{Session: id, Stream: stream, Box: box}, Created: now, NotAfter: now.Add(time.Hour)}
 				if _, err := store.PutItem(t.Context(), it); err != nil {

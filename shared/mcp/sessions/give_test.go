@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -29,9 +30,7 @@ func TestAGivenSessionIsOfItsNewPrincipal(t *testing.T) {
 		if s.Transport == "" {
 			s.Transport = storage.HTTP
 		}
-		if err := store.Create(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, store.Create(t.Context(), s))
 	}
 	given, err := h.Give(t.Context(), id, "bob")
 	if err != nil || len(given) != 2 || given[1].Server != "a" {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -41,9 +42,7 @@ func TestWhatIsSentAtOnceIsBounded(t *testing.T) {
 			_, memory, id := listening(t)
 			store := storagetest.NewCounting(memory)
 			msgs, batch, err := wire.ParseBody([]byte(tt.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, err)
 			_, err = sessions.New(store, nobody{}, sessions.Limits{}).Accept(t.Context(), someone, id, msgs, batch)
 			if got := storage.CodeOf(err); got != tt.want {
 				t.Errorf("got %q (%v), want %q", got, err, tt.want)

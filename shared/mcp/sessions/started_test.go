@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -171,9 +172,7 @@ func TestForgottenRecordIsAskedForAnew(t *testing.T) {
 	id := l.lists(t, `{}`)
 	l.starts(t, id, 1, "plain", false, `{"tools/list":"a"}`)
 	l.box(t, func(b *storage.Box) { b.State, b.Gen = storage.Awake, 1 })
-	if err := sessions.Forget(t.Context(), l.store, "t", "s", "d1"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, sessions.Forget(t.Context(), l.store, "t", "s", "d1"))
 	if l.knows(t, `{}`) {
 		t.Error("the list is still used")
 	}

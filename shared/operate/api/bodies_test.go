@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/bodies"
@@ -68,9 +69,7 @@ func TestOnlyTheOwnerMakesAuditors(t *testing.T) {
 		t.Errorf("the owner makes one: %d %s", status, text)
 	}
 	_, record, err := apikey.Create(t.Context(), p.store, apikey.Grant{Tenant: "acme", Principal: "audrey", Servers: []string{"one"}, Role: storage.RoleAuditor})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	if status, text := p.ask("operator", "POST", "/api/v1/keys/"+record.ID+"/rotate", "", nil); status != http.StatusForbidden {
 		t.Errorf("an operator replaces one: %d %s", status, text)
 	}

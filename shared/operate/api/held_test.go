@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -19,9 +20,7 @@ func TestHeldToolsAreShownAndTaken(t *testing.T) {
 	var relisted []string
 	p := newPlace(t, func(o *api.Options) {
 		file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a","x-dormouse":{"tools":{"pin":true}}},"two":{"command":"b"}}}`), "servers.json", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		keeper = held.NewKeeper(o.Store, nil, slog.New(slog.DiscardHandler), nil)
 		o.Held, o.Servers = keeper, func() *serversfile.File { return file }
 		o.Relist = func(_ context.Context, tenant string, s serversfile.Server) error {

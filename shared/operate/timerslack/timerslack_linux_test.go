@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/timerslack"
 )
 
@@ -27,9 +28,7 @@ func TestMain(m *testing.M) {
 
 func TestTakeExecutesTheProgramOnceMoreInItsPlaceAndChildrenInheritTheSlack(t *testing.T) {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	cmd := exec.Command(filepath.Clean(self), "an", "argument") //nolint:noctx // it ends at once
 	cmd.Env = append(os.Environ(), asked+"=1")
 	var out strings.Builder

@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -43,9 +44,7 @@ func TestMissingTableIsMadeAtAnEndpoint(t *testing.T) {
 		}
 	})
 	for range 2 { // the second time it is there
-		if err := p.EnsureTable(t.Context(), keys); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, p.EnsureTable(t.Context(), keys))
 	}
 	s := New(c, p.Table, Options{Patience: time.Minute})
 	if err := s.Create(t.Context(), storage.Session{ID: storage.NewID(), Tenant: "acme", Expires: time.Now().Add(time.Hour)}); err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -95,9 +96,7 @@ func TestWhatMustLastWaitsForItsFsync(t *testing.T) {
 			if _, err := s.PutItem(t.Context(), storage.Item{Box: "b", ID: "waiting", State: storage.Waiting, Raw: []byte("1")}); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Create(t.Context(), storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, s.Create(t.Context(), storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}))
 			same(t, "sync", s.behind.sync(), nil) // the goroutine has nothing left to do
 			let := with.hold()
 			defer let()

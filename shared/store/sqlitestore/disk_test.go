@@ -9,6 +9,8 @@ import (
 
 	"modernc.org/libc"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // disk stands between SQLite and the files of one folder. It sees every write and
@@ -62,9 +64,7 @@ func newDisk(t testing.TB, dir string) (*disk, Options) {
 	t.Helper()
 	disks.once.Do(registerDisks)
 	dir, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	d := &disk{}
 	disks.mu.Lock()
 	defer disks.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -42,8 +43,6 @@ func fillStream(b *testing.B, s storage.Store, id storage.ID, events int) {
 		for range min(10, events-first+1) {
 			batch.Events = append(batch.Events, event)
 		}
-		if err := s.Append(b.Context(), batch); err != nil {
-			b.Fatal(err)
-		}
+		commontest.OK(b, s.Append(b.Context(), batch))
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // answering is an Invoker that returns the body of a streamed answer.
@@ -119,9 +120,7 @@ func TestNobodyCanSayOverHTTPThatItIsTime(t *testing.T) {
 	for range 2 {
 		payload := localtest.Wait(t, k.events)
 		var top map[string]json.RawMessage
-		if err := json.Unmarshal(payload, &top); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, json.Unmarshal(payload, &top))
 		for name := range top {
 			if strings.HasPrefix(strings.ToLower(name), "dormouse") {
 				t.Errorf("the event has %s at its top: %s", name, payload)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestSettingsOfTheStandardVariables(t *testing.T) {
@@ -71,9 +72,7 @@ func TestSamplers(t *testing.T) {
 		{"OTEL_TRACES_SAMPLER=traceidratio", true, true, true},
 	} {
 		s, err := otlp.FromEnviron(append(strings.Split(tt.sampler, "\n"), "OTEL_EXPORTER_OTLP_ENDPOINT=http://c"), "dormouse")
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		got := [3]bool{s.Sampler.Sampled(trace, ""), s.Sampler.Sampled(trace, "01"), s.Sampler.Sampled(trace, "00")}
 		if want := [3]bool{tt.alone, tt.asked, tt.not}; got != want {
 			t.Errorf("%q: %v, want %v", tt.sampler, got, want)
@@ -108,17 +107,13 @@ func TestExporterPosts(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20hunter22,x-team=a",
 		"OTEL_RESOURCE_ATTRIBUTES=deployment.environment.name=test,service.name=other", "OTEL_SERVICE_NAME=mine",
 	}, "dormouse")
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	delete(s.Resource, "host.name")
 	e := otlp.NewExporter(*s, "v1")
 	at := time.Unix(1, 5)
 	span := otlp.Span{Trace: otlp.TraceID{15: 1}, ID: otlp.SpanID{7: 2}, Kind: otlp.Server, Name: "tools/list", Begin: at, End: at.Add(1), Attributes: map[string]string{"b": "2", "a": "1", "none": ""}}
 	answers = []int{http.StatusOK, http.StatusBadRequest}
-	if err := e.Spans(t.Context(), []otlp.Span{span}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, e.Spans(t.Context(), []otlp.Span{span}))
 	text := func(key, value string) map[string]any {
 		return map[string]any{"key": key, "value": map[string]any{"stringValue": value}}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -93,9 +94,7 @@ var caller = sessions.Caller{
 func newWholeStack(t *testing.T) *wholeStack {
 	t.Helper()
 	sealer, err := relayserver.NewSealer(make([]byte, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	s := &wholeStack{
 		fake: newFake(), t: t, store: storagetest.NewMemory(), machines: map[string]*machine{}, executed: map[string]int{},
 		tell: func(told func(), _ *wholeStack) { told() }, first: 1,
@@ -121,9 +120,7 @@ func newWholeStack(t *testing.T) *wholeStack {
 		ID: s.id, Server: "echo", Digest: "digest", Tenant: "acme", Principal: "ada", Transport: storage.HTTP, State: storage.Ready,
 		Version: wire.V20251125, Created: now, Used: now, Expires: now.Add(100 * time.Hour),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return s
 }
 

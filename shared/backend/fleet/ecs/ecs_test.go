@@ -22,6 +22,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/fleettest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
@@ -368,9 +369,7 @@ func TestAThrottledCallIsRepeated(t *testing.T) {
 func familyOf(t *testing.T, f *fake) string {
 	t.Helper()
 	def, err := open(t, f, nil).definition(taskFor("a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return def.Family
 }
 
@@ -435,9 +434,7 @@ func TestAConfigWithWhichNothingCouldRunIsRefused(t *testing.T) {
 func TestAPlaceIsReadAsTheTemplateWritesIt(t *testing.T) {
 	got, err := ParsePlace(`{"region":"r","cluster":"c","subnets":["a","b"],"securityGroups":["s"],"publicIp":true,"spot":true,` +
 		`"executionRole":"e","family":"f","logGroup":"l","image":"i","runner":"b/runner/s","cpus":0.25,"memoryMb":512,"arch":"arm64"}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	want := Config{
 		Region: "r", Cluster: "c", Subnets: []string{"a", "b"}, SecurityGroups: []string{"s"}, PublicIP: true, Spot: true,
 		ExecutionRole: "e", Family: "f", LogGroup: "l", Image: "i", Runner: "b/runner/s", Size: Size{CPUs: 0.25, MemoryMB: 512}, Arch: "arm64",

@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
@@ -342,9 +343,7 @@ func open(t *testing.T, f *fake, change func(*Config)) *Fleet {
 		change(&c)
 	}
 	x, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return x
 }
 

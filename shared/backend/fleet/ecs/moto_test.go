@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // motoVersion is pinned only here. The package index chooses the versions of moto's
@@ -35,15 +36,11 @@ func TestMotoRunsListsAndStopsATask(t *testing.T) {
 	c := config(nil)
 	c.Endpoint, c.HTTPClient = endpoint, nil
 	name := "c" + strings.ToLower(regexp.MustCompile(`\W`).ReplaceAllString(t.Name(), ""))
-	if err := newRequests(c).ask(t.Context(), "CreateCluster", map[string]string{"clusterName": name}, &struct{}{}); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, newRequests(c).ask(t.Context(), "CreateCluster", map[string]string{"clusterName": name}, &struct{}{}))
 	c.Cluster = name
 	c.Subnets, c.SecurityGroups = ids(t, endpoint, "DescribeSubnets", "subnetId"), ids(t, endpoint, "DescribeSecurityGroups", "groupId")
 	x, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, token := range []string{"first", "second"} {
 		if id, err := x.Run(t.Context(), taskFor(token)); err != nil || id != "ecs/"+token {
 			t.Fatalf("id %q, %v", id, err)
@@ -53,9 +50,7 @@ func TestMotoRunsListsAndStopsATask(t *testing.T) {
 	if err := x.api.ask(t.Context(), "ListTaskDefinitions", struct{}{}, &definitions); err != nil || len(definitions.TaskDefinitionArns) != 1 {
 		t.Errorf("definitions %+v, %v; want one", definitions, err)
 	}
-	if err := x.Stop(t.Context(), "ecs/first", "idle"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, x.Stop(t.Context(), "ecs/first", "idle"))
 	states := map[string]fleet.Status{}
 	list, err := x.Tasks(t.Context())
 	if err != nil || len(list) != 2 {
@@ -83,15 +78,11 @@ func ids(t *testing.T, endpoint, action, element string) []string {
 	t.Helper()
 	form := url.Values{"Action": {action}, "Version": {"2016-11-15"}}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, endpoint, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/ec2/aws4_request, SignedHeaders=host, Signature=0")
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	defer func() { _ = res.Body.Close() }()
 	var found []string
 	d := xml.NewDecoder(res.Body)
@@ -100,14 +91,10 @@ func ids(t *testing.T, endpoint, action, element string) []string {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		if start, ok := token.(xml.StartElement); ok && start.Name.Local == element {
 			var id string
-			if err := d.DecodeElement(&id, &start); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, d.DecodeElement(&id, &start))
 			found = append(found, id)
 		}
 	}

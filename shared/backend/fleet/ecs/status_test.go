@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // started makes a fleet with one task, "a".
@@ -76,9 +77,7 @@ func TestATaskThatEndsBeforeItRanIsSeenToHaveEnded(t *testing.T) {
 		t.Run(phase, func(t *testing.T) {
 			f, x := started(t)
 			f.move(t, "a", func(task *fakeTask) { task.status = phase })
-			if err := x.Stop(t.Context(), "a", "too late"); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, x.Stop(t.Context(), "a", "too late"))
 			for _, status := range []string{phase, "DEACTIVATING", "STOPPING", "DEPROVISIONING"} {
 				f.move(t, "a", func(task *fakeTask) { task.status = status })
 				if s := only(t, x); s.State != fleet.Pending {
@@ -142,18 +141,14 @@ func TestAListOfManyPagesIsWhole(t *testing.T) {
 	var want []string
 	for n := range 250 {
 		id, err := x.Run(t.Context(), taskFor(fmt.Sprintf("t%03d", n)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		want = append(want, id)
 		if n%2 == 0 {
 			f.move(t, id, ends(0))
 		}
 	}
 	list, err := x.Tasks(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var got []string
 	for _, s := range list {
 		got = append(got, s.ID)
@@ -286,9 +281,7 @@ func TestAStopThatFailsSaysSo(t *testing.T) {
 
 func TestALongReasonIsCutBetweenCharacters(t *testing.T) {
 	f, x := started(t)
-	if err := x.Stop(t.Context(), "a", "x"+strings.Repeat("ä", 200)); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, x.Stop(t.Context(), "a", "x"+strings.Repeat("ä", 200)))
 	if got, want := f.last(t, "StopTask")["reason"], "x"+strings.Repeat("ä", 127); got != want {
 		t.Errorf("reason %q", got)
 	}
@@ -297,16 +290,12 @@ func TestALongReasonIsCutBetweenCharacters(t *testing.T) {
 func event(t *testing.T, name string) json.RawMessage {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "events", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	var e struct {
 		DetailType string `json:"detail-type"`
 		Detail     json.RawMessage
 	}
-	if err := json.Unmarshal(raw, &e); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, json.Unmarshal(raw, &e))
 	if e.DetailType != EventDetailType {
 		t.Fatalf("detail type %q", e.DetailType)
 	}
@@ -316,9 +305,7 @@ func event(t *testing.T, name string) json.RawMessage {
 func TestEventsOfTasksAreRead(t *testing.T) {
 	at := func(s string) time.Time {
 		v, err := time.Parse(time.RFC3339Nano, s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return v
 	}
 	const token = "q4C0mXyG2b1yZtQJ8nXo5wq1o5m3k0o9s7d2f4h6j8k"

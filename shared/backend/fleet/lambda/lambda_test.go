@@ -19,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/fleettest"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/lambda"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // service stands for Lambda's API. It answers with status and keeps the requests.
@@ -66,9 +67,7 @@ func (s *service) open(t *testing.T, change func(*lambda.Config)) *lambda.Fleet 
 		change(&c)
 	}
 	f, err := lambda.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	return f
 }
 
@@ -176,9 +175,7 @@ func TestAFunctionThatWasIdleForWeeksIsWaitedFor(t *testing.T) {
 				return aws.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}, nil
 			}),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, err)
 		return f
 	}
 	task := fleet.Task{ClientToken: "t", Box: "b"}

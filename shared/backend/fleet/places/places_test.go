@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // driver is a place that notes what it is asked to do.
@@ -91,9 +92,7 @@ func TestEachTaskBelongsToItsPlace(t *testing.T) {
 		t.Errorf("a place that is not there: %v", err)
 	}
 	for _, id := range []string{"ecs/a", "lambda/b", "an-id-of-an-earlier-version", "moon/c"} {
-		if err := f.Stop(t.Context(), id, "why"); err != nil {
-			t.Fatal(err)
-		}
+		commontest.OK(t, f.Stop(t.Context(), id, "why"))
 	}
 	if d := cmp.Diff([][]string{{"to ", "to ecs"}, {"to lambda"}, {"ecs/a", "an-id-of-an-earlier-version"}, {"lambda/b"}},
 		[][]string{base.ran, fast.ran, base.stopped, fast.stopped}); d != "" {

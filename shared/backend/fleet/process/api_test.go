@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // serve serves the pool below a path and returns a client of it.
@@ -30,9 +31,7 @@ func TestErrorsKeepTheirKindThroughTheClient(t *testing.T) {
 	if _, err := c.Run(t.Context(), huge); !errors.Is(err, fleet.ErrInvalid) {
 		t.Errorf("huge: error = %v", err)
 	}
-	if err := h.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.Close(t.Context()))
 	if _, err := c.Run(t.Context(), fleet.Task{ClientToken: "b"}); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("closed: error = %v", err)
 	}

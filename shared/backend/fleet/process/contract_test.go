@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/fleettest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // ledger collects the reports of a pool, so that a test can wait for the one of a task.
@@ -116,9 +117,7 @@ func contract(t *testing.T, reached func(*testing.T, *Pool) fleet.Fleet) fleette
 		Fleet: reached(t, h.Pool), Waits: role("polite"), Exits3: role("exit3"),
 		Ready: func(t *testing.T, id string) { receive(t, "a line of the runner", l.of("line ", id)) },
 		Kill: func(t *testing.T, id string) {
-			if err := syscall.Kill(pidOf(t, h.Pool, id), syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			commontest.OK(t, syscall.Kill(pidOf(t, h.Pool, id), syscall.SIGKILL))
 		},
 		Ended: func(t *testing.T, id string) { receive(t, "the end of a task", l.of("end ", id)) },
 	}
@@ -127,9 +126,7 @@ func contract(t *testing.T, reached func(*testing.T, *Pool) fleet.Fleet) fleette
 func pidOf(t *testing.T, p *Pool, id string) int {
 	t.Helper()
 	list, err := p.Tasks(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	for _, s := range list {
 		if s.ID == id {
 			return s.PID

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestTheStartOfATaskIsToldBeforeItsEnd(t *testing.T) {
@@ -88,9 +89,7 @@ func TestStopKillsARunnerThatIgnoresIt(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.Grace = time.Millisecond })
 	id := h.run("a", "stubborn")
 	h.line()
-	if err := h.Stop(t.Context(), id, "must go"); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.Stop(t.Context(), id, "must go"))
 	if end := h.end(); end.Signal != "SIGKILL" || end.Reason != "must go" {
 		t.Errorf("status = %+v", end)
 	}
@@ -113,9 +112,7 @@ func TestCloseStopsAllAndRefusesMore(t *testing.T) {
 		h.run(token, "polite")
 		h.line()
 	}
-	if err := h.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, h.Close(t.Context()))
 	for range 3 {
 		if end := h.end(); end.ExitCode != 0 || exists(end.PID) {
 			t.Errorf("status = %+v", end)

@@ -5,18 +5,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A program starts itself although its file was removed, or replaced by another one.
 func TestAProgramStartsItselfWithoutItsFile(t *testing.T) {
 	own, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, err)
 	path := filepath.Join(t.TempDir(), "program")
-	if err := os.Link(own, path); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Link(own, path))
 	program := programOf(path)
 	if got := program(); got != path {
 		t.Errorf("as long as the file is there: %s", got)
@@ -29,13 +27,9 @@ func TestAProgramStartsItselfWithoutItsFile(t *testing.T) {
 			t.Errorf("%s: %q, %v", when, out, cmd.ProcessState)
 		}
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.Remove(path))
 	start("the file was removed")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\necho another\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, os.WriteFile(path, []byte("#!/bin/sh\necho another\n"), 0o700))
 	start("another file has its name")
 }
 

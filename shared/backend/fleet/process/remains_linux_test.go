@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestNothingOfABoxSurvivesTheKillOfItsRunner(t *testing.T) {
@@ -19,9 +21,7 @@ func TestNothingOfABoxSurvivesTheKillOfItsRunner(t *testing.T) {
 		t.Fatalf("the family has %d members, want 4", len(left))
 	}
 	list, _ := h.Tasks(t.Context())
-	if err := syscall.Kill(list[0].PID, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, syscall.Kill(list[0].PID, syscall.SIGKILL))
 	h.end()
 	for _, pid := range left {
 		if exists(pid) {
@@ -38,9 +38,7 @@ func TestAnotherBoxSurvivesTheKillOfARunner(t *testing.T) {
 	living := append(pids(t, h.line()), pids(t, other.line())...)
 
 	list, _ := h.Tasks(t.Context())
-	if err := syscall.Kill(list[0].PID, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, syscall.Kill(list[0].PID, syscall.SIGKILL))
 	if end := h.end(); end.ID == same || end.ID == foreign {
 		t.Fatalf("the wrong task ended: %+v", end)
 	}
@@ -54,9 +52,7 @@ func TestAnotherBoxSurvivesTheKillOfARunner(t *testing.T) {
 func TestARunnerDiesWithTheProgramThatHoldsThePool(t *testing.T) {
 	emulator := startRole("emulator", &syscall.SysProcAttr{})
 	runner := pids(t, emulator.line)[0]
-	if err := emulator.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	commontest.OK(t, emulator.cmd.Process.Kill())
 	_ = emulator.cmd.Wait()
 	// This program has adopted the orphan, so it can wait for its end.
 	var status syscall.WaitStatus
