@@ -396,7 +396,7 @@ func (h *Handler) reported(ctx context.Context, conn string, f frame.Status, t T
 		return nil
 	}
 	now := time.Now()
-	return h.Store.SaveHandshake(ctx, storage.Handshake{
+	return h.Store.SaveHandshake(storage.Lazily(ctx), storage.Handshake{
 		Digest: t.Digest, Version: f.Detail, Result: bytes.Clone(f.Payload), Taken: now, Expires: now.Add(storage.HandshakeLife),
 	})
 }

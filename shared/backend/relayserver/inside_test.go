@@ -33,6 +33,7 @@ type home struct {
 	mu       sync.Mutex
 	writes   []string
 	link     frame.Link
+	ticket   string        // of the last delivery
 	takes    time.Duration // a call
 	panics   bool          // in Deliver
 	panicked chan struct{}
@@ -145,6 +146,7 @@ func (h *home) Panicked() <-chan struct{} { return h.panicked }
 func (h *home) Deliver(d frame.Delivery) {
 	h.mu.Lock()
 	panics, takes := h.panics, h.takes
+	h.ticket = d.Ticket
 	h.busy++
 	h.mu.Unlock()
 	if panics {
@@ -188,6 +190,13 @@ func TestInsideCostsOneWriteACall(t *testing.T) {
 			if d := cmp.Diff(want, h.wrote()); d != "" {
 				t.Errorf("writes of call %d (-want +got):\n%s", n, d)
 			}
+		}
+		for _, result := range []string{`{"n":1}`, `{"n":1}`, `{"n":2}`} { // each of a fresh process
+			h.link.Status(frame.StatusReport{Session: "one", Ticket: h.ticket, Detail: wire.V20251125, Handshake: []byte(result)})
+			synctest.Wait()
+		}
+		if d := cmp.Diff([]string{"SaveHandshake", "SaveHandshake"}, h.wrote()); d != "" {
+			t.Errorf("writes of three handshakes, two of them alike (-want +got):\n%s", d)
 		}
 		if end := <-h.ended; end.ExitCode != 0 {
 			t.Errorf("the box ended as %+v", end)

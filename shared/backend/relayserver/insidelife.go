@@ -648,12 +648,22 @@ func (l *life) report(s frame.StatusReport) {
 	var err error
 	if len(f.Payload) == 0 {
 		err = h.status(ctx, l.record.Conn, f)
-	} else if a, ok := l.address(s.Ticket); ok {
+	} else if a, ok := l.address(s.Ticket); ok && !h.kept(ctx, a, f) {
 		err = h.reported(ctx, l.record.Conn, f, Ticket{Address: a, Gen: l.gen})
 	}
 	if err != nil {
 		h.Log.Warn("what a box reports is not kept", "box", l.id, "session_id", s.Session, "error", err)
 	}
+}
+
+// kept reports whether the record has the handshake that a process of a box inside has made,
+// and is fresh. On one machine to read it takes less than to write it.
+func (h *Handler) kept(ctx context.Context, a storage.Address, f frame.Status) bool {
+	if f.Lists != "" || f.Era != "" {
+		return false
+	}
+	was, err := h.Store.Handshake(ctx, a.Digest, f.Detail)
+	return err == nil && bytes.Equal(was.Result, f.Payload) && time.Since(was.Taken) < storage.HandshakeLife/30
 }
 
 // Snapshot implements frame.Link.

@@ -109,7 +109,16 @@ type Secrets interface {
 type (
 	traceKey   struct{}
 	addressKey struct{}
+	lazyKey    struct{}
 )
+
+// Lazily returns a context in which Save of a session, and SaveHandshake, need not wait for the
+// disk: a power cut may lose them until a later write is on the disk. The caller must be able to
+// do without what they wrote.
+func Lazily(ctx context.Context) context.Context { return context.WithValue(ctx, lazyKey{}, true) }
+
+// IsLazy reports whether ctx is one of [Lazily].
+func IsLazy(ctx context.Context) bool { return ctx.Value(lazyKey{}) != nil }
 
 // WithAddress returns a context whose log lines name the network address that the client's
 // request came from.

@@ -76,7 +76,8 @@ func (h *core) handOver(ctx context.Context, c Caller, s storage.Session, box st
 		}
 		var err error
 		a.Moved = a.Moved || moves(s, c, box)
-		if s, err = h.update(ctx, s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
+		// What is lost here is found again. The end of the call is on the disk after it.
+		if s, err = h.update(storage.Lazily(ctx), s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
 			d.once.release(ctx)
 			return nil, err
 		}

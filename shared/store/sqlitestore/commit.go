@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // write is one change of the file: a statement that runs once for each list of
@@ -14,6 +16,7 @@ type write struct {
 	query string
 	args  [][]any
 	soon  bool  // it may return before its fsync, see Options.Behind
+	lazy  bool  // it needs no fsync of its own, see [storage.Lazily]
 	into  []any // destinations for the columns of the row that the statement returns; nil if it returns none
 
 	// Once done is closed:
@@ -93,7 +96,7 @@ func (s *Store) write(ctx context.Context, query string, args ...any) (changed i
 
 // writeSoon is write for a statement that may return before its fsync.
 func (s *Store) writeSoon(ctx context.Context, query string, args ...any) (changed int64, err error) {
-	w := write{query: query, args: [][]any{args}, soon: true}
+	w := write{query: query, args: [][]any{args}, soon: true, lazy: storage.IsLazy(ctx)}
 	err = s.commit(ctx, &w)
 	return w.changed, err
 }
@@ -108,14 +111,19 @@ func (s *Store) take(ctx context.Context, query string, args, into []any) (found
 // writeGroup writes a group in one transaction and releases the callers. If the
 // transaction fails, each write runs on its own, so that a bad write fails alone.
 func (s *Store) writeGroup(uncut context.Context, group []*write) {
+	synced := slices.ContainsFunc(group, func(w *write) bool { return !w.lazy })
+	if err := s.writer.synchronize(uncut, synced && !s.options.Behind); err != nil {
+		s.answer(group, s.written(err, synced))
+		return
+	}
 	if len(group) > 1 {
 		if err := s.together(uncut, group...); err == nil || isBroken(err) {
-			s.answer(group, s.written(err))
+			s.answer(group, s.written(err, synced))
 			return
 		}
 	}
 	for i, w := range group {
-		err := s.written(s.alone(uncut, w))
+		err := s.written(s.alone(uncut, w), synced)
 		if isBroken(err) {
 			s.answer(group[i:], err)
 			return
@@ -124,10 +132,9 @@ func (s *Store) writeGroup(uncut context.Context, group []*write) {
 	}
 }
 
-// written notes the outcome of a transaction. With an fsync behind it, only that shows that
-// the disk works.
-func (s *Store) written(err error) error {
-	if err == nil && s.options.Behind {
+// written notes the outcome of a transaction. Only an fsync shows that the disk works.
+func (s *Store) written(err error, synced bool) error {
+	if err == nil && (s.options.Behind || !synced) {
 		return nil
 	}
 	return s.noted(err)
@@ -151,7 +158,7 @@ func (s *Store) answer(group []*write, err error) {
 				close(w.done)
 			}
 		}
-	case err == nil && s.options.Behind:
+	case err == nil && s.options.Behind && slices.ContainsFunc(group, func(w *write) bool { return !w.lazy }):
 		s.behind.follow()
 	}
 }

@@ -1,6 +1,7 @@
 package sqlitestore
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"runtime"
@@ -163,4 +164,34 @@ func syncs(d *disk) (n int) {
 		}
 	}
 	return n
+}
+
+// A client opens a session, says that it is initialized, and makes its first call. What the
+// first call notes in the session comes to the disk with the call's end.
+func TestASessionWithItsFirstCallTakesThreeFsyncs(t *testing.T) {
+	for name, behind := range map[string]bool{"disk": false, "process": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			d, o := newDisk(t, dir)
+			o.Behind = behind
+			s := open(t, filepath.Join(dir, "store.db"), o)
+			t.Cleanup(func() { same(t, "Close", s.Close(), nil) })
+			x := storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}
+			before := syncs(d)
+			same(t, "Create", s.Create(t.Context(), x), nil)
+			for i, ctx := range []context.Context{t.Context(), storage.Lazily(t.Context())} {
+				x.Rev = int64(i + 1)
+				same(t, "Save", s.Save(ctx, x), nil)
+			}
+			put(t, s, batch("r1", 1, `1`))
+			if n := syncs(d) - before; n > 3 {
+				t.Errorf("%d fsyncs, want at most 3", n)
+			}
+			x.Rev, x.State = 3, storage.Ended
+			same(t, "Save", s.Save(storage.Lazily(t.Context()), x), nil)
+			if n := syncs(d) - before; n != 4 && !behind {
+				t.Errorf("%d fsyncs with the session's end, want 4", n)
+			}
+		})
+	}
 }

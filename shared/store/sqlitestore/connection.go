@@ -18,6 +18,7 @@ type connection struct {
 	turn       chan struct{}        // holds one token at most; the caller that has put the token there has the connection
 	statements map[string]*sql.Stmt // by text; prepared when first used
 	damage     *damage              // of the file
+	synced     bool                 // a commit ends with an fsync
 }
 
 func connect(path string, o Options, d *damage) (connection, error) {
@@ -26,7 +27,25 @@ func connect(path string, o Options, d *damage) (connection, error) {
 		return connection{}, d.failed(err)
 	}
 	db.SetMaxOpenConns(1)
-	return connection{db: db, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}, damage: d}, nil
+	return connection{db: db, turn: make(chan struct{}, 1), statements: map[string]*sql.Stmt{}, damage: d, synced: !o.Behind}, nil
+}
+
+// synchronize sets whether the next commits end with an fsync. An fsync covers all that was
+// committed before.
+func (c *connection) synchronize(uncut context.Context, synced bool) error {
+	if c.synced == synced {
+		return nil
+	}
+	mode := "PRAGMA synchronous=NORMAL"
+	if synced {
+		mode = "PRAGMA synchronous=FULL"
+	}
+	_, err := c.db.ExecContext(uncut, mode)
+	if err != nil {
+		return c.damage.failed(err)
+	}
+	c.synced = synced
+	return nil
 }
 
 // busyTimeout is how long SQLite waits for the write of another process to end.

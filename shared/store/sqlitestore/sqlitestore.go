@@ -9,7 +9,7 @@
 // A write is on the disk when its method returns: it survives the death of any
 // process, and of the machine. Writes that arrive while another write is on its way to
 // the disk share one transaction and one fsync. [Options].Behind lets most writes return
-// before their fsync.
+// before their fsync, and those of [storage.Lazily] need none.
 package sqlitestore
 
 import (
