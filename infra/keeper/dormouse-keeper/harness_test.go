@@ -61,6 +61,11 @@ func TestMain(m *testing.M) {
 	case parentRole:
 		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}
 		log.Fatal(cmd.Run())
+	case networkRole:
+		if err := network(os.Args[1], os.Args[2:]); err != nil {
+			log.Fatal(err)
+		}
+		os.Exit(0)
 	case intruderRole:
 		intrude(os.Args[1:])
 		os.Exit(0)

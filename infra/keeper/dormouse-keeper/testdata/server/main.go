@@ -3,8 +3,11 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -62,7 +65,7 @@ func do(verb, operand string) (string, error) {
 			return "", err
 		}
 		defer c.Close()
-		return bufio.NewReader(c).ReadString('\n')
+		return returned(c.(*net.TCPConn))
 	case "send":
 		c, err := net.Dial("udp", operand)
 		if err != nil {
@@ -190,6 +193,21 @@ func starts(file string) int {
 		return -1
 	}
 	return len(text)
+}
+
+// returned sends a million bytes, and reads them back until the other end closes.
+func returned(c *net.TCPConn) (string, error) {
+	sent := bytes.Repeat([]byte("0123456789"), 100_000)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.Write(sent)
+		failed <- errors.Join(err, c.CloseWrite())
+	}()
+	got, err := io.ReadAll(c)
+	if !bytes.Equal(got, sent) {
+		err = errors.Join(err, fmt.Errorf("%d other bytes came back", len(got)))
+	}
+	return fmt.Sprintf("%d bytes came back", len(got)), errors.Join(err, <-failed)
 }
 
 // tree lists what is below a folder: path, mode, owner, size or target, and time.

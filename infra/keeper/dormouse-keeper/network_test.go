@@ -1,0 +1,188 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+)
+
+// networkRole runs a command in a network of its own: FOLDER COMMAND…. Its machine has the
+// address 203.0.113.1, and all others of that network are places beyond the machine.
+const networkRole = "network"
+
+// beyond is the resolver of that network; where says what it knows.
+const beyond = "203.0.113.53"
+
+func where(name string) []string {
+	return map[string][]string{
+		"api.test.": {"203.0.113.7"}, "two.test.": {"127.0.0.1", "203.0.113.9"}, "here.test.": {"127.0.0.1"}, "own.test.": {"203.0.113.1"},
+	}[strings.ToLower(name)]
+}
+
+// networked returns a command of a simulated task in such a network.
+func (a as) networked(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	c := a.command(keeperRole, args...)
+	c.Args = append([]string{networkRole, t.TempDir()}, c.Args...)
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
+	if me := os.Getuid(); me != 0 {
+		c.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: me, HostID: me, Size: 1}}
+		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}}
+		c.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_NET_BIND_SERVICE}
+	}
+	return c
+}
+
+// network listens at port 8080 of each address, sends back what comes, and says in the end
+// which addresses were reached.
+func network(folder string, command []string) error {
+	resolver := filepath.Join(folder, "resolv.conf")
+	err := errors.Join(
+		address("lo", "127.0.0.1"), address("lo:1", "203.0.113.1"), // on loopback, all of its network are local
+		os.WriteFile(resolver, []byte("nameserver "+beyond+"\n"), 0o644),
+		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(resolver, "/etc/resolv.conf", "", unix.MS_BIND, ""),
+	)
+	if err != nil {
+		return err
+	}
+	questions, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(beyond+":53")))
+	if err != nil {
+		return err
+	}
+	go resolve(questions)
+	doors, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 8080})
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	reached := map[string]bool{}
+	go func() {
+		for {
+			c, err := doors.AcceptTCP()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			reached[c.LocalAddr().String()] = true
+			mu.Unlock()
+			go func() {
+				_, err := io.Copy(struct{ io.Writer }{c}, c)
+				_ = errors.Join(err, c.Close()) // the box says what came back
+			}()
+		}
+	}()
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return err
+	}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: command, Stdout: os.Stdout, Stderr: os.Stderr}
+	err = cmd.Run()
+	mu.Lock()
+	defer mu.Unlock()
+	_, failed := fmt.Fprintf(os.Stdout, "reached %v\n", slices.Sorted(maps.Keys(reached)))
+	return errors.Join(err, failed)
+}
+
+func address(link, ip string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	r, err := unix.NewIfreq(link)
+	if err != nil {
+		return err
+	}
+	at := netip.MustParseAddr(ip).As4()
+	if err := r.SetInet4Addr(at[:]); err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFADDR, r); err != nil {
+		return err
+	}
+	r.SetUint16(unix.IFF_UP)
+	return errors.Join(unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r), unix.Close(fd))
+}
+
+func resolve(c *net.UDPConn) {
+	for b := make([]byte, 1500); ; {
+		n, from, err := c.ReadFromUDPAddrPort(b)
+		if err != nil {
+			return
+		}
+		var m dnsmessage.Message
+		if err := m.Unpack(b[:n]); err != nil {
+			continue
+		}
+		q := m.Questions[0]
+		m.Response, m.Additionals = true, nil
+		all := where(q.Name.String())
+		if all == nil {
+			m.RCode = dnsmessage.RCodeNameError
+		}
+		for _, ip := range all {
+			if q.Type == dnsmessage.TypeA {
+				m.Answers = append(m.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}, Body: &dnsmessage.AResource{A: netip.MustParseAddr(ip).As4()}})
+			}
+		}
+		text, err := m.Pack()
+		if err != nil {
+			continue
+		}
+		_, _ = c.WriteToUDPAddrPort(text, from) // it is asked again
+	}
+}
+
+// A server that may use the network reaches what is beyond the machine, by name and by
+// address, and nothing of the machine.
+func TestAServerReachesWhatIsBeyondTheMachine(t *testing.T) {
+	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t))
+	const back = "1000000 bytes came back"
+	for _, a := range systems() {
+		t.Run(a.String(), func(t *testing.T) {
+			store := a.folder(t)
+			if r := keep(t, a, "", "pull", "--store", store, ref); r.code != 0 {
+				t.Fatalf("%+v", r)
+			}
+			for network, want := range map[string]map[string]string{
+				"on": {
+					"dial:api.test:8080": back, "dial:API.Test:8080": back, "dial:two.test:8080": back, "dial:203.0.113.7:8080": back, "dial:api.test:8081": "refused",
+					"dial:here.test:8080": "refused", "dial:own.test:8080": "refused", "dial:203.0.113.1:8080": "refused", "dial:127.0.0.1:8080": "refused",
+					"dial:nowhere.test:8080": "no such host", "send:203.0.113.53:53": "refused", "reached": "[203.0.113.7:8080 203.0.113.9:8080]",
+				},
+				"off": {"dial:api.test:8080": "error ", "dial:203.0.113.7:8080": "error ", "reached": "[]"},
+			} {
+				var deeds []string
+				for deed := range want {
+					if deed != "reached" {
+						deeds = append(deeds, deed)
+					}
+				}
+				out, err := a.networked(t, append([]string{"run", "--store", store, "--network", network, ref}, deeds...)...).CombinedOutput()
+				if err != nil {
+					t.Errorf("%s: %v: %s", network, err, out)
+				}
+				r := ran{out: string(out)}
+				for deed, said := range want {
+					if got := r.says(deed); !strings.Contains(got, said) {
+						t.Errorf("%s, %s: %s, not %s", network, deed, got, said)
+					}
+				}
+			}
+		})
+	}
+}
