@@ -3,6 +3,7 @@ package transport_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -76,7 +77,10 @@ func (w *world) openGroup() *client {
 func TestTwentyServersAreListedWithoutWakingOne(t *testing.T) {
 	grouped(t, 20, nil, func(t *testing.T, w *world) {
 		c := w.openGroup()
-		got := toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body)
+		var got []string
+		if cost := w.counted(func() { got = toolNames(t, c.post(list).body) }); cost.Reads != 2 || cost.Writes != 0 {
+			t.Errorf("tools/list costs %+v", cost)
+		}
 		if len(got) != 40 || got[0] != "s0__echo" || got[39] != "s19__tool19" {
 			t.Errorf("got %q", got)
 		}
@@ -130,16 +134,6 @@ func TestTheStreamOfAGroupTellsThatAServerIsListedForTheFirstTime(t *testing.T) 
 		}
 		if names := toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body); !slices.Contains(names, "s1__late") {
 			t.Errorf("the list has %q", names)
-		}
-	})
-}
-
-func TestListOfTwentyServersCostsTwoReads(t *testing.T) {
-	grouped(t, 20, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		got := w.counted(func() { c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`) })
-		if got.Reads != 2 || got.Writes != 0 {
-			t.Errorf("tools/list costs %+v", got)
 		}
 	})
 }
@@ -376,6 +370,12 @@ func TestSearchModeHasTwoTools(t *testing.T) {
 		}
 		if a := w.do(ask{path: "/mcp", method: "tools/call", params: call}.request()); a.status != 200 || len(w.backend.got) != 2 {
 			t.Errorf("call_tool of the modern era: %d %s", a.status, a.body)
+		}
+		l := w.link(url.Values{"group": {"all"}, "tools": {"search"}})
+		w.backend.clients = l
+		l.open()
+		if d := cmp.Diff([]string{"find_tools", "call_tool"}, toolNames(t, l.say(list)[0])); d != "" {
+			t.Errorf("over a WebSocket (-want +got):\n%s", d)
 		}
 	})
 }

@@ -285,25 +285,6 @@ func TestGroupOverWebSocketListsInPages(t *testing.T) {
 	})
 }
 
-func TestGroupOverWebSocketInSearchModeHasTwoTools(t *testing.T) {
-	grouped(t, 20, nil, func(t *testing.T, w *world) {
-		l := w.link(url.Values{"group": {"all"}, "tools": {"search"}})
-		w.backend.clients = l
-		l.open()
-		if d := cmp.Diff([]string{"find_tools", "call_tool"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0])); d != "" {
-			t.Error(d)
-		}
-		got := l.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"find_tools","arguments":{"query":"thing 7"}}}`)
-		if len(got) != 1 || !strings.Contains(got[0], "s7__tool7") || len(w.taken()) != 0 {
-			t.Errorf("got %q", got)
-		}
-		got = l.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"call_tool","arguments":{"name":"s7__tool7"}}}`)
-		if d := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`}, got); d != "" {
-			t.Error(d)
-		}
-	})
-}
-
 func TestConnectionsToAGroupThatAreRefused(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		l := w.link(url.Values{"group": {"all"}}).open()

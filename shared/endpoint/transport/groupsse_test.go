@@ -1,7 +1,6 @@
 package transport_test
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -202,24 +201,6 @@ func TestGroupOverSSEServesAClientThatSendsNoInitialize(t *testing.T) {
 		s, _, err := w.store.Load(t.Context(), c.ofMember("s1"), "")
 		if err != nil || s.Version != "2024-11-05" || !strings.Contains(string(s.Init), "clientInfo") {
 			t.Errorf("the server's session begins with %q %s, %v", s.Version, s.Init, err)
-		}
-	})
-}
-
-func TestGroupOverSSEIsAtTheURLOfStreamableHTTPToo(t *testing.T) {
-	grouped(t, 1, nil, func(t *testing.T, w *world) {
-		ctx, hang := context.WithCancel(t.Context())
-		ended := w.start(request("GET", "/mcp/", "", "Accept", "text/event-stream").WithContext(ctx))
-		synctest.Wait()
-		hang()
-		if first := (<-ended).events(t)[0]; first.Name != "endpoint" || !strings.HasPrefix(string(first.Data), "/message?sessionId=") {
-			t.Errorf("got %q %s", first.Name, first.Data)
-		}
-		if a := w.do(request("POST", "/sse", initialize)); a.status != 405 {
-			t.Errorf("POST /sse: %d %s", a.status, a.body)
-		}
-		if a := w.do(ask{path: "/message?sessionId=" + strings.Repeat("a", 32), method: "tools/list"}.request()); a.status != 404 {
-			t.Errorf("a session of nobody: %d %s", a.status, a.body)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -264,27 +265,36 @@ func TestModernPrincipalsDoNotShareAProcess(t *testing.T) {
 	})
 }
 
+// R-36, R-37: a modern client cancels its call when it closes the connection. That holds before
+// the first byte of the response, and after it.
 func TestModernClientThatGoesHasCancelled(t *testing.T) {
-	modern(t, func(t *testing.T, w *world) {
-		begun := make(chan string, 1)
-		w.backend.tool("slow", func(r run) {
-			r.append(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}`, false)
-			begun <- string(r.requests[0])
+	for name, sent := range map[string]bool{"before anything was sent": false, "in the stream": true} {
+		t.Run(name, func(t *testing.T) {
+			modern(t, func(t *testing.T, w *world) {
+				begun := make(chan string, 1)
+				w.backend.tool("slow", func(r run) {
+					if sent {
+						r.append(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}`, false)
+					}
+					begun <- string(r.requests[0])
+				})
+				call := toolCall("slow")
+				call.meta = `,"progressToken":"p"`
+				r, cut := cuttable(call.request())
+				done := w.start(r)
+				id := <-begun
+				synctest.Wait()
+				cut()
+				if got := <-done; strings.Contains(got.body, "notifications/progress") != sent || !sent && got.body != "" {
+					t.Fatalf("the client has %d %q of a stream", got.status, got.body)
+				}
+				want := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id
+				if got := w.backend.got[len(w.backend.got)-1]; !strings.HasPrefix(got, want) {
+					t.Errorf("got %s, want %s…", got, want)
+				}
+			})
 		})
-		call := toolCall("slow")
-		call.meta = `,"progressToken":"p"`
-		r, cut := cuttable(call.request())
-		done := w.start(r)
-		time.Sleep(5 * time.Second)
-		cut()
-		if got := <-done; got.status != 200 || !strings.Contains(got.body, "notifications/progress") {
-			t.Fatalf("the client has %d %q of a stream", got.status, got.body)
-		}
-		want := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + <-begun
-		if got := w.backend.got[len(w.backend.got)-1]; !strings.HasPrefix(got, want) {
-			t.Errorf("got %s, want %s…", got, want)
-		}
-	})
+	}
 }
 
 func TestModernCallThatIsLeftWhileTheBoxStartsNeverRuns(t *testing.T) {

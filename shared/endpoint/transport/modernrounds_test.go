@@ -156,16 +156,18 @@ func TestModernCallGoesOnOverSeveralRounds(t *testing.T) {
 
 func TestModernDeclineAndCancelAreTheServersToHear(t *testing.T) {
 	for _, action := range []string{"decline", "cancel"} {
-		modern(t, func(t *testing.T, w *world) {
-			w.backend.tool("asks", func(r run) {
-				r.asks("q-1", elicit)
-				r.end(`{"said":` + r.answers("q-1")[0] + `}`)
+		t.Run(action, func(t *testing.T) {
+			modern(t, func(t *testing.T, w *world) {
+				w.backend.tool("asks", func(r run) {
+					r.asks("q-1", elicit)
+					r.end(`{"said":` + r.answers("q-1")[0] + `}`)
+				})
+				asked := w.do(asking("asks").request()).required(t)
+				got := w.do(asking("asks").retry(asked, `{"q-1":{"action":"`+action+`"}}`).request())
+				if string(wire.Lookup(got.result(t), "said", "action")) != `"`+action+`"` {
+					t.Errorf("got %s", got.body)
+				}
 			})
-			asked := w.do(asking("asks").request()).required(t)
-			got := w.do(asking("asks").retry(asked, `{"q-1":{"action":"`+action+`"}}`).request())
-			if string(wire.Lookup(got.result(t), "said", "action")) != `"`+action+`"` {
-				t.Errorf("got %s", got.body)
-			}
 		})
 	}
 }

@@ -135,14 +135,6 @@ func TestP4PollsOfAnHourLongCallAreFew(t *testing.T) {
 	})
 }
 
-func TestP5ListenerWithNothingToHearIsTurnedAway(t *testing.T) {
-	w := newWorld(t)
-	a := w.open("quiet").get("")
-	if a.status != 405 || a.header.Get("Allow") != "POST, DELETE, OPTIONS" {
-		t.Errorf("got %d %s, Allow %q", a.status, a.body, a.header.Get("Allow"))
-	}
-}
-
 func TestP5IdleListenerPollsMoreAndMoreSeldom(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.open("pushy")
@@ -181,23 +173,17 @@ func TestP6TheRetryFallsAfterAnEvent(t *testing.T) {
 	})
 }
 
+// P7: the first event is flushed at once.
 func TestP6TheRetryComesWhenTheClientIsSentAway(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c, last := hang(w)
 		for _, from := range []string{last, ""} {
-			events := c.get(from).events(t)
+			a := c.get(from)
+			events := a.events(t)
 			if end := events[len(events)-1]; len(events) != 2 || events[0].Retry != 0 || end.Retry == 0 || end.ID != "" || len(end.Data) != 0 {
 				t.Errorf("got %+v", events)
 			}
-		}
-	})
-}
-
-func TestP7TheFirstEventIsFlushedAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		c, last := hang(w)
-		for _, from := range []string{last, ""} {
-			if a := c.get(from); a.flush[0].at != 0 || a.took < 20*time.Second {
+			if a.flush[0].at != 0 || a.took < 20*time.Second {
 				t.Errorf("flushed after %s of %s", a.flush[0].at, a.took)
 			}
 		}

@@ -17,37 +17,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-func TestInitializeThatFailsOpensNoSession(t *testing.T) {
-	for says, breaks := range map[string]func(*world){
-		"no such module": func(w *world) {
-			w.backend.tool("initialize", func(r run) { r.fail(`{"code":-32603,"message":"no such module"}`) })
-		},
-		"too many boxes": func(w *world) { w.backend.err = storage.Errorf(storage.Busy, "too many boxes") },
-	} {
-		t.Run(says, func(t *testing.T) {
-			w := newWorld(t)
-			breaks(w)
-			got := w.do(request("POST", "/quiet/mcp", initialize))
-			if id, there := got.header["Mcp-Session-Id"]; got.status != 200 || !strings.Contains(got.body, says) || there {
-				t.Errorf("got %d %s with session %q", got.status, got.body, id)
-			}
-		})
-	}
-}
-
-func TestInitializeIsHeldToTheLimit(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.backend.tool("initialize", func(r run) {
-			time.Sleep(4 * time.Minute)
-			r.end(`{"protocolVersion":"2025-11-25","capabilities":{}}`)
-		})
-		got := w.do(request("POST", "/quiet/mcp", initialize, "MCP-Protocol-Version", wire.V20251125))
-		if len(got.header.Get("Mcp-Session-Id")) != 32 || len(got.datas(t)) != 1 || got.took != 4*time.Minute {
-			t.Errorf("took %s: %v %s", got.took, got.header, got.body)
-		}
-	})
-}
-
 func TestNothingToAnswerIs202WithoutABody(t *testing.T) {
 	w := newWorld(t)
 	c := w.open("quiet")
@@ -71,63 +40,52 @@ func TestNothingToAnswerIs202WithoutABody(t *testing.T) {
 	}
 }
 
-func TestResponseWithinTheWindowIsJSON(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.backend.tool("quick", func(r run) {
-			time.Sleep(900 * time.Millisecond)
-			r.end(`{"big":9007199254740993}`)
+// A response within the window is JSON. One that takes longer is a stream, which the first
+// message before it begins at once.
+func TestFormOfAResponse(t *testing.T) {
+	const big = `{"big":9007199254740993}`
+	for name, tt := range map[string]struct {
+		before, after time.Duration // it says something, and ends
+		says          []string
+		began, took   time.Duration // of a stream; 0: it is JSON
+	}{
+		"within the window": {0, 900 * time.Millisecond, nil, 0, 900 * time.Millisecond},
+		"after the window":  {0, 3 * time.Second, nil, 1100 * time.Millisecond, 3 * time.Second},
+		"with a message":    {100 * time.Millisecond, 100 * time.Millisecond, []string{said("half")}, 100 * time.Millisecond, 200 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.backend.tool("any", func(r run) {
+					if time.Sleep(tt.before); tt.says != nil {
+						r.say("half")
+					}
+					time.Sleep(tt.after)
+					r.end(big)
+				})
+				a := w.open("quiet").call("any")
+				want := map[string]string{"Content-Type": wire.MediaJSON, sessionIs: ""}
+				if tt.began > 0 {
+					want = map[string]string{"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no", sessionIs: ""}
+					if diff := cmp.Diff(append(tt.says, resultOf(big)), a.datas(t)); diff != "" {
+						t.Error(diff)
+					}
+					if a.flush[0].at != tt.began {
+						t.Errorf("began after %s", a.flush[0].at)
+					}
+				} else if a.body != resultOf(big) {
+					t.Errorf("got %s", a.body)
+				}
+				for header, value := range want {
+					if got := a.header.Get(header); got != value {
+						t.Errorf("%s: %q, want %q", header, got, value)
+					}
+				}
+				if a.status != http.StatusOK || a.took != tt.took {
+					t.Errorf("%d after %s", a.status, a.took)
+				}
+			})
 		})
-		got := w.open("quiet").call("quick")
-		want := `{"jsonrpc":"2.0","id":1,"result":{"big":9007199254740993}}`
-		if got.status != 200 || got.header.Get("Content-Type") != wire.MediaJSON || got.body != want {
-			t.Errorf("got %d %v %s", got.status, got.header, got.body)
-		}
-		if got.took != 900*time.Millisecond {
-			t.Errorf("took %s", got.took)
-		}
-		if _, there := got.header["Mcp-Session-Id"]; there {
-			t.Error("the session id came on a response that opened none")
-		}
-	})
-}
-
-func TestResponseAfterTheWindowIsAStream(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.backend.tool("slow", func(r run) {
-			time.Sleep(3 * time.Second)
-			r.end(`{}`)
-		})
-		got := w.open("quiet").call("slow")
-		if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"result":{}}`}, got.datas(t)); diff != "" {
-			t.Error(diff)
-		}
-		if at := got.flush[0].at; at < time.Second || at > 1500*time.Millisecond || got.took != 3*time.Second {
-			t.Errorf("began after %s, took %s", got.flush[0].at, got.took)
-		}
-		for name, want := range map[string]string{"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"} {
-			if is := got.header.Get(name); is != want {
-				t.Errorf("%s: %q", name, is)
-			}
-		}
-	})
-}
-
-func TestWhatComesBeforeTheResponseBeginsTheStreamAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		w.backend.tool("chatty", func(r run) {
-			time.Sleep(100 * time.Millisecond)
-			r.say("half")
-			time.Sleep(100 * time.Millisecond)
-			r.end(`{}`)
-		})
-		got := w.open("quiet").call("chatty")
-		if diff := cmp.Diff([]string{said("half"), `{"jsonrpc":"2.0","id":1,"result":{}}`}, got.datas(t)); diff != "" {
-			t.Error(diff)
-		}
-		if got.flush[0].at != 100*time.Millisecond || got.took != 200*time.Millisecond {
-			t.Errorf("began after %s, took %s", got.flush[0].at, got.took)
-		}
-	})
+	}
 }
 
 func TestBatchIsAnsweredAsAnArray(t *testing.T) {
@@ -245,8 +203,8 @@ func TestCodesOfTheCoreAsTheClientSeesThem(t *testing.T) {
 		c := w.open("quiet")
 		w.backend.err = tt.err
 		a := c.call("x")
-		code, message := a.rpcError(t)
-		if a.status != tt.status || wire.Code(code) != tt.code || a.header.Get("Retry-After") != tt.retry || !strings.Contains(a.body, `"id":1`) {
+		_, message := a.rpcError(t)
+		if a.status != tt.status || readable(t, a) != tt.code || a.header.Get("Retry-After") != tt.retry || !strings.Contains(a.body, `"id":1`) {
 			t.Errorf("%v: got %d %s, Retry-After %q", tt.err, a.status, a.body, a.header.Get("Retry-After"))
 		}
 		var known *storage.Error

@@ -65,19 +65,6 @@ func TestServerClosesTheStreamOfACall(t *testing.T) {
 	}
 }
 
-// R-31: a client whose version has no polling would not come back to its POST, so its
-// response stays open.
-func TestServerDoesNotCloseTheStreamOfAClientThatWouldNotComeBack(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		s.backend.tool("steps", func(r run) { r.say("one"); r.pause("", 5*time.Second); r.say("two"); r.end(`{}`) })
-		v := s.visit("quiet")
-		v.version = "2025-03-26"
-		if diff := cmp.Diff([]string{said("one"), said("two"), resultOf(`{}`)}, v.call("steps").datas(t)); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
-	})
-}
-
 // R-31: the server closes the standalone stream. The response of the primary ends at
 // once, and those of the standbys soon after. All of them continue when they come back.
 func TestServerClosesTheStandaloneStream(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -288,87 +287,4 @@ func TestPrincipalReachesTheServerOverEveryTransport(t *testing.T) {
 			})
 		})
 	}
-}
-
-// C-58: a request to listen or to resume is authenticated like any other. For another
-// principal the session does not exist, by any transport, and nothing of it changes.
-func TestSessionOfAnotherPrincipalIsUnknownByEveryWayIn(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		h := newHall(s)
-		h.tool("echo", func(v voice) { v.end(`{}`) })
-		all := map[string]party{}
-		for over, open := range transports {
-			all[over] = open(h, "pushy")
-		}
-		web, sse, ws := all["Streamable HTTP"].id(), all["HTTP+SSE"].id(), all["WebSocket"].id()
-		record := func(id string) storage.Session {
-			r, _, err := s.backend.store.Load(t.Context(), storage.ID(id), "")
-			commontest.OK(t, err)
-			return r
-		}
-		delivered, before := len(h.delivered), map[string]storage.Session{web: record(web), sse: record(sse), ws: record(ws)}
-		for name, r := range map[string]*http.Request{
-			"POST":         request("POST", "/pushy/mcp", callOf("echo"), sessionIs, web),
-			"an answer":    request("POST", "/pushy/mcp", `{"jsonrpc":"2.0","id":"q-1","result":{}}`, sessionIs, web),
-			"GET":          request("GET", "/pushy/mcp", "", sessionIs, web),
-			"GET, resumed": request("GET", "/pushy/mcp", "", sessionIs, web, lastEventIs, "1"),
-			"DELETE":       request("DELETE", "/pushy/mcp", "", sessionIs, web),
-			"message":      request("POST", "/pushy/message?sessionId="+sse, callOf("echo")),
-			"stream":       request("GET", "/pushy/sse?sessionId="+sse, ""),
-			"its place":    request("GET", "/pushy/sse", "", lastEventIs, "0."+sse+"/out"),
-		} {
-			r.Header.Set("Authorization", "Bearer eve")
-			if a := s.do(r); a.status != http.StatusNotFound || !strings.Contains(a.body, noSession) {
-				t.Errorf("%s: %d %s", name, a.status, a.body)
-			}
-		}
-		if _, status := h.connect(url.Values{"server": {"pushy"}, "session": {ws}}, "Authorization", "Bearer eve"); status != http.StatusNotFound {
-			t.Errorf("connect: %d", status)
-		}
-		if n := len(h.delivered) - delivered; n != 0 {
-			t.Errorf("the server got %d messages", n)
-		}
-		for id, was := range before {
-			if diff := cmp.Diff(was, record(id)); diff != "" {
-				t.Errorf("the record of the session has changed (-before +after):\n%s", diff)
-			}
-		}
-	})
-}
-
-// C-60: an unsupported version is refused before the store is asked for the session.
-func TestVersionIsRefusedBeforeTheSessionIsLookedUp(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("pushy")
-		for _, session := range []string{v.session, "absent"} {
-			for _, method := range []string{"POST", "GET", "DELETE"} {
-				s.calls = map[string]int{}
-				a := s.do(v.request(method, list, sessionIs, session, versionIs, "1999-01-01"))
-				if code, message := a.rpcError(t); a.status != http.StatusBadRequest || code != int(wire.CodeServer) || !strings.Contains(message, "2025-11-25") {
-					t.Errorf("%s: got %d %s", method, a.status, a.body)
-				}
-				if len(s.calls) > 0 {
-					t.Errorf("%s asked the store: %v", method, s.calls)
-				}
-			}
-		}
-	})
-}
-
-// R-37: a modern client cancels its call when it closes the connection. That holds before
-// the first byte of the response, and after it (R-36).
-func TestModernClientThatGoesBeforeAnythingWasSentHasCancelled(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		h := newHall(s)
-		h.tool("slow", func(voice) {})
-		body := strings.Replace(callOf("slow"), `"name"`, `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}},"name"`, 1)
-		c := s.begin(request("POST", "/pushy/mcp", body, versionIs, "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "slow"))
-		if a := c.leave(); a.status != 0 && a.body != "" {
-			t.Fatalf("something was sent: %d %s", a.status, a.body)
-		}
-		got := string(h.delivered[len(h.delivered)-1].Raw)
-		if !strings.HasPrefix(got, `{"jsonrpc":"2.0","method":"notifications/cancelled"`) {
-			t.Errorf("the server got %s last", got)
-		}
-	})
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -311,10 +310,7 @@ func TestSSESecondStreamOfASessionTakesTheFirstOnesPlace(t *testing.T) {
 func TestSSEStreamEndsWithItsSession(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.openSSE("quiet", "").open()
-		s, _, err := w.store.Load(t.Context(), storage.ID(c.session), "")
-		if s.State = storage.Ended; err != nil || w.store.Save(t.Context(), s) != nil {
-			t.Fatal("the session could not be ended", err)
-		}
+		w.endSession(c.session)
 		if a := <-c.ended; a.took > 30*time.Second {
 			t.Errorf("the stream was open for %s", a.took)
 		}
@@ -355,7 +351,7 @@ func TestSSEMessageThatIsRefused(t *testing.T) {
 				c := w.openSSE("quiet", "").open()
 				path := strings.NewReplacer("STREAMABLE", streamable.session, "SESSION", c.session).Replace(tt.path)
 				a := w.do(request("POST", path, tt.body, tt.header...))
-				if code, _ := a.rpcError(t); a.status != tt.status || wire.Code(code) != tt.code {
+				if code := readable(t, a); a.status != tt.status || code != tt.code {
 					t.Errorf("got %d %s, want %d and %d", a.status, a.body, tt.status, tt.code)
 				}
 				if a.status == 405 && a.header.Get("Allow") != "GET, OPTIONS" {
