@@ -48,6 +48,26 @@ var doors = map[string]door{
 	"2026, meta":   modernKeyed("/s0/mcp", "pay", false),
 	"2026, header": modernKeyed("/s0/mcp", "pay", true),
 	"2026, group":  modernKeyed("/mcp", "s0__pay", true),
+	"2026, task": func(w *world, id int, key, arguments string) *answer {
+		call := ask{path: "/s0/mcp", id: fmt.Sprint(id), method: "tools/call", caps: taskCaps, params: `"name":"pay","arguments":` + arguments, headers: []string{"Idempotency-Key", key}}
+		got := w.do(call.request())
+		result := wire.Lookup(got.message(w.t), "result")
+		if kind, _ := wire.String(wire.Lookup(result, "resultType")); kind != "task" {
+			return got
+		}
+		for made := taskOf(w.t, result); ; {
+			time.Sleep(5 * time.Second)
+			get := made.of("tasks/get", "")
+			get.path = call.path
+			switch now := taskOf(w.t, w.do(get.request()).result(w.t)); now.Status {
+			case "working":
+			case "failed":
+				return pushed([]string{`{"jsonrpc":"2.0","id":` + call.id + `,"error":` + string(now.Error) + `}`})
+			default:
+				return pushed([]string{string(wire.ResultResponse([]byte(call.id), now.Result))})
+			}
+		}
+	},
 	"HTTP+SSE": func(w *world, id int, key, arguments string) *answer {
 		c := w.openSSE("s0", "").open()
 		c.accepted(keyedBody(id, "pay", arguments, `,"idempotencyKey":"`+key+`"`))
