@@ -43,6 +43,7 @@ func TestE2EToolsAreHeldUntilTheyAreAccepted(t *testing.T) {
 	}})
 	m.start(sleepy()...)
 	first := string(m.session("mine").list())
+	heard := m.listen("mine") // its server does not tell of changes, so Dormouse does
 	does := func(verb string, args ...string) string {
 		t.Helper()
 		out, err := m.command(verb, args...).CombinedOutput()
@@ -76,6 +77,14 @@ func TestE2EToolsAreHeldUntilTheyAreAccepted(t *testing.T) {
 	}
 	if got := string(m.session("mine").list()); !strings.Contains(got, "evil") || strings.Contains(got, "id_rsa") {
 		t.Errorf("a client gets %s", got)
+	}
+	heard.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add"}}`)
+	for told := ""; told != wire.NotifyToolsChanged; {
+		m, err := heard.next()
+		if err != nil {
+			t.Fatalf("a client does not hear that a tool was taken: %v", err)
+		}
+		told = m.Method
 	}
 	does("call", "mine", "evil")
 	if out := does("accept", "mine"); !strings.Contains(out, "accepted 1 tool") {

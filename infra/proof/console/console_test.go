@@ -23,7 +23,7 @@ var servers = strings.Fields("weather github linear postgres search calendar mai
 // checks are the names of the checks that console.mjs makes on a machine.
 var checks = []string{
 	"the link works once", "views", "live", "a tool is tried", "keyboard", "stop and end", "keys", "reload", "csv", "viewer", "tenants", "one tenant", "pages of others", "hidden", "weight", "pages of addresses",
-	"add, switch and set", "limits", "a key for a client", "the bar when nothing answers", "a machine and its keys on a phone",
+	"add, switch and set", "a held tool is taken", "limits", "a key for a client", "the bar when nothing answers", "a machine and its keys on a phone",
 }
 
 // ofAStack are the checks on the console of a stack.
@@ -64,13 +64,14 @@ func look(t *testing.T, of place, checks []string, flags ...string) {
 	for _, name := range servers {
 		entries[name] = map[string]any{"command": node, "args": []string{script}, "env": map[string]string{"API_TOKEN": "a-value-that-nobody-sees"}}
 	}
+	file := filepath.Join(t.TempDir(), "servers.json")
+	entries["recipes"] = map[string]any{"command": node, "args": []string{script, file + ".more"}, "x-dormouse": map[string]any{"record": "off", "tools": map[string]any{"pin": true}}}
 	data := t.TempDir()
 	text, err := json.Marshal(map[string]any{
 		"mcpServers": entries,
 		"x-dormouse": map[string]any{"access": map[string]any{"roles": map[string]any{"operator": rule("sre"), "viewer": rule("eng")}}},
 	})
 	commontest.OK(t, err)
-	file := filepath.Join(t.TempDir(), "servers.json")
 	programtest.Write(t, file, text)
 	program := programtest.Program{}
 	if of.stack {

@@ -1,4 +1,6 @@
-// An MCP server over stdio with three tools. With the argument "broken" it fails at its start.
+// An MCP server over stdio with three tools. With the argument "broken" it fails at its start. Another
+// argument names a file with further tools, once it is there.
+import { existsSync, readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 
 if (process.argv[2] === "broken") {
@@ -18,6 +20,7 @@ const tools = {
   divide: { description: "Divides two numbers", inputSchema: { type: "object", required: ["a", "b"], properties: { a: { type: "number" }, b: { type: "number" } } } },
 };
 
+const further = () => (existsSync(process.argv[2] ?? "") ? JSON.parse(readFileSync(process.argv[2], "utf8")) : {});
 const answer = (id, rest) => process.stdout.write(JSON.stringify({ jsonrpc: "2.0", id, ...rest }) + "\n");
 const text = (value, isError) => ({ result: { content: [{ type: "text", text: value }], ...(isError && { isError }) } });
 
@@ -29,7 +32,7 @@ createInterface({ input: process.stdin }).on("line", (line) => {
     case "initialize":
       return answer(id, { result: { protocolVersion: params.protocolVersion, capabilities: { tools: {} }, serverInfo: { name: "demo", version: "1.0.0" } } });
     case "tools/list":
-      return answer(id, { result: { tools: Object.entries(tools).map(([name, tool]) => ({ name, ...tool })) } });
+      return answer(id, { result: { tools: Object.entries({ ...tools, ...further() }).map(([name, tool]) => ({ name, ...tool })) } });
     case "tools/call":
       console.error(`called: ${name}`);
       if (name === "divide") return answer(id, args.b === 0 ? text("ZeroDivisionError: division by zero", true) : text(String(args.a / args.b)));
