@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,9 @@ type home struct {
 	busy     int
 	used     time.Time
 	ended    chan fleet.Status
+
+	gate      chan struct{} // if not nil, no Append begins before it is closed
+	appending atomic.Int64  // those that wait for it
 }
 
 func newHome(t *testing.T) *home {
@@ -51,6 +55,10 @@ func newHome(t *testing.T) *home {
 			h.mu.Lock()
 			h.writes = append(h.writes, c.Method)
 			h.mu.Unlock()
+		}
+		if c.Method == "Append" && h.gate != nil {
+			h.appending.Add(1)
+			<-h.gate
 		}
 		return do(ctx)
 	}))
@@ -249,4 +257,30 @@ func TestInsideLeavesOthersToTheRelay(t *testing.T) {
 	if b, _ := h.store.Box(t.Context(), "t/other"); err != nil || b.State != storage.Starting || b.Place != "" {
 		t.Errorf("the record is %+v (%v)", b, err)
 	}
+}
+
+// The ends of many calls in one session do not wait for each other, so that they share an
+// fsync.
+func TestInsideEndsOfOneSessionAreWrittenTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHome(t)
+		h.call(0) // the box is awake
+		const calls = 16
+		h.takes, h.gate = time.Second, make(chan struct{})
+		var all sync.WaitGroup
+		for n := range calls {
+			all.Go(func() {
+				if m := h.call(1 + n); m.Error != nil {
+					t.Errorf("call %d ended with %s", n, m.Raw)
+				}
+			})
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if n := h.appending.Load(); n < calls-1 {
+			t.Errorf("%d ends are being written, want %d", n, calls)
+		}
+		close(h.gate)
+		all.Wait()
+		<-h.ended
+	})
 }

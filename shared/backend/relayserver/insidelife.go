@@ -82,6 +82,7 @@ type sent struct {
 	streams []*owing // with pending events, in the order of their first
 	size    int      // bytes in common and streams
 	writing bool     // a goroutine writes them
+	owes    int      // its requests in flight
 	used    time.Time
 }
 
@@ -212,6 +213,9 @@ func (l *life) deliver(to storage.Address, d frame.Delivery, how taking) bool {
 	d.Ticket = ticketOf(to)
 	if d.HasRequests {
 		o := &owing{to: to, round: d.Round, marked: how.inbox, traced: how.inbox, last: how.base}
+		if l.owed[d.ID] == nil {
+			l.outbox(d.Session).owes++
+		}
 		l.owed[d.ID] = o
 		if !how.inbox {
 			o.trace = time.AfterFunc(how.within, func() { l.traceLater(d.ID, o) })
@@ -393,7 +397,8 @@ func (l *life) outbox(id storage.ID) *sent {
 	return o
 }
 
-// Event implements frame.Link. The last event of a request is in the log when Event returns.
+// Event implements frame.Link. The end of the only request of a session is in the log when
+// Event returns. Ends of several are written at once, so that they share an fsync of the store.
 // Other events are gathered while earlier ones are being written.
 func (l *life) Event(e frame.Event) {
 	l.mu.Lock()
@@ -418,6 +423,12 @@ func (l *life) Event(e frame.Event) {
 			l.changed.Wait()
 		}
 	case o.size == 0:
+	case o.owes > 1 && l.onlyEnd(o):
+		parts, size := l.parts(o)
+		l.Guard.Go(func() {
+			defer l.tell()
+			l.send(o, string(e.Stream), parts, size)
+		})
 	case e.Final || e.Asks != nil:
 		o.writing = true
 		l.mu.Unlock()
@@ -427,6 +438,12 @@ func (l *life) Event(e frame.Event) {
 		o.writing = true
 		l.Guard.Go(func() { l.flush(o) })
 	}
+}
+
+// onlyEnd reports whether the end of one request is all that waits, with no earlier event of
+// its stream. mu is held.
+func (l *life) onlyEnd(o *sent) bool {
+	return len(o.common) == 0 && len(o.streams) == 1 && o.streams[0].ended && len(o.streams[0].pending) == 1
 }
 
 func (l *life) gather(o *sent, e frame.Event) {
@@ -474,15 +491,20 @@ func (l *life) flush(o *sent) {
 			return
 		}
 		l.mu.Unlock()
-		var ack frame.Ack
-		for !isOver(l.over) {
-			if ack = (frame.Ack{}); l.write(o.session, parts, size, &ack) {
-				break
-			}
-			l.rest(insideAgain)
-		}
-		l.written(o, parts, size, &ack)
+		l.send(o, "", parts, size)
 	}
+}
+
+// send writes a batch until the store has it. of names the stream if it has only one.
+func (l *life) send(o *sent, of string, parts []insidePart, size int) {
+	var ack frame.Ack
+	for !isOver(l.over) {
+		if ack = (frame.Ack{}); l.write(o.session, of, parts, size, &ack) {
+			break
+		}
+		l.rest(insideAgain)
+	}
+	l.written(o, parts, size, &ack)
 }
 
 // parts takes the next events of a session. mu is held.
@@ -545,10 +567,10 @@ const levelInside = -4
 var ackSize [80]byte
 
 // write writes one batch of a session, as the relay function does. It may be repeated.
-func (l *life) write(id storage.ID, parts []insidePart, size int, ack *frame.Ack) (done bool) {
+func (l *life) write(id storage.ID, of string, parts []insidePart, size int, ack *frame.Ack) (done bool) {
 	h := l.in.host.Load()
 	a := &account{config: h.Config, begun: time.Now(), conn: l.record.Conn, size: size, proven: true, session: id, inside: true}
-	ctx := a.gather(l.work("write", string(id)))
+	ctx := a.gather(l.work("write", string(id)+of))
 	said := make([]streamPart, len(parts))
 	for i, p := range parts {
 		if t := p.To.Trace; t != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, t) {
@@ -622,6 +644,7 @@ func (l *life) forget(d *owing) {
 	d.stopTrace()
 	if l.owed[d.to.Stream] == d { // not if the next round has replaced it
 		delete(l.owed, d.to.Stream)
+		l.outbox(d.to.Session).owes--
 	}
 }
 
@@ -838,7 +861,7 @@ func (l *life) writers() []*sent {
 // clean forgets what is old.
 func (l *life) clean(old time.Time) {
 	for id, o := range l.outboxes {
-		if !o.writing && o.size == 0 && o.used.Before(old) {
+		if !o.writing && o.size == 0 && o.owes == 0 && o.used.Before(old) {
 			delete(l.outboxes, id)
 		}
 	}
