@@ -59,7 +59,7 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 		return HTTP{}, err
 	}
 	o := transport.Options{
-		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithHeld(f.Held).WithSecrets(f.Vault).WithBoxes(f.Relay.BoxesOf), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Observer: f.Observer, Meter: f.Meter,
+		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).With(sessions.Parts{Held: f.Held, Secrets: f.Vault, Boxes: f.Relay.BoxesOf}), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Observer: f.Observer, Meter: f.Meter,
 		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
@@ -165,7 +165,7 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 		return nil, err
 	}
 	o := transport.Options{
-		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).WithHeld(f.Held).WithSecrets(f.Vault).WithBoxes(f.Relay.BoxesOf).WithClients(f.Relay.Clients), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
+		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).With(sessions.Parts{Held: f.Held, Secrets: f.Vault, Boxes: f.Relay.BoxesOf, Clients: f.Relay.Clients}), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
 		Observer: f.Observer, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter, ShowErrors: f.ShowErrors,
 	}
 	if f.SignIn != nil {
@@ -184,7 +184,7 @@ func limit(f *wiring.Function, o *transport.Options) {
 	if f.Quotas == nil {
 		return
 	}
-	o.Host = o.Host.WithGate(f.Quotas)
+	o.Host = o.Host.With(sessions.Parts{Gate: f.Quotas})
 	next := o.Admit
 	o.Admit = func(ctx context.Context, c sessions.Caller) (release func(), err error) {
 		if err := f.Quotas.Flooding(c.Tenant, c.Principal); err != nil {

@@ -105,7 +105,7 @@ func (s *site) endpoint() http.Handler {
 			of, ok := s.servers[name]
 			return sessions.Server{Name: name, Digest: name, Record: true, Providers: of}, ok
 		},
-		Host: sessions.New(s.store, s.box, sessions.Limits{}).WithSecrets(s.vault()), Auth: named{}, Sealer: states, Tickets: apikey.NewTickets(s.store), Observer: observe.Log(s.logger()),
+		Host: sessions.New(s.store, s.box, sessions.Limits{}).With(sessions.Parts{Secrets: s.vault()}), Auth: named{}, Sealer: states, Tickets: apikey.NewTickets(s.store), Observer: observe.Log(s.logger()),
 	})
 }
 

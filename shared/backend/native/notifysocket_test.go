@@ -64,7 +64,7 @@ func TestAWebSocketClientIsToldNowOrWhenItIsBack(t *testing.T) {
 	api.open = map[string]bool{"c2": true}
 	say("while nobody is there")
 	connect("c2")
-	commontest.OK(t, sessions.New(a.store, nil, sessions.Limits{}).WithClients(api).Push(ctx, a.id))
+	commontest.OK(t, sessions.New(a.store, nil, sessions.Limits{}).With(sessions.Parts{Clients: api}).Push(ctx, a.id))
 	say("later")
 	if diff := cmp.Diff([]string{told("c1", "now"), told("c2", "while nobody is there"), told("c2", "later")}, api.posted); diff != "" {
 		t.Error(diff)

@@ -460,7 +460,7 @@ func (w *world) socket() socket {
 
 func (k socket) front() *transport.Socket {
 	o := k.w.options()
-	o.Host = o.Host.WithClients(k.w)
+	o.Host = o.Host.With(sessions.Parts{Clients: k.w})
 	return transport.NewSocket(transport.SocketOptions{Options: o, Push: func(context.Context, storage.ID) error { return nil }})
 }
 

@@ -63,7 +63,7 @@ func newSimClient(w *world, name, server string) *simClient {
 // host returns a new Host for each message, as on a cold instance.
 func (w *world) host() *sessions.Manager {
 	most := func(context.Context, string) int { return w.most }
-	return sessions.New(w.config.Store, relayserver.NewBackend(w.config), sessions.Limits{}).WithBoxes(most)
+	return sessions.New(w.config.Store, relayserver.NewBackend(w.config), sessions.Limits{}).With(sessions.Parts{Boxes: most})
 }
 
 // simFunction is how long the HTTP function may run.

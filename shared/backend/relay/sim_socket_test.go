@@ -153,7 +153,7 @@ func newSimSocket(w *world, g *simPeers, name, server string) *simSocket {
 	}}
 }
 
-func (s *simSocket) host() *sessions.Manager { return s.w.host().WithClients(s.g) }
+func (s *simSocket) host() *sessions.Manager { return s.w.host().With(sessions.Parts{Clients: s.g}) }
 
 // hears handles a message that comes over a connection.
 func (s *simSocket) hears(data []byte) {

@@ -39,7 +39,7 @@ func (w *world) link(query url.Values) *link {
 func (l *link) socket(serve func(*transport.Socket)) {
 	l.w.t.Helper()
 	opts := l.w.opts
-	opts.Host = l.w.newHost().WithClients(l)
+	opts.Host = l.w.newHost().With(sessions.Parts{Clients: l})
 	serveSocket(l.w.t, opts, serve)
 }
 

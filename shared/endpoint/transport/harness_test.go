@@ -116,7 +116,7 @@ func (w *world) handler() *transport.HTTP {
 func (w *world) newHost() *sessions.Manager {
 	h := sessions.New(intercept.New(w.store.Store, w.store.around), w.backend, w.limits)
 	if w.secrets != nil {
-		return h.WithSecrets(w.secrets)
+		return h.With(sessions.Parts{Secrets: w.secrets})
 	}
 	return h
 }

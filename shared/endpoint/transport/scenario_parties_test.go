@@ -49,7 +49,7 @@ func (h *hall) socket(serve func(*transport.Socket)) {
 	host, leave := h.host()
 	defer leave()
 	opts := h.opts
-	opts.Host = host.WithClients(h)
+	opts.Host = host.With(sessions.Parts{Clients: h})
 	serveSocket(h.t, opts, serve)
 }
 

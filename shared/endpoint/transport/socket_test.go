@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
@@ -118,7 +119,7 @@ func inSockets(t *testing.T, test func(t *testing.T, w *sockets)) {
 
 func (w *sockets) function() *transport.Socket {
 	opts := w.opts
-	opts.Host = w.newHost().WithClients(w.api)
+	opts.Host = w.newHost().With(sessions.Parts{Clients: w.api})
 	w.adjust(&opts)
 	return newSocket(opts, &w.pushes)
 }

@@ -77,7 +77,7 @@ const overtaking = 2 * time.Second
 // For an HTTP+SSE client it does not wait, but makes the session Ready at once.
 // TypeScript's client opens a new stream when its own was cut, and believes that it still
 // has its old session.
-func (h *core) initialized(ctx context.Context, c Caller, s storage.Session, box storage.Box) (storage.Session, storage.Box, error) {
+func (h *Manager) initialized(ctx context.Context, c Caller, s storage.Session, box storage.Box) (storage.Session, storage.Box, error) {
 	begun := time.Now()
 	var err error
 	for err == nil && s.State == storage.Opened && c.Transport != storage.SSE {
@@ -192,7 +192,7 @@ func bodyOf(msgs []wire.Message, batch bool) []byte {
 
 // ready marks the session as initialized, which gives it its long life. It writes nothing
 // if the session is marked already.
-func (h *core) ready(ctx context.Context, s storage.Session) (storage.Session, error) {
+func (h *Manager) ready(ctx context.Context, s storage.Session) (storage.Session, error) {
 	return h.update(ctx, s, func(s *storage.Session) bool {
 		if s.State != storage.Created {
 			return false

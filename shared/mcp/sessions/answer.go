@@ -75,7 +75,7 @@ const maxAnswers = 64 << 20
 
 // answer stores a client's response to a question, then passes it on. It drops the answer
 // to a process that no longer runs. An answer to a suspended call needs no process.
-func (h *core) answer(ctx context.Context, s storage.Session, box storage.Box, m wire.Message) error {
+func (h *Manager) answer(ctx context.Context, s storage.Session, box storage.Box, m wire.Message) error {
 	question, ok := wire.String(m.ID)
 	_, _, suspends := storage.Suspends(question)
 	if !ok || box.State == storage.Asleep && !suspends {

@@ -27,7 +27,7 @@ func TestSessionIsPutIntoABoxThatIsNotFull(t *testing.T) {
 		{"sessions of the server share something", fixed, 2, 0, 2},
 	} {
 		l := newLister(t)
-		l.Manager = l.WithBoxes(func(context.Context, string) int { return test.most })
+		l.Manager = l.With(sessions.Parts{Boxes: func(context.Context, string) int { return test.most }})
 		box := storage.BoxFor(c.Tenant, c.Server.Name)
 		if id := l.legacy(t, test.caller, `{}`); id.Box() != 0 {
 			t.Errorf("%s: the first session is in box %d", test.what, id.Box())
@@ -65,7 +65,7 @@ func TestForgetReachesEachBox(t *testing.T) {
 	l := newLister(t)
 	c := httpCaller()
 	c.Server.Spreads, c.Server.SameLists = true, true
-	l.Manager = l.WithBoxes(func(context.Context, string) int { return 3 })
+	l.Manager = l.With(sessions.Parts{Boxes: func(context.Context, string) int { return 3 }})
 	box := storage.BoxFor(c.Tenant, c.Server.Name)
 	var all []storage.ID
 	for n := range 3 {

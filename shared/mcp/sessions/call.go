@@ -10,11 +10,11 @@ import (
 )
 
 // Call waits for the events of one stream on behalf of a client. The stream is that of a
-// request ([Manager.Accept], [Streams.Resume]), the standalone stream ([Streams.Listen]) or the
-// legacy SSE stream ([Streams.Follow]). One goroutine uses a Call. It holds nothing that
+// request ([Manager.Accept], [Manager.Resume]), the standalone stream ([Manager.Listen]) or the
+// legacy SSE stream ([Manager.Follow]). One goroutine uses a Call. It holds nothing that
 // lasts, so it can be dropped at any time.
 type Call struct {
-	host    *core
+	host    *Manager
 	session storage.ID
 	stream  storage.StreamID
 	after   storage.Index
@@ -40,7 +40,7 @@ type Call struct {
 }
 
 // readyCall returns a Call whose only events are responses that are in no log.
-func (h *core) readyCall(raws ...[]byte) *Call { return &Call{host: h, ready: raws} }
+func (h *Manager) readyCall(raws ...[]byte) *Call { return &Call{host: h, ready: raws} }
 
 // Client returns the name that the client gave itself in initialize, "" if it gave none or
 // the session is not known.

@@ -30,7 +30,7 @@ func canVisit(s storage.Session) bool {
 
 // unconnected answers requests that need what their caller has not connected. It returns
 // nil if err is another error.
-func (h *core) unconnected(err error, visits bool, requests ...wire.Message) *Call {
+func (h *Manager) unconnected(err error, visits bool, requests ...wire.Message) *Call {
 	var u *storage.NotConnected
 	if !errors.As(err, &u) {
 		return nil

@@ -11,7 +11,7 @@ import (
 
 // deliver sends a message to the backend. The caller sets only the parts of the address
 // that depend on the message: Requests, Init and List, and Stream if there is one already.
-func (h *core) deliver(ctx context.Context, c Caller, s storage.Session, box storage.Box, raw []byte, a storage.Address) (*Call, error) {
+func (h *Manager) deliver(ctx context.Context, c Caller, s storage.Session, box storage.Box, raw []byte, a storage.Address) (*Call, error) {
 	return h.deliverWith(ctx, c, s, box, Delivery{Raw: raw, Address: a})
 }
 
@@ -20,7 +20,7 @@ func (h *core) deliver(ctx context.Context, c Caller, s storage.Session, box sto
 // secrets first, and then asks the gate for admission.
 //
 // Errors: as of [storage.Secrets], of the gate, and of the backend.
-func (h *core) deliverWith(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+func (h *Manager) deliverWith(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
 	if err := h.getSecrets(ctx, c, s, &d); err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (h *core) deliverWith(ctx context.Context, c Caller, s storage.Session, box
 
 // getSecrets comes before admission, so that a user who has not connected an account wakes
 // nothing. Messages without a request need no secrets.
-func (h *core) getSecrets(ctx context.Context, c Caller, s storage.Session, d *Delivery) (err error) {
+func (h *Manager) getSecrets(ctx context.Context, c Caller, s storage.Session, d *Delivery) (err error) {
 	if h.secrets != nil && len(c.Server.Providers) > 0 && len(d.Requests) > 0 {
 		want := storage.Needs{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
 		if s.Transport != storage.Modern {
@@ -41,7 +41,7 @@ func (h *core) getSecrets(ctx context.Context, c Caller, s storage.Session, d *D
 }
 
 // admit hands a delivery over if the gate admits it.
-func (h *core) admit(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+func (h *Manager) admit(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
 	if d.Stream == "" {
 		d.Stream = d.once.newStream()
 	}
@@ -67,7 +67,7 @@ func (h *core) admit(ctx context.Context, c Caller, s storage.Session, box stora
 	return call, err
 }
 
-func (h *core) handOver(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+func (h *Manager) handOver(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
 		if err := writable(ctx, h.store); err != nil {

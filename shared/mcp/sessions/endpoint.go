@@ -25,14 +25,14 @@ type Endpoint interface {
 	// the answer to a request that names nothing of the endpoint.
 	Route(ctx context.Context, id storage.ID, msgs []wire.Message, batch bool) (Routed, error)
 	// Listen goes on with a stream after the event last, or opens the standalone stream if last
-	// is "" ([Streams.Listen], [Streams.Resume]). until returns when a response ends that is held.
+	// is "" ([Manager.Listen], [Manager.Resume]). until returns when a response ends that is held.
 	Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (Resumable, error)
 	// Again returns another id for the place in a stream that last names, for a client whose
 	// Listen has failed.
 	Again(last string) string
 	// Follow opens the stream of a client of HTTP+SSE, in the session of the event last, or
 	// else in the one that is named. If neither names one, it opens a session. See
-	// [Streams.Follow].
+	// [Manager.Follow].
 	Follow(ctx context.Context, last, named string, until time.Time) (storage.ID, Stream, error)
 	// Say writes answers to the stream of a client of HTTP+SSE.
 	Say(ctx context.Context, id storage.ID, answers ...[]byte) error
@@ -40,7 +40,7 @@ type Endpoint interface {
 	End(ctx context.Context, id storage.ID) error
 
 	// Greeting returns the answer to initialize for a client without a session
-	// ([Stateless.Greeting]). kind is as in [Caller].
+	// ([Manager.Greeting]). kind is as in [Caller].
 	Greeting(ctx context.Context, kind string, client Client) (result json.RawMessage, call *Call, err error)
 	// Dispatch returns the servers that a message of a client without a session is for: one
 	// for a request, several for a notification or a subscription.
@@ -290,7 +290,7 @@ func (s *clientStream) Accepted(ctx context.Context) ([]Event, error) {
 	}
 	if s.c.Transport == storage.SSE {
 		for _, e := range events {
-			if err := (Streams{s.host}).Say(ctx, s.id, e.Raw); err != nil {
+			if err := s.host.Say(ctx, s.id, e.Raw); err != nil {
 				return nil, err
 			}
 		}

@@ -18,15 +18,15 @@ import (
 // the stream. A session that has not been initialized lives at least until
 // [Limits].InitTimeout after that end.
 //
-// Cost: one read, one write, and a read for each look, as for [Streams.Listen].
+// Cost: one read, one write, and a read for each look, as for [Manager.Listen].
 //
 // Errors: NotFound (session), Unavailable.
-func (h Streams) Follow(ctx context.Context, c Caller, id storage.ID, from *storage.Index, until time.Time) (*Call, error) {
+func (h *Manager) Follow(ctx context.Context, c Caller, id storage.ID, from *storage.Index, until time.Time) (*Call, error) {
 	s, _, err := h.Load(ctx, c, id)
 	if err != nil {
 		return nil, err
 	}
-	call := &Call{host: h.core, session: s.ID, stream: storage.LegacySSE, begun: time.Now()}
+	call := &Call{host: h, session: s.ID, stream: storage.LegacySSE, begun: time.Now()}
 	call.follower = &follower{nonce: storage.NewNonce()[:nonceLen], read: call.begun}
 	if from != nil {
 		tail, err := h.store.Tail(ctx, id, storage.LegacySSE)
@@ -84,7 +84,7 @@ func (c *Call) superseded(ctx context.Context) {
 
 // Say writes messages of Dormouse itself to the legacy SSE stream of a session. For an HTTP+SSE
 // client these are answers that needed no server. In the session of a group they are also marks
-// for the functions that hold the client's stream ([Groups.Joins]).
-func (h Streams) Say(ctx context.Context, id storage.ID, raws ...[]byte) error {
+// for the functions that hold the client's stream ([Manager.Joins]).
+func (h *Manager) Say(ctx context.Context, id storage.ID, raws ...[]byte) error {
 	return h.out.appendOut(ctx, storage.Batch{Session: id, Stream: storage.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }

@@ -22,9 +22,6 @@ import (
 // streams and its tickets. Its id is computed from that of the group's session. So a call
 // through the group costs no more reads than a call on the member's own path.
 
-// Groups has the verbs for clients of several servers at one address.
-type Groups struct{ *core }
-
 // MemberID returns the id of the session that a session of a group has with a member.
 func MemberID(of storage.ID, member string) storage.ID {
 	sum := sha256.Sum256(fmt.Appendf(nil, "member %q %q", of, member))
@@ -36,7 +33,7 @@ func MemberID(of storage.ID, member string) storage.ID {
 // [Manager.Initialize].
 //
 // Errors: as of [Manager.Initialize], and those of answer.
-func (h Groups) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Message, answer func(version string) (json.RawMessage, error)) (storage.Session, *Call, error) {
+func (h *Manager) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Message, answer func(version string) (json.RawMessage, error)) (storage.Session, *Call, error) {
 	version, err := initializable(m)
 	if err != nil {
 		return storage.Session{}, nil, err
@@ -65,7 +62,7 @@ func (h Groups) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Messa
 // initialize, as [Manager.Accept] does.
 //
 // Errors: NotFound, Invalid (it is not initialized), Unavailable.
-func (h Groups) Session(ctx context.Context, of Caller, id storage.ID) (storage.Session, error) {
+func (h *Manager) Session(ctx context.Context, of Caller, id storage.ID) (storage.Session, error) {
 	s, box, err := h.Load(ctx, of, id)
 	if err == nil {
 		s, _, err = h.initialized(ctx, of, s, box)
@@ -81,8 +78,8 @@ func (h Groups) Session(ctx context.Context, of Caller, id storage.ID) (storage.
 // operator has ended it, Join opens it anew. Join also extends the life of the group's
 // session, which must not expire first. Cost: one read and a write, and a write for each member.
 //
-// Errors: as of [Groups.Session].
-func (h Groups) Join(ctx context.Context, of Caller, id storage.ID, members ...Caller) error {
+// Errors: as of [Manager.Session].
+func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ...Caller) error {
 	group, err := h.Session(ctx, of, id)
 	if err != nil {
 		return err
@@ -131,7 +128,7 @@ func (h Groups) Join(ctx context.Context, of Caller, id storage.ID, members ...C
 }
 
 // openMember stores the session that a session of a group has with a member.
-func (h Groups) openMember(ctx context.Context, group storage.Session, c Caller) error {
+func (h *Manager) openMember(ctx context.Context, group storage.Session, c Caller) error {
 	s := h.opened(c, MemberID(group.ID, c.Server.Name))
 	s.State, s.Version, s.Init, s.Level, s.Pushes = storage.Ready, group.Version, group.Init, group.Level, true
 	s.Group, s.Conns = group.ID, group.Conns
@@ -146,17 +143,17 @@ func (h Groups) openMember(ctx context.Context, group storage.Session, c Caller)
 	return err
 }
 
-// Joins follows the marks that [Streams.Say] has written into the stream of the group's
+// Joins follows the marks that [Manager.Say] has written into the stream of the group's
 // session that has this id, from the first.
-func (h Groups) Joins(id storage.ID) *Call {
-	return &Call{host: h.core, session: id, stream: storage.LegacySSE, begun: time.Now()}
+func (h *Manager) Joins(id storage.ID) *Call {
+	return &Call{host: h, session: id, stream: storage.LegacySSE, begun: time.Now()}
 }
 
 // Ask sends a request to a member. The answer is for the group itself: no client gets it,
 // over a WebSocket or on a stream of HTTP+SSE. c and id are as for [Manager.Accept].
 //
 // Errors: NotFound (session), Unavailable, Busy.
-func (h Groups) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Message) (*Call, error) {
+func (h *Manager) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Message) (*Call, error) {
 	s, box, err := h.Load(ctx, c, id)
 	if err != nil {
 		return nil, err
@@ -165,14 +162,14 @@ func (h Groups) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Message
 }
 
 // aside delivers a request whose answer no client gets.
-func (h Groups) aside(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (*Call, error) {
+func (h *Manager) aside(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (*Call, error) {
 	c.Transport, c.Conn = storage.HTTP, ""
 	return h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Shown: shownTo(c, toolLists([]wire.Message{m})...)})
 }
 
 // reopen makes a session that has ended begin anew, with the record s. It does nothing if
 // the session has not ended.
-func (h Groups) reopen(ctx context.Context, s storage.Session) error {
+func (h *Manager) reopen(ctx context.Context, s storage.Session) error {
 	was, _, err := h.store.Load(ctx, s.ID, "")
 	if err != nil {
 		return err
@@ -201,7 +198,7 @@ type Known struct {
 
 // Greetings returns the answers to initialize that the records have, in the order of members.
 // Cost: one read for all.
-func (h Groups) Greetings(ctx context.Context, members []Caller, version string) ([]Known, error) {
+func (h *Manager) Greetings(ctx context.Context, members []Caller, version string) ([]Known, error) {
 	keys := make([]storage.RecordKey, len(members))
 	for i, c := range members {
 		keys[i] = storage.RecordKey{Digest: storage.RecordFor(c.Tenant, c.Server.Digest), Version: version}
@@ -226,12 +223,12 @@ func lacks(greeting json.RawMessage, method string) bool {
 
 // Lists returns the lists that the records have for clients like that of s, in the order
 // of members. It uses only Version, Init and Transport of s. If a record has no such
-// list, Lists returns the one that [Groups.Borrow] kept. A server that has said that it
+// list, Lists returns the one that [Manager.Borrow] kept. A server that has said that it
 // has no such lists has an empty one. Lists also extends the life of s, except for a
 // modern client, whose s is not stored.
 //
 // Cost: one read for up to 25 members, and one for each member whose tools are held still.
-func (h Groups) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {
+func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {
 	if err := h.touch(ctx, s); err != nil {
 		return nil, err
 	}
@@ -277,7 +274,7 @@ func (h Groups) Lists(ctx context.Context, s storage.Session, members []Caller, 
 
 // forClient returns a list without the tools that the caller does not see, in the form of the
 // client's era.
-func (h Groups) forClient(ctx context.Context, s storage.Session, c Caller, method string, list json.RawMessage) (json.RawMessage, error) {
+func (h *Manager) forClient(ctx context.Context, s storage.Session, c Caller, method string, list json.RawMessage) (json.RawMessage, error) {
 	if list == nil {
 		return nil, nil
 	}
@@ -311,7 +308,7 @@ func lastPart(s storage.Session, c Caller, method string) string {
 // returns nil if the record has none.
 //
 // Errors: Unavailable.
-func (h Groups) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {
+func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {
 	if !c.Server.Record || c.Server.OwnLists {
 		return nil, nil
 	}
@@ -344,7 +341,7 @@ func (h Groups) Borrow(ctx context.Context, s storage.Session, c Caller, method 
 // whose box is awake, and does not wait for their answers.
 //
 // Errors: NotFound, Unavailable.
-func (h Groups) SetLevel(ctx context.Context, of Caller, id storage.ID, members []Caller, m wire.Message) error {
+func (h *Manager) SetLevel(ctx context.Context, of Caller, id storage.ID, members []Caller, m wire.Message) error {
 	note := func(s *storage.Session) bool {
 		was := s.Level
 		noteRequest(s, m)

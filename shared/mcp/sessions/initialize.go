@@ -87,7 +87,7 @@ func initializable(m wire.Message) (version string, err error) {
 // begin makes a session that is being initialized: a fresh one, or one that was opened with
 // its connection. It accepts a repeat of the same initialize, because the first attempt
 // may have been lost halfway.
-func (h *core) begin(ctx context.Context, c Caller, id storage.ID, fresh bool, begin func(*storage.Session)) (storage.Session, error) {
+func (h *Manager) begin(ctx context.Context, c Caller, id storage.ID, fresh bool, begin func(*storage.Session)) (storage.Session, error) {
 	if fresh {
 		s := h.opened(c, id)
 		begin(&s)

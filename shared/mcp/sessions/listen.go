@@ -23,7 +23,7 @@ import (
 // Cost: one read, one write, and a read for each look (see [Call.Next]).
 //
 // Errors: Invalid (lastEventID), NotFound (session), Closed, Unavailable.
-func (h Streams) Listen(ctx context.Context, c Caller, id storage.ID, lastEventID string) (*Call, error) {
+func (h *Manager) Listen(ctx context.Context, c Caller, id storage.ID, lastEventID string) (*Call, error) {
 	var from storage.EventID
 	if lastEventID != "" {
 		var err error
@@ -38,7 +38,7 @@ func (h Streams) Listen(ctx context.Context, c Caller, id storage.ID, lastEventI
 	if s.State == storage.Ready && !s.Pushes {
 		return nil, storage.Errorf(storage.Closed, "server %q never sends anything outside a request; there is no standalone stream", s.Server)
 	}
-	call := &Call{host: h.core, session: s.ID, after: from.Index, begun: time.Now()}
+	call := &Call{host: h, session: s.ID, after: from.Index, begun: time.Now()}
 	if lastEventID != "" {
 		call.polls = pollsOf(from.Nonce) + 1
 	}

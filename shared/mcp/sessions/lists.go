@@ -148,7 +148,7 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 // recorded answers a request from the handshake record. If result is nil, the caller asks
 // the box. part then is the name under which to keep the answer, or "" if it is not kept.
 // Cost: one read for a list that the record may have, otherwise none.
-func (h *core) recorded(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
+func (h *Manager) recorded(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	part, ok := listPart(s, c, method, params)
 	if !ok || runs(s, box) {
 		return nil, part, nil

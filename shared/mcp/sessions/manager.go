@@ -9,96 +9,63 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Manager opens sessions, takes their messages, and ends them. Each of its parts serves one
-// kind of client, and code that needs only that part can get it alone. A Manager keeps
-// nothing between calls, so any instance can serve any message. It is safe for concurrent
-// use.
+// Manager opens sessions, takes their messages, and ends them. A Manager keeps nothing
+// between calls, so any instance can serve any message. It is safe for concurrent use.
 type Manager struct {
-	*core
-	Streams
-	Stateless
-	Tasks
-	Sockets
-	Groups
-}
-
-// core has what all verbs share: the store, the backend, and the functions that change the
-// record of a session.
-type core struct {
 	store   storage.Store
 	backend Backend
 	limits  Limits
 	out     Publisher
 	gate    storage.Gate                                 // nil admits all work
 	secrets storage.Secrets                              // nil: no server has any
-	boxes   func(ctx context.Context, tenant string) int // see WithBoxes; nil is 1
+	boxes   func(ctx context.Context, tenant string) int // see Parts; nil is 1
 }
-
-// Streams has the verbs for clients that listen to a stream or come back for one.
-type Streams struct{ *core }
-
-// Stateless has the verbs for clients without a session (MCP 2026-07-28). Each works on
-// the session that is pinned to the caller; see [PinnedID].
-type Stateless struct{ *core }
-
-// Tasks finds calls of [Stateless.Send] again for clients that have gone away meanwhile.
-type Tasks struct{ *core }
-
-// Sockets has the verbs for the connections of WebSocket clients.
-type Sockets struct{ *core }
 
 // New makes a Manager. Zero limits get their defaults. It cannot push to WebSocket clients;
-// see [Manager.WithClients].
+// see [Manager.With].
 func New(store storage.Store, backend Backend, limits Limits) *Manager {
-	return newManager(core{store: store, backend: backend, limits: limits.withDefaults(), out: Publisher{Store: store, Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)}})
+	return &Manager{store: store, backend: backend, limits: limits.withDefaults(), out: Publisher{Store: store, Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)}}
 }
 
-func newManager(c core) *Manager {
-	return &Manager{core: &c, Streams: Streams{&c}, Stateless: Stateless{&c}, Tasks: Tasks{&c}, Sockets: Sockets{&c}, Groups: Groups{&c}}
+// Parts are what a [Manager] may have besides. A part that is nil stays as it is.
+type Parts struct {
+	Clients storage.Clients // connections of WebSocket clients, to push to them and close them
+	Held    *Held           // keeps the tools that were accepted
+	// Gate admits all work that the backend gets. Requests that the Manager answers itself do
+	// not pass it.
+	Gate storage.Gate
+	// Secrets has the keys and tokens that callers have at third parties, for servers that
+	// need it.
+	Secrets storage.Secrets
+	// Boxes returns the number of boxes that a tenant may have. The sessions of a server that
+	// [Server.Spreads] may then be in as many boxes; see [storage.BoxID]. 0 is no number, and
+	// leaves them in one.
+	Boxes func(ctx context.Context, tenant string) int
 }
 
-// WithClients returns the same Manager with the connections of WebSocket clients: it can
-// push to them and close them.
-func (h *Manager) WithClients(clients storage.Clients) *Manager {
-	with := *h.core
-	with.out.Clients = clients
-	return newManager(with)
-}
-
-// WithHeld returns the same Manager with a keeper of the tools that were accepted.
-func (h *Manager) WithHeld(k *Held) *Manager {
-	with := *h.core
-	with.out.Held = k
-	return newManager(with)
-}
-
-// WithGate returns the same Manager with a gate for all work that the backend gets. Requests
-// that the Manager answers itself do not pass it.
-func (h *Manager) WithGate(gate storage.Gate) *Manager {
-	with := *h.core
-	with.gate = gate
-	return newManager(with)
-}
-
-// WithSecrets returns the same Manager with a source of the keys and tokens that callers
-// have at third parties, for servers that need it.
-func (h *Manager) WithSecrets(secrets storage.Secrets) *Manager {
-	with := *h.core
-	with.secrets = secrets
-	return newManager(with)
-}
-
-// WithBoxes returns the same Manager with the number of boxes that a tenant may have. The
-// sessions of a server that [Server.Spreads] may then be in as many boxes; see
-// [storage.BoxID]. 0 is no number, and leaves them in one.
-func (h *Manager) WithBoxes(boxes func(ctx context.Context, tenant string) int) *Manager {
-	with := *h.core
-	with.boxes = boxes
-	return newManager(with)
+// With returns the same Manager with some parts.
+func (h *Manager) With(p Parts) *Manager {
+	with := *h
+	if p.Clients != nil {
+		with.out.Clients = p.Clients
+	}
+	if p.Held != nil {
+		with.out.Held = p.Held
+	}
+	if p.Gate != nil {
+		with.gate = p.Gate
+	}
+	if p.Secrets != nil {
+		with.secrets = p.Secrets
+	}
+	if p.Boxes != nil {
+		with.boxes = p.Boxes
+	}
+	return &with
 }
 
 // Limits returns the limits in force.
-func (h *core) Limits() Limits { return h.limits }
+func (h *Manager) Limits() Limits { return h.limits }
 
 // Caller says who calls a method of Manager, and over which transport. A caller can use a
 // session only if Server.Name, Tenant, Principal and Transport are those of the caller
@@ -143,7 +110,7 @@ type Client struct {
 	// both have the same key: the state that the client has brought. "" for a first request.
 	Round string
 	// Check, if not nil, is called before Send sends anything. It gets the params that
-	// [Stateless.Learn] keeps, or nil. Send returns its error. brief means that the caller
+	// [Manager.Learn] keeps, or nil. Send returns its error. brief means that the caller
 	// waits only until the call is accepted, not for its end.
 	Check func(params json.RawMessage) (brief bool, err error)
 	// List, if not nil, gets params for Check if none are kept. Send calls it when the caller

@@ -42,7 +42,7 @@ const DataUnsent = "notExecuted"
 
 // once is the key of a call.
 type once struct {
-	h    *core
+	h    *Manager
 	key  storage.ValueKey
 	hash []byte // of the tool and its arguments
 	life time.Duration
@@ -71,7 +71,7 @@ func WithKey(ctx context.Context, header string) context.Context {
 
 // onceOf returns the key of a call, nil if it has none. round is as [Client].Round. A *[wire.Error]
 // refuses the key.
-func (h *core) onceOf(ctx context.Context, c Caller, round string, batch bool, msgs ...wire.Message) (*once, error) {
+func (h *Manager) onceOf(ctx context.Context, c Caller, round string, batch bool, msgs ...wire.Message) (*once, error) {
 	for _, m := range msgs {
 		if m.Kind != wire.Request || m.Method != wire.MethodToolsCall {
 			continue
@@ -124,7 +124,7 @@ func keyOf(ctx context.Context, params json.RawMessage) (string, error) {
 }
 
 // keyLife returns how long the key of a call is kept.
-func (h *core) keyLife(params json.RawMessage) (time.Duration, error) {
+func (h *Manager) keyLife(params json.RawMessage) (time.Duration, error) {
 	raw := wire.Lookup(params, "_meta", wire.MetaIdempotencyLife)
 	if raw == nil {
 		return h.limits.EventAge, nil
@@ -199,7 +199,7 @@ func (o *once) release(ctx context.Context) {
 }
 
 // settle ends a call that has no end yet.
-func (h *core) settle(ctx context.Context, call begun, why *wire.Error) error {
+func (h *Manager) settle(ctx context.Context, call begun, why *wire.Error) error {
 	a := storage.Address{Session: call.Session, Stream: call.Stream, Requests: []json.RawMessage{call.Request}}
 	return h.out.Fail(ctx, a, why, time.Now().Add(h.limits.EventAge))
 }
@@ -221,7 +221,7 @@ func refuses(err error) bool {
 // or three times if the call has told progress.
 //
 // Errors: *[wire.Error] for other arguments; Unavailable.
-func (h *core) reserve(ctx context.Context, c Caller, s storage.Session, d Delivery) (*Call, error) {
+func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d Delivery) (*Call, error) {
 	o := d.once
 	now := time.Now()
 	mine := begun{Session: s.ID, Stream: d.Stream, Hash: o.hash, Request: d.Requests[0], At: now}
@@ -265,13 +265,13 @@ func (h *core) reserve(ctx context.Context, c Caller, s storage.Session, d Deliv
 
 // join returns the Call that waits for the end of a call that an earlier request began. free
 // is true if that request was certainly not executed, so that this one may be.
-func (h *core) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, free bool, err error) {
+func (h *Manager) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, free bool, err error) {
 	ended, end, err := h.endOf(ctx, first)
 	if err != nil {
 		return nil, false, err
 	}
 	call = &Call{host: h, session: first.Session, stream: first.Stream, begun: time.Now(), once: d.once, repeat: true}
-	j := &joined{core: h, call: first, as: d.Requests[0], modern: s.Transport == storage.Modern}
+	j := &joined{Manager: h, call: first, as: d.Requests[0], modern: s.Transport == storage.Modern}
 	j.of = storage.Session{ID: first.Session, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal}
 	if ended {
 		raw := end
@@ -295,7 +295,7 @@ func (h *core) join(ctx context.Context, c Caller, s storage.Session, d Delivery
 
 // endOf returns the end of a call if it has ended; nil if the log has it no more. Most calls
 // have no other event.
-func (h *core) endOf(ctx context.Context, call begun) (ended bool, end []byte, err error) {
+func (h *Manager) endOf(ctx context.Context, call begun) (ended bool, end []byte, err error) {
 	page, err := h.store.Read(ctx, call.Session, call.Stream, 0, 1)
 	if err == nil && !page.Final() && (len(page.Events) > 0 || page.Gap) {
 		var tail storage.Tail
@@ -313,7 +313,7 @@ func (h *core) endOf(ctx context.Context, call begun) (ended bool, end []byte, e
 
 // joined is the Tracker of a call that another request began.
 type joined struct {
-	*core
+	*Manager
 	call   begun
 	of     storage.Session // as far as a Tracker needs it
 	as     json.RawMessage // id that the answer gets

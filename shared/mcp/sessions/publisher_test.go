@@ -99,7 +99,7 @@ func wsCaller(conn string) sessions.Caller {
 }
 
 func wsHost(store storage.Store, g *gateway) *sessions.Manager {
-	return sessions.New(store, nobody{}, sessions.Limits{InitTimeout: 24 * time.Hour}).WithClients(g)
+	return sessions.New(store, nobody{}, sessions.Limits{InitTimeout: 24 * time.Hour}).With(sessions.Parts{Clients: g})
 }
 
 func connect(t *testing.T, h *sessions.Manager, conn string, resume storage.ID, cursors ...storage.EventID) storage.Session {

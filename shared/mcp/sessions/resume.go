@@ -11,11 +11,11 @@ import (
 // Resume continues a stream where the client says it was cut (Last-Event-ID; MCP
 // 2025-11-25, basic/transports, "Resumability and Redelivery"). For the id of an event of
 // a request stream, the Call reads that stream. For the id of an event of the common
-// stream, it is the Call of [Streams.Listen]. The Call has no events and is Done for a
+// stream, it is the Call of [Manager.Listen]. The Call has no events and is Done for a
 // stream that does not exist, belongs to another session, or is too old.
 //
 // Errors: Invalid (*EventIDError), NotFound (session), Unavailable; those of Listen.
-func (h Streams) Resume(ctx context.Context, c Caller, id storage.ID, lastEventID string) (*Call, error) {
+func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEventID string) (*Call, error) {
 	from, err := storage.ParseEventID(lastEventID)
 	if err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (h Streams) Resume(ctx context.Context, c Caller, id storage.ID, lastEventI
 		return nil, err
 	}
 	call := &Call{
-		host: h.core, session: s.ID, stream: from.Stream, after: from.Index, begun: time.Now(), polls: pollsOf(from.Nonce) + 1,
+		host: h, session: s.ID, stream: from.Stream, after: from.Index, begun: time.Now(), polls: pollsOf(from.Nonce) + 1,
 	}
 	tail, err := h.store.Tail(ctx, s.ID, from.Stream)
 	if err != nil {

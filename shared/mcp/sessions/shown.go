@@ -117,14 +117,14 @@ func accepted(ctx context.Context, k *Held, pin *storage.Pin, list json.RawMessa
 }
 
 // visible returns a list of tools of the caller's server as the caller may see it.
-func (h *core) visible(ctx context.Context, c Caller, list json.RawMessage) (json.RawMessage, error) {
+func (h *Manager) visible(ctx context.Context, c Caller, list json.RawMessage) (json.RawMessage, error) {
 	list, err := accepted(ctx, h.out.keeper(), c.Server.Pin, list)
 	return visible(c.Tools, list), err
 }
 
 // unaccepted answers messages with a call of a tool that is held back. It returns nil if there
 // is none.
-func (h *core) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message) (*Call, error) {
+func (h *Manager) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message) (*Call, error) {
 	if c.Server.Pin == nil {
 		return nil, nil
 	}

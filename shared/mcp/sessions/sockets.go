@@ -35,7 +35,7 @@ func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
 
 // newID returns the ID of a new session, and so chooses its box. Cost: one read if the
 // caller's sessions may be in several boxes, otherwise none.
-func (h *core) newID(ctx context.Context, c Caller) (storage.ID, error) {
+func (h *Manager) newID(ctx context.Context, c Caller) (storage.ID, error) {
 	id := storage.NewID()
 	if h.boxes == nil || !c.Server.Spreads {
 		return id, nil
@@ -48,7 +48,7 @@ func (h *core) newID(ctx context.Context, c Caller) (storage.ID, error) {
 	return id.In(first.Choose(id, most)), err
 }
 
-func (h *core) opened(c Caller, id storage.ID) storage.Session {
+func (h *Manager) opened(c Caller, id storage.ID) storage.Session {
 	now := time.Now()
 	s := storage.Session{
 		ID: id, Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
@@ -69,12 +69,12 @@ func (h *core) opened(c Caller, id storage.ID) storage.Session {
 // key "" has the cursors of the session that resume names. If there are cursors, the
 // client has lost its other connections. Connect closes them, and the new connection must
 // get the events after the cursors. owing lists the sessions that then owe events (see
-// [storage.Session.Owes]). The caller must ensure that [Sockets.Push] is called for each
+// [storage.Session.Owes]). The caller must ensure that [Manager.Push] is called for each
 // once the connection is ready.
 //
 // Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the
 // caller must refuse the connection.
-func (h Sockets) Connect(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
+func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
 	if resume == "" {
 		id, err := h.newID(ctx, c)
 		if err != nil {
@@ -142,7 +142,7 @@ type rejoin struct {
 
 // rejoined returns the session that a client comes back to. Those that it has opened with
 // members follow.
-func (h Sockets) rejoined(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
+func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
 	add := func(c Caller, id storage.ID, cursors []storage.EventID) error {
 		s, _, err := h.Load(ctx, c, id)
 		if err != nil {
@@ -169,7 +169,7 @@ func (h Sockets) rejoined(ctx context.Context, c Caller, members []Caller, resum
 
 // closeAll closes the connections that are not in closed. A connection that stayed open
 // would get events that the client no longer reads.
-func (h Sockets) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
+func (h *Manager) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
 	for _, conn := range conns {
 		if closed[conn] || h.out.Clients == nil {
 			continue
@@ -182,7 +182,7 @@ func (h Sockets) closeAll(ctx context.Context, conns []string, closed map[string
 	return nil
 }
 
-func (h Sockets) putConnection(ctx context.Context, c Caller, id storage.ID) error {
+func (h *Manager) putConnection(ctx context.Context, c Caller, id storage.ID) error {
 	return h.store.PutConnection(ctx, storage.Connection{
 		ID: c.Conn, Session: id, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
 		EventIDs: c.EventIDs, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules, Group: c.Group, Expires: time.Now().Add(connectionLife),
@@ -190,7 +190,7 @@ func (h Sockets) putConnection(ctx context.Context, c Caller, id storage.ID) err
 }
 
 // claims returns the entries for the cursors that a client names.
-func (h Sockets) claims(ctx context.Context, s storage.Session, cursors []storage.EventID) ([]storage.Cursor, error) {
+func (h *Manager) claims(ctx context.Context, s storage.Session, cursors []storage.EventID) ([]storage.Cursor, error) {
 	if len(cursors) > maxCursors {
 		return nil, storage.Errorf(storage.Invalid, "%d event ids at once; name at most %d", len(cursors), maxCursors)
 	}
@@ -239,7 +239,7 @@ func join(s *storage.Session, conn string, claims []storage.Cursor, alone bool) 
 
 // Connection returns the record of a connection, which names its session and caller.
 // Errors: NotFound if it belongs to no session, Unavailable.
-func (h Sockets) Connection(ctx context.Context, conn string) (storage.Connection, error) {
+func (h *Manager) Connection(ctx context.Context, conn string) (storage.Connection, error) {
 	c, err := h.store.Connection(ctx, conn)
 	if errors.Is(err, storage.NotFound) {
 		return storage.Connection{}, storage.Errorf(storage.NotFound, "this connection belongs to no session; connect anew")
@@ -251,7 +251,7 @@ func (h Sockets) Connection(ctx context.Context, conn string) (storage.Connectio
 // connection is gone.
 //
 // Errors: Unavailable.
-func (h Sockets) Drop(ctx context.Context, conn string) error {
+func (h *Manager) Drop(ctx context.Context, conn string) error {
 	return h.closeAll(ctx, []string{conn}, map[string]bool{})
 }
 
@@ -259,7 +259,7 @@ func (h Sockets) Drop(ctx context.Context, conn string) error {
 // does not always report that a connection has gone, so it may never be called.
 //
 // Errors: Unavailable.
-func (h Sockets) Disconnect(ctx context.Context, conn string) error {
+func (h *Manager) Disconnect(ctx context.Context, conn string) error {
 	c, err := h.store.Connection(ctx, conn)
 	if err != nil {
 		return unlessGone(err)
@@ -272,7 +272,7 @@ func (h Sockets) Disconnect(ctx context.Context, conn string) error {
 
 // disconnect removes a connection from a session, and from those that it has opened with the
 // members of a group.
-func (h Sockets) disconnect(ctx context.Context, id storage.ID, conn string) error {
+func (h *Manager) disconnect(ctx context.Context, id storage.ID, conn string) error {
 	s, _, err := h.store.Load(ctx, id, "")
 	if err == nil {
 		_, err = h.update(ctx, s, func(s *storage.Session) bool {
@@ -295,7 +295,7 @@ func (h Sockets) disconnect(ctx context.Context, id storage.ID, conn string) err
 // Tell sends a WebSocket client the first cursor of its session, before there is any
 // event. It does nothing for a client that did not ask for event ids. It makes one
 // attempt.
-func (h Sockets) Tell(ctx context.Context, c Caller, id storage.ID) {
+func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
 	if c.EventIDs && h.out.Clients != nil {
 		_ = h.out.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // the next event says more
 	}
@@ -306,4 +306,4 @@ func (h Sockets) Tell(ctx context.Context, c Caller, id storage.ID) {
 //
 // Errors: Unavailable. Nothing is lost then, but the caller should arrange another
 // attempt.
-func (h Sockets) Push(ctx context.Context, id storage.ID) error { return h.out.push(ctx, id) }
+func (h *Manager) Push(ctx context.Context, id storage.ID) error { return h.out.push(ctx, id) }

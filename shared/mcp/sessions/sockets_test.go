@@ -19,7 +19,7 @@ import (
 func TestConnectOpensASessionThatWaitsForInitialize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storagetest.NewMemory()
-		h := sessions.New(store, nobody{}, sessions.Limits{}).WithClients(newGateway("c1"))
+		h := sessions.New(store, nobody{}, sessions.Limits{}).With(sessions.Parts{Clients: newGateway("c1")})
 		s := connect(t, h, "c1", "")
 		if s.State != storage.Opened || s.Owes() {
 			t.Errorf("state %s, owes %v", s.State, s.Owes())

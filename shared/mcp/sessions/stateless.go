@@ -35,7 +35,7 @@ func PinnedID(c Caller) storage.ID {
 	return storage.ID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])))
 }
 
-// Stream returns the stream of the call. For a call of [Stateless.Send] it is also the id
+// Stream returns the stream of the call. For a call of [Manager.Send] it is also the id
 // of the request, a JSON string, that the process gets.
 func (c *Call) Stream() storage.StreamID { return c.stream }
 
@@ -53,7 +53,7 @@ func (c *Call) Stream() storage.StreamID { return c.stream }
 // in the record.
 //
 // Errors: TooLarge, Unavailable, Busy, and the errors of client.Check.
-func (h Stateless) Send(ctx context.Context, c Caller, client Client, method string, params json.RawMessage) (call *Call, server json.RawMessage, err error) {
+func (h *Manager) Send(ctx context.Context, c Caller, client Client, method string, params json.RawMessage) (call *Call, server json.RawMessage, err error) {
 	s, box, moved, err := h.pinned(ctx, c, client)
 	if err != nil {
 		return nil, nil, err
@@ -120,7 +120,7 @@ func (h Stateless) Send(ctx context.Context, c Caller, client Client, method str
 }
 
 // deliverCold delivers a request that is checked by a list which its client has not asked for.
-func (h Stateless) deliverCold(ctx context.Context, c Caller, client Client, s storage.Session, d Delivery) (storage.Session, *Call, error) {
+func (h *Manager) deliverCold(ctx context.Context, c Caller, client Client, s storage.Session, d Delivery) (storage.Session, *Call, error) {
 	if err := h.getSecrets(ctx, c, s, &d); err != nil {
 		return s, nil, err
 	}
@@ -141,11 +141,11 @@ func (h Stateless) deliverCold(ctx context.Context, c Caller, client Client, s s
 
 // Learn keeps params in the caller's session, for the Check of later requests. params is
 // what a list of tools, the answer to call, says about calls of the tools. call is one of
-// [Stateless.Send], nil for a list of another source. Cost: one read and one write if params
+// [Manager.Send], nil for a list of another source. Cost: one read and one write if params
 // differ from those that call began with, otherwise none. Without a call it reads always.
 //
 // Errors: Unavailable.
-func (h Stateless) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
+func (h *Manager) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
 	if call != nil && bytes.Equal(call.params, params) {
 		return nil
 	}
@@ -174,7 +174,7 @@ func batchOf(raws [][]byte) []byte {
 // with call, and the response to call is the answer.
 //
 // Errors: TooLarge, Unavailable, Busy.
-func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
+func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
 	if c.Server.Record {
 		record, err := h.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
 		if !errors.Is(err, storage.NotFound) {
@@ -194,12 +194,12 @@ func (h Stateless) Greeting(ctx context.Context, c Caller, client Client) (resul
 	return nil, call, err
 }
 
-// Reattach first passes on responses to questions, as [Stateless.Reply] does. It then
-// continues a call of [Stateless.Send] after an index. The call is Done if it has ended
+// Reattach first passes on responses to questions, as [Manager.Reply] does. It then
+// continues a call of [Manager.Send] after an index. The call is Done if it has ended
 // and the log no longer has its events. server is as for Send.
 //
 // Errors: NotFound (the caller has no calls), Unavailable.
-func (h Stateless) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
+func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err == nil {
 		err = h.replies(ctx, s, box, responses)
@@ -207,14 +207,13 @@ func (h Stateless) Reattach(ctx context.Context, c Caller, stream storage.Stream
 	if err != nil {
 		return nil, nil, err
 	}
-	streams := Streams(h)
-	if call, err = streams.Resume(ctx, c, s.ID, storage.EventID{Stream: stream, Index: after}.String()); call != nil {
+	if call, err = h.Resume(ctx, c, s.ID, storage.EventID{Stream: stream, Index: after}.String()); call != nil {
 		call.params = s.Params
 	}
 	return call, s.ServerInfo, err
 }
 
-// Learned returns the params that [Stateless.Learn] had kept when the call was sent or
+// Learned returns the params that [Manager.Learn] had kept when the call was sent or
 // reattached, or nil.
 func (c *Call) Learned() json.RawMessage { return c.params }
 
@@ -223,7 +222,7 @@ func (c *Call) Learned() json.RawMessage { return c.params }
 // caller has no session.
 //
 // Errors: Unavailable.
-func (h Stateless) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
+func (h *Manager) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return unlessGone(err)
@@ -231,7 +230,7 @@ func (h Stateless) Reply(ctx context.Context, c Caller, responses ...[]byte) err
 	return h.replies(ctx, s, box, responses)
 }
 
-func (h *core) replies(ctx context.Context, s storage.Session, box storage.Box, responses [][]byte) error {
+func (h *Manager) replies(ctx context.Context, s storage.Session, box storage.Box, responses [][]byte) error {
 	for _, raw := range responses {
 		m, err := wire.Parse(raw)
 		if err != nil {
@@ -244,12 +243,12 @@ func (h *core) replies(ctx context.Context, s storage.Session, box storage.Box, 
 	return nil
 }
 
-// Abandon cancels a call of [Stateless.Send] whose client has closed the response, or the
+// Abandon cancels a call of [Manager.Send] whose client has closed the response, or the
 // task that the call became. why gives the reason in a few words. A server that works on
 // the call gets the cancel once. A server that has not begun never gets the call.
 //
 // Errors: Unavailable.
-func (h Stateless) Abandon(ctx context.Context, c Caller, stream storage.StreamID, why string) error {
+func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID, why string) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return unlessGone(err)
@@ -286,7 +285,7 @@ func (h Stateless) Abandon(ctx context.Context, c Caller, stream storage.StreamI
 // could know what the notification is about.
 //
 // Errors: Unavailable, Busy.
-func (h Stateless) Notify(ctx context.Context, c Caller, m wire.Message) error {
+func (h *Manager) Notify(ctx context.Context, c Caller, m wire.Message) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil || box.State != storage.Awake && !c.Server.InPlace {
 		return unlessGone(err)
@@ -296,25 +295,25 @@ func (h Stateless) Notify(ctx context.Context, c Caller, m wire.Message) error {
 }
 
 // Watch follows the messages that the pinned process sends outside of requests, from this
-// moment. Unlike [Streams.Listen], any number of callers may watch at once.
+// moment. Unlike [Manager.Listen], any number of callers may watch at once.
 //
 // Errors: Unavailable.
-func (h Stateless) Watch(ctx context.Context, c Caller) (*Call, error) {
+func (h *Manager) Watch(ctx context.Context, c Caller) (*Call, error) {
 	id := PinnedID(c)
 	tail, err := h.store.Tail(ctx, id, storage.Standalone)
 	if err != nil {
 		return nil, err
 	}
-	return &Call{host: h.core, session: id, stream: storage.Standalone, after: tail.Last, begun: time.Now()}, nil
+	return &Call{host: h, session: id, stream: storage.Standalone, after: tail.Last, begun: time.Now()}, nil
 }
 
 // Subscribe subscribes to resources. The call's response to uris[i] has the id
 // [Call.Stream] + "-" + i. The process stays subscribed, even after it has slept, until
-// [Stateless.Unsubscribe] has been called as often as Subscribe for the same URI. A caller
+// [Manager.Unsubscribe] has been called as often as Subscribe for the same URI. A caller
 // has at most 500 subscriptions, with URIs of 128 KiB together.
 //
 // Errors: TooLarge, Busy (too many), Unavailable.
-func (h Stateless) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
+func (h *Manager) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
 	s, box, _, err := h.pinned(ctx, c, client)
 	if err != nil {
 		return nil, err
@@ -347,7 +346,7 @@ func (h Stateless) Subscribe(ctx context.Context, c Caller, client Client, uris 
 // Unsubscribe undoes one Subscribe. It does not wake a sleeping box.
 //
 // Errors: Unavailable.
-func (h Stateless) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
+func (h *Manager) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return unlessGone(err)
@@ -375,7 +374,7 @@ func (h Stateless) Unsubscribe(ctx context.Context, c Caller, uris []string) err
 	return err
 }
 
-func (h Stateless) subscription(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, uris []string) (*Call, error) {
+func (h *Manager) subscription(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, uris []string) (*Call, error) {
 	stream := storage.NewStreamID()
 	raws := make([][]byte, len(uris))
 	requests := make([]json.RawMessage, len(uris))
@@ -394,7 +393,7 @@ func (h Stateless) subscription(ctx context.Context, c Caller, s storage.Session
 // If its server may list otherwise since its last request, pinned updates the session and
 // returns moved. If an operator has ended the session, pinned makes it anew. If a client's Init
 // is too long, pinned refuses each of its requests, not only the first.
-func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s storage.Session, box storage.Box, moved bool, err error) {
+func (h *Manager) pinned(ctx context.Context, c Caller, client Client) (s storage.Session, box storage.Box, moved bool, err error) {
 	if len(client.Init) > maxInit {
 		return s, box, false, storage.Errorf(storage.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo and extensions", len(client.Init), maxInit)
 	}
@@ -432,7 +431,7 @@ func (h Stateless) pinned(ctx context.Context, c Caller, client Client) (s stora
 
 // pin makes the session. The session is Ready at once, because the box does the handshake
 // whenever it starts a process.
-func (h Stateless) pin(ctx context.Context, c Caller, id storage.ID, client Client) (storage.Session, error) {
+func (h *Manager) pin(ctx context.Context, c Caller, id storage.ID, client Client) (storage.Session, error) {
 	server, err := h.serverInfo(ctx, c)
 	if err != nil {
 		return storage.Session{}, err
@@ -448,7 +447,7 @@ func (h Stateless) pin(ctx context.Context, c Caller, id storage.ID, client Clie
 }
 
 // serverInfo returns the server's serverInfo from the handshake record, or nil.
-func (h Stateless) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
+func (h *Manager) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
 	if !c.Server.Record {
 		return nil, nil
 	}

@@ -13,12 +13,12 @@ import (
 )
 
 // A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of
-// [Stateless.Send] whose client has gone away and has a name for it. It needs no record of
+// [Manager.Send] whose client has gone away and has a name for it. It needs no record of
 // its own. Such a call leaves its stream in the log of the pinned session, and an item
 // that says which box or function must end it. A client that asks for a task gets what
 // these two say.
 
-// Recalled is a call of [Stateless.Send] for which a client asks later.
+// Recalled is a call of [Manager.Send] for which a client asks later.
 type Recalled struct {
 	// Events are the call's events that the log still has, in order. It leaves out log
 	// messages, and all progress but the newest.
@@ -46,7 +46,7 @@ func (r *Recalled) Last() storage.Index { return r.last }
 // Recall reads a call of the caller. Cost: two reads, and one more for each 1,000 events.
 //
 // Errors: NotFound (the caller has no calls), Unavailable.
-func (h Tasks) Recall(ctx context.Context, c Caller, stream storage.StreamID) (*Recalled, error) {
+func (h *Manager) Recall(ctx context.Context, c Caller, stream storage.StreamID) (*Recalled, error) {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (h Tasks) Recall(ctx context.Context, c Caller, stream storage.StreamID) (*
 	return r, h.reread(ctx, r)
 }
 
-func (h Tasks) reread(ctx context.Context, r *Recalled) error {
+func (h *Manager) reread(ctx context.Context, r *Recalled) error {
 	r.Events, r.Gap, r.last, r.progress = nil, false, 0, 0
 	for {
 		page, err := h.store.Read(ctx, r.session.ID, r.stream, r.last, storage.MaxRead)
@@ -95,7 +95,7 @@ func (r *Recalled) take(e storage.Event) {
 // awake.
 //
 // Errors: Unavailable.
-func (h Tasks) LookAfter(ctx context.Context, r *Recalled) error {
+func (h *Manager) LookAfter(ctx context.Context, r *Recalled) error {
 	tracker, err := h.backend.Track(ctx, r.session, r.stream)
 	switch {
 	case errors.Is(err, storage.NotFound):
@@ -115,7 +115,7 @@ func (h Tasks) LookAfter(ctx context.Context, r *Recalled) error {
 // questions.
 //
 // Errors: Unavailable.
-func (h Tasks) Answered(ctx context.Context, r *Recalled, questions []string) (map[string]bool, error) {
+func (h *Manager) Answered(ctx context.Context, r *Recalled, questions []string) (map[string]bool, error) {
 	if len(questions) == 0 {
 		return nil, nil
 	}
@@ -130,18 +130,18 @@ func (h Tasks) Answered(ctx context.Context, r *Recalled, questions []string) (m
 	return answered, nil
 }
 
-// Answer stores responses to questions of a call and passes them on, as [Stateless.Reply]
+// Answer stores responses to questions of a call and passes them on, as [Manager.Reply]
 // does. Cost: one write for each.
 //
 // Errors: Unavailable.
-func (h Tasks) Answer(ctx context.Context, r *Recalled, responses ...[]byte) error {
+func (h *Manager) Answer(ctx context.Context, r *Recalled, responses ...[]byte) error {
 	return h.replies(ctx, r.session, r.box, responses)
 }
 
 // Pace returns how long a client should wait before it asks again for a call that began age
 // ago. It is a tenth of age, between 1 and 60 times [Limits].Pace. So a client asks about a
 // hundred times for a call of an hour.
-func (h *core) Pace(age time.Duration) time.Duration {
+func (h *Manager) Pace(age time.Duration) time.Duration {
 	pace := h.limits.Pace
 	return min(max(age/10, pace), 60*pace).Round(time.Millisecond)
 }

@@ -11,7 +11,7 @@ import (
 // Load returns a session that its caller may use, and its box. It returns NotFound if the
 // session is not there, has ended or expired, or belongs to another caller. Clients cannot
 // tell these apart. Errors: NotFound, Unavailable.
-func (h *core) Load(ctx context.Context, c Caller, id storage.ID) (storage.Session, storage.Box, error) {
+func (h *Manager) Load(ctx context.Context, c Caller, id storage.ID) (storage.Session, storage.Box, error) {
 	s, box, err := h.store.Load(ctx, id, c.box(id))
 	if err != nil && !errors.Is(err, storage.NotFound) {
 		return storage.Session{}, storage.Box{}, err
@@ -25,7 +25,7 @@ func (h *core) Load(ctx context.Context, c Caller, id storage.ID) (storage.Sessi
 
 // touch extends the life of a session, and of the group's session that has opened it. It
 // writes only when less than half of the session's life is left.
-func (h *core) touch(ctx context.Context, s storage.Session) error {
+func (h *Manager) touch(ctx context.Context, s storage.Session) error {
 	if s.State != storage.Ready || time.Until(s.Expires) > h.limits.Life/2 {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (h *core) touch(ctx context.Context, s storage.Session) error {
 	return h.touch(ctx, group)
 }
 
-func (h *core) extend(s *storage.Session) {
+func (h *Manager) extend(s *storage.Session) {
 	s.Used = time.Now()
 	if s.State == storage.Ready {
 		s.Expires = s.Used.Add(h.limits.Life)
@@ -49,7 +49,7 @@ func (h *core) extend(s *storage.Session) {
 
 // update is a compare-and-swap loop on a session record. change returns false to
 // leave the record as it is.
-func (h *core) update(ctx context.Context, s storage.Session, change func(*storage.Session) bool) (storage.Session, error) {
+func (h *Manager) update(ctx context.Context, s storage.Session, change func(*storage.Session) bool) (storage.Session, error) {
 	return update(ctx, h.store, s, change)
 }
 
