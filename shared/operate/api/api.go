@@ -187,19 +187,19 @@ func (h *handler) routes() []route {
 	return []route{
 		{"GET", "{$}", apikey.ToSee, (*exchange).info},
 		{"GET", "servers", apikey.ToSee, (*exchange).servers},
-		{"POST", "servers", apikey.ToAct, func(x *exchange) (any, error) { return edits{x}.add() }},
-		{"POST", "servers/{server}/switch", apikey.ToAct, func(x *exchange) (any, error) { return edits{x}.turn() }},
-		{"POST", "servers/{server}/value", apikey.ToAct, func(x *exchange) (any, error) { return edits{x}.value() }},
+		{"POST", "servers", apikey.ToAct, (*exchange).addServer},
+		{"POST", "servers/{server}/switch", apikey.ToAct, (*exchange).switchServer},
+		{"POST", "servers/{server}/value", apikey.ToAct, (*exchange).setValue},
 		{"POST", "servers/{server}/clients", apikey.ToSee, (*exchange).clients},
 		{"GET", "quotas", apikey.ToSee, (*exchange).quotas},
 		{"POST", "quotas/{tenant}", apikey.ToAct, (*exchange).setQuota},
 		{"GET", "machine", apikey.ToSee, (*exchange).vitals},
-		{"PUT", "servers", apikey.ToAct, func(x *exchange) (any, error) { return owned{x}.push() }},
+		{"PUT", "servers", apikey.ToAct, (*exchange).push},
 		{"GET", "servers/{server}/tools", apikey.ToSee, (*exchange).tools},
 		{"GET", "servers/{server}/held", apikey.ToSee, (*exchange).held},
-		{"POST", "servers/{server}/accept", apikey.ToAct, func(x *exchange) (any, error) { return owned{x}.accept() }},
-		{"GET", "servers/{server}/settings", apikey.ToAct, func(x *exchange) (any, error) { return kept{x}.settings() }},
-		{"GET", "servers/{server}/starts", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.starts() }},
+		{"POST", "servers/{server}/accept", apikey.ToAct, (*exchange).accept},
+		{"GET", "servers/{server}/settings", apikey.ToAct, (*exchange).settings},
+		{"GET", "servers/{server}/starts", apikey.ToSee, (*exchange).starts},
 		{"POST", "servers/{server}/prepare", apikey.ToAct, (*exchange).prepare},
 		{"POST", "servers/{server}/stop", apikey.ToAct, (*exchange).stopServer},
 		{"GET", "processes", apikey.ToSee, (*exchange).processes},
@@ -209,20 +209,20 @@ func (h *handler) routes() []route {
 		{"POST", "sessions/{session}/stop", apikey.ToAct, (*exchange).stopSession},
 		{"POST", "sessions/{session}/give", apikey.ToAct, (*exchange).giveSession},
 		{"DELETE", "sessions/{session}", apikey.ToAct, (*exchange).endSession},
-		{"GET", "logs", apikey.ToAct, func(x *exchange) (any, error) { return kept{x}.logs() }},
-		{"GET", "keys", apikey.ToSee, func(x *exchange) (any, error) { return keyring{x}.list() }},
-		{"POST", "keys", apikey.ToAct, func(x *exchange) (any, error) { return keyring{x}.create() }},
-		{"POST", "keys/{key}/rotate", apikey.ToAct, func(x *exchange) (any, error) { return keyring{x}.rotate() }},
-		{"DELETE", "keys/{key}", apikey.ToAct, func(x *exchange) (any, error) { return keyring{x}.revoke() }},
-		{"GET", "calls", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.calls() }},
-		{"GET", "bodies", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.bodies() }},
-		{"GET", "series", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.series() }},
-		{"GET", "people", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.people() }},
-		{"GET", "changes", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.changes() }},
-		{"POST", "entry", apikey.ToAct, func(x *exchange) (any, error) { return kept{x}.entry() }},
-		{"GET", "metrics", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.metrics() }},
-		{"GET", "savings", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.savings() }},
-		{"GET", "bill", apikey.ToSee, func(x *exchange) (any, error) { return kept{x}.bill() }},
+		{"GET", "logs", apikey.ToAct, (*exchange).logs},
+		{"GET", "keys", apikey.ToSee, (*exchange).keys},
+		{"POST", "keys", apikey.ToAct, (*exchange).createKey},
+		{"POST", "keys/{key}/rotate", apikey.ToAct, (*exchange).rotateKey},
+		{"DELETE", "keys/{key}", apikey.ToAct, (*exchange).revokeKey},
+		{"GET", "calls", apikey.ToSee, (*exchange).calls},
+		{"GET", "bodies", apikey.ToSee, (*exchange).bodies},
+		{"GET", "series", apikey.ToSee, (*exchange).series},
+		{"GET", "people", apikey.ToSee, (*exchange).people},
+		{"GET", "changes", apikey.ToSee, (*exchange).changes},
+		{"POST", "entry", apikey.ToAct, (*exchange).entry},
+		{"GET", "metrics", apikey.ToSee, (*exchange).metrics},
+		{"GET", "savings", apikey.ToSee, (*exchange).savings},
+		{"GET", "bill", apikey.ToSee, (*exchange).bill},
 	}
 }
 
@@ -411,7 +411,7 @@ func (x *exchange) info() (any, error) {
 
 const noEntry missing = "links to the console are made by the user of the machine only: dormouse open; otherwise sign in with an API key"
 
-func (x kept) entry() (any, error) {
+func (x *exchange) entry() (any, error) {
 	if x.h.Entry == nil {
 		return nil, noEntry
 	}

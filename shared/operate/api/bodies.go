@@ -9,7 +9,7 @@ const noBodies missing = "arguments and results of calls are read at the endpoin
 
 // bodies answers with a line for each call whose bodies are kept for the caller's role, the
 // newest first. Nobody else reads them, whatever else the caller may do.
-func (x kept) bodies() (any, error) {
+func (x *exchange) bodies() (any, error) {
 	if x.h.Bodies == nil {
 		return nil, noBodies
 	}
@@ -23,7 +23,7 @@ func (x kept) bodies() (any, error) {
 	query := x.r.URL.Query()
 	q := bodies.Query{
 		Role: x.caller.Role, Tenant: x.caller.Tenant, Server: query.Get("server"), Principal: query.Get("principal"), Tool: query.Get("tool"),
-		Servers: x.servers(), Since: since,
+		Servers: x.serversOf(), Since: since,
 	}
 	if q.Limit, err = limitOf(query.Get("limit")); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (x kept) bodies() (any, error) {
 
 // mints returns nil if the caller may make keys of a role. Only the owner of the place makes
 // auditors: otherwise each operator could read what is not for operators.
-func (x keyring) mints(role storage.Role) error {
+func (x *exchange) mints(role storage.Role) error {
 	if role != storage.RoleAuditor || x.caller.owns() {
 		return nil
 	}

@@ -97,7 +97,7 @@ type SeriesQuery struct {
 
 const noCalls missing = "calls are not kept here; a stack has a log line of each in its log groups in CloudWatch, and counts in its metrics"
 
-func (x kept) calls() (any, error) {
+func (x *exchange) calls() (any, error) {
 	if x.h.Calls == nil {
 		return nil, noCalls
 	}
@@ -108,7 +108,7 @@ func (x kept) calls() (any, error) {
 	}
 	q := CallQuery{
 		Tenant: x.caller.Tenant, Server: query.Get("server"), Principal: query.Get("principal"), Tool: query.Get("tool"),
-		Servers: x.servers(), Failed: query.Get("failed") == "true", Since: since, After: query.Get("after"),
+		Servers: x.serversOf(), Failed: query.Get("failed") == "true", Since: since, After: query.Get("after"),
 	}
 	if q.Limit, err = limitOf(query.Get("limit")); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (x kept) calls() (any, error) {
 	return calls, err
 }
 
-func (x kept) series() (any, error) {
+func (x *exchange) series() (any, error) {
 	if x.h.Series == nil {
 		return nil, noCalls
 	}
@@ -138,7 +138,7 @@ func (x kept) series() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Server: query.Get("server"), Servers: x.servers(), Since: since})
+	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Server: query.Get("server"), Servers: x.serversOf(), Since: since})
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ type PeopleQuery struct {
 	Since   time.Time
 }
 
-func (x kept) people() (any, error) {
+func (x *exchange) people() (any, error) {
 	if x.h.People == nil {
 		return nil, noCalls
 	}
@@ -203,7 +203,7 @@ func (x kept) people() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := x.h.People(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.servers(), Since: since})
+	all, err := x.h.People(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.serversOf(), Since: since})
 	return map[string]any{"people": all}, err
 }
 
@@ -218,7 +218,7 @@ const changesFor = 5 * time.Minute
 
 // changes answers with a line whenever something has changed, until the caller is gone.
 // The first line comes at once and reports no change.
-func (x kept) changes() (any, error) {
+func (x *exchange) changes() (any, error) {
 	if x.h.Changes == nil {
 		return nil, noChanges
 	}
@@ -250,7 +250,7 @@ func (x kept) changes() (any, error) {
 	}
 }
 
-func (x kept) metrics() (any, error) {
+func (x *exchange) metrics() (any, error) {
 	if x.h.Metrics == nil {
 		return nil, noCalls
 	}
@@ -271,8 +271,8 @@ func (x kept) metrics() (any, error) {
 
 const day = 24 * time.Hour
 
-// servers returns the servers that the caller sees, nil for all.
-func (x kept) servers() []string {
+// serversOf returns the servers that the caller sees, nil for all.
+func (x *exchange) serversOf() []string {
 	if x.caller.may(x.caller.Tenant, storage.EveryServer) {
 		return nil
 	}
@@ -280,7 +280,7 @@ func (x kept) servers() []string {
 }
 
 // since returns the time that the query begins at; the zero time if it has none.
-func (x kept) since() (time.Time, error) {
+func (x *exchange) since() (time.Time, error) {
 	span, err := spanOf(x.r.URL.Query().Get("since"))
 	if err != nil || span == 0 {
 		return time.Time{}, err
@@ -306,7 +306,7 @@ func (x *exchange) addCalls(list []Server) error {
 	if x.h.Series == nil {
 		return nil
 	}
-	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Servers: kept{x}.servers(), Since: time.Now().Add(-day + time.Minute)})
+	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Servers: x.serversOf(), Since: time.Now().Add(-day + time.Minute)})
 	if err != nil {
 		return err
 	}

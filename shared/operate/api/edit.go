@@ -81,14 +81,11 @@ const (
 	noLimits missing = "limits are not set here; dormouse quotas sets them"
 )
 
-// edits has the routes of the user of a machine. What they take becomes a command that the
-// machine runs, so no API key is enough.
-type edits struct{ *exchange }
-
 func (c Caller) usesMachine() bool { return c.Tenant == "" && c.seesAll() && c.reads() }
 
-// may returns an error for callers that may not edit.
-func (x edits) may() error {
+// mayEdit returns an error for callers that may not edit. What they order becomes a command
+// that the machine runs, so no API key is enough.
+func (x *exchange) mayEdit() error {
 	switch {
 	case x.h.Add == nil:
 		return noEdits
@@ -99,8 +96,8 @@ func (x edits) may() error {
 }
 
 // taken reads the order of a route, and returns what do makes of it.
-func taken[T any](x edits, do func(order T) (string, error)) (any, error) {
-	if err := x.may(); err != nil {
+func taken[T any](x *exchange, do func(order T) (string, error)) (any, error) {
+	if err := x.mayEdit(); err != nil {
 		return nil, err
 	}
 	var order T
@@ -114,15 +111,15 @@ func taken[T any](x edits, do func(order T) (string, error)) (any, error) {
 	return Said{said}, nil
 }
 
-func (x edits) add() (any, error) {
+func (x *exchange) addServer() (any, error) {
 	return taken(x, func(s NewServer) (string, error) { return x.h.Add(x.r.Context(), s) })
 }
 
-func (x edits) turn() (any, error) {
+func (x *exchange) switchServer() (any, error) {
 	return taken(x, func(s Switch) (string, error) { return "", x.h.Switch(x.r.Context(), x.r.PathValue("server"), s.On) })
 }
 
-func (x edits) value() (any, error) {
+func (x *exchange) setValue() (any, error) {
 	return taken(x, func(v NewValue) (string, error) {
 		return "", x.h.SetValue(x.r.Context(), x.r.PathValue("server"), v.Name, v.Value)
 	})

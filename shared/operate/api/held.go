@@ -48,7 +48,7 @@ func (x *exchange) held() (any, error) {
 
 // accept takes held tools. The accepted list is that of all tenants, so the caller must be the
 // owner of the place.
-func (x owned) accept() (any, error) {
+func (x *exchange) accept() (any, error) {
 	s, pin, err := x.pinned()
 	if err != nil {
 		return nil, err

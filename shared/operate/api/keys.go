@@ -10,9 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// keyring serves the routes about keys.
-type keyring struct{ *exchange }
-
 // roleUser is the name of storage.RoleUser outside of the store.
 const roleUser = "user"
 
@@ -30,7 +27,7 @@ func keyOf(k storage.Key) Key {
 	}
 }
 
-func (x keyring) list() (any, error) {
+func (x *exchange) keys() (any, error) {
 	tenant := x.caller.Tenant
 	if tenant == "" {
 		tenant = x.r.URL.Query().Get("tenant")
@@ -41,22 +38,22 @@ func (x keyring) list() (any, error) {
 	}
 	list := []Key{}
 	for _, k := range all {
-		if x.manages(k) {
+		if x.managesKey(k) {
 			list = append(list, keyOf(k))
 		}
 	}
 	return map[string]any{"keys": list}, nil
 }
 
-// manages reports whether the caller may manage a key. The caller needs a key for
+// managesKey reports whether the caller may manage a key. The caller needs a key for
 // everything that the key is for.
-func (x keyring) manages(k storage.Key) bool {
+func (x *exchange) managesKey(k storage.Key) bool {
 	return (x.caller.Tenant == "" || x.caller.Tenant == k.Tenant) && !slices.ContainsFunc(k.Servers, func(server string) bool {
 		return !apikey.May(x.caller.Servers, server)
 	})
 }
 
-func (x keyring) create() (any, error) {
+func (x *exchange) createKey() (any, error) {
 	var asked NewKey
 	if err := x.body(&asked); err != nil {
 		return nil, err
@@ -71,10 +68,10 @@ func (x keyring) create() (any, error) {
 	if err := x.mints(g.Role); err != nil {
 		return nil, err
 	}
-	if !x.manages(storage.Key{Tenant: g.Tenant, Servers: g.Servers}) {
+	if !x.managesKey(storage.Key{Tenant: g.Tenant, Servers: g.Servers}) {
 		return nil, storage.Errorf(storage.Forbidden, "your own key is for tenant %s and its servers only, and so are the keys that you make", x.caller.Tenant)
 	}
-	if err := x.known(asked); err != nil {
+	if err := x.knownServers(asked); err != nil {
 		return nil, err
 	}
 	secret, record, err := apikey.Create(x.r.Context(), x.h.Store, g)
@@ -86,7 +83,7 @@ func (x keyring) create() (any, error) {
 	return k, nil
 }
 
-func (x keyring) known(asked NewKey) error {
+func (x *exchange) knownServers(asked NewKey) error {
 	if x.h.Servers == nil {
 		return nil
 	}
@@ -103,24 +100,24 @@ func (x keyring) known(asked NewKey) error {
 	return nil
 }
 
-// managed returns the key in the path, by its id.
-func (x keyring) managed() (storage.Key, error) {
+// managedKey returns the key in the path, by its id.
+func (x *exchange) managedKey() (storage.Key, error) {
 	k, err := x.h.Store.Keys().Get(x.r.Context(), x.r.PathValue("key"))
 	if err != nil && storage.CodeOf(err) != storage.NotFound {
 		return k, err
 	}
-	if err != nil || !x.manages(k) {
+	if err != nil || !x.managesKey(k) {
 		return k, apikey.NoKey()
 	}
 	return k, nil
 }
 
-func (x keyring) rotate() (any, error) {
+func (x *exchange) rotateKey() (any, error) {
 	var asked Rotate
 	if err := x.body(&asked); err != nil {
 		return nil, err
 	}
-	k, err := x.managed()
+	k, err := x.managedKey()
 	if err != nil {
 		return nil, err
 	}
@@ -136,8 +133,8 @@ func (x keyring) rotate() (any, error) {
 	return answer, nil
 }
 
-func (x keyring) revoke() (any, error) {
-	k, err := x.managed()
+func (x *exchange) revokeKey() (any, error) {
+	k, err := x.managedKey()
 	if err != nil {
 		return nil, err
 	}

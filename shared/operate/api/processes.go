@@ -137,15 +137,12 @@ func oneOf(names map[string]bool, what string) string {
 	return ""
 }
 
-// kept serves the routes about what a machine keeps of its work: output and use.
-type kept struct{ *exchange }
-
 const (
 	noOutput missing = "the output of processes is not kept here; the output of a stack's boxes is in its log group in CloudWatch: aws logs tail --follow /dormouse/STACK/box"
 	noBill   missing = "what was used is not counted here; a stack has it in its log groups in CloudWatch and on the bill of AWS"
 )
 
-func (x kept) logs() (any, error) {
+func (x *exchange) logs() (any, error) {
 	if x.h.Output == nil {
 		return nil, noOutput
 	}
@@ -182,7 +179,7 @@ func (x kept) logs() (any, error) {
 // mayRead reports whether the caller may read the output of a process. A caller of one
 // tenant may do so if all known sessions of the process are of this tenant. If all
 // sessions have expired, the caller may not.
-func (x kept) mayRead(o Output) (bool, error) {
+func (x *exchange) mayRead(o Output) (bool, error) {
 	if !apikey.May(x.caller.Servers, o.Server) {
 		return false, nil
 	}
@@ -215,7 +212,7 @@ func spanOf(text string) (time.Duration, error) {
 	return d, nil
 }
 
-func (x kept) bill() (any, error) {
+func (x *exchange) bill() (any, error) {
 	if x.h.Bill == nil {
 		return nil, noBill
 	}

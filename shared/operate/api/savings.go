@@ -28,11 +28,11 @@ const leastSaving = 0.01
 
 // savings answers which servers of the last seven days would have cost less with a
 // shorter idle_seconds. It replays the calls of the history on boxes that sleep earlier.
-func (x kept) savings() (any, error) {
+func (x *exchange) savings() (any, error) {
 	if x.h.Busy == nil || x.h.Servers == nil {
 		return nil, noCalls
 	}
-	all, err := x.h.Busy(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.servers(), Since: time.Now().Add(-7 * day)})
+	all, err := x.h.Busy(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.serversOf(), Since: time.Now().Add(-7 * day)})
 	if err != nil {
 		return nil, err
 	}

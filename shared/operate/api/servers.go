@@ -144,11 +144,9 @@ func (x *exchange) prepare() (any, error) {
 	return x.h.Prepare(x.r.Context(), s.Name)
 }
 
-type owned struct{ *exchange }
-
 // push puts a servers file into the store, from which functions take it. It decides what
 // runs for all tenants, so the caller must be the owner of the place.
-func (x owned) push() (any, error) {
+func (x *exchange) push() (any, error) {
 	switch {
 	case !x.h.Pushed:
 		return nil, noPush

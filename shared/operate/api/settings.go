@@ -30,7 +30,7 @@ type Settings struct {
 
 const noSettings missing = "settings are shown by dormouse run only; the servers file of a stack is part of its functions"
 
-func (x kept) settings() (any, error) {
+func (x *exchange) settings() (any, error) {
 	s, err := x.server()
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ type StartQuery struct {
 // newestStarts is how many starts an answer has.
 const newestStarts = 20
 
-func (x kept) starts() (any, error) {
+func (x *exchange) starts() (any, error) {
 	s, err := x.server()
 	if err != nil {
 		return nil, err
