@@ -87,7 +87,9 @@ func (c *client) prepareAll(ctx context.Context, p preparation) ([]outcome, erro
 		}
 		together.Go(func() error {
 			if all[i] = c.prepare(ctx, name); all[i].err == nil && p.accepts {
-				_, all[i].err = c.accept(ctx, name, nil)
+				if _, err := c.accept(ctx, name, nil); !isCode(err, "not_found") { // its tools are not held
+					all[i].err = err
+				}
 			}
 			p.shows.over(name, all[i].String())
 			return nil
