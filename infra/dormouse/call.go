@@ -64,6 +64,13 @@ func (c *callCommand) Run(t *terminal) error {
 			defer func() { _ = s.Close() }()
 			of, err = c.find(ctx, s)
 		}
+		if errors.Is(err, errNoTools) && !c.remote() { // it may be installed at this moment
+			if o := to.prepare(ctx, c.Server); o.err == nil {
+				of, err = c.find(ctx, s)
+			} else if !isCode(o.err, "invalid") { // this machine does not prepare
+				err = fmt.Errorf("%s: %w", c.Server, o.err)
+			}
+		}
 		end()
 		if err != nil {
 			return err
@@ -190,8 +197,13 @@ func (c *callCommand) find(ctx context.Context, s *mcp.ClientSession) (tool, err
 		}
 		names = append(names, t.Name)
 	}
+	if len(names) == 0 {
+		return tool{}, fmt.Errorf("%s has no tool %s: %w", c.Server, c.Tool, errNoTools)
+	}
 	return tool{}, fmt.Errorf("%s has %w", c.Server, unknown("tool", c.Tool, names))
 }
+
+var errNoTools = errors.New("there are none")
 
 // arguments returns the arguments of the call as the tool's input schema wants them. It asks
 // the user for those that are missing.
@@ -532,7 +544,7 @@ func (c *client) info(ctx context.Context) (info api.Info, err error) {
 // that is not known.
 func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) (ready time.Time) {
 	var status api.Status
-	if before.State != api.Asleep || c.call(ctx, http.MethodGet, "processes", nil, &status) != nil {
+	if before.State == api.Awake || c.call(ctx, http.MethodGet, "processes", nil, &status) != nil {
 		return ready // the call itself has succeeded
 	}
 	for _, p := range status.Processes {
