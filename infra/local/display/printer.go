@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +29,7 @@ func (p *printer) line(at time.Time, name, text string) {
 		p.recordLine(at, name, "note", "what", text)
 		return
 	}
-	_, _ = fmt.Fprintf(&p.out, "%s  %s  %s\n", p.dim(clock(at)), pad(name, p.name), text)
+	p.wrapped(fmt.Sprintf("%s  %s  ", p.dim(clock(at)), pad(name, p.name)), text)
 }
 
 // hint prints what to do about the line above.
@@ -115,7 +116,10 @@ func roughly(d time.Duration) string {
 	}
 }
 
-func length(s string) int { return utf8.RuneCountInString(s) }
+// length returns the columns that s takes on the screen, whose colors take none.
+func length(s string) int { return utf8.RuneCountInString(colors.ReplaceAllString(s, "")) }
+
+var colors = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // pad fills s up to a width in characters.
 func pad(s string, width int) string { return s + strings.Repeat(" ", max(0, width-length(s))) }
