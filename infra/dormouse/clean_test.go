@@ -29,6 +29,7 @@ func seen(t *testing.T, print func(out io.Writer) error) string {
 	master, tty, err := pty.Open()
 	commontest.OK(t, err)
 	defer func() { _ = master.Close() }()
+	commontest.OK(t, pty.Setsize(tty, &pty.Winsize{Rows: 40, Cols: 500})) // no row takes several lines
 	got := make(chan string)
 	go func() {
 		all, _ := io.ReadAll(master) // the error says that the terminal is closed

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -62,7 +61,7 @@ func (t target) open(ctx context.Context) (*client, error) {
 		if data != "" {
 			return target{Data: data}.open(ctx)
 		}
-		return nil, notUp(t.folder())
+		return nil, notUp(ctx, t.folder())
 	}
 	return &client{http: &http.Client{Transport: transport}, base: "http://local", key: key, where: t.folder(), up: true, end: transport.CloseIdleConnections}, nil
 }
@@ -74,8 +73,8 @@ func (p placed) open(ctx context.Context) (*client, error) {
 		if !isNotUp(err) {
 			return c, err
 		}
-		if _, err := os.Stat(p.folder()); err != nil {
-			return nil, notUp(p.folder())
+		if !exists(p.folder()) {
+			return nil, err
 		}
 	}
 	store, err := openStore(ctx, p.Store, p.folder())

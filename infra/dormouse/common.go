@@ -3,12 +3,14 @@ package dormouse
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"regexp"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
@@ -32,9 +34,14 @@ type failure struct {
 // Unwrap returns the error.
 func (f failure) Unwrap() error { return f.error }
 
-// notUp returns the error of a command that needs a running machine.
-func notUp(data string) error {
-	return failure{exitNotUp, fmt.Errorf("dormouse run is not up with %s: start it, or name its folder with --data, or another machine with --url", data)}
+// notUp returns the error of a command that needs a running machine. It names the machines of
+// this user that are up elsewhere.
+func notUp(ctx context.Context, data string) error {
+	how := "name its folder with --data, or another machine with --url"
+	if all := allUp(ctx); len(all) > 0 {
+		how = "name one that is up:" + listed(all)
+	}
+	return failure{exitNotUp, fmt.Errorf("dormouse run is not up with %s: start it, or %s", data, how)}
 }
 
 // The flags that several commands have, each defined once.
@@ -113,18 +120,24 @@ func (p printing) show(t *terminal, v any, text func() error) error {
 }
 
 // table prints lines whose columns are separated by tabs. print calls say for each line.
-// A text among the arguments stays within its cell.
+// A text among the arguments stays within its cell. On a terminal that is too narrow for a
+// table, its rows take several lines.
 func table(out io.Writer, print func(say func(format string, args ...any))) error {
-	var text bytes.Buffer
-	w := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
+	var cells, text bytes.Buffer
 	print(func(format string, args ...any) {
 		for i := range args {
 			args[i] = inCell(args[i])
 		}
-		_, _ = fmt.Fprintf(w, format, args...) // Flush returns the error
+		_, _ = fmt.Fprintf(&cells, format, args...) // a buffer takes everything
 	})
+	w := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
+	_, _ = w.Write(cells.Bytes()) // Flush returns the error
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	if width := (says{}).display(out, os.Getenv).Width; width != nil && widest(text.String()) > width() {
+		text.Reset()
+		text.WriteString(folded(cells.String(), width()))
 	}
 	if c, ok := out.(cleaned); ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
 		_, err := colored(c).Write(tinted(text.Bytes()))
@@ -133,6 +146,62 @@ func table(out io.Writer, print func(say func(format string, args ...any))) erro
 	_, err := out.Write(text.Bytes())
 	return err
 }
+
+// widest returns the columns of the longest line.
+func widest(text string) (most int) {
+	for line := range strings.Lines(text) {
+		most = max(most, utf8.RuneCountInString(strings.TrimRight(line, "\n")))
+	}
+	return most
+}
+
+// folded lays the rows of tables out in lines of a width. A column that does not fit beside
+// those before it begins a further line of each row. A text that is too long for a line is
+// broken at spaces. A row without a tab is in no table.
+func folded(cells string, width int) string {
+	var out strings.Builder
+	var widths []int
+	rows := strings.Split(strings.TrimSuffix(cells, "\n"), "\n")
+	for n, row := range rows {
+		if n == 0 || !strings.Contains(rows[n-1], "\t") { // a table may begin
+			widths = nil
+			for _, row := range rows[n:] {
+				all := strings.Split(row, "\t")
+				if len(all) == 1 {
+					break
+				}
+				for i, cell := range all {
+					widths = append(widths, 0)[:max(i+1, len(widths))]
+					widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+				}
+			}
+		}
+		line, at := "", 0 // at is where the next column begins
+		fold := func() {
+			out.WriteString(strings.TrimRight(line, " ") + "\n")
+			line, at = "", len(indent)
+		}
+		for i, cell := range strings.Split(row, "\t") {
+			if i > 0 && at+widths[i] > width {
+				fold()
+			}
+			for _, word := range strings.SplitAfter(cell, " ") {
+				if n := utf8.RuneCountInString(line); n > at && n+utf8.RuneCountInString(strings.TrimRight(word, " ")) > width {
+					fold()
+				}
+				line += strings.Repeat(" ", max(0, at-utf8.RuneCountInString(line))) + word
+			}
+			if i < len(widths) {
+				at += widths[i] + 2
+			}
+		}
+		fold()
+	}
+	return out.String()
+}
+
+// indent is before the further lines of a row.
+const indent = "    "
 
 // tinted colors the cells of a table that say how something is.
 func tinted(table []byte) []byte {

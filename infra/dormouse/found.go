@@ -8,10 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
@@ -28,13 +26,7 @@ type upNote struct {
 // notesFolder is the folder of the notes. It is "" if there is none that only this user can
 // write.
 func notesFolder() string {
-	folder := filepath.Join(os.TempDir(), fmt.Sprintf("dormouse-%d", os.Getuid()))
-	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) {
-		folder = filepath.Join(runtime, "dormouse")
-	}
-	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return ""
-	}
+	folder := placeOfNotes()
 	info, err := os.Lstat(folder)
 	if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 != 0 {
 		return ""
@@ -45,9 +37,17 @@ func notesFolder() string {
 	return folder
 }
 
+func placeOfNotes() string {
+	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) {
+		return filepath.Join(runtime, "dormouse")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("dormouse-%d", os.Getuid()))
+}
+
 // leave writes the note of a machine. forget removes it. Without a note, commands find the
 // machine in its own folder only.
 func (n upNote) leave() (forget func()) {
+	_ = os.Mkdir(placeOfNotes(), 0o700) // which most often exists; see notesFolder
 	folder, text := notesFolder(), []byte(nil)
 	data, err := filepath.Abs(n.Data)
 	if err == nil {
@@ -114,9 +114,13 @@ func (t target) elsewhere(ctx context.Context) (data string, err error) {
 	case 1:
 		return all[0].Data, nil
 	}
-	var list []string
+	return "", failure{exitNotUp, errors.New("several machines are up; name one:" + listed(all))}
+}
+
+// listed returns a line for each machine, with the flag that names it.
+func listed(all []upNote) (lines string) {
 	for _, n := range all {
-		list = append(list, fmt.Sprintf("%s: --data %s", n.URL, quoted(n.Data)))
+		lines += fmt.Sprintf("\n  %s: --data %s", n.URL, quoted(n.Data))
 	}
-	return "", failure{exitNotUp, fmt.Errorf("several machines are up; name one:\n  %s", strings.Join(list, "\n  "))}
+	return lines
 }

@@ -160,10 +160,14 @@ func (c *createKeyCommand) Run(t *terminal) error {
 }
 
 // makeFolder makes the data folder, because keys are often made before the first run. It
-// prints a warning if nothing shows that a run will use the folder.
+// prints a warning if nothing shows that a run will use the folder. If the key is for a
+// machine that is up elsewhere, it does nothing.
 func (c *createKeyCommand) makeFolder(t *terminal) error {
 	if c.remote() || c.Store != "" {
 		return nil
+	}
+	if data, err := c.elsewhere(context.Background()); err != nil || data != "" {
+		return err
 	}
 	_, folder := os.Stat(c.folder())
 	_, file := os.Stat(c.Servers)
