@@ -140,24 +140,3 @@ func (a *author) says(verb string, args ...string) {
 		a.t.Fatalf("dormouse %s: %v: %s", verb, err, out)
 	}
 }
-
-// The author's terminal says where the start after a save has failed, and that the next is well.
-func TestE2EWatchSaysWhereASavedServerFails(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	script := filepath.Join(folder, "server.py")
-	write(t, filepath.Join(folder, "more.py"), "MORE = []\n")
-	write(t, script, pythonServer)
-	m := machineOf(t, map[string]any{"mine": map[string]any{"command": "python3", "args": []string{script}}})
-	if m.programs {
-		m.programs = false // functions that are programs of their own prepare nothing
-	}
-	p := m.types("run", "--watch", "--servers", m.servers, "--listen", "127.0.0.1:0")
-	p.sees("A save starts anew: mine")
-	write(t, filepath.Join(folder, "more.py"), "MORE = nothere\n")
-	p.sees("NameError: name 'nothere' is not defined")
-	p.sees("server.py:2: from more import MORE")
-	p.sees("more.py:1: MORE = nothere")
-	write(t, filepath.Join(folder, "more.py"), "MORE = [\"two\"]\n")
-	p.sees("ready after")
-}
