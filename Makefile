@@ -13,6 +13,7 @@ STAMP := $(TOOLS)/golangci-lint-$(GOLANGCI_LINT_VERSION).installed
 
 # One static program per function, and the programs of infra.
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -tags lambda.norpc -ldflags '-s -w'
+KEEPER_BUILD := CGO_ENABLED=0 go build -C infra/keeper -trimpath -ldflags '-s -w'
 PROGRAMS := dormouse emulator/dormouse runner $(patsubst functions/%/main.go,%,$(wildcard functions/*/main.go))
 
 # The Go modules: the product, and the proof (benchmarks, real clients, the official
@@ -52,7 +53,7 @@ bin/emulator/dormouse: force need-go
 bin/runner: force need-go
 	@$(GO_BUILD) -o $@ ./infra/runner/cmd
 bin/dormouse-keeper: force need-go
-	@cd infra/keeper && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o '$(CURDIR)/$@' ./dormouse-keeper
+	@$(KEEPER_BUILD) -o '$(CURDIR)/$@' ./dormouse-keeper
 bin/%: force need-go
 	@$(GO_BUILD) -o $@ ./functions/$*
 

@@ -35,13 +35,14 @@ PLATFORMS ?= linux/amd64 linux/arm64
 .PHONY: image-local
 image-local: need-go need-python $(CRANE) ## Push the image of one machine, without Docker (IMAGE=REPOSITORY:TAG, or a FILE.tar with PLATFORMS=linux/amd64)
 	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, or IMAGE=dormouse.tar PLATFORMS=linux/amd64' >&2; exit 1; }
-	@for platform in $(PLATFORMS); do GOOS=$${platform%/*} GOARCH=$${platform#*/} $(GO_BUILD) -o "bin/$${platform/\//-}/dormouse" ./infra/cmd/dormouse; done
+	@for platform in $(PLATFORMS); do export GOOS=$${platform%/*} GOARCH=$${platform#*/}; \
+	  $(GO_BUILD) -o "bin/$${platform/\//-}/dormouse" ./infra/cmd/dormouse && $(KEEPER_BUILD) -o "$(CURDIR)/bin/$${platform/\//-}/dormouse-keeper" ./dormouse-keeper || exit; done
 	@infra/image/machine.py $(CRANE) '$(IMAGE)' $(foreach platform,$(PLATFORMS),$(platform)=bin/$(subst /,-,$(platform))/dormouse)
 
 # Needs Node and curl, which it puts into the base of its image. Ends with 69 where there
 # is no Docker engine and none can be started.
 .PHONY: test-container
-test-container: need-node need-python $(CRANE) bin/dormouse ## Run the image of one machine (needs Docker, or root to start it)
+test-container: need-node need-python $(CRANE) bin/dormouse bin/dormouse-keeper ## Run the image of one machine (needs Docker, or root to start it)
 	@go vet -tags image,engine ./infra/image
 	@DORMOUSE_TEST_CRANE=$(CRANE) infra/stack/engine.sh go test -count=1 -tags image,engine -run '^TestAContainer' ./infra/image
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Makes the image of one machine, without a Docker engine, and pushes it: Node, Python, git
-and uv with dormouse, for a user without a home. `make image-local` calls it; it prints the
+and uv with dormouse and its keeper, for a user without a home. `make image-local` calls it; it prints the
 reference of the image with its digest.
 
     machine.py CRANE IMAGE PLATFORM=PROGRAM...
 
 CRANE is a program, and so is each PROGRAM, the dormouse of its PLATFORM, such as
-linux/arm64. IMAGE is REPOSITORY:TAG, or a file whose name ends in .tar for `docker load`,
+linux/arm64. PROGRAM-keeper is the keeper of the platform. IMAGE is REPOSITORY:TAG, or a file whose name ends in .tar for `docker load`,
 which takes one platform. crane logs in with what `docker login` or `crane auth login` has
 left. The same programs on the same base give the same digest.
 """
@@ -52,7 +52,7 @@ ENV = {"HOME": "/data/home", "LANG": "C.UTF-8", "DORMOUSE_DATA": "/data"}
 
 
 def layer(program, tools):
-    """Returns the layer: three programs, and the folders of the user, without times."""
+    """Returns the layer: the programs, and the folders of the user, without times."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, mode in ("config", 0o755), ("data", 0o700):
@@ -121,8 +121,8 @@ def main():
                 base = json.load(f)["manifests"][-1]
             with tarfile.open(fileobj=io.BytesIO(run("export", "--platform", platform, UV, "-"))) as archive:
                 tools = {name: archive.extractfile(name).read() for name in ("uv", "uvx")}
-            with open(path, "rb") as f:
-                added = layer(f.read(), tools)
+            with open(path, "rb") as f, open(path + "-keeper", "rb") as keeper:
+                added = layer(f.read(), {"dormouse-keeper": keeper.read(), **tools})
             made.append(layout.derive(base, platform, added))
         with open(layout.index, "w", encoding="utf-8") as f:
             json.dump({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": made}, f, sort_keys=True)

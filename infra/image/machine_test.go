@@ -26,6 +26,8 @@ func (r *rig) machine(base, tag string, programs ...string) (string, error) {
 
 func TestTheImageOfOneMachineRunsDormouseForAUserWithoutAHome(t *testing.T) {
 	r := newRig(t)
+	r.write("amd64-keeper", "keeper for amd64")
+	r.write("arm64-keeper", "keeper for arm64")
 	made, err := r.machine("base:1", r.host+"/machine:1", "linux/amd64="+r.write("amd64", "dormouse for amd64"), "linux/arm64="+r.write("arm64", "dormouse for arm64"))
 	commontest.OK(t, err)
 	if digest := strings.TrimSpace(string(r.do("digest", r.host+"/machine:1"))); made != r.host+"/machine@"+digest {
@@ -37,8 +39,8 @@ func TestTheImageOfOneMachineRunsDormouseForAUserWithoutAHome(t *testing.T) {
 		if d := cmp.Diff(map[string]string{
 			"usr/bin/node": "-rw-r--r-- usr/bin/node for " + arch,
 			"config":       "drwxr-xr-x ", "data": "drwx------ ",
-			"usr/local/bin/dormouse": "-rwxr-xr-x dormouse for " + arch,
-			"usr/local/bin/uv":       "-rwxr-xr-x uv for " + arch, "usr/local/bin/uvx": "-rwxr-xr-x uvx for " + arch,
+			"usr/local/bin/dormouse": "-rwxr-xr-x dormouse for " + arch, "usr/local/bin/dormouse-keeper": "-rwxr-xr-x keeper for " + arch,
+			"usr/local/bin/uv": "-rwxr-xr-x uv for " + arch, "usr/local/bin/uvx": "-rwxr-xr-x uvx for " + arch,
 		}, r.contents(reference)); d != "" {
 			t.Error(d)
 		}
@@ -72,6 +74,7 @@ func TestTheImageOfOneMachineRunsDormouseForAUserWithoutAHome(t *testing.T) {
 func TestTheSameProgramGivesTheSameImageOfOneMachine(t *testing.T) {
 	r := newRig(t)
 	program := "linux/arm64=" + r.write("program", "dormouse")
+	r.write("program-keeper", "keeper")
 	var made []string
 	for _, text := range []string{"dormouse", "dormouse", "another"} {
 		r.write("program", text)
@@ -87,9 +90,12 @@ func TestTheSameProgramGivesTheSameImageOfOneMachine(t *testing.T) {
 func TestAnImageOfOneMachineThatCannotBeMadeIsRefused(t *testing.T) {
 	r := newRig(t)
 	program, file := r.write("program", "dormouse"), filepath.Join(r.folder, "image.tar")
+	alone := r.write("alone", "dormouse")
+	r.write("program-keeper", "keeper")
 	for what, args := range map[string][]string{
 		"for a platform that the base does not have": {r.host + "/machine:1", "linux/riscv64=" + program},
 		"without a program":                          {r.host + "/machine:1", "linux/arm64=" + program + ".missing"},
+		"without a keeper":                           {r.host + "/machine:1", "linux/arm64=" + alone},
 		"of two platforms in a file":                 {file, "linux/amd64=" + program, "linux/arm64=" + program},
 	} {
 		t.Run(what, func(t *testing.T) {

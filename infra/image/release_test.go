@@ -78,7 +78,18 @@ func commit(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-func TestEachArchiveHasTheProgramOfItsPlatform(t *testing.T) {
+// paths are the packages of the programs.
+var paths = map[string]string{"dormouse": "github.com/dormouse-mcp/dormouse/infra/cmd/dormouse", "dormouse-keeper": "github.com/dormouse-mcp/dormouse/infra/keeper/dormouse-keeper"}
+
+// programsOf returns the programs of an archive.
+func programsOf(platform string) []string {
+	if strings.HasPrefix(platform, "linux_") {
+		return []string{"dormouse", "dormouse-keeper"}
+	}
+	return []string{"dormouse"}
+}
+
+func TestEachArchiveHasTheProgramsOfItsPlatform(t *testing.T) {
 	head, all := commit(t), archives(t)
 	for _, platform := range []string{"darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64"} {
 		path, ok := all[platform]
@@ -88,23 +99,26 @@ func TestEachArchiveHasTheProgramOfItsPlatform(t *testing.T) {
 		}
 		folder, files := unpack(t, path)
 		slices.Sort(files)
-		if d := cmp.Diff([]string{"-rw-r--r-- LICENSE", "-rw-r--r-- README.md", "-rwxr-xr-x dormouse"}, files); d != "" {
-			t.Errorf("%s: %s", platform, d)
-		}
-		info, err := buildinfo.ReadFile(filepath.Join(folder, "dormouse"))
-		commontest.OK(t, err)
-		got := map[string]string{"path": info.Path}
-		for _, s := range info.Settings {
-			got[s.Key] = s.Value
-		}
 		goos, goarch, _ := strings.Cut(platform, "_")
-		for key, want := range map[string]string{
-			"path": "github.com/dormouse-mcp/dormouse/infra/cmd/dormouse", "GOOS": goos, "GOARCH": goarch,
-			"CGO_ENABLED": "0", "-trimpath": "true", "vcs.revision": head,
-		} {
-			if got[key] != want {
-				t.Errorf("%s: %s is %q, want %q", platform, key, got[key], want)
+		want := []string{"-rw-r--r-- LICENSE", "-rw-r--r-- README.md"}
+		for _, name := range programsOf(platform) {
+			want = append(want, "-rwxr-xr-x "+name)
+			info, err := buildinfo.ReadFile(filepath.Join(folder, name))
+			commontest.OK(t, err)
+			got := map[string]string{"path": info.Path}
+			for _, s := range info.Settings {
+				got[s.Key] = s.Value
 			}
+			for key, want := range map[string]string{
+				"path": paths[name], "GOOS": goos, "GOARCH": goarch, "CGO_ENABLED": "0", "-trimpath": "true", "vcs.revision": head,
+			} {
+				if got[key] != want {
+					t.Errorf("%s %s: %s is %q, want %q", platform, name, key, got[key], want)
+				}
+			}
+		}
+		if d := cmp.Diff(want, files); d != "" {
+			t.Errorf("%s: %s", platform, d)
 		}
 	}
 	if len(all) != 4 {
@@ -161,13 +175,30 @@ func TestTheSBOMNamesTheModulesOfTheProgram(t *testing.T) {
 			named[p.Name+" "+p.VersionInfo] = true
 		}
 		folder, _ := unpack(t, path)
-		info, err := buildinfo.ReadFile(filepath.Join(folder, "dormouse"))
-		commontest.OK(t, err)
-		for _, module := range info.Deps {
-			if !named[module.Path+" "+module.Version] {
-				t.Errorf("%s: the SBOM does not name %s %s", platform, module.Path, module.Version)
+		for _, name := range programsOf(platform) {
+			info, err := buildinfo.ReadFile(filepath.Join(folder, name))
+			commontest.OK(t, err)
+			for _, module := range info.Deps {
+				if !named[module.Path+" "+module.Version] {
+					t.Errorf("%s: the SBOM does not name %s %s", platform, module.Path, module.Version)
+				}
 			}
 		}
+	}
+}
+
+// An unpacked archive starts servers from images: dormouse finds the keeper beside itself, and
+// the keeper can run here.
+func TestTheArchiveHasAKeeperThatItsProgramFinds(t *testing.T) {
+	unpacked, _ := unpack(t, archives(t)["linux_"+runtime.GOARCH])
+	file := filepath.Join(t.TempDir(), "servers.json")
+	commontest.OK(t, os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"docker","args":["run","-i","img"],"x-dormouse":{"box":{"sealed":true}}}}}`), 0o600))
+	out, _ := exec.CommandContext(t.Context(), filepath.Join(unpacked, "dormouse"), "doctor", "--servers", file).CombinedOutput() // other findings are not ours
+	if !strings.Contains(string(out), filepath.Join(unpacked, "dormouse-keeper")) {
+		t.Errorf("doctor: %s", out)
+	}
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(unpacked, "dormouse-keeper"), "probe").CombinedOutput(); err != nil {
+		t.Errorf("probe: %v, %s", err, out)
 	}
 }
 
