@@ -459,13 +459,21 @@ func (b *Box) Signal(s syscall.Signal) error {
 	return b.call(boot.ContMgrSignal, &boot.SignalArgs{CID: id, Signo: int32(s), PID: b.pid, Mode: boot.DeliverToProcess}, nil)
 }
 
-// Used returns the bytes of memory that the box uses, with the files that it has written.
+// Used returns the bytes of memory that the box uses, with the files that it has written, and
+// with what its kernel keeps of it: empty files, or what waits in pipes.
 func (b *Box) Used() (uint64, error) {
 	var u control.MemoryUsage
 	if err := b.call(boot.UsageCollect, &control.MemoryUsageOpts{}, &u); err != nil {
 		return 0, err
 	}
-	return u.Total, nil
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", b.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), "\nRssAnon:")
+	own, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	kb, err := strconv.ParseUint(own, 10, 64)
+	return u.Total + kb<<10, err
 }
 
 // End ends the box at once; Wait then returns the reason as its error.

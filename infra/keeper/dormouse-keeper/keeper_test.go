@@ -97,7 +97,7 @@ func TestABoxThatUsesTooMuchEnds(t *testing.T) {
 	dir := a.folder(t)
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
 	neighbour := runs(t, a.command(keeperRole, "run", "--store", dir, ref, "until:TERM"), "waits")
-	for _, deed := range []string{"use:200", "fill:/tmp/x", "fill:/x", "fill:/dev/shm/x"} {
+	for _, deed := range []string{"use:200", "fill:/tmp/x", "fill:/x", "fill:/dev/shm/x", "hog:memfd", "hog:mapping", "hog:pipes", "hog:sockets", "hog:folders"} {
 		r := keep(t, a, "", "run", "--store", dir, "--memory", "100", ref, deed)
 		if r.code != 137 || !strings.Contains(r.errs, "may use 100") {
 			t.Errorf("%s: %+v", deed, r)

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -41,10 +42,12 @@ import (
 const Nameserver = "10.55.0.1"
 
 const (
-	mtu    = 16_000
-	buffer = 128 << 10 // bytes in each direction of a connection
-	dialed = 10 * time.Second
-	table  = 1 << 16 // names that a box may learn
+	mtu         = 16_000
+	buffer      = 128 << 10 // bytes in each direction of a connection
+	dialed      = 10 * time.Second
+	table       = 1 << 16 // names that a box may learn
+	questions   = 64      // questions at a time
+	connections = 512     // connections at a time; one holds at most 400 KB here
 )
 
 // Gate is the network of one box. Its goroutines end with the process.
@@ -53,12 +56,14 @@ type Gate struct {
 	mu     sync.Mutex
 	names  map[string]netip.Addr
 	addrs  map[netip.Addr]string
+	asking chan struct{} // has room for each question that is being answered
+	inUse  chan struct{} // has room for each connection
 }
 
 // Open opens a network that leads everywhere but to this machine; see [closed]. It returns the
 // link for the box.
 func Open() (*boot.CreateLinksAndRoutesArgs, error) {
-	g := &Gate{names: map[string]netip.Addr{}, addrs: map[netip.Addr]string{}, lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
+	g := &Gate{names: map[string]netip.Addr{}, addrs: map[netip.Addr]string{}, asking: make(chan struct{}, questions), inUse: make(chan struct{}, connections), lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 	}}
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -120,11 +125,11 @@ func (g *Gate) attach(end int) error {
 		}
 	}
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
-	questions, err := gonet.DialUDP(s, &tcpip.FullAddress{NIC: 1, Addr: own, Port: 53}, nil, ipv4.ProtocolNumber)
+	names, err := gonet.DialUDP(s, &tcpip.FullAddress{NIC: 1, Addr: own, Port: 53}, nil, ipv4.ProtocolNumber)
 	if err != nil {
 		return err
 	}
-	go g.answer(questions)
+	go g.answer(names)
 	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, 0, 64, g.connect).HandlePacket)
 	none := udp.NewForwarder(s, func(*udp.ForwarderRequest) bool { return false }) // port unreachable
 	s.SetTransportProtocolHandler(udp.ProtocolNumber, none.HandlePacket)
@@ -141,7 +146,9 @@ func (g *Gate) answer(c *gonet.UDPConn) {
 		if err != nil {
 			return
 		}
+		g.asking <- struct{}{} // what does not wait here waits in the socket, or the box asks again
 		go func() {
+			defer func() { <-g.asking }()
 			if m, err := g.reply(buf[:n]); err == nil {
 				_, _ = c.WriteTo(m, from) // the box asks again
 			}
@@ -216,11 +223,17 @@ func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	asked := r.ID()
 	to, ok := netip.AddrFromSlice(asked.LocalAddress.AsSlice())
 	port := asked.LocalPort
+	select {
+	case g.inUse <- struct{}{}:
+	default:
+		ok = false
+	}
 	if !ok {
 		r.Complete(true)
 		return
 	}
 	go func() {
+		defer func() { <-g.inUse }()
 		out, err := g.dial(to, port)
 		if err != nil {
 			r.Complete(true)
@@ -291,11 +304,17 @@ func closed(a netip.Addr, machine []netip.Addr) bool {
 			return true
 		}
 	}
-	metadata := netip.MustParseAddr("fd00:ec2::254")
+	switch b := a.AsSlice(); { // an address in which another one is
+	case netip.MustParsePrefix("64:ff9b::/96").Contains(a): // NAT64
+		return closed(netip.AddrFrom4([4]byte(b[12:16])), machine)
+	case netip.MustParsePrefix("2002::/16").Contains(a): // 6to4
+		return closed(netip.AddrFrom4([4]byte(b[2:6])), machine)
+	}
+	metadata := []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("100.100.100.200")}
 	here := netip.MustParsePrefix("0.0.0.0/8")
 	reserved := netip.MustParsePrefix("240.0.0.0/4")
 	ours := netip.MustParsePrefix("198.18.0.0/15")
-	return !a.IsGlobalUnicast() || a.IsLinkLocalUnicast() || a.IsLoopback() || a == metadata || here.Contains(a) || reserved.Contains(a) || ours.Contains(a)
+	return !a.IsGlobalUnicast() || a.IsLinkLocalUnicast() || a.IsLoopback() || slices.Contains(metadata, a) || here.Contains(a) || reserved.Contains(a) || ours.Contains(a)
 }
 
 // machine returns the addresses of this machine.

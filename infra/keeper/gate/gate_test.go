@@ -15,6 +15,7 @@ func TestAddressesThatNoBoxReaches(t *testing.T) {
 		"1.1.1.1": false, "192.168.7.8": false, "10.0.0.1": false, "2606:4700::1111": false, "fd00::1": false,
 		"127.0.0.1": true, "127.9.9.9": true, "::1": true, "0.0.0.0": true, "0.1.2.3": true, "::": true, "192.168.7.7": true, "2001:db8::7": true,
 		"169.254.169.254": true, "fe80::1": true, "fd00:ec2::254": true, "224.0.0.1": true, "ff02::1": true, "255.255.255.255": true, "240.0.0.1": true, "198.18.0.1": true,
+		"64:ff9b::a9fe:a9fe": true, "64:ff9b::101:101": false, "2002:7f00:1::": true, "64:ff9b::c0a8:707": true, "168.63.129.16": true, "100.100.100.200": true,
 	} {
 		if got := closed(netip.MustParseAddr(text), machine); got != want {
 			t.Errorf("%s: %v", text, got)

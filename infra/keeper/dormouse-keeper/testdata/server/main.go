@@ -18,7 +18,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
+
+const memfdCreate = 319 // on amd64
 
 func main() {
 	for _, arg := range os.Args[1:] {
@@ -114,6 +117,8 @@ func do(verb, operand string) (string, error) {
 			_, err = f.Write(make([]byte, 1<<20))
 		}
 		return "", err
+	case "hog":
+		return "", hog(operand)
 	case "fork":
 		n, err := strconv.Atoi(operand)
 		ran := 0
@@ -184,6 +189,72 @@ func speak() error {
 		}
 	}
 	return in.Err()
+}
+
+// hog uses what its operand names until it may not.
+func hog(what string) error {
+	text := make([]byte, 1<<16)
+	for n := 0; ; n++ {
+		var err error
+		switch what {
+		case "memfd":
+			var fd uintptr
+			name, _ := syscall.BytePtrFromString("x")
+			fd, _, errno := syscall.Syscall(memfdCreate, uintptr(unsafe.Pointer(name)), 0, 0)
+			if errno != 0 {
+				return errno
+			}
+			for range 64 {
+				if _, err = syscall.Write(int(fd), text); err != nil {
+					break
+				}
+			}
+		case "mapping":
+			var b []byte
+			if b, err = syscall.Mmap(-1, 0, 1<<20, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED|syscall.MAP_ANON); err == nil {
+				for i := 0; i < len(b); i += 4096 {
+					b[i] = 1
+				}
+			}
+		case "pipes":
+			var p [2]int
+			if err = syscall.Pipe2(p[:], syscall.O_NONBLOCK); err == nil {
+				_, _ = syscall.Write(p[1], text)
+			}
+		case "sockets":
+			var p [2]int
+			if p, err = syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK, 0); err == nil {
+				for range 4 {
+					_, _ = syscall.Write(p[1], text)
+				}
+			}
+		case "files":
+			err = os.WriteFile(fmt.Sprint("/tmp/an-empty-file-with-a-name-that-is-rather-long-", n), nil, 0o600)
+		case "folders":
+			err = os.Mkdir(fmt.Sprint("/dev/shm/a-folder-", n), 0o700)
+		case "processes":
+			cmd := exec.Command(os.Args[0], "until:TERM")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(1000 + n), Gid: 1000}}
+			err = cmd.Start()
+		case "names":
+			for range 64 {
+				c, err := net.Dial("udp", "10.55.0.1:53")
+				if err != nil {
+					return err
+				}
+				q := fmt.Sprintf("\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x08n%07d\x07invalid\x00\x00\x01\x00\x01", n)
+				_, _ = c.Write([]byte(q))
+				c.Close()
+				n++
+			}
+			if n > 200_000 {
+				return nil
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("after %d: %w", n, err)
+		}
+	}
 }
 
 // starts counts by a file, and returns how often it was there.
