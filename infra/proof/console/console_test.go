@@ -64,14 +64,14 @@ func look(t *testing.T, of place, checks []string, flags ...string) {
 	for _, name := range servers {
 		entries[name] = map[string]any{"command": node, "args": []string{script}, "env": map[string]string{"API_TOKEN": "a-value-that-nobody-sees"}}
 	}
-	file := filepath.Join(t.TempDir(), "servers.json")
-	entries["recipes"] = map[string]any{"command": node, "args": []string{script, file + ".more"}, "x-dormouse": map[string]any{"record": "off", "tools": map[string]any{"pin": true}}}
+	entries["recipes"] = map[string]any{"command": node, "args": []string{script, "more"}, "x-dormouse": map[string]any{"record": "off", "tools": map[string]any{"pin": true}}}
 	data := t.TempDir()
 	text, err := json.Marshal(map[string]any{
 		"mcpServers": entries,
 		"x-dormouse": map[string]any{"access": map[string]any{"roles": map[string]any{"operator": rule("sre"), "viewer": rule("eng")}}},
 	})
 	commontest.OK(t, err)
+	file := filepath.Join(t.TempDir(), "servers.json")
 	programtest.Write(t, file, text)
 	program := programtest.Program{}
 	if of.stack {
