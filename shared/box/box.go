@@ -126,6 +126,7 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 		if again {
 			b.log.Info("process started anew in a living session: what the one before had in memory is gone",
 				"server", b.server.Name, "session_id", st.session.id, "restarted", true)
+			g.anew(st, msgs)
 		}
 	}
 	if p != nil {

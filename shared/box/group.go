@@ -1,6 +1,8 @@
 package box
 
 import (
+	"cmp"
+	"encoding/json"
 	"slices"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -15,6 +17,7 @@ type group struct {
 	current *process   // gets new messages, nil for none
 	live    []*process // current, and those that are being stopped
 	ended   bool       // the box has forgotten it
+	untold  *stream    // whose client is told that current starts without what was in memory, or nil
 	forget  func()     // deletes the group from the box
 }
 
@@ -35,6 +38,27 @@ func (g *group) join(s *session) {
 			g.depart(g.members[i], nil)
 		}
 	}
+}
+
+// anew notes that the process starts for messages of a session which had another one before. The
+// client is told, as a log message, if it has asked for such: by a level, or in the request.
+func (g *group) anew(st *stream, msgs []wire.Message) {
+	g.untold = nil
+	for _, m := range requestsOf(msgs) {
+		level, _ := wire.String(wire.Lookup(m.Params, "_meta", wire.MetaLogLevel))
+		if level = cmp.Or(level, st.session.level); level != "" && verbosity(level) <= verbosity("notice") {
+			g.untold = st
+		}
+	}
+}
+
+// tellAnew tells the client of anew, once the process is ready.
+func (g *group) tellAnew() {
+	if st := g.untold; st != nil && st.open > 0 {
+		params, _ := json.Marshal(map[string]string{"level": "notice", "logger": "dormouse", "data": g.box.server.Name + " was started anew: what it had in memory is gone"})
+		st.event(wire.NewNotification(wire.NotifyMessage, params), false)
+	}
+	g.untold = nil
 }
 
 // depart takes a session out of a group of several. The requests of the session end with

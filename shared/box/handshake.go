@@ -199,6 +199,7 @@ func (h *handshake) done(version string) {
 	for _, s := range p.audience.members {
 		p.announce(s)
 	}
+	p.group.tellAnew()
 	p.proto.begin()
 	for _, r := range p.conv.inOrder() {
 		if r.method == wire.MethodInitialize {

@@ -38,6 +38,32 @@ func TestIdleProcessIsStoppedAndTheNextMessageStartsAnother(t *testing.T) {
 	}
 }
 
+// A client that has asked for log messages is told what its session has lost.
+func TestAClientIsToldThatTheMemoryOfItsServerIsGone(t *testing.T) {
+	t.Parallel()
+	const meta = `,"_meta":{"io.modelcontextprotocol/logLevel":"info"}`
+	for name, test := range map[string]struct {
+		level, meta string
+		again, told bool
+	}{
+		"a level": {level: "info", again: true, told: true}, "a level of the request": {meta: meta, again: true, told: true},
+		"a higher level": {level: "warning", again: true}, "none": {again: true}, "a new session": {level: "info"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "normal")
+			r.Deliver(Delivery{ID: "d", Session: "s", Ticket: "t", Restarted: test.again, Level: test.level, Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid","arguments":0` + test.meta + `}}`)})
+			e := r.event(t, "d")
+			if logger, _ := wire.String(wire.Lookup(e.Raw, "params", "logger")); (logger == "dormouse") != test.told || e.Final == test.told {
+				t.Errorf("first it hears %s", e.Raw)
+			}
+			if test.told {
+				r.result("d")
+			}
+		})
+	}
+}
+
 func TestWhatAServerSaysByItselfKeepsNothingAwake(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "", func(s *Server) {
