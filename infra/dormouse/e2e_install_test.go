@@ -166,43 +166,61 @@ func TestE2ENoClientWaitsForAnInstall(t *testing.T) {
 	}
 	m.from(x)
 	m.start()
-	type client struct {
-		*mcp.ClientSession
-		hears chan struct{}
-	}
-	var clients []client
-	for name, url := range m.urls {
-		c := client{hears: make(chan struct{}, 8)}
-		var err error
-		c.ClientSession, err = mcp.NewClient(&mcp.Implementation{Name: "first", Version: "1"}, &mcp.ClientOptions{
-			ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { c.hears <- struct{}{} },
-		}).Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, nil)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		if list, err := c.ListTools(t.Context(), nil); err != nil || len(list.Tools) != 0 {
-			t.Fatalf("%s lists %v, %v before it is installed", name, list, err)
-		}
-		clients = append(clients, c)
+	var clients []first
+	for _, url := range m.urls {
+		clients = append(clients, m.first(url))
 	}
 	x.metadata.opens()
 	x.tarballs.opens()
 	for _, c := range clients {
-		select {
-		case <-c.hears:
-		case <-time.After(4 * patience):
-			t.Fatal("a client hears of no tools")
-		}
-		list, err := c.ListTools(t.Context(), nil)
-		if err != nil || len(list.Tools) != 1 {
-			t.Fatalf("after that: %v, %v", list, err)
+		if n := c.waits(4 * patience); n != 1 {
+			t.Fatalf("%d tools after that", n)
 		}
 		said, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"message": "hi"}})
 		if err != nil || said.Content[0].(*mcp.TextContent).Text != "Echo: hi" {
 			t.Fatal(said, err)
 		}
 	}
+}
+
+// first is the first client of a server that is not installed yet.
+type first struct {
+	*mcp.ClientSession
+	t     *testing.T
+	hears chan struct{} // that the list of tools has changed
+}
+
+// first connects the first client. The server answers, and has no tools yet.
+func (m *machine) first(url string) first {
+	m.t.Helper()
+	c := first{t: m.t, hears: make(chan struct{}, 8)}
+	var err error
+	c.ClientSession, err = mcp.NewClient(&mcp.Implementation{Name: "first", Version: "1"}, &mcp.ClientOptions{
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { c.hears <- struct{}{} },
+	}).Connect(m.t.Context(), &mcp.StreamableClientTransport{Endpoint: url}, nil)
+	if err != nil {
+		m.t.Fatalf("%s: %v", url, err)
+	}
+	m.t.Cleanup(func() { _ = c.Close() })
+	if list, err := c.ListTools(m.t.Context(), nil); err != nil || len(list.Tools) != 0 {
+		m.t.Fatalf("%s lists %v, %v before it is installed", url, list, err)
+	}
+	return c
+}
+
+// waits waits until the client hears of the tools, and returns how many there are.
+func (c first) waits(most time.Duration) int {
+	c.t.Helper()
+	select {
+	case <-c.hears:
+	case <-time.After(most):
+		c.t.Fatal("a client hears of no tools")
+	}
+	list, err := c.ListTools(c.t.Context(), nil)
+	if err != nil || len(list.Tools) == 0 {
+		c.t.Fatalf("after that: %v, %v", list, err)
+	}
+	return len(list.Tools)
 }
 
 // A newer version is tried beside the served one, its tools are compared, and the file and its

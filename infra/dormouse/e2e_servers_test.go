@@ -55,9 +55,9 @@ func realServers(folder, page string) map[string]real {
 	}
 }
 
-// TestServersOfTheRegistriesRun calls a tool of each server three times: after a first
-// start, after the box has slept, and from a server that was started without Dormouse.
-func TestServersOfTheRegistriesRun(t *testing.T) {
+// workFolder returns a folder with a git repository and a note in it.
+func workFolder(t *testing.T) string {
+	t.Helper()
 	folder := t.TempDir()
 	write(t, filepath.Join(folder, "note.txt"), "dormice sleep\n")
 	for _, args := range [][]string{
@@ -71,6 +71,13 @@ func TestServersOfTheRegistriesRun(t *testing.T) {
 			t.Fatalf("git %v: %v: %s", args, err, out)
 		}
 	}
+	return folder
+}
+
+// TestServersOfTheRegistriesRun calls a tool of each server three times: after a first
+// start, after the box has slept, and from a server that was started without Dormouse.
+func TestServersOfTheRegistriesRun(t *testing.T) {
+	folder := workFolder(t)
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprint(w, "<html><body><h1>Notes</h1><p>dormice sleep</p></body></html>")
 	}))
@@ -112,6 +119,77 @@ func TestServersOfTheRegistriesRun(t *testing.T) {
 		}
 		program, rest := s.installed(t)
 		t.Logf("%-12s %10s %10s %14s %10s", name, cold[name].Round(time.Millisecond), warm[name].Round(time.Millisecond), form, alone(t, program, rest, s.env))
+	}
+}
+
+// heldRegistries stand before the registries of npm and PyPI, and hold each request until the
+// gate is open.
+func (m *machine) heldRegistries() *gate {
+	m.t.Helper()
+	g := newGate()
+	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-g.open:
+			to := "https://registry.npmjs.org" + r.URL.EscapedPath()
+			if path, ok := strings.CutPrefix(r.URL.EscapedPath(), "/pypi"); ok {
+				to = "https://pypi.org" + path
+			}
+			http.Redirect(w, r, to, http.StatusTemporaryRedirect)
+		case <-r.Context().Done():
+		}
+	}))
+	m.t.Cleanup(func() {
+		g.opens()
+		at.CloseClientConnections()
+		at.Close()
+	})
+	m.env = append(m.env, "npm_config_registry="+at.URL+"/", "PIP_INDEX_URL="+at.URL+"/pypi/simple", "UV_DEFAULT_INDEX="+at.URL+"/pypi/simple",
+		"NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1", "DORMOUSE_CACHE="+filepath.Join(m.t.TempDir(), "cache"))
+	return g
+}
+
+// Twelve servers are imported at once, with nothing in the cache. The first client of each gets
+// the answer to initialize before anything of them can be fetched, and hears of the tools later.
+func TestServersAnswerTheirFirstClientsBeforeTheyAreInstalled(t *testing.T) {
+	all := realServers(workFolder(t), "")
+	for name, s := range map[string]real{
+		"context7":   {command: "npx", args: []string{"-y", "@upstash/context7-mcp@4.1.1"}},
+		"notion":     {command: "npx", args: []string{"-y", "@notionhq/notion-mcp-server@2.5.2"}},
+		"calculator": {command: "uvx", args: []string{"mcp-server-calculator==0.2.1"}},
+		"duckduckgo": {command: "uvx", args: []string{"duckduckgo-mcp-server==0.7.0"}},
+	} {
+		all[name] = s
+	}
+	entries := map[string]any{}
+	for name, s := range all {
+		entries[name] = map[string]any{"command": s.command, "args": s.args, "env": s.env}
+	}
+	m := newMachine(t, servers{"one": nil})
+	m.programs = false // functions that are programs of their own prepare nothing
+	g := m.heldRegistries()
+	m.start()
+	file, err := json.Marshal(map[string]any{"mcpServers": entries})
+	commontest.OK(t, err)
+	theirs := filepath.Join(t.TempDir(), "client.json")
+	write(t, theirs, string(file))
+	imports := m.command("import", theirs, "--servers", m.servers)
+	said := newJournal()
+	imports.Stdout, imports.Stderr = said, said
+	commontest.OK(t, imports.Start())
+	clients := map[string]first{}
+	for name := range all {
+		m.eventually(patience, name+" is served", func() bool {
+			said, err := m.tries("list", "--json")
+			return err == nil && strings.Contains(said, `"`+name+`"`)
+		})
+		clients[name] = m.first(m.addressOf(name))
+	}
+	g.opens()
+	for name, c := range clients {
+		t.Logf("%s: %d tools", name, c.waits(5*time.Minute))
+	}
+	if err := imports.Wait(); err != nil {
+		t.Errorf("import: %v", err)
 	}
 }
 

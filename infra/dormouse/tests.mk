@@ -54,7 +54,7 @@ RELEASES ?= all
 test-upgrade: need-go build ## Run functions and runners of earlier releases beside those of this one, on one table
 	@DORMOUSE_TEST_RELEASES='$(RELEASES)' go test -count=1 -parallel 6 -timeout 20m -tags e2e,upgrade -run '^TestUpgrade' ./infra/dormouse
 
-# Eight servers of npm and PyPI, fetched with nothing in the cache.
+# Servers of npm and PyPI, fetched with nothing in the cache: eight that are called, twelve that are imported at once.
 .PHONY: test-servers
 test-servers: need-race need-node need-python build ## Run real servers (npm, PyPI), call a tool of each, measure their starts
 	@go test -count=1 -v -tags e2e,servers -run '^TestServers' -timeout 20m ./infra/dormouse

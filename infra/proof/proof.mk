@@ -16,7 +16,7 @@ test-browser: need-go need-node build ## Sign in with a real browser (Chromium o
 # DORMOUSE_SHOTS=FOLDER keeps the screenshots.
 .PHONY: test-console
 test-console: need-node build ## Look at the console in a real browser (Chromium from npm, or DORMOUSE_TEST_BROWSER)
-	@cd infra/proof && go test -count=1 -v -tags browser -run '^TestConsole' ./console
+	@cd infra/proof && go test -count=1 -v -timeout 20m -tags browser -run '^TestConsole' ./console
 
 .PHONY: test-idp
 test-idp: need-go need-node need-python need-mvn build ## Sign in at a Keycloak, which Maven fetches once (160 MB), with every client
