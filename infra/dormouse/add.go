@@ -277,30 +277,30 @@ func (c *addCommand) project(words string) string {
 	if len(c.Command) == 0 {
 		return ""
 	}
-	folder := cmp.Or(c.Cwd, ".")
-	for _, arg := range c.Command[1:] {
+	folder, with := cmp.Or(c.Cwd, "."), *c
+	with.Command = slices.Clone(c.Command)
+	for i, arg := range c.Command[1:] {
 		if info, err := os.Stat(filepath.Join(folder, arg)); err == nil && !info.IsDir() {
-			folder = filepath.Dir(filepath.Join(folder, arg))
+			folder, with.Command[1+i] = filepath.Dir(filepath.Join(folder, arg)), filepath.Base(arg)
 			break
 		}
 	}
 	here := func(name string) bool { return exists(filepath.Join(folder, name)) }
-	var with addCommand
-	switch {
+	switch _, err := exec.LookPath("uv"); {
 	case strings.Contains(words, "ERR_MODULE_NOT_FOUND") || strings.Contains(words, "Cannot find module") || strings.Contains(words, "Cannot find package"):
 		if here("package.json") && !here("package-lock.json") {
 			return fmt.Sprintf("its folder has no package-lock.json: (cd %s && npm install), then the same command", quoted(folder))
 		}
-	case !strings.Contains(words, "ModuleNotFoundError"):
-	case here("pyproject.toml"):
-		with = *c
-		with.Command = append([]string{"uv", "run", "--project", folder}, c.Command...)
-	case here("requirements.txt"):
-		with = *c
-		with.Command = append([]string{"uv", "run", "--no-project", "--with-requirements", filepath.Join(folder, "requirements.txt")}, c.Command...)
-	}
-	if with.Command == nil {
 		return ""
+	case !strings.Contains(words, "ModuleNotFoundError") || c.HostPath != "" || !here("pyproject.toml") && !here("requirements.txt"):
+		return ""
+	case err != nil:
+		with.HostPath, with.Cwd = folder, ""
+		return "have a copy of its folder with its dependencies: " + with.typed()
+	case here("pyproject.toml"):
+		with.Command = append([]string{"uv", "run", "--project", folder}, c.Command...)
+	default:
+		with.Command = append([]string{"uv", "run", "--no-project", "--with-requirements", filepath.Join(folder, "requirements.txt")}, c.Command...)
 	}
 	return "let uv install what it needs: " + with.typed()
 }
@@ -321,6 +321,9 @@ func (c *addCommand) typed(more ...string) string {
 	}
 	if c.Cwd != "" {
 		words = append(words, "--cwd", quoted(c.Cwd))
+	}
+	if c.HostPath != "" {
+		words = append(words, "--host-path", quoted(c.HostPath))
 	}
 	switch {
 	case c.word != "":

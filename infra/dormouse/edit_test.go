@@ -80,6 +80,8 @@ func (d *desk) prepare(_ context.Context, p preparation) (all []outcome, err err
 		switch name {
 		case "broken":
 			o = outcome{server: name, err: errors.New("exited with code 1: ZeroDivisionError: division by zero")}
+		case "lacking":
+			o = outcome{server: name, err: errors.New("exited with code 1: ModuleNotFoundError: No module named 'x'")}
 		case "needy":
 			if env, err := os.ReadFile(".env"); err != nil || !strings.Contains(string(env), "ACME_TOKEN=") {
 				o = outcome{server: name, err: errors.New("exited with code 1: Error: ACME_TOKEN environment variable is required")}
