@@ -622,9 +622,10 @@ const acts = {
     const { command, args } = JSON.parse(readFileSync(file, "utf8")).mcpServers.weather;
     await enter(page);
     await page.getByRole("button", { name: "Add a server" }).click();
-    await page.getByLabel("What").fill(`${command} '${args[0]}' broken`);
+    await page.getByLabel("What").fill("npx -y @modelcontextprotocol/server-everything");
     await page.getByRole("textbox", { name: "Name" }).fill("extra");
     await look(page, "console-add");
+    await page.getByLabel("What").fill(`${command} '${args[0]}' broken`);
     await page.getByRole("button", { name: "Add", exact: true }).click();
     await page.locator("dialog .problem", { hasText: "extra was not added" }).waitFor({ timeout: 60000 });
     want(!readFileSync(file, "utf8").includes('"extra"'), "a server that does not start was added");
