@@ -42,7 +42,8 @@ func TestTheFilterOfASentry(t *testing.T) {
 	for name, nr := range map[string]uintptr{
 		"openat": unix.SYS_OPENAT, "openat2": unix.SYS_OPENAT2, "socket": unix.SYS_SOCKET, "connect": unix.SYS_CONNECT, "bind": unix.SYS_BIND, "execve": unix.SYS_EXECVE, "execveat": unix.SYS_EXECVEAT,
 		"mount": unix.SYS_MOUNT, "setns": unix.SYS_SETNS, "unshare": unix.SYS_UNSHARE, "bpf": unix.SYS_BPF, "process_vm_writev": unix.SYS_PROCESS_VM_WRITEV, "pidfd_getfd": unix.SYS_PIDFD_GETFD, "io_uring_setup": unix.SYS_IO_URING_SETUP,
-		"unlinkat": unix.SYS_UNLINKAT, "renameat2": unix.SYS_RENAMEAT2,
+		"unlinkat": unix.SYS_UNLINKAT, "renameat2": unix.SYS_RENAMEAT2, "inotify_add_watch": unix.SYS_INOTIFY_ADD_WATCH, "pidfd_send_signal": unix.SYS_PIDFD_SEND_SIGNAL, "kill": unix.SYS_KILL,
+		"sched_setscheduler": unix.SYS_SCHED_SETSCHEDULER, "sched_setattr": unix.SYS_SCHED_SETATTR, "sched_setaffinity": unix.SYS_SCHED_SETAFFINITY, "ioprio_set": unix.SYS_IOPRIO_SET, "prlimit64": unix.SYS_PRLIMIT64, "shmat": unix.SYS_SHMAT,
 	} {
 		if rules.Has(nr) {
 			t.Errorf("a sentry may call %s", name)

@@ -228,7 +228,7 @@ func keep(t *testing.T, a as, in string, args ...string) ran {
 }
 
 // folder returns an empty folder of the user who runs the keeper.
-func (a as) folder(t *testing.T) string {
+func (a as) folder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "keeper-store") //nolint:usetesting // only its maker may enter the parent of TempDir
 	if err != nil {
@@ -306,7 +306,7 @@ func withServer(t *testing.T) v1.Layer {
 }
 
 // served is a registry on loopback.
-func served(t *testing.T) string {
+func served(t testing.TB) string {
 	t.Helper()
 	s := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(s.Close)
@@ -328,7 +328,7 @@ func pinned(t *testing.T, ref string) string {
 }
 
 // push makes an image and returns its name.
-func push(t *testing.T, host string, c v1.Config, layers ...v1.Layer) string {
+func push(t testing.TB, host string, c v1.Config, layers ...v1.Layer) string {
 	t.Helper()
 	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: c, RootFS: v1.RootFS{Type: "layers"}})
 	if err == nil {

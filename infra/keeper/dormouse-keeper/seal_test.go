@@ -109,7 +109,7 @@ func runs(t *testing.T, cmd *exec.Cmd, line string) *exec.Cmd {
 }
 
 // children returns the processes that a process has started, and theirs.
-func children(t *testing.T, pid int) []int {
+func children(t testing.TB, pid int) []int {
 	t.Helper()
 	var all []int
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
