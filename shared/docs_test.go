@@ -195,6 +195,15 @@ func TestTestsThatTheDocumentsNameExist(t *testing.T) {
 	for name := range tests {
 		there[name[strings.Index(name, ".")+1:]] = true
 	}
+	keepers, err := filepath.Glob("../infra/keeper/*/*_test.go") // of another module
+	commontest.OK(t, err)
+	for _, file := range keepers {
+		text, err := os.ReadFile(file)
+		commontest.OK(t, err)
+		for _, name := range regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllStringSubmatch(string(text), -1) {
+			there[name[1]] = true
+		}
+	}
 	for page, text := range pages(t, "..") {
 		for _, name := range namedTest.FindAllStringSubmatch(text, -1) {
 			if !there[name[1]] && page != "CHANGELOG.md" {
