@@ -145,7 +145,7 @@ func TestTerminalDoesNotShowSecrets(t *testing.T) {
 // until reads what a terminal shows until it ends with a text.
 func until(t *testing.T, master *os.File, end string) (shown string) {
 	t.Helper()
-	commontest.OK(t, master.SetReadDeadline(time.Now().Add(20*time.Second)))
+	commontest.OK(t, master.SetReadDeadline(time.Now().Add(time.Minute)))
 	for piece := make([]byte, 1); !strings.HasSuffix(shown, end); {
 		if _, err := master.Read(piece); err != nil {
 			t.Fatalf("%v after %q", err, shown)

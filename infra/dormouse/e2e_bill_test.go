@@ -32,7 +32,7 @@ type counted struct{ RelayIn, RelayOut, SocketIn, SocketOut int64 }
 // and a second look finds the same values.
 func (m *machine) counted() (c counted) {
 	m.t.Helper()
-	m.eventually(5*time.Second, "the counters stand still", func() bool {
+	m.eventually(patience, "the counters stand still", func() bool {
 		for _, f := range m.ps().Functions {
 			if f.State != "idle" {
 				return false

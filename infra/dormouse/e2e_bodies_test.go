@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -79,7 +78,7 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 	}
 	auditor := keyOf("acme", "auditor")
 	found := map[string]bodies.Body{}
-	m.eventually(20*time.Second, "the auditor reads four calls", func() bool {
+	m.eventually(patience, "the auditor reads four calls", func() bool {
 		clear(found)
 		for line := range strings.Lines(read(auditor, "--bodies")) {
 			var b bodies.Body

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -144,7 +143,7 @@ func TestE2ELogsOfAProcessThatIsGone(t *testing.T) {
 		}
 		return string(out)
 	}
-	m.eventually(5*time.Second, "the logs of a living process", func() bool { return strings.Contains(logs("one"), "and no more") })
+	m.eventually(patience, "the logs of a living process", func() bool { return strings.Contains(logs("one"), "and no more") })
 	m.asleep()
 	m.interrupt()
 	for _, of := range []string{"one", c.session[:12]} {

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -50,7 +49,7 @@ func TestE2EPSShowsWhatRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.asleep()
-	m.eventually(time.Second, "ps shows a running machine and the session alone", func() bool {
+	m.eventually(patience, "ps shows a running machine and the session alone", func() bool {
 		r := m.ps()
 		return r.Running && len(r.Functions)+len(r.Boxes) == 0 && len(r.Sessions) == 1
 	})

@@ -38,7 +38,7 @@ func TestE2ECompletionInBash(t *testing.T) {
 		if _, err := io.WriteString(master, step.types); err != nil {
 			t.Fatal(err)
 		}
-		commontest.OK(t, master.SetReadDeadline(time.Now().Add(20*time.Second)))
+		commontest.OK(t, master.SetReadDeadline(time.Now().Add(time.Minute)))
 		for char := make([]byte, 1); !strings.HasSuffix(shown, step.shows); {
 			if _, err := master.Read(char); err != nil {
 				t.Fatalf("after %q: %v; it shows %q", step.types, err, shown)

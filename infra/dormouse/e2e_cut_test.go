@@ -204,7 +204,7 @@ func (m *machine) lossWithin() time.Duration {
 	if m.invokes() {
 		return 90 * time.Second
 	}
-	return 5 * time.Second
+	return 30 * time.Second
 }
 
 func TestE2EKilledProgramEndsItsCall(t *testing.T) {
@@ -276,7 +276,7 @@ func TestE2EKilledRunnerIsNamedByALaterBox(t *testing.T) {
 		}
 		end <- messages[len(messages)-1]
 	}()
-	m.eventually(5*time.Second, "the call has begun", func() bool { return strings.Contains(read(t, m.calls), "struck") })
+	m.eventually(patience, "the call has begun", func() bool { return strings.Contains(read(t, m.calls), "struck") })
 	m.kill(m.only("runner"))
 	time.AfterFunc(m.lossWithin(), cancel)
 	wakes := m.count("box.wake")

@@ -58,11 +58,11 @@ func fill(t *testing.T, disk string) (free func()) {
 func (m *machine) toldOfTheDisk(c *client) {
 	m.t.Helper()
 	begun := time.Now()
-	m.eventually(10*time.Second, "the machine is not healthy", func() bool {
+	m.eventually(patience, "the machine is not healthy", func() bool {
 		status, body := m.health("one")
 		return status == http.StatusServiceUnavailable && body == "store: failed\n"
 	})
-	m.await(10*time.Second, "the terminal is told", func(e event) bool {
+	m.await(patience, "the terminal is told", func(e event) bool {
 		return e.Kind == "folder.trouble" && strings.Contains(e.Reason, "is full") && strings.Contains(e.Reason, "free some room")
 	})
 	before := executed(m.t, m.calls)
@@ -106,7 +106,7 @@ func TestE2EAFullDiskIsToldAndGoesOnWithRoom(t *testing.T) {
 		t.Errorf("the response to the call in flight does not end: %v", err)
 	}
 	free()
-	m.await(10*time.Second, "the terminal says that it goes on", func(e event) bool { return e.Kind == "folder.well" })
+	m.await(patience, "the terminal says that it goes on", func(e event) bool { return e.Kind == "folder.well" })
 	ctx, cancel := c.patience()
 	defer cancel()
 	s, err := c.resume(w.stream.last)
@@ -126,17 +126,17 @@ func TestE2EAFullDiskIsToldAndGoesOnWithRoom(t *testing.T) {
 	free = fill(t, disk)
 	m.toldOfTheDisk(c)
 	m.terminate()
-	m.ended(5 * time.Second)
+	m.ended(patience)
 
 	// The same at the start.
 	m.start()
 	c = m.again(c, "one")
 	m.toldOfTheDisk(c)
 	free()
-	m.await(10*time.Second, "the terminal says that it goes on", func(e event) bool { return e.Kind == "folder.well" })
+	m.await(patience, "the terminal says that it goes on", func(e event) bool { return e.Kind == "folder.well" })
 	if got := c.text("echo", `{"text":"again"}`); got != "again" {
 		t.Errorf("got %s", got)
 	}
 	m.terminate()
-	m.ended(20 * time.Second)
+	m.ended(patience)
 }

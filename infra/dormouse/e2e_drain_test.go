@@ -52,19 +52,19 @@ func TestE2ETermWaitsForCallsInFlight(t *testing.T) {
 	if got, err := over.hear(); err != nil || got.Method != wire.NotifyProgress {
 		t.Fatalf("%s, %v", got.Raw, err)
 	}
-	m.awaitLine(m.log, 10*time.Second, "no function waits for the call over the WebSocket", func(line string) bool {
+	m.awaitLine(m.log, patience, "no function waits for the call over the WebSocket", func(line string) bool {
 		return strings.Contains(line, `"msg":"socket"`) && strings.Contains(line, `"outcome":"open"`)
 	})
 	m.terminate()
-	m.awaitLine(m.log, 10*time.Second, "the operator is told of both calls", func(line string) bool {
+	m.awaitLine(m.log, patience, "the operator is told of both calls", func(line string) bool {
 		return strings.Contains(line, `"msg":"the machine drains","calls":2,"suspended":0`)
 	})
-	m.eventually(10*time.Second, "no new connection is taken", func() bool { return m.refuses("one") })
+	m.eventually(patience, "no new connection is taken", func() bool { return m.refuses("one") })
 	write(t, gate, "")
 	if got, err := over.hear(); err != nil || string(got.ID) != id || got.Error != nil {
 		t.Errorf("the call over the WebSocket ended with %s, %v", got.Raw, err)
 	}
-	m.eventually(20*time.Second, "the process without a call has ended", func() bool { return len(m.those("stdio")) == 1 })
+	m.eventually(patience, "the process without a call has ended", func() bool { return len(m.those("stdio")) == 1 })
 	w.open(t)
 	ctx, cancel := c.patience()
 	defer cancel()
@@ -73,7 +73,7 @@ func TestE2ETermWaitsForCallsInFlight(t *testing.T) {
 	if diff := cmp.Diff([]string{"progress 4", "progress 5", "response " + w.id}, ended(messages)); diff != "" {
 		t.Error(diff)
 	}
-	if state := m.ended(25 * time.Second); state.ExitCode() != 0 {
+	if state := m.ended(patience); state.ExitCode() != 0 {
 		t.Errorf("dormouse run ended with %v, want 0", state)
 	}
 	if left := m.processes(); len(left) > 0 {
@@ -105,10 +105,10 @@ func TestE2ETermDoesNotWaitForListeners(t *testing.T) {
 		t.Fatalf("it does not listen: %d %s, %v", listens.status, first.Raw, err)
 	}
 	m.terminate()
-	m.awaitLine(m.log, 10*time.Second, "the operator is told", func(line string) bool {
+	m.awaitLine(m.log, patience, "the operator is told", func(line string) bool {
 		return strings.Contains(line, `"msg":"the machine drains"`) && strings.Contains(line, `"suspended":1`)
 	})
-	m.ended(20 * time.Second)
+	m.ended(patience)
 }
 
 // A second SIGTERM does not wait: the call ends with an error that says that its outcome is
@@ -122,7 +122,7 @@ func TestE2EASecondTermDoesNotWait(t *testing.T) {
 	w := c.begin()
 	w.progress(t, 1, 3)
 	m.terminate()
-	m.eventually(10*time.Second, "no new connection is taken", func() bool { return m.refuses("one") })
+	m.eventually(patience, "no new connection is taken", func() bool { return m.refuses("one") })
 	m.terminate()
 	ctx, cancel := c.patience()
 	defer cancel()
@@ -131,7 +131,7 @@ func TestE2EASecondTermDoesNotWait(t *testing.T) {
 	if last := messages[len(messages)-1]; last.Kind != wire.Response || last.Error == nil {
 		t.Errorf("the call ended with %s", last.Raw)
 	}
-	m.ended(25 * time.Second)
+	m.ended(patience)
 	m.start()
 	if said := m.does("calls", "--failed", "--data", m.data); !strings.Contains(said, "work") {
 		t.Errorf("the call that was cut is not among the failed ones:\n%s", said)

@@ -8,7 +8,6 @@ import (
 	"net/http/cookiejar"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
@@ -40,7 +39,7 @@ func TestE2ECallsAreListedAndCounted(t *testing.T) {
 		Principal, Server, Tool, Session, Reason, Client string
 		Failed                                           bool
 	}
-	m.eventually(10*time.Second, "two calls are in the history", func() bool {
+	m.eventually(patience, "two calls are in the history", func() bool {
 		out, code := operate(t, "calls", "one", "--json", "--data", m.data)
 		return code == 0 && json.Unmarshal([]byte(out), &calls) == nil && len(calls) == 2
 	})
@@ -159,7 +158,7 @@ func TestE2ERefusalsNameTheirCallers(t *testing.T) {
 	commontest.OK(t, err)
 	_ = res.Body.Close()
 	var calls []api.Call
-	m.eventually(20*time.Second, "the refusal is among the calls", func() bool {
+	m.eventually(patience, "the refusal is among the calls", func() bool {
 		out, err := m.command("calls", "--json").Output()
 		return err == nil && json.Unmarshal(out, &calls) == nil && len(calls) > 0
 	})

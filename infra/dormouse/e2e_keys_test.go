@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -93,7 +92,7 @@ func TestE2EKeysLetInWhoHasOne(t *testing.T) {
 	m.ticketLetsInOnce(key)
 
 	m.keys("revoke", key)
-	m.eventually(40*time.Second, "the key is worth nothing", func() bool {
+	m.eventually(patience, "the key is worth nothing", func() bool {
 		return m.guarded(key, opened, `{"jsonrpc":"2.0","id":1,"method":"ping"}`).status == 401
 	})
 	var listed []struct{ ID, Revoked string }

@@ -103,7 +103,7 @@ func TestE2ELambdaBoxesShareNoEnvironment(t *testing.T) {
 		t.Errorf("the environments are %v", list)
 	}
 	m.asleep()
-	m.eventually(5*time.Second, "the environments are removed", func() bool { return len(folders()) == 0 })
+	m.eventually(patience, "the environments are removed", func() bool { return len(folders()) == 0 })
 	if got := one.text("count", ""); got != "1" {
 		t.Errorf("the next box counts %s", got)
 	}
@@ -172,7 +172,7 @@ func TestE2ELambdaKilledRunnerEndsItsCallAndTheSessionGoesOn(t *testing.T) {
 		all, err := c.call("work", fmt.Sprintf(`{"tag":"of the dead","gate":%q}`, gate))
 		ended <- end{all, err}
 	}()
-	m.eventually(10*time.Second, "the call runs", func() bool { return strings.Contains(read(t, log), "of the dead") })
+	m.eventually(patience, "the call runs", func() bool { return strings.Contains(read(t, log), "of the dead") })
 	killed := time.Now()
 	m.kill(m.only("runner"))
 	got := <-ended
@@ -186,7 +186,7 @@ func TestE2ELambdaKilledRunnerEndsItsCallAndTheSessionGoesOn(t *testing.T) {
 	if err != nil || !strings.Contains(f.Message, "not known") {
 		t.Errorf("the call ended in %s, %v", got.all[len(got.all)-1].Raw, err)
 	}
-	m.eventually(5*time.Second, "the server of the dead box is gone", func() bool { return len(m.those("stdio")) == 0 })
+	m.eventually(patience, "the server of the dead box is gone", func() bool { return len(m.those("stdio")) == 0 })
 	if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
 		t.Errorf("the session says %q", got)
 	}

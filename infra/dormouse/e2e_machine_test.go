@@ -33,7 +33,7 @@ const (
 	// asleepWithin is the longest time from the last message until no process runs. The
 	// box is idle and lingers for 5 s. Then the function that took its bye is idle too.
 	// The rest is for slow machines.
-	asleepWithin = idle + 5*time.Second + sleepAfter + 7*time.Second
+	asleepWithin = idle + 5*time.Second + sleepAfter + 30*time.Second
 )
 
 // These functions return the programs of testdata. modern is a server of 2026-07-28 only.
@@ -212,7 +212,7 @@ func (m *machine) start(flags ...string) {
 // ready returns when all servers of the file are announced.
 func (m *machine) ready() {
 	m.t.Helper()
-	m.await(20*time.Second, "the endpoint is ready", func(e event) bool {
+	m.await(patience, "the endpoint is ready", func(e event) bool {
 		if e.Kind == "ready" {
 			m.urls[e.Name], m.ws[e.Name] = e.URL, e.SocketURL
 		}
@@ -330,7 +330,7 @@ func (m *machine) running() bool {
 func (m *machine) interrupt() *os.ProcessState {
 	m.t.Helper()
 	commontest.OK(m.t, m.cmd.Process.Signal(os.Interrupt))
-	return m.ended(25 * time.Second)
+	return m.ended(patience)
 }
 
 // ended waits for the end of the program.
@@ -460,7 +460,7 @@ func (m *machine) killFunctions(names ...string) {
 	all := m.those(names...)
 	m.kill(all...)
 	for _, p := range all {
-		m.await(5*time.Second, "the emulator has noticed", func(e event) bool { return e.Kind == "function.crash" && e.PID == p.pid })
+		m.await(patience, "the emulator has noticed", func(e event) bool { return e.Kind == "function.crash" && e.PID == p.pid })
 	}
 }
 
@@ -470,8 +470,8 @@ func (m *machine) killAll() {
 	m.t.Helper()
 	m.kill(m.only("dormouse"))
 	m.kill(m.processes()...)
-	m.ended(5 * time.Second)
-	m.eventually(5*time.Second, "everything is dead", func() bool {
+	m.ended(patience)
+	m.eventually(patience, "everything is dead", func() bool {
 		left := m.processes()
 		m.kill(left...)
 		return len(left) == 0
@@ -483,7 +483,7 @@ func (m *machine) killAll() {
 func (m *machine) restart() {
 	m.t.Helper()
 	m.kill(m.only("dormouse"))
-	m.ended(5 * time.Second)
+	m.ended(patience)
 	host := func(address string) string {
 		u, err := url.Parse(address)
 		commontest.OK(m.t, err)
@@ -493,7 +493,7 @@ func (m *machine) restart() {
 	for name, address := range m.urls {
 		// The ports were free for a moment, and the machine of another test may have
 		// taken one.
-		m.eventually(30*time.Second, "the addresses are free", func() bool { return commontest.Free(m.t, host(address)) && commontest.Free(m.t, host(m.ws[name])) })
+		m.eventually(patience, "the addresses are free", func() bool { return commontest.Free(m.t, host(address)) && commontest.Free(m.t, host(m.ws[name])) })
 		if !slices.Contains(flags, "--sockets") {
 			flags = append(slices.Clone(flags), "--listen", host(address), "--sockets", host(m.ws[name]))
 		}

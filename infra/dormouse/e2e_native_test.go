@@ -216,7 +216,7 @@ func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 	}
 	stop := func() { // as Ctrl-C, which reaches every program of the terminal
 		commontest.OK(t, syscall.Kill(m.only("hello").pid, syscall.SIGINT))
-		m.ended(30 * time.Second)
+		m.ended(patience)
 	}
 	run()
 	greeted("hello Ada, number 1")

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -112,10 +111,10 @@ func TestE2ELogsFollowsThroughAStop(t *testing.T) {
 			return strings.Count(strings.Join(lines, "\n"), " started") >= n
 		}
 	}
-	m.eventually(5*time.Second, "the start of the process is shown", started(1))
+	m.eventually(patience, "the start of the process is shown", started(1))
 	operate(t, "stop", "one", "--data", m.data)
 	c.text("count", "")
-	m.eventually(15*time.Second, "the start of the next process is shown", started(2))
+	m.eventually(patience, "the start of the next process is shown", started(2))
 	commontest.OK(t, follow.Process.Signal(os.Interrupt))
 	if err := follow.Wait(); err != nil {
 		t.Errorf("it ended with %v", err)

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 // fakeNpm puts a fake npm first on the PATH of a machine. The fake reports that the
@@ -64,14 +63,14 @@ func TestE2EReasonOfAFailedStartIsTheSameEverywhere(t *testing.T) {
 				_, answer := m.refusal(url)
 				return strings.Contains(answer, want.says)
 			})
-			m.awaitLine(m.log, 5*time.Second, "the terminal says why", func(line string) bool {
+			m.awaitLine(m.log, patience, "the terminal says why", func(line string) bool {
 				return strings.Contains(line, " "+name+" failed ") && strings.Contains(line, want.says)
 			})
 			for _, read := range []struct {
 				says    string
 				command []string
 			}{{want.told, []string{"list"}}, {want.told, []string{"ps", "--all"}}, {want.kept, []string{"logs", name}}} {
-				m.eventually(5*time.Second, strings.Join(read.command, " ")+" says "+read.says, func() bool {
+				m.eventually(patience, strings.Join(read.command, " ")+" says "+read.says, func() bool {
 					out, err := m.command(read.command[0], read.command[1:]...).CombinedOutput()
 					return err == nil && strings.Contains(string(out), read.says)
 				})
@@ -133,7 +132,7 @@ func TestE2EReasonsOfTheFileAreTheSameEverywhere(t *testing.T) {
 
 	write(t, m.servers, "{\"mcpServers\": {\"one\": {\"command\": \"x\" \"args\"}}}")
 	const broken = "1:40: not JSON: a comma is missing before this; what was there before is still served"
-	m.awaitLine(m.log, takenWithin, "the terminal says what is wrong", func(line string) bool { return strings.Contains(line, broken) })
+	m.awaitLine(m.log, patience, "the terminal says what is wrong", func(line string) bool { return strings.Contains(line, broken) })
 	if list := printed("list"); !strings.Contains(list, "\nservers.json:"+broken+"\n") || !strings.Contains(list, one) {
 		t.Errorf("list says %s", list)
 	}
@@ -145,7 +144,7 @@ func TestE2EReasonsOfTheFileAreTheSameEverywhere(t *testing.T) {
 		}
 	}
 	write(t, m.servers, good+"}}\n")
-	m.eventually(takenWithin, "list says nothing more", func() bool { return !strings.Contains(printed("list"), "servers.json") })
+	m.eventually(patience, "list says nothing more", func() bool { return !strings.Contains(printed("list"), "servers.json") })
 }
 
 // The reason of a failed start stays in the list when the box of the server sleeps.

@@ -20,10 +20,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// takenWithin is the longest time until a saved servers file is served: a look a second,
-// the quiet after it, and a slow machine.
-const takenWithin = 5 * time.Second
-
 // save writes the servers file of a running machine: the flags of the test server by
 // name. It returns the event that says what has changed.
 func (m *machine) save(hosted servers) event {
@@ -44,7 +40,7 @@ func (m *machine) saveFile(file map[string]any) event {
 // changed waits for a servers.changed event after the first ones, whose number is before.
 func (m *machine) changed(before int) event {
 	m.t.Helper()
-	return m.await(takenWithin, "the file is taken", func(e event) bool {
+	return m.await(patience, "the file is taken", func(e event) bool {
 		if e.Kind == "servers.changed" {
 			before--
 		}
@@ -78,7 +74,7 @@ func (m *machine) hold(c *client, calls string) *held {
 		}
 		h.done <- err
 	}()
-	m.eventually(takenWithin, "the call is in the process", func() bool { return strings.Contains(read(m.t, calls), "held") })
+	m.eventually(patience, "the call is in the process", func() bool { return strings.Contains(read(m.t, calls), "held") })
 	return h
 }
 
@@ -124,7 +120,7 @@ func TestE2EReloadRemovesAServer(t *testing.T) {
 			t.Errorf("the session gets %d, %v", status, err)
 		}
 		call.finish()
-		m.eventually(takenWithin+30*time.Second, "its processes have ended", func() bool { return len(m.those("stdio", "runner")) == 0 })
+		m.eventually(patience, "its processes have ended", func() bool { return len(m.those("stdio", "runner")) == 0 })
 		if e := m.save(servers{"old": {"-calls", calls}, "other": nil}); strings.Join(e.Added, " ") != "old" {
 			t.Errorf("the event is %+v", e)
 		}
@@ -146,7 +142,7 @@ func TestE2EReloadChangesAServer(t *testing.T) {
 		if e := m.save(servers{"one": {"-calls", calls, "-name", "changed"}, "other": nil}); strings.Join(e.Changed, " ") != "one" || !strings.Contains(e.Detail, "args") {
 			t.Errorf("the event is %+v", e)
 		}
-		m.awaitLine(m.log, takenWithin, "the runner hears of it", func(line string) bool { return strings.Contains(line, `"retiring`) })
+		m.awaitLine(m.log, patience, "the runner hears of it", func(line string) bool { return strings.Contains(line, `"retiring`) })
 		call.finish()
 		for name, c := range map[string]*client{"that called": c, "that was idle": idle} {
 			if got := c.whoami(); got.Name != "changed" || got.PID == before.PID {
@@ -172,7 +168,7 @@ func TestE2EReloadTellsListeners(t *testing.T) {
 		commontest.OK(t, err)
 		defer listen.close()
 		m.save(servers{"one": {"-announces", "-name", "changed"}})
-		m.eventually(takenWithin+10*time.Second, "the process has ended", func() bool { return len(m.those("stdio")) == 0 })
+		m.eventually(patience, "the process has ended", func() bool { return len(m.those("stdio")) == 0 })
 		if got := c.whoami(); got.PID == was || got.Name != "changed" {
 			t.Errorf("the session has %+v", got)
 		}
@@ -230,7 +226,7 @@ func TestE2EReloadOfDotEnv(t *testing.T) {
 	}
 	// A box that is awake and has nothing to do ends soon after the change, not when it would
 	// have slept.
-	m.eventually(15*time.Second, "its processes have ended", func() bool { return len(m.those("stdio")) == 1 && len(m.ps().Boxes) == 1 })
+	m.eventually(patience, "its processes have ended", func() bool { return len(m.those("stdio")) == 1 && len(m.ps().Boxes) == 1 })
 	if got := uses.whoami().PID; got == before {
 		t.Errorf("the process of the server that uses it is still %d", got)
 	}
@@ -263,7 +259,7 @@ func TestE2EReloadOfABrokenFile(t *testing.T) {
 			})
 		}
 		write(t, m.servers, "{\n  \"mcpServers\": {\n    \"one\": {\"command\": \"x\" \"args\"}\n  }\n}\n")
-		e := m.await(takenWithin, "the mistake is told", func(e event) bool { return e.Kind == "servers.refused" })
+		e := m.await(patience, "the mistake is told", func(e event) bool { return e.Kind == "servers.refused" })
 		if want := "3:28: not JSON: a comma is missing before this; what was there before is still served"; e.Name != "servers.json" || e.Detail != want {
 			t.Errorf("the event is %+v, want %s", e, want)
 		}

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // boxesOf returns a machine that hosts the test server under some names, each with
@@ -74,7 +73,7 @@ func TestE2EPSShowsThePhaseInWhichAProcessFailed(t *testing.T) {
 	pid := c.whoami().PID
 	m.psText("awake", fmt.Sprint(pid))
 	m.kill(m.only("stdio"))
-	m.eventually(10*time.Second, "ps shows the failure", func() bool {
+	m.eventually(patience, "ps shows the failure", func() bool {
 		r := m.ps()
 		for _, p := range r.Processes {
 			if p.State == "exited" && p.Phase == "runtime" && p.Process == c.session {

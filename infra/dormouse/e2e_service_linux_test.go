@@ -258,5 +258,5 @@ func TestE2EIdleServiceNeedsAManager(t *testing.T) {
 	if state := m.ended(patience); state.ExitCode() != 1 {
 		t.Errorf("it ended with %s, want exit status 1", state)
 	}
-	m.awaitLine(m.log, time.Second, "it says why", func(line string) bool { return strings.Contains(line, "nobody would start it again") })
+	m.awaitLine(m.log, patience, "it says why", func(line string) bool { return strings.Contains(line, "nobody would start it again") })
 }

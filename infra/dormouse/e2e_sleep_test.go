@@ -59,7 +59,7 @@ func TestE2ESessionOutlivesSIGKILL(t *testing.T) {
 // startedAnew waits for the log line that an existing session got a fresh process.
 func (m *machine) startedAnew(session string) {
 	m.t.Helper()
-	m.awaitLine(m.log, 5*time.Second, "the log says that the process was started anew", func(line string) bool {
+	m.awaitLine(m.log, patience, "the log says that the process was started anew", func(line string) bool {
 		var l struct {
 			Session   string `json:"session_id"`
 			Restarted bool
@@ -82,10 +82,10 @@ func TestE2ESessionOutlivesEveryProgram(t *testing.T) {
 				m.killFunctions(program)
 			case "stdio":
 				m.kill(m.only(program))
-				m.eventually(5*time.Second, "the runner has noticed", func() bool { return len(m.ps().Boxes[0].Processes) == 0 })
+				m.eventually(patience, "the runner has noticed", func() bool { return len(m.ps().Boxes[0].Processes) == 0 })
 			case "runner":
 				m.kill(m.only(program))
-				m.await(5*time.Second, "the fleet has noticed", func(e event) bool { return e.Kind == "box.crash" })
+				m.await(patience, "the fleet has noticed", func(e event) bool { return e.Kind == "box.crash" })
 			}
 			after := c.whoami()
 			if gone := program == "runner" || program == "stdio"; gone != (after.PID != before.PID) {
@@ -114,8 +114,8 @@ func TestE2ENothingRunsAfterTheLastMessage(t *testing.T) {
 	m.host() // the box has its own, longer time
 	m.only("stdio")
 	m.asleep()
-	m.await(10*time.Second, "the server is said to sleep", func(e event) bool { return e.Kind == "server.asleep" }) // comes last
-	zero := m.await(10*time.Second, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
+	m.await(patience, "the server is said to sleep", func(e event) bool { return e.Kind == "server.asleep" }) // comes last
+	zero := m.await(patience, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
 	if zero.Running != 0 {
 		t.Errorf("process.count says %d processes", zero.Running)
 	}
@@ -244,7 +244,7 @@ func TestE2EDeleteEndsTheSessionAndItsProcess(t *testing.T) {
 		}
 		return pids
 	}
-	m.eventually(5*time.Second, fmt.Sprintf("process %d has stopped", goes), func() bool { return !slices.Contains(alive(), goes) })
+	m.eventually(patience, fmt.Sprintf("process %d has stopped", goes), func() bool { return !slices.Contains(alive(), goes) })
 	if got := stays.whoami().PID; got != kept {
 		t.Errorf("the other session's process was %d and is %d", kept, got)
 	}

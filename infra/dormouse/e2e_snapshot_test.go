@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -60,7 +59,7 @@ func memorySleepsAndWakes(t *testing.T, box map[string]any) {
 		t.Errorf("%d snapshots, want that of the first session", n)
 	}
 	c.leave()
-	m.eventually(10*time.Second, "the snapshot of an ended session is gone", func() bool { return m.snapshots() == 0 })
+	m.eventually(patience, "the snapshot of an ended session is gone", func() bool { return m.snapshots() == 0 })
 	m.asleep()
 }
 
@@ -170,7 +169,7 @@ func TestE2EWorkspaceIsKeptInABucket(t *testing.T) {
 		t.Error("dormouse run did not end well")
 	}
 	m.start(sleepy()...)
-	m.eventually(10*time.Second, "the snapshot of an ended session is gone", func() bool { return len(s3.Objects()) == 0 })
+	m.eventually(patience, "the snapshot of an ended session is gone", func() bool { return len(s3.Objects()) == 0 })
 }
 
 // notes returns the lines of the file that a server has in its workspace.

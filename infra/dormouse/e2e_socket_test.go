@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
@@ -202,7 +201,7 @@ func TestE2ESocketTalk(t *testing.T) {
 	t.Run("progress before the result", func(t *testing.T) { m.in(t).socketProgress() })
 	t.Run("sessions do not mix", func(t *testing.T) { m.in(t).socketsApart() })
 	if m.programs {
-		m.await(time.Second, "the wake of socket is shown", func(e event) bool { return e.Kind == "function.wake" && e.Name == "socket" })
+		m.await(patience, "the wake of socket is shown", func(e event) bool { return e.Kind == "function.wake" && e.Name == "socket" })
 	}
 }
 
@@ -240,7 +239,7 @@ func TestE2ESocketOutlivesEveryProgram(t *testing.T) {
 	}
 	m.killFunctions("socket", "relay", "sweep")
 	m.kill(m.those("runner", "stdio")...)
-	m.await(5*time.Second, "the fleet has noticed", func(e event) bool { return e.Kind == "box.crash" })
+	m.await(patience, "the fleet has noticed", func(e event) bool { return e.Kind == "box.crash" })
 	if got := s.text("count", ""); got != "1" {
 		t.Errorf("after everything was killed the counter says %s, want 1", got)
 	}

@@ -63,11 +63,11 @@ func TestE2EStrangerFindsTheBrokenServerAndCallsATool(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), why) {
 		t.Errorf("the client says %v, want %q", err, why)
 	}
-	m.awaitLine(m.log, 5*time.Second, "the terminal says why the broken server fails", func(line string) bool {
+	m.awaitLine(m.log, patience, "the terminal says why the broken server fails", func(line string) bool {
 		return strings.Contains(line, " broken failed ") && strings.Contains(line, why)
 	})
 	for _, command := range []string{"list", "logs"} {
-		m.eventually(5*time.Second, "dormouse "+command+" says why", func() bool {
+		m.eventually(patience, "dormouse "+command+" says why", func() bool {
 			out, err := m.command(command).CombinedOutput()
 			return err == nil && strings.Contains(string(out), why)
 		})

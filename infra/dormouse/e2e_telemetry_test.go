@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -84,7 +83,7 @@ func TestE2EACollectorShowsTheCallsOfATestRun(t *testing.T) {
 	if _, err := c.follow(t.Context(), answer, `"never sent"`); err != nil {
 		t.Fatal(err)
 	}
-	m.eventually(20*time.Second, "the collector has the spans", func() bool {
+	m.eventually(patience, "the collector has the spans", func() bool {
 		return to.has("initialize", "wake", "start server", "tools/call echo", "execute in box", "store events")
 	})
 	m.end()

@@ -20,7 +20,7 @@ import (
 func (m *machine) dead(flags ...string) string {
 	m.t.Helper()
 	m.run(append([]string{"--json", "--log-format=json"}, flags...)...)
-	if state := m.ended(20 * time.Second); state.ExitCode() == 0 {
+	if state := m.ended(patience); state.ExitCode() == 0 {
 		m.t.Error("it ended well")
 	}
 	return m.log.tail(20) + m.out.tail(20)
@@ -119,17 +119,17 @@ func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
 			if _, err := c.call("echo", `{"text":"x"}`); err != nil {
 				t.Fatal(err)
 			}
-			m.eventually(4*time.Second, "the log of the store has been seen", func() bool {
+			m.eventually(patience, "the log of the store has been seen", func() bool {
 				status, _ := m.health("one")
 				return status == http.StatusOK
 			})
 			before := executed(t, m.calls)
 			commontest.OK(t, lose(filepath.Join(m.data, local.StoreFile)))
-			m.eventually(10*time.Second, "the machine is not healthy", func() bool {
+			m.eventually(patience, "the machine is not healthy", func() bool {
 				status, body := m.health("one")
 				return status == http.StatusServiceUnavailable && body == "store: failed\n"
 			})
-			m.await(time.Second, "the terminal is told", func(e event) bool { return e.Kind == "folder.trouble" })
+			m.await(patience, "the terminal is told", func(e event) bool { return e.Kind == "folder.trouble" })
 			begun := time.Now()
 			if answer := c.outcome("echo", `{"text":"x"}`); answer.Error == nil {
 				t.Errorf("a call was answered: %s", answer.Raw)
@@ -144,7 +144,7 @@ func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
 				t.Errorf("the call and doctor took %s", took)
 			}
 			m.terminate()
-			m.ended(5 * time.Second)
+			m.ended(patience)
 		})
 	}
 }
@@ -158,7 +158,7 @@ func TestE2EHistoryAndUsageThatCannotBeReadBeginAnew(t *testing.T) {
 	}
 	m.start(sleepy()...)
 	for range 2 {
-		m.await(time.Second, "the terminal is told", func(e event) bool { return e.Kind == "folder.trouble" })
+		m.await(patience, "the terminal is told", func(e event) bool { return e.Kind == "folder.trouble" })
 	}
 	for _, name := range []string{local.HistoryFile, bill.File} {
 		if kept, err := filepath.Glob(filepath.Join(m.data, name+".damaged-*")); err != nil || len(kept) == 0 {
@@ -190,7 +190,7 @@ func TestE2EAMachineWithoutItsFilesWakesServers(t *testing.T) {
 	write(t, m.program, "#!/bin/sh\nexit 9\n")
 	m.program = filepath.Join(programs, "dormouse") // for the commands that look at the machine
 	commontest.OK(t, os.RemoveAll(filepath.Join(m.data, "run")))
-	m.eventually(10*time.Second, "the relay's socket is back", func() bool {
+	m.eventually(patience, "the relay's socket is back", func() bool {
 		_, err := os.Stat(filepath.Join(m.data, "run", "relay.sock"))
 		return err == nil
 	})

@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 // first runs a script under supervise in another process.
 func first(t *testing.T, script string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), "RUNNER_TEST_SUPERVISE="+script)

@@ -192,7 +192,7 @@ func TestNothingSaidAtOnceByManyFunctionsIsLost(t *testing.T) {
 func TestAModernClientThatListensHearsWhatAnotherFunctionSays(t *testing.T) {
 	w := memory(t)
 	w.hosted.Make = news
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	body := `{"jsonrpc":"2.0","id":5,"method":"subscriptions/listen","params":{"notifications":{"resourcesListChanged":true,"resourceSubscriptions":["note://1"]},` +
 		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"new","version":"2"}}}}`

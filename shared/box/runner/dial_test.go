@@ -51,7 +51,7 @@ func dialRaw(t *testing.T) (runner.Conn, *rawServer) {
 		accepted <- &rawServer{t, conn, in.Reader}
 	}))
 	defer server.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel() // bounds the opening only
 	conn, err := runner.DialWebSocket(ctx, "ws"+strings.TrimPrefix(server.URL, "http"), nil)
 	commontest.OK(t, err)

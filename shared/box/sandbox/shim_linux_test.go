@@ -151,7 +151,7 @@ func TestProgramDiesWithItsRunner(t *testing.T) {
 	commontest.OK(t, other.Process.Kill())
 	_ = other.Wait() // it was killed
 	// The program holds the other end of the pipe until it has ended.
-	commontest.OK(t, stdout.SetReadDeadline(time.Now().Add(10*time.Second)))
+	commontest.OK(t, stdout.SetReadDeadline(time.Now().Add(time.Minute)))
 	if rest, err := io.ReadAll(stdout); err != nil {
 		t.Errorf("process %q lives on: %q, %v", first[:n], rest, err)
 	}

@@ -109,7 +109,7 @@ func held(t *testing.T) (s *Store, d *disk, reached, letGo func()) {
 		t.Helper()
 		select {
 		case <-at:
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("no write waits for an fsync")
 		}
 	}

@@ -106,7 +106,7 @@ func contract(t *testing.T, reached func(*testing.T, *Pool) fleet.Fleet) fleette
 		c.Output = func(s fleet.Status, _ string) {
 			select {
 			case l.of("line ", s.ID) <- s:
-			case <-time.After(20 * time.Second):
+			case <-time.After(time.Minute):
 			}
 		}
 	})

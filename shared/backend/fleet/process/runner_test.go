@@ -176,8 +176,8 @@ func receive[T any](t *testing.T, what string, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(20 * time.Second):
-		t.Fatalf("waited 20 s for %s", what)
+	case <-time.After(time.Minute):
+		t.Fatalf("waited a minute for %s", what)
 		panic("unreachable")
 	}
 }
