@@ -725,10 +725,6 @@ func (l *life) hurry() {
 	l.tell()
 }
 
-// refuseFor is how long a retiring box takes no new message. Most calls end within that time,
-// and then the next message finds the new definition. Longer calls must not hold up others.
-const refuseFor = 5 * time.Second
-
 func (l *life) retire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -737,7 +733,7 @@ func (l *life) retire() {
 	}
 	l.in.host.Load().Log.Info("retiring: the server is configured differently by now", "box", l.id, "generation", l.gen, "in_flight", len(l.owed))
 	l.retiring, l.refusing = true, true
-	time.AfterFunc(refuseFor, func() {
+	time.AfterFunc(frame.RefuseFor, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.refusing = l.closing
@@ -798,13 +794,7 @@ func (l *life) close() {
 	l.closing = true
 }
 
-// Pauses between two questions to the box whether it may sleep.
-const (
-	mostUnasked   = 30 * time.Second
-	unaskedHasty  = time.Second
-	unaskedClosed = 50 * time.Millisecond
-	claimedFor    = 15 * time.Minute // longer than a claimed delivery may come twice
-)
+const claimedFor = 15 * time.Minute // longer than a claimed delivery may come twice
 
 // mayLeave puts the box to sleep if it has nothing to do. It returns after which time to look
 // again, 0 if the box is asleep.
@@ -826,7 +816,7 @@ func (l *life) mayLeave() (again time.Duration) {
 	hasty := l.halted == l.delivered+1
 	switch {
 	case !quiet || !still || before != l.delivered:
-		again = min(l.Idle/4, mostUnasked)
+		again = min(l.Idle/4, frame.MostUnasked)
 	case left > 0 && !hasty && !l.closing:
 		again = left
 	default:
@@ -841,10 +831,10 @@ func (l *life) mayLeave() (again time.Duration) {
 		again = insideAgain
 	}
 	if hasty {
-		again = min(again, unaskedHasty)
+		again = min(again, frame.UnaskedHasty)
 	}
 	if l.closing {
-		again = unaskedClosed
+		again = frame.UnaskedClosing
 	}
 	l.mu.Unlock()
 	return again

@@ -14,10 +14,6 @@ import (
 const (
 	byeAgain = 2 * time.Second
 	byeTries = 5 // then the connection is given up
-
-	mostUnasked    = 30 * time.Second // the longest pause between two questions to a busy box
-	unaskedHalted  = time.Second
-	unaskedClosing = 50 * time.Millisecond
 )
 
 // sleep decides when the box falls asleep and when Run ends. It sends bye once no part of
@@ -77,13 +73,13 @@ func (sl *sleep) idleSince(since time.Time, ok bool) {
 	}
 	again := left
 	if !ok || left <= 0 {
-		again = min(sl.Idle/4, mostUnasked)
+		again = min(sl.Idle/4, frame.MostUnasked)
 	}
 	if sl.hasty() {
-		again = unaskedHalted
+		again = frame.UnaskedHasty
 	}
 	if sl.closing || sl.draining {
-		again = unaskedClosing
+		again = frame.UnaskedClosing
 	}
 	sl.set(&sl.idle, again, func() {
 		sl.watching = false
@@ -202,11 +198,6 @@ func (sl *sleep) drain() {
 	sl.askNow()
 }
 
-// refuseFor is how long a retiring runner executes no new message. Most calls end within
-// that time, and then the next message goes to a runner with the new definition. Longer
-// calls must not hold up the others.
-const refuseFor = 5 * time.Second
-
 // retire begins to end the life because the host asks for it.
 func (sl *sleep) retire() {
 	if sl.Retire == nil || sl.retiring || sl.closing {
@@ -214,7 +205,7 @@ func (sl *sleep) retire() {
 	}
 	sl.Log.Info("retiring: the server is configured differently by now", "generation", sl.gen, "in_flight", sl.deliveries.running)
 	sl.retiring, sl.refusing = true, true
-	sl.set(&sl.accept, refuseFor, func() {
+	sl.set(&sl.accept, frame.RefuseFor, func() {
 		sl.refusing = false
 		sl.inflight.startPull() // a nudge may have come in the meantime
 	})

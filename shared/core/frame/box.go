@@ -101,6 +101,17 @@ type StatusReport struct {
 	Own   bool // goes with Lists
 }
 
+// Pauses between two questions to a box whether it may sleep.
+const (
+	MostUnasked    = 30 * time.Second      // the longest, of a busy box
+	UnaskedHasty   = time.Second           // of one whose processes were all stopped
+	UnaskedClosing = 50 * time.Millisecond // of one that is told to end
+)
+
+// RefuseFor is how long a retiring box takes no new message. Most calls end within that time,
+// and then the next message finds the new definition. Longer calls must not hold up others.
+const RefuseFor = 5 * time.Second
+
 // Link is what a box says to its host.
 type Link interface {
 	// Run runs until the box may end: it is asleep, or ctx is done. From the moment ctx is
