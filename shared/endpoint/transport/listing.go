@@ -29,16 +29,13 @@ func (h *HTTP) Listing(of Document) http.Handler {
 			x.w = x.sent
 		}
 		defer x.finish()
-		l := listing{x}
-		if err := l.serve(of); err != nil {
-			l.refuse(err)
+		if err := x.list(of); err != nil {
+			x.refuseList(err)
 		}
 	})
 }
 
-type listing struct{ *exchange }
-
-func (x listing) serve(of Document) error {
+func (x *exchange) list(of Document) error {
 	if err := x.admit(); err != nil {
 		return err
 	}
@@ -82,7 +79,7 @@ func (x listing) serve(of Document) error {
 
 // mayUse returns the caller at each server that it may use. A caller with a key for none of
 // them gets an empty list. Errors: Unauthenticated, Invalid, Unavailable.
-func (x listing) mayUse() (may []sessions.Caller, err error) {
+func (x *exchange) mayUse() (may []sessions.Caller, err error) {
 	if x.opts.Names == nil {
 		return nil, nil
 	}
@@ -119,7 +116,7 @@ func (x listing) mayUse() (may []sessions.Caller, err error) {
 	}
 }
 
-func (x listing) refuse(err error) {
+func (x *exchange) refuseList(err error) {
 	p := problemOf(err)
 	if x.err = err; storage.CodeOf(err) != p.code {
 		x.err = p
