@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -249,22 +248,10 @@ func versioned(ctx context.Context, name, path string) finding {
 	first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	version := regexp.MustCompile(`[0-9]+(\.[0-9]+)*`).FindString(first)
 	oldest := map[string]string{"node": "20", "python3": "3.10"}[name]
-	if oldest != "" && version != "" && older(version, oldest) {
+	if oldest != "" && version != "" && isNewer(oldest, version) {
 		return bad(name, fmt.Sprintf("%s (%s), too old", version, path), "install version "+oldest+" or newer")
 	}
 	return good(name, "%s (%s)", cmp.Or(version, "of unknown version"), path)
-}
-
-// older compares versions such as 3.9 and 3.10.
-func older(version, than string) bool {
-	parts := func(text string) (all []int) {
-		for part := range strings.SplitSeq(text, ".") {
-			n, _ := strconv.Atoi(part) // digits only; 0 for too many of them
-			all = append(all, n)
-		}
-		return all
-	}
-	return slices.Compare(parts(version), parts(than)) < 0
 }
 
 // serversFile reports the mistakes of the file, without variables that are not set.
