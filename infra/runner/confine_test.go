@@ -209,24 +209,26 @@ func TestAGuestHasTheNetworkItsWorkspaceAndWhatItsCommandLineNames(t *testing.T)
 		"only its owner has an interpreter": {script, true},
 		"found by env":                      {byName, true},
 	} {
-		box := serversfile.Box{Guest: true, ReadOnlyRootFS: true}
-		c, err := confined(t, box, root)
-		commontest.OK(t, err)
-		named := filepath.Dir(everybody)
-		p := c.policy(provision.Launch{
-			Command: test.command, Workspace: "/w/workspace", Args: []string{"--db=" + everybody, named, "/", "/does/not/exist", "relative", "--flag"},
-		}, "/t")
-		if p.KeepUser != test.keepUser {
-			t.Errorf("%s: it keeps the user: %v", name, p.KeepUser)
-		}
-		if p.Sockets != sandbox.InternetSockets || p.Workspace != "/w/workspace" || p.Temp != "/t" || p.Write != nil {
-			t.Errorf("%s: %+v", name, p)
-		}
-		if !slices.Contains(p.Read, everybody) || !slices.Contains(p.Read, named) || slices.Contains(p.Read, "/") {
-			t.Errorf("%s: it reads %q", name, p.Read)
-		}
-		if want := []sandbox.Guard{sandbox.GuardSockets, sandbox.GuardFiles, sandbox.GuardNeighbours}; !slices.Equal(p.Demand, want) {
-			t.Errorf("%s: it demands %q", name, p.Demand)
-		}
+		t.Run(name, func(t *testing.T) {
+			box := serversfile.Box{Guest: true, ReadOnlyRootFS: true}
+			c, err := confined(t, box, root)
+			commontest.OK(t, err)
+			named := filepath.Dir(everybody)
+			p := c.policy(provision.Launch{
+				Command: test.command, Workspace: "/w/workspace", Args: []string{"--db=" + everybody, named, "/", "/does/not/exist", "relative", "--flag"},
+			}, "/t")
+			if p.KeepUser != test.keepUser {
+				t.Errorf("%s: it keeps the user: %v", name, p.KeepUser)
+			}
+			if p.Sockets != sandbox.InternetSockets || p.Workspace != "/w/workspace" || p.Temp != "/t" || p.Write != nil {
+				t.Errorf("%s: %+v", name, p)
+			}
+			if !slices.Contains(p.Read, everybody) || !slices.Contains(p.Read, named) || slices.Contains(p.Read, "/") {
+				t.Errorf("%s: it reads %q", name, p.Read)
+			}
+			if want := []sandbox.Guard{sandbox.GuardSockets, sandbox.GuardFiles, sandbox.GuardNeighbours}; !slices.Equal(p.Demand, want) {
+				t.Errorf("%s: it demands %q", name, p.Demand)
+			}
+		})
 	}
 }

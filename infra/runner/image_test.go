@@ -34,10 +34,12 @@ func TestAServerStartsAsItsImageSays(t *testing.T) {
 		"nothing":        {docker("img"), &frame.Image{}, nil},
 		"no such option": {docker("--privileged", "img"), both, nil},
 	} {
-		s, err := inImage(test.server, test.image)
-		if got := append([]string{s.Cwd, s.Command}, s.Args...); (err != nil) != (test.want == nil) || err == nil && !cmp.Equal(test.want, got) {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			s, err := inImage(test.server, test.image)
+			if got := append([]string{s.Cwd, s.Command}, s.Args...); (err != nil) != (test.want == nil) || err == nil && !cmp.Equal(test.want, got) {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		})
 	}
 }
 

@@ -311,10 +311,12 @@ func TestInputThatCannotBeHadEndsTheCall(t *testing.T) {
 	for tool, want := range map[string]string{
 		"samples": "the capability sampling, which the client has not declared", "nonsense": "does not say which",
 	} {
-		r.deliverAs(tool, 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`"}}`)
-		if _, message, code, data := r.failure(tool); code != -32603 || !strings.Contains(message, want) || data.Phase != PhaseToolCall {
-			t.Errorf("%s: %d %s %+v", tool, code, message, data)
-		}
+		t.Run(tool, func(t *testing.T) {
+			r.deliverAs(tool, 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`"}}`)
+			if _, message, code, data := r.failure(tool); code != -32603 || !strings.Contains(message, want) || data.Phase != PhaseToolCall {
+				t.Errorf("%s: %d %s %+v", tool, code, message, data)
+			}
+		})
 	}
 	r.deliverAs("f", 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fails"}}`)
 	if _, message, code, _ := r.failure("f"); code != -32602 || message != "bad" {
@@ -406,19 +408,21 @@ func (r *rig) begun() (n int) {
 func TestRequestOfAModernClientPassesToAModernServerAsItIs(t *testing.T) {
 	t.Parallel()
 	for how, era := range map[string]bridge.Era{"modern": bridge.ModernOnly, "dual": bridge.DualEra} {
-		r := newRig(t, how)
-		got := r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo","inputResponses":{"a":{}},"requestState":"mine",`))
-		want := `{"resultType":"complete","content":[],"params":{"name":"echo","inputResponses":{"a":{}},"requestState":"mine","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"x":1}}}`
-		if diff := cmp.Diff(want, string(got)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", how, diff)
-		}
-		e := r.final(t, r.ask("s", "d2", wire.MethodToolsCall, `"name":"samples",`))
-		if want := `{"jsonrpc":"2.0","id":"d2","result":{"resultType":"input_required","content":null,"inputRequests":{"m":{"method":"sampling/createMessage","params":{}}},"requestState":"s"}}`; string(e.Raw) != want || e.Asks != nil {
-			t.Errorf("%s asks with %s", how, e.Raw)
-		}
-		if n := r.begun(); n != 1 || r.Era() != era {
-			t.Errorf("%s: %d processes, and it is taken for %q", how, n, r.Era())
-		}
+		t.Run(how, func(t *testing.T) {
+			r := newRig(t, how)
+			got := r.result(r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo","inputResponses":{"a":{}},"requestState":"mine",`))
+			want := `{"resultType":"complete","content":[],"params":{"name":"echo","inputResponses":{"a":{}},"requestState":"mine","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"x":1}}}`
+			if diff := cmp.Diff(want, string(got)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", how, diff)
+			}
+			e := r.final(t, r.ask("s", "d2", wire.MethodToolsCall, `"name":"samples",`))
+			if want := `{"jsonrpc":"2.0","id":"d2","result":{"resultType":"input_required","content":null,"inputRequests":{"m":{"method":"sampling/createMessage","params":{}}},"requestState":"s"}}`; string(e.Raw) != want || e.Asks != nil {
+				t.Errorf("%s asks with %s", how, e.Raw)
+			}
+			if n := r.begun(); n != 1 || r.Era() != era {
+				t.Errorf("%s: %d processes, and it is taken for %q", how, n, r.Era())
+			}
+		})
 	}
 }
 

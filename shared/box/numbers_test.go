@@ -73,10 +73,12 @@ func TestClientDoesNotReachTheCallOfAnotherOne(t *testing.T) {
 		"ProgressToken": `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","_meta":{"ProgressToken":2}}}`,
 		"_Meta":         `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"echo","_Meta":{"progressToken":2}}}`,
 	} {
-		stream := c.as("mallory/1", raw)
-		if _, message, code, _ := c.failure(stream); code != int(wire.CodeInvalidRequest) {
-			t.Errorf("%s: %d %s, want it refused", name, code, message)
-		}
+		t.Run(name, func(t *testing.T) {
+			stream := c.as("mallory/1", raw)
+			if _, message, code, _ := c.failure(stream); code != int(wire.CodeInvalidRequest) {
+				t.Errorf("%s: %d %s, want it refused", name, code, message)
+			}
+		})
 	}
 	c.as("mallory/1", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"none","RequestId":2}}`)
 	c.result(c.as("mallory/1", `{"jsonrpc":"2.0","id":"y","method":"m","x":{"id":2},"i-d":2}`))
@@ -110,10 +112,12 @@ func TestServerSaysNothingThatIsReadInTwoWays(t *testing.T) {
 		"the second id comes first": {`{"jsonrpc":"2.0","ID":99,"id":$ID,"result":{}}`, `member "ID" is refused`},
 		"two results":               {`{"jsonrpc":"2.0","id":$ID,"result":{},"RESULT":{}}`, `member "RESULT" is refused`},
 	} {
-		stream := r.call(strconv.Quote(name), "say", strconv.Quote(test.says+"\n"))
-		if _, message, _, _ := r.failure(stream); !strings.Contains(message, test.fails) {
-			t.Errorf("%s: %s, want %s", name, message, test.fails)
-		}
+		t.Run(name, func(t *testing.T) {
+			stream := r.call(strconv.Quote(name), "say", strconv.Quote(test.says+"\n"))
+			if _, message, _, _ := r.failure(stream); !strings.Contains(message, test.fails) {
+				t.Errorf("%s: %s, want %s", name, message, test.fails)
+			}
+		})
 	}
 	stream := r.call("1", "say", strconv.Quote(`{"jsonrpc":"2.0","id":$ID,"result":{"a":1},"session":"other","params":{"_meta":1}}`+"\n"))
 	if e := r.final(t, stream); string(e.Raw) != `{"jsonrpc":"2.0","id":1,"result":{"a":1}}` {

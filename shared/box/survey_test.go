@@ -100,18 +100,20 @@ func TestListsWithoutEndAreGivenUp(t *testing.T) {
 func TestProcessThatIsNotComparedSaysNothing(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]*rig{"fails": newRig(t, "lists and fails", surveys), "is not asked": newRig(t, "lists")} {
-		r.Deliver(Delivery{ID: "1", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"resources/templates/list"}`)})
-		r.result("1")
-		r.Deliver(Delivery{ID: "2", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"seen"}}`)})
-		seen := string(r.result("2"))
-		if asked := strings.Contains(seen, wire.MethodToolsList); asked != (name == "fails") {
-			t.Errorf("%s: the process was asked: %t", name, asked)
-		}
-		for _, v := range append(r.past, drained(r.recorder)...) {
-			if l, ok := v.(toldLists); ok {
-				t.Errorf("%s: %+v", name, l)
+		t.Run(name, func(t *testing.T) {
+			r.Deliver(Delivery{ID: "1", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"resources/templates/list"}`)})
+			r.result("1")
+			r.Deliver(Delivery{ID: "2", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"seen"}}`)})
+			seen := string(r.result("2"))
+			if asked := strings.Contains(seen, wire.MethodToolsList); asked != (name == "fails") {
+				t.Errorf("%s: the process was asked: %t", name, asked)
 			}
-		}
+			for _, v := range append(r.past, drained(r.recorder)...) {
+				if l, ok := v.(toldLists); ok {
+					t.Errorf("%s: %+v", name, l)
+				}
+			}
+		})
 	}
 }
 

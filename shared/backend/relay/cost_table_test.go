@@ -416,9 +416,11 @@ func TestAKeyCostsOneWriteAndARepeatOneRead(t *testing.T) {
 		"wakes":  {wakes, operation{sleeping, sends(keyedCall)}, 0, 1},
 		"repeat": {awake, operation{repeating, sends(keyedCall)}, 1, 0},
 	} {
-		got := billed(t, onSQLite, tt.op)
-		if got.Reads != tt.of.Reads+tt.reads || got.Writes != tt.of.Writes+tt.writes {
-			t.Errorf("%s: %d reads and %d writes; without a key %d and %d", name, got.Reads, got.Writes, tt.of.Reads, tt.of.Writes)
-		}
+		t.Run(name, func(t *testing.T) {
+			got := billed(t, onSQLite, tt.op)
+			if got.Reads != tt.of.Reads+tt.reads || got.Writes != tt.of.Writes+tt.writes {
+				t.Errorf("%s: %d reads and %d writes; without a key %d and %d", name, got.Reads, got.Writes, tt.of.Reads, tt.of.Writes)
+			}
+		})
 	}
 }

@@ -69,24 +69,26 @@ func TestFingerprintOfAHostileBoxIsBounded(t *testing.T) {
 // had compared its session with.
 func TestRequestThatAnotherProgramGetsSaysSo(t *testing.T) {
 	for code, moved := range map[string]bool{"": false, "old": false, "new": true} {
-		s := newSiege(t)
-		b, err := s.memory.Box(t.Context(), hostileBox)
-		commontest.OK(t, err)
-		b.Code = code
-		commontest.OK(t, s.memory.SaveBox(t.Context(), b))
-		waits, _, err := s.memory.Load(t.Context(), "m1", "")
-		commontest.OK(t, err)
-		waits.Digest = "old"
-		commontest.OK(t, s.memory.Save(t.Context(), waits))
-		if _, err := s.handle(frametest.Encode(frametest.Frame{Type: frame.TypePull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1})); err != nil {
-			t.Fatal(err)
-		}
-		if len(s.posts) != 1 {
-			t.Fatalf("posts are %v", s.posts)
-		}
-		_, data, _ := strings.Cut(s.posts[0], " ")
-		if f, err := frametest.Decode([]byte(data)); err != nil || f.Type != frame.TypeDeliver || f.Moved != moved {
-			t.Errorf("code %q: %s, %v", code, data, err)
-		}
+		t.Run(code, func(t *testing.T) {
+			s := newSiege(t)
+			b, err := s.memory.Box(t.Context(), hostileBox)
+			commontest.OK(t, err)
+			b.Code = code
+			commontest.OK(t, s.memory.SaveBox(t.Context(), b))
+			waits, _, err := s.memory.Load(t.Context(), "m1", "")
+			commontest.OK(t, err)
+			waits.Digest = "old"
+			commontest.OK(t, s.memory.Save(t.Context(), waits))
+			if _, err := s.handle(frametest.Encode(frametest.Frame{Type: frame.TypePull, Box: hostileBox, Gen: hostileGen, Runner: "runner-m", N: 1})); err != nil {
+				t.Fatal(err)
+			}
+			if len(s.posts) != 1 {
+				t.Fatalf("posts are %v", s.posts)
+			}
+			_, data, _ := strings.Cut(s.posts[0], " ")
+			if f, err := frametest.Decode([]byte(data)); err != nil || f.Type != frame.TypeDeliver || f.Moved != moved {
+				t.Errorf("code %q: %s, %v", code, data, err)
+			}
+		})
 	}
 }
