@@ -59,8 +59,9 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	if unresolved == nil {
 		s, unresolved = inImage(s, at.image)
 	}
+	keeper := ""
 	if unresolved == nil {
-		s, unresolved = sealed(s, at)
+		s, keeper, unresolved = sealed(s, at)
 	}
 	b := &adapter{log: log, era: at.era, installs: at.installs, took: newStarts(s.Name, at.env["DORMOUSE_METRICS"], log)}
 	tools := s.ToolTimeout
@@ -84,7 +85,9 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	if at.keep != nil {
 		own.Keeper = at.keep(s)
 	}
-	if s.Box.Confined() {
+	if keeper != "" {
+		own.Provisioner = inSeal{b.provisioner, &confiner{env: surroundings(s, environ)}, s, keeper}
+	} else if s.Box.Confined() {
 		if c, err := newConfiner(s, at.work, surroundings(s, environ), at.on); err != nil {
 			own.Provisioner = refused{whyRefused(err)}
 		} else {

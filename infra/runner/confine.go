@@ -76,7 +76,7 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 		p.Read = named(placed.Args)
 		// Nobody has asked for another user, so the server keeps that of the runner if the
 		// other one could not start it.
-		p.KeepUser = !open(append(c.runs(placed), placed.Reads...)...)
+		p.KeepUser = !open(append(c.runs(placed, c.find), placed.Reads...)...)
 	}
 	if b.HostPathWritable && b.HostPath != "" {
 		// The folder and its contents keep their owner.
@@ -119,9 +119,9 @@ func named(args []string) []string {
 }
 
 // runs returns the program of a process and, if it is a script, the interpreter in its first
-// line.
-func (c *confiner) runs(placed provision.Launch) []string {
-	program := c.find(placed.Command, placed)
+// line, as find finds them.
+func (c *confiner) runs(placed provision.Launch, find func(string, provision.Launch) string) []string {
+	program := find(placed.Command, placed)
 	all := []string{program}
 	f, err := os.Open(program)
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *confiner) runs(placed provision.Launch) []string {
 			words = words[1:]
 		}
 		if len(words) > 0 {
-			all = append(all, c.find(words[0], placed))
+			all = append(all, find(words[0], placed))
 		}
 	}
 	return all
@@ -143,17 +143,23 @@ func (c *confiner) runs(placed provision.Launch) []string {
 
 // find returns the file that a command executes, behind all links.
 func (c *confiner) find(command string, placed provision.Launch) string {
+	command = c.locate(command, placed)
+	real, err := filepath.EvalSymlinks(command)
+	if err != nil {
+		return command
+	}
+	return real
+}
+
+// locate returns the path of a command.
+func (c *confiner) locate(command string, placed provision.Launch) string {
 	path := append(append([]string{}, placed.Path...), filepath.SplitList(c.env["PATH"])...)
 	for i := 0; !filepath.IsAbs(command) && i < len(path); i++ {
 		if at := filepath.Join(path[i], command); filepath.IsAbs(at) && len(existing(at)) > 0 {
 			command = at
 		}
 	}
-	real, err := filepath.EvalSymlinks(command)
-	if err != nil {
-		return command
-	}
-	return real
+	return command
 }
 
 // sockets returns the sockets that the server may open. An enclosed server cannot see
@@ -194,7 +200,7 @@ func (c *confiner) demand() []sandbox.Guard {
 // their user. An enclosed server sees nothing else of that home.
 func (c *confiner) toolchains(placed provision.Launch) []string {
 	var found []string
-	for _, name := range append(c.runs(placed), "node", "python3", "python") {
+	for _, name := range append(c.runs(placed, c.find), "node", "python3", "python") {
 		if real := c.find(name, placed); filepath.IsAbs(real) {
 			found = append(found, c.install(real)...)
 		}

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,6 +26,9 @@ const Keeper = "dormouse-keeper"
 func Needs(s serversfile.Server, path, folder string) string {
 	program := provision.Needs(s.Command, s.Args)
 	if _, ok, err := s.Sealable(); !ok || err != nil {
+		if _, missing := findKeeper(cmp.Or(s.Env["PATH"], path)); s.Box.Sealed && err == nil && missing != nil {
+			return Keeper
+		}
 		return program
 	}
 	_, missing := box.LookPath(s.Command, cmp.Or(s.Env["PATH"], path), cmp.Or(s.Cwd, folder))
@@ -47,38 +51,40 @@ func Find(s serversfile.Server, path, folder string) (string, error) {
 
 // sealed returns the server as the keeper starts it, if it must be sealed, or if it is started
 // by a container engine that this machine has not. Any other server stays as it is. A server
-// that must be sealed never comes back as it was.
-func sealed(s serversfile.Server, at setup) (serversfile.Server, error) {
+// that must be sealed comes back as it was only with the path of the keeper, for [inSeal].
+func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string, _ error) {
 	c, ok, err := s.Sealable()
 	if !s.Box.Sealed && (!ok || at.image != nil) {
-		return s, nil
+		return s, "", nil
 	}
 	path := cmp.Or(s.Env["PATH"], at.own["PATH"])
 	if _, missing := box.LookPath(s.Command, path, s.Cwd); !s.Box.Sealed && missing == nil {
-		return s, nil
+		return s, "", nil
 	}
 	wish := "sealed"
 	if !s.Box.Sealed {
 		wish = fmt.Sprintf("%s is not on the PATH, and without it", filepath.Base(s.Command))
 	}
 	switch {
-	case !ok:
-		return s, errors.New(`sealed: it has no image: start it by "docker run", or name one as x-dormouse.box.image in which its command is`)
 	case err != nil:
-		return s, fmt.Errorf("%s: %w", wish, err)
-	case at.image != nil:
-		return s, errors.New("sealed: a box on AWS is a task of its own and has no seal yet: leave sealed out, or let the server run on a Linux machine")
+		return s, "", fmt.Errorf("%s: %w", wish, err)
+	case at.image != nil || at.logs == "":
+		return s, "", errors.New("sealed: a box on AWS is a task of its own and has no seal yet: leave sealed out, or let the server run on a Linux machine")
 	case c.Platform != "" && c.Platform != "linux/"+runtime.GOARCH:
-		return s, fmt.Errorf("%s: docker run --platform %s: this machine is linux/%s", wish, c.Platform, runtime.GOARCH)
+		return s, "", fmt.Errorf("%s: docker run --platform %s: this machine is linux/%s", wish, c.Platform, runtime.GOARCH)
 	}
-	keeper, err := findKeeper(path)
+	keeper, err = findKeeper(path)
 	if err != nil {
-		return s, fmt.Errorf("%s: %w", wish, err)
+		return s, "", fmt.Errorf("%s: %w", wish, err)
 	}
 	if err := unseen(); err != nil {
-		return s, fmt.Errorf("%s: hide from the sealed server: %w", wish, err)
+		return s, "", fmt.Errorf("%s: hide from the sealed server: %w", wish, err)
 	}
-	return byKeeper(s, c, keeper, filepath.Join(at.cache, "images"))
+	if !ok {
+		return s, keeper, nil
+	}
+	s, err = byKeeper(s, c, keeper, filepath.Join(at.cache, "images"))
+	return s, "", err
 }
 
 // byKeeper returns the server whose command is the keeper. Variables are in its environment and
@@ -89,7 +95,10 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 		return s, err
 	}
 	b := &s.Box
-	args := []string{"run", "--store", store}
+	args := []string{"run", "--system"}
+	if c.Image != "" {
+		args = []string{"run", "--store", store}
+	}
 	add := func(flag string, values ...string) {
 		for _, v := range values {
 			args = append(args, "--"+flag, v)
@@ -125,6 +134,7 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 		args = append(args, "--read-only")
 	}
 	switch {
+	case c.Image == "":
 	case b.HostPath != "": // the server works in the folder, or in its copy
 		add("folder", serversfile.WorkspaceVariable+":"+serversfile.WorkspaceVariable)
 		if c.Cwd == "" {
@@ -133,12 +143,83 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 	case b.Snapshot != serversfile.SnapshotOff && !c.ReadOnly && !b.ReadOnlyRootFS:
 		add("written", serversfile.WorkspaceVariable+"/written")
 	}
-	args = append(args, "--", c.Image)
+	if args = append(args, "--"); c.Image != "" {
+		args = append(args, c.Image)
+	}
 	s.Command, s.Args, s.Env = keeper, append(args, c.Args...), env
 	// The keeper enforces these, and it cannot work in the sandbox that would.
 	b.Offline, b.ReadOnlyRootFS, b.Guest = false, false, false
 	b.MemoryMB, b.CPUs, b.Pids, b.Profile = 0, 0, 0, ""
 	return s, nil
+}
+
+// inSeal prepares processes of a server without an image, and has the keeper start them. They
+// see the programs of this machine, what was installed for them, what their arguments name, and
+// their workspace.
+type inSeal struct {
+	*provision.Provisioner
+	*confiner
+	server serversfile.Server
+	keeper string
+}
+
+// Provision implements box.Provisioner.
+func (p inSeal) Provision(ctx context.Context, process string, tell func(provision.Progress), restore provision.Restore) (provision.Launch, error) {
+	l, err := p.Provisioner.Provision(ctx, process, tell, restore)
+	if err != nil {
+		return l, err
+	}
+	c := serversfile.Container{Cwd: l.Cwd, Args: append([]string{l.Command}, l.Args...), Env: map[string]string{"LANG": ""}}
+	for _, env := range []map[string]string{p.env, l.Env, p.server.Env} { // the keeper looks their values up
+		maps.Copy(c.Env, env)
+	}
+	if _, own := p.server.Env["HOME"]; !own {
+		delete(c.Env, "HOME")
+	}
+	reads := slices.Concat(programs(), l.Reads, named(l.Args), p.ways(l), p.certificates())
+	if filepath.IsAbs(l.Cwd) {
+		reads = append(reads, existing(filepath.Clean(l.Cwd))...)
+	}
+	slices.Sort(reads)
+	for _, at := range slices.Compact(reads) {
+		if top, _, _ := strings.Cut(strings.TrimPrefix(at, "/"), "/"); !slices.Contains([]string{"proc", "sys", "dev"}, top) && at != "/tmp" {
+			c.Folders = append(c.Folders, at+":"+at+":ro")
+		}
+	}
+	if l.Workspace != "" {
+		c.Folders = append(c.Folders, l.Workspace+":"+l.Workspace)
+	}
+	s, err := byKeeper(p.server, c, p.keeper, "")
+	l.Command, l.Args, l.Cwd = s.Command, s.Args, ""
+	return l, err
+}
+
+// programs returns where a machine has programs, libraries and the certificates that everybody
+// may read.
+func programs() []string {
+	return existing("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store", "/run/current-system",
+		"/etc/alternatives", "/etc/ssl/certs", "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/var/lib/ca-certificates")
+}
+
+// ways returns the command of a process, and the folders of the programs that it leads to: a
+// link in one of them may lead through a link of another.
+func (c *confiner) ways(placed provision.Launch) []string {
+	all := existing(c.locate(placed.Command, placed))
+	for _, at := range append(c.runs(placed, c.locate), "node", "python3", "python") {
+		at = c.locate(at, placed)
+		for links := 0; filepath.IsAbs(at) && links < 40; links++ {
+			all = append(all, c.install(at)...)
+			to, err := os.Readlink(at)
+			if err != nil {
+				break
+			}
+			if !filepath.IsAbs(to) {
+				to = filepath.Join(filepath.Dir(at), to)
+			}
+			at = to
+		}
+	}
+	return all
 }
 
 // variables returns those of a container, with those of its files.

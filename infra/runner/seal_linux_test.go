@@ -35,6 +35,8 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		image  *frame.Image
 		want   []string // the arguments of the keeper, nil if the server stays as it is
 		env    map[string]string
+		keeper bool // it stays as it is, and the keeper starts it
+		aws    bool
 		fails  string
 	}{
 		"without an engine":         {server: docker(serversfile.Box{}, "-e", "TOKEN", "img", "x"), path: keeper, want: append(slices.Clone(run), "--env", "TOKEN", "--written", folder+"/written", "--", "img", "x"), env: map[string]string{"TOKEN": "s3cret"}},
@@ -48,7 +50,9 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		"another platform":          {server: docker(seal, "--platform", "linux/s390x", "img"), path: keeper, fails: "linux/s390x"},
 		"sealed, on AWS":            {server: docker(seal, "img"), path: keeper, image: &frame.Image{}, fails: "AWS"},
 		"on AWS":                    {server: docker(serversfile.Box{}, "img"), path: keeper, image: &frame.Image{}},
-		"sealed, without an image":  {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, fails: "box.image"},
+		"sealed, without an image":  {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, keeper: true},
+		"the same, on AWS":          {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, aws: true, fails: "AWS"},
+		"the same, with no keeper":  {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: engine, fails: Keeper},
 		"a command in an image":     {server: serversfile.Server{Command: "node", Args: []string{"/a.js"}, Box: serversfile.Box{Sealed: true, Image: "node:24"}}, path: keeper, want: append(slices.Clone(run), "--entrypoint", "node", "--written", folder+"/written", "--", "node:24", "/a.js"), env: map[string]string{}},
 		"no seal is asked for":      {server: serversfile.Server{Command: "npx", Args: []string{"x"}}, path: keeper},
 		"nothing is kept":           {server: docker(serversfile.Box{Sealed: true, Snapshot: serversfile.SnapshotOff}, "img"), path: both, want: append(slices.Clone(run), "--", "img")},
@@ -60,15 +64,19 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := sealed(test.server, setup{cache: "/cache", own: environment{"PATH": test.path}, image: test.image})
+			logs := "/logs"
+			if test.aws {
+				logs = ""
+			}
+			s, by, err := sealed(test.server, setup{cache: "/cache", logs: logs, own: environment{"PATH": test.path}, image: test.image})
 			switch {
 			case test.fails != "":
 				if err == nil || !strings.Contains(err.Error(), test.fails) {
 					t.Errorf("%q, %v", s.Args, err)
 				}
 			case test.want == nil:
-				if d := cmp.Diff(test.server, s); d != "" || err != nil {
-					t.Errorf("%v %s", err, d)
+				if d := cmp.Diff(test.server, s); d != "" || err != nil || (filepath.Base(by) == Keeper) != test.keeper {
+					t.Errorf("%q, %v %s", by, err, d)
 				}
 			default:
 				if d := cmp.Diff(test.want, s.Args); d != "" || err != nil || filepath.Base(s.Command) != Keeper {

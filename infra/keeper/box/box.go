@@ -2,7 +2,7 @@
 // library. It needs no privilege: no user namespace, no capability, no cgroup.
 //
 //	keeper ── sentry ── its stubs      the program runs in the stubs; the sentry answers
-//	   └───── a server of files        its system calls. One server for each mounted folder
+//	   └───── a server of files        its system calls. One server for all mounted folders
 //
 // The sentry gets descriptors and no paths: the image, three of stdio, a listening socket, and
 // a pair whose other end is the network. Its filter has no open, socket, connect or execve.
@@ -64,7 +64,7 @@ func Role() {
 		cli.Run(nil, map[util.SubCommand]string{new(sentrycmd.Boot): ""}, nil)
 		os.Exit(0)
 	case filesRole:
-		if err := errors.Join(Hide(), serveFiles(os.Args[1], os.Args[2] == "ro")); err != nil {
+		if err := errors.Join(Hide(), serveFiles(os.Args[1])); err != nil {
 			fail(err)
 		}
 		os.Exit(0)
@@ -100,9 +100,9 @@ type Spec struct {
 	Written string
 }
 
-// Folder is a folder of this machine in the box.
+// Folder is a folder, or a file, of this machine in the box.
 type Folder struct {
-	Host, Path string // absolute
+	Host, Path string // absolute, and Host without links
 	ReadOnly   bool
 }
 
@@ -150,11 +150,11 @@ func Start(s Spec) (_ *Box, err error) {
 	if s.ReadOnly {
 		confs[0] = "erofs:none"
 	}
-	for _, f := range s.Folders {
-		end, err := b.serve(f)
-		if err != nil {
-			return nil, err
-		}
+	ends, err := b.serve(s.Folders)
+	if err != nil {
+		return nil, err
+	}
+	for _, end := range ends {
 		d.DonateAndClose("io-fds", end)
 		confs = append(confs, "lisafs:none")
 	}
@@ -296,7 +296,7 @@ func sentry(s Spec, confs []string, d *donation.Agency) (*exec.Cmd, error) {
 		cmd.Args = append(cmd.Args, "--cpu-num="+strconv.Itoa(s.CPUs))
 	}
 	d.Transfer(cmd, 3)
-	cmd.Args = sealed(sentryRole, "", append(cmd.Args, id))
+	cmd.Args = sealed(sentryRole, nil, append(cmd.Args, id))
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 	}
@@ -325,32 +325,39 @@ func program() *exec.Cmd {
 	return &exec.Cmd{Path: "/proc/self/exe", Env: []string{}, SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}}
 }
 
-// serve starts a server for the files of a folder. It may use nothing else.
-func (b *Box) serve(f Folder) (*os.File, error) {
-	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+// serve starts a server for the files of all folders. It may use nothing else. It returns a
+// connection for each.
+func (b *Box) serve(folders []Folder) (ends []*os.File, err error) {
+	if len(folders) == 0 {
+		return nil, nil
+	}
+	text, err := json.Marshal(folders)
 	if err != nil {
 		return nil, err
 	}
-	ours, theirs := os.NewFile(uintptr(p[0]), "folder"), os.NewFile(uintptr(p[1]), "folder")
 	cmd := program()
-	mode := "rw"
-	if f.ReadOnly {
-		mode = "ro"
+	cmd.Args, cmd.Stderr = sealed(filesRole, folders, []string{string(text)}), b.said
+	for range folders {
+		p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		ends, cmd.ExtraFiles = append(ends, os.NewFile(uintptr(p[0]), "folder")), append(cmd.ExtraFiles, os.NewFile(uintptr(p[1]), "folder"))
 	}
-	cmd.Args = sealed(filesRole, f.Host, []string{f.Host, mode})
-	cmd.ExtraFiles, cmd.Stderr = []*os.File{theirs}, b.said
-	err = errors.Join(cmd.Start(), theirs.Close())
-	if err != nil {
-		return nil, errors.Join(err, ours.Close())
+	err = cmd.Start()
+	for _, theirs := range cmd.ExtraFiles {
+		err = errors.Join(err, theirs.Close())
 	}
-	b.files = append(b.files, cmd)
-	return ours, nil
+	if cmd.Process != nil {
+		b.files = append(b.files, cmd)
+	}
+	return ends, err
 }
 
-// serveFiles serves a folder to a sentry, over descriptor 3.
-func serveFiles(path string, readOnly bool) error {
-	sock, err := unet.NewSocket(3)
-	if err != nil {
+// serveFiles serves folders to a sentry, over the descriptors from 3 on.
+func serveFiles(text string) error {
+	var folders []Folder
+	if err := json.Unmarshal([]byte(text), &folders); err != nil {
 		return err
 	}
 	unix.Umask(0)
@@ -359,11 +366,17 @@ func serveFiles(path string, readOnly bool) error {
 	}
 	s := lisafs.NewServer()
 	c := &fsgofer.Config{RUID: os.Getuid(), EUID: os.Geteuid(), RGID: os.Getgid(), EGID: os.Getegid()}
-	conn, err := s.CreateConnection(sock, path, fsgofer.ConnectionOpts(readOnly), fsgofer.NewConnectionImpl(c))
-	if err != nil {
-		return err
+	for n, f := range folders {
+		sock, err := unet.NewSocket(3 + n)
+		if err != nil {
+			return err
+		}
+		conn, err := s.CreateConnection(sock, f.Host, fsgofer.ConnectionOpts(f.ReadOnly), fsgofer.NewConnectionImpl(c))
+		if err != nil {
+			return err
+		}
+		s.StartConnection(conn)
 	}
-	s.StartConnection(conn)
 	s.Wait()
 	return nil
 }

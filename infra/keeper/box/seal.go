@@ -1,6 +1,7 @@
 package box
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -29,17 +30,22 @@ func Landlocks() int {
 }
 
 // sealed returns the arguments of a process that is sealed before it is the program named
-// role. It may use files below folder, "" for none, and its own program.
-func sealed(role, folder string, args []string) []string {
-	return append([]string{sealRole, folder, role}, args...)
+// role. It may use files of the folders, and its own program.
+func sealed(role string, folders []Folder, args []string) []string {
+	text, _ := json.Marshal(folders) // it holds texts only
+	return append([]string{sealRole, string(text), role}, args...)
 }
 
 // seal is what a process with the arguments of sealed does. It returns only an error.
 func seal(args []string) error {
 	if len(args) < 3 {
-		return errors.New("a seal needs a folder and a role")
+		return errors.New("a seal needs folders and a role")
 	}
-	folder, role := args[1], args[2:]
+	var folders []Folder
+	if err := json.Unmarshal([]byte(args[1]), &folders); err != nil {
+		return err
+	}
+	role := args[2:]
 	runtime.LockOSThread() // the domain is that of the thread, and exec keeps this thread's
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no new privileges: %w", err)
@@ -48,7 +54,7 @@ func seal(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := restrict(self, folder); err != nil {
+	if err := restrict(self, folders); err != nil {
 		return fmt.Errorf("landlock: %w", err)
 	}
 	return unix.Exec("/proc/self/fd/"+strconv.Itoa(self), role, []string{})
@@ -60,7 +66,7 @@ func facts() []string {
 }
 
 // restrict puts the thread into a Landlock domain of its own, if the kernel has Landlock.
-func restrict(self int, folder string) error {
+func restrict(self int, folders []Folder) error {
 	version := Landlocks()
 	if version == 0 {
 		return nil
@@ -110,7 +116,7 @@ func restrict(self int, folder string) error {
 			return err
 		}
 	}
-	if folder != "" {
+	if len(folders) > 0 {
 		own, err := unix.Open("/proc/self/fd", unix.O_PATH|unix.O_CLOEXEC, 0) // the server of files opens its descriptors anew
 		if err != nil {
 			return err
@@ -118,11 +124,24 @@ func restrict(self int, folder string) error {
 		if err := allow(own, unix.LANDLOCK_ACCESS_FS_READ_DIR); err != nil {
 			return err
 		}
-		dir, err := unix.Open(folder, unix.O_PATH|unix.O_CLOEXEC, 0)
+	}
+	for _, f := range folders {
+		at, err := unix.Open(f.Host, unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return &os.PathError{Op: "open", Path: folder, Err: err}
+			return &os.PathError{Op: "open", Path: f.Host, Err: err}
 		}
-		if err := allow(dir, all); err != nil {
+		rights := all
+		if f.ReadOnly {
+			rights = read | unix.LANDLOCK_ACCESS_FS_READ_DIR
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(at, &st); err != nil {
+			return err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			rights &= read | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+		}
+		if err := allow(at, rights); err != nil {
 			return err
 		}
 	}

@@ -227,6 +227,14 @@ func keep(t *testing.T, a as, in string, args ...string) ran {
 	return ran{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
+// owner is who the folders of the user belong to, -1 for who runs the test.
+func (a as) owner() int {
+	if os.Getuid() != 0 {
+		return -1
+	}
+	return a.uid
+}
+
 // folder returns an empty folder of the user who runs the keeper.
 func (a as) folder(t testing.TB) string {
 	t.Helper()

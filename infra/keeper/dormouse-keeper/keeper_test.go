@@ -138,6 +138,44 @@ func TestAFolderOfTheMachine(t *testing.T) {
 	}
 }
 
+// Without an image a server has the folders of the machine that it was given, below their own
+// paths and over the links on the way there, and no others.
+func TestAServerOfTheMachineItself(t *testing.T) {
+	program, err := os.ReadFile(serverProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range systems() {
+		t.Run(a.String(), func(t *testing.T) {
+			dir := a.folder(t)
+			for _, folder := range []string{"real/bin", "work", "secret"} {
+				err = errors.Join(err, os.MkdirAll(filepath.Join(dir, folder), 0o755), os.Chown(filepath.Join(dir, folder), a.owner(), -1))
+			}
+			err = errors.Join(err, os.WriteFile(filepath.Join(dir, "real/bin/server"), program, 0o755), os.WriteFile(filepath.Join(dir, "secret/key"), []byte("s3cret"), 0o644),
+				os.Symlink("real", filepath.Join(dir, "link")), os.Symlink(filepath.Join(dir, "link/bin/server"), filepath.Join(dir, "program")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := func(name string) string { return filepath.Join(dir, name) }
+			folder := func(name, mode string) []string { return []string{"--folder", name + ":" + name + mode} }
+			args := slices.Concat([]string{"run", "--system", "--read-only", "--workdir", at("work")}, folder(at("program"), ":ro"), folder(at("link/bin"), ":ro"), folder("/usr", ":ro"), folder("/bin", ":ro"), folder(at("work"), ""),
+				[]string{"--", at("program"), "where", "env:HOME", "write:new=from inside", "write:/tmp/x=1", "write:" + at("real/bin/x") + "=1", "write:/usr/keeper-test=1", "write:/etc/x=1", "read:" + at("link/bin/../../secret/key"), "read:" + at("secret/key"), "read:/etc/shadow", "read:/proc/1/root" + at("secret/key")})
+			r := keep(t, a, "", args...)
+			for deed, want := range map[string]string{
+				"where": at("work"), "env:HOME": "/tmp", "write:new=from inside": "done", "write:/tmp/x=1": "done", "write:" + at("real/bin/x") + "=1": "error ", "write:/usr/keeper-test=1": "error ", "write:/etc/x=1": "error ",
+				"read:" + at("link/bin/../../secret/key"): "error ", "read:" + at("secret/key"): "no such file", "read:/etc/shadow": "no such file", "read:/proc/1/root" + at("secret/key"): "no such file",
+			} {
+				if got := r.says(deed); !strings.Contains(got, want) {
+					t.Errorf("%s: %s, not %s", deed, got, want)
+				}
+			}
+			if text, err := os.ReadFile(at("work/new")); string(text) != "from inside" || err != nil || r.code != 0 {
+				t.Errorf("%q, %v, %+v", text, err, r)
+			}
+		})
+	}
+}
+
 // A hundred boxes, twenty at a time: most are killed, at each moment of a start and of a
 // life, by the end of the keeper or of who started it; the others end by themselves.
 func TestNothingStaysHoweverABoxEnds(t *testing.T) {

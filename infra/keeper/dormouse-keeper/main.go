@@ -3,6 +3,7 @@
 //
 //	dormouse-keeper pull IMAGE                 fetches an image, and says where it is
 //	dormouse-keeper run [options] IMAGE [ARG]… runs it; stdio and the exit code are the server's
+//	dormouse-keeper run --system [options] COMMAND [ARG]…   the same without an image, see there
 //	dormouse-keeper probe                      says whether this system can do that
 //
 // "dormouse" starts it for servers that are sealed. [box] and [image] say what they promise.
@@ -15,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -114,7 +116,7 @@ type options struct {
 	store, pull, user, entrypoint, dir, network, written string
 	env, folders, tmpfs                                  list
 	memory, cpus, pids                                   int
-	readOnly                                             bool
+	readOnly, system                                     bool
 }
 
 func (o *options) read(args []string) (ref string, rest []string, err error) {
@@ -133,17 +135,21 @@ func (o *options) read(args []string) (ref string, rest []string, err error) {
 	f.IntVar(&o.cpus, "cpus", 0, "processors that the server sees; 0: all")
 	f.IntVar(&o.pids, "pids", 0, "limit of processes; 0: none")
 	f.BoolVar(&o.readOnly, "read-only", false, "the server cannot write to its root")
+	f.BoolVar(&o.system, "system", false, "there is no image: its root has the folders, each below its own path, and a command follows the options")
 	if err := f.Parse(args); err != nil {
 		return "", nil, err
 	}
 	o.store = *store
 	switch {
 	case f.NArg() == 0:
-		return "", nil, errors.New("the name of the image is missing")
+		return "", nil, errors.New("the name of the image, or the command, is missing")
 	case o.network != "on" && o.network != "off":
 		return "", nil, fmt.Errorf("--network is %q: it must be on or off", o.network)
 	case o.pull != "missing" && o.pull != "always":
 		return "", nil, fmt.Errorf("--pull is %q: it must be missing or always", o.pull)
+	}
+	if o.system {
+		return "", f.Args(), nil
 	}
 	return f.Arg(0), f.Args()[1:], nil
 }
@@ -161,7 +167,12 @@ func run(args []string) (int, error) {
 	if err != nil {
 		return failed, err
 	}
-	i, err := images.Pull(ctx, ref, o.pull == "always")
+	var i *image.Image
+	if o.system {
+		i, err = o.base(images)
+	} else {
+		i, err = images.Pull(ctx, ref, o.pull == "always")
+	}
 	if err != nil {
 		return failed, err
 	}
@@ -180,6 +191,37 @@ func run(args []string) (int, error) {
 	}
 	go attend(ctx, b, o.memory, parent)
 	return b.Wait()
+}
+
+// base returns the image for the folders of this machine, which get the paths behind all links.
+// What is below another folder is there already.
+func (o *options) base(images image.Store) (*image.Image, error) {
+	var ways, hidden []string
+	readOnly := map[string]bool{}
+	for _, text := range o.folders {
+		parts := strings.Split(text, ":")
+		real, err := filepath.EvalSymlinks(parts[0])
+		if err != nil {
+			return nil, err
+		}
+		if strings.HasPrefix(parts[0], "/tmp/") && real != parts[0] { // the box has a /tmp of its own, which hides links
+			hidden = append(hidden, real+strings.TrimPrefix(text, parts[0]))
+		}
+		was, known := readOnly[real]
+		ways, readOnly[real] = append(ways, parts[0]), len(parts) == 3 && (was || !known)
+	}
+	o.folders = nil
+	last := "" // that is read only
+	for _, real := range slices.Sorted(maps.Keys(readOnly)) {
+		switch {
+		case !readOnly[real]:
+			o.folders = append(o.folders, real+":"+real)
+		case last == "" || !strings.HasPrefix(real, last+"/"):
+			o.folders, last = append(o.folders, real+":"+real+":ro"), real
+		}
+	}
+	o.folders = append(o.folders, hidden...)
+	return images.Base(ways, os.Geteuid(), os.Getegid())
 }
 
 // attend passes the signal to end to the server, and ends a box that uses too much, or that

@@ -176,7 +176,7 @@ func TestABrokenSentryReachesNobodyElse(t *testing.T) {
 				deeds = append(deeds, "open:/etc/passwd", "open:"+store, "open:/proc/self/environ", fmt.Sprintf("open:/proc/%d/mem", keeper), "create:"+store+"/x", "create:/tmp/keeper-test-x", "tcp:"+host, "unix:"+abstract)
 			}
 			// The role seals itself as the keeper seals a sentry.
-			out, err := a.command("keeper-seal", append([]string{"", intruderRole}, deeds...)...).CombinedOutput()
+			out, err := a.command("keeper-seal", append([]string{"null", intruderRole}, deeds...)...).CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
@@ -244,7 +244,7 @@ func TestWhatCannotBeSealedDoesNotRun(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
 	a := as{1000, "ptrace"}
-	for _, args := range [][]string{{"probe"}, {"run", "--store", a.folder(t), ref, "id"}} {
+	for _, args := range [][]string{{"probe"}, {"run", "--store", a.folder(t), ref, "id"}, {"run", "--system", "--folder", "/usr:/usr:ro", "--", "/usr/bin/id"}} {
 		r := keep(t, a, "", args...)
 		if r.code != failed || r.out != "" || !strings.Contains(r.errs, "the box did not run") || !strings.Contains(r.errs, "ptrace") {
 			t.Errorf("%v: %+v", args, r)

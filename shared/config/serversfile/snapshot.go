@@ -33,7 +33,7 @@ func (s Server) Workspace() bool {
 	names := func(text string) bool {
 		return strings.Contains(text, WorkspaceVariable) || strings.Contains(text, "${"+principalFileKind+":")
 	}
-	return s.Box.Confined() || s.Box.HostPath != "" || s.Box.Snapshot == SnapshotSession || s.Box.Snapshot == SnapshotPrincipal ||
+	return s.Box.Confined() || s.Box.Sealed || s.Box.HostPath != "" || s.Box.Snapshot == SnapshotSession || s.Box.Snapshot == SnapshotPrincipal ||
 		slices.ContainsFunc(s.Args, names) || slices.ContainsFunc(slices.Collect(maps.Values(s.Env)), names)
 }
 

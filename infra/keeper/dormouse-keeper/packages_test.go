@@ -1,0 +1,168 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The servers of the packages have one tool, which says what the server sees and counts in its
+// workspace. SECRET is a file beside the servers file.
+const (
+	nodeServer = `#!/usr/bin/env node
+const fs = require("fs"), rl = require("readline").createInterface({input: process.stdin})
+const read = f => { try { return fs.readFileSync(f, "utf8") } catch { return "" } }
+rl.on("line", line => {
+  const m = JSON.parse(line)
+  if (m.id === undefined) return
+  let result = {}
+  if (m.method == "initialize") result = {protocolVersion: m.params.protocolVersion, capabilities: {tools: {}}, serverInfo: {name: "n", version: "1"}}
+  if (m.method == "tools/list") result = {tools: [{name: "look", inputSchema: {type: "object"}}]}
+  if (m.method == "tools/call") {
+    const n = read("count").length
+    fs.writeFileSync("count", read("count") + ".")
+    result = {content: [{type: "text", text: [read("/proc/version"), "kept " + n, "secret " + read("SECRET"), process.env.GREETING].join(" ")}]}
+  }
+  console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result}))
+})`
+	pythonServer = `import json, os, sys
+def read(f):
+    try:
+        return open(f).read()
+    except OSError:
+        return ""
+def main():
+    for line in sys.stdin:
+        m = json.loads(line)
+        if "id" not in m:
+            continue
+        result = {}
+        if m["method"] == "initialize":
+            result = {"protocolVersion": m["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": {"name": "p", "version": "1"}}
+        if m["method"] == "tools/list":
+            result = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
+        if m["method"] == "tools/call":
+            n = len(read("count"))
+            with open("count", "a") as f:
+                f.write(".")
+            result = {"content": [{"type": "text", "text": " ".join([read("/proc/version"), "kept %d" % n, "secret " + read("SECRET"), os.environ["GREETING"]])}]}
+        print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": result}), flush=True)
+`
+)
+
+// registries serves both packages: npm's below /, Python's below /simple.
+func registries(t *testing.T, secret string) string {
+	t.Helper()
+	var npm, wheel bytes.Buffer
+	packed := gzip.NewWriter(&npm)
+	w := tar.NewWriter(packed)
+	z := zip.NewWriter(&wheel)
+	const manifest, info = `{"name": "sealed-npm", "version": "1.0.0", "bin": "server.js"}`, "sealed_pypi-1.0.dist-info/"
+	for name, text := range map[string]string{"package/package.json": manifest, "package/server.js": strings.ReplaceAll(nodeServer, "SECRET", secret)} {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{
+		"sealed_pypi.py": strings.ReplaceAll(pythonServer, "SECRET", secret), info + "METADATA": "Metadata-Version: 2.1\nName: sealed-pypi\nVersion: 1.0\n", info + "RECORD": "",
+		info + "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n", info + "entry_points.txt": "[console_scripts]\nsealed-pypi = sealed_pypi:main\n",
+	} {
+		f, err := z.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(f, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []io.Closer{w, packed, z} {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const wheelName = "sealed_pypi-1.0-py3-none-any.whl"
+	mux := http.NewServeMux()
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	sends := func(at, kind string, body []byte) {
+		mux.HandleFunc(at, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			_, _ = w.Write(body) // who asked sees it
+		})
+	}
+	sum := sha512.Sum512(npm.Bytes())
+	listed := fmt.Sprintf(`{"name": "sealed-npm", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": {"name": "sealed-npm", "version": "1.0.0", "bin": {"sealed-npm": "server.js"}, "dist": {"tarball": "%s/npm.tgz", "integrity": "sha512-%s"}}}}`, s.URL, base64.StdEncoding.EncodeToString(sum[:]))
+	sends("/sealed-npm", "application/json", []byte(listed))
+	sends("/npm.tgz", "application/octet-stream", npm.Bytes())
+	sends("/simple/sealed-pypi/", "text/html", []byte(`<a href="/`+wheelName+`">`+wheelName+`</a>`))
+	sends("/"+wheelName, "application/octet-stream", wheel.Bytes())
+	return s.URL
+}
+
+// Servers of npm and PyPI are sealed: they see what was installed for them, the programs of the
+// machine and their workspace, which comes back after a sleep. Nothing runs unsealed where the
+// keeper is missing.
+func TestServersOfPackagesAreSealed(t *testing.T) {
+	a := as{1000, ""}
+	programs, data := built(t), a.folder(t)
+	secret := filepath.Join(data, "secret")
+	host, err := os.ReadFile("/proc/version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(data, "own.js")
+	for file, text := range map[string]string{secret: "s3cret", script: strings.ReplaceAll(nodeServer, "SECRET", secret)} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	from := registries(t, secret)
+	t.Setenv("npm_config_registry", from)
+	t.Setenv("UV_INDEX", from+"/simple")
+	t.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
+	server := func(box map[string]any, command string, args ...string) any {
+		box["sealed"] = true
+		return map[string]any{"command": command, "args": args, "env": map[string]string{"GREETING": "hello"}, "x-dormouse": map[string]any{"idle_seconds": 1, "record": "off", "box": box}}
+	}
+	starts := map[string]any{
+		"npm":    server(map[string]any{}, "npx", "-y", "sealed-npm"),
+		"pypi":   server(map[string]any{"profile": "default"}, "uvx", "sealed-pypi"),
+		"script": server(map[string]any{"network": "off", "read_only_rootfs": true}, "node", script),
+	}
+	log, call := a.hosts(t, programs, data, starts)
+	for name := range starts {
+		t.Run(name, func(t *testing.T) {
+			for n := range 2 { // cold, and after a sleep
+				out, err := call(name)
+				log.wait(t, " "+name+" asleep", n+1)
+				if want := fmt.Sprintf("kept %d secret  hello", n); err != nil || !strings.Contains(out, want) || strings.Contains(out, strings.TrimSpace(string(host))) {
+					t.Errorf("%v: %s, not %s", err, out, want)
+				}
+			}
+		})
+	}
+	t.Run("without the keeper", func(t *testing.T) {
+		if err := os.Remove(filepath.Join(programs, "dormouse-keeper")); err != nil {
+			t.Fatal(err)
+		}
+		for name := range starts {
+			if out, err := call(name); err == nil || !strings.Contains(out, "dormouse-keeper is neither") {
+				t.Errorf("%v: %s", err, out)
+			}
+		}
+	})
+}
