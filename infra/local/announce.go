@@ -26,6 +26,9 @@ func announce(m *machine) {
 	if names := guests(m.servers.Load()); names != nil {
 		m.log.Info("servers are confined to the network and a workspace", "servers", names)
 	}
+	if left := m.leftToEngines(); left != nil {
+		m.log.Info("a container engine runs these servers, because a box cannot follow a word", "servers", left)
+	}
 	for _, name := range m.served() {
 		if m.cfg.JSON == nil {
 			break
@@ -43,6 +46,20 @@ func announce(m *machine) {
 	before := prices.Cost(m.ledger.Total())
 	s.Cost = func() float64 { return prices.Cost(m.ledger.Total()) - before }
 	m.cfg.Display.Start(s)
+}
+
+// leftToEngines returns the entries of "docker run" that an engine of this machine runs and the
+// keeper could not, each with the word that it lacks.
+func (m *machine) leftToEngines() (left []string) {
+	servers := m.servers.Load()
+	for _, name := range servers.Names() {
+		s, _ := servers.Server(name)
+		if _, ok, err := s.Sealable(); ok && err != nil && !s.Disabled && !s.Box.Sealed && m.missing(s) == nil {
+			word, _, _ := strings.Cut(err.Error(), ": ")
+			left = append(left, name+" ("+word+")")
+		}
+	}
+	return left
 }
 
 // endpoint returns the URL of a server for clients.
@@ -81,6 +98,9 @@ func firstBlock(m *machine, warnings []string) display.Start {
 	}
 	if names := guests(servers); names != nil {
 		s.Notes = append(s.Notes, "Confined to the network and a workspace: "+strings.Join(names, ", ")+` (docs/sandbox.md; "profile": "none" lets a server out).`)
+	}
+	if left := m.leftToEngines(); left != nil {
+		s.Notes = append(s.Notes, "Only a container engine can run "+strings.Join(left, ", ")+" (docs/sandbox.md).")
 	}
 	if watched := watchedOf(m); watched != nil {
 		s.Notes = append(s.Notes, "A save starts anew: "+strings.Join(watched, ", "))

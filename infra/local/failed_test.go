@@ -1,11 +1,15 @@
 package local
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestAFailedStartIsRememberedUntilOneSucceeds(t *testing.T) {
@@ -22,5 +26,27 @@ func TestAFailedStartIsRememberedUntilOneSucceeds(t *testing.T) {
 	f.Record(journal.Event{Kind: journal.ServersChanged, FileChange: journal.FileChange{Changed: []string{"three"}}})
 	if d := cmp.Diff(map[string]string{"one": "no key"}, f.now()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// What the keeper cannot follow goes to the engine of this machine, and is named.
+func TestWordsThatOnlyAnEngineFollowsAreNamed(t *testing.T) {
+	file := `{"mcpServers": {
+		"kept": {"command": "docker", "args": ["run", "-i", "--rm", "img"]},
+		"port": {"command": "docker", "args": ["run", "-i", "-p", "1:1", "img"]},
+		"volume": {"command": "docker", "args": ["run", "-i", "-v", "data:/y", "img"]},
+		"sealed": {"command": "docker", "args": ["run", "--privileged", "img"], "x-dormouse": {"box": {"sealed": true}}},
+		"off": {"command": "docker", "args": ["run", "--privileged", "img"], "disabled": true},
+		"plain": {"command": "docker", "args": ["mcp"]}}}`
+	servers, _, err := serversfile.Parse([]byte(file), "servers.json", nil)
+	engine := t.TempDir()
+	commontest.OK(t, err)
+	commontest.OK(t, os.WriteFile(filepath.Join(engine, "docker"), nil, 0o755))
+	for path, want := range map[string][]string{engine: {"port (docker run -p)", "volume (docker run -v data:/y)"}, t.TempDir(): nil} {
+		m := &machine{environ: environ{"PATH=" + path}}
+		m.servers.Store(servers)
+		if d := cmp.Diff(want, m.leftToEngines()); d != "" {
+			t.Error(d)
+		}
 	}
 }
