@@ -278,10 +278,12 @@ func (c *addCommand) project(words string) string {
 		return ""
 	}
 	folder, with := cmp.Or(c.Cwd, "."), *c
-	with.Command = slices.Clone(c.Command)
+	with.word, with.Command = "", slices.Clone(c.Command)
+	found := false // a script
 	for i, arg := range c.Command[1:] {
 		if info, err := os.Stat(filepath.Join(folder, arg)); err == nil && !info.IsDir() {
 			folder, with.Command[1+i] = filepath.Dir(filepath.Join(folder, arg)), filepath.Base(arg)
+			found = true
 			break
 		}
 	}
@@ -292,8 +294,14 @@ func (c *addCommand) project(words string) string {
 			return fmt.Sprintf("its folder has no package-lock.json: (cd %s && npm install), then the same command", quoted(folder))
 		}
 		return ""
-	case !strings.Contains(words, "ModuleNotFoundError") || c.HostPath != "" || !here("pyproject.toml") && !here("requirements.txt"):
+	case !strings.Contains(words, "ModuleNotFoundError") || c.HostPath != "":
 		return ""
+	case !here("pyproject.toml") && !here("requirements.txt"):
+		if !found { // there may be no such program
+			return ""
+		}
+		with.HostPath, with.Cwd = folder, ""
+		return "write the packages that it needs into " + quoted(filepath.Join(folder, "requirements.txt")) + ", and have them installed: " + with.typed()
 	case err != nil:
 		with.HostPath, with.Cwd = folder, ""
 		return "have a copy of its folder with its dependencies: " + with.typed()

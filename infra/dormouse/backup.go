@@ -26,7 +26,10 @@ type backupCommand struct {
 func (c *backupCommand) Run(t *terminal) (err error) {
 	ctx, stop := interruptible()
 	defer stop()
-	if _, err := os.Stat(c.Data); err != nil {
+	if c.Data, err = c.folder(ctx); err != nil {
+		return err
+	}
+	if !exists(c.Data) {
 		return fmt.Errorf("there is no data folder %s: name it with --data", c.Data)
 	}
 	store, _, err := local.SQLite(c.Store, c.Data)
