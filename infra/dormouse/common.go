@@ -156,38 +156,42 @@ func widest(text string) (most int) {
 }
 
 // folded lays the rows of tables out in lines of a width. A column that does not fit beside
-// those before it begins a further line of each row. A text that is too long for a line is
-// broken at spaces. A row without a tab is in no table.
+// those before it begins a further line of each row. Texts of the last column are broken at
+// spaces, in their column if there is room. A row without a tab is in no table.
 func folded(cells string, width int) string {
 	var out strings.Builder
-	var widths []int
+	var widths, words []int // of each column: the longest cell, and the longest word
 	rows := strings.Split(strings.TrimSuffix(cells, "\n"), "\n")
 	for n, row := range rows {
 		if n == 0 || !strings.Contains(rows[n-1], "\t") { // a table may begin
-			widths = nil
+			widths, words = nil, nil
 			for _, row := range rows[n:] {
 				all := strings.Split(row, "\t")
 				if len(all) == 1 {
 					break
 				}
 				for i, cell := range all {
-					widths = append(widths, 0)[:max(i+1, len(widths))]
+					widths, words = append(widths, 0)[:max(i+1, len(widths))], append(words, 0)[:max(i+1, len(words))]
 					widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+					for word := range strings.FieldsSeq(cell) {
+						words[i] = max(words[i], utf8.RuneCountInString(word))
+					}
 				}
 			}
 		}
 		line, at := "", 0 // at is where the next column begins
-		fold := func() {
+		fold := func(to int) {
 			out.WriteString(strings.TrimRight(line, " ") + "\n")
-			line, at = "", len(indent)
+			line, at = "", to
 		}
-		for i, cell := range strings.Split(row, "\t") {
-			if i > 0 && at+widths[i] > width {
-				fold()
+		for i, cell := range strings.Split(strings.TrimRight(row, "\t"), "\t") {
+			breaks := i == len(widths)-1 && width-at >= column && words[i] <= width-at
+			if i > 0 && at+widths[i] > width && !breaks {
+				fold(len(indent))
 			}
 			for _, word := range strings.SplitAfter(cell, " ") {
 				if n := utf8.RuneCountInString(line); n > at && n+utf8.RuneCountInString(strings.TrimRight(word, " ")) > width {
-					fold()
+					fold(at)
 				}
 				line += strings.Repeat(" ", max(0, at-utf8.RuneCountInString(line))) + word
 			}
@@ -195,10 +199,13 @@ func folded(cells string, width int) string {
 				at += widths[i] + 2
 			}
 		}
-		fold()
+		fold(0)
 	}
 	return out.String()
 }
+
+// column is how many columns a text needs to be broken in them.
+const column = 30
 
 // indent is before the further lines of a row.
 const indent = "    "

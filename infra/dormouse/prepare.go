@@ -120,6 +120,11 @@ func (t *terminal) prepareShown(ctx context.Context, p preparation) (all []outco
 	p.shows = t.waits("starting", p.names...)
 	all, err = t.prepare(ctx, p)
 	p.shows.end(err == nil)
+	for _, o := range all {
+		if o.err != nil && p.shows.width != nil { // its line was clipped
+			_, _ = fmt.Fprintf(t.err, "%s: %v\n", o.server, o.err)
+		}
+	}
 	return all, err
 }
 
