@@ -110,9 +110,7 @@ func TestALinkThatLeadsNowhereIsFound(t *testing.T) {
 	text := "# One `two`: three\n[a](#one-two-three) [b](b.md) [c](#four) [d](https://example.com)\n```\n[e](e.md)\n```\n"
 	commontest.OK(t, os.WriteFile(filepath.Join(root, "a.md"), []byte(text), 0o600))
 	want := []string{"a.md: there is no b.md", "a.md: a.md has no heading #four"}
-	if diff := gocmp.Diff(want, checkLinks(root, pages(t, root))); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, checkLinks(root, pages(t, root)))
 }
 
 // serversFile makes a whole JSON text of the JSON on a page. A page may show a member
@@ -280,9 +278,7 @@ func TestAPackageThatTheArchitectureDoesNotHaveIsFound(t *testing.T) {
 	text := "\n| folder | is |\n|---|---|\n| `shared/a`, `functions/*` | b `no/package` |\n| `shared/gone` | – |\n\n| `shared/later` | – |\n"
 	want := []string{"ARCHITECTURE.md: there is no package shared/gone", "shared/later: the table of packages in ARCHITECTURE.md does not have it"}
 	got := checkPackages(text, []file{{dir: "shared/a/b"}, {dir: "functions/http"}, {dir: "shared/later"}})
-	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 }
 
 func TestPagesThatAreReadAsAWholeAreShort(t *testing.T) {

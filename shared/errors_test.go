@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // errorPage explains the codes and phases of errors.
@@ -208,7 +210,5 @@ func TestAQuoteThatNoErrorSaysIsFound(t *testing.T) {
 	want := []string{"docs/a.md: no error says \"the file is gone\" any more", errorPage + `: no error says "it was full once" any more`}
 	got := checkQuotes(all, []string{filled("the %s is full: try %q")})
 	slices.Sort(got)
-	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 }

@@ -20,8 +20,6 @@ import (
 	"sync"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -472,7 +470,5 @@ func TestRulesFindWhatTheyForbid(t *testing.T) {
 		"shared/core/wire: more than one package comment: a.go, b.go",
 		"shared/endpoint/transport: no package comment",
 	}
-	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 }

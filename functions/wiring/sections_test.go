@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -58,9 +56,7 @@ func TestCheckSectionsNamesEachMistakeWithItsPlace(t *testing.T) {
 			for _, r := range c.Rejected() {
 				wrong = append(wrong, r.String())
 			}
-			if diff := cmp.Diff(test.wrong, wrong); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, test.wrong, wrong)
 		})
 	}
 }

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -79,9 +77,7 @@ func TestARepositoryIsAddedAtOneCommit(t *testing.T) {
 			t.Errorf("%s: %d %s", line, code, printed)
 		}
 	}
-	if diff := cmp.Diff([]string{"origin-" + first}, folders()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"origin-" + first}, folders())
 	text, _ := d.run("cat servers.json")
 	if want := strings.ReplaceAll(home, d.dir, "DIR") + "/origin-" + first + `/dist/index.js"`; !strings.Contains(text, want) || strings.Contains(text, "broken") {
 		t.Error(text)
@@ -145,9 +141,7 @@ func TestABundleAsksForItsConfiguration(t *testing.T) {
 	if want := "NOTES_KEY, NOTES_TITLE, OTHER of notes: in .env, which only you can read\nadded notes 2.0.0: 4 tools in 3.2 s\n"; code != 0 || printed != want {
 		t.Errorf("%d %s", code, printed)
 	}
-	if diff := cmp.Diff([]string{"notes needs Folder [${HOME}]: ", "notes needs Key (From your account): *", "notes needs Title, or nothing: "}, *questions); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"notes needs Folder [${HOME}]: ", "notes needs Key (From your account): *", "notes needs Title, or nothing: "}, *questions)
 	text, _ := d.run("cat servers.json")
 	text = strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "[ ", "[")
 	dir := strings.ReplaceAll(fetched(bundles, filepath.Join(d.dir, "servers.json"), ""), d.dir, "DIR") + "/notes-" + hash[:12]

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -70,9 +68,7 @@ func TestE2ETermWaitsForCallsInFlight(t *testing.T) {
 	defer cancel()
 	messages, err := c.follow(ctx, w.stream, w.id)
 	commontest.OK(t, err)
-	if diff := cmp.Diff([]string{"progress 4", "progress 5", "response " + w.id}, ended(messages)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"progress 4", "progress 5", "response " + w.id}, ended(messages))
 	if state := m.ended(patience); state.ExitCode() != 0 {
 		t.Errorf("dormouse run ended with %v, want 0", state)
 	}

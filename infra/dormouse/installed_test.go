@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -111,9 +109,7 @@ launchctl bootout gui/501/mcp.dormouse
 					t.Errorf("%s is left", path)
 				}
 			}
-			if d := cmp.Diff(strings.ReplaceAll(test.calls, "ROOT", root), told()); d != "" {
-				t.Error(d)
-			}
+			commontest.Same(t, strings.ReplaceAll(test.calls, "ROOT", root), told())
 			said := m.t.out.(*bytes.Buffer).String()
 			if want := map[bool]string{true: "one\ntwo\n", false: "from journalctl"}[m.launchd()]; !strings.Contains(said, want) {
 				t.Errorf("it says %s", said)

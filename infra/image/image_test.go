@@ -172,9 +172,7 @@ func TestTheImageHasTheBaseTheRunnerAndTheToolsOfItsPlatform(t *testing.T) {
 		c := image.Config
 		got := []string{image.Architecture, strings.Join(c.Env, " "), strings.Join(c.Entrypoint, " "), strings.Join(c.Cmd, " "), c.WorkingDir, c.User}
 		want := []string{arch, "PATH=/usr/bin LANG=C.UTF-8 UV_PYTHON_DOWNLOADS=never DORMOUSE_LOCKS=/usr/local/share/dormouse/locks DORMOUSE_BAKED=/usr/local/share/dormouse/installs", "/usr/local/bin/dormouse-runner", "", "/", "0"}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, want, got)
 	}
 }
 

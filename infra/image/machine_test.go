@@ -62,9 +62,7 @@ func TestTheImageOfOneMachineRunsDormouseForAUserWithoutAHome(t *testing.T) {
 			map[string]struct{}{"/config": none, "/data": none},
 			map[string]struct{}{"8787/tcp": none, "8788/tcp": none},
 		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, want, got)
 		if test := strings.Join(c.Healthcheck.Test, " "); !strings.HasPrefix(test, "CMD-SHELL curl ") || !strings.Contains(test, "/healthz") {
 			t.Errorf("the health check is %q", test)
 		}

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -100,9 +98,7 @@ func TestChangedServersFileIsServedAndSaid(t *testing.T) {
 		{"kind": "servers.changed", "name": "servers.json", "detail": "+ again  - counter", "running": 0., "added": []any{"again"}, "removed": []any{"counter"}},
 		{"kind": "servers.changed", "name": "servers.json", "detail": "+ counter  - again", "running": 0., "added": []any{"counter"}, "removed": []any{"again"}},
 	}
-	if diff := cmp.Diff(want, r.told()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, r.told())
 }
 
 func TestFileThatCannotBeServedChangesNothingAndIsSaidOnce(t *testing.T) {

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -115,9 +113,7 @@ func TestAnErrorNamesThePlacesInTheSources(t *testing.T) {
 			if c.hostPath != "" {
 				s.Box.HostPath = folder
 			}
-			if diff := cmp.Diff(c.want, slices.Clip(places(s, strings.ReplaceAll(c.words, "DIR", folder)))); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, c.want, slices.Clip(places(s, strings.ReplaceAll(c.words, "DIR", folder))))
 		})
 	}
 }

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
@@ -159,9 +157,7 @@ func TestTheRunnerStartsInAnyImage(t *testing.T) {
 			got := test.image.start(t, runner, program, test.server)
 			got.Env = slices.DeleteFunc(got.Env, func(pair string) bool { return strings.HasPrefix(pair, "DORMOUSE_PROCESS=") })
 			slices.Sort(got.Env)
-			if d := cmp.Diff(test.want, got); d != "" {
-				t.Error(d)
-			}
+			commontest.Same(t, test.want, got)
 		})
 	}
 }

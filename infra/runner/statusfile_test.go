@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
@@ -40,9 +39,7 @@ func TestStatusFileShowsHowEachProcessIs(t *testing.T) {
 		b.show(s)
 	}
 	want := []notice{{Process: "a", PID: 2, State: "ready", Restarts: 1}, {Process: "b", State: "exited", Phase: "dep_install"}}
-	if diff := cmp.Diff(want, shown(t, folder), cmpopts.IgnoreFields(notice{}, "Since")); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, shown(t, folder), cmpopts.IgnoreFields(notice{}, "Since"))
 	b.remove()
 	if left, _ := os.ReadDir(folder); len(left) != 0 {
 		t.Errorf("left: %v", left)

@@ -155,9 +155,7 @@ func TestTheTableIsTheOneTheStoreIsTestedWith(t *testing.T) {
 		t.Error("Protect does not keep it")
 	}
 	delete(got, "DeletionProtectionEnabled")
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, want, got)
 	for _, name := range []string{"Table", "Bucket"} {
 		// A failed creation must not leave this resource, because the next creation would
 		// fail on it.
@@ -197,9 +195,7 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 			want := tt.want
 			want.Region, want.Cluster, want.SecurityGroups = "AWS::Region", "Cluster", []string{"BoxSecurityGroup"}
 			want.ExecutionRole, want.Family, want.LogGroup, want.Runner = "BoxExecutionRole.Arn", "stack-box", "BoxLogs", "Runner.Object"
-			if d := cmp.Diff(want, got); d != "" {
-				t.Error(d)
-			}
+			commontest.Same(t, want, got)
 			got.Credentials, got.Endpoint, got.Runner = aws.AnonymousCredentials{}, "https://ecs", "bucket/runner/"+strings.Repeat("0", 64)
 			got.RunnerURL = func(context.Context) (string, error) { return "", nil }
 			got.Inspect = func(context.Context, string) (string, frame.Image, error) { return "", frame.Image{}, nil }

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -291,9 +290,7 @@ func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 		t.Errorf("the server was told %v", got)
 	}
 	c.StopSession("bob/1")
-	if diff := cmp.Diff([]string{`{"uri":"x:/a"}`}, c.toServer("ann/1", wire.MethodUnsubscribe)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{`{"uri":"x:/a"}`}, c.toServer("ann/1", wire.MethodUnsubscribe))
 }
 
 func TestASessionThatComesLaterBringsWhatItHasSet(t *testing.T) {
@@ -301,12 +298,8 @@ func TestASessionThatComesLaterBringsWhatItHasSet(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
 	c.result(c.callAs("bob/1", "1", "echo", "0", func(d *Delivery) { d.Level, d.Subscriptions = "info", []string{"x:/b"} }))
-	if diff := cmp.Diff([]string{`{"level":"info"}`}, c.toServer("ann/1", wire.MethodSetLevel)); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{`{"uri":"x:/b"}`}, c.toServer("ann/1", wire.MethodSubscribe)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{`{"level":"info"}`}, c.toServer("ann/1", wire.MethodSetLevel))
+	commontest.Same(t, []string{`{"uri":"x:/b"}`}, c.toServer("ann/1", wire.MethodSubscribe))
 }
 
 func TestALaterInitializeIsAnsweredByTheProcessThatIsThere(t *testing.T) {
@@ -314,9 +307,7 @@ func TestALaterInitializeIsAnsweredByTheProcessThatIsThere(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 	first, second := c.result(c.as("ann/1", initialize)), c.result(c.as("bob/1", initialize))
-	if diff := cmp.Diff(string(first), string(second)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, string(first), string(second))
 	told := c.toServer("ann/1", wire.MethodInitialize)
 	if len(told) != 1 || wire.Lookup([]byte(told[0]), "capabilities", "sampling") == nil || strings.Contains(told[0], `"x"`) {
 		t.Errorf("the server was told %s", told)

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
@@ -174,7 +173,5 @@ func TestASignInIsKeptForServersThatExchangeIt(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	}
-	if diff := cmp.Diff([]string{"token-of-u1"}, i.exchanged); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"token-of-u1"}, i.exchanged)
 }

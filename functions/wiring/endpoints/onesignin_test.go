@@ -340,9 +340,7 @@ func allOverSSE(t *testing.T, s *site) {
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil).Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: s.url + "/sse", HTTPClient: web}, nil)
 	commontest.OK(t, err)
 	defer func() { _ = c.Close() }()
-	if d := cmp.Diff(oneTools(), toolsOf(t, c)); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, oneTools(), toolsOf(t, c))
 	for tool, want := range map[string]string{"files__read": "read is done", "counter__add": "1", "who__me": "dev:ada of acme, "} {
 		if res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: tool}); err != nil || !strings.HasPrefix(res.Content[0].(*mcp.TextContent).Text, want) {
 			t.Errorf("%s: %+v, %v", tool, res, err)

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -69,9 +67,7 @@ func TestEveryClientsFileIsImported(t *testing.T) {
 			}
 			want, err := os.ReadFile(golden)
 			commontest.OK(t, err)
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, string(want), got)
 			checkServed(t, f, env, items)
 		})
 	}
@@ -121,9 +117,7 @@ func TestImportNeverReplacesUnlessItIsTold(t *testing.T) {
 		if !strings.Contains(string(f.Text()), want) || items[0].Does != does {
 			t.Errorf("%v: %s", items[0], f.Text())
 		}
-		if diff := cmp.Diff([]string{"a", "my-server", "my-server-2", "ping-server"}, f.Names()); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{"a", "my-server", "my-server-2", "ping-server"}, f.Names())
 	}
 	o := options()
 	o.Only = []string{"ping", "b"}

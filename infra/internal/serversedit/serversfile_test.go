@@ -52,9 +52,7 @@ func TestRemoveKeepsCommentsAndOrder(t *testing.T) {
 	f := parse(t, commented)
 	commontest.OK(t, f.Remove("a"))
 	want := strings.Replace(commented, "    \"a\": {\"command\": \"x\", \"disabled\": true}, // the first\n", "", 1)
-	if diff := cmp.Diff(want, string(f.Text())); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, string(f.Text()))
 }
 
 func TestSwitchingOffAndOnLeavesTheFileAsItWas(t *testing.T) {
@@ -67,17 +65,13 @@ func TestSwitchingOffAndOnLeavesTheFileAsItWas(t *testing.T) {
 			t.Errorf("%v: %s", err, f.Text())
 		}
 		commontest.OK(t, f.Switch(name, true))
-		if diff := cmp.Diff(text, string(f.Text())); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, text, string(f.Text()))
 	}
 	// Another client's key stays, and ours wins.
 	f := parse(t, commented)
 	commontest.OK(t, f.Switch("a", true))
 	want := strings.Replace(commented, `"disabled": true}`, `"disabled": true, "x-dormouse": {"enabled": true}}`, 1)
-	if diff := cmp.Diff(want, string(f.Text())); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, string(f.Text()))
 }
 
 func TestFilesThatCannotBeChangedSayWhatToDo(t *testing.T) {

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -95,9 +93,7 @@ func TestWordsOfClientsAreTakenOver(t *testing.T) {
 			}
 			compact, err := json.Marshal(got.Servers.X)
 			commontest.OK(t, err)
-			if d := cmp.Diff(test.want, strings.ReplaceAll(string(compact), folder, "DIR")); d != "" {
-				t.Error(d)
-			}
+			commontest.Same(t, test.want, strings.ReplaceAll(string(compact), folder, "DIR"))
 		})
 	}
 }

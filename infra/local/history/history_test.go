@@ -140,9 +140,7 @@ func TestACallIsKeptWithWhatItWokeAndItsBytes(t *testing.T) {
 	for _, c := range page.Calls {
 		got = append(got, fmt.Sprint(c.Tool, " ", c.Woke, " ", c.In, " ", c.Out))
 	}
-	if d := cmp.Diff([]string{"add true 160 410", "before false 0 0"}, got); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, []string{"add true 160 410", "before false 0 0"}, got)
 }
 
 // The test does not call methods that read the history, because they save it first.

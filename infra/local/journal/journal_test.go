@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestRecorderCountsProcesses(t *testing.T) {
@@ -33,9 +33,7 @@ func TestRecorderCountsProcesses(t *testing.T) {
 		{Time: at, Kind: ProcessCount, Running: 0},
 		{Time: at, Kind: BoxCrash, Name: "files", PID: 2, Running: 0},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 }
 
 func TestRecorderSetsTheTime(t *testing.T) {
@@ -78,7 +76,5 @@ func TestJSONPrinter(t *testing.T) {
 		`{"time":"` + now + `","kind":"call","name":"mine","duration_ms":1000,"principal":"ada","client":"zed","tool":"look","trace":"t","running":0}`,
 		"",
 	}, "\n")
-	if diff := cmp.Diff(want, out.String()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, out.String())
 }

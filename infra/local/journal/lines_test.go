@@ -10,10 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/logline"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 )
 
@@ -61,9 +61,7 @@ func (r *told) events() []Event {
 
 func wantEvents(t *testing.T, got []Event, want ...Event) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Event{}, "Time"), cmpopts.EquateEmpty()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got, cmpopts.IgnoreFields(Event{}, "Time"), cmpopts.EquateEmpty())
 }
 
 // Lines makes the events of a start from lines of two programs. The function that wakes

@@ -131,9 +131,7 @@ func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 		for event, at := range s.all() {
 			late[event] = at.Sub(begun)
 		}
-		if diff := cmp.Diff(map[string]time.Duration{`"passed"`: 0, `"later"`: time.Minute + time.Second}, late); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, map[string]time.Duration{`"passed"`: 0, `"later"`: time.Minute + time.Second}, late)
 	})
 }
 

@@ -18,7 +18,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestAnEmptyReplyIsNotSent(t *testing.T) {
@@ -57,9 +56,7 @@ func TestMessagesOfOneConnectionRunAtTheSameTime(t *testing.T) {
 		conn.Say("second")
 		got := []string{conn.Hear(), conn.Hear()}
 		slices.Sort(got)
-		if d := cmp.Diff([]string{"first", "second"}, got); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{"first", "second"}, got)
 	})
 }
 

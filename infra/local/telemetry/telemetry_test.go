@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
@@ -91,12 +89,8 @@ func TestTraceOfACallThatWakesItsBox(t *testing.T) {
 		"the client > tools/call look", "tools/call look > wake", "wake > install", "wake > start server",
 		"tools/call look > store events", "tools/call look > execute in box",
 	}
-	if diff := cmp.Diff(want, got.spans); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(map[string]bool{"4bf92f3577b34da6a3ce929d0e0e4736": true}, got.traces); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got.spans)
+	commontest.Same(t, map[string]bool{"4bf92f3577b34da6a3ce929d0e0e4736": true}, got.traces)
 	for _, want := range []string{
 		`"key":"gen_ai.tool.name","value":{"stringValue":"look"}`, `"key":"mcp.session.id","value":{"stringValue":"s"}`,
 	} {
@@ -115,9 +109,7 @@ func TestTracesBeginHereWithoutAParent(t *testing.T) {
 		call(time.Now(), func(e *journal.Event) { e.Parent, e.Trace = parent[:53]+"00", "t3" }), // its client does not want it
 		journal.Event{Time: time.Now(), Kind: journal.Request, Name: "mine", Trace: "t4", Measured: journal.Measured{Method: "tools/list"}},
 	)
-	if diff := cmp.Diff([]string{" > tools/call look", " > tools/call look", " > tools/list"}, got.spans); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{" > tools/call look", " > tools/call look", " > tools/list"}, got.spans)
 	if len(got.traces) != 3 {
 		t.Errorf("traces %v", got.traces)
 	}

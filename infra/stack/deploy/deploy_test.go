@@ -156,9 +156,7 @@ func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	out, err := deploy(t, a, "default", nil, "up")
 	commontest.OK(t, err)
 	want := []string{"--config-env default --parameter-overrides Architecture=arm64 Concurrency=1000"}
-	if d := cmp.Diff(want, a.ran("sam deploy ")); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, want, a.ran("sam deploy "))
 	// The stack creates the image repository, so the image is pushed after sam deploy.
 	a.before("make sam-build ARCH=arm64", "sam deploy")
 	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4 < word")
@@ -205,9 +203,7 @@ func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 	}
 	want := []string{"--config-env dev --parameter-overrides Architecture=x86_64 Concurrency=1000 LogDays=60 RunnerImage=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-d8cef0ba Spot=true"}
 	got := a.ran("sam deploy ")
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, want, got)
 	a.before("make sam-build ARCH=x86_64", "sam deploy")
 	a.before("make image ARCH=x86_64", "sam deploy")
 
@@ -381,9 +377,7 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		if got := a.ran("aws ecs stop-task --cluster the-cluster --task "); len(got) != 2 {
 			t.Errorf("stopped %q", got)
 		}
-		if d := cmp.Diff([]string{"d:1", "d:2"}, a.ran("aws ecs delete-task-definitions --task-definitions ")); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{"d:1", "d:2"}, a.ran("aws ecs delete-task-definitions --task-definitions "))
 		if gone := len(a.ran("aws s3 rb s3://buck --force")) + len(a.ran("aws dynamodb delete-table --table-name tab")) + len(a.ran("aws ssm delete-parameters --names /dormouse.tickets/dormouse")); purge != (gone == 3) {
 			t.Errorf("purge=%v: %d of table, bucket and secret are deleted", purge, gone)
 		}
@@ -582,9 +576,7 @@ func TestLogsAreThoseOfTheStack(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"--config-env dev --tail --cw-log-group /dormouse/dormouse/box --cw-log-group /dormouse/dormouse/http"}
-	if d := cmp.Diff(want, a.ran("sam logs ")); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, want, a.ran("sam logs "))
 }
 
 // AWS restores neither the time to live nor the recovery of a table. Records that have

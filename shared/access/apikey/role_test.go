@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -68,9 +66,7 @@ func TestRotatedKeyEndsAfterItsGraceAndItsSuccessorIsTheSamePrincipals(t *testin
 		commontest.OK(t, err)
 		want := r.record(old)
 		want.ID, want.Hash, want.Rev, want.Created, want.Expires = record.ID, record.Hash, 1, time.Now(), time.Now().Add(30*24*time.Hour)
-		if d := cmp.Diff(want, record); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, want, record)
 		if !was.Expires.Equal(time.Now().Add(24 * time.Hour)) {
 			t.Errorf("the old key ends at %s", was.Expires)
 		}

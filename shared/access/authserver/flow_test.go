@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -31,9 +29,7 @@ func TestMetadataNamesThePublicURL(t *testing.T) {
 			"scopes_supported":                               []any{"mcp"},
 			"authorization_response_iss_parameter_supported": true, "client_id_metadata_document_supported": true,
 		}
-		if diff := cmp.Diff(want, answer(t, res)); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, answer(t, res))
 		if res.Header.Get("Cache-Control") != "public, max-age=300" || res.Header.Get("Access-Control-Allow-Origin") != "*" {
 			t.Error(res.Header)
 		}
@@ -92,9 +88,7 @@ func TestTheWholeFlowCostsTwoWrites(t *testing.T) {
 		}
 		var props map[string]any
 		commontest.OK(t, json.Unmarshal(who.Props, &props))
-		if diff := cmp.Diff(map[string]any{"email": "ada@localhost", "scope": "mcp files:write", "client_id": g.client}, props); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, map[string]any{"email": "ada@localhost", "scope": "mcp files:write", "client_id": g.client}, props)
 	})
 }
 

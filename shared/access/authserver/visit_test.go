@@ -136,9 +136,7 @@ func TestTheTokenOfTheProviderIsHandedOn(t *testing.T) {
 	b = s.browser()
 	b.outside = i.login("error", "access_denied", "code", "")
 	b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", "")
-	if diff := cmp.Diff([]string{"default corp:u1 files theirs ", "default corp:u1 other theirs "}, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"default corp:u1 files theirs ", "default corp:u1 other theirs "}, got)
 	if strings.Contains(s.log.String(), "theirs") || !strings.Contains(s.log.String(), "was not kept") {
 		t.Error(s.log.String())
 	}

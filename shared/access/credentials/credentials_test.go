@@ -132,9 +132,7 @@ func theClientHearsThatItsUserHasConnected(t *testing.T, s *site) {
 		t.Fatal(events, err)
 	}
 	want := `{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{"elicitationId":"` + ids[0] + `"}}`
-	if diff := cmp.Diff(want, string(events.Events[0].Raw)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, string(events.Events[0].Raw))
 	// The other third party is not connected yet.
 	if left, _ := elicited(t, s.call("ada", id, toolCall, map[string]string{"MCP-Protocol-Version": "2025-11-25"}).body); len(left) != 1 {
 		t.Errorf("asked for %q", left)
@@ -229,9 +227,7 @@ func aTokenIsForItsPrincipalOnly(t *testing.T, s *site) {
 			t.Errorf("a log would show %s", shown)
 		}
 	}
-	if diff := cmp.Diff([]string{"ada gho_access1 notes-key-of-ada", "bob gho_access2 notes-key-of-bob"}, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"ada gho_access1 notes-key-of-ada", "bob gho_access2 notes-key-of-bob"}, got)
 	for _, word := range []string{"gho_", "ghr_", "notes-key", "third-secret", "code1"} {
 		if strings.Contains(s.log.String(), word) {
 			t.Errorf("the log has %s", word)

@@ -510,9 +510,7 @@ func TestMetadataNamesResourceIssuerAndScope(t *testing.T) {
 		"resource": publicURL + "/one/mcp?x=1", "authorization_servers": []any{issuerURL}, "scopes_supported": []any{"mcp"},
 		"bearer_methods_supported": []any{"header"}, "resource_name": "one",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 }
 
 func TestTokenIsInNoErrorAndNoLogLine(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -47,9 +48,7 @@ func TestLegacyClientMeetsALegacyServer(t *testing.T) {
 	w := memory(t)
 	a := w.do(request("POST", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`))
 	want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{"listChanged":true},"tools":{"listChanged":true}},"serverInfo":{"name":"demo","version":"3"}}}`
-	if diff := cmp.Diff(want, a.body); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, a.body)
 	c := w.legacy(`{}`)
 	for request, want := range map[string]string{
 		`{"jsonrpc":"2.0","id":"a","method":"ping"}`:                                                     `{"jsonrpc":"2.0","id":"a","result":{}}`,
@@ -149,9 +148,7 @@ func TestServerKnowsWhoIsBeforeIt(t *testing.T) {
 		r := c.request("POST", toolCall("1", "who", "{}", ""), "X-Extra", "e", "Authorization", "Bearer secret")
 		return textOf(t, w.do(r).last(t))
 	}
-	if diff := cmp.Diff(`["old","2025-11-25","ada","acme","{\"plan\":\"\u003cfree\u003e\"}",true,"ada","e",true]`, call()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, `["old","2025-11-25","ada","acme","{\"plan\":\"\u003cfree\u003e\"}",true,"ada","e",true]`, call())
 	w.props = []byte(`{"plan":"paid"}`)
 	if got := call(); !strings.Contains(got, "paid") {
 		t.Errorf("claims of a new token are not seen: %s", got)

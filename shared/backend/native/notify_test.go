@@ -128,9 +128,7 @@ func TestSubscribeHandlerIsCalledAndMayRefuse(t *testing.T) {
 	if !strings.Contains(got, "there is no such note") {
 		t.Errorf("got %s", got)
 	}
-	if diff := cmp.Diff([]string{"subscribe note://1 ada", "unsubscribe note://1", "subscribe note://2 ada"}, asked); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"subscribe note://1 ada", "unsubscribe note://1", "subscribe note://2 ada"}, asked)
 }
 
 func TestManySubscribeAtOnceAndAllHear(t *testing.T) {

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -66,7 +64,5 @@ func TestAWebSocketClientIsToldNowOrWhenItIsBack(t *testing.T) {
 	connect("c2")
 	commontest.OK(t, sessions.New(a.store, nil, sessions.Limits{}).With(sessions.Parts{Clients: api}).Push(ctx, a.id))
 	say("later")
-	if diff := cmp.Diff([]string{told("c1", "now"), told("c2", "while nobody is there"), told("c2", "later")}, api.posted); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{told("c1", "now"), told("c2", "while nobody is there"), told("c2", "later")}, api.posted)
 }

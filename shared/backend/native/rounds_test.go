@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
@@ -461,7 +460,5 @@ func TestWebSocketAndEventStreamAreExecutedApart(t *testing.T) {
 func TestLaterKeepsTheStateOfItsAuthor(t *testing.T) {
 	at := time.Now().Add(time.Hour).Truncate(time.Millisecond)
 	r := native.Later(at, "a:b\n\"c\"")
-	if diff := cmp.Diff(true, strings.HasSuffix(r.RequestState, "a:b\n\"c\"")); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, true, strings.HasSuffix(r.RequestState, "a:b\n\"c\""))
 }

@@ -260,9 +260,7 @@ func TestScopesReachAsFarAsTheySay(t *testing.T) {
 		"its id again":      {OfPrincipal, OfServer},
 		"another principal": {OfServer},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 }
 
 func TestWhatExpiresGoes(t *testing.T) {

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
@@ -112,7 +110,5 @@ func TestTicketWithoutRequestsIsNotTaken(t *testing.T) {
 	s.gainsNothing("taken", frametest.Encode(frametest.Frame{Type: frame.TypeTaken, Box: hostileBox, Gen: hostileGen, Tickets: []string{ticket}}))
 	after, err := s.memory.Items(t.Context(), hostileBox)
 	commontest.OK(t, err)
-	if diff := cmp.Diff(before, after); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, before, after)
 }

@@ -15,8 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
@@ -226,9 +224,7 @@ func TestReplayedTicketDoesNotChangeWhatIsWritten(t *testing.T) {
 	if f, err := s.handle(frametest.Encode(s.events("m1", storage.Standalone, 1, old))); err != nil || !f.Fenced {
 		t.Errorf("answered with %+v, %v", f, err)
 	}
-	if diff := cmp.Diff(before, s.memory.Batches()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, before, s.memory.Batches())
 }
 
 // Connections of one runner may say hello in another order than they were opened.
@@ -429,9 +425,7 @@ func TestStaleRunnerIsFencedByItsFirstWrite(t *testing.T) {
 		if err != nil || !f.Fenced {
 			t.Errorf("the stale runner is answered with %+v, %v", f, err)
 		}
-		if diff := cmp.Diff(before, s.memory.Batches()); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, before, s.memory.Batches())
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -45,9 +44,7 @@ func TestPosterTellsWhatTheGatewaySaid(t *testing.T) {
 				t.Errorf("close: %v", err)
 			}
 			want := []string{"POST /stage/@connections/c1", "DELETE /stage/@connections/c1"}
-			if diff := cmp.Diff(want, slices.Compact(asked)); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, want, slices.Compact(asked))
 		})
 	}
 }

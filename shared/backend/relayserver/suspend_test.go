@@ -126,9 +126,7 @@ func TestTheNextRoundIsDeliveredBehindTheQuestions(t *testing.T) {
 		t.Errorf("%d nudges, %d starts for a box that is awake", len(a.posted(frame.TypeNudge)), a.starts)
 	}
 	pulled := a.handle(frametest.Frame{Type: frame.TypePull, Box: asylumBox, Gen: asylumGen, Runner: "r", N: 1})
-	if diff := cmp.Diff(map[storage.StreamID]int{a.stream: 1}, pulled.Rounds); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, map[storage.StreamID]int{a.stream: 1}, pulled.Rounds)
 	d := a.posted(frame.TypeDeliver)
 	if len(d) != 1 || d[0].Round != 1 || d[0].Base != 2 || !d[0].Inbox || !strings.Contains(string(d[0].Payload), `"inputResponses"`) {
 		t.Fatalf("delivered: %+v", d)
@@ -202,9 +200,7 @@ func TestForeignAnswersChangeNothing(t *testing.T) {
 	if _, err := a.host.Accept(t.Context(), a.caller, "s2", []wire.Message{m}, false); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff(before, a.item()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, before, a.item())
 }
 
 func TestCancelEndsASuspendedCall(t *testing.T) {

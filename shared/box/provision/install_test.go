@@ -641,9 +641,7 @@ func TestProgressTellsWhatIsDone(t *testing.T) {
 	want := []string{
 		"session_create: copying the workspace", "dep_install: resolving the Python depen", "dep_install: installing the Python depe", "dep_install: installed the Python depen",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 	r.said = nil
 	if r.stage(Server{Command: "python", HostPath: r.host()}); len(r.said) != 1 {
 		t.Error("a start that installs nothing tells of it:", r.said)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // L-2: Only paths below the mounted folder are rewritten, not paths that only begin
@@ -91,9 +93,7 @@ func TestCommandLineIsThatOfTheWorkspace(t *testing.T) {
 			for i, w := range c.want {
 				c.want[i] = strings.ReplaceAll(w, "$W", l.Workspace)
 			}
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, c.want, got)
 			if diff := cmp.Diff(before, append([]string{}, c.s.Args...)); diff != "" {
 				t.Error("the configured arguments were changed", diff)
 			}

@@ -37,9 +37,7 @@ func TestWorkspaceIsACopyWithoutRepositoriesAndCaches(t *testing.T) {
 		// There is no manifest, so node_modules is copied.
 		"node_modules/": "", "node_modules/m/": "", "node_modules/m/index.js": "js",
 	}
-	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, list(t, l.Workspace))
 	if info, err := os.Stat(filepath.Join(l.Workspace, "server.py")); err != nil || info.Mode().Perm() != 0o755 {
 		t.Error(info.Mode(), err)
 	}
@@ -54,9 +52,7 @@ func TestNothingTheProcessDoesReachesTheHostPath(t *testing.T) {
 		commontest.OK(t, os.WriteFile(filepath.Join(l.Workspace, name), []byte("changed"), 0o600))
 	}
 	r.stage(r.bare())
-	if diff := cmp.Diff(before, list(t, r.host())); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, before, list(t, r.host()))
 }
 
 // Links are kept when they stay inside.
@@ -71,9 +67,7 @@ func TestLinksThatStayInsideAreKept(t *testing.T) {
 		"a": "1", "d/": "", "rel": "-> a", "d/up": "-> ../a", "dir": "-> d", "through": "-> dir/up", "dangling": "-> nowhere",
 		"abs": "-> d/up", "d/abs": "-> ../a", "toabs": "-> abs",
 	}
-	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, list(t, l.Workspace))
 	if data, err := os.ReadFile(filepath.Join(l.Workspace, "toabs")); string(data) != "1" {
 		t.Error(err)
 	}
@@ -112,9 +106,7 @@ func TestPipesAndSocketsAreLeftOut(t *testing.T) {
 	r.write(map[string]string{"host/a": "1"})
 	commontest.OK(t, syscall.Mkfifo(filepath.Join(r.host(), "pipe"), 0o600))
 	l := r.stage(r.bare())
-	if diff := cmp.Diff(map[string]string{"a": "1"}, list(t, l.Workspace)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, map[string]string{"a": "1"}, list(t, l.Workspace))
 }
 
 // L-4: Without a record of the last copy, refresh removes all that is not at the source,
@@ -135,9 +127,7 @@ func TestRefreshRemovesStaleSourcesAndKeepsDependencies(t *testing.T) {
 		".venv/": "", ".venv/bin/": "", ".venv/bin/python": "venv", ".cache/": "", ".cache/x": "c", ".tmp/": "", ".tmp/x": "t",
 		"node_modules/": "", "node_modules/m/": "", "node_modules/m/i.js": "m",
 	}
-	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, list(t, l.Workspace))
 }
 
 func TestRefreshKeepsWhatTheProcessMade(t *testing.T) {
@@ -159,9 +149,7 @@ func TestRefreshKeepsWhatTheProcessMade(t *testing.T) {
 	want := map[string]string{
 		"same": "mine", "changes": "22", "new/": "", "new/x": "2", "memory.json": "mine", "d/": "", "d/mine": "mine",
 	}
-	if diff := cmp.Diff(want, list(t, l.Workspace)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, list(t, l.Workspace))
 }
 
 // A workspace comes back after a sleep as its process left it, and has what is new at the
@@ -244,9 +232,7 @@ func TestStartAfterAFailedRestoreBeginsAnew(t *testing.T) {
 	}
 	l, err := s.Provision(t.Context(), "p", nil, func(context.Context, string) ([]string, error) { return nil, nil })
 	commontest.OK(t, err)
-	if diff := cmp.Diff(map[string]string{"a": "1"}, list(t, l.Workspace)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, map[string]string{"a": "1"}, list(t, l.Workspace))
 }
 
 // A process may put links where the next copy goes. refresh must not follow them.
@@ -261,14 +247,10 @@ func TestRefreshDoesNotFollowLinksOfTheProcess(t *testing.T) {
 	r.write(map[string]string{"host/d/a": "22", "host/b": "22"})
 	commontest.OK(t, os.Remove(filepath.Join(r.host(), "e/stale")))
 	l2, err := r.try(r.bare())
-	if diff := cmp.Diff(map[string]string{"a": "safe", "stale": "safe"}, list(t, out)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, map[string]string{"a": "safe", "stale": "safe"}, list(t, out))
 	commontest.OK(t, err)
 	want := map[string]string{"d/": "", "d/a": "22", "b": "22", "e/": ""}
-	if diff := cmp.Diff(want, list(t, l2.Workspace)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, list(t, l2.Workspace))
 }
 
 func TestRecordOfTheCopyThatIsBrokenCountsAsNone(t *testing.T) {
@@ -372,9 +354,7 @@ func TestRefreshOfAnUnchangedHostPathWritesNothing(t *testing.T) {
 	l := r.stage(r.bare())
 	before := times(t, l.Workspace)
 	r.stage(r.bare())
-	if diff := cmp.Diff(before, times(t, l.Workspace)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, before, times(t, l.Workspace))
 }
 
 func times(t *testing.T, folder string) map[string]int64 {

@@ -6,9 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 )
@@ -30,9 +29,7 @@ func TestDeliverHandsOverWhatTheClientSaid(t *testing.T) {
 				Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
 			},
 		}
-		if diff := cmp.Diff(want, b.box.deliveries()); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, b.box.deliveries())
 	})
 }
 

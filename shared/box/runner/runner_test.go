@@ -7,9 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -24,16 +23,12 @@ func TestRunnerSaysHelloWithItsTokenThenPulls(t *testing.T) {
 		runner := hello.Runner
 		hello.Runner = ""
 		want := frametest.Frame{V: frame.Version, Type: frame.TypeHello, Box: benchBox, Gen: benchGen, Token: benchToken, Task: "task-1", Link: 1}
-		if diff := cmp.Diff(want, hello); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, hello)
 		b.nothing()
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 1})
 		pull := b.expect(frame.TypePull)
 		want = frametest.Frame{V: frame.Version, Type: frame.TypePull, Box: benchBox, Gen: benchGen, Runner: runner, N: 1}
-		if diff := cmp.Diff(want, pull); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, pull)
 	})
 }
 
@@ -64,9 +59,7 @@ func TestCutIsFollowedByTheNextLinkWithTheOpenQuestions(t *testing.T) {
 		if hello.Link != 2 || hello.Gen != benchGen {
 			t.Errorf("hello has link %d and generation %d", hello.Link, hello.Gen)
 		}
-		if diff := cmp.Diff(map[storage.ID][]string{"s1": {"q-1", "q-2"}}, hello.Questions); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, map[storage.ID][]string{"s1": {"q-1", "q-2"}}, hello.Questions)
 		b.send(frametest.Frame{Type: frame.TypeWelcome, Gen: benchGen, Link: 2})
 		b.nothing() // the generation is the same: no pull
 	})
@@ -260,9 +253,7 @@ func TestHandshakeIsSentOnTheNextConnectionOtherStatusIsNot(t *testing.T) {
 			V: frame.Version, Type: frame.TypeStatus, Box: benchBox, Gen: benchGen,
 			Session: "s1", Ticket: "t1", Process: "p1", Detail: "2025-11-25", Payload: []byte(`{"a":1}`),
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, got)
 		b.nothing()
 		b.runner.Status(runner.StatusReport{Session: "s1", Process: "p1", Phase: "runtime", Detail: "exited"})
 		b.expect(frame.TypeStatus)

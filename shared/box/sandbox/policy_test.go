@@ -74,9 +74,7 @@ func TestPolicyThatDemandsWhatIsMissingIsRefusedByName(t *testing.T) {
 func TestPolicyThatDemandsNothingDoesWithoutAndSaysSo(t *testing.T) {
 	s, err := New(Policy{}, Support{})
 	commontest.OK(t, err)
-	if diff := cmp.Diff([]Guard{GuardNetwork, GuardSockets, GuardFiles, GuardNeighbours}, guards(s.Lacks())); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []Guard{GuardNetwork, GuardSockets, GuardFiles, GuardNeighbours}, guards(s.Lacks()))
 }
 
 func TestGuardThatIsNotAskedForIsNotDemanded(t *testing.T) {

@@ -49,9 +49,7 @@ func TestMergeKeepsAllElseOfEveryClientsFile(t *testing.T) {
 			}
 			want, err := os.ReadFile(golden)
 			commontest.OK(t, err)
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, string(want), string(got))
 			if kept, had := strings.Count(string(got), "KEEP"), strings.Count(string(before), "KEEP"); kept != had || had == 0 {
 				t.Errorf("%d of %d things to keep are there", kept, had)
 			}
@@ -103,9 +101,7 @@ func TestPastes(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	commontest.OK(t, err)
-	if diff := cmp.Diff(string(want), string(text)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, string(want), string(text))
 }
 
 // linked decodes a deep link as its client does.
@@ -176,9 +172,7 @@ func TestRemoveTakesOutWhatMergeHasWritten(t *testing.T) {
 			commontest.OK(t, err)
 			without, removed, err := c.Remove(with, base+"/", nil)
 			commontest.OK(t, err)
-			if diff := cmp.Diff([]string{"dormouse", "new.one"}, removed); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, []string{"dormouse", "new.one"}, removed)
 			if c.Name == "kiro" { // Merge gives a file of one line more
 				before, without = []byte(strings.Join(strings.Fields(string(before)), "")), []byte(strings.Join(strings.Fields(string(without)), ""))
 			}

@@ -48,9 +48,7 @@ func TestMemberIsSetAndAllElseStays(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := jsonedit.Set([]byte(c.text), []byte(c.value), strings.Fields(c.path)...)
 			commontest.OK(t, err)
-			if d := cmp.Diff(c.want, string(got)); d != "" {
-				t.Error(d)
-			}
+			commontest.Same(t, c.want, string(got))
 		})
 	}
 }
@@ -72,9 +70,7 @@ func TestMemberIsDeletedAndAllElseStays(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := jsonedit.Delete([]byte(c.text), strings.Fields(c.path)...)
 			commontest.OK(t, err)
-			if d := cmp.Diff(c.want, string(got)); d != "" {
-				t.Error(d)
-			}
+			commontest.Same(t, c.want, string(got))
 		})
 	}
 }

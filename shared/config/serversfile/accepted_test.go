@@ -41,9 +41,7 @@ func TestAcceptedCopyIsTheWholeCatalog(t *testing.T) {
 			c, _, err := serversfile.LoadHere(file, variables(outside))
 			commontest.OK(t, err)
 			got := copied(t, c)
-			if diff := cmp.Diff(readOut(c, nil), readOut(got, nil)); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, readOut(c, nil), readOut(got, nil))
 			for _, name := range c.Names() {
 				a, _ := c.Server(name)
 				b, _ := got.Server(name)
@@ -51,9 +49,7 @@ func TestAcceptedCopyIsTheWholeCatalog(t *testing.T) {
 					t.Error(diff)
 				}
 			}
-			if diff := cmp.Diff(c.Rejected(), got.Rejected()); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, c.Rejected(), got.Rejected())
 		})
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -51,9 +49,7 @@ func TestRelativePathsAreThoseOfTheFolderOfTheFile(t *testing.T) {
 			for _, arg := range s.Args {
 				args = append(args, short(arg))
 			}
-			if diff := cmp.Diff([]any{c.command, c.args, c.cwd}, []any{short(s.Command), args, short(s.Cwd)}); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, []any{c.command, c.args, c.cwd}, []any{short(s.Command), args, short(s.Cwd)})
 			if back, err := serversfile.UnmarshalServer(s.Marshal()); err != nil || back.Digest != s.Digest {
 				t.Errorf("the box has another digest: %v", err)
 			}

@@ -35,9 +35,7 @@ func TestBoxHasWhatTheFileSays(t *testing.T) {
 		Image: "ghcr.io/a/b:1", Offline: true, HostPath: "/srv/mcp/x", HostPathWritable: true,
 		CPUs: 1.5, MemoryMB: 700, Pids: 99, ReadOnlyRootFS: true, InstallScripts: true, Scope: serversfile.ScopeSession, Secrets: []string{"K", "M"},
 	}
-	if diff := cmp.Diff(want, got.Box); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got.Box)
 	if diff := cmp.Diff(map[string]string{"K": "v", "L": "box", "M": "m"}, got.Env); diff != "" {
 		t.Error("what only holds here wins over env", diff)
 	}
@@ -46,9 +44,7 @@ func TestBoxHasWhatTheFileSays(t *testing.T) {
 // L-1: defaults.
 func TestBoxHasDefaultsWhereTheFileIsSilent(t *testing.T) {
 	got, warnings := boxed(t, `{}`)
-	if diff := cmp.Diff(serversfile.Box{Scope: serversfile.ScopeSession}, got.Box); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, serversfile.Box{Scope: serversfile.ScopeSession}, got.Box)
 	if got.StartupTimeout != 300*time.Second || got.ToolTimeout != 300*time.Second || got.AnswerTimeout != 6*time.Hour {
 		t.Error(got.StartupTimeout, got.ToolTimeout, got.AnswerTimeout)
 	}

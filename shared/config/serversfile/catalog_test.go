@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -51,9 +50,7 @@ func TestServerHasDefaultsWhereFileIsSilent(t *testing.T) {
 		StartupTimeout: 5 * time.Minute, ToolTimeout: 5 * time.Minute, AnswerTimeout: 6 * time.Hour,
 		Box: serversfile.Box{Scope: serversfile.ScopeSession},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(serversfile.Server{}, "Digest")); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got, cmpopts.IgnoreFields(serversfile.Server{}, "Digest"))
 }
 
 func TestServerHasWhatTheFileSays(t *testing.T) {
@@ -66,9 +63,7 @@ func TestServerHasWhatTheFileSays(t *testing.T) {
 		Cwd: "sub dir", Idle: 250 * time.Millisecond, StartupTimeout: time.Minute, AnswerTimeout: 6 * time.Hour, Tasks: "always", Disabled: true,
 		Box: serversfile.Box{Scope: serversfile.ScopeSession},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(serversfile.Server{}, "Digest")); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got, cmpopts.IgnoreFields(serversfile.Server{}, "Digest"))
 }
 
 func TestRecordKeepsTheHandshakeWithOrWithoutLists(t *testing.T) {
@@ -94,9 +89,7 @@ func TestNativeServerNeedsNoCommandAndHasNoRecord(t *testing.T) {
 func TestNamesKeepTheOrderOfTheFile(t *testing.T) {
 	c := parse(t, `{"mcpServers": {"b": {"command": "1"}, "a.b_c-D9": {"command": "2"}, "0": {"command": "3"}}}`, nil)
 	names := c.Names()
-	if diff := cmp.Diff([]string{"b", "a.b_c-D9", "0"}, names); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"b", "a.b_c-D9", "0"}, names)
 	names[0] = "changed"
 	if c.Names()[0] != "b" {
 		t.Error("the caller of Names changed the catalog")
@@ -187,9 +180,7 @@ func TestWarningsNameThePlace(t *testing.T) {
 		`a/servers.json:4:38: server "x": args[1]: ${…} is left as it is where it is not ${NAME} or ${NAME:-default}`,
 		`a/servers.json:6:6: server "x": key "idle_seconds" is ignored here: move it under x-dormouse`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 	if s, _ := c.Server("x"); s.Args[1] != "echo ${x%y} $HOME $$ ${" {
 		t.Errorf("args[1] = %q", s.Args[1])
 	}

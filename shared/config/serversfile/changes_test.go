@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -59,9 +57,7 @@ func TestRemovedServerIsRememberedUntilItsNameComesBack(t *testing.T) {
 	}
 	const at = "server a was removed from the servers file at "
 	// The last removal is that of a server that was not served.
-	if diff := cmp.Diff([]string{at + "12:41", at + "12:41", "", "", ""}, told); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{at + "12:41", at + "12:41", "", "", ""}, told)
 	if c.Removed("b") != "" || c.Removed("c") != "" {
 		t.Error("others are removed")
 	}
@@ -109,7 +105,5 @@ func TestCatalogNamesTheFilesThatItWasReadFrom(t *testing.T) {
 	c, _, err := serversfile.LoadHere(in("servers.json"), nil, in("outside.env"))
 	commontest.OK(t, err)
 	want := []string{in("servers.json"), in("outside.env"), in(".env"), in("more.env"), in("absent.env")}
-	if diff := cmp.Diff(want, c.Files()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, c.Files())
 }

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -25,9 +23,7 @@ const withSecrets = `"command": "a", "env": {"TOKEN": "ssm:/dormouse/github", "K
 
 func TestValuesThatNameASecretAreTold(t *testing.T) {
 	want := map[string]string{"TOKEN": "ssm:/dormouse/github", "KEY": "secretsmanager:dormouse/openai:key::"}
-	if d := cmp.Diff(want, one(t, server(withSecrets), nil).References()); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, want, one(t, server(withSecrets), nil).References())
 }
 
 func TestASecretComesFromTheEnvironmentOfTheBox(t *testing.T) {
@@ -35,9 +31,7 @@ func TestASecretComesFromTheEnvironmentOfTheBox(t *testing.T) {
 	got, err := s.Resolve(variables(map[string]string{"DORMOUSE_ENV_TOKEN": "t0p", "DORMOUSE_ENV_KEY": "k3y", "DORMOUSE_ENV_TZ": "no"}))
 	commontest.OK(t, err)
 	want := map[string]string{"TOKEN": "t0p", "KEY": "k3y", "TZ": "UTC", "URL": "ssm://not a name", "NONE": "ssm:"}
-	if d := cmp.Diff(want, got.Env); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, want, got.Env)
 	if !slices.Equal(got.Box.Secrets, []string{"KEY", "TOKEN"}) {
 		t.Errorf("the box hides %q", got.Box.Secrets)
 	}

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -42,9 +40,7 @@ func TestCommandsAreKeptApartFromValues(t *testing.T) {
 		{far.Remote.Commands, {"Authorization": `printf 'Bearer %s' "$(pass far)"`}},
 		{far.Remote.Headers, {"X-A": "b"}},
 	} {
-		if d := cmp.Diff(part[1], part[0]); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, part[1], part[0])
 	}
 	if len(warnings) != 1 || !strings.Contains(warnings[0].Text, `env "OTHER": exec: is executed only where the servers file itself has it`) {
 		t.Errorf("warnings: %v", warnings)

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -52,9 +50,7 @@ func TestFilesOfClientsWithOurFormAreRead(t *testing.T) {
 			}
 			want, err := os.ReadFile(golden)
 			commontest.OK(t, err)
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, string(want), got)
 		})
 	}
 }
@@ -136,9 +132,7 @@ func TestWhatIsSetOutsideWinsOverFiles(t *testing.T) {
 	}
 	s, _ := c.Server("x")
 	want := map[string]string{"A": "beside", "B": "named", "C": "outside", "I": "beside", "D": "beside"}
-	if diff := cmp.Diff(want, s.Env); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, s.Env)
 	// A file of variables that the caller names must exist.
 	_, _, err = serversfile.LoadHere(filepath.Join(folder, "servers.json"), nil, filepath.Join(folder, "none"))
 	if !errors.Is(err, os.ErrNotExist) {
@@ -177,9 +171,7 @@ func TestFileOfVariables(t *testing.T) {
 				t.Fatal(err, c.Reason("x"))
 			}
 			s, _ := c.Server("x")
-			if diff := cmp.Diff(want, s.Env); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, want, s.Env)
 		})
 	}
 }

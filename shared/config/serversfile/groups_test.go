@@ -5,9 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestGroupsAndToolsOfTheFile(t *testing.T) {
@@ -20,16 +19,12 @@ func TestGroupsAndToolsOfTheFile(t *testing.T) {
 	for _, c := range []*serversfile.File{read, copied(t, read)} {
 		all, _ := c.Group(serversfile.AllServers)
 		dev, _ := c.Group("dev")
-		if d := cmp.Diff([]serversfile.Group{{Plain: true}, {Servers: []string{"git", "later"}, Search: true}}, []serversfile.Group{all, dev}); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []serversfile.Group{{Plain: true}, {Servers: []string{"git", "later"}, Search: true}}, []serversfile.Group{all, dev})
 		if _, ok := c.Group("none"); ok {
 			t.Error("there is a group that the file does not have")
 		}
 		s, _ := c.Server("git")
-		if d := cmp.Diff(serversfile.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"get_secret"}, Descriptions: map[string]string{"get_x": "gets x"}}, s.Tools); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, serversfile.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"get_secret"}, Descriptions: map[string]string{"get_x": "gets x"}}, s.Tools)
 	}
 }
 

@@ -20,15 +20,9 @@ func TestValuesThatCanMeanOnlyOneThingAreTakenAsThat(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := one(t, fmt.Sprintf(file, `{"PORT": 3000, "BIG": 9007199254740993, "F": 1.50, "ON": false, "GONE": null, "HTTP_PROXY": null}`), nil)
-			if diff := cmp.Diff(map[string]string{"PORT": "3000", "BIG": "9007199254740993", "F": "1.50", "ON": "false"}, s.Env); diff != "" {
-				t.Error(diff)
-			}
-			if diff := cmp.Diff([]string{"GONE", "HTTP_PROXY"}, s.Unset); diff != "" {
-				t.Error(diff)
-			}
-			if diff := cmp.Diff([]string{"-p", "3000", "true", "1e3"}, s.Args); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, map[string]string{"PORT": "3000", "BIG": "9007199254740993", "F": "1.50", "ON": "false"}, s.Env)
+			commontest.Same(t, []string{"GONE", "HTTP_PROXY"}, s.Unset)
+			commontest.Same(t, []string{"-p", "3000", "true", "1e3"}, s.Args)
 			again, err := serversfile.UnmarshalServer(s.Marshal())
 			if diff := cmp.Diff(s, again); err != nil || diff != "" {
 				t.Error(err, diff)
@@ -36,9 +30,7 @@ func TestValuesThatCanMeanOnlyOneThingAreTakenAsThat(t *testing.T) {
 		})
 	}
 	s := one(t, `{"mcpServers": {"x": {"url": "https://example.com/mcp", "headers": {"X-Version": 3, "X-None": null, "X-On": true}}}}`, nil)
-	if diff := cmp.Diff(map[string]string{"X-Version": "3", "X-On": "true"}, s.Remote.Headers); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, map[string]string{"X-Version": "3", "X-On": "true"}, s.Remote.Headers)
 }
 
 func TestAVariableThatIsNullIsOfAnotherServer(t *testing.T) {
@@ -58,9 +50,7 @@ func TestAVariableThatIsNullIsOfAnotherServer(t *testing.T) {
 	c, _, err := serversfile.LoadHere(filepath.Join(folder, "servers.json"), nil)
 	commontest.OK(t, err)
 	s, _ := c.Server("x")
-	if diff := cmp.Diff(map[string]string{"B": "file"}, s.Env); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, map[string]string{"B": "file"}, s.Env)
 }
 
 func TestTheHomeFolderIsThatOfTheMachine(t *testing.T) {
@@ -83,9 +73,7 @@ func TestTheHomeFolderIsThatOfTheMachine(t *testing.T) {
 		"/home/ada", "/home/ada/My Notes", "/home/ada", "/home/ada/a", "/home/ada/b", "$HOMEDIR/c", "~bob/d", "a~", "HEAD~1", "~~", "-c", "$HOME/run --fast",
 		"-lc", "~/run", "--src", "/home/ada/src", "-exec", "/home/ada/x", "sh -c 'echo $HOME'",
 	}
-	if diff := cmp.Diff(want, s.Args); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, s.Args)
 	// In the middle of an argument shells differ, and the program may read it.
 	for _, arg := range []string{"--dir=~/x", "--dir=~", "--dir=$HOME/x", "a$HOME"} {
 		s, said := load(`"command": "a", "args": ["` + arg + `"]`)

@@ -3,8 +3,6 @@ package serversfile_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -27,14 +25,10 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 // the end`
 	c, _, err := serversfile.Parse([]byte(file), "/home/ada/servers.json", nil)
 	commontest.OK(t, err)
-	if diff := cmp.Diff([]string{"good", "off", "last"}, c.Names()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"good", "off", "last"}, c.Names())
 	good, _ := c.Server("good")
 	last, _ := c.Server("last")
-	if diff := cmp.Diff([][]string{{"//no comment", "/* nor this */", "a,]"}, {"b"}}, [][]string{good.Args, last.Args}); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, [][]string{{"//no comment", "/* nor this */", "a,]"}, {"b"}}, [][]string{good.Args, last.Args})
 	var got []string
 	for _, r := range c.Rejected() {
 		got = append(got, r.String())
@@ -49,9 +43,7 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 		`server "twice" is not served: duplicate key "twice": it is already on line 8 (servers.json:8:32)`,
 		`server "both" is not served: missing command: give the program that starts it (servers.json:9:5, and 2 more)`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 	for name, reason := range map[string]string{"good": "", "none": "", "off": "it is disabled in the servers file"} {
 		t.Run(name, func(t *testing.T) {
 			if got := c.Reason(name); got != reason {
@@ -78,7 +70,5 @@ func TestRejectionSaysWhichValuesItLacks(t *testing.T) {
 		"asks": {{Name: "MY_KEY", Input: "my-key"}, {Name: "CITY", Input: "city"}, {Name: "HOME_TOWN", Secret: true}},
 		"more": nil,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 }

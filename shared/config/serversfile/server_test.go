@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -139,9 +137,7 @@ func TestMarshalRoundTrip(t *testing.T) {
 		}
 		got, err := serversfile.UnmarshalServer(text)
 		commontest.OK(t, err)
-		if diff := cmp.Diff(fields(want), fields(got)); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, fields(want), fields(got))
 	}
 }
 

@@ -4,9 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestFilesAreKeptWhereThereIsAWorkspace(t *testing.T) {
@@ -82,7 +81,5 @@ func TestWorkspaceVariableIsLeftToTheBox(t *testing.T) {
 		t.Fatal(err, warnings)
 	}
 	s, _ := c.Server("x")
-	if diff := cmp.Diff([]string{"set${workspaceFolder}set", "set"}, s.Args); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"set${workspaceFolder}set", "set"}, s.Args)
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // Lines holds log lines that several goroutines write. The zero value is empty.
@@ -41,5 +43,13 @@ func OK(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Same reports how got differs from want, by cmp.Diff, if it does. The test goes on.
+func Same(t testing.TB, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -69,9 +69,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := frame.Decode(frame.Encode(one))
 		commontest.OK(t, err)
-		if diff := cmp.Diff(one, again, cmpopts.EquateEmpty()); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, one, again, cmpopts.EquateEmpty())
 	})
 }
 

@@ -223,9 +223,7 @@ func TestKeysAreAskedForAsSecrets(t *testing.T) {
 		"name": "Authorization", "description": "An API key of mcp.example.com", "value": "Bearer {key_mcp_example_com}", "isRequired": true, "isSecret": true,
 		"variables": map[string]any{"key_mcp_example_com": map[string]any{"description": "API key of mcp.example.com, from its operator", "isRequired": true, "isSecret": true}},
 	}}
-	if diff := cmp.Diff(want, got.Server.Remotes[0].Headers); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got.Server.Remotes[0].Headers)
 }
 
 // A store that fails does not make a server disappear.

@@ -60,9 +60,7 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 				w.opts.ShowErrors = tt.show
 				w.backend.tool("look", tt.end)
 				w.open("quiet").call("look")
-				if diff := cmp.Diff(calledLine{"ada", "t", "look", tt.outcome, tt.why}, w.lastLine().calledLine); diff != "" {
-					t.Error(diff)
-				}
+				commontest.Same(t, calledLine{"ada", "t", "look", tt.outcome, tt.why}, w.lastLine().calledLine)
 			})
 		})
 	}

@@ -146,9 +146,7 @@ func TestCallThroughAGroupReachesOneServerUnderItsOwnName(t *testing.T) {
 			t.Errorf("got %d %s", a.status, a.body)
 		}
 		want := []string{`{"jsonrpc":"2.0","id":7.0,"method":"tools/call","params":{"name":"tool3","arguments":{"a":1.0,"name":"s3__x"},"_meta":{"progressToken":9}}}`}
-		if d := cmp.Diff(want, w.backend.got); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, want, w.backend.got)
 		s, _, err := w.store.Load(t.Context(), sessions.MemberID(storage.ID(c.session), "s3"), "")
 		if err != nil || s.Server != "s3" || s.Version != wire.V20251125 {
 			t.Errorf("the server's session is %+v, %v", s, err)
@@ -188,16 +186,12 @@ func TestQuestionThroughAGroupIsAnsweredAtItsServer(t *testing.T) {
 			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9,"progress":1}}`,
 			`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"dormouse://s1/file:///a","name":"a"}]}}`,
 		}
-		if d := cmp.Diff(want, a.datas(t)); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, want, a.datas(t))
 		w.awake("s1")
 		if a := c.post(`{"jsonrpc":"2.0","id":"s1~q-1","result":{"roots":[]}}`); a.status != 202 {
 			t.Errorf("the answer got %d %s", a.status, a.body)
 		}
-		if d := cmp.Diff([]string{`{"jsonrpc":"2.0","id":"q-1","result":{"roots":[]}}`}, w.backend.answers); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":"q-1","result":{"roots":[]}}`}, w.backend.answers)
 		events := a.events(t)
 		again := c.get(events[1].ID)
 		if d := cmp.Diff(want[1:], again.datas(t)); d != "" {
@@ -218,20 +212,14 @@ func TestStandaloneStreamOfAGroupHasTheEventsOfItsServers(t *testing.T) {
 		push("s0", "one")
 		push("s2", "two")
 		first := c.get("")
-		if d := cmp.Diff([]string{said("one"), said("two")}, first.datas(t)); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{said("one"), said("two")}, first.datas(t))
 		push("s0", "three")
-		if d := cmp.Diff([]string{said("three")}, c.get(first.lastID(t)).datas(t)); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{said("three")}, c.get(first.lastID(t)).datas(t))
 		push("s2", "four")
 		late := w.start(c.request("GET", "", "Last-Event-ID", "s0~2;s2~1"))
 		time.Sleep(time.Second)
 		push("s0", "five")
-		if d := cmp.Diff([]string{said("five"), said("four")}, slices.Sorted(slices.Values((<-late).datas(t)))); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{said("five"), said("four")}, slices.Sorted(slices.Values((<-late).datas(t))))
 	})
 }
 
@@ -239,9 +227,7 @@ func TestGroupWithoutPrefixesFindsTheServerByTheName(t *testing.T) {
 	plain := func(g *transport.Group) { g.Plain = true }
 	grouped(t, 2, plain, func(t *testing.T, w *world) {
 		c := w.openGroup()
-		if d := cmp.Diff([]string{"s0__echo", "tool0", "s1__echo", "tool1"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body)); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{"s0__echo", "tool0", "s1__echo", "tool1"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body))
 		for tool, own := range map[string]string{"tool1": "tool1", "s0__echo": "echo"} {
 			w.backend.got = nil
 			if a := c.call(tool); a.status != 200 || len(w.backend.got) != 1 || w.backend.got[0] != callOf(own) {
@@ -346,9 +332,7 @@ func TestSearchModeHasTwoTools(t *testing.T) {
 	search := func(g *transport.Group) { g.Search = true }
 	grouped(t, 20, search, func(t *testing.T, w *world) {
 		c := w.openGroup()
-		if d := cmp.Diff([]string{"find_tools", "call_tool"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body)); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{"find_tools", "call_tool"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body))
 		find := `"name":"find_tools","arguments":{"query":"thing 7","limit":1}`
 		a := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + find + `}}`)
 		if got := wire.Lookup([]byte(a.body), "result", "structuredContent", "tools"); string(got) != `[{"name":"s7__tool7","description":"does thing 7","inputSchema":{"type":"object","x":1.0}}]` {
@@ -510,9 +494,7 @@ func TestGroupHasItsServersOnly(t *testing.T) {
 			return transport.Group{Servers: []string{"s2", "s0"}}, name == "dev"
 		}
 		c := w.openAt("/g/dev/mcp")
-		if d := cmp.Diff([]string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body)); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body))
 		if a := c.call("s1__echo"); a.status != 200 || len(w.backend.got) > 0 {
 			t.Errorf("a server of no group: %s", a.body)
 		}

@@ -5,8 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -106,9 +105,7 @@ func TestMethodsOfExtensionsAtAGroup(t *testing.T) {
 			if len(got) != 2 {
 				t.Fatalf("%s: the servers got %q; %s, %s", tt.method, got, a.body, modern.body)
 			}
-			if d := cmp.Diff(`{"jsonrpc":"2.0","id":1,"method":"`+tt.method+`","params":`+tt.got+`}`, got[0]); d != "" {
-				t.Error(d)
-			}
+			commontest.Same(t, `{"jsonrpc":"2.0","id":1,"method":"`+tt.method+`","params":`+tt.got+`}`, got[0])
 			if want := strings.TrimSuffix(tt.got, "}"); !strings.Contains(got[1], want) || modern.status != 200 {
 				t.Errorf("in 2026-07-28: %s, %d %s", got[1], modern.status, modern.body)
 			}

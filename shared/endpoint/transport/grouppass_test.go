@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -50,9 +51,7 @@ func TestWhatNamesAServerGoesToItAlone(t *testing.T) {
 			if want := `{"jsonrpc":"2.0","id":"r","result":` + tt.answer + `}`; a.status != 200 || a.body != want {
 				t.Errorf("%s: %d %s, want %s", tt.sent, a.status, a.body, want)
 			}
-			if d := cmp.Diff([]string{`{"jsonrpc":"2.0","id":"r","method":` + tt.got + `}`}, w.taken()); d != "" {
-				t.Error(d)
-			}
+			commontest.Same(t, []string{`{"jsonrpc":"2.0","id":"r","method":` + tt.got + `}`}, w.taken())
 		}
 	})
 }
@@ -130,9 +129,7 @@ func TestCancelReachesTheServerOfTheCall(t *testing.T) {
 		if a := c.post(cancel); a.status != 202 {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
-		if d := cmp.Diff([]string{cancel}, w.taken()); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{cancel}, w.taken())
 		<-answered
 	})
 }
@@ -197,9 +194,7 @@ func TestSubscriptionAtAGroupHearsItsServers(t *testing.T) {
 		if len(datas) != 4 || !strings.Contains(datas[3], `"id":41,"result"`) {
 			t.Fatalf("got %s", strings.Join(datas, "\n"))
 		}
-		if d := cmp.Diff(want, datas[:3]); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, want, datas[:3])
 	})
 }
 

@@ -139,23 +139,15 @@ func TestGroupOverWebSocketHasTheMessagesOfAllItsServers(t *testing.T) {
 		}
 		w.awake("s1")
 		l.say(`{"jsonrpc":"2.0","id":"s1~q-1","result":{"roots":[]}}`)
-		if d := cmp.Diff([]string{`{"jsonrpc":"2.0","id":"q-1","result":{"roots":[]}}`}, w.backend.answers); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":"q-1","result":{"roots":[]}}`}, w.backend.answers)
 		cancel := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}`
 		w.taken()
 		l.say(cancel)
-		if d := cmp.Diff([]string{cancel}, slicesWith(w.taken(), "cancelled")[:1]); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{cancel}, slicesWith(w.taken(), "cancelled")[:1])
 		l.pushes(of, "s2", "two")
 		l.pushes(of, "s1", "one")
-		if d := cmp.Diff([]string{said("two"), said("one")}, l.heard()); d != "" {
-			t.Error(d)
-		}
-		if d := cmp.Diff([]string{"s0__echo", "s0__tool0", "s1__echo", "s1__tool1", "s2__echo", "s2__tool2"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0])); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{said("two"), said("one")}, l.heard())
+		commontest.Same(t, []string{"s0__echo", "s0__tool0", "s1__echo", "s1__tool1", "s2__echo", "s2__tool2"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0]))
 	})
 }
 
@@ -209,9 +201,7 @@ func TestGroupOverWebSocketGoesOn(t *testing.T) {
 			got = messages(l.heard())
 			slices.SortFunc(got, func(a, b string) int { return strings.Compare(b, a) })
 			slices.SortFunc(want, func(a, b string) int { return strings.Compare(b, a) })
-			if d := cmp.Diff(want, got); d != "" {
-				t.Error(d)
-			}
+			commontest.Same(t, want, got)
 			if got := messages(l.say(callOf(name))); len(got) != 1 || !strings.Contains(got[0], uri) {
 				t.Errorf("the next call got %q", got)
 			}
@@ -241,9 +231,7 @@ func TestGroupOverWebSocketUsesTheOtherConnection(t *testing.T) {
 		time.Sleep(time.Minute)
 		l.say(callOf("s1__tool1"))
 		time.Sleep(time.Minute)
-		if d := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"dormouse://s1/a:b","name":"a"}]}}`}, l.heard()); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"resource_link","uri":"dormouse://s1/a:b","name":"a"}]}}`}, l.heard())
 		s, _, err := w.store.Load(t.Context(), sessions.MemberID(storage.ID(l.query.Get("session")), "s1"), "")
 		if err != nil || !slices.Equal(s.Conns, []string{first, second}) {
 			t.Errorf("the connections of the session with the server are %q, %v", s.Conns, err)

@@ -52,12 +52,8 @@ func TestGroupOverSSEHasTheMessagesOfAllItsServers(t *testing.T) {
 		cancel := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}`
 		w.taken()
 		c.accepted(cancel)
-		if d := cmp.Diff([]string{cancel}, slicesWith(w.taken(), "cancelled")[:1]); d != "" {
-			t.Error(d)
-		}
-		if d := cmp.Diff([]string{`{"jsonrpc":"2.0","id":"q-1","result":{"roots":[]}}`}, w.backend.answers); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{cancel}, slicesWith(w.taken(), "cancelled")[:1])
+		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":"q-1","result":{"roots":[]}}`}, w.backend.answers)
 		got := c.messages()
 		if len(got) == 0 || !strings.Contains(got[0], `"protocolVersion":"2025-11-25"`) || !strings.Contains(got[0], `"instructions":"# s0`) {
 			t.Fatalf("got %q", got)
@@ -72,9 +68,7 @@ func TestGroupOverSSEHasTheMessagesOfAllItsServers(t *testing.T) {
 			`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"there is no tool nothing here"}}`,
 			`{"jsonrpc":"2.0","id":6,"error":{"code":-32601,"message":"there is no method of/nobody at the address of several servers"}}`,
 		}
-		if d := cmp.Diff(want, got[1:]); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, want, got[1:])
 	})
 }
 
@@ -108,9 +102,7 @@ func TestGroupOverSSEListsItsServers(t *testing.T) {
 		if len(got) != 2 {
 			t.Fatalf("got %q", got)
 		}
-		if d := cmp.Diff([]string{"s0__echo", "s0__tool0", "s1__echo", "s1__tool1", "fresh__new"}, toolNames(t, got[1])); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{"s0__echo", "s0__tool0", "s1__echo", "s1__tool1", "fresh__new"}, toolNames(t, got[1]))
 	})
 }
 
@@ -195,9 +187,7 @@ func TestGroupOverSSEServesAClientThatSendsNoInitialize(t *testing.T) {
 		c := w.openSSE("", "")
 		c.accepted(callOf("s1__tool1"))
 		time.Sleep(time.Second)
-		if d := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`}, c.messages()); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`}, c.messages())
 		s, _, err := w.store.Load(t.Context(), c.ofMember("s1"), "")
 		if err != nil || s.Version != "2024-11-05" || !strings.Contains(string(s.Init), "clientInfo") {
 			t.Errorf("the server's session begins with %q %s, %v", s.Version, s.Init, err)

@@ -223,9 +223,7 @@ func TestModernNotificationsAreThoseThatWereAskedFor(t *testing.T) {
 					return
 				}
 				datas := got.datas(t)
-				if diff := cmp.Diff(tt.want, datas[:len(datas)-1]); diff != "" {
-					t.Error(diff)
-				}
+				commontest.Same(t, tt.want, datas[:len(datas)-1])
 			})
 		})
 	}

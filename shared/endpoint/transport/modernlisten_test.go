@@ -6,8 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -49,9 +48,7 @@ func TestModernListenTellsWhatIsHonoured(t *testing.T) {
 				w.handshake(t, listenable)
 				w.opts.Limit = time.Minute
 				got := w.do(listening(tt.filter).request())
-				if diff := cmp.Diff([]string{acknowledged(tt.want), ended}, got.datas(t)); diff != "" {
-					t.Error(diff)
-				}
+				commontest.Same(t, []string{acknowledged(tt.want), ended}, got.datas(t))
 				if got.flush[0].at != 0 || got.took != time.Minute {
 					t.Errorf("acknowledged after %s, ended after %s", got.flush[0].at, got.took)
 				}
@@ -76,16 +73,12 @@ func TestModernListenHearsOfChanges(t *testing.T) {
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"x"}}`)
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
 		want := []string{acknowledged(`{"toolsListChanged":true}`), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`, ended}
-		if diff := cmp.Diff(want, (<-one).datas(t)); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, (<-one).datas(t))
 		want = []string{
 			acknowledged(`{"resourcesListChanged":true}`),
 			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed","params":{"x":1,"_meta":{"a":2,"io.modelcontextprotocol/subscriptionId":41}}}`, ended,
 		}
-		if diff := cmp.Diff(want, (<-two).datas(t)); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, (<-two).datas(t))
 	})
 }
 
@@ -148,16 +141,12 @@ func TestModernListenSubscribesWhileItIsHeld(t *testing.T) {
 			acknowledged(`{"resourceSubscriptions":["file:///a","file:///b"]}`),
 			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a",` + stamp + `}}`, ended,
 		}
-		if diff := cmp.Diff(want, (<-listen).datas(t)); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, (<-listen).datas(t))
 		calls := []string{
 			"subscribe file:///a", "subscribe file:///b", "subscribe file:///no",
 			"unsubscribe file:///a", "unsubscribe file:///b", "unsubscribe file:///no",
 		}
-		if diff := cmp.Diff(calls, asked()); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, calls, asked())
 	})
 }
 
@@ -172,9 +161,7 @@ func TestModernResourceStaysSubscribedForTheOtherListener(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		cut()
 		<-first
-		if diff := cmp.Diff([]string{"subscribe file:///a", "subscribe file:///a"}, asked()); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{"subscribe file:///a", "subscribe file:///a"}, asked())
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
 		if datas := (<-second).datas(t); len(datas) != 3 {
 			t.Errorf("got %s", datas)

@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -112,9 +111,7 @@ func TestModernQuestionsOfOneCallComeTogether(t *testing.T) {
 		if got.body != `{"jsonrpc":"2.0","id":"again","result":{"content":[],"resultType":"complete"}}` {
 			t.Errorf("got %s", got.body)
 		}
-		if diff := cmp.Diff([]string{accept, `{"role":"assistant"}`, `{"roots":[]}`}, said); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{accept, `{"role":"assistant"}`, `{"roots":[]}`}, said)
 	})
 }
 

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -198,16 +196,12 @@ func TestListenerHearsWhatWasSaidBeforeAndWhileItListens(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		c.push("while")
 		a := <-done
-		if diff := cmp.Diff([]string{said("before"), said("while")}, a.datas(t)); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{said("before"), said("while")}, a.datas(t))
 		if a.flush[1].at != 5*time.Second || a.took != 25*time.Second {
 			t.Errorf("flushed after %s, took %s", a.flush[1].at, a.took)
 		}
 		c.push("after")
-		if diff := cmp.Diff([]string{said("after")}, c.get(a.lastID(t)).datas(t)); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{said("after")}, c.get(a.lastID(t)).datas(t))
 	})
 }
 

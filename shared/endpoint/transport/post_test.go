@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -66,9 +67,7 @@ func TestFormOfAResponse(t *testing.T) {
 				want := map[string]string{"Content-Type": wire.MediaJSON, sessionIs: ""}
 				if tt.began > 0 {
 					want = map[string]string{"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no", sessionIs: ""}
-					if diff := cmp.Diff(append(tt.says, resultOf(big)), a.datas(t)); diff != "" {
-						t.Error(diff)
-					}
+					commontest.Same(t, append(tt.says, resultOf(big)), a.datas(t))
 					if a.flush[0].at != tt.began {
 						t.Errorf("began after %s", a.flush[0].at)
 					}

@@ -97,9 +97,7 @@ func TestRecordOfAnotherVersionIsRead(t *testing.T) {
 				v := s.visit("pushy")
 				rewrite(t, path, v.session, change)
 				v.push("news")
-				if diff := cmp.Diff([]string{said("news")}, v.get("").datas(t)); diff != "" {
-					t.Error(diff)
-				}
+				commontest.Same(t, []string{said("news")}, v.get("").datas(t))
 				if a := v.call("x"); a.status != http.StatusOK {
 					t.Errorf("got %d %s", a.status, a.body)
 				}

@@ -208,9 +208,7 @@ func TestSocketAnswersInPlaceByTheRoute(t *testing.T) {
 		want := []string{
 			`{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, ``, `{"jsonrpc":"2.0","id":"p","result":{}}`,
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, got)
 		if len(w.take("c1")) != 0 || len(w.backend.got) != 0 {
 			t.Error("something went further than the function")
 		}
@@ -226,9 +224,7 @@ func TestSocketTellsTheSessionOfAnInitializeThatWasAnsweredInPlace(t *testing.T)
 		c, err := w.store.Connection(t.Context(), "c1")
 		commontest.OK(t, err)
 		want := `{"jsonrpc":"2.0","method":"notifications/dormouse/event","params":{"sessionId":"` + string(c.Session) + `","eventId":"0"}}`
-		if diff := cmp.Diff([]string{want}, w.take("c1")); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{want}, w.take("c1"))
 	})
 }
 
@@ -250,9 +246,7 @@ func TestSocketPushesWhatTheServerSaysInOrder(t *testing.T) {
 			t.Fatalf("after %s the reply was %s", time.Since(begun), reply)
 		}
 		time.Sleep(2 * time.Hour)
-		if diff := cmp.Diff([]string{said("one"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.take("c1")); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{said("one"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.take("c1"))
 	})
 }
 
@@ -340,9 +334,7 @@ func TestSocketResumesOnANewConnection(t *testing.T) {
 		}
 		commontest.OK(t, w.function().Push(t.Context(), id))
 		time.Sleep(time.Hour)
-		if diff := cmp.Diff([]string{said("two"), said("three"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.take("c2")); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{said("two"), said("three"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.take("c2"))
 	})
 }
 
@@ -356,9 +348,7 @@ func TestSocketResumesARequestOfWhichNothingHadArrived(t *testing.T) {
 		close(proceed)
 		synctest.Wait()
 		time.Sleep(time.Minute)
-		if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":7,"result":{}}`}, w.take("c2")); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":7,"result":{}}`}, w.take("c2"))
 	})
 }
 
@@ -377,9 +367,7 @@ func TestSocketSessionOutlivesItsConnection(t *testing.T) {
 			t.Error("nothing is owed, but a push was asked for")
 		}
 		w.send("c2", wsCall("1", "x"))
-		if diff := cmp.Diff([]string{called}, w.take("c2")); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{called}, w.take("c2"))
 	})
 }
 

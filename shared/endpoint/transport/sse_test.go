@@ -125,13 +125,9 @@ func TestSSEStreamBeginsWithTheEndpointAndHasAllAnswers(t *testing.T) {
 		a := c.close()
 		first := a.events(t)[0]
 		want := wire.SSE{Name: "endpoint", ID: "0." + c.session + "/out", Data: []byte("/quiet/message?sessionId=" + c.session), HasData: true}
-		if diff := cmp.Diff(want, first); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, first)
 		got := messagesOf(t, a)
-		if diff := cmp.Diff([]string{initialized, said("one"), said("two"), called, `{"jsonrpc":"2.0","id":"p","result":{}}`}, got); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{initialized, said("one"), said("two"), called, `{"jsonrpc":"2.0","id":"p","result":{}}`}, got)
 	})
 }
 
@@ -179,9 +175,7 @@ func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
 				if back.session != "" {
 					t.Fatal("a new session was opened")
 				}
-				if diff := cmp.Diff(tt.messages, back.messages()); diff != "" {
-					t.Error(diff)
-				}
+				commontest.Same(t, tt.messages, back.messages())
 			})
 		})
 	}
@@ -216,9 +210,7 @@ func TestSSEEventThatCouldNotBeSentComesOnTheNextStream(t *testing.T) {
 		<-over
 		synctest.Wait()
 		back := w.openSSE("quiet", "?sessionId="+c.session)
-		if diff := cmp.Diff([]string{said("unheard"), called}, back.messages()); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{said("unheard"), called}, back.messages())
 	})
 }
 
@@ -230,9 +222,7 @@ func TestSSEClientThatForgetsItsSessionNeedNotInitialize(t *testing.T) {
 		c := w.openSSE("quiet", "")
 		time.Sleep(5 * time.Minute) // longer than a session may go without initialize
 		c.accepted(callOf("echo"))
-		if diff := cmp.Diff([]string{called}, c.messages()); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{called}, c.messages())
 	})
 }
 

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -354,9 +352,7 @@ func TestTaskAsksOneAfterTheOther(t *testing.T) {
 		if got = w.get(made); got.Status != "completed" {
 			t.Errorf("in the end: %+v", got)
 		}
-		if diff := cmp.Diff([]string{accept, `{"roots":[]}`}, said); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{accept, `{"roots":[]}`}, said)
 		w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":{"action":"cancel"}}`))
 	})
 }

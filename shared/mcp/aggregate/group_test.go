@@ -177,9 +177,7 @@ func TestStandaloneStreamsOfMembersAreOne(t *testing.T) {
 		w.push(id, "b", 1, `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:3"}}`)
 		next()
 		want := []string{"a~1 dormouse://a/x:1", "a~2 dormouse://a/x:2", "a~2;b~0 ", "a~2;b~1 dormouse://b/x:3"}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, want, got)
 		if start := plain(listening.Start()); start != "a~0" {
 			t.Errorf("the stream begins at %q", start)
 		}

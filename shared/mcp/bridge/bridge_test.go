@@ -39,9 +39,7 @@ func TestStripLeavesOutOnlyWhatIsModern(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, string(bridge.Strip(tt.method, []byte(tt.params)))); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, tt.want, string(bridge.Strip(tt.method, []byte(tt.params))))
 			if got := request(t, tt.method, strings.Replace(tt.params, `,"requestState":"s"`, "", 1)); string(got.Forward()) != string(got.Params) {
 				t.Errorf("%s is forwarded of %s", got.Forward(), got.Params)
 			}
@@ -87,9 +85,7 @@ func TestResultKeepsWhatItHas(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, string(bridge.Result(tt.method, json.RawMessage(tt.result), server))); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, tt.want, string(bridge.Result(tt.method, json.RawMessage(tt.result), server)))
 		})
 	}
 }
@@ -336,9 +332,7 @@ func FuzzReadRequestAndForward(f *testing.F) {
 			t.Errorf("%s: %v", forwarded, err)
 		}
 		for _, key := range []string{"name", "arguments", "uri"} {
-			if diff := cmp.Diff(string(wire.Lookup(m.Params, key)), string(wire.Lookup(forwarded, key))); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, string(wire.Lookup(m.Params, key)), string(wire.Lookup(forwarded, key)))
 		}
 		if _, err := bridge.NewTurn(r, "s", nil, bridge.State{Asked: map[string]string{"q": wire.MethodElicit}}).Answers(); err == nil {
 			_ = r.Digest()

@@ -37,9 +37,7 @@ func TestAModernServerIsToldOfTheClientWithEachRequest(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := bridge.ReadLegacy(json.RawMessage(plainClient)).Params(tt.method, json.RawMessage(tt.params), tt.level, tt.later)
-			if diff := cmp.Diff(tt.want, string(got)); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, tt.want, string(got))
 		})
 	}
 }
@@ -155,9 +153,7 @@ func TestListenAsksForAllThatTheServerCanSend(t *testing.T) {
 	var filter map[string]any
 	commontest.OK(t, json.Unmarshal(wire.Lookup(m.Params, "notifications"), &filter))
 	want := map[string]any{"toolsListChanged": true, "resourcesListChanged": true, "resourceSubscriptions": []any{"file:///<a>"}}
-	if diff := cmp.Diff(want, filter); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, filter)
 	if raw := l.Listen(json.RawMessage("9"), json.RawMessage(`{"capabilities":{"tools":{},"resources":{"subscribe":true}}}`), nil); raw != nil {
 		t.Errorf("a server with nothing to send is asked %s", raw)
 	}

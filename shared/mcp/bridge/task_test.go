@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -62,9 +61,7 @@ func TestTaskSaysWhatBecameOfItsCall(t *testing.T) {
 			want := fmt.Sprintf(`{"resultType":"complete","taskId":"name","status":%q,"createdAt":%q,"lastUpdatedAt":%q,"ttlMs":3600000,"pollIntervalMs":5000%s}`,
 				tt.status, made().Format(layout), updated.Format(layout), tt.more)
 			got := taskAfter(tt.abilities, tt.events...).Detailed(tt.answered, made().Add(time.Minute), 5*time.Second)
-			if diff := cmp.Diff(want, string(got)); diff != "" {
-				t.Error(diff)
-			}
+			commontest.Same(t, want, string(got))
 		})
 	}
 }
@@ -74,9 +71,7 @@ func TestTaskIsToldWhenItIsMade(t *testing.T) {
 	task.Server = json.RawMessage(`{"name":"srv"}`)
 	const want = `{"resultType":"task","taskId":"name","status":"working","createdAt":"2026-11-21T09:00:00.250Z","lastUpdatedAt":"2026-11-21T09:00:00.250Z",` +
 		`"ttlMs":3600000,"pollIntervalMs":1000,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv"}}}`
-	if diff := cmp.Diff(want, string(task.Created(made(), time.Second))); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, string(task.Created(made(), time.Second)))
 }
 
 func TestTaskRefusesWhatItsClientCannotBeAsked(t *testing.T) {
@@ -95,9 +90,7 @@ func TestTaskRefusesWhatItsClientCannotBeAsked(t *testing.T) {
 		`{"jsonrpc":"2.0","id":"q1","result":{"action":"cancel"}}`,
 		`{"jsonrpc":"2.0","id":"q3","error":{"code":-32601,"message":"the client has not declared that it can be asked custom/ask"}}`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 	if detailed := string(task.Detailed(nil, made(), time.Second)); !strings.Contains(detailed, `"includeContext":"none"`) || strings.Contains(detailed, "https://x") {
 		t.Errorf("got %s", detailed)
 	}

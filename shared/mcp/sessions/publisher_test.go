@@ -128,9 +128,7 @@ func TestAnEventIsInTheLogBeforeItIsPosted(t *testing.T) {
 	}
 	out := sessions.Publisher{Store: store, Clients: g}
 	commontest.OK(t, out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)))
-	if diff := cmp.Diff([]string{`{"n":1}`}, g.arrived("c1")); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{`{"n":1}`}, g.arrived("c1"))
 }
 
 func TestAPostToALivingConnectionTouchesNoRecord(t *testing.T) {
@@ -162,9 +160,7 @@ func TestAnEventForAGoneConnectionGoesToTheNextOne(t *testing.T) {
 			t.Fatal("nothing is owed")
 		}
 		commontest.OK(t, h.Push(t.Context(), s.ID))
-		if diff := cmp.Diff([]string{`{"n":2}`}, g.arrived("c2")); diff != "" {
-			t.Error(diff)
-		}
+		commontest.Same(t, []string{`{"n":2}`}, g.arrived("c2"))
 	})
 }
 
@@ -176,9 +172,7 @@ func TestAPostOfWhichNothingIsKnownIsMadeAgainAndTheStreamGoesOnAsBefore(t *test
 	tries := 0
 	g.faults, g.chance = true, func(int) bool { tries++; return tries == 3 } // each post draws twice
 	commontest.OK(t, out.Append(t.Context(), a, batchOf(a, 1, `{"n":1}`, `{"n":2}`, `{"n":3}`)))
-	if diff := cmp.Diff([]string{`{"n":1}`, `{"n":2}`, `{"n":3}`}, g.arrived("c1")); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{`{"n":1}`, `{"n":2}`, `{"n":3}`}, g.arrived("c1"))
 	if s := record(t, store, s.ID); s.Owes() {
 		t.Errorf("still owed: %+v", s.Pushed)
 	}
@@ -210,9 +204,7 @@ func TestAClientThatAskedForEventIDsIsToldEachOne(t *testing.T) {
 	commontest.OK(t, (sessions.Publisher{Store: store, Clients: g}).Append(t.Context(), a, batchOf(a, 1, `{"n":1}`)))
 	want := []string{`{"n":1}`, fmt.Sprintf(
 		`{"jsonrpc":"2.0","method":"notifications/dormouse/event","params":{"sessionId":"%s","eventId":"1/%s"}}`, s.ID, a.Stream)}
-	if diff := cmp.Diff(want, g.arrived("c1")); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, g.arrived("c1"))
 }
 
 func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
@@ -243,9 +235,7 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	for _, e := range page.Events {
 		got = append(got, string(e.Raw))
 	}
-	if diff := cmp.Diff([]string{`{"n":1}`, `{"n":2}`, `{"n":3}`, `{"n":4}`}, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{`{"n":1}`, `{"n":2}`, `{"n":3}`, `{"n":4}`}, got)
 }
 
 func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {

@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -53,9 +51,7 @@ func TestConnectRefusesASessionOfAnother(t *testing.T) {
 			}
 		})
 	}
-	if diff := cmp.Diff([]string{"c1"}, record(t, store, s.ID).Conns); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"c1"}, record(t, store, s.ID).Conns)
 }
 
 func TestConnectKeepsEightConnections(t *testing.T) {
@@ -80,12 +76,8 @@ func TestConnectWithEventIDsClosesTheOtherConnections(t *testing.T) {
 		t.Errorf("without event ids %v were closed", g.closings)
 	}
 	s = connect(t, h, "c3", s.ID, storage.EventID{Index: 0})
-	if diff := cmp.Diff([]string{"c1", "c2"}, g.closings); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{"c3"}, s.Conns); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"c1", "c2"}, g.closings)
+	commontest.Same(t, []string{"c3"}, s.Conns)
 }
 
 func TestConnectRefusesWhatIsNoCursor(t *testing.T) {
@@ -130,9 +122,7 @@ func TestDisconnectForgetsTheConnectionAndNothingElse(t *testing.T) {
 	for range 2 { // it may be called twice
 		commontest.OK(t, h.Disconnect(t.Context(), "c1"))
 	}
-	if diff := cmp.Diff([]string{"c2"}, record(t, store, s.ID).Conns); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"c2"}, record(t, store, s.ID).Conns)
 	if _, err := h.Connection(t.Context(), "c1"); !errors.Is(err, storage.NotFound) {
 		t.Errorf("the record: %v", err)
 	}

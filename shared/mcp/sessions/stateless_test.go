@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -183,9 +181,7 @@ func TestPinnedSessionFollowsTheServersConfiguration(t *testing.T) {
 			t.Errorf("digest %s, server %s; want %s", s.Digest, server, digest)
 		}
 	}
-	if diff := cmp.Diff([]bool{false, false, true, false}, took.moved()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []bool{false, false, true, false}, took.moved())
 }
 
 // moved returns which deliveries are the first with another configuration of the server.
@@ -219,9 +215,7 @@ func TestSessionFollowsTheServersConfiguration(t *testing.T) {
 			t.Errorf("digest %s, record %s; want %s", s.Digest, d.Digest, digest)
 		}
 	}
-	if diff := cmp.Diff([]bool{false, true, false, true}, took.moved()); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []bool{false, true, false, true}, took.moved())
 }
 
 func TestPinnedSessionBeginsAnewWhenItIsOver(t *testing.T) {

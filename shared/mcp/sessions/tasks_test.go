@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -45,9 +43,7 @@ func TestRecalledCallIsWhatHasBecomeOfIt(t *testing.T) {
 	if !r.Gap {
 		want = append([]string{question}, want...)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 	if last := storage.Index(len(said)); r.Last() != last || !r.Ended() {
 		t.Errorf("the last is %d, want %d, and it has ended: %t", r.Last(), last, r.Ended())
 	}

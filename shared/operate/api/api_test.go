@@ -166,9 +166,7 @@ func TestServersHaveStateToolsAndSessionsOfTheCallersTenant(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	if d := cmp.Diff(map[string]string{"one": api.Awake, "two": api.Awake, "off": api.Off, "bad": api.NotServed}, got); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, map[string]string{"one": api.Awake, "two": api.Awake, "off": api.Off, "bad": api.NotServed}, got)
 	var tools api.Tools
 	if p.ask("viewer", "GET", "/api/v1/servers/one/tools", "", &tools); len(tools.Tools) != 2 || string(tools.Tools[0]) != `{"name":"echo"}` {
 		t.Errorf("%+v", tools)

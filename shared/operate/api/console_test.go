@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
@@ -220,9 +221,7 @@ func TestPeopleAndStartsAreOfTheCallersTenantAndServers(t *testing.T) {
 		t.Errorf("people since %v", people.Since)
 	}
 	people.Since = time.Time{}
-	if d := cmp.Diff(api.PeopleQuery{Tenant: "acme", Servers: []string{"two"}}, people); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, api.PeopleQuery{Tenant: "acme", Servers: []string{"two"}}, people)
 	if _, text := p.ask("narrow", "GET", "/api/v1/servers/one/starts", "", nil); code(text) != "not_found" {
 		t.Error(text)
 	}

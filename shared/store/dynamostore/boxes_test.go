@@ -176,7 +176,5 @@ func TestTheTableIsTheOneThatIsDefined(t *testing.T) {
 		"HASH": "PK", "RANGE": "SK", "billing": "PAY_PER_REQUEST", "ttl": "x", *create.GlobalSecondaryIndexes[0].IndexName: "INCLUDE",
 		"tenant HASH": "T", "tenant RANGE": "PK", "due": "KEYS_ONLY", "due HASH": "D",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, got)
 }

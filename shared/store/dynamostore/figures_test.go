@@ -153,7 +153,5 @@ func TestAFastCallIsOneReadAndOneWriteOfTheStore(t *testing.T) {
 		})
 	})
 	commontest.OK(t, err)
-	if diff := cmp.Diff(cost{2, 1, map[string]int64{"BatchGetItem": 1, "PutItem": 1}}, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, cost{2, 1, map[string]int64{"BatchGetItem": 1, "PutItem": 1}}, got)
 }

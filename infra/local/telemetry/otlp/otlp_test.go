@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -127,9 +125,7 @@ func TestExporterPosts(t *testing.T) {
 			}},
 		}},
 	}}}
-	if diff := cmp.Diff(want, bodies[0]); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, want, bodies[0])
 	if heads[0].Get("Authorization") != "Bearer hunter22" || heads[0].Get("X-Team") != "a" || heads[0].Get("Content-Type") != "application/json" {
 		t.Errorf("headers %v", heads[0])
 	}

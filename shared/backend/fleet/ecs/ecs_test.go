@@ -61,9 +61,7 @@ func TestARunOfAKnownDefinitionIsOneCall(t *testing.T) {
 		if _, err := x.Run(t.Context(), taskFor(fmt.Sprint("t", n))); err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(want, f.actions()); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, want, f.actions())
 	}
 }
 
@@ -271,9 +269,7 @@ func TestSecretsAreNamedInTheDefinitionAndNowhereElse(t *testing.T) {
 		map[string]any{"name": "D_C", "valueFrom": "arn:aws:ssm:eu-north-1:123456789012:parameter/x"},
 	}
 	containers, _ := f.last(t, "RegisterTaskDefinition")["containerDefinitions"].([]any)
-	if d := cmp.Diff(want, containers[0].(map[string]any)["secrets"]); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, want, containers[0].(map[string]any)["secrets"])
 	if run := fmt.Sprint(f.last(t, "RunTask")); strings.Contains(run, "openai") || strings.Contains(run, "github") {
 		t.Errorf("what a task is started with: %s", run)
 	}
@@ -439,9 +435,7 @@ func TestAPlaceIsReadAsTheTemplateWritesIt(t *testing.T) {
 		Region: "r", Cluster: "c", Subnets: []string{"a", "b"}, SecurityGroups: []string{"s"}, PublicIP: true, Spot: true,
 		ExecutionRole: "e", Family: "f", LogGroup: "l", Image: "i", Runner: "b/runner/s", Size: Size{CPUs: 0.25, MemoryMB: 512}, Arch: "arm64",
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, want, got)
 }
 
 func TestWhatDescribesNoPlaceIsRefused(t *testing.T) {

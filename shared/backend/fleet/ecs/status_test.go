@@ -127,9 +127,7 @@ func TestTheEndOfATaskIsTold(t *testing.T) {
 				}
 			})
 			got := only(t, x)
-			if d := cmp.Diff(tt.want, fleet.Status{ExitCode: got.ExitCode, Signal: got.Signal, Reason: got.Reason}); d != "" {
-				t.Error(d)
-			}
+			commontest.Same(t, tt.want, fleet.Status{ExitCode: got.ExitCode, Signal: got.Signal, Reason: got.Reason})
 		})
 	}
 }
@@ -153,9 +151,7 @@ func TestAListOfManyPagesIsWhole(t *testing.T) {
 	for _, s := range list {
 		got = append(got, s.ID)
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, want, got)
 	if n := f.actions()["DescribeTasks"]; n != 3 {
 		t.Errorf("%d descriptions, want 3 of at most 100 tasks", n)
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/fleettest"
@@ -94,9 +93,7 @@ func TestAStartIsAnEventForTheTenantOfItsBox(t *testing.T) {
 	if h.Get("X-Amz-Invocation-Type") != "Event" || !strings.Contains(h.Get("Authorization"), "x-amz-tenant-id") {
 		t.Errorf("%v", h)
 	}
-	if d := cmp.Diff(fleet.Invitation{Task: id, ClientToken: "token-1", Box: "acme/echo", Server: "echo", Env: task.Env}, s.events[0]); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, fleet.Invitation{Task: id, ClientToken: "token-1", Box: "acme/echo", Server: "echo", Env: task.Env}, s.events[0])
 	task.ClientToken = "token-2"
 	other := fleet.Task{ClientToken: "token-3", Box: "acme/other"}
 	for _, next := range []fleet.Task{task, other} {
