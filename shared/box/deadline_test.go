@@ -56,7 +56,8 @@ func inBubbleFrom(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 		if err := r.Close(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
-		played.Terminate() // the box may not have started it
+		played.Terminate()      // the box may not have started it
+		time.Sleep(time.Minute) // idle goroutines of a guard end
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 )
@@ -24,6 +25,9 @@ type Guard struct {
 	once     sync.Once
 	panicked chan struct{}
 	err      error
+
+	mu   sync.Mutex
+	idle []chan func() // of goroutines of Go that wait for more to do
 }
 
 // New returns a Guard that logs the stack of a panic. Its box holds bytes of budget, and its
@@ -83,12 +87,57 @@ func (g *Guard) Err() error {
 	}
 }
 
-// Go calls do in another goroutine.
+// keepIdle is how long a goroutine of Go waits for more to do.
+const keepIdle = time.Second
+
+// Go calls do in another goroutine. It takes one that has done its work, if there is one: the
+// stack of a new goroutine has to grow, which is a part of each call.
 func (g *Guard) Go(do func()) {
-	go func() {
-		defer g.Catch()
-		do()
-	}()
+	if g == nil {
+		go do()
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	last := len(g.idle) - 1
+	if last < 0 {
+		go g.work(do)
+		return
+	}
+	g.idle[last] <- do
+	g.idle = g.idle[:last]
+}
+
+func (g *Guard) work(do func()) {
+	more, over := make(chan func(), 1), time.NewTimer(keepIdle)
+	defer over.Stop()
+	for {
+		g.call(do)
+		over.Reset(keepIdle)
+		g.mu.Lock()
+		g.idle = append(g.idle, more)
+		g.mu.Unlock()
+		select {
+		case do = <-more:
+			continue
+		case <-over.C:
+		}
+		g.mu.Lock()
+		i := slices.Index(g.idle, more)
+		if i >= 0 {
+			g.idle = slices.Delete(g.idle, i, i+1)
+		}
+		g.mu.Unlock()
+		if i >= 0 {
+			return
+		}
+		do = <-more
+	}
+}
+
+func (g *Guard) call(do func()) {
+	defer g.Catch()
+	do()
 }
 
 // After calls do in another goroutine, when d has passed.

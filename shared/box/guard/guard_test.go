@@ -70,3 +70,21 @@ func TestABudgetHasRoomUntilMoreIsHeldThanItsBound(t *testing.T) {
 		}
 	})
 }
+
+func TestAGoroutineThatHasPanickedDoesTheNextWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := guard.New(slog.New(slog.DiscardHandler), nil, nil)
+		did := make(chan int, 3)
+		for n := range 3 {
+			g.Go(func() {
+				did <- n
+				panic("of one work")
+			})
+			synctest.Wait()
+		}
+		if len(did) != 3 {
+			t.Errorf("%d works were done, want 3", len(did))
+		}
+		time.Sleep(2 * time.Second) // then no goroutine is left
+	})
+}
