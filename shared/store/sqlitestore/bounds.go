@@ -14,49 +14,48 @@ import (
 // its session.
 const openFactor = 16
 
-// lookEvery is how many small batches the store appends to a session between two
-// checks of its limits. A check reads one row for each batch of the session. The more
-// batches it finds, the later the next check comes (lookShare), so that all checks
-// together cost a few rows for each batch.
+// A check of the limits of a session reads one row for each of its batches. So the next one
+// comes when what was appended since then may fill the log, and not before it is lookLeast of
+// a full one. A process that does not know a session yet chooses a random moment up to
+// lookFirst.
 const (
-	lookEvery = 16
-	lookShare = 4
+	lookLeast = 1. / 4
+	lookFirst = 1. / 64
 )
 
-// looks remembers, in this process only, when to check the limits of each session. A
-// process that does not know a session yet chooses a random moment for the first check.
+// looks remembers, in this process only, when to check the limits of each session.
 type looks struct {
 	mu   sync.Mutex
-	left map[storage.ID]int // small batches until the next look
+	left map[storage.ID]float64 // until the next look, in parts of a full log
 }
 
 // maxLooks is how many sessions looks remembers.
 const maxLooks = 1000
 
 // due counts a batch of a session and reports whether it is time to check the limits.
-// weight says as how many small batches this one counts.
-func (l *looks) due(id storage.ID, weight int) bool {
+// share says which part of a full log the batch is.
+func (l *looks) due(id storage.ID, share float64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	left, known := l.left[id]
 	if !known {
-		left = 1 + rand.IntN(lookEvery)
+		left = lookFirst * rand.Float64()
 	}
-	left -= weight
+	left -= share
 	l.set(id, left)
 	return left <= 0
 }
 
-// found restarts the count of a session after a check that found n batches.
-func (l *looks) found(id storage.ID, n int) {
+// found restarts the count of a session after a check that found a part of a full log.
+func (l *looks) found(id storage.ID, share float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.set(id, max(lookEvery, n/lookShare))
+	l.set(id, max(1-share, lookLeast))
 }
 
-func (l *looks) set(id storage.ID, left int) {
+func (l *looks) set(id storage.ID, left float64) {
 	if l.left == nil || len(l.left) >= maxLooks {
-		l.left = map[storage.ID]int{}
+		l.left = map[storage.ID]float64{}
 	}
 	l.left[id] = left
 }
@@ -64,13 +63,12 @@ func (l *looks) set(id storage.ID, left int) {
 // bound checks the limits of a session at intervals, and drops batches that exceed them.
 // If it fails, the next check does the work.
 func (s *Store) bound(ctx context.Context, b storage.Batch, size int) {
-	share := max(float64(len(b.Events))/float64(s.options.Events), float64(size)/float64(s.options.Bytes))
-	if !s.looks.due(b.Session, 1+int(8*lookEvery*share)) {
+	if !s.looks.due(b.Session, s.options.share(len(b.Events), int64(size))) {
 		return
 	}
-	batches, over, err := s.weigh(ctx, b.Session)
+	share, over, err := s.weigh(ctx, b.Session)
 	if err == nil && !over {
-		s.looks.found(b.Session, batches)
+		s.looks.found(b.Session, share)
 	}
 	if err != nil || !over {
 		return
@@ -80,28 +78,33 @@ func (s *Store) bound(ctx context.Context, b storage.Batch, size int) {
 		return
 	}
 	drop := tooMuch(log, s.options, now())
-	s.looks.found(b.Session, len(log)-len(drop))
+	s.looks.found(b.Session, 1)
 	if len(drop) > 0 {
 		_ = s.dropBatches(ctx, b.Session, drop)
 	}
 }
 
+// share returns which part of a full log so many events and bytes are.
+func (o Options) share(events int, bytes int64) float64 {
+	return max(float64(events)/float64(o.Events), float64(bytes)/float64(o.Bytes))
+}
+
 const weighLog = `
-SELECT count(*), coalesce(sum(n), 0), coalesce(sum(bytes), 0), coalesce(min(stream), ''), coalesce(min(written), 0) FROM events
+SELECT coalesce(sum(n), 0), coalesce(sum(bytes), 0), coalesce(min(stream), ''), coalesce(min(written), 0) FROM events
 WHERE session = ? AND expires > ?`
 
-// weigh returns how many batches a session has and whether it may be over its limits. It
+// weigh returns which part of a full log a session has, and whether it may be over its limits. It
 // is not over if all batches together are within the limits. Nor is it over if the batches
 // belong to requests that began just now, and cannot exceed the limits by much.
-func (s *Store) weigh(ctx context.Context, id storage.ID) (batches int, over bool, err error) {
+func (s *Store) weigh(ctx context.Context, id storage.ID) (share float64, over bool, err error) {
 	var events int
 	var size, oldest int64
 	var first storage.StreamID
-	_, err = s.longRow(ctx, weighLog, []any{id, now()}, []any{&batches, &events, &size, &first, &oldest})
+	_, err = s.longRow(ctx, weighLog, []any{id, now()}, []any{&events, &size, &first, &oldest})
 	o := s.options
 	over = events > openFactor*o.Events || size > openFactor*o.Bytes ||
 		(events > o.Events || size > o.Bytes) && (first == storage.Standalone || now()-oldest >= o.Settle.Microseconds())
-	return batches, over, err
+	return o.share(events, size), over, err
 }
 
 // logBatch holds the fields of a batch that the limits depend on.
