@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,19 +16,28 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
+// builds builds dormouse and the keeper once, beside the server of the tests.
+var builds = sync.OnceValue(func() error {
+	for program, from := range map[string][2]string{"dormouse": {"../../..", "./infra/cmd/dormouse"}, "dormouse-keeper": {".", "."}} {
+		cmd := exec.CommandContext(context.Background(), "go", "build", "-o", filepath.Join(filepath.Dir(serverProgram), program), from[1])
+		cmd.Dir, cmd.Env = from[0], append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	return nil
+})
+
 // built returns a folder with dormouse, and the keeper beside it.
 func built(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // another user runs them
-		t.Fatal(err)
+	err := errors.Join(builds(), os.Chmod(filepath.Dir(dir), 0o755)) // another user runs them
+	for _, program := range []string{"dormouse", "dormouse-keeper"} {
+		err = errors.Join(err, os.Link(filepath.Join(filepath.Dir(serverProgram), program), filepath.Join(dir, program)))
 	}
-	for program, from := range map[string][2]string{"dormouse": {"../../..", "./infra/cmd/dormouse"}, "dormouse-keeper": {".", "."}} {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, program), from[1])
-		cmd.Dir, cmd.Env = from[0], append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }
