@@ -99,6 +99,30 @@ func TestHaltStopsAProcessThatDoesNotGetReady(t *testing.T) {
 	r.state(t, Stopped)
 }
 
+// A process that is drained before the box knows its protocol may be asked in the wrong one.
+// The next process executes its calls, unless the box is shut down.
+func TestHaltOfAProcessThatRefusesItsProtocolLosesNoCall(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]bool{"it is drained": false, "the box is shut down": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "hangs when probed", func(s *Server) { s.ProbeTime = time.Second })
+			r.hurry()
+			d := r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`)
+			r.state(t, Started)
+			if r.Halt("s", "ada", patience); !ends {
+				r.result(d)
+				return
+			}
+			r.shut(patience)
+			want := `server "fake": it was stopped by ada; the call was not executed, send it again`
+			if _, message, code, _ := r.failure(d); message != want || code != int(wire.CodeInternal) {
+				t.Errorf("got %q, code %d", message, code)
+			}
+		})
+	}
+}
+
 func TestHaltOfASessionThatSharesItsProcessEndsItsCallsOnly(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, ScopeShared)

@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -163,17 +164,20 @@ func (h *handshake) probed(how probe) {
 }
 
 // replace starts a process with the other protocol in the place of one that refused its
-// own, and returns its handshake. The new process takes over the conversation. If the
-// other protocol was tried already, the process fails with f and replace returns nil. The
-// log of the old process gets why.
+// own, and returns its handshake. The new process takes over the conversation, also if the
+// old one was only waited for. If the other protocol was tried already, the process fails with
+// f and replace returns nil. The log of the old process gets why.
 func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	p := h.p
 	switch {
 	case h.refused != nil:
 		p.fail(h.refused)
 		return nil
-	case h.probe == probeRefused || p.state >= stopping || !p.isCurrent():
+	case h.probe == probeRefused || p.state >= stopping:
 		p.fail(f)
+		return nil
+	case !p.isCurrent() && (p.box.closed || p.group.current != nil):
+		p.fail(cmp.Or(p.clock.last, f)) // it is drained, and nothing may take its place
 		return nil
 	}
 	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.audience.id, "stateless", !isStateless)
