@@ -43,6 +43,7 @@ type home struct {
 	used     time.Time
 	ended    chan fleet.Status
 
+	legacySSE bool          // the client has one stream for all events
 	gate      chan struct{} // if not nil, no Append begins before it is closed
 	appending atomic.Int64  // those that wait for it
 }
@@ -86,7 +87,7 @@ func (h *home) call(n int) wire.Message {
 	_, b, err := h.store.Load(h.t.Context(), "one", "t/s")
 	commontest.OK(h.t, err)
 	tracker, err := h.host.Deliver(h.t.Context(), sessions.Delivery{
-		Address: storage.Address{Session: "one", Stream: stream, Box: "t/s", Requests: []json.RawMessage{id}}, Client: storage.Session{ID: "one", Tenant: "t"},
+		Address: storage.Address{Session: "one", Stream: stream, Box: "t/s", Requests: []json.RawMessage{id}, LegacySSE: h.legacySSE}, Client: storage.Session{ID: "one", Tenant: "t"},
 		Server: "s", Raw: wire.NewRequest(id, wire.MethodToolsCall, []byte(`{"name":"x"}`)),
 	}, b)
 	commontest.OK(h.t, err)
@@ -282,5 +283,26 @@ func TestInsideEndsOfOneSessionAreWrittenTogether(t *testing.T) {
 		close(h.gate)
 		all.Wait()
 		<-h.ended
+	})
+}
+
+// The batches of a session that has one stream for all events are known by their order, so none
+// is taken for the repeat of a later one.
+func TestInsideEndsAtOnceAllReachAStreamOfHTTPWithSSE(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHome(t)
+		h.legacySSE = true
+		h.call(0) // the box is awake
+		h.takes = time.Second
+		const calls = 16
+		var all sync.WaitGroup
+		for n := range calls {
+			all.Go(func() { h.call(1 + n) })
+		}
+		all.Wait()
+		<-h.ended
+		if page, err := h.store.Read(t.Context(), "one", storage.LegacySSE, 0, 2*calls); err != nil || len(page.Events) != 1+calls {
+			t.Errorf("%d ends are in the stream, want %d: %v", len(page.Events), 1+calls, err)
+		}
 	})
 }

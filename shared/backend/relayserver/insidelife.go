@@ -441,9 +441,10 @@ func (l *life) Event(e frame.Event) {
 }
 
 // onlyEnd reports whether the end of one request is all that waits, with no earlier event of
-// its stream. mu is held.
+// its stream. An end that is pushed is none: the Publisher knows the batches of such a session
+// by their order. mu is held.
 func (l *life) onlyEnd(o *sent) bool {
-	return len(o.common) == 0 && len(o.streams) == 1 && o.streams[0].ended && len(o.streams[0].pending) == 1
+	return len(o.common) == 0 && len(o.streams) == 1 && o.streams[0].ended && len(o.streams[0].pending) == 1 && !o.streams[0].to.Pushed()
 }
 
 func (l *life) gather(o *sent, e frame.Event) {
