@@ -234,8 +234,8 @@ func TestListComesFromTheProcessThatTheClientUses(t *testing.T) {
 		w.awake("s0")
 		c.accepted(list)
 		time.Sleep(time.Second)
-		if got := c.messages(); !strings.Contains(got[len(got)-1], "its_own") {
-			t.Errorf("over HTTP+SSE: %q", got)
+		if got := strings.Join(c.messages(), "\n"); !strings.Contains(got, "its_own") {
+			t.Errorf("over HTTP+SSE: %s", got)
 		}
 	})
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
