@@ -559,6 +559,14 @@ func (m *machine) count(kind string) int {
 	return len(slices.DeleteFunc(m.events(), func(e event) bool { return e.Kind != kind }))
 }
 
+// wokenSince returns how many boxes have woken since there were n wakes. It waits for the first,
+// because the line of an event may come after the answer.
+func (m *machine) wokenSince(n int) int {
+	m.t.Helper()
+	m.eventually(patience, "a box wakes", func() bool { return m.count("box.wake") > n })
+	return m.count("box.wake") - n
+}
+
 // await waits for an event. It finds events since the start, and later ones.
 func (m *machine) await(within time.Duration, what string, is func(event) bool) (e event) {
 	m.t.Helper()

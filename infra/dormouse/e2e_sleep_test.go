@@ -184,7 +184,7 @@ func TestE2EOneWakeForManyCallers(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := m.count("box.wake") - wakes; n != 1 {
+	if n := m.wokenSince(wakes); n != 1 {
 		t.Errorf("%d boxes were started for %d callers, want 1", n, callers)
 	}
 	if n := strings.Count(read(t, starts), "\n") - started; n != 1 {
