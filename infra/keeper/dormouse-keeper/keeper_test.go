@@ -190,7 +190,9 @@ func TestNothingStaysHoweverABoxEnds(t *testing.T) {
 	written := filepath.Join(folder, "written")
 	out, err := a.command(initRole, append(run, written, ref)...).Output()
 	if err != nil || strings.TrimSpace(string(out)) != "100 boxes, 20 ended by themselves, nobody is left" {
-		t.Errorf("%v: %s", err, out)
+		exit := &exec.ExitError{}
+		_ = errors.As(err, &exit)
+		t.Errorf("%v: %s%s", err, out, exit.Stderr)
 	}
 	left, err := filepath.Glob(filepath.Join(folder, "dormouse-keeper-*"))
 	for _, at := range left {
@@ -271,19 +273,28 @@ func oneBox(args []string, n int) error {
 			return fmt.Errorf("it did not wait: %w", err)
 		}
 	} else {
-		for descendants(cmd.Process.Pid) < moment { // 0 at once, then while it starts
+		for descendants(cmd.Process.Pid) < moment && !hasEnded(cmd.Process.Pid) { // 0 at once, then while it starts
 			runtime.Gosched()
 		}
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		return err
 	}
-	_ = cmd.Wait() // by the signal
+	if err := cmd.Wait(); cmd.ProcessState.Exited() {
+		return fmt.Errorf("%q ended before it was killed: %w", args, err)
+	}
 	return errKilled
 }
 
 // parentRole starts a program and waits for it, as a runner does.
 const parentRole = "parent"
+
+// hasEnded reports whether a child has ended. It stays to be waited for.
+func hasEnded(pid int) bool {
+	var end unix.Siginfo
+	err := unix.Waitid(unix.P_PID, pid, &end, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && end.Signo != 0
+}
 
 // descendants counts the processes that a process has started, and theirs.
 func descendants(pid int) int {
