@@ -25,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/keeper/image"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/control/client"
@@ -240,7 +241,7 @@ func (b *Box) begin() error {
 // and no file of it stays.
 func (b *Box) control() (*os.File, error) {
 	sweep()
-	dir, err := os.MkdirTemp("", temporary)
+	dir, err := os.MkdirTemp("", image.Temporary)
 	if err != nil {
 		return nil, err
 	}
@@ -262,12 +263,9 @@ func (b *Box) control() (*os.File, error) {
 	return f, nil
 }
 
-// temporary is how names of temporary files begin. None is needed for long.
-const temporary = "dormouse-keeper-"
-
-// sweep removes temporary files of keepers that were killed.
+// sweep removes temporary files of keepers that were killed. None is needed for long.
 func sweep() {
-	all, _ := filepath.Glob(filepath.Join(os.TempDir(), temporary+"*")) // the pattern is good
+	all, _ := filepath.Glob(filepath.Join(os.TempDir(), image.Temporary+"*")) // the pattern is good
 	for _, at := range all {
 		if info, err := os.Lstat(at); err == nil && time.Since(info.ModTime()) > time.Minute {
 			_ = os.RemoveAll(at) // it may be another user's

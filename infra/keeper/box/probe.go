@@ -65,7 +65,7 @@ func smallest() (_ *os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.CreateTemp("", temporary)
+	f, err := os.CreateTemp("", image.Temporary)
 	if err != nil {
 		return nil, err
 	}

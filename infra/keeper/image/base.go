@@ -13,12 +13,16 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
+// Temporary is how the names of the keeper's temporary files begin. No other file has such a name:
+// a keeper removes those that are old.
+const Temporary = "dormouse-keeper-tmp-"
+
 // Base returns an image without programs, for files and folders of this machine that a box
 // gets below their own paths. It has a place for each, and the links on the way there. The
 // user inside is uid and gid, whose home is /tmp. The caller closes its file, which has no
 // name.
 func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
-	f, err := os.CreateTemp("", "dormouse-keeper-")
+	f, err := os.CreateTemp("", Temporary)
 	if err != nil {
 		return nil, err
 	}
