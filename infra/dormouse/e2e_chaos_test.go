@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -113,21 +114,8 @@ func TestE2ECallsEndThoughTheHostIsKilled(t *testing.T) {
 					clients = append(clients, m.session(name))
 				}
 			}
-			var callers sync.WaitGroup
-			done, made := make(chan struct{}), new(atomic.Int64)
-			for i, c := range clients {
-				callers.Go(func() {
-					for n := 0; ; n++ {
-						select {
-						case <-done:
-							return
-						case <-time.After(20 * time.Millisecond): // while dormouse is down, calls fail at once
-							c.survive(fmt.Sprintf("session %d call %d", i, n))
-							made.Add(1)
-						}
-					}
-				})
-			}
+			done := make(chan struct{})
+			made := keepCalling(clients, done)
 			tick := time.NewTicker(time.Second / 4)
 			defer tick.Stop()
 			beside := map[string]int{}
@@ -140,11 +128,34 @@ func TestE2ECallsEndThoughTheHostIsKilled(t *testing.T) {
 				}
 			}
 			close(done)
-			callers.Wait()
-
-			t.Logf("dormouse was killed %d times, and beside it %v; %d calls were made, %d ran", kills, beside, made.Load(), len(ranOnce(t, m.calls)))
+			t.Logf("dormouse was killed %d times, and beside it %v; %d calls were made, %d ran", kills, beside, made(), len(ranOnce(t, m.calls)))
 			alive(t, clients)
 		})
+	}
+}
+
+// keepCalling has each client make one call after the other during the kills, until done. The tag
+// of a call begins with the client's mark. made waits for the end of all, and returns how many
+// there were.
+func keepCalling(clients []*client, done <-chan struct{}) (made func() int64) {
+	var callers sync.WaitGroup
+	var calls atomic.Int64
+	for i, c := range clients {
+		callers.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					return
+				case <-time.After(20 * time.Millisecond): // while dormouse is down, calls fail at once
+					c.survive(strings.TrimSpace(fmt.Sprintf("%s session %d call %d", c.mark, i, n)))
+					calls.Add(1)
+				}
+			}
+		})
+	}
+	return func() int64 {
+		callers.Wait()
+		return calls.Load()
 	}
 }
 

@@ -157,15 +157,11 @@ func (p *person) ends(code int) {
 // does types a line, sees texts in this order, and then its end.
 func (w *walk) does(line string, sees ...string) {
 	w.t.Helper()
-	p := w.person(line)
-	for _, pattern := range sees {
-		p.sees(pattern)
-	}
-	p.ends(0)
+	w.exits(0, line, sees...)
 }
 
-// fails is does for a line that fails.
-func (w *walk) fails(line string, code int, sees ...string) {
+// exits is does for a line that ends with another code.
+func (w *walk) exits(code int, line string, sees ...string) {
 	w.t.Helper()
 	p := w.person(line)
 	for _, pattern := range sees {
@@ -295,7 +291,7 @@ func waitsHaveAFace(t *testing.T) {
 	p.sees("Echo: hi")
 	p.sees(`after waking for \d\d s`)
 	p.ends(0)
-	w.fails("dormouse call small echo mesage=hi", 2, "did you mean message")
+	w.exits(2, "dormouse call small echo mesage=hi", "did you mean message")
 	host.types("\x03")
 	host.ends(0)
 }
@@ -312,8 +308,7 @@ func nobodyWaitsForAnInstall(t *testing.T) {
 			}
 			p := w.person(line)
 			p.waits("one  resolving slow-1", "two  resolving slow-2")
-			x.metadata.opens()
-			x.tarballs.opens()
+			x.opens()
 			p.sees(`one  1 tool +\d`)
 			if name == "prepare" {
 				p.sees("bad: exited with code 3 before it answered initialize: no license")
@@ -334,8 +329,7 @@ func nobodyWaitsForAnInstall(t *testing.T) {
 		t.Fatalf("a client before the install: %v", err)
 	}
 	_ = c.Close()
-	x.metadata.opens()
-	x.tarballs.opens()
+	x.opens()
 	host.sees("ready after")
 	host.types("q")
 	host.ends(0)
@@ -343,11 +337,10 @@ func nobodyWaitsForAnInstall(t *testing.T) {
 
 func addTakesAnything(t *testing.T) {
 	w, x := reader(t)
-	x.metadata.opens()
-	x.tarballs.opens()
+	x.opens()
 	w.does("dormouse add npx://small-server", `added small 1\.0\.0: 1 tool in `)
 
-	// What fails leaves nothing behind, and says what to type.
+	// A line that fails leaves nothing behind, and prints the one to type.
 	w.file("needs.js", "if (!process.env.ACME_TOKEN) { console.error('ACME_TOKEN environment variable is required'); process.exit(1) }\n"+strings.TrimPrefix(smallServer, "#!/usr/bin/env node\n"))
 	p := w.person("dormouse add needs.js")
 	p.sees("needs needs ACME_TOKEN: ")
@@ -400,17 +393,16 @@ func addTakesAnything(t *testing.T) {
 		return mcp.NewServer(&mcp.Implementation{Name: "far", Version: "1"}, nil)
 	}, nil))
 	defer far.Close()
-	w.fails("dormouse add far "+far.URL, 1, "to permit it: dormouse add far .* --private")
+	w.exits(1, "dormouse add far "+far.URL, "to permit it: dormouse add far .* --private")
 	w.does("dormouse add far "+far.URL+" --private", "added far 1: 0 tools in ")
-	w.fails("dormouse add ghcr.io/ada/rivers:1", 1, "rivers was not added")
-	w.fails("dormouse add nothere.mcpb", 2, "there is no ")
+	w.exits(1, "dormouse add ghcr.io/ada/rivers:1", "rivers was not added")
+	w.exits(2, "dormouse add nothere.mcpb", "there is no ")
 	w.does("dormouse list", `(?s)small .*needs .*tides .*shore .*notes .*weather .*far `)
 }
 
 func oneMachineIsFound(t *testing.T) {
 	w, x := reader(t)
-	x.metadata.opens()
-	x.tarballs.opens()
+	x.opens()
 	w.does("dormouse", "(?s)dormouse add everything .*dormouse run.*dormouse call .*Start here.*Servers")
 	w.does("dormouse add small -- npx -y small-server", "added small")
 	w.does("dormouse list", "(?s)small +not running +1 .*not hosted now: dormouse run")
@@ -432,7 +424,7 @@ func oneMachineIsFound(t *testing.T) {
 	host.sees("small")
 	host.types("\x03")
 	host.ends(0)
-	w.fails("dormouse call small echo", 3, "dormouse run")
+	w.exits(3, "dormouse call small echo", "dormouse run")
 }
 
 func theInnerLoop(t *testing.T) {
@@ -451,8 +443,7 @@ func theInnerLoop(t *testing.T) {
 	w.does("dormouse tools mine", `(?m)^two `)
 	p := w.person("dormouse inspect mine")
 	p.sees("MCP Inspector with " + address + "/mine/mcp; Ctrl-C ends it")
-	x.metadata.opens()
-	x.tarballs.opens()
+	x.opens()
 	p.types("\x03")
 	p.ends(0)
 	host.types("q")
@@ -461,8 +452,7 @@ func theInnerLoop(t *testing.T) {
 
 func projectsStart(t *testing.T) {
 	w, x := reader(t)
-	x.metadata.opens()
-	x.tarballs.opens()
+	x.opens()
 	w.file("app/package.json", `{"name": "app", "version": "1.0.0", "dependencies": {"small-server": "1.0.0"}}`)
 	w.file("app/main.js", "require('small-server/index.js')\n")
 	p := w.person("dormouse add app -- node app/main.js")
@@ -472,15 +462,14 @@ func projectsStart(t *testing.T) {
 	w.does(mend)
 	w.does("dormouse add app -- node app/main.js", "added app 1.0.0: 1 tool in ")
 	w.file("reqs/mine.py", "import nothere\n")
-	w.fails("dormouse add reqs -- python3 reqs/mine.py", 1, "(?s)write the packages that it needs into reqs/requirements.txt, and .*")
+	w.exits(1, "dormouse add reqs -- python3 reqs/mine.py", "(?s)write the packages that it needs into reqs/requirements.txt, and .*")
 	w.file("reqs/requirements.txt", "nothere\n")
-	w.fails("dormouse add reqs/mine.py", 1, "dormouse add mine (--host-path reqs -- python3 mine.py|-- uv run --no-project --with-requirements)")
+	w.exits(1, "dormouse add reqs/mine.py", "dormouse add mine (--host-path reqs -- python3 mine.py|-- uv run --no-project --with-requirements)")
 }
 
 func newerVersions(t *testing.T) {
 	w, x := reader(t, "2.0.0")
-	x.metadata.opens()
-	x.tarballs.opens()
+	x.opens()
 	w.does("dormouse add small npx://small-server@1.0.0", `added small 1\.0\.0: 1 tool`)
 	x.metadata.shuts()
 	p := w.person("dormouse upgrade")
@@ -511,14 +500,13 @@ func asAService(t *testing.T) {
 		executable(t, filepath.Join(w.folder, "bin", tool), "#!/bin/sh\necho from "+tool+"\n")
 	}
 	w.env = append(w.env, "PATH="+filepath.Join(w.folder, "bin")+":"+programs+":"+os.Getenv("PATH"))
-	w.fails("dormouse service status", 3, "no service is installed: dormouse service install")
-	w.fails("dormouse service install --servers nothere.json", 1, "(there is no|cannot see)")
+	w.exits(3, "dormouse service status", "no service is installed: dormouse service install")
+	w.exits(1, "dormouse service install --servers nothere.json", "(there is no|cannot see)")
 }
 
 func doors(t *testing.T) {
 	w, x := reader(t)
-	x.metadata.opens()
-	x.tarballs.opens()
+	x.opens()
 	w.file("theirs.json", `{"mcpServers": {"far": {"command": "npx", "args": ["-y", "mcp-remote", "https://mcp.example.com/sse"]}, "small": {"command": "cmd", "args": ["/c", "npx", "-y", "small-server"]}}}`)
 	w.does("dormouse import theirs.json --no-start", "far", "small")
 	w.lacks("servers.json", "mcp-remote")

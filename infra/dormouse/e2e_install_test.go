@@ -25,11 +25,18 @@ import (
 )
 
 // index is a registry of npm with any package that is asked for, in versions 1.0.0 and, as the
-// newest, those of newer. Each package is a server with one tool, which names its version. A test holds the answers back, so it decides how slow the index is.
+// newest, those of newer. Each package is a server with one tool, which names its version. A
+// test holds the answers back, so it decides how slow the index is.
 type index struct {
 	*httptest.Server
 	metadata, tarballs *gate
 	newer              []string
+}
+
+// opens lets the index answer everything.
+func (x *index) opens() {
+	x.metadata.opens()
+	x.tarballs.opens()
 }
 
 // gate holds requests back until it is opened.
@@ -114,8 +121,7 @@ func newIndex(t *testing.T, newer ...string) *index {
 		_ = json.NewEncoder(w).Encode(map[string]any{"name": name, "dist-tags": map[string]any{"latest": versions[len(versions)-1]}, "versions": all})
 	}))
 	t.Cleanup(func() {
-		x.metadata.opens()
-		x.tarballs.opens()
+		x.opens()
 		x.CloseClientConnections()
 		x.Close()
 	})
@@ -170,8 +176,7 @@ func TestE2ENoClientWaitsForAnInstall(t *testing.T) {
 	for _, url := range m.urls {
 		clients = append(clients, m.first(url))
 	}
-	x.metadata.opens()
-	x.tarballs.opens()
+	x.opens()
 	for _, c := range clients {
 		if n := c.waits(4 * patience); n != 1 {
 			t.Fatalf("%d tools after that", n)
@@ -234,8 +239,7 @@ func TestE2EUpgradeTakesANewerVersionAndGoesBack(t *testing.T) {
 		m.programs = false // functions that are programs of their own prepare nothing
 	}
 	m.from(x)
-	x.metadata.opens()
-	x.tarballs.opens()
+	x.opens()
 	m.start()
 	lists := func(version string) {
 		t.Helper()

@@ -132,8 +132,8 @@ func (r *repeated) of(t *testing.T, program string, calls int, runners bool) {
 }
 
 // killEverything kills this machine's part of 150 processes a minute until done: dormouse, or
-// what it has started, and the same of the far machine. It aims at 170, as it kills nothing
-// while one of the two starts again. It kills none while no answer has come
+// what it has started, and the same of the far machine. It kills nothing while one of the two
+// starts again, so it aims at 170. It kills none while no answer has come
 // since the last kill, up to two seconds: a loaded machine may start processes no faster than
 // they die. Then it kills several at once, as many as are due.
 func (m *machine) killEverything(far *machine, done <-chan struct{}, heard *atomic.Int64) (kills int) {

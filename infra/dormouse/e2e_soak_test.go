@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,31 +54,16 @@ func TestE2ESoak(t *testing.T) {
 		}
 	}
 	over, done := time.After(lasts), make(chan struct{})
-	var callers sync.WaitGroup
-	var made atomic.Int64
-	for i, c := range clients {
-		callers.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-done:
-					return
-				case <-time.After(20 * time.Millisecond): // while dormouse is down, calls fail at once
-					c.survive(fmt.Sprintf("%s %d call %d", c.mark, i, n))
-					made.Add(1)
-				}
-			}
-		})
-	}
+	made := keepCalling(clients, done)
 	killed := m.killForAWhile(lasts/2, over)
 	close(done)
-	callers.Wait()
-
+	calls := made()
 	alive(t, clients)
 	ran := 0
 	for _, name := range tenants {
-		calls := ranOnce(t, filepath.Join(logs, name))
-		ran += len(calls)
-		for _, tag := range calls {
+		all := ranOnce(t, filepath.Join(logs, name))
+		ran += len(all)
+		for _, tag := range all {
 			if !strings.HasPrefix(tag, name) {
 				t.Errorf("a server of %s was told to execute %q", name, tag)
 			}
@@ -90,7 +74,7 @@ func TestE2ESoak(t *testing.T) {
 	}
 	after := m.settled(killed.start.plus(64<<20, 20))
 	t.Logf("killed: dormouse %d, runners and servers %d times; %d calls made (also into a dormouse that was down), %d ran; %d bytes read, own mark %d times, the other's %d times",
-		killed.hosts, killed.others, made.Load(), ran, seen.bytes.Load(), seen.own.Load(), seen.foreign.Load())
+		killed.hosts, killed.others, calls, ran, seen.bytes.Load(), seen.own.Load(), seen.foreign.Load())
 	t.Logf("half way: %s; when all was over: %s", killed.start, after)
 }
 
