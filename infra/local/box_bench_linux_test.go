@@ -22,13 +22,13 @@ func BenchmarkBox(b *testing.B) {
 	}
 }
 
-// boxed starts a machine, and opens a session of one of its servers.
-func boxed(b *testing.B, apart bool) *client {
+// boxed starts a machine, and opens a session of one of its servers. arguments are for runners.
+func boxed(b *testing.B, apart bool, arguments ...string) *client {
 	b.Helper()
 	m := started(b, func(c *Config) {
 		commontest.OK(b, os.WriteFile(c.Servers, stdioServers(b), 0o600))
 		c.Environ = append(os.Environ(), "DORMOUSE_CACHE="+filepath.Join(b.TempDir(), "cache"))
-		c.Log, c.Apart, c.Runner = io.Discard, apart, []string{os.Args[0], runnerRole}
+		c.Log, c.Apart, c.Runner = io.Discard, apart, append([]string{os.Args[0], runnerRole}, arguments...)
 	})
 	return open(b, m.public.address(0)+"/one/mcp")
 }

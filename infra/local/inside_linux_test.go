@@ -33,12 +33,15 @@ import (
 // roleEnv has the test program play a stdio server, or a machine that a test kills.
 const roleEnv = "DORMOUSE_TEST_ROLE"
 
-// runnerRole as the first argument has it play the runner of a box.
+// runnerRole as the first argument has it play the runner of a box; see tellHeld for the second.
 const runnerRole = "runner"
 
 func TestMain(m *testing.M) {
 	sandbox.Enter(os.Args)
 	if len(os.Args) > 1 && os.Args[1] == runnerRole {
+		if len(os.Args) > 2 {
+			go tellHeld(os.Args[2])
+		}
 		runner.Main()
 	}
 	switch os.Getenv(roleEnv) {

@@ -96,7 +96,10 @@ func (h *chunkHost) upward(raws ...[]byte) {
 			continue
 		}
 		name := fmt.Sprintf("%d.%s", n, stream)
-		parts := frame.CutAs(data, frame.Part{Sender: frame.Sender{Box: "b/s", Gen: 1, Runner: "r"}, Frame: name})
+		parts := frame.Pieces(data)
+		for i, piece := range parts {
+			parts[i] = frame.Encode(frame.Part{Sender: frame.Sender{Box: "b/s", Gen: 1, Runner: "r"}, Frame: name, N: int64(i), Of: len(parts), Payload: piece})
+		}
 		long = append(long, parts)
 		wholes = append(wholes, frametest.Encode(frametest.Frame{Type: frame.TypeWhole, Box: "b/s", Gen: 1, Runner: "r", Frame: name, Of: len(parts)}))
 	}

@@ -186,14 +186,17 @@ func (h *Handler) whole(ctx context.Context, f frame.Whole) (frame.Frame, error)
 	if len(parts) != f.Of || f.Of == 0 {
 		return nil, storage.Errorf(storage.Invalid, "relay frame %q has %d of %d parts", f.Frame, len(parts), f.Of)
 	}
-	var b bytes.Buffer
+	size := 0
 	for i, p := range parts {
-		if p.N != i || b.Len()+len(p.Data) > frame.MaxJoined {
+		if size += len(p.Data) - len(nonce); p.N != i || size > frame.MaxJoined {
 			return nil, storage.Errorf(storage.Invalid, "relay frame %q cannot be joined", f.Frame)
 		}
-		b.Write(p.Data[len(nonce):])
 	}
-	joined, err := fromRunner(b.Bytes())
+	data := make([]byte, 0, size)
+	for _, p := range parts {
+		data = append(data, p.Data[len(nonce):]...)
+	}
+	joined, err := fromRunner(data)
 	if err != nil {
 		return nil, err
 	}

@@ -138,24 +138,25 @@ func (ob *outboxes) flush(o *outbox) {
 	if o.unacked != nil || !ob.links.linked() || len(o.common) == 0 && len(o.streams) == 0 {
 		return
 	}
-	f, b := ob.batch(o)
-	data := frame.Encode(f)
-	if len(data) > frame.MaxFrame {
-		b.transfer = ob.transfers.transfer(data)
+	f, events, b := ob.batch(o)
+	if b.size > frame.MaxFrame { // megabytes are not joined
+		b.transfer = ob.transfers.transfer(append([][]byte{frame.Encode(f), {'\n'}}, events...)...)
 	} else {
-		b.data = data
+		f.Payload = bytes.Join(events, nil)
+		if b.data = frame.Encode(f); len(b.data) > frame.MaxFrame {
+			b.transfer, b.data = ob.transfers.transfer(b.data), nil
+		}
 	}
 	o.unacked = b
 	ob.sendBatch(b)
 }
 
 // batch takes the events that fit into one events frame: standalone events first, then the
-// streams in the order of their first event.
-func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
+// streams in the order of their first event. The payload of the frame is not in it yet.
+func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch) {
 	o.seq++
-	b := &batch{seq: o.seq, gen: ob.gen}
-	f := frame.Events{Sender: ob.ofBox(), Seq: o.seq, Session: o.session}
-	var events [][]byte
+	b = &batch{seq: o.seq, gen: ob.gen}
+	f = frame.Events{Sender: ob.ofBox(), Seq: o.seq, Session: o.session}
 	// take puts behind directly after the last event of pending.
 	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
 		for i, raw := range pending {
@@ -209,8 +210,7 @@ func (ob *outboxes) batch(o *outbox) (frame.Events, *batch) {
 		}
 		o.streams = o.streams[1:]
 	}
-	f.Payload = bytes.Join(events, nil)
-	return f, b
+	return f, events, b
 }
 
 // sendBatch sends a batch, and repeats it until the ack.

@@ -20,10 +20,9 @@ const wholes = 3
 // It does not depend on a connection, because the host keeps its parts when a connection
 // ends.
 type transfer struct {
-	data       []byte // until it has a place
 	place      int
-	name       string // "" while it waits for a place
-	parts      [][]byte
+	name       string   // "" while it waits for a place
+	pieces     [][]byte // the payloads of the parts
 	state      []partState
 	missing    int // parts without part-ok
 	joins      int // how often whole was sent
@@ -48,10 +47,10 @@ type transfers struct {
 	lining []*transfer          // those that wait for one
 }
 
-// transfer begins to send a long frame. The caller drops it when the answer to the frame
-// comes.
-func (ts *transfers) transfer(data []byte) *transfer {
-	t := &transfer{data: data}
+// transfer begins to send a long frame, in slices that follow one another. The caller drops it
+// when the answer to the frame comes.
+func (ts *transfers) transfer(data ...[]byte) *transfer {
+	t := &transfer{pieces: frame.Pieces(data...)}
 	if len(ts.byName) == frame.MaxTransfers {
 		ts.lining = append(ts.lining, t)
 	} else {
@@ -60,9 +59,7 @@ func (ts *transfers) transfer(data []byte) *transfer {
 	return t
 }
 
-// admit gives a long frame a name and a free place, of which there are
-// frame.MaxTransfers, and cuts it into parts. Each part has the box, the generation and
-// the runner in its header, because the host stores each part on its own.
+// admit gives a long frame a name and a free place, of which there are frame.MaxTransfers.
 func (ts *transfers) admit(t *transfer) {
 	var taken [frame.MaxTransfers]bool
 	for _, other := range ts.byName {
@@ -70,8 +67,6 @@ func (ts *transfers) admit(t *transfer) {
 	}
 	t.place = slices.Index(taken[:], false)
 	t.name = strconv.Itoa(t.place) + "." + storage.NewNonce()
-	t.parts = frame.CutAs(t.data, frame.Part{Sender: ts.sender(), Frame: t.name})
-	t.data = nil
 	t.restart()
 	ts.byName[t.name] = t
 }
@@ -85,7 +80,7 @@ func (ts *transfers) transferKept(data []byte) {
 }
 
 func (t *transfer) restart() {
-	t.state, t.missing, t.joins = make([]partState, len(t.parts)), len(t.parts), 0
+	t.state, t.missing, t.joins = make([]partState, len(t.pieces)), len(t.pieces), 0
 }
 
 // sendParts sends the parts that the host does not have, for the first time or again.
@@ -127,7 +122,7 @@ func (ts *transfers) fillWindow(t *transfer) {
 		if s == partWaits && sent < window {
 			t.state[i] = partSent
 			s = partSent
-			ts.links.live.send(outgoing{data: t.parts[i]})
+			ts.links.live.send(outgoing{data: ts.part(t, i)})
 		}
 		if s == partSent {
 			sent++
@@ -135,8 +130,14 @@ func (ts *transfers) fillWindow(t *transfer) {
 	}
 }
 
+// part encodes a part. It has the box, the generation and the runner in its header, because the
+// host stores each part on its own.
+func (ts *transfers) part(t *transfer, n int) []byte {
+	return frame.Encode(frame.Part{Sender: ts.sender(), Frame: t.name, N: int64(n), Of: len(t.pieces), Payload: t.pieces[n]})
+}
+
 func (ts *transfers) join(t *transfer) {
-	whole := frame.Encode(frame.Whole{Sender: ts.sender(), Frame: t.name, Of: len(t.parts)})
+	whole := frame.Encode(frame.Whole{Sender: ts.sender(), Frame: t.name, Of: len(t.pieces)})
 	if t.unanswered {
 		ts.dropTransfer(t)
 		ts.links.sendKept(whole)

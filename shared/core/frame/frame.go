@@ -93,28 +93,42 @@ func Cut(encoded []byte, box storage.BoxID, name string) [][]byte {
 	if len(encoded) <= MaxFrame {
 		return [][]byte{encoded}
 	}
-	return CutAs(encoded, Part{Sender: Sender{Box: box}, Frame: name})
-}
-
-// CutAs cuts an encoded frame of any length into part frames with at most MaxPiece
-// bytes each. All of them have the header fields of head. It cuts between characters.
-func CutAs(encoded []byte, head Part) [][]byte {
-	var pieces [][]byte
-	for rest := encoded; len(rest) > 0; {
-		n := min(MaxPiece, len(rest))
-		for n < len(rest) && n > 0 && !utf8.RuneStart(rest[n]) {
-			n--
-		}
-		if n == 0 { // the bytes are not UTF-8; the writer should have refused them
-			n = min(MaxPiece, len(rest))
-		}
-		pieces = append(pieces, rest[:n])
-		rest = rest[n:]
-	}
-	head.Of = len(pieces)
+	pieces := Pieces(encoded)
+	head := Part{Sender: Sender{Box: box}, Frame: name, Of: len(pieces)}
 	for i, p := range pieces {
 		head.N, head.Payload = int64(i), p
 		pieces[i] = Encode(head)
+	}
+	return pieces
+}
+
+// Pieces cuts what frame has, one after the other, into the payloads of part frames, of at most
+// MaxPiece bytes each. It cuts between characters. A piece aliases frame unless it has bytes of
+// two of its slices.
+func Pieces(frame ...[]byte) (pieces [][]byte) {
+	var joined []byte // the beginning of the next piece
+	for _, rest := range frame {
+		for len(rest) > 0 {
+			n := min(MaxPiece-len(joined), len(rest))
+			for n < len(rest) && n > 0 && !utf8.RuneStart(rest[n]) {
+				n--
+			}
+			if n == 0 && len(joined) == 0 { // the bytes are not UTF-8; the writer should have refused them
+				n = min(MaxPiece, len(rest))
+			}
+			piece := rest[:n:n]
+			if len(joined) > 0 {
+				piece = append(joined, piece...)
+			}
+			if rest = rest[n:]; len(rest) == 0 {
+				joined = piece
+				break
+			}
+			pieces, joined = append(pieces, piece), nil
+		}
+	}
+	if len(joined) > 0 {
+		pieces = append(pieces, joined)
 	}
 	return pieces
 }

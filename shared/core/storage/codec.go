@@ -11,7 +11,8 @@ import (
 const maxIndex = 1 << 53
 
 // Lines returns the events of the batch joined by line feeds, as a driver stores them.
-// [Pages] takes them apart again. The result is not nil.
+// [Pages] takes them apart again. The result is not nil. A single event is not copied: it may
+// have megabytes.
 //
 // Errors: Invalid if there are no events, First is below 1 or over 2^53, Retry is negative, or an
 // event has a line feed. TooLarge over MaxBatchEvents or MaxBatchBytes.
@@ -31,6 +32,9 @@ func (b Batch) Lines() ([]byte, error) {
 	case len(b.Events) > MaxBatchEvents || size > MaxBatchBytes:
 		return nil, Errorf(TooLarge, "a batch of %d events with %d bytes; the limits are %d events and %d bytes",
 			len(b.Events), size, MaxBatchEvents, MaxBatchBytes)
+	}
+	if len(b.Events) == 1 && size > 0 {
+		return b.Events[0][:size:size], nil
 	}
 	lines := make([]byte, 0, size+len(b.Events)-1)
 	for i, e := range b.Events {

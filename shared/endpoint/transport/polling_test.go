@@ -191,12 +191,13 @@ func TestP6TheRetryComesWhenTheClientIsSentAway(t *testing.T) {
 func TestListenerHearsWhatWasSaidBeforeAndWhileItListens(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.open("pushy")
-		c.push("before")
+		before := strings.Repeat("before ", 20_000) // more than a stream keeps a buffer for
+		c.push(before)
 		done := w.start(c.request("GET", ""))
 		time.Sleep(5 * time.Second)
 		c.push("while")
 		a := <-done
-		commontest.Same(t, []string{said("before"), said("while")}, a.datas(t))
+		commontest.Same(t, []string{said(before), said("while")}, a.datas(t))
 		if a.flush[1].at != 5*time.Second || a.took != 25*time.Second {
 			t.Errorf("flushed after %s, took %s", a.flush[1].at, a.took)
 		}

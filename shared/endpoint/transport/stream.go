@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"errors"
 	"net/http"
 	"time"
@@ -9,17 +10,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// stream writes server-sent events. Its methods add to a buffer, which flush sends in one
-// piece.
+// stream writes server-sent events. Its methods add to what flush sends: slices, of which the
+// last is a buffer.
 type stream struct {
 	w     http.ResponseWriter
+	ahead [][]byte // of buf
 	buf   []byte
 	polls bool // the client takes priming events and retry
 	begun bool // something was sent
 	named bool // an event with an id was sent
 }
 
-// keptBuffer is how many bytes a stream holds for its next events.
+// keptBuffer is how many bytes a stream holds for its next events. A longer message is not copied.
 const keptBuffer = 64 << 10
 
 // prime adds the event that opens every stream. It has a cursor and nothing else (P1).
@@ -94,13 +96,27 @@ func (s *stream) endpoint(id, uri string) {
 // message adds a message of HTTP+SSE or of the modern era. If id is "", a client cannot
 // come back to it.
 func (s *stream) message(id string, raw []byte) {
-	s.buf = wire.AppendSSE(s.buf, wire.SSE{Name: "message", ID: id, Data: raw})
+	e := wire.SSE{Name: "message", ID: id, Data: raw}
+	if len(raw) <= keptBuffer || bytes.IndexByte(raw, '\r') >= 0 || bytes.IndexByte(raw, '\n') >= 0 {
+		s.buf = wire.AppendSSE(s.buf, e)
+		return
+	}
+	const end = "\n\n"
+	e.Data, e.HasData = nil, true
+	head := wire.AppendSSE(s.buf, e)
+	s.ahead, s.buf = append(s.ahead, head[:len(head)-len(end)], raw), []byte(end)
 }
 
 func (s *stream) comment(text string) { s.buf = wire.AppendComment(s.buf, text) }
 
 func (s *stream) flush() error {
-	_, err := s.w.Write(s.buf)
+	var err error
+	for _, part := range append(s.ahead, s.buf) {
+		if err == nil {
+			_, err = s.w.Write(part)
+		}
+	}
+	s.ahead = nil
 	s.begun = s.begun || len(s.buf) > 0
 	if s.buf = s.buf[:0]; cap(s.buf) > keptBuffer {
 		s.buf = nil

@@ -140,8 +140,8 @@ func (m *Memory) page(key streamKey, after storage.Index, limit int, now time.Ti
 	for _, b := range m.batches(key, now) {
 		wanted, more := p.Wants(b.First, len(b.Events))
 		if wanted {
-			lines, _ := b.Lines() // Append has checked the batch; lines is a copy
-			more = p.Add(b.First, len(b.Events), b.Final, b.Retry, lines)
+			lines, _ := b.Lines() // Append has checked the batch
+			more = p.Add(b.First, len(b.Events), b.Final, b.Retry, bytes.Clone(lines))
 		}
 		if !more {
 			break
