@@ -143,7 +143,9 @@ func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {
 	if err != nil || one == two {
 		t.Fatal(one, two, err)
 	}
-	if _, err := os.Stat(one); err != nil {
+	commontest.OK(t, os.Remove(filepath.Join(one, "alive"))) // nobody looks at it
+	three, releaseThree, err := Claim(t.Context(), root, nil)
+	if err != nil || !there(one) || !there(two) || releaseThree() != nil || there(three) {
 		t.Error("a living runner's folder was removed:", err)
 	}
 	if err := errors.Join(release(), releaseTwo()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -68,6 +69,10 @@ func tryLockAs(file string, kind int) (unlock func(), held bool, err error) {
 	}
 }
 
+// claimed has the folders that this program has claimed. Claim does not try their locks: a machine
+// may have hundreds of boxes in one program.
+var claimed sync.Map
+
 // Claim makes a folder below root for one runner, to be the Base of its Config. It also
 // removes the folders of runners that were killed; a live runner holds a lock in its
 // folder. Before it removes a folder, Claim calls bury, which ends the processes that
@@ -89,6 +94,9 @@ func Claim(ctx context.Context, root string, bury func(folder string) error) (fo
 		return "", nil, err
 	}
 	for _, other := range others {
+		if _, ours := claimed.Load(other); ours {
+			continue
+		}
 		if done, held, err := tryLock(filepath.Join(other, "alive")); err == nil && !held {
 			if bury == nil || bury(other) == nil {
 				_ = os.RemoveAll(other) // if not now, then by the next
@@ -107,8 +115,10 @@ func Claim(ctx context.Context, root string, bury func(folder string) error) (fo
 	if err != nil {
 		return "", nil, err
 	}
+	claimed.Store(folder, true)
 	return folder, func() error {
 		defer mine()
+		defer claimed.Delete(folder)
 		return os.RemoveAll(folder)
 	}, nil
 }
