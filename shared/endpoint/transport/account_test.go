@@ -11,6 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // told is a meter that remembers the accounts it was given.
@@ -22,22 +23,34 @@ func (m *told) Spent(a storage.Account) storage.Spent {
 }
 
 func TestARequestIsCountedWhenItHasEnded(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
-		m := &told{}
-		w.opts.Meter = m
-		a := w.do(request("POST", "/known/mcp", initialize))
-		if a.status != http.StatusOK || len(m.all) != 1 {
-			t.Fatalf("status %d, %d requests counted", a.status, len(m.all))
-		}
-		got := m.all[0]
-		if got.Over != storage.OverREST || got.Tenant != "tenant" || got.Server != "known" || got.Session == "" ||
-			got.In != len(initialize) || got.Out != len(a.body) || got.Poll || got.Code != "" {
-			t.Errorf("a request with %d bytes and an answer of %d is counted as %+v", len(initialize), len(a.body), got)
-		}
-		if line := w.lastLine(); line.Spent != 1 {
-			t.Errorf("its line is %+v", line)
-		}
-	})
+	document := func(*http.Request, string, []sessions.Caller) (any, error) { return "a document", nil }
+	for name, c := range map[string]struct {
+		by   func(w *world) http.Handler
+		r    *http.Request
+		want storage.Account
+	}{
+		"initialize": {func(w *world) http.Handler { return w.handler() }, request("POST", "/known/mcp", initialize), storage.Account{Server: "known", In: len(initialize)}},
+		"a listing":  {func(w *world) http.Handler { return w.handler().Listing(document) }, request("GET", "/registry/v0.1/servers", ""), storage.Account{Poll: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				m := &told{}
+				named(w).opts.Meter = m
+				a := w.doBy(c.by(w), c.r)
+				if a.status != http.StatusOK || len(m.all) != 1 {
+					t.Fatalf("status %d, %d requests counted", a.status, len(m.all))
+				}
+				got := m.all[0]
+				if got.Over != storage.OverREST || got.Tenant != "tenant" || got.Server != c.want.Server || (got.Session != "") != (c.want.Server != "") ||
+					got.In != c.want.In || got.Out != len(a.body) || got.Poll != c.want.Poll || got.Code != "" {
+					t.Errorf("a request with an answer of %d bytes is counted as %+v; want %+v", len(a.body), got, c.want)
+				}
+				if line := w.lastLine(); line.Spent != 1 {
+					t.Errorf("its line is %+v", line)
+				}
+			})
+		})
+	}
 }
 
 func TestWhoIsNotLetInIsCountedForNobody(t *testing.T) {

@@ -138,8 +138,13 @@ type flush struct {
 // do serves one request by a handler that was made for it.
 func (w *world) do(r *http.Request) *answer {
 	w.t.Helper()
+	return w.doBy(w.handler(), r)
+}
+
+func (w *world) doBy(h http.Handler, r *http.Request) *answer {
+	w.t.Helper()
 	rec := &recorder{header: http.Header{}, begun: time.Now(), ctx: r.Context()}
-	w.handler().ServeHTTP(rec, r)
+	h.ServeHTTP(rec, r)
 	rec.Flush()
 	a := &answer{status: rec.status, header: rec.sent, flush: rec.flushed, took: time.Since(rec.begun)}
 	for _, f := range rec.flushed {

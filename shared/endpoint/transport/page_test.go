@@ -3,9 +3,12 @@ package transport_test
 import (
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -31,41 +34,61 @@ func TestABrowserGetsAPage(t *testing.T) {
 		status    int
 		says      []string
 		not       string
+		proto     string // that a proxy in front says
 	}{
-		{"/", "", 200, []string{`<li><a href="/quiet/mcp">quiet</a></li>`, `<a href="/console">console</a>`}, "did you mean"},
-		{"/", "Bearer nobody", 200, []string{`<code>http://localhost/NAME/mcp</code>`}, "quiet"},
+		{"/", "", 200, []string{`<li><a href="/quiet/mcp">quiet</a></li>`, `<a href="/console">console</a>`}, "did you mean", ""},
+		{"/", "Bearer nobody", 200, []string{`<code>http://localhost/NAME/mcp</code>`}, "quiet", ""},
 		{"/quiet/mcp", "", 200, []string{
 			"<h1>quiet</h1>", `claude mcp add --transport http quiet http://localhost/quiet/mcp`, `href="cursor://`, `href="vscode:mcp/install?`, `href="lmstudio://`,
 			"<summary>Windsurf</summary>", "~/.codex/config.toml", `<a href="/console">`,
-		}, "API key"},
-		{"/quiet/sse", "", 200, []string{`<pre>http://localhost/quiet/sse</pre>`}, "API key"},
-		{"/mcp", "", 200, []string{"<h1>All servers</h1>", `<a href="/pushy/mcp">pushy</a>`, "claude mcp add --transport http dormouse http://localhost/mcp"}, "API key"},
-		{"/quiet/mcp", "Bearer nobody", 401, []string{`dormouse keys create NAME`, "Its tools are shown to those who may use it", `href="cursor://`}, "pushy"},
-		{"/absent/mcp", "Bearer nobody", 401, []string{`href="cursor://`}, "pushy"},
-		{"/x;sh/mcp", "Bearer nobody", 401, []string{"Dormouse"}, "x;sh"},
-		{"/weather/mcp", "", 503, []string{`WEATHER_KEY is not set (servers.json:14:32)`}, "claude mcp"},
-		{"/quit/mcp", "", 404, []string{`there is no server quit (did you mean quiet?); there are quiet, pushy, known`}, "claude mcp"},
-		{"/%3Cscript%3E/mcp", "", 404, []string{`there is no server &lt;script&gt;; there are`}, "claude mcp"},
-		{"/elsewhere", "", 404, []string{`there is nothing at this path`}, "claude mcp"},
+		}, "API key", ""},
+		{"/quiet/sse", "", 200, []string{`<pre>http://localhost/quiet/sse</pre>`}, "API key", ""},
+		{"/mcp", "", 200, []string{"<h1>All servers</h1>", `<a href="/pushy/mcp">pushy</a>`, "claude mcp add --transport http dormouse http://localhost/mcp"}, "API key", ""},
+		{"/quiet/mcp", "Bearer nobody", 401, []string{`dormouse keys create NAME`, "Its tools are shown to those who may use it", `href="cursor://`}, "pushy", ""},
+		{"/absent/mcp", "Bearer nobody", 401, []string{`href="cursor://`}, "pushy", ""},
+		{"/x;sh/mcp", "Bearer nobody", 401, []string{"Dormouse"}, "x;sh", ""},
+		{"/weather/mcp", "", 503, []string{`WEATHER_KEY is not set (servers.json:14:32)`}, "claude mcp", ""},
+		{"/quit/mcp", "", 404, []string{`there is no server quit (did you mean quiet?); there are quiet, pushy, known`}, "claude mcp", ""},
+		{"/%3Cscript%3E/mcp", "", 404, []string{`there is no server &lt;script&gt;; there are`}, "claude mcp", ""},
+		{"/elsewhere", "", 404, []string{`there is nothing at this path`}, "claude mcp", ""},
+		{"/quiet/mcp", "", 200, []string{"https://localhost/quiet/mcp"}, "http://localhost", "https"},
 	} {
-		w := named(newWorld(t))
-		w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
-		a := w.do(browse(c.path, c.key))
-		if a.status != c.status || strings.Contains(a.body, "<script") || strings.Contains(a.body, c.not) {
-			t.Errorf("%s %s: got %d\n%s\nwant %d and not %s", c.path, c.key, a.status, a.body, c.status, c.not)
-		}
-		for _, says := range c.says {
-			if !strings.Contains(a.body, says) {
-				t.Errorf("%s %s: the page lacks %s:\n%s", c.path, c.key, says, a.body)
+		t.Run(c.path+" "+c.key+" "+c.proto, func(t *testing.T) {
+			w := named(newWorld(t))
+			w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
+			r := browse(c.path, c.key)
+			r.Header.Set("X-Forwarded-Proto", c.proto)
+			a := w.do(r)
+			if a.status != c.status || strings.Contains(a.body, "<script") || strings.Contains(a.body, c.not) {
+				t.Errorf("got %d\n%s\nwant %d and not %s", a.status, a.body, c.status, c.not)
 			}
-		}
-		policy := a.header.Get("Content-Security-Policy")
-		if a.header.Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "frame-ancestors 'none'") || a.header.Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("%s: headers %v", c.path, a.header)
-		}
-		if list, err := w.store.List(t.Context(), "", "", 10); err != nil || len(list) != 0 {
-			t.Errorf("%s: the page opened %d sessions, %v", c.path, len(list), err)
-		}
+			for _, says := range c.says {
+				if !strings.Contains(a.body, says) {
+					t.Errorf("the page lacks %s:\n%s", says, a.body)
+				}
+			}
+			policy := a.header.Get("Content-Security-Policy")
+			if a.header.Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "frame-ancestors 'none'") || a.header.Get("X-Content-Type-Options") != "nosniff" {
+				t.Errorf("headers %v", a.header)
+			}
+			if list, err := w.store.List(t.Context(), "", "", 10); err != nil || len(list) != 0 {
+				t.Errorf("the page opened %d sessions, %v", len(list), err)
+			}
+		})
+	}
+}
+
+// The page that connects third parties is at another function. What leads there is in no cache,
+// and no other site learns it.
+func TestABrowserThatConnectsIsSentToThePageForIt(t *testing.T) {
+	w := newWorld(t)
+	w.opts.Servers = func(name string) (sessions.Server, bool) {
+		return sessions.Server{Name: name, Providers: []string{"github"}}, true
+	}
+	a := w.do(browse("/quiet/connect?e=x%26y", ""))
+	got := []string{strconv.Itoa(a.status), a.header.Get("Location"), a.header.Get("Cache-Control"), a.header.Get("Referrer-Policy")}
+	if diff := cmp.Diff([]string{"303", "../connect?server=quiet&e=x%26y", "no-store", "no-referrer"}, got); diff != "" {
+		t.Error(diff)
 	}
 }
 
