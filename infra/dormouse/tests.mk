@@ -3,10 +3,10 @@
 # What check leaves out: packages that need an emulator or a package index, and tests in
 # other packages that need one.
 EMULATED_PACKAGES := shared/store/dynamostore infra/stack infra/runner shared/box/provision
-EMULATED_TESTS    := OnDynamoDB$$|ForTheBill$$|CostsAtMostThis$$|CostAtMostThis$$|^TestMoto
+EMULATED_TESTS    := OnDynamoDB$$|ForTheBill$$|CostsAtMostThis$$|CostAtMostThis$$
 LEFT_OUT := shared/store/dynamostore,_which_needs_DynamoDB_Local_(make_test) infra/stack,_which_needs_SAM_and_cfn-lint_(make_test) \
   infra/runner_and_shared/box/provision,_which_install_packages_with_npm_and_pip_(make_test) \
-  tests_of_costs_on_DynamoDB_and_of_tasks_in_moto_(make_test) the_race_detector_(make_test_RACE=yes) \
+  tests_of_costs_on_DynamoDB_(make_test) the_race_detector_(make_test_RACE=yes) \
   most_simulated_worlds_(make_worlds) end-to-end_tests_(make_test) real_clients_and_the_official_suite_(.ci/run)
 
 .PHONY: test-short
