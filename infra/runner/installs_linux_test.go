@@ -166,29 +166,6 @@ func TestABoxOfAnotherTenantHasInstallsOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestTwoRunnersThatKeepAtOnceLeaveOneInstall(t *testing.T) {
-	i, _ := published(t)
-	s3 := buckettest.New(t)
-	folder := filepath.Join(i.root, "made")
-	commontest.OK(t, errors.Join(os.MkdirAll(filepath.Join(folder, "made-1"), 0o755), os.WriteFile(filepath.Join(folder, "made-1", "x"), []byte("x"), 0o600)))
-	both := []*keptInstalls{i.keeping(s3, "acme/s", 1, &tampering{}), i.keeping(s3, "acme/s", 2, &tampering{})}
-	for _, k := range both {
-		commontest.OK(t, k.Pack(t.Context(), "n", folder))
-	}
-	for both[0].busy() || both[1].busy() {
-		time.Sleep(time.Millisecond)
-	}
-	to := t.TempDir()
-	if found, err := i.keeping(s3, "acme/s", 3, &tampering{}).Unpack(t.Context(), "n", to); !found || err != nil {
-		t.Errorf("found %v, %v", found, err)
-	}
-	// S3 has the pointer, the object that it names, and at most one object that it does
-	// not name.
-	if all := s3.Objects(); len(all) > 3 {
-		t.Error(all)
-	}
-}
-
 // A canary among the variables of installers and of the server is in no object.
 func TestNoSecretIsInAKeptInstall(t *testing.T) {
 	i, _ := published(t)

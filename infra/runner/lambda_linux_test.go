@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	invitedRole  = "RUNNER_TEST_INVITED" // "server" makes the test program a hostile server, "counting" a counting one
+	invitedRole  = "RUNNER_TEST_INVITED" // makes the test program a hostile server
 	serverSecret = "serverSecret-of-the-server-4711"
 	credential   = "credential-of-the-function-0815"
 )
