@@ -8,13 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // lambdaMachine returns a machine whose boxes run as invocations of a function. Each server
@@ -106,88 +104,5 @@ func TestE2ELambdaBoxesShareNoEnvironment(t *testing.T) {
 	m.eventually(patience, "the environments are removed", func() bool { return len(folders()) == 0 })
 	if got := one.text("count", ""); got != "1" {
 		t.Errorf("the next box counts %s", got)
-	}
-}
-
-// All environments are in use, so Lambda refuses the start of another box.
-func TestE2ELambdaRefusedStartGoesToTheNextPlace(t *testing.T) {
-	t.Parallel()
-	m, _ := lambdaMachine(t, 8, "one", "other")
-	m.emulator.BoxRoom = 1
-	m.start(sleepy()...)
-	one := m.session("one")
-	begun := time.Now()
-	other := m.session("other")
-	if got := other.text("echo", `{"text":"I am elsewhere"}`); got != "I am elsewhere" {
-		t.Errorf("the other server says %q", got)
-	}
-	if took := time.Since(begun); took > 20*time.Second {
-		t.Errorf("that took %s", took)
-	}
-	if got := one.text("echo", `{"text":"I am here"}`); got != "I am here" {
-		t.Errorf("the server says %q", got)
-	}
-	wakes := map[string]bool{}
-	for _, e := range m.events() {
-		if e.Kind == "box.wake" {
-			wakes[fmt.Sprint(e.Name, " as a program: ", e.PID != 0)] = true
-		}
-	}
-	if !wakes["one as a program: false"] || !wakes["other as a program: true"] {
-		t.Errorf("boxes woke as %v", wakes)
-	}
-}
-
-// If Lambda cannot make an environment, the box never starts and nothing reports that.
-// The next place then starts it.
-func TestE2ELambdaStartThatNeverComesGoesToTheNextPlace(t *testing.T) {
-	t.Parallel()
-	m, _ := lambdaMachine(t, 8, "one")
-	m.start(sleepy()...)
-	commontest.OK(t, os.RemoveAll(filepath.Join(m.data, "environments")))
-	begun := time.Now()
-	c := m.session("one")
-	if took := time.Since(begun); took < 70*time.Second || took > 110*time.Second {
-		t.Errorf("the first answer took %s, and the start should have been given up after 75 s", took)
-	}
-	if got := c.text("echo", `{"text":"I am elsewhere"}`); got != "I am elsewhere" {
-		t.Errorf("the server says %q", got)
-	}
-}
-
-// Nothing reports the death of a box on Lambda. The function that waits for a call of the
-// box notices it.
-func TestE2ELambdaKilledRunnerEndsItsCallAndTheSessionGoesOn(t *testing.T) {
-	t.Parallel()
-	m, log := lambdaMachine(t, 600, "one")
-	m.start(sleepy()...)
-	c := m.session("one")
-	gate := filepath.Join(t.TempDir(), "gate")
-	type end struct {
-		all []wire.Message
-		err error
-	}
-	ended := make(chan end, 1)
-	go func() {
-		all, err := c.call("work", fmt.Sprintf(`{"tag":"of the dead","gate":%q}`, gate))
-		ended <- end{all, err}
-	}()
-	m.eventually(patience, "the call runs", func() bool { return strings.Contains(read(t, log), "of the dead") })
-	killed := time.Now()
-	m.kill(m.only("runner"))
-	got := <-ended
-	if took := time.Since(killed); took > 100*time.Second {
-		t.Errorf("the call ended after %s", took)
-	}
-	if got.err != nil {
-		t.Fatal(got.err)
-	}
-	f, err := failureOf(got.all[len(got.all)-1])
-	if err != nil || !strings.Contains(f.Message, "not known") {
-		t.Errorf("the call ended in %s, %v", got.all[len(got.all)-1].Raw, err)
-	}
-	m.eventually(patience, "the server of the dead box is gone", func() bool { return len(m.those("stdio")) == 0 })
-	if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
-		t.Errorf("the session says %q", got)
 	}
 }

@@ -3,10 +3,8 @@ package local
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -17,49 +15,22 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/aws/aws-lambda-go/events"
 	"github.com/coder/websocket"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
-	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
-	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
-	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
-
-// socketFunction runs the main of the function socket in the test's own process.
-type socketFunction struct{ socket *transport.Socket }
-
-func (f *socketFunction) Invoke(ctx context.Context, _ string, payload []byte) (*lambda.Invocation, error) {
-	var e apigateway.SocketEvent
-	if err := json.Unmarshal(payload, &e); err != nil {
-		return nil, err
-	}
-	answer, err := native.Stay(ctx, func(ctx context.Context) (events.APIGatewayProxyResponse, error) {
-		return apigateway.Socket(f.socket)(ctx, e)
-	})
-	var failed *lambda.FunctionError
-	if err != nil {
-		failed = &lambda.FunctionError{Type: "errorString", Message: err.Error()}
-	}
-	body, err := json.Marshal(answer)
-	return &lambda.Invocation{Body: io.NopCloser(bytes.NewReader(body)), Failed: failed}, err
-}
 
 type noFleet struct{ fleet.Fleet }
 
@@ -76,30 +47,16 @@ func wired(t *testing.T, m *machine) *wiring.Function {
 	return f
 }
 
-// clientsOf serves WebSocket clients. asFunction has the handlers run as a function behind
-// API Gateway's events.
-func clientsOf(t *testing.T, asFunction bool) localtest.WebSockets {
+// clientsOf serves WebSocket clients.
+func clientsOf(t *testing.T) localtest.WebSockets {
 	t.Helper()
 	m := unstarted(t, Config{})
-	in, function := &inprocess{m: m}, &socketFunction{}
+	in := &inprocess{m: m}
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
-	clients, push := sockets.Routes(&clientRoutes{in}), pushLater
-	if asFunction {
-		events := lambda.NewAPI(lambda.APIConfig{Invoker: function, Functions: []string{"socket"}, RetryWait: time.Second})
-		t.Cleanup(func() { _ = events.Close(context.WithoutCancel(t.Context())) })
-		clients, push = apigw.SocketRoutes{APIID: "socket", Stage: socketStage, Function: "socket", Invoker: function, Log: m.log}, func(_ context.Context, id storage.ID) error {
-			payload, err := apigateway.PushEvent(id)
-			if err == nil {
-				_, err = events.Send("socket", payload)
-			}
-			return err
-		}
-	}
-	m.openSockets(&runnerRoutes{in}, clients, apigw.Limits(), "")
-	socket, err := endpoints.NewSocket(wired(t, m), nativetest.Servers(), endpoints.Alarms{}, push, nil)
+	m.openSockets(&runnerRoutes{in}, &clientRoutes{in}, sockets.Home(), "")
+	socket, err := endpoints.NewSocket(wired(t, m), nativetest.Servers(), endpoints.Alarms{}, pushLater, nil)
 	commontest.OK(t, err)
 	in.made.Store(&handlers{socket: socket})
-	function.socket = socket
 	t.Cleanup(func() {
 		in.cancel()
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -180,7 +137,7 @@ func (k talk) hold(w localtest.WebSockets, ids *strings.Replacer) (saw []string,
 	return saw, ids
 }
 
-func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T) {
+func TestWebSocketClientsOfAMachine(t *testing.T) {
 	talks := map[string][]talk{
 		"no server":         {{query: ""}},
 		"unknown server":    {{query: "?server=none"}},
@@ -213,21 +170,16 @@ func TestWebSocketClientsSeeNoDifferenceBetweenHandlersAndFunctions(t *testing.T
 	}
 	for name, all := range talks {
 		t.Run(name, func(t *testing.T) {
-			saw := map[bool][]string{}
-			for _, asFunction := range []bool{false, true} {
-				synctest.Test(t, func(t *testing.T) {
-					w, ids := clientsOf(t, asFunction), strings.NewReplacer()
-					for _, k := range all {
-						var got []string
-						got, ids = k.hold(w, ids)
-						saw[asFunction] = append(saw[asFunction], got...)
-					}
-				})
-			}
-			if d := cmp.Diff(saw[false], saw[true]); d != "" {
-				t.Errorf("the handlers in this process (-), functions (+):\n%s", d)
-			}
-			if got := strings.Join(saw[false], " "); !strings.Contains(got, wants[name]) || wants[name] == "" {
+			var saw []string
+			synctest.Test(t, func(t *testing.T) {
+				w, ids := clientsOf(t), strings.NewReplacer()
+				for _, k := range all {
+					var got []string
+					got, ids = k.hold(w, ids)
+					saw = append(saw, got...)
+				}
+			})
+			if got := strings.Join(saw, " "); !strings.Contains(got, wants[name]) || wants[name] == "" {
 				t.Errorf("clients saw %s, want %s in it", got, wants[name])
 			}
 		})

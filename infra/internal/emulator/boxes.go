@@ -73,7 +73,7 @@ func openInvoked(e *emulated) (*invokedBoxes, error) {
 		Output: b.output, Began: b.began,
 		Functions: []lambda.FunctionConfig{{
 			Name: boxFunction, Path: site.Runner[0], Args: site.Runner[1:], Temp: folder, Clean: b.clean,
-			Timeout: cmp.Or(e.BoxLife, boxLife), MaxInstances: cmp.Or(e.BoxRoom, maxBoxes),
+			Timeout: cmp.Or(e.BoxLife, boxLife), MaxInstances: maxBoxes,
 		}},
 	})
 	if err != nil {

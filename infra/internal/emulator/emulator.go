@@ -56,11 +56,9 @@ type Options struct {
 	SleepAfter time.Duration // how long a process of a function may be idle until it is stopped
 
 	// Boxes runs boxes as invocations of a function, as on Lambda, where they fit. BoxLife is
-	// the longest life of such a box; 0 is Lambda's. BoxRoom is how many environments there
-	// may be for them; 0 is 64.
+	// the longest life of such a box; 0 is Lambda's.
 	Boxes   bool
 	BoxLife time.Duration
-	BoxRoom int
 }
 
 // Open returns the opener of such functions.
