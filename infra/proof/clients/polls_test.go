@@ -100,25 +100,6 @@ func pollStep(n int, down string) step {
 	return step{Check: fmt.Sprintf("poll-%d%s", n, down), Tool: "poll", Arguments: map[string]any{"n": n, "down": down}}
 }
 
-func TestCallOutlivesAStoreThatFailsUnderItsFirstResponse(t *testing.T) {
-	plan := []step{{Check: "stumble", Tool: "stumble"}}
-	// The response must be held for long enough that the store fails meanwhile.
-	for _, p := range startAll(t, sessions.Limits{Pace: pollPace, Hold: time.Minute}, plan) {
-		t.Run(p.poller.name, func(t *testing.T) {
-			got := p.lines(t)[0]
-			want := polled{Client: p.poller.name, Check: "stumble", Text: "after all", Progress: []float64{1}, Logs: []string{}, Odd: []string{}}
-			if diff := cmp.Diff(want, got, cmp.Transformer("empty", func(s []string) string { return strings.Join(s, "\n") })); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-			if p.server.store.failures() == 0 {
-				t.Error("the store was never in trouble")
-			}
-			p.server.ledger.check(t, p.sharedPace)
-			p.server.ledger.calls(t).once(t)
-		})
-	}
-}
-
 func TestStandaloneStreamLosesAndDoublesNothingOverManyPolls(t *testing.T) {
 	const said = 30
 	plan := []step{

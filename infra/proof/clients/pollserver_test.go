@@ -209,8 +209,6 @@ type shakyStore struct {
 	mu     sync.Mutex
 	method string // that fails; "" for none
 	stream storage.StreamID
-	armed  bool // the reads fail only after a Wait of the stream has found something
-	failed int
 }
 
 // down makes one of Load, Wait and Tail fail. Load then fails for every caller, the others
@@ -218,31 +216,17 @@ type shakyStore struct {
 func (s *shakyStore) down(method string, stream storage.StreamID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.method, s.stream, s.armed = method, stream, false
-}
-
-// arm makes Wait fail for a stream after its next success.
-func (s *shakyStore) arm(stream storage.StreamID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.method, s.stream, s.armed = "Wait", stream, true
+	s.method, s.stream = method, stream
 }
 
 func (s *shakyStore) up() { s.down("", storage.Standalone) }
 
-func (s *shakyStore) failures() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failed
-}
-
 func (s *shakyStore) check(method string, stream storage.StreamID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.method != method || s.armed || method != "Load" && s.stream != stream {
+	if s.method != method || method != "Load" && s.stream != stream {
 		return nil
 	}
-	s.failed++
 	return storage.Errorf(storage.Unavailable, "the store does not answer; try again")
 }
 
@@ -267,19 +251,13 @@ func (s *shakyStore) Wait(ctx context.Context, id storage.ID, stream storage.Str
 	if err := s.check("Wait", stream); err != nil {
 		return storage.Page{}, err
 	}
-	page, err := s.Store.Wait(ctx, id, stream, after, until)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(page.Events) > 0 && s.stream == stream {
-		s.armed = false
-	}
-	return page, err
+	return s.Store.Wait(ctx, id, stream, after, until)
 }
 
 // pollTools are what tools/list answers.
 func pollTools() []any {
 	var tools []any
-	for _, name := range []string{"poll", "stumble", "notify", "long"} {
+	for _, name := range []string{"poll", "notify", "long"} {
 		tools = append(tools, map[string]any{"name": name, "inputSchema": map[string]any{"type": "object"}})
 	}
 	return tools
@@ -289,8 +267,6 @@ func pollTools() []any {
 //
 //	poll    {"n": 12}                        ends at the n-th poll; at once if n is 0
 //	poll    {"n": 12, "down": "Load"}        and reads fail from the third poll to the fifth
-//	stumble {}                               sends a message; then reads of its own stream fail until
-//	                                         the response to the client has ended; ends at its first poll
 //	notify  {"n": 30}                        n messages on the standalone stream, one for each poll of it,
 //	                                         then the message "end", then its own end
 //	long    {"ms": 7200000, "step": 300000}  takes so long; progress at each step, and a message on
@@ -309,8 +285,6 @@ func (c *pollCall) begin(params json.RawMessage) error {
 	switch args := call.Arguments; call.Name {
 	case "poll":
 		c.poll(args.N, args.Down)
-	case "stumble":
-		c.stumble()
 	case "notify":
 		c.notify(args.N)
 	case "long":
@@ -345,15 +319,6 @@ func (c *pollCall) poll(n int, down string) {
 			c.server.store.up()
 		}
 	}
-}
-
-func (c *pollCall) stumble() {
-	c.onPoll = func(int) {
-		c.server.store.up()
-		c.text("after all")
-	}
-	c.server.store.arm(c.Stream)
-	c.progress(1)
 }
 
 func (c *pollCall) notify(n int) {
