@@ -62,12 +62,17 @@ func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string
 		return s, "", nil
 	}
 	wish := "sealed"
-	if !s.Box.Sealed {
+	switch {
+	case s.Box.Hosts != nil:
+		wish = "network: a list of hosts needs a seal"
+	case !s.Box.Sealed:
 		wish = fmt.Sprintf("%s is not on the PATH, and without it", filepath.Base(s.Command))
 	}
 	switch {
 	case err != nil:
 		return s, "", fmt.Errorf("%s: %w", wish, err)
+	case s.Box.Hosts != nil && (at.image != nil || at.logs == ""):
+		return s, "", fmt.Errorf("%s, which a box on AWS does not have yet: write \"on\" or \"off\", or let the server run on a Linux machine", wish)
 	case at.image != nil || at.logs == "":
 		return s, "", errors.New("sealed: a box on AWS is a task of its own and has no seal yet: leave sealed out, or let the server run on a Linux machine")
 	case c.Platform != "" && c.Platform != "linux/"+runtime.GOARCH:
@@ -127,8 +132,11 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 	if c.Always {
 		add("pull", "always")
 	}
-	if c.Offline || b.Offline {
+	switch {
+	case c.Offline || b.Offline:
 		add("network", "off")
+	case b.Hosts != nil:
+		add("host", b.Hosts...)
 	}
 	if c.ReadOnly || b.ReadOnlyRootFS {
 		args = append(args, "--read-only")

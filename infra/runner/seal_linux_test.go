@@ -27,7 +27,7 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 	docker := func(box serversfile.Box, args ...string) serversfile.Server {
 		return serversfile.Server{Command: "docker", Args: append([]string{"run", "-i"}, args...), Env: map[string]string{"TOKEN": "s3cret", "OTHER": "x"}, Box: box}
 	}
-	seal, folder := serversfile.Box{Sealed: true}, serversfile.WorkspaceVariable
+	seal, hosts, folder := serversfile.Box{Sealed: true}, serversfile.Box{Sealed: true, Hosts: []string{"a.test", "*.b.test:443"}}, serversfile.WorkspaceVariable
 	run := []string{"run", "--store", "/cache/images"}
 	for name, test := range map[string]struct {
 		server serversfile.Server
@@ -51,9 +51,14 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		"sealed, on AWS":            {server: docker(seal, "img"), path: keeper, image: &frame.Image{}, fails: "AWS"},
 		"on AWS":                    {server: docker(serversfile.Box{}, "img"), path: keeper, image: &frame.Image{}},
 		"sealed, without an image":  {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, keeper: true},
-		"the same, on AWS":          {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, aws: true, fails: "AWS"},
-		"the same, with no keeper":  {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: engine, fails: Keeper},
+		"no image, on AWS":          {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, aws: true, fails: "AWS"},
+		"no image and no keeper":    {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: engine, fails: Keeper},
 		"a command in an image":     {server: serversfile.Server{Command: "node", Args: []string{"/a.js"}, Box: serversfile.Box{Sealed: true, Image: "node:24"}}, path: keeper, want: append(slices.Clone(run), "--entrypoint", "node", "--written", folder+"/written", "--", "node:24", "/a.js"), env: map[string]string{}},
+		"a list of hosts":           {server: docker(hosts, "img"), path: both, want: append(slices.Clone(run), "--host", "a.test", "--host", "*.b.test:443", "--written", folder+"/written", "--", "img")},
+		"the same, offline":         {server: docker(hosts, "--network", "none", "img"), path: both, want: append(slices.Clone(run), "--network", "off", "--written", folder+"/written", "--", "img")},
+		"the same, with no keeper":  {server: docker(hosts, "img"), path: engine, fails: "network: a list of hosts needs a seal: " + Keeper + " is neither beside dormouse"},
+		"the same, in an engine":    {server: docker(hosts, "--network", "host", "img"), path: both, fails: "--network host"},
+		"the same, on AWS":          {server: docker(hosts, "img"), path: both, aws: true, fails: "which a box on AWS does not have yet"},
 		"no seal is asked for":      {server: serversfile.Server{Command: "npx", Args: []string{"x"}}, path: keeper},
 		"nothing is kept":           {server: docker(serversfile.Box{Sealed: true, Snapshot: serversfile.SnapshotOff}, "img"), path: both, want: append(slices.Clone(run), "--", "img")},
 		"a folder":                  {server: docker(serversfile.Box{Sealed: true, HostPath: "/a"}, "img"), path: both, want: append(slices.Clone(run), "--folder", folder+":"+folder, "--workdir", folder, "--", "img")},

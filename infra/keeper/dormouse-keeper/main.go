@@ -28,6 +28,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
 	"github.com/dormouse-mcp/dormouse/infra/keeper/gate"
 	"github.com/dormouse-mcp/dormouse/infra/keeper/image"
+	"gvisor.dev/gvisor/runsc/boot"
 )
 
 // failed is the exit code if there was no server to run, as docker has it.
@@ -114,7 +115,7 @@ func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 // options are those of run.
 type options struct {
 	store, pull, user, entrypoint, dir, network, written string
-	env, folders, tmpfs                                  list
+	env, folders, tmpfs, hosts                           list
 	memory, cpus, pids                                   int
 	readOnly, system                                     bool
 }
@@ -127,6 +128,7 @@ func (o *options) read(args []string) (ref string, rest []string, err error) {
 	f.StringVar(&o.entrypoint, "entrypoint", "", "in place of the image's, and of its command")
 	f.StringVar(&o.dir, "workdir", "", "in place of the image's")
 	f.StringVar(&o.network, "network", "on", "on, or off")
+	f.Var(&o.hosts, "host", "`HOST` that the server may call, and no other but those of further flags: api.github.com, *.slack.com:443, or 192.168.1.10:5432")
 	f.StringVar(&o.written, "written", "", "`folder` that keeps what the server writes into its root; an image with another digest begins anew")
 	f.Var(&o.env, "env", "`NAME` of a variable that the server gets from the keeper's environment")
 	f.Var(&o.folders, "folder", "`HOST:PATH[:ro]`, a folder of this machine")
@@ -181,7 +183,7 @@ func run(args []string) (int, error) {
 		return failed, err
 	}
 	if o.network == "on" {
-		if spec.Link, err = gate.Open(); err != nil {
+		if spec.Link, err = o.link(); err != nil {
 			return failed, fmt.Errorf("the network of the box: %w", err)
 		}
 	}
@@ -191,6 +193,20 @@ func run(args []string) (int, error) {
 	}
 	go attend(ctx, b, o.memory, parent)
 	return b.Wait()
+}
+
+// link opens the network of the box.
+func (o *options) link() (*boot.CreateLinksAndRoutesArgs, error) {
+	if o.hosts == nil {
+		return gate.Open(nil, nil)
+	}
+	hosts, err := gate.ReadHosts(o.hosts)
+	if err != nil {
+		return nil, err
+	}
+	return gate.Open(hosts, func(text string) {
+		_, _ = fmt.Fprintln(os.Stderr, "dormouse-keeper:", text) // whoever listens may be gone
+	})
 }
 
 // base returns the image for the folders of this machine, which get the paths behind all links.

@@ -22,7 +22,7 @@ import (
 )
 
 // networkRole runs a command in a network of its own: FOLDER COMMAND…. Its machine has the
-// address 203.0.113.1, and all others of that network are places beyond the machine.
+// addresses 203.0.113.1 and 192.168.1.1, and all others of these networks are places beyond it.
 const networkRole = "network"
 
 // beyond is the resolver of that network; where says what it knows.
@@ -31,6 +31,7 @@ const beyond = "203.0.113.53"
 func where(name string) []string {
 	return map[string][]string{
 		"api.test.": {"203.0.113.7"}, "two.test.": {"127.0.0.1", "203.0.113.9"}, "here.test.": {"127.0.0.1"}, "own.test.": {"203.0.113.1"},
+		"a.wild.test.": {"203.0.113.11"}, "xn--bcher-kva.test.": {"203.0.113.12"}, "evil.test.": {"203.0.113.66"}, "turns.test.": {"192.168.1.11"}, "cloud.test.": {"169.254.169.254"},
 	}[strings.ToLower(name)]
 }
 
@@ -54,7 +55,7 @@ func (a as) networked(t *testing.T, args ...string) *exec.Cmd {
 func network(folder string, command []string) error {
 	resolver := filepath.Join(folder, "resolv.conf")
 	err := errors.Join(
-		address("lo", "127.0.0.1"), address("lo:1", "203.0.113.1"), // on loopback, all of its network are local
+		address("lo", "127.0.0.1"), address("lo:1", "203.0.113.1"), address("lo:2", "192.168.1.1"), // on loopback, all of their networks are local
 		os.WriteFile(resolver, []byte("nameserver "+beyond+"\n"), 0o644),
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(resolver, "/etc/resolv.conf", "", unix.MS_BIND, ""),
 	)
@@ -148,7 +149,7 @@ func resolve(c *net.UDPConn) {
 }
 
 // A server that may use the network reaches what is beyond the machine, by name and by
-// address, and nothing of the machine.
+// address, and nothing of the machine. With a list of hosts it reaches these, and nothing else.
 func TestAServerReachesWhatIsBeyondTheMachine(t *testing.T) {
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t))
 	const back = "1000000 bytes came back"
@@ -164,15 +165,30 @@ func TestAServerReachesWhatIsBeyondTheMachine(t *testing.T) {
 					"dial:here.test:8080": "refused", "dial:own.test:8080": "refused", "dial:203.0.113.1:8080": "refused", "dial:127.0.0.1:8080": "refused",
 					"dial:nowhere.test:8080": "no such host", "send:203.0.113.53:53": "refused", "reached": "[203.0.113.7:8080 203.0.113.9:8080]",
 				},
+				"hosts": {
+					"dial:api.test:8080": back, "dial:API.Test.:8080": back, "dial:a.wild.test:8080": back, "dial:xn--bcher-kva.test:8080": back, "dial:192.168.1.10:8080": back, "dial:[::ffff:192.168.1.10]:8080": back,
+					"dial:api.test:8081": "refused", "dial:wild.test:8080": "no such host", "dial:evil.test:8080": "no such host", "dial:203.0.113.7:8080": "refused", "dial:[::ffff:203.0.113.7]:8080": "refused",
+					"dial:3405803783:8080": "no such host", "dial:0313.0.0161.7:8080": "no such host", "dial:0xcb.0.0x71.7:8080": "no such host", "dial:192.168.1.11:8080": "refused",
+					"dial:turns.test:8080": "refused", "dial:cloud.test:8080": "refused", "dial:own.test:8080": "refused", "dial:169.254.169.254:80": "refused", "dial:168.63.129.16:80": "refused", "dial:203.0.113.1:8080": "refused",
+					"dial:[2001:db8::7]:8080": "unreachable", "dial:10.55.0.1:53": "refused", "dial:203.0.113.53:53": "refused", "send:203.0.113.53:53": "refused", "send:203.0.113.7:8080": "refused",
+					"reached": "[192.168.1.10:8080 203.0.113.11:8080 203.0.113.12:8080 203.0.113.7:8080]",
+
+					"dormouse-keeper: network: evil.test was": "refused; add it to x-dormouse.box.network", "dormouse-keeper: network: api.test:8081 was": "refused; add it to x-dormouse.box.network",
+					"dormouse-keeper: network: 192.168.1.11:8080 was": "refused", "dormouse-keeper: network: own.test:8080 was": "refused: 203.0.113.1, this machine",
+				},
 				"off": {"dial:api.test:8080": "error ", "dial:203.0.113.7:8080": "error ", "reached": "[]"},
 			} {
 				var deeds []string
 				for deed := range want {
-					if deed != "reached" {
+					if strings.Contains(deed, ":") && !strings.HasPrefix(deed, "dormouse-keeper") {
 						deeds = append(deeds, deed)
 					}
 				}
-				out, err := a.networked(t, append([]string{"run", "--store", store, "--network", network, ref}, deeds...)...).CombinedOutput()
+				args := []string{"run", "--store", store, "--network", network}
+				if network == "hosts" {
+					args = append(args[:3], "--host", "api.test:8080", "--host", "*.wild.test:8080", "--host", "bücher.test:8080", "--host", "192.168.1.10:8080", "--host", "turns.test:8080", "--host", "cloud.test:8080", "--host", "own.test:8080")
+				}
+				out, err := a.networked(t, append(append(args, ref), deeds...)...).CombinedOutput()
 				if err != nil {
 					t.Errorf("%s: %v: %s", network, err, out)
 				}

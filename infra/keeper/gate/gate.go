@@ -3,10 +3,12 @@
 //
 // The box asks for names, and gets an address of the gate for each: no question of its own
 // leaves the machine. A connection to such an address is one to the name, which is resolved
-// then. So an answer that changes in between leads nowhere else.
+// then. So an answer that changes in between leads nowhere else, and the gate can decide by
+// name; see [Hosts].
 package gate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +18,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -48,24 +49,29 @@ const (
 	table       = 1 << 16 // names that a box may learn
 	questions   = 64      // questions at a time
 	connections = 512     // connections at a time; one holds at most 400 KB here
+	places      = 1 << 10 // places of which the last second had a refusal
 )
 
 // Gate is the network of one box. Its goroutines end with the process.
 type Gate struct {
 	lookup func(ctx context.Context, name string) ([]netip.Addr, error)
+	hosts  Hosts // nil for all
+	tell   func(text string)
 	mu     sync.Mutex
 	names  map[string]netip.Addr
 	addrs  map[netip.Addr]string
 	asking chan struct{} // has room for each question that is being answered
 	inUse  chan struct{} // has room for each connection
+
+	telling sync.Mutex
+	told    map[string]time.Time // by place; under telling
 }
 
-// Open opens a network that leads everywhere but to this machine; see [closed]. It returns the
-// link for the box.
-func Open() (*boot.CreateLinksAndRoutesArgs, error) {
-	g := &Gate{names: map[string]netip.Addr{}, addrs: map[netip.Addr]string{}, asking: make(chan struct{}, questions), inUse: make(chan struct{}, connections), lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
-		return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
-	}}
+// Open opens a network. It leads to hosts, or if that is nil everywhere but to this machine;
+// see [closed]. tell gets a line for each refusal by hosts, at most one a second for a place,
+// before the box learns of it. Open returns the link for the box.
+func Open(hosts Hosts, tell func(text string)) (*boot.CreateLinksAndRoutesArgs, error) {
+	g := newGate(hosts, tell)
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -81,6 +87,27 @@ func Open() (*boot.CreateLinksAndRoutesArgs, error) {
 		return nil, err
 	}
 	return link(os.NewFile(uintptr(p[0]), "link")), nil
+}
+
+func newGate(hosts Hosts, tell func(text string)) *Gate {
+	g := &Gate{
+		hosts: hosts, tell: tell, told: map[string]time.Time{},
+		names: map[string]netip.Addr{}, addrs: map[netip.Addr]string{}, asking: make(chan struct{}, questions), inUse: make(chan struct{}, connections),
+		lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+		},
+	}
+	var names []string
+	for _, h := range hosts {
+		if h.name != "" {
+			names = append(names, h.name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names { // so that each has the same address in every box of the list
+		g.address(name)
+	}
+	return g
 }
 
 // link describes the end of the box.
@@ -131,7 +158,10 @@ func (g *Gate) attach(end int) error {
 	}
 	go g.answer(names)
 	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, 0, 64, g.connect).HandlePacket)
-	none := udp.NewForwarder(s, func(*udp.ForwarderRequest) bool { return false }) // port unreachable
+	none := udp.NewForwarder(s, func(r *udp.ForwarderRequest) bool {
+		g.refuse(&refusal{entry(r.ID().LocalAddress.String(), r.ID().LocalPort), " was refused: a list of hosts opens no UDP"})
+		return false // port unreachable
+	})
 	s.SetTransportProtocolHandler(udp.ProtocolNumber, none.HandlePacket)
 	return nil
 }
@@ -167,9 +197,12 @@ func (g *Gate) reply(question []byte) ([]byte, error) {
 		return nil, err
 	}
 	h.Response, h.RecursionAvailable, h.Authoritative = true, true, false
-	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
-	known := g.exists(name)
+	name, wrong := canonical(q.Name.String())
+	known := wrong == nil && g.exists(name)
 	if !known {
+		if address := q.Type == dnsmessage.TypeA || q.Type == dnsmessage.TypeAAAA; address && wrong == nil {
+			g.refuse(&refusal{place: name})
+		}
 		h.RCode = dnsmessage.RCodeNameError
 	}
 	b := dnsmessage.NewBuilder(nil, h)
@@ -185,7 +218,12 @@ func (g *Gate) reply(question []byte) ([]byte, error) {
 	return b.Finish()
 }
 
+// exists reports whether the box gets an address for a name. With a list of hosts no question
+// leaves the machine before the box connects.
 func (g *Gate) exists(name string) bool {
+	if g.hosts != nil {
+		return g.hosts.know(name)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), dialed)
 	defer cancel()
 	_, err := g.lookup(ctx, name)
@@ -234,8 +272,9 @@ func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	}
 	go func() {
 		defer func() { <-g.inUse }()
-		out, err := g.dial(to, port)
+		place, out, err := g.dial(to, port)
 		if err != nil {
+			g.refuse(err)
 			r.Complete(true)
 			return
 		}
@@ -247,38 +286,96 @@ func (g *Gate) connect(r *tcp.ForwarderRequest) {
 			return
 		}
 		r.Complete(false)
-		join(gonet.NewTCPConn(&q, ep), out)
+		join(gonet.NewTCPConn(&q, ep), out, func(from io.Reader) ([]byte, error) {
+			if g.hosts == nil {
+				return nil, nil
+			}
+			begin, err := g.hosts.greet(from, place, port)
+			if err != nil {
+				g.refuse(err)
+				ep.Abort()
+			}
+			return begin, err
+		})
 	}()
 }
 
-func (g *Gate) dial(to netip.Addr, port uint16) (*net.TCPConn, error) {
+// refuse tells why the box cannot call a place.
+func (g *Gate) refuse(why error) {
+	var r *refusal
+	if g.hosts == nil || !errors.As(why, &r) {
+		return
+	}
+	g.telling.Lock()
+	defer g.telling.Unlock()
+	if time.Since(g.told[r.place]) < time.Second {
+		return
+	}
+	if len(g.told) >= places {
+		clear(g.told)
+	}
+	g.told[r.place] = time.Now()
+	g.tell(r.Error())
+}
+
+// dial connects to the place behind an address of the box.
+func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _ error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialed)
 	defer cancel()
 	g.mu.Lock()
 	name := g.addrs[to]
 	g.mu.Unlock()
 	all := []netip.Addr{to}
+	place = entry(cmp.Or(name, to.String()), port)
 	if name != "" {
+		if g.hosts != nil && !g.hosts.allow(name, port) {
+			return place, nil, &refusal{place: place}
+		}
 		var err error
 		if all, err = g.lookup(ctx, name); err != nil {
-			return nil, err
+			return place, nil, &refusal{place, " failed: " + err.Error()}
 		}
 	}
-	refused := fmt.Errorf("%s has no address", name)
+	var refused error = &refusal{place, " failed: it has no address"}
 	for _, a := range all {
-		c, err := dial(ctx, netip.AddrPortFrom(a.Unmap(), port))
-		if err == nil {
-			return c, nil
+		to := netip.AddrPortFrom(a.Unmap(), port)
+		if refused = g.forbids(name, to, machine()); refused != nil {
+			continue
 		}
-		refused = err
+		c, err := dial(ctx, to)
+		if err == nil {
+			return place, c, nil
+		}
+		refused = &refusal{place, " failed: " + err.Error()}
 	}
-	return nil, refused
+	return place, nil, refused
+}
+
+// forbids says why the box may not call an address, which it has named if name is not "".
+func (g *Gate) forbids(name string, to netip.AddrPort, machine []netip.Addr) error {
+	a := to.Addr()
+	place, leads := entry(a.String(), to.Port()), ""
+	if name != "" {
+		place, leads = entry(name, to.Port()), a.String()+", "
+	}
+	switch {
+	case lost(a, machine):
+		return &refusal{place, " was refused: " + leads + "this machine or no place on a network"}
+	case g.hosts.write(to):
+	case closed(a, machine):
+		return &refusal{place, " was refused: " + leads + "an address of the machine or of the cloud that it is in"}
+	case g.hosts == nil:
+	case name == "":
+		return &refusal{place: place}
+	case private(a) && a.Is4():
+		return &refusal{entry(a.String(), to.Port()), " was refused, to which " + name + " leads; add it to x-dormouse.box.network"}
+	case private(a):
+		return &refusal{place, " was refused: " + leads + "a private address"}
+	}
+	return nil
 }
 
 func dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
-	if closed(to.Addr(), machine()) {
-		return nil, fmt.Errorf("%s is this machine, or no place on a network", to)
-	}
 	d := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
 		if real, err := netip.ParseAddrPort(address); err != nil || real != to {
 			return fmt.Errorf("%s became %s", to, address)
@@ -296,25 +393,41 @@ func dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	return t, nil
 }
 
-// closed reports whether no box may reach an address: this machine, whatever its address,
-// and those that lead nowhere else. Link-local ones include the metadata of clouds.
+// lost reports whether an address is this machine, or leads to no other.
+func lost(a netip.Addr, machine []netip.Addr) bool {
+	if inner := within(a); inner != a {
+		return lost(inner, machine)
+	}
+	if slices.Contains(machine, a) || a == netip.MustParseAddr(Nameserver) {
+		return true
+	}
+	nowhere := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("198.18.0.0/15")}
+	return a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || slices.ContainsFunc(nowhere, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// closed reports whether no box may reach an address that its list does not have: what is
+// lost, and what is link-local, with the metadata of clouds.
 func closed(a netip.Addr, machine []netip.Addr) bool {
-	for _, own := range machine {
-		if own == a {
-			return true
-		}
-	}
-	switch b := a.AsSlice(); { // an address in which another one is
-	case netip.MustParsePrefix("64:ff9b::/96").Contains(a): // NAT64
-		return closed(netip.AddrFrom4([4]byte(b[12:16])), machine)
-	case netip.MustParsePrefix("2002::/16").Contains(a): // 6to4
-		return closed(netip.AddrFrom4([4]byte(b[2:6])), machine)
-	}
+	a = within(a)
 	metadata := []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("100.100.100.200")}
-	here := netip.MustParsePrefix("0.0.0.0/8")
-	reserved := netip.MustParsePrefix("240.0.0.0/4")
-	ours := netip.MustParsePrefix("198.18.0.0/15")
-	return !a.IsGlobalUnicast() || a.IsLinkLocalUnicast() || a.IsLoopback() || slices.Contains(metadata, a) || here.Contains(a) || reserved.Contains(a) || ours.Contains(a)
+	return lost(a, machine) || !a.IsGlobalUnicast() || slices.Contains(metadata, a)
+}
+
+// private reports whether an address means something else in another network.
+func private(a netip.Addr) bool {
+	a = within(a)
+	return a.IsPrivate() || netip.MustParsePrefix("100.64.0.0/10").Contains(a)
+}
+
+// within returns the address in one of NAT64 or 6to4, or the address itself.
+func within(a netip.Addr) netip.Addr {
+	switch b := a.AsSlice(); {
+	case netip.MustParsePrefix("64:ff9b::/96").Contains(a):
+		return netip.AddrFrom4([4]byte(b[12:16]))
+	case netip.MustParsePrefix("2002::/16").Contains(a):
+		return netip.AddrFrom4([4]byte(b[2:6]))
+	}
+	return a
 }
 
 // machine returns the addresses of this machine.
@@ -329,16 +442,23 @@ func machine() []netip.Addr {
 	return own
 }
 
-// join copies between the box and the world until both have said all.
-func join(box *gonet.TCPConn, world *net.TCPConn) {
+// join copies between the box and the world until both have said all. begin reads what the
+// box says first; without an error that goes to the world.
+func join(box *gonet.TCPConn, world *net.TCPConn, begin func(io.Reader) ([]byte, error)) {
 	var all sync.WaitGroup
 	all.Go(func() {
-		_, err := io.CopyBuffer(struct{ io.Writer }{world}, box, make([]byte, 64<<10))
+		first, err := begin(box)
+		if err == nil {
+			_, err = world.Write(first)
+		}
+		if err == nil {
+			_, err = io.CopyBuffer(struct{ io.Writer }{world}, box, make([]byte, 64<<10))
+		}
 		if err == nil {
 			err = world.CloseWrite()
 		}
 		if err != nil {
-			_ = box.Close() // the other direction ends
+			_ = errors.Join(box.Close(), world.Close()) // the other direction ends
 		}
 	})
 	_, err := io.CopyBuffer(struct{ io.Writer }{box}, struct{ io.Reader }{world}, make([]byte, 64<<10))

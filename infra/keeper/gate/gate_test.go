@@ -26,30 +26,14 @@ func TestAddressesThatNoBoxReaches(t *testing.T) {
 // A name gets an address of the gate, whatever its own is; one that is not there gets none. A
 // name that leads to this machine is refused when it is dialled.
 func TestNamesHaveAddressesOfTheGate(t *testing.T) {
-	g := &Gate{names: map[string]netip.Addr{}, addrs: map[netip.Addr]string{}, lookup: func(_ context.Context, name string) ([]netip.Addr, error) {
+	g := newGate(nil, nil)
+	g.lookup = func(_ context.Context, name string) ([]netip.Addr, error) {
 		if name == "here.test" {
 			return []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.1"), netip.MustParseAddr("::1")}, nil
 		}
 		return nil, errors.New("no such host")
-	}}
-	ask := func(name string, of dnsmessage.Type) dnsmessage.Message {
-		t.Helper()
-		q := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: of, Class: dnsmessage.ClassINET}}}
-		text, err := q.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := g.reply(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var m dnsmessage.Message
-		if err := m.Unpack(answer); err != nil {
-			t.Fatal(err)
-		}
-		return m
 	}
-	first, again := ask("Here.test.", dnsmessage.TypeA), ask("here.TEST.", dnsmessage.TypeA)
+	first, again := asked(t, g, "Here.test.", dnsmessage.TypeA), asked(t, g, "here.TEST.", dnsmessage.TypeA)
 	if len(first.Answers) != 1 || len(again.Answers) != 1 || first.ID != 7 || !first.Response {
 		t.Fatalf("%+v %+v", first, again)
 	}
@@ -57,13 +41,13 @@ func TestNamesHaveAddressesOfTheGate(t *testing.T) {
 	if b, _ := again.Answers[0].Body.(*dnsmessage.AResource); !ok || *a != *b || !netip.MustParsePrefix("198.18.0.0/15").Contains(netip.AddrFrom4(a.A)) {
 		t.Errorf("%v %v", first.Answers, again.Answers)
 	}
-	if m := ask("here.test.", dnsmessage.TypeAAAA); len(m.Answers) != 0 || m.RCode != dnsmessage.RCodeSuccess {
+	if m := asked(t, g, "here.test.", dnsmessage.TypeAAAA); len(m.Answers) != 0 || m.RCode != dnsmessage.RCodeSuccess {
 		t.Errorf("%+v", m)
 	}
-	if m := ask("nowhere.test.", dnsmessage.TypeA); m.RCode != dnsmessage.RCodeNameError {
+	if m := asked(t, g, "nowhere.test.", dnsmessage.TypeA); m.RCode != dnsmessage.RCodeNameError {
 		t.Errorf("%+v", m)
 	}
-	if c, err := g.dial(netip.AddrFrom4(a.A), 80); err == nil {
+	if _, c, err := g.dial(netip.AddrFrom4(a.A), 80); err == nil {
 		t.Errorf("dialled %v", c.RemoteAddr())
 	}
 	for _, text := range []string{"", "x", "\x00\x00\x00\x00\x00\x01"} {
@@ -71,4 +55,22 @@ func TestNamesHaveAddressesOfTheGate(t *testing.T) {
 			t.Errorf("%q: %v", text, m)
 		}
 	}
+}
+
+func asked(t *testing.T, g *Gate, name string, of dnsmessage.Type) dnsmessage.Message {
+	t.Helper()
+	q := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: of, Class: dnsmessage.ClassINET}}}
+	text, err := q.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := g.reply(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m dnsmessage.Message
+	if err := m.Unpack(answer); err != nil {
+		t.Fatal(err)
+	}
+	return m
 }

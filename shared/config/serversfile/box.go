@@ -40,6 +40,9 @@ type Box struct {
 	// Offline is network "off": the server's processes have no network. The box still uses
 	// the network to install packages for them.
 	Offline bool `json:"offline,omitempty"`
+	// Hosts is a network by name: the only hosts that the processes may call, such as
+	// "api.github.com", "*.slack.com:443" or "192.168.1.10:5432"; nil for none. Sealed is set, too.
+	Hosts []string `json:"hosts,omitempty"`
 
 	// HostPath is a folder with the server's program, absolute or [HostPathAuto]; "" for
 	// none. With HostPathWritable (host_path_mode "rw") the server works in that folder.
@@ -150,6 +153,12 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 		}
 	}
 	r.read(n, section{name: r.what + ": x-dormouse.box", label: r.what + ": ", settings: settings})
+	if b.Hosts != nil {
+		if m, ok := n.get("sealed"); ok && m.value.shape == boolean && !m.value.on {
+			r.fail(m.at, "%s: sealed is false, and a list of hosts in network always seals: leave sealed out", r.what)
+		}
+		b.Sealed = true
+	}
 	for _, name := range b.Secrets {
 		if _, ok := r.server.Env[name]; !ok {
 			m, _ := n.get("secrets")

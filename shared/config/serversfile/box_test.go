@@ -57,8 +57,11 @@ func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
 	for _, c := range []struct{ box, want string }{
 		{`[]`, `box must be an object, not an array`},
 		{`{"image": 1}`, `image must be a string, not a number`},
-		{`{"network": "lan"}`, `network must be "on" or "off"`},
-		{`{"network": true}`, `network must be "on" or "off"`},
+		{`{"network": "lan"}`, `network must be "on", "off" or a list of hosts, such as ["api.github.com"]`},
+		{`{"network": true}`, `network must be "on", "off" or a list of hosts, such as ["api.github.com"]`},
+		{`{"network": []}`, `network must be "on", "off" or a list of hosts, such as ["api.github.com"]`},
+		{`{"network": ["localhost:5432"]}`, `network: localhost:5432 is the server itself there, which reaches no program of this machine by a list`},
+		{`{"network": ["a.test"], "sealed": false}`, `sealed is false, and a list of hosts in network always seals: leave sealed out`},
 		{`{"host_path": "srv"}`, `host_path must be an absolute path without . and .., or "auto"`},
 		{`{"host_path": "/srv/../etc"}`, `host_path must be an absolute path without . and .., or "auto"`},
 		{`{"host_path_mode": "rwx"}`, `host_path_mode must be "ro" or "rw"`},
@@ -82,6 +85,22 @@ func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
 				t.Errorf("\n got %v\nwant %s", err, c.want)
 			}
 		})
+	}
+}
+
+func TestAListOfHostsSeals(t *testing.T) {
+	got, _ := boxed(t, `{"profile": "default", "network": ["api.github.com", "*.slack.com:443", "192.168.1.10:5432", "bücher.example."]}`)
+	if got.Box.Offline || !got.Box.Sealed || !slices.Equal(got.Box.Hosts, []string{"api.github.com", "*.slack.com:443", "192.168.1.10:5432", "bücher.example."}) {
+		t.Errorf("%+v", got.Box)
+	}
+	if more, _ := boxed(t, `{"network": ["api.github.com"]}`); more.Digest == got.Digest {
+		t.Error("another list is no other server")
+	}
+	for _, host := range []string{"", "*", "*.", "*.*.test", "a.*.test", "a..test", "https://a.test", "a.test/", "a test", "a.test:", "a.test:0", "a.test:65536", "a.test:http", "::1", "[::1]:80", "*.1.2.3.4", "1.2.3", "256.1.1.1", "2130706433", "0x7f.0X1"} {
+		err := wrong(server(fmt.Sprintf(`"command": "a", "x-dormouse": {"box": {"network": ["a.test", %q]}}`, host)), nil)
+		if err == nil || !strings.Contains(err.Error(), `network must have hosts such as "api.github.com"`) {
+			t.Errorf("%q: %v", host, err)
+		}
 	}
 }
 
@@ -121,7 +140,7 @@ func TestProfileGivesWayToWhatTheFileSays(t *testing.T) {
 // L-44: the runner gets no setting that the profile forbids.
 func TestLockedFieldOfAProfileCannotBeChanged(t *testing.T) {
 	for name, value := range map[string]string{
-		"network": `"on"`, "host_path_mode": `"rw"`, "cpus": "4", "memory_mb": "257", "pids_limit": "65",
+		"network": `["a.test"]`, "host_path_mode": `"rw"`, "cpus": "4", "memory_mb": "257", "pids_limit": "65",
 		"read_only_rootfs": "false",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -203,6 +203,9 @@ func (s Server) digest() string {
 		// other servers stay the same.
 		list = append(list, b.Image, b.HostPath, b.Offline)
 	}
+	if s.Box.Hosts != nil {
+		list = append(list, "hosts", s.Box.Hosts)
+	}
 	if s.Box.InstallScripts {
 		list = append(list, "install_scripts")
 	}

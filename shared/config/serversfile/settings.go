@@ -82,7 +82,7 @@ func (r *serverReader) boxSettings() []setting {
 	b := &r.server.Box
 	return []setting{
 		{"profile", kind{values: wordsOf(append(slices.Sorted(maps.Keys(profiles())), noProfile))}, "(none, or [that of guests](sandbox.md#when-others-can-call))", "limits, a read-only system and no unix sockets ([what a server may do](sandbox.md)). `\"none\"`: no profile, although others can call"},
-		{"network", r.word(func(mode string) { b.Offline = mode == "off" }, "on", "off"), `"on"`, "`\"off\"`: the process can open no socket (seccomp), except pairs with its own children"},
+		{"network", kind{values: "`\"on\"`, `\"off\"`, or a list of hosts", read: r.network}, `"on"`, "`\"off\"`: the process can open no socket (seccomp), except pairs with its own children. A list such as `[\"api.github.com\", \"*.slack.com:443\"]` [seals](sandbox.md#sealed) the server, which then [calls these hosts only](sandbox.md#which-hosts-a-server-calls)"},
 		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of all its processes [together](sandbox.md#choose-a-profile); on AWS the size of its task"},
 		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "limit of the process; on AWS the size of its task"},
 		{"pids_limit", r.whole(&b.Pids, 1, 1<<16), "(none)", "limit of processes and threads"},
