@@ -31,10 +31,6 @@ type deliveries struct {
 	running int                            // how many of owed have no final event yet
 }
 
-func newDeliveries() *deliveries {
-	return &deliveries{byID: map[storage.StreamID]*delivery{}, owed: map[storage.StreamID]*delivery{}}
-}
-
 // forgetLater records that the host has the end of a delivery.
 func (ds *deliveries) forgetLater(d *delivery) {
 	if ds.owed[d.id] == d { // keep it if the next round has replaced it

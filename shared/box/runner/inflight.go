@@ -11,10 +11,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// This file is about messages that were delivered to the box, and those that wait for it.
-// Each message is executed at most once, by the generation it was sent to, and only while
-// the host knows that this box is awake.
-
 const (
 	pullAgain = 2 * time.Second
 	takeAlong = 100 * time.Millisecond // taken marks that are due within this time go into one frame
@@ -22,18 +18,26 @@ const (
 	maxWaits  = 1000                   // delivers that wait for a welcome; the host repeats any others
 )
 
-// inflight handles the messages for the box. It drops copies, asks the host about late
-// messages, pulls the inbox, and tells the host which requests take long.
+// inflight handles the messages for the box. Each is executed at most once, by the generation
+// it was sent to, and only while the host knows that this box is awake. inflight asks the
+// host about late messages, pulls the inbox, and tells the host which requests take long.
 type inflight struct {
-	*core
+	cfg        *Config
+	loop       *loop
+	executing  *executing
 	links      *links
 	transfers  *transfers
 	deliveries *deliveries
 	outboxes   *outboxes
-	sleep      *sleep
+	farewell   *farewell
+
+	// sleep says when the runner leaves new messages to its successor. The sender of such a
+	// message finds that this generation is over, and sends it to the next one.
+	closing  bool // Run's own ctx is done
+	refusing bool // the runner is retiring
+	draining bool // the runner's time is almost over
 
 	delivered int             // number of executions so far; it shows whether there were new ones
-	worked    bool            // one of them did more than list or initialize; see frame.Deliver.Looks
 	waits     []frame.Deliver // delivers that came before a welcome
 	nudged    bool            // a nudge came before a welcome
 	pull      pull
@@ -47,6 +51,9 @@ type pull struct {
 	missing map[storage.StreamID]int // ids from pulled that have not come yet, and their rounds; nil before pulled
 	again   alarm
 }
+
+// refuses reports whether no new message is executed.
+func (in *inflight) refuses() bool { return in.closing || in.refusing || in.draining }
 
 // deliver executes a message if three conditions hold. Its generation is this one, the
 // runner has sent no bye since the last welcome, and the message was not executed before.
@@ -66,14 +73,14 @@ func (in *inflight) deliver(f frame.Deliver) {
 		return
 	case in.refuses():
 		return
-	case in.stage != up:
+	case in.links.stage != up:
 		in.wait(f)
 		return
-	case f.Gen != in.gen:
-		in.Log.Warn("deliver of another generation dropped", "stream", f.ID, "deliver_generation", f.Gen, "generation", in.gen)
+	case f.Gen != in.links.gen:
+		in.cfg.Log.Warn("deliver of another generation dropped", "stream", f.ID, "deliver_generation", f.Gen, "generation", in.links.gen)
 		return
 	case !f.Inbox && f.Sent == 0 && time.Now().UnixMilli() > f.NotAfter:
-		in.Log.Warn("deliver came too late", "stream", f.ID)
+		in.cfg.Log.Warn("deliver came too late", "stream", f.ID)
 		return
 	case late(f):
 		in.askFirst(f)
@@ -100,10 +107,10 @@ func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 // of the inbox needs no return: the bye releases it.
 func (in *inflight) giveBack(f frame.Deliver) {
 	parts, ok := frame.Split(f.Payload, f.Lens)
-	if in.stage != up || !ok || len(parts) != 2 || f.AckWithin == 0 || f.Inbox || f.Gen != in.gen || !in.links.linked() || in.late[f.ID] != nil {
+	if !in.links.linked() || !ok || len(parts) != 2 || f.AckWithin == 0 || f.Inbox || f.Gen != in.links.gen || in.late[f.ID] != nil {
 		return
 	}
-	in.transfers.sendSmall(frame.Return{Sender: in.ofBox(), Ticket: f.Ticket, NotAfter: f.NotAfter, Payload: parts[1]})
+	in.transfers.sendSmall(frame.Return{Sender: in.links.ofBox(), Ticket: f.Ticket, NotAfter: f.NotAfter, Payload: parts[1]})
 }
 
 // run gives a message to the Executor. reported says that the runner asked the host about
@@ -113,7 +120,7 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	in.deliveries.byID[f.ID] = d
 	parts, ok := frame.Split(f.Payload, f.Lens)
 	if !ok || len(parts) != 2 {
-		in.Log.Error("deliver has a payload that does not fit its lengths", "stream", f.ID, "bytes", len(f.Payload))
+		in.cfg.Log.Error("deliver has a payload that does not fit its lengths", "stream", f.ID, "bytes", len(f.Payload))
 		in.deliveries.forgetLater(d)
 		return
 	}
@@ -124,21 +131,21 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 		d.reported, d.traced = f.Inbox || reported, f.Inbox
 		within := time.Duration(f.AckWithin) * time.Millisecond
 		d.due = time.Now().Add(within)
-		in.set(&d.taken, within, in.takenDue)
+		in.loop.set(&d.taken, within, in.takenDue)
 	} else {
 		in.deliveries.forgetLater(d)
 	}
 	in.outboxes.outbox(f.Session).ticket = f.Ticket
 	in.delivered++
-	in.worked = in.worked || !f.Looks
+	in.farewell.worked = in.farewell.worked || !f.Looks
 	message := Delivery{
 		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Ticket: f.Ticket, Level: f.Level,
 		Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Moved: f.Moved, Held: f.Held, Secrets: f.Secrets,
 	}
-	in.call(func() { in.Executor.Deliver(message) })
+	in.executing.call(func(e Executor) { e.Deliver(message) })
 	if f.Trace != "" {
 		runtime.Gosched() // the server gets the message before the log gets its line
-		in.Log.Info("deliver", "trace", frame.Clip(f.Trace), "session_id", f.Session, "stream", f.ID, "round", f.Round)
+		in.cfg.Log.Info("deliver", "trace", frame.Clip(f.Trace), "session_id", f.Session, "stream", f.ID, "round", f.Round)
 	}
 }
 
@@ -148,7 +155,7 @@ func (in *inflight) wait(f frame.Deliver) {
 	if len(in.waits) < maxWaits {
 		in.waits = append(in.waits, f)
 	}
-	in.sleep.wakeAgain()
+	in.farewell.takeBack()
 }
 
 // takenDue sends taken for the requests whose end the host does not have in time. So a
@@ -171,7 +178,7 @@ func (in *inflight) sendTaken(due []*delivery) {
 	if !in.links.linked() {
 		return
 	}
-	f := frame.Taken{Sender: in.ofBox()}
+	f := frame.Taken{Sender: in.links.ofBox()}
 	size := 0
 	for _, d := range due {
 		d.reported = true
@@ -190,11 +197,11 @@ func (in *inflight) sendTaken(due []*delivery) {
 func (in *inflight) nudge() {
 	switch {
 	case in.refuses():
-	case in.stage == up:
+	case in.links.stage == up:
 		in.startPull()
 	default:
 		in.nudged = true
-		in.sleep.wakeAgain()
+		in.farewell.takeBack()
 	}
 }
 
@@ -214,9 +221,9 @@ func (in *inflight) sendPull() {
 		return
 	}
 	if in.links.linked() {
-		in.links.live.sendFirst(frame.Encode(frame.Pull{Sender: in.sender(), N: in.pull.n}))
+		in.links.live.sendFirst(frame.Encode(frame.Pull{Sender: in.links.sender(), N: in.pull.n}))
 	}
-	in.set(&in.pull.again, pullAgain, in.sendPull)
+	in.loop.set(&in.pull.again, pullAgain, in.sendPull)
 }
 
 func (in *inflight) pulled(f frame.Pulled) {
@@ -257,7 +264,7 @@ func (in *inflight) resumeInflight(moved, fresh bool) {
 	waits := in.waits
 	in.waits = nil
 	for _, f := range waits {
-		if f.Gen == in.gen {
+		if f.Gen == in.links.gen {
 			in.deliver(f)
 		}
 	}
@@ -298,7 +305,7 @@ func (in *inflight) askFirst(f frame.Deliver) {
 		}
 		a.again.stop()
 	}
-	in.Log.Warn("deliver came late, the host is asked for it", "stream", f.ID, "trace", frame.Clip(f.Trace))
+	in.cfg.Log.Warn("deliver came late, the host is asked for it", "stream", f.ID, "trace", frame.Clip(f.Trace))
 	a := &asked{f: f}
 	in.late[f.ID] = a
 	in.sendAsk(a)
@@ -307,9 +314,9 @@ func (in *inflight) askFirst(f frame.Deliver) {
 func (in *inflight) sendAsk(a *asked) {
 	if in.links.linked() {
 		f := a.f
-		in.links.live.sendFirst(frame.Encode(frame.Ask{Sender: in.ofBox(), ID: f.ID, Round: f.Round, Ticket: f.Ticket, NotAfter: f.NotAfter, Inbox: f.Inbox}))
+		in.links.live.sendFirst(frame.Encode(frame.Ask{Sender: in.links.ofBox(), ID: f.ID, Round: f.Round, Ticket: f.Ticket, NotAfter: f.NotAfter, Inbox: f.Inbox}))
 	}
-	in.set(&a.again, ackAfter, func() { in.sendAsk(a) })
+	in.loop.set(&a.again, ackAfter, func() { in.sendAsk(a) })
 }
 
 // may handles the host's answer to ask.
@@ -321,8 +328,8 @@ func (in *inflight) may(f frame.May) {
 	in.forgetAsked(f.ID)
 	switch {
 	case f.Refused != "":
-		in.Log.Warn("late deliver is not executed: its request has ended", "stream", f.ID)
-	case in.closing || in.stage != up || a.f.Gen != in.gen:
+		in.cfg.Log.Warn("late deliver is not executed: its request has ended", "stream", f.ID)
+	case in.closing || in.links.stage != up || a.f.Gen != in.links.gen:
 	default:
 		in.run(a.f, true)
 	}
@@ -344,7 +351,7 @@ func (in *inflight) forgetAsked(id storage.StreamID) bool {
 func (in *inflight) resumeAsked(moved bool) {
 	for id, a := range in.late {
 		switch {
-		case a.f.Gen != in.gen:
+		case a.f.Gen != in.links.gen:
 			in.forgetAsked(id)
 		case moved:
 			in.sendAsk(a)

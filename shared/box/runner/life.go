@@ -3,23 +3,26 @@ package runner
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// life is the state of a Run. Each part has one job. The loop of Run drives the parts
-// with frames from the host, results from the Executor, and timers.
+// life is the state of a Run. Each part has one job, and knows only the parts above it in
+// this list. The loop of Run drives the parts with frames from the host, results from the
+// Executor, and timers.
 type life struct {
-	*core
+	cfg        *Config     // begin completes it
+	loop       *loop       // goroutines, timers, and the end of Run
+	executing  *executing  // calls of the Executor
 	links      *links      // connections to the host
+	farewell   *farewell   // the bye
 	transfers  *transfers  // frames that are sent in parts
+	queries    *queries    // questions about snapshots
 	deliveries *deliveries // messages that the box was given, and those that it has yet to end
 	outboxes   *outboxes   // events on their way to the host
 	inflight   *inflight   // messages on their way to the box
-	queries    *queries    // questions about snapshots
 	sleep      *sleep      // when the box sleeps, and when Run ends
 
 	housekeeping alarm
@@ -28,109 +31,69 @@ type life struct {
 
 // newLife makes the state of a Run. id is the runner's. post makes the loop call a function;
 // it returns false once done is closed.
-func newLife(ctx context.Context, cfg Config, id string, done chan struct{}, post func(func()) bool) *life {
+func newLife(ctx context.Context, c Config, id string, done chan struct{}, post func(func()) bool) *life {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // outlives ctx by the flush
-	c := &core{Config: cfg, post: post, runner: id, ctx: own, cancel: cancel, gen: cfg.Gen}
-	c.calls = make(chan func(), 1)
-	l := &life{core: c, done: done}
-	l.links = &links{core: c, life: l, open: map[*link]bool{}}
-	l.transfers = &transfers{core: c, links: l.links, byName: map[string]*transfer{}}
-	l.deliveries = newDeliveries()
-	l.outboxes = &outboxes{core: c, links: l.links, transfers: l.transfers, deliveries: l.deliveries, boxes: map[storage.ID]*outbox{}}
-	l.sleep = &sleep{core: c, links: l.links, transfers: l.transfers, deliveries: l.deliveries, outboxes: l.outboxes}
-	l.inflight = &inflight{
-		core: c, links: l.links, transfers: l.transfers, deliveries: l.deliveries, outboxes: l.outboxes, sleep: l.sleep,
-		late: map[storage.StreamID]*asked{},
+	l := &life{cfg: &c, loop: &loop{guard: c.Guard, post: post}, done: done}
+	l.executing = &executing{loop: l.loop, executor: c.Executor, calls: make(chan func(Executor), 1)}
+	l.links = &links{
+		cfg: &c, loop: l.loop, executing: l.executing, above: l, runner: id, pass: c.Pass, gen: c.Gen, invited: c.Begin != nil,
+		ctx: own, cancel: cancel, open: map[*link]bool{},
 	}
-	l.queries = &queries{core: c, links: l.links, asking: map[int64]*query{}}
-	l.sleep.inflight, l.sleep.queries = l.inflight, l.queries
+	l.farewell = &farewell{cfg: &c, loop: l.loop, links: l.links}
+	l.transfers = &transfers{links: l.links, byName: map[string]*transfer{}}
+	l.queries = &queries{loop: l.loop, links: l.links, asking: map[int64]*query{}}
+	l.deliveries = &deliveries{byID: map[storage.StreamID]*delivery{}, owed: map[storage.StreamID]*delivery{}}
+	l.outboxes = &outboxes{cfg: &c, executing: l.executing, links: l.links, transfers: l.transfers, deliveries: l.deliveries, boxes: map[storage.ID]*outbox{}}
+	l.inflight = &inflight{
+		cfg: &c, loop: l.loop, executing: l.executing, links: l.links, transfers: l.transfers, deliveries: l.deliveries,
+		outboxes: l.outboxes, farewell: l.farewell, late: map[storage.StreamID]*asked{},
+	}
+	l.sleep = &sleep{
+		cfg: &c, loop: l.loop, executing: l.executing, links: l.links, farewell: l.farewell, transfers: l.transfers,
+		queries: l.queries, deliveries: l.deliveries, outboxes: l.outboxes, inflight: l.inflight,
+	}
 	return l
 }
 
 func (l *life) start() {
-	l.spawn(l.execute)
+	l.loop.spawn(l.executing.execute)
 	l.links.beginLinks()
 	l.keepHouse()
-	if l.Begin == nil {
+	if l.cfg.Begin == nil {
 		l.sleep.expectDeadline()
 	}
 }
 
 // begin makes the Executor of an invited runner, before any of its methods is called.
 func (l *life) begin(launch map[string]string) {
-	l.call(func() {
-		b, err := l.Begin(launch)
-		if err == nil {
-			l.Executor = b.Executor // only this goroutine uses it
-		}
-		l.post(func() {
+	l.executing.call(func(Executor) {
+		b, err := l.cfg.Begin(launch)
+		l.executing.executor = b.Executor
+		l.loop.post(func() {
 			if err != nil {
-				l.finish(err)
+				l.loop.finish(err)
 				return
 			}
-			l.Digest, l.Idle, l.Longest = b.Digest, cmp.Or(b.Idle, l.Idle), b.Longest
+			l.cfg.Digest, l.cfg.Idle, l.cfg.Longest = b.Digest, cmp.Or(b.Idle, l.cfg.Idle), b.Longest
 			l.sleep.expectDeadline()
 		})
 	})
 }
 
+func (l *life) retire() { l.sleep.retire() }
+
+func (l *life) loosen() { l.outboxes.loosenAll() }
+
 // stop ends everything that Run began.
 func (l *life) stop() {
 	if n := l.outboxes.unsent(); n > 0 {
-		l.Log.Warn("output dropped", "events", n)
+		l.cfg.Log.Warn("output dropped", "events", n)
 	}
 	l.outboxes.drop()
 	close(l.done) // releases the goroutines that wait for the loop
 	l.links.endLinks()
-	l.cancel()
-	close(l.calls)
-	l.wg.Wait()
-}
-
-// received handles a message of a connection, or the error that ended it.
-func (l *life) received(lk *link, data []byte, err error) {
-	if lk.dead {
-		return
-	}
-	if err != nil {
-		l.links.cut(lk, err)
-		return
-	}
-	if len(data) == 0 {
-		return // the gateway may pass on a function's empty answer as an empty message
-	}
-	f, err := frame.Decode(data)
-	if part, ok := f.(frame.Part); ok {
-		if data, _, err = lk.parts.Add(part); data == nil && err == nil {
-			return
-		}
-		if err != nil {
-			// This end holds incomplete parts until the connection closes, so begin a new
-			// connection.
-			l.links.cut(lk, err)
-			return
-		}
-		f, err = frame.Decode(data)
-	}
-	if err != nil {
-		l.unreadable(lk, len(data), err)
-		return
-	}
-	l.frame(lk, f)
-}
-
-// unreadable skips a message that is no frame, for example the gateway's own message about
-// a failed function. If the host has another version, every frame is unreadable;
-// unreadable logs that once for a connection.
-func (l *life) unreadable(lk *link, size int, err error) {
-	var version *frame.VersionError
-	if errors.As(err, &version) {
-		if lk.foreign {
-			return
-		}
-		lk.foreign = true
-	}
-	l.Log.Warn("message is no relay frame", "link", lk.no, "bytes", size, "error", err)
+	close(l.executing.calls)
+	l.loop.wg.Wait()
 }
 
 func (l *life) frame(lk *link, f frame.Frame) {
@@ -150,11 +113,11 @@ func (l *life) frame(lk *link, f frame.Frame) {
 	case frame.Ack:
 		l.outboxes.acked(f)
 	case frame.ByeOK:
-		l.sleep.byeTaken(f)
+		l.farewell.byeTaken(f)
 	case frame.Answer, frame.Stop, frame.Halt:
 		// An invited runner may get these frames before its welcome. It has no process
 		// yet, so the frames are about processes of the generation before.
-		if l.Begin == nil || l.links.begun {
+		if !l.links.invited {
 			l.toExecutor(f)
 		}
 	case frame.Drain:
@@ -163,33 +126,23 @@ func (l *life) frame(lk *link, f frame.Frame) {
 		l.transfers.partTaken(f)
 	case frame.Kept:
 		l.queries.answered(f)
-	default:
-		// A newer host may send a type that this version does not know. That is no
-		// error.
-	}
+	} // a newer host may send a type that this version does not know
 }
 
 // toExecutor handles a frame that is about a process.
 func (l *life) toExecutor(f frame.Frame) {
 	switch f := f.(type) {
 	case frame.Answer:
-		s, question, raw := f.Session, f.Question, f.Payload
-		l.inflight.worked = true
-		l.call(func() { l.Executor.Answer(s, question, raw) })
+		l.farewell.worked = true
+		l.executing.call(func(e Executor) { e.Answer(f.Session, f.Question, f.Payload) })
 	case frame.Stop:
-		s := f.Session
-		l.call(func() { l.Executor.StopSession(s) })
+		l.executing.call(func(e Executor) { e.StopSession(f.Session) })
 	case frame.Halt:
-		l.halt(f)
-	}
-}
-
-// halt stops processes. If it stops all, the box sleeps without a wait for Idle.
-func (l *life) halt(f frame.Halt) {
-	within := time.Duration(min(max(f.In, 0), maxHalt.Milliseconds())) * time.Millisecond
-	l.call(func() { l.Executor.Halt(f.Session, f.By, within) })
-	if f.Session == "" {
-		l.sleep.hurry()
+		within := time.Duration(min(max(f.In, 0), maxHalt.Milliseconds())) * time.Millisecond
+		l.executing.call(func(e Executor) { e.Halt(f.Session, f.By, within) })
+		if f.Session == "" {
+			l.sleep.hurry()
+		}
 	}
 }
 
@@ -208,22 +161,18 @@ func (l *life) keepHouse() {
 	old := time.Now().Add(-idMemory)
 	l.deliveries.forgetDeliveries(old)
 	l.outboxes.forgetOutboxes(old)
-	l.set(&l.housekeeping, houseKeeping, l.keepHouse)
+	l.loop.set(&l.housekeeping, houseKeeping, l.keepHouse)
 }
 
-// resume continues after a welcome, where the last connection or the last bye stopped.
-// moved says that the connection is new, fresh that the generation is new.
 func (l *life) resume(moved, fresh bool) {
 	if moved {
 		l.outboxes.loose = false
 	}
-	kept := l.links.kept
-	l.links.kept = nil
-	for _, data := range kept {
-		l.links.sendKept(data)
-	}
 	l.inflight.resumeInflight(moved, fresh)
 	l.outboxes.resumeOutboxes(moved, fresh)
+	if moved {
+		l.transfers.resumeTransfers()
+	}
 	l.queries.resumeQueries()
 	l.sleep.watchIdle()
 }

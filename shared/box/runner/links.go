@@ -3,6 +3,7 @@ package runner
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -10,10 +11,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
-
-// This file has the runner's connections: hello and its answer, ping, renewal before the
-// gateway's limit, and reconnect after a cut. During a renewal there are two connections.
-// The runner reads both, and sends on the one with the last welcome.
 
 const (
 	helloAgain   = 5 * time.Second // a hello without an answer is sent again
@@ -35,18 +32,60 @@ const (
 	maxKept      = 64          // frames that wait for a connection
 )
 
-// links keeps one connection to the host: it sends hello, renews the connection before the
-// gateway's limit, and comes back after a cut.
+// above is what hears of the host through links.
+type above interface {
+	frame(lk *link, f frame.Frame)
+	begin(launch map[string]string) // the launch of an invited runner came, with its first welcome
+	retire()                        // the host asks for it
+	// resume continues after a welcome, where the last connection or the last bye stopped.
+	// moved says that the connection is new, fresh that the generation is new.
+	resume(moved, fresh bool)
+	loosen() // there has been no connection for looseAfter
+}
+
+var errSilent = errors.New("the host does not answer")
+
+// phase is the stage of a runner's life.
+//
+//	joining ──▶ up ──▶ parting ──▶ lingering ──▶ (returns)
+//	            ▲         │            │
+//	            └───── rejoining ◀─────┘
+//
+// Only in stage up does the runner execute messages, and send frames other than hello
+// and bye.
+type phase int
+
+const (
+	joining   phase = iota // no welcome yet
+	up                     // welcomed, no bye since
+	parting                // bye was said
+	lingering              // the host has taken the bye; the runner stays for messages that were on their way
+	rejoining              // the runner has sent hello after the bye; the welcome decides
+)
+
+// links keeps one connection to the host: it sends hello, which is also the ping, renews the
+// connection before the gateway's limit, and comes back after a cut. During a renewal there
+// are two. The runner reads both, and sends on the one with the last welcome.
 type links struct {
-	*core
-	life *life
+	cfg       *Config
+	loop      *loop
+	executing *executing
+	above     above
+
+	runner string             // this runner's random id, which only the host knows
+	pass   string             // the newest that the host has given
+	gen    storage.Generation // of the last welcome
+	no     int64              // number of the last hello on a new connection or after a bye
+	stage  phase
+	ctx    context.Context // of dialing
+	cancel context.CancelFunc
 
 	live    *link          // the welcomed connection, which all frames use
 	next    *link          // open, its hello not answered yet
 	open    map[*link]bool // live, next, and replaced connections that the runner still reads
 	dialing bool
 
-	begun    bool  // Begin has its launch
+	invited  bool  // Begin has no launch yet
 	welcomed bool  // there was a welcome, so the token is used up
 	failed   int   // attempts since the last welcome; they decide the back-off
 	lost     error // why the last attempt failed
@@ -84,8 +123,26 @@ type outgoing struct {
 	keep bool
 }
 
+func (ls *links) sender() frame.Sender {
+	return frame.Sender{Box: ls.cfg.Box, Gen: ls.gen, Runner: ls.runner}
+}
+
+// ofBox is sender without the runner's id, for frames that the host trusts because of
+// their tickets.
+func (ls *links) ofBox() frame.Sender { return frame.Sender{Box: ls.cfg.Box, Gen: ls.gen} }
+
+func (ls *links) fence() {
+	ls.cfg.Log.Warn("fenced by a newer runner", "generation", ls.gen, "link", ls.no)
+	ls.loop.finish(storage.Errorf(ErrFenced, "a newer runner than generation %d runs box %s; stop and exit", ls.gen, ls.cfg.Box))
+}
+
+// drawn returns a random duration of at least 0 and less than d.
+func (ls *links) drawn(d time.Duration) time.Duration {
+	return time.Duration(ls.cfg.Rand.Int64N(int64(max(d, 1))))
+}
+
 func (ls *links) beginLinks() {
-	ls.set(&ls.giveUp, reconnectFor, ls.abandon)
+	ls.loop.set(&ls.giveUp, reconnectFor, ls.abandon)
 	ls.connect()
 }
 
@@ -95,12 +152,12 @@ func (ls *links) connect() {
 		return
 	}
 	ls.dialing = true
-	header := carrying(ls.Pass)
-	ls.spawn(func() {
+	header := carrying(ls.pass)
+	ls.loop.spawn(func() {
 		ctx, cancel := context.WithTimeout(ls.ctx, dialWithin)
 		defer cancel()
-		conn, err := ls.Dial(ctx, ls.URL, header)
-		if !ls.post(func() { ls.dialed(conn, err) }) && err == nil {
+		conn, err := ls.cfg.Dial(ctx, ls.cfg.URL, header)
+		if !ls.loop.post(func() { ls.dialed(conn, err) }) && err == nil {
 			_ = conn.Close("stopped") // the loop has ended
 		}
 	})
@@ -109,24 +166,70 @@ func (ls *links) connect() {
 func (ls *links) dialed(conn Conn, err error) {
 	ls.dialing = false
 	if err != nil {
-		ls.Log.Warn("connecting to the host failed", "attempt", ls.failed+1, "error", err)
+		ls.cfg.Log.Warn("connecting to the host failed", "attempt", ls.failed+1, "error", err)
 		ls.retry(reconnectionOf(err), err)
 		return
 	}
 	lk := &link{conn: conn, out: make(chan []byte, 1), gone: make(chan struct{})}
 	ls.next, ls.open[lk] = lk, true
-	ls.spawn(func() { ls.read(lk) })
-	ls.spawn(func() { ls.write(lk) })
+	ls.loop.spawn(func() { ls.read(lk) })
+	ls.loop.spawn(func() { ls.write(lk) })
 	ls.hello(lk)
 }
 
 func (ls *links) read(lk *link) {
 	for {
 		data, err := lk.conn.Receive()
-		if !ls.post(func() { ls.life.received(lk, data, err) }) || err != nil {
+		if !ls.loop.post(func() { ls.received(lk, data, err) }) || err != nil {
 			return
 		}
 	}
+}
+
+// received handles a message of a connection, or the error that ended it.
+func (ls *links) received(lk *link, data []byte, err error) {
+	if lk.dead {
+		return
+	}
+	if err != nil {
+		ls.cut(lk, err)
+		return
+	}
+	if len(data) == 0 {
+		return // the gateway may pass on a function's empty answer as an empty message
+	}
+	f, err := frame.Decode(data)
+	if part, ok := f.(frame.Part); ok {
+		if data, _, err = lk.parts.Add(part); data == nil && err == nil {
+			return
+		}
+		if err != nil {
+			// This end holds incomplete parts until the connection closes, so begin a new
+			// connection.
+			ls.cut(lk, err)
+			return
+		}
+		f, err = frame.Decode(data)
+	}
+	if err != nil {
+		ls.unreadable(lk, len(data), err)
+		return
+	}
+	ls.above.frame(lk, f)
+}
+
+// unreadable skips a message that is no frame, for example the gateway's own message about
+// a failed function. If the host has another version, every frame is unreadable;
+// unreadable logs that once for a connection.
+func (ls *links) unreadable(lk *link, size int, err error) {
+	var version *frame.VersionError
+	if errors.As(err, &version) {
+		if lk.foreign {
+			return
+		}
+		lk.foreign = true
+	}
+	ls.cfg.Log.Warn("message is no relay frame", "link", lk.no, "bytes", size, "error", err)
 }
 
 func (ls *links) write(lk *link) {
@@ -143,7 +246,7 @@ func (ls *links) write(lk *link) {
 		default:
 		}
 		err := lk.conn.Send(data)
-		if !ls.post(func() { ls.written(lk, err) }) {
+		if !ls.loop.post(func() { ls.written(lk, err) }) {
 			return
 		}
 	}
@@ -190,7 +293,7 @@ func (lk *link) busy() bool { return lk.writing || len(lk.queue) > 0 }
 // againIfFree calls do after ackAfter. If the connection is still busy then, it waits
 // again instead, because do would only queue a repeat.
 func (ls *links) againIfFree(a *alarm, do func()) {
-	ls.set(a, ackAfter, func() {
+	ls.loop.set(a, ackAfter, func() {
 		if ls.linked() && ls.live.busy() {
 			ls.againIfFree(a, do)
 			return
@@ -236,22 +339,22 @@ func (ls *links) sayHello(lk *link) {
 			ls.writeHello(lk, questions)
 		}
 	}
-	ls.call(func() {
-		questions := fit(ls.Executor.Questions())
-		ls.post(func() { write(questions) })
+	ls.executing.call(func(e Executor) {
+		questions := fit(e.Questions())
+		ls.loop.post(func() { write(questions) })
 	})
-	ls.set(&lk.answer, askFor, func() { write(nil) })
+	ls.loop.set(&lk.answer, askFor, func() { write(nil) })
 }
 
 func (ls *links) writeHello(lk *link, questions map[storage.ID][]string) {
 	lk.asking = false
 	lk.tries++
-	f := frame.Hello{Sender: ls.sender(), Link: lk.no, Task: ls.Task, Digest: ls.Digest, Baked: ls.Baked, Questions: questions, Invited: ls.Begin != nil && !ls.begun}
+	f := frame.Hello{Sender: ls.sender(), Link: lk.no, Task: ls.cfg.Task, Digest: ls.cfg.Digest, Baked: ls.cfg.Baked, Questions: questions, Invited: ls.invited}
 	if !ls.welcomed {
-		f.Token = ls.Token
+		f.Token = ls.cfg.Token
 	}
 	lk.sendFirst(frame.Encode(f))
-	ls.set(&lk.answer, helloAgain, func() {
+	ls.loop.set(&lk.answer, helloAgain, func() {
 		if lk.tries >= helloTries {
 			ls.cut(lk, errSilent)
 			return
@@ -294,20 +397,25 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	}
 	fresh, same := f.Gen != ls.gen || !ls.welcomed, ls.stage == up
 	ls.gen, ls.stage, ls.welcomed = f.Gen, up, true
-	ls.Pass = cmp.Or(f.Ticket, ls.Pass)
+	ls.pass = cmp.Or(f.Ticket, ls.pass)
 	if moved || !same {
-		ls.Log.Info("welcomed by the host", "generation", ls.gen, "link", ls.no)
+		ls.cfg.Log.Info("welcomed by the host", "generation", ls.gen, "link", ls.no)
 	}
-	ls.set(&ls.pinging, ls.PingEvery, ls.ping)
-	if ls.Begin != nil && !ls.begun {
-		ls.begun = true
-		ls.life.begin(f.Launch)
+	ls.loop.set(&ls.pinging, ls.cfg.PingEvery, ls.ping)
+	if ls.invited {
+		ls.invited = false
+		ls.above.begin(f.Launch)
 	}
 	if f.Retire {
-		ls.life.sleep.retire()
+		ls.above.retire()
 	}
 	if moved || fresh || !same {
-		ls.life.resume(moved, fresh)
+		kept := ls.kept
+		ls.kept = nil
+		for _, data := range kept {
+			ls.sendKept(data)
+		}
+		ls.above.resume(moved, fresh)
 	}
 }
 
@@ -315,18 +423,18 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 func (ls *links) promote(lk *link) {
 	if old := ls.live; old != nil {
 		old.answer.stop()
-		ls.set(&old.retire, retireAfter, func() { ls.drop(old, "renewed") })
+		ls.loop.set(&old.retire, retireAfter, func() { ls.drop(old, "renewed") })
 	}
 	ls.live, ls.next, ls.failed = lk, nil, 0
 	ls.redial.stop()
 	ls.giveUp.stop()
 	ls.loosen.stop()
-	ls.renewIn(ls.RenewAfter)
+	ls.renewIn(ls.cfg.RenewAfter)
 }
 
 func (ls *links) renewIn(after time.Duration) {
 	ls.renewBy = time.Now().Add(after)
-	ls.set(&ls.renewal, after, ls.renew)
+	ls.loop.set(&ls.renewal, after, ls.renew)
 }
 
 // fenced handles a fence. A fence for the newest hello ends the life. A fence for an older
@@ -340,7 +448,7 @@ func (ls *links) fenced(f frame.Fenced) {
 }
 
 func (ls *links) ping() {
-	ls.set(&ls.pinging, ls.PingEvery, ls.ping)
+	ls.loop.set(&ls.pinging, ls.cfg.PingEvery, ls.ping)
 	ls.ask()
 }
 
@@ -356,7 +464,7 @@ func (ls *links) ask() {
 // until the bye has been answered.
 func (ls *links) renew() {
 	if ls.live != nil && ls.stage != up {
-		ls.set(&ls.redial, lastBackOff, ls.renew)
+		ls.loop.set(&ls.redial, lastBackOff, ls.renew)
 		return
 	}
 	ls.connect()
@@ -384,10 +492,14 @@ func (ls *links) cut(lk *link, err error) {
 	switch lk {
 	case ls.live:
 		ls.live = nil
-		ls.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
-		ls.set(&ls.giveUp, reconnectFor, ls.abandon)
-		ls.set(&ls.loosen, looseAfter, ls.life.outboxes.loosenAll)
-		ls.life.sleep.cutAsleep()
+		ls.cfg.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
+		ls.loop.set(&ls.giveUp, reconnectFor, ls.abandon)
+		ls.loop.set(&ls.loosen, looseAfter, ls.above.loosen)
+		if ls.stage == parting {
+			// The runner does not repeat the bye. The hello on the next connection tells
+			// whether the host took it.
+			ls.stage = rejoining
+		}
 		ls.retry(after, err)
 	case ls.next:
 		ls.next = nil
@@ -411,14 +523,14 @@ func (ls *links) retry(after reconnection, err error) {
 		ls.fence()
 		return
 	case ls.unwelcome(after) && ls.live == nil:
-		ls.finish(storage.Errorf(storage.Invalid, "the relay does not take the runner of box %s", ls.Box).Because(err))
+		ls.loop.finish(storage.Errorf(storage.Invalid, "the relay does not take the runner of box %s", ls.cfg.Box).Because(err))
 		return
 	case after == comeLater:
 		ls.failed = max(ls.failed, longBackOff)
 	}
 	pause := min(firstBackOff<<min(ls.failed, longBackOff), lastBackOff)
 	ls.failed++
-	ls.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
+	ls.loop.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
 }
 
 // unwelcome reports whether the host has refused this runner for good. It has if the
@@ -437,7 +549,7 @@ func (ls *links) unwelcome(after reconnection) bool {
 
 func (ls *links) abandon() {
 	err := storage.Errorf(storage.Unavailable, "the relay could not be reached for %s", reconnectFor)
-	ls.finish(err.Because(ls.lost))
+	ls.loop.finish(err.Because(ls.lost))
 }
 
 func (ls *links) drop(lk *link, reason string) {
@@ -452,7 +564,7 @@ func (ls *links) drop(lk *link, reason string) {
 		}
 	}
 	lk.queue = nil
-	ls.spawn(func() { _ = lk.conn.Close(reason) }) // the runner gives this connection up in any case
+	ls.loop.spawn(func() { _ = lk.conn.Close(reason) }) // the runner gives this connection up in any case
 }
 
 // endLinks closes the open connections at the end of a life.
@@ -460,6 +572,7 @@ func (ls *links) endLinks() {
 	for lk := range ls.open {
 		ls.drop(lk, "stopped")
 	}
+	ls.cancel()
 }
 
 // carrying returns the header that shows a pass, or nil without a pass.

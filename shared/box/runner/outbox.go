@@ -11,19 +11,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// This file is about events on their way to the host. One batch of each session is under
-// way. The runner sends the same bytes again until it has the ack. Events that come
-// meanwhile are kept for the next batch.
-
 const (
 	maxBatch   = 1000     // events
 	maxPayload = 4 << 20  // most bytes of a batch, unless one event is larger
 	maxBacklog = 32 << 20 // most bytes of a session's events; above this, Event blocks
 )
 
-// outboxes holds the events of all sessions until the host has them.
+// outboxes holds the events of all sessions until the host has them. One batch of each
+// session is under way, and is sent again with the same bytes until the runner has the ack.
+// Events that come meanwhile are kept for the next batch.
 type outboxes struct {
-	*core
+	cfg        *Config
+	executing  *executing
 	links      *links
 	transfers  *transfers
 	deliveries *deliveries
@@ -84,7 +83,7 @@ func (ob *outboxes) event(e Event, room chan struct{}) {
 // hold adds bytes of events that the host does not have.
 func (ob *outboxes) hold(o *outbox, bytes int) {
 	o.size += bytes
-	ob.Guard.Budget().Hold(bytes)
+	ob.cfg.Guard.Budget().Hold(bytes)
 }
 
 func (ob *outboxes) gather(o *outbox, e Event) {
@@ -94,7 +93,7 @@ func (ob *outboxes) gather(o *outbox, e Event) {
 	}
 	fit, why := frame.Fit(e, round)
 	if why != "" {
-		ob.Log.Warn("event that cannot be sent as it is", "session_id", e.Session, "stream", e.Stream, "bytes", len(e.Raw), "reason", why)
+		ob.cfg.Log.Warn("event that cannot be sent as it is", "session_id", e.Session, "stream", e.Stream, "bytes", len(e.Raw), "reason", why)
 	}
 	for _, e := range fit {
 		ob.add(o, e)
@@ -106,7 +105,7 @@ func (ob *outboxes) add(o *outbox, e Event) {
 	if e.Stream == storage.Standalone {
 		ticket := cmp.Or(e.Ticket, o.ticket)
 		if ticket == "" {
-			ob.Log.Error("event of a session that was never delivered to", "session_id", e.Session, "bytes", len(raw))
+			ob.cfg.Log.Error("event of a session that was never delivered to", "session_id", e.Session, "bytes", len(raw))
 			return
 		}
 		o.common, o.voucher = append(o.common, raw), ticket
@@ -115,7 +114,7 @@ func (ob *outboxes) add(o *outbox, e Event) {
 	}
 	d := ob.deliveries.byID[e.Stream]
 	if d == nil || d.ended || d.session != e.Session {
-		ob.Log.Debug("event of a stream that is closed", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
+		ob.cfg.Log.Debug("event of a stream that is closed", "session_id", e.Session, "stream", e.Stream, "bytes", len(raw))
 		return
 	}
 	if len(d.pending) == 0 {
@@ -155,8 +154,8 @@ func (ob *outboxes) flush(o *outbox) {
 // streams in the order of their first event. The payload of the frame is not in it yet.
 func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch) {
 	o.seq++
-	b = &batch{seq: o.seq, gen: ob.gen}
-	f = frame.Events{Sender: ob.ofBox(), Seq: o.seq, Session: o.session}
+	b = &batch{seq: o.seq, gen: ob.links.gen}
+	f = frame.Events{Sender: ob.links.ofBox(), Seq: o.seq, Session: o.session}
 	// take puts behind directly after the last event of pending.
 	take := func(pending [][]byte, behind []byte) (rest [][]byte, lens []int) {
 		for i, raw := range pending {
@@ -234,7 +233,7 @@ func (ob *outboxes) acked(f frame.Ack) {
 		return // the ack of a batch that was sent twice
 	}
 	if f.Fenced {
-		ob.fence()
+		ob.links.fence()
 		return
 	}
 	b := o.unacked
@@ -242,7 +241,7 @@ func (ob *outboxes) acked(f frame.Ack) {
 	b.again.stop()
 	ob.transfers.dropTransfer(b.transfer)
 	ob.hold(o, -b.size)
-	if b.common && b.gen == ob.gen && f.Next > 0 {
+	if b.common && b.gen == ob.links.gen && f.Next > 0 {
 		o.next = f.Next
 	}
 	for _, d := range b.traces {
@@ -279,8 +278,8 @@ func (ob *outboxes) closeStream(o *outbox, id storage.StreamID) {
 		ob.deliveries.running--
 	}
 	ob.deliveries.forgetLater(d)
-	ob.Log.Warn("stream was ended by the host", "session_id", d.session, "stream", id)
-	ob.call(func() { ob.Executor.CloseStream(d.session, id) })
+	ob.cfg.Log.Warn("stream was ended by the host", "session_id", d.session, "stream", id)
+	ob.executing.call(func(e Executor) { e.CloseStream(d.session, id) })
 }
 
 func (o *outbox) makeRoom() {
@@ -316,17 +315,12 @@ func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 			ob.sendBatch(o.unacked)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(ob.transfers.byName)) {
-		if t := ob.transfers.byName[name]; moved && t.unanswered {
-			ob.transfers.sendParts(t)
-		}
-	}
 }
 
 // drop gives back what the events hold of the budget.
 func (ob *outboxes) drop() {
 	for _, o := range ob.boxes {
-		ob.Guard.Budget().Hold(-o.size)
+		ob.cfg.Guard.Budget().Hold(-o.size)
 	}
 }
 
@@ -361,13 +355,13 @@ func (ob *outboxes) forgetOutboxes(old time.Time) {
 // lost without one.
 func (ob *outboxes) status(s StatusReport) {
 	f := frame.Status{
-		Sender: ob.ofBox(), Session: s.Session, Ticket: s.Ticket,
+		Sender: ob.links.ofBox(), Session: s.Session, Ticket: s.Ticket,
 		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Lists: s.Lists, Own: s.Own, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
 	}
 	data := frame.Encode(f)
 	switch {
 	case len(data) > frame.MaxJoined:
-		ob.Log.Warn("report over the limit", "session_id", s.Session, "bytes", len(data), "limit", frame.MaxJoined)
+		ob.cfg.Log.Warn("report over the limit", "session_id", s.Session, "bytes", len(data), "limit", frame.MaxJoined)
 	case len(data) > frame.MaxFrame:
 		ob.transfers.transferKept(data)
 	case len(s.Handshake) > 0:

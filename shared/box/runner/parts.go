@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 
@@ -40,7 +41,6 @@ const (
 
 // transfers holds the frames that are sent in parts.
 type transfers struct {
-	*core
 	links *links
 
 	byName map[string]*transfer // those that have a place
@@ -86,7 +86,7 @@ func (t *transfer) restart() {
 // sendParts sends the parts that the host does not have, for the first time or again.
 func (ts *transfers) sendParts(t *transfer) {
 	if !ts.links.linked() || t.name == "" {
-		return // resumeOutboxes or dropTransfer sends them later
+		return // resumeTransfers, resumeOutboxes or dropTransfer sends them later
 	}
 	if t.joins == wholes {
 		t.restart()
@@ -133,11 +133,11 @@ func (ts *transfers) fillWindow(t *transfer) {
 // part encodes a part. It has the box, the generation and the runner in its header, because the
 // host stores each part on its own.
 func (ts *transfers) part(t *transfer, n int) []byte {
-	return frame.Encode(frame.Part{Sender: ts.sender(), Frame: t.name, N: int64(n), Of: len(t.pieces), Payload: t.pieces[n]})
+	return frame.Encode(frame.Part{Sender: ts.links.sender(), Frame: t.name, N: int64(n), Of: len(t.pieces), Payload: t.pieces[n]})
 }
 
 func (ts *transfers) join(t *transfer) {
-	whole := frame.Encode(frame.Whole{Sender: ts.sender(), Frame: t.name, Of: len(t.pieces)})
+	whole := frame.Encode(frame.Whole{Sender: ts.links.sender(), Frame: t.name, Of: len(t.pieces)})
 	if t.unanswered {
 		ts.dropTransfer(t)
 		ts.links.sendKept(whole)
@@ -174,6 +174,16 @@ func (ts *transfers) dropTransfer(t *transfer) {
 		ts.lining = ts.lining[1:]
 		ts.admit(next)
 		ts.sendParts(next)
+	}
+}
+
+// resumeTransfers continues over a new connection with the frames that have no answer. The
+// sender of any other frame continues with it.
+func (ts *transfers) resumeTransfers() {
+	for _, name := range slices.Sorted(maps.Keys(ts.byName)) {
+		if t := ts.byName[name]; t.unanswered {
+			ts.sendParts(t)
+		}
 	}
 }
 

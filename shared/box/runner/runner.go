@@ -7,6 +7,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -17,16 +18,11 @@ import (
 )
 
 func (c Config) withDefaults() Config {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&c.Idle, 2*time.Minute)
-	def(&c.Linger, 5*time.Second)
-	def(&c.PingEvery, 5*time.Minute)
-	def(&c.RenewAfter, 110*time.Minute)
-	def(&c.Flush, 5*time.Second)
+	c.Idle = cmp.Or(c.Idle, 2*time.Minute)
+	c.Linger = cmp.Or(c.Linger, 5*time.Second)
+	c.PingEvery = cmp.Or(c.PingEvery, 5*time.Minute)
+	c.RenewAfter = cmp.Or(c.RenewAfter, 110*time.Minute)
+	c.Flush = cmp.Or(c.Flush, 5*time.Second)
 	if c.Dial == nil {
 		c.Dial = DialWebSocket
 	}
@@ -77,24 +73,19 @@ func (r *Runner) Run(ctx context.Context) error {
 	defer r.cfg.Guard.Catch()
 	l.start()
 	cancelled := ctx.Done()
-	for !l.over {
+	for !l.loop.over {
 		select {
 		case do := <-r.in:
 			do(l)
 		case <-r.cfg.Guard.Panicked():
-			l.finish(r.cfg.Guard.Err())
+			l.loop.finish(r.cfg.Guard.Err())
 		case <-cancelled:
 			cancelled = nil
 			l.sleep.closeDown(context.Cause(ctx))
 		}
-		switch {
-		case l.closing:
-			l.sleep.tryClose()
-		case l.retiring:
-			l.sleep.tryRetire()
-		}
+		l.sleep.tryEnd()
 	}
-	return l.err
+	return l.loop.err
 }
 
 // Event takes an event of a process and returns when the outbox of its session has room

@@ -7,81 +7,78 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// This file is about how the box falls asleep. The runner says bye when it has nothing to
-// do, and executes nothing after it. A message that comes later makes the runner say hello
-// again.
-
 const (
 	byeAgain = 2 * time.Second
 	byeTries = 5 // then the connection is given up
 )
 
-// sleep decides when the box falls asleep and when Run ends. It sends bye once no part of
-// the life has any work under way.
+// sleep decides when the box falls asleep and when Run ends. It has the runner say bye once
+// no part of the life has any work under way.
 type sleep struct {
-	*core
+	cfg        *Config
+	loop       *loop
+	executing  *executing
 	links      *links
 	transfers  *transfers
 	deliveries *deliveries
 	outboxes   *outboxes
 	inflight   *inflight
 	queries    *queries
+	farewell   *farewell
 
 	halted   int  // 1 + inflight.delivered when all processes were stopped; see hasty
 	asking   bool // the Executor is being asked
 	watching bool // sleep is asking the Executor since when the box is idle, or will ask when the alarm idle fires
 	idle     alarm
-	idleFor  time.Duration // how long the box had no work at the last bye
-	byes     int           // byes without an answer
-	byeDue   alarm
-	ending   alarm
-	accept   alarm // ends refusing
-	old      bool  // half of the time until Deadline is over
+	old      bool // half of the time until Deadline is over
 	aging    alarm
 	drainDue alarm
-	retired  bool // Retire was called
+	retiring bool  // the host has asked the runner to retire
+	accept   alarm // ends inflight.refusing
+	retired  bool  // Retire was called
+	cause    error // why Run's own ctx is done
+	flush    alarm
 }
 
 // watchIdle asks the Executor whether the box may sleep. It repeats the question as long
 // as the runner is in stage up.
 func (sl *sleep) watchIdle() {
-	if sl.stage != up || sl.watching {
+	if sl.links.stage != up || sl.watching {
 		return
 	}
 	sl.watching, sl.asking = true, true
 	before := sl.inflight.delivered
-	sl.call(func() {
-		since, ok := sl.Executor.IdleSince()
-		sl.post(func() { sl.idleSince(since, ok && before == sl.inflight.delivered) })
+	sl.executing.call(func(e Executor) {
+		since, ok := e.IdleSince()
+		sl.loop.post(func() { sl.idleSince(since, ok && before == sl.inflight.delivered) })
 	})
 }
 
 func (sl *sleep) idleSince(since time.Time, ok bool) {
 	sl.asking = false
-	if sl.stage != up {
+	if sl.links.stage != up {
 		sl.watching = false
 		return
 	}
-	left := sl.Idle - time.Since(since)
-	if sl.closing || sl.hasty() || sl.draining || sl.old {
+	left := sl.cfg.Idle - time.Since(since)
+	if sl.inflight.closing || sl.hasty() || sl.inflight.draining || sl.old {
 		left = 0
 	}
 	if ok && left <= 0 && sl.quiet() {
-		sl.idleFor = max(time.Since(since), 0)
-		sl.bye()
+		sl.watching = false
+		sl.idle.stop()
+		sl.farewell.bye(max(time.Since(since), 0))
 		return
 	}
-	again := left
-	if !ok || left <= 0 {
-		again = min(sl.Idle/4, frame.MostUnasked)
+	switch {
+	case sl.inflight.closing || sl.inflight.draining:
+		left = frame.UnaskedClosing
+	case sl.hasty():
+		left = frame.UnaskedHasty
+	case !ok || left <= 0:
+		left = min(sl.cfg.Idle/4, frame.MostUnasked)
 	}
-	if sl.hasty() {
-		again = frame.UnaskedHasty
-	}
-	if sl.closing || sl.draining {
-		again = frame.UnaskedClosing
-	}
-	sl.set(&sl.idle, again, func() {
+	sl.loop.set(&sl.idle, left, func() {
 		sl.watching = false
 		sl.watchIdle()
 	})
@@ -109,66 +106,69 @@ func (sl *sleep) askNow() {
 // not hold up a runner that refuses messages, because it will not execute what comes.
 func (sl *sleep) quiet() bool {
 	return sl.links.linked() && sl.links.next == nil && !sl.links.dialing && !sl.links.live.greeting() && !sl.links.live.busy() &&
-		len(sl.deliveries.owed) == 0 && (len(sl.inflight.late) == 0 || sl.refuses()) && sl.outboxes.unsent() == 0 && len(sl.transfers.byName) == 0 && len(sl.transfers.lining) == 0 && len(sl.queries.asking) == 0 && (!sl.inflight.pull.open || sl.refuses()) && len(sl.waiting) == 0
+		len(sl.deliveries.owed) == 0 && (len(sl.inflight.late) == 0 || sl.inflight.refuses()) && sl.outboxes.unsent() == 0 && len(sl.transfers.byName) == 0 && len(sl.transfers.lining) == 0 && len(sl.queries.asking) == 0 && (!sl.inflight.pull.open || sl.inflight.refuses()) && len(sl.executing.waiting) == 0
 }
 
-// bye begins the sleep: after it the runner executes nothing.
-func (sl *sleep) bye() {
-	sl.stage, sl.byes, sl.watching = parting, 0, false
-	sl.idle.stop()
-	sl.sayBye()
+// farewell is the bye of the runner, which executes nothing after it. The bye is repeated
+// until the host has taken it. It is taken back by a hello when another message comes.
+type farewell struct {
+	cfg   *Config
+	loop  *loop
+	links *links
+
+	worked bool          // a message did more than list or initialize; see frame.Deliver.Looks
+	idle   time.Duration // how long the box had no work at the last bye
+	byes   int           // without an answer
+	due    alarm
+	linger alarm
 }
 
-func (sl *sleep) sayBye() {
-	if sl.stage != parting || sl.links.live == nil {
+// bye begins the sleep. idle is how long the box had no work.
+func (fw *farewell) bye(idle time.Duration) {
+	fw.links.stage, fw.byes, fw.idle = parting, 0, idle
+	fw.sayBye()
+}
+
+func (fw *farewell) sayBye() {
+	if fw.links.stage != parting || fw.links.live == nil {
 		return
 	}
-	if sl.byes == byeTries {
-		sl.links.cut(sl.links.live, errSilent)
+	if fw.byes == byeTries {
+		fw.links.cut(fw.links.live, errSilent)
 		return
 	}
-	sl.byes++
-	sl.links.live.sendFirst(frame.Encode(frame.Bye{Sender: sl.sender(), Link: sl.no, Looks: !sl.inflight.worked, Idle: sl.idleFor.Milliseconds()}))
-	sl.set(&sl.byeDue, byeAgain, sl.sayBye)
+	fw.byes++
+	fw.links.live.sendFirst(frame.Encode(frame.Bye{Sender: fw.links.sender(), Link: fw.links.no, Looks: !fw.worked, Idle: fw.idle.Milliseconds()}))
+	fw.loop.set(&fw.due, byeAgain, fw.sayBye)
 }
 
 // byeTaken handles the host's answer to a bye: the box is asleep. The runner stays for
 // Linger, in case a message was already on its way.
-func (sl *sleep) byeTaken(f frame.ByeOK) {
-	if sl.stage != parting || f.Link != sl.no {
+func (fw *farewell) byeTaken(f frame.ByeOK) {
+	if fw.links.stage != parting || f.Link != fw.links.no {
 		return
 	}
-	sl.stage = lingering
-	sl.byeDue.stop()
-	sl.Log.Info("asleep", "generation", sl.gen)
-	sl.set(&sl.ending, sl.Linger, func() {
-		if sl.stage == lingering {
-			sl.finish(nil)
+	fw.links.stage = lingering
+	fw.due.stop()
+	fw.cfg.Log.Info("asleep", "generation", fw.links.gen)
+	fw.loop.set(&fw.linger, fw.cfg.Linger, func() {
+		if fw.links.stage == lingering {
+			fw.loop.finish(nil)
 		}
 	})
 }
 
-// wakeAgain sends hello again after a bye, on the same connection with a new number. The
+// takeBack sends hello again after a bye, on the same connection with a new number. The
 // welcome tells whether the host had taken the bye.
-func (sl *sleep) wakeAgain() {
-	if sl.stage != parting && sl.stage != lingering || sl.closing || sl.retiring || sl.draining {
+func (fw *farewell) takeBack() {
+	if fw.links.stage != parting && fw.links.stage != lingering {
 		return
 	}
-	sl.stage = rejoining
-	sl.byeDue.stop()
-	sl.ending.stop()
-	if sl.links.live != nil {
-		sl.links.hello(sl.links.live)
-	}
-}
-
-// cutAsleep handles a connection that is lost after a bye without an answer. The runner
-// does not repeat the bye. The hello on the next connection tells whether the host took
-// it.
-func (sl *sleep) cutAsleep() {
-	if sl.stage == parting {
-		sl.stage = rejoining
-		sl.byeDue.stop()
+	fw.links.stage = rejoining
+	fw.due.stop()
+	fw.linger.stop()
+	if fw.links.live != nil {
+		fw.links.hello(fw.links.live)
 	}
 }
 
@@ -179,70 +179,64 @@ const drainSlack = 20 * time.Second
 // expectDeadline prepares for the end of the runner's time. A runner whose time is too
 // short for Longest drains after half of it: it may be cut off, but it does some work.
 func (sl *sleep) expectDeadline() {
-	if sl.Deadline.IsZero() {
+	if sl.cfg.Deadline.IsZero() {
 		return
 	}
-	left := time.Until(sl.Deadline)
-	sl.set(&sl.aging, left/2, func() {
+	left := time.Until(sl.cfg.Deadline)
+	sl.loop.set(&sl.aging, left/2, func() {
 		sl.old = true
 		sl.askNow()
 	})
-	sl.set(&sl.drainDue, max(left-sl.Longest-drainSlack, left/2), sl.drain)
+	sl.loop.set(&sl.drainDue, max(left-sl.cfg.Longest-drainSlack, left/2), sl.drain)
 }
 
 // drain ends the life before its Deadline: the runner finishes its requests and leaves new
 // ones to its successor.
 func (sl *sleep) drain() {
-	sl.Log.Info("draining: the time of the box is almost over", "generation", sl.gen, "in_flight", sl.deliveries.running)
-	sl.draining = true
+	sl.cfg.Log.Info("draining: the time of the box is almost over", "generation", sl.links.gen, "in_flight", sl.deliveries.running)
+	sl.inflight.draining = true
 	sl.askNow()
 }
 
 // retire begins to end the life because the host asks for it.
 func (sl *sleep) retire() {
-	if sl.Retire == nil || sl.retiring || sl.closing {
+	if sl.cfg.Retire == nil || sl.retiring || sl.inflight.closing {
 		return
 	}
-	sl.Log.Info("retiring: the server is configured differently by now", "generation", sl.gen, "in_flight", sl.deliveries.running)
-	sl.retiring, sl.refusing = true, true
-	sl.set(&sl.accept, frame.RefuseFor, func() {
-		sl.refusing = false
+	sl.cfg.Log.Info("retiring: the server is configured differently by now", "generation", sl.links.gen, "in_flight", sl.deliveries.running)
+	sl.retiring, sl.inflight.refusing = true, true
+	sl.loop.set(&sl.accept, frame.RefuseFor, func() {
+		sl.inflight.refusing = false
 		sl.inflight.startPull() // a nudge may have come in the meantime
 	})
 }
 
-// tryRetire ends the life of a retiring runner as soon as it has nothing in flight.
-func (sl *sleep) tryRetire() {
-	if sl.retired || sl.stage != up || !sl.quiet() {
-		return
-	}
-	sl.accept.stop()
-	sl.retired, sl.refusing = true, true
-	sl.Retire()
-}
-
 // closeDown begins to end the life because Run's ctx is done.
 func (sl *sleep) closeDown(cause error) {
-	sl.closing, sl.cause = true, cause
+	sl.inflight.closing, sl.cause = true, cause
 	sl.watching = false
 	sl.idle.stop()
-	sl.set(&sl.ending, sl.Flush, sl.closed)
+	sl.loop.set(&sl.flush, sl.cfg.Flush, sl.closed)
 }
 
-// tryClose ends the life as soon as nothing is in flight. If there is a connection, it
-// ends with a bye, which tells the host that nothing was lost.
-func (sl *sleep) tryClose() {
-	switch {
-	case sl.stage == lingering:
-		sl.finish(nil)
-	case sl.stage == joining:
+// tryEnd ends the life that was asked to end as soon as nothing is in flight. If there is a
+// connection, Run's own end begins with a bye, which tells the host that nothing was lost.
+func (sl *sleep) tryEnd() {
+	switch closing := sl.inflight.closing; {
+	case closing && sl.links.stage == lingering:
+		sl.loop.finish(nil)
+	case closing && sl.links.stage == joining:
 		sl.closed()
-	case sl.quiet():
+	case closing && sl.quiet():
 		sl.watchIdle()
+	case !closing && sl.retiring && !sl.retired && sl.quiet():
+		sl.accept.stop()
+		sl.retired, sl.inflight.refusing = true, true
+		sl.cfg.Retire()
 	}
 }
 
 // closed ends the life without a bye.
 func (sl *sleep) closed() {
-	sl.finish(fmt.Errorf("the runner of box %s was stopped with %d requests in flight: %w", sl.Box, sl.deliveries.running, sl.cause))
+	sl.loop.finish(fmt.Errorf("the runner of box %s was stopped with %d requests in flight: %w", sl.cfg.Box, sl.deliveries.running, sl.cause))
 }

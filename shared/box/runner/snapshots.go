@@ -9,7 +9,7 @@ import (
 
 // queries holds the requests about snapshots that the host has not answered.
 type queries struct {
-	*core
+	loop  *loop
 	links *links
 
 	asking  map[int64]*query
@@ -36,9 +36,9 @@ func (qs *queries) sayQuery(q *query) {
 		return
 	}
 	f := q.frame
-	f.Sender = qs.sender()
+	f.Sender = qs.links.sender()
 	qs.links.live.send(outgoing{data: frame.Encode(f)})
-	qs.set(&q.again, ackAfter, func() { qs.sayQuery(q) })
+	qs.loop.set(&q.again, ackAfter, func() { qs.sayQuery(q) })
 }
 
 func (qs *queries) resumeQueries() {

@@ -1,0 +1,98 @@
+package runner
+
+import (
+	"sync"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+)
+
+// ackAfter is the time after which a frame without an answer is sent again.
+const ackAfter = 5 * time.Second
+
+// loop is the goroutine of Run, which alone touches the parts of a life. Goroutines that
+// read, write, dial, execute or wait post closures to it.
+type loop struct {
+	guard *guard.Guard
+	post  func(do func()) bool // makes the loop call do; returns false if the loop has ended
+	wg    sync.WaitGroup       // all goroutines that Run began
+
+	over bool // Run returns err
+	err  error
+}
+
+// spawn calls do in a goroutine that Run waits for.
+func (lo *loop) spawn(do func()) {
+	lo.wg.Go(func() {
+		defer lo.guard.Catch()
+		do()
+	})
+}
+
+func (lo *loop) finish(err error) {
+	if !lo.over {
+		lo.over, lo.err = true, err
+	}
+}
+
+// executing is the queue of calls for the goroutine that calls the Executor. With it, an
+// Executor that blocks in [Runner.Event] does not block the loop.
+type executing struct {
+	loop     *loop
+	executor Executor            // only its goroutine uses it
+	calls    chan func(Executor) // capacity 1; filled only while calling is false
+	waiting  []func(Executor)
+	calling  bool
+}
+
+// call queues f for the Executor's goroutine, after all earlier calls.
+func (x *executing) call(f func(Executor)) {
+	x.waiting = append(x.waiting, f)
+	x.nextCall()
+}
+
+func (x *executing) nextCall() {
+	if x.calling || len(x.waiting) == 0 {
+		return
+	}
+	x.calling = true
+	x.calls <- x.waiting[0]
+	x.waiting[0] = nil
+	x.waiting = x.waiting[1:]
+}
+
+func (x *executing) execute() {
+	for f := range x.calls {
+		f(x.executor)
+		x.loop.post(func() {
+			x.calling = false
+			x.nextCall()
+		})
+	}
+}
+
+// alarm is a timer of the loop. After it was set again or stopped, it does not call the
+// earlier function any more.
+type alarm struct {
+	timer *time.Timer
+	set   int
+}
+
+func (lo *loop) set(a *alarm, after time.Duration, do func()) {
+	a.stop()
+	now := a.set
+	a.timer = lo.guard.After(after, func() {
+		lo.post(func() {
+			if a.set == now {
+				do()
+			}
+		})
+	})
+}
+
+func (a *alarm) stop() {
+	a.set++
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
