@@ -108,12 +108,9 @@ func valuesOf(files []file, name string) (all []string) {
 }
 
 // given returns the value that n gives to what is called name: in a declaration, in a
-// literal, in an assignment, or as a default, def(&x.name, value).
+// literal, in an assignment, or as a default, x.name = cmp.Or(x.name, value).
 func given(n ast.Node, name string) ast.Expr {
 	called := func(e ast.Expr) bool {
-		if ref, ok := e.(*ast.UnaryExpr); ok && ref.Op == token.AND {
-			e = ref.X
-		}
 		if field, ok := e.(*ast.SelectorExpr); ok {
 			e = field.Sel
 		}
@@ -132,13 +129,13 @@ func given(n ast.Node, name string) ast.Expr {
 			return n.Value
 		}
 	case *ast.AssignStmt:
-		if len(n.Lhs) == 1 && len(n.Rhs) == 1 && called(n.Lhs[0]) {
-			return n.Rhs[0]
+		if len(n.Lhs) != 1 || len(n.Rhs) != 1 || !called(n.Lhs[0]) {
+			return nil
 		}
-	case *ast.CallExpr:
-		if fun, ok := n.Fun.(*ast.Ident); ok && fun.Name == "def" && len(n.Args) == 2 && called(n.Args[0]) {
-			return n.Args[1]
+		if call, ok := n.Rhs[0].(*ast.CallExpr); ok && types.ExprString(call.Fun) == "cmp.Or" {
+			return call.Args[len(call.Args)-1]
 		}
+		return n.Rhs[0]
 	}
 	return nil
 }
@@ -188,7 +185,7 @@ func TestFiguresOfTheDocumentsAreThoseOfTheCode(t *testing.T) {
 
 func TestAFigureThatTheCodeDoesNotHaveIsFound(t *testing.T) {
 	root := t.TempDir()
-	code := "package p\n\nimport \"time\"\n\nconst most = 4 << 10\n\nfunc f() { def(&o.Wait, 2*time.Minute) }\n\nfunc g() any { return T{Wait: time.Hour} }\n"
+	code := "package p\n\nimport \"time\"\n\nconst most = 4 << 10\n\nfunc f() { o.Wait = cmp.Or(o.Wait, 2*time.Minute) }\n\nfunc g() any { return T{Wait: time.Hour} }\n"
 	commontest.OK(t, os.WriteFile(filepath.Join(root, "p.go"), []byte(code), 0o600))
 	files := load(t, root)
 	for i := range files {

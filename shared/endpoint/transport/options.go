@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -83,17 +84,10 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&o.JSONWindow, time.Second)
-	def(&o.KeepAlive, 15*time.Second)
-	def(&o.Limit, 14*time.Minute)
-	if o.MaxBody == 0 {
-		o.MaxBody = 4 << 20
-	}
+	o.JSONWindow = cmp.Or(o.JSONWindow, time.Second)
+	o.KeepAlive = cmp.Or(o.KeepAlive, 15*time.Second)
+	o.Limit = cmp.Or(o.Limit, 14*time.Minute)
+	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
 	if o.Auth == nil {
 		o.Auth = nobody{}
 	}

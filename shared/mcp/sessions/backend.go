@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -133,21 +134,14 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&l.Life, 7*24*time.Hour)
-	def(&l.InitTimeout, time.Minute)
-	def(&l.StartTime, 5*time.Minute)
-	def(&l.EventAge, storage.EventAge)
-	def(&l.AcceptBy, 25*time.Second)
-	def(&l.Hold, 25*time.Second)
-	def(&l.Pace, time.Second)
-	if l.Standby == 0 {
-		l.Standby = 32
-	}
+	l.Life = cmp.Or(l.Life, 7*24*time.Hour)
+	l.InitTimeout = cmp.Or(l.InitTimeout, time.Minute)
+	l.StartTime = cmp.Or(l.StartTime, 5*time.Minute)
+	l.EventAge = cmp.Or(l.EventAge, storage.EventAge)
+	l.AcceptBy = cmp.Or(l.AcceptBy, 25*time.Second)
+	l.Hold = cmp.Or(l.Hold, 25*time.Second)
+	l.Pace = cmp.Or(l.Pace, time.Second)
+	l.Standby = cmp.Or(l.Standby, 32)
 	return l
 }
 

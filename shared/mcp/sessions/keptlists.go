@@ -103,21 +103,24 @@ func forgetLists(ctx context.Context, store storage.Store, a storage.Address, b 
 	if len(changed) == 0 || a.Digest == "" {
 		return nil
 	}
-	for {
-		box, err := store.Box(ctx, a.Box)
-		if err != nil {
-			return err
-		}
-		news := false
+	return updateBox(ctx, store, a.Box, func(box *storage.Box) (news bool) {
 		for _, kind := range changed {
 			if told := toldOf(&box.Told, kind); *told < b.Gen {
 				*told, news = b.Gen, true
 			}
 		}
-		if !news {
-			return nil
+		return news
+	})
+}
+
+// updateBox is [update] for the record of a box, which few change at once.
+func updateBox(ctx context.Context, store storage.Boxes, id storage.BoxID, change func(*storage.Box) bool) error {
+	for {
+		box, err := store.Box(ctx, id)
+		if err != nil || !change(&box) {
+			return err
 		}
-		if err = store.SaveBox(ctx, box); !errors.Is(err, storage.Conflict) {
+		if err := store.SaveBox(ctx, box); !errors.Is(err, storage.Conflict) {
 			return err
 		}
 	}

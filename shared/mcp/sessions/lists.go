@@ -145,15 +145,22 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	return strings.Join(names, ","), true
 }
 
+// lists answers from what the handshake records say of servers, without a box. It leaves out
+// the tools that a caller does not see.
+type lists struct {
+	records *records
+	held    *Held // what was accepted of the tools of servers
+}
+
 // recorded answers a request from the handshake record. If result is nil, the caller asks
 // the box. part then is the name under which to keep the answer, or "" if it is not kept.
 // Cost: one read for a list that the record may have, otherwise none.
-func (h *Manager) recorded(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
+func (ls *lists) recorded(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	part, ok := listPart(s, c, method, params)
 	if !ok || runs(s, box) {
 		return nil, part, nil
 	}
-	record, err := h.store.Handshake(ctx, s.Record(), part)
+	record, err := ls.records.store.Handshake(ctx, s.Record(), part)
 	if errors.Is(err, storage.NotFound) {
 		if c.Server.Preparing {
 			return nothingYet(s, method), "", nil
@@ -167,16 +174,8 @@ func (h *Manager) recorded(ctx context.Context, c Caller, s storage.Session, box
 	if json.Unmarshal(record.Result, &kept) != nil || !kept.holds(method, c.Server.sameList(method), box) {
 		return nil, part, nil
 	}
-	list := kept.List
-	if method == wire.MethodToolsList {
-		if list, err = h.visible(ctx, c, list); err != nil {
-			return nil, "", err
-		}
-	}
-	if s.Transport != storage.Modern {
-		list = plainList(list)
-	}
-	return list, part, nil
+	result, err = ls.forClient(ctx, s, c, method, kept.List)
+	return result, part, err
 }
 
 // plainList returns a list in the form of the legacy era. A server that speaks both eras may

@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -11,20 +12,34 @@ import (
 
 // Manager opens sessions, takes their messages, and ends them. A Manager keeps nothing
 // between calls, so any instance can serve any message. It is safe for concurrent use.
+//
+// Each part knows only the records, and deliveries the keys.
 type Manager struct {
-	store   storage.Store
-	backend Backend
-	limits  Limits
-	out     Publisher
-	gate    storage.Gate                                 // nil admits all work
-	secrets storage.Secrets                              // nil: no server has any
-	boxes   func(ctx context.Context, tenant string) int // see Parts; nil is 1
+	records
+	lists
+	sockets
+	answers    answers
+	keys       keys
+	deliveries deliveries
+	backend    Backend
+	out        Publisher
+	parts      Parts // as New and With got them
 }
 
 // New makes a Manager. Zero limits get their defaults. It cannot push to WebSocket clients;
 // see [Manager.With].
 func New(store storage.Store, backend Backend, limits Limits) *Manager {
-	return &Manager{store: store, backend: backend, limits: limits.withDefaults(), out: Publisher{Store: store, Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)}}
+	return assemble(store, backend, limits.withDefaults(), Parts{Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)})
+}
+
+func assemble(store storage.Store, backend Backend, limits Limits, p Parts) *Manager {
+	h := &Manager{records: records{store, limits, p.Boxes}, backend: backend, out: Publisher{Store: store, Clients: p.Clients, Held: p.Held}, parts: p}
+	h.lists = lists{&h.records, p.Held}
+	h.sockets = sockets{&h.records, h.out}
+	h.answers = answers{&h.records, backend}
+	h.keys = keys{&h.records, backend}
+	h.deliveries = deliveries{&h.records, backend, &h.keys, p.Gate, p.Secrets}
+	return h
 }
 
 // Parts are what a [Manager] may have besides. A part that is nil stays as it is.
@@ -45,27 +60,16 @@ type Parts struct {
 
 // With returns the same Manager with some parts.
 func (h *Manager) With(p Parts) *Manager {
-	with := *h
-	if p.Clients != nil {
-		with.out.Clients = p.Clients
+	p.Clients, p.Held = cmp.Or(p.Clients, h.parts.Clients), cmp.Or(p.Held, h.parts.Held)
+	p.Gate, p.Secrets = cmp.Or(p.Gate, h.parts.Gate), cmp.Or(p.Secrets, h.parts.Secrets)
+	if p.Boxes == nil {
+		p.Boxes = h.parts.Boxes
 	}
-	if p.Held != nil {
-		with.out.Held = p.Held
-	}
-	if p.Gate != nil {
-		with.gate = p.Gate
-	}
-	if p.Secrets != nil {
-		with.secrets = p.Secrets
-	}
-	if p.Boxes != nil {
-		with.boxes = p.Boxes
-	}
-	return &with
+	return assemble(h.store, h.backend, h.limits, p)
 }
 
 // Limits returns the limits in force.
-func (h *Manager) Limits() Limits { return h.limits }
+func (rs *records) Limits() Limits { return rs.limits }
 
 // Caller says who calls a method of Manager, and over which transport. A caller can use a
 // session only if Server.Name, Tenant, Principal and Transport are those of the caller

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,9 +39,15 @@ const minKeyLife = time.Minute
 // executed. A repeat with the same key executes it.
 const DataUnsent = "notExecuted"
 
+// keys finds the calls that clients have given a key.
+type keys struct {
+	records *records
+	backend Backend
+}
+
 // once is the key of a call.
 type once struct {
-	h    *Manager
+	keys *keys
 	key  storage.ValueKey
 	hash []byte // of the tool and its arguments
 	life time.Duration
@@ -71,7 +76,7 @@ func WithKey(ctx context.Context, header string) context.Context {
 
 // onceOf returns the key of a call, nil if it has none. round is as [Client].Round. A *[wire.Error]
 // refuses the key.
-func (h *Manager) onceOf(ctx context.Context, c Caller, round string, batch bool, msgs ...wire.Message) (*once, error) {
+func (ks *keys) onceOf(ctx context.Context, c Caller, round string, batch bool, msgs ...wire.Message) (*once, error) {
 	for _, m := range msgs {
 		if m.Kind != wire.Request || m.Method != wire.MethodToolsCall {
 			continue
@@ -85,7 +90,7 @@ func (h *Manager) onceOf(ctx context.Context, c Caller, round string, batch bool
 		case batch:
 			return nil, badKey("a call with a key must not be in a batch; send it by itself")
 		}
-		life, err := h.keyLife(m.Params)
+		life, err := ks.keyLife(m.Params)
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +98,7 @@ func (h *Manager) onceOf(ctx context.Context, c Caller, round string, batch bool
 		if err != nil {
 			return nil, err
 		}
-		return &once{h: h, key: keyName(c, key, round), hash: hash, life: life}, nil
+		return &once{keys: ks, key: keyName(c, key, round), hash: hash, life: life}, nil
 	}
 	return nil, nil
 }
@@ -124,13 +129,13 @@ func keyOf(ctx context.Context, params json.RawMessage) (string, error) {
 }
 
 // keyLife returns how long the key of a call is kept.
-func (h *Manager) keyLife(params json.RawMessage) (time.Duration, error) {
+func (ks *keys) keyLife(params json.RawMessage) (time.Duration, error) {
 	raw := wire.Lookup(params, "_meta", wire.MetaIdempotencyLife)
 	if raw == nil {
-		return h.limits.EventAge, nil
+		return ks.records.limits.EventAge, nil
 	}
 	n, ok := wire.Integer(raw)
-	if most := h.limits.EventAge.Milliseconds(); !ok || n < min(minKeyLife.Milliseconds(), most) || n > most {
+	if most := ks.records.limits.EventAge.Milliseconds(); !ok || n < min(minKeyLife.Milliseconds(), most) || n > most {
 		return 0, badKey(fmt.Sprintf("_meta[%q] must be a number from %d to %d", wire.MetaIdempotencyLife, min(minKeyLife.Milliseconds(), most), most))
 	}
 	return time.Duration(n) * time.Millisecond, nil
@@ -155,8 +160,7 @@ func StillRunning() *wire.Error {
 // keyName returns the key of the durable value of a call. The name has only a hash of the
 // client's key, which may be a secret.
 func keyName(c Caller, key, round string) storage.ValueKey {
-	sum := sha256.Sum256(fmt.Appendf(nil, "call %q %q %q %q %q", c.Tenant, c.Principal, c.Server.Name, key, round))
-	of := strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
+	of := hashOf(sha256.Size, fmt.Appendf(nil, "call %q %q %q %q %q", c.Tenant, c.Principal, c.Server.Name, key, round))
 	return storage.ValueKey{Scope: storage.ValueOfPrincipal, Of: of, Name: "call with a key"}
 }
 
@@ -193,15 +197,15 @@ func (o *once) release(ctx context.Context) {
 	if o == nil || o.mine == nil {
 		return
 	}
-	_ = o.h.settle(context.WithoutCancel(ctx), *o.mine, &wire.Error{
+	_ = o.keys.settle(context.WithoutCancel(ctx), *o.mine, &wire.Error{
 		Code: wire.CodeInternal, Message: "the call was not executed; send it again", Data: map[string]bool{DataUnsent: true},
 	}) // if it fails, repeats learn that the outcome is unknown
 }
 
 // settle ends a call that has no end yet.
-func (h *Manager) settle(ctx context.Context, call begun, why *wire.Error) error {
+func (ks *keys) settle(ctx context.Context, call begun, why *wire.Error) error {
 	a := storage.Address{Session: call.Session, Stream: call.Stream, Requests: []json.RawMessage{call.Request}}
-	return h.out.Fail(ctx, a, why, time.Now().Add(h.limits.EventAge))
+	return Publisher{Store: ks.records.store}.Fail(ctx, a, why, time.Now().Add(ks.records.limits.EventAge))
 }
 
 // refuses reports whether a backend that returned err has certainly not taken the message.
@@ -221,7 +225,7 @@ func refuses(err error) bool {
 // or three times if the call has told progress.
 //
 // Errors: *[wire.Error] for other arguments; Unavailable.
-func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d Delivery) (*Call, error) {
+func (ks *keys) reserve(ctx context.Context, c Caller, s storage.Session, d Delivery) (*Call, error) {
 	o := d.once
 	now := time.Now()
 	mine := begun{Session: s.ID, Stream: d.Stream, Hash: o.hash, Request: d.Requests[0], At: now}
@@ -231,7 +235,7 @@ func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d De
 	}
 	v := storage.Value{Key: o.key, Data: data, Expires: now.Add(o.life)}
 	for {
-		old, err := h.store.SaveValue(ctx, v)
+		old, err := ks.records.store.SaveValue(ctx, v)
 		if err == nil {
 			o.mine = &mine
 			return nil, nil
@@ -253,7 +257,7 @@ func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d De
 		case !bytes.Equal(first.Hash, o.hash):
 			return nil, keyError("idempotency_key_conflict", "it was used for another call; use a new key for other arguments")
 		}
-		call, free, err := h.join(ctx, c, s, d, first)
+		call, free, err := ks.join(ctx, c, s, d, first)
 		if call != nil || err != nil {
 			return call, err
 		}
@@ -265,13 +269,13 @@ func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d De
 
 // join returns the Call that waits for the end of a call that an earlier request began. free
 // is true if that request was certainly not executed, so that this one may be.
-func (h *Manager) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, free bool, err error) {
-	ended, end, err := h.endOf(ctx, first)
+func (ks *keys) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, free bool, err error) {
+	ended, end, err := ks.endOf(ctx, first)
 	if err != nil {
 		return nil, false, err
 	}
-	call = &Call{host: h, session: first.Session, stream: first.Stream, begun: time.Now(), once: d.once, repeat: true}
-	j := &joined{Manager: h, call: first, as: d.Requests[0], modern: s.Transport == storage.Modern}
+	call = &Call{records: ks.records, session: first.Session, stream: first.Stream, begun: time.Now(), once: d.once, repeat: true}
+	j := &joined{keys: ks, call: first, as: d.Requests[0], modern: s.Transport == storage.Modern}
 	j.of = storage.Session{ID: first.Session, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal}
 	if ended {
 		raw := end
@@ -281,7 +285,7 @@ func (h *Manager) join(ctx context.Context, c Caller, s storage.Session, d Deliv
 		if string(wire.Lookup(raw, "error", "data", DataUnsent)) == "true" {
 			return nil, true, nil
 		}
-		call = h.readyCall(j.own(raw))
+		call = ks.records.readyCall(j.own(raw))
 		call.stream, call.once, call.repeat = d.Stream, d.once, true
 		return call, false, nil
 	}
@@ -295,15 +299,15 @@ func (h *Manager) join(ctx context.Context, c Caller, s storage.Session, d Deliv
 
 // endOf returns the end of a call if it has ended; nil if the log has it no more. Most calls
 // have no other event.
-func (h *Manager) endOf(ctx context.Context, call begun) (ended bool, end []byte, err error) {
-	page, err := h.store.Read(ctx, call.Session, call.Stream, 0, 1)
+func (ks *keys) endOf(ctx context.Context, call begun) (ended bool, end []byte, err error) {
+	page, err := ks.records.store.Read(ctx, call.Session, call.Stream, 0, 1)
 	if err == nil && !page.Final() && (len(page.Events) > 0 || page.Gap) {
 		var tail storage.Tail
-		if tail, err = h.store.Tail(ctx, call.Session, call.Stream); err != nil || !tail.Final {
+		if tail, err = ks.records.store.Tail(ctx, call.Session, call.Stream); err != nil || !tail.Final {
 			return false, nil, err
 		}
 		ended = true
-		page, err = h.store.Read(ctx, call.Session, call.Stream, tail.Last-1, 1)
+		page, err = ks.records.store.Read(ctx, call.Session, call.Stream, tail.Last-1, 1)
 	}
 	if err == nil && page.Final() {
 		return true, page.Events[len(page.Events)-1].Raw, nil
@@ -313,7 +317,7 @@ func (h *Manager) endOf(ctx context.Context, call begun) (ended bool, end []byte
 
 // joined is the Tracker of a call that another request began.
 type joined struct {
-	*Manager
+	keys   *keys
 	call   begun
 	of     storage.Session // as far as a Tracker needs it
 	as     json.RawMessage // id that the answer gets
@@ -335,11 +339,11 @@ func (j *joined) forgotten() []byte {
 
 // undecided is how long a call may leave no trace. After that time the function and the box
 // that had it are gone.
-func (j *joined) undecided() time.Duration { return j.limits.AcceptBy + 5*time.Second }
+func (j *joined) undecided() time.Duration { return j.keys.records.limits.AcceptBy + 5*time.Second }
 
 // Check implements Tracker. It does what the function would do that has begun the call.
 func (j *joined) Check(ctx context.Context) (Status, error) {
-	tracker, err := j.backend.Track(ctx, j.of, j.call.Stream)
+	tracker, err := j.keys.backend.Track(ctx, j.of, j.call.Stream)
 	if err == nil {
 		status, err := tracker.Check(ctx)
 		status.Accepted = true
@@ -349,7 +353,7 @@ func (j *joined) Check(ctx context.Context) (Status, error) {
 	if !errors.Is(err, storage.NotFound) || time.Since(j.call.At) < j.undecided() {
 		return soon, unlessGone(err)
 	}
-	return soon, j.settle(ctx, j.call, &wire.Error{
+	return soon, j.keys.settle(ctx, j.call, &wire.Error{
 		Code: wire.CodeOutcomeUnknown, Message: "whether the call was executed is not known: what executed it has ended without an answer",
 	})
 }
@@ -357,9 +361,9 @@ func (j *joined) Check(ctx context.Context) (Status, error) {
 // joinEnd waits for the end of the call, and returns it. The wait is as long as a request may
 // take until it is accepted.
 func (c *Call) joinEnd(ctx context.Context) ([]storage.Event, error) {
-	j, end := c.joined, c.begun.Add(c.host.limits.AcceptBy)
+	j, end := c.joined, c.begun.Add(c.records.limits.AcceptBy)
 	for {
-		page, err := c.host.store.Wait(ctx, j.call.Session, j.call.Stream, c.after, earlier(end, c.status.Next))
+		page, err := c.records.store.Wait(ctx, j.call.Session, j.call.Stream, c.after, earlier(end, c.status.Next))
 		if err != nil {
 			return nil, err
 		}

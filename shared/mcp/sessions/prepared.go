@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -13,28 +14,8 @@ import (
 // provisional returns the answer to initialize of a server that has not said one yet. It
 // promises to announce each list, because all lists come later.
 func provisional(server, version string) json.RawMessage {
-	type changes struct {
-		ListChanged bool `json:"listChanged"`
-	}
-	var all struct {
-		Version string `json:"protocolVersion"`
-		Can     struct {
-			Tools     changes `json:"tools"`
-			Prompts   changes `json:"prompts"`
-			Resources changes `json:"resources"`
-		} `json:"capabilities"`
-		Server struct {
-			Name    string `json:"name"`
-			Version string `json:"version"`
-		} `json:"serverInfo"`
-	}
-	all.Version, all.Server.Name = version, server
-	all.Can.Tools.ListChanged, all.Can.Prompts.ListChanged, all.Can.Resources.ListChanged = true, true, true
-	text, err := json.Marshal(all)
-	if err != nil {
-		panic("sessions: " + err.Error()) // texts always encode
-	}
-	return text
+	const can = `"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true}`
+	return fmt.Appendf(nil, `{"protocolVersion":"%s","capabilities":{%s},"serverInfo":{"name":%s,"version":""}}`, version, can, wire.AppendString(nil, server))
 }
 
 // notToKeep adds to an object that a modern client must not keep it.

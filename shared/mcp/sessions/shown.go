@@ -117,18 +117,18 @@ func accepted(ctx context.Context, k *Held, pin *storage.Pin, list json.RawMessa
 }
 
 // visible returns a list of tools of the caller's server as the caller may see it.
-func (h *Manager) visible(ctx context.Context, c Caller, list json.RawMessage) (json.RawMessage, error) {
-	list, err := accepted(ctx, h.out.keeper(), c.Server.Pin, list)
+func (ls *lists) visible(ctx context.Context, c Caller, list json.RawMessage) (json.RawMessage, error) {
+	list, err := accepted(ctx, ls.held, c.Server.Pin, list)
 	return visible(c.Tools, list), err
 }
 
 // unaccepted answers messages with a call of a tool that is held back. It returns nil if there
 // is none.
-func (h *Manager) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message) (*Call, error) {
+func (ls *lists) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message) (*Call, error) {
 	if c.Server.Pin == nil {
 		return nil, nil
 	}
-	err := h.out.keeper().Permit(ctx, *c.Server.Pin, tools(msgs))
+	err := ls.held.Permit(ctx, *c.Server.Pin, tools(msgs))
 	var refused *wire.Error
 	if !errors.As(err, &refused) {
 		return nil, err
@@ -139,7 +139,7 @@ func (h *Manager) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message
 			answers = append(answers, wire.ErrorResponse(m.ID, refused))
 		}
 	}
-	return h.readyCall(answers...), nil
+	return ls.records.readyCall(answers...), nil
 }
 
 // visible returns a list of tools without those that a filter does not allow, and with
@@ -166,7 +166,7 @@ func visible(tools storage.ToolFilter, list json.RawMessage) json.RawMessage {
 	if !changed {
 		return list
 	}
-	list, _ = wire.Replace(list, slices.Concat([]byte{'['}, bytes.Join(left, []byte{','}), []byte{']'}), "tools")
+	list, _ = wire.Replace(list, batchOf(left), "tools")
 	return list
 }
 

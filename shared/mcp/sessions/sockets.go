@@ -16,17 +16,27 @@ const (
 	maxPushed  = 256 // entries of Pushed, including those that a client names
 )
 
+// sockets connects WebSocket clients to their sessions.
+type sockets struct {
+	records *records
+	out     Publisher
+}
+
 // Open makes a session for an SSE client that has not sent initialize. Without an
 // initialize it lives for [Limits].InitTimeout.
 //
 // Errors: Unavailable.
-func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
-	id, err := h.newID(ctx, c)
+func (rs *records) Open(ctx context.Context, c Caller) (storage.Session, error) {
+	id, err := rs.newID(ctx, c)
 	if err != nil {
 		return storage.Session{}, err
 	}
-	s := h.opened(c, id)
-	if err := h.store.Create(ctx, s); err != nil {
+	return rs.create(ctx, rs.opened(c, id))
+}
+
+// create stores a new session, and returns it as it is stored.
+func (rs *records) create(ctx context.Context, s storage.Session) (storage.Session, error) {
+	if err := rs.store.Create(ctx, s); err != nil {
 		return storage.Session{}, err
 	}
 	s.Rev = 1
@@ -35,24 +45,24 @@ func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
 
 // newID returns the ID of a new session, and so chooses its box. Cost: one read if the
 // caller's sessions may be in several boxes, otherwise none.
-func (h *Manager) newID(ctx context.Context, c Caller) (storage.ID, error) {
+func (rs *records) newID(ctx context.Context, c Caller) (storage.ID, error) {
 	id := storage.NewID()
-	if h.boxes == nil || !c.Server.Spreads {
+	if rs.boxes == nil || !c.Server.Spreads {
 		return id, nil
 	}
-	most := h.boxes(ctx, c.Tenant)
+	most := rs.boxes(ctx, c.Tenant)
 	if most < 2 {
 		return id, nil
 	}
-	first, err := h.store.Box(ctx, c.box(id))
+	first, err := rs.store.Box(ctx, c.box(id))
 	return id.In(first.Choose(id, most)), err
 }
 
-func (h *Manager) opened(c Caller, id storage.ID) storage.Session {
+func (rs *records) opened(c Caller, id storage.ID) storage.Session {
 	now := time.Now()
 	s := storage.Session{
 		ID: id, Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
-		Transport: c.Transport, State: storage.Opened, Created: now, Used: now, Expires: now.Add(h.limits.InitTimeout),
+		Transport: c.Transport, State: storage.Opened, Created: now, Used: now, Expires: now.Add(rs.limits.InitTimeout),
 	}
 	if len(c.Props) <= storage.MaxProps {
 		s.Props = c.Props
@@ -74,28 +84,27 @@ func (h *Manager) opened(c Caller, id storage.ID) storage.Session {
 //
 // Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the
 // caller must refuse the connection.
-func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
+func (so *sockets) Connect(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
 	if resume == "" {
-		id, err := h.newID(ctx, c)
+		id, err := so.records.newID(ctx, c)
 		if err != nil {
 			return s, nil, err
 		}
-		s = h.opened(c, id)
+		s = so.records.opened(c, id)
 		s.Conns = []string{c.Conn}
-		if err := h.store.Create(ctx, s); err != nil {
-			return storage.Session{}, nil, err
+		if s, err = so.records.create(ctx, s); err == nil {
+			err = so.putConnection(ctx, c, s.ID)
 		}
-		s.Rev = 1
-		return s, nil, h.putConnection(ctx, c, s.ID)
+		return s, nil, err
 	}
-	all, err := h.rejoined(ctx, c, members, resume, cursors)
+	all, err := so.rejoined(ctx, c, members, resume, cursors)
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
 	alone := slices.ContainsFunc(all, func(r rejoin) bool { return len(r.claims) > 0 })
 	// Put the connection's record before the session names the connection: the function
 	// that pushes reads that record.
-	if err := h.putConnection(ctx, c, resume); err != nil {
+	if err := so.putConnection(ctx, c, resume); err != nil {
 		return storage.Session{}, nil, err
 	}
 	// Close the other connections first. If the record changed first and a close then
@@ -105,21 +114,21 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 		if !alone {
 			break
 		}
-		if err := h.closeAll(ctx, r.s.Conns, closed); err != nil {
+		if err := so.closeAll(ctx, r.s.Conns, closed); err != nil {
 			return storage.Session{}, nil, err
 		}
 	}
 	for i, r := range all {
 		var others []string
-		r.s, err = h.update(ctx, r.s, func(s *storage.Session) bool {
+		r.s, err = so.records.update(ctx, r.s, func(s *storage.Session) bool {
 			others = join(s, c.Conn, r.claims, alone)
 			if s.Group == "" { // the group's session must not end before this one
-				h.extend(s)
+				so.records.extend(s)
 			}
 			return true
 		})
 		if err == nil {
-			err = h.closeAll(ctx, others, closed)
+			err = so.closeAll(ctx, others, closed)
 		}
 		if err != nil {
 			return storage.Session{}, nil, err
@@ -142,13 +151,13 @@ type rejoin struct {
 
 // rejoined returns the session that a client comes back to. Those that it has opened with
 // members follow.
-func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
+func (so *sockets) rejoined(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
 	add := func(c Caller, id storage.ID, cursors []storage.EventID) error {
-		s, _, err := h.Load(ctx, c, id)
+		s, _, err := so.records.Load(ctx, c, id)
 		if err != nil {
 			return err
 		}
-		claims, err := h.claims(ctx, s, cursors)
+		claims, err := so.claims(ctx, s, cursors)
 		all = append(all, rejoin{s, claims})
 		return err
 	}
@@ -169,12 +178,12 @@ func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resu
 
 // closeAll closes the connections that are not in closed. A connection that stayed open
 // would get events that the client no longer reads.
-func (h *Manager) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
+func (so *sockets) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
 	for _, conn := range conns {
-		if closed[conn] || h.out.Clients == nil {
+		if closed[conn] || so.out.Clients == nil {
 			continue
 		}
-		if err := h.out.Clients.Close(ctx, conn); err != nil && !errors.Is(err, storage.Closed) {
+		if err := so.out.Clients.Close(ctx, conn); err != nil && !errors.Is(err, storage.Closed) {
 			return err
 		}
 		closed[conn] = true
@@ -182,15 +191,15 @@ func (h *Manager) closeAll(ctx context.Context, conns []string, closed map[strin
 	return nil
 }
 
-func (h *Manager) putConnection(ctx context.Context, c Caller, id storage.ID) error {
-	return h.store.PutConnection(ctx, storage.Connection{
+func (so *sockets) putConnection(ctx context.Context, c Caller, id storage.ID) error {
+	return so.records.store.PutConnection(ctx, storage.Connection{
 		ID: c.Conn, Session: id, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
 		EventIDs: c.EventIDs, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules, Group: c.Group, Expires: time.Now().Add(connectionLife),
 	})
 }
 
 // claims returns the entries for the cursors that a client names.
-func (h *Manager) claims(ctx context.Context, s storage.Session, cursors []storage.EventID) ([]storage.Cursor, error) {
+func (so *sockets) claims(ctx context.Context, s storage.Session, cursors []storage.EventID) ([]storage.Cursor, error) {
 	if len(cursors) > maxCursors {
 		return nil, storage.Errorf(storage.Invalid, "%d event ids at once; name at most %d", len(cursors), maxCursors)
 	}
@@ -205,7 +214,7 @@ func (h *Manager) claims(ctx context.Context, s storage.Session, cursors []stora
 		if slices.ContainsFunc(claims, func(c storage.Cursor) bool { return c.Stream == id.Stream }) {
 			return nil, storage.Errorf(storage.Invalid, "two event ids of one stream; name the last one only")
 		}
-		tail, err := h.store.Tail(ctx, s.ID, id.Stream)
+		tail, err := so.records.store.Tail(ctx, s.ID, id.Stream)
 		if err != nil {
 			return nil, err
 		}
@@ -239,8 +248,8 @@ func join(s *storage.Session, conn string, claims []storage.Cursor, alone bool) 
 
 // Connection returns the record of a connection, which names its session and caller.
 // Errors: NotFound if it belongs to no session, Unavailable.
-func (h *Manager) Connection(ctx context.Context, conn string) (storage.Connection, error) {
-	c, err := h.store.Connection(ctx, conn)
+func (so *sockets) Connection(ctx context.Context, conn string) (storage.Connection, error) {
+	c, err := so.records.store.Connection(ctx, conn)
 	if errors.Is(err, storage.NotFound) {
 		return storage.Connection{}, storage.Errorf(storage.NotFound, "this connection belongs to no session; connect anew")
 	}
@@ -251,31 +260,31 @@ func (h *Manager) Connection(ctx context.Context, conn string) (storage.Connecti
 // connection is gone.
 //
 // Errors: Unavailable.
-func (h *Manager) Drop(ctx context.Context, conn string) error {
-	return h.closeAll(ctx, []string{conn}, map[string]bool{})
+func (so *sockets) Drop(ctx context.Context, conn string) error {
+	return so.closeAll(ctx, []string{conn}, map[string]bool{})
 }
 
 // Disconnect removes a connection that has gone from its session, which lives on. API Gateway
 // does not always report that a connection has gone, so it may never be called.
 //
 // Errors: Unavailable.
-func (h *Manager) Disconnect(ctx context.Context, conn string) error {
-	c, err := h.store.Connection(ctx, conn)
+func (so *sockets) Disconnect(ctx context.Context, conn string) error {
+	c, err := so.records.store.Connection(ctx, conn)
 	if err != nil {
 		return unlessGone(err)
 	}
-	if err := h.disconnect(ctx, c.Session, conn); err != nil {
+	if err := so.disconnect(ctx, c.Session, conn); err != nil {
 		return err
 	}
-	return h.store.DeleteConnection(ctx, conn)
+	return so.records.store.DeleteConnection(ctx, conn)
 }
 
 // disconnect removes a connection from a session, and from those that it has opened with the
 // members of a group.
-func (h *Manager) disconnect(ctx context.Context, id storage.ID, conn string) error {
-	s, _, err := h.store.Load(ctx, id, "")
+func (so *sockets) disconnect(ctx context.Context, id storage.ID, conn string) error {
+	s, _, err := so.records.store.Load(ctx, id, "")
 	if err == nil {
-		_, err = h.update(ctx, s, func(s *storage.Session) bool {
+		_, err = so.records.update(ctx, s, func(s *storage.Session) bool {
 			n := len(s.Conns)
 			s.Conns = without(s.Conns, conn)
 			return len(s.Conns) < n
@@ -285,7 +294,7 @@ func (h *Manager) disconnect(ctx context.Context, id storage.ID, conn string) er
 		return err
 	}
 	for _, member := range s.Members {
-		if err := h.disconnect(ctx, MemberID(id, member), conn); err != nil {
+		if err := so.disconnect(ctx, MemberID(id, member), conn); err != nil {
 			return err
 		}
 	}
@@ -295,9 +304,9 @@ func (h *Manager) disconnect(ctx context.Context, id storage.ID, conn string) er
 // Tell sends a WebSocket client the first cursor of its session, before there is any
 // event. It does nothing for a client that did not ask for event ids. It makes one
 // attempt.
-func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
-	if c.EventIDs && h.out.Clients != nil {
-		_ = h.out.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // the next event says more
+func (so *sockets) Tell(ctx context.Context, c Caller, id storage.ID) {
+	if c.EventIDs && so.out.Clients != nil {
+		_ = so.out.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // the next event says more
 	}
 }
 
@@ -306,4 +315,4 @@ func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
 //
 // Errors: Unavailable. Nothing is lost then, but the caller should arrange another
 // attempt.
-func (h *Manager) Push(ctx context.Context, id storage.ID) error { return h.out.push(ctx, id) }
+func (so *sockets) Push(ctx context.Context, id storage.ID) error { return so.out.push(ctx, id) }

@@ -147,25 +147,16 @@ func expire(ctx context.Context, store storage.Handshakes, record string, which 
 // upTo. If relisted is not zero, outdate notes it in the box. Cost: one read, and one write
 // if that changes the box.
 func outdate(ctx context.Context, store storage.Boxes, id storage.BoxID, upTo func(storage.Box) storage.Generation, relisted time.Time) error {
-	for {
-		box, err := store.Box(ctx, id)
-		if err != nil {
-			return err
-		}
-		gen, news := upTo(box), !relisted.IsZero()
+	return updateBox(ctx, store, id, func(box *storage.Box) bool {
+		gen, news := upTo(*box), !relisted.IsZero()
 		for _, told := range []*storage.Generation{&box.Told.Tools, &box.Told.Prompts, &box.Told.Resources} {
 			if *told < gen {
 				*told, news = gen, true
 			}
 		}
-		if !news {
-			return nil
-		}
 		if !relisted.IsZero() {
 			box.Relisted = relisted
 		}
-		if err := store.SaveBox(ctx, box); !errors.Is(err, storage.Conflict) {
-			return err
-		}
-	}
+		return news
+	})
 }

@@ -3,14 +3,11 @@ package sessions
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -31,8 +28,7 @@ func PinnedID(c Caller) storage.ID {
 	if c.Kind != "" {
 		named = fmt.Appendf(named, " %q", c.Kind)
 	}
-	sum := sha256.Sum256(named)
-	return storage.ID(strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])))
+	return storage.ID(hashOf(20, named))
 }
 
 // Stream returns the stream of the call. For a call of [Manager.Send] it is also the id
@@ -58,7 +54,7 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 	if err != nil {
 		return nil, nil, err
 	}
-	once, err := h.onceOf(ctx, c, client.Round, false, wire.Message{Kind: wire.Request, Method: method, Params: params})
+	once, err := h.keys.onceOf(ctx, c, client.Round, false, wire.Message{Kind: wire.Request, Method: method, Params: params})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -107,7 +103,7 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 	if cold {
 		s, call, err = h.deliverCold(ctx, c, client, s, d)
 	} else {
-		call, err = h.deliverWith(ctx, c, s, box, d)
+		call, err = h.deliveries.deliverWith(ctx, c, s, box, d)
 	}
 	if answer := h.unconnected(err, client.Visits, wire.Message{Kind: wire.Request, ID: quoted(string(stream)), Method: method}); answer != nil {
 		call, err = answer, nil
@@ -121,7 +117,7 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 
 // deliverCold delivers a request that is checked by a list which its client has not asked for.
 func (h *Manager) deliverCold(ctx context.Context, c Caller, client Client, s storage.Session, d Delivery) (storage.Session, *Call, error) {
-	if err := h.getSecrets(ctx, c, s, &d); err != nil {
+	if err := h.deliveries.getSecrets(ctx, c, s, &d); err != nil {
 		return s, nil, err
 	}
 	params, err := client.List(ctx)
@@ -135,7 +131,7 @@ func (h *Manager) deliverCold(ctx context.Context, c Caller, client Client, s st
 	if err != nil {
 		return s, nil, err
 	}
-	call, err := h.admit(ctx, c, s, box, d)
+	call, err := h.deliveries.admit(ctx, c, s, box, d)
 	return s, call, err
 }
 
@@ -190,7 +186,7 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 	}
 	stream := storage.NewStreamID()
 	id := quoted(string(stream))
-	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), storage.Address{Stream: stream, Requests: []json.RawMessage{id}, Shown: greetingOf(c)})
+	call, err = h.deliveries.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), storage.Address{Stream: stream, Requests: []json.RawMessage{id}, Shown: greetingOf(c)})
 	return nil, call, err
 }
 
@@ -202,7 +198,7 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err == nil {
-		err = h.replies(ctx, s, box, responses)
+		err = h.answers.replies(ctx, s, box, responses)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -227,16 +223,16 @@ func (h *Manager) Reply(ctx context.Context, c Caller, responses ...[]byte) erro
 	if err != nil {
 		return unlessGone(err)
 	}
-	return h.replies(ctx, s, box, responses)
+	return h.answers.replies(ctx, s, box, responses)
 }
 
-func (h *Manager) replies(ctx context.Context, s storage.Session, box storage.Box, responses [][]byte) error {
+func (as *answers) replies(ctx context.Context, s storage.Session, box storage.Box, responses [][]byte) error {
 	for _, raw := range responses {
 		m, err := wire.Parse(raw)
 		if err != nil {
 			return err
 		}
-		if err := h.answer(ctx, s, box, m); err != nil {
+		if err := as.answer(ctx, s, box, m); err != nil {
 			return err
 		}
 	}
@@ -256,7 +252,7 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 	if box.State == storage.Awake || c.Server.InPlace {
 		raw := wire.NewNotification(wire.NotifyCancelled,
 			json.RawMessage(`{"requestId":`+string(quoted(string(stream)))+`,"reason":`+string(quoted(why))+`}`))
-		if _, err := h.deliver(ctx, c, s, box, raw, storage.Address{}); err != nil || !c.Server.InPlace {
+		if _, err := h.deliveries.deliver(ctx, c, s, box, raw, storage.Address{}); err != nil || !c.Server.InPlace {
 			return err
 		}
 	}
@@ -290,7 +286,7 @@ func (h *Manager) Notify(ctx context.Context, c Caller, m wire.Message) error {
 	if err != nil || box.State != storage.Awake && !c.Server.InPlace {
 		return unlessGone(err)
 	}
-	_, err = h.deliver(ctx, c, s, box, m.Raw, storage.Address{})
+	_, err = h.deliveries.deliver(ctx, c, s, box, m.Raw, storage.Address{})
 	return err
 }
 
@@ -304,7 +300,7 @@ func (h *Manager) Watch(ctx context.Context, c Caller) (*Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Call{host: h, session: id, stream: storage.Standalone, after: tail.Last, begun: time.Now()}, nil
+	return &Call{records: &h.records, session: id, stream: storage.Standalone, after: tail.Last, begun: time.Now()}, nil
 }
 
 // Subscribe subscribes to resources. The call's response to uris[i] has the id
@@ -386,22 +382,22 @@ func (h *Manager) subscription(ctx context.Context, c Caller, s storage.Session,
 		requests[i] = quoted(string(stream) + "-" + strconv.Itoa(i))
 		raws[i] = wire.NewRequest(requests[i], method, params)
 	}
-	return h.deliver(ctx, c, s, box, batchOf(raws), storage.Address{Stream: stream, Requests: requests})
+	return h.deliveries.deliver(ctx, c, s, box, batchOf(raws), storage.Address{Stream: stream, Requests: requests})
 }
 
 // pinned returns the session that is pinned to a caller, and makes it if there is none.
 // If its server may list otherwise since its last request, pinned updates the session and
 // returns moved. If an operator has ended the session, pinned makes it anew. If a client's Init
 // is too long, pinned refuses each of its requests, not only the first.
-func (h *Manager) pinned(ctx context.Context, c Caller, client Client) (s storage.Session, box storage.Box, moved bool, err error) {
+func (rs *records) pinned(ctx context.Context, c Caller, client Client) (s storage.Session, box storage.Box, moved bool, err error) {
 	if len(client.Init) > maxInit {
 		return s, box, false, storage.Errorf(storage.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo and extensions", len(client.Init), maxInit)
 	}
 	id := PinnedID(c)
-	s, box, err = h.store.Load(ctx, id, c.box(id))
+	s, box, err = rs.store.Load(ctx, id, c.box(id))
 	if errors.Is(err, storage.NotFound) {
-		if s, err = h.pin(ctx, c, id, client); errors.Is(err, storage.Conflict) {
-			s, box, err = h.store.Load(ctx, id, c.box(id)) // another request was faster
+		if s, err = rs.pin(ctx, c, id, client); errors.Is(err, storage.Conflict) {
+			s, box, err = rs.store.Load(ctx, id, c.box(id)) // another request was faster
 		}
 	}
 	if err != nil {
@@ -410,20 +406,20 @@ func (h *Manager) pinned(ctx context.Context, c Caller, client Client) (s storag
 	moved = moves(s, c, box)
 	server := s.ServerInfo
 	if server == nil || moved {
-		if server, err = h.serverInfo(ctx, c); err != nil {
+		if server, err = rs.serverInfo(ctx, c); err != nil {
 			return storage.Session{}, storage.Box{}, false, err
 		}
 	}
-	s, err = h.update(ctx, s, func(s *storage.Session) bool {
+	s, err = rs.update(ctx, s, func(s *storage.Session) bool {
 		same := !moves(*s, c, box) && s.State == storage.Ready && bytes.Equal(s.ServerInfo, server)
-		if due := time.Until(s.Expires) <= h.limits.Life/2; same && !due {
+		if due := time.Until(s.Expires) <= rs.limits.Life/2; same && !due {
 			return false
 		}
 		if s.State == storage.Ended {
 			s.Created = time.Now() // values of the ended session do not belong to the new one
 		}
 		s.Digest, s.Relisted, s.ServerInfo, s.State, s.Quit = c.code(box), box.Relisted, server, storage.Ready, storage.QuitNone
-		h.extend(s)
+		rs.extend(s)
 		return true
 	})
 	return s, box, moved, err
@@ -431,27 +427,23 @@ func (h *Manager) pinned(ctx context.Context, c Caller, client Client) (s storag
 
 // pin makes the session. The session is Ready at once, because the box does the handshake
 // whenever it starts a process.
-func (h *Manager) pin(ctx context.Context, c Caller, id storage.ID, client Client) (storage.Session, error) {
-	server, err := h.serverInfo(ctx, c)
+func (rs *records) pin(ctx context.Context, c Caller, id storage.ID, client Client) (storage.Session, error) {
+	server, err := rs.serverInfo(ctx, c)
 	if err != nil {
 		return storage.Session{}, err
 	}
-	s := h.opened(c, id)
+	s := rs.opened(c, id)
 	s.Transport, s.State, s.Version, s.Init, s.ServerInfo = storage.Modern, storage.Ready, wire.V20251125, bytes.Clone(client.Init), server
-	h.extend(&s)
-	if err := h.store.Create(ctx, s); err != nil {
-		return storage.Session{}, err
-	}
-	s.Rev = 1
-	return s, nil
+	rs.extend(&s)
+	return rs.create(ctx, s)
 }
 
 // serverInfo returns the server's serverInfo from the handshake record, or nil.
-func (h *Manager) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
+func (rs *records) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
 	if !c.Server.Record {
 		return nil, nil
 	}
-	record, err := h.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
+	record, err := rs.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
 	if err != nil && !errors.Is(err, storage.NotFound) {
 		return nil, err
 	}
