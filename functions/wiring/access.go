@@ -13,8 +13,9 @@ import (
 )
 
 // ReadAccess reads the token settings of the servers file, for an endpoint whose URL
-// for clients is publicURL. [New] checks them.
-func ReadAccess(servers *serversfile.File, publicURL string) (*resourceserver.Settings, error) {
+// for clients is publicURL. secret replaces that of the file unless it is empty. [New]
+// checks them.
+func ReadAccess(servers *serversfile.File, publicURL, secret string) (*resourceserver.Settings, error) {
 	var s resourceserver.Settings
 	if section := servers.Access(); section != nil { // without one, a cold start decodes nothing
 		var err error
@@ -22,7 +23,7 @@ func ReadAccess(servers *serversfile.File, publicURL string) (*resourceserver.Se
 			return nil, err
 		}
 	}
-	s.PublicURL, s.Groups = publicURL, addresses(servers)
+	s.PublicURL, s.Groups, s.ClientSecret = publicURL, addresses(servers), cmp.Or(secret, s.ClientSecret)
 	return &s, nil
 }
 
@@ -41,16 +42,14 @@ func addresses(servers *serversfile.File) map[string][]string {
 	return all
 }
 
-// ReadBroker reads the same settings as [ReadAccess] for the broker. secret
-// replaces that of the file unless it is empty. Without an issuer, a broker whose endpoint
+// ReadBroker reads the same settings as [ReadAccess] for the broker. Without an issuer, a broker whose endpoint
 // listens on loopback only gets a sign-in for development that takes any name. The URL does
 // not tell: an endpoint for the network may have one on loopback.
 func ReadBroker(servers *serversfile.File, publicURL, secret string, onLoopback bool) (*resourceserver.Settings, error) {
-	s, err := ReadAccess(servers, publicURL)
+	s, err := ReadAccess(servers, publicURL, secret)
 	if err != nil {
 		return nil, err
 	}
-	s.ClientSecret = cmp.Or(secret, s.ClientSecret)
 	s.Introspection = nil // it checks tokens of a provider; the broker issues its own
 	if u, err := url.Parse(publicURL); s.Issuer == "" && onLoopback && err == nil && u.Scheme == "http" {
 		s.Issuer, s.Name = strings.TrimSuffix(publicURL, "/"), "dev"

@@ -18,19 +18,14 @@ import (
 )
 
 // CheckSections checks what package serversfile does not read: the sections limits, access and
-// connect of a servers file, as a machine with these variables reads them. The error joins
-// the mistakes, as that of [serversfile.Parse] does.
-func CheckSections(c *serversfile.File, getenv func(string) string) error {
-	var env Settings
-	if err := env.Read(getenv); err != nil {
-		return err
-	}
+// connect of a servers file. The error joins the mistakes, as that of [serversfile.Parse] does.
+func CheckSections(c *serversfile.File) error {
 	limits := func(section []byte) error {
 		_, _, err := quota.Read(section)
 		return err
 	}
 	third := func(section []byte) error {
-		_, err := credentials.ReadProviders(section, env.ConnectSecrets)
+		_, err := credentials.ReadProviders(section, nil)
 		return unknownKey(err, reflect.TypeFor[credentials.Provider]())
 	}
 	var wrong []error
@@ -64,7 +59,7 @@ func checkAccess(c *serversfile.File, section []byte) error {
 	const valid = "https://example.com"
 	s.PublicURL, s.Issuer, s.Groups = valid, cmp.Or(s.Issuer, valid), addresses(c)
 	if s.Introspection != nil && s.Introspection.ClientID != "" {
-		s.Secret = "set"
+		s.ClientSecret = "set"
 	}
 	_, err = s.Complete(c.Names())
 	return err

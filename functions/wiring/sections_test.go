@@ -48,7 +48,7 @@ func TestCheckSectionsNamesEachMistakeWithItsPlace(t *testing.T) {
 			c, _, err := serversfile.Parse([]byte(test.file), "f", nil)
 			commontest.OK(t, err)
 			var wrong []string
-			if err := wiring.CheckSections(c, func(string) string { return "" }); err != nil {
+			if err := wiring.CheckSections(c); err != nil {
 				wrong = strings.Split(err.Error(), "\n")
 			} else if got := strings.Join(c.Names(), " "); got != test.served {
 				t.Errorf("serves %q, want %q", got, test.served)

@@ -137,7 +137,7 @@ func TestE2EKilledServerLeavesTheLastWholeSnapshot(t *testing.T) {
 func TestE2EWorkspaceIsKeptInABucket(t *testing.T) {
 	t.Parallel()
 	s3 := buckettest.New(t)
-	m := newMachine(t, servers{"one": {"-calls", "${workspaceFolder}/notes"}})
+	m := newMachine(t, servers{"one": {"-calls", "${workspaceFolder}/notes"}}).asPrograms()
 	m.env = append(
 		m.env, "DORMOUSE_SNAPSHOTS=s3:kept/snapshots?region="+buckettest.Region+"&endpoint="+s3.Endpoint(),
 		"AWS_ACCESS_KEY_ID="+buckettest.KeyID, "AWS_SECRET_ACCESS_KEY="+buckettest.Secret, "AWS_SESSION_TOKEN="+buckettest.Token,

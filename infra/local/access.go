@@ -20,18 +20,13 @@ func (m *machine) tokens(servers *serversfile.File) (*resourceserver.Settings, e
 		return nil, errors.New("tokens are for one URL, which is not known; set --public-url, or a port of loopback with --listen")
 	}
 	if access == AccessOAuth {
-		s, err := wiring.ReadBroker(servers, at, m.environ.get(clientSecretEnv), m.public.onLoopback())
+		s, err := wiring.ReadBroker(servers, at, "", m.public.onLoopback())
 		if err == nil && s.Issuer == "" && !m.public.onLoopback() {
 			return nil, errors.New("--access oauth has no identity provider, and others than this machine reach the endpoint: name the provider as x-dormouse.access.issuer, or use --access keys; on loopback anybody signs in with any name")
 		}
 		return s, err
 	}
-	s, err := wiring.ReadAccess(servers, at)
-	if err != nil {
-		return nil, err
-	}
-	s.Secret = m.environ.get(introspectionSecretEnv)
-	return s, nil
+	return wiring.ReadAccess(servers, at, "")
 }
 
 // publicURL returns the URL of this endpoint in tokens: its public URL, or a listening

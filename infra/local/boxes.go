@@ -29,11 +29,8 @@ func (m *machine) startFleet(context.Context) error {
 		return err
 	}
 	proc.Reap()
-	if err := m.environ.checkLocks(); err != nil {
-		return err
-	}
 	if needsBoxes(m.servers.Load()) {
-		if _, err := provision.CacheFolder(m.environ.get("DORMOUSE_CACHE"), m.folder.Path); err != nil {
+		if _, err := provision.CacheFolder(m.environ.get(cacheEnv), m.folder.Path); err != nil {
 			return err
 		}
 	}

@@ -1,8 +1,6 @@
 package local
 
 import (
-	"cmp"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,9 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
 // environ is the environment of this program, in the form of os.Environ. It selects the
@@ -46,11 +42,9 @@ func (e environ) lookup(name string) (string, bool) {
 // in errors.
 func (e environ) boxes(logs string, show bool) map[string]string {
 	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_PROFILE", "PYENV_ROOT")
-	for _, name := range []string{locksEnv, "DORMOUSE_CACHE"} {
-		if folder := e.get(name); folder != "" {
-			if path, err := filepath.Abs(folder); err == nil { // a runner starts in another folder
-				env[name] = path
-			}
+	if folder := e.get(cacheEnv); folder != "" {
+		if path, err := filepath.Abs(folder); err == nil { // a runner starts in another folder
+			env[cacheEnv] = path
 		}
 	}
 	// The runner hands each message from goroutine to goroutine. With one processor of the
@@ -87,39 +81,4 @@ func withHome(env map[string]string, own string) (map[string]string, error) {
 	return env, os.MkdirAll(own, 0o700)
 }
 
-// locksEnv is the variable with a folder of locks from another machine. They fix the
-// packages of installations. Runners read it.
-const locksEnv = "DORMOUSE_LOCKS"
-
-// checkLocks returns an error if the folder of locks does not exist.
-func (e environ) checkLocks() error {
-	folder := e.get(locksEnv)
-	if folder == "" {
-		return nil
-	}
-	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
-		return fmt.Errorf("%s is %q, which is no folder: name one with locks of installs, or unset it", locksEnv, folder)
-	}
-	return nil
-}
-
-const snapshotsEnv = "DORMOUSE_SNAPSHOTS"
-
-// snapshots returns the location where boxes keep workspaces: the value of the variable, or
-// folder if it is not set.
-func (e environ) snapshots(folder string) string {
-	return cmp.Or(e.get(snapshotsEnv), "folder:"+folder)
-}
-
-// bucket returns the region and the credentials for a bucket of workspaces.
-func (e environ) bucket() bucket.Config {
-	keys := dynamostore.Keys{ID: e.get("AWS_ACCESS_KEY_ID"), Secret: e.get("AWS_SECRET_ACCESS_KEY"), Token: e.get("AWS_SESSION_TOKEN")}
-	return bucket.Config{Location: bucket.Location{Region: cmp.Or(e.get("AWS_REGION"), e.get("AWS_DEFAULT_REGION"))}, Credentials: keys}
-}
-
-// These variables have the settings for tokens that are not in the servers file. The
-// functions read the same variables.
-const (
-	clientSecretEnv        = "DORMOUSE_CLIENT_SECRET"        //nolint:gosec // the name of a variable
-	introspectionSecretEnv = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
-)
+const cacheEnv = "DORMOUSE_CACHE"

@@ -53,7 +53,7 @@ type Site struct {
 	Config
 	Folder    *datafolder.Folder
 	Store     string            // see OpenStore
-	Snapshots string            // where boxes keep workspaces
+	Snapshots string            // folder where boxes keep workspaces
 	Servers   *serversfile.File // that are served at the start
 	Boxes     *boxes.Pool       // runs boxes as programs
 	BoxEnv    map[string]string // variables of runners

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -114,9 +113,6 @@ func (m *machine) behind() bool {
 func (in *inprocess) configure() error {
 	m := in.m
 	settings := &wiring.Settings{Open: m.public.access() == AccessOpen, RelayURL: m.relayURL(), PublicURL: m.public.publicURL(), Origins: m.cfg.Origins}
-	if err := settings.Read(m.environ.get); err != nil {
-		return err
-	}
 	settings.Idle, settings.Secret, settings.ShowErrors = m.cfg.Idle, m.folder.Secret, m.public.private()
 	settings.Lock = held.LockOf(m.cfg.Servers, true)
 	settings.AuthServer = m.public.access() == AccessOAuth
@@ -171,9 +167,7 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 			Store: in.kept.Watch(in.store), Fleet: m.boxes, Inside: m.inside, IsInside: m.isInside, Runners: m.relay, Clients: sockets.Clients{API: m.socket},
 			Meter: meter.New(meter.Options{}), Log: m.log, Observer: m.observe, Bodies: m.bodies.lines(),
 		}
-		if err := p.KeepIn(m.snapshots(), kept.Folder, m.environ.bucket()); err != nil {
-			return nil, fmt.Errorf("%s: %w", snapshotsEnv, err)
-		}
+		p.Forget, p.Snapshots = kept.Folder(m.snapshots()), "folder:"+m.snapshots()
 		return wiring.New(s, p)
 	}
 	var of [4]*wiring.Function

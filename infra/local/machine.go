@@ -81,7 +81,7 @@ func (m *machine) served() []string {
 const schedulesFolder = "schedules"
 
 // snapshots returns the place where boxes keep workspaces.
-func (m *machine) snapshots() string { return m.environ.snapshots(m.folder.File("snapshots")) }
+func (m *machine) snapshots() string { return m.folder.File("snapshots") }
 
 func (m *machine) serveUnix(name string, h http.Handler, u *use) error {
 	var lc net.ListenConfig

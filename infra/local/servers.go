@@ -65,7 +65,7 @@ func (f *serversFile) readAs(guests bool) (*serversfile.File, []serversfile.Warn
 	}
 	servers, warnings, err := load(f.Servers, f.environ.lookup, f.EnvFiles...)
 	if err == nil {
-		err = wiring.CheckSections(servers, f.environ.get)
+		err = wiring.CheckSections(servers)
 	}
 	if err != nil || f.Functions != nil {
 		return servers, warnings, err

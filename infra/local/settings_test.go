@@ -97,13 +97,13 @@ func TestKeysAreNeededBeyondLoopback(t *testing.T) {
 
 func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 	e := environ{
-		"PATH=/bin", "HOME=/home/me", "DORMOUSE_CACHE=/cache", "DORMOUSE_LOCKS=/locks", "https_proxy=http://p", "NO_PROXY=x",
+		"PATH=/bin", "HOME=/home/me", "DORMOUSE_CACHE=/cache", "https_proxy=http://p", "NO_PROXY=x",
 		"PIP_INDEX_URL=http://pip", "UV_INDEX=http://uv", "npm_config_registry=http://npm", "NODE_EXTRA_CA_CERTS=/ca",
 		"GIT_SSL_CAINFO=/ca", "NODE_USE_ENV_PROXY=1", "ALL_PROXY=",
 		"DORMOUSE_SESSION_LIFE=1h", "AWS_SECRET_ACCESS_KEY=x", "GITHUB_TOKEN=x", "PIPELINE=x",
 	}
 	want := map[string]string{
-		"PATH": "/bin", "HOME": "/home/me", "DORMOUSE_CACHE": "/cache", "DORMOUSE_LOCKS": "/locks", "DORMOUSE_LOGS": "/data/logs",
+		"PATH": "/bin", "HOME": "/home/me", "DORMOUSE_CACHE": "/cache", "DORMOUSE_LOGS": "/data/logs",
 		"https_proxy": "http://p", "NO_PROXY": "x", "PIP_INDEX_URL": "http://pip", "UV_INDEX": "http://uv",
 		"npm_config_registry": "http://npm", "NODE_EXTRA_CA_CERTS": "/ca", "GOMAXPROCS": "1",
 		"GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1", "ALL_PROXY": "",
@@ -113,12 +113,8 @@ func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAFolderOfLocksHasToBeThere(t *testing.T) {
-	m := configured(t, func(c *Config) { c.Environ = []string{"DORMOUSE_LOCKS=/does/not/exist"} })
-	if err := m.start(t.Context()); err == nil || !strings.Contains(err.Error(), `DORMOUSE_LOCKS is "/does/not/exist", which is no folder`) {
-		t.Error(err)
-	}
-	if got := (environ{"DORMOUSE_LOCKS=testdata"}).boxes("", false)["DORMOUSE_LOCKS"]; !filepath.IsAbs(got) || filepath.Base(got) != "testdata" {
+func TestRunnersAreToldTheWholePathOfTheCache(t *testing.T) {
+	if got := (environ{"DORMOUSE_CACHE=testdata"}).boxes("", false)["DORMOUSE_CACHE"]; !filepath.IsAbs(got) || filepath.Base(got) != "testdata" {
 		t.Errorf("runners, which start in another folder, are told %q", got)
 	}
 }

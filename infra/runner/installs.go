@@ -111,23 +111,23 @@ func installLimits() snapshot.Limits {
 	return snapshot.Limits{Bytes: maxInstallBytes, Files: maxInstallFiles}
 }
 
-// installsOf reads DORMOUSE_INSTALLS: "off", "host", or "folder:" and an absolute path.
-// "" means host if the host keeps workspaces too, unless the machine keeps a cache of
-// installs itself, which then serves every box. It returns nil if nothing is kept.
+// installsOf returns where installs are kept: with the host if it keeps workspaces too,
+// unless the machine keeps a cache of installs itself, which then serves every box. where,
+// "folder:" and an absolute path, replaces that. It returns nil if nothing is kept.
 func (k keeping) installsOf(where string, local bool, box string, gen int64, temp string, log *slog.Logger) (*keptInstalls, error) {
 	own := &keptInstalls{gen: gen, temp: temp, log: log}
 	path, folder := strings.CutPrefix(where, "folder:")
 	switch {
-	case where == "off", where == "" && (k.host == nil || local):
+	case where == "" && (k.host == nil || local):
 		return nil, nil //nolint:nilnil // nothing is kept, and nothing is wrong
+	case where == "":
+		own.store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
+		own.key = func(name string) string { return frame.InstallOwner + name } // the host knows which box asks
 	case folder && filepath.IsAbs(path):
 		own.store = snapshot.NewFolder(path)
 		own.key = func(name string) string { return snapshot.Key(box, frame.InstallOwner+name) }
-		return own, nil
-	case k.host != nil && (where == "" || where == "host"):
-		own.store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
-		own.key = func(name string) string { return frame.InstallOwner + name } // the host knows which box asks
-		return own, nil
+	default:
+		return nil, errors.New("DORMOUSE_INSTALLS: want folder: and an absolute path")
 	}
-	return nil, errors.New("DORMOUSE_INSTALLS: want off, host with DORMOUSE_SNAPSHOTS=host, or folder: and an absolute path")
+	return own, nil
 }

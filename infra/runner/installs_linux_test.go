@@ -200,9 +200,6 @@ func TestWhereInstallsAreKept(t *testing.T) {
 		{"", host, false, true, true},
 		{"", host, true, true, false}, // the cache of this machine serves every box
 		{"", keeping{}, false, true, false},
-		{"host", host, true, true, true},
-		{"host", keeping{}, false, false, false},
-		{"off", host, false, true, false},
 		{"folder:/x", keeping{}, true, true, true},
 		{"folder:x", keeping{}, false, false, false},
 		{"on", host, false, false, false},

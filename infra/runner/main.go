@@ -23,9 +23,9 @@
 //	                        by default nowhere
 //	DORMOUSE_SNAPSHOT_AGE   how long an unused workspace is kept in such a folder; by
 //	                        default 336h
-//	DORMOUSE_INSTALLS       where installs of npx and uvx are kept: "host" or folder:PATH
-//	                        as above, or "off"; by default "host" if that is where
-//	                        workspaces are kept and the cache does not outlast the box
+//	DORMOUSE_INSTALLS       where tests keep installs of npx and uvx: folder:PATH; by
+//	                        default the host has them if it keeps workspaces and the
+//	                        cache does not outlast the box
 //	DORMOUSE_IMAGE          what the image of the box starts, as JSON, if the image is the
 //	                        server's own; see frame.Image
 //	DORMOUSE_ROOTS          file with certificates of authorities, which the runner trusts

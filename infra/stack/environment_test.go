@@ -23,7 +23,7 @@ func elsewhere() map[string]string {
 
 // ofOne returns the variables that only one function is given.
 func ofOne() map[string]string {
-	return map[string]string{"DORMOUSE_CLIENT_SECRET": "Oauth", "DORMOUSE_DASHBOARD": "Console", "DORMOUSE_CALL_LOGS": "Console"}
+	return map[string]string{"DORMOUSE_DASHBOARD": "Console", "DORMOUSE_CALL_LOGS": "Console"}
 }
 
 // read lists the variables that functions read: the constants below functions/ that
@@ -94,7 +94,7 @@ func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
 	set, _ := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
 	for name, want := range map[string]string{
 		"DORMOUSE_STORE": "dynamodb:Table", "DORMOUSE_SESSION_LIFE": "168h",
-		"DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_INTROSPECTION_SECRET": "", "DORMOUSE_CONNECT_SECRETS": "", "DORMOUSE_WAITING_CALLS": "0",
+		"DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_CLIENT_SECRET": "", "DORMOUSE_CONNECT_SECRETS": "", "DORMOUSE_WAITING_CALLS": "0",
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := s.value(set[name]); got != want {
@@ -113,7 +113,7 @@ func TestAFunctionHasNoSecretThatItDoesNotUse(t *testing.T) {
 	takes, acts := "Http Socket Oauth Console", "Http Socket Relay Oauth"
 	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console", "Setup"} {
 		set, _ := dig(s.get(t, f+"Function", "AWS::Lambda::Function"), "Environment", "Variables").(object)
-		for name, who := range map[string]string{"DORMOUSE_INTROSPECTION_SECRET": takes, "DORMOUSE_CONNECT_SECRETS": acts, "DORMOUSE_SECRET": "Http Socket Relay Sweep Oauth Console"} {
+		for name, who := range map[string]string{"DORMOUSE_CLIENT_SECRET": takes, "DORMOUSE_CONNECT_SECRETS": acts, "DORMOUSE_SECRET": "Http Socket Relay Sweep Oauth Console"} {
 			value := s.value(set[name])
 			has := strings.HasPrefix(value, "{{resolve:") || strings.HasPrefix(value, "Tickets.")
 			if has != slices.Contains(strings.Fields(who), f) {

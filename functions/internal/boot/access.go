@@ -30,11 +30,10 @@ func access(s *wiring.Settings) error {
 		s.Access, s.AuthServer = of, true
 		return nil
 	case mode == accessIDP:
-		of, err := wiring.ReadAccess(s.Servers, os.Getenv(EnvPublicURL))
+		of, err := wiring.ReadAccess(s.Servers, os.Getenv(EnvPublicURL), os.Getenv(EnvClientSecret))
 		if err != nil {
 			return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
 		}
-		of.Secret = os.Getenv(EnvIntrospectionSecret)
 		s.Access = of
 		return nil
 	case mode == accessOpen && oneMachine:

@@ -47,10 +47,10 @@ func TestTokensAreTakenAsTheServersFileAndTheEnvironmentSay(t *testing.T) {
 	}
 	t.Setenv(EnvAccess, "idp")
 	t.Setenv(EnvPublicURL, "https://mcp.example.com")
-	t.Setenv(EnvIntrospectionSecret, "word")
+	t.Setenv(EnvClientSecret, "word")
 	s := wiring.Settings{Servers: servers(`{"mcpServers":{},"x-dormouse":{"access":{"issuer":"https://one.example", /* a comment */ "tenant":"acme",}}}`)}
 	commontest.OK(t, access(&s))
-	if a := s.Access; s.Open || a.Issuer != "https://one.example" || a.Tenant != "acme" || a.PublicURL != "https://mcp.example.com" || a.Secret != "word" {
+	if a := s.Access; s.Open || a.Issuer != "https://one.example" || a.Tenant != "acme" || a.PublicURL != "https://mcp.example.com" || a.ClientSecret != "word" {
 		t.Errorf("%+v", a)
 	}
 	s.Servers = servers(`{"mcpServers":{},"x-dormouse":{"access":{"isuer":"https://one.example"}}}`)

@@ -47,12 +47,9 @@ const (
 	// calls. If it is empty, the console searches no calls.
 	EnvCallLogs = "DORMOUSE_CALL_LOGS"
 
-	// EnvClientSecret is the secret of x-dormouse.access.client_id, which the function for
-	// sign-ins uses.
+	// EnvClientSecret is the secret of this endpoint at the identity provider: by it the
+	// function for sign-ins signs users in, and those that take tokens ask about them.
 	EnvClientSecret = "DORMOUSE_CLIENT_SECRET" //nolint:gosec // the name of a variable
-
-	// EnvIntrospectionSecret is the secret of x-dormouse.access.introspection.client_id.
-	EnvIntrospectionSecret = "DORMOUSE_INTROSPECTION_SECRET" //nolint:gosec // the name of a variable
 
 	// EnvLocal is set by the emulator of one machine: a [wiring.Local] as JSON.
 	EnvLocal = "DORMOUSE_EMULATOR"

@@ -150,7 +150,7 @@ func (s *site) function() *wiring.Function {
 	if err != nil || len(warnings) > 0 {
 		s.t.Error(warnings, err)
 	}
-	access, err := wiring.ReadAccess(c, s.url)
+	access, err := wiring.ReadAccess(c, s.url, "")
 	if err != nil {
 		s.t.Error(err)
 	}

@@ -12,6 +12,7 @@
 package emulator
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -251,7 +252,7 @@ func (e *emulated) environment(servers string) []string {
 		"DORMOUSE_ACCESS="+s.Access,
 		"DORMOUSE_PUBLIC_URL="+s.PublicURL,
 		"DORMOUSE_SECRET="+hex.EncodeToString(s.Folder.Secret),
-		"DORMOUSE_SNAPSHOTS="+s.Snapshots,
+		snapshotsEnv+"="+cmp.Or(variables(s.Environ).get(snapshotsEnv), "folder:"+s.Snapshots),
 		"DORMOUSE_IDLE="+strconv.FormatFloat(s.Idle.Seconds(), 'f', -1, 64),
 		"DORMOUSE_RELAY_URL="+s.RelayURL,
 		"DORMOUSE_RELAY_CONNECTIONS="+e.local+"/connections/"+relayStage,

@@ -5,8 +5,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/infra/local"
 )
+
+const snapshotsEnv = "DORMOUSE_SNAPSHOTS" // where boxes keep workspaces, by default in the data folder
 
 // variables is an environment in the form of os.Environ.
 type variables []string
@@ -24,13 +27,12 @@ func (v variables) only(names ...string) map[string]string {
 	return env
 }
 
-// passedOn returns the variables that function programs get unchanged. These are settings
-// of sessions and boxes, which the functions read themselves, and credentials for a store
-// or a bucket on AWS. If both are on this machine, functions get no credentials.
+// passedOn returns the variables that function programs get unchanged: those for tests,
+// and credentials for a store on AWS.
 func passedOn(s *local.Site) map[string]string {
 	v := variables(s.Environ)
-	env := v.only("DORMOUSE_SESSION_LIFE", "DORMOUSE_WAITING_CALLS", "DORMOUSE_CONNECT_SECRETS", "DORMOUSE_PROFILE", "DORMOUSE_CLIENT_SECRET", "DORMOUSE_INTROSPECTION_SECRET")
-	if strings.HasPrefix(s.Store, "sqlite:") && !strings.HasPrefix(s.Snapshots, "s3:") {
+	env := v.only(wiring.EnvLife, wiring.EnvWaitingCalls, wiring.EnvConnectSecrets, "DORMOUSE_PROFILE")
+	if strings.HasPrefix(s.Store, "sqlite:") && !strings.HasPrefix(v.get(snapshotsEnv), "s3:") {
 		return env
 	}
 	maps.Copy(env, v.only("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"))

@@ -27,7 +27,7 @@ func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if d := cmp.Diff(test.want, passedOn(&local.Site{Config: local.Config{Environ: test.environ}, Store: test.store, Snapshots: "folder:/kept"})); d != "" {
+			if d := cmp.Diff(test.want, passedOn(&local.Site{Config: local.Config{Environ: test.environ}, Store: test.store, Snapshots: "/kept"})); d != "" {
 				t.Errorf("%s (-want +got):\n%s", name, d)
 			}
 		})

@@ -209,7 +209,7 @@ func hostWithIntrospection(t *testing.T) string {
 	issuer := startProvider(t, "http://127.0.0.1/unused", "opaque")
 	access := engines(issuer)
 	access["introspection"] = map[string]any{"endpoint": issuer + "/token/introspection", "client_id": "dormouse"}
-	t.Setenv("DORMOUSE_INTROSPECTION_SECRET", "secret")
+	access["client_secret"] = "secret"
 	return hostWithAccess(t, "idp", commontest.FreeAddress(t), access)
 }
 

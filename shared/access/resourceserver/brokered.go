@@ -10,9 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
 )
 
-// Brokered are the settings that only the broker needs (package authserver).
+// Brokered are the settings of the broker (package authserver).
 type Brokered struct {
-	// ClientID and ClientSecret are those of Dormouse at the issuer.
+	// ClientID and ClientSecret are those of Dormouse at the issuer. The secret also
+	// authenticates requests of [Introspection].
 	ClientID     string `json:"client_id,omitempty"`
 	ClientSecret string `json:"client_secret,omitempty"`
 	// LoginScopes are asked for at the issuer; nil means openid, profile and email.

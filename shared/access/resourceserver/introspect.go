@@ -54,7 +54,7 @@ func (i *introspector) ask(ctx context.Context, token string) (map[string]any, e
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Accept", "application/json")
 	if id := i.settings.Introspection.ClientID; id != "" {
-		r.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(i.settings.Secret))
+		r.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(i.settings.ClientSecret))
 	}
 	status, body, err := do(i.client, r, maxIntrospeced)
 	if err == nil && status != http.StatusOK {

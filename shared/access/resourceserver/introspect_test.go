@@ -14,7 +14,7 @@ import (
 func (i *issuer) asking(t *testing.T) *resourceserver.ResourceServer {
 	t.Helper()
 	return i.server(t, func(s *resourceserver.Settings) {
-		s.Introspection, s.Secret = &resourceserver.Introspection{Endpoint: "https://login.example/introspect", ClientID: "dor:mouse"}, "se cret"
+		s.Introspection, s.ClientSecret = &resourceserver.Introspection{Endpoint: "https://login.example/introspect", ClientID: "dor:mouse"}, "se cret"
 	})
 }
 

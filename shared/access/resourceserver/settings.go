@@ -29,8 +29,6 @@ type Settings struct {
 	// Groups are the addresses at which several servers are served, with the servers at each:
 	// "/mcp", "/g/dev/mcp".
 	Groups map[string][]string `json:"-"`
-	// Secret authenticates introspection requests.
-	Secret string `json:"-"`
 
 	// Issuer is the only accepted issuer. It is compared byte for byte.
 	Issuer string `json:"issuer"`
@@ -177,8 +175,11 @@ func (s Settings) checkURLs() error {
 			return fmt.Errorf("access: %s: %w", name, err)
 		}
 	}
-	if s.Introspection != nil && (s.Introspection.ClientID == "") != (s.Secret == "") {
-		return errors.New("access: introspection needs both a client_id and its secret, or neither")
+	if s.Introspection != nil && (s.Introspection.ClientID == "") != (s.ClientSecret == "") {
+		return errors.New("access: introspection needs both a client_id and the client_secret of x-dormouse.access, or neither")
+	}
+	if s.Introspection != nil && strings.HasPrefix(s.ClientSecret, "${") {
+		return fmt.Errorf("access: client_secret: the variable %s is not set", s.ClientSecret)
 	}
 	return nil
 }

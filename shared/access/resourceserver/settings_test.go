@@ -71,7 +71,7 @@ func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
 		`{` + issuer + `,"audiences":{"/g/dev/mcp":["a"]}}`:                                                               "the servers are one, two",
 		`{` + issuer + `,"allow":{"/mcp":{"everyone":true}}}`:                                                             "the servers are one, two",
 		`{` + issuer + `,"introspection":{"endpoint":"x"}}`:                                                               "introspection.endpoint",
-		`{` + issuer + `,"introspection":{"endpoint":"https://a/b","client_id":"c"}}`:                                     "its secret",
+		`{` + issuer + `,"introspection":{"endpoint":"https://a/b","client_id":"c"}}`:                                     "the client_secret of",
 	} {
 		err := open(section, publicURL)
 		if err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "access: ") {
