@@ -21,20 +21,19 @@ import (
 )
 
 // What calls say is read by auditors of their tenant, over each transport and in both eras, and
-// without the secrets of the server. It is in no log, no history, no telemetry, no audit file, no
+// without the secrets of the server. It is in no log, no history, no telemetry, no
 // file of the data folder but the log of answers, and in no view of anybody else.
 func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 	t.Parallel()
 	const planted, secret = "planted-4f1c2b", `env-secret"of/one`
 	to := newCollector(t)
-	audit := filepath.Join(t.TempDir(), "audit.jsonl")
 	m := machineOf(t, map[string]any{"one": map[string]any{
 		"command": stdio(t), "args": []string{"-name", "one"}, "env": map[string]string{"TOKEN": secret},
 		"x-dormouse": map[string]any{"tasks": "always", "audit": map[string]any{"redact": []string{"password"}}},
 	}})
 	m.ours(`{"audit": {"bodies": "auditor"}}`)
 	m.env = append(m.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+to.URL, "OTEL_BSP_SCHEDULE_DELAY=100", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
-	m.start("--access", "keys", "--audit", audit)
+	m.start("--access", "keys")
 	keyOf := func(tenant, role string) string {
 		return m.keys("create", tenant+"-"+role, "--tenant", tenant, "--all-servers", "--role", role)
 	}
@@ -115,27 +114,25 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 	own := read(auditor, "--bodies") // nothing answers
 	all := map[string]string{"stdout": m.out.tail(10_000), "the log": m.log.tail(10_000), "telemetry": to.all, "what answers when all is over": own}
 	kept := 0
-	for _, root := range []string{m.data, filepath.Dir(audit)} {
-		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || !d.Type().IsRegular() {
-				return err
-			}
-			text, err := os.ReadFile(path)
-			name := filepath.Base(path)
-			if strings.HasPrefix(name, "bodies") {
-				kept++
-				if info, err := d.Info(); err == nil && info.Mode().Perm() != 0o600 {
-					t.Errorf("%s can be read by others: %v", path, info.Mode())
-				}
-			}
-			if !strings.HasPrefix(name, "store.db") { // its log keeps each answer for 24 hours, with and without an audit
-				all[path] = string(text)
-			}
+	err = filepath.WalkDir(m.data, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
 			return err
-		})
-		if err != nil {
-			t.Error(err)
 		}
+		text, err := os.ReadFile(path)
+		name := filepath.Base(path)
+		if strings.HasPrefix(name, "bodies") {
+			kept++
+			if info, err := d.Info(); err == nil && info.Mode().Perm() != 0o600 {
+				t.Errorf("%s can be read by others: %v", path, info.Mode())
+			}
+		}
+		if !strings.HasPrefix(name, "store.db") { // its log keeps each answer for 24 hours, with and without an audit
+			all[path] = string(text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	for where, text := range all {
 		for _, word := range []string{planted, secret, escaped, coded, "marked-77"} {

@@ -90,7 +90,6 @@ type runCommand struct {
 	Durable  string        `name:"durability" enum:",disk,process" default:"" help:"What an answer survives: disk, a power cut; process, the kill of every process. By default process while only this user can call, otherwise disk."`
 	Proxy    []string      `placeholder:"ADDRESS" help:"Address or network of a proxy whose X-Forwarded-For says where a request came from; may be repeated."`
 	Origins  []string      `name:"allow-origin" placeholder:"ORIGIN" help:"An origin whose web pages may call, such as http://localhost:6274; may be repeated."`
-	Audit    string        `type:"path" placeholder:"FILE" help:"Append a JSON line to this file for each call of a tool."`
 	Idle     time.Duration `default:"120s" help:"How long a box may be idle, if its server has no time of its own."`
 	ExitIdle time.Duration `name:"exit-when-idle" placeholder:"TIME" help:"End when nobody has asked for so long; systemd starts it again (docs/vps.md)."`
 	Secure   secure        `embed:""`
@@ -173,7 +172,7 @@ func (c *runCommand) Run(t *terminal) error {
 	}
 	cfg.Proxies, cfg.Origins, cfg.Store, cfg.Reload, cfg.Data, cfg.Durability = proxies, c.Origins, store, reload, c.Data, c.Durable
 	cfg.Idle, cfg.Cold = c.Idle, c.Trials.Cold
-	cfg.Functions, cfg.Audit, cfg.Runner, cfg.Environ, cfg.Verbose, cfg.Command = t.program.Functions, c.Audit, runner, append(cfg.Environ, more...), c.Says.Verbose, typed(os.Args[0])
+	cfg.Functions, cfg.Runner, cfg.Environ, cfg.Verbose, cfg.Command = t.program.Functions, runner, append(cfg.Environ, more...), c.Says.Verbose, typed(os.Args[0])
 	cfg.Apart = c.Trials.Runner != ""
 	cfg.Edits = t.editsOf(c.Servers, c.Data)
 	cfg.Drain, cfg.InitTimeout, cfg.Hold = drain, c.Trials.InitTimeout, c.Trials.Hold

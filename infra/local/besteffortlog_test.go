@@ -3,7 +3,6 @@ package local
 import (
 	"errors"
 	"io/fs"
-	"log/slog"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,31 +44,4 @@ func TestALogThatCannotBeWrittenIsSaidOnceAMinute(t *testing.T) {
 			t.Errorf("%+v, %v", got[len(got)-1], err)
 		}
 	})
-}
-
-// The printer of the audit file reports its trouble in the log, while the recorder waits for
-// the printer. The log reports its own trouble to the recorder.
-func TestAFullDiskOfTheAuditFileAndTheLogHoldsUpNoCall(t *testing.T) {
-	full, lost := broken{syscall.ENOSPC}, make(chan string, 1)
-	said := heard(func(line string) {
-		if strings.Contains(line, "log lines are lost") {
-			lost <- line
-		}
-	})
-	m := newMachine(Config{audit: full, JSON: said})
-	m.log = slog.New(slog.NewJSONHandler(&bestEffortLog{to: full, lost: logLost(m.recorder, "/data/logs")}, nil))
-	go m.recorder.Record(journal.Event{Kind: journal.Call})
-	select {
-	case <-lost:
-	case <-time.After(30 * time.Second):
-		t.Error("the recorder waits for itself")
-	}
-}
-
-// heard calls a function for each line that is written.
-type heard func(line string)
-
-func (h heard) Write(p []byte) (int, error) {
-	h(string(p))
-	return len(p), nil
 }

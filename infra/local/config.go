@@ -105,10 +105,6 @@ type Config struct {
 	Environ []string         // as os.Environ: values of ${VAR} in the servers file, and settings of the functions
 	Ready   func(url string) // is called when clients can call, with the URL of the HTTP endpoint; nil for none
 
-	// Audit is the path of a file that gets a JSON line for each call of a tool; "" for none.
-	Audit string
-	audit io.Writer // that file, while Run has it open
-
 	memory func() (free, total int64, known bool) // of the machine, for tests; nil asks it
 
 	// Telemetry says where spans and metrics go; nil for nowhere.

@@ -20,14 +20,6 @@ import (
 // when every process that it started has ended. A data folder serves one Run at a
 // time.
 func Run(ctx context.Context, cfg Config) error {
-	if cfg.Audit != "" {
-		file, err := openAudit(cfg.Audit)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = file.Close() }() // it has no buffer
-		cfg.audit = file
-	}
 	m := newMachine(cfg)
 	defer m.stop(context.WithoutCancel(ctx))
 	if err := m.start(ctx); err != nil {
@@ -47,11 +39,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 func newMachine(cfg Config) *machine {
 	past, failed, news := history.New(keptCalls), &failures{why: map[string]string{}}, newChanges()
-	var m *machine
 	printers := []func(journal.Event){past.Record, failed.Record, news.record}
-	if cfg.audit != nil {
-		printers = append(printers, audit(&bestEffortLog{to: cfg.audit, lost: func(err error) { m.log.Error("lines of the audit file are lost", "error", err) }}))
-	}
 	if cfg.JSON != nil {
 		printers = append(printers, journal.JSONPrinter(cfg.JSON))
 	}
@@ -63,7 +51,7 @@ func newMachine(cfg Config) *machine {
 		sent = telemetry.New(*cfg.Telemetry)
 		printers = append(printers, sent.Record)
 	}
-	m = &machine{
+	m := &machine{
 		cfg: cfg, environ: cfg.Environ, log: slog.New(slog.DiscardHandler),
 		reports: reports{recorder: journal.NewRecorder(printers...), history: past, sent: sent, failed: failed, changes: news},
 		public:  listenersOf(cfg), gate: newGate(), inside: relayserver.NewInside(nil),
