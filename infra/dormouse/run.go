@@ -27,22 +27,9 @@ import (
 
 // secure are the flags for an endpoint that speaks HTTPS itself.
 type secure struct {
-	TLS      string `name:"tls" placeholder:"DOMAIN" help:"Serve HTTPS at :443 with a certificate of Let's Encrypt for this domain, which is then the --public-url."`
-	Cert     string `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve HTTPS with the certificate in this PEM file, which is read again when it changes."`
-	Key      string `name:"tls-key" type:"path" placeholder:"FILE" help:"The key of --tls-cert, a PEM file."`
-	CA       string `name:"tls-ca" placeholder:"URL" help:"The ACME directory of another authority for --tls."`
-	Redirect string `name:"tls-redirect" placeholder:"ADDRESS" help:"Send HTTP callers of this address to HTTPS, by default :80 with --tls; or off."`
-}
-
-func (s secure) settings() certs.Settings {
-	all := certs.Settings{Domain: s.TLS, Directory: s.CA, Cert: s.Cert, Key: s.Key, Redirect: s.Redirect}
-	switch {
-	case s.Redirect == "off":
-		all.Redirect = ""
-	case s.Redirect == "" && s.TLS != "":
-		all.Redirect = ":80"
-	}
-	return all
+	TLS  string `name:"tls" placeholder:"DOMAIN" help:"Serve HTTPS at :443 with a certificate of Let's Encrypt for this domain, which is then the --public-url."`
+	Cert string `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve HTTPS with the certificate in this PEM file, which is read again when it changes."`
+	Key  string `name:"tls-key" type:"path" placeholder:"FILE" help:"The key of --tls-cert, a PEM file."`
 }
 
 type says struct {
@@ -93,7 +80,6 @@ type runCommand struct {
 	Idle     time.Duration `default:"120s" help:"How long a box may be idle, if its server has no time of its own."`
 	ExitIdle time.Duration `name:"exit-when-idle" placeholder:"TIME" help:"End when nobody has asked for so long; systemd starts it again (docs/vps.md)."`
 	Secure   secure        `embed:""`
-	Prepare  bool          `help:"Start each server once that has never started. Otherwise only those are that have something to install."`
 	Watch    bool          `help:"Start a server anew when a file below its folder is saved."`
 	Says     says          `embed:""`
 	Trials   trials        `embed:""`
@@ -105,6 +91,7 @@ type trials struct {
 	Hold        time.Duration `hidden:"" help:"How long a response is held."`
 	Cold        bool          `hidden:"" help:"Build new handlers for each message."`
 	Runner      string        `hidden:"" help:"The program of a box, instead of this one."`
+	Authority   string        `hidden:"" help:"The ACME directory of another authority for --tls."`
 }
 
 // Validate checks that flags fit together.
@@ -115,7 +102,17 @@ func (c *runCommand) Validate() error {
 	if len(c.Names) > 0 && !c.Watch {
 		return errors.New("dormouse run hosts all servers of the file; names are for --watch")
 	}
-	return c.Secure.settings().Check()
+	return c.certificates().Check()
+}
+
+// certificates says where the endpoint's certificate comes from. With an address of its own,
+// it leaves the port for HTTP callers to others.
+func (c *runCommand) certificates() certs.Settings {
+	s := certs.Settings{Domain: c.Secure.TLS, Directory: c.Trials.Authority, Cert: c.Secure.Cert, Key: c.Secure.Key}
+	if c.Listen == "" && s.Domain != "" {
+		s.Redirect = ":80"
+	}
+	return s
 }
 
 // watching says which servers start anew when a file of their sources is saved; nil for none.
@@ -167,7 +164,7 @@ func (c *runCommand) Run(t *terminal) error {
 		return err
 	}
 	cfg := c.config(t.program, c.Servers)
-	if cfg.TLS = c.Secure.settings(); c.Listen == "" && c.Secure.TLS != "" {
+	if cfg.TLS = c.certificates(); cfg.TLS.Redirect != "" {
 		cfg.Listen = ":443"
 	}
 	cfg.Proxies, cfg.Origins, cfg.Store, cfg.Reload, cfg.Data, cfg.Durability = proxies, c.Origins, store, reload, c.Data, c.Durable
@@ -179,9 +176,7 @@ func (c *runCommand) Run(t *terminal) error {
 	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
 		return err
 	}
-	if cfg.Prepare = local.PreparePackages; c.Prepare {
-		cfg.Prepare = local.PrepareAll
-	}
+	cfg.Prepare = true
 	if cfg.Watch, err = c.watching(); err != nil {
 		return err
 	}

@@ -36,16 +36,6 @@ const (
 	DurabilityProcess = "process" // the death of every process; its fsync follows at once
 )
 
-// Prepare is a choice of servers to prepare.
-type Prepare int
-
-// The values of Prepare.
-const (
-	PrepareNothing  Prepare = iota
-	PreparePackages         // servers that have something to install
-	PrepareAll
-)
-
 // Config says what [Run] hosts and how. Listen, Servers, Data, Runner, Environ, Out and
 // Log are required.
 type Config struct {
@@ -86,9 +76,9 @@ type Config struct {
 	Native    native.Servers // servers in Go that are part of this program
 	Functions Opener         // opens the functions somewhere else than in this process; nil for here
 
-	// Prepare says which servers Run installs and starts when their entry is taken: Nothing,
-	// Packages that have never started, or all that have never started.
-	Prepare Prepare
+	// Prepare has Run start each server once that has something to install and has never
+	// started, when its entry is taken.
+	Prepare bool
 
 	// Watch says which servers start anew when a file of their sources is saved; nil for none.
 	Watch func(server string) bool

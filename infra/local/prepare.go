@@ -69,16 +69,17 @@ func (p *preparing) end(server string) {
 // mostPrepared is how many servers are prepared at the same time.
 const mostPrepared = 16
 
-// prepareTaken begins to prepare the named servers of the file that have never started.
+// prepareTaken begins to prepare the named servers of the file that have something to
+// install and have never started.
 func (m *machine) prepareTaken(names []string) {
 	in, ok := m.functions.(*inprocess)
-	if m.cfg.Prepare == PrepareNothing || !ok {
+	if !m.cfg.Prepare || !ok {
 		return
 	}
 	room := make(chan struct{}, mostPrepared)
 	for _, name := range names {
 		s, ok := m.servers.Load().Server(name)
-		if !ok || s.Disabled || s.InPlace() || !s.Record || m.cfg.Prepare == PreparePackages && !installs(s) || in.known(s) {
+		if !ok || s.Disabled || s.InPlace() || !s.Record || !installs(s) || in.known(s) {
 			continue
 		}
 		one, mine := in.preparing.begin(name, true)

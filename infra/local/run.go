@@ -167,7 +167,8 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 	// The gate is outside: it looks at the connection, and not at what a proxy says.
 	m.serve(m.public.open[0], m.gate.of(proxies.behind(&monitored{m.functions.Web(), m.public, page, m.functions.Operators, health(m)})), &m.public.use)
 	m.serve(m.public.open[1], m.gate.of(proxies.behind(m.functions.Sockets())), &m.public.use)
-	return certificates.start(ctx)
+	certificates.start(ctx)
+	return nil
 }
 
 // stopTime is the longest time for the whole stop. The boxes get most of it, so that they

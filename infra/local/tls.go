@@ -2,7 +2,6 @@ package local
 
 import (
 	"context"
-	"fmt"
 	"net"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/certs"
@@ -33,27 +32,26 @@ func secure(m *machine) (s *secured, err error) {
 	return s, err
 }
 
-// start opens the address for HTTP callers, and gets the first certificate from the
-// authority. Call it once the endpoints are served, because the authority calls them to
+// start opens the address for HTTP callers if it can, and gets the first certificate from
+// the authority. Call it once the endpoints are served, because the authority calls them to
 // check the domain.
-func (s *secured) start(ctx context.Context) error {
+func (s *secured) start(ctx context.Context) {
 	if s == nil {
-		return nil
+		return
 	}
 	if s.Redirect != "" {
 		var lc net.ListenConfig
-		plain, err := lc.Listen(ctx, "tcp", s.Redirect)
-		if err != nil {
-			return fmt.Errorf("the address that sends HTTP callers to HTTPS cannot be opened; name another one with --tls-redirect, or off: %w", err)
+		if plain, err := lc.Listen(ctx, "tcp", s.Redirect); err == nil {
+			s.m.serve(plain, s.Plain(s.m.public.address(0)), nil)
+		} else { // the authority asks on the port of the endpoint, too
+			s.m.log.Warn("callers over HTTP are not sent to HTTPS", "error", err)
 		}
-		s.m.serve(plain, s.Plain(s.m.public.address(0)), nil)
 	}
 	go func() {
 		if err := s.Prepare(); err != nil && ctx.Err() == nil {
 			s.missing(err, s.Domain+" must lead to this machine, and the authority must reach port 443 or 80 of it; the next connection tries again")
 		}
 	}()
-	return nil
 }
 
 // missing reports that there is no certificate, and what the operator can do.

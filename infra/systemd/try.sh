@@ -127,7 +127,7 @@ inside openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes
   -subj /CN=mcp.example.com -addext subjectAltName=DNS:mcp.example.com 2>/dev/null
 inside chmod 644 /etc/dormouse/key.pem
 printf '[Socket]\nListenStream=\nListenStream=443\nListenStream=444\n' >"$root/etc/systemd/system/dormouse.socket.d/override.conf"
-flags --public-url https://mcp.example.com --tls-cert /etc/dormouse/cert.pem --tls-key /etc/dormouse/key.pem --tls-redirect off
+flags --public-url https://mcp.example.com --tls-cert /etc/dormouse/cert.pem --tls-key /etc/dormouse/key.pem
 inside systemctl stop dormouse dormouse.socket
 inside systemctl start dormouse.socket
 endpoint=https://mcp.example.com/echo/mcp tls=(--cacert /etc/dormouse/cert.pem)

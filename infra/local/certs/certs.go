@@ -40,10 +40,6 @@ func (s Settings) Check() error {
 		return fmt.Errorf("--tls is %q; want a domain such as mcp.example.com", s.Domain)
 	case (s.Cert == "") != (s.Key == ""):
 		return errors.New("--tls-cert and --tls-key belong together; name both files")
-	case s.Directory != "" && s.Domain == "":
-		return errors.New("--tls-ca is where the certificate of --tls comes from; name a domain with --tls")
-	case s.Redirect != "" && !s.Secure():
-		return errors.New("--tls-redirect sends callers to HTTPS, which needs --tls or --tls-cert")
 	}
 	return nil
 }

@@ -116,8 +116,6 @@ func TestSettingsThatContradictEachOtherAreRefused(t *testing.T) {
 		"want a domain":    {Domain: "localhost"},
 		"a domain such as": {Domain: "https://a.test"},
 		"belong together":  {Cert: "c"},
-		"name a domain":    {Directory: "https://ca.test"},
-		"needs --tls":      {Redirect: ":80"},
 	} {
 		err := s.Check()
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
