@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
-	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -21,7 +19,6 @@ type billCommand struct {
 	By string `enum:"server,tenant,principal,tool,session,day" default:"server" help:"The rows: one for each server, tenant, principal, tool, session or day."`
 	sinceFlag
 	mostFlag
-	Prices string `type:"path" help:"A JSON file of prices, in the form of shared/store/meter/prices.json."`
 	target
 	printing
 }
@@ -50,16 +47,6 @@ type ownerCost struct {
 
 // Run prints what AWS would have billed for all work in this data folder.
 func (c *billCommand) Run(t *terminal) error {
-	prices := meter.Published()
-	if c.Prices != "" {
-		text, err := serversedit.ReadFile(c.Prices, serversfile.MaxFile)
-		if err != nil {
-			return err
-		}
-		if prices, err = prices.With(text); err != nil {
-			return fmt.Errorf("%s: %w", c.Prices, err)
-		}
-	}
 	b, err := c.read()
 	if err != nil {
 		return err
@@ -67,7 +54,7 @@ func (c *billCommand) Run(t *terminal) error {
 	if b.Since.IsZero() {
 		return fmt.Errorf("no use was counted in %s; name the data folder of dormouse run with --data", c.folder())
 	}
-	a := accountOf(b, prices, c.By)
+	a := accountOf(b, meter.Published(), c.By)
 	return c.show(t, a, func() error { return a.print(t.out, cmp.Or(c.Most, 20)) })
 }
 

@@ -21,7 +21,6 @@ func TestFilesAreReadUpToTheirLimit(t *testing.T) {
 		"connect cursor a --write --file=big": 64 * mib,
 		"push big":                            mib,
 		"image --servers=big":                 mib,
-		"bill --prices=big":                   mib,
 		"enable a --servers=big":              mib,
 		"check big":                           mib,
 	} {

@@ -120,7 +120,6 @@ func (s *shell) used() {
 	}})
 	commontest.OK(s.t, err)
 	s.file(bill.File, string(used))
-	s.file("prices.json", `{"date":"2000-01-02","region":"test-1","usd":{"invocations":{"usd":0.2,"for":1000000,"what":"requests"},"messages":{"usd":1,"for":1000000,"what":"messages"},"vcpu_seconds":{"usd":0.036,"for":3600,"what":"vCPU-seconds"}}}`)
 	s.file("broken.json", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\" \"args\"}\n  }\n}\n")
 	s.file("mixed.json", "{\n  // Two of four are wrong.\n  \"mcpServers\": {\n    \"good\": {\"command\": \"a\"},\n    \"unset\": {\"command\": \"a\", \"env\": {\"K\": \"${NOT_SET}\"}},\n    \"remote\": {\"url\": \"https://example.com/mcp\"},\n    \"two\": {\"command\": 1, \"args\": 2, \"startup\": 3}\n  }\n}\n")
 	s.file("list.json", "{\n  \"mcpServers\": []\n}\n")

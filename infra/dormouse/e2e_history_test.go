@@ -83,7 +83,7 @@ func consoleIsOpened(t *testing.T, machine func(servers) *machine) {
 	if status, _ := get(t, url+"/console/", "", "rebound.example.com"); status != http.StatusForbidden {
 		t.Errorf("the page by a name that is not served: %d", status)
 	}
-	link, code := operate(t, "open", "--no-browser", "--data", m.data)
+	link, code := operate(t, "open", "--data", m.data)
 	link, _, _ = strings.Cut(link, "\n") // what follows was on stderr
 	if code != 0 || !strings.HasPrefix(link, url+"/console/enter?ticket=") {
 		t.Fatalf("open: %d %s", code, link)

@@ -322,7 +322,7 @@ func nobodyWaitsForAnInstall(t *testing.T) {
 	}
 	w, x := reader(t)
 	w.file("servers.json", config)
-	host, address := w.up("dormouse run --prepare")
+	host, address := w.up("dormouse run")
 	host.sees("one +resolving slow-1 … ")
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "first", Version: "1"}, nil).Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: address + "/one/mcp"}, nil)
 	if err != nil {
@@ -411,7 +411,7 @@ func oneMachineIsFound(t *testing.T) {
 	host, address := w.up("dormouse up")
 	for line, sees := range map[string]string{
 		"dormouse ls": `(?s)small +(asleep|awake) +1 .*` + address + `/small/mcp`, "dormouse tools small": "echo +message=string",
-		"dormouse call small echo message=hi": "Echo: hi", "dormouse open --no-browser": "/console/", "dormouse backup b.tar.gz": "b.tar.gz has ",
+		"dormouse call small echo message=hi": "Echo: hi", "dormouse open": "/console/", "dormouse backup b.tar.gz": "b.tar.gz has ",
 	} {
 		p := w.inHome(line)
 		p.sees(sees)

@@ -59,13 +59,13 @@ func TestE2EEveryCommandWorksWithAStackOrSaysWhyNot(t *testing.T) {
 		{"sessions list", "", at, c.session[:12], 0},
 		{"sessions give", c.session[:12] + " bob --json", at, `"bob"`, 0},
 		{"ps", "", at, "one     awake", 0},
-		{"open", "--no-browser", at, url + "/console/enter?ticket=", 0}, // of this machine; stack.URL has none
-		{"open", "--no-browser", []string{"--url", stack.URL, "--key", operator}, "has no console", 1},
+		{"open", "", at, url + "/console/enter?ticket=", 0}, // of this machine; stack.URL has none
+		{"open", "", []string{"--url", stack.URL, "--key", operator}, "has no console", 1},
 		{"doctor", "one", at, "✓ first list", 0},
 		{"connect", "claude-code one", at, url + "/one/mcp", 0},
 		{"keys create", "eve --server one", at, "dm_", 0},
 		{"keys list", "", at, "eve", 0},
-		{"keys rotate", "bob --grace 1h", at, "is valid until", 0},
+		{"keys rotate", "bob", at, "is valid until", 0},
 		{"keys revoke", carl, at, "of carl, tenant default, is revoked", 0},
 		{"accept", "one", at, "are not held", 1},
 		{"inspect", "gone", at, "gone", 1},

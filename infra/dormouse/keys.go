@@ -23,7 +23,7 @@ import (
 type keysCommand struct {
 	Create createKeyCommand `cmd:"" help:"Make an API key and print it. It cannot be shown again."`
 	List   listKeysCommand  `cmd:"" default:"withargs" help:"Show the keys."`
-	Rotate rotateKeyCommand `cmd:"" help:"Replace a key. The old one ends after --grace."`
+	Rotate rotateKeyCommand `cmd:"" help:"Replace a key. The old one ends a day later."`
 	Revoke revokeKeyCommand `cmd:"" help:"Revoke a key. Every endpoint refuses it within 30 seconds; open responses go on to their end."`
 }
 
@@ -255,11 +255,13 @@ func printKeys(out io.Writer, keys []api.Key, now time.Time) error {
 }
 
 type rotateKeyCommand struct {
-	Key   string        `arg:"" name:"who|id" help:"The id of the key, or its principal, if that has only one key."`
-	Grace time.Duration `default:"24h" help:"How long the old key stays valid."`
+	Key string `arg:"" name:"who|id" help:"The id of the key, or its principal, if that has only one key."`
 	tenantFlag
 	managed
 }
+
+// keyOverlap is how long a replaced key stays valid.
+const keyOverlap = 24 * time.Hour
 
 // Run makes the key that replaces another one.
 func (c *rotateKeyCommand) Run(t *terminal) error {
@@ -269,7 +271,7 @@ func (c *rotateKeyCommand) Run(t *terminal) error {
 			return err
 		}
 		var made api.Rotated
-		if err := to.call(ctx, "POST", "keys/"+id+"/rotate", api.Rotate{Seconds: int64(c.Grace.Seconds())}, &made); err != nil {
+		if err := to.call(ctx, "POST", "keys/"+id+"/rotate", api.Rotate{Seconds: int64(keyOverlap.Seconds())}, &made); err != nil {
 			return err
 		}
 		return c.show(t, made, func() error {

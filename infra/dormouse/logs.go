@@ -22,7 +22,6 @@ type logsCommand struct {
 	Follow bool   `short:"f" help:"Go on with new output until Ctrl-C."`
 	Lines  int    `short:"n" help:"Only the last lines; with --follow, first those of each process."`
 	sinceFlag
-	Stdout bool `help:"Only what servers wrote to stdout and is no MCP message."`
 	placed
 	printing
 }
@@ -92,9 +91,6 @@ func (c *logsCommand) query() (url.Values, error) {
 			return nil, err
 		}
 		query.Set("since", since.String())
-	}
-	if c.Stdout {
-		query.Set("stdout", "true")
 	}
 	if c.Follow {
 		query.Set("follow", "true")

@@ -15,12 +15,11 @@ import (
 )
 
 type openCommand struct {
-	NoBrowser bool `name:"no-browser" help:"Print the link only."`
 	target
 	printing
 }
 
-// Run prints a link to the console, and opens the browser if there is a desktop.
+// Run prints a link to the console. At a terminal of a desktop it also opens the browser.
 func (c *openCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
 		e, err := c.entry(ctx, to)
@@ -30,7 +29,7 @@ func (c *openCommand) Run(t *terminal) error {
 		if err := c.show(t, e, func() error { _, err := fmt.Fprintln(t.out, e.URL); return err }); err != nil {
 			return err
 		}
-		if !c.JSON && !c.NoBrowser {
+		if _, shown := t.out.(cleaned); shown && !c.JSON {
 			browse(e.URL)
 		}
 		_, _ = fmt.Fprintf(t.err, "The link works once, within %d seconds.\n", e.Seconds)

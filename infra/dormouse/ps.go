@@ -8,8 +8,6 @@ import (
 	"io"
 	"maps"
 	"net/url"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +17,6 @@ import (
 )
 
 type psCommand struct {
-	Watch bool `short:"w" help:"Print anew each second, until Ctrl-C."`
 	serverFlag
 	principalFlag
 	All bool `help:"Show also stopped processes, and every process of the operating system in each box."`
@@ -37,26 +34,8 @@ type report struct {
 
 // Run prints the processes that there are.
 func (c *psCommand) Run(t *terminal) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	for {
-		err := c.once(ctx, t)
-		if !c.Watch || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(time.Second):
-		}
-	}
-}
-
-const clearScreen = "\x1b[H\x1b[2J"
-
-func (c *psCommand) once(ctx context.Context, t *terminal) error {
 	var r report
-	err := use(ctx, c, patience, func(ctx context.Context, to *client) (err error) {
+	err := use(context.Background(), c, patience, func(ctx context.Context, to *client) (err error) {
 		r.Running = true
 		if r.Servers, err = to.servers(ctx); err != nil {
 			return err
@@ -81,9 +60,6 @@ func (c *psCommand) once(ctx context.Context, t *terminal) error {
 		}
 	}
 	return c.show(t, r, func() error {
-		if c.Watch {
-			_, _ = io.WriteString(raw(t.out), clearScreen)
-		}
 		return r.print(t.out, t.now(), c.All, c.All || c.Server != "" || c.Principal != "")
 	})
 }

@@ -18,9 +18,6 @@ import (
 // lookAgain is how often the files of processes are looked at for new output.
 const lookAgain = 250 * time.Millisecond
 
-// ofStdout begins each line of a log that is from stdout.
-const ofStdout = "stdout: "
-
 // keptOutput returns the function that reads the kept output of processes; see
 // [api.Options].Output.
 func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Output) error) error {
@@ -141,9 +138,6 @@ func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 func (k keptLog) only(text string, of api.Outputs, first bool) string {
 	lines := strings.SplitAfter(text, "\n")
 	lines = lines[:len(lines)-1]
-	if of.Stdout {
-		lines = slices.DeleteFunc(lines, func(l string) bool { return !strings.HasPrefix(l, ofStdout) })
-	}
 	if n := len(lines); first && of.Lines > 0 && n > of.Lines {
 		lines = lines[n-of.Lines:]
 	}

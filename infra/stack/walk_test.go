@@ -90,7 +90,7 @@ func TestAStrangersWalk(t *testing.T) {
 	if says := w.types("bin/dormouse logs one" + at + " 2>&1 || true"); !strings.Contains(says, "/dormouse/STACK/box") {
 		t.Errorf("logs says %s", says)
 	}
-	opened := w.types(strings.ReplaceAll(line(t, said, "bin/dormouse open "), "KEY", operator) + " --no-browser")
+	opened := w.types(strings.ReplaceAll(line(t, said, "bin/dormouse open "), "KEY", operator))
 	if page := w.gets(strings.TrimSpace(opened)); !strings.Contains(page, "<!doctype html>") {
 		t.Errorf("the console's page is %q", page)
 	}

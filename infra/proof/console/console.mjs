@@ -105,7 +105,7 @@ async function person(use, options = {}) {
 }
 
 const operator = stack && key("olga", "operator");
-const link = () => (stack ? execFileSync(dormouse, ["open", "--no-browser", "--url", base, "--key", operator], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] }) : run("open", "--no-browser")).split("\n")[0];
+const link = () => (stack ? execFileSync(dormouse, ["open", "--url", base, "--key", operator], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] }) : run("open")).split("\n")[0];
 const ready = (page) => page.getByText(stack ? "every 20 s" : "live", { exact: true }).waitFor();
 const enter = async (page) => (await page.goto(link()), await ready(page));
 async function signIn(page, bearer) {

@@ -147,7 +147,7 @@ func (x *exchange) logs() (any, error) {
 		return nil, noOutput
 	}
 	query := x.r.URL.Query()
-	of := Outputs{Of: query.Get("of"), Stdout: query.Get("stdout") == "true", Follow: query.Get("follow") == "true"}
+	of := Outputs{Of: query.Get("of"), Follow: query.Get("follow") == "true"}
 	if text := query.Get("lines"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {

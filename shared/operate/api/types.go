@@ -277,7 +277,6 @@ type Outputs struct {
 	Of     string        // a server, or the beginning of a session's id; "" for everything
 	Lines  int           // the last lines of each process; 0 for all
 	Since  time.Duration // only processes that wrote in this time; 0 for all
-	Stdout bool          // only lines of stdout
 	Follow bool          // go on with what is written from now on
 }
 
