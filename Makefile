@@ -105,8 +105,8 @@ fmt: need-go $(STAMP) ## Format all Go files
 	@$(call each,$(LINT) fmt ./...)
 
 .PHONY: deploy
-deploy: need-go $(SAM) bin/dormouse ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml; GO_SERVERS=FOLDER for a program with servers in Go; ROLLBACK=15 has alarms roll it back for 15 minutes)
-	@$(STACK) $(if $(filter-out file,$(origin ARCH)),-arch $(ARCH)) $(if $(FORCE),-force) $(if $(YES),-yes) $(if $(ROLLBACK),-rollback '$(ROLLBACK)') up $(ARGS)
+deploy: need-go $(SAM) bin/dormouse ## Deploy to AWS with the image of the boxes (CONFIG=dev or prod for others in samconfig.toml; GO_SERVERS=FOLDER for a program with servers in Go)
+	@$(STACK) $(if $(filter-out file,$(origin ARCH)),-arch $(ARCH)) $(if $(FORCE),-force) $(if $(YES),-yes) up $(ARGS)
 
 .PHONY: delete
 delete: need-go $(SAM) ## Stop the boxes and delete the stack, once you type its name; table and bucket stay (PURGE=1 deletes them too, YES=1 asks nothing)

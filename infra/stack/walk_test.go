@@ -97,7 +97,7 @@ func TestAStrangersWalk(t *testing.T) {
 
 	// The upgrade: other code, and a box that is awake meanwhile.
 	w.wakes(endpoint[1], key)
-	again := w.types("make deploy GO_SERVERS=functions/natives " + w.arch + " ROLLBACK=15 ARGS='SessionHours=24'")
+	again := w.types("make deploy GO_SERVERS=functions/natives " + w.arch + " ARGS='SessionHours=24'")
 	if line(t, again, "claude mcp add ") != line(t, said, "claude mcp add ") {
 		t.Errorf("after the upgrade clients connect by %s", again)
 	}

@@ -45,7 +45,6 @@ type program struct {
 	force  bool
 	purge  bool
 	yes    bool                                                       // nothing is confirmed
-	watch  int                                                        // minutes for which alarms roll an update back; -1 leaves it to the stack
 	store  func(dynamostore.Location, dynamostore.Keys) storage.Store // opens the store in a table
 }
 
@@ -60,13 +59,7 @@ func main() {
 	flag.BoolVar(&p.force, "force", false, "deploy although the doctor says that it would fail")
 	flag.BoolVar(&p.purge, "purge", false, "down: delete table and bucket too, with all sessions")
 	flag.BoolVar(&p.yes, "yes", false, "ask for no confirmation")
-	rollback := flag.String("rollback", "", "up: minutes after an update in which alarms roll it back; 0 for no alarms, also not those of the last update")
 	flag.Parse()
-	var err error
-	if p.watch, err = minutes(*rollback); err != nil {
-		fmt.Fprintln(os.Stderr, "deploy:", err)
-		os.Exit(1)
-	}
 	if err := p.run(context.Background(), *section, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "deploy:", err)
 		os.Exit(1)

@@ -63,8 +63,6 @@ func (p *program) up(ctx context.Context) error {
 	case fresh && image != "":
 		err = p.set(ctx, s, "RunnerImage", image)
 	case fresh:
-	case p.watch >= 0:
-		err = p.watched(ctx, s, params, p.watch)
 	default:
 		err = p.plain(ctx, params)
 	}
