@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
@@ -19,6 +20,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -41,9 +44,12 @@ func (m *machine) startFleet(context.Context) error {
 	}
 	m.memory = guard.NewMemory(m.cfg.memory)
 	m.boxes = boxes.NewPool(boxes.Config{
-		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: -1, Room: m.room, Grace: boxStopGrace,
+		Command: m.cfg.Runner[0], Args: m.cfg.Runner[1:], Dir: m.folder.Path, MaxTasks: -1, Grace: boxStopGrace,
 		Env: env,
 		Prepare: func(ctx context.Context, t fleet.Task) (fleet.Task, error) {
+			if err := m.room(ctx, t); err != nil {
+				return t, err
+			}
 			return m.commands.filled(ctx, m.servers.Load(), current(m.servers.Load(), m.cfg.Idle, t))
 		},
 		Inside: (&insider{guard.NewBudget(heldByBoxes), m.memory, m.inside}).run, Started: proc.Started,
@@ -111,21 +117,113 @@ const LogFolder = "logs"
 // workspaces, when the machine stops. Some of stopTime is left for what comes after.
 const boxStopGrace = 18 * time.Second
 
-// room refuses a box that is a process when the memory is full, and tells the operator. A box
+// room waits for memory for a box that is a process. If there is none, it tells the operator. A box
 // inside takes little; its processes ask themselves.
-func (m *machine) room(t fleet.Task) error {
-	err := m.memory.Full()
-	if err != nil {
-		tenant, _ := storage.BoxID(t.Box).Parts()
-		m.recorder.Record(journal.Event{Kind: journal.ServerFailed, Name: t.Server, Tenant: tenant, Phase: string(box.PhaseSessionCreate), Reason: err.Error()})
+func (m *machine) room(ctx context.Context, t fleet.Task) error {
+	if t.Place == boxes.Inside {
+		return nil
 	}
-	return err
+	err := m.memory.Room(ctx)
+	if err == nil {
+		return nil
+	}
+	tenant, _ := storage.BoxID(t.Box).Parts()
+	m.recorder.Record(journal.Event{Kind: journal.ServerFailed, Name: t.Server, Tenant: tenant, Phase: string(box.PhaseSessionCreate), Reason: err.Error()})
+	return fmt.Errorf("%w: %w", fleet.ErrCapacity, err)
+}
+
+// makeRoom begins to make room for a process of a box that is itself a process.
+func (in *inprocess) makeRoom() {
+	in.work.Go(func() {
+		ctx, cancel := context.WithTimeout(in.ctx, yieldWithin)
+		defer cancel()
+		if err := in.m.memory.Room(ctx); err != nil {
+			in.m.log.Warn("no room for another process of a box", "error", err)
+		}
+	})
+}
+
+// yieldWithin is how long boxes have to make room for a process that was asked for.
+const yieldWithin = 10 * time.Second
+
+// neighbour is a box that is a process, for the memory of the machine. Only the box knows which
+// of its processes are idle, so it is asked to yield.
+type neighbour struct {
+	m     *machine
+	box   storage.BoxID
+	task  string
+	heard atomic.Int64 // Unix nanoseconds: when the box last sent something, or was asked to yield
+	ended chan struct{}
+	leave func() // the memory
+}
+
+// Idlest implements [guard.Sleeper]: the box may be idle since it was last heard of.
+func (n *neighbour) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
+	return time.Unix(0, n.heard.Load()), func() <-chan struct{} {
+		n.heard.Store(time.Now().UnixNano()) // it is not asked again at once
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			n.m.yield(n.box)
+			select {
+			case <-n.ended:
+			case <-time.After(time.Second): // it may have ended one of its processes only
+			}
+		}()
+		return done
+	}, true
+}
+
+// arrived has a box that is a process share the memory.
+func (m *machine) arrived(t fleet.Status) {
+	n := &neighbour{m: m, box: storage.BoxID(t.Box), task: t.ID, ended: make(chan struct{})}
+	n.heard.Store(time.Now().UnixNano())
+	n.leave = m.memory.Join(n)
+	if before, ok := m.neighbours.Swap(n.box, n); ok {
+		before.(*neighbour).leave() //nolint:forcetypeassert // only arrived adds to it
+	}
+}
+
+// left is called when nothing of a box that is a process runs any more.
+func (m *machine) left(t fleet.Status) {
+	v, _ := m.neighbours.Load(storage.BoxID(t.Box))
+	if n, ok := v.(*neighbour); ok && n.task == t.ID {
+		m.neighbours.Delete(n.box)
+		n.leave()
+		close(n.ended)
+	}
+}
+
+// hear notes that a box that is a process has sent something.
+func (m *machine) hear(e *observe.Event) {
+	if e.Kind != observe.Frame || e.Server == "" { // nothing proves which box sent it
+		return
+	}
+	v, _ := m.neighbours.Load(e.Box)
+	if n, ok := v.(*neighbour); ok {
+		n.heard.Store(time.Now().UnixNano())
+	}
+}
+
+// yield asks a box that is a process to give memory back.
+func (m *machine) yield(id storage.BoxID) {
+	ctx, cancel := context.WithTimeout(context.Background(), yieldWithin)
+	defer cancel()
+	b, err := m.functions.Records().Box(ctx, id)
+	if err == nil && b.State == storage.Awake {
+		err = m.relay.Post(ctx, b.Conn, frame.Encode(frame.Yield{}))
+	}
+	if err != nil {
+		m.log.Warn("a box was not asked to yield its memory", "box", id, "error", err)
+	}
 }
 
 func (m *machine) boxStarted(t fleet.Status) {
 	tenant, _ := storage.BoxID(t.Box).Parts()
 	if fleet.PlaceOf(t.ID) == fleet.Inside { // the bill has the connection that it would need
 		m.ledger.Opened(relayserver.InsideConn(storage.BoxID(t.Box)))
+	} else {
+		m.arrived(t)
 	}
 	m.recorder.Record(journal.Event{Kind: journal.BoxWake, Name: t.Server, PID: t.PID, Detail: t.Box, Tenant: tenant})
 }
@@ -145,6 +243,7 @@ func (m *machine) boxStopped(t fleet.Status) {
 	if fleet.PlaceOf(t.ID) == fleet.Inside {
 		m.ledger.Closed(relayserver.InsideConn(storage.BoxID(t.Box)), t.Stopped.Sub(t.Started))
 	}
+	m.left(t)
 	m.ledger.Stopped(t)
 	if t.ExitCode != 0 || m.servers.Load().Limits() != nil { // limits count its time
 		m.functions.Sweep(&t)

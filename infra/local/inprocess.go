@@ -177,7 +177,9 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 			return nil, err
 		}
 	}
-	h, alarms := &handlers{of: of[:], sealer: of[2].Relay.Sealer, relay: relayserver.NewHandler(of[2].RelayWithBucket())}, in.alarms()
+	relay := of[2].RelayWithBucket()
+	relay.MakeRoom = in.makeRoom
+	h, alarms := &handlers{of: of[:], sealer: of[2].Relay.Sealer, relay: relayserver.NewHandler(relay)}, in.alarms()
 	var err error
 	if h.http, err = endpoints.NewHTTP(of[0], m.cfg.Native, alarms, in.forOneMachine, m.here); err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -264,6 +266,52 @@ func TestAMachineWhoseMemoryIsFullRefusesANewSession(t *testing.T) {
 	if open(t, m.public.address(0)+"/two/mcp").pid("pid") == 0 || m.failed.now()["two"] != "" {
 		t.Error("it does not start with memory")
 	}
+}
+
+// On a machine whose memory is full, a box that is a process is asked to yield before another one is
+// refused, unless it was heard of in the last ten seconds.
+func TestABoxThatIsAProcessIsAskedToYield(t *testing.T) {
+	var free atomic.Int64
+	free.Store(1 << 40)
+	log := &logged{lines: make(chan string, 10_000)}
+	m := withStdio(t, log, func(c *Config) {
+		c.memory = func() (int64, int64, bool) { return free.Load(), 1 << 40, true }
+		c.Apart, c.Runner = true, []string{os.Args[0], runnerRole}
+	})
+	c := open(t, m.public.address(0)+"/one/mcp")
+	pid := c.pid("pid")
+	v, _ := m.neighbours.Load(storage.BoxFor("local", "one"))
+	one, ok := v.(*neighbour)
+	if !ok {
+		t.Fatal("the memory does not know the box")
+	}
+	refused := func() {
+		t.Helper()
+		free.Store(0)
+		defer free.Store(1 << 40)
+		if answer := open(t, m.public.address(0)+"/two/mcp").answer(call("pid")); answer.Error == nil {
+			t.Errorf("another box has started: %s", answer.Raw)
+		}
+	}
+	refused()
+	asked := `"msg":"the host needs memory"`
+	for len(log.lines) > 0 {
+		if line := <-log.lines; strings.Contains(line, asked) {
+			t.Errorf("it was asked at once: %s", line)
+		}
+	}
+	one.heard.Store(time.Now().Add(-time.Minute).UnixNano())
+	refused()
+	for line := range log.lines {
+		if strings.Contains(line, asked) {
+			break
+		}
+	}
+	if now := c.pid("pid"); now != pid {
+		t.Errorf("a process that was used just now was ended: %d, %d", pid, now)
+	}
+	commontest.OK(t, m.boxes.Stop(t.Context(), one.task, "the test"))
+	<-one.ended
 }
 
 func parentOf(t *testing.T, pid int) int {

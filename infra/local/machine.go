@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,22 +38,23 @@ type machine struct {
 	reports
 	stopping atomic.Bool // the machine is stopping, so a box that ends does not fall asleep
 
-	servers   atomic.Pointer[serversfile.File] // that are served
-	file      *serversFile
-	commands  *commands
-	reload    func() (serversfile.Changes, error) // reads the servers file now
-	folder    *datafolder.Folder
-	upkeep    upkeep
-	store     string        // see OpenStore
-	memory    *guard.Memory // for the processes of boxes
-	boxes     *boxes.Pool
-	inside    *relayserver.Inside // the boxes of this program
-	ledger    *bill.Ledger
-	functions Functions
-	console   *console.Console
-	relay     *sockets.API                  // for runners
-	socket    *sockets.API                  // for clients
-	closers   []func(context.Context) error // in the order of opening
+	servers    atomic.Pointer[serversfile.File] // that are served
+	file       *serversFile
+	commands   *commands
+	reload     func() (serversfile.Changes, error) // reads the servers file now
+	folder     *datafolder.Folder
+	upkeep     upkeep
+	store      string        // see OpenStore
+	memory     *guard.Memory // for the processes of boxes
+	neighbours sync.Map      // *neighbour by id: the boxes that are processes
+	boxes      *boxes.Pool
+	inside     *relayserver.Inside // the boxes of this program
+	ledger     *bill.Ledger
+	functions  Functions
+	console    *console.Console
+	relay      *sockets.API                  // for runners
+	socket     *sockets.API                  // for clients
+	closers    []func(context.Context) error // in the order of opening
 }
 
 // reports tell people and programs what happens on a machine.
@@ -123,6 +125,7 @@ func (m *machine) observe(ctx context.Context, e *observe.Event) {
 func (m *machine) note(e *observe.Event) {
 	m.lines.Observe(e)
 	m.ledger.Observe(e)
+	m.hear(e)
 }
 
 func closed() <-chan struct{} {

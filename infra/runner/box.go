@@ -22,11 +22,13 @@ import (
 type adapter struct {
 	box  *box.Box
 	link frame.Link
-	show *statusFile // nil for none
-	all  *sharing
-	name func(session, principal string) string // name of a session's process
-	took *starts
-	era  string // the era that the host knows
+	// memory shares the machine with programs of other boxes; nil for a box inside, and elsewhere.
+	memory *guard.Memory
+	show   *statusFile // nil for none
+	all    *sharing
+	name   func(session, principal string) string // name of a session's process
+	took   *starts
+	era    string // the era that the host knows
 
 	installs    *keptInstalls
 	provisioner *provision.Provisioner
@@ -75,7 +77,9 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	if at.logs != "" && own.Memory == nil { // on one machine, in a process of its own
-		own.Memory = guard.NewMemory(nil)
+		b.memory = guard.NewMemory(nil)
+		b.memory.Ask = func() { b.link.Status(runner.StatusReport{Phase: frame.PhaseMemory}) }
+		own.Memory = b.memory
 	}
 	if !own.Memory.Known() {
 		own.MaxProcesses = maxProcesses

@@ -157,6 +157,9 @@ func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *
 	c := a.config(log)
 	c.Idle, c.Executor, c.Digest, c.Retire = p.server.Idle, p.box, p.server.Definition(), retire
 	c.Baked = p.box.provisioner.Baked()
+	if p.box.memory != nil {
+		c.Yield = func() { p.box.memory.Yield() }
+	}
 	var link frame.Link
 	if join == nil {
 		link = runner.New(c)

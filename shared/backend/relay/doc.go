@@ -51,6 +51,7 @@
 //	answer  session question + payload   a client's response to a question; may come twice
 //	stop    session              end the session's process: the client sent DELETE
 //	halt    [session] by [in]    stop the session's process, or all: an operator said so
+//	yield                        end the process that has been idle longest, and sleep soon: the memory is needed
 //	drain   in                   connect anew at a random moment within so many milliseconds
 //	part-ok frame n
 //	part    frame n of + payload
@@ -171,6 +172,13 @@
 // another process. Without session it is about all processes of the box, and the runner
 // then says bye as soon as it has nothing to do. Calls in flight have in milliseconds to
 // end. Those that are left end with an error that names by. There is no answer to halt.
+//
+// # Memory
+//
+// The boxes of one machine share its memory. A box that finds none for one more process says
+// so in a status of phase memory. The host then sends a yield to the box that it has not heard
+// of for longest. That box ends one process if it has been idle for ten seconds, and says bye
+// once all of it has been so. There is no answer to either.
 //
 // # Connections
 //

@@ -48,6 +48,9 @@ type Config struct {
 	Inside   *Inside
 	IsInside func(server string) bool
 	Bill     Bill
+	// MakeRoom begins to make room in the memory of the machine for a process of a box. nil
+	// where boxes share no machine.
+	MakeRoom func()
 	// ListLag is how long the fleet's list may take to show a new task.
 	ListLag time.Duration
 	// Secrets returns the keys and tokens of the principal of a session at the third parties

@@ -18,7 +18,9 @@ func TestFullBoxIsNotedUntilItSleeps(t *testing.T) {
 		id := first.Numbered(n)
 		store := storagetest.NewMemory()
 		commontest.OK(t, store.SaveBox(t.Context(), storage.Box{ID: id, Tenant: "t", Server: "s", Gen: 1, State: storage.Awake, Conn: "c", Runner: "r", Link: 1}))
-		h := relayserver.NewHandler(configOf(t, store))
+		c, needs := configOf(t, store), 0
+		c.MakeRoom = func() { needs++ }
+		h := relayserver.NewHandler(c)
 		full := func(conn string, f frametest.Frame) uint32 {
 			t.Helper()
 			f.Box, f.Gen, f.Runner, f.Link = id, 1, "r", 1
@@ -37,6 +39,12 @@ func TestFullBoxIsNotedUntilItSleeps(t *testing.T) {
 			if got := full("c", says); got != 1<<n {
 				t.Errorf("box %d is full, and the record says %b", n, got)
 			}
+		}
+		for _, conn := range []string{"another", "c"} {
+			full(conn, frametest.Frame{Type: frame.TypeStatus, Phase: frame.PhaseMemory})
+		}
+		if needs != 1 {
+			t.Errorf("room was made %d times for box %d, and it asked once", needs, n)
 		}
 		if got := full("c", frametest.Frame{Type: frame.TypeBye}); got != 0 {
 			t.Errorf("box %d sleeps, and the record says %b", n, got)

@@ -375,6 +375,9 @@ func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error
 		if f.Phase == frame.PhaseFull {
 			err = h.filled(ctx, f.Box)
 		}
+		if f.Phase == frame.PhaseMemory && h.MakeRoom != nil {
+			h.MakeRoom()
+		}
 		h.Log.InfoContext(ctx, "process", "box", f.Box, "session_id", f.Session, "process", frame.Clip(f.Process), "phase", frame.Clip(f.Phase), "detail", frame.Clip(f.Detail))
 		return err
 	}

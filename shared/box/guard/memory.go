@@ -17,11 +17,17 @@ const (
 	// A machine is full when a part of its memory is left, within bounds.
 	leftPart            = 32
 	leftLeast, leftMost = 32 << 20, 256 << 20
+	// looks is how often, each quarter of a second, Room looks whether others have made room.
+	looks = 12
 )
 
 // Memory shares the memory of the machine between the boxes of a program. A nil Memory has no
 // bound. A Memory is safe for concurrent use.
 type Memory struct {
+	// Ask asks whoever knows the other programs of the machine to make room; nil: there are
+	// none.
+	Ask func()
+
 	left func() (free, total int64, known bool)
 	turn chan struct{} // one start at a time finds out whether there is room
 
@@ -82,22 +88,11 @@ func (m *Memory) Join(box Sleeper) (leave func()) {
 	}
 }
 
-// Full returns a [FullError] if there is no room for one more process now.
-func (m *Memory) Full() error {
-	if m == nil {
-		return nil
-	}
-	if free, total, known := m.left(); known && free < least(total) {
-		return FullError{free, total}
-	}
-	return nil
-}
-
 func least(total int64) int64 { return min(max(total/leftPart, leftLeast), leftMost) }
 
 // Room waits until there is room for one more process, and counts it. If there is too little, it
-// ends the process of all boxes that has been idle longest, and so on. The caller holds no lock of a
-// box. Errors: [FullError], and the cause of ctx.
+// ends the process of all boxes that has been idle longest, and so on. Then it asks others. The
+// caller holds no lock of a box. Errors: [FullError], and the cause of ctx.
 func (m *Memory) Room(ctx context.Context) error {
 	if m == nil {
 		return nil
@@ -108,7 +103,7 @@ func (m *Memory) Room(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-m.turn }()
-	for {
+	for looked := 0; ; {
 		free, total, known := m.left()
 		young, first := m.young()
 		var wait <-chan struct{}
@@ -122,9 +117,17 @@ func (m *Memory) Room(ctx context.Context) error {
 		case young > 0:
 			settled = time.After(time.Until(first.Add(settle)))
 		default:
-			if wait = m.stopIdlest(); wait == nil {
+			if wait = m.Yield(); wait != nil {
+				break
+			}
+			if m.Ask == nil || looked == looks {
 				return FullError{free, total}
 			}
+			if looked == 0 {
+				m.Ask()
+			}
+			looked++
+			settled = time.After(time.Second / 4)
 		}
 		select {
 		case <-wait:
@@ -148,9 +151,9 @@ func (m *Memory) young() (n int, first time.Time) {
 	return len(m.started), first
 }
 
-// stopIdlest ends the process that has been idle longest, if that is tryAgain. It returns nil if
+// Yield ends the process that has been idle longest, if that is ten seconds. It returns nil if
 // there is none.
-func (m *Memory) stopIdlest() (ended <-chan struct{}) {
+func (m *Memory) Yield() (ended <-chan struct{}) {
 	m.mu.Lock()
 	boxes := make([]Sleeper, 0, len(m.boxes))
 	for b := range m.boxes {

@@ -70,6 +70,9 @@ type Config struct {
 	// caller then ends Run's ctx; Retire must not block. nil: the runner does not retire.
 	Digest string
 	Retire func()
+	// Yield ends the process that has been idle longest, if that is [frame.YieldAfter], because
+	// the host needs its memory. It is called like a method of the Executor. nil: none ends.
+	Yield func()
 	// Baked says that the image has the install of the server. The host notes it with
 	// Digest.
 	Baked bool

@@ -120,6 +120,8 @@ func (l *life) frame(lk *link, f frame.Frame) {
 		if !l.links.invited {
 			l.toExecutor(f)
 		}
+	case frame.Yield:
+		l.sleep.yield()
 	case frame.Drain:
 		l.links.drain(time.Duration(min(max(f.In, 0), maxDrain.Milliseconds())) * time.Millisecond)
 	case frame.PartOK:

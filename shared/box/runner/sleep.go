@@ -27,6 +27,7 @@ type sleep struct {
 	farewell   *farewell
 
 	halted   int  // 1 + inflight.delivered when all processes were stopped; see hasty
+	yielded  int  // the same, when the host asked for memory
 	asking   bool // the Executor is being asked
 	watching bool // sleep is asking the Executor since when the box is idle, or will ask when the alarm idle fires
 	idle     alarm
@@ -61,6 +62,9 @@ func (sl *sleep) idleSince(since time.Time, ok bool) {
 		return
 	}
 	left := sl.cfg.Idle - time.Since(since)
+	if sl.yielded == sl.inflight.delivered+1 {
+		left = min(left, frame.YieldAfter-time.Since(since))
+	}
 	if sl.inflight.closing || sl.hasty() || sl.inflight.draining || sl.old {
 		left = 0
 	}
@@ -90,6 +94,16 @@ func (sl *sleep) hasty() bool { return sl.halted == sl.inflight.delivered+1 }
 
 func (sl *sleep) hurry() {
 	sl.halted = sl.inflight.delivered + 1
+	sl.askNow()
+}
+
+// yield gives memory back to the host: the box sleeps soon if nothing is delivered.
+func (sl *sleep) yield() {
+	sl.cfg.Log.Info("the host needs memory", "generation", sl.links.gen)
+	sl.yielded = sl.inflight.delivered + 1
+	if sl.cfg.Yield != nil {
+		sl.executing.call(func(Executor) { sl.cfg.Yield() })
+	}
 	sl.askNow()
 }
 

@@ -49,6 +49,35 @@ func TestIdleBoxSaysByeLingersAndReturns(t *testing.T) {
 	})
 }
 
+// A box whose host needs memory ends an idle process and sleeps after ten seconds without work, not
+// before, and not any more once it has got work.
+func TestYieldingBoxSleepsAfterTenSeconds(t *testing.T) {
+	yields := 0
+	counted := func(c *runner.Config) { c.Yield = func() { yields++ } }
+	onAwakeBench(t, func(b *bench) {
+		b.box.idleFrom(time.Now())
+		time.Sleep(time.Second)
+		b.send(frametest.Frame{Type: frame.TypeYield})
+		time.Sleep(9*time.Second - 50*time.Millisecond)
+		b.nothing()
+		b.soon(frame.TypeBye, time.Second)
+	}, counted)
+	onAwakeBench(t, func(b *bench) {
+		b.send(frametest.Frame{Type: frame.TypeYield})
+		b.deliver("d1")
+		b.finishes("d1")
+		since := time.Now()
+		b.box.idleFrom(since)
+		b.soon(frame.TypeBye, 3*time.Minute)
+		if idle := time.Since(since); idle < 2*time.Minute {
+			t.Errorf("said bye %s after its last work", idle)
+		}
+	}, counted)
+	if yields != 2 {
+		t.Errorf("it ended idle processes %d times, want 2", yields)
+	}
+}
+
 func TestByeIsRepeatedUntilItIsTaken(t *testing.T) {
 	onParting(t, func(b *bench, bye frametest.Frame) {
 		time.Sleep(2 * time.Second)

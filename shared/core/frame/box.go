@@ -108,6 +108,9 @@ const (
 	UnaskedClosing = 50 * time.Millisecond // of one that is told to end
 )
 
+// YieldAfter is how long a box that was asked to make room stays awake without work.
+const YieldAfter = 10 * time.Second
+
 // RefuseFor is how long a retiring box takes no new message. Most calls end within that time,
 // and then the next message finds the new definition. Longer calls must not hold up others.
 const RefuseFor = 5 * time.Second

@@ -185,6 +185,7 @@ var plainly = map[Type]func(head []byte) (Frame, error){
 	TypeByeOK:   frameOf[ByeOK],
 	TypeStop:    frameOf[Stop],
 	TypeHalt:    frameOf[Halt],
+	TypeYield:   frameOf[Yield],
 	TypeDrain:   frameOf[Drain],
 	TypePartOK:  frameOf[PartOK],
 	TypeKept:    frameOf[Kept],

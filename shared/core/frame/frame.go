@@ -69,6 +69,7 @@ const (
 	TypeAnswer  Type = "answer"
 	TypeStop    Type = "stop"
 	TypeHalt    Type = "halt"
+	TypeYield   Type = "yield"
 	TypeDrain   Type = "drain"
 	TypePartOK  Type = "part-ok"
 	TypeKept    Type = "kept"

@@ -104,8 +104,12 @@ type Asks struct {
 	Len       int                `json:"len"`    // bytes of the request
 }
 
-// PhaseFull is the Phase of a Status of a box that runs as many processes as it may.
-const PhaseFull = "full"
+// PhaseFull is the Phase of a Status of a box that runs as many processes as it may, and
+// PhaseMemory that of a box whose machine has no memory for one more.
+const (
+	PhaseFull   = "full"
+	PhaseMemory = "memory"
+)
 
 // Status tells the host about a process. If it has a payload, the payload is the result
 // of a fresh process's initialize. Detail is then the protocol version that the runner
@@ -261,6 +265,10 @@ type Halt struct {
 	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
 }
 
+// Yield asks the box to end the process that has been idle longest, and to sleep, if that has
+// lasted for [YieldAfter].
+type Yield struct{}
+
 // Drain asks the runner to connect anew within a time.
 type Drain struct {
 	In int64 `json:"in,omitempty"` // milliseconds
@@ -312,6 +320,7 @@ func (ByeOK) kind() Type      { return TypeByeOK }
 func (Answer) kind() Type     { return TypeAnswer }
 func (Stop) kind() Type       { return TypeStop }
 func (Halt) kind() Type       { return TypeHalt }
+func (Yield) kind() Type      { return TypeYield }
 func (Drain) kind() Type      { return TypeDrain }
 func (PartOK) kind() Type     { return TypePartOK }
 func (Kept) kind() Type       { return TypeKept }

@@ -72,9 +72,6 @@ type Config struct {
 	// MaxTasks is the number of tasks that may run at the same time; 0 means 16, and less than
 	// 0 any number.
 	MaxTasks int
-	// Room returns why there is no memory for the runner of a task that is a process. It may
-	// be called while the pool is locked. nil: there always is.
-	Room func(fleet.Task) error
 	// Inside runs a task of the place Inside with its environment, which has taskEnv too. It
 	// returns with the exit code of a runner when nothing of the task runs any more. The end
 	// of ctx is as SIGTERM to a runner, and kill as SIGKILL. Its log lines, without line
@@ -198,11 +195,6 @@ func (p *Pool) Run(ctx context.Context, t fleet.Task) (string, error) {
 	}
 	if t.Place == Inside && p.cfg.Inside != nil {
 		return p.startInside(t), nil
-	}
-	if p.cfg.Room != nil {
-		if err := p.cfg.Room(t); err != nil {
-			return "", fmt.Errorf("%w: %w", fleet.ErrCapacity, err)
-		}
 	}
 	return p.start(t)
 }
