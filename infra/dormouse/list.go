@@ -55,12 +55,12 @@ func (c *listCommand) Run(t *terminal) error {
 	if !isNotUp(err) || c.remote() || !exists(c.Servers) {
 		return err
 	}
-	all, problem := c.stored(context.Background())
+	all, notes, problem := c.stored(context.Background())
 	if problem != nil {
 		return problem
 	}
 	return c.show(t, all, func() error {
-		if err := printServers(t.out, all, "", t.now()); err != nil {
+		if err := errors.Join(printServers(t.out, all, "", t.now()), printNotes(t.out, notes)); err != nil {
 			return err
 		}
 		_, err := fmt.Fprintf(t.out, "\n%s is not hosted now: dormouse run\n", filepath.Base(c.Servers))
@@ -71,11 +71,15 @@ func (c *listCommand) Run(t *terminal) error {
 // notRunning is the state of a server whose machine is not up.
 const notRunning = "not running"
 
-// stored lists the servers of the file while no machine is up.
-func (c *listCommand) stored(ctx context.Context) (all []api.Server, err error) {
+// stored lists the servers of the file while no machine is up, and says which of them an
+// engine runs.
+func (c *listCommand) stored(ctx context.Context) (all []api.Server, notes []string, err error) {
 	file, _, err := serversfile.LoadHere(c.Servers, os.LookupEnv)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	if left := local.LeftToEngines(file, os.Getenv("PATH"), serversfile.FolderOf(c.Servers)); left != "" {
+		notes = []string{left}
 	}
 	known := func(serversfile.Server) *int { return nil }
 	if store, err := openExisting(ctx, c.folder()); err == nil && store != nil {
@@ -99,7 +103,7 @@ func (c *listCommand) stored(ctx context.Context) (all []api.Server, err error) 
 	for _, r := range file.Rejected() {
 		all = append(all, api.Server{Name: r.Name, State: api.NotServed, Why: r.Reason()})
 	}
-	return all, nil
+	return all, notes, nil
 }
 
 // openExisting opens the store of a data folder, nil if there is none.

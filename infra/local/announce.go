@@ -13,6 +13,8 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -26,8 +28,8 @@ func announce(m *machine) {
 	if names := guests(m.servers.Load()); names != nil {
 		m.log.Info("servers are confined to the network and a workspace", "servers", names)
 	}
-	if left := m.leftToEngines(); left != nil {
-		m.log.Info("a container engine runs these servers, because a box cannot follow a word", "servers", left)
+	if left := m.leftToEngines(); left != "" {
+		m.log.Info("a box cannot follow a word of docker run", "why", left)
 	}
 	for _, name := range m.served() {
 		if m.cfg.JSON == nil {
@@ -48,18 +50,28 @@ func announce(m *machine) {
 	m.cfg.Display.Start(s)
 }
 
-// leftToEngines returns the entries of "docker run" that an engine of this machine runs and the
-// keeper could not, each with the word that it lacks.
-func (m *machine) leftToEngines() (left []string) {
-	servers := m.servers.Load()
+func (m *machine) leftToEngines() string {
+	return LeftToEngines(m.servers.Load(), m.environ.get("PATH"), serversfile.FolderOf(m.cfg.Servers))
+}
+
+// LeftToEngines names the entries of "docker run" that an engine of this machine runs and the
+// keeper could not, each with the word that it lacks; "" if there are none. path is the machine's
+// PATH, and folder that of the servers file.
+func LeftToEngines(servers *serversfile.File, path, folder string) string {
+	var left []string
 	for _, name := range servers.Names() {
 		s, _ := servers.Server(name)
-		if _, ok, err := s.Sealable(); ok && err != nil && !s.Disabled && !s.Box.Sealed && m.missing(s) == nil {
+		if _, ok, err := s.Sealable(); !ok || err == nil || s.Disabled || s.Box.Sealed {
+			continue
+		} else if _, missing := runner.Find(s, path, folder); missing == nil {
 			word, _, _ := strings.Cut(err.Error(), ": ")
 			left = append(left, name+" ("+word+")")
 		}
 	}
-	return left
+	if left == nil {
+		return ""
+	}
+	return "Only a container engine can run " + strings.Join(left, ", ") + " (docs/sandbox.md)."
 }
 
 // endpoint returns the URL of a server for clients.
@@ -99,8 +111,8 @@ func firstBlock(m *machine, warnings []string) display.Start {
 	if names := guests(servers); names != nil {
 		s.Notes = append(s.Notes, "Confined to the network and a workspace: "+strings.Join(names, ", ")+` (docs/sandbox.md; "profile": "none" lets a server out).`)
 	}
-	if left := m.leftToEngines(); left != nil {
-		s.Notes = append(s.Notes, "Only a container engine can run "+strings.Join(left, ", ")+" (docs/sandbox.md).")
+	if left := m.leftToEngines(); left != "" {
+		s.Notes = append(s.Notes, left)
 	}
 	if watched := watchedOf(m); watched != nil {
 		s.Notes = append(s.Notes, "A save starts anew: "+strings.Join(watched, ", "))

@@ -42,10 +42,8 @@ func TestWordsThatOnlyAnEngineFollowsAreNamed(t *testing.T) {
 	engine := t.TempDir()
 	commontest.OK(t, err)
 	commontest.OK(t, os.WriteFile(filepath.Join(engine, "docker"), nil, 0o755))
-	for path, want := range map[string][]string{engine: {"port (docker run -p)", "volume (docker run -v data:/y)"}, t.TempDir(): nil} {
-		m := &machine{environ: environ{"PATH=" + path}}
-		m.servers.Store(servers)
-		if d := cmp.Diff(want, m.leftToEngines()); d != "" {
+	for path, want := range map[string]string{engine: "Only a container engine can run port (docker run -p), volume (docker run -v data:/y) (docs/sandbox.md).", t.TempDir(): ""} {
+		if d := cmp.Diff(want, LeftToEngines(servers, path, "")); d != "" {
 			t.Error(d)
 		}
 	}

@@ -42,7 +42,13 @@ func (m *machine) here(o *api.Options) {
 		return billOf(b, since), err
 	}
 	o.Edits, o.Vitals = m.cfg.Edits, func(ctx context.Context) (api.Vitals, error) { return vitalsOf(ctx, m) }
-	o.Notes = func() []string { return m.file.notes() }
+	o.Notes = func() []string {
+		notes := m.file.notes()
+		if left := m.leftToEngines(); left != "" {
+			notes = append(notes, left)
+		}
+		return notes
+	}
 	o.Missing = m.missing
 	o.Prepare = func(ctx context.Context, server string) (api.Prepared, error) { return m.prepare(ctx, server) }
 	o.Reload = func() api.Reloaded { return reloaded(m.reload()) }

@@ -76,7 +76,7 @@ type Options struct {
 	// Missing says why the program of a server is not on this machine; nil: it is not known.
 	Missing func(s serversfile.Server) error
 	// Notes returns what is wrong with the servers file except the servers that it
-	// rejects.
+	// rejects, and what only a container engine can run.
 	Notes func() []string
 	Acts
 	Edits
