@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator"
+	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -36,11 +37,15 @@ const (
 	asleepWithin = idle + 5*time.Second + sleepAfter + 30*time.Second
 )
 
-// These functions return the programs of testdata. modern is a server of 2026-07-28 only.
-var stdio, rogue, modern = built("stdio"), built("rogue"), built("modern")
+// These functions return the programs of testdata, and the keeper. modern is a server of
+// 2026-07-28 only.
+var (
+	stdio, rogue, modern = built("stdio", "./testdata/stdio"), built("rogue", "./testdata/rogue"), built("modern", "./testdata/modern")
+	keeper               = built(runner.Keeper, ".", "-C", "../keeper/dormouse-keeper")
+)
 
-// built returns a function that returns a program of testdata, which its first call builds.
-func built(name string) func(*testing.T) string {
+// built returns a function that returns a program, which its first call builds.
+func built(name, from string, flags ...string) func(*testing.T) string {
 	var once sync.Once
 	var out []byte
 	var err error
@@ -48,12 +53,12 @@ func built(name string) func(*testing.T) string {
 		t.Helper()
 		path := filepath.Join(stdioFolder, name)
 		once.Do(func() {
-			build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./testdata/"+name)
+			build := exec.CommandContext(t.Context(), "go", slices.Concat([]string{"build"}, flags, []string{"-o", path, from})...)
 			build.Env = append(os.Environ(), "CGO_ENABLED=0")
 			out, err = build.CombinedOutput()
 		})
 		if err != nil {
-			t.Fatalf("build testdata/%s: %v: %s", name, err, out)
+			t.Fatalf("build %s: %v: %s", from, err, out)
 		}
 		return path
 	}

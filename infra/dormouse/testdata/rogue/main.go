@@ -19,6 +19,9 @@ import (
 	"time"
 )
 
+// began tells a process from others, also where each has a kernel, and pids, of its own.
+var began = time.Now()
+
 func main() {
 	ignore := flag.Bool("ignore-term", false, "ignore SIGTERM and the end of stdin")
 	stderr := flag.String("stderr", "", "text to write to stderr first")
@@ -86,6 +89,8 @@ func call(id json.RawMessage, tool string, a arguments) {
 	switch tool {
 	case "pid":
 		text(id, fmt.Sprint(os.Getpid()))
+	case "began":
+		text(id, began.String())
 	case "leak":
 		leak()
 		text(id, "leaked")
