@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +31,7 @@ var builds = sync.OnceValue(func() error {
 })
 
 // built returns a folder with dormouse, and the keeper beside it.
-func built(t *testing.T) string {
+func built(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	err := errors.Join(builds(), os.Chmod(filepath.Dir(dir), 0o755)) // another user runs them
@@ -51,7 +53,7 @@ type lines struct {
 }
 
 // follow starts a program. The test ends it, and shows its output if it has failed.
-func follow(t *testing.T, cmd *exec.Cmd) *lines {
+func follow(t testing.TB, cmd *exec.Cmd) *lines {
 	t.Helper()
 	l := &lines{}
 	l.more.L = &l.mu
@@ -90,7 +92,7 @@ func follow(t *testing.T, cmd *exec.Cmd) *lines {
 }
 
 // wait waits until n lines hold the text.
-func (l *lines) wait(t *testing.T, text string, n int) {
+func (l *lines) wait(t testing.TB, text string, n int) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,8 +113,8 @@ func (l *lines) wait(t *testing.T, text string, n int) {
 	}
 }
 
-// Entries of "docker run" as manuals have them start where there is no Docker, cold and
-// after a sleep; a word that cannot be kept is named; what must be sealed never runs without.
+// Entries of "docker run" as manuals have them, and an image of the MCP registry, start where
+// there is no Docker, cold and after a sleep; a word that cannot be kept is named; what must be sealed never runs without.
 func TestDockerEntriesStartWithoutDocker(t *testing.T) {
 	a := as{1000, ""}
 	programs, data := built(t), a.folder(t)
@@ -152,6 +154,11 @@ func TestDockerEntriesStartWithoutDocker(t *testing.T) {
 	}
 	t.Setenv("PATH", filepath.Join(data, "bin"))
 	log, call := a.hosts(t, programs, data, all)
+	starts["weather"] = server{}
+	a.adds(t, programs, data, "weather", map[string]any{
+		"registryType": "oci", "identifier": strings.TrimSuffix(ref, ":v1"), "version": "v1", "transport": map[string]string{"type": "stdio"},
+		"environmentVariables": []any{map[string]any{"name": "GREETING", "value": "hello"}}, "packageArguments": []any{map[string]any{"type": "positional", "value": "mcp"}},
+	})
 	for name := range starts {
 		t.Run(name, func(t *testing.T) {
 			for n := range 2 { // cold, and after a sleep
@@ -168,6 +175,27 @@ func TestDockerEntriesStartWithoutDocker(t *testing.T) {
 	}
 	if out, err := call("privileged"); err == nil || !strings.Contains(out, "--privileged") {
 		t.Errorf("%v, %s", err, out)
+	}
+}
+
+// adds has dormouse add a server of the MCP registry, which has one package. Add starts it.
+func (a as) adds(t *testing.T, programs, data, name string, packaged any) {
+	t.Helper()
+	listed, err := json.Marshal(map[string]any{"server": map[string]any{"name": "io.test/" + name, "version": "1.0.0", "packages": []any{packaged}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v0.1/servers/{name}/versions/latest", func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("name") == "io.test/"+name {
+			_, _ = w.Write(listed) // who asked sees it
+		}
+	})
+	registry := httptest.NewServer(mux)
+	defer registry.Close()
+	cmd := a.command(filepath.Join(programs, "dormouse"), "add", "io.test/"+name, "--registry", registry.URL, "--idle-seconds", "1", "--servers", filepath.Join(data, "servers.json"), "--data", filepath.Join(data, "state"))
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), ": 1 tool in ") {
+		t.Fatalf("%v: %s", err, out)
 	}
 }
 
