@@ -150,6 +150,7 @@ func owners() []owner {
 		{"github.com/erofs/go-erofs", []string{"infra/keeper/image", "infra/keeper/box"}},
 		{"github.com/google/go-containerregistry", []string{"infra/keeper/image"}},
 		{"golang.org/x/net/dns/dnsmessage", []string{"infra/keeper/gate"}},
+		{"golang.org/x/net/idna", []string{"infra/keeper/gate"}},
 		{"github.com/tailscale/hujson", []string{"shared/config/serversfile", "shared/config/jsonedit"}},
 		{"github.com/pelletier/go-toml", []string{"infra/internal/serversedit", "infra/internal/sources", "shared/config/clientfile", "infra/stack/deploy"}},
 		{"github.com/alecthomas/kong", []string{"infra/dormouse"}},

@@ -34,7 +34,7 @@ func newChanges() *changes {
 func (c *changes) record(e journal.Event) {
 	switch e.Kind {
 	case journal.Call, journal.BoxWake, journal.BoxSleep, journal.BoxCrash, journal.ServerStarting, journal.ServerInstalling,
-		journal.ServerReady, journal.ServerFailed, journal.ServerStopped, journal.ServerAsleep:
+		journal.ServerReady, journal.ServerFailed, journal.ServerStopped, journal.ServerRefused, journal.ServerAsleep:
 		c.add(changed{e.Tenant, e.Name})
 	case journal.ServersChanged:
 		var all []changed

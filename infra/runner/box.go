@@ -86,6 +86,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	}
 	b.provisioner = provisionerFor(s, at, log)
 	own.Provisioner, own.Kept = b.provisioner, box.Scope(s.Kept())
+	own.Refusals = s.Box.Hosts != nil && unresolved == nil
 	if at.keep != nil {
 		own.Keeper = at.keep(s)
 	}

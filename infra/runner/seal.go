@@ -137,6 +137,7 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 		add("network", "off")
 	case b.Hosts != nil:
 		add("host", b.Hosts...)
+		number("tell", box.RefusalsFile)
 	}
 	if c.ReadOnly || b.ReadOnlyRootFS {
 		args = append(args, "--read-only")

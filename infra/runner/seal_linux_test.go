@@ -54,7 +54,7 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		"no image, on AWS":          {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, aws: true, fails: "AWS"},
 		"no image and no keeper":    {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: engine, fails: Keeper},
 		"a command in an image":     {server: serversfile.Server{Command: "node", Args: []string{"/a.js"}, Box: serversfile.Box{Sealed: true, Image: "node:24"}}, path: keeper, want: append(slices.Clone(run), "--entrypoint", "node", "--written", folder+"/written", "--", "node:24", "/a.js"), env: map[string]string{}},
-		"a list of hosts":           {server: docker(hosts, "img"), path: both, want: append(slices.Clone(run), "--host", "a.test", "--host", "*.b.test:443", "--written", folder+"/written", "--", "img")},
+		"a list of hosts":           {server: docker(hosts, "img"), path: both, want: append(slices.Clone(run), "--host", "a.test", "--host", "*.b.test:443", "--tell", "4", "--written", folder+"/written", "--", "img")},
 		"the same, offline":         {server: docker(hosts, "--network", "none", "img"), path: both, want: append(slices.Clone(run), "--network", "off", "--written", folder+"/written", "--", "img")},
 		"the same, with no keeper":  {server: docker(hosts, "img"), path: engine, fails: "network: a list of hosts needs a seal: " + Keeper + " is neither beside dormouse"},
 		"the same, in an engine":    {server: docker(hosts, "--network", "host", "img"), path: both, fails: "--network host"},

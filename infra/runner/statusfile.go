@@ -91,7 +91,7 @@ func (b *statusFile) show(s box.ProcessStatus) {
 	if before, ok := b.all[s.Process]; ok && before.State == n.State {
 		n.Since = before.Since // another step of the same state
 	}
-	if s.State == box.Started {
+	if s.State == box.Started && b.all[s.Process].State != n.State {
 		b.starts[s.Process]++
 	}
 	n.Restarts = max(0, b.starts[s.Process]-1)

@@ -34,11 +34,12 @@ func TestStatusFileShowsHowEachProcessIs(t *testing.T) {
 		{Process: "a", State: box.Exited, PID: 1, Phase: box.PhaseMCPInit, Detail: "refused"},
 		{Process: "b", State: box.Exited, Phase: box.PhaseDepInstall},
 		{Process: "a", State: box.Started, PID: 2},
-		{Process: "a", State: box.Ready, PID: 2},
+		{Process: "a", State: box.Started, PID: 2, Detail: "network: a.test was refused"},
+		{Process: "a", State: box.Ready, PID: 2, Detail: "network: a.test was refused"},
 	} {
 		b.show(s)
 	}
-	want := []notice{{Process: "a", PID: 2, State: "ready", Restarts: 1}, {Process: "b", State: "exited", Phase: "dep_install"}}
+	want := []notice{{Process: "a", PID: 2, State: "ready", Detail: "network: a.test was refused", Restarts: 1}, {Process: "b", State: "exited", Phase: "dep_install"}}
 	commontest.Same(t, want, shown(t, folder), cmpopts.IgnoreFields(notice{}, "Since"))
 	b.remove()
 	if left, _ := os.ReadDir(folder); len(left) != 0 {

@@ -211,6 +211,22 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 	switch name {
 	case "pid":
 		answer(m.ID, strconv.Itoa(os.Getpid()))
+	case "refused": // its network refuses what the arguments have, and it answers with their answer
+		of := struct {
+			Hosts  []string
+			Answer json.RawMessage
+			Exit   bool
+		}{}
+		if json.Unmarshal(args, &of) != nil {
+			os.Exit(95)
+		}
+		for _, host := range of.Hosts {
+			_, _ = os.NewFile(RefusalsFile, "refusals").WriteString("network: " + host + " was refused\n")
+		}
+		if of.Exit {
+			os.Exit(3)
+		}
+		write(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,` + string(of.Answer[1:]) + "\n")
 	case "seen":
 		answer(m.ID, `[`+string(bytes.Join(f.seen, []byte(",")))+`]`)
 	case "env":

@@ -71,6 +71,9 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 	if kept {
 		p.output.keep(raw)
 	}
+	if err == nil && m.Kind == wire.Response && hasFailed(m) {
+		p.hearRefusals(false) // the process was answered after they were said
+	}
 	l.note = ""
 	l.locked(m, raw, err, kept)
 	if l.note != "" {
@@ -136,7 +139,7 @@ func (l *listener) answered(m wire.Message, raw []byte) {
 	}
 	if r := p.conv.request(m.ID); r != nil {
 		p.notes.sent = false
-		p.proto.response(r, m)
+		p.proto.response(r, p.withRefusals(r, m))
 		return
 	}
 	p.box.counts.Late++

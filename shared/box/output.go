@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unicode"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
@@ -25,6 +26,8 @@ type output struct {
 	lacks  string       // the message that a script does not exist, "" for none
 	unrun  []string     // packages whose install scripts were not run
 	over   bool         // its sandbox has ended it for its memory
+
+	refused refusals
 }
 
 // written says how much a process has written at some time.
@@ -33,18 +36,26 @@ type written struct {
 	kept   int64 // how many of lines output keeps; the others may be parts of messages
 	stderr int64 // bytes
 	stdout int64 // bytes of the lines that are kept
+	at     time.Time
 }
 
 // now returns how much the process has written by now.
 func (o *output) now() written {
 	w := o.wrote
-	w.stderr, w.stdout = o.stderr.Total(), o.stdout.Total()
+	w.stderr, w.stdout, w.at = o.stderr.Total(), o.stdout.Total(), time.Now()
 	return w
 }
 
 // lately returns how much the process had written before its last second.
 func (o *output) lately() written {
-	return written{stderr: o.stderr.Lately(), stdout: o.stdout.Lately()}
+	return written{stderr: o.stderr.Lately(), stdout: o.stdout.Lately(), at: time.Now()}
+}
+
+// silent reports whether the process has written nothing.
+func (o *output) silent() bool {
+	w := o.now()
+	w.at = time.Time{}
+	return w == written{}
 }
 
 // words returns what the process has said last since then.

@@ -3,6 +3,7 @@ package box
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -168,17 +169,22 @@ func (p *process) endRequests(f *fault) {
 // That is what it wrote since it got the oldest of its open requests. If it has none, it is
 // what it wrote in its last second.
 func (p *process) reason() written {
+	w := p.before()
+	p.since = &w
+	return w
+}
+
+// before is reason without an end.
+func (p *process) before() (w written) {
 	if p.since != nil {
 		return *p.since
 	}
-	var w written
 	if e := p.conv.passed.Front(); p.greeted && e != nil {
 		r, _ := e.Value.(*request)
 		w = r.before
 	} else if p.greeted {
 		w = p.output.lately()
 	}
-	p.since = &w
 	return w
 }
 
@@ -328,11 +334,16 @@ func (p *process) announce(s *session) {
 	}
 }
 
-// fill adds to a fault what is known about the process: its exit, its output and its
-// start time.
+// fill adds to a fault what is known about the process: its exit, its output, its start time,
+// and what its network has refused.
 func (p *process) fill(f *fault) *fault {
 	if p.child == nil {
 		return f // f may describe a failed install
+	}
+	for _, text := range p.output.refused.since(p.before().at) {
+		if !strings.Contains(f.after, text) {
+			f.after += "; " + text
+		}
 	}
 	f.data.NoiseLines = p.output.wrote.lines
 	f.data.Stderr, f.data.Stdout = p.output.tails()

@@ -52,6 +52,9 @@ func (p *process) status(state ProcessState, f *fault) ProcessStatus {
 	if f != nil {
 		st.Phase, st.Detail = f.data.Phase, f.whole()
 	}
+	if f == nil && (state == Started || state == Ready) {
+		st.Detail = p.output.refused.latest()
+	}
 	if e, gone := p.exit(); gone {
 		st.ExitCode, st.Signal = e.Code, e.Signal
 	}
@@ -96,7 +99,7 @@ func (p *process) obituary() *fault {
 	}
 	since := p.reason()
 	words := p.output.words(since)
-	if words == "" && p.output.now() != (written{}) && p.greeted {
+	if words == "" && !p.output.silent() && p.greeted {
 		how += " without a word"
 	}
 	starved := exited && !p.told && p.output.starved(e, p.child.KernelKilled(), since)
@@ -110,7 +113,7 @@ func (p *process) obituary() *fault {
 	f.data.OutOfMemory = starved
 	f.words = words
 	if !p.greeted {
-		f.after = scriptsNotRun(p.output.unrun)
+		f.after = scriptsNotRun(p.output.unrun) + f.after
 		if f.data.NoiseLines > 0 {
 			f.after += ". It writes to stdout, which is for MCP only: write to stderr"
 		}

@@ -2,6 +2,7 @@ package box
 
 import (
 	"io"
+	"os"
 	"sync"
 	"time"
 )
@@ -106,7 +107,7 @@ func (r *processRun) launch() bool {
 	}
 	var c child
 	if err == nil {
-		c, err = p.box.spawn(l.Command, p.box.grace)
+		c, err = r.spawn(l)
 	}
 	if err == nil {
 		p.output.log.Note("process %d of session %s started", c.PID(), p.audience.id)
@@ -128,12 +129,29 @@ func (r *processRun) launch() bool {
 	return true
 }
 
+// spawn starts the OS process, with the descriptors of a keeper.
+func (r *processRun) spawn(l launch) (child, error) {
+	if r.p.box.server.Refusals {
+		theirs, err := r.p.output.refused.open()
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = theirs.Close() }() // the child has its own
+		l.Extra = []*os.File{nil, theirs}
+	}
+	c, err := r.p.box.spawn(l.Command, r.p.box.grace)
+	if err != nil {
+		r.p.output.refused.close()
+	}
+	return c, err
+}
+
 // accompany moves messages both ways until the process is gone and all its output is
 // read.
 func (r *processRun) accompany() {
 	p := r.p
 	c := p.child
-	done := make(chan struct{}, 3)
+	done := make(chan struct{}, 4)
 	begin := func(f func()) { p.box.server.Guard.Go(func() { f(); done <- struct{}{} }) }
 	begin(r.speak)
 	begin(func() {
@@ -141,6 +159,10 @@ func (r *processRun) accompany() {
 		r.leave()
 	})
 	begin(func() { p.output.stderr.ReadAll(io.TeeReader(c.Stderr(), p.output.log)) })
+	begin(func() {
+		for p.hearRefusals(true) {
+		}
+	})
 	select {
 	case <-c.Exited():
 	case <-c.Abandoned():
@@ -149,10 +171,12 @@ func (r *processRun) accompany() {
 		p.box.mu.Unlock()
 		<-c.Exited()
 	}
+	p.hearRefusals(false)
+	p.output.refused.close()
 	r.leave()
 	p.queue.Close()
 	c.CloseStdin()
-	for range 3 {
+	for range 4 {
 		<-done
 	}
 	c.Release()

@@ -106,6 +106,11 @@ type Server struct {
 	// closes it. If Stderr is nil, the box logs the end of the output with a failure.
 	Stderr func(name string) io.WriteCloser
 
+	// Refusals says that the program is a keeper whose network refuses hosts, and says so on
+	// [RefusalsFile]. The log has each line of it, and so has the error of a request that was
+	// in flight.
+	Refusals bool
+
 	// Lists has the box ask each fresh process for its lists, and tell the Sink what they
 	// are. The owner of the Sink finds out that the program has changed.
 	Lists bool

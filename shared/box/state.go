@@ -35,7 +35,7 @@ type ProcessStatus struct {
 	Ticket  string // the session's newest
 	State   ProcessState
 	Phase   Phase  // the step at which it failed, "" if it did not
-	Detail  string // why it failed, or what is prepared while it is staging; else ""
+	Detail  string // why it failed, what is prepared while it is staging, or what its network has refused; else ""
 	PID     int    // 0 if it never ran
 	Since   time.Time
 	Full    bool // the box now runs as many processes as it may

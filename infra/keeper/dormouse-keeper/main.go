@@ -28,7 +28,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
 	"github.com/dormouse-mcp/dormouse/infra/keeper/gate"
 	"github.com/dormouse-mcp/dormouse/infra/keeper/image"
-	"gvisor.dev/gvisor/runsc/boot"
 )
 
 // failed is the exit code if there was no server to run, as docker has it.
@@ -116,7 +115,7 @@ func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 type options struct {
 	store, pull, user, entrypoint, dir, network, written string
 	env, folders, tmpfs, hosts                           list
-	memory, cpus, pids                                   int
+	memory, cpus, pids, tell                             int
 	readOnly, system                                     bool
 }
 
@@ -133,6 +132,7 @@ func (o *options) read(args []string) (ref string, rest []string, err error) {
 	f.Var(&o.env, "env", "`NAME` of a variable that the server gets from the keeper's environment")
 	f.Var(&o.folders, "folder", "`HOST:PATH[:ro]`, a folder of this machine")
 	f.Var(&o.tmpfs, "tmpfs", "`PATH` of a folder in memory")
+	f.IntVar(&o.tell, "tell", 2, "`DESCRIPTOR` on which each refusal of --host is a line")
 	f.IntVar(&o.memory, "memory", 0, "limit in MB, with the files that the server writes; 0: none")
 	f.IntVar(&o.cpus, "cpus", 0, "processors that the server sees; 0: all")
 	f.IntVar(&o.pids, "pids", 0, "limit of processes; 0: none")
@@ -163,6 +163,9 @@ func run(args []string) (int, error) {
 	if err != nil {
 		return failed, err
 	}
+	if o.tell > 2 {
+		syscall.CloseOnExec(o.tell) // no other process of the box has it
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	images, err := kept(o.store)
@@ -183,7 +186,11 @@ func run(args []string) (int, error) {
 		return failed, err
 	}
 	if o.network == "on" {
-		if spec.Link, err = o.link(); err != nil {
+		hosts, tell, err := o.list()
+		if err == nil {
+			spec.Link, err = gate.Open(hosts, tell)
+		}
+		if err != nil {
 			return failed, fmt.Errorf("the network of the box: %w", err)
 		}
 	}
@@ -195,18 +202,19 @@ func run(args []string) (int, error) {
 	return b.Wait()
 }
 
-// link opens the network of the box.
-func (o *options) link() (*boot.CreateLinksAndRoutesArgs, error) {
+// list returns the hosts that the server may call, nil for all, and what tells of refusals.
+func (o *options) list() (gate.Hosts, func(string), error) {
 	if o.hosts == nil {
-		return gate.Open(nil, nil)
+		return nil, nil, nil
+	}
+	to, before := os.Stderr, "dormouse-keeper: "
+	if o.tell > 2 {
+		to, before = os.NewFile(uintptr(o.tell), "refusals"), ""
 	}
 	hosts, err := gate.ReadHosts(o.hosts)
-	if err != nil {
-		return nil, err
-	}
-	return gate.Open(hosts, func(text string) {
-		_, _ = fmt.Fprintln(os.Stderr, "dormouse-keeper:", text) // whoever listens may be gone
-	})
+	return hosts, func(text string) {
+		_, _ = fmt.Fprintln(to, before+text) // whoever listens may be gone
+	}, err
 }
 
 // base returns the image for the folders of this machine, which get the paths behind all links.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -35,10 +36,10 @@ func where(name string) []string {
 	}[strings.ToLower(name)]
 }
 
-// networked returns a command of a simulated task in such a network.
-func (a as) networked(t *testing.T, args ...string) *exec.Cmd {
+// networked returns a command as of [as.command] in such a network.
+func (a as) networked(t *testing.T, role string, args ...string) *exec.Cmd {
 	t.Helper()
-	c := a.command(keeperRole, args...)
+	c := a.command(role, args...)
 	c.Args = append([]string{networkRole, t.TempDir()}, c.Args...)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
 	if me := os.Getuid(); me != 0 {
@@ -51,7 +52,7 @@ func (a as) networked(t *testing.T, args ...string) *exec.Cmd {
 }
 
 // network listens at port 8080 of each address, sends back what comes, and says in the end
-// which addresses were reached.
+// which addresses were reached. At port 80 a web server says which host was asked for.
 func network(folder string, command []string) error {
 	resolver := filepath.Join(folder, "resolv.conf")
 	err := errors.Join(
@@ -67,6 +68,15 @@ func network(folder string, command []string) error {
 		return err
 	}
 	go resolve(questions)
+	web, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 80})
+	if err != nil {
+		return err
+	}
+	go func() {
+		_ = http.Serve(web, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // for one client
+			_, _ = fmt.Fprint(w, "this is ", r.Host) // the box says what came
+		}))
+	}()
 	doors, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 8080})
 	if err != nil {
 		return err
@@ -188,7 +198,7 @@ func TestAServerReachesWhatIsBeyondTheMachine(t *testing.T) {
 				if network == "hosts" {
 					args = append(args[:3], "--host", "api.test:8080", "--host", "*.wild.test:8080", "--host", "bücher.test:8080", "--host", "192.168.1.10:8080", "--host", "turns.test:8080", "--host", "cloud.test:8080", "--host", "own.test:8080")
 				}
-				out, err := a.networked(t, append(append(args, ref), deeds...)...).CombinedOutput()
+				out, err := a.networked(t, keeperRole, append(append(args, ref), deeds...)...).CombinedOutput()
 				if err != nil {
 					t.Errorf("%s: %v: %s", network, err, out)
 				}
@@ -200,5 +210,59 @@ func TestAServerReachesWhatIsBeyondTheMachine(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// fetchServer is an MCP server whose tool fetches a URL.
+const fetchServer = `const rl = require("readline").createInterface({input: process.stdin})
+rl.on("line", async line => {
+  const m = JSON.parse(line)
+  if (m.id === undefined) return
+  let result = {}
+  if (m.method == "initialize") result = {protocolVersion: m.params.protocolVersion, capabilities: {tools: {}}, serverInfo: {name: "f", version: "1"}}
+  if (m.method == "tools/list") result = {tools: [{name: "look", inputSchema: {type: "object"}}]}
+  if (m.method == "tools/call") try {
+    result = {content: [{type: "text", text: await (await fetch(process.env.URL)).text()}]}
+  } catch (e) {
+    result = {content: [{type: "text", text: String(e.cause ?? e)}], isError: true}
+  }
+  console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result}))
+})`
+
+// A real server behind "dormouse run" reaches a host of its list. Of another one the error of
+// the call, the logs, ps and the terminal say the same.
+func TestARefusedHostIsSaidWhereTheUserLooks(t *testing.T) {
+	a := as{1000, ""}
+	programs, data := built(t), a.folder(t)
+	script, file := filepath.Join(data, "fetch.js"), filepath.Join(data, "servers.json")
+	server := func(url string) string {
+		return fmt.Sprintf(`{"command": "node", "args": [%q], "env": {"URL": %q}, "x-dormouse": {"record": "off", "box": {"network": ["api.test"]}}}`, script, url)
+	}
+	err := errors.Join(os.WriteFile(script, []byte(fetchServer), 0o644), os.WriteFile(file, []byte(`{"mcpServers": {"listed": `+server("http://api.test/")+`, "other": `+server("http://evil.test/")+`}}`), 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HOME", data)
+	t.Setenv("PATH", programs+":/usr/local/bin:/usr/bin:/bin")
+	out, err := a.networked(t, "/bin/sh", "-c", `cd $HOME
+dormouse run --servers servers.json --listen 127.0.0.1:0 --sockets 127.0.0.1:0 --data state >told 2>&1 & run=$!
+until dormouse ps --data state >/dev/null 2>&1; do :; done
+for what in "call listed look" "call other look" ps "logs other"; do
+  echo "<$what"; dormouse $what --data state; echo ">"
+done
+kill -INT $run; wait $run
+echo "<run"; cat told; echo ">"`).CombinedOutput()
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	const said = "network: evil.test was refused; add it to x-dormouse.box.network"
+	for what, want := range map[string]string{"call listed look": "this is api.test", "call other look": said, "ps": said, "logs other": said + "\n", "run": `network-refused client=dormouse what="` + said} {
+		_, rest, _ := strings.Cut(string(out), "<"+what+"\n")
+		if rest, _, _ = strings.Cut(rest, "\n>\n"); !strings.Contains(rest+"\n", want) {
+			t.Errorf("%s says: %s", what, rest)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", out)
 	}
 }

@@ -162,6 +162,7 @@ func day(p *page) {
 	p.at(journal.Event{Kind: journal.RefusedAgain, Name: "memory", Reason: "this API key is not for memory; it is for notes"})
 	p.at(journal.Event{Kind: journal.Call, Name: "mine", Tenant: "acme", Principal: "bob", Tool: "look", Session: "s1", Reason: "too many calls: try again in 3 s", Measured: journal.Measured{Sender: journal.Sender{Key: "k7h2", Address: "192.0.2.7", Refusal: "rate"}}})
 	p.at(journal.Event{Kind: journal.LogLost, Reason: "log lines are lost: the disk of .dormouse/logs is full", Hint: "free some room, or name another folder with --data"})
+	p.at(journal.Event{Kind: journal.ServerRefused, Name: "mine", Detail: "network: evil.test was refused; add it to x-dormouse.box.network"})
 	time.Sleep(120 * time.Second)
 	p.at(journal.Event{Kind: journal.BoxSleep, Name: "mine", PID: 7, Duration: 140 * time.Second})
 	p.at(journal.Event{Kind: journal.ServerAsleep, Name: "mine", Duration: 120 * time.Second})

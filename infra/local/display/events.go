@@ -77,6 +77,8 @@ func (t *Terminal) people(e journal.Event) {
 			t.hint(at)
 		}
 		t.hint(cmp.Or(e.Hint, lastLines(e.Name)))
+	case journal.ServerRefused:
+		t.line(e.Time, e.Name, t.yellow("refused")+": "+e.Detail)
 	case journal.ServerAsleep:
 		text := "asleep"
 		if e.Duration >= time.Second {

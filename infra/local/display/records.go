@@ -52,6 +52,8 @@ func recordKind(e journal.Event) (word string, always bool) {
 		return "ready", true
 	case journal.ServerFailed:
 		return "failed", true
+	case journal.ServerRefused:
+		return "network-refused", true
 	case journal.ServerAsleep:
 		return "asleep", true
 	case journal.ServersChanged:

@@ -29,6 +29,7 @@ const (
 	ServerReady      = "server.ready"      // it answers; Duration: since it runs; Install: how long the installs took; Detail: its tools, if they are known
 	ServerFailed     = "server.failed"     // it could not be started, or ended on its own; Reason, Phase; Lines: the places in its sources, if they are known
 	ServerStopped    = "server.stopped"    // it was stopped because it was idle or not wanted any more
+	ServerRefused    = "server.refused"    // its network refused a place that its list of hosts has not; Detail
 	ServerAsleep     = "server.asleep"     // a box of the server has ended; Duration: since its last work, if that is known
 
 	ToolsHeld = "tools.held" // tools of a server are held back; Detail: how many; Lines: how they differ from what was accepted

@@ -96,6 +96,7 @@ type boxLine struct {
 	Hint     string    `json:"hint"`
 	MS       float64   `json:"duration_ms"`
 	Followed bool      `json:"followed"` // another process takes the place of this one
+	Refused  string    `json:"refused"`  // what the network of the process refused; it is nothing that the process has reached
 }
 
 // Box takes a log line of the runner of a box. tenant and server are the box's; they may be
@@ -275,6 +276,11 @@ func (l *Lines) process(s *boxLine, tools string) {
 	e := Event{
 		Name: s.Server, PID: s.PID, Session: s.Session, Process: s.Process, Tenant: from.tenant,
 		Principal: from.principal, Client: cmp.Or(plain(s.Client), from.client),
+	}
+	if s.Refused != "" {
+		e.Detail = plain(l.Hide(s.Refused))
+		l.record(e, ServerRefused)
+		return
 	}
 	begun := l.starts[key]
 	if (s.State == "staging" || s.State == "started") && begun == nil {

@@ -77,6 +77,7 @@ func TestLinesOfAStart(t *testing.T) {
 		time.Sleep(time.Second)
 		r.Box("ada", "mine", line+`"state":"started"}`)
 		r.Box("ada", "mine", line+`"state":"ready","duration_ms":900}`)
+		r.Box("ada", "mine", line+`"state":"ready","refused":"network: hunter22.test was refused"}`)
 		r.Box("ada", "mine", line+`"state":"stopped"}`)
 		of := func(kind string, change func(*Event)) Event {
 			e := Event{Kind: kind, Name: "mine", PID: 7, Principal: "ada", Client: "zed", Session: "s", Process: "shared"}
@@ -89,6 +90,7 @@ func TestLinesOfAStart(t *testing.T) {
 			of(ServerStarting, nil),
 			of(ServerInstalling, func(e *Event) { e.Detail = "installing x [2J (PyPI)" }),
 			of(ServerReady, func(e *Event) { e.Install, e.Duration, e.Detail = 3*time.Second, 900*time.Millisecond, "3 tools" }),
+			of(ServerRefused, func(e *Event) { e.Detail = "network: ***.test was refused" }),
 			of(ServerStopped, nil),
 		)
 		r.Box("ada", "mine", line+`"state":"started"}`)

@@ -39,6 +39,8 @@ type Command struct {
 	// started. It ends processes that have left the group. It may be nil.
 	Clear func()
 
+	Extra []*os.File // descriptors from 3 on, not with Start; the caller closes them
+
 	Guard *guard.Guard // catches the panics of the goroutines that wait for the process; nil for none
 	Apart bool         // the process leads a session of its own, and has no terminal
 }
@@ -100,7 +102,7 @@ func Start(run Command, g Grace) (*Child, error) {
 		return nil, fmt.Errorf("open pipes: %w", err)
 	}
 	in, out, diag := pipes[0], pipes[1], pipes[2]
-	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = in.r, out.w, diag.w
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr, c.cmd.ExtraFiles = in.r, out.w, diag.w, run.Extra
 	start := c.cmd.Start
 	if run.Start != nil {
 		start = func() error { return run.Start(c.cmd) }

@@ -109,7 +109,7 @@ function Sessions({ me, server }) {
       ${state(s) === "awake" && html`<${Do} kind="quiet small" label=${"Stop " + short(s.id)} to=${() => stop("sessions/" + s.id)} done=${again}>Stop<//>`}
       ${s.state !== "ended" && html`<button type="button" class="quiet small" aria-label=${"End " + short(s.id)} onClick=${() => setEnding(s)}>End</button>`}</div>` });
   }
-  return html`<${Problem} error=${error} />${rows.length ? html`<${Table} caption=${some(rows.length, "session", "sessions")} columns=${columns} rows=${rows} below=${(s) => s.process?.state === "exited" && s.process.detail && html`<div class="why"><p>${s.process.detail.split("\n")[0]}</p></div>`} />` : html`<${Nothing}>Nobody has a session with this server.<//>`}
+  return html`<${Problem} error=${error} />${rows.length ? html`<${Table} caption=${some(rows.length, "session", "sessions")} columns=${columns} rows=${rows} below=${(s) => s.process?.detail && s.process.state !== "staging" && html`<div class="why"><p>${s.process.detail.split("\n")[0]}</p></div>`} />` : html`<${Nothing}>Nobody has a session with this server.<//>`}
     ${ending && html`<${Sure} title="End this session?" word="End it" close=${() => setEnding()} done=${again} to=${() => act("DELETE", "sessions/" + ending.id)}
       say=${`${ending.principal}'s session with ${ending.client ?? "a client"} ends for good, with what the server remembers for it. Stopping would keep the session.`} />`}`;
 }

@@ -1,0 +1,49 @@
+package box
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+)
+
+// What the network of a server refuses is in the error of the call that met it, in the log,
+// and once in a report. An answer that is no error stays as it is.
+func TestARefusalIsInTheErrorOfTheCallThatMetIt(t *testing.T) {
+	t.Parallel()
+	kept := &page{}
+	r := newRig(t, "normal", func(s *Server) {
+		s.Refusals, s.Env["API_KEY"] = true, "s3cret-name"
+		s.Stderr = func(string) io.WriteCloser { return kept }
+	})
+	for _, c := range []struct{ arguments, want string }{
+		{`{"hosts":[],"answer":{"error":{"code":-1,"message":"no"}}}`, `"error":{"code":-1,"message":"no"}`},
+		{`{"hosts":["a.test"],"answer":{"result":{"content":[{"type":"text","text":"fine"}]}}}`, `"result":{"content":[{"type":"text","text":"fine"}]}`},
+	} {
+		if got := string(r.final(t, r.call("1", "refused", c.arguments)).Raw); got != `{"jsonrpc":"2.0","id":1,`+c.want+`}` {
+			t.Errorf("%s: %s", c.arguments, got)
+		}
+	}
+	_, message, _, _ := r.failure(r.call("1", "refused", `{"hosts":["b.test","s3cret-name.test"],"answer":{"error":{"code":-1,"message":"no"}}}`))
+	if !strings.HasPrefix(message, "no; network: ") || !strings.HasSuffix(message, "network: b.test was refused; network: ***.test was refused") {
+		t.Error(message)
+	}
+	for host, old := range map[string]string{"c.test": `[]`, "d.test": `[{"type":"text","text":"no"}]`} {
+		got := string(r.final(t, r.call("1", "refused", `{"hosts":["`+host+`"],"answer":{"result":{"content":`+old+`,"isError":true}}}`)).Raw)
+		if !strings.Contains(got, `"content":`+strings.TrimSuffix(old, "]")) || !strings.Contains(got, `network: `+host+` was refused"}],"isError":true}`) {
+			t.Errorf("%s: %s", host, got)
+		}
+	}
+	for _, text := range []string{"network: a.test was refused", "network: ***.test was refused"} {
+		find(t, r.recorder, text, func(s ProcessStatus) bool { return s.Detail == text && s.State == Ready })
+	}
+	_, message, _, _ = r.failure(r.call("1", "refused", `{"hosts":["e.test"],"exit":true}`))
+	if !strings.HasPrefix(message, `server "fake": exited with code 3`) || !strings.Contains(message, "; network: e.test was refused") {
+		t.Error(message)
+	}
+	commontest.Eventually(t, "the log is closed", func() bool { _, closed := kept.read(); return closed })
+	if got, _ := kept.read(); strings.Count(got, " network: b.test was refused\n") != 1 || !strings.Contains(got, "--- ") {
+		t.Errorf("the log has:\n%s", got)
+	}
+}
