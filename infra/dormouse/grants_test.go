@@ -9,12 +9,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 func TestGrantsAreListedAndRevoked(t *testing.T) {
 	s := newShell(t)
 	file := t.TempDir() + "/store.db"
-	store, err := local.OpenStore("sqlite:"+file, func(string) string { return "" }, sessions.Limits{}, false, nil)
+	store, err := local.OpenStore("sqlite:"+file, func(string) string { return "" }, sessions.Limits{}, sqlitestore.Options{})
 	commontest.OK(t, err)
 	g := storage.Grant{
 		ID: "g1", Tenant: "acme", Principal: "corp:ada", Server: "files", Scopes: []string{"mcp", "files:write"}, Client: "dc_x", Name: "Claude", Host: "claude.ai",

@@ -18,6 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 type keysCommand struct {
@@ -86,7 +87,7 @@ func openStore(ctx context.Context, name, data string) (storage.Store, error) {
 	if strings.HasPrefix(name, dynamodb) {
 		getenv = awsCredentials(ctx, getenv)
 	}
-	return local.OpenStore(name, getenv, sessions.Limits{}, false, nil)
+	return local.OpenStore(name, getenv, sessions.Limits{}, sqlitestore.Options{})
 }
 
 // awsCredentials adds the credentials of the aws command to an environment without any.

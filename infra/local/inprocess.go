@@ -32,6 +32,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 // inprocess executes the functions' handlers in this process. No message depends on data in
@@ -88,7 +89,9 @@ func (m *machine) startInside(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if in.store, err = OpenStore(m.store, m.environ.get, in.settings.Load().Limits, m.behind(), func(err error) { storeDamaged(m, err) }); err != nil {
+	if in.store, err = OpenStore(m.store, m.environ.get, in.settings.Load().Limits, sqlitestore.Options{
+		Behind: m.behind(), Alone: true, Damaged: func(err error) { storeDamaged(m, err) },
+	}); err != nil {
 		return err
 	}
 	if in.alarm, err = scheduler.New(scheduler.Config{

@@ -66,11 +66,11 @@ func LookAtStore(ctx context.Context, name string) (made bool, err error) {
 }
 
 // OpenStore opens a store by its name. It reads the credentials and the region of a
-// DynamoDB table with getenv. damaged is called once if a file turns out to be damaged or
-// lost; it may be nil. behind is [sqlitestore.Options].Behind of a file.
-func OpenStore(name string, getenv func(string) string, limits sessions.Limits, behind bool, damaged func(error)) (storage.Store, error) {
+// DynamoDB table with getenv. of is for a file; its Age is that of limits.
+func OpenStore(name string, getenv func(string) string, limits sessions.Limits, of sqlitestore.Options) (storage.Store, error) {
 	if path, ok := strings.CutPrefix(name, sqlite); ok {
-		s, err := sqlitestore.Open(path, sqlitestore.Options{Age: limits.EventAge, Behind: behind, Damaged: damaged})
+		of.Age = limits.EventAge
+		s, err := sqlitestore.Open(path, of)
 		if err != nil {
 			return nil, err // the nil *Store would make an interface that is not nil
 		}

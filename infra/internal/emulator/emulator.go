@@ -48,6 +48,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
+	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
 // Options says how the functions run.
@@ -418,7 +419,7 @@ func (e *emulated) renewOperators(servers *serversfile.File) (err error) {
 		return err
 	}
 	if e.store == nil {
-		if e.store, err = local.OpenStore(e.site.Store, variables(e.site.Environ).get, s.Limits, false, e.site.Damaged); err != nil {
+		if e.store, err = local.OpenStore(e.site.Store, variables(e.site.Environ).get, s.Limits, sqlitestore.Options{Damaged: e.site.Damaged}); err != nil {
 			return err
 		}
 	}

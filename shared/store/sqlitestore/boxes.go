@@ -49,6 +49,7 @@ func (s *Store) SaveBox(ctx context.Context, b storage.Box) error {
 	if b.Rev == 0 {
 		query = createBox
 	}
+	defer s.records.forget("", b.ID)
 	changed, err := s.writeSoon(ctx, query, b.ID, b.Rev, b.State, record)
 	if err != nil {
 		return err

@@ -75,7 +75,11 @@ func (s *Store) commit(ctx context.Context, w *write) error {
 	s.queue.add(w)
 	select {
 	case s.writer.turn <- struct{}{}:
-		s.writeGroup(context.WithoutCancel(ctx), s.queue.take())
+		uncut := context.WithoutCancel(ctx)
+		s.writeGroup(uncut, s.queue.take())
+		if _, known := s.watch.recent(); s.options.Alone && !known {
+			_, _ = s.ask(uncut) // else kept finds the connection taken
+		}
 		s.writer.end()
 	case <-w.done:
 	case <-ctx.Done():

@@ -27,6 +27,7 @@ func (s *Store) Create(ctx context.Context, x storage.Session) error {
 	if err != nil {
 		return err
 	}
+	defer s.records.forget(x.ID, "")
 	changed, err := s.writeSoon(ctx, createSession, x.ID, x.Tenant, expiry(x.Expires), record, []byte(x.Init), now())
 	if err != nil {
 		return err
@@ -46,6 +47,10 @@ LEFT JOIN boxes AS b ON b.id = ?2`
 
 // Load reads a session and a box; see [storage.Sessions].
 func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (storage.Session, storage.Box, error) {
+	x, box, since, ok := s.kept(ctx, id, boxID)
+	if ok {
+		return x, box, nil
+	}
 	var srev, brev int64
 	var alive bool
 	var srecord, raw, brecord []byte
@@ -53,7 +58,7 @@ func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (s
 	if err != nil {
 		return storage.Session{}, storage.Box{}, err
 	}
-	box := storage.Box{ID: boxID}
+	box = storage.Box{ID: boxID}
 	if brev != 0 {
 		if box, err = s.boxOf(brev, brecord); err != nil {
 			return storage.Session{}, storage.Box{}, failed(err)
@@ -66,9 +71,11 @@ func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (s
 		}
 		return storage.Session{}, box, err
 	}
-	x, err := s.sessionOf(srev, srecord, raw)
-	if err != nil {
+	if x, err = s.sessionOf(srev, srecord, raw); err != nil {
 		return storage.Session{}, storage.Box{}, failed(err)
+	}
+	if len(srecord)+len(raw)+len(brecord) <= maxKnownSize {
+		s.records.keep(x, box, since)
 	}
 	return x, box, nil
 }
@@ -85,6 +92,7 @@ func (s *Store) Save(ctx context.Context, x storage.Session) error {
 	if err != nil {
 		return err
 	}
+	defer s.records.forget(x.ID, "")
 	write := s.writeSoon
 	if x.State == storage.Ended {
 		write = s.write

@@ -52,6 +52,11 @@ type Options struct {
 	// later. Keys, grants, tokens, values, claims and ends of sessions are on the disk when
 	// their method returns, and so is all that was written before.
 	Behind bool
+	// Alone is for the program that alone executes calls of the file's sessions. The store then
+	// reads a session or a box again only after a write: through this Store, or, as it finds out
+	// within some milliseconds, by another program such as a command. Wait finds what another
+	// program appends within a second.
+	Alone bool
 	// Damaged is called once, with the first sign that the file is damaged or is no longer
 	// there. It must not call the store. It may be nil.
 	Damaged func(error)
@@ -98,6 +103,7 @@ type Store struct {
 	watch    watch
 	sessions known[storage.Session]
 	boxes    known[storage.Box]
+	records  records
 
 	closing sync.Once
 	closed  chan struct{}

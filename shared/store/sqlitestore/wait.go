@@ -22,7 +22,8 @@ import (
 // Wait polls the file to find the writes of other processes. It polls first when the
 // stream is 4 ms old, and then every 5 to 10 ms. Later it polls after a tenth of the time
 // it has waited, at most a second. A poll reads the stream if another process has written
-// to the file, and once when Wait cannot know whether one has.
+// to the file, and once when Wait cannot know whether one has. With [Options].Alone, it polls
+// every second.
 //
 // Wait returns Unavailable when the disk has failed all writes for 5 s: what it waits for
 // could not be stored.
@@ -35,6 +36,9 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 		look = stream.Time().Add(infant)
 		if version, known := s.watch.before(stream.Time()); known {
 			seen, unread = version, begun.Add(doubt)
+		}
+		if s.options.Alone {
+			look = begun.Add(doubt)
 		}
 	}
 	for {
@@ -65,7 +69,7 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 		if err != nil || over {
 			return storage.Page{}, err
 		}
-		seen, look = version, now.Add(pace(now.Sub(begun)))
+		seen, look = version, now.Add(s.pace(now.Sub(begun)))
 	}
 }
 
@@ -95,7 +99,10 @@ const infant = 4 * time.Millisecond
 const doubt = 100 * time.Millisecond
 
 // pace returns the time until the next poll.
-func pace(waited time.Duration) time.Duration {
+func (s *Store) pace(waited time.Duration) time.Duration {
+	if s.options.Alone {
+		return time.Second
+	}
 	return min(max(waited/10, 5*time.Millisecond+rand.N(5*time.Millisecond)), time.Second)
 }
 
@@ -130,20 +137,29 @@ const dataVersion = `PRAGMA data_version`
 // file. It stays the same for writes of this Store, because foreign asks on the connection
 // that writes. The number may be up to watchAge old.
 func (s *Store) foreign(ctx context.Context) (int64, error) {
-	begun := time.Now()
-	s.watch.mu.Lock()
-	version, age := s.watch.version, begun.Sub(s.watch.asked)
-	s.watch.mu.Unlock()
-	if age >= 0 && age < watchAge {
+	if version, known := s.watch.recent(); known {
 		return version, nil
 	}
 	uncut, err := s.writer.begin(ctx)
 	if err != nil {
 		return 0, err
 	}
-	_, err = s.writer.scan(uncut, dataVersion, nil, []any{&version})
-	s.writer.end()
-	if err != nil {
+	defer s.writer.end()
+	return s.ask(uncut)
+}
+
+// recent returns the data version if it was read in the last watchAge.
+func (w *watch) recent() (version int64, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	age := time.Since(w.asked)
+	return w.version, age >= 0 && age < watchAge
+}
+
+// ask reads the data version. The caller has the connection that writes.
+func (s *Store) ask(uncut context.Context) (version int64, err error) {
+	begun := time.Now()
+	if _, err = s.writer.scan(uncut, dataVersion, nil, []any{&version}); err != nil {
 		return 0, err
 	}
 	s.watch.mu.Lock()
