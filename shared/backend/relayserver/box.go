@@ -1,6 +1,7 @@
 package relayserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -37,23 +38,26 @@ const maxUnanswered = 3
 // and the outlet that takes events to clients.
 type boxes struct {
 	Config
-	out sessions.Publisher
+	items
+	room
+	outlet
+}
+
+// items ends the requests that have an item in an inbox, and takes suspended ones up again.
+type items struct {
+	store    storage.Store
+	out      sessions.Publisher
+	eventAge time.Duration
 }
 
 func newBoxes(c Config) boxes {
-	if c.StartTimeout == 0 {
-		c.StartTimeout = 3 * time.Minute
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.StartTimeout, c.EventAge = cmp.Or(c.StartTimeout, 3*time.Minute), cmp.Or(c.EventAge, storage.EventAge)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	if c.Observer == nil {
 		c.Observer = observe.Log(c.Log)
 	}
-	if c.EventAge == 0 {
-		c.EventAge = storage.EventAge
-	}
-	return boxes{c, sessions.Publisher{Store: c.Store, Clients: c.Clients, Held: c.Held}}
+	i := items{c.Store, sessions.Publisher{Store: c.Store, Clients: c.Clients, Held: c.Held}, c.EventAge}
+	return boxes{c, i, room{c.Store, c.BoxesOf, c.WaitingCalls, c.Log}, outlet{i, c.ShowErrors}}
 }
 
 // rouse makes sure that a box that is asleep is started, and returns the record it saw
@@ -71,7 +75,7 @@ func (x boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server strin
 		var failed *startFailed
 		switch {
 		case errors.As(err, &failed):
-			return b, x.endItems(ctx, id, func(it storage.Item) bool { return it.State == storage.Waiting }, failed.why)
+			return b, x.endWaiting(ctx, id, "", failed.why)
 		case err != nil || ok:
 			return now, err
 		}
@@ -167,14 +171,14 @@ func (x boxes) giveUp(ctx context.Context, b storage.Box) error {
 		return err
 	}
 	x.emptied(ctx, b.ID)
-	return x.endItems(ctx, b.ID, func(it storage.Item) bool { return it.State == storage.Waiting }, b.Failure)
+	return x.endWaiting(ctx, b.ID, "", b.Failure)
 }
 
 // markFull notes in the record of box 0 whether a box is full. See [storage.BoxID].
-func (x boxes) markFull(ctx context.Context, id storage.BoxID, full bool) error {
+func (r room) markFull(ctx context.Context, id storage.BoxID, full bool) error {
 	first, n := id.First()
 	for {
-		b, err := x.Store.Box(ctx, first)
+		b, err := r.store.Box(ctx, first)
 		if err != nil {
 			return err
 		}
@@ -182,7 +186,7 @@ func (x boxes) markFull(ctx context.Context, id storage.BoxID, full bool) error 
 		if next.Full == b.Full {
 			return nil
 		}
-		if err := x.Store.SaveBox(ctx, next); !errors.Is(err, storage.Conflict) {
+		if err := r.store.SaveBox(ctx, next); !errors.Is(err, storage.Conflict) {
 			return err
 		}
 	}
@@ -190,13 +194,13 @@ func (x boxes) markFull(ctx context.Context, id storage.BoxID, full bool) error 
 
 // filled notes that a box that was just seen awake is full. If it has fallen asleep
 // meanwhile, the function that handled its bye may have looked for the bit too early.
-func (x boxes) filled(ctx context.Context, id storage.BoxID) error {
-	if err := x.markFull(ctx, id, true); err != nil {
+func (r room) filled(ctx context.Context, id storage.BoxID) error {
+	if err := r.markFull(ctx, id, true); err != nil {
 		return err
 	}
-	b, err := x.Store.Box(ctx, id)
+	b, err := r.store.Box(ctx, id)
 	if err == nil && b.State == storage.Asleep {
-		err = x.markFull(ctx, id, false)
+		err = r.markFull(ctx, id, false)
 	}
 	return err
 }
@@ -204,29 +208,32 @@ func (x boxes) filled(ctx context.Context, id storage.BoxID) error {
 // emptied notes that a box has no processes any more. The write that ended its generation
 // has done so for box 0. If emptied fails, new sessions avoid the box until it next falls
 // asleep.
-func (x boxes) emptied(ctx context.Context, id storage.BoxID) {
+func (r room) emptied(ctx context.Context, id storage.BoxID) {
 	if _, n := id.First(); n == 0 {
 		return
 	}
-	if err := x.markFull(ctx, id, false); err != nil {
-		x.Log.WarnContext(ctx, "a box that is asleep still counts as full", "box", id, "error", err)
+	if err := r.markFull(ctx, id, false); err != nil {
+		r.log.WarnContext(ctx, "a box that is asleep still counts as full", "box", id, "error", err)
 	}
 }
 
-// endItems ends the requests of those items of a box that match, and deletes the items.
-func (x boxes) endItems(ctx context.Context, id storage.BoxID, match func(storage.Item) bool, why storage.Failure) error {
-	items, err := x.Store.Items(ctx, id)
-	if err != nil {
-		return err
-	}
-	for _, it := range items {
-		if match(it) {
-			if err := x.endItem(ctx, it, why); err != nil {
-				return err
-			}
+// endWaiting ends the requests that wait for a box: those of a session, or all for "".
+func (xs items) endWaiting(ctx context.Context, id storage.BoxID, session storage.ID, why storage.Failure) error {
+	return xs.each(ctx, id, func(it storage.Item) error {
+		if it.State != storage.Waiting || session != "" && it.Address.Session != session {
+			return nil
 		}
+		return xs.endItem(ctx, it, why)
+	})
+}
+
+// each calls do for the items of a box, up to its first error.
+func (xs items) each(ctx context.Context, id storage.BoxID, do func(storage.Item) error) error {
+	all, err := xs.store.Items(ctx, id)
+	for i := 0; err == nil && i < len(all); i++ {
+		err = do(all[i])
 	}
-	return nil
+	return err
 }
 
 // overItem handles an item that was taken by a generation which b says is over. The
@@ -234,56 +241,56 @@ func (x boxes) endItems(ctx context.Context, id storage.BoxID, match func(storag
 // nothing in flight. If its item has no new event in the log, a pull that came too late
 // claimed it, and nothing was executed. overItem then releases it for another generation.
 // Any other item that has no end gets an error.
-func (x boxes) overItem(ctx context.Context, b storage.Box, it storage.Item) (released bool, err error) {
+func (xs items) overItem(ctx context.Context, b storage.Box, it storage.Item) (released bool, err error) {
 	if b.Clean(it.Gen) {
-		tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
+		tail, err := xs.store.Tail(ctx, it.Address.Session, it.ID)
 		if err != nil {
 			return false, err
 		}
 		if tail.Last == it.Base {
-			if released, err = x.Store.Release(ctx, it.Box, it.ID, it.Gen); err != nil || released {
+			if released, err = xs.store.Release(ctx, it.Box, it.ID, it.Gen); err != nil || released {
 				return released, err
 			}
 		}
 		if tail.Final {
 			// Before its bye the runner had an ack for every event, so there is nothing
 			// left to push.
-			return false, x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
+			return false, xs.store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
 		}
 	}
-	return false, x.endItem(ctx, it, failureOf(b, it.Gen))
+	return false, xs.endItem(ctx, it, failureOf(b, it.Gen))
 }
 
 // endItem ends a request with an error and then removes its item. It takes the item
 // first, for generation 0. No runner can have the item then. A request that its box has
 // suspended since the item was read goes on.
-func (x boxes) endItem(ctx context.Context, it storage.Item, why storage.Failure) error {
+func (xs items) endItem(ctx context.Context, it storage.Item, why storage.Failure) error {
 	why.Unsent = why.Unsent || it.State == storage.Waiting && it.Round == 0
-	return x.endItemWith(ctx, it, failureError(it.Box, why))
+	return xs.endItemWith(ctx, it, failureError(it.Box, why))
 }
 
-func (x boxes) endItemWith(ctx context.Context, it storage.Item, why *wire.Error) error {
-	if taken, err := x.take(ctx, it); err != nil || !taken {
+func (xs items) endItemWith(ctx context.Context, it storage.Item, why *wire.Error) error {
+	if taken, err := xs.take(ctx, it); err != nil || !taken {
 		return err
 	}
-	if err := x.endWith(ctx, it.Address, why); err != nil {
+	if err := xs.endWith(ctx, it.Address, why); err != nil {
 		return err
 	}
-	return x.Store.DeleteItem(ctx, it.Box, it.ID, 0)
+	return xs.store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
 // take takes an item for generation 0. taken is false if the item has changed since it
 // was read, or has ended.
-func (x boxes) take(ctx context.Context, it storage.Item) (taken bool, err error) {
+func (xs items) take(ctx context.Context, it storage.Item) (taken bool, err error) {
 	if it.State == storage.Taken && it.Gen == 0 {
 		return true, nil // by a function that may have died
 	}
 	if it.State != storage.Waiting {
 		ends := it
 		ends.State, ends.Gen, ends.Questions, ends.Raw = storage.Taken, 0, nil, nil
-		return x.Store.SwapItem(ctx, it, ends)
+		return xs.store.SwapItem(ctx, it, ends)
 	}
-	_, err = x.Store.Claim(ctx, it.Box, it.ID, 0)
+	_, err = xs.store.Claim(ctx, it.Box, it.ID, 0)
 	if errors.Is(err, storage.Conflict) || errors.Is(err, storage.NotFound) {
 		return false, nil
 	}
@@ -293,12 +300,12 @@ func (x boxes) take(ctx context.Context, it storage.Item) (taken bool, err error
 // end writes the error that ends a request, unless its stream has ended. The last batch of
 // a dead runner may compete for the same place at the log's end. One of the two wins; if
 // it is the batch, end looks at the log again.
-func (x boxes) end(ctx context.Context, a storage.Address, why storage.Failure) error {
-	return x.endWith(ctx, a, failureError(a.Box, why))
+func (xs items) end(ctx context.Context, a storage.Address, why storage.Failure) error {
+	return xs.endWith(ctx, a, failureError(a.Box, why))
 }
 
-func (x boxes) endWith(ctx context.Context, a storage.Address, why *wire.Error) error {
-	return x.out.Fail(ctx, a, why, time.Now().Add(x.EventAge))
+func (xs items) endWith(ctx context.Context, a storage.Address, why *wire.Error) error {
+	return xs.out.Fail(ctx, a, why, time.Now().Add(xs.eventAge))
 }
 
 // post sends a frame to a runner. It cuts a long frame into parts.

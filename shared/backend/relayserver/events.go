@@ -120,28 +120,34 @@ func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, erro
 	return *ack, nil
 }
 
+// outlet writes events to the log, and takes them to clients.
+type outlet struct {
+	items      items
+	showErrors bool
+}
+
 // publish stores the events of one session, the standalone stream first, and pushes them. It
 // notes in ack what the box has to know. sent is false if it has to be repeated.
-func (h *Handler) publish(ctx context.Context, box storage.BoxID, parts []streamPart, ack *frame.Ack) (sent bool, err error) {
+func (o outlet) publish(ctx context.Context, box storage.BoxID, parts []streamPart, ack *frame.Ack) (sent bool, err error) {
 	stored := make([]sessions.Published, 0, len(parts))
 	for _, i := range commonFirst(parts) {
-		p, ok, err := h.store(ctx, parts[i], ack)
+		p, ok, err := o.store(ctx, parts[i], ack)
 		if err != nil || ack.Fenced {
 			return err == nil, err
 		}
 		if ok {
 			stored = append(stored, p)
-			over(ctx, p, h.ShowErrors)
+			over(ctx, p, o.showErrors)
 		}
 	}
-	if sent, err := h.out.Send(ctx, stored...); err != nil || !sent {
+	if sent, err := o.items.out.Send(ctx, stored...); err != nil || !sent {
 		return false, err
 	}
 	for _, p := range parts {
 		// If the stream is in ack.Closed, another function stored the end. That function needs
 		// the item until it has pushed the end.
 		if p.Batch.Final && p.marked && !slices.Contains(ack.Closed, p.Batch.Stream) {
-			if err := h.Store.DeleteItem(ctx, box, p.Batch.Stream, 0); err != nil {
+			if err := o.items.store.DeleteItem(ctx, box, p.Batch.Stream, 0); err != nil {
 				return false, err
 			}
 		}
@@ -151,25 +157,25 @@ func (h *Handler) publish(ctx context.Context, box storage.BoxID, parts []stream
 
 // store writes one stream's events and records the outcome in the ack. It returns the
 // events with their place in the log. ok is false if they must not be pushed.
-func (h *Handler) store(ctx context.Context, say streamPart, ack *frame.Ack) (stored sessions.Published, ok bool, err error) {
+func (o outlet) store(ctx context.Context, say streamPart, ack *frame.Ack) (stored sessions.Published, ok bool, err error) {
 	p := say.Published
 	if p.Batch.Stream != storage.Standalone {
 		closed := false
 		if say.asks != nil {
-			if ok, err = h.suspend(ctx, *say.asks, say.marked); err != nil {
+			if ok, err = o.items.suspend(ctx, *say.asks, say.marked); err != nil {
 				return p, false, err
 			}
 			closed = !ok
 		}
 		if !closed {
-			closed, err = h.appendStream(ctx, &p)
+			closed, err = o.appendStream(ctx, &p)
 		}
 		if closed {
 			ack.Closed = append(ack.Closed, p.Batch.Stream)
 		}
 		return p, !closed, err
 	}
-	v, err := h.appendStandalone(ctx, &p)
+	v, err := o.appendStandalone(ctx, &p)
 	if err != nil {
 		return p, false, err
 	}
@@ -206,11 +212,11 @@ func commonFirst(parts []streamPart) []int {
 // appendStream writes to a request stream. The runner numbers its events from 1. The
 // only other writer is a function that ends the request with an error. A conflict
 // therefore means that the stream is closed.
-func (h *Handler) appendStream(ctx context.Context, p *sessions.Published) (closed bool, err error) {
+func (o outlet) appendStream(ctx context.Context, p *sessions.Published) (closed bool, err error) {
 	if p.Batch.First < 1 {
 		return false, storage.Errorf(storage.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
 	}
-	p.Batch, p.Again, err = h.out.Write(ctx, p.To, p.Batch)
+	p.Batch, p.Again, err = o.items.out.Write(ctx, p.To, p.Batch)
 	if errors.Is(err, storage.Conflict) {
 		return true, nil
 	}
@@ -222,17 +228,17 @@ func (h *Handler) appendStream(ctx context.Context, p *sessions.Published) (clos
 // appendStandalone then finds the place by writing, and that write fences the runner's
 // predecessor. The decision is write, refuse, or ignore; ignore is for a frame that
 // comes after the next one of its session.
-func (h *Handler) appendStandalone(ctx context.Context, p *sessions.Published) (v decision, err error) {
+func (o outlet) appendStandalone(ctx context.Context, p *sessions.Published) (v decision, err error) {
 	b := &p.Batch
 	if b.First > 0 {
-		*b, p.Again, err = h.out.Write(ctx, p.To, *b)
+		*b, p.Again, err = o.items.out.Write(ctx, p.To, *b)
 		if errors.Is(err, storage.Conflict) {
 			return refuse, nil
 		}
 		return write, err
 	}
 	for {
-		tail, err := h.Store.Tail(ctx, b.Session, storage.Standalone)
+		tail, err := o.items.store.Tail(ctx, b.Session, storage.Standalone)
 		switch {
 		case err != nil:
 			return refuse, err
@@ -247,7 +253,7 @@ func (h *Handler) appendStandalone(ctx context.Context, p *sessions.Published) (
 			return refuse, nil
 		}
 		b.First = tail.Last + 1
-		*b, p.Again, err = h.out.Write(ctx, p.To, *b)
+		*b, p.Again, err = o.items.out.Write(ctx, p.To, *b)
 		if !errors.Is(err, storage.Conflict) {
 			return write, err
 		}

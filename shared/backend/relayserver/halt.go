@@ -62,7 +62,5 @@ func (k *Backend) haltStart(ctx context.Context, b storage.Box, h Halt) error {
 		b.Failure = why
 		return k.giveUp(ctx, b)
 	}
-	return k.endItems(ctx, b.ID, func(it storage.Item) bool {
-		return it.State == storage.Waiting && it.Address.Session == h.Session
-	}, why)
+	return k.endWaiting(ctx, b.ID, h.Session, why)
 }

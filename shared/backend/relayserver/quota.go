@@ -2,28 +2,37 @@ package relayserver
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
+// room finds out whether a box may start, and notes which boxes are full.
+type room struct {
+	store        storage.Store
+	boxesOf      func(ctx context.Context, tenant string) int
+	waitingCalls int
+	log          *slog.Logger
+}
+
 // admit returns Busy if a request needs a box that its tenant may not start now. It also
 // returns Busy if the largest permitted number of requests waits for the box. It runs
 // before the request has any trace.
-func (x boxes) admit(ctx context.Context, d sessions.Delivery, box storage.Box) error {
+func (r room) admit(ctx context.Context, d sessions.Delivery, box storage.Box) error {
 	if box.State == storage.Awake {
 		return nil
 	}
 	if box.State == storage.Asleep {
-		if err := x.allow(ctx, d.Box, d.Client.Tenant); err != nil {
+		if err := r.allow(ctx, d.Box, d.Client.Tenant); err != nil {
 			return err
 		}
 	}
-	if x.WaitingCalls <= 0 {
+	if r.waitingCalls <= 0 {
 		return nil
 	}
-	items, err := x.Store.Items(ctx, d.Box)
+	items, err := r.store.Items(ctx, d.Box)
 	if err != nil {
 		return err
 	}
@@ -33,7 +42,7 @@ func (x boxes) admit(ctx context.Context, d sessions.Delivery, box storage.Box) 
 			waiting++
 		}
 	}
-	if waiting < x.WaitingCalls {
+	if waiting < r.waitingCalls {
 		return nil
 	}
 	return storage.Errorf(storage.Busy, "%d requests already wait for the box of server %q, which is still starting, and no more may wait: try again in some seconds", waiting, d.Server)
@@ -48,15 +57,15 @@ func (x boxes) admit(ctx context.Context, d sessions.Delivery, box storage.Box) 
 // allow costs nothing without a quota. With one it costs a Due. If there seem to be too
 // many boxes it also reads each of them, since Due includes sleeping boxes with waiting
 // messages.
-func (x boxes) allow(ctx context.Context, id storage.BoxID, tenant string) error {
-	if x.BoxesOf == nil {
+func (r room) allow(ctx context.Context, id storage.BoxID, tenant string) error {
+	if r.boxesOf == nil {
 		return nil
 	}
-	most := x.BoxesOf(ctx, tenant)
+	most := r.boxesOf(ctx, tenant)
 	if most <= 0 {
 		return nil
 	}
-	due, err := x.Store.Due(ctx)
+	due, err := r.store.Due(ctx)
 	if err != nil {
 		return err
 	}
@@ -73,7 +82,7 @@ func (x boxes) allow(ctx context.Context, id storage.BoxID, tenant string) error
 	}
 	up := 0
 	for _, other := range others {
-		b, err := x.Store.Box(ctx, other)
+		b, err := r.store.Box(ctx, other)
 		if err != nil {
 			return err
 		}

@@ -55,20 +55,20 @@ func suspension(t Ticket, it frame.EventItem, raw []byte) (storage.Item, error) 
 // suspend writes the item of a suspended delivery. The item replaces the delivery's own
 // taken mark, if there is one. ok is false if the delivery has ended, or belongs to
 // another generation by now. ok is true without a write if this round has begun already.
-func (h *Handler) suspend(ctx context.Context, it storage.Item, marked bool) (ok bool, err error) {
+func (xs items) suspend(ctx context.Context, it storage.Item, marked bool) (ok bool, err error) {
 	was := storage.Item{State: storage.Taken, Gen: it.Gen, Round: it.Round - 1}
 	for {
 		if marked || it.Round > 1 {
-			if swapped, err := h.Store.SwapItem(ctx, was, it); err != nil || swapped {
+			if swapped, err := xs.store.SwapItem(ctx, was, it); err != nil || swapped {
 				return swapped, err
 			}
 		}
 		if it.Round == 1 {
-			if put, err := h.Store.PutItem(ctx, it); err != nil || put {
+			if put, err := xs.store.PutItem(ctx, it); err != nil || put {
 				return put, err
 			}
 		}
-		old, err := h.Store.Item(ctx, it.Box, it.ID)
+		old, err := xs.store.Item(ctx, it.Box, it.ID)
 		switch {
 		case errors.Is(err, storage.NotFound) && it.Round > 1:
 			return false, nil
@@ -107,18 +107,18 @@ func (x boxes) answered(ctx context.Context, s storage.ID, box storage.BoxID, qu
 // resume makes a suspended call wait for a box if all its questions are answered. It ends
 // a call whose client cannot do what the server asked. The item may come without Raw;
 // resume then reads the whole item.
-func (x boxes) resume(ctx context.Context, it storage.Item) (resumed bool, err error) {
+func (xs items) resume(ctx context.Context, it storage.Item) (resumed bool, err error) {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {
 		ids[i] = q.ID
 	}
-	answers, err := x.Store.Answers(ctx, it.Address.Session, ids)
+	answers, err := xs.store.Answers(ctx, it.Address.Session, ids)
 	if err != nil || len(answers) < len(ids) {
 		return false, err
 	}
 	if it.Raw == nil {
 		round := it.Round
-		if it, err = x.Store.Item(ctx, it.Box, it.ID); errors.Is(err, storage.NotFound) {
+		if it, err = xs.store.Item(ctx, it.Box, it.ID); errors.Is(err, storage.NotFound) {
 			return false, nil
 		}
 		if err != nil || it.State != storage.Suspended || it.Round != round {
@@ -127,10 +127,10 @@ func (x boxes) resume(ctx context.Context, it storage.Item) (resumed bool, err e
 	}
 	raw, fault := bridge.Again(it.Raw, it.Questions, answers)
 	if fault != nil {
-		return false, x.endItemWith(ctx, it, fault)
+		return false, xs.endItemWith(ctx, it, fault)
 	}
 	now := time.Now()
-	return x.Store.SwapItem(ctx, it, it.Resume(raw, now, now.Add(validity)))
+	return xs.store.SwapItem(ctx, it, it.Resume(raw, now, now.Add(validity)))
 }
 
 // wakeOrNudge makes a box pull its inbox. It wakes a box that sleeps, and sends a nudge frame
@@ -157,35 +157,35 @@ func (x boxes) wakeOrNudge(ctx context.Context, id storage.BoxID) error {
 // stream has an end, its time is over, or its session has ended. It also ends it if the
 // box was lost before the questions were stored. It resumes the call if all questions are
 // answered and the function that should have resumed it died.
-func (x boxes) settleSuspended(ctx context.Context, b storage.Box, it storage.Item) (resumed bool, err error) {
-	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
+func (xs items) settleSuspended(ctx context.Context, b storage.Box, it storage.Item) (resumed bool, err error) {
+	tail, err := xs.store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil {
 		return false, err
 	}
 	if tail.Final || time.Now().After(it.NotAfter) {
-		return false, x.endItem(ctx, it, unanswered(it))
+		return false, xs.endItem(ctx, it, unanswered(it))
 	}
 	if tail.Last < it.Base && b.Over(it.Gen) {
-		return false, x.endItem(ctx, it, failureOf(b, it.Gen))
+		return false, xs.endItem(ctx, it, failureOf(b, it.Gen))
 	}
 	if now := time.Now(); it.Created.After(now.Add(maxSkew)) {
 		// A function with a wrong clock wrote the item. Count its time from now.
-		return false, x.anew(ctx, it, now)
+		return false, xs.anew(ctx, it, now)
 	}
-	s, _, err := x.Store.Load(ctx, it.Address.Session, "")
+	s, _, err := xs.store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
-		return false, x.endItem(ctx, it, sessionEnded())
+		return false, xs.endItem(ctx, it, sessionEnded())
 	}
 	if err != nil {
 		return false, err
 	}
-	return x.resume(ctx, it)
+	return xs.resume(ctx, it)
 }
 
 // anew makes the time of a suspended call begin again at now. The item may come without
 // Raw.
-func (x boxes) anew(ctx context.Context, it storage.Item, now time.Time) error {
-	whole, err := x.Store.Item(ctx, it.Box, it.ID)
+func (xs items) anew(ctx context.Context, it storage.Item, now time.Time) error {
+	whole, err := xs.store.Item(ctx, it.Box, it.ID)
 	if errors.Is(err, storage.NotFound) {
 		return nil
 	}
@@ -193,14 +193,14 @@ func (x boxes) anew(ctx context.Context, it storage.Item, now time.Time) error {
 		return err
 	}
 	whole.NotAfter, whole.Created = now.Add(whole.NotAfter.Sub(whole.Created)), now
-	_, err = x.Store.SwapItem(ctx, it, whole)
+	_, err = xs.store.SwapItem(ctx, it, whole)
 	return err
 }
 
 // cancelled ends the suspended calls that the client's message d cancels, because no
 // process exists that could end them. It also ends a call that has asked before and now
 // waits for a box. A call that shares a batch with other requests goes on.
-func (x boxes) cancelled(ctx context.Context, d sessions.Delivery) error {
+func (xs items) cancelled(ctx context.Context, d sessions.Delivery) error {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	if err != nil || !mayBeAsked(d.Client) {
 		return nil
@@ -214,7 +214,7 @@ func (x boxes) cancelled(ctx context.Context, d sessions.Delivery) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return x.endAsking(ctx, d.Address, func(it storage.Item) bool {
+	return xs.endAsking(ctx, d.Address, func(it storage.Item) bool {
 		return len(it.Address.Requests) == 1 && slices.ContainsFunc(ids, func(id json.RawMessage) bool {
 			return wire.SameID(id, it.Address.Requests[0])
 		})
@@ -223,18 +223,12 @@ func (x boxes) cancelled(ctx context.Context, d sessions.Delivery) error {
 
 // endAsking ends those calls of a session for which match returns true. It only ends
 // calls that wait for their client, or for a box after the client has answered.
-func (x boxes) endAsking(ctx context.Context, of storage.Address, match func(storage.Item) bool, why *wire.Error) error {
-	items, err := x.Store.Items(ctx, of.Box)
-	if err != nil {
-		return err
-	}
-	for _, it := range items {
+func (xs items) endAsking(ctx context.Context, of storage.Address, match func(storage.Item) bool, why *wire.Error) error {
+	return xs.each(ctx, of.Box, func(it storage.Item) error {
 		asks := it.State == storage.Suspended || it.State == storage.Waiting && it.Round > 0
-		if asks && it.Address.Session == of.Session && match(it) {
-			if err := x.endItemWith(ctx, it, why); err != nil {
-				return err
-			}
+		if !asks || it.Address.Session != of.Session || !match(it) {
+			return nil
 		}
-	}
-	return nil
+		return xs.endItemWith(ctx, it, why)
+	})
 }

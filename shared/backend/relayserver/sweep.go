@@ -252,21 +252,21 @@ func (x boxes) doDue(ctx context.Context, id storage.BoxID) error {
 
 // sweepEnded deletes the item of a request that has ended. The function that should have
 // deleted it died.
-func (x boxes) sweepEnded(ctx context.Context, it storage.Item) error {
-	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
+func (xs items) sweepEnded(ctx context.Context, it storage.Item) error {
+	tail, err := xs.store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil || !tail.Final {
 		return err
 	}
-	return x.endedItem(ctx, it)
+	return xs.endedItem(ctx, it)
 }
 
 // endedItem removes the mark of a request whose end is in the log. If the end has to be
 // pushed, the mark stays while its generation lives, because the runner sends the batch
 // until it has an ack. If the generation is lost before that, the mark says that it is
 // unknown whether the client has the end.
-func (x boxes) endedItem(ctx context.Context, it storage.Item) error {
+func (xs items) endedItem(ctx context.Context, it storage.Item) error {
 	if it.Address.Pushed() {
 		return nil
 	}
-	return x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
+	return xs.store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
 }
