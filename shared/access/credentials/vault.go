@@ -206,7 +206,7 @@ func (v *Vault) good(ctx context.Context, at place, renew renewal) (*storage.Sec
 			if now.Sub(begun) > busyFor {
 				return nil, is, unavailable(at.provider)
 			}
-			if err := rest(ctx, look); err != nil {
+			if err := storage.Rest(ctx, look); err != nil {
 				return nil, is, err
 			}
 			continue
@@ -390,7 +390,7 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 		if !errors.Is(err, storage.Conflict) && !errors.Is(err, storage.NotFound) {
 			return err
 		}
-		if err := rest(ctx, look/10); err != nil {
+		if err := storage.Rest(ctx, look/10); err != nil {
 			return err
 		}
 	}
@@ -426,17 +426,6 @@ func Remove(ctx context.Context, store storage.UpstreamTokens, tenant, principal
 		if !errors.Is(err, storage.Conflict) {
 			return there, err
 		}
-	}
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

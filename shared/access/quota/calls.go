@@ -196,14 +196,10 @@ const maxTries = 20
 // pause waits for a random time. Its limit is a millisecond, doubles with each try, and
 // is 64 ms at most.
 func pause(ctx context.Context, tries int) error {
-	timer := time.NewTimer(rand.N(time.Millisecond << min(tries, 6)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return storage.Errorf(storage.Unavailable, "the request has ended before its limits were checked").Because(ctx.Err())
+	if err := storage.Rest(ctx, rand.N(time.Millisecond<<min(tries, 6))); err != nil {
+		return storage.Errorf(storage.Unavailable, "the request has ended before its limits were checked").Because(err)
 	}
+	return nil
 }
 
 // loadRow reads a row. One that cannot be decoded counts as empty: the next write replaces

@@ -194,7 +194,7 @@ func (s Session) alarm(name string, a schedule) Alarm {
 func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	held, err := k.ringOnce(ctx, a)
 	if err == nil && !held.IsZero() {
-		if err = rest(ctx, time.Until(held)); err == nil {
+		if err = storage.Rest(ctx, time.Until(held)); err == nil {
 			held, err = k.ringOnce(ctx, a)
 		}
 	}

@@ -119,7 +119,7 @@ func TestAnAlarmThatComesTwiceIsHandledOnce(t *testing.T) {
 	at(t, func(t *testing.T, a *agent) {
 		alarm := a.wakeAt("report", time.Minute, map[string]int{"n": 1})
 		time.Sleep(time.Minute) // virtual
-		a.handle = func(ctx context.Context, _ Session, _ Alarm) error { return rest(ctx, time.Minute) }
+		a.handle = func(ctx context.Context, _ Session, _ Alarm) error { return storage.Rest(ctx, time.Minute) }
 		var both sync.WaitGroup
 		errs := make(chan error, 2)
 		for range 2 {

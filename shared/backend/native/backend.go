@@ -247,7 +247,7 @@ func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wir
 		}
 		// A run that another function began within the last second may have left no trace
 		// either. So wait until it has one, and look once more.
-		if err != nil || found >= len(ids) || !again || rest(ctx, traceAfter+traceAfter/4) != nil {
+		if err != nil || found >= len(ids) || !again || storage.Rest(ctx, traceAfter+traceAfter/4) != nil {
 			return err
 		}
 	}

@@ -145,21 +145,9 @@ func amongOthers(ctx context.Context, write func() error) error {
 		if !errors.Is(err, storage.Conflict) {
 			return err
 		}
-		if err := rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
+		if err := storage.Rest(ctx, rand.N(min(time.Millisecond<<min(tries, 10), 100*time.Millisecond))); err != nil {
 			return err
 		}
-	}
-}
-
-// rest waits for d, or until ctx ends.
-func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -205,7 +193,7 @@ func (s State) Once(ctx context.Context, name string, f func(context.Context) er
 		case o.Done:
 			return nil
 		case o.Until.After(now):
-			err = rest(ctx, min(max(now.Sub(begun)/10, 5*time.Millisecond), time.Second, o.Until.Sub(now)))
+			err = storage.Rest(ctx, min(max(now.Sub(begun)/10, 5*time.Millisecond), time.Second, o.Until.Sub(now)))
 		default:
 			if v.Rev, err = s.save(ctx, v, once{Until: now.Add(lease)}); err == nil {
 				if over, err := s.doOnce(ctx, v, f); over {
@@ -307,7 +295,7 @@ func (h *heldLease) release(value any) error {
 		if err := h.save(ctx, value); !errors.Is(err, storage.Unavailable) || pause > time.Second {
 			return err
 		}
-		if err := rest(ctx, pause); err != nil {
+		if err := storage.Rest(ctx, pause); err != nil {
 			return err
 		}
 	}

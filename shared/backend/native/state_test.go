@@ -126,7 +126,7 @@ func TestWhatIsDoneOnceSurvivesAnAnswerOfTheStoreThatIsLost(t *testing.T) {
 				for range 2 {
 					err := state.Once(t.Context(), "init", func(ctx context.Context) error {
 						done++
-						return rest(ctx, 2*renew+time.Second)
+						return storage.Rest(ctx, 2*renew+time.Second)
 					})
 					if err != nil {
 						t.Error(err)
@@ -163,7 +163,7 @@ func TestWhoTakesLongKeepsItsLease(t *testing.T) {
 			both.Go(func() {
 				if err := state.Once(t.Context(), "init", func(ctx context.Context) error {
 					done.Add(1)
-					return rest(ctx, 10*lease)
+					return storage.Rest(ctx, 10*lease)
 				}); err != nil {
 					t.Error(err)
 				}

@@ -351,7 +351,7 @@ func (t *tracker) GiveUp(ctx context.Context) error {
 		return err
 	}
 	if put {
-		if err := waitFor(ctx, time.Until(t.posted.Add(2*frame.LateAfter))); err != nil {
+		if err := storage.Rest(ctx, time.Until(t.posted.Add(2*frame.LateAfter))); err != nil {
 			return err // the last post may still arrive in time to be executed
 		}
 		return t.k.endItemWith(ctx, it, outcomeUnknown(t.d.Box))

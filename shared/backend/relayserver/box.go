@@ -321,18 +321,6 @@ func (x boxes) post(ctx context.Context, conn string, f frame.Frame) error {
 	return nil
 }
 
-// waitFor waits for d, or until ctx is done, and then returns ctx's error.
-func waitFor(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // mayBeAsked reports whether a client has declared any capability that lets a server ask
 // it: elicitation, sampling or roots. Other clients have no suspended calls, so their
 // items need not be read.

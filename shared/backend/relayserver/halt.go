@@ -46,7 +46,7 @@ func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h Halt) (up bool, 
 		if !errors.Is(err, storage.Closed) && !errors.Is(err, storage.Conflict) {
 			return err == nil, err
 		}
-		if err := waitFor(ctx, haltAgain); err != nil {
+		if err := storage.Rest(ctx, haltAgain); err != nil {
 			return false, err
 		}
 	}

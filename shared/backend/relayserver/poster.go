@@ -71,7 +71,7 @@ func (c *Connections) ask(ctx context.Context, method, conn string, data []byte)
 		if err == nil || !again || try == posterTries {
 			return status, err
 		}
-		if waitFor(ctx, rand.N(posterRest)) != nil {
+		if storage.Rest(ctx, rand.N(posterRest)) != nil {
 			return status, err
 		}
 	}

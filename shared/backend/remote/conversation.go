@@ -118,7 +118,7 @@ func (x *exchange) do(ctx context.Context, method string, to *url.URL, body []by
 		if !errors.As(refused, &no) || !busy || no.after == 0 || no.after > busyWait || try == busyTries {
 			return nil, refused
 		}
-		if err := rest(ctx, no.after); err != nil {
+		if err := storage.Rest(ctx, no.after); err != nil {
 			return nil, refused
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -269,15 +268,3 @@ func errorOf(m wire.Message) *wire.Error {
 }
 
 func requestID() json.RawMessage { return json.RawMessage(`"` + string(storage.NewID()) + `"`) }
-
-// rest waits for d. If ctx ends first, it returns the error of ctx.
-func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

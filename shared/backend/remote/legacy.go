@@ -188,7 +188,7 @@ func (x *exchange) resume(ctx context.Context, last string) (*conversation, erro
 			talk.last = last
 			return talk, nil
 		}
-		if !conflicts(err) || try == noticeTries || rest(ctx, noticeWait*time.Duration(try)) != nil {
+		if !conflicts(err) || try == noticeTries || storage.Rest(ctx, noticeWait*time.Duration(try)) != nil {
 			return nil, err
 		}
 	}
@@ -395,7 +395,7 @@ func (c *following) reconnect(ctx context.Context, why error) error {
 		if wait == 0 {
 			wait = resumeWait << min(c.polls-1, 3) / 4
 		}
-		if err := rest(ctx, min(max(wait, againFirst), maxWait)); err != nil {
+		if err := storage.Rest(ctx, min(max(wait, againFirst), maxWait)); err != nil {
 			c.cancelled(ctx)
 			return err
 		}

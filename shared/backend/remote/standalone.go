@@ -175,7 +175,7 @@ func (e *standaloneStream) listen(ctx context.Context) {
 	defer close(e.ended)
 	defer e.settle()
 	pause, fails := time.Duration(0), 0
-	for conflicted := 0; rest(ctx, pause) == nil; {
+	for conflicted := 0; storage.Rest(ctx, pause) == nil; {
 		last := e.heard
 		if e.known.Mixes {
 			last = ""

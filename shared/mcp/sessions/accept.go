@@ -83,7 +83,7 @@ func (rs *records) initialized(ctx context.Context, c Caller, s storage.Session,
 		if time.Since(begun) >= overtaking {
 			return s, box, storage.Errorf(storage.Invalid, "the session is not initialized; send initialize first")
 		}
-		if err = sleepUntil(ctx, time.Now().Add(overtaking/20)); err == nil {
+		if err = storage.Rest(ctx, overtaking/20); err == nil {
 			s, box, err = rs.Load(ctx, c, s.ID)
 		}
 	}

@@ -171,7 +171,7 @@ func (c *Call) bear(ctx context.Context, err error) error {
 		return c.unknown(err)
 	}
 	c.status.Next = time.Now().Add(bearFor)
-	return sleepUntil(ctx, c.status.Next)
+	return storage.Rest(ctx, time.Until(c.status.Next))
 }
 
 const bearFor = time.Second
@@ -201,7 +201,7 @@ func (c *Call) unknown(cause error) error {
 // function has stopped executing the request although the request has not ended.
 func (c *Call) read(ctx context.Context, until time.Time) (page storage.Page, halts bool, err error) {
 	if c.lease != nil && !c.lease.held {
-		return storage.Page{}, false, sleepUntil(ctx, earlier(until, c.lease.again))
+		return storage.Page{}, false, storage.Rest(ctx, time.Until(earlier(until, c.lease.again)))
 	}
 	wake := until
 	if c.tracker != nil {

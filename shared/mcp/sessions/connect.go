@@ -137,7 +137,7 @@ func (o Publisher) tell(ctx context.Context, id storage.ID, age time.Duration, r
 		if err := o.Append(ctx, a, b); !errors.Is(err, storage.Conflict) {
 			return err
 		}
-		if err := sleepUntil(ctx, time.Now().Add(rand.N(pause))); err != nil {
+		if err := storage.Rest(ctx, rand.N(pause)); err != nil {
 			return err
 		}
 	}

@@ -229,7 +229,7 @@ func (o Publisher) revive(ctx context.Context, ps []Published) error {
 			if end, ends := ctx.Deadline(); ends && time.Until(end) < toNote {
 				return errSlow
 			}
-			if err := sleepUntil(ctx, time.Now().Add(pushRetry)); err != nil {
+			if err := storage.Rest(ctx, pushRetry); err != nil {
 				return err
 			}
 			continue

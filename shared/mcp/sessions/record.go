@@ -27,7 +27,7 @@ func update(ctx context.Context, store storage.Sessions, s storage.Session, chan
 		if time.Since(begun) > contended {
 			return s, storage.Errorf(storage.Unavailable, "the session is being changed by too many requests at once; try again")
 		}
-		if err := sleepUntil(ctx, time.Now().Add(rand.N(pause))); err != nil {
+		if err := storage.Rest(ctx, rand.N(pause)); err != nil {
 			return s, err
 		}
 		if s, _, err = store.Load(ctx, s.ID, s.Box()); err != nil {
@@ -39,17 +39,6 @@ func update(ctx context.Context, store storage.Sessions, s storage.Session, chan
 // contended is how long update tries while other writers win. Each conflict means that
 // another writer succeeded, so only very many of them can use this time up.
 const contended = 10 * time.Second
-
-func sleepUntil(ctx context.Context, t time.Time) error {
-	timer := time.NewTimer(time.Until(t))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // tombstoneLife is how long an ended session stays, so that operators can see why it
 // ended.

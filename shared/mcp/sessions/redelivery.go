@@ -53,7 +53,7 @@ func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.
 		case late:
 			return errSlow
 		case busy:
-			if err := sleepUntil(ctx, time.Now().Add(pause)); err != nil {
+			if err := storage.Rest(ctx, pause); err != nil {
 				return err
 			}
 			pause = min(2*pause, time.Second)
@@ -174,7 +174,7 @@ func (p *redelivery) push1(ctx context.Context, e storage.Event, id storage.Even
 		}
 		if time.Since(conn.Expires.Add(-connectionLife)) > comingUp {
 			p.drop(conn.ID)
-		} else if err := sleepUntil(ctx, time.Now().Add(pushRetry)); err != nil {
+		} else if err := storage.Rest(ctx, pushRetry); err != nil {
 			return false, err // the connection may not be up yet
 		}
 	}

@@ -331,12 +331,8 @@ func (p *progress) rest(ctx context.Context, s *Store, left, asked int) error {
 	if now.Add(delay).Sub(p.since) > s.options.Patience {
 		return storage.Errorf(storage.Unavailable, "the session store is busy; try again")
 	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return s.failed(ctx.Err())
+	if err := storage.Rest(ctx, delay); err != nil {
+		return s.failed(err)
 	}
+	return nil
 }
