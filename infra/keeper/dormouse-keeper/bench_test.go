@@ -2,12 +2,14 @@ package main
 
 import (
 	"archive/tar"
-	"bufio"
 	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,19 +24,21 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// BenchmarkSealed compares two reference servers with themselves in a box, one after the other
-// in each round: the time to the answer of the first call, a further call, and memory without that of files. It
-// installs them from npm and PyPI. The metrics are medians of the rounds.
+// BenchmarkSealed compares two reference servers with themselves sealed, all behind "dormouse
+// run": as their package, sealed, and as an image. The rounds are interleaved. Each has the time
+// from initialize to the answer of the first call, with the start of the process; the median of a
+// hundred calls; and the memory of the processes without that of files. It installs the servers
+// from npm and PyPI, before it measures. The metrics are medians of the rounds.
 func BenchmarkSealed(b *testing.B) {
 	for name, of := range map[string]struct {
-		install, command []string // DIR stands for the folder of the install
+		words            []string // that start it
+		install, command []string // of its image; DIR stands for the folder of the install
 		program, tool    string
 	}{
-		"everything": {[]string{"npm", "install", "--silent", "--prefix", "DIR", "@modelcontextprotocol/server-everything@2026.8.31"}, []string{"DIR/node_modules/@modelcontextprotocol/server-everything/dist/index.js"}, "node", `"echo","arguments":{"message":"x"}`},
-		"time":       {[]string{"python3", "-m", "pip", "install", "--quiet", "--target", "DIR", "mcp-server-time==2026.10.19"}, []string{"-m", "mcp_server_time"}, "python3", `"get_current_time","arguments":{"timezone":"UTC"}`},
+		"everything": {[]string{"npx", "-y", "@modelcontextprotocol/server-everything@2026.8.31"}, []string{"npm", "install", "--silent", "--prefix", "DIR", "@modelcontextprotocol/server-everything@2026.8.31"}, []string{"DIR/node_modules/@modelcontextprotocol/server-everything/dist/index.js"}, "node", `"echo","arguments":{"message":"x"}`},
+		"time":       {[]string{"uvx", "mcp-server-time@2026.10.19"}, []string{"python3", "-m", "pip", "install", "--quiet", "--target", "DIR", "mcp-server-time==2026.10.19"}, []string{"-m", "mcp_server_time"}, "python3", `"get_current_time","arguments":{"timezone":"UTC"}`},
 	} {
 		b.Run(name, func(b *testing.B) {
-			a := as{1000, ""}
 			dir, err := os.MkdirTemp("/var/tmp", "keeper-bench") //nolint:usetesting // a box has a /tmp of its own
 			if err != nil {
 				b.Fatal(err)
@@ -49,16 +53,19 @@ func BenchmarkSealed(b *testing.B) {
 			}
 			program, more := interpreter(b, of.program, dir)
 			ref := push(b, served(b), v1.Config{Entrypoint: append([]string{program}, in(of.command)...), Env: []string{"PYTHONPATH=" + dir}}, copied(b, append(more, program, dir)...))
-			store := a.folder(b)
-			if out, err := a.command(keeperRole, "pull", "--store", store, ref).CombinedOutput(); err != nil {
-				b.Fatalf("%v: %s", err, out)
+			plain := map[string]any{"command": of.words[0], "args": of.words[1:]}
+			seal := map[string]any{"box": map[string]any{"sealed": true}}
+			machine, ways := hosted(b, map[string]any{
+				"plain": plain, "sealed": map[string]any{"command": of.words[0], "args": of.words[1:], "x-dormouse": seal},
+				"image": map[string]any{"command": "docker", "args": []string{"run", "-i", "--rm", ref}, "x-dormouse": seal},
+			})
+			for _, url := range ways { // once, for the installs
+				measured(b, machine, url, of.tool)
 			}
 			figures := map[string][]float64{}
 			for b.Loop() {
-				plain := exec.CommandContext(b.Context(), program, in(of.command)...)
-				plain.Env = append(os.Environ(), "PYTHONPATH="+dir)
-				for way, cmd := range map[string]*exec.Cmd{"plain": plain, "sealed": a.command(keeperRole, "run", "--store", store, ref)} {
-					start, call, mb := measured(b, cmd, of.tool)
+				for way, url := range ways {
+					start, call, mb := measured(b, machine, url, of.tool)
 					for unit, v := range map[string]float64{"start-ms": start, "call-ms": call, "MB": mb} {
 						figures[way+"-"+unit] = append(figures[way+"-"+unit], v)
 					}
@@ -73,54 +80,77 @@ func BenchmarkSealed(b *testing.B) {
 	}
 }
 
-// measured starts a server, calls it a hundred times, and ends it.
-func measured(b *testing.B, cmd *exec.Cmd, tool string) (start, call, mb float64) {
+// hosted runs dormouse, and returns its process and the URLs of the servers.
+func hosted(b *testing.B, servers map[string]any) (pid int, urls map[string]string) {
 	b.Helper()
-	in, err := cmd.StdinPipe()
-	if err != nil {
+	text, err := json.Marshal(map[string]any{"mcpServers": servers})
+	dir := b.TempDir()
+	file := filepath.Join(dir, "servers.json")
+	if err = errors.Join(err, os.WriteFile(file, text, 0o600)); err != nil {
 		b.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	began, lines := time.Now(), bufio.NewReader(out)
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	ask := func(id int, what string) {
-		_, err := fmt.Fprintf(in, `{"jsonrpc":"2.0","id":%d,%s}`+"\n", id, what)
-		for line := ""; err == nil && !strings.Contains(line, fmt.Sprintf(`"id":%d`, id)) || strings.Contains(line, `"method"`); {
-			line, err = lines.ReadString('\n')
+	cmd := &exec.Cmd{Path: filepath.Join(built(b), "dormouse"), Args: []string{"dormouse", "run", "--json", "--servers", file, "--listen", "127.0.0.1:0", "--sockets", "127.0.0.1:0", "--data", filepath.Join(dir, "state")}}
+	cmd.Env = append(os.Environ(), "DORMOUSE_CACHE="+as{os.Getuid(), ""}.folder(b))
+	log := follow(b, cmd)
+	log.wait(b, `"kind":"ready"`, len(servers))
+	urls = map[string]string{}
+	for _, line := range log.all {
+		var ready struct{ Kind, Name, URL string }
+		if json.Unmarshal([]byte(line), &ready) == nil && ready.Kind == "ready" {
+			urls[ready.Name] = ready.URL
 		}
+	}
+	return cmd.Process.Pid, urls
+}
+
+// measured opens a session, calls its server a hundred times, and ends it.
+func measured(b *testing.B, machine int, url, tool string) (start, call, mb float64) {
+	b.Helper()
+	session := ""
+	ask := func(method, body string) {
+		r, err := http.NewRequestWithContext(b.Context(), method, url, strings.NewReader(body))
 		if err != nil {
-			b.Fatalf("%v: %s", err, errs.String())
+			b.Fatal(err)
 		}
+		for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-06-18"} {
+			if value != "" {
+				r.Header.Set(name, value)
+			}
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			b.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		if err = errors.Join(err, res.Body.Close()); err != nil || res.StatusCode >= 300 || strings.Contains(string(text), `"error"`) || strings.Contains(string(text), `"isError":true`) {
+			b.Fatalf("%v, %s: %s", err, res.Status, text)
+		}
+		session = cmp.Or(session, res.Header.Get("Mcp-Session-Id"))
 	}
-	ask(1, `"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}`)
-	if _, err := io.WriteString(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n"); err != nil {
-		b.Fatal(err)
-	}
+	began := time.Now()
+	ask(http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`)
+	ask(http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	var took []float64
 	for n := range 100 {
 		at := time.Now()
-		ask(n+2, `"method":"tools/call","params":{"name":`+tool+`}`)
+		ask(http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%s}}`, n+2, tool))
 		took = append(took, float64(time.Since(at))/1e6)
 		if n == 0 {
 			start = float64(time.Since(began)) / 1e6
 		}
 	}
 	slices.Sort(took)
-	for _, pid := range append(children(b, cmd.Process.Pid), cmd.Process.Pid) {
+	for _, pid := range children(b, machine) {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid)) // it may have ended
 		for _, found := range regexp.MustCompile(`(?m)^Pss_(?:Anon|Shmem):\s+(\d+)`).FindAllSubmatch(text, -1) {
 			kb, _ := strconv.Atoi(string(found[1])) // the kernel wrote it
 			mb += float64(kb) / 1024
 		}
 	}
-	_ = errors.Join(in.Close(), cmd.Process.Kill(), cmd.Wait()) // by the signal
+	ask(http.MethodDelete, "")
+	for len(children(b, machine)) > 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
 	return start, took[50], mb
 }
 
@@ -184,7 +214,7 @@ func copied(b *testing.B, paths ...string) v1.Layer {
 			if err != nil || !info.IsDir() && !info.Mode().IsRegular() {
 				return err
 			}
-			h.Name = strings.TrimPrefix(path, "/")
+			h.Name, h.Format = strings.TrimPrefix(path, "/"), tar.FormatPAX // with times that are not rounded, which Python compares
 			if err := w.WriteHeader(h); err != nil || info.IsDir() {
 				return err
 			}
