@@ -185,14 +185,20 @@ func (p inSeal) Provision(ctx context.Context, process string, tell func(provisi
 	if _, own := p.server.Env["HOME"]; !own {
 		delete(c.Env, "HOME")
 	}
-	reads := slices.Concat(programs(), l.Reads, named(l.Args), p.ways(l), p.certificates())
+	users := named(l.Args) // files that a user may change meanwhile; the others do not change
 	if filepath.IsAbs(l.Cwd) {
-		reads = append(reads, existing(filepath.Clean(l.Cwd))...)
+		users = append(users, existing(filepath.Clean(l.Cwd))...)
 	}
-	slices.Sort(reads)
-	for _, at := range slices.Compact(reads) {
+	fixed := slices.Concat(programs(), l.Reads, p.ways(l), p.certificates())
+	all := slices.Concat(users, fixed)
+	slices.Sort(all)
+	for _, at := range slices.Compact(all) {
+		mode := ":fixed"
+		if slices.Contains(users, at) && !slices.Contains(fixed, at) {
+			mode = ":ro"
+		}
 		if top, _, _ := strings.Cut(strings.TrimPrefix(at, "/"), "/"); !slices.Contains([]string{"proc", "sys", "dev"}, top) && at != "/tmp" {
-			c.Folders = append(c.Folders, at+":"+at+":ro")
+			c.Folders = append(c.Folders, at+":"+at+mode)
 		}
 	}
 	if l.Workspace != "" {

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/platform/systrap"
+	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/boot/filter/config"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	gconfig "gvisor.dev/gvisor/runsc/config"
@@ -14,11 +15,11 @@ import (
 
 // Flags are text, so the compiler does not see that a version of gVisor lacks one.
 func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
-	boot, all := gflag.NewFlagSet("boot", gflag.ContinueOnError), gflag.NewFlagSet("runsc", gflag.ContinueOnError)
-	new(sentrycmd.Boot).SetFlags(boot)
+	ofBoot, all := gflag.NewFlagSet("boot", gflag.ContinueOnError), gflag.NewFlagSet("runsc", gflag.ContinueOnError)
+	new(sentrycmd.Boot).SetFlags(ofBoot)
 	gconfig.RegisterFlags(all)
 	for _, name := range []string{"bundle", "attached", "gofer-mount-confs", "total-host-memory", "total-memory", "cpu-num", "spec-fd", "start-sync-fd", "io-fds", "controller-fd", "stdio-fds", "rootfs-upper-tar-fd"} {
-		if boot.Lookup(name) == nil {
+		if ofBoot.Lookup(name) == nil {
 			t.Errorf("boot has no flag %s", name)
 		}
 	}
@@ -33,6 +34,17 @@ func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
 	}
 	if conf.DirectFS || conf.Network != gconfig.NetworkNone || conf.Platform != "systrap" || strings.Contains(strings.Join(conf.ToFlags(), " "), "debug-log=/") {
 		t.Errorf("%v", conf.ToFlags())
+	}
+}
+
+// A box asks again for what it has seen in a folder, unless nothing changes there.
+func TestOnlyFixedFoldersAreRemembered(t *testing.T) {
+	hints, err := boot.NewPodMountHints(describe(Spec{Folders: []Folder{{Path: "/usr", ReadOnly: true, Fixed: true}, {Path: "/data", ReadOnly: true}, {Path: "/work"}}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if usr := hints.FindMount("/usr"); usr == nil || !usr.IsSandboxLocal() || len(hints.Mounts) != 1 {
+		t.Errorf("%+v", hints.Mounts)
 	}
 }
 

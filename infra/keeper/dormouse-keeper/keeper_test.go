@@ -158,7 +158,7 @@ func TestAServerOfTheMachineItself(t *testing.T) {
 			}
 			at := func(name string) string { return filepath.Join(dir, name) }
 			folder := func(name, mode string) []string { return []string{"--folder", name + ":" + name + mode} }
-			args := slices.Concat([]string{"run", "--system", "--read-only", "--workdir", at("work")}, folder(at("program"), ":ro"), folder(at("link/bin"), ":ro"), folder("/usr", ":ro"), folder("/bin", ":ro"), folder(at("work"), ""),
+			args := slices.Concat([]string{"run", "--system", "--read-only", "--workdir", at("work")}, folder(at("program"), ":ro"), folder(at("link/bin"), ":fixed"), folder("/usr", ":fixed"), folder("/bin", ":fixed"), folder(at("work"), ""),
 				[]string{"--", at("program"), "where", "env:HOME", "write:new=from inside", "write:/tmp/x=1", "write:" + at("real/bin/x") + "=1", "write:/usr/keeper-test=1", "write:/etc/x=1", "read:" + at("link/bin/../../secret/key"), "read:" + at("secret/key"), "read:/etc/shadow", "read:/proc/1/root" + at("secret/key")})
 			r := keep(t, a, "", args...)
 			for deed, want := range map[string]string{
@@ -173,6 +173,35 @@ func TestAServerOfTheMachineItself(t *testing.T) {
 				t.Errorf("%q, %v, %+v", text, err, r)
 			}
 		})
+	}
+}
+
+// Folders of this machine are mounted once, as what is allowed most.
+func TestFoldersBelowOthers(t *testing.T) {
+	dir := t.TempDir()
+	for _, folder := range []string{"fixed/below", "user/install", "user/data", "work", "both"} {
+		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var o options
+	for _, f := range []string{"fixed:fixed", "fixed/below:ro", "user:ro", "user/install:fixed", "user/data:ro", "work:fixed", "work:", "work:ro", "both:fixed", "both:ro", "both:fixed"} {
+		name, mode, _ := strings.Cut(f, ":")
+		at := filepath.Join(dir, name)
+		o.folders = append(o.folders, strings.TrimSuffix(at+":"+at+":"+mode, ":"))
+	}
+	i, err := o.base(store(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = i.File.Close() }()
+	var got []string
+	for _, f := range o.folders {
+		at, rest, _ := strings.Cut(f, ":")
+		got = append(got, strings.TrimPrefix(at, dir+"/")+strings.TrimPrefix(rest, at))
+	}
+	if want := []string{"both:ro", "fixed:fixed", "user:ro", "user/install:fixed", "work"}; !slices.Equal(got, want) {
+		t.Errorf("%q, not %q", got, want)
 	}
 }
 

@@ -130,7 +130,7 @@ func (o *options) read(args []string) (ref string, rest []string, err error) {
 	f.Var(&o.hosts, "host", "`HOST` that the server may call, and no other but those of further flags: api.github.com, *.slack.com:443, or 192.168.1.10:5432")
 	f.StringVar(&o.written, "written", "", "`folder` that keeps what the server writes into its root; an image with another digest begins anew")
 	f.Var(&o.env, "env", "`NAME` of a variable that the server gets from the keeper's environment")
-	f.Var(&o.folders, "folder", "`HOST:PATH[:ro]`, a folder of this machine")
+	f.Var(&o.folders, "folder", "`HOST:PATH[:ro|:fixed]`, a folder of this machine; fixed is read only, and nothing of it changes")
 	f.Var(&o.tmpfs, "tmpfs", "`PATH` of a folder in memory")
 	f.IntVar(&o.tell, "tell", 2, "`DESCRIPTOR` on which each refusal of --host is a line")
 	f.IntVar(&o.memory, "memory", 0, "limit in MB, with the files that the server writes; 0: none")
@@ -221,9 +221,9 @@ func (o *options) list() (gate.Hosts, func(string), error) {
 // What is below another folder is there already.
 func (o *options) base(images image.Store) (*image.Image, error) {
 	var ways, hidden []string
-	readOnly := map[string]bool{}
+	modes := map[string]string{}
 	for _, text := range o.folders {
-		parts := strings.Split(text, ":")
+		parts := append(strings.Split(text, ":"), "")
 		real, err := filepath.EvalSymlinks(parts[0])
 		if err != nil {
 			return nil, err
@@ -231,17 +231,21 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 		if strings.HasPrefix(parts[0], "/tmp/") && real != parts[0] { // the box has a /tmp of its own, which hides links
 			hidden = append(hidden, real+strings.TrimPrefix(text, parts[0]))
 		}
-		was, known := readOnly[real]
-		ways, readOnly[real] = append(ways, parts[0]), len(parts) == 3 && (was || !known)
+		was, known := modes[real]
+		if ways = append(ways, parts[0]); !known || was != "" && parts[2] != "fixed" { // what is allowed most
+			modes[real] = parts[2]
+		}
 	}
 	o.folders = nil
-	last := "" // that is read only
-	for _, real := range slices.Sorted(maps.Keys(readOnly)) {
-		switch {
-		case !readOnly[real]:
-			o.folders = append(o.folders, real+":"+real)
-		case last == "" || !strings.HasPrefix(real, last+"/"):
-			o.folders, last = append(o.folders, real+":"+real+":ro"), real
+	last := map[string]string{"ro": "-", "fixed": "-"} // the last folder of a mode
+	below := func(real, mode string) bool { return strings.HasPrefix(real, last[mode]+"/") }
+	for _, real := range slices.Sorted(maps.Keys(modes)) {
+		mode := modes[real]
+		if mode != "" && (below(real, "fixed") || mode == "ro" && below(real, "ro")) {
+			continue
+		}
+		if o.folders = append(o.folders, strings.TrimSuffix(real+":"+real+":"+mode, ":")); mode != "" {
+			last[mode] = real
 		}
 	}
 	o.folders = append(o.folders, hidden...)
@@ -315,7 +319,7 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 		return s, err
 	}
 	s.UID, s.GID, s.Groups = u.UID, u.GID, u.Groups
-	writes := slices.ContainsFunc(o.folders, func(f string) bool { return !strings.HasSuffix(f, ":ro") })
+	writes := slices.ContainsFunc(o.folders, func(f string) bool { return !strings.HasSuffix(f, ":ro") && !strings.HasSuffix(f, ":fixed") })
 	if me := os.Geteuid(); writes && me != 0 && o.user == "" {
 		// What the server makes there belongs to it, and only root can give files away.
 		s.UID, s.GID, s.Groups = uint32(me), uint32(os.Getegid()), nil
@@ -329,10 +333,10 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	s.Env = last(s.Env)
 	for _, text := range o.folders {
 		parts := strings.Split(text, ":")
-		if len(parts) < 2 || len(parts) > 3 || len(parts) == 3 && parts[2] != "ro" || !filepath.IsAbs(parts[0]) || !filepath.IsAbs(parts[1]) {
-			return s, fmt.Errorf("--folder %s: it must be HOST:PATH or HOST:PATH:ro, with absolute paths", text)
+		if len(parts) < 2 || len(parts) > 3 || len(parts) == 3 && parts[2] != "ro" && parts[2] != "fixed" || !filepath.IsAbs(parts[0]) || !filepath.IsAbs(parts[1]) {
+			return s, fmt.Errorf("--folder %s: it must be HOST:PATH, HOST:PATH:ro or HOST:PATH:fixed, with absolute paths", text)
 		}
-		s.Folders = append(s.Folders, box.Folder{Host: parts[0], Path: parts[1], ReadOnly: len(parts) == 3})
+		s.Folders = append(s.Folders, box.Folder{Host: parts[0], Path: parts[1], ReadOnly: len(parts) == 3, Fixed: parts[len(parts)-1] == "fixed"})
 	}
 	return s, nil
 }

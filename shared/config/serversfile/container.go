@@ -25,7 +25,7 @@ type Container struct {
 	// The fields below are only those of Sealable.
 
 	EnvFiles []string // files of variables, which those of Env win over
-	Folders  []string // "HOST:PATH" or "HOST:PATH:ro", of absolute paths
+	Folders  []string // "HOST:PATH", "HOST:PATH:ro" or "HOST:PATH:fixed", which does not change, of absolute paths
 	Tmpfs    []string // absolute paths
 	Always   bool     // the registry is asked at each start
 	Offline  bool
