@@ -105,12 +105,15 @@ func (o Observer) Tell(ctx context.Context, m storage.Meter, e *Event) {
 	}
 }
 
-// Log returns the Observer that writes a line for each event.
+// Log returns the Observer that writes a line for each event whose level the logger has.
 func Log(to *slog.Logger) Observer {
 	if to == nil {
 		return nil
 	}
 	return func(ctx context.Context, e *Event) {
+		if !to.Enabled(ctx, e.Level) {
+			return // the attributes cost more than the rest
+		}
 		to.LogAttrs(ctx, e.Level, e.Kind, e.attrs()...) //nolint:sloglint // one of the constants above
 	}
 }

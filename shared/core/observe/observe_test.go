@@ -1,6 +1,7 @@
 package observe_test
 
 import (
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -82,5 +83,13 @@ func TestNobodyHasToObserve(t *testing.T) {
 	observe.Log(nil).Tell(t.Context(), nil, e)
 	if e.Spent == nil || e.Spent.Units.Requests != 1 {
 		t.Errorf("spent %+v: what nobody observes is charged all the same", e.Spent)
+	}
+}
+
+func TestALineThatTheLogLeavesOutCostsNothing(t *testing.T) {
+	log := observe.Log(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	e := &observe.Event{Kind: observe.Frame, Level: slog.LevelDebug, Type: "events"}
+	if n := testing.AllocsPerRun(10, func() { log(t.Context(), e) }); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
