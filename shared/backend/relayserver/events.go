@@ -20,7 +20,7 @@ import (
 // events with a line feed. A function that needs to know what an event is parses it. If it
 // cannot, it treats the event as one that is no response.
 
-// said is the part of an events frame that belongs to one stream.
+// streamPart is the part of an events frame that belongs to one stream.
 type streamPart struct {
 	sessions.Published
 	asks   *storage.Item // not nil: the delivery is suspended, and this item is written before the events

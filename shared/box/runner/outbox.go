@@ -36,7 +36,7 @@ type outbox struct {
 	session storage.ID
 	ticket  string        // the newest delivery's
 	seq     int64         // number of the last batch; goes up over all generations of this runner
-	next    storage.Index // index of the next standalone event; 0 if only the host knows it, see relayhost's appendStandalone
+	next    storage.Index // index of the next standalone event; 0 if only the host knows it, see relayserver's appendStandalone
 	unacked *batch
 	common  [][]byte
 	voucher string      // ticket of the newest event in common

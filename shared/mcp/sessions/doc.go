@@ -6,9 +6,9 @@
 //
 // Each message takes the same way through the package:
 //
-//	front ─▶ Endpoint.Route ─▶ Manager.Accept ─▶ Store.Load        1 read: the session and its box
-//	                                       ─▶ Backend.Deliver   1 post, or an inbox item and a wake
-//	front ◀─ Stream.Next    ◀─ Call.Next   ◀─ Store.Wait        the log is the only meeting place
+//	transport ─▶ Endpoint.Route ─▶ Manager.Accept ─▶ Store.Load        1 read: the session and its box
+//	                                           ─▶ Backend.Deliver   1 post, or an inbox item and a wake
+//	transport ◀─ Stream.Next    ◀─ Call.Next   ◀─ Store.Wait        the log is the only meeting place
 //
 // The relay function that gets the answer from the box, or a box in the same program, writes it
 // to the log. A client that
