@@ -73,9 +73,11 @@ func TestARepositoryIsAddedAtOneCommit(t *testing.T) {
 		"add up -- " + url + "#nowhere":     "nowhere",
 		"add broken " + url + "#" + second:  "names no program",
 	} {
-		if printed, code := d.run(line); code != exitFailed || !strings.Contains(printed, want) {
-			t.Errorf("%s: %d %s", line, code, printed)
-		}
+		t.Run(line, func(t *testing.T) {
+			if printed, code := d.run(line); code != exitFailed || !strings.Contains(printed, want) {
+				t.Errorf("%s: %d %s", line, code, printed)
+			}
+		})
 	}
 	commontest.Same(t, []string{"origin-" + first}, folders())
 	text, _ := d.run("cat servers.json")
@@ -87,9 +89,11 @@ func TestARepositoryIsAddedAtOneCommit(t *testing.T) {
 		line  string
 		stays int
 	}{{"add tides --servers other.json " + url + "#v1", 1}, {"add more " + url + "#v1", 1}, {"remove tides", 1}, {"remove more", 0}} {
-		if printed, code := d.run(step.line); code != 0 || len(folders()) != step.stays || strings.Contains(printed, "had fetched") != (step.stays == 0) {
-			t.Errorf("%s: %d %s, %v stay", step.line, code, printed, folders())
-		}
+		t.Run(step.line, func(t *testing.T) {
+			if printed, code := d.run(step.line); code != 0 || len(folders()) != step.stays || strings.Contains(printed, "had fetched") != (step.stays == 0) {
+				t.Errorf("%s: %d %s, %v stay", step.line, code, printed, folders())
+			}
+		})
 	}
 	if !exists(filepath.Join(fetched(repositories, filepath.Join(d.dir, "other.json"), ""), "origin-"+first)) {
 		t.Error("the clone of the other servers file is gone")

@@ -72,14 +72,16 @@ func TestValuesThatServersLackAreAskedForOnceAndKept(t *testing.T) {
 		},
 		{line: "run --data folder --json", says: "folder", kept: "MY_KEY=hunter2\nNEW_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n"},
 	} {
-		d.ask, questions = answering(test.answers)
-		printed, _ := d.run(test.line)
-		if diff := cmp.Diff(test.questions, *questions); diff != "" || !strings.Contains(printed, test.says) || strings.Contains(printed, "hunter2") {
-			t.Errorf("%s: %s; it asks (-want +got):\n%s", test.line, printed, diff)
-		}
-		if text, _ := d.run("cat .env"); text != "-rw-------\n"+test.kept {
-			t.Errorf("%s keeps %s", test.line, text)
-		}
+		t.Run(test.line, func(t *testing.T) {
+			d.ask, questions = answering(test.answers)
+			printed, _ := d.run(test.line)
+			if diff := cmp.Diff(test.questions, *questions); diff != "" || !strings.Contains(printed, test.says) || strings.Contains(printed, "hunter2") {
+				t.Errorf("%s: %s; it asks (-want +got):\n%s", test.line, printed, diff)
+			}
+			if text, _ := d.run("cat .env"); text != "-rw-------\n"+test.kept {
+				t.Errorf("%s keeps %s", test.line, text)
+			}
+		})
 	}
 }
 

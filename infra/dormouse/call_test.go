@@ -123,9 +123,11 @@ func TestCallTrustsTheCertificateOfItsOwnMachine(t *testing.T) {
 		"doctor --data $DATA --servers $DATA/servers.json": "✓ certificate   until 2084-01-29 16:00:00; clients need its authority",
 		"call counter add by=3 --url " + other.URL:         "certificate signed by unknown authority",
 	} {
-		if printed, _ := s.run(line); !strings.Contains(printed, want) {
-			t.Errorf("%s: %s, want %s", line, printed, want)
-		}
+		t.Run(line, func(t *testing.T) {
+			if printed, _ := s.run(line); !strings.Contains(printed, want) {
+				t.Errorf("%s: %s, want %s", line, printed, want)
+			}
+		})
 	}
 	for name, certificate := range map[string][]byte{"its own": own.Certificate[0], "another": []byte("another")} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, other.URL, nil)

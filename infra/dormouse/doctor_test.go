@@ -132,14 +132,16 @@ func TestDoctorProbesForServersFromImages(t *testing.T) {
 		"#!/bin/sh\necho 'the box did not run: ptrace'\nexit 125\n": "✗ dormouse-keeper  the box did not run: ptrace\n",
 		"": "✗ dormouse-keeper  dormouse-keeper is neither beside dormouse nor on the PATH",
 	} {
-		d := newDesk(t, "-- servers.json --\n{}\n")
-		d.file("servers.json", `{"mcpServers": {"img": {"command": "docker", "args": ["run", "-i", "IMAGE"], "env": {"PATH": "`+d.dir+`/own"}}}}`, 0o600)
-		if script != "" {
-			d.file("own/dormouse-keeper", script, 0o700)
-		}
-		if printed, _ := d.run("doctor --listen 127.0.0.1:0"); !strings.Contains(printed, want) {
-			t.Errorf("it does not say %q: %s", want, printed)
-		}
+		t.Run(script, func(t *testing.T) {
+			d := newDesk(t, "-- servers.json --\n{}\n")
+			d.file("servers.json", `{"mcpServers": {"img": {"command": "docker", "args": ["run", "-i", "IMAGE"], "env": {"PATH": "`+d.dir+`/own"}}}}`, 0o600)
+			if script != "" {
+				d.file("own/dormouse-keeper", script, 0o700)
+			}
+			if printed, _ := d.run("doctor --listen 127.0.0.1:0"); !strings.Contains(printed, want) {
+				t.Errorf("it does not say %q: %s", want, printed)
+			}
+		})
 	}
 }
 

@@ -65,11 +65,13 @@ func TestE2EWhatIsNoBackupChangesNothing(t *testing.T) {
 	whole := read(t, copied)
 	before := read(t, filepath.Join(m.data, "secret"))
 	for name, text := range map[string]string{"cut": whole[:len(whole)/2], "text": "no backup", "empty": ""} {
-		file := filepath.Join(t.TempDir(), "bad")
-		write(t, file, text)
-		if said, err := m.tries("restore", file, "--data", m.data); err == nil || !strings.Contains(said, "nothing was changed") {
-			t.Errorf("%s: %v %s", name, err, said)
-		}
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "bad")
+			write(t, file, text)
+			if said, err := m.tries("restore", file, "--data", m.data); err == nil || !strings.Contains(said, "nothing was changed") {
+				t.Errorf("%s: %v %s", name, err, said)
+			}
+		})
 	}
 	if read(t, filepath.Join(m.data, "secret")) != before {
 		t.Error("the secret is another one")

@@ -92,9 +92,11 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 		return len(found) == 4
 	})
 	for how, b := range found {
-		if b.Tenant != "acme" || b.Principal != "acme-user" || b.Server != "one" || how != "task" && !strings.Contains(string(b.Result), planted+" "+how) {
-			t.Errorf("%s: %s with %s, %s", how, b.Principal, b.Arguments, b.Result)
-		}
+		t.Run(how, func(t *testing.T) {
+			if b.Tenant != "acme" || b.Principal != "acme-user" || b.Server != "one" || how != "task" && !strings.Contains(string(b.Result), planted+" "+how) {
+				t.Errorf("%s: %s with %s, %s", how, b.Principal, b.Arguments, b.Result)
+			}
+		})
 	}
 	coded := base64.StdEncoding.EncodeToString([]byte("u:" + secret))[4:20]
 	escaped := strings.ReplaceAll(secret, `"`, `\"`)
@@ -106,9 +108,11 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 		}(),
 		"the history": read(auditor, "--json"), "an operator's history": read(keyOf("default", "operator"), "--json"),
 	} {
-		if strings.Contains(text, planted) || strings.Contains(text, "marked-77") {
-			t.Errorf("%s reads %.300s", who, text)
-		}
+		t.Run(who, func(t *testing.T) {
+			if strings.Contains(text, planted) || strings.Contains(text, "marked-77") {
+				t.Errorf("%s reads %.300s", who, text)
+			}
+		})
 	}
 	m.end()
 	own := read(auditor, "--bodies") // nothing answers
@@ -135,16 +139,20 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 		t.Error(err)
 	}
 	for where, text := range all {
-		for _, word := range []string{planted, secret, escaped, coded, "marked-77"} {
-			if strings.Contains(text, word) {
-				t.Errorf("%s has %q", where, word)
+		t.Run(where, func(t *testing.T) {
+			for _, word := range []string{planted, secret, escaped, coded, "marked-77"} {
+				if strings.Contains(text, word) {
+					t.Errorf("%s has %q", where, word)
+				}
 			}
-		}
+		})
 	}
 	for how, b := range found {
-		if text := fmt.Sprintf("%s %s", b.Arguments, b.Result); strings.Contains(text, secret) || strings.Contains(text, escaped) || strings.Contains(text, coded) || strings.Contains(text, "marked-77") {
-			t.Errorf("the auditor reads a secret in %s: %s", how, text)
-		}
+		t.Run(how, func(t *testing.T) {
+			if text := fmt.Sprintf("%s %s", b.Arguments, b.Result); strings.Contains(text, secret) || strings.Contains(text, escaped) || strings.Contains(text, coded) || strings.Contains(text, "marked-77") {
+				t.Errorf("the auditor reads a secret in %s: %s", how, text)
+			}
+		})
 	}
 	if kept == 0 {
 		t.Error("there is no file with bodies")

@@ -85,9 +85,11 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 		{"read", "/proc/" + strconv.Itoa(m.only("runner").pid) + "/environ", "permission denied"},
 		{"write", "in-the-workspace", "done"},
 	} {
-		if got := c.text(try.tool, fmt.Sprintf(`{"path":%q}`, try.path)); !strings.Contains(got, try.want) {
-			t.Errorf("strict: %s %s: %s, want %s", try.tool, try.path, got, try.want)
-		}
+		t.Run(try.tool, func(t *testing.T) {
+			if got := c.text(try.tool, fmt.Sprintf(`{"path":%q}`, try.path)); !strings.Contains(got, try.want) {
+				t.Errorf("strict: %s %s: %s, want %s", try.tool, try.path, got, try.want)
+			}
+		})
 	}
 	env := c.text("env", "")
 	for _, set := range []string{"SSL_CERT_FILE=" + trusted, "https_proxy=http://127.0.0.1:9"} {
@@ -224,12 +226,14 @@ func harmOnlyThemselves(t *testing.T, box map[string]any) {
 		{"twice", `{}`},
 		{"leak", `{}`},
 	} {
-		if _, err := m.session("rogue").call(flood.tool, flood.arguments); err != nil {
-			t.Errorf("%s: %v", flood.tool, err)
-		}
-		if got := good.text("began", ""); got != began {
-			t.Errorf("after %s the process of another session is that of %s, was of %s", flood.tool, got, began)
-		}
+		t.Run(flood.tool, func(t *testing.T) {
+			if _, err := m.session("rogue").call(flood.tool, flood.arguments); err != nil {
+				t.Errorf("%s: %v", flood.tool, err)
+			}
+			if got := good.text("began", ""); got != began {
+				t.Errorf("after %s the process of another session is that of %s, was of %s", flood.tool, got, began)
+			}
+		})
 	}
 	deaf := m.session("rogue")
 	deaf.text("deaf", "")

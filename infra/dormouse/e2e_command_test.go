@@ -128,14 +128,16 @@ func TestE2EServerThatCannotBeHostedCostsItselfOnly(t *testing.T) {
 		t.Errorf("the good one counts %s", got)
 	}
 	for name, why := range map[string]string{"weather": "DORMOUSE_E2E_NOT_SET is not set", "remote": "url must be a URL", "line": "split it into"} {
-		status, body := m.refusal(strings.Replace(m.urls["one"], "/one/", "/"+name+"/", 1))
-		if status != 503 || !strings.Contains(body, `is not served: `) || !strings.Contains(body, why) || !strings.Contains(body, "(servers.json:") {
-			t.Errorf("%s answers %d %s", name, status, body)
-		}
-		lines, _ := m.log.lines()
-		if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, why) && strings.Contains(line, name) }) {
-			t.Errorf("dormouse run does not say why %s is not served: %q", name, lines)
-		}
+		t.Run(name, func(t *testing.T) {
+			status, body := m.refusal(strings.Replace(m.urls["one"], "/one/", "/"+name+"/", 1))
+			if status != 503 || !strings.Contains(body, `is not served: `) || !strings.Contains(body, why) || !strings.Contains(body, "(servers.json:") {
+				t.Errorf("%s answers %d %s", name, status, body)
+			}
+			lines, _ := m.log.lines()
+			if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, why) && strings.Contains(line, name) }) {
+				t.Errorf("dormouse run does not say why %s is not served: %q", name, lines)
+			}
+		})
 	}
 }
 
@@ -200,10 +202,12 @@ func TestE2EBehindAReverseProxy(t *testing.T) {
 		"mcp.example.com:443": {200, `"serverInfo"`},
 		"other.example.com":   {403, "other.example.com is not served: start with --public-url https://other.example.com"},
 	} {
-		got := web(t, http.DefaultClient, http.MethodPost, "http://"+address+"/one/mcp", initialize, usual("Host", host))
-		if got.status != want.status || !strings.Contains(got.text, want.says) {
-			t.Errorf("Host %s: %d %s", host, got.status, got.text)
-		}
+		t.Run(host, func(t *testing.T) {
+			got := web(t, http.DefaultClient, http.MethodPost, "http://"+address+"/one/mcp", initialize, usual("Host", host))
+			if got.status != want.status || !strings.Contains(got.text, want.says) {
+				t.Errorf("Host %s: %d %s", host, got.status, got.text)
+			}
+		})
 	}
 	m.await(patience, "the terminal says what to do", func(e event) bool {
 		return e.Kind == "refused" && strings.Contains(e.Reason, "other.example.com is not served: start with --public-url https://other.example.com")

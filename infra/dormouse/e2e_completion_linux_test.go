@@ -35,15 +35,17 @@ func TestE2ECompletionInBash(t *testing.T) {
 		{"wea\t", "disable weather "},
 		{"--serv\t", "weather --servers "},
 	} {
-		if _, err := io.WriteString(master, step.types); err != nil {
-			t.Fatal(err)
-		}
-		commontest.OK(t, master.SetReadDeadline(time.Now().Add(time.Minute)))
-		for char := make([]byte, 1); !strings.HasSuffix(shown, step.shows); {
-			if _, err := master.Read(char); err != nil {
-				t.Fatalf("after %q: %v; it shows %q", step.types, err, shown)
+		t.Run(step.types, func(t *testing.T) {
+			if _, err := io.WriteString(master, step.types); err != nil {
+				t.Fatal(err)
 			}
-			shown += string(char)
-		}
+			commontest.OK(t, master.SetReadDeadline(time.Now().Add(time.Minute)))
+			for char := make([]byte, 1); !strings.HasSuffix(shown, step.shows); {
+				if _, err := master.Read(char); err != nil {
+					t.Fatalf("after %q: %v; it shows %q", step.types, err, shown)
+				}
+				shown += string(char)
+			}
+		})
 	}
 }

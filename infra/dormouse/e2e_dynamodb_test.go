@@ -50,10 +50,12 @@ func TestE2EDynamoDBTableThatIsNoneIsTold(t *testing.T) {
 		"dynamodb:dormouse?endpoint=127.0.0.1:8000":     "want http://HOST:PORT",
 		"dynamodb:dormouse?endpoint=http://127.0.0.1:1": "cannot be asked for table",
 	} {
-		out, err := m.command("run", "--servers", m.servers, "--store", store).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "--store "+store) || !strings.Contains(string(out), want) {
-			t.Errorf("%s: %v, with output %s, want an error with %q", store, err, out, want)
-		}
+		t.Run(store, func(t *testing.T) {
+			out, err := m.command("run", "--servers", m.servers, "--store", store).CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "--store "+store) || !strings.Contains(string(out), want) {
+				t.Errorf("%s: %v, with output %s, want an error with %q", store, err, out, want)
+			}
+		})
 	}
 }
 

@@ -92,12 +92,14 @@ func TestE2EAddedServerAnswersAllPrincipalsWithoutAProcess(t *testing.T) {
 	}
 	woken := m.count("box.wake")
 	for who, key := range keys {
-		c := m.client("one")
-		c.key = key
-		commontest.OK(t, c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`))
-		if list := c.list(); !strings.Contains(string(list), `"echo"`) {
-			t.Errorf("%s gets %s", who, list)
-		}
+		t.Run(who, func(t *testing.T) {
+			c := m.client("one")
+			c.key = key
+			commontest.OK(t, c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`))
+			if list := c.list(); !strings.Contains(string(list), `"echo"`) {
+				t.Errorf("%s gets %s", who, list)
+			}
+		})
 	}
 	if n := m.count("box.wake") - woken; n != 0 {
 		t.Errorf("%d boxes were woken", n)

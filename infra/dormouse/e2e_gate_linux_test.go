@@ -72,9 +72,11 @@ func TestE2EBoxesReachNoListenerOfDormouse(t *testing.T) {
 					want = "address family not supported"
 				}
 				for door, d := range doors {
-					if got := c.text("ask", fmt.Sprintf(`{"path":%q,"send":%q}`, d[0], d[1])); !strings.Contains(got, want) {
-						t.Errorf("%s gets an answer of the %s: %s", name, door, got)
-					}
+					t.Run(door, func(t *testing.T) {
+						if got := c.text("ask", fmt.Sprintf(`{"path":%q,"send":%q}`, d[0], d[1])); !strings.Contains(got, want) {
+							t.Errorf("%s gets an answer of the %s: %s", name, door, got)
+						}
+					})
 				}
 			}
 			// A program can pass its connection on while it is looked for, and lose its parents.

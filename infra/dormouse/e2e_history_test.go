@@ -110,9 +110,11 @@ func consoleIsOpened(t *testing.T, machine func(servers) *machine) {
 		}
 	}
 	for path, want := range known {
-		if status, body := ask(url + "/console/api/v1/" + path); !strings.Contains(body, want) || status != http.StatusOK && want != "not_here" {
-			t.Errorf("%s: %d %s", path, status, body)
-		}
+		t.Run(path, func(t *testing.T) {
+			if status, body := ask(url + "/console/api/v1/" + path); !strings.Contains(body, want) || status != http.StatusOK && want != "not_here" {
+				t.Errorf("%s: %d %s", path, status, body)
+			}
+		})
 	}
 	if m.programs {
 		if status, body := ask(url + "/console/api/v1/"); !strings.Contains(body, `"place":"stack"`) {
@@ -130,9 +132,11 @@ func TestE2EMetricsNeedAKeyThatMaySee(t *testing.T) {
 	m.start("--access", "keys")
 	url := strings.TrimSuffix(m.urls["one"], "/one/mcp")
 	for role, want := range map[string]int{"user": http.StatusForbidden, "viewer": http.StatusOK, "operator": http.StatusOK} {
-		if status, body := get(t, url+"/metrics", m.keys("create", "ada", "--server", "one", "--role", role), ""); status != want {
-			t.Errorf("%s: %d %s", role, status, body)
-		}
+		t.Run(role, func(t *testing.T) {
+			if status, body := get(t, url+"/metrics", m.keys("create", "ada", "--server", "one", "--role", role), ""); status != want {
+				t.Errorf("%s: %d %s", role, status, body)
+			}
+		})
 	}
 	if status, _ := get(t, url+"/metrics", "", ""); status != http.StatusUnauthorized {
 		t.Errorf("without a key: %d", status)
@@ -167,9 +171,11 @@ func TestE2ERefusalsNameTheirCallers(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	for who, seen := range map[string]bool{"default": true, "acme": true, "umbrella": false} {
-		status, text := get(t, url+"/metrics", m.keys("create", "olga", "--all-servers", "--role", "operator", "--tenant", who), "")
-		if status != http.StatusOK || strings.Contains(text, `dormouse_refusals_total{tenant="acme",reason="forbidden"} 1`) != seen {
-			t.Errorf("an operator of %s: %d\n%s", who, status, text)
-		}
+		t.Run(who, func(t *testing.T) {
+			status, text := get(t, url+"/metrics", m.keys("create", "olga", "--all-servers", "--role", "operator", "--tenant", who), "")
+			if status != http.StatusOK || strings.Contains(text, `dormouse_refusals_total{tenant="acme",reason="forbidden"} 1`) != seen {
+				t.Errorf("an operator of %s: %d\n%s", who, status, text)
+			}
+		})
 	}
 }

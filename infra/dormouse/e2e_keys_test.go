@@ -69,16 +69,18 @@ func TestE2EKeysLetInWhoHasOne(t *testing.T) {
 		key    string
 		status int
 	}{"no key": {"", 401}, "a key nobody made": {key[:12] + strings.Repeat("a", 32), 401}, "another server's": {other, 403}} {
-		if got := m.guarded(test.key, "", initialize); got.status != test.status {
-			t.Errorf("%s: %d, want %d", name, got.status, test.status)
-		}
-		header := http.Header{}
-		if test.key != "" {
-			header.Set("Authorization", "Bearer "+test.key)
-		}
-		if status := m.connected("one", nil, header); status != test.status {
-			t.Errorf("%s, WebSocket: %d, want %d", name, status, test.status)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := m.guarded(test.key, "", initialize); got.status != test.status {
+				t.Errorf("%s: %d, want %d", name, got.status, test.status)
+			}
+			header := http.Header{}
+			if test.key != "" {
+				header.Set("Authorization", "Bearer "+test.key)
+			}
+			if status := m.connected("one", nil, header); status != test.status {
+				t.Errorf("%s, WebSocket: %d, want %d", name, status, test.status)
+			}
+		})
 	}
 	if boxes := m.those("runner", "stdio"); len(boxes) > 0 {
 		t.Errorf("a box was started for who was refused: %v", boxes)

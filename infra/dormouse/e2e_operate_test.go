@@ -83,9 +83,11 @@ func TestE2ECommandsWorkOverAURLWithTheKeyOfAnOperator(t *testing.T) {
 		{"operator", "keys rotate bob", "is valid until", 0},
 		{"operator", "end " + c.session[:12], "", 0},
 	} {
-		if out, code := at(test.role, strings.Fields(test.line)...); code != test.code || !strings.Contains(out, test.want) {
-			t.Errorf("%s, as %s: exit code %d, want %d: %s", test.line, test.role, code, test.code, out)
-		}
+		t.Run(test.role, func(t *testing.T) {
+			if out, code := at(test.role, strings.Fields(test.line)...); code != test.code || !strings.Contains(out, test.want) {
+				t.Errorf("%s, as %s: exit code %d, want %d: %s", test.line, test.role, code, test.code, out)
+			}
+		})
 	}
 	if out, code := operate(t, "list", "--url", url, "--key", "wrong"); code != 1 || !strings.Contains(out, "API key is unknown") {
 		t.Errorf("with a wrong key: %d, %s", code, out)

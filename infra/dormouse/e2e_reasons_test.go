@@ -123,11 +123,13 @@ func TestE2EReasonsOfTheFileAreTheSameEverywhere(t *testing.T) {
 		"unknown key":     {"colour", map[string]string{"terminal": m.log.tail(1000), "list": printed("list")}},
 		"never ran (one)": {"one has no output: it has not run lately", map[string]string{"logs": printed("logs", "one")}},
 	} {
-		for place, text := range test.places {
-			if !strings.Contains(text, test.says) {
-				t.Errorf("%s: %s says %s, want %q", what, place, text, test.says)
+		t.Run(what, func(t *testing.T) {
+			for place, text := range test.places {
+				if !strings.Contains(text, test.says) {
+					t.Errorf("%s: %s says %s, want %q", what, place, text, test.says)
+				}
 			}
-		}
+		})
 	}
 
 	write(t, m.servers, "{\"mcpServers\": {\"one\": {\"command\": \"x\" \"args\"}}}")

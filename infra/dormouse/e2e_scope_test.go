@@ -28,10 +28,12 @@ func TestE2EScopeSaysWhoSharesAProcess(t *testing.T) {
 	m := boxesOf(t, map[string]map[string]any{"own": {}, "all": {"scope": "shared"}, "mine": {"scope": "principal"}})
 	m.start()
 	for server, shared := range map[string]bool{"own": false, "all": true, "mine": true} {
-		one, two := m.session(server), m.session(server)
-		if a, b := one.whoami().PID, two.whoami().PID; (a == b) != shared {
-			t.Errorf("%s: the sessions have processes %d and %d", server, a, b)
-		}
+		t.Run(server, func(t *testing.T) {
+			one, two := m.session(server), m.session(server)
+			if a, b := one.whoami().PID, two.whoami().PID; (a == b) != shared {
+				t.Errorf("%s: the sessions have processes %d and %d", server, a, b)
+			}
+		})
 	}
 	names := map[string]string{}
 	for _, p := range m.ps().Processes {

@@ -98,9 +98,11 @@ func TestE2EACollectorShowsTheCallsOfATestRun(t *testing.T) {
 	for key, value := range map[string]string{
 		"gen_ai.tool.name": "echo", "mcp.method.name": "tools/call", "mcp.session.id": c.session, "dormouse.server": "one", "service.name": "dormouse",
 	} {
-		if !strings.Contains(to.all, `"key":"`+key+`","value":{"stringValue":"`+value+`"}`) {
-			t.Errorf("the collector has no %s %s", key, value)
-		}
+		t.Run(key, func(t *testing.T) {
+			if !strings.Contains(to.all, `"key":"`+key+`","value":{"stringValue":"`+value+`"}`) {
+				t.Errorf("the collector has no %s %s", key, value)
+			}
+		})
 	}
 	for _, secret := range []string{"never kept", "never sent", "hunter22"} {
 		if strings.Contains(to.all, secret) || strings.Contains(m.log.tail(10_000), secret) {

@@ -77,14 +77,16 @@ func TestE2EALostStoreStopsTheStart(t *testing.T) {
 		"damaged": {func() { spoil(t, store) }, "damaged"},
 		"cut":     {func() { _ = os.Truncate(store, int64(len(whole)/2/4096*4096)) }, "damaged"},
 	} {
-		lose.how()
-		if said := m.dead(); !strings.Contains(said, lose.says) || !strings.Contains(said, "dormouse restore") {
-			t.Errorf("%s: it said %s", name, said)
-		}
-		if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, lose.says) {
-			t.Errorf("%s: doctor said %v %s", name, err, said)
-		}
-		write(t, store, whole)
+		t.Run(name, func(t *testing.T) {
+			lose.how()
+			if said := m.dead(); !strings.Contains(said, lose.says) || !strings.Contains(said, "dormouse restore") {
+				t.Errorf("%s: it said %s", name, said)
+			}
+			if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, lose.says) {
+				t.Errorf("%s: doctor said %v %s", name, err, said)
+			}
+			write(t, store, whole)
+		})
 	}
 	m.start(sleepy()...)
 	c = m.again(c, "one")

@@ -34,9 +34,11 @@ func TestGrantsAreListedAndRevoked(t *testing.T) {
 		{"revoke g1", exitDone, "Grant g1 of corp:ada, tenant acme, is revoked."},
 		{"list --json", exitDone, `"revoked":`},
 	} {
-		got, code := s.run("grants " + step.args + " --store sqlite:" + file)
-		if code != step.code || !strings.Contains(got, step.want) || strings.Contains(got, "hash") {
-			t.Errorf("grants %s: exit code %d, %s; want %d, %s", step.args, code, got, step.code, step.want)
-		}
+		t.Run(step.args, func(t *testing.T) {
+			got, code := s.run("grants " + step.args + " --store sqlite:" + file)
+			if code != step.code || !strings.Contains(got, step.want) || strings.Contains(got, "hash") {
+				t.Errorf("grants %s: exit code %d, %s; want %d, %s", step.args, code, got, step.code, step.want)
+			}
+		})
 	}
 }

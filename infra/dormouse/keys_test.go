@@ -42,10 +42,12 @@ func TestKeyForAFolderThatNothingUsesIsMadeWithAWarning(t *testing.T) {
 		{"--data $DATA/wrong --servers $DATA/none.json", false}, // the folder has a key now
 		{"--data $DATA/right --servers $DATA/servers.json", false},
 	} {
-		got, code := s.run("keys create ada --all-servers " + test.args)
-		if code != exitDone || strings.Contains(got, warning) != test.want {
-			t.Errorf("%s: exit code %d, %s; want a warning: %v", test.args, code, got, test.want)
-		}
+		t.Run(test.args, func(t *testing.T) {
+			got, code := s.run("keys create ada --all-servers " + test.args)
+			if code != exitDone || strings.Contains(got, warning) != test.want {
+				t.Errorf("%s: exit code %d, %s; want a warning: %v", test.args, code, got, test.want)
+			}
+		})
 	}
 }
 
@@ -74,15 +76,17 @@ func TestConnectPrintsTheServersThatTheKeyIsFor(t *testing.T) {
 		{"--all-servers", "", "/one/mcp", ""},
 		{"", "", "the key is for gone, which is not served", "/one/mcp"},
 	} {
-		key := stale
-		if test.grant != "" {
-			s.run("keys create ada --data $DATA " + test.grant)
-			key = s.mask[len(s.mask)-4]
-		}
-		got, _ := s.run("connect cursor " + test.args + " --data $DATA --servers $DATA/servers.json --key " + key)
-		if !strings.Contains(got, test.want) || test.not != "" && strings.Contains(got, test.not) {
-			t.Errorf("with a key made by %s, connect %s prints %s", test.grant, test.args, got)
-		}
+		t.Run(test.grant, func(t *testing.T) {
+			key := stale
+			if test.grant != "" {
+				s.run("keys create ada --data $DATA " + test.grant)
+				key = s.mask[len(s.mask)-4]
+			}
+			got, _ := s.run("connect cursor " + test.args + " --data $DATA --servers $DATA/servers.json --key " + key)
+			if !strings.Contains(got, test.want) || test.not != "" && strings.Contains(got, test.not) {
+				t.Errorf("with a key made by %s, connect %s prints %s", test.grant, test.args, got)
+			}
+		})
 	}
 	if got, _ := s.run("connect cursor --data $DATA --servers $DATA/servers.json --key token"); !strings.Contains(got, "/one/mcp") || !strings.Contains(got, "/two/mcp") {
 		t.Errorf("with a token it prints %s", got)

@@ -50,8 +50,10 @@ func TestWatchNamesServersWithFilesOfTheUser(t *testing.T) {
 		"run --watch min --servers $DATA/servers.json --data $DATA":    "did you mean mine?",
 		"run --watch theirs --servers $DATA/servers.json --data $DATA": "others publish its program",
 	} {
-		if printed, code := s.run(line); code == exitDone || !strings.Contains(printed, want) {
-			t.Errorf("%s: %d %s, want %s", line, code, printed, want)
-		}
+		t.Run(line, func(t *testing.T) {
+			if printed, code := s.run(line); code == exitDone || !strings.Contains(printed, want) {
+				t.Errorf("%s: %d %s, want %s", line, code, printed, want)
+			}
+		})
 	}
 }

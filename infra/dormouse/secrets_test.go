@@ -31,10 +31,12 @@ func TestSecretsAreSetListedAndRemoved(t *testing.T) {
 		{"remove github --principal ada", "", exitDone, "github of ada"},
 		{"list --principal ada --json", "", exitDone, "[]"},
 	} {
-		s.in = step.in
-		if got, code := s.run("secrets " + step.args + " --data $DATA"); code != step.code || !strings.Contains(got, step.want) || strings.Contains(got, "canary") {
-			t.Errorf("secrets %s: exit code %d, %s; want %d, %s", step.args, code, got, step.code, step.want)
-		}
+		t.Run(step.args, func(t *testing.T) {
+			s.in = step.in
+			if got, code := s.run("secrets " + step.args + " --data $DATA"); code != step.code || !strings.Contains(got, step.want) || strings.Contains(got, "canary") {
+				t.Errorf("secrets %s: exit code %d, %s; want %d, %s", step.args, code, got, step.code, step.want)
+			}
+		})
 	}
 }
 
