@@ -1,6 +1,7 @@
 package credentials_test
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -20,9 +21,16 @@ func TestThePageRefusesWhatItDidNotMake(t *testing.T) {
 	b := s.browser()
 	page := b.identified("/issues/connect", "ada")
 	good := with(fields(page.body, "notes"), "action", "connect", "secret", "x")
+	asks, err := storage.NewSealer("upstream ask", s.secret)
+	commontest.OK(t, err)
+	ask := func(until time.Time) string {
+		text, err := json.Marshal(credentials.Asked{Tenant: "acme", Principal: "ada", Server: "issues", Provider: "notes", Until: until.Unix()})
+		commontest.OK(t, err)
+		return asks.Seal(text)
+	}
 	for name, form := range map[string]url.Values{
 		"no CSRF value": with(good, "csrf", ""), "a foreign CSRF value": with(good, "csrf", strings.Repeat("A", 22)),
-		"a provider of another server": with(good, "provider", "jira"), "a changed link": with(good, "e", "x"),
+		"a provider of another server": with(good, "provider", "jira"), "a changed link": with(good, "e", "x"), "an old link": with(good, "e", ask(time.Now().Add(-time.Minute))),
 		"no value": with(good, "secret", ""),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -36,6 +44,9 @@ func TestThePageRefusesWhatItDidNotMake(t *testing.T) {
 	}
 	if len(s.values("ada")) != 0 {
 		t.Errorf("stored: %v", s.values("ada"))
+	}
+	if res := b.open("/connect", with(good, "e", ask(time.Now().Add(time.Hour)))); res.status >= http.StatusBadRequest {
+		t.Errorf("a link that is good: %d %s", res.status, res.body)
 	}
 	h := page.header
 	if !strings.Contains(h.Get("Content-Security-Policy"), "frame-ancestors 'none'") || h.Get("X-Frame-Options") != "DENY" || h.Get("Cache-Control") != "no-store" {

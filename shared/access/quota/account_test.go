@@ -155,6 +155,26 @@ func TestAnAccountOfAnEarlierReleaseIsRead(t *testing.T) {
 	})
 }
 
+// Another instance, whose clock is ahead, has begun the next month.
+func TestAMonthThatHasBegunGoesOn(t *testing.T) {
+	inTime(t, `{"month_usd": 2}`, func(t *testing.T, w *world) {
+		next := time.Now().UTC().AddDate(0, 1, 0).Format("2006-01")
+		key := storage.ValueKey{Tenant: "acme", Scope: storage.ValueOfServer, Name: "quota.account"}
+		row := fmt.Sprintf(`{"used":{"month":%q,"nanos":{"":400000000}}}`, next)
+		if _, err := w.store.SaveValue(t.Context(), storage.Value{Key: key, Data: []byte(row), Expires: time.Now().Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		l := w.instance()
+		if !passes(t, l, work("echo")) {
+			t.Error("a call within the limit is refused")
+		}
+		l.Charge("acme", costing(0.5))
+		if r, err := quota.Show(t.Context(), w.store, "acme"); err != nil || r.Month != next || r.USD < 0.8999 || r.USD > 0.9001 {
+			t.Errorf("%+v, %v; want $0.90 in %s", r, err, next)
+		}
+	})
+}
+
 func TestATaskIsChargedOnce(t *testing.T) {
 	inTime(t, `{"month_usd": 5}`, func(t *testing.T, w *world) {
 		u := meter.Task(3600, meter.DefaultBox())

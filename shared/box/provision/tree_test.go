@@ -200,7 +200,11 @@ func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 		"main.py": "v2!", "conf": "mine", "sub/": "", "sub/new": "z", "turns": "file",
 		"folder/": "", "folder/in/": "", "folder/in/x": "", "link": "-> conf", "memory": "1",
 	}
-	got := live(nothing, func(again func()) { again() })
+	got := live(nothing, func(again func()) {
+		again()
+		r.write(map[string]string{"host/conf": "333"})
+		again()
+	})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error("in the next box:", diff)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -230,4 +231,18 @@ func TestProgramWithoutWorkspaceWritesNowhere(t *testing.T) {
 			t.Error(out)
 		}
 	})
+}
+
+// What others may list and not enter, or enter and not list, is not open to them.
+func TestPartsThatAreOpenToOthers(t *testing.T) {
+	root := t.TempDir()
+	commontest.OK(t, os.Chmod(root, 0o755))
+	for name, mode := range map[string]os.FileMode{"open": 0o755, "listed": 0o754, "entered": 0o751, "shut": 0o750} {
+		commontest.OK(t, os.Mkdir(filepath.Join(root, name), 0o755))
+		write(t, filepath.Join(root, name, "file"), 0o644)
+		commontest.OK(t, os.Chmod(filepath.Join(root, name), mode))
+	}
+	if parts, whole := openToOthers(root, 2); whole || !slices.Equal(parts, []string{filepath.Join(root, "open")}) {
+		t.Errorf("open are %q, the whole %v", parts, whole)
+	}
 }

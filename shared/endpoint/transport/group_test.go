@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -241,13 +242,29 @@ func TestGroupWithoutPrefixesFindsTheServerByTheName(t *testing.T) {
 	})
 }
 
+// during is a store in which something happens while records are read.
+type during struct {
+	storage.Store
+	do func()
+}
+
+func (d *during) Recorded(ctx context.Context, keys []storage.RecordKey) ([]storage.Recorded, error) {
+	all, err := d.Store.Recorded(ctx, keys)
+	if do := d.do; do != nil {
+		d.do = nil
+		do()
+	}
+	return all, err
+}
+
 // A kept index finds the server of a name without the lists, until a record changes. A name that
 // nobody has costs no more.
 func TestGroupWithoutPrefixesKeepsWhatNamesStandFor(t *testing.T) {
 	grouped(t, 50, func(g *transport.Group) { g.Plain = true }, func(t *testing.T, w *world) {
 		counting := storagetest.NewCounting(w.store.Store)
 		w.opts.Kept = &aggregate.Kept{}
-		w.store.Store = w.opts.Kept.Watch(counting)
+		meanwhile := &during{Store: counting}
+		w.store.Store = w.opts.Kept.Watch(meanwhile)
 		w.backend.store = w.store.Store
 		c := w.openGroup()
 		cost := func(tool string, code int) storagetest.Counts {
@@ -290,6 +307,12 @@ func TestGroupWithoutPrefixesKeepsWhatNamesStandFor(t *testing.T) {
 		if got := cost("new", 0); got.Calls["Recorded"] != 0 {
 			t.Errorf("after the change of another record: %+v", got)
 		}
+		w.keep("s9", "tools/list 2025-11-25  anyone", list) // the index is made anew
+		meanwhile.do = func() {
+			w.keep("s8", "tools/list 2025-11-25  anyone", strings.Replace(list, "new", "late", 1))
+		}
+		cost("late", -32602)
+		cost("late", 0)
 	})
 }
 

@@ -97,11 +97,15 @@ func (w *world) send(id storage.ID, raw string) (sessions.Routed, sessions.Respo
 }
 
 // push has the process of a member send a message outside of requests.
-func (w *world) push(id storage.ID, member string, index storage.Index, raw string) {
+func (w *world) push(id storage.ID, member string, index storage.Index, raw ...string) {
 	w.t.Helper()
+	var events [][]byte
+	for _, one := range raw {
+		events = append(events, []byte(one))
+	}
 	own := sessions.MemberID(id, member)
 	err := sessions.Publisher{Store: w.store}.Append(context.Background(), storage.Address{Session: own, LegacySSE: w.group.Caller().Transport == storage.SSE}, storage.Batch{
-		Session: own, First: index, Gen: 1, Seq: int64(index), Events: [][]byte{[]byte(raw)}, Expires: time.Now().Add(time.Hour),
+		Session: own, First: index, Gen: 1, Seq: int64(index), Events: events, Expires: time.Now().Add(time.Hour),
 	})
 	if err != nil {
 		w.t.Error(err)
@@ -171,12 +175,13 @@ func TestStandaloneStreamsOfMembersAreOne(t *testing.T) {
 			}
 		}
 		next()
-		w.push(id, "a", 2, `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:2"}}`)
+		w.push(id, "a", 2, `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:2"}}`,
+			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:0"}}`)
 		next()
 		w.send(id, call("b__echo")) // from now on it hears b too
 		w.push(id, "b", 1, `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:3"}}`)
 		next()
-		want := []string{"a~1 dormouse://a/x:1", "a~2 dormouse://a/x:2", "a~2;b~0 ", "a~2;b~1 dormouse://b/x:3"}
+		want := []string{"a~1 dormouse://a/x:1", "a~2 dormouse://a/x:2", "a~3 dormouse://a/x:0", "a~3;b~0 ", "a~3;b~1 dormouse://b/x:3"}
 		commontest.Same(t, want, got)
 		if start := plain(listening.Start()); start != "a~0" {
 			t.Errorf("the stream begins at %q", start)
