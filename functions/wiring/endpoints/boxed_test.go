@@ -21,7 +21,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
 // boxes are the boxes of a site: runners in this process, whose frames and environments
@@ -153,16 +152,10 @@ func (*boxed) IdleSince() (since time.Time, ok bool)          { return time.Time
 
 // A token is in nothing that a box gets, neither in frames nor in its
 // environment. It is not in the log, and in no file of the store.
-func TestTokenIsInNoFrameOfABox(t *testing.T) { inNoFrame(t, newSite) }
-
-func TestTokenIsInNoFrameOfABoxOnDynamoDB(t *testing.T) {
-	inNoFrame(t, func(t testing.TB) *site { return newSiteOn(t, storetest.DynamoDB(t)) })
-}
-
-func inNoFrame(t *testing.T, open func(testing.TB) *site) {
+func TestTokenIsInNoFrameOfABox(t *testing.T) {
 	for _, access := range []string{"oauth", "idp"} {
 		t.Run(access, func(t *testing.T) {
-			s := open(t)
+			s := newSite(t)
 			s.signIn = access == "oauth"
 			s.boxes = &boxes{s: s, live: map[string]*boxed{}}
 			token := s.token("ada", "boxed")

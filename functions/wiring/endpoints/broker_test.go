@@ -178,7 +178,7 @@ func (s *site) brokered(address, scope string) (client, access, refresh string) 
 // A call with a token costs what it costs without access control. Each instance
 // also reads the revoked grants once.
 func TestATokenCostsOneReadInEachInstance(t *testing.T) {
-	storetest.Each(t, aTokenCostsOneReadInEachInstance)
+	storetest.One(t, aTokenCostsOneReadInEachInstance)
 }
 
 func aTokenCostsOneReadInEachInstance(t *testing.T, open storetest.Open) {
@@ -216,7 +216,7 @@ func aTokenCostsOneReadInEachInstance(t *testing.T, open storetest.Open) {
 // connections end with it. These functions have just started, so they learn of the
 // revocation at once; other functions learn of it within 30 seconds.
 func TestARevokedGrantEndsTicketsAndConnections(t *testing.T) {
-	onEach(t, aRevokedGrantEndsTicketsAndConnections)
+	onOne(t, aRevokedGrantEndsTicketsAndConnections)
 }
 
 func aRevokedGrantEndsTicketsAndConnections(t *testing.T, s *site) {
@@ -251,7 +251,7 @@ func aRevokedGrantEndsTicketsAndConnections(t *testing.T, s *site) {
 // On every transport, a call without its scope is refused before
 // anything is woken or written.
 func TestACallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T) {
-	onEach(t, aCallWithoutItsScopeIsRefusedAsTheTransportCan)
+	onOne(t, aCallWithoutItsScopeIsRefusedAsTheTransportCan)
 }
 
 func aCallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T, s *site) {

@@ -19,10 +19,10 @@ import (
 
 func TestMain(m *testing.M) { storetest.Main(m, os.Getenv) }
 
-// onEach runs a test on each driver.
-func onEach(t *testing.T, test func(t *testing.T, s *site)) {
+// onOne runs a test on one driver.
+func onOne(t *testing.T, test func(t *testing.T, s *site)) {
 	t.Helper()
-	storetest.Each(t, func(t *testing.T, open storetest.Open) { test(t, newSiteOn(t, open(t))) })
+	storetest.One(t, func(t *testing.T, open storetest.Open) { test(t, newSiteOn(t, open(t))) })
 }
 
 // oneTools are the tools at /mcp that ada of the group eng may use.
@@ -44,7 +44,7 @@ func toolsOf(t *testing.T, c *mcp.ClientSession) (names []string) {
 
 // With the address of all servers, go-sdk's client signs in by itself, and has the servers
 // and tools of its user. New handlers serve each request.
-func TestGoSDKSignsInAtTheAddressOfAllServers(t *testing.T) { onEach(t, signsInAtAll) }
+func TestGoSDKSignsInAtTheAddressOfAllServers(t *testing.T) { onOne(t, signsInAtAll) }
 
 func signsInAtAll(t *testing.T, s *site) {
 	s.signIn, s.rules = true, true
@@ -186,7 +186,7 @@ func (s *site) oneCall(address, token string) (tools []string, costs [][2]int) {
 
 // A token costs no store operation. With our own authorization
 // server, each instance also reads the revoked grants once.
-func TestATokenOfAGroupCostsWhatNoAccessControlCosts(t *testing.T) { storetest.Each(t, groupCosts) }
+func TestATokenOfAGroupCostsWhatNoAccessControlCosts(t *testing.T) { storetest.One(t, groupCosts) }
 
 func groupCosts(t *testing.T, open storetest.Open) {
 	for _, warm := range []bool{true, false} {
@@ -331,7 +331,7 @@ func (s sent) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // go-sdk's client of HTTP+SSE, with a token for the address of all servers, has the servers and
 // tools of its user. New handlers serve each request.
-func TestGoSDKUsesAllServersOverSSE(t *testing.T) { onEach(t, allOverSSE) }
+func TestGoSDKUsesAllServersOverSSE(t *testing.T) { onOne(t, allOverSSE) }
 
 func allOverSSE(t *testing.T, s *site) {
 	s.signIn, s.rules = true, true

@@ -461,7 +461,7 @@ func TestThereIsNoOtherMetadata(t *testing.T) {
 // A token of another server is refused, even with the id of an existing
 // session.
 func TestTokenOfAnotherServerOpensNoDoor(t *testing.T) {
-	onEach(t, tokenOfAnotherServerOpensNoDoor)
+	onOne(t, tokenOfAnotherServerOpensNoDoor)
 }
 
 func tokenOfAnotherServerOpensNoDoor(t *testing.T, s *site) {
@@ -483,7 +483,7 @@ func tokenOfAnotherServerOpensNoDoor(t *testing.T, s *site) {
 }
 
 // A native server gets the claims of its caller.
-func TestClaimsReachANativeServer(t *testing.T) { onEach(t, claimsReachANativeServer) }
+func TestClaimsReachANativeServer(t *testing.T) { onOne(t, claimsReachANativeServer) }
 
 func claimsReachANativeServer(t *testing.T, s *site) {
 	t.Helper()
@@ -495,7 +495,7 @@ func claimsReachANativeServer(t *testing.T, s *site) {
 }
 
 func TestSessionGoesOnWithTheNextTokenOfItsPrincipalOnly(t *testing.T) {
-	onEach(t, sessionGoesOnWithTheNextTokenOfItsPrincipalOnly)
+	onOne(t, sessionGoesOnWithTheNextTokenOfItsPrincipalOnly)
 }
 
 func sessionGoesOnWithTheNextTokenOfItsPrincipalOnly(t *testing.T, s *site) {
@@ -514,7 +514,7 @@ func sessionGoesOnWithTheNextTokenOfItsPrincipalOnly(t *testing.T, s *site) {
 	}
 }
 
-func TestKeysGoOnBesideTokens(t *testing.T) { onEach(t, keysGoOnBesideTokens) }
+func TestKeysGoOnBesideTokens(t *testing.T) { onOne(t, keysGoOnBesideTokens) }
 
 func keysGoOnBesideTokens(t *testing.T, s *site) {
 	t.Helper()
@@ -568,7 +568,7 @@ func TestRefusalSaysWhetherAnotherTokenWouldHelp(t *testing.T) {
 }
 
 func TestCallWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T) {
-	onEach(t, callWithATokenCostsNoReadMoreThanWithoutAccessControl)
+	onOne(t, callWithATokenCostsNoReadMoreThanWithoutAccessControl)
 }
 
 func callWithATokenCostsNoReadMoreThanWithoutAccessControl(t *testing.T, s *site) {
@@ -625,7 +625,7 @@ func TestTokenIsInNoLogLine(t *testing.T) {
 
 // A client opens a WebSocket with a ticket, and the connection belongs to the
 // identity of the token.
-func TestTicketOfATokenOpensAWebSocket(t *testing.T) { onEach(t, ticketOfATokenOpensAWebSocket) }
+func TestTicketOfATokenOpensAWebSocket(t *testing.T) { onOne(t, ticketOfATokenOpensAWebSocket) }
 
 func ticketOfATokenOpensAWebSocket(t *testing.T, s *site) {
 	t.Helper()

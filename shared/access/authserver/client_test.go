@@ -96,7 +96,7 @@ func redirects() map[string]bool {
 }
 
 func TestRedirectURIs(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		good := s.register(callback)
 		_, challenge := pkce()
@@ -115,7 +115,7 @@ func TestRedirectURIs(t *testing.T) {
 }
 
 func TestLoopbackPortsDoNotCount(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		_, challenge := pkce()
 		for registered, asked := range map[string]map[string]bool{
@@ -242,7 +242,7 @@ func TestClientsOfTheSettings(t *testing.T) {
 // A consent is for one client, at one host, for one server and its scopes, and comes
 // before everything else.
 func TestConsentComesFirst(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client, other := s.register(callback, "https://client.example/cb", "https://elsewhere.example/cb", "com.example.app:/cb"), s.register("https://client.example/cb")
 		_, challenge := pkce()
@@ -299,7 +299,7 @@ func TestConsentComesFirst(t *testing.T) {
 }
 
 func TestTheCallbackIsForTheBrowserThatBegan(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
 		_, challenge := pkce()
@@ -328,7 +328,7 @@ func TestTheCallbackIsForTheBrowserThatBegan(t *testing.T) {
 }
 
 func TestTheConsentPageCannotBeForged(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
 		_, challenge := pkce()

@@ -54,7 +54,7 @@ func doc(id string, changes map[string]any) string {
 const clientURL = "https://client.example/oauth/client.json"
 
 func TestDocumentsThatAreNotGood(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		for name, body := range map[string]string{
 			"another client": doc("https://client.example/other.json", nil), "no id": doc(clientURL, map[string]any{"client_id": nil}),
 			"too long": doc(clientURL, map[string]any{"logo_uri": strings.Repeat("x", 6<<10)}), "no JSON": "<html>", "empty": "",
@@ -81,7 +81,7 @@ func TestDocumentsThatAreNotGood(t *testing.T) {
 
 // Documents as Claude Code, VS Code and ChatGPT publish them.
 func TestDocumentsOfRealClients(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		for id, document := range map[string]string{
 			"https://claude.ai/oauth/claude-code-client-metadata": `{"client_id":"https://claude.ai/oauth/claude-code-client-metadata","client_name":"Claude Code","client_uri":"https://claude.ai","redirect_uris":["http://localhost/callback","http://127.0.0.1/callback"],"grant_types":["authorization_code","refresh_token"],"response_types":["code"],"token_endpoint_auth_method":"none"}`,
 			"https://vscode.dev/oauth/client-metadata.json":       `{"client_id":"https://vscode.dev/oauth/client-metadata.json","client_name":"Visual Studio Code","redirect_uris":["http://127.0.0.1:33418/","http://127.0.0.1/","https://vscode.dev/redirect"],"token_endpoint_auth_method":"none"}`,
@@ -141,7 +141,7 @@ func TestAChangedDocumentNeedsANewConsent(t *testing.T) {
 }
 
 func TestNoRequestForOddIDs(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s, w := documented(t, open)
 		w.answer = func(*http.Request) (int, http.Header, string, error) { return 0, nil, "", errors.New("not reached") }
 		_, challenge := pkce()
@@ -161,7 +161,7 @@ func TestNoRequestForOddIDs(t *testing.T) {
 // The client for documents refuses addresses when it dials, so no name and no redirect
 // gets around that.
 func TestOnlyPublicAddressesAreDialled(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		_, challenge := pkce()
 		for _, host := range []string{
@@ -190,7 +190,7 @@ func TestOnlyPublicAddressesAreDialled(t *testing.T) {
 }
 
 func TestRedirectsAreNotFollowed(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s, w := documented(t, open)
 		w.answer = func(r *http.Request) (int, http.Header, string, error) {
 			return http.StatusFound, http.Header{"Location": {"https://169.254.169.254/"}}, "", nil

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMetadataNamesThePublicURL(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		res := s.do(http.MethodGet, "/.well-known/oauth-authorization-server", nil, http.Header{"X-Forwarded-Host": {"evil.example"}, "X-Forwarded-Proto": {"https"}})
 		want := map[string]any{
@@ -38,7 +38,7 @@ func TestMetadataNamesThePublicURL(t *testing.T) {
 
 // A page whose domain name leads to this machine must not read our pages (DNS rebinding).
 func TestAForeignHostIsRefusedOnLoopback(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		for _, host := range []string{"evil.example:8787", "evil.example", "127.0.0.1:9", ""} {
 			r := s.do(http.MethodGet, "http://"+host+"/authorize?client_id=x", nil, nil)
@@ -50,7 +50,7 @@ func TestAForeignHostIsRefusedOnLoopback(t *testing.T) {
 }
 
 func TestPagesOfOtherOriginsMayUseOnlyWhatIsForClients(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		for path, public := range map[string]bool{
 			"/.well-known/oauth-authorization-server": true, "/token": true, "/register": true, "/revoke": true, "/authorize": false, "/callback": false, "/login": false,
@@ -69,7 +69,7 @@ func TestPagesOfOtherOriginsMayUseOnlyWhatIsForClients(t *testing.T) {
 
 // One write makes the grant before the tokens are sent, and one keeps it afterwards.
 func TestTheWholeFlowCostsTwoWrites(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		g := s.code("scope", "mcp openid offline_access files:write unknown")
 		if c := s.store.Counts(); c.Writes != 0 || c.Reads != 0 {
@@ -93,7 +93,7 @@ func TestTheWholeFlowCostsTwoWrites(t *testing.T) {
 }
 
 func TestTokenOfAnotherServerIsRefused(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		_, access, _ := s.tokens()
 		for server, want := range map[string]bool{"files": true, "other": false, "closed": false, "": false} {
@@ -105,7 +105,7 @@ func TestTokenOfAnotherServerIsRefused(t *testing.T) {
 }
 
 func TestNoTokenAndNoCodeIsLogged(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		g := s.code()
 		_, got := s.token(g.form)
@@ -125,7 +125,7 @@ func TestNoTokenAndNoCodeIsLogged(t *testing.T) {
 }
 
 func TestWithoutProofOfPossessionThereAreNoTokens(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
 		verifier, challenge := pkce()
@@ -148,7 +148,7 @@ func TestWithoutProofOfPossessionThereAreNoTokens(t *testing.T) {
 }
 
 func TestACodeIsBoundToClientAddressAndResource(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		g, other := s.code(), s.register(callback)
 		s.refusedWith(t, with(g.form, "client_id", other), "invalid_grant")
@@ -166,7 +166,7 @@ func TestACodeIsBoundToClientAddressAndResource(t *testing.T) {
 }
 
 func TestTheIssuerIsInEveryRedirect(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
 		_, challenge := pkce()
@@ -184,7 +184,7 @@ func TestTheIssuerIsInEveryRedirect(t *testing.T) {
 }
 
 func TestResources(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
 		verifier, challenge := pkce()
@@ -253,7 +253,7 @@ func TestResources(t *testing.T) {
 }
 
 func TestUnknownScopesAreDropped(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		for asked, want := range map[string]string{
 			"": "mcp", "mcp": "mcp", "openid profile": "mcp", "files:write": "mcp files:write", "mcp files:write mcp": "mcp files:write", "FILES:WRITE": "mcp",
@@ -267,7 +267,7 @@ func TestUnknownScopesAreDropped(t *testing.T) {
 }
 
 func TestWaysToAuthenticate(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		basic := func(id, secret string) http.Header {
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, at, nil)
@@ -315,7 +315,7 @@ func TestWaysToAuthenticate(t *testing.T) {
 // A token for the address of several servers is for these, and the user sees
 // which they are.
 func TestTheAddressOfSeveralServersIsAResource(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, func(c *authserver.Config) {
 			c.Groups = map[string][]string{"/mcp": {"files", "other", "closed"}, "/g/dev/mcp": {"other", "unserved"}, "/g/none/mcp": {"unserved"}}
 			c.Claims = []string{"about"}
@@ -375,7 +375,7 @@ func TestTheAddressOfSeveralServersIsAResource(t *testing.T) {
 // Stores refuse keys that are empty, long or not text. The broker makes no such key from
 // what callers send.
 func TestOddTextsAreNoFaultOfTheStore(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
 		long, handle := strings.Repeat("a", 3000), strings.Repeat("a", 26)

@@ -154,7 +154,7 @@ func (i *idp) arrival(t *testing.T, s *site) map[string]any {
 }
 
 func TestUsersSignInAtAProvider(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		i := newIDP(t)
 		s := i.site(t, open, nil)
 		got := i.arrival(t, s)
@@ -172,7 +172,7 @@ func TestUsersSignInAtAProvider(t *testing.T) {
 }
 
 func TestAnswersOfTheProviderThatAreNotGood(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		i := newIDP(t)
 		other, err := rsa.GenerateKey(rand.Reader, 2048)
 		commontest.OK(t, err)
@@ -235,7 +235,7 @@ func TestClaimsThatTheIDTokenLacksAreAskedFor(t *testing.T) {
 }
 
 func TestUsersSignInAtGitHub(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		i := newIDP(t)
 		s := i.site(t, open, func(c *authserver.Config) {
 			c.Issuer, c.Name = "https://github.com", "github"
@@ -264,7 +264,7 @@ func (i *idp) jag(client string, changes map[string]any, header map[string]any) 
 }
 
 func TestAssertionsAreExchangedOnce(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		i := newIDP(t)
 		s := i.site(t, open, func(c *authserver.Config) { c.Enterprise = []resourceserver.Enterprise{{Issuer: i.url}} })
 		client := s.register(callback)

@@ -16,7 +16,7 @@ import (
 const claude = "claude://claude.ai/mcp-auth-callback/sdk"
 
 func TestAProgramSignsInWithItsOwnScheme(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		for _, redirect := range []string{claude, "com.example.app:/cb"} {
 			s := newSite(t, open, nil)
 			client := s.register(redirect)
@@ -52,7 +52,7 @@ func TestAProgramSignsInWithItsOwnScheme(t *testing.T) {
 }
 
 func TestARegistrationKeepsWhatCanBeUsed(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		given := []string{"javascript:alert(1)", callback, "http://client.example/cb", claude}
 		for method, want := range map[string][]string{"none": {callback, claude}, "client_secret_post": {callback}} {
@@ -88,7 +88,7 @@ func TestARegistrationKeepsWhatCanBeUsed(t *testing.T) {
 }
 
 func TestADocumentNamesWhatCannotBeUsed(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		for _, c := range []struct {
 			uris []string
 			uri  string

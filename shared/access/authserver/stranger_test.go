@@ -16,7 +16,7 @@ import (
 // A stranger names URLs, of hosts that answer and of hosts that do not. Nothing is stored
 // until a user has signed in.
 func TestStrangersStoreNothing(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s, w := documented(t, open)
 		w.answer = func(r *http.Request) (int, http.Header, string, error) {
 			if strings.HasPrefix(r.URL.Host, "10.") {
@@ -39,7 +39,7 @@ func TestStrangersStoreNothing(t *testing.T) {
 // A document for which a user has signed in is stored once, so a new instance need not
 // fetch it.
 func TestDocumentOfAClientInUseIsStored(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s, w := documented(t, open)
 		w.answer = func(r *http.Request) (int, http.Header, string, error) {
 			return http.StatusOK, http.Header{}, doc(r.URL.String(), nil), nil

@@ -177,7 +177,7 @@ func TestAnOlderRecordGoesOn(t *testing.T) {
 }
 
 func TestUnknownAndWrongTokensLookAlike(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client, _, token := s.tokens()
 		other := s.register(callback)
@@ -349,7 +349,7 @@ func TestKeysAreExchangedForTokens(t *testing.T) {
 }
 
 func TestRulesAreAskedAtSignInAndAtEachRefresh(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		client := s.register(callback)
 		verifier, challenge := pkce()
@@ -376,7 +376,7 @@ func TestRulesAreAskedAtSignInAndAtEachRefresh(t *testing.T) {
 }
 
 func TestClaimsThatAreTooLargeAreRefusedAtSignIn(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, func(c *authserver.Config) { c.Claims = []string{"groups"} })
 		client := s.register(callback)
 		_, challenge := pkce()
@@ -394,7 +394,7 @@ func TestClaimsThatAreTooLargeAreRefusedAtSignIn(t *testing.T) {
 // The end of a grant is found by the credential in its tokens, so a tenant may have any
 // name.
 func TestATenantMayHaveAnyName(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, nil)
 		sealer, err := resourceserver.NewTokenSealer(s.config.Secret)
 		commontest.OK(t, err)
@@ -415,7 +415,7 @@ func TestATenantMayHaveAnyName(t *testing.T) {
 }
 
 func TestTheLargestTokenIsShort(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) {
+	storetest.One(t, func(t *testing.T, open storetest.Open) {
 		s := newSite(t, open, func(c *authserver.Config) {
 			c.Claims = []string{"about"}
 			c.Login = fixed{"sub": strings.Repeat("s", 100), "about": strings.Repeat("a", 1900)}

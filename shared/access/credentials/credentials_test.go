@@ -30,13 +30,13 @@ func challengeOf(verifier string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-func onEach(t *testing.T, test func(t *testing.T, s *site)) {
+func onOne(t *testing.T, test func(t *testing.T, s *site)) {
 	t.Helper()
-	storetest.Each(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open(t))) })
+	storetest.One(t, func(t *testing.T, open storetest.Open) { test(t, newSite(t, open(t))) })
 }
 
 func TestMissingTokenAsksTheUserAndWakesNoBox(t *testing.T) {
-	onEach(t, missingTokenAsksTheUserAndWakesNoBox)
+	onOne(t, missingTokenAsksTheUserAndWakesNoBox)
 }
 
 func missingTokenAsksTheUserAndWakesNoBox(t *testing.T, s *site) {
@@ -70,7 +70,7 @@ func modernCall(s *site, who, capabilities, more string) reply {
 	return s.call(who, "", body, map[string]string{"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "list"})
 }
 
-func TestAModernClientIsAskedInARound(t *testing.T) { onEach(t, aModernClientIsAskedInARound) }
+func TestAModernClientIsAskedInARound(t *testing.T) { onOne(t, aModernClientIsAskedInARound) }
 
 func aModernClientIsAskedInARound(t *testing.T, s *site) {
 	t.Helper()
@@ -114,7 +114,7 @@ func aModernClientIsAskedInARound(t *testing.T, s *site) {
 }
 
 func TestTheClientHearsThatItsUserHasConnected(t *testing.T) {
-	onEach(t, theClientHearsThatItsUserHasConnected)
+	onOne(t, theClientHearsThatItsUserHasConnected)
 }
 
 func theClientHearsThatItsUserHasConnected(t *testing.T, s *site) {
@@ -152,7 +152,7 @@ func TestListsNeedNothing(t *testing.T) {
 }
 
 func TestPageOpenedBySomebodyElseStoresNothing(t *testing.T) {
-	onEach(t, pageOpenedBySomebodyElseStoresNothing)
+	onOne(t, pageOpenedBySomebodyElseStoresNothing)
 }
 
 func pageOpenedBySomebodyElseStoresNothing(t *testing.T, s *site) {
@@ -186,7 +186,7 @@ func queryOf(t *testing.T, text string) url.Values {
 }
 
 func TestAnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
-	onEach(t, answerOfTheThirdPartyBelongsToTheBrowserThatBegan)
+	onOne(t, answerOfTheThirdPartyBelongsToTheBrowserThatBegan)
 }
 
 func answerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T, s *site) {
@@ -209,7 +209,7 @@ func answerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T, s *site) {
 	}
 }
 
-func TestATokenIsForItsPrincipalOnly(t *testing.T) { onEach(t, aTokenIsForItsPrincipalOnly) }
+func TestATokenIsForItsPrincipalOnly(t *testing.T) { onOne(t, aTokenIsForItsPrincipalOnly) }
 
 func aTokenIsForItsPrincipalOnly(t *testing.T, s *site) {
 	t.Helper()
@@ -246,7 +246,7 @@ func aTokenIsForItsPrincipalOnly(t *testing.T, s *site) {
 }
 
 func TestTenCallsWithAnExpiredTokenRefreshOnce(t *testing.T) {
-	onEach(t, tenCallsWithAnExpiredTokenRefreshOnce)
+	storetest.Each(t, func(t *testing.T, open storetest.Open) { tenCallsWithAnExpiredTokenRefreshOnce(t, newSite(t, open(t))) })
 }
 
 func tenCallsWithAnExpiredTokenRefreshOnce(t *testing.T, s *site) {
@@ -273,7 +273,7 @@ func tenCallsWithAnExpiredTokenRefreshOnce(t *testing.T, s *site) {
 }
 
 func TestARefusedRefreshAsksTheUserOnce(t *testing.T) {
-	onEach(t, aRefusedRefreshAsksTheUserOnce)
+	onOne(t, aRefusedRefreshAsksTheUserOnce)
 }
 
 func aRefusedRefreshAsksTheUserOnce(t *testing.T, s *site) {
@@ -361,7 +361,7 @@ func TestAThirdPartyThatIsDownIsAskedAgainLater(t *testing.T) {
 	}
 }
 
-func TestSecretsAreSetListedAndRemoved(t *testing.T) { onEach(t, secretsAreSetListedAndRemoved) }
+func TestSecretsAreSetListedAndRemoved(t *testing.T) { onOne(t, secretsAreSetListedAndRemoved) }
 
 func secretsAreSetListedAndRemoved(t *testing.T, s *site) {
 	t.Helper()

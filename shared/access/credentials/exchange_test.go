@@ -45,7 +45,7 @@ func (p *third) exchanges() (all []url.Values) {
 }
 
 func TestTheSignInIsExchangedOnceForManyCalls(t *testing.T) {
-	onEach(t, theSignInIsExchangedOnceForManyCalls)
+	onOne(t, theSignInIsExchangedOnceForManyCalls)
 }
 
 func theSignInIsExchangedOnceForManyCalls(t *testing.T, s *site) {
@@ -116,7 +116,7 @@ func TestBothTokensOfAnExchangeAreRenewed(t *testing.T) {
 }
 
 func TestWithoutASignInNothingIsExchanged(t *testing.T) {
-	onEach(t, withoutASignInNothingIsExchanged)
+	onOne(t, withoutASignInNothingIsExchanged)
 }
 
 func withoutASignInNothingIsExchanged(t *testing.T, s *site) {
@@ -148,7 +148,7 @@ func withoutASignInNothingIsExchanged(t *testing.T, s *site) {
 	}
 }
 
-func TestARefusalOfTheExchangeIsTold(t *testing.T) { onEach(t, aRefusalOfTheExchangeIsTold) }
+func TestARefusalOfTheExchangeIsTold(t *testing.T) { onOne(t, aRefusalOfTheExchangeIsTold) }
 
 func aRefusalOfTheExchangeIsTold(t *testing.T, s *site) {
 	t.Helper()

@@ -25,7 +25,7 @@ type world struct {
 	file  string // limits of the servers file
 }
 
-// inTime runs a test on each driver, in virtual time.
+// inTime runs a test in virtual time.
 func inTime(t *testing.T, file string, test func(t *testing.T, w *world)) {
 	t.Helper()
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) { test(t, newWorld(t, open, file)) })

@@ -33,19 +33,24 @@ func Main(m *testing.M, getenv func(string) string) {
 	os.Exit(code)
 }
 
-// Each runs a test on each driver.
+// Each runs a test on each driver. It is for what many do at once, and for a whole path: both
+// drivers keep one contract, so One is enough for all else.
 func Each(t *testing.T, test func(t *testing.T, open Open)) {
 	t.Helper()
 	t.Run("SQLite", func(t *testing.T) { test(t, SQLite) })
 	t.Run("DynamoDB", func(t *testing.T) { test(t, DynamoDB) })
 }
 
-// InTime runs a test on each driver in virtual time, in a bubble of package synctest.
+// One runs a test on SQLite.
+func One(t *testing.T, test func(t *testing.T, open Open)) {
+	t.Helper()
+	test(t, SQLite)
+}
+
+// InTime runs a test on SQLite in virtual time, in a bubble of package synctest.
 func InTime(t *testing.T, test func(t *testing.T, open Open)) {
 	t.Helper()
-	Each(t, func(t *testing.T, open Open) {
-		synctest.Test(t, func(t *testing.T) { test(t, open) })
-	})
+	synctest.Test(t, func(t *testing.T) { test(t, SQLite) })
 }
 
 // SQLite opens a store in a new file.
