@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // get returns the status and the body of a page of the endpoint.
@@ -143,39 +142,5 @@ func TestE2EMetricsNeedAKeyThatMaySee(t *testing.T) {
 	}
 	if status, _ := get(t, url+"/healthz", "", ""); status != http.StatusOK {
 		t.Errorf("/healthz needs a key: %d", status)
-	}
-}
-
-// Whoever was refused is named: by the key's ID, the principal, the server and the address
-// that a named proxy reports. Limits are no failures. The owner's key sees all tenants.
-func TestE2ERefusalsNameTheirCallers(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil, "two": nil})
-	m.start("--access", "keys", "--proxy", "127.0.0.1")
-	url := strings.TrimSuffix(m.urls["one"], "/one/mcp")
-	key := m.keys("create", "ada", "--server", "one", "--tenant", "acme")
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/two/mcp", strings.NewReader(`{}`))
-	commontest.OK(t, err)
-	r.Header.Set("Authorization", "Bearer "+key)
-	r.Header.Set("X-Forwarded-For", "127.0.0.1, 198.51.100.7")
-	res, err := http.DefaultClient.Do(r)
-	commontest.OK(t, err)
-	_ = res.Body.Close()
-	var calls []api.Call
-	m.eventually(patience, "the refusal is among the calls", func() bool {
-		out, err := m.command("calls", "--json").Output()
-		return err == nil && json.Unmarshal(out, &calls) == nil && len(calls) > 0
-	})
-	want := api.Sender{Key: strings.Split(key, "_")[1], Address: "198.51.100.7", Refusal: "forbidden"}
-	if c := calls[0]; c.Sender != want || c.Tenant != "acme" || c.Principal != "ada" || c.Server != "two" || c.Failed {
-		t.Errorf("%+v", c)
-	}
-	for who, seen := range map[string]bool{"default": true, "acme": true, "umbrella": false} {
-		t.Run(who, func(t *testing.T) {
-			status, text := get(t, url+"/metrics", m.keys("create", "olga", "--all-servers", "--role", "operator", "--tenant", who), "")
-			if status != http.StatusOK || strings.Contains(text, `dormouse_refusals_total{tenant="acme",reason="forbidden"} 1`) != seen {
-				t.Errorf("an operator of %s: %d\n%s", who, status, text)
-			}
-		})
 	}
 }

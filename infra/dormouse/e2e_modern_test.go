@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -166,35 +165,6 @@ func TestE2EModernClientAndServer(t *testing.T) {
 		t.Errorf("the call ended with %q", got)
 	}
 	ranThrice(t, "book", calls)
-}
-
-func TestE2EEraIsFoundOutOnce(t *testing.T) {
-	t.Parallel()
-	m, _, starts := modernMachine(t)
-	m.start()
-	c := m.session("booking")
-	first := c.text("pid", "")
-	if n := len(linesOf(t, starts)); n != 2 {
-		t.Errorf("%d starts; want one that refuses initialize, and one that is spoken to in its era", n)
-	}
-	m.killAll()
-	m.start()
-	c = m.again(c, "booking")
-	second := c.text("pid", "")
-	if n := len(linesOf(t, starts)); n != 3 || first == second {
-		t.Errorf("%d starts after the box was started again, and the process %s became %s", n, first, second)
-	}
-	for _, version := range []string{wire.V20250326, wire.V20251125} {
-		other := m.client("booking")
-		commontest.OK(t, other.open(`{"protocolVersion":"`+version+`","capabilities":{},"clientInfo":{"name":"plain","version":"1"}}`))
-		f, err := failureOf(other.outcome("book", ""))
-		if err != nil || f.Data.Phase != "tool_call" || !strings.Contains(f.Message, "elicitation.form") {
-			t.Errorf("a client that cannot be asked got %+v, %v", f, err)
-		}
-		if _, err := strconv.Atoi(other.text("pid", "")); err != nil {
-			t.Error(err)
-		}
-	}
 }
 
 // answers are the client's answers to the tool book of the modern server, one for each

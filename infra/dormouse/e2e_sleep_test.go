@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -25,35 +24,6 @@ import (
 // sleepy returns the flags of a machine that should sleep soon.
 func sleepy() []string {
 	return []string{"--idle", idle.String()}
-}
-
-func TestE2ESessionOutlivesSIGKILL(t *testing.T) {
-	t.Parallel()
-	const mine = `{"protocolVersion":"2025-06-18","capabilities":{"elicitation":{},"experimental":{"x":[1,9007199254740993]}},"clientInfo":{"name":"outliver","version":"7.3","unknown":"kept"}}`
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	c := m.client("one")
-	commontest.OK(t, c.open(mine))
-	before := c.whoami()
-	if got := c.text("count", "") + c.text("count", ""); got != "12" {
-		t.Fatalf("the counter of a living process said %s, want 12", got)
-	}
-
-	m.killAll()
-	m.start()
-
-	c = m.again(c, "one")
-	after := c.whoami()
-	if after.PID == before.PID {
-		t.Errorf("the process is the same, %d, after it was killed", after.PID)
-	}
-	if diff := cmp.Diff(mine, string(after.Init)); diff != "" {
-		t.Errorf("initialize parameters of the new process (-client's +its):\n%s", diff)
-	}
-	if got := c.text("count", ""); got != "1" {
-		t.Errorf("the counter says %s, want 1: memory does not outlive a process", got)
-	}
-	m.startedAnew(c.session)
 }
 
 // startedAnew waits for the log line that an existing session got a fresh process.

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -28,52 +27,6 @@ func onOne(t *testing.T, test func(t *testing.T, s *site)) {
 // oneTools are the tools at /mcp that ada of the group eng may use.
 func oneTools() []string {
 	return []string{"counter__add", "files__read", "files__write_note", "who__me"}
-}
-
-// toolsOf returns the names of the tools that a client lists, sorted.
-func toolsOf(t *testing.T, c *mcp.ClientSession) (names []string) {
-	t.Helper()
-	list, err := c.ListTools(t.Context(), nil)
-	commontest.OK(t, err)
-	for _, tool := range list.Tools {
-		names = append(names, tool.Name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-// With the address of all servers, go-sdk's client signs in by itself, and has the servers
-// and tools of its user. New handlers serve each request.
-func TestGoSDKSignsInAtTheAddressOfAllServers(t *testing.T) { onOne(t, signsInAtAll) }
-
-func signsInAtAll(t *testing.T, s *site) {
-	s.signIn, s.rules = true, true
-	logins := 0
-	c, err := s.goClient("/mcp", &logins)
-	commontest.OK(t, err)
-	defer func() { _ = c.Close() }()
-	if d := cmp.Diff(oneTools(), toolsOf(t, c)); d != "" || logins != 1 {
-		t.Errorf("%d sign-ins; %s", logins, d)
-	}
-	if res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "files__read"}); err != nil || res.Content[0].(*mcp.TextContent).Text != "read is done" {
-		t.Errorf("%+v, %v", res, err)
-	}
-	// A tool needs the same scope here as at its server's own address.
-	res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "who__me"})
-	if err != nil || logins != 2 {
-		t.Fatal(err, logins)
-	}
-	if text := res.Content[0].(*mcp.TextContent).Text; !strings.HasPrefix(text, "dev:ada of acme, ") || !strings.Contains(text, `"scope":"mcp who:write"`) {
-		t.Error(text)
-	}
-	for _, tool := range []string{"files__write_file", "closed__me"} {
-		if res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: tool}); err == nil {
-			t.Errorf("%s: %+v", tool, res)
-		}
-	}
-	if logins != 2 {
-		t.Errorf("a client would open a browser where no login helps: %d sign-ins", logins)
-	}
 }
 
 // A token is good at the address that is its audience, and at no other.
@@ -317,38 +270,5 @@ func TestACallAtAGroupNeedsTheScopeOfItsTool(t *testing.T) {
 	}
 	if a := s.do("POST", "/mcp", call("counter__add"), s.as(token, keyed[:1])...); a.status != 404 {
 		t.Errorf("the session of another principal: %+v", a)
-	}
-}
-
-// sent adds an Authorization header to each request.
-type sent string
-
-func (s sent) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+string(s))
-	return http.DefaultTransport.RoundTrip(r)
-}
-
-// go-sdk's client of HTTP+SSE, with a token for the address of all servers, has the servers and
-// tools of its user. New handlers serve each request.
-func TestGoSDKUsesAllServersOverSSE(t *testing.T) { onOne(t, allOverSSE) }
-
-func allOverSSE(t *testing.T, s *site) {
-	s.signIn, s.rules = true, true
-	_, token, _ := s.brokered("/sse", "who:write")
-	web := &http.Client{Transport: sent(token)}
-	c, err := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil).Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: s.url + "/sse", HTTPClient: web}, nil)
-	commontest.OK(t, err)
-	defer func() { _ = c.Close() }()
-	commontest.Same(t, oneTools(), toolsOf(t, c))
-	for tool, want := range map[string]string{"files__read": "read is done", "counter__add": "1", "who__me": "dev:ada of acme, "} {
-		if res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: tool}); err != nil || !strings.HasPrefix(res.Content[0].(*mcp.TextContent).Text, want) {
-			t.Errorf("%s: %+v, %v", tool, res, err)
-		}
-	}
-	for _, tool := range []string{"files__write_file", "closed__me", "nothing"} {
-		if res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: tool}); err == nil {
-			t.Errorf("%s: %+v", tool, res)
-		}
 	}
 }

@@ -468,38 +468,6 @@ func TestATenantAtItsLimitCostsAnotherNothing(t *testing.T) {
 	}
 }
 
-// go-sdk's client gets its refusal as a result, and its session goes on.
-func TestGoSDKGoesOnAfterARefusal(t *testing.T) { storetest.One(t, goSDKGoesOnAfterARefusal) }
-
-func goSDKGoesOnAfterARefusal(t *testing.T, open storetest.Open) {
-	t.Helper()
-	m := newMarket(t, `{"principal": "60/m burst 30"}`, open(t))
-	m.heat()
-	web := httptest.NewServer(m.warm.Handler)
-	defer web.Close()
-	client := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
-	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: web.URL + "/shop/mcp"}, nil)
-	commontest.OK(t, err)
-	defer func() { _ = s.Close() }()
-	refused := false
-	for sold := 0; ; {
-		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"})
-		switch {
-		case err != nil:
-			t.Fatal(err)
-		case r.IsError:
-			refused = true
-			<-time.After(time.Second) // as the refusal says; who goes on at once is a flood
-		case refused:
-			return // it goes on
-		default:
-			if sold++; sold > 10_000 {
-				t.Fatal("no call was refused")
-			}
-		}
-	}
-}
-
 // Both numbers include the allocations of the test itself. make bench PART=tenants
 // measures the time.
 func TestARequestOfAFloodAllocatesAThirdOfAnEcho(t *testing.T) {

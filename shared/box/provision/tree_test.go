@@ -202,7 +202,7 @@ func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 	}
 	got := live(nothing, func(again func()) {
 		again()
-		r.write(map[string]string{"host/conf": "333"})
+		r.write(map[string]string{"host/memory": "theirs"}) // which the process made first
 		again()
 	})
 	if diff := cmp.Diff(want, got); diff != "" {

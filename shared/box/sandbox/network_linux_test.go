@@ -88,37 +88,6 @@ func TestNetworkOffHoldsInC(t *testing.T) {
 	})
 }
 
-func TestNetworkOffHoldsInPython(t *testing.T) {
-	python := interpreter(t, "python3", "for instance with apt-get install python3")
-	script := shared(t, "testdata/sockets.py")
-	everyHost(t, func(t *testing.T, h host) {
-		l := listener(t, "tcp", "127.0.0.1:0")
-		p := h.policy(t)
-		p.Read = []string{script}
-		off := h.run(t, job{Policy: p, Path: python, Args: []string{script, l.Addr().String()}})
-		expect(t, off.out, "tcp=EAFNOSUPPORT", "udp=EAFNOSUPPORT", "raw=EAFNOSUPPORT", "tcp6=EAFNOSUPPORT",
-			"connect=EAFNOSUPPORT", "unix=EAFNOSUPPORT", "pair=ok", "loop=ok", "child=ok", "thread=ok", "file=ok")
-		p.Sockets = InternetSockets
-		on := h.run(t, job{Policy: p, Path: python, Args: []string{script, l.Addr().String()}})
-		expect(t, on.out, "tcp=ok", "connect=ok", "lookup=ok", "loop=ok", "unix=EAFNOSUPPORT")
-	})
-}
-
-func TestNetworkOffHoldsInNode(t *testing.T) {
-	node := interpreter(t, "node", "from https://nodejs.org")
-	script := shared(t, "testdata/sockets.js")
-	everyHost(t, func(t *testing.T, h host) {
-		l := listener(t, "tcp", "127.0.0.1:0")
-		p := h.policy(t)
-		p.Read = []string{script}
-		off := h.run(t, job{Policy: p, Path: node, Args: []string{script, l.Addr().String()}})
-		expect(t, off.out, "connect=EAFNOSUPPORT", "udp=EAFNOSUPPORT", "unix=EAFNOSUPPORT", "fork=ok", "thread=ok", "child=ok", "file=ok")
-		p.Sockets = InternetSockets
-		on := h.run(t, job{Policy: p, Path: node, Args: []string{script, l.Addr().String()}})
-		expect(t, on.out, "connect=ok", "udp=ok", "interfaces=ok", "lookup=ok", "unix=EAFNOSUPPORT")
-	})
-}
-
 func TestUnixSocketsOfOthersAreOutOfReach(t *testing.T) {
 	name := "sandbox-test-" + t.Name()
 	listener(t, "unix", "@"+name)
