@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/infra/runner"
@@ -52,18 +51,11 @@ func ownPlatform() string {
 type bakedServer struct {
 	Server string `json:"server"`
 	Digest string `json:"digest,omitempty"` // hash of the install request; it also names the folder of the install
-	// CPU is in seconds, up to the list of tools. Memory is the most that its process held,
-	// in MB. Class is the smallest box, in MB, in which Start is at most 1.5 seconds.
-	CPU    float64 `json:"cpuSeconds,omitempty"`
-	Memory int     `json:"memoryMB,omitempty"`
-	Class  int     `json:"classMB,omitempty"`
-	Start  float64 `json:"startSeconds,omitempty"`
-	Why    string  `json:"why,omitempty"` // it is not baked, or not measured
+	Why    string `json:"why,omitempty"`    // it is not baked
 }
 
-// Run installs the servers of the servers file for the image of the boxes, starts each
-// once, and prints what it used. A server that cannot be baked is no error: its box
-// installs it.
+// Run installs the servers of the servers file for the image of the boxes. A server that
+// cannot be baked is no error: its box installs it.
 func (c *imageCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
@@ -87,10 +79,10 @@ func (c *imageCommand) Run(t *terminal) error {
 	}
 	defer func() { _ = os.RemoveAll(work) }() // the next run removes it
 	config := runner.BakeConfig{
-		Cache: cache, Work: work, Measure: c.Platform == "linux/"+runtime.GOARCH && runtime.GOOS == "linux", Log: slog.New(slog.DiscardHandler),
+		Cache: cache, Work: work, Compile: c.Platform == "linux/"+runtime.GOARCH && runtime.GOOS == "linux", Log: slog.New(slog.DiscardHandler),
 		Image: provision.BakeConfig{To: into, At: bakedAt, Python: imagePython},
 	}
-	if !config.Measure {
+	if !config.Compile {
 		config.Environ = map[string]string{"npm_config_os": "linux", "npm_config_libc": "glibc", "npm_config_cpu": strings.Replace(arch, "amd64", "x64", 1)}
 	}
 	var rows []bakedServer
@@ -110,35 +102,22 @@ func (c *imageCommand) Run(t *terminal) error {
 
 func bakeOne(ctx context.Context, s serversfile.Server, c runner.BakeConfig) bakedServer {
 	row := bakedServer{Server: s.Name}
-	if p, ok := provision.PackageOf(s.Command, s.Args); ok && p.Kind == "pypi" && !c.Measure {
+	if p, ok := provision.PackageOf(s.Command, s.Args); ok && p.Kind == "pypi" && !c.Compile {
 		row.Why = "a Python package is baked on a Linux machine with the processor of the boxes"
 		return row
 	}
-	made, used, err := runner.Bake(ctx, s, c)
-	row.Digest = made.Name
-	if err != nil {
+	var err error
+	if row.Digest, err = runner.Bake(ctx, s, c); err != nil {
 		row.Why = err.Error()
-		return row
 	}
-	if !c.Measure {
-		row.Why = "not measured: the boxes have another platform"
-		return row
-	}
-	row.CPU, row.Memory = used.CPU.Seconds(), used.Memory
-	class, start := used.Class()
-	row.Class, row.Start = class, start.Round(10*time.Millisecond).Seconds()
 	return row
 }
 
 func printBaked(out io.Writer, rows []bakedServer) error {
 	return table(out, func(say func(format string, args ...any)) {
-		say("SERVER\tDIGEST\tCPU\tMEMORY\tBOX\tSTART THERE\tNOTE\n")
+		say("SERVER\tDIGEST\tNOTE\n")
 		for _, r := range rows {
-			if r.Class == 0 {
-				say("%s\t%.12s\t-\t-\t-\t-\t%s\n", r.Server, r.Digest, r.Why)
-				continue
-			}
-			say("%s\t%.12s\t%.2f s\t%d MB\t%d MB\t%.2f s\t%s\n", r.Server, r.Digest, r.CPU, r.Memory, r.Class, r.Start, r.Why)
+			say("%s\t%.12s\t%s\n", r.Server, r.Digest, r.Why)
 		}
 	})
 }

@@ -81,7 +81,7 @@ type commands struct {
 	Restore restoreCommand `cmd:"" group:"Keeping and deploying" help:"Bring a backup back into the data folder. dormouse run must not be up."`
 
 	Check  checkCommand  `cmd:"" group:"Servers" help:"Show all mistakes in a servers file, without starting a server."`
-	Image  imageCommand  `cmd:"" group:"Keeping and deploying" help:"Install servers for the image of the boxes, and measure a start of each."`
+	Image  imageCommand  `cmd:"" group:"Keeping and deploying" help:"Install servers for the image of the boxes."`
 	Doctor doctorCommand `cmd:"" group:"What happens" help:"Check this machine, and with SERVER start that server once. Nothing is changed."`
 	Quotas quotasCommand `cmd:"" group:"Callers" help:"Show what tenants have used and may use, and set their limits."`
 

@@ -19,12 +19,6 @@ import (
 // would install. It also means that the program that would install it is missing.
 var ErrNotBaked = errors.New("its command is not npx or uvx with a package from a registry, so there is nothing to install")
 
-// Bake describes the install of a server in an image.
-type Bake struct {
-	Name   string // of its folder in Config.Baked
-	Launch Launch // starts the server from the cache of this machine
-}
-
 // BakeConfig says for which image a server is baked.
 type BakeConfig struct {
 	To     string // folder of this machine that gets the install
@@ -34,35 +28,35 @@ type BakeConfig struct {
 
 // Bake installs the package of the server's command line, and copies the install into a
 // folder for an image. The copy finds its own files at its path in the image. A previous
-// copy is replaced.
-func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (Bake, error) {
+// copy is replaced. name is that of its folder in Config.Baked.
+func (s *Provisioner) Bake(ctx context.Context, c BakeConfig) (name string, err error) {
 	run := &provisioning{Provisioner: s, tell: func(Progress) {}, launch: Launch{Command: s.server.Command, Args: s.server.Args, Env: map[string]string{}}}
 	r, ok := parseTool(s.server.Command, s.server.Args)
 	if !ok {
-		return Bake{}, ErrNotBaked
+		return "", ErrNotBaked
 	}
 	if err := run.tool(ctx); err != nil {
-		return Bake{}, err
+		return "", err
 	}
 	if len(run.launch.Reads) == 0 {
-		return Bake{}, ErrNotBaked // there is no installer
+		return "", ErrNotBaked // there is no installer
 	}
-	b := Bake{Name: run.bakedName(r), Launch: run.launch}
+	name = run.bakedName(r)
 	if err := run.clean(run.launch.Reads[0]); err != nil {
-		return b, err
+		return name, err
 	}
-	to := filepath.Join(c.To, b.Name)
+	to := filepath.Join(c.To, name)
 	if err := errors.Join(removeInstall(to), os.MkdirAll(c.To, 0o755)); err != nil {
-		return b, err
+		return name, err
 	}
 	from := run.launch.Reads[0]
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		return b, fmt.Errorf("copy the install: %w", err)
+		return name, fmt.Errorf("copy the install: %w", err)
 	}
 	if r.kind == "npm" {
-		return b, nil
+		return name, nil
 	}
-	return b, moveVenv(filepath.Join(from, "venv"), filepath.Join(to, "venv"), filepath.Join(c.At, b.Name, "venv"), c.Python)
+	return name, moveVenv(filepath.Join(from, "venv"), filepath.Join(to, "venv"), filepath.Join(c.At, name, "venv"), c.Python)
 }
 
 // Baked reports whether the image has the install of the server.
