@@ -26,11 +26,8 @@ type addCommand struct {
 	Env       []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server, saved in .env, or a value that its bundle asks for; may be repeated."`
 	Cwd       string   `placeholder:"DIR" type:"path" help:"Working folder of the server, by default that of the servers file."`
 	HostPath  string   `name:"host-path" placeholder:"DIR" type:"path" help:"A folder that is copied for the server, with its dependencies installed."`
-	Profile   string   `placeholder:"NAME" help:"What the server may do: default, network_basic, network_extended, offline_readonly or none."`
-	Idle      int      `name:"idle-seconds" placeholder:"N" help:"The process ends after this time without work, by default 120."`
-	URL       string   `placeholder:"URL" help:"The URL of a remote server, instead of a command."`
-	Header    []string `sep:"none" placeholder:"K: V" help:"A header for each request to --url; may be repeated. A secret is saved in .env."`
-	OAuth     bool     `name:"oauth" help:"Each user signs in at the server of --url."`
+	Header    []string `sep:"none" placeholder:"K: V" help:"A header for each request to the URL; may be repeated. A secret is saved in .env."`
+	OAuth     bool     `name:"oauth" help:"Each user signs in at the server of the URL."`
 	ClientID  string   `name:"client-id" placeholder:"ID" help:"With --oauth: the id of this endpoint, registered by hand."`
 	PublicURL string   `name:"public-url" default:"http://127.0.0.1:8787" placeholder:"URL" help:"With --oauth: where browsers reach this endpoint."`
 	Private   bool     `help:"The URL may lead to this machine or to a private network."`
@@ -42,6 +39,7 @@ type addCommand struct {
 	dataFlag
 	serversFile
 
+	remote string         // the URL of a remote server; "" for another one
 	named  bool           // the user has given Name
 	word   string         // that stands for the server, as typed; "" for a command and for --json
 	source sources.Source // what word names
@@ -67,11 +65,11 @@ func (c *addCommand) Validate() error {
 		return err
 	}
 	switch {
-	case c.URL != "" && (len(c.Command) > 0 || c.Entry != "" || c.Cwd != "" || c.HostPath != "" || c.Profile != "" || len(c.Env) > 0):
-		return errors.New("--url is for a server that is not started here: leave out the command, --json, --cwd, --host-path, --profile and -e")
-	case c.URL == "" && (len(c.Header) > 0 || c.Private && !c.published() || c.OAuth || c.ClientID != ""):
-		return errors.New("--header, --private and --oauth are for a remote server: give its --url")
-	case c.URL != "":
+	case c.remote != "" && (c.Cwd != "" || c.HostPath != "" || len(c.Env) > 0):
+		return errors.New("the server of a URL is not started here: leave out --cwd, --host-path and -e")
+	case c.remote == "" && (len(c.Header) > 0 || c.Private && !c.published() || c.OAuth || c.ClientID != ""):
+		return errors.New("--header, --private and --oauth are for a remote server: give its URL")
+	case c.remote != "":
 		for _, h := range c.Header {
 			if name, _, ok := strings.Cut(h, ":"); !ok || strings.TrimSpace(name) == "" {
 				return errors.New("--header is for a header and its value: --header 'NAME: VALUE'") // h may be a secret
@@ -199,7 +197,7 @@ const mostAsked = 4
 // fills asks the user for the variable that a server's words name, and gives it to the server.
 func (c *addCommand) fills(t *terminal, f *edited, err error) bool {
 	name := lacks(err.Error())
-	if name == "" || c.URL != "" || c.has(name) {
+	if name == "" || c.remote != "" || c.has(name) {
 		return false
 	}
 	_, _ = fmt.Fprintln(t.err, err)
@@ -258,9 +256,9 @@ func (c *addCommand) mended(err error) error {
 		return fmt.Errorf("%s was not added: it needs %s: %s", c.Name, strings.Join(not.lacks, ", "), c.typed(give...))
 	case errors.As(err, &not):
 		return fmt.Errorf("nothing was added: %w", err)
-	case c.URL != "" && strings.Contains(words, privateSetting):
+	case c.remote != "" && strings.Contains(words, privateSetting):
 		return fmt.Errorf("%s was not added: it does not answer: %w; to permit it: %s", c.Name, err, c.typed("--private"))
-	case c.URL != "":
+	case c.remote != "":
 		return fmt.Errorf("%s was not added: it does not answer: %w", c.Name, err)
 	case name != "" && !c.has(name):
 		return fmt.Errorf("%s was not added: %w; give the value: %s", c.Name, err, c.typed("-e", name+"=…"))
@@ -336,8 +334,8 @@ func (c *addCommand) typed(more ...string) string {
 	switch {
 	case c.word != "":
 		return strings.Join(words, " ")
-	case c.URL != "":
-		return strings.Join(append(words, "--url", quoted(c.URL)), " ")
+	case c.remote != "":
+		return strings.Join(append(words, quoted(c.remote)), " ")
 	case c.Entry != "":
 		return strings.Join(append(words, "--json", "…"), " ")
 	}
@@ -388,12 +386,6 @@ func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version s
 	if c.HostPath != "" {
 		entry.SetBox("host_path", c.HostPath)
 	}
-	if c.Profile != "" {
-		entry.SetBox("profile", c.Profile)
-	}
-	if c.Idle != 0 {
-		entry.SetOurs("idle_seconds", c.Idle)
-	}
 	if err := entry.KeepSecrets(c.Name, f.env.Env); err != nil {
 		return "", err
 	}
@@ -422,7 +414,7 @@ func (c *addCommand) keep(f *edited, e *serversedit.Entry) error {
 	return nil
 }
 
-// ofCommand returns the server of a command, of --url and of --json. version is the one that
+// ofCommand returns the server of a command, of a URL and of --json. version is the one that
 // the package has got.
 func (c *addCommand) ofCommand(ctx context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
 	if entry, err = c.entry(); err != nil {
@@ -437,7 +429,7 @@ func (c *addCommand) ofCommand(ctx context.Context, t *terminal, f *edited) (ent
 		through.Env = append(slices.Clone(through.Env), serversedit.Variable{Name: name, Value: value})
 	}
 	if through.Unwrap() {
-		c.URL = through.URL // errors are about a remote server from here on
+		c.remote = through.URL // errors are about a remote server from here on
 		return through, "", nil
 	}
 	entry.Unwrap()
@@ -476,8 +468,8 @@ func (c *addCommand) entry() (serversedit.Entry, error) {
 		case e.Command == "" && e.URL == "":
 			return e, errors.New("--json: the entry has neither a command nor a url")
 		}
-	} else if c.URL != "" {
-		e.URL = c.URL
+	} else if c.remote != "" {
+		e.URL = c.remote
 		for _, h := range c.Header {
 			name, value, _ := strings.Cut(h, ":")
 			e.Headers = append(e.Headers, serversedit.Variable{Name: strings.TrimSpace(name), Value: strings.TrimSpace(value)})

@@ -33,7 +33,7 @@ func (c *addCommand) connects(ctx context.Context, f *edited, e *serversedit.Ent
 	defer cancel()
 	client := &http.Client{}
 	defer client.CloseIdleConnections()
-	resource, err := protection(ctx, client, c.URL)
+	resource, err := protection(ctx, client, c.remote)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func protection(ctx context.Context, client *http.Client, server string) (*oauth
 	probe := wire.NewRequest(json.RawMessage("1"), wire.MethodInitialize, json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"dormouse","version":"1"}}`))
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server, bytes.NewReader(probe))
 	if err != nil {
-		return nil, errors.New("--url is no URL")
+		return nil, errors.New("the URL of the server is none")
 	}
 	r.Header.Set("Content-Type", wire.MediaJSON)
 	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
@@ -113,7 +113,7 @@ func protection(ctx context.Context, client *http.Client, server string) (*oauth
 	}
 	u, err := url.Parse(server)
 	if err != nil {
-		return nil, errors.New("--url is no URL")
+		return nil, errors.New("the URL of the server is none")
 	}
 	u.RawQuery, u.Fragment = "", ""
 	root := u.Scheme + "://" + u.Host

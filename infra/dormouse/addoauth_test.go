@@ -45,7 +45,7 @@ func TestAddFindsOutWhereUsersSignIn(t *testing.T) {
 	})
 	s := newShell(t)
 	s.file("servers.json", `{"mcpServers": {}}`)
-	printed, code := s.run("add tracker --url " + far.URL + "/mcp --oauth --public-url https://mcp.example.com --private --servers $DATA/servers.json")
+	printed, code := s.run("add tracker " + far.URL + "/mcp --oauth --public-url https://mcp.example.com --private --servers $DATA/servers.json")
 	if code != 0 || !strings.Contains(printed, "https://mcp.example.com/tracker/connect") {
 		t.Fatalf("%d: %s", code, printed)
 	}

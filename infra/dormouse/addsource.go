@@ -45,7 +45,7 @@ func (c *addCommand) resolve() error {
 	switch {
 	case at >= 0: // kong takes no second word before --
 		c.Name, c.Command = strings.Join(words[:at], ""), words[at+1:]
-	case len(words) == 1 && (c.URL != "" || c.Entry != ""):
+	case len(words) == 1 && c.Entry != "":
 		c.Name = words[0]
 	case len(words) == 1 || len(words) > 0 && sources.IsProgram(words[0]):
 		c.Command = words
@@ -57,11 +57,9 @@ func (c *addCommand) resolve() error {
 		return err
 	}
 	switch {
-	case c.URL != "" && c.Name == "":
-		c.Name = sources.NameOfURL(c.URL)
 	case len(c.Command) > 0 && c.Name == "":
 		c.Name = sources.NameOf(c.Command)
-	case c.URL == "" && c.Entry == "" && c.word == "" && len(c.Command) == 0:
+	case c.remote == "" && c.Entry == "" && c.word == "" && len(c.Command) == 0:
 		return fmt.Errorf("say what to add: dormouse add NAME -- COMMAND ARGS…, or one of npx://PACKAGE, a URL, a folder, a bundle")
 	}
 	return nil
@@ -70,7 +68,7 @@ func (c *addCommand) resolve() error {
 // readWord reads the one word that stands for a server. A word that is nothing known is a
 // command if it stands behind --.
 func (c *addCommand) readWord(behind bool) error {
-	if len(c.Command) != 1 || c.URL != "" || c.Entry != "" {
+	if len(c.Command) != 1 || c.Entry != "" {
 		return nil
 	}
 	word := c.Command[0]
@@ -85,7 +83,7 @@ func (c *addCommand) readWord(behind bool) error {
 	}
 	switch {
 	case source.Kind == sources.Remote:
-		c.URL, c.Command = source.At, nil
+		c.remote, c.Command = source.At, nil
 	case source.Kind == sources.Command:
 		c.Command = source.Command
 	case source.Kind != sources.None:

@@ -57,7 +57,7 @@ func (c *addCommand) ofRegistry(ctx context.Context, t *terminal, f *edited) (en
 	if entry.URL == "" {
 		return entry, "", nil
 	}
-	c.URL = entry.URL // errors are about a remote server from here on
+	c.remote = entry.URL // errors are about a remote server from here on
 	if c.Private {
 		entry.SetOurs("remote", map[string]bool{"private": true})
 	}

@@ -188,15 +188,6 @@ func repository(word string) Source {
 	return s
 }
 
-// NameOfURL guesses the name of a remote server.
-func NameOfURL(of string) string {
-	u, err := url.Parse(of)
-	if err != nil {
-		return "remote"
-	}
-	return nameOfHost(u.Hostname())
-}
-
 // nameOfHost returns the part of a host by which people call it.
 func nameOfHost(host string) string {
 	if net.ParseIP(host) != nil {

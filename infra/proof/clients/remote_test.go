@@ -113,7 +113,7 @@ func TestRemoteServerGetsTheTokenOfEachUser(t *testing.T) {
 	n := near{root, "http://" + address, t.TempDir()}
 	file := filepath.Join(t.TempDir(), "servers.json")
 	programtest.Write(t, file, []byte(`{"mcpServers": {}}`))
-	n.dormouse(t, "add", "far", "--url", far.url, "--oauth", "--private", "--no-start", "--public-url", n.url, "--servers", file)
+	n.dormouse(t, "add", "far", far.url, "--oauth", "--private", "--no-start", "--public-url", n.url, "--servers", file)
 	programtest.Host(t, map[string]any{"far": nil}, "--listen", address, "--access", "keys", "--data", n.data, "--servers", file)
 	keys := map[string]string{}
 	for _, who := range []string{"ada", "bob", "cy"} {
