@@ -7,11 +7,13 @@ import (
 	"compress/gzip"
 	"crypto/sha512"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -113,6 +115,31 @@ func registries(t *testing.T, secret string) string {
 	return s.URL
 }
 
+// installer returns a folder in dir with the uv of this machine, or with one that pip fetches once
+// for all tests. Without it each cold start would fetch one, and fail with the internet.
+func installer(t *testing.T, dir string) string {
+	t.Helper()
+	uv, err := exec.LookPath("uv")
+	if err != nil {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		into := filepath.Join(cache, "dormouse-test", "keeper")
+		if uv = filepath.Join(into, "bin", "uv"); exec.CommandContext(t.Context(), uv, "--version").Run() != nil {
+			if out, err := exec.CommandContext(t.Context(), "python3", "-m", "pip", "install", "--quiet", "--upgrade", "--target", into, "uv").CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+	}
+	text, err := os.ReadFile(uv)
+	bin := filepath.Join(dir, "bin")
+	if err = errors.Join(err, os.MkdirAll(bin, 0o755), os.WriteFile(filepath.Join(bin, "uv"), text, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
 // Servers of npm and PyPI are sealed: they see what was installed for them, the programs of the
 // machine and their workspace, which comes back after a sleep. Nothing runs unsealed where the
 // keeper is missing.
@@ -133,7 +160,7 @@ func TestServersOfPackagesAreSealed(t *testing.T) {
 	from := registries(t, secret)
 	t.Setenv("npm_config_registry", from)
 	t.Setenv("UV_INDEX", from+"/simple")
-	t.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
+	t.Setenv("PATH", installer(t, data)+":/usr/local/bin:/usr/bin:/bin")
 	server := func(box map[string]any, command string, args ...string) any {
 		box["sealed"] = true
 		return map[string]any{"command": command, "args": args, "env": map[string]string{"GREETING": "hello"}, "x-dormouse": map[string]any{"idle_seconds": 1, "record": "off", "box": box}}
