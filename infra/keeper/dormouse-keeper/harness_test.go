@@ -276,7 +276,7 @@ func owned(name string, kind byte, mode int64, more ...string) tar.Header {
 	return h
 }
 
-func layer(t *testing.T, entries ...tar.Header) v1.Layer {
+func layer(t testing.TB, entries ...tar.Header) v1.Layer {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -301,7 +301,7 @@ func layer(t *testing.T, entries ...tar.Header) v1.Layer {
 }
 
 // withServer returns a layer with the server, and users.
-func withServer(t *testing.T) v1.Layer {
+func withServer(t testing.TB) v1.Layer {
 	t.Helper()
 	text, err := os.ReadFile(serverProgram)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,7 +38,7 @@ func where(name string) []string {
 }
 
 // networked returns a command as of [as.command] in such a network.
-func (a as) networked(t *testing.T, role string, args ...string) *exec.Cmd {
+func (a as) networked(t testing.TB, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := a.command(role, args...)
 	c.Args = append([]string{networkRole, t.TempDir()}, c.Args...)
@@ -52,7 +53,8 @@ func (a as) networked(t *testing.T, role string, args ...string) *exec.Cmd {
 }
 
 // network listens at port 8080 of each address, sends back what comes, and says in the end
-// which addresses were reached. At port 80 a web server says which host was asked for.
+// which addresses were reached. At port 80 a web server says which host was asked for, or sends
+// as many bytes as its path has.
 func network(folder string, command []string) error {
 	resolver := filepath.Join(folder, "resolv.conf")
 	err := errors.Join(
@@ -74,6 +76,10 @@ func network(folder string, command []string) error {
 	}
 	go func() {
 		_ = http.Serve(web, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // for one client
+			if n, err := strconv.Atoi(r.URL.Path[1:]); err == nil {
+				_, _ = w.Write(make([]byte, n))
+				return
+			}
 			_, _ = fmt.Fprint(w, "this is ", r.Host) // the box says what came
 		}))
 	}()
@@ -265,4 +271,38 @@ echo "<run"; cat told; echo ">"`).CombinedOutput()
 	if t.Failed() {
 		t.Logf("%s", out)
 	}
+}
+
+// BenchmarkListedHost compares a program that fetches from a host of its list with itself outside
+// of a box. Names are resolved in both.
+func BenchmarkListedHost(b *testing.B) {
+	a := as{1000, ""}
+	store, ref := a.folder(b), push(b, served(b), v1.Config{Entrypoint: []string{"/server"}}, withServer(b))
+	if out, err := a.command(keeperRole, "pull", "--store", store, ref).CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	if err := os.Chmod(filepath.Dir(serverProgram), 0o755); err != nil { // another user runs it
+		b.Fatal(err)
+	}
+	deeds := map[string]string{"1kB-ms": "fetch:1000@api.test:80", "10MB-ms": "fetch:10485760@api.test:80"}
+	figures := map[string][]float64{}
+	for b.Loop() {
+		for unit, deed := range deeds {
+			for way, cmd := range map[string]*exec.Cmd{
+				"plain": a.networked(b, serverProgram, deed), "sealed": a.networked(b, keeperRole, "run", "--store", store, "--host", "api.test", ref, deed),
+			} {
+				out, err := cmd.CombinedOutput()
+				ms, wrong := strconv.ParseFloat(ran{out: string(out)}.says(deed), 64)
+				if err := errors.Join(err, wrong); err != nil {
+					b.Fatalf("%s: %v: %s", way, err, out)
+				}
+				figures[way+"-"+unit] = append(figures[way+"-"+unit], ms)
+			}
+		}
+	}
+	for unit, all := range figures {
+		slices.Sort(all)
+		b.ReportMetric(all[len(all)/2], unit)
+	}
+	b.ReportMetric(0, "ns/op")
 }

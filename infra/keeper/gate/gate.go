@@ -43,18 +43,19 @@ import (
 const Nameserver = "10.55.0.1"
 
 const (
-	mtu         = 16_000
-	buffer      = 128 << 10 // bytes in each direction of a connection
+	mtu         = 60_000
+	buffer      = 256 << 10 // bytes in each direction of a connection
 	dialed      = 10 * time.Second
 	table       = 1 << 16 // names that a box may learn
 	questions   = 64      // questions at a time
-	connections = 512     // connections at a time; one holds at most 400 KB here
+	connections = 512     // connections at a time; one holds at most 700 KB here
 	places      = 1 << 10 // places of which the last second had a refusal
 )
 
 // Gate is the network of one box. Its goroutines end with the process.
 type Gate struct {
 	lookup func(ctx context.Context, name string) ([]netip.Addr, error)
+	dials  func(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error)
 	hosts  Hosts // nil for all
 	tell   func(text string)
 	mu     sync.Mutex
@@ -91,7 +92,7 @@ func Open(hosts Hosts, tell func(text string)) (*boot.CreateLinksAndRoutesArgs, 
 
 func newGate(hosts Hosts, tell func(text string)) *Gate {
 	g := &Gate{
-		hosts: hosts, tell: tell, told: map[string]time.Time{},
+		dials: dial, hosts: hosts, tell: tell, told: map[string]time.Time{},
 		names: map[string]netip.Addr{}, addrs: map[netip.Addr]string{}, asking: make(chan struct{}, questions), inUse: make(chan struct{}, connections),
 		lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
@@ -126,8 +127,8 @@ func link(end *os.File) *boot.CreateLinksAndRoutesArgs {
 	}
 }
 
-// attach runs the stack at our end of the link.
-func (g *Gate) attach(end int) error {
+// newStack makes a TCP stack that has an address on one end of a link.
+func newStack(end int, address string) (*stack.Stack, error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
@@ -137,22 +138,32 @@ func (g *Gate) attach(end int) error {
 	sack := tcpip.TCPSACKEnabled(true)
 	for _, option := range []tcpip.SettableTransportProtocolOption{&send, &receive, &sack} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
-			return errors.New(err.String())
+			return nil, errors.New(err.String())
 		}
 	}
 	ep, err := fdbased.New(&fdbased.Options{FDs: []int{end}, MTU: mtu, PacketDispatchMode: fdbased.RecvMMsg, RXChecksumOffload: true, TXChecksumOffload: true, ProcessorsPerChannel: 1})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	own := tcpip.AddrFrom4(netip.MustParseAddr(Nameserver).As4())
-	address := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: tcpip.AddressWithPrefix{Address: own, PrefixLen: 24}}
-	for _, err := range []tcpip.Error{s.CreateNIC(1, ep), s.AddProtocolAddress(1, address, stack.AddressProperties{}), s.SetPromiscuousMode(1, true), s.SetSpoofing(1, true)} {
+	own := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: tcpip.AddressWithPrefix{Address: addressOf(address), PrefixLen: 24}}
+	for _, err := range []tcpip.Error{s.CreateNIC(1, ep), s.AddProtocolAddress(1, own, stack.AddressProperties{}), s.SetPromiscuousMode(1, true), s.SetSpoofing(1, true)} {
 		if err != nil {
-			return errors.New(err.String())
+			return nil, errors.New(err.String())
 		}
 	}
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
-	names, err := gonet.DialUDP(s, &tcpip.FullAddress{NIC: 1, Addr: own, Port: 53}, nil, ipv4.ProtocolNumber)
+	return s, nil
+}
+
+func addressOf(text string) tcpip.Address { return tcpip.AddrFrom4(netip.MustParseAddr(text).As4()) }
+
+// attach runs the stack at our end of the link.
+func (g *Gate) attach(end int) error {
+	s, err := newStack(end, Nameserver)
+	if err != nil {
+		return err
+	}
+	names, err := gonet.DialUDP(s, &tcpip.FullAddress{NIC: 1, Addr: addressOf(Nameserver), Port: 53}, nil, ipv4.ProtocolNumber)
 	if err != nil {
 		return err
 	}
@@ -342,7 +353,7 @@ func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _
 		if refused = g.forbids(name, to, machine()); refused != nil {
 			continue
 		}
-		c, err := dial(ctx, to)
+		c, err := g.dials(ctx, to)
 		if err == nil {
 			return place, c, nil
 		}

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -69,6 +70,8 @@ func do(verb, operand string) (string, error) {
 		}
 		defer c.Close()
 		return returned(c.(*net.TCPConn))
+	case "fetch":
+		return fetched(operand)
 	case "send":
 		c, err := net.Dial("udp", operand)
 		if err != nil {
@@ -279,6 +282,28 @@ func returned(c *net.TCPConn) (string, error) {
 		err = errors.Join(err, fmt.Errorf("%d other bytes came back", len(got)))
 	}
 	return fmt.Sprintf("%d bytes came back", len(got)), errors.Join(err, <-failed)
+}
+
+// fetched gets BYTES@HOST:PORT by HTTP some times, and returns the median of the milliseconds.
+func fetched(what string) (string, error) {
+	size, at, _ := strings.Cut(what, "@")
+	want, err := strconv.Atoi(size)
+	var took []time.Duration
+	for range 21 {
+		var c net.Conn
+		begun := time.Now()
+		if c, err = net.Dial("tcp", at); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(c, "GET /%s HTTP/1.0\r\n\r\n", size)
+		n, err := io.Copy(io.Discard, c)
+		if c.Close(); err != nil || n < int64(want) {
+			return "", fmt.Errorf("%d bytes: %w", n, err)
+		}
+		took = append(took, time.Since(begun))
+	}
+	slices.Sort(took)
+	return fmt.Sprint(float64(took[len(took)/2].Microseconds()) / 1000), err
 }
 
 // tree lists what is below a folder: path, mode, owner, size or target, and time.
