@@ -220,3 +220,41 @@ func TestStopLeavesNothing(t *testing.T) {
 		t.Errorf("still there: %v", all)
 	}
 }
+
+// What a run measured goes into the pages; what it did not measure stays as it was.
+func TestPagesGetTheFiguresOfARun(t *testing.T) {
+	r := results{Machine: "a machine", Parts: map[string]partRun{"latency": {Server: "echo", Rounds: 1, Scale: 1, Busy: "0, 0, 0"}, "scale": {Rounds: 1, Scale: 1}}}
+	for peer, value := range map[string]float64{"dormouse": 4, "tbxark": 1, "supergateway": 2} {
+		for _, metric := range []string{"p50 at 1", "calls at 16"} {
+			r.Samples = append(r.Samples, sample{"latency", 1, peer, metric, "ms", value})
+		}
+	}
+	r.Samples = append(r.Samples, sample{"scale", 1, "10 servers", "call p50", "ms", 0.83})
+	page := "<!-- bench calls -->old<!-- bench end --> <!-- bench beside --><!-- bench end --> <!-- bench compare --><!-- bench end --> <!-- bench scale --><!-- bench end --> <!-- bench wake -->old wake<!-- bench end -->"
+	got, err := r.fill(page)
+	commontest.OK(t, err)
+	for _, want := range []string{
+		"| over supergateway | `--durability process` | TBXark", "\n| p50 of a call at 1 | 2 | 0.50 |\n", "takes 4 times as long at 1, and answers 4 times",
+		"answers 0.25 times as many", "| | call p50, ms |", "\n| 10 servers | 0.83 | – |", "-->old wake<!--",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in %s", want, got)
+		}
+	}
+	if again, err := r.fill(got); err != nil || again != got {
+		t.Errorf("the second run writes %s, %v", again, err)
+	}
+	if _, err := r.fill("<!-- bench nothing --><!-- bench end -->"); err == nil {
+		t.Error("a block that nobody writes is no error")
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile("../../../" + page)
+		commontest.OK(t, err)
+		if filled, err := (results{}).fill(string(text)); err != nil || filled != string(text) {
+			t.Errorf("%s changes without a measurement, %v", page, err)
+		}
+		if strings.Count(string(text), "<!-- bench ") != 2*len(block.FindAllString(string(text), -1)) {
+			t.Errorf("%s has a block that does not end", page)
+		}
+	}
+}

@@ -29,7 +29,7 @@ func main() {
 	flag.Float64Var(&o.scale, "scale", 1, "makes all times longer or shorter")
 	flag.StringVar(&o.programs, "programs", "bin", "`folder` of the built programs of Dormouse")
 	flag.StringVar(&o.out, "out", ".bench", "`folder` of results.json")
-	flag.StringVar(&o.publish, "publish", "", "`folder` that also gets the table and the plots")
+	flag.StringVar(&o.publish, "publish", "", "`folder` that also gets the table and the plots; the pages of docs get their figures too")
 	flag.Parse()
 	o.dynamoDB = os.Getenv(dynamotest.Variable)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

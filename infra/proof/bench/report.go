@@ -60,7 +60,7 @@ func (s *suite) write() error {
 	if s.options.publish == "" {
 		return nil
 	}
-	return r.publish(s.options.publish)
+	return errors.Join(r.publish(s.options.publish), r.document(s.place.root))
 }
 
 // readResults reads the results of earlier runs. It is no error if there are none.
