@@ -82,6 +82,10 @@ type prepared struct {
 	log     *slog.Logger
 }
 
+// supported is what the system supports. To find that out takes sixty system calls, and a program
+// may wake boxes all the time.
+var supported = sync.OnceValue(sandbox.Probe)
+
 // prepare makes a box from its settings. own is the environment of this program without
 // those. The caller removes the box.
 func prepare(ctx context.Context, env, own environment, a assignment, log *slog.Logger, guarded *guard.Guard) (*prepared, error) {
@@ -95,7 +99,7 @@ func prepare(ctx context.Context, env, own environment, a assignment, log *slog.
 	}
 	at := setup{
 		locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
-		task: a.task, era: env[frame.EnvEra], on: sandbox.Probe(), env: env, own: own, guard: guarded, baked: env["DORMOUSE_BAKED"],
+		task: a.task, era: env[frame.EnvEra], on: supported(), env: env, own: own, guard: guarded, baked: env["DORMOUSE_BAKED"],
 	}
 	if at.image, err = readImage(env[frame.EnvImage]); err != nil {
 		return nil, fmt.Errorf("%s: %w", frame.EnvImage, err)

@@ -28,8 +28,9 @@ type Memory struct {
 	// none.
 	Ask func()
 
-	left func() (free, total int64, known bool)
-	turn chan struct{} // one start at a time finds out whether there is room
+	left  func() (free, total int64, known bool)
+	known func() bool   // whether left ever knows
+	turn  chan struct{} // one start at a time finds out whether there is room
 
 	mu      sync.Mutex
 	boxes   map[Sleeper]bool
@@ -61,16 +62,16 @@ func NewMemory(left func() (free, total int64, known bool)) *Memory {
 	if left == nil {
 		left = Left
 	}
-	return &Memory{left: left, turn: make(chan struct{}, 1), boxes: map[Sleeper]bool{}}
+	known := sync.OnceValue(func() bool {
+		_, _, known := left()
+		return known
+	})
+	return &Memory{left: left, known: known, turn: make(chan struct{}, 1), boxes: map[Sleeper]bool{}}
 }
 
 // Known reports whether m bounds anything.
 func (m *Memory) Known() bool {
-	if m == nil {
-		return false
-	}
-	_, _, known := m.left()
-	return known
+	return m != nil && m.known()
 }
 
 // Join has the idle processes of a box make room for others, until leave is called.
