@@ -222,6 +222,9 @@ func TestResources(t *testing.T) {
 		if status != http.StatusOK || !s.good(got["access_token"].(string), "files") {
 			t.Fatal(status, got)
 		}
+		if status, refused := s.token(with(refreshing(client, got["refresh_token"].(string)), "resource", at+"/other/mcp")); refused["error"] != "invalid_target" {
+			t.Error("refresh for another resource:", status, refused)
+		}
 		if status, got := s.token(refreshing(client, got["refresh_token"].(string))); status != http.StatusOK {
 			t.Error("refresh without a resource:", status, got)
 		}
