@@ -34,7 +34,8 @@ type refusals struct {
 	told int                  // refusals that were new
 }
 
-// open returns the end of the process. The caller closes it.
+// open makes a pipe and returns the end into which the network of the process writes. The
+// caller closes it.
 func (f *refusals) open() (theirs *os.File, err error) {
 	f.from, theirs, err = os.Pipe()
 	return theirs, err

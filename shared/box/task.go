@@ -86,7 +86,8 @@ func (t *legacyTasks) askTools(d unconfirmedCall, cursor json.RawMessage) {
 	t.p.ask(wire.MethodToolsList, params, func(m wire.Message) { t.toolsTold(d, m) })
 }
 
-// toolsTold takes a page that was asked for.
+// toolsTold takes a page of the tools that askTools has asked the server for. It asks for the
+// next one, or, once the tool of the call is known, lets the call go on.
 func (t *legacyTasks) toolsTold(d unconfirmedCall, m wire.Message) {
 	t.learn(m.Result)
 	cursor, err := d.pages.Next(m.Result)

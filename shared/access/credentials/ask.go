@@ -26,7 +26,7 @@ type Asked struct {
 const askFor = time.Hour
 
 // Ask returns an error that has what a client needs to ask its user to connect third
-// parties: its cause is a [storage.Unconnected]. The same call gives the same ids until
+// parties: its cause is a [storage.NotConnected]. The same call gives the same ids until
 // the user has connected.
 func (v *Vault) Ask(of Asked, missing []Missing) error {
 	u := &storage.NotConnected{}

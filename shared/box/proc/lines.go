@@ -176,7 +176,7 @@ func (q *Queue) Pushed() int64 {
 	return q.pushed
 }
 
-// Written returns how many of them were written.
+// Written returns how many bytes of those the process has been sent, with line ends.
 func (q *Queue) Written() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

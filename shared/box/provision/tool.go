@@ -187,7 +187,7 @@ type Package struct {
 }
 
 // PackageOf reads a command line. ok is false if it does not start a package of the
-// registry, or has options that [Prepare] leaves to npx or uvx.
+// registry, or has options that [Provisioner.Provision] leaves to npx or uvx.
 func PackageOf(command string, args []string) (p Package, ok bool) {
 	r, ok := parseTool(command, args)
 	return Package{Kind: r.kind, Name: r.name, Word: r.word, Args: r.args}, ok

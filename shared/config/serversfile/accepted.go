@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// accepted is the form in which the process that reads the servers file passes a Catalog
+// accepted is the form in which the process that reads the servers file passes a File
 // to the others.
 type accepted struct {
 	Version  int                   `json:"version"`
@@ -49,7 +49,7 @@ func (c *File) Marshal() []byte {
 	return encode(a)
 }
 
-// LoadAccepted reads a file with the output of [Catalog.Marshal]. The error never
+// LoadAccepted reads a file with the output of [File.Marshal]. The error never
 // repeats the text, which holds secrets.
 func LoadAccepted(path string) (*File, error) {
 	data, err := os.ReadFile(path)

@@ -76,7 +76,7 @@ func (r *reader) oneRule(n node) (rule policy.Rule, err error) {
 	return rule, nil
 }
 
-// withoutRejected leaves what access says about rejected servers out of the catalog's
+// withoutRejected leaves what access says about rejected servers out of the file's
 // section, so that the others are served. The rule for "*" goes, too, if no server that is
 // served comes under it.
 func (r *reader) withoutRejected(c *File) {

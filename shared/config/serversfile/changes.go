@@ -51,7 +51,7 @@ func (c Changes) String() string {
 
 // After returns c as the successor of another catalog of the same file, and how they
 // differ. The successor also knows the servers that were removed since, and when; see
-// [Catalog.Removed].
+// [File.Removed].
 func (c *File) After(before *File, now time.Time) (*File, Changes) {
 	next := *c
 	next.removed = maps.Clone(before.removed)

@@ -196,7 +196,7 @@ func read(path string) ([]byte, error) {
 // Parse reads the content of a servers file; file is only used to name places.
 //
 // Comments and commas after the last element are allowed, as in the files of editors. A
-// mistake in one server rejects only that server, see [Catalog.Rejected]. A mistake in
+// mistake in one server rejects only that server, see [File.Rejected]. A mistake in
 // the file as a whole gives no catalog. The error then joins one [*Error] for each
 // mistake, also of the servers, in the order of the file: all can be corrected at once.
 // Parse returns warnings with and without an error. It does not keep data.

@@ -106,7 +106,7 @@ type marshaled struct {
 
 // Marshal returns the server as one line of JSON for [UnmarshalServer], to be put into
 // an environment variable. It holds the values of Env in the clear. It has at most
-// [MaxMarshal] bytes for every server of a [Catalog].
+// [MaxMarshal] bytes for every server of a [File].
 func (s Server) Marshal() string { return string(encode(s.marshaled())) }
 
 func (s Server) marshaled() marshaled {

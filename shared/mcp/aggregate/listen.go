@@ -153,7 +153,7 @@ func begin(ctx context.Context, p *part) (heard, error) {
 	return heard{of: p, events: events, cursor: s.Cursor()}, nil
 }
 
-// readAll begins to read all streams.
+// readAll begins to read the streams of the members, and looks which of them cannot be listed.
 func (l *listening) readAll(ctx context.Context) {
 	l.next = time.Now().Add(l.g.Look)
 	l.late, _ = l.g.unlisted(ctx, l.of) // after an error the client is told of no change
