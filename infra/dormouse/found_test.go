@@ -2,6 +2,7 @@ package dormouse
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -50,10 +51,14 @@ func TestAMachineIsFoundFromEverywhere(t *testing.T) {
 func TestListNeedsNoMachine(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	d := newDesk(t, `-- servers.json --
-{"mcpServers": {"one": {"command": "npx", "args": ["x"]}, "off": {"command": "npx", "disabled": true}, "unset": {"command": "npx", "args": ["${NOBODY_SETS_THIS}"]}}}
+{"mcpServers": {"one": {"command": "npx", "args": ["x"]}, "off": {"command": "npx", "disabled": true}, "unset": {"command": "npx", "args": ["${NOBODY_SETS_THIS}"]},
+  "port": {"command": "docker", "args": ["run", "-p", "1:1", "img"]}}}
 `)
+	engine := t.TempDir()
+	commontest.OK(t, os.WriteFile(filepath.Join(engine, "docker"), nil, 0o755))
+	t.Setenv("PATH", engine)
 	said, code := d.run("list")
-	for _, want := range []string{"one    not running  ", "off    off  ", "unset  not served  ", "servers.json is not hosted now: dormouse run"} {
+	for _, want := range []string{"one    not running  ", "off    off  ", "unset  not served  ", "Only a container engine can run port (docker run -p)", "servers.json is not hosted now: dormouse run"} {
 		if code != exitDone || !strings.Contains(said, want) {
 			t.Errorf("%d %s, want %s", code, said, want)
 		}
