@@ -199,7 +199,11 @@ const maxRunner, maxHost = 160, 400
 
 func TestE2ERogueServersHarmOnlyThemselves(t *testing.T) {
 	t.Parallel()
-	for name, box := range map[string]map[string]any{"plain": {}, "sealed": {"sealed": true}} {
+	boxes := map[string]map[string]any{"plain": {}, "sealed": {"sealed": true}}
+	if os.Getenv(functionsVariable) == "process" {
+		delete(boxes, "sealed") // as on AWS, where no box has a seal
+	}
+	for name, box := range boxes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			harmOnlyThemselves(t, box)
