@@ -71,7 +71,7 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 	if kept {
 		p.output.keep(raw)
 	}
-	if err == nil && m.Kind == wire.Response && hasFailed(m) {
+	if p.output.refused.from != nil && err == nil && m.Kind == wire.Response && hasFailed(m) {
 		p.hearRefusals(false) // the process was answered after they were said
 	}
 	l.note = ""

@@ -135,10 +135,10 @@ func (p *process) hearRefusals(wait bool) bool {
 	if len(fresh) > 0 {
 		p.box.mu.Lock()
 		defer p.box.mu.Unlock()
-		st := p.status(p.running(), nil)
-		log := p.logOf(st)
 		for _, text := range fresh {
+			st := p.status(p.running(), nil)
 			st.Detail = text
+			log := p.logOf(st)
 			p.audience.speaker.tell(pendingOutput{call: func(k Sink) {
 				log.Warn("process", "refused", text)
 				k.Process(st)
