@@ -193,7 +193,7 @@ func (a as) adds(t *testing.T, programs, data, name string, packaged any) {
 	})
 	registry := httptest.NewServer(mux)
 	defer registry.Close()
-	cmd := a.command(filepath.Join(programs, "dormouse"), "add", "io.test/"+name, "--registry", registry.URL, "--idle-seconds", "1", "--servers", filepath.Join(data, "servers.json"), "--data", filepath.Join(data, "state"))
+	cmd := a.command(filepath.Join(programs, "dormouse"), "add", "io.test/"+name, "--registry", registry.URL, "--servers", filepath.Join(data, "servers.json"), "--data", filepath.Join(data, "state"))
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), ": 1 tool in ") {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -212,7 +212,7 @@ func (a as) hosts(t *testing.T, programs, data string, servers map[string]any) (
 	}
 	t.Setenv("HOME", data)
 	at := []string{"--data", filepath.Join(data, "state")}
-	cmd := a.command(filepath.Join(programs, "dormouse"), append([]string{"run", "--servers", file, "--listen", "127.0.0.1:0", "--sockets", "127.0.0.1:0"}, at...)...)
+	cmd := a.command(filepath.Join(programs, "dormouse"), append([]string{"run", "--idle", "1s", "--servers", file, "--listen", "127.0.0.1:0", "--sockets", "127.0.0.1:0"}, at...)...)
 	log = follow(t, cmd)
 	log.wait(t, "Nothing runs until", 1)
 	return log, func(server string) (string, error) {

@@ -101,17 +101,6 @@ func TestUnixSocketsOfOthersAreOutOfReach(t *testing.T) {
 	})
 }
 
-// shared copies a file to a folder where every user can read it.
-func shared(t *testing.T, file string) string {
-	t.Helper()
-	raw, err := os.ReadFile(file)
-	commontest.OK(t, err)
-	to := host{uid: os.Getuid()}.folder(t) + "/" + "script"
-	commontest.OK(t, os.WriteFile(to, raw, 0o644))
-	commontest.OK(t, os.Chmod(to, 0o644))
-	return to
-}
-
 // interpret runs a seccomp filter for one system call.
 func interpret(t *testing.T, filter []unix.SockFilter, arch, nr uint32, args []uint64) uint32 {
 	t.Helper()
