@@ -230,14 +230,12 @@ func TestTheImageHasTheServersOfTheServersFile(t *testing.T) {
 	commontest.OK(t, err)
 	var rows []struct {
 		Server, Digest, Why string
-		CPUSeconds          float64
-		MemoryMB, ClassMB   int
 	}
 	if err := json.Unmarshal(said, &rows); err != nil || len(rows) != 2 {
 		t.Fatalf("%s, %v", said, err)
 	}
 	for _, row := range rows {
-		if fine := row.Digest != "" && row.Why == "" && row.CPUSeconds > 0 && row.MemoryMB > 0 && row.ClassMB >= 512; fine != (row.Server == "s") || !fine && row.Why == "" {
+		if fine := row.Digest != "" && row.Why == ""; fine != (row.Server == "s") || !fine && row.Why == "" {
 			t.Errorf("%+v", row)
 		}
 	}

@@ -3,6 +3,7 @@ package guard_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,13 +17,13 @@ const mib = 1 << 20
 type sleeper struct {
 	since time.Time // zero while it works
 	takes int64
-	free  *int64
+	free  *atomic.Int64
 }
 
 func (s *sleeper) Idlest() (time.Time, func() <-chan struct{}, bool) {
 	return s.since, func() <-chan struct{} {
 		ended := make(chan struct{})
-		*s.free += s.takes
+		s.free.Add(s.takes)
 		s.since = time.Time{}
 		close(ended)
 		return ended
@@ -31,8 +32,9 @@ func (s *sleeper) Idlest() (time.Time, func() <-chan struct{}, bool) {
 
 func TestAFullMachineLetsIdleProcessesSleepAndThenStartsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		free := int64(95 * mib)
-		m := guard.NewMemory(func() (int64, int64, bool) { return free, 1024 * mib, true })
+		var free atomic.Int64
+		free.Store(95 * mib)
+		m := guard.NewMemory(func() (int64, int64, bool) { return free.Load(), 1024 * mib, true })
 		room := func(want string) {
 			t.Helper()
 			got := "room"
@@ -54,7 +56,7 @@ func TestAFullMachineLetsIdleProcessesSleepAndThenStartsNone(t *testing.T) {
 			t.Errorf("the third waited %s", waited)
 		}
 		time.Sleep(time.Minute)
-		free = 31 * mib
+		free.Store(31 * mib)
 		used, older, working := &sleeper{time.Now().Add(-9 * time.Second), 50 * mib, &free}, &sleeper{time.Now().Add(-time.Minute), 50 * mib, &free}, &sleeper{takes: 50 * mib, free: &free}
 		for _, s := range []*sleeper{used, working} {
 			defer m.Join(s)()
@@ -66,19 +68,19 @@ func TestAFullMachineLetsIdleProcessesSleepAndThenStartsNone(t *testing.T) {
 			t.Errorf("%v, %v", older, used)
 		}
 		leave()
-		free = 0
+		free.Store(0)
 		room("room") // in the second that the last one needs, another has been idle for ten
 		if !used.since.IsZero() {
 			t.Error("it still runs")
 		}
-		free = 0
+		free.Store(0)
 		asked := time.Time{}
 		m.Ask = func() { asked = time.Now() }
 		room("full")
 		if time.Since(asked) != 3*time.Second {
 			t.Errorf("others had %s to make room", time.Since(asked))
 		}
-		m.Ask = func() { time.AfterFunc(time.Second, func() { free = 40 * mib }) }
+		m.Ask = func() { time.AfterFunc(time.Second, func() { free.Store(40 * mib) }) }
 		room("room")
 		time.Sleep(time.Minute)
 		room("room")

@@ -1,7 +1,6 @@
 package observe_test
 
 import (
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -87,7 +86,7 @@ func TestNobodyHasToObserve(t *testing.T) {
 }
 
 func TestALineThatTheLogLeavesOutCostsNothing(t *testing.T) {
-	log := observe.Log(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	log := observe.Log(slog.New(slog.DiscardHandler))
 	e := &observe.Event{Kind: observe.Frame, Level: slog.LevelDebug, Type: "events"}
 	if n := testing.AllocsPerRun(10, func() { log(t.Context(), e) }); n != 0 {
 		t.Errorf("%v allocations", n)
