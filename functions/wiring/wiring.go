@@ -242,16 +242,18 @@ func (f *Function) launch(b storage.Box) (map[string]string, error) {
 func (f *Function) Server(name string) (sessions.Server, bool) {
 	if known, ok := f.servers.Load(name); ok {
 		k, ok := known.(served)
+		k.Digest = k.record.Digest() // a file may have been edited since
 		return k.Server, ok && k.is
 	}
 	s, ok := f.Servers.Server(name)
+	record := serversfile.NewRecord(s)
 	made := sessions.Server{
 		Tools: s.Tools.Filter(), Pin: s.Pin(),
-		Name: s.Name, Digest: s.RecordDigest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(), Spreads: s.Spreads(),
+		Name: s.Name, Digest: record.Digest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(), Spreads: s.Spreads(),
 		Tasks: sessions.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
 	}
 	if ok {
-		f.servers.Store(name, served{made, !s.Disabled})
+		f.servers.Store(name, served{made, record, !s.Disabled})
 	}
 	return made, ok && !s.Disabled
 }
@@ -259,7 +261,8 @@ func (f *Function) Server(name string) (sessions.Server, bool) {
 // served is a server of the servers file. is reports whether it is served.
 type served struct {
 	sessions.Server
-	is bool
+	record *serversfile.Record
+	is     bool
 }
 
 // Event wraps a handler of events so that the Observer gets each event, with its cost. whose returns the account of an event (Tenant, Server and Session). A nil whose

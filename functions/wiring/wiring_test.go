@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -33,6 +35,23 @@ func TestRunnersAreToldWhereWorkspacesAreKept(t *testing.T) {
 	env, err := wired(t, wiring.Parts{Snapshots: "folder:/x"}).Relay.Launch(storage.Box{Server: "kept"})
 	if err != nil || env["DORMOUSE_SNAPSHOTS"] != "folder:/x" {
 		t.Errorf("a runner is told %v, %v", env, err)
+	}
+}
+
+func TestAnEditedProgramIsAnotherServerForTheNextMessage(t *testing.T) {
+	dir := t.TempDir()
+	program, file := filepath.Join(dir, "a.py"), filepath.Join(dir, "servers.json")
+	commontest.OK(t, os.WriteFile(program, []byte("1"), 0o600))
+	commontest.OK(t, os.WriteFile(file, []byte(`{"mcpServers":{"mine":{"command":"python3","args":["`+program+`"]}}}`), 0o600))
+	servers, _, err := serversfile.LoadHere(file, func(name string) (string, bool) { return "/bin", name == "PATH" })
+	commontest.OK(t, err)
+	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32)}, wiring.Parts{Store: storagetest.NewMemory(), Meter: meter.New(meter.Options{}), Fleet: places.New("process", "", nil)})
+	commontest.OK(t, err)
+	before, _ := f.Server("mine")
+	commontest.OK(t, os.WriteFile(program, []byte("22"), 0o600))
+	after, _ := f.Server("mine")
+	if again, _ := f.Server("mine"); before.Digest == after.Digest || again.Digest != after.Digest {
+		t.Errorf("the digests are %s, and after the edit %s and %s", before.Digest, after.Digest, again.Digest)
 	}
 }
 

@@ -178,7 +178,7 @@ func namesOf(m *machine, tenant, server string) map[string]bool {
 		}
 		return nil
 	}
-	parts, err := m.functions.Records().ListHandshakes(ctx, storage.RecordFor(tenant, s.Digest), wire.MethodToolsList+" ")
+	parts, err := m.functions.Records().ListHandshakes(ctx, storage.RecordFor(tenant, s.RecordDigest()), wire.MethodToolsList+" ")
 	if err != nil {
 		return nil
 	}

@@ -9,33 +9,77 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // RecordDigest is the name under which a server's handshake record is kept. On the machine
 // where the server runs it also depends on the size and the time of the program files that
 // the server's configuration names. An edited or upgraded program so begins a new record.
 // Digest stays the same, and with it the box and the install.
-func (s Server) RecordDigest() string {
+func (s Server) RecordDigest() string { return NewRecord(s).Digest() }
+
+// Record answers [Server.RecordDigest] of one server, for callers that ask with each message.
+// It is safe for concurrent use.
+type Record struct {
+	server Server
+	known  atomic.Pointer[recorded]
+}
+
+// recorded is what the last answer came from.
+type recorded struct {
+	command string
+	files   []programFile
+	digest  string
+}
+
+// programFile is a program file as it was.
+type programFile struct {
+	path    string
+	size    int64
+	changed int64 // Unix time in nanoseconds
+}
+
+// NewRecord returns the Record of a server.
+func NewRecord(s Server) *Record { return &Record{server: s} }
+
+// Digest returns the digest for the files as they are now. PATH is searched for the command
+// again only when the file that was found last time is gone.
+func (r *Record) Digest() string {
+	s, was := r.server, r.known.Load()
 	if s.Path == "" || s.InPlace() {
 		return s.Digest
 	}
-	list := []any{s.Digest}
-	for _, path := range s.programs() {
+	now := recorded{digest: s.Digest}
+	if was != nil {
+		now.command = was.command
+	}
+	if _, err := os.Stat(now.command); err != nil {
+		now.command = s.located()
+	}
+	for _, path := range s.programs(now.command) {
 		if info, err := os.Stat(path); err == nil {
-			list = append(list, path, info.Size(), info.ModTime().UnixNano())
+			now.files = append(now.files, programFile{path, info.Size(), info.ModTime().UnixNano()})
 		}
 	}
-	if len(list) == 1 {
-		return s.Digest
+	if was != nil && slices.Equal(was.files, now.files) {
+		return was.digest
 	}
-	sum := sha256.Sum256(encode(list))
-	return hex.EncodeToString(sum[:])
+	if len(now.files) > 0 {
+		list := []any{s.Digest}
+		for _, f := range now.files {
+			list = append(list, f.path, f.size, f.changed)
+		}
+		sum := sha256.Sum256(encode(list))
+		now.digest = hex.EncodeToString(sum[:])
+	}
+	r.known.Store(&now)
+	return now.digest
 }
 
-// programs returns the paths of the program files that the configuration names: the command,
-// the arguments, and the files below the host path.
-func (s Server) programs() (paths []string) {
-	if command := s.located(); command != "" {
+// programs returns the paths of the program files that the configuration names: the command
+// as it was located, the arguments, and the files below the host path.
+func (s Server) programs(command string) (paths []string) {
+	if command != "" {
 		paths = append(paths, command)
 	}
 	for _, arg := range s.Args {

@@ -68,6 +68,10 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 		{"auto", "auto/other.py", true},
 	} {
 		s, _ := file.Server(c.server)
+		kept := serversfile.NewRecord(s)
+		if kept.Digest() != s.RecordDigest() {
+			t.Errorf("%s: who asks often gets another digest", c.server)
+		}
 		before, box, identity := s.RecordDigest(), s.Definition(), s.Digest
 		if before != s.RecordDigest() {
 			t.Errorf("%s: two digests of the same files", c.server)
@@ -75,6 +79,9 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 		commontest.OK(t, os.Chtimes(at(c.file), time.Time{}, time.Now().Add(time.Hour)))
 		if news := s.RecordDigest() != before; news != c.news {
 			t.Errorf("%s: after a change of %s the record is another: %t", c.server, c.file, news)
+		}
+		if kept.Digest() != s.RecordDigest() {
+			t.Errorf("%s: after a change of %s, who asks often gets another digest", c.server, c.file)
 		}
 		if again, _ := load().Server(c.server); again.Definition() != box || again.Digest != identity || again.RecordDigest() != s.RecordDigest() {
 			t.Errorf("%s: a change of %s is a change of its box", c.server, c.file)

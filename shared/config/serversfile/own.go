@@ -42,7 +42,7 @@ func (s Server) Sources() []string {
 	if folder == "" {
 		return nil
 	}
-	paths, left := s.programs(), mostOwn
+	paths, left := s.programs(s.located()), mostOwn
 	_ = filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
 		if left--; left < 0 {
 			return fs.SkipAll
