@@ -25,10 +25,10 @@ const (
 
 // mostLooked is for how many sessions servers looks up the newest message. For further
 // sessions it takes the time in their record, which may be days older.
-const mostLooked = 500
+const mostLooked = 200
 
 // mostCounted is how many sessions servers counts, and looks through for tenants, so that a
-// machine with many answers at once. If there are more, each count is a lower bound.
+// machine with many answers at once. They are less than a page. If there are more, each count is a lower bound.
 const mostCounted = 1000
 
 func (x *exchange) servers() (any, error) {
@@ -42,13 +42,14 @@ func (x *exchange) servers() (any, error) {
 	}
 	list := summary(file, status)
 	list = slices.DeleteFunc(list, func(s Server) bool { return !x.caller.may(x.caller.Tenant, s.Name) })
-	if err := x.addSessions(list); err != nil {
+	seen, err := x.addSessions(list)
+	if err != nil {
 		return nil, err
 	}
 	if err := x.addCalls(list); err != nil {
 		return nil, err
 	}
-	tenants, err := x.tenantsOf(mostCounted)
+	tenants, err := x.withKeys(seen)
 	if err != nil {
 		return nil, err
 	}
@@ -260,20 +261,23 @@ func (p Process) Why() string {
 	return strings.TrimPrefix(first, fmt.Sprintf("server %q: ", p.Server))
 }
 
-// addSessions counts the sessions of servers and finds their newest message.
-func (x *exchange) addSessions(list []Server) error {
+// addSessions counts the sessions of servers and finds their newest message. It returns the
+// tenants of the sessions that it counted.
+func (x *exchange) addSessions(list []Server) (tenants map[string]bool, err error) {
+	tenants = map[string]bool{}
 	at := map[string]*Server{}
 	for i := range list {
 		at[list[i].Name] = &list[i]
 	}
 	looked, counted := 0, 0
-	return x.each(func(s storage.Session) (bool, error) {
+	return tenants, x.each(func(s storage.Session) (bool, error) {
 		if counted++; counted > mostCounted {
 			for i := range list {
 				list[i].MoreSessions = true
 			}
 			return false, nil
 		}
+		tenants[s.Tenant] = true
 		server := at[s.Server]
 		if server == nil || s.State == storage.Ended {
 			return true, nil
@@ -294,28 +298,30 @@ func (x *exchange) addSessions(list []Server) error {
 }
 
 // tenants returns the tenants that the caller sees and that may have records.
-func (x *exchange) tenants() ([]string, error) { return x.tenantsOf(math.MaxInt) }
-
-// tenantsOf returns those of them that have keys, or one of the first sessions. It reads at most
-// this many, rounded up to whole pages.
-func (x *exchange) tenantsOf(sessions int) ([]string, error) {
+func (x *exchange) tenants() ([]string, error) {
 	if x.caller.Tenant != "" {
 		return []string{x.caller.Tenant}, nil
 	}
-	return Tenants(x.r.Context(), x.h.Store, sessions)
+	return Tenants(x.r.Context(), x.h.Store, math.MaxInt)
+}
+
+// withKeys returns those of tenants that the caller sees: the given ones, which have sessions,
+// and those of keys.
+func (x *exchange) withKeys(tenants map[string]bool) ([]string, error) {
+	if x.caller.Tenant != "" {
+		return []string{x.caller.Tenant}, nil
+	}
+	err := addKeys(x.r.Context(), x.h.Store, tenants)
+	return slices.Sorted(maps.Keys(tenants)), err
 }
 
 // Tenants returns the tenants that may have records, in order: that of callers without a
 // key, those of keys, and those of the first sessions. It reads at most this many
 // sessions, rounded up to whole pages.
 func Tenants(ctx context.Context, store storage.Store, sessions int) ([]string, error) {
-	seen := map[string]bool{apikey.LocalTenant: true}
-	keys, err := apikey.List(ctx, store, "")
-	if err != nil {
+	seen := map[string]bool{}
+	if err := addKeys(ctx, store, seen); err != nil {
 		return nil, err
-	}
-	for _, k := range keys {
-		seen[k.Tenant] = true
 	}
 	for after := storage.ID(""); sessions > 0; sessions -= page {
 		list, err := store.List(ctx, "", after, page)
@@ -330,6 +336,16 @@ func Tenants(ctx context.Context, store storage.Store, sessions int) ([]string, 
 		}
 	}
 	return slices.Sorted(maps.Keys(seen)), nil
+}
+
+// addKeys adds the tenant of callers without a key, and those of keys.
+func addKeys(ctx context.Context, store storage.Store, tenants map[string]bool) error {
+	tenants[apikey.LocalTenant] = true
+	keys, err := apikey.List(ctx, store, "")
+	for _, k := range keys {
+		tenants[k.Tenant] = true
+	}
+	return err
 }
 
 // Known returns the tools that a tenant's server is known to offer to a usual client, and

@@ -13,8 +13,8 @@ import (
 
 // Pages of sessions.
 const (
-	page     = 1000 // as they are read from the store
-	onAPage  = 100  // by default
+	page     = mostCounted + 1 // as they are read from the store
+	onAPage  = 100             // by default
 	mostPage = 1000
 )
 
