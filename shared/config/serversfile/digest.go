@@ -51,15 +51,10 @@ func (r *Record) Digest() string {
 	}
 	now := recorded{digest: s.Digest}
 	if was != nil {
-		now.command = was.command
+		now.look(s, was.command)
 	}
-	if _, err := os.Stat(now.command); err != nil {
-		now.command = s.located()
-	}
-	for _, path := range s.programs(now.command) {
-		if info, err := os.Stat(path); err == nil {
-			now.files = append(now.files, programFile{path, info.Size(), info.ModTime().UnixNano()})
-		}
+	if now.command == "" {
+		now.look(s, s.located())
 	}
 	if was != nil && slices.Equal(was.files, now.files) {
 		return was.digest
@@ -76,6 +71,21 @@ func (r *Record) Digest() string {
 	return now.digest
 }
 
+// look notes the files of a server as they are. It notes no command if that is not there.
+func (r *recorded) look(s Server, command string) {
+	r.files = r.files[:0]
+	for _, path := range s.programs(command) {
+		info, err := os.Stat(path)
+		if err != nil {
+			continue
+		}
+		r.files = append(r.files, programFile{path, info.Size(), info.ModTime().UnixNano()})
+		if path == command {
+			r.command = command
+		}
+	}
+}
+
 // programs returns the paths of the program files that the configuration names: the command
 // as it was located, the arguments, and the files below the host path.
 func (s Server) programs(command string) (paths []string) {
@@ -86,7 +96,7 @@ func (s Server) programs(command string) (paths []string) {
 		if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
 			arg = value
 		}
-		if arg = s.at(arg); isProgram(arg) {
+		if arg = s.at(arg); arg != "" && isProgram(arg) {
 			paths = append(paths, arg)
 		}
 	}
