@@ -38,7 +38,7 @@ func atRest() []rest {
 			0, "requests, messages, minutes of connections. A hosted zone ($0.50) and a web ACL ($5.00 and its rules) are yours",
 		},
 		{"the table", "DynamoDB::Table", 0, "reads, writes; beyond 25 GB an account $0.25 a GB, and $0.20 a GB for recovery to any second. Items go when their session ends"},
-		{"the bucket of workspaces", "S3::Bucket S3::BucketPolicy", 0, "$0.023 a GB. A workspace goes `SnapshotDays` after its last use, an upload that broke off after a day, a version after `WorkspaceVersionDays`"},
+		{"the bucket of workspaces", "S3::Bucket S3::BucketPolicy", 0, "$0.023 a GB. A workspace goes twice `SessionHours` after its last use, and after 15 days at least; an upload that broke off after a day; a version after a day, with `Protect=on` after 7"},
 		{"the repository of images", "ECR::Repository", 0, "$0.10 a GB: $0.04 for an image of 0.4 GB. Layers that images share count once; the 20 newest tags stay"},
 		{"the secret of tickets", "Custom::Tickets", 0, "nothing: a standard parameter of Systems Manager"},
 		{"the runner of boxes", "Custom::Runner Lambda::LayerVersion", 0, "nothing: a layer is code, and 8 MB in the bucket cost $0.0002"},

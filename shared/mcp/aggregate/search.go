@@ -13,8 +13,9 @@ import (
 )
 
 // In search mode a client of a group gets two tools in place of hundreds. find_tools answers
-// from the handshake records, and wakes nothing. call_tool becomes a call of the tool that it
-// names, before any check, so access and quotas are those of that tool.
+// from the handshake records, as a list does: it starts only a server that nobody has listed.
+// call_tool becomes a call of the tool that it names, before any check. So access and quotas
+// are those of that tool.
 
 const (
 	toolFind = "find_tools"
