@@ -144,7 +144,7 @@ func owners() []owner {
 		{"golang.org/x/oauth2", []string{"shared/access/authserver", "infra/dormouse/pipe", "infra/proof/clients/..."}},
 		{"github.com/golang-jwt/jwt", []string{"shared/access/resourceserver"}},
 		{"modernc.org", []string{"shared/store/sqlitestore", "infra/local/history"}},
-		{"github.com/klauspost/compress", []string{"shared/box/snapshot", "shared/operate/console", "infra/keeper/image"}},
+		{"github.com/klauspost/compress", []string{"shared/box/snapshot", "shared/box/memory", "shared/operate/console", "infra/keeper/image"}},
 		{"gvisor.dev/gvisor", []string{"infra/keeper/box", "infra/keeper/gate"}},
 		{"github.com/opencontainers/runtime-spec", []string{"infra/keeper/box"}},
 		{"github.com/erofs/go-erofs", []string{"infra/keeper/image", "infra/keeper/box"}},

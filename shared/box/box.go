@@ -124,9 +124,10 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 		}
 		p = g.start(free)
 		if again {
-			b.log.Info("process started anew in a living session: what the one before had in memory is gone",
-				"server", b.server.Name, "session_id", st.session.id, "restarted", true)
 			g.anew(st, msgs)
+			if b.server.Images == nil { // else it may have its memory
+				g.logAnew()
+			}
 		}
 	}
 	if p != nil {

@@ -19,8 +19,8 @@ func makeRoom(c *Box, groups map[string]*group) (free *process, ok bool) {
 	n, idle := 0, idlest(groups)
 	for _, g := range groups {
 		for _, p := range g.live {
-			if p.followed {
-				continue // another process takes its place, and n counts that one
+			if p.followed || p.nap.asleep() {
+				continue // another process takes its place, and n counts that one; or it sleeps
 			}
 			if p.state >= stopping || g.current != p {
 				free = p

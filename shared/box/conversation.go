@@ -121,10 +121,14 @@ func numbers(scope Scope) func() int64 {
 func (c *conversation) number() int64 {
 	for {
 		n := c.draw()
-		if c.requests[n] == nil && c.renamed[n] == nil && !c.kept[n] {
+		if !c.knows(n) {
 			return n
 		}
 	}
+}
+
+func (c *conversation) knows(n int64) bool {
+	return c.requests[n] != nil || c.renamed[n] != nil || c.kept[n]
 }
 
 // own draws a number for a request of the box itself and keeps it for good. There are

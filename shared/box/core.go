@@ -18,6 +18,8 @@ type child interface {
 	Stderr() io.Reader
 	CloseStdin()
 	Unread() (n int, ok bool)
+	Interrupt()
+	Reread() (take func() ([]byte, error), err error)
 	Terminate()
 	Kill()
 	Release()

@@ -72,7 +72,17 @@ func (d *deadlines) opened(q *question) {
 		r.timer.Stop()
 		r.left = time.Until(r.due)
 	}
-	q.timer = d.box.server.Guard.After(d.box.server.AnswerTimeout, func() {
+	d.ask(q, d.box.server.AnswerTimeout)
+	if d.p.waits() {
+		d.rest()
+	}
+}
+
+// ask limits the time for the answer to a question.
+func (d *deadlines) ask(q *question, within time.Duration) {
+	r := q.call
+	q.due = time.Now().Add(within)
+	q.timer = d.box.server.Guard.After(within, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
 		if d.p.conv.questions[q.visible] != q {
@@ -102,9 +112,14 @@ func (d *deadlines) quiet() {
 		d.p.stop(d.last)
 		return
 	}
-	if d.p.state != ready {
-		return
+	if d.p.state == ready {
+		d.rest()
 	}
+}
+
+// rest starts the idle time of the process anew.
+func (d *deadlines) rest() {
+	d.used = time.Now()
 	if d.idle != nil {
 		d.idle.Reset(d.box.server.Idle)
 		return
@@ -114,10 +129,28 @@ func (d *deadlines) quiet() {
 		defer d.box.mu.Unlock()
 		// The process may have been used while this waited for the lock. While a request
 		// is open the timer does nothing: the end of the request calls quiet.
-		if d.p.isCurrent() && d.p.conv.idle() && time.Since(d.used) >= d.box.server.Idle {
+		switch {
+		case !d.p.isCurrent() || time.Since(d.used) < d.box.server.Idle:
+		case d.p.conv.idle() || d.p.waits():
 			d.p.stop(nil)
 		}
 	})
+}
+
+// take takes over the requests of a process that sleeps, with the time that each has left.
+func (d *deadlines) take(c *conversation) {
+	for _, r := range c.requests {
+		if r.timer != nil && r.asked == 0 {
+			r.timer.Stop()
+			d.count(r, time.Until(r.due))
+		}
+	}
+	for _, q := range c.questions {
+		if q.call != nil {
+			q.timer.Stop()
+			d.ask(q, time.Until(q.due))
+		}
+	}
 }
 
 func (d *deadlines) stop() {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -97,11 +98,15 @@ func (c *playedChild) Stdout() io.Reader          { return c.stdout }
 func (c *playedChild) Stderr() io.Reader          { return strings.NewReader("") }
 func (c *playedChild) CloseStdin()                { _ = c.toStdin.Close() }
 func (c *playedChild) Unread() (int, bool)        { return 0, false }
+func (c *playedChild) Interrupt()                 {}
 func (c *playedChild) Kill()                      { c.Terminate() }
 func (c *playedChild) Release()                   {}
 func (c *playedChild) Exited() <-chan struct{}    { return c.exited }
 func (c *playedChild) Abandoned() <-chan struct{} { return nil }
 func (c *playedChild) KernelKilled() bool         { return false }
+
+// Reread implements child. No test freezes such a process.
+func (c *playedChild) Reread() (func() ([]byte, error), error) { return nil, errors.ErrUnsupported }
 
 func (c *playedChild) Terminate() {
 	c.ending.Do(func() {

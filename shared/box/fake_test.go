@@ -76,6 +76,8 @@ func (f *fake) serve() {
 		os.Exit(1)
 	case "silent":
 		block()
+	case "kept":
+		sandboxed()
 	case "runner": // the process has a box with a server that does not notice when its stdin ends
 		runner()
 	case "deaf to sigterm":

@@ -17,6 +17,7 @@ type group struct {
 	current *process   // gets new messages, nil for none
 	live    []*process // current, and those that are being stopped
 	ended   bool       // the box has forgotten it
+	isAnew  bool       // current starts for a session that had a process before
 	untold  *stream    // whose client is told that current starts without what was in memory, or nil
 	forget  func()     // deletes the group from the box
 }
@@ -43,13 +44,22 @@ func (g *group) join(s *session) {
 // anew notes that the process starts for messages of a session which had another one before. The
 // client is told, as a log message, if it has asked for such: by a level, or in the request.
 func (g *group) anew(st *stream, msgs []wire.Message) {
-	g.untold = nil
+	g.untold, g.isAnew = nil, true
 	for _, m := range requestsOf(msgs) {
 		level, _ := wire.String(wire.Lookup(m.Params, "_meta", wire.MetaLogLevel))
 		if level = cmp.Or(level, st.session.level); level != "" && verbosity(level) <= verbosity("notice") {
 			g.untold = st
 		}
 	}
+}
+
+// logAnew logs anew.
+func (g *group) logAnew() {
+	if g.isAnew {
+		g.box.log.Info("process started anew in a living session: what the one before had in memory is gone",
+			"server", g.box.server.Name, "session_id", g.speaker.id, "restarted", true)
+	}
+	g.isAnew = false
 }
 
 // tellAnew tells the client of anew, once the process is ready.
@@ -134,6 +144,17 @@ func (g *group) begin(h *handshake, room *process) {
 	g.box.server.Guard.Go(r.run)
 }
 
+// draw draws a number for a request that no process of the group knows, because one of them may
+// take over what another one has open.
+func (g *group) draw() int64 {
+	for {
+		n := g.box.draw()
+		if !slices.ContainsFunc(g.live, func(p *process) bool { return p.conv.knows(n) }) {
+			return n
+		}
+	}
+}
+
 // left removes a process that has ended.
 func (g *group) left(p *process) {
 	g.detach(p)
@@ -160,7 +181,7 @@ func (g *group) busy() bool {
 	return slices.ContainsFunc(g.live, func(p *process) bool {
 		// A workspace that is not saved yet keeps the box awake. Another runner may wake
 		// the box as soon as it sleeps, and must then find the saved workspace.
-		return !p.greeted && g.current == p || !p.conv.idle() || p.keeping.workspace != ""
+		return !p.greeted && g.current == p && !p.nap.asleep() || !p.conv.idle() || p.keeping.workspace != ""
 	})
 }
 

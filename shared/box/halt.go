@@ -14,9 +14,15 @@ func (b *Box) Halt(session, by string, within time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	why := b.interrupted("it was stopped by " + by)
+	discard := func(g *group) {
+		for _, p := range g.live {
+			p.nap.discard = true // who stops a process wants another one
+		}
+		g.drain(why, within)
+	}
 	if session == "" {
 		for _, g := range b.groups {
-			g.drain(why, within)
+			discard(g)
 		}
 		return
 	}
@@ -25,7 +31,7 @@ func (b *Box) Halt(session, by string, within time.Duration) {
 	case s == nil:
 	case !b.server.Scope.wide():
 		if g := b.groupOf(s); g != nil {
-			g.drain(why, within)
+			discard(g)
 		}
 	case within <= 0:
 		endCalls(b.processes(s), s, why)

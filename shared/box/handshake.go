@@ -197,22 +197,33 @@ func (h *handshake) done(version string) {
 	p.to(ready)
 	p.box.starts.success()
 	p.report(Ready, nil)
-	session, ticket, result := p.audience.speaker.id, p.audience.speaker.ticket, p.proto.initialized(p.audience.speaker)
-	p.audience.speaker.tell(pendingOutput{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
-
-	for _, s := range p.audience.members {
-		p.announce(s)
-	}
+	p.tellHandshake(version)
+	p.group.logAnew()
 	p.group.tellAnew()
 	p.proto.begin()
-	for _, r := range p.conv.inOrder() {
-		if r.method == wire.MethodInitialize {
-			p.conv.end(r, wire.ResultResponse(r.id, p.proto.initialized(r.stream.session)))
-		}
-	}
+	p.answerInitialize()
 	p.sendHeld()
 	if p.box.server.Lists {
 		(&survey{p: p, hashes: map[string]string{}}).begin()
 	}
 	p.clock.quiet()
+}
+
+// tellHandshake tells the sink what the process has said first, and clients that lists may have
+// changed.
+func (p *process) tellHandshake(version string) {
+	session, ticket, result := p.audience.speaker.id, p.audience.speaker.ticket, p.proto.initialized(p.audience.speaker)
+	p.audience.speaker.tell(pendingOutput{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
+	for _, s := range p.audience.members {
+		p.announce(s)
+	}
+}
+
+// answerInitialize answers what clients have sent as their first message.
+func (p *process) answerInitialize() {
+	for _, r := range p.conv.inOrder() {
+		if r.method == wire.MethodInitialize {
+			p.conv.end(r, wire.ResultResponse(r.id, p.proto.initialized(r.stream.session)))
+		}
+	}
 }

@@ -57,15 +57,23 @@ func (k *keeping) save(inOrder bool) {
 			log.Warn("workspace not saved; the earlier snapshot remains", "error", err)
 			return
 		}
-		if owner == name {
-			return
-		}
-		// This workspace is of no further use: another process of the owner may save
-		// before this one starts again.
-		b.server.Keeper.Leave(name)
-		if err := b.server.Provisioner.Remove(name); err != nil {
-			log.Warn("workspace not removed", "error", err)
-		}
+		k.leave()
+	}
+}
+
+// leave removes the saved workspace of a process if it belongs to another owner: another
+// process of the owner may save before this one starts again.
+func (k *keeping) leave() {
+	b, name := k.box, k.audience.id
+	b.mu.Lock()
+	own := k.owner() == name
+	b.mu.Unlock()
+	if own {
+		return
+	}
+	b.server.Keeper.Leave(name)
+	if err := b.server.Provisioner.Remove(name); err != nil {
+		b.log.Warn("workspace not removed", "server", b.server.Name, "process", name, "error", err)
 	}
 }
 

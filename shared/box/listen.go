@@ -1,6 +1,7 @@
 package box
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,8 +24,10 @@ type listener struct {
 // sink takes them.
 func (l *listener) listen() {
 	p := l.p
-	lines := proc.NewLineReader(&counted{p.child.Stdout(), &p.output.bytes}, maxLine, p.box.server.Guard.Budget())
+	from := io.MultiReader(bytes.NewReader(p.nap.said), p.child.Stdout())
+	lines := proc.NewLineReader(&counted{from, &p.output.bytes}, maxLine, p.box.server.Guard.Budget()).Whole()
 	defer lines.Close()
+	defer l.last(lines)
 	for {
 		line, err := lines.Next()
 		var long *proc.TooLong
@@ -37,6 +40,18 @@ func (l *listener) listen() {
 			l.hear(line)
 		}
 		p.audience.awaitRoom()
+	}
+}
+
+// last takes what came behind the last line end. A process that is being frozen writes the rest
+// of the line when it is thawed.
+func (l *listener) last(lines *proc.LineReader) {
+	p := l.p
+	rest, ok := lines.Rest()
+	if isClosed(p.nap.drowsy) {
+		p.nap.rest, p.nap.cut = rest, !ok
+	} else if len(rest) > 0 {
+		l.hear(bytes.TrimSuffix(rest, []byte("\r")))
 	}
 }
 

@@ -46,6 +46,10 @@ func (a *preparation) awaitTurn() bool {
 		case <-a.p.halt:
 		}
 	}
+	select {
+	case <-a.p.nap.needed:
+	case <-a.p.halt:
+	}
 	return !isClosed(a.p.halt) && a.awaitStart()
 }
 

@@ -41,6 +41,7 @@ type process struct {
 	notes notes
 	held  heldLines // messages that wait until it is ready, or has shown that it works
 
+	nap   nap
 	child child // nil before it runs
 	queue *proc.Queue
 }
@@ -69,8 +70,9 @@ func newProcess(g *group) *process {
 		halt: make(chan struct{}), over: make(chan struct{}), keeping: keeping{box: c, audience: of},
 	}
 	p.clock = deadlines{box: c, p: p}
+	p.nap.begin()
 	p.output.hide = c.hide
-	p.converse(newConversation(c.draw, c.server.Scope.wide(), of))
+	p.converse(newConversation(p.group.draw, c.server.Scope.wide(), of))
 	return p
 }
 
@@ -129,9 +131,8 @@ func (p *process) stop(f *fault) {
 		p.told, p.keeping.atWork = true, !p.conv.idle()
 		close(p.halt)
 	}
-	if p.child != nil {
-		p.child.Terminate()
-	}
+	p.nap.bury(p)
+	p.dismiss()
 }
 
 // handOver stops the process, and gives its conversation and the messages that wait to the
@@ -228,6 +229,7 @@ func (p *process) queueFull() *fault {
 func (p *process) send(number int64, line []byte) bool {
 	r := p.conv.requests[number]
 	if !p.greeted || r != nil && r.passed == nil && p.clock.holds() {
+		p.nap.rouse()
 		return p.held.add(number, line)
 	}
 	p.notes.sent = p.notes.sent || number == 0

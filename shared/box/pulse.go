@@ -47,6 +47,9 @@ func (d *deadlines) certain() {
 // is open.
 func (d *deadlines) over() {
 	p := d.p
+	if p.waits() {
+		d.rest()
+	}
 	if !d.pulse.silent || len(p.held.lines) == 0 || p.conv.passed.Len() > 0 || p.state != ready || !p.isCurrent() {
 		return
 	}

@@ -142,6 +142,8 @@ func (p *process) howItEnded() string {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
 	switch {
+	case p.nap.kept:
+		return fmt.Sprintf("process %d sleeps with its memory: %s", p.child.PID(), p.cause())
 	case exited && p.told && !p.left:
 		return fmt.Sprintf("process %d %s; Dormouse ended it: %s", p.child.PID(), e, p.cause())
 	case exited:

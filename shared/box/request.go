@@ -54,6 +54,7 @@ type question struct {
 	session *session // the session whose client is asked; nil if there is only one
 	call    *request // the request that it belongs to, nil on the standalone stream
 	timer   *time.Timer
+	due     time.Time // when timer fires
 }
 
 // stream returns the stream on which the question went out, nil for the standalone stream of

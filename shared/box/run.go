@@ -5,6 +5,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 )
 
 // processRun runs one process, from the wait for its turn to its end.
@@ -22,9 +24,17 @@ func (r *processRun) run() {
 	p := r.p
 	if r.prepare.awaitTurn() && r.launch() {
 		r.accompany()
-		p.keeping.save(r.finish())
+		r.passOn()
+		if inOrder := r.finish(); p.nap.kept {
+			p.keeping.leave()
+		} else {
+			p.keeping.save(inOrder)
+		}
 	} else if err := p.keeping.given.clear(); err != nil {
 		p.box.log.Warn("the files of a principal's secrets stay", "server", p.box.server.Name, "process", p.audience.id, "error", err)
+	}
+	if !p.nap.kept {
+		p.forgetImage()
 	}
 	p.output.log.Close(p.howItEnded())
 	p.box.mu.Lock()
@@ -106,8 +116,9 @@ func (r *processRun) launch() bool {
 		l, err = r.prepare.prepare()
 	}
 	var c child
+	var frozen *frozen
 	if err == nil {
-		c, err = r.spawn(l)
+		c, frozen, err = r.begin(l)
 	}
 	if err == nil {
 		p.output.log.Note("process %d of session %s started", c.PID(), p.audience.id)
@@ -121,16 +132,22 @@ func (r *processRun) launch() bool {
 	p.child, p.output.unrun, p.output.lacks = c, l.unrun, l.lacks()
 	p.keeping.workspace, p.keeping.staged = l.keep, l.staged
 	p.to(greeting)
-	if p.told {
-		c.Terminate()
-	}
 	p.report(Started, nil)
-	r.hello.start()
+	if frozen != nil {
+		p.thawed(frozen)
+	} else {
+		p.forgetMemory()
+		r.hello.start()
+	}
+	if p.told {
+		p.dismiss()
+	}
 	return true
 }
 
 // spawn starts the OS process, with the descriptors of a keeper.
 func (r *processRun) spawn(l launch) (child, error) {
+	l.Extra = nil
 	if r.p.box.server.Refusals {
 		theirs, err := r.p.output.refused.open()
 		if err != nil {
@@ -139,9 +156,20 @@ func (r *processRun) spawn(l launch) (child, error) {
 		defer func() { _ = theirs.Close() }() // the child has its own
 		l.Extra = []*os.File{nil, theirs}
 	}
+	if r.p.box.server.Images != nil {
+		ours, theirs, err := memory.Pair()
+		if err != nil {
+			r.p.output.refused.close()
+			return nil, err
+		}
+		defer func() { _ = theirs.Close() }()
+		l.Extra = append(append(l.Extra, nil, nil)[:2], theirs)
+		r.p.nap.control = ours
+	}
 	c, err := r.p.box.spawn(l.Command, r.p.box.grace)
 	if err != nil {
 		r.p.output.refused.close()
+		r.p.nap.close()
 	}
 	return c, err
 }
@@ -156,6 +184,7 @@ func (r *processRun) accompany() {
 	begin(r.speak)
 	begin(func() {
 		(&listener{p: p}).listen()
+		close(p.nap.heard)
 		r.leave()
 	})
 	begin(func() { p.output.stderr.ReadAll(io.TeeReader(c.Stderr(), p.output.log)) })
@@ -166,10 +195,19 @@ func (r *processRun) accompany() {
 	select {
 	case <-c.Exited():
 	case <-c.Abandoned():
+	case <-p.nap.drowsy:
+		r.freeze()
+	}
+	select {
+	case <-c.Exited():
+	case <-c.Abandoned():
 		p.box.mu.Lock()
 		p.endRequests(p.obituary())
 		p.box.mu.Unlock()
 		<-c.Exited()
+	}
+	if p.nap.control != nil {
+		p.nap.control.Close()
 	}
 	p.hearRefusals(false)
 	p.output.refused.close()
@@ -194,9 +232,14 @@ func (r *processRun) speak() {
 // answer its open requests.
 func (r *processRun) leave() {
 	p := r.p
-	r.ended.Do(func() { r.unread, r.sure = p.child.Unread() })
+	if !isClosed(p.nap.drowsy) {
+		r.ended.Do(func() { r.unread, r.sure = p.child.Unread() })
+	}
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
+	if p.nap.asked && !p.nap.over {
+		return // freeze sees to its end
+	}
 	p.left = p.left || !p.told
 	if r.hello.probe == probing && p.state < ready {
 		r.hello.probed(probeSilent)

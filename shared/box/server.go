@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
@@ -110,6 +111,10 @@ type Server struct {
 	// [RefusalsFile]. The log has each line of it, and so has the error of a request that was
 	// in flight.
 	Refusals bool
+
+	// Images, if not nil, keeps the memory of processes while they sleep. The program is then a
+	// keeper that has its control socket as [ControlFile]. It needs a Keeper.
+	Images *memory.Kept
 
 	// Lists has the box ask each fresh process for its lists, and tell the Sink what they
 	// are. The owner of the Sink finds out that the program has changed.

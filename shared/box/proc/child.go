@@ -217,6 +217,13 @@ func (c *Child) Kill() { c.signal(unix.SIGKILL) }
 // still read, or stdin was closed.
 func (c *Child) Unread() (n int, ok bool) { return unread(c.stdin) }
 
+// Interrupt ends a write to Stdin that waits for the process to read. Later writes fail, too.
+func (c *Child) Interrupt() { _ = c.stdin.SetWriteDeadline(time.Unix(1, 0)) }
+
+// Reread opens the other end of the stdin of a running process. take returns what the process
+// has not read; it is called once, when the process has ended.
+func (c *Child) Reread() (take func() ([]byte, error), err error) { return reread(c.stdin) }
+
 // CloseStdin ends the stdin of the process.
 func (c *Child) CloseStdin() { closeAll(c.stdin) }
 

@@ -3,6 +3,8 @@ package proc
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"syscall"
@@ -69,4 +71,28 @@ func unread(w *os.File) (n int, ok bool) {
 		ok = err == nil
 	})
 	return n, ok && failed == nil
+}
+
+// reread opens the read end of a pipe by its write end.
+func reread(w *os.File) (take func() ([]byte, error), err error) {
+	conn, err := w.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var r *os.File
+	failed := conn.Control(func(fd uintptr) {
+		r, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	})
+	if err = errors.Join(failed, err); err != nil {
+		return nil, err
+	}
+	return func() ([]byte, error) {
+		_ = w.Close()                                  // the only other writer has ended
+		_ = r.SetReadDeadline(time.Now().Add(endWait)) // unless a child of its has left it
+		all, err := io.ReadAll(r)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = nil
+		}
+		return all, errors.Join(err, r.Close())
+	}, nil
 }

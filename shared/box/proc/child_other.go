@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"errors"
 	"os"
 	"syscall"
 )
@@ -27,3 +28,5 @@ func (c *Child) reap() {
 }
 
 func unread(*os.File) (n int, ok bool) { return 0, false }
+
+func reread(*os.File) (func() ([]byte, error), error) { return nil, errors.ErrUnsupported }

@@ -21,6 +21,9 @@ type LineReader struct {
 	max    int
 	budget *guard.Budget
 	held   int // bytes of the last line
+	whole  bool
+	rest   []byte
+	cut    bool
 }
 
 // NewLineReader makes a reader for lines of up to limit bytes, including the line end. It
@@ -28,6 +31,15 @@ type LineReader struct {
 func NewLineReader(r io.Reader, limit int, budget *guard.Budget) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit, budget: budget}
 }
+
+// Whole has Next leave a last line that has no line end to Rest.
+func (l *LineReader) Whole() *LineReader {
+	l.whole = true
+	return l
+}
+
+// Rest returns what came behind the last line end. ok is false if that was over the limit.
+func (l *LineReader) Rest() (rest []byte, ok bool) { return l.rest, !l.cut }
 
 // Close gives back what the last line holds of the budget.
 func (l *LineReader) Close() { l.hold(0) }
@@ -68,7 +80,11 @@ func (l *LineReader) Next() ([]byte, error) {
 			room = long != nil || l.budget.Room()
 			continue
 		case long != nil:
+			l.cut = err != nil
 			return nil, long
+		case err != nil && l.whole:
+			l.rest = slices.Concat(parts...)
+			return nil, err
 		case err != nil && size == 0:
 			return nil, err
 		default:
@@ -142,6 +158,9 @@ type Queue struct {
 	closed bool
 
 	pushed, written int64 // bytes so far, with line ends
+
+	first           []byte // bytes to write before the lines
+	writing, paused bool
 }
 
 // NewQueue makes a queue that holds up to limit bytes.
@@ -183,45 +202,87 @@ func (q *Queue) Written() int64 {
 	return q.written
 }
 
-// WriteLines writes each line and a line end, until the queue is closed (nil) or w fails.
-// It closes the queue when it returns.
+// Prepend has WriteLines write bytes before all lines. It is called before WriteLines.
+func (q *Queue) Prepend(raw []byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.first = raw
+	q.pushed += int64(len(raw))
+}
+
+// WriteLines writes each line and a line end, until the queue is closed or paused (nil) or w
+// fails. It closes the queue when it returns, unless that is paused.
 func (q *Queue) WriteLines(w io.Writer) error {
-	defer q.Close()
 	for {
-		line, ok := q.pop()
+		raw, line, ok := q.pop()
 		if !ok {
 			return nil
 		}
-		n, err := w.Write(append(line, '\n'))
+		n, err := w.Write(raw)
 		q.mu.Lock()
-		q.bytes -= len(line)
+		q.writing = false
+		q.bytes -= line
 		q.written += int64(n)
+		if q.paused {
+			q.first, err = raw[n:], nil // the pause has interrupted it
+		}
+		q.filled.Broadcast()
 		q.mu.Unlock()
 		if err != nil {
+			q.Close()
 			return err
 		}
 	}
 }
 
-func (q *Queue) pop() ([]byte, bool) {
+// pop returns what is to be written next, and the bytes of a line in it that count against the
+// limit.
+func (q *Queue) pop() (raw []byte, line int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(q.lines) == 0 && !q.closed {
+	for len(q.lines) == 0 && len(q.first) == 0 && !q.closed && !q.paused {
 		q.filled.Wait()
 	}
-	if q.closed {
-		return nil, false
+	if q.closed || q.paused {
+		return nil, 0, false
 	}
-	line := q.lines[0]
+	q.writing = true
+	if raw, q.first = q.first, nil; len(raw) > 0 {
+		return raw, 0, true
+	}
+	raw = q.lines[0]
 	q.lines[0] = nil
 	q.lines = q.lines[1:]
-	return line, true
+	return append(raw, '\n'), len(raw), true
+}
+
+// Pause ends WriteLines, and keeps what is not written. interrupt ends a write that waits for a
+// reader. When Pause returns, nothing is being written any more.
+func (q *Queue) Pause(interrupt func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.paused = true
+	q.filled.Broadcast()
+	for q.writing {
+		interrupt()
+		q.filled.Wait()
+	}
+}
+
+// Take returns what a paused queue has not written: the rest of a line that was begun, and the
+// lines behind it. Later lines are for the next Take.
+func (q *Queue) Take() (rest []byte, lines [][]byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	rest, lines = q.first, q.lines
+	q.first, q.lines, q.bytes = nil, nil, 0
+	return rest, lines
 }
 
 // Close drops the lines that were not written, and ends WriteLines.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.closed, q.lines, q.bytes = true, nil, 0
+	q.closed, q.lines, q.first, q.bytes = true, nil, nil, 0
 	q.filled.Broadcast()
 }

@@ -37,7 +37,8 @@ var _ Store = (*Folder)(nil)
 // pointer is the file "current".
 type pointer struct {
 	Generation int64  `json:"generation"`
-	Object     string `json:"object"`
+	Object     string `json:"object"`          // "" for no workspace
+	Image      string `json:"image,omitempty"` // of the memory of the same moment, "" for none
 }
 
 const (
@@ -80,7 +81,7 @@ func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, tim
 // Put implements [Store].
 func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Writer) error) (err error) {
 	dir := f.of(key)
-	file, err := f.begin(dir)
+	file, err := f.begin(dir, suffix)
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 // begin makes the file of a snapshot and locks it while it is written, so that no other
 // runner removes it. It holds the folder's lock, so in between no other runner looks for
 // files to remove.
-func (f *Folder) begin(dir string) (*os.File, error) {
+func (f *Folder) begin(dir, suffix string) (*os.File, error) {
 	unlock, err := f.lock()
 	if err != nil {
 		return nil, err
@@ -141,8 +142,10 @@ func (f *Folder) commit(key string, p pointer) error {
 		return fmt.Errorf("generation %d, and there is a snapshot of %d: %w", p.Generation, was.Generation, ErrStale)
 	}
 	dir := f.of(key)
-	if _, err := os.Stat(filepath.Join(dir, p.Object)); err != nil {
-		return fmt.Errorf("the snapshot was swept away before it was saved: %w", err)
+	for _, name := range []string{p.Object, p.Image} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("the snapshot was swept away before it was saved: %w", err)
+		}
 	}
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -156,20 +159,20 @@ func (f *Folder) commit(key string, p pointer) error {
 	}
 	// From here on the snapshot is saved. The next save removes the files that this one
 	// may leave behind.
-	f.removeOthers(dir, p.Object)
+	f.removeOthers(dir, p)
 	return nil
 }
 
-// removeOthers removes all objects of a key but one, also those of programs that were
-// killed. It skips an object that a runner is writing.
-func (f *Folder) removeOthers(dir, object string) {
+// removeOthers removes all objects of a key but those of a pointer, also those of programs
+// that were killed. It skips an object that a runner is writing.
+func (f *Folder) removeOthers(dir string, p pointer) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
-		if e.Name() == pointerFile || e.Name() == object {
+		if e.Name() == pointerFile || e.Name() == p.Object || e.Name() == p.Image {
 			continue
 		}
 		if file, err := os.Open(name); err == nil {
@@ -285,8 +288,10 @@ func (f *Folder) current(key string) (pointer, error) {
 	if err := json.Unmarshal(text, &p); err != nil {
 		return p, fmt.Errorf("%w: which is the newest cannot be read: %w", ErrCorrupt, err)
 	}
-	if p.Object != filepath.Base(p.Object) || !strings.HasSuffix(p.Object, suffix) {
-		return p, fmt.Errorf("%w: the newest has the name %q", ErrCorrupt, p.Object)
+	for _, name := range []string{p.Object, p.Image} {
+		if name != "" && (name != filepath.Base(name) || !strings.HasSuffix(name, suffix) && !strings.HasSuffix(name, imageSuffix)) {
+			return p, fmt.Errorf("%w: the newest has the name %q", ErrCorrupt, name)
+		}
 	}
 	return p, nil
 }

@@ -37,6 +37,9 @@ func saveAndHang(dir, step string) int {
 		}
 		return nil
 	}
+	if os.Getenv("SNAPSHOT_TEST_CLAIM") != "" {
+		return thaw(f, 8, hang)
+	}
 	err := f.Put(context.Background(), "key", 7, func(w io.Writer) error {
 		if _, err := io.WriteString(w, "half of what is "); err != nil {
 			return err
@@ -199,10 +202,10 @@ func TestRunnerThatIsKilledWhileItSavesLeavesTheLastWholeSnapshot(t *testing.T) 
 }
 
 // killAt has another process save, and kills it at a step.
-func killAt(t *testing.T, dir, step string) {
+func killAt(t *testing.T, dir, step string, more ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), "SNAPSHOT_TEST_FOLDER="+dir, "SNAPSHOT_TEST_STEP="+step)
+	cmd.Env = append(append(os.Environ(), "SNAPSHOT_TEST_FOLDER="+dir, "SNAPSHOT_TEST_STEP="+step), more...)
 	in, err := cmd.StdinPipe()
 	must(t, err)
 	defer func() { _ = in.Close() }()

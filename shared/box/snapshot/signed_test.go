@@ -113,7 +113,7 @@ func (b *bucket) Commit(_ context.Context, key string, gen int64, object string)
 	if b.newest[key].Generation > gen {
 		return ErrStale
 	}
-	b.newest[key] = pointer{gen, object}
+	b.newest[key] = pointer{gen, object, ""}
 	return nil
 }
 
@@ -213,7 +213,7 @@ func TestSignedGivesUpWhatIsRefused(t *testing.T) {
 		}
 	}
 	b := newBucket(t)
-	b.newest["key"] = pointer{1, "expired"}
+	b.newest["key"] = pointer{1, "expired", ""}
 	if _, _, err := b.store(t.TempDir()).Get(t.Context(), "key", 1); !errors.Is(err, ErrNone) {
 		t.Errorf("an object that has expired: %v", err)
 	}
@@ -229,7 +229,7 @@ func TestSnapshotThatIsReplacedWhileItIsGotIsAskedForAgain(t *testing.T) {
 		defer b.mu.Unlock()
 		if p := b.newest["key"]; p.Object != "two" {
 			delete(b.objects, p.Object)
-			b.objects["two"], b.newest["key"] = "two", pointer{1, "two"}
+			b.objects["two"], b.newest["key"] = "two", pointer{1, "two", ""}
 		}
 	}
 	if g := got(t, s, "key"); g != "two" {

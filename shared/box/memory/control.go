@@ -1,0 +1,216 @@
+package memory
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxChunk is the largest chunk of memory that a keeper sends, in bytes.
+const maxChunk = 1 << 20
+
+// maxMessage limits a message of a keeper, in bytes.
+const maxMessage = 64 << 10
+
+// Control is the runner's end of the socket to a keeper. One goroutine at a time calls its
+// methods. After an error the keeper can only be ended.
+type Control struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+// UnfitError says why a keeper did not thaw an image. Nothing of the program has run, and the
+// keeper can still start it.
+type UnfitError struct{ Why string }
+
+// Error returns the reason.
+func (e *UnfitError) Error() string { return e.Why }
+
+// Pair makes a socket. The caller gives theirs to a keeper and closes it.
+func Pair() (c *Control, theirs *os.File, err error) {
+	syscall.ForkLock.RLock() // macOS cannot open a descriptor that programs do not inherit
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err == nil {
+		unix.CloseOnExec(fds[0])
+		unix.CloseOnExec(fds[1])
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a socket for the keeper: %w", err)
+	}
+	ours := os.NewFile(uintptr(fds[0]), "control") //nolint:gosec // a descriptor is no large number
+	theirs = os.NewFile(uintptr(fds[1]), "control")
+	conn, err := net.FileConn(ours)
+	if err = errors.Join(err, ours.Close()); err != nil {
+		return nil, nil, errors.Join(err, theirs.Close())
+	}
+	return newControl(conn), theirs, nil
+}
+
+func newControl(conn net.Conn) *Control {
+	return &Control{conn: conn, in: bufio.NewReaderSize(conn, maxMessage)}
+}
+
+// Close ends the connection. The keeper and its program go on.
+func (c *Control) Close() { _ = c.conn.Close() }
+
+// message is a line of the protocol. A member that is not named is ignored.
+type message struct {
+	Fit    Fit    `json:"fit,omitempty"`
+	Start  bool   `json:"start,omitempty"`
+	Thaw   bool   `json:"thaw,omitempty"`
+	Begun  bool   `json:"begun,omitempty"`
+	Unfit  string `json:"unfit,omitempty"`
+	Freeze bool   `json:"freeze,omitempty"`
+	Image  bool   `json:"image,omitempty"`
+	Frozen bool   `json:"frozen,omitempty"`
+	Failed string `json:"failed,omitempty"`
+}
+
+// within has the methods of the connection fail when ctx ends.
+func (c *Control) within(ctx context.Context) (done func()) {
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
+	return func() {
+		if stop() {
+			_ = c.conn.SetDeadline(time.Time{})
+		}
+	}
+}
+
+func (c *Control) say(m message) error {
+	text, err := json.Marshal(m)
+	if err == nil {
+		_, err = c.conn.Write(append(text, '\n'))
+	}
+	return err
+}
+
+func (c *Control) hear() (m message, err error) {
+	line, err := c.in.ReadSlice('\n')
+	if errors.Is(err, io.EOF) {
+		return m, errors.New("the keeper has ended")
+	}
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(line, &m); err != nil {
+		return m, fmt.Errorf("the keeper said what is no message: %w", err)
+	}
+	if m.Failed != "" {
+		return m, errors.New(oneLine(m.Failed))
+	}
+	return m, nil
+}
+
+// Fit waits for what the keeper says first: which images fit it. No program runs yet.
+func (c *Control) Fit(ctx context.Context) (Fit, error) {
+	defer c.within(ctx)()
+	m, err := c.hear()
+	if err == nil && m.Fit == nil {
+		err = errors.New("the keeper did not say which images fit it")
+	}
+	return m.Fit, err
+}
+
+// Start has the keeper start the program without an image, and waits until it runs.
+func (c *Control) Start(ctx context.Context) error {
+	defer c.within(ctx)()
+	if err := c.say(message{Start: true}); err != nil {
+		return err
+	}
+	return c.begun()
+}
+
+// Thaw gives the keeper what Freeze wrote, and waits until the program runs. Its error is an
+// [*UnfitError] if the keeper could not use the image.
+func (c *Control) Thaw(ctx context.Context, image io.Reader) error {
+	defer c.within(ctx)()
+	if err := c.say(message{Thaw: true}); err != nil {
+		return err
+	}
+	if err := copyChunks(c.conn, image); err != nil {
+		return err
+	}
+	return c.begun()
+}
+
+func (c *Control) begun() error {
+	m, err := c.hear()
+	switch {
+	case err != nil:
+		return err
+	case m.Unfit != "":
+		return &UnfitError{oneLine(m.Unfit)}
+	case !m.Begun:
+		return errors.New("the keeper did not say that the program runs")
+	}
+	return nil
+}
+
+// Freeze stops the program for good and writes its memory to to. The caller has stopped
+// writing to the program. After an error the program has ended, or must be ended, all the
+// same.
+func (c *Control) Freeze(ctx context.Context, to io.Writer) error {
+	defer c.within(ctx)()
+	if err := c.say(message{Freeze: true}); err != nil {
+		return err
+	}
+	m, err := c.hear()
+	if err == nil && !m.Image {
+		err = errors.New("the keeper sent no image")
+	}
+	if err != nil {
+		return err
+	}
+	if err := copyChunks(to, c.in); err != nil {
+		return err
+	}
+	if m, err = c.hear(); err == nil && !m.Frozen {
+		err = errors.New("the keeper did not say that the image is whole")
+	}
+	return err
+}
+
+// copyChunks copies chunks up to the empty one.
+func copyChunks(to io.Writer, from io.Reader) error {
+	buffer := make([]byte, 4+maxChunk)
+	for {
+		if _, err := io.ReadFull(from, buffer[:4]); err != nil {
+			return ofImage(err)
+		}
+		n := binary.BigEndian.Uint32(buffer)
+		if n > maxChunk {
+			return lost("a chunk of its image has %d bytes", n)
+		}
+		if _, err := io.ReadFull(from, buffer[4:4+n]); err != nil {
+			return ofImage(err)
+		}
+		if _, err := to.Write(buffer[:4+n]); err != nil || n == 0 {
+			return err
+		}
+	}
+}
+
+func ofImage(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return lost("its image has no end")
+	}
+	return err
+}
+
+// oneLine returns the first line of a text, cut to a length that fits into a log.
+func oneLine(text string) string {
+	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
+	return text[:min(len(text), 400)]
+}

@@ -1,0 +1,180 @@
+package memory
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/binary"
+	"errors"
+	"io"
+)
+
+// chunkBytes is the size of a chunk before encryption. Only the last one may be smaller.
+const chunkBytes = 1 << 20
+
+// crypt numbers the chunks of an image.
+type crypt struct {
+	aead   cipher.AEAD
+	header []byte
+	n      uint64
+}
+
+func newCrypt(key, header []byte) (*crypt, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCM(block)
+	return &crypt{aead: aead, header: header}, err
+}
+
+// nonce returns the nonce of the next chunk. A key has one image, so it never repeats.
+func (c *crypt) nonce(last bool) []byte {
+	nonce := make([]byte, 12)
+	binary.BigEndian.PutUint64(nonce[4:], c.n)
+	if last {
+		nonce[0] = 1
+	}
+	c.n++
+	return nonce
+}
+
+// sealer encrypts what is written to it. Close marks the end.
+type sealer struct {
+	to    io.Writer
+	crypt *crypt
+	plain []byte
+}
+
+// newSealer writes the header and returns the writer for the plain text.
+func newSealer(to io.Writer, key Tenant, h Header) (*sealer, error) {
+	header, err := h.encode()
+	if err != nil {
+		return nil, err
+	}
+	if len(header) > maxHeader {
+		return nil, lost("its header has %d bytes", len(header))
+	}
+	secret, err := key.image(h)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newCrypt(secret, header)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := to.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(header))), header...)); err != nil { //nolint:gosec // at most maxHeader
+		return nil, err
+	}
+	return &sealer{to: to, crypt: c, plain: make([]byte, 0, chunkBytes)}, nil
+}
+
+// Write implements io.Writer.
+func (s *sealer) Write(p []byte) (int, error) {
+	n := len(p)
+	for len(p) > 0 {
+		if len(s.plain) == chunkBytes {
+			if err := s.flush(false); err != nil {
+				return 0, err
+			}
+		}
+		k := min(len(p), chunkBytes-len(s.plain))
+		s.plain, p = append(s.plain, p[:k]...), p[k:]
+	}
+	return n, nil
+}
+
+func (s *sealer) flush(last bool) error {
+	_, err := s.to.Write(s.crypt.aead.Seal(nil, s.crypt.nonce(last), s.plain, s.crypt.header))
+	s.plain = s.plain[:0]
+	return err
+}
+
+// Close writes the last chunk.
+func (s *sealer) Close() error { return s.flush(true) }
+
+// opener decrypts an image. It gives no byte of a chunk that is not authentic.
+type opener struct {
+	from  io.Reader
+	crypt *crypt
+	chunk []byte // sealed, with one byte of the next chunk
+	have  int
+	out   []byte
+	plain []byte // the part of out that is not read yet
+	last  bool
+}
+
+// readHeader reads the header of an image, which is not authentic yet.
+func readHeader(from io.Reader) (h Header, raw []byte, err error) {
+	var length [4]byte
+	if _, err := io.ReadFull(from, length[:]); err != nil {
+		return h, nil, damaged(err)
+	}
+	n := binary.BigEndian.Uint32(length[:])
+	if n > maxHeader {
+		return h, nil, lost("its image is damaged: the header has %d bytes", n)
+	}
+	raw = make([]byte, n)
+	if _, err := io.ReadFull(from, raw); err != nil {
+		return h, nil, damaged(err)
+	}
+	h, err = decodeHeader(raw)
+	return h, raw, err
+}
+
+// damaged tells an image that is cut from an error of the disk.
+func damaged(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return lost("its image is cut")
+	}
+	return err
+}
+
+// newOpener returns a reader of the plain text behind a header.
+func newOpener(from io.Reader, key Tenant, h Header, raw []byte) (*opener, error) {
+	secret, err := key.image(h)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newCrypt(secret, raw)
+	if err != nil {
+		return nil, err
+	}
+	return &opener{from: from, crypt: c, chunk: make([]byte, chunkBytes+c.aead.Overhead()+1)}, nil
+}
+
+// Read implements io.Reader. Its error is a [*LostError] if the image is damaged.
+func (o *opener) Read(p []byte) (int, error) {
+	for len(o.plain) == 0 {
+		if o.last {
+			return 0, io.EOF
+		}
+		if err := o.next(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, o.plain)
+	o.plain = o.plain[n:]
+	return n, nil
+}
+
+// next decrypts a chunk. It reads one byte more, which says whether it is the last.
+func (o *opener) next() error {
+	n, err := io.ReadFull(o.from, o.chunk[o.have:])
+	switch n += o.have; {
+	case err == nil:
+		n--
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		o.last = true
+	default:
+		return err
+	}
+	o.out, err = o.crypt.aead.Open(o.out[:0], o.crypt.nonce(o.last), o.chunk[:n], o.crypt.header)
+	if err != nil {
+		return lost("its image is damaged, or the key is another one")
+	}
+	o.plain, o.have = o.out, 0
+	if !o.last {
+		o.chunk[0], o.have = o.chunk[n], 1
+	}
+	return nil
+}

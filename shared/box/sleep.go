@@ -1,0 +1,521 @@
+package box
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/memory"
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// ControlFile is the descriptor of the control socket of a keeper, if [Server].Images is set.
+const ControlFile = 5
+
+// nap is what a process needs to sleep with its memory. A process that sleeps has ended. If its
+// conversation has an open request or question, another [process] takes that over and waits
+// until a message needs it. The box's lock guards asked, over, kept and discard; the channels
+// order the rest.
+type nap struct {
+	control *memory.Control // nil without a keeper that can freeze
+	image   memory.Process
+
+	drowsy  chan struct{} // closed when freeze is to put the process away
+	asked   bool          // drowsy is closed
+	over    bool          // freeze has returned
+	kept    bool          // and the memory is kept
+	dead    frozen        // calls and questions that had ended before
+	discard bool          // the memory must not be kept
+
+	heard chan struct{} // closed when all its output was heard
+	rest  []byte        // the beginning of a line of its output that it has not ended
+	cut   bool          // that was too long to be kept
+	said  []byte        // such a beginning, of the process before
+	heir  bool          // the process has taken over the conversation of one that sleeps
+
+	needed chan struct{} // closed once the process is to run
+	lost   string        // why it starts without what was kept, "" if nothing was lost
+}
+
+func (n *nap) begin() {
+	n.drowsy, n.heard, n.needed = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	close(n.needed)
+}
+
+// asleep reports whether the process waits until a message needs it.
+func (n *nap) asleep() bool { return !isClosed(n.needed) }
+
+// rouse has a process that sleeps start.
+func (n *nap) rouse() {
+	if n.asleep() {
+		close(n.needed)
+	}
+}
+
+func (n *nap) close() {
+	if n.control != nil {
+		n.control.Close()
+		n.control = nil
+	}
+}
+
+// # To sleep
+
+// waits reports whether every open request waits for its client, so that the process may sleep
+// meanwhile.
+func (p *process) waits() bool {
+	if p.state != ready || p.nap.control == nil || len(p.conv.requests) == 0 || len(p.held.lines) > 0 {
+		return false
+	}
+	for _, r := range p.conv.requests {
+		if r.passed == nil || r.asked == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// bury notes the requests that end although the process does not know it.
+func (n *nap) bury(p *process) {
+	if p.child == nil || n.control == nil || p.failed == nil || n.asked {
+		return
+	}
+	for _, r := range p.conv.requests {
+		n.dead.Calls = append(n.dead.Calls, r.number, r.sent)
+	}
+	n.dead.Questions = slices.DeleteFunc(p.conv.frozenQuestions(), func(q frozenQuestion) bool { return !q.OfCall })
+}
+
+// dismiss ends a process that was told to end: with its memory, if that can be kept.
+func (p *process) dismiss() {
+	switch n := &p.nap; {
+	case p.child == nil || n.asked && !n.over:
+	case n.control == nil || n.asked || n.discard || !p.greeted || p.left || p.state == gone || p.replaced != "" || p.keeping.over(),
+		p.failed != nil && p.failed.data.Phase != PhaseBoxUnavailable:
+		p.child.Terminate()
+	default:
+		n.asked = true
+		close(n.drowsy)
+	}
+}
+
+// freeze puts the process away with its memory and its workspace. If that fails, the process
+// ends without.
+func (r *processRun) freeze() {
+	p := r.p
+	b, begun := p.box, time.Now()
+	log := b.log.With("server", b.server.Name, "process", p.audience.id)
+	ctx, done := context.WithTimeout(b.saves, saveTime)
+	defer done()
+	size, err := b.server.Images.Save(ctx, p.nap.image, r.takeMemory)
+	if err != nil {
+		log.Warn("memory lost", "why", b.hide.Text(err.Error()))
+	} else {
+		log.Info("frozen", "mb", (size+1<<20-1)>>20, "ms", time.Since(begun).Milliseconds())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p.nap.over, p.nap.kept = true, err == nil
+	if err != nil && p.failed == nil && !p.conv.idle() {
+		p.failed = b.interrupted("its process slept while a call waited, and its memory could not be kept")
+	}
+	p.child.Terminate()
+}
+
+// takeMemory writes the memory of the process, and returns the state of its conversation.
+func (r *processRun) takeMemory(ctx context.Context, to io.Writer) (any, error) {
+	p := r.p
+	within, done := context.WithTimeout(ctx, memory.FreezeWithin)
+	defer done()
+	p.queue.Pause(p.child.Interrupt)
+	unread, err := p.child.Reread()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.nap.control.Freeze(within, to); err != nil {
+		_, _ = unread() // closes it
+		return nil, err
+	}
+	for _, over := range []<-chan struct{}{p.child.Exited(), p.nap.heard} {
+		select {
+		case <-over:
+		case <-within.Done():
+			_, _ = unread()
+			return nil, errors.New("it did not end in time, or its output was not taken")
+		}
+	}
+	input, err := unread()
+	if err == nil && p.nap.cut {
+		err = errors.New("it was writing a line over the limit")
+	}
+	if err == nil {
+		err = p.keeping.given.clear()
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	return p.frozen(input), nil
+}
+
+// frozen is the state of a conversation with a process that sleeps.
+type frozen struct {
+	Unread []byte `json:"unread"` // written to the process, and not read
+	Said   []byte `json:"said"`   // the beginning of a line that it has not ended
+
+	Stateless bool            `json:"stateless,omitempty"`
+	Version   string          `json:"version,omitempty"`
+	Greeting  json.RawMessage `json:"greeting"`          // its answer to the first message
+	Tasks     bool            `json:"tasks,omitempty"`   // it has tasks of 2025-11-25
+	Needed    []string        `json:"needed,omitempty"`  // tools that are tasks
+	All       bool            `json:"all,omitempty"`     // all of these are known
+	Changes   int64           `json:"changes,omitempty"` // see stateless
+	Notes     bool            `json:"notes,omitempty"`   // see notes.answers
+
+	Own       map[int64]string `json:"own,omitempty"`       // methods of open requests of the box
+	Numbers   []int64          `json:"numbers,omitempty"`   // that are not free
+	Calls     []int64          `json:"calls,omitempty"`     // numbers of open requests of clients
+	Questions []frozenQuestion `json:"questions,omitempty"` // in their order
+	Asked     int64            `json:"asked,omitempty"`     // how many questions there were
+
+	Level         string   `json:"level,omitempty"`
+	Subscriptions []string `json:"subscriptions,omitempty"`
+}
+
+type frozenQuestion struct {
+	Visible string          `json:"visible"`
+	ID      json.RawMessage `json:"id"`
+	Token   json.RawMessage `json:"token,omitempty"`
+	Session string          `json:"session,omitempty"` // "" for the only one
+	OfCall  bool            `json:"of_call,omitempty"`
+}
+
+// frozen takes what the process has not read, and describes the conversation. Requests that
+// are not on their way yet are not part of it.
+func (p *process) frozen(input []byte) *frozen {
+	begun, lines := p.queue.Take()
+	f := &frozen{
+		Unread: append(input, begun...), Said: p.nap.rest, Notes: p.notes.answers, Own: map[int64]string{}, Asked: p.conv.questionN,
+		Numbers: slices.Collect(maps.Keys(p.conv.kept)), Level: p.audience.level(), Subscriptions: p.audience.subscriptions(),
+	}
+	at := p.queue.Written() + int64(len(begun))
+	requests := map[int64]*request{}
+	for _, r := range p.conv.requests {
+		requests[r.given.at] = r
+	}
+	for _, line := range lines {
+		if r := requests[at]; r != nil && r.passed != nil {
+			p.conv.passed.Remove(r.passed)
+			r.passed = nil // it is given to the next process
+		} else {
+			f.Unread = append(append(f.Unread, line...), '\n')
+		}
+		at += int64(len(line)) + 1
+	}
+	switch s := p.proto.(type) {
+	case *stateless:
+		f.Stateless, f.Greeting, f.Changes = true, s.discover, s.changes
+	case *sessionful:
+		f.Version, f.Greeting = s.version, s.result
+		if t := s.tasks; t != nil {
+			f.Tasks, f.Needed, f.All = true, slices.Sorted(maps.Keys(t.needed)), t.all
+		}
+	}
+	for n, own := range p.own {
+		f.Own[n] = own.method
+	}
+	for _, r := range p.conv.requests {
+		f.Calls = append(f.Calls, r.number, r.sent)
+	}
+	f.Calls = append(f.Calls, p.nap.dead.Calls...)
+	f.Questions = p.conv.frozenQuestions()
+	for _, q := range p.nap.dead.Questions {
+		if p.conv.questions[q.Visible] == nil {
+			f.Questions = append(f.Questions, q)
+		}
+	}
+	return f
+}
+
+func (c *conversation) frozenQuestions() []frozenQuestion {
+	all := slices.SortedFunc(maps.Values(c.questions), func(a, b *question) int { return cmp.Compare(a.order, b.order) })
+	var list []frozenQuestion
+	for _, q := range all {
+		f := frozenQuestion{Visible: q.visible, ID: q.id, Token: q.token, OfCall: q.call != nil}
+		if q.session != nil {
+			f.Session = q.session.id
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// passOn gives the conversation of a process that sleeps to another one, if something is open.
+// That one sleeps until it is needed, unless a message has asked for it already.
+func (r *processRun) passOn() {
+	p := r.p
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if !p.nap.kept || p.box.closed || p.failed != nil || p.keeping.over() || p.conv.idle() && len(p.conv.questions) == 0 {
+		return
+	}
+	next := p.group.current
+	if next == nil {
+		next = newProcess(p.group)
+		next.nap.needed = make(chan struct{})
+		isStateless, how := speaks(&p.group.audience)
+		p.group.begin(newHandshake(next, isStateless, how), nil)
+	}
+	next.inherit(p)
+}
+
+// inherit takes over the conversation of a process that sleeps.
+func (p *process) inherit(from *process) {
+	c, fresh := from.conv, p.conv
+	_, late := from.queue.Take() // since it was frozen: answers, and what was cancelled
+	held := p.held.lines
+	p.held = heldLines{}
+	for _, line := range late {
+		p.held.add(0, line)
+	}
+	for _, r := range c.inOrder() {
+		if r.passed == nil && r.given.line != nil {
+			p.held.add(r.number, r.given.line)
+		}
+		r.given.at, r.before = -1, written{}
+		if r.passed != nil && r.asked == 0 {
+			p.nap.rouse() // it is at work
+		}
+	}
+	for _, h := range held {
+		p.held.add(h.number, h.line)
+	}
+	for _, r := range fresh.inOrder() { // from.conv and this one draw from the same numbers
+		c.came++
+		r.order = c.came
+		c.requests[r.number], c.byID[clientID{r.stream.session, idKey(r.id)}] = r, r
+	}
+	maps.Copy(c.kept, fresh.kept)
+	first := p.first
+	p.converse(c)
+	p.first = first
+	from.converse(newConversation(p.box.draw, p.box.server.Scope.wide(), p.audience))
+	p.nap.heir = true
+	p.clock.take(c)
+	if len(p.held.lines) > 0 {
+		p.nap.rouse()
+	}
+}
+
+// # To wake
+
+// begin starts the OS process. A keeper gets the memory that is kept for the process, if it
+// fits; then begin returns the state of the conversation.
+func (r *processRun) begin(l launch) (child, *frozen, error) {
+	p := r.p
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{l.Command.Path}, l.Command.Args...), "\x00")))
+	p.box.mu.Lock()
+	p.nap.image = memory.Process{
+		Name: p.audience.id, Owner: p.keeping.owner(), Workspace: l.keep, Staged: l.staged, Install: "sha256:" + hex.EncodeToString(sum[:]),
+	}
+	p.box.mu.Unlock()
+	for anew := false; ; anew = true {
+		c, err := r.spawn(l)
+		if err != nil || p.nap.control == nil {
+			return c, nil, err
+		}
+		f, err := r.wake(anew)
+		if err == nil || anew {
+			return c, f, nil // a keeper that has ended says why
+		}
+		r.lost(err)
+		c.Kill()
+		<-c.Exited()
+		c.Release()
+		p.output.refused.close()
+		p.nap.close()
+	}
+}
+
+// forgetImage deletes what is kept of a process that an operator has stopped while it slept.
+func (p *process) forgetImage() {
+	p.box.mu.Lock()
+	discard, owner := p.nap.discard && p.box.server.Images != nil, p.keeping.owner()
+	p.box.mu.Unlock()
+	if discard {
+		// If the image stays, the process comes back as it was.
+		_ = p.box.server.Images.Store.Claim(p.box.saves, owner, "")
+	}
+}
+
+// wakeTime limits the time in which a keeper thaws an image.
+const wakeTime = 30 * time.Second
+
+// wake has the keeper thaw the memory of the process, or start the program. After an error the
+// keeper is of no use any more.
+func (r *processRun) wake(anew bool) (*frozen, error) {
+	p := r.p
+	ctx, done := context.WithTimeout(context.Background(), p.box.server.StartupTimeout)
+	defer done()
+	wanted, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p.box.server.Guard.Go(func() {
+		select {
+		case <-p.halt:
+			cancel()
+		case <-wanted.Done():
+		}
+	})
+	fit, err := p.nap.control.Fit(wanted)
+	if err != nil {
+		p.nap.close()
+		return nil, nil // it has ended, or will be told to
+	}
+	p.nap.image.Fit = fit
+	if !anew {
+		f, err := r.thaw(ctx)
+		if f != nil || err != nil {
+			return f, err
+		}
+	}
+	if err := p.nap.control.Start(ctx); err != nil {
+		p.nap.close()
+	}
+	return nil, nil
+}
+
+// thaw looks for memory, claims it and has the keeper thaw it. It returns nil for a keeper that
+// is to start the program, and an error for one that cannot.
+func (r *processRun) thaw(ctx context.Context) (*frozen, error) {
+	p := r.p
+	begun := time.Now()
+	found, err := p.box.server.Images.Find(ctx, p.nap.image)
+	if err != nil {
+		if !errors.Is(err, snapshot.ErrNone) {
+			r.lost(err)
+		}
+		return nil, nil
+	}
+	defer found.Close()
+	f := &frozen{}
+	if err := json.Unmarshal(found.State, f); err != nil {
+		r.lost(errors.New("the state of its conversation cannot be read"))
+		return nil, nil
+	}
+	within, done := context.WithTimeout(ctx, wakeTime)
+	defer done()
+	err = found.Claim(within, p.nap.control.Thaw)
+	var unfit *memory.UnfitError
+	var gone *memory.ClaimError
+	switch {
+	case err == nil:
+		p.box.log.Info("thawed", "server", p.box.server.Name, "process", p.audience.id,
+			"age_s", int(time.Since(found.Saved).Seconds()), "mb", (found.Size+1<<20-1)>>20, "ms", time.Since(begun).Milliseconds())
+		return f, nil
+	case errors.As(err, &unfit), errors.As(err, &gone):
+		r.lost(err)
+		return nil, nil
+	}
+	return nil, err
+}
+
+// lost notes why the process starts without the memory that was kept.
+func (r *processRun) lost(why error) {
+	p := r.p
+	text := p.box.hide.Text(why.Error())
+	p.box.log.Warn("memory lost", "server", p.box.server.Name, "process", p.audience.id, "why", text)
+	p.output.log.Note("memory lost: %s", text)
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	p.nap.lost = text
+}
+
+// forgetMemory ends what only the process that slept could have answered, because it does not
+// come back.
+func (p *process) forgetMemory() {
+	if p.conv.passed.Len() == 0 && len(p.conv.questions) == 0 {
+		return
+	}
+	f := p.box.interrupted("the memory of its process was lost while that slept")
+	for _, r := range p.conv.inOrder() {
+		if r.passed != nil {
+			p.conv.end(r, p.fill(f).unanswered(r))
+		}
+	}
+	clear(p.conv.questions)
+	clear(p.conv.asked)
+	p.held.lines = slices.DeleteFunc(p.held.lines, func(h heldLine) bool {
+		m, err := wire.Parse(h.line)
+		return h.number == 0 && (err != nil || m.Kind == wire.Response || m.Method == wire.NotifyCancelled)
+	})
+}
+
+// thawed continues the conversation with a process that has its memory again. The process is
+// told nothing that it knows.
+func (p *process) thawed(f *frozen) {
+	if f.Stateless {
+		p.proto = &stateless{p: p, discover: f.Greeting, changes: f.Changes}
+	} else {
+		s := &sessionful{p: p, version: f.Version, result: f.Greeting}
+		if f.Tasks {
+			s.tasks = &legacyTasks{p: p, needed: map[string]bool{}, all: f.All}
+			for _, name := range f.Needed {
+				s.tasks.needed[name] = true
+			}
+		}
+		p.proto = s
+	}
+	for n, method := range f.Own {
+		p.own[n] = &ownRequest{method: method}
+	}
+	for _, n := range slices.Concat(f.Numbers, f.Calls) {
+		if p.conv.requests[n] == nil && p.conv.renamed[n] == nil {
+			p.conv.kept[n] = true
+		}
+	}
+	p.notes.answers = f.Notes
+	p.nap.said = f.Said
+	p.queue.Prepend(f.Unread)
+	p.greeted = true
+	p.to(ready)
+	p.box.starts.success()
+	p.report(Ready, nil)
+	p.group.untold, p.group.isAnew = nil, false
+	if !p.nap.heir {
+		p.asks(f)
+	}
+	p.tellHandshake(f.Version)
+	p.proto.tellSettings(f.Level, f.Subscriptions)
+	p.answerInitialize()
+	p.sendHeld()
+	p.clock.quiet()
+	if p.waits() {
+		p.clock.rest()
+	}
+}
+
+// asks restores the questions of a process that slept. One whose call has ended gets an error,
+// so that the process does not wait for it.
+func (p *process) asks(f *frozen) {
+	p.conv.questionN = max(p.conv.questionN, f.Asked)
+	for i, q := range f.Questions {
+		s := p.box.sessions[q.Session]
+		switch {
+		case q.OfCall, q.Session != "" && s == nil:
+			p.write(wire.ErrorResponse(q.ID, &wire.Error{Code: wire.CodeInternal, Message: "the call or the session that this belongs to has ended"}))
+		default:
+			own := &question{visible: q.Visible, id: q.ID, token: q.Token, order: int64(i) - int64(len(f.Questions)), session: s}
+			p.conv.questions[q.Visible], p.conv.asked[idKey(q.ID)] = own, own
+		}
+	}
+}

@@ -1,0 +1,406 @@
+package box
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+)
+
+// counts is a result of the fake program.
+type counts struct {
+	Count, Life, Bytes int
+	Said               json.RawMessage
+}
+
+func (r *rig) counted(stream string) (x counts) {
+	r.t.Helper()
+	commontest.OK(r.t, json.Unmarshal(r.result(stream), &x))
+	return x
+}
+
+// asleep waits until a process sleeps and the box has saved it.
+func (r *rig) asleep() {
+	r.t.Helper()
+	r.state(r.t, Stopped)
+	commontest.Eventually(r.t, "the box is saved", func() bool { _, ok := r.IdleSince(); return ok })
+}
+
+// ends closes a box in order.
+func (r *rig) ends() {
+	r.t.Helper()
+	commontest.OK(r.t, r.Close(r.t.Context(), 0))
+}
+
+// It runs with a fake keeper.
+func TestMemoryLastsOverSleepsAndOverBoxes(t *testing.T) {
+	t.Parallel()
+	a := newAsleep(t)
+	count := 0
+	for box := range 3 {
+		r := a.box()
+		for n := range 3 {
+			count++
+			if got := r.counted(r.call(strconv.Itoa(count), "count", `{}`)); got.Count != count || got.Life != count-1 {
+				t.Fatalf("box %d, call %d: %+v", box, n, got)
+			}
+			r.asleep()
+			if len(a.images()) != 1 {
+				t.Fatal("no memory is kept")
+			}
+		}
+		r.ends()
+	}
+	r := a.box()
+	var lines []string
+	commontest.OK(t, json.Unmarshal(r.result(r.call("99", "lines", `{}`)), &lines))
+	if n := strings.Count(strings.Join(lines, " "), wire.MethodInitialize); n != 2 { // and notifications/initialized
+		t.Errorf("the process was told again what it knew: %q", lines)
+	}
+	if log := a.log.String(); strings.Contains(log, "lost") || strings.Contains(log, "started anew") {
+		t.Error(log)
+	}
+	r.StopSession("s")
+	commontest.Eventually(t, "the image goes with its session", func() bool { return len(a.images()) == 0 })
+}
+
+// A box that is closed while its process is idle, or at work, keeps the memory.
+func TestMemoryLastsOverTheEndOfABox(t *testing.T) {
+	t.Parallel()
+	a := newAsleep(t)
+	r := a.box(func(s *Server) { s.Idle = time.Hour })
+	r.counted(r.call("1", "count", `{}`))
+	held := r.call("2", "hold", `{}`)
+	asked := r.call("3", "ask", `{}`)
+	r.event(t, asked)
+	r.counted(r.call("4", "count", `{}`)) // so it has read the others
+	r.ends()
+	for _, of := range []string{held, asked} {
+		if _, _, code, _ := r.failure(of); code != int(wire.CodeOutcomeUnknown) {
+			t.Errorf("code %d", code)
+		}
+	}
+	next := a.box(func(s *Server) { s.Idle = time.Hour })
+	if got := next.counted(next.call("2", "go", `{}`)); got.Life != 1 || got.Count < 4 || got.Count > 5 {
+		t.Errorf("%+v", got)
+	}
+	var lines []string
+	commontest.OK(t, json.Unmarshal(next.result(next.call("5", "lines", `{}`)), &lines))
+	if !strings.Contains(strings.Join(lines, " "), "response 1001") {
+		t.Errorf("nobody told the process that its question is over: %q", lines)
+	}
+}
+
+// It runs with a fake keeper.
+func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
+	t.Parallel()
+	a := newAsleep(t)
+	r := a.box()
+	first := r.counted(r.call("1", "count", `{}`))
+	calls := []string{"2", "3"}
+	questions := map[string]string{}
+	for i, id := range calls {
+		c := r.call(id, "ask", `{}`)
+		calls[i] = c
+		m, err := wire.Parse(r.event(t, c).Raw)
+		commontest.OK(t, err)
+		questions[c], _ = wire.String(m.ID)
+	}
+	commontest.Eventually(t, "no process is there", func() bool { return len(r.Processes()) == 0 && len(a.images()) == 1 })
+	for i, c := range calls {
+		if !r.isOpen("s", c) {
+			t.Fatal("a call has ended")
+		}
+		r.Answer("s", questions[c], []byte(`{"jsonrpc":"2.0","id":"`+questions[c]+`","result":{"action":"accept"}}`))
+		r.Answer("s", questions[c], []byte(`{"jsonrpc":"2.0","id":"`+questions[c]+`","result":{"action":"decline"}}`))
+		got := r.counted(c)
+		if got.Count != first.Count+i+1 || got.Life == 0 || !strings.Contains(string(got.Said), "accept") {
+			t.Errorf("%+v %s", got, got.Said)
+		}
+		if i == 0 { // the other call still waits, so the process sleeps again
+			commontest.Eventually(t, "no process is there", func() bool { return len(r.Processes()) == 0 && len(a.images()) == 1 })
+		}
+	}
+	if got := r.counted(r.call("4", "count", `{}`)); got.Count != first.Count+3 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// An answer to a question outside of calls wakes the process, also if it slept meanwhile.
+func TestAQuestionOutsideOfCallsOutlivesASleep(t *testing.T) {
+	t.Parallel()
+	a := newAsleep(t)
+	r := a.box()
+	call := r.call("1", "ask outside", `{}`)
+	r.result(call)
+	m, err := wire.Parse(r.event(t, "").Raw)
+	commontest.OK(t, err)
+	id, _ := wire.String(m.ID)
+	r.asleep()
+	r.Answer("s", id, []byte(`{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept"}}`))
+	heard := func(r *rig) {
+		t.Helper()
+		var lines []string
+		commontest.OK(t, json.Unmarshal(r.result(r.call("2", "lines", `{}`)), &lines))
+		if n := strings.Count(strings.Join(lines, " "), "response 1001"); n != 1 {
+			t.Errorf("it heard %d answers: %q", n, lines)
+		}
+	}
+	heard(r)
+
+	// The next question is answered in another box, once that has the process.
+	call = r.call("3", "ask outside", `{}`)
+	r.result(call)
+	m, err = wire.Parse(r.event(t, "").Raw)
+	commontest.OK(t, err)
+	id, _ = wire.String(m.ID)
+	r.ends()
+	next := a.box()
+	next.counted(next.call("4", "count", `{}`))
+	if open := next.Questions()["s"]; len(open) != 1 || open[0] != id {
+		t.Errorf("open are %q, want %q", open, id)
+	}
+	next.Answer("s", id, []byte(`{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept"}}`))
+	var lines []string
+	commontest.OK(t, json.Unmarshal(next.result(next.call("5", "lines", `{}`)), &lines))
+	if n := strings.Count(strings.Join(lines, " "), "response 1002"); n != 1 {
+		t.Errorf("it heard %d answers: %q", n, lines)
+	}
+}
+
+// nod has the process of a session sleep at once, whatever it does.
+func (r *rig) nod(session string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g := r.groupOf(r.sessions[session]); g != nil && g.current != nil && g.current.greeted {
+		g.current.stop(nil)
+	}
+}
+
+// It runs with a fake keeper that reads and writes in parts, and stops between any two of them.
+func TestEachRequestEndsOnceWheneverAProcessIsFrozen(t *testing.T) {
+	t.Parallel()
+	a := newAsleep(t)
+	r := a.box(func(s *Server) { s.Idle = time.Hour })
+	r.counted(r.call("1", "count", `{}`))
+	calls := map[string]bool{}
+	for n := range 64 {
+		calls[r.call(strconv.Itoa(100+n), "hold", `{}`)] = true
+		if n%16 == 7 {
+			r.nod("s")
+		}
+	}
+	text := `"` + strings.Repeat("x", 1<<20) + `"`
+	large := map[string]bool{}
+	for n := range 12 { // the process is in the middle of a line
+		large[r.call(strconv.Itoa(200+n), "count", text)] = true
+		r.nod("s")
+	}
+	seen := map[int]bool{}
+	take := func(stream string) counts {
+		got := r.counted(stream)
+		if seen[got.Count] {
+			t.Errorf("count %d came twice", got.Count)
+		}
+		seen[got.Count] = true
+		return got
+	}
+	for c := range large {
+		if got := take(c); got.Bytes < 1<<20 {
+			t.Errorf("%+v", got)
+		}
+	}
+	last := take(r.call("300", "go", `{}`))
+	for c := range calls {
+		take(c)
+	}
+	if last.Life == 0 || len(seen) != 64+12+1 {
+		t.Errorf("%d counts, life %d", len(seen), last.Life)
+	}
+	for _, v := range r.past {
+		if e, ok := v.(Output); ok && e.Final {
+			t.Errorf("another end: %.200s", e.Raw)
+		}
+	}
+	if log := a.log.String(); strings.Contains(log, "lost") {
+		t.Error(log)
+	}
+}
+
+// With a fake keeper: the process starts without memory, the log says why, and the client
+// sees nothing of it.
+func TestMemoryThatCannotBeUsedIsLostWithoutAnError(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		spoil func(a *asleep)
+		next  func(*Server)
+		why   string
+	}{
+		"damaged": {spoil: func(a *asleep) {
+			image, err := os.ReadFile(a.images()[0])
+			commontest.OK(a.t, err)
+			image[len(image)/2] ^= 1
+			commontest.OK(a.t, os.WriteFile(a.images()[0], image, 0o600))
+		}, why: "damaged"},
+		"cut":    {spoil: func(a *asleep) { commontest.OK(a.t, os.Truncate(a.images()[0], 10)) }, why: "cut"},
+		"gone":   {spoil: func(a *asleep) { commontest.OK(a.t, os.Remove(a.images()[0])) }, why: "no such file"},
+		"tenant": {spoil: func(a *asleep) { a.tenant = "u" }, why: "of another box"},
+		"another key": {spoil: func(a *asleep) {
+			commontest.OK(a.t, os.Remove(filepath.Join(a.dir, "key")))
+		}, why: "the key is another one"},
+		"another keeper": {spoil: func(a *asleep) {
+			commontest.OK(a.t, os.WriteFile(filepath.Join(a.dir, "build"), []byte("2"), 0o600))
+		}, why: "the keeper is of another version"},
+		"unfit": {next: func(s *Server) { s.Env[keeperHow] = "unfit" }, why: "a file of it is gone"},
+		"dies":  {next: func(s *Server) { s.Env[keeperHow] = "dies at the thaw" }, why: "the keeper has ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAsleep(t)
+			build := func(s *Server) { s.Env[keeperBuild] = filepath.Join(a.dir, "build") }
+			commontest.OK(t, os.WriteFile(filepath.Join(a.dir, "build"), []byte("1"), 0o600))
+			r := a.box(build)
+			r.counted(r.call("1", "count", `{}`))
+			r.asleep()
+			r.ends()
+			if test.spoil != nil {
+				test.spoil(a)
+			}
+			if test.next == nil {
+				test.next = func(*Server) {}
+			}
+			next := a.box(build, test.next)
+			if got := next.counted(next.call("2", "count", `{}`)); got.Count != 1 || got.Life != 0 {
+				t.Errorf("%+v", got)
+			}
+			if log := a.log.String(); strings.Count(log, "memory lost") != 1 || !strings.Contains(log, test.why) {
+				t.Errorf("want %q: %s", test.why, log)
+			}
+			if len(a.images()) != 0 {
+				t.Error("the image is still there")
+			}
+		})
+	}
+}
+
+// A call that waits ends with an error if the memory in which it waits is lost. Others go to the
+// process that starts anew.
+func TestACallThatWaitsEndsWithItsMemory(t *testing.T) {
+	t.Parallel()
+	a := newAsleep(t)
+	r := a.box()
+	waits := r.call("1", "ask", `{}`)
+	r.event(t, waits)
+	r.state(t, Stopped)
+	commontest.Eventually(t, "the image is kept", func() bool { return len(a.images()) == 1 && len(r.Processes()) == 0 })
+	commontest.OK(t, os.Truncate(a.images()[0], 10))
+	if got := r.counted(r.call("2", "count", `{}`)); got.Count != 1 || got.Life != 0 {
+		t.Errorf("%+v", got)
+	}
+	if _, message, code, _ := r.failure(waits); code != int(wire.CodeOutcomeUnknown) || !strings.Contains(message, "memory") {
+		t.Errorf("%d %s", code, message)
+	}
+}
+
+func TestAProcessThatCannotBeFrozenIsStopped(t *testing.T) {
+	t.Parallel()
+	a := newAsleep(t)
+	r := a.box(func(s *Server) { s.Env[keeperHow] = "cannot freeze" })
+	for n := range 2 {
+		if got := r.counted(r.call(strconv.Itoa(n), "count", `{}`)); got.Count != 1 {
+			t.Errorf("%+v", got)
+		}
+		r.asleep()
+	}
+	if log := a.log.String(); strings.Count(log, "it has a device open") != 2 || strings.Contains(log, "and more") {
+		t.Error(log)
+	}
+}
+
+// Who stops a process wants another one.
+func TestAProcessThatAnOperatorStopsKeepsNoMemory(t *testing.T) {
+	t.Parallel()
+	a := newAsleep(t)
+	r := a.box(func(s *Server) { s.Idle = time.Hour })
+	r.counted(r.call("1", "count", `{}`))
+	r.Halt("s", "ada", 0)
+	r.asleep()
+	if got := r.counted(r.call("2", "count", `{}`)); got.Count != 1 || len(a.images()) != 0 {
+		t.Errorf("%+v %v", got, a.images())
+	}
+}
+
+// It runs with a fake keeper.
+func TestASecretOfASleepingProcessIsNowhere(t *testing.T) {
+	t.Parallel()
+	a := newAsleep(t)
+	r := a.box()
+	r.counted(r.call("1", "count", `{}`))
+	r.asleep()
+	r.ends()
+	commontest.OK(t, filepath.WalkDir(a.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if bytes.Contains(text, []byte("hunter2")) {
+			t.Errorf("%s has it", path)
+		}
+		return err
+	}))
+	if strings.Contains(a.log.String(), "hunter2") {
+		t.Error(a.log)
+	}
+}
+
+// It runs with a fake keeper.
+func TestManyThatSleepLeaveNothing(t *testing.T) {
+	t.Parallel()
+	a := newAsleep(t)
+	r := a.box(func(s *Server) { s.Idle = time.Hour })
+	call := func(session string, n int) string {
+		r.n++
+		id := fmt.Sprintf("%s-%d", session, n)
+		r.Deliver(Delivery{ID: id, Session: session, Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"count","arguments":{}}}`, n)})
+		return id
+	}
+	const sessions, sleeps = 20, 5
+	for n := range sleeps {
+		var all []string
+		for s := range sessions {
+			all = append(all, call(fmt.Sprintf("s%d", s), n))
+		}
+		for _, id := range all {
+			if got := r.counted(id); got.Count != n+1 || got.Life != n {
+				t.Errorf("%s: %+v", id, got)
+			}
+		}
+		for s := range sessions {
+			r.nod(fmt.Sprintf("s%d", s))
+		}
+	}
+	commontest.Eventually(t, "all sleep", func() bool { return len(r.Processes()) == 0 && len(a.images()) == sessions })
+	for s := range sessions {
+		r.StopSession(fmt.Sprintf("s%d", s))
+	}
+	r.ends()
+	left, err := filepath.Glob(filepath.Join(a.store(), "[^.]*"))
+	commontest.OK(t, err)
+	places, err := filepath.Glob(filepath.Join(a.dir, "work-*"))
+	commontest.OK(t, err)
+	if len(left) > 0 || len(places) > 0 || len(a.images()) > 0 {
+		t.Error("left are", left, places, a.images())
+	}
+	if log := a.log.String(); strings.Contains(log, "lost") {
+		t.Error(log)
+	}
+}
