@@ -19,7 +19,7 @@ import (
 // Values of the property Other: which secret opens tickets beside the current one.
 const (
 	pending  = "AWSPENDING"  // the next one
-	previous = "AWSPREVIOUS" // the one before
+	previous = "AWSPREVIOUS" // the one that was current before
 )
 
 // ticketSecrets are the secrets that seal tickets, as 32 bytes or more in hexadecimal. A

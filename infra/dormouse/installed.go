@@ -287,7 +287,8 @@ func (m *serviceManager) line(c *installServiceCommand, data string) string {
 // percent writes a text in which systemd finds no specifier.
 func percent(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
-// inUnit quotes a word of a unit. Only command lines expand variables.
+// inUnit quotes a word for a unit file of systemd. command says that the word is of a command
+// line, in which systemd expands variables.
 func inUnit(word string, command bool) string {
 	word = percent(word)
 	if command {

@@ -25,7 +25,7 @@ type preparation struct {
 	data    string   // data folder
 	names   []string // of the servers
 	shows   *waits   // shows the phases of the preparation
-	accepts bool     // takes the tools that are held back then
+	accepts bool     // accepts the tools that the preparation finds held back
 }
 
 // outcome is what a prepared server said, or why it said nothing.
@@ -169,7 +169,8 @@ func (c *prepareCommand) Run(t *terminal) error {
 	return cmp.Or(err, failedIf(failed > 0))
 }
 
-// failedIf returns the failure of a command that has said why already.
+// failedIf returns the failure of a command that has already printed the reasons; nil if failed
+// is false.
 func failedIf(failed bool) error {
 	if failed {
 		return failure{code: exitFailed}

@@ -214,7 +214,7 @@ type trying struct {
 	shows *waits
 }
 
-// tried is what a server of a trial has said.
+// tried is the outcome of one server of a trial, and the tools that it listed.
 type tried struct {
 	outcome
 	tools []json.RawMessage

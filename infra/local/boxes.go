@@ -72,7 +72,8 @@ func (m *machine) isInside(server string) bool {
 	return ok && !m.cfg.Apart && !m.file.others && !s.Box.Confined()
 }
 
-// heldByBoxes is how many bytes of what servers have written all boxes inside hold.
+// heldByBoxes bounds the bytes that all boxes inside of this program together hold of what
+// their servers have written.
 const heldByBoxes = 64 << 20
 
 // insider runs boxes in this program.

@@ -248,7 +248,7 @@ func (s schedules) Cancel(_ context.Context, a native.Alarm) error {
 	return nil
 }
 
-// handleTries is how often an alarm, or the push of what a client is owed, is tried. Lambda
+// handleTries is how often an alarm is tried, and the push of stored events to a client. Lambda
 // tries an event as often.
 const handleTries = 3
 
@@ -418,8 +418,8 @@ type clientRoutes struct{ in *inprocess }
 // owedKey is the context key of the list of sessions to push to.
 type owedKey struct{}
 
-// pushLater implements transport.SocketOptions.Push: it records the session, which gets its
-// owed messages when its connection is open.
+// pushLater implements transport.SocketOptions.Push: it records the session, to
+// which the stored messages are pushed when its connection is open.
 func pushLater(ctx context.Context, id storage.ID) error {
 	if owed, ok := ctx.Value(owedKey{}).(*[]storage.ID); ok {
 		*owed = append(*owed, id)

@@ -113,8 +113,8 @@ func vitalsOf(ctx context.Context, m *machine) (api.Vitals, error) {
 	return v, nil
 }
 
-// processesOf asks a box inside, or reads the file that the runner of a box writes beside its
-// logs.
+// processesOf asks a box that runs inside of this program. The runner of any other box writes a
+// file beside its logs, which processesOf reads.
 func processesOf(folder string, b api.Box) ([]api.Process, error) {
 	var err error
 	text, ok := runner.Processes(b.Task)
@@ -145,7 +145,8 @@ func processesOf(folder string, b api.Box) ([]api.Process, error) {
 func runs(p api.Process) bool { return p.PID != 0 && (p.State == "started" || p.State == "ready") }
 
 // membersOf lists what runs of a task. A runner leads a session of its own, and the processes
-// that it starts stay in that session. Of a box inside, each process leads one.
+// that it starts stay in that session. Each process of a box
+// inside of this program leads a session itself.
 func membersOf(t fleet.Status, processes []api.Process) []api.Member {
 	if fleet.PlaceOf(t.ID) != boxes.Inside {
 		return boxProcesses(t.PID)

@@ -22,7 +22,8 @@ import (
 type adapter struct {
 	box  *box.Box
 	link frame.Link
-	// memory shares the machine with programs of other boxes; nil for a box inside, and elsewhere.
+	// memory bounds what the processes of this box, in a program of its own, and those of other
+	// boxes use of one machine. It is nil for a box inside of dormouse run, and on AWS.
 	memory *guard.Memory
 	show   *statusFile // nil for none
 	all    *sharing

@@ -179,7 +179,7 @@ func (p inSeal) Provision(ctx context.Context, process string, tell func(provisi
 		return l, err
 	}
 	c := serversfile.Container{Cwd: l.Cwd, Args: append([]string{l.Command}, l.Args...), Env: map[string]string{"LANG": ""}}
-	for _, env := range []map[string]string{p.env, l.Env, p.server.Env} { // the keeper looks their values up
+	for _, env := range []map[string]string{p.env, l.Env, p.server.Env} { // the keeper looks up the values of these names
 		maps.Copy(c.Env, env)
 	}
 	if _, own := p.server.Env["HOME"]; !own {

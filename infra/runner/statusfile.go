@@ -34,11 +34,11 @@ type notice struct {
 
 // statusFile is a file that shows the states of a box's processes. It holds no secrets,
 // and only its user can read it. A runner removes it when it ends. The file of a killed
-// runner stays, and names a task that does not run. A box inside has no file: [Processes]
-// shows its states. A nil statusFile shows nothing.
+// runner stays, and names a task that does not run. A box that runs inside of this program has
+// no file: [Processes] shows its states. A nil statusFile shows nothing.
 type statusFile struct {
-	path string // "" for a box inside
-	task string // then
+	path string // of the file; "" for a box inside of this program
+	task string // of the box, if path is ""
 	log  *slog.Logger
 
 	mu     sync.Mutex
@@ -56,18 +56,18 @@ func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 	}
 }
 
-// inside has the *statusFile of each box inside, by its task.
+// inside has the *statusFile of each box that runs inside of this program, by the box's task.
 var inside sync.Map
 
-// showInside makes the statusFile of a box inside.
+// showInside makes the statusFile of a box that runs inside of this program, for [Processes].
 func showInside(task string, log *slog.Logger) *statusFile {
 	b := &statusFile{task: task, log: log, all: map[string]notice{}, starts: map[string]int{}}
 	inside.Store(task, b)
 	return b
 }
 
-// Processes returns the states of the processes of a box inside, as the file of another box
-// has them. ok is false if no box of this program has the task.
+// Processes returns the states of the processes of a box that runs inside of this program, in
+// the form of a status file. ok is false if no such box has the task.
 func Processes(task string) (text []byte, ok bool) {
 	v, ok := inside.Load(task)
 	if !ok {

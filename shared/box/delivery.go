@@ -60,7 +60,7 @@ type Output struct {
 // Inflight is a delivery whose request stream has yet to get its last event.
 type Inflight struct {
 	ID, Session, Ticket string
-	Since               time.Time // when the box got it
+	Since               time.Time // when the box got the delivery
 }
 
 // Counts counts what a box has dropped since New.

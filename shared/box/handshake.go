@@ -25,9 +25,9 @@ type probe int
 
 const (
 	probeNone    probe = iota // no process was asked
-	probing                   // this process is asked
-	probeRefused              // the one before has refused
-	probeSilent               // the one before has not answered
+	probing                   // the running process is asked
+	probeRefused              // the previous process refused it
+	probeSilent               // the previous process did not answer it
 )
 
 func newHandshake(p *process, isStateless bool, how probe) *handshake {

@@ -58,7 +58,8 @@ func (o *output) silent() bool {
 	return w == written{}
 }
 
-// words returns what the process has said last since then.
+// words returns the last words that the process printed since the moment of since, those of
+// stderr first.
 func (o *output) words(since written) string {
 	return cmp.Or(proc.LastWords(o.stderr.Since(since.stderr, o.hide)), marked(proc.LastWords(o.stdout.Since(since.stdout, o.hide))))
 }

@@ -89,7 +89,7 @@ func (r *processRun) unsend(f *fault) (some bool) {
 }
 
 // again gives the requests that the process has not read to another process, each once. A
-// server may end after each answer, and a request may come just then.
+// server may end after each answer, and a request may come at that moment.
 func (r *processRun) again(f *fault) {
 	p := r.p
 	for _, q := range p.conv.inOrder() {

@@ -141,7 +141,8 @@ const (
 	lastRetry  = 2 * time.Second
 )
 
-// needs takes an answer in which the process asks for input to a request.
+// needs handles the result input_required, in which the process asks for input to a request. It
+// asks the client, or repeats the request at once if the result asks nothing.
 func (s *stateless) needs(r *request, result json.RawMessage) {
 	inputs, state, fault := bridge.ReadInputs(result)
 	if fault == nil && len(inputs) == 0 {

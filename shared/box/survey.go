@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// survey asks a fresh process for its lists. Another program than the one before may have
-// other lists, and no process announces what has changed before it started. The waiting
-// messages of clients go first.
+// survey asks a process that was just started for its lists. Its program may be another one
+// than that of the previous process, and no process announces changes that were made before it
+// started. Messages of clients that wait for the process go first.
 type survey struct {
 	p      *process
 	left   []wire.List       // lists to ask for

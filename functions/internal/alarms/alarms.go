@@ -41,7 +41,7 @@ func Scheduler() (native.Scheduler, error) {
 	return eventbridge.New(*c), nil
 }
 
-// read returns nil if the function keeps no alarms.
+// read reads the configuration from [Env]. It returns nil if the function keeps no alarms.
 func read() (*eventbridge.Config, error) {
 	text := os.Getenv(Env)
 	if text == "" {

@@ -39,7 +39,7 @@ func (p restoration) run(ctx context.Context, at string) error {
 		}
 		when = []string{"--restore-date-time", at}
 	}
-	keys, err := p.keys(ctx) // which the last step needs, and it would be a pity to miss them then
+	keys, err := p.keys(ctx) // the last step needs them: better to fail here, before the table is restored
 	if err != nil {
 		return err
 	}

@@ -291,7 +291,7 @@ func (in *Inside) runs(t fleet.Status) bool {
 	return l != nil && l.name == t.ClientToken
 }
 
-// settle ends what a box owed that has ended without a bye.
+// settle ends the requests in flight of a box that has ended without a bye.
 func (in *Inside) settle(ctx context.Context, x boxes, t fleet.Status) error {
 	if in == nil {
 		return nil
@@ -312,8 +312,8 @@ func (in *Inside) settle(ctx context.Context, x boxes, t fleet.Status) error {
 	return errors.Join(errs...)
 }
 
-// owes makes sure that the store knows that a box owes the end of a request. It returns false
-// if the box does not owe it, or not any more.
+// owes makes sure that the store knows that a box has to end a request. It returns false if the
+// box never had the request, or has ended it.
 func (in *Inside) owes(ctx context.Context, id storage.BoxID, gen storage.Generation, stream storage.StreamID) (bool, error) {
 	l := in.find(id)
 	if l == nil || l.gen != gen {

@@ -339,8 +339,8 @@ func (l *life) traceLater(id storage.StreamID, d *owing) {
 	}
 }
 
-// traces makes sure that the store knows who owes the end of a request. owes is false if the
-// box does not owe it, or not any more.
+// traces makes sure that the store knows who has to end a request. owes is false if the box
+// never had the request, or has ended it.
 func (l *life) traces(ctx context.Context, id storage.StreamID) (owes bool, err error) {
 	l.mu.Lock()
 	d := l.owed[id]
@@ -680,8 +680,8 @@ func (l *life) report(s frame.StatusReport) {
 	}
 }
 
-// kept reports whether the record has the handshake that a process of a box inside has made,
-// and is fresh. On one machine to read it takes less than to write it.
+// kept reports whether the handshake record has what a process of a box inside of this program
+// answered, and is fresh. On one machine to read it takes less than to write it.
 func (h *Handler) kept(ctx context.Context, a storage.Address, f frame.Status) bool {
 	if f.Lists != "" || f.Era != "" {
 		return false

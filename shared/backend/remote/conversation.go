@@ -37,7 +37,7 @@ const (
 
 type conversation struct {
 	events chan wire.SSE
-	ended  error         // why events was closed; read it only then
+	ended  error         // why events was closed; to be read after that only
 	failed bool          // ended is the error of the request itself
 	mute   bool          // the response was no event stream
 	single bool          // it answers one request

@@ -26,7 +26,7 @@ type standaloneStream struct {
 	settle  func()
 	settled chan struct{} // closed: the server has answered, or is not waited for
 	asked   chan struct{} // capacity 1; filled when the client was asked on its standalone stream
-	ended   chan struct{} // closed: the goroutine has ended, which alone uses the fields below until then
+	ended   chan struct{} // closed when the goroutine has ended; before that, it alone uses the fields below
 
 	known streamState
 	heard string // id of the last event that was passed on

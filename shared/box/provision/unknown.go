@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// What npm and uv print if an index does not have what they were asked for, and what to
-// say then.
+// lacking has what npm and uv print if an index does not have a package, and how the error for
+// the user begins in that case.
 var lacking = []struct {
 	said  *regexp.Regexp
 	lacks string

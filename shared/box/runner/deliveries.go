@@ -12,7 +12,7 @@ type delivery struct {
 	round    int // how often it was suspended; a later round counts as another delivery
 	session  storage.ID
 	ticket   string
-	due      time.Time // when to send taken, if the host does not have its end by then
+	due      time.Time // when to send the frame taken, unless the host has the end of the delivery by that time
 	taken    alarm
 	traced   bool // the host certainly has the trace that reported says may exist
 	reported bool // the host has a durable trace of it or was sent one: it came from the inbox, or the runner sent taken
@@ -27,7 +27,7 @@ type delivery struct {
 
 type deliveries struct {
 	byID    map[storage.StreamID]*delivery // in flight, and for idMemory after
-	owed    map[storage.StreamID]*delivery // those whose end the host does not have yet
+	owed    map[storage.StreamID]*delivery // the deliveries whose end the host does not have yet
 	running int                            // how many of owed have no final event yet
 }
 

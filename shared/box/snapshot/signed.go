@@ -73,7 +73,7 @@ func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser,
 	var body io.ReadCloser
 	var saved time.Time
 	err := s.try(ctx, func() error {
-		// Each try gets a new URL, because the one before may have expired.
+		// Each try gets a new URL, because that of the previous try may have expired.
 		from, sum, at, err := s.cfg.Host.Newest(ctx, key, gen)
 		if err != nil {
 			return &final{err}

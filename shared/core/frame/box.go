@@ -53,7 +53,7 @@ type Delivery struct {
 	Subscribed  []string // resource URIs, in the order of subscription
 	Init        json.RawMessage
 	Raw         []byte                    // as the client wrote it
-	HasRequests bool                      // the box owes an end
+	HasRequests bool                      // Raw has requests, each of which the box has to end
 	Again       bool                      // the session has had a process before
 	Moved       bool                      // the server may list otherwise than when the session last had a request
 	Held        bool                      // clients hear of changed tools, whether the server tells of them or not

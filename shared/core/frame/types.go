@@ -265,8 +265,8 @@ type Halt struct {
 	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
 }
 
-// Yield asks the box to end the process that has been idle longest, and to sleep, if that has
-// lasted for [YieldAfter].
+// Yield asks the box to end the process that has been idle longest, if it has been idle for
+// [YieldAfter]. The box then sleeps as soon as it has been without work for that time.
 type Yield struct{}
 
 // Drain asks the runner to connect anew within a time.

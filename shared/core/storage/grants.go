@@ -29,5 +29,5 @@ type Grant struct {
 	Created time.Time
 	Rotated time.Time // when Current was first issued
 	Revoked time.Time // zero if it is not revoked
-	Expires time.Time // the row is gone then
+	Expires time.Time // from then on Get does not find the grant
 }

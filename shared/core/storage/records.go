@@ -83,7 +83,7 @@ type Session struct {
 	Standby    []Lease     `json:"Shadows"` // the GETs that wait for Primary, oldest first
 	Conns      []string    // open WebSocket connections as far as known, newest last
 	Pushed     []Cursor    // how far the streams that are not pushed completely were pushed; see Cursor
-	Pusher     Lease       // the function that pushes the events that are owed by Pushed
+	Pusher     Lease       // the function that pushes the events behind the cursors of Pushed
 	Answers    AnswerCount `json:",omitzero"`
 	Members    []string    `json:",omitempty"` // of a group's session: the servers at which it has opened sessions
 	Group      ID          `json:",omitempty"` // the group's session that has opened this one; "" for none

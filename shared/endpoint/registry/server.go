@@ -107,7 +107,7 @@ func short(text string) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// version returns the version that a server has said. It returns unknownVersion for a
+// version returns the version that a server reports of itself. It returns unknownVersion for a
 // range or "latest", which a registry does not accept.
 func version(said string) string {
 	const most = 255

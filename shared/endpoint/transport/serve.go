@@ -190,8 +190,8 @@ func (x *exchange) refuse(err error) {
 }
 
 // refuseBusy answers requests that a limit refuses, each with a response of its own. It
-// returns false, and answers nothing, for any other error, for a flood, and if there are
-// no requests.
+// returns false, and answers nothing, for any other error, for a caller that goes on far over
+// its limit (see flood), and if there are no requests.
 func (x *exchange) refuseBusy(err error) bool {
 	if problemOf(err).status != http.StatusTooManyRequests || flood(err) {
 		return false

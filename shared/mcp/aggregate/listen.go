@@ -87,7 +87,7 @@ type listening struct {
 	late    int       // members that are not listed yet
 	open    int       // streams of members that are read
 	marks   *part     // of the members that the session joins
-	waiting bool      // no member's stream was read, and one may be joined
+	waiting bool      // no member's stream is open yet, and one may still be added
 	done    bool
 }
 

@@ -65,7 +65,7 @@ type Dispatched struct {
 	Message wire.Message // as the server gets it
 	// View changes what the server sends into what the client gets. nil changes nothing.
 	View func(raw []byte) []byte
-	// Result, if not nil, gives the result of the request. No server gets it then.
+	// Result, if not nil, gives the result of the request, and no server gets the request.
 	Result func(ctx context.Context, client Client) (json.RawMessage, error)
 	// Listed, if not nil, lists the tools of the server for [Client].List.
 	Listed func(ctx context.Context, client Client) (json.RawMessage, error)
@@ -121,8 +121,8 @@ type Resumable interface {
 type Response interface {
 	Resumable
 	// Accepted waits until a request is accepted, for a client that does not get the answer in
-	// the response. It returns what was answered in place. Over HTTP+SSE that is on the
-	// client's stream then.
+	// the response. It returns an answer that came in place of the acceptance, which over HTTP+SSE is
+	// already on the client's stream.
 	Accepted(ctx context.Context) ([]Event, error)
 	// Notice returns what tells a client over WebSocket the stream of its request.
 	Notice(request json.RawMessage) []byte

@@ -221,15 +221,15 @@ func (ls *lists) Greetings(ctx context.Context, members []Caller, version string
 	return all, nil
 }
 
-// lacks reports whether a server has said in initialize that it has no lists of this kind.
+// lacks reports whether the server's answer to initialize declares no lists of this kind.
 func lacks(greeting json.RawMessage, method string) bool {
 	return greeting != nil && wire.Lookup(greeting, "capabilities", kindOf(method)) == nil
 }
 
 // Lists returns the lists that the records have for clients like that of s, in the order
 // of members. It uses only Version, Init and Transport of s. If a record has no such
-// list, Lists returns the one that [Manager.Borrow] kept. A server that has said that it
-// has no such lists has an empty one. Lists also extends the life of s, except for a
+// list, Lists returns the one that [Manager.Borrow] kept. A server that declared no
+// such lists has an empty one. Lists also extends the life of s, except for a
 // modern client, whose s is not stored.
 //
 // Cost: one read for up to 25 members, and one for each member whose tools are held still.

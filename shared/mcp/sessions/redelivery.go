@@ -9,7 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// redelivery is one attempt to push what a session is owed.
+// redelivery is one attempt to push to a session's connections the stored events that they have
+// not got yet.
 type redelivery struct {
 	poster
 	nonce   string

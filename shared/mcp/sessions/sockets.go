@@ -310,9 +310,8 @@ func (so *sockets) Tell(ctx context.Context, c Caller, id storage.ID) {
 	}
 }
 
-// Push pushes the events that a session is owed to its connections. It waits for a
-// connection that is not ready yet.
+// Push pushes to a session's connections the stored events that they have not got yet. It waits
+// for a connection that is not ready yet.
 //
-// Errors: Unavailable. Nothing is lost then, but the caller should arrange another
-// attempt.
+// Errors: Unavailable. Nothing is lost, but the caller should arrange another attempt.
 func (so *sockets) Push(ctx context.Context, id storage.ID) error { return so.out.push(ctx, id) }

@@ -105,8 +105,8 @@ type object = map[string]any
 
 const scope = "github.com/dormouse-mcp/dormouse"
 
-// Spans sends spans. An error says whether the collector or the connection to it failed.
-// The spans are lost then.
+// Spans sends spans. An error says whether the collector or the connection to it failed; the
+// spans are then lost.
 func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
 	if len(spans) == 0 {
 		return nil
