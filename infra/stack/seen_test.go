@@ -140,6 +140,11 @@ func TestAStackPaysForNoAlarmThatReachesNobody(t *testing.T) {
 	if n := count(s.nested(t, "Watch"), alarms...); n < 18 {
 		t.Errorf("with an address there are %d resources of alarms", n)
 	}
+	page, err := os.ReadFile(root("docs/aws/deploy.md"))
+	commontest.OK(t, err)
+	if n := count(s.nested(t, "Watch"), "AWS::CloudWatch::Alarm"); n != 16 || !strings.Contains(string(page), "`AlarmEmail` makes sixteen;") {
+		t.Errorf("with an address there are %d alarms; docs/aws/deploy.md says how many", n)
+	}
 	for shown, want := range map[string]int{"off": 0, "dashboard": 1, "on": 1} {
 		t.Run(shown, func(t *testing.T) {
 			s.params["Metrics"] = shown

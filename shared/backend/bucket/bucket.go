@@ -1,8 +1,8 @@
 // Package bucket keeps the snapshots of workspaces in S3, or a compatible service. It is
-// the host's part, which signs. A box holds no credential: for some minutes it gets a
-// URL for one object of its own, which reaches nothing else. The package hides names of
-// objects and Signature Version 4. It also hides how it finds the newest of several
-// snapshots while runners are killed and frames come twice or late.
+// the host's part, which signs. A box holds no credential of the bucket: for some
+// minutes it gets a URL for one object of its own, which reaches nothing else. The package
+// hides names of objects and Signature Version 4. It also hides how it finds the newest of
+// several snapshots while runners are killed and frames come twice or late.
 //
 // The package does not check the caller: its callers must ensure that a box asks only
 // for its own snapshots (package relayserver does). It never sees the contents of a snapshot.
