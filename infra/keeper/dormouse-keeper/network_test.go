@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -53,8 +56,8 @@ func (a as) networked(t testing.TB, role string, args ...string) *exec.Cmd {
 }
 
 // network listens at port 8080 of each address, sends back what comes, and says in the end
-// which addresses were reached. At port 80 a web server says which host was asked for, or sends
-// as many bytes as its path has.
+// which addresses were reached. At ports 80 and 443 a web server says which host was asked for,
+// or sends as many bytes as its path has.
 func network(folder string, command []string) error {
 	resolver := filepath.Join(folder, "resolv.conf")
 	err := errors.Join(
@@ -70,19 +73,25 @@ func network(folder string, command []string) error {
 		return err
 	}
 	go resolve(questions)
-	web, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 80})
+	plain, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 80})
 	if err != nil {
 		return err
 	}
-	go func() {
-		_ = http.Serve(web, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // for one client
-			if n, err := strconv.Atoi(r.URL.Path[1:]); err == nil {
-				_, _ = w.Write(make([]byte, n))
-				return
-			}
-			_, _ = fmt.Fprint(w, "this is ", r.Host) // the box says what came
-		}))
-	}()
+	secure, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 443})
+	if err != nil {
+		return err
+	}
+	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n, err := strconv.Atoi(r.URL.Path[1:]); err == nil {
+			_, _ = w.Write(make([]byte, n))
+			return
+		}
+		_, _ = fmt.Fprint(w, "this is ", r.Host) // the box says what came
+	}))
+	web.Config.ErrorLog = log.New(io.Discard, "", 0) // a reset is expected
+	go func() { _ = web.Config.Serve(plain) }()      // until the program ends
+	web.Listener = secure
+	web.StartTLS()
 	doors, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: 8080})
 	if err != nil {
 		return err
@@ -273,36 +282,95 @@ echo "<run"; cat told; echo ">"`).CombinedOutput()
 	}
 }
 
-// BenchmarkListedHost compares a program that fetches from a host of its list with itself outside
-// of a box. Names are resolved in both.
+// clients returns programs that do what their arguments say, each with the clients that are
+// usual in its language.
+func clients(t testing.TB) map[string][]string {
+	t.Helper()
+	dir := filepath.Dir(serverProgram)
+	err := os.Chmod(dir, 0o755) // another user runs them
+	for _, script := range []string{"client.js", "client.py"} {
+		text, failed := os.ReadFile(filepath.Join("testdata", script))
+		err = errors.Join(err, failed, os.WriteFile(filepath.Join(dir, script), text, 0o644))
+	}
+	t.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin") // what a box sees
+	node, none := exec.LookPath("node")
+	python, no := exec.LookPath("python3")
+	if err := errors.Join(err, none, no); err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]string{"go": {serverProgram}, "node": {node, filepath.Join(dir, "client.js")}, "python": {python, filepath.Join(dir, "client.py")}}
+}
+
+// listed returns a command that does what deeds say in a box with a list of hosts.
+func (a as) listed(t testing.TB, store string, hosts, client []string, deeds ...string) *exec.Cmd {
+	t.Helper()
+	args := []string{"run", "--system", "--store", store}
+	for _, folder := range []string{"/usr", "/bin", "/lib", "/lib64", filepath.Dir(serverProgram)} {
+		args = append(args, "--folder", folder+":"+folder+":fixed")
+	}
+	for _, host := range hosts {
+		args = append(args, "--host", host)
+	}
+	return a.networked(t, keeperRole, slices.Concat(args, []string{"--"}, client, deeds)...)
+}
+
+// What the usual clients say of a place, and that they reach one of the list by HTTP and TLS.
+func TestUsualClientsAreToldTheTruth(t *testing.T) {
+	const no, refused = "no name", "refused"
+	as := as{1000, ""}
+	said := map[string]map[string]string{
+		"go":     {no: "no such host", refused: "connection refused", "unreachable": "network is unreachable"},
+		"node":   {no: "error getaddrinfo ENOTFOUND evil.test", refused: "ECONNREFUSED", "unreachable": "ENETUNREACH"},
+		"python": {no: "error gaierror [Errno -2] Name or service not known", refused: "error ConnectionRefusedError [Errno 111] Connection refused", "unreachable": "error OSError [Errno 101] Network is unreachable"},
+	}
+	for name, client := range clients(t) {
+		t.Run(name, func(t *testing.T) {
+			deeds := map[string]string{
+				"get:http://api.test/": "this is api.test", "get:https://api.test/": "this is api.test", "get:http://evil.test/": no, "get:http://api.test:8081/": refused, "get:http://turns.test/": refused,
+				"dial:evil.test:8080": no, "dial:api.test:8080": refused, "dial:203.0.113.7:80": refused, "dial:169.254.169.254:80": refused, "dial:turns.test:80": refused, "dial:[2001:db8::7]:80": "unreachable", "send:203.0.113.7:80": refused,
+			}
+			out, err := as.listed(t, as.folder(t), []string{"api.test", "turns.test"}, client, slices.Sorted(maps.Keys(deeds))...).CombinedOutput()
+			r := ran{out: string(out)}
+			for deed, want := range deeds {
+				if got := r.says(deed); !strings.Contains(got, cmp.Or(said[name][want], want)) {
+					t.Errorf("%s: %s", deed, got)
+				}
+			}
+			if err != nil || t.Failed() {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
+// BenchmarkListedHost compares programs that fetch from a host of their list with themselves
+// outside of a box. Names are resolved in both.
 func BenchmarkListedHost(b *testing.B) {
 	a := as{1000, ""}
-	store, ref := a.folder(b), push(b, served(b), v1.Config{Entrypoint: []string{"/server"}}, withServer(b))
-	if out, err := a.command(keeperRole, "pull", "--store", store, ref).CombinedOutput(); err != nil {
-		b.Fatalf("%v: %s", err, out)
-	}
-	if err := os.Chmod(filepath.Dir(serverProgram), 0o755); err != nil { // another user runs it
-		b.Fatal(err)
-	}
-	deeds := map[string]string{"1kB-ms": "fetch:1000@api.test:80", "10MB-ms": "fetch:10485760@api.test:80"}
-	figures := map[string][]float64{}
-	for b.Loop() {
-		for unit, deed := range deeds {
-			for way, cmd := range map[string]*exec.Cmd{
-				"plain": a.networked(b, serverProgram, deed), "sealed": a.networked(b, keeperRole, "run", "--store", store, "--host", "api.test", ref, deed),
-			} {
-				out, err := cmd.CombinedOutput()
-				ms, wrong := strconv.ParseFloat(ran{out: string(out)}.says(deed), 64)
-				if err := errors.Join(err, wrong); err != nil {
-					b.Fatalf("%s: %v: %s", way, err, out)
+	store := a.folder(b)
+	for name, client := range clients(b) {
+		b.Run(name, func(b *testing.B) {
+			deeds := map[string]string{"1kB-ms": "fetch:1000@api.test:80", "10MB-ms": "fetch:10485760@api.test:80"}
+			figures := map[string][]float64{}
+			for b.Loop() {
+				for unit, deed := range deeds {
+					for way, cmd := range map[string]*exec.Cmd{
+						"plain": a.networked(b, client[0], append(client[1:], deed)...), "sealed": a.listed(b, store, []string{"api.test"}, client, deed),
+					} {
+						out, err := cmd.CombinedOutput()
+						ms, wrong := strconv.ParseFloat(ran{out: string(out)}.says(deed), 64)
+						if err := errors.Join(err, wrong); err != nil {
+							b.Fatalf("%s: %v: %s", way, err, out)
+						}
+						figures[way+"-"+unit] = append(figures[way+"-"+unit], ms)
+					}
 				}
-				figures[way+"-"+unit] = append(figures[way+"-"+unit], ms)
 			}
-		}
+			for unit, all := range figures {
+				slices.Sort(all)
+				b.ReportMetric(all[len(all)/2], unit)
+			}
+			b.ReportMetric(0, "ns/op")
+		})
 	}
-	for unit, all := range figures {
-		slices.Sort(all)
-		b.ReportMetric(all[len(all)/2], unit)
-	}
-	b.ReportMetric(0, "ns/op")
 }

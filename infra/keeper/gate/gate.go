@@ -44,11 +44,12 @@ const Nameserver = "10.55.0.1"
 
 const (
 	mtu         = 60_000
-	buffer      = 256 << 10 // bytes in each direction of a connection
+	incoming    = 8 * mtu   // bytes of a connection that wait for the box to read; with fewer, it waits for them
+	outgoing    = 256 << 10 // bytes of a connection that wait for the world to read
 	dialed      = 10 * time.Second
 	table       = 1 << 16 // names that a box may learn
 	questions   = 64      // questions at a time
-	connections = 512     // connections at a time; one holds at most 700 KB here
+	connections = 256     // connections at a time; one holds at most 1 MB here
 	places      = 1 << 10 // places of which the last second had a refusal
 )
 
@@ -133,8 +134,8 @@ func newStack(end int, address string) (*stack.Stack, error) {
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})
-	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: buffer, Max: buffer}
-	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: buffer, Max: buffer}
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: incoming, Max: incoming}
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: outgoing, Max: outgoing}
 	sack := tcpip.TCPSACKEnabled(true)
 	for _, option := range []tcpip.SettableTransportProtocolOption{&send, &receive, &sack} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
@@ -472,7 +473,7 @@ func join(box *gonet.TCPConn, world *net.TCPConn, begin func(io.Reader) ([]byte,
 			_ = errors.Join(box.Close(), world.Close()) // the other direction ends
 		}
 	})
-	_, err := io.CopyBuffer(struct{ io.Writer }{box}, struct{ io.Reader }{world}, make([]byte, 64<<10))
+	_, err := io.CopyBuffer(struct{ io.Writer }{box}, struct{ io.Reader }{world}, make([]byte, 128<<10)) // more than a frame of the link
 	if err == nil {
 		err = box.CloseWrite()
 	}
