@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -35,7 +36,6 @@ import (
 	"gvisor.dev/gvisor/pkg/lisafs"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/unet"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
@@ -46,7 +46,6 @@ import (
 	"gvisor.dev/gvisor/runsc/donation"
 	gflag "gvisor.dev/gvisor/runsc/flag"
 	"gvisor.dev/gvisor/runsc/fsgofer"
-	"gvisor.dev/gvisor/runsc/specutils"
 )
 
 // The other roles of the program, as first argument.
@@ -112,17 +111,19 @@ type Folder struct {
 	Fixed bool
 }
 
-// Box is a running box. Its user calls Wait, and then no other method.
+// Box is a running box. Its user calls Wait.
 type Box struct {
 	cmd    *exec.Cmd
 	files  []*exec.Cmd
 	said   *head
 	wait   *urpc.Client // waits for the end
 	spec   Spec
-	pid    int32      // of the program if the box has an init, 0 otherwise
+	door   int                    // the socket of the sentry, which has no name any more
+	reason atomic.Pointer[string] // why it was ended
+	gone   sync.Once
 	mu     sync.Mutex // one call at a time
 	does   *urpc.Client
-	reason string // why it was ended, under mu
+	over   bool // the program has ended, or will not go on here; under mu
 }
 
 const id = "box"
@@ -130,12 +131,25 @@ const id = "box"
 // nobody is the user of a sentry that root starts.
 const nobody = 65534
 
+// programPID is the number that the program has inside if it is a child of [Init].
+const programPID = 2
+
 // Start returns when the program of the box has begun. What has been started is gone if it fails.
-func Start(s Spec) (_ *Box, err error) {
-	b := &Box{said: &head{}, spec: s}
+func Start(s Spec) (*Box, error) {
+	b, err := Prepare(s)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.Begin()
+}
+
+// Prepare starts the processes of a box without its program. Begin or Thaw comes next, or
+// Close. What has been started is gone if it fails.
+func Prepare(s Spec) (_ *Box, err error) {
+	b := &Box{said: &head{}, spec: s, door: -1}
 	defer func() {
 		if err != nil {
-			b.kill()
+			b.Close()
 		}
 	}()
 	spec, err := specFile(s)
@@ -150,6 +164,7 @@ func Start(s Spec) (_ *Box, err error) {
 	var d donation.Agency
 	defer d.Close()
 	d.DonateAndClose("spec-fd", spec)
+
 	d.DonateAndClose("start-sync-fd", booted)
 	d.Donate("io-fds", s.Image)
 	confs := []string{"erofs:memory"}
@@ -169,9 +184,8 @@ func Start(s Spec) (_ *Box, err error) {
 		return nil, err
 	}
 	d.DonateAndClose("controller-fd", listening)
-	if s.Written == "" {
-		d.Donate("stdio-fds", s.Stdio[:]...)
-	} else if err := donateWritten(s.Written, &d); err != nil {
+	d.Donate("stdio-fds", s.Stdio[:]...)
+	if err := donateWritten(s.Written, &d); err != nil {
 		return nil, err
 	}
 	cmd, err := sentry(s, confs, &d)
@@ -187,33 +201,49 @@ func Start(s Spec) (_ *Box, err error) {
 	if n, err := ready.Read(make([]byte, 1)); n != 1 {
 		return nil, b.failed("it did not begin", err)
 	}
-	link := s.Link
-	if link == nil {
-		link = &boot.CreateLinksAndRoutesArgs{LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink}}
-	}
-	if err := b.call(boot.ContMgrSetNetworkArgs, link, nil); err != nil {
-		return nil, b.failed("its network", err)
-	}
-	root := id
-	if err := b.call(boot.ContMgrRootContainerStart, &root, nil); err != nil {
-		return nil, b.failed("its program", err)
-	}
-	if s.Written != "" {
-		if err := b.begin(); err != nil {
-			return nil, b.failed("its program", err)
-		}
-	}
 	return b, nil
 }
 
-// donateWritten gives the sentry what has been written, if there is any, and init no stdio.
-func donateWritten(file string, d *donation.Agency) error {
-	for range 3 {
-		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-		if err != nil {
+// Begin starts the program. The box is gone if it fails.
+func (b *Box) Begin() error {
+	if err := b.connect(b.spec.Link); err != nil {
+		return b.failed("its network", err)
+	}
+	root := id
+	if err := b.call(boot.ContMgrRootContainerStart, &root, nil); err != nil {
+		return b.failed("its program", err)
+	}
+	if err := b.born(); err != nil {
+		return b.failed("its program", err)
+	}
+	return nil
+}
+
+func (b *Box) connect(link *boot.CreateLinksAndRoutesArgs) error {
+	if link == nil {
+		link = &boot.CreateLinksAndRoutesArgs{LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink}}
+	}
+	return b.call(boot.ContMgrSetNetworkArgs, link, nil)
+}
+
+// born waits until init has started the program. From then on it can be waited for.
+func (b *Box) born() error {
+	for until := time.Now().Add(10 * time.Second); b.spec.Written != ""; time.Sleep(time.Millisecond) {
+		err := b.Signal(unix.SIGCONT)
+		if err == nil {
+			break
+		}
+		if time.Now().After(until) {
 			return err
 		}
-		d.DonateAndClose("stdio-fds", null)
+	}
+	return nil
+}
+
+// donateWritten gives the sentry what has been written, if there is any.
+func donateWritten(file string, d *donation.Agency) error {
+	if file == "" {
+		return nil
 	}
 	written, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -223,23 +253,6 @@ func donateWritten(file string, d *donation.Agency) error {
 		d.DonateAndClose("rootfs-upper-tar-fd", written)
 	}
 	return err
-}
-
-// begin starts the program beside init, which outlives it.
-func (b *Box) begin() error {
-	p := describe(b.spec).Process
-	rights, err := specutils.Capabilities(false, rightsOf(b.spec))
-	if err != nil {
-		return err
-	}
-	args := &control.ExecArgs{
-		Argv: b.spec.Args, Envv: p.Env, WorkingDirectory: p.Cwd, KUID: auth.KUID(p.User.UID), KGID: auth.KGID(p.User.GID), Capabilities: rights, ContainerID: id,
-		FilePayload: control.NewFilePayload(map[int]*os.File{0: b.spec.Stdio[0], 1: b.spec.Stdio[1], 2: b.spec.Stdio[2]}, nil),
-	}
-	for _, g := range p.User.AdditionalGids {
-		args.ExtraKGIDs = append(args.ExtraKGIDs, auth.KGID(g))
-	}
-	return b.call(boot.ContMgrExecuteAsync, args, &b.pid)
 }
 
 // control makes the socket of the sentry, and connects to it at once: then nobody else can,
@@ -260,12 +273,27 @@ func (b *Box) control() (*os.File, error) {
 	if err := unix.Listen(fd, 2); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	for _, c := range []**urpc.Client{&b.wait, &b.does} {
-		if *c, err = client.ConnectTo(at); err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
+	if b.door, err = unix.Open(at, unix.O_PATH|unix.O_CLOEXEC, 0); err == nil {
+		err = b.enter()
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// enter connects to the sentry. A thaw ends earlier connections.
+func (b *Box) enter() error {
+	for _, c := range []**urpc.Client{&b.wait, &b.does} {
+		if *c != nil {
+			_ = (*c).Close() // it has ended
+		}
+		var err error
+		if *c, err = client.ConnectTo(fmt.Sprintf("/proc/self/fd/%d", b.door)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sweep removes temporary files of keepers that were killed. None is needed for long.
@@ -420,7 +448,7 @@ func describe(s Spec) *specs.Spec {
 	}
 	args := s.Args
 	if s.Written != "" {
-		args = []string{InitPath}
+		args = initArgs(s.Args, s.Env)
 	}
 	limits := []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1 << 16, Hard: 1 << 20}, {Type: "RLIMIT_CORE"}}
 	if s.Pids > 0 {
@@ -477,7 +505,11 @@ func (b *Box) call(method string, arg, result any) error {
 
 // Signal sends a signal to the program.
 func (b *Box) Signal(s syscall.Signal) error {
-	return b.call(boot.ContMgrSignal, &boot.SignalArgs{CID: id, Signo: int32(s), PID: b.pid, Mode: boot.DeliverToProcess}, nil)
+	pid := int32(0) // the first
+	if b.spec.Written != "" {
+		pid = programPID
+	}
+	return b.call(boot.ContMgrSignal, &boot.SignalArgs{CID: id, Signo: int32(s), PID: pid, Mode: boot.DeliverToProcess}, nil)
 }
 
 // Used returns the bytes of memory that the box uses, with the files that it has written, and
@@ -499,29 +531,30 @@ func (b *Box) Used() (uint64, error) {
 
 // End ends the box at once; Wait then returns the reason as its error.
 func (b *Box) End(reason string) {
-	b.mu.Lock()
-	b.reason = reason
-	b.mu.Unlock()
+	b.reason.Store(&reason)
 	_ = b.cmd.Process.Kill() // it may have ended
 }
 
-// Wait waits for the end of the program. It returns its exit code, 128 and more for a signal.
+// Wait waits for the end of the program, or of the box. It returns the exit code of the
+// program, 128 and more for a signal.
 func (b *Box) Wait() (int, error) {
 	var status unix.WaitStatus
-	root := id
 	var err, unsaved error
-	if b.pid == 0 {
+	if root := id; b.spec.Written == "" {
 		err = b.wait.Call(boot.ContMgrWait, &root, &status)
-	} else if err = b.wait.Call(boot.ContMgrWaitPID, &boot.WaitPIDArgs{PID: b.pid, CID: id}, &status); err == nil {
+	} else {
+		err = b.wait.Call(boot.ContMgrWaitPID, &boot.WaitPIDArgs{PID: programPID, CID: id}, &status)
+	}
+	b.mu.Lock()
+	if b.spec.Written != "" && err == nil && !b.over {
 		unsaved = b.save()
 	}
-	b.kill()
-	b.mu.Lock()
-	reason := b.reason
+	b.over = true
 	b.mu.Unlock()
-	switch {
-	case reason != "":
-		return 137, errors.New(reason)
+	b.Close()
+	switch reason := b.reason.Load(); {
+	case reason != nil:
+		return 137, errors.New(*reason)
 	case err != nil:
 		return 1, b.failed("it ended", err)
 	case status.Signaled():
@@ -530,14 +563,15 @@ func (b *Box) Wait() (int, error) {
 	return status.ExitStatus(), unsaved
 }
 
-// save writes what the program has written into the root.
+// save writes what the program has written into the root. The program does not go on. Its
+// caller has locked mu.
 func (b *Box) save() error {
 	f, err := os.CreateTemp(filepath.Dir(b.spec.Written), ".new-")
 	if err != nil {
 		return err
 	}
-	err = errors.Join(b.call(boot.ContMgrPause, nil, nil), // what the program has left behind may write
-		b.call(boot.FsTarRootfsUpperLayer, &control.TarRootfsUpperLayerOpts{ContainerID: id, FilePayload: urpc.FilePayload{Files: []*os.File{f}}}, nil))
+	err = errors.Join(b.does.Call(boot.ContMgrPause, nil, nil), // what the program has left behind may write
+		b.does.Call(boot.FsTarRootfsUpperLayer, &control.TarRootfsUpperLayerOpts{ContainerID: id, FilePayload: urpc.FilePayload{Files: []*os.File{f}}}, nil))
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), b.spec.Written)
 	}
@@ -547,27 +581,29 @@ func (b *Box) save() error {
 	return nil
 }
 
-// kill ends and reaps the processes.
-func (b *Box) kill() {
-	all := b.files
-	if b.cmd != nil {
-		all = append(all, b.cmd)
-	}
-	for _, cmd := range all {
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()         // how it ended is not news
-	}
-	b.files, b.cmd = nil, nil
-	for _, c := range []*urpc.Client{b.wait, b.does} {
-		if c != nil {
-			_ = c.Close() // it may have ended
+// Close ends and reaps the processes.
+func (b *Box) Close() {
+	b.gone.Do(func() {
+		all := b.files
+		if b.cmd != nil {
+			all = append(all, b.cmd)
 		}
-	}
+		for _, cmd := range all {
+			_ = cmd.Process.Kill() // it may have ended
+			_ = cmd.Wait()         // how it ended is not news
+		}
+		for _, c := range []*urpc.Client{b.wait, b.does} {
+			if c != nil {
+				_ = c.Close() // it may have ended
+			}
+		}
+		_ = unix.Close(b.door) // there may be none
+	})
 }
 
 // failed returns the error of a box that does not run, with what the sentry said of it.
 func (b *Box) failed(what string, err error) error {
-	b.kill() // then all has been said
+	b.Close() // then all has been said
 	said := b.said.line()
 	if said == "" && err != nil {
 		said, _, _ = strings.Cut(err.Error(), "\n")

@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -114,8 +115,8 @@ func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 // options are those of run.
 type options struct {
 	store, pull, user, entrypoint, dir, network, written string
-	env, folders, tmpfs, hosts                           list
-	memory, cpus, pids, tell                             int
+	env, folders, tmpfs, hosts, stable                   list
+	memory, cpus, pids, tell, control                    int
 	readOnly, system                                     bool
 }
 
@@ -133,6 +134,8 @@ func (o *options) read(args []string) (ref string, rest []string, err error) {
 	f.Var(&o.folders, "folder", "`HOST:PATH[:ro|:fixed]`, a folder of this machine; fixed is read only, and nothing of it changes")
 	f.Var(&o.tmpfs, "tmpfs", "`PATH` of a folder in memory")
 	f.IntVar(&o.tell, "tell", 2, "`DESCRIPTOR` on which each refusal of --host is a line")
+	f.IntVar(&o.control, "control", 0, "`DESCRIPTOR` of a socket whose other end starts, freezes and thaws the server; 0: the server starts at once")
+	f.Var(&o.stable, "stable", "`NAME:DIGEST` of something that must be the same when a server thaws")
 	f.IntVar(&o.memory, "memory", 0, "limit in MB, with the files that the server writes; 0: none")
 	f.IntVar(&o.cpus, "cpus", 0, "processors that the server sees; 0: all")
 	f.IntVar(&o.pids, "pids", 0, "limit of processes; 0: none")
@@ -163,8 +166,10 @@ func run(args []string) (int, error) {
 	if err != nil {
 		return failed, err
 	}
-	if o.tell > 2 {
-		syscall.CloseOnExec(o.tell) // no other process of the box has it
+	for _, ours := range []int{o.tell, o.control} {
+		if ours > 2 {
+			syscall.CloseOnExec(ours) // no other process of the box has it
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -185,21 +190,78 @@ func run(args []string) (int, error) {
 	if err != nil {
 		return failed, err
 	}
+	l := launch{spec: spec}
 	if o.network == "on" {
 		hosts, tell, err := o.list()
-		if err == nil {
-			spec.Link, err = gate.Open(hosts, tell)
-		}
 		if err != nil {
 			return failed, fmt.Errorf("the network of the box: %w", err)
 		}
+		l.gate = gate.Open(hosts, tell)
 	}
-	b, err := box.Start(spec)
-	if err != nil {
-		return failed, err
+	watch := func(b *box.Box) { attend(ctx, b, o.memory, parent) }
+	if o.control != 0 {
+		c, err := newControl(o.control)
+		if err != nil {
+			return failed, err
+		}
+		fit, err := o.fit(i, spec)
+		if err != nil {
+			return failed, err
+		}
+		return c.serve(ctx, l, fit, watch)
 	}
-	go attend(ctx, b, o.memory, parent)
-	return b.Wait()
+	p := <-l.prepare()
+	if p.err == nil {
+		p.err = p.box.Begin()
+	}
+	if p.err != nil {
+		return failed, p.err
+	}
+	go watch(p.box)
+	return p.box.Wait()
+}
+
+// launch is what boxes of a server are made from, one after the other.
+type launch struct {
+	spec box.Spec
+	gate *gate.Gate // nil for no network
+}
+
+type prepared struct {
+	box *box.Box
+	err error
+}
+
+// prepare makes a box whose server has not begun.
+func (l launch) prepare() <-chan prepared {
+	ready := make(chan prepared, 1)
+	go func() {
+		var p prepared
+		if l.gate != nil {
+			if l.spec.Link, p.err = l.gate.Link(); p.err != nil {
+				p.err = fmt.Errorf("the network of the box: %w", p.err)
+			}
+		}
+		if p.err == nil {
+			p.box, p.err = box.Prepare(l.spec)
+		}
+		ready <- p
+	}()
+	return ready
+}
+
+// fit says what the memory of a server depends on.
+func (o *options) fit(i *image.Image, spec box.Spec) (map[string]string, error) {
+	for _, f := range spec.Folders {
+		if !f.ReadOnly {
+			return nil, fmt.Errorf("--folder %s: memory is not kept beside a folder that the server writes to", f.Path)
+		}
+	}
+	fit, err := spec.Fit([]any{i.Sum, o.network, o.hosts, o.stable})
+	if err == nil {
+		fit["image"] = cmp.Or(i.Digest, "sha256:"+i.Sum)
+	}
+	return fit, err
 }
 
 // list returns the hosts that the server may call, nil for all, and what tells of refusals.

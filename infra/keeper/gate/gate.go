@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -71,9 +72,12 @@ type Gate struct {
 
 // Open opens a network. It leads to hosts, or if that is nil everywhere but to this machine;
 // see [closed]. tell gets a line for each refusal by hosts, at most one a second for a place,
-// before the box learns of it. Open returns the link for the box.
-func Open(hosts Hosts, tell func(text string)) (*boot.CreateLinksAndRoutesArgs, error) {
-	g := newGate(hosts, tell)
+// before the box learns of it.
+func Open(hosts Hosts, tell func(text string)) *Gate { return newGate(hosts, tell) }
+
+// Link returns a link for the box. It is for one start: what the gate had with an earlier link
+// ends with that one.
+func (g *Gate) Link() (*boot.CreateLinksAndRoutesArgs, error) {
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -242,7 +246,10 @@ func (g *Gate) exists(name string) bool {
 	return err == nil
 }
 
-// address returns the box's address for a name, from a range that no network uses. The same
+// made has the addresses of names. No network uses them.
+var made = netip.MustParsePrefix("198.18.0.0/15")
+
+// address returns the box's address for a name. The same
 // name has the same address in every box that asks for it first. ok is false if the box knows
 // too many names.
 func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
@@ -264,6 +271,32 @@ func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
 			return a, true
 		}
 	}
+}
+
+// Names returns the addresses that the box has for names. A box that thaws may use them.
+func (g *Gate) Names() map[string]netip.Addr {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.names)
+}
+
+// Remember gives names the addresses that another gate with the same list had for them. It
+// is for a gate of which no box has asked for a name yet.
+func (g *Gate) Remember(names map[string]netip.Addr) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(names) > table {
+		return errors.New("too many names")
+	}
+	clear(g.names)
+	clear(g.addrs)
+	for name, a := range names {
+		if !made.Contains(a) || g.addrs[a] != "" {
+			return fmt.Errorf("the name %q cannot have the address %s", name, a)
+		}
+		g.names[name], g.addrs[a] = a, name
+	}
+	return nil
 }
 
 // # Connections
@@ -413,7 +446,7 @@ func lost(a netip.Addr, machine []netip.Addr) bool {
 	if slices.Contains(machine, a) || a == netip.MustParseAddr(Nameserver) {
 		return true
 	}
-	nowhere := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("198.18.0.0/15")}
+	nowhere := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4"), made}
 	return a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || slices.ContainsFunc(nowhere, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 

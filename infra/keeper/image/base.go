@@ -57,7 +57,14 @@ func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
 	if err := out.out.Close(); err != nil {
 		return nil, err
 	}
-	return &Image{File: f, Config: v1.Config{User: fmt.Sprintf("%d:%d", uid, gid)}}, Mappable(f)
+	if err := Mappable(f); err != nil {
+		return nil, err
+	}
+	sum, err := sumOf(f)
+	if err != nil {
+		return nil, err
+	}
+	return &Image{Sum: sum, File: f, Config: v1.Config{User: fmt.Sprintf("%d:%d", uid, gid)}}, nil
 }
 
 // place adds the way to a file of this machine, with its links, and an empty one at its end.

@@ -42,14 +42,15 @@ type Store struct {
 }
 
 // form changes when the files that are made of an image do.
-const form = "2"
+const form = "3"
 
 // DefaultLimits are those of images that people use, with room: browsers are at 2 GB.
 func DefaultLimits() Limits { return Limits{Bytes: 16 << 30, Entries: 500_000} }
 
 // Image is an image of the store. The caller closes File.
 type Image struct {
-	Digest string   // of its manifest, "sha256:HEX"
+	Digest string   // of its manifest, "sha256:HEX"; "" without one
+	Sum    string   // SHA-256 of File, in hex
 	File   *os.File // the file system
 	Config v1.Config
 }
@@ -95,7 +96,7 @@ func (s Store) open(digest string) (*Image, error) {
 	if err := s.unchanged(dir, f, r); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &Image{Digest: digest, File: f, Config: r.Config}, nil
+	return &Image{Digest: digest, Sum: r.SHA256, File: f, Config: r.Config}, nil
 }
 
 // unchanged compares the file with its digest, unless its stamp says that nobody wrote to it.

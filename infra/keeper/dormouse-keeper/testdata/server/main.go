@@ -146,6 +146,11 @@ func do(verb, operand string) (string, error) {
 			fmt.Println(in.Text())
 		}
 		return "closed", in.Err()
+	case "serve":
+		return "closed", serve()
+	case "count":
+		counted++
+		return fmt.Sprint(counted, " as ", os.Getpid()), nil
 	case "mcp":
 		return "ended", speak()
 	case "exit":
@@ -156,6 +161,22 @@ func do(verb, operand string) (string, error) {
 		return "", err
 	}
 	return "", fmt.Errorf("no deed %q", verb)
+}
+
+var counted int
+
+// serve does the deed of each line.
+func serve() error {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		verb, operand, _ := strings.Cut(in.Text(), ":")
+		said, err := do(verb, operand)
+		if err != nil {
+			said = "error " + err.Error()
+		}
+		fmt.Printf("%s %s\n", in.Text(), said)
+	}
+	return in.Err()
 }
 
 // speak is an MCP server with one tool, which says what the server sees.

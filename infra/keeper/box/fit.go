@@ -1,0 +1,67 @@
+package box
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"gvisor.dev/gvisor/pkg/cpuid"
+)
+
+// Fit says what a memory depends on: it may only thaw where all is equal. more is what the
+// caller knows beside the spec.
+//
+//	build  this program with its gVisor
+//	arch, cpu, page
+//	spec   a digest of what the box is to run, and of more
+func (s Spec) Fit(more any) (map[string]string, error) {
+	build, err := build()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal([]any{describe(s), s.MemoryMB, s.CPUs, more})
+	if err != nil {
+		return nil, err
+	}
+	cpuid.Initialize()
+	var cpu []string
+	for _, f := range cpuid.AllFeatures() {
+		if cpuid.HostFeatureSet().HasFeature(f) {
+			cpu = append(cpu, f.String())
+		}
+	}
+	sum := sha256.Sum256(text)
+	return map[string]string{
+		"build": build, "arch": runtime.GOARCH, "cpu": strings.Join(cpu, " "), "page": strconv.Itoa(os.Getpagesize()),
+		"spec": "sha256:" + hex.EncodeToString(sum[:]),
+	}, nil
+}
+
+// build names the version of gVisor, and this program by its digest.
+func build() (string, error) {
+	gvisor := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == "gvisor.dev/gvisor" {
+				gvisor = m.Version
+			}
+		}
+	}
+	own, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = own.Close() }() // it was only read
+	sum := sha256.New()
+	if _, err := io.Copy(sum, own); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("gvisor %s sha256:%x", gvisor, sum.Sum(nil)), nil
+}

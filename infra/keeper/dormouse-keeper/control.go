@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
+)
+
+// freezing is how long a freeze may take with the sending of the image, and a thaw without it.
+const freezing = 10 * time.Second
+
+// chunk is the most bytes of one chunk of an image.
+const chunk = 1 << 20
+
+// control is the conversation with a runner that keeps the memory of a server. Messages are
+// lines of JSON:
+//
+//	← {"fit": {NAME: TEXT}}   a memory fits if it was kept with the same
+//	→ {"start": true}         or {"thaw": true} and the image
+//	← {"begun": true}         or {"unfit": WHY}, and then start follows
+//	→ {"freeze": true}        at any later time
+//	← {"image": true}         the image, and {"frozen": true}; or {"failed": WHY}
+//
+// An image is chunks behind their lengths in 4 bytes; one of length 0 ends it. The box is gone
+// when the image begins. A runner that is gone before the server begins ends the keeper.
+type control struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+// order is a message of the runner.
+type order struct{ Start, Thaw, Freeze bool }
+
+func newControl(descriptor int) (*control, error) {
+	f := os.NewFile(uintptr(descriptor), "control")
+	conn, err := net.FileConn(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("--control %d: %w", descriptor, err)
+	}
+	return &control{conn, bufio.NewReaderSize(conn, 64<<10)}, nil
+}
+
+func (c *control) tell(what string, value any) error {
+	return json.NewEncoder(c.conn).Encode(map[string]any{what: value})
+}
+
+func (c *control) hear() (o order, err error) {
+	line, err := c.in.ReadSlice('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &o)
+	}
+	if err != nil {
+		err = fmt.Errorf("the runner's orders: %w", err)
+	}
+	return o, err
+}
+
+// serve runs a server as the runner says, to its end. attend gets its box.
+func (c *control) serve(ctx context.Context, l launch, fit map[string]string, attend func(*box.Box)) (int, error) {
+	b, err := c.begin(ctx, l, fit)
+	if err != nil {
+		return failed, err
+	}
+	_ = c.tell("begun", true) // a runner that is gone is noticed as without control
+	go attend(b)
+	type end struct {
+		code int
+		err  error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		code, err := b.Wait()
+		ended <- end{code, err}
+	}()
+	freeze := make(chan bool)
+	go func() {
+		for {
+			o, err := c.hear()
+			if err != nil {
+				return // nobody will ask
+			}
+			if o.Freeze {
+				close(freeze)
+				return
+			}
+		}
+	}()
+	select {
+	case e := <-ended:
+		return e.code, e.err
+	case <-freeze:
+	}
+	ctx, stop := context.WithTimeout(context.Background(), freezing)
+	defer stop()
+	m, err := b.Freeze(ctx)
+	<-ended // all processes are gone
+	if err == nil {
+		err = errors.Join(c.send(ctx, l, m), m.Close())
+	}
+	if err != nil {
+		_ = c.tell("failed", err.Error()) // or it sees the end
+		return failed, err
+	}
+	return 0, nil
+}
+
+// begin has the server begin, or go on from an image.
+func (c *control) begin(ctx context.Context, l launch, fit map[string]string) (_ *box.Box, err error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() }) // whoever hears or tells then fails
+	defer stop()
+	ready := l.prepare()
+	defer func() {
+		if err != nil && ready != nil {
+			if p := <-ready; p.err == nil {
+				p.box.Close()
+			}
+		}
+	}()
+	if err := c.tell("fit", fit); err != nil {
+		return nil, err
+	}
+	for {
+		o, err := c.hear()
+		if err != nil {
+			return nil, err
+		}
+		var m *box.Memory
+		var unfit error
+		switch {
+		case o.Thaw:
+			chunks := &chunkReader{from: c.in}
+			m, unfit = box.ReadMemory(chunks)
+			if _, err := io.Copy(io.Discard, chunks); err != nil { // what is left of a damaged one
+				return nil, err
+			}
+		case !o.Start:
+			return nil, errors.New("the runner's orders: neither start nor thaw comes first")
+		}
+		if unfit == nil {
+			p := <-ready
+			ready = nil
+			if p.err != nil {
+				return nil, p.err
+			}
+			if m == nil {
+				return p.box, p.box.Begin()
+			}
+			if unfit = thaw(ctx, l, p.box, m); unfit == nil {
+				return p.box, nil
+			}
+			p.box.Close()
+			ready = l.prepare()
+		}
+		if err := c.tell("unfit", unfit.Error()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// thaw has the programs of m go on in a box, and forgets m.
+func thaw(ctx context.Context, l launch, b *box.Box, m *box.Memory) (err error) {
+	defer func() { _ = m.Close() }() // the box has it, or nobody will
+	if l.gate != nil {
+		var names map[string]netip.Addr
+		if err := json.Unmarshal(m.Note, &names); err != nil {
+			return err
+		}
+		if err := l.gate.Remember(names); err != nil {
+			return err
+		}
+	}
+	ctx, stop := context.WithTimeout(ctx, freezing)
+	defer stop()
+	return b.Thaw(ctx, m)
+}
+
+// send sends the image of a memory.
+func (c *control) send(ctx context.Context, l launch, m *box.Memory) (err error) {
+	if l.gate != nil {
+		if m.Note, err = json.Marshal(l.gate.Names()); err != nil {
+			return err
+		}
+	}
+	if until, ok := ctx.Deadline(); ok {
+		if err := c.conn.SetWriteDeadline(until); err != nil {
+			return err
+		}
+	}
+	if err := c.tell("image", true); err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(chunkWriter{c.conn}, chunk)
+	if err := errors.Join(m.Write(out), out.Flush()); err != nil {
+		return err
+	}
+	if _, err := c.conn.Write(make([]byte, 4)); err != nil {
+		return err
+	}
+	return c.tell("frozen", true)
+}
+
+// chunkWriter writes each text as chunks.
+type chunkWriter struct{ to net.Conn }
+
+func (w chunkWriter) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		part := p[n:min(len(p), n+chunk)]
+		all := net.Buffers{binary.BigEndian.AppendUint32(nil, uint32(len(part))), part}
+		_, err = all.WriteTo(w.to)
+		n += len(part)
+	}
+	return n, err
+}
+
+// chunkReader reads chunks up to the one that ends them.
+type chunkReader struct {
+	from io.Reader
+	left uint32 // of the chunk
+	over bool
+}
+
+func (r *chunkReader) Read(p []byte) (int, error) {
+	if r.left == 0 && !r.over {
+		var size [4]byte
+		if _, err := io.ReadFull(r.from, size[:]); err != nil {
+			return 0, unexpected(err)
+		}
+		if r.left = binary.BigEndian.Uint32(size[:]); r.left > chunk {
+			return 0, fmt.Errorf("a chunk of %d bytes: it may have %d", r.left, chunk)
+		}
+		r.over = r.left == 0
+	}
+	if r.over {
+		return 0, io.EOF
+	}
+	n, err := r.from.Read(p[:min(len(p), int(r.left))])
+	r.left -= uint32(n)
+	return n, unexpected(err)
+}
+
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+)
+
+// sleeper is a keeper with its runner, which is the test.
+type sleeper struct {
+	*control
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
+	errs bytes.Buffer
+	fit  map[string]string
+}
+
+// heard is a message of a keeper.
+type heard struct {
+	Fit                  map[string]string
+	Begun, Image, Frozen bool
+	Unfit, Failed        string
+}
+
+// controlled starts a keeper whose server has not begun.
+func controlled(t *testing.T, a as, args ...string) *sleeper {
+	t.Helper()
+	s := &sleeper{cmd: a.command(keeperRole, append([]string{"run", "--control", "3"}, args...)...)}
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, ours := os.NewFile(uintptr(p[0]), "control"), os.NewFile(uintptr(p[1]), "control")
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.control = &control{conn, bufio.NewReader(conn)}
+	s.cmd.ExtraFiles, s.cmd.Stderr = []*os.File{theirs}, &s.errs
+	if s.in, err = s.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.out = bufio.NewReader(out)
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill() // it may have ended
+		_ = s.cmd.Wait()         // it may have been waited for
+		_ = conn.Close()         // the test may have closed it
+	})
+	for _, f := range []*os.File{theirs, ours} {
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.fit = s.hears(t).Fit
+	return s
+}
+
+func (s *sleeper) hears(t *testing.T) (h heard) {
+	t.Helper()
+	err := s.conn.SetReadDeadline(time.Now().Add(30 * time.Second)) // rather than hang
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := s.control.in.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &h)
+	}
+	if err != nil {
+		_ = s.cmd.Process.Signal(unix.SIGQUIT) // a keeper that hangs says where
+		_ = s.cmd.Wait()                       // then all of stderr is there
+		t.Fatalf("%q, %v: %v %s", line, err, s.cmd.ProcessState, s.errs.String())
+	}
+	return h
+}
+
+func (s *sleeper) orders(t *testing.T, what string) {
+	t.Helper()
+	if err := s.tell(what, true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// starts has the server begin.
+func (s *sleeper) starts(t *testing.T) *sleeper {
+	t.Helper()
+	s.orders(t, "start")
+	if h := s.hears(t); !h.Begun {
+		t.Fatalf("%+v", h)
+	}
+	return s
+}
+
+// thaws has the server go on from an image, and returns why it does not.
+func (s *sleeper) thaws(t *testing.T, image []byte) (unfit string) {
+	t.Helper()
+	s.orders(t, "thaw")
+	if _, err := (chunkWriter{s.conn}).Write(image); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.conn.Write(make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	h := s.hears(t)
+	if !h.Begun && h.Unfit == "" {
+		t.Fatalf("%+v", h)
+	}
+	return h.Unfit
+}
+
+// does has the server do a deed, and returns what it says.
+func (s *sleeper) does(t *testing.T, deed string) string {
+	t.Helper()
+	if _, err := fmt.Fprintln(s.in, deed); err != nil {
+		t.Fatal(err)
+	}
+	line, err := s.out.ReadString('\n')
+	said, ok := strings.CutPrefix(line, deed+" ")
+	if err != nil || !ok {
+		t.Fatalf("%s: %q, %v, %s", deed, line, err, s.errs.String())
+	}
+	return strings.TrimSuffix(said, "\n")
+}
+
+// freezes freezes the server, and returns the image.
+func (s *sleeper) freezes(t *testing.T) []byte {
+	t.Helper()
+	s.orders(t, "freeze")
+	if h := s.hears(t); !h.Image {
+		t.Fatalf("%+v", h)
+	}
+	if left := children(t, s.cmd.Process.Pid); len(left) > 0 {
+		t.Errorf("the image begins, and there are %v", left)
+	}
+	image, err := io.ReadAll(&chunkReader{from: s.control.in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h := s.hears(t); !h.Frozen {
+		t.Errorf("%+v", h)
+	}
+	if err := s.cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, s.errs.String())
+	}
+	return image
+}
+
+// A server goes on with its memory, its processes and its files, several times, and with what
+// it wrote into its root; and that is there without its memory, too.
+func TestAServerGoesOnFromItsMemory(t *testing.T) {
+	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
+	for _, a := range systems() {
+		for _, kept := range []bool{false, true} {
+			t.Run(fmt.Sprint(a, " written ", kept), func(t *testing.T) {
+				args := []string{"--store", a.folder(t), "--memory", "400"}
+				if kept {
+					args = append(args, "--written", a.folder(t))
+				}
+				args = append(args, ref, "serve", "exit:3")
+				s := controlled(t, a, args...).starts(t)
+				pid := s.does(t, "count")[len("1 as "):]
+				for n := range 5 {
+					if said := s.does(t, fmt.Sprintf("write:/%d=%d", n, n)); said != "done" {
+						t.Error(said)
+					}
+					image := s.freezes(t)
+					next := controlled(t, a, args...)
+					if !maps.Equal(next.fit, s.fit) {
+						t.Errorf("%v, %v", next.fit, s.fit)
+					}
+					if unfit := next.thaws(t, image); unfit != "" {
+						t.Fatal(unfit)
+					}
+					s = next
+					if said, want := s.does(t, "count"), fmt.Sprint(n+2, " as ", pid); said != want {
+						t.Errorf("%s, not %s", said, want)
+					}
+					if said := s.does(t, fmt.Sprintf("read:/%d", n)); said != fmt.Sprint(n) {
+						t.Error(said)
+					}
+				}
+				s.freezes(t)
+				s = controlled(t, a, args...).starts(t)
+				if said := s.does(t, "read:/4"); said != "4" && kept {
+					t.Error(said)
+				}
+				if err := s.in.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if _ = s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 3 {
+					t.Errorf("%v: %s", s.cmd.ProcessState, s.errs.String())
+				}
+			})
+		}
+	}
+}
