@@ -36,9 +36,15 @@ type heard struct {
 }
 
 // controlled starts a keeper whose server has not begun.
-func controlled(t *testing.T, a as, args ...string) *sleeper {
+func controlled(t testing.TB, a as, args ...string) *sleeper {
 	t.Helper()
-	s := &sleeper{cmd: a.command(keeperRole, append([]string{"run", "--control", "3"}, args...)...)}
+	return sleeping(t, a.command(keeperRole, append([]string{"run", "--control", "3"}, args...)...)).ready(t)
+}
+
+// sleeping starts a keeper that has a control.
+func sleeping(t testing.TB, cmd *exec.Cmd) *sleeper {
+	t.Helper()
+	s := &sleeper{cmd: cmd}
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -71,11 +77,17 @@ func controlled(t *testing.T, a as, args ...string) *sleeper {
 			t.Fatal(err)
 		}
 	}
+	return s
+}
+
+// ready waits until it can be told to begin.
+func (s *sleeper) ready(t testing.TB) *sleeper {
+	t.Helper()
 	s.fit = s.hears(t).Fit
 	return s
 }
 
-func (s *sleeper) hears(t *testing.T) (h heard) {
+func (s *sleeper) hears(t testing.TB) (h heard) {
 	t.Helper()
 	err := s.conn.SetReadDeadline(time.Now().Add(30 * time.Second)) // rather than hang
 	if err != nil {
@@ -93,7 +105,7 @@ func (s *sleeper) hears(t *testing.T) (h heard) {
 	return h
 }
 
-func (s *sleeper) orders(t *testing.T, what string) {
+func (s *sleeper) orders(t testing.TB, what string) {
 	t.Helper()
 	if err := s.tell(what, true); err != nil {
 		t.Fatal(err)
@@ -101,7 +113,7 @@ func (s *sleeper) orders(t *testing.T, what string) {
 }
 
 // starts has the server begin.
-func (s *sleeper) starts(t *testing.T) *sleeper {
+func (s *sleeper) starts(t testing.TB) *sleeper {
 	t.Helper()
 	s.orders(t, "start")
 	if h := s.hears(t); !h.Begun {
@@ -111,7 +123,7 @@ func (s *sleeper) starts(t *testing.T) *sleeper {
 }
 
 // thaws has the server go on from an image, and returns why it does not.
-func (s *sleeper) thaws(t *testing.T, image []byte) (unfit string) {
+func (s *sleeper) thaws(t testing.TB, image []byte) (unfit string) {
 	t.Helper()
 	s.orders(t, "thaw")
 	if _, err := (chunkWriter{s.conn}).Write(image); err != nil {
@@ -128,7 +140,7 @@ func (s *sleeper) thaws(t *testing.T, image []byte) (unfit string) {
 }
 
 // does has the server do a deed, and returns what it says.
-func (s *sleeper) does(t *testing.T, deed string) string {
+func (s *sleeper) does(t testing.TB, deed string) string {
 	t.Helper()
 	if _, err := fmt.Fprintln(s.in, deed); err != nil {
 		t.Fatal(err)
@@ -142,13 +154,13 @@ func (s *sleeper) does(t *testing.T, deed string) string {
 }
 
 // freezes freezes the server, and returns the image.
-func (s *sleeper) freezes(t *testing.T) []byte {
+func (s *sleeper) freezes(t testing.TB) []byte {
 	t.Helper()
 	s.orders(t, "freeze")
 	if h := s.hears(t); !h.Image {
 		t.Fatalf("%+v", h)
 	}
-	if left := children(t, s.cmd.Process.Pid); len(left) > 0 {
+	if left := children(t, s.cmd.Process.Pid); len(left) > 0 && s.cmd.Args[0] != networkRole {
 		t.Errorf("the image begins, and there are %v", left)
 	}
 	image, err := io.ReadAll(&chunkReader{from: s.control.in})

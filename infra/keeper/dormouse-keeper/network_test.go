@@ -116,7 +116,10 @@ func network(folder string, command []string) error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return err
 	}
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: command, Stdout: os.Stdout, Stderr: os.Stderr}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: command, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	if slices.Contains(command, "--control") {
+		cmd.ExtraFiles = []*os.File{os.NewFile(3, "control")}
+	}
 	err = cmd.Run()
 	mu.Lock()
 	defer mu.Unlock()

@@ -148,6 +148,14 @@ func do(verb, operand string) (string, error) {
 		return "closed", in.Err()
 	case "serve":
 		return "closed", serve()
+	case "hold", "tell", "hear", "push", "pushed", "open", "line":
+		return keep(verb, operand)
+	case "address":
+		all, err := net.LookupHost(operand)
+		return strings.Join(all, " "), err
+	case "processes":
+		all, err := filepath.Glob("/proc/[0-9]*")
+		return fmt.Sprint(len(all)), err
 	case "count":
 		counted++
 		return fmt.Sprint(counted, " as ", os.Getpid()), nil
@@ -163,7 +171,51 @@ func do(verb, operand string) (string, error) {
 	return "", fmt.Errorf("no deed %q", verb)
 }
 
-var counted int
+// What a server that serves keeps in its memory.
+var (
+	counted int
+	held    = map[string]net.Conn{}
+	opened  = map[string]*os.File{}
+	pushed  = map[string]chan error{}
+)
+
+// keep does a deed about what is held by a name: NAME=OPERAND.
+func keep(verb, what string) (string, error) {
+	name, operand, _ := strings.Cut(what, "=")
+	buf := make([]byte, 1<<16)
+	switch verb {
+	case "hold": // a connection to an address
+		c, err := net.DialTimeout("tcp", operand, 20*time.Second)
+		held[name] = c
+		return "held", err
+	case "tell": // it, and do not wait for an answer
+		_, err := io.WriteString(held[name], operand)
+		return "told", err
+	case "hear": // three bytes
+		n, err := io.ReadFull(held[name], buf[:3])
+		return string(buf[:n]), err
+	case "push": // as much as it takes, in the background
+		pushed[name] = make(chan error, 1)
+		go func() {
+			var err error
+			for err == nil {
+				_, err = held[name].Write(buf)
+			}
+			pushed[name] <- err
+		}()
+		return "begun", nil
+	case "pushed":
+		return "", <-pushed[name]
+	case "open":
+		f, err := os.Open(operand)
+		opened[name] = f
+		return "opened", err
+	case "line": // the next bytes of an open file
+		n, err := opened[name].Read(buf[:4])
+		return string(buf[:n]), err
+	}
+	return "", fmt.Errorf("no deed %q", verb)
+}
 
 // serve does the deed of each line.
 func serve() error {

@@ -1,0 +1,374 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+)
+
+// A memory says what it depends on, and fits elsewhere if all of that is equal.
+func TestWhatAMemoryDependsOn(t *testing.T) {
+	a := as{1000, ""}
+	host := served(t)
+	ref := pinned(t, push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t)))
+	other := pinned(t, push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t), layer(t, entry("more", '0', 0o644, "text"))))
+	store, folder := a.folder(t), a.folder(t)
+	t.Setenv("KEEPER_A", "1")
+	base := []string{"--store", store, "--env", "KEEPER_A", "--folder", folder + ":/mnt:ro", "--host", "api.test", "--stable", "npm:1"}
+	fit := func(args ...string) map[string]string {
+		t.Helper()
+		return controlled(t, a, args...).fit
+	}
+	with := func(more ...string) []string { return append(slices.Clone(base), more...) }
+	want := fit(with(ref, "serve")...)
+	for _, name := range []string{"build", "arch", "cpu", "page", "image", "spec"} {
+		if want[name] == "" || len(want) != 6 {
+			t.Errorf("%v", want)
+		}
+	}
+	if !strings.HasPrefix(want["build"], "gvisor v0.0.0-2") || want["image"] != ref[strings.Index(ref, "sha256:"):] || strings.Contains(fmt.Sprint(want), "KEEPER_A") {
+		t.Errorf("%v", want)
+	}
+	same := with(ref, "serve")
+	same[1], same[5] = a.folder(t), a.folder(t)+":/mnt:ro" // another store, and the folder elsewhere
+	if got := fit(same...); !maps.Equal(got, want) {
+		t.Errorf("%v, not %v", got, want)
+	}
+	for name, args := range map[string][]string{
+		"arguments": with(ref, "serve", "id"), "host": with("--host", "b.test", ref, "serve"), "stable": with("--stable", "pip:1", ref, "serve"), "memory": with("--memory", "300", ref, "serve"),
+		"tmpfs": with("--tmpfs", "/x", ref, "serve"), "user": with("--user", "node", ref, "serve"), "read only": with("--read-only", ref, "serve"), "pids": with("--pids", "9", ref, "serve"),
+		"written": with("--written", a.folder(t), ref, "serve"), "directory": with("--workdir", "/tmp", ref, "serve"), "fixed": append(slices.Replace(slices.Clone(base), 5, 6, folder+":/mnt:fixed"), ref, "serve"),
+		"image": with(other, "serve"),
+	} {
+		if got := fit(args...); got["spec"] == want["spec"] || got["build"] != want["build"] || (got["image"] != want["image"]) != (name == "image") {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	t.Setenv("KEEPER_A", "2")
+	if got := fit(with(ref, "serve")...); got["spec"] == want["spec"] {
+		t.Errorf("a variable: %v", got)
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(a.folder(t), "keeper")
+	if err := os.WriteFile(program, append(self, 0), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := a.command(keeperRole, append([]string{"run", "--control", "3"}, with(ref, "serve")...)...)
+	cmd.Path = program
+	if got := sleeping(t, cmd).ready(t).fit; got["build"] == want["build"] {
+		t.Errorf("another build: %v", got)
+	}
+	for _, args := range [][]string{{"run", "--control", "0x3"}, {"run", "--control", "3", "--store", store, "--folder", folder + ":/mnt", ref}} {
+		if r := keep(t, a, "", args...); r.code != failed || r.errs == "" {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+}
+
+// An image that is damaged, or is not of this box, does not thaw, and then the server starts.
+func TestAnImageThatDoesNotThaw(t *testing.T) {
+	a := as{1000, ""}
+	host, store := served(t), a.folder(t)
+	ref := pinned(t, push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t)))
+	other := pinned(t, push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t), layer(t, entry("more", '0', 0o644, "text"))))
+	image := controlled(t, a, "--store", store, ref, "serve").starts(t).freezes(t)
+	if len(image) < 100_000 {
+		t.Fatalf("%d bytes", len(image))
+	}
+	s := controlled(t, a, "--store", store, ref, "serve")
+	refused := func(what string, image []byte) {
+		t.Helper()
+		if unfit := s.thaws(t, image); unfit == "" || strings.Contains(unfit, "\n") {
+			t.Fatalf("%s: %q", what, unfit)
+		}
+	}
+	draw := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same places in each run
+	for range 100 {
+		at := draw.IntN(len(image))
+		damaged := slices.Clone(image)
+		damaged[at] ^= 1 << draw.IntN(8)
+		refused(fmt.Sprint("byte ", at), damaged)
+	}
+	for _, size := range []int{0, 1, 8, 12, 100, len(image) / 2, len(image) - 4, len(image) - 1} {
+		refused(fmt.Sprint(size, " bytes"), image[:size])
+	}
+	refused("more", append(slices.Clone(image), 0))
+	summed := func(change func([]byte)) []byte { // as if it were whole
+		text := slices.Clone(image[:len(image)-4])
+		change(text)
+		return binary.BigEndian.AppendUint32(text, crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
+	}
+	state := 8 + int(binary.BigEndian.Uint64(image)) + 8
+	refused("a state that cannot be read", summed(func(b []byte) { clear(b[state+2000 : state+6000]) }))
+	refused("a state without its header", summed(func(b []byte) { clear(b[state : state+100]) }))
+	refused("addresses that no box has", summed(func(b []byte) { copy(b[8:], bytes.Repeat([]byte("x"), state-16)) }))
+	if said := s.starts(t).does(t, "count"); !strings.HasPrefix(said, "1 as ") {
+		t.Error(said)
+	}
+	s = controlled(t, a, "--store", store, other, "serve")
+	refused("of another image", image)
+	s.starts(t)
+	if s = controlled(t, a, "--store", store, ref, "serve"); s.thaws(t, image) != "" {
+		t.Error("the whole image does not thaw")
+	}
+}
+
+// An image file that was changed starts no box, so nothing thaws on it.
+func TestAChangedImageFileHasNoMemory(t *testing.T) {
+	a := as{1000, ""}
+	for _, at := range []int64{1024 + 16, 1 << 20} { // in the superblock, and in a file
+		store := a.folder(t)
+		ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
+		if r := keep(t, a, "", "pull", "--store", store, ref); r.code != 0 {
+			t.Fatalf("%+v", r)
+		}
+		files, err := filepath.Glob(filepath.Join(store, "sha256-*", "rootfs.erofs"))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("%v, %v", files, err)
+		}
+		err = os.Chmod(files[0], 0o600)
+		f, failed := os.OpenFile(files[0], os.O_RDWR, 0)
+		if err = errors.Join(err, failed); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte{0xaa}, at); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s := sleeping(t, a.command(keeperRole, "run", "--control", "3", "--store", store, ref, "serve"))
+		if line, err := s.control.in.ReadString('\n'); err == nil {
+			t.Error(line)
+		}
+		if _ = s.cmd.Wait(); !strings.Contains(s.errs.String(), "was changed on disk") {
+			t.Errorf("%s", s.errs.String())
+		}
+	}
+}
+
+// What a program has open asleep: a connection fails once and then all is well, an address
+// leads to its name, and a listed host stays the only one.
+func TestConnectionsAfterAThaw(t *testing.T) {
+	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t))
+	for _, a := range systems() {
+		t.Run(a.String(), func(t *testing.T) {
+			store := a.folder(t)
+			if r := keep(t, a, "", "pull", "--store", store, ref); r.code != 0 {
+				t.Fatalf("%+v", r)
+			}
+			start := func() *sleeper {
+				return sleeping(t, a.networked(t, keeperRole, "run", "--control", "3", "--store", store, "--host", "api.test:8080", "--host", "*.wild.test:8080", ref, "serve")).ready(t)
+			}
+			s := start().starts(t)
+			must := func(deed, want string) {
+				t.Helper()
+				if said := s.does(t, deed); said != want {
+					t.Errorf("%s: %s, not %s", deed, said, want)
+				}
+			}
+			for _, name := range []string{"idle", "asked", "full"} {
+				must("hold:"+name+"=api.test:8080", "held")
+			}
+			must("tell:idle=abc", "told")
+			must("hear:idle", "abc")
+			address := s.does(t, "address:a.wild.test")
+			must("tell:asked=abc", "told") // the answer may be on its way
+			must("push:full", "begun")
+			for range 2 {
+				image := s.freezes(t)
+				if s = start(); s.thaws(t, image) != "" {
+					t.Fatal("it did not thaw")
+				}
+				if said := s.does(t, "tell:idle=abc"); said == "told" { // it was not sent
+					if said := s.does(t, "hear:idle"); !strings.HasPrefix(said, "error ") {
+						t.Errorf("the end of a connection: %s", said)
+					}
+				}
+				for _, deed := range []string{"hear:asked", "pushed:full"} {
+					if said := s.does(t, deed); !strings.HasPrefix(said, "error ") && !strings.HasPrefix(said, "abc") {
+						t.Errorf("%s: %s", deed, said)
+					}
+				}
+				for _, name := range []string{"idle", "asked", "full"} {
+					must("hold:"+name+"=api.test:8080", "held")
+					must("tell:"+name+"=def", "told")
+					must("hear:"+name, "def")
+				}
+				must("dial:"+address+":8080", "1000000 bytes came back")
+				must("dial:api.test:8080", "1000000 bytes came back")
+				if said := s.does(t, "dial:evil.test:8080"); !strings.Contains(said, "no such host") {
+					t.Error(said)
+				}
+				must("push:full", "begun")
+			}
+		})
+	}
+}
+
+// Files of this machine: an open one is found again by its path, also where the folder is
+// elsewhere; without it nothing thaws. Processes go on together.
+func TestFilesAndProcessesAfterAThaw(t *testing.T) {
+	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
+	for _, a := range systems() {
+		for _, mode := range []string{"ro", "fixed"} {
+			t.Run(fmt.Sprint(a, " ", mode), func(t *testing.T) {
+				store := a.folder(t)
+				folder := func() string {
+					dir := a.folder(t)
+					for name, text := range map[string]string{"open": "one two thr", "closed": "closed"} {
+						if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+							t.Fatal(err)
+						}
+					}
+					return dir
+				}
+				args := func(dir string) []string {
+					return []string{"--store", store, "--folder", dir + ":/mnt:" + mode, ref, "serve"}
+				}
+				s := controlled(t, a, args(folder())...).starts(t)
+				for _, deed := range []string{"open:f=/mnt/open", "line:f", "read:/mnt/closed", "fork:3"} {
+					if said := s.does(t, deed); strings.Contains(said, "error ") {
+						t.Errorf("%s: %s", deed, said)
+					}
+				}
+				processes := s.does(t, "processes")
+				image := s.freezes(t)
+
+				gone := folder()
+				if err := os.Remove(filepath.Join(gone, "open")); err != nil {
+					t.Fatal(err)
+				}
+				s = controlled(t, a, args(gone)...)
+				if unfit := s.thaws(t, image); unfit == "" {
+					t.Error("it went on without a file that it had open")
+				}
+				s.starts(t)
+
+				elsewhere := folder()
+				if err := os.Remove(filepath.Join(elsewhere, "closed")); err != nil {
+					t.Fatal(err)
+				}
+				s = controlled(t, a, args(elsewhere)...)
+				if unfit := s.thaws(t, image); unfit != "" {
+					t.Fatal(unfit)
+				}
+				if said := s.does(t, "line:f"); said != "two " {
+					t.Errorf("%q", said)
+				}
+				if said := s.does(t, "processes"); said != processes {
+					t.Errorf("%s, not %s", said, processes)
+				}
+			})
+		}
+	}
+}
+
+// A server of the machine itself goes on, too.
+func TestAServerOfTheMachineGoesOn(t *testing.T) {
+	program, err := os.ReadFile(serverProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range systems() {
+		t.Run(a.String(), func(t *testing.T) {
+			dir := a.folder(t)
+			at := filepath.Join(dir, "server")
+			if err := os.WriteFile(at, program, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			args := []string{"--system", "--stable", "server:1", "--folder", dir + ":" + dir + ":fixed", "--folder", "/usr:/usr:fixed", "--folder", "/bin:/bin:fixed", "--", at, "serve"}
+			s := controlled(t, a, args...).starts(t)
+			s.does(t, "count")
+			fit, image := s.fit, s.freezes(t)
+			s = controlled(t, a, args...)
+			if !maps.Equal(s.fit, fit) {
+				t.Errorf("%v, not %v", s.fit, fit)
+			}
+			if unfit := s.thaws(t, image); unfit != "" {
+				t.Fatal(unfit)
+			}
+			if said := s.does(t, "count"); !strings.HasPrefix(said, "2 as ") {
+				t.Error(said)
+			}
+		})
+	}
+}
+
+// A keeper that is killed while it freezes or thaws takes all of its processes along, and
+// leaves no file that the next one does not remove.
+func TestAKeeperKilledAsItFreezesOrThaws(t *testing.T) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	a := as{1000, ""}
+	temporary := a.folder(t)
+	args := []string{"--store", a.folder(t), "--written", a.folder(t), push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t)), "serve"}
+	image := controlled(t, a, args...).starts(t).freezes(t)
+	t.Setenv("TMPDIR", temporary)
+	killed := func(what string, s *sleeper) {
+		t.Helper()
+		if err := s.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = s.cmd.Wait() // by the signal
+		for _, pid := range children(t, os.Getpid()) {
+			if _, err := unix.Wait4(pid, nil, 0, nil); err != nil && !errors.Is(err, unix.ECHILD) { // it ends
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	for _, moment := range []int{0, 1, 1000, len(image) / 2, len(image)} { // bytes of the image that came
+		s := controlled(t, a, args...).starts(t)
+		s.orders(t, "freeze")
+		if moment > 0 {
+			s.hears(t)
+			if _, err := (&chunkReader{from: s.control.in}).Read(make([]byte, moment)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		killed(fmt.Sprint("freeze at ", moment), s)
+	}
+	for _, moment := range []int{0, 1, len(image) / 2, len(image)} { // bytes that it got
+		s := controlled(t, a, args...)
+		s.orders(t, "thaw")
+		if _, err := (chunkWriter{s.conn}).Write(image[:moment]); err != nil {
+			t.Fatal(err)
+		}
+		if moment == len(image) {
+			if _, err := s.conn.Write(make([]byte, 4)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		killed(fmt.Sprint("thaw at ", moment), s)
+	}
+	left, err := filepath.Glob(filepath.Join(temporary, "*")) // a socket, if it was killed as it made one
+	for _, at := range left {
+		err = errors.Join(err, os.Chtimes(at, time.Time{}, time.Unix(1, 0)))
+	}
+	controlled(t, a, args...).starts(t).freezes(t)
+	if left, failed := filepath.Glob(filepath.Join(temporary, "*")); len(left) > 0 || errors.Join(err, failed) != nil {
+		t.Errorf("left: %v, %v, %v", left, err, failed)
+	}
+}
