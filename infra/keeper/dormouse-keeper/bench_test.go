@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"cmp"
 	"encoding/json"
@@ -30,29 +31,9 @@ import (
 // hundred calls; and the memory of the processes without that of files. It installs the servers
 // from npm and PyPI, before it measures. The metrics are medians of the rounds.
 func BenchmarkSealed(b *testing.B) {
-	for name, of := range map[string]struct {
-		words            []string // that start it
-		install, command []string // of its image; DIR stands for the folder of the install
-		program, tool    string
-	}{
-		"everything": {[]string{"npx", "-y", "@modelcontextprotocol/server-everything@2026.8.31"}, []string{"npm", "install", "--silent", "--prefix", "DIR", "@modelcontextprotocol/server-everything@2026.8.31"}, []string{"DIR/node_modules/@modelcontextprotocol/server-everything/dist/index.js"}, "node", `"echo","arguments":{"message":"x"}`},
-		"time":       {[]string{"uvx", "mcp-server-time@2026.10.19"}, []string{"python3", "-m", "pip", "install", "--quiet", "--target", "DIR", "mcp-server-time==2026.10.19"}, []string{"-m", "mcp_server_time"}, "python3", `"get_current_time","arguments":{"timezone":"UTC"}`},
-	} {
+	for name, of := range references() {
 		b.Run(name, func(b *testing.B) {
-			dir, err := os.MkdirTemp("/var/tmp", "keeper-bench") //nolint:usetesting // a box has a /tmp of its own
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.Cleanup(func() { _ = os.RemoveAll(dir) }) // it is in a folder for temporary files
-			in := func(words []string) []string {
-				return strings.Split(strings.ReplaceAll(strings.Join(words, "\n"), "DIR", dir), "\n")
-			}
-			install := in(of.install)
-			if out, err := exec.CommandContext(b.Context(), install[0], install[1:]...).CombinedOutput(); err != nil {
-				b.Fatalf("%v: %s", err, out)
-			}
-			program, more := interpreter(b, of.program, dir)
-			ref := push(b, served(b), v1.Config{Entrypoint: append([]string{program}, in(of.command)...), Env: []string{"PYTHONPATH=" + dir}}, copied(b, append(more, program, dir)...))
+			ref, _ := of.image(b)
 			plain := map[string]any{"command": of.words[0], "args": of.words[1:]}
 			seal := map[string]any{"box": map[string]any{"sealed": true}}
 			machine, ways := hosted(b, map[string]any{
@@ -77,6 +58,122 @@ func BenchmarkSealed(b *testing.B) {
 			}
 			b.ReportMetric(0, "ns/op")
 		})
+	}
+}
+
+// reference is a server that others wrote, and that many know.
+type reference struct {
+	words            []string // that start it
+	install, command []string // of its image; DIR stands for the folder of the install
+	program, tool    string
+}
+
+func references() map[string]reference {
+	return map[string]reference{
+		"everything": {[]string{"npx", "-y", "@modelcontextprotocol/server-everything@2026.8.31"}, []string{"npm", "install", "--silent", "--prefix", "DIR", "@modelcontextprotocol/server-everything@2026.8.31"}, []string{"DIR/node_modules/@modelcontextprotocol/server-everything/dist/index.js"}, "node", `"echo","arguments":{"message":"x"}`},
+		"time":       {[]string{"uvx", "mcp-server-time@2026.10.19"}, []string{"python3", "-m", "pip", "install", "--quiet", "--target", "DIR", "mcp-server-time==2026.10.19"}, []string{"-m", "mcp_server_time"}, "python3", `"get_current_time","arguments":{"timezone":"UTC"}`},
+	}
+}
+
+// image installs the server, and returns the name of an image with it, and the command that
+// starts it from the install.
+func (of reference) image(b *testing.B) (ref string, command *exec.Cmd) {
+	b.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "keeper-bench") //nolint:usetesting // a box has a /tmp of its own
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = os.RemoveAll(dir) }) // it is in a folder for temporary files
+	in := func(words []string) []string {
+		return strings.Split(strings.ReplaceAll(strings.Join(words, "\n"), "DIR", dir), "\n")
+	}
+	install := in(of.install)
+	if out, err := exec.CommandContext(b.Context(), install[0], install[1:]...).CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	program, more := interpreter(b, of.program, dir)
+	args, env := append([]string{program}, in(of.command)...), []string{"PYTHONPATH=" + dir}
+	ref = push(b, served(b), v1.Config{Entrypoint: args, Env: env}, copied(b, append(more, program, dir)...))
+	return ref, &exec.Cmd{Path: program, Args: args, Env: append(os.Environ(), env...)}
+}
+
+// BenchmarkThaw compares the plain start of two reference servers with their start in a box,
+// and with going on from their memory there: each from the start of the process to the answer
+// of a call. The rounds are interleaved, and the metrics are medians. A freeze is measured to
+// the end of its image.
+func BenchmarkThaw(b *testing.B) {
+	for name, of := range references() {
+		b.Run(name, func(b *testing.B) {
+			a := as{os.Getuid(), ""}
+			ref, plain := of.image(b)
+			args := []string{"--store", a.folder(b), ref}
+			var image []byte
+			figures := map[string][]float64{}
+			since := func(unit string, began time.Time) {
+				figures[unit] = append(figures[unit], float64(time.Since(began))/1e6)
+			}
+			for b.Loop() {
+				began := time.Now()
+				cmd := *plain
+				in, err := cmd.StdinPipe()
+				out, failed := cmd.StdoutPipe()
+				if err := errors.Join(err, failed, cmd.Start()); err != nil {
+					b.Fatal(err)
+				}
+				answered(b, in, bufio.NewReader(out), of.tool, true)
+				since("plain-ms", began)
+				_ = errors.Join(cmd.Process.Kill(), cmd.Wait()) // by the signal
+
+				began = time.Now()
+				s := controlled(b, a, args...).starts(b)
+				answered(b, s.in, s.out, of.tool, true)
+				since("sealed-ms", began)
+
+				began = time.Now()
+				image = s.freezes(b)
+				since("freeze-ms", began)
+
+				began = time.Now()
+				s = controlled(b, a, args...)
+				if unfit := s.thaws(b, image); unfit != "" {
+					b.Fatal(unfit)
+				}
+				answered(b, s.in, s.out, of.tool, false)
+				since("thaw-ms", began)
+				_ = errors.Join(s.cmd.Process.Kill(), s.cmd.Wait()) // by the signal
+			}
+			for unit, all := range figures {
+				slices.Sort(all)
+				b.ReportMetric(all[len(all)/2], unit)
+			}
+			plainMS, thawMS := figures["plain-ms"], figures["thaw-ms"]
+			b.ReportMetric(thawMS[len(thawMS)/2]/plainMS[len(plainMS)/2], "thaw/plain")
+			b.ReportMetric(float64(len(image))/(1<<20), "image-MB")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// answered has a server answer a call, and before it initialize if that is the first.
+func answered(b *testing.B, in io.Writer, out *bufio.Reader, tool string, first bool) {
+	b.Helper()
+	if first {
+		_, err := fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`+"\n"+`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	if _, err := fmt.Fprintf(in, `{"jsonrpc":"2.0","id":"call","method":"tools/call","params":{"name":%s}}`+"\n", tool); err != nil {
+		b.Fatal(err)
+	}
+	for {
+		line, err := out.ReadString('\n')
+		if err != nil || strings.Contains(line, `"error"`) {
+			b.Fatalf("%s: %v", line, err)
+		}
+		if strings.Contains(line, `"id":"call"`) {
+			return
+		}
 	}
 }
 

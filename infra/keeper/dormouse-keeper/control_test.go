@@ -148,7 +148,9 @@ func (s *sleeper) does(t testing.TB, deed string) string {
 	line, err := s.out.ReadString('\n')
 	said, ok := strings.CutPrefix(line, deed+" ")
 	if err != nil || !ok {
-		t.Fatalf("%s: %q, %v, %s", deed, line, err, s.errs.String())
+		_ = s.cmd.Process.Kill() // it may have ended
+		_ = s.cmd.Wait()         // then all of stderr is there
+		t.Fatalf("%s: %q, %v: %v %s", deed, line, err, s.cmd.ProcessState, s.errs.String())
 	}
 	return strings.TrimSuffix(said, "\n")
 }

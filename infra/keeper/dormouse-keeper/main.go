@@ -252,11 +252,6 @@ func (l launch) prepare() <-chan prepared {
 
 // fit says what the memory of a server depends on.
 func (o *options) fit(i *image.Image, spec box.Spec) (map[string]string, error) {
-	for _, f := range spec.Folders {
-		if !f.ReadOnly {
-			return nil, fmt.Errorf("--folder %s: memory is not kept beside a folder that the server writes to", f.Path)
-		}
-	}
 	fit, err := spec.Fit([]any{i.Sum, o.network, o.hosts, o.stable})
 	if err == nil {
 		fit["image"] = cmp.Or(i.Digest, "sha256:"+i.Sum)

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -73,11 +74,6 @@ func TestWhatAMemoryDependsOn(t *testing.T) {
 	cmd.Path = program
 	if got := sleeping(t, cmd).ready(t).fit; got["build"] == want["build"] {
 		t.Errorf("another build: %v", got)
-	}
-	for _, args := range [][]string{{"run", "--control", "0x3"}, {"run", "--control", "3", "--store", store, "--folder", folder + ":/mnt", ref}} {
-		if r := keep(t, a, "", args...); r.code != failed || r.errs == "" {
-			t.Errorf("%v: %+v", args, r)
-		}
 	}
 }
 
@@ -227,53 +223,58 @@ func TestConnectionsAfterAThaw(t *testing.T) {
 func TestFilesAndProcessesAfterAThaw(t *testing.T) {
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
 	for _, a := range systems() {
-		for _, mode := range []string{"ro", "fixed"} {
+		for _, mode := range []string{":ro", ":fixed", ""} {
 			t.Run(fmt.Sprint(a, " ", mode), func(t *testing.T) {
-				store := a.folder(t)
-				folder := func() string {
-					dir := a.folder(t)
-					for name, text := range map[string]string{"open": "one two thr", "closed": "closed"} {
-						if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-							t.Fatal(err)
-						}
+				store, folder := a.folder(t), a.folder(t)
+				for name, text := range map[string]string{"open": "one two thr", "closed": "closed"} {
+					if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+						t.Fatal(err)
 					}
-					return dir
 				}
 				args := func(dir string) []string {
-					return []string{"--store", store, "--folder", dir + ":/mnt:" + mode, ref, "serve"}
+					return []string{"--store", store, "--folder", dir + ":/mnt" + mode, ref, "serve"}
 				}
-				s := controlled(t, a, args(folder())...).starts(t)
-				for _, deed := range []string{"open:f=/mnt/open", "line:f", "read:/mnt/closed", "fork:3"} {
+				s := controlled(t, a, args(folder)...).starts(t)
+				deeds := []string{"open:f=/mnt/open", "line:f", "read:/mnt/closed", "fork:3", "temporary:/tmp/x", "temporary:/dev/shm/x"}
+				if mode == "" {
+					deeds = append(deeds, "append:/mnt/log=1", "temporary:/mnt/x")
+				}
+				for _, deed := range deeds {
 					if said := s.does(t, deed); strings.Contains(said, "error ") {
 						t.Errorf("%s: %s", deed, said)
 					}
 				}
 				processes := s.does(t, "processes")
 				image := s.freezes(t)
-
-				gone := folder()
-				if err := os.Remove(filepath.Join(gone, "open")); err != nil {
-					t.Fatal(err)
+				without := func(name string) []string { // the arguments with a copy of the folder
+					dir := a.folder(t)
+					if out, err := exec.CommandContext(t.Context(), "cp", "-a", folder+"/.", dir).CombinedOutput(); err != nil {
+						t.Fatalf("%v: %s", err, out)
+					}
+					if err := os.Remove(filepath.Join(dir, name)); err != nil {
+						t.Fatal(err)
+					}
+					return args(dir)
 				}
-				s = controlled(t, a, args(gone)...)
+				s = controlled(t, a, without("open")...)
 				if unfit := s.thaws(t, image); unfit == "" {
 					t.Error("it went on without a file that it had open")
 				}
 				s.starts(t)
 
-				elsewhere := folder()
-				if err := os.Remove(filepath.Join(elsewhere, "closed")); err != nil {
-					t.Fatal(err)
-				}
-				s = controlled(t, a, args(elsewhere)...)
+				there := without("closed")
+				s = controlled(t, a, there...)
 				if unfit := s.thaws(t, image); unfit != "" {
 					t.Fatal(unfit)
 				}
-				if said := s.does(t, "line:f"); said != "two " {
-					t.Errorf("%q", said)
+				after := map[string]string{"line:f": "two ", "processes": processes, "whole:/tmp/x": "temporary", "whole:/dev/shm/x": "temporary"}
+				if mode == "" {
+					after["append:/mnt/log=2"], after["read:/mnt/log"], after["whole:/mnt/x"] = "done", "12", "temporary"
 				}
-				if said := s.does(t, "processes"); said != processes {
-					t.Errorf("%s, not %s", said, processes)
+				for _, deed := range slices.Sorted(maps.Keys(after)) {
+					if said := s.does(t, deed); said != after[deed] {
+						t.Errorf("%s: %q, not %q", deed, said, after[deed])
+					}
 				}
 			})
 		}

@@ -148,7 +148,7 @@ func do(verb, operand string) (string, error) {
 		return "closed", in.Err()
 	case "serve":
 		return "closed", serve()
-	case "hold", "tell", "hear", "push", "pushed", "open", "line":
+	case "hold", "tell", "hear", "push", "pushed", "open", "line", "append", "temporary", "whole":
 		return keep(verb, operand)
 	case "address":
 		all, err := net.LookupHost(operand)
@@ -210,6 +210,28 @@ func keep(verb, what string) (string, error) {
 		f, err := os.Open(operand)
 		opened[name] = f
 		return "opened", err
+	case "append": // to a file that stays open
+		f := opened[name]
+		if f == nil {
+			var err error
+			if f, err = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+				return "", err
+			}
+			opened[name] = f
+		}
+		_, err := io.WriteString(f, operand)
+		return "done", err
+	case "temporary": // a file that stays open, without its name
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return "", err
+		}
+		opened[name] = f
+		_, err = f.WriteString("temporary")
+		return "done", errors.Join(err, os.Remove(name))
+	case "whole": // what is in an open file
+		n, err := opened[name].ReadAt(buf[:9], 0)
+		return string(buf[:n]), err
 	case "line": // the next bytes of an open file
 		n, err := opened[name].Read(buf[:4])
 		return string(buf[:n]), err
