@@ -137,7 +137,7 @@ func (e *edited) sweep(data string) (removed []string) {
 				removed = append(removed, folder)
 			}
 		}
-		_ = os.Remove(home) // it stays until it is empty
+		_ = os.Remove(home) // fails while other sources are in it
 	}
 	return removed
 }

@@ -67,7 +67,7 @@ type doctor struct {
 	wrong   []error           // mistakes of the servers file, and of its servers
 	machine *client           // nil if nothing is up
 	up      api.Info          // what the machine says of itself
-	down    error             // why it says nothing
+	down    error             // why a machine that is up does not answer
 }
 
 // Run prints a line for each check, and fails if one fails.

@@ -51,7 +51,7 @@ func ownPlatform() string {
 type bakedServer struct {
 	Server string `json:"server"`
 	Digest string `json:"digest,omitempty"` // hash of the install request; it also names the folder of the install
-	Why    string `json:"why,omitempty"`    // it is not baked
+	Why    string `json:"why,omitempty"`    // why the server is not installed into the image; "" if it is
 }
 
 // Run installs the servers of the servers file for the image of the boxes. A server that
@@ -89,7 +89,7 @@ func (c *imageCommand) Run(t *terminal) error {
 	for _, name := range all.Names() {
 		s, ok := all.Server(name)
 		if !ok || s.Command == "" {
-			continue // it has no process
+			continue // a remote or native server has nothing to install
 		}
 		_, _ = fmt.Fprintf(t.err, "baking %s\n", s.Name) // progress; the result counts
 		rows = append(rows, bakeOne(ctx, s, config))

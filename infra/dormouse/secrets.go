@@ -101,7 +101,7 @@ type secretLine struct {
 	Tenant    string     `json:"tenant"`
 	Principal string     `json:"principal"`
 	Changed   *time.Time `json:"changed,omitempty"`
-	Until     *time.Time `json:"until,omitempty"` // absent: it does not end by itself
+	Until     *time.Time `json:"until,omitempty"` // when the value ends; absent if it does not end by itself
 	Refused   bool       `json:"refused,omitempty"`
 }
 

@@ -45,9 +45,9 @@ type waits struct {
 
 type wait struct {
 	name, phase string
-	took        time.Duration // until it was over; 0 while it is not
-	said        string        // the phase that a pipe has got
-	at          time.Time     // when it got that
+	took        time.Duration // from the begin of the wait to its end; 0 before the end
+	said        string        // the phase of the last line, where the output is no terminal
+	at          time.Time     // when said was written
 }
 
 // waits begins to show the waits for some servers. The caller calls end.

@@ -41,7 +41,7 @@ func atRest() []rest {
 		{"the bucket of workspaces", "S3::Bucket S3::BucketPolicy", 0, "$0.023 a GB. A workspace goes twice `SessionHours` after its last use, and after 15 days at least; an upload that broke off after a day; a version after a day, with `Protect=on` after 7"},
 		{"the repository of images", "ECR::Repository", 0, "$0.10 a GB: $0.04 for an image of 0.4 GB. Layers that images share count once; the 20 newest tags stay"},
 		{"the secret of tickets", "Custom::Tickets", 0, "nothing: a standard parameter of Systems Manager"},
-		{"the runner of boxes", "Custom::Runner Lambda::LayerVersion", 0, "nothing: a layer is code, and 8 MB in the bucket cost $0.0002"},
+		{"the runner of boxes", "Custom::Runner Lambda::LayerVersion", 0, "nothing: a layer is code, and 9 MB in the bucket cost $0.0002"},
 		{"logs and saved queries", "Logs::LogGroup Logs::QueryDefinition Logs::MetricFilter", 0, "$0.50 a GB taken in, $0.03 a GB kept; lines go after `LogDays`. With [`audit.bodies`](audit.md) also what calls said, sealed: 3.3 KB for a call of 2 KB, $1.65 a million calls; `units.log_gb` has it"},
 		{"boxes", "ECS::Cluster Events::Rule ECS::ClusterCapacityProviderAssociations EC2::SecurityGroup", 0, "processors, memory and an address while a box is awake"},
 		{"the network", "EC2::VPC EC2::Subnet EC2::InternetGateway EC2::VPCGatewayAttachment EC2::RouteTable EC2::Route EC2::SubnetRouteTableAssociation EC2::VPCEndpoint", 0, "nothing: there is no NAT gateway in it, and its endpoints are gateways, which are free"},

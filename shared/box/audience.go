@@ -15,7 +15,7 @@ const maxMembers = 1024
 type audience struct {
 	box     *Box
 	id      string            // names their processes
-	members []*session        // the one heard last comes last
+	members []*session        // in the order of their last messages
 	speaker *session          // the member that was active last; reports of the process name it
 	secrets map[string]Secret // of the principal, as of the last delivery
 }

@@ -14,7 +14,7 @@ type handshake struct {
 	p         *process
 	begun     time.Time
 	probe     probe
-	stateless bool        // it is tried in the stateless protocol
+	stateless bool        // the process is asked in the stateless protocol
 	refused   *fault      // why the previous process refused the other protocol, or nil
 	insist    *time.Timer // sends initialize to a process that does not answer server/discover
 	startup   *time.Timer

@@ -54,13 +54,13 @@ type notes struct {
 }
 
 type ending struct {
-	told     bool   // its end was asked for
-	left     bool   // it exited, or closed a pipe, before its end was asked for
-	failed   *fault // why its requests end; nil if its exit says why
+	told     bool   // the box has told the process to end
+	left     bool   // the process exited, or closed a pipe, before it was told to
+	failed   *fault // why requests of the process end; nil if its exit says why
 	followed bool   // another process waits for its room
 	replaced string // why another process takes its place; "" if none does
 
-	since *written // what it had written before what may say why it ended; nil until it has ended
+	since *written // only what the process wrote after this mark may say why it ended; nil until it has ended
 }
 
 func newProcess(g *group) *process {

@@ -41,7 +41,7 @@ type request struct {
 
 type handed struct {
 	line  []byte // for the process, before it was translated
-	at    int64  // the bytes that the process was sent before
+	at    int64  // how many bytes the process had been sent before line
 	again bool   // an earlier process was sent it, and has not read it
 }
 

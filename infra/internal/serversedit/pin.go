@@ -49,7 +49,7 @@ func (e *Entry) Pin(u Unpinned, version string) {
 type Pinned struct {
 	Kind, Name, Version string
 	arg                 int    // index in args
-	before              string // in it, before the version
+	before              string // the part of that argument before the version
 }
 
 // pinnedWord fits a package with one version, behind its name: an extra of Python, and the sign.

@@ -34,7 +34,7 @@ type Item struct {
 	Name   string   `json:"name"`
 	Was    string   `json:"was,omitempty"` // its name in the source, if that is not a valid name here
 	Does   string   `json:"does"`
-	Why    string   `json:"why,omitempty"`    // it is kept or left out
+	Why    string   `json:"why,omitempty"`    // why the server is kept or left out
 	Moved  []string `json:"moved,omitempty"`  // variables to which values of the source were moved
 	Absent []string `json:"absent,omitempty"` // programs and paths that are not on this machine
 	Unset  []Unset  `json:"unset,omitempty"`  // variables without a value

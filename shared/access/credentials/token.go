@@ -18,7 +18,7 @@ import (
 type token struct {
 	Value   string
 	Refresh string
-	Until   time.Time // zero: it does not end by itself
+	Until   time.Time // when Value ends; zero if it does not end by itself
 }
 
 // maxAnswer bounds the answer of a token endpoint, in bytes.

@@ -22,8 +22,8 @@ type calls struct {
 	row   callsRow
 	ahead time.Duration // by which the clocks of other writers are ahead of this one
 
-	tokens int       // that this instance holds
-	until  time.Time // when they are lost
+	tokens int       // taken from the bucket, and not spent yet
+	until  time.Time // when the tokens are lost
 	batch  int       // how many to take next time
 	backup time.Time // when the bucket of this instance is full, while the store is down
 	flood  time.Time // moves ahead with each refusal; far ahead of now is a flood

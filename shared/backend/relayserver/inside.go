@@ -26,11 +26,11 @@ import (
 // A Inside is safe for concurrent use. A program has one for its life.
 type Inside struct {
 	host    atomic.Pointer[Handler]
-	context func(work string) context.Context // nil: one that never ends
+	context func(work string) context.Context // of a piece of work; nil for contexts that never end
 
 	mu    sync.Mutex
-	lives map[storage.BoxID]*life // that take messages, or are about to leave
-	lost  map[string]*life        // by name: those that have ended with requests in flight
+	lives map[storage.BoxID]*life // boxes that take messages, or are about to sleep
+	lost  map[string]*life        // by name: boxes that have ended with requests in flight
 }
 
 // NewInside returns an Inside without boxes. work returns the context of a piece of work that no

@@ -27,7 +27,7 @@ type exchange struct {
 	link    link
 	offers  era // the newest era of the server, as greet found out
 	req     bridge.Request
-	flow    *flow // of the next stream; nil: one of its own
+	flow    *flow // counts what comes in on the next stream; nil if that stream makes its own
 }
 
 // exchange prepares a request: the URL and the headers with the secrets of its caller.

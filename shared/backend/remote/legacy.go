@@ -211,10 +211,10 @@ type following struct {
 	asked  []askedQuestion
 	until  time.Time     // when the client gets the questions; zero: it is asked nothing
 	told   int           // how many questions the client got while the request went on
-	parked []wire.SSE    // questions that came apart, before the first event of talk
-	due    time.Time     // when they need not wait any more; zero: none has waited
+	parked []wire.SSE    // questions on a stream of their own that came before the first event of talk
+	due    time.Time     // until when parked waits for talk; zero if none has waited
 	polls  int           // how often the stream was resumed since its last message
-	fails  int           // how often since its last event: how often in vain
+	fails  int           // how often it was resumed in vain since its last event
 	quiet  time.Duration // a resumed stream that is silent for so long is resumed again; 0: it is the first
 }
 

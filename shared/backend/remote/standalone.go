@@ -44,14 +44,14 @@ type standaloneKey struct {
 // subscriber is a request that gets the messages of a standalone stream.
 type subscriber struct {
 	stream *standaloneStream
-	events chan wire.SSE // nil: it takes none
+	events chan wire.SSE // gets the messages; nil if the request takes none
 	gone   chan struct{} // closed: the request has ended
 }
 
 // serverTraits is what a process knows about the standalone streams of a server.
 type serverTraits struct {
 	deaf, mixes bool // see hearing
-	slow        bool // it sends no headers before it has something to say
+	slow        bool // the server sends no headers before its first message
 }
 
 // Times and bounds of a standalone stream.

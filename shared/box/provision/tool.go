@@ -194,7 +194,7 @@ func PackageOf(command string, args []string) (p Package, ok bool) {
 }
 
 // Needs returns the program that a command line needs on this machine. A package of PyPI needs
-// Python: uv comes from the package index where it is not.
+// Python only: if uv is not installed, Dormouse gets it from the package index.
 func Needs(command string, args []string) string {
 	if r, ok := parseTool(command, args); ok && r.kind == "pypi" {
 		return "python3"

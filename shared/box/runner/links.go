@@ -14,7 +14,7 @@ import (
 
 const (
 	helloAgain   = 5 * time.Second // a hello without an answer is sent again
-	helloTries   = 3               // then the connection is given up
+	helloTries   = 3               // hellos without an answer, after which the connection is given up
 	askFor       = time.Second     // how long a hello waits for the open questions
 	retireAfter  = 5 * time.Second // how long a replaced connection is still read
 	dialWithin   = 10 * time.Second
@@ -290,8 +290,8 @@ func (lk *link) sendFirst(data []byte) {
 // queue behind them.
 func (lk *link) busy() bool { return lk.writing || len(lk.queue) > 0 }
 
-// againIfFree calls do after ackAfter. If the connection is still busy then, it waits
-// again instead, because do would only queue a repeat.
+// againIfFree calls do after ackAfter. If the connection is busy at that time, againIfFree
+// waits once more, because what do sends would only queue behind other messages.
 func (ls *links) againIfFree(a *alarm, do func()) {
 	ls.loop.set(a, ackAfter, func() {
 		if ls.linked() && ls.live.busy() {

@@ -43,8 +43,8 @@ const (
 type transfers struct {
 	links *links
 
-	byName map[string]*transfer // those that have a place
-	lining []*transfer          // those that wait for one
+	byName map[string]*transfer // the transfers that have a place
+	lining []*transfer          // the transfers that wait for a place
 }
 
 // transfer begins to send a long frame, in slices that follow one another. The caller drops it

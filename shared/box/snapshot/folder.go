@@ -89,7 +89,7 @@ func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Wri
 		_ = file.Close() // either it was synced, or it is of no use
 		if err != nil {
 			_ = os.Remove(file.Name()) // the error says more
-			_ = os.Remove(dir)         // if this was the first
+			_ = os.Remove(dir)         // fails if other snapshots are in it
 		}
 	}()
 	if err = write(file); err == nil {

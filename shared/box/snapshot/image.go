@@ -189,7 +189,7 @@ func (f *Folder) putWith(key string, gen int64, image func(io.Writer) error, arc
 			}
 		}
 		if err != nil {
-			_ = os.Remove(dir) // if this was the first
+			_ = os.Remove(dir) // fails if other snapshots are in it
 		}
 	}()
 	put := func(suffix string, write func(io.Writer) error) (string, error) {

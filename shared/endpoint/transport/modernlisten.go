@@ -70,7 +70,7 @@ func (m modern) listen(endpoint sessions.Endpoint, kind string) error {
 				}
 			}
 			if err := own.hear(into); err != nil {
-				_ = into.into(wire.ErrorResponse(own.req.ID, problemOf(err).rpc)) // if it fails, the response is over
+				_ = into.into(wire.ErrorResponse(own.req.ID, problemOf(err).rpc)) // after an error there is no response to write to
 			}
 		})
 	}

@@ -159,7 +159,7 @@ func (r *reply) flush() error {
 func (r *reply) finish(raw []byte, code wire.Code) {
 	raw = r.seen(raw)
 	if r.into != nil {
-		_ = r.into(raw) // if it fails, the response is over
+		_ = r.into(raw) // after an error there is no response to write to
 		return
 	}
 	if r.out == nil {

@@ -68,7 +68,7 @@ func resumed(last string) (id string, places map[string]storage.Index, err error
 	id, rest, ok := strings.Cut(last, placeNext)
 	if !ok {
 		if last != "" {
-			_, err = storage.ParseEventID(last) // one of a server is no place here
+			_, err = storage.ParseEventID(last) // the id of an event of one server says nothing about the streams of a group
 		}
 		return "", places, err
 	}

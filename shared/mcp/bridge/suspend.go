@@ -105,7 +105,7 @@ func (l Legacy) request(in Input, id string) ([]byte, *wire.Error) {
 func Retry(raw []byte, state json.RawMessage) []byte {
 	m, err := wire.Parse(raw)
 	if err != nil {
-		return raw // it was sent before
+		return raw // impossible: it could be parsed when the client sent it
 	}
 	params, _ := objectOf(m.Params)
 	params = params.without(inputResponses, requestState)

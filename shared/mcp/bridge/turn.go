@@ -101,7 +101,7 @@ func (t *Turn) Take(e storage.Event) Step {
 	t.at = e.Index
 	m, err := wire.Parse(e.Raw)
 	switch {
-	case err != nil: // it only closes an event stream
+	case err != nil: // an event without a message only closes an event stream
 		return Step{}
 	case m.Kind == wire.Request:
 		return t.ask(e.Index, m, seen)

@@ -19,7 +19,7 @@ type poster struct {
 // because the id of the next event includes it. through is not nil for the client of a group.
 func (p poster) event(ctx context.Context, conn string, ids bool, s storage.ID, through *storage.Through, id storage.EventID, raw []byte) error {
 	if len(raw) == 0 {
-		return nil // it only closes an event stream
+		return nil // an event without a message only closes an event stream
 	}
 	member := ""
 	if through != nil {

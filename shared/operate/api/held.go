@@ -37,7 +37,7 @@ func (x *exchange) pinned() (serversfile.Server, *storage.Pin, error) {
 	}
 }
 
-// held answers with what is held back of a server.
+// held answers with the tools of a server that are held back.
 func (x *exchange) held() (any, error) {
 	_, pin, err := x.pinned()
 	if err != nil {

@@ -20,7 +20,8 @@ type records struct {
 }
 
 // load returns what [Store.Load] returns, if both rows are kept and are of this version of the
-// file. Otherwise since is for keep.
+// file. Otherwise the caller reads
+// the rows from the file, and passes since on to keep.
 func (r *records) load(id storage.ID, box storage.BoxID, version int64) (x storage.Session, b storage.Box, since int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,7 +36,8 @@ func (r *records) load(id storage.ID, box storage.BoxID, version int64) (x stora
 	return x, b, r.writes, ok
 }
 
-// keep keeps the rows of a session and a box that were read after load returned since.
+// keep keeps the rows of a session and a box, which the caller has read from the file. since is
+// what load returned before that. keep keeps nothing if a row was forgotten since that load.
 func (r *records) keep(x storage.Session, b storage.Box, since int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
