@@ -1,10 +1,12 @@
 package box
 
 import (
+	"os"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/sentry/platform/systrap"
 	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/boot/filter/config"
@@ -12,6 +14,11 @@ import (
 	gconfig "gvisor.dev/gvisor/runsc/config"
 	gflag "gvisor.dev/gvisor/runsc/flag"
 )
+
+func TestMain(m *testing.M) {
+	Role() // the test program is also the sentry
+	os.Exit(m.Run())
+}
 
 // Flags are text, so the compiler does not see that a version of gVisor lacks one.
 func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
@@ -34,6 +41,35 @@ func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
 	}
 	if conf.DirectFS || conf.Network != gconfig.NetworkNone || conf.Platform != "systrap" || strings.Contains(strings.Join(conf.ToFlags(), " "), "debug-log=/") {
 		t.Errorf("%v", conf.ToFlags())
+	}
+}
+
+// The names of calls are text, too. Each sentry gets one, which may fail.
+func TestASentryKnowsTheCallsThatAreMade(t *testing.T) {
+	empty, err := smallest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = null.Close(), empty.Close() }()
+	const unknown = "containerManager.NotThere"
+	root := id
+	for method, arg := range map[string]any{
+		boot.ContMgrSetNetworkArgs: &boot.CreateLinksAndRoutesArgs{}, boot.ContMgrRootContainerStart: &root, boot.ContMgrWait: new(string), boot.ContMgrWaitPID: &boot.WaitPIDArgs{}, boot.ContMgrSignal: &boot.SignalArgs{}, boot.ContMgrPause: nil,
+		boot.ContMgrCheckpoint: &control.SaveOpts{}, boot.ContMgrRestore: &boot.RestoreOpts{}, boot.FsTarRootfsUpperLayer: &control.TarRootfsUpperLayerOpts{}, boot.UsageCollect: &control.MemoryUsageOpts{}, unknown: nil,
+	} {
+		b, err := Prepare(Spec{Image: empty, Args: []string{"/end"}, Stdio: [3]*os.File{null, null, null}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = b.call(method, arg, nil)
+		if (err != nil && strings.Contains(err.Error(), "unknown method")) != (method == unknown) {
+			t.Errorf("%s: %v", method, err)
+		}
+		b.Close()
 	}
 }
 

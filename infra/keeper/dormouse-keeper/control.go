@@ -66,7 +66,7 @@ func (c *control) hear() (o order, err error) {
 }
 
 // serve runs a server as the runner says, to its end. attend gets its box.
-func (c *control) serve(ctx context.Context, l launch, fit map[string]string, attend func(*box.Box)) (int, error) {
+func (c *control) serve(ctx context.Context, l launch, fit func() (map[string]string, error), attend func(*box.Box)) (int, error) {
 	b, err := c.begin(ctx, l, fit)
 	if err != nil {
 		return failed, err
@@ -115,7 +115,7 @@ func (c *control) serve(ctx context.Context, l launch, fit map[string]string, at
 }
 
 // begin has the server begin, or go on from an image.
-func (c *control) begin(ctx context.Context, l launch, fit map[string]string) (_ *box.Box, err error) {
+func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]string, error)) (_ *box.Box, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() }) // whoever hears or tells then fails
 	defer stop()
 	ready := l.prepare()
@@ -126,7 +126,11 @@ func (c *control) begin(ctx context.Context, l launch, fit map[string]string) (_
 			}
 		}
 	}()
-	if err := c.tell("fit", fit); err != nil {
+	same, err := fit() // while the box is made
+	if err == nil {
+		err = c.tell("fit", same)
+	}
+	if err != nil {
 		return nil, err
 	}
 	for {

@@ -162,7 +162,7 @@ func (s *sleeper) freezes(t testing.TB) []byte {
 	if h := s.hears(t); !h.Image {
 		t.Fatalf("%+v", h)
 	}
-	if left := children(t, s.cmd.Process.Pid); len(left) > 0 && s.cmd.Args[0] != networkRole {
+	if left := children(t, s.cmd.Process.Pid); len(left) > 0 && s.cmd.Args[0] == taskRole {
 		t.Errorf("the image begins, and there are %v", left)
 	}
 	image, err := io.ReadAll(&chunkReader{from: s.control.in})
@@ -182,6 +182,7 @@ func (s *sleeper) freezes(t testing.TB) []byte {
 // it wrote into its root; and that is there without its memory, too.
 func TestAServerGoesOnFromItsMemory(t *testing.T) {
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
+	times := 5
 	for _, a := range systems() {
 		for _, kept := range []bool{false, true} {
 			t.Run(fmt.Sprint(a, " written ", kept), func(t *testing.T) {
@@ -192,7 +193,7 @@ func TestAServerGoesOnFromItsMemory(t *testing.T) {
 				args = append(args, ref, "serve", "exit:3")
 				s := controlled(t, a, args...).starts(t)
 				pid := s.does(t, "count")[len("1 as "):]
-				for n := range 5 {
+				for n := range times {
 					if said := s.does(t, fmt.Sprintf("write:/%d=%d", n, n)); said != "done" {
 						t.Error(said)
 					}
@@ -214,7 +215,7 @@ func TestAServerGoesOnFromItsMemory(t *testing.T) {
 				}
 				s.freezes(t)
 				s = controlled(t, a, args...).starts(t)
-				if said := s.does(t, "read:/4"); said != "4" && kept {
+				if said, last := s.does(t, fmt.Sprintf("read:/%d", times-1)), fmt.Sprint(times-1); said != last && kept {
 					t.Error(said)
 				}
 				if err := s.in.Close(); err != nil {
@@ -225,5 +226,6 @@ func TestAServerGoesOnFromItsMemory(t *testing.T) {
 				}
 			})
 		}
+		times = 2
 	}
 }

@@ -66,6 +66,11 @@ func TestMain(m *testing.M) {
 			log.Fatal(err)
 		}
 		os.Exit(0)
+	case laterRole:
+		if err := later(os.Args[1], os.Args[2:]); err != nil {
+			log.Fatal(err)
+		}
+		os.Exit(0)
 	case intruderRole:
 		intrude(os.Args[1:])
 		os.Exit(0)

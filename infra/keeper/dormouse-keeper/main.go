@@ -204,11 +204,7 @@ func run(args []string) (int, error) {
 		if err != nil {
 			return failed, err
 		}
-		fit, err := o.fit(i, spec)
-		if err != nil {
-			return failed, err
-		}
-		return c.serve(ctx, l, fit, watch)
+		return c.serve(ctx, l, func() (map[string]string, error) { return o.fit(i, spec) }, watch)
 	}
 	p := <-l.prepare()
 	if p.err == nil {

@@ -45,14 +45,23 @@ func (a as) networked(t testing.TB, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := a.command(role, args...)
 	c.Args = append([]string{networkRole, t.TempDir()}, c.Args...)
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
-	if me := os.Getuid(); me != 0 {
-		c.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
-		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: me, HostID: me, Size: 1}}
-		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}}
-		c.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_NET_BIND_SERVICE}
-	}
+	c.SysProcAttr = own(unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_NET_BIND_SERVICE)
+	c.SysProcAttr.Cloneflags |= unix.CLONE_NEWNET | unix.CLONE_NEWNS
 	return c
+}
+
+// own gives a process capabilities in a user namespace of its own, unless root has them.
+func own(capabilities ...uintptr) *syscall.SysProcAttr {
+	me := os.Getuid()
+	if me == 0 {
+		return &syscall.SysProcAttr{}
+	}
+	return &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: me, HostID: me, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}},
+		AmbientCaps: capabilities,
+	}
 }
 
 // network listens at port 8080 of each address, sends back what comes, and says in the end

@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -309,6 +311,53 @@ func TestAServerOfTheMachineGoesOn(t *testing.T) {
 				t.Error(said)
 			}
 		})
+	}
+}
+
+// laterRole runs a command on a machine that is up for more seconds: SECONDS COMMAND….
+const laterRole = "later"
+
+func init() {
+	if os.Args[0] == laterRole {
+		runtime.LockOSThread() // main has the first thread, whose offsets are those of the process
+	}
+}
+
+func later(seconds string, command []string) error {
+	if err := unix.Unshare(unix.CLONE_NEWTIME); err != nil {
+		return err
+	}
+	if err := os.WriteFile("/proc/self/timens_offsets", []byte("monotonic "+seconds+" 0\nboottime "+seconds+" 0\n"), 0); err != nil {
+		return err
+	}
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: command, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{os.NewFile(3, "control")}}
+	return cmd.Run()
+}
+
+// A machine that is up for a day longer, or since a moment, has other clocks. Programs notice
+// the time that has passed, and no more.
+func TestClocksAfterAThaw(t *testing.T) {
+	a := as{1000, ""}
+	args := []string{"run", "--control", "3", "--store", a.folder(t), push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t)), "serve"}
+	var up unix.Sysinfo_t
+	if err := unix.Sysinfo(&up); err != nil {
+		t.Fatal(err)
+	}
+	s := sleeping(t, a.command(keeperRole, args...)).ready(t).starts(t)
+	for _, seconds := range []int64{86_400, -up.Uptime + 1, 0} {
+		if said := s.does(t, "timer:1ms"); said != "fired" {
+			t.Error(said)
+		}
+		image := s.freezes(t)
+		cmd := a.command(keeperRole, args...)
+		cmd.Args = append([]string{laterRole, strconv.FormatInt(seconds, 10)}, cmd.Args...)
+		cmd.SysProcAttr = own(unix.CAP_SYS_ADMIN, unix.CAP_SYS_TIME)
+		if s = sleeping(t, cmd).ready(t); s.thaws(t, image) != "" {
+			t.Fatal("it did not thaw")
+		}
+		if said := s.does(t, "timer:1ms"); said != "fired" {
+			t.Errorf("%d: %s", seconds, said)
+		}
 	}
 }
 

@@ -153,6 +153,13 @@ func do(verb, operand string) (string, error) {
 	case "address":
 		all, err := net.LookupHost(operand)
 		return strings.Join(all, " "), err
+	case "timer":
+		d, err := time.ParseDuration(operand)
+		<-time.After(d)
+		if up := time.Since(begun); up < 0 || up > time.Hour {
+			return fmt.Sprint("it runs since ", up), err
+		}
+		return "fired", err
 	case "processes":
 		all, err := filepath.Glob("/proc/[0-9]*")
 		return fmt.Sprint(len(all)), err
@@ -173,6 +180,7 @@ func do(verb, operand string) (string, error) {
 
 // What a server that serves keeps in its memory.
 var (
+	begun   = time.Now()
 	counted int
 	held    = map[string]net.Conn{}
 	opened  = map[string]*os.File{}
