@@ -317,17 +317,12 @@ func TestAServerOfTheMachineGoesOn(t *testing.T) {
 // laterRole runs a command on a machine that is up for more seconds: SECONDS COMMAND….
 const laterRole = "later"
 
-func init() {
-	if os.Args[0] == laterRole {
-		runtime.LockOSThread() // main has the first thread, whose offsets are those of the process
-	}
-}
-
 func later(seconds string, command []string) error {
+	runtime.LockOSThread() // its next child is there
 	if err := unix.Unshare(unix.CLONE_NEWTIME); err != nil {
 		return err
 	}
-	if err := os.WriteFile("/proc/self/timens_offsets", []byte("monotonic "+seconds+" 0\nboottime "+seconds+" 0\n"), 0); err != nil {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/timens_offsets", unix.Gettid()), []byte("monotonic "+seconds+" 0\nboottime "+seconds+" 0\n"), 0); err != nil {
 		return err
 	}
 	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: command, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: []*os.File{os.NewFile(3, "control")}}
