@@ -18,7 +18,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/lambda"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/places"
-	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/backend/ociimage"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
@@ -32,8 +31,10 @@ const ecsListLag = time.Minute
 func openFleet(servers *serversfile.File) (boxes *places.Fleet, listLag time.Duration, err error) {
 	base, wish, all := ecs.Place, places.Auto, map[string]fleet.Fleet{}
 	if place := os.Getenv(EnvFleet); place == "" {
-		base, wish = process.Place, places.Fargate
-		all[base] = process.NewClient(endpoint("fleet"), local().Since)
+		base, wish = poolPlace, places.Fargate
+		if all[base], err = openPool(endpoint("fleet"), local().Since); err != nil {
+			return nil, 0, err
+		}
 	} else {
 		listLag = ecsListLag
 		if all[base], err = openECS(place, servers); err != nil {

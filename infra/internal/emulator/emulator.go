@@ -42,6 +42,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/scheduler"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process/pooltest"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -176,7 +177,7 @@ func (e *emulated) services() http.Handler {
 		mux.Handle("/lambda/2015-03-31/functions/"+boxFunction+"/", http.StripPrefix("/lambda", e.invoked.api))
 	}
 	for name, h := range map[string]http.Handler{
-		"lambda": e.api, "scheduler": e.alarm, "fleet": e.site.Boxes.Handler(), "connections": apigw.Connections{relayStage: e.relay, socketStage: e.socket},
+		"lambda": e.api, "scheduler": e.alarm, "fleet": pooltest.Handler(e.site.Boxes), "connections": apigw.Connections{relayStage: e.relay, socketStage: e.socket},
 	} {
 		mux.Handle("/"+name+"/", http.StripPrefix("/"+name, h))
 	}

@@ -31,14 +31,7 @@ func (l *ledger) of(what, id string) chan fleet.Status {
 }
 
 func TestPoolKeepsTheContract(t *testing.T) {
-	for name, reached := range map[string]func(*testing.T, *Pool) fleet.Fleet{
-		"itself":             func(_ *testing.T, p *Pool) fleet.Fleet { return p },
-		"through the client": func(t *testing.T, p *Pool) fleet.Fleet { return serve(t, p) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			fleettest.Run(t, func(t *testing.T) fleettest.Harness { return contract(t, reached) })
-		})
-	}
+	t.Run("itself", func(t *testing.T) { fleettest.Run(t, contract) })
 	t.Run("inside", func(t *testing.T) { fleettest.Run(t, inThisProgram) })
 }
 
@@ -96,8 +89,8 @@ func TestATaskInsideThatDoesNotStopInTimeIsKilled(t *testing.T) {
 	}
 }
 
-// contract returns a pool, as reached gives it, for the tests of every fleet.
-func contract(t *testing.T, reached func(*testing.T, *Pool) fleet.Fleet) fleettest.Harness {
+// contract returns a pool for the tests of every fleet.
+func contract(t *testing.T) fleettest.Harness {
 	t.Helper()
 	l := &ledger{chans: map[string]chan fleet.Status{}}
 	h := newHarness(t, func(c *Config) {
@@ -114,7 +107,7 @@ func contract(t *testing.T, reached func(*testing.T, *Pool) fleet.Fleet) fleette
 		return map[string]string{roleEnv: name, "GORACE": "atexit_sleep_ms=0"}
 	}
 	return fleettest.Harness{
-		Fleet: reached(t, h.Pool), Waits: role("polite"), Exits3: role("exit3"),
+		Fleet: h.Pool, Waits: role("polite"), Exits3: role("exit3"),
 		Ready: func(t *testing.T, id string) { receive(t, "a line of the runner", l.of("line ", id)) },
 		Kill: func(t *testing.T, id string) {
 			commontest.OK(t, syscall.Kill(pidOf(t, h.Pool, id), syscall.SIGKILL))

@@ -1,4 +1,6 @@
-package process
+// Package pooltest lets the functions' programs use a [process.Pool] of another program, as
+// the emulator does in tests. Programs built for AWS (-tags aws) do not contain it.
+package pooltest
 
 import (
 	"bytes"
@@ -12,9 +14,10 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 )
 
-// The HTTP API between Client and Pool. Bodies are JSON.
+// The HTTP API between Client and a pool. Bodies are JSON.
 //
 //	POST   /tasks               fleet.Task    → 200 runAnswer
 //	DELETE /tasks/{id}?reason=                → 204
@@ -34,11 +37,14 @@ type (
 	}
 )
 
-const maxTaskBytes = 1 << 20
+const (
+	maxTaskBytes  = 1 << 20
+	maxErrorBytes = 64 << 10
+)
 
-// Handler returns the API that [Client] speaks. It does not authenticate: its caller
+// Handler returns the API of a pool that [Client] speaks. It does not authenticate: its caller
 // must admit only programs that may start others.
-func (p *Pool) Handler() http.Handler {
+func Handler(p *process.Pool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /tasks", func(w http.ResponseWriter, r *http.Request) {
 		var t fleet.Task
@@ -89,7 +95,7 @@ func answer(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// Client is the [fleet.Fleet] of a program that does not hold the [Pool] itself.
+// Client is the [fleet.Fleet] of a program that does not hold the pool itself.
 // It is safe for concurrent use.
 type Client struct {
 	base  string
@@ -162,7 +168,7 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, int
 // readError returns the fleet error for an error answer.
 func readError(res *http.Response) error {
 	var a errorAnswer
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxLine)).Decode(&a); err != nil {
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxErrorBytes)).Decode(&a); err != nil {
 		return fmt.Errorf("%w: status %d with no error in it", fleet.ErrUnavailable, res.StatusCode)
 	}
 	kind := fleet.ErrUnavailable
