@@ -49,7 +49,7 @@ func TestFileOfAnOlderVersionGoesOn(t *testing.T) {
 		half   = "1/03e6ljtc01o03cijj936ia7s1o"
 		common = "1.thsh1j4ont0"
 	)
-	old, err := os.ReadFile(filepath.Join("testdata", "sqlite-1.sql"))
+	old, err := os.ReadFile(filepath.Join("testdata", "sqlite-7.sql"))
 	commontest.OK(t, err)
 	path := filepath.Join(t.TempDir(), "sessions.db")
 	behind(t, path, func(db *sql.DB) error { _, err := db.ExecContext(t.Context(), string(old)); return err })

@@ -140,31 +140,13 @@ CREATE TABLE handshakes (
 CREATE INDEX handshakes_expires ON handshakes (expires);
 `
 
-// Each upgrade starts from the version in its name, and creates tables in their current form.
-// keysSchema leads from version 2 to 3, statesSchema from 3 to 4, grantsSchema from 7 to 8,
-// and upstreamSchema from 8 to 9. upgrade1 creates the current events table, so it replaces
-// upgrade5 and upgrade6 too. upgrade5 creates the current triggers, so it replaces upgrade6.
-const upgrade1 = `
-DROP INDEX events_purge;
-ALTER TABLE events RENAME TO events1;
-` + eventsSchema + `
-INSERT INTO events SELECT session, stream, first, n, gen, seq, final, 0, bytes, written, expires, purge, hash, data FROM events1;
-DROP TABLE events1;
-` + connectionsSchema
-
-// upgrade4 drops all handshake records; the servers' next answers replace them.
-const upgrade4 = `DROP TABLE handshakes;` + handshakesSchema
-
-const upgrade5 = `
-DROP INDEX events_purge;
-` + purgesSchema + `
-INSERT INTO purges SELECT DISTINCT purge / 3600000000, session FROM events;
-`
-
-const upgrade6 = `
-DROP TRIGGER events_written;
-DROP TRIGGER events_kept;
-` + purgeTriggers
+// steps has the statements that bring a file of a version to the current schema. Version 0 is
+// a new file, and the others are those that a release had (docs/releases.md).
+var steps = map[int]string{
+	0:             schema,
+	7:             grantsSchema + upstreamSchema,
+	schemaVersion: "",
+}
 
 // migrate brings the file to the current schema. It repeats on busy errors. The change of
 // a new file to WAL mode fails at once while another process does the same, whatever the
@@ -200,6 +182,9 @@ func (s *Store) version(ctx context.Context, q querier) (int, error) {
 	case version > schemaVersion:
 		return 0, tooNew(s.path, version)
 	}
+	if _, known := steps[version]; !known {
+		return 0, storage.Errorf(storage.Invalid, "%s is of no release (schema %d, before or between those of releases); name another file", s.path, version)
+	}
 	return version, nil
 }
 
@@ -224,18 +209,7 @@ func (s *Store) upgrade(ctx context.Context) error {
 	if err != nil || version == schemaVersion {
 		return err
 	}
-	steps := map[int]string{
-		0: schema,
-		1: upgrade1 + keysSchema + statesSchema + upgrade4 + grantsSchema + upstreamSchema,
-		2: keysSchema + statesSchema + upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
-		3: statesSchema + upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
-		4: upgrade4 + upgrade5 + grantsSchema + upstreamSchema,
-		5: upgrade5 + grantsSchema + upstreamSchema,
-		6: upgrade6 + grantsSchema + upstreamSchema,
-		7: grantsSchema + upstreamSchema,
-		8: upstreamSchema,
-	}[version]
-	if _, err := tx.ExecContext(ctx, steps+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
+	if _, err := tx.ExecContext(ctx, steps[version]+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
 		return s.damage.failed(err)
 	}
 	if err := tx.Commit(); err != nil {
