@@ -23,15 +23,15 @@ type behind struct {
 }
 
 // begin starts the goroutine that syncs what was written.
-func (s *Store) begin() {
-	b := &s.behind
-	b.path, b.own, b.more = s.path+"-wal", s.options.sync, make(chan struct{}, 1)
+func (d *database) begin() {
+	b := &d.behind
+	b.path, b.own, b.more = d.path+"-wal", d.options.sync, make(chan struct{}, 1)
 	b.over.Go(func() {
 		for {
 			select {
 			case <-b.more:
-				_ = s.noted(b.sync()) // the next call for new work gets the error, see Writable
-			case <-s.closed:
+				_ = d.noted(b.sync()) // the next call for new work gets the error, see Writable
+			case <-d.closed:
 				return
 			}
 		}

@@ -121,7 +121,7 @@ const readLog = `
 SELECT stream, first, n, bytes, final, written FROM events WHERE session = ? AND expires > ? ORDER BY stream, first`
 
 func (s *Store) logOf(ctx context.Context, id storage.ID) ([]logBatch, error) {
-	return listOf(ctx, s, readLog, []any{id, now()}, func(scan func(...any) error) (b logBatch, err error) {
+	return listOf(ctx, &s.database, readLog, []any{id, now()}, func(scan func(...any) error) (b logBatch, err error) {
 		err = scan(&b.stream, &b.first, &b.n, &b.bytes, &b.final, &b.written)
 		return b, err
 	})

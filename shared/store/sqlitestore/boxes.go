@@ -166,7 +166,7 @@ const readItems = `SELECT id, state, gen, record FROM items WHERE box = ? ORDER 
 
 // Items returns the items of a box; see [storage.Items].
 func (s *Store) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, error) {
-	return listOf(ctx, s, readItems, []any{box}, func(scan func(...any) error) (it storage.Item, err error) {
+	return listOf(ctx, &s.database, readItems, []any{box}, func(scan func(...any) error) (it storage.Item, err error) {
 		it.Box = box
 		var record []byte
 		if err = scan(&it.ID, &it.State, &it.Gen, &record); err == nil {
@@ -188,7 +188,7 @@ const dueBoxes = `SELECT id FROM boxes WHERE state <> '' UNION SELECT box FROM i
 
 // Due returns the boxes the sweep has to look at; see [storage.Boxes].
 func (s *Store) Due(ctx context.Context) ([]storage.BoxID, error) {
-	return listOf(ctx, s, dueBoxes, nil, func(scan func(...any) error) (id storage.BoxID, err error) {
+	return listOf(ctx, &s.database, dueBoxes, nil, func(scan func(...any) error) (id storage.BoxID, err error) {
 		err = scan(&id)
 		return id, err
 	})
@@ -213,7 +213,7 @@ const readParts = `SELECT n, expires, data FROM parts WHERE box = ? AND frame = 
 
 // Parts returns the pieces of a frame; see [storage.Parts].
 func (s *Store) Parts(ctx context.Context, box storage.BoxID, frame string) ([]storage.Part, error) {
-	return listOf(ctx, s, readParts, []any{box, frame, now()}, func(scan func(...any) error) (p storage.Part, err error) {
+	return listOf(ctx, &s.database, readParts, []any{box, frame, now()}, func(scan func(...any) error) (p storage.Part, err error) {
 		p.Box, p.Frame = box, frame
 		var expires int64
 		err = scan(&p.N, &expires, &p.Data)

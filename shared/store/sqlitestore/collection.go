@@ -87,7 +87,7 @@ func (c collection[T]) Save(ctx context.Context, v T) error {
 
 func (c collection[T]) List(ctx context.Context, tenant, after string, limit int) ([]T, error) {
 	query := `SELECT rev, record FROM ` + c.table + ` WHERE (?1 = '' OR tenant = ?1) AND id > ?2 AND expires > ?3 ORDER BY id LIMIT ?4`
-	return listOf(ctx, c.s, query, []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (v T, err error) {
+	return listOf(ctx, &c.s.database, query, []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (v T, err error) {
 		var rev int64
 		var record []byte
 		if err := scan(&rev, &record); err != nil {

@@ -64,26 +64,26 @@ func (q *queue) withdraw(w *write) (waited bool) {
 // connection writes the whole queue in one transaction, with one fsync, and then releases
 // all callers. So a write waits at most for the transaction in progress, and more
 // concurrent writes share each fsync.
-func (s *Store) commit(ctx context.Context, w *write) error {
+func (d *database) commit(ctx context.Context, w *write) error {
 	if err := ctx.Err(); err != nil {
 		return failed(err)
 	}
-	if err := s.damage.known(); err != nil {
+	if err := d.damage.known(); err != nil {
 		return err
 	}
 	w.done = make(chan struct{})
-	s.queue.add(w)
+	d.queue.add(w)
 	select {
-	case s.writer.turn <- struct{}{}:
+	case d.writer.turn <- struct{}{}:
 		uncut := context.WithoutCancel(ctx)
-		s.writeGroup(uncut, s.queue.take())
-		if _, known := s.watch.recent(); s.options.Alone && !known {
-			_, _ = s.ask(uncut) // else kept finds the connection taken
+		d.writeGroup(uncut, d.queue.take())
+		if _, known := d.watch.recent(); d.options.Alone && !known {
+			_, _ = d.ask(uncut) // else kept finds the connection taken
 		}
-		s.writer.end()
+		d.writer.end()
 	case <-w.done:
 	case <-ctx.Done():
-		if s.queue.withdraw(w) {
+		if d.queue.withdraw(w) {
 			return failed(ctx.Err())
 		}
 	}
@@ -92,61 +92,61 @@ func (s *Store) commit(ctx context.Context, w *write) error {
 }
 
 // write runs a statement and returns how many rows it changed.
-func (s *Store) write(ctx context.Context, query string, args ...any) (changed int64, err error) {
+func (d *database) write(ctx context.Context, query string, args ...any) (changed int64, err error) {
 	w := write{query: query, args: [][]any{args}}
-	err = s.commit(ctx, &w)
+	err = d.commit(ctx, &w)
 	return w.changed, err
 }
 
 // writeSoon is write for a statement that may return before its fsync.
-func (s *Store) writeSoon(ctx context.Context, query string, args ...any) (changed int64, err error) {
+func (d *database) writeSoon(ctx context.Context, query string, args ...any) (changed int64, err error) {
 	w := write{query: query, args: [][]any{args}, soon: true, lazy: storage.IsLazy(ctx)}
-	err = s.commit(ctx, &w)
+	err = d.commit(ctx, &w)
 	return w.changed, err
 }
 
 // take runs a statement that returns the row it changed.
-func (s *Store) take(ctx context.Context, query string, args, into []any) (found bool, err error) {
+func (d *database) take(ctx context.Context, query string, args, into []any) (found bool, err error) {
 	w := write{query: query, args: [][]any{args}, into: into}
-	err = s.commit(ctx, &w)
+	err = d.commit(ctx, &w)
 	return w.found, err
 }
 
 // writeGroup writes a group in one transaction and releases the callers. If the
 // transaction fails, each write runs on its own, so that a bad write fails alone.
-func (s *Store) writeGroup(uncut context.Context, group []*write) {
+func (d *database) writeGroup(uncut context.Context, group []*write) {
 	synced := slices.ContainsFunc(group, func(w *write) bool { return !w.lazy })
-	if err := s.writer.synchronize(uncut, synced && !s.options.Behind); err != nil {
-		s.answer(group, s.written(err, synced))
+	if err := d.writer.synchronize(uncut, synced && !d.options.Behind); err != nil {
+		d.answer(group, d.written(err, synced))
 		return
 	}
 	if len(group) > 1 {
-		if err := s.together(uncut, group...); err == nil || isBroken(err) {
-			s.answer(group, s.written(err, synced))
+		if err := d.together(uncut, group...); err == nil || isBroken(err) {
+			d.answer(group, d.written(err, synced))
 			return
 		}
 	}
 	for i, w := range group {
-		err := s.written(s.alone(uncut, w), synced)
+		err := d.written(d.alone(uncut, w), synced)
 		if isBroken(err) {
-			s.answer(group[i:], err)
+			d.answer(group[i:], err)
 			return
 		}
-		s.answer(group[i:i+1], err)
+		d.answer(group[i:i+1], err)
 	}
 }
 
 // written notes the outcome of a transaction. Only an fsync shows that the disk works.
-func (s *Store) written(err error, synced bool) error {
-	if err == nil && (s.options.Behind || !synced) {
+func (d *database) written(err error, synced bool) error {
+	if err == nil && (d.options.Behind || !synced) {
 		return nil
 	}
-	return s.noted(err)
+	return d.noted(err)
 }
 
 // answer releases the callers of writes that are in the file, or that failed.
-func (s *Store) answer(group []*write, err error) {
-	waits := err == nil && s.options.Behind && slices.ContainsFunc(group, func(w *write) bool { return !w.soon })
+func (d *database) answer(group []*write, err error) {
+	waits := err == nil && d.options.Behind && slices.ContainsFunc(group, func(w *write) bool { return !w.soon })
 	for _, w := range group {
 		if w.soon || !waits {
 			w.err = err
@@ -155,15 +155,15 @@ func (s *Store) answer(group []*write, err error) {
 	}
 	switch {
 	case waits:
-		err = s.noted(s.behind.sync())
+		err = d.noted(d.behind.sync())
 		for _, w := range group {
 			if !w.soon {
 				w.err = err
 				close(w.done)
 			}
 		}
-	case err == nil && s.options.Behind && slices.ContainsFunc(group, func(w *write) bool { return !w.lazy }):
-		s.behind.follow()
+	case err == nil && d.options.Behind && slices.ContainsFunc(group, func(w *write) bool { return !w.lazy }):
+		d.behind.follow()
 	}
 }
 
@@ -182,42 +182,42 @@ const (
 
 // together runs writes in one transaction. If it returns an error, none of them has
 // happened.
-func (s *Store) together(uncut context.Context, group ...*write) error {
-	if _, err := s.writer.exec(uncut, beginWrites); err != nil {
+func (d *database) together(uncut context.Context, group ...*write) error {
+	if _, err := d.writer.exec(uncut, beginWrites); err != nil {
 		return err
 	}
 	var err error
 	for _, w := range group {
-		if err = s.run(uncut, w); err != nil {
+		if err = d.run(uncut, w); err != nil {
 			break
 		}
 	}
 	if err == nil {
-		_, err = s.writer.exec(uncut, commitWrites)
+		_, err = d.writer.exec(uncut, commitWrites)
 	}
 	if err != nil {
 		// SQLite rolls back by itself after some errors, and ROLLBACK then fails.
-		_, _ = s.writer.exec(uncut, undoWrites)
+		_, _ = d.writer.exec(uncut, undoWrites)
 	}
 	return err
 }
 
 // alone runs a write in its own transaction.
-func (s *Store) alone(uncut context.Context, w *write) error {
+func (d *database) alone(uncut context.Context, w *write) error {
 	if len(w.args) == 1 {
-		return s.run(uncut, w) // a statement is a transaction
+		return d.run(uncut, w) // a statement is a transaction
 	}
-	return s.together(uncut, w)
+	return d.together(uncut, w)
 }
 
-func (s *Store) run(uncut context.Context, w *write) (err error) {
+func (d *database) run(uncut context.Context, w *write) (err error) {
 	w.changed, w.found = 0, false
 	for _, args := range w.args {
 		if w.into != nil {
-			w.found, err = s.writer.scan(uncut, w.query, args, w.into)
+			w.found, err = d.writer.scan(uncut, w.query, args, w.into)
 		} else {
 			var changed int64
-			changed, err = s.writer.exec(uncut, w.query, args...)
+			changed, err = d.writer.exec(uncut, w.query, args...)
 			w.changed += changed
 		}
 		if err != nil {

@@ -155,36 +155,36 @@ func (c *connection) scan(uncut context.Context, query string, args, into []any)
 //
 // It prefers the connection that writes, if that one is free: its page cache has the pages
 // that it wrote. The other connection would read them from the file again.
-func (s *Store) row(ctx context.Context, query string, args, into []any) (found bool, err error) {
+func (d *database) row(ctx context.Context, query string, args, into []any) (found bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, failed(err)
 	}
-	if err := s.damage.known(); err != nil {
+	if err := d.damage.known(); err != nil {
 		return false, err
 	}
 	select {
-	case s.writer.turn <- struct{}{}:
-		defer s.writer.end()
-		return s.writer.scan(context.WithoutCancel(ctx), query, args, into)
+	case d.writer.turn <- struct{}{}:
+		defer d.writer.end()
+		return d.writer.scan(context.WithoutCancel(ctx), query, args, into)
 	default:
-		return s.longRow(ctx, query, args, into)
+		return d.longRow(ctx, query, args, into)
 	}
 }
 
 // longRow is row for a query that reads many rows. It never holds up a write.
-func (s *Store) longRow(ctx context.Context, query string, args, into []any) (found bool, err error) {
-	uncut, err := s.reader.begin(ctx)
+func (d *database) longRow(ctx context.Context, query string, args, into []any) (found bool, err error) {
+	uncut, err := d.reader.begin(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer s.reader.end()
-	return s.reader.scan(uncut, query, args, into)
+	defer d.reader.end()
+	return d.reader.scan(uncut, query, args, into)
 }
 
 // listOf returns what read makes of each row of a query.
-func listOf[T any](ctx context.Context, s *Store, query string, args []any, read func(scan func(...any) error) (T, error)) ([]T, error) {
+func listOf[T any](ctx context.Context, d *database, query string, args []any, read func(scan func(...any) error) (T, error)) ([]T, error) {
 	var list []T
-	err := s.rows(ctx, query, args, func(scan func(...any) error) (bool, error) {
+	err := d.rows(ctx, query, args, func(scan func(...any) error) (bool, error) {
 		v, err := read(scan)
 		list = append(list, v)
 		return true, err
@@ -196,32 +196,32 @@ func listOf[T any](ctx context.Context, s *Store, query string, args []any, read
 }
 
 // rows calls each for every row of a query, until each returns false or fails.
-func (s *Store) rows(ctx context.Context, query string, args []any, each func(scan func(...any) error) (more bool, err error)) error {
-	uncut, err := s.reader.begin(ctx)
+func (d *database) rows(ctx context.Context, query string, args []any, each func(scan func(...any) error) (more bool, err error)) error {
+	uncut, err := d.reader.begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.reader.end()
-	st, err := s.reader.statement(uncut, query)
+	defer d.reader.end()
+	st, err := d.reader.statement(uncut, query)
 	if err != nil {
 		return err
 	}
 	rows, err := st.QueryContext(uncut, args...)
 	if err != nil {
-		return s.damage.failed(err)
+		return d.damage.failed(err)
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		more, err := each(rows.Scan)
 		if err != nil {
-			return s.damage.failed(err)
+			return d.damage.failed(err)
 		}
 		if !more {
 			return nil
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return s.damage.failed(err)
+		return d.damage.failed(err)
 	}
 	return nil
 }

@@ -115,8 +115,8 @@ func Copy(ctx context.Context, path, to string) (err error) {
 }
 
 // Changed returns when the file was last written, by this store or by others.
-func (s *Store) Changed() time.Time {
-	info, err := os.Stat(s.path)
+func (d *database) Changed() time.Time {
+	info, err := os.Stat(d.path)
 	if err != nil {
 		return time.Time{} // Writable says why
 	}
@@ -125,11 +125,11 @@ func (s *Store) Changed() time.Time {
 
 // Inspect reads the whole file, as [Check], and notes the damage that it finds. From then on
 // every method returns the error.
-func (s *Store) Inspect(ctx context.Context) error {
-	err := Check(ctx, s.path)
+func (d *database) Inspect(ctx context.Context) error {
+	err := Check(ctx, d.path)
 	var known *storage.Error
 	if storage.IsForOperator(err) && errors.As(err, &known) {
-		return s.damage.note(known)
+		return d.damage.note(known)
 	}
 	return err
 }
@@ -137,31 +137,31 @@ func (s *Store) Inspect(ctx context.Context) error {
 // present notes that the file or its write-ahead log has another name or none, or was emptied
 // or cut. SQLite goes on with a log that has no name, and nobody finds it afterwards. The
 // caller holds health.mu.
-func (s *Store) present() error {
-	info, err := os.Stat(s.path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (info.Size() == 0 || !os.SameFile(info, s.file)) {
-		return s.damage.note(vanished(s.path))
+func (d *database) present() error {
+	info, err := os.Stat(d.path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (info.Size() == 0 || !os.SameFile(info, d.opened)) {
+		return d.damage.note(vanished(d.path))
 	}
-	log, err := os.Stat(s.path + "-wal")
-	known := s.health.log
+	log, err := os.Stat(d.path + "-wal")
+	known := d.health.log
 	switch {
 	case known == nil:
 	case errors.Is(err, fs.ErrNotExist), err == nil && (log.Size() < min(known.Size(), keptLog) || !os.SameFile(log, known)):
-		return s.damage.note(vanished(s.path + "-wal"))
+		return d.damage.note(vanished(d.path + "-wal"))
 	}
 	if err == nil {
-		s.health.log = log
+		d.health.log = log
 	}
 	return nil // whatever else fails will say so itself
 }
 
 // mark notes which file was opened, and leaves a mark beside it: from now on an empty file at
 // this path is a lost store, and not a new one.
-func (s *Store) mark() (err error) {
-	if s.file, err = os.Stat(s.path); err != nil {
+func (d *database) mark() (err error) {
+	if d.opened, err = os.Stat(d.path); err != nil {
 		return failed(err)
 	}
-	mark := s.path + MarkEnding
+	mark := d.path + MarkEnding
 	if _, err := os.Stat(mark); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -151,12 +151,12 @@ var steps = map[int]string{
 // migrate brings the file to the current schema. It repeats on busy errors. The change of
 // a new file to WAL mode fails at once while another process does the same, whatever the
 // busy timeout.
-func (s *Store) migrate(ctx context.Context) error {
+func (d *database) migrate(ctx context.Context) error {
 	deadline := time.Now().Add(busyTimeout)
 	for {
-		version, err := s.version(ctx, s.writer.db)
+		version, err := d.version(ctx, d.writer.db)
 		if err == nil && version < schemaVersion {
-			err = s.upgrade(ctx)
+			err = d.upgrade(ctx)
 		}
 		if !isBusy(err) || time.Now().After(deadline) {
 			return err
@@ -170,20 +170,20 @@ type querier interface {
 }
 
 // version returns the file's schema version, 0 for a new file.
-func (s *Store) version(ctx context.Context, q querier) (int, error) {
+func (d *database) version(ctx context.Context, q querier) (int, error) {
 	var application, version, tables int
 	err := q.QueryRowContext(ctx, `SELECT (SELECT application_id FROM pragma_application_id),
 		(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`).Scan(&application, &version, &tables)
 	switch {
 	case isNoDatabase(err), err == nil && application != applicationID && (tables > 0 || version != 0):
-		return 0, noStore(s.path).Because(err)
+		return 0, noStore(d.path).Because(err)
 	case err != nil:
-		return 0, s.damage.failed(err)
+		return 0, d.damage.failed(err)
 	case version > schemaVersion:
-		return 0, tooNew(s.path, version)
+		return 0, tooNew(d.path, version)
 	}
 	if _, known := steps[version]; !known {
-		return 0, storage.Errorf(storage.Invalid, "%s is of no release (schema %d, before or between those of releases); name another file", s.path, version)
+		return 0, storage.Errorf(storage.Invalid, "%s is of no release (schema %d, before or between those of releases); name another file", d.path, version)
 	}
 	return version, nil
 }
@@ -198,22 +198,22 @@ func tooNew(path string, version int) *storage.Error {
 }
 
 // upgrade brings a new file, or one of an older version, to the current schema.
-func (s *Store) upgrade(ctx context.Context) error {
-	tx, err := s.writer.db.BeginTx(ctx, nil)
+func (d *database) upgrade(ctx context.Context) error {
+	tx, err := d.writer.db.BeginTx(ctx, nil)
 	if err != nil {
-		return s.damage.failed(err)
+		return d.damage.failed(err)
 	}
 	defer func() { _ = tx.Rollback() }()
 	// Another process may have upgraded the file in the meantime.
-	version, err := s.version(ctx, tx)
+	version, err := d.version(ctx, tx)
 	if err != nil || version == schemaVersion {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, steps[version]+fmt.Sprintf("PRAGMA application_id=%d; PRAGMA user_version=%d;", applicationID, schemaVersion)); err != nil {
-		return s.damage.failed(err)
+		return d.damage.failed(err)
 	}
 	if err := tx.Commit(); err != nil {
-		return s.damage.failed(err)
+		return d.damage.failed(err)
 	}
 	return nil
 }

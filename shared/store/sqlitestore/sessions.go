@@ -123,7 +123,7 @@ func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit
 	if tenant == "" {
 		query = listSessions
 	}
-	return listOf(ctx, s, query, []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (storage.Session, error) {
+	return listOf(ctx, &s.database, query, []any{tenant, after, now(), max(limit, 0)}, func(scan func(...any) error) (storage.Session, error) {
 		var rev int64
 		var record, raw []byte
 		if err := scan(&rev, &record, &raw); err != nil {
@@ -235,7 +235,7 @@ WHERE digest = ? AND version >= ? AND version < ? || char(1114111) AND expires >
 
 // ListHandshakes returns parts of a handshake record; see [storage.Handshakes].
 func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]storage.Handshake, error) {
-	return listOf(ctx, s, listHandshakes, []any{digest, prefix, prefix, now()}, func(scan func(...any) error) (h storage.Handshake, err error) {
+	return listOf(ctx, &s.database, listHandshakes, []any{digest, prefix, prefix, now()}, func(scan func(...any) error) (h storage.Handshake, err error) {
 		var taken, result []byte
 		var expires int64
 		if err := scan(&h.Version, &taken, &expires, &result); err != nil {

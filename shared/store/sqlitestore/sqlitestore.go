@@ -79,9 +79,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store is a storage.Store in a SQLite file. It holds two connections. One writes, and
-// reads single rows while it has nothing to write. The other one only reads. The methods
-// of Store are safe for concurrent use. It has as many methods as storage.Store.
+// Store is a storage.Store in a SQLite file. The methods of Store are safe for concurrent use.
+// It has as many methods as storage.Store.
 //
 // Errors, besides the codes that storage.Store names: any trouble with the file is
 // Unavailable with the cause attached. A context that ended first is Unavailable too, and
@@ -89,21 +88,28 @@ func (o Options) withDefaults() Options {
 // context. Such a call takes at most 5 seconds, and only if another process holds the
 // file.
 type Store struct {
-	options  Options
-	path     string
-	writer   connection
-	reader   connection
-	queue    queue
-	behind   behind
-	health   health
-	damage   *damage
-	file     os.FileInfo // of the file that was opened
+	database
 	looks    looks
 	waiters  waiters
-	watch    watch
 	sessions known[storage.Session]
 	boxes    known[storage.Box]
 	records  records
+}
+
+// database is the file of a Store: its connections, how writes come to the disk, and what is
+// known of file and disk. It knows no record. It holds two connections. One writes, and reads
+// single rows while it has nothing to write. The other one only reads.
+type database struct {
+	options Options
+	path    string
+	writer  connection
+	reader  connection
+	queue   queue
+	behind  behind
+	health  health
+	damage  *damage
+	opened  os.FileInfo // the file that was opened
+	watch   watch
 
 	closing sync.Once
 	closed  chan struct{}
@@ -130,7 +136,7 @@ func Open(path string, options ...Options) (*Store, error) {
 		}
 		return nil, storage.Errorf(storage.Unavailable, "the session store cannot be opened; see that its folder can be written to").Because(err)
 	}
-	s := &Store{options: o.withDefaults(), path: path, damage: &damage{path: path, told: o.Damaged}, closed: make(chan struct{})}
+	s := &Store{database: database{options: o.withDefaults(), path: path, damage: &damage{path: path, told: o.Damaged}, closed: make(chan struct{})}}
 	// Connect the writer first: it turns a new file into WAL mode.
 	if s.writer, err = connect(path, s.options, s.damage); err == nil {
 		err = s.migrate(context.Background())
@@ -156,9 +162,9 @@ func Open(path string, options ...Options) (*Store, error) {
 }
 
 // Close closes both connections. Calls in progress return.
-func (s *Store) Close() error {
-	s.closing.Do(func() { close(s.closed) })
-	if err := errors.Join(s.behind.end(), s.reader.close(), s.writer.close()); err != nil {
+func (d *database) Close() error {
+	d.closing.Do(func() { close(d.closed) })
+	if err := errors.Join(d.behind.end(), d.reader.close(), d.writer.close()); err != nil {
 		return failed(err)
 	}
 	return nil

@@ -136,16 +136,16 @@ const dataVersion = `PRAGMA data_version`
 // foreign returns the file's data version. It changes when another Store writes to the
 // file. It stays the same for writes of this Store, because foreign asks on the connection
 // that writes. The number may be up to watchAge old.
-func (s *Store) foreign(ctx context.Context) (int64, error) {
-	if version, known := s.watch.recent(); known {
+func (d *database) foreign(ctx context.Context) (int64, error) {
+	if version, known := d.watch.recent(); known {
 		return version, nil
 	}
-	uncut, err := s.writer.begin(ctx)
+	uncut, err := d.writer.begin(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer s.writer.end()
-	return s.ask(uncut)
+	defer d.writer.end()
+	return d.ask(uncut)
 }
 
 // recent returns the data version if it was read in the last watchAge.
@@ -157,14 +157,14 @@ func (w *watch) recent() (version int64, known bool) {
 }
 
 // ask reads the data version. The caller has the connection that writes.
-func (s *Store) ask(uncut context.Context) (version int64, err error) {
+func (d *database) ask(uncut context.Context) (version int64, err error) {
 	begun := time.Now()
-	if _, err = s.writer.scan(uncut, dataVersion, nil, []any{&version}); err != nil {
+	if _, err = d.writer.scan(uncut, dataVersion, nil, []any{&version}); err != nil {
 		return 0, err
 	}
-	s.watch.mu.Lock()
-	defer s.watch.mu.Unlock()
-	s.watch.version, s.watch.asked, s.watch.heard = version, begun, time.Now()
+	d.watch.mu.Lock()
+	defer d.watch.mu.Unlock()
+	d.watch.version, d.watch.asked, d.watch.heard = version, begun, time.Now()
 	return version, nil
 }
 

@@ -68,18 +68,18 @@ func (h *health) lasting() error {
 // a write succeeds; Writable tries one at most every 100 ms. It also returns
 // Unavailable while the disk has less than 16 MiB free, which it checks once a
 // second.
-func (s *Store) Writable(ctx context.Context) error {
-	if err := s.damage.known(); err != nil {
+func (d *database) Writable(ctx context.Context) error {
+	if err := d.damage.known(); err != nil {
 		return err
 	}
-	if err := s.room(); err != nil {
+	if err := d.room(); err != nil {
 		return err // a small write might succeed all the same
 	}
-	if last := s.health.failed.Load(); last != nil {
-		if !s.health.due() {
+	if last := d.health.failed.Load(); last != nil {
+		if !d.health.due() {
 			return *last
 		}
-		if _, err := s.write(ctx, probeWrite); err != nil {
+		if _, err := d.write(ctx, probeWrite); err != nil {
 			return err
 		}
 	}
@@ -108,17 +108,17 @@ func (h *health) due() bool {
 
 // room returns an error if the disk has less than leastFree bytes free, or if the file is
 // no longer there.
-func (s *Store) room() error {
-	h := &s.health
+func (d *database) room() error {
+	h := &d.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
 	if age := now.Sub(h.asked); age >= 0 && age < spaceEvery {
 		return h.narrow
 	}
-	h.asked, h.narrow = now, s.present()
+	h.asked, h.narrow = now, d.present()
 	if h.narrow == nil {
-		h.narrow = narrow(s.path, s.options.space(s.path))
+		h.narrow = narrow(d.path, d.options.space(d.path))
 	}
 	return h.narrow
 }
@@ -137,13 +137,13 @@ func HasRoom(path string) error { return narrow(path, roomOf(path)) }
 
 // noted records the outcome of a write. If the disk caused the error, noted returns an
 // error that names the disk and says what to do.
-func (s *Store) noted(err error) error {
+func (d *database) noted(err error) error {
 	if err == nil {
-		if s.health.failed.Load() != nil {
-			s.health.failed.Store(nil)
+		if d.health.failed.Load() != nil {
+			d.health.failed.Store(nil)
 		}
-		if s.health.since.Load() != 0 {
-			s.health.well()
+		if d.health.since.Load() != 0 {
+			d.health.well()
 		}
 		return nil
 	}
@@ -154,17 +154,17 @@ func (s *Store) noted(err error) error {
 	}
 	switch code {
 	case sqlite3.SQLITE_FULL:
-		text = full(s.path, s.options.space(s.path))
+		text = full(d.path, d.options.space(d.path))
 	case sqlite3.SQLITE_IOERR:
-		text = fmt.Sprintf("the disk of the session store %s fails (%s): repair or replace the disk, or move the data and name the folder with --data", s.path, s.disk())
+		text = fmt.Sprintf("the disk of the session store %s fails (%s): repair or replace the disk, or move the data and name the folder with --data", d.path, d.disk())
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
-		text = fmt.Sprintf("the session store %s cannot be written (%s): make the file and its folder writable, or name another folder with --data", s.path, s.disk())
+		text = fmt.Sprintf("the session store %s cannot be written (%s): make the file and its folder writable, or name another folder with --data", d.path, d.disk())
 	default:
 		return err
 	}
 	err = storage.Errorf(storage.Unavailable, "%s", text).Because(err).ForOperator()
-	s.health.failed.Store(&err)
-	s.health.since.CompareAndSwap(0, time.Now().UnixNano())
+	d.health.failed.Store(&err)
+	d.health.since.CompareAndSwap(0, time.Now().UnixNano())
 	return err
 }
 
@@ -178,12 +178,12 @@ func full(path string, r room) string {
 }
 
 // disk describes the disk of the file and its free space, for error messages.
-func (s *Store) disk() string {
-	r := s.options.space(s.path)
+func (d *database) disk() string {
+	r := d.options.space(d.path)
 	if !r.known {
-		return "on the disk at " + mountOf(s.path)
+		return "on the disk at " + mountOf(d.path)
 	}
-	return fmt.Sprintf("on the disk at %s with %s of %s free", mountOf(s.path), size(r.free), size(r.total))
+	return fmt.Sprintf("on the disk at %s with %s of %s free", mountOf(d.path), size(r.free), size(r.total))
 }
 
 func size(bytes uint64) string {
