@@ -36,7 +36,7 @@ func checkInline(what string, sizes ...int) error {
 // The name of the parts comes from the row's key and the bytes. So a repeat changes
 // nothing, and another writer of the same row has other parts. Readers see the parts
 // of the writer whose row was written.
-func (s *Store) spill(ctx context.Context, r row, data []byte, keep time.Time) error {
+func (q *requests) spill(ctx context.Context, r row, data []byte, keep time.Time) error {
 	if len(data) <= maxInline {
 		if data != nil {
 			r["d"] = bin(data)
@@ -53,7 +53,7 @@ func (s *Store) spill(ctx context.Context, r row, data []byte, keep time.Time) e
 		writes = append(writes, types.WriteRequest{PutRequest: &types.PutRequest{Item: p}})
 	}
 	r["k"], r["z"] = num(len(writes)), str(name)
-	return s.writeMany(ctx, writes)
+	return q.writeMany(ctx, writes)
 }
 
 func partsName(r row, data []byte) string {
@@ -75,12 +75,12 @@ func partKeys(r row) []row {
 
 // data returns the data of a row that was read. ok is false if the row has no data,
 // or if its parts were deleted after the row was read.
-func (s *Store) data(ctx context.Context, r row) (data []byte, ok bool, err error) {
+func (q *requests) data(ctx context.Context, r row) (data []byte, ok bool, err error) {
 	keys := partKeys(r)
 	if len(keys) == 0 {
 		return r.bin("d"), r["d"] != nil, nil
 	}
-	rows, err := s.getMany(ctx, keys)
+	rows, err := q.getMany(ctx, keys)
 	if err != nil {
 		return nil, false, err
 	}

@@ -221,14 +221,14 @@ func (s *Store) Due(ctx context.Context) ([]storage.BoxID, error) {
 
 // scanIndex calls each for every row of an index, in no order, until each returns
 // false.
-func (s *Store) scanIndex(ctx context.Context, index string, each func(row) bool) error {
-	in := &dynamodb.ScanInput{TableName: &s.table, IndexName: &index, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
+func (q *requests) scanIndex(ctx context.Context, index string, each func(row) bool) error {
+	in := &dynamodb.ScanInput{TableName: &q.table, IndexName: &index, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
 	for {
-		out, err := ask(ctx, s, "Scan", s.client.Scan, in)
+		out, err := ask(ctx, q, "Scan", q.client.Scan, in)
 		if err != nil {
-			return s.failed(err)
+			return q.failed(err)
 		}
-		s.count("Scan", unitsOf(out.ConsumedCapacity), 0)
+		q.count("Scan", unitsOf(out.ConsumedCapacity), 0)
 		for _, r := range out.Items {
 			if !each(r) {
 				return nil

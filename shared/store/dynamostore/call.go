@@ -21,16 +21,16 @@ import (
 
 // ask sends one request, and repeats it for up to the store's Patience if it fails. It
 // counts a failed request under the name as; its caller counts the others.
-func ask[In, Out any](ctx context.Context, s *Store, as string, call func(context.Context, *In, ...func(*dynamodb.Options)) (*Out, error), in *In) (*Out, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.options.Patience)
+func ask[In, Out any](ctx context.Context, q *requests, as string, call func(context.Context, *In, ...func(*dynamodb.Options)) (*Out, error), in *In) (*Out, error) {
+	ctx, cancel := context.WithTimeout(ctx, q.patience)
 	defer cancel()
 	until, _ := ctx.Deadline()
 	out, err := call(ctx, in, func(o *dynamodb.Options) {
 		o.Retryer = retryer{until}
-		o.APIOptions = append(o.APIOptions, s.limitAttempts)
+		o.APIOptions = append(o.APIOptions, q.limitAttempts)
 	})
 	if err != nil {
-		s.count(as, 0, 0)
+		q.count(as, 0, 0)
 	}
 	return out, err
 }
@@ -79,10 +79,10 @@ func (e *slowAttemptError) Unwrap() error { return e.cause }
 
 // limitAttempts limits each attempt to a third of Patience, because a connection that
 // died while the function was frozen may never report it.
-func (s *Store) limitAttempts(stack *middleware.Stack) error {
+func (q *requests) limitAttempts(stack *middleware.Stack) error {
 	return stack.Finalize.Insert(middleware.FinalizeMiddlewareFunc("LimitAttempt",
 		func(ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler) (middleware.FinalizeOutput, middleware.Metadata, error) {
-			attempt, cancel := context.WithTimeout(ctx, s.options.Patience/3)
+			attempt, cancel := context.WithTimeout(ctx, q.patience/3)
 			defer cancel()
 			out, metadata, err := next.HandleFinalize(attempt, in)
 			if err != nil && attempt.Err() != nil && ctx.Err() == nil {
@@ -107,14 +107,14 @@ func unitsOf(c *types.ConsumedCapacity) float64 {
 }
 
 // get reads one row. It returns nil if the row does not exist.
-func (s *Store) get(ctx context.Context, pk, sk string) (row, error) {
-	out, err := ask(ctx, s, "GetItem", s.client.GetItem, &dynamodb.GetItemInput{
-		TableName: &s.table, Key: key(pk, sk), ConsistentRead: aws.Bool(true), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+func (q *requests) get(ctx context.Context, pk, sk string) (row, error) {
+	out, err := ask(ctx, q, "GetItem", q.client.GetItem, &dynamodb.GetItemInput{
+		TableName: &q.table, Key: key(pk, sk), ConsistentRead: aws.Bool(true), ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 	})
 	if err != nil {
-		return nil, s.failed(err)
+		return nil, q.failed(err)
 	}
-	s.count("GetItem", unitsOf(out.ConsumedCapacity), 0)
+	q.count("GetItem", unitsOf(out.ConsumedCapacity), 0)
 	if len(out.Item) == 0 {
 		return nil, nil
 	}
@@ -128,11 +128,11 @@ func (s *Store) get(ctx context.Context, pk, sk string) (row, error) {
 //
 // Each put has a nonce. If the row that refuses a put has the same nonce, an earlier
 // attempt wrote it and its answer was lost, so put reports success.
-func (s *Store) put(ctx context.Context, r row, condition string, values row) (old row, written bool, err error) {
+func (q *requests) put(ctx context.Context, r row, condition string, values row) (old row, written bool, err error) {
 	nonce := storage.NewNonce()
 	r["o"] = str(nonce)
 	in := &dynamodb.PutItemInput{
-		TableName: &s.table, Item: r, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
+		TableName: &q.table, Item: r, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 	}
 	if condition != "" {
 		in.ConditionExpression = &condition
@@ -142,18 +142,18 @@ func (s *Store) put(ctx context.Context, r row, condition string, values row) (o
 	if len(values) > 0 {
 		in.ExpressionAttributeValues = values
 	}
-	out, err := ask(ctx, s, "PutItem", s.client.PutItem, in)
+	out, err := ask(ctx, q, "PutItem", q.client.PutItem, in)
 	if err != nil {
 		stored, isRefused := refused(err)
 		switch {
 		case !isRefused:
-			return nil, false, s.failed(err)
+			return nil, false, q.failed(err)
 		case stored.str("o") == nonce:
 			return nil, true, nil
 		}
 		return stored, false, nil
 	}
-	s.count("PutItem", 0, unitsOf(out.ConsumedCapacity))
+	q.count("PutItem", 0, unitsOf(out.ConsumedCapacity))
 	if len(out.Attributes) == 0 {
 		return nil, true, nil
 	}
@@ -163,11 +163,11 @@ func (s *Store) put(ctx context.Context, r row, condition string, values row) (o
 // update changes a row by a SET expression if its condition holds. It returns the
 // changed row, or else the row that refused the update. It returns nil if there is
 // none. Each update has a nonce, like each put.
-func (s *Store) update(ctx context.Context, k row, expression, condition string, values row) (now row, changed bool, err error) {
+func (q *requests) update(ctx context.Context, k row, expression, condition string, values row) (now row, changed bool, err error) {
 	nonce := storage.NewNonce()
 	values[":o"] = str(nonce)
-	out, err := ask(ctx, s, "UpdateItem", s.client.UpdateItem, &dynamodb.UpdateItemInput{
-		TableName: &s.table, Key: k, UpdateExpression: aws.String(expression + ", o = :o"), ConditionExpression: &condition, ExpressionAttributeValues: values,
+	out, err := ask(ctx, q, "UpdateItem", q.client.UpdateItem, &dynamodb.UpdateItemInput{
+		TableName: &q.table, Key: k, UpdateExpression: aws.String(expression + ", o = :o"), ConditionExpression: &condition, ExpressionAttributeValues: values,
 		ReturnValues:                        types.ReturnValueAllNew,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 		ReturnConsumedCapacity:              types.ReturnConsumedCapacityTotal,
@@ -175,32 +175,32 @@ func (s *Store) update(ctx context.Context, k row, expression, condition string,
 	if err != nil {
 		stored, isRefused := refused(err)
 		if !isRefused {
-			return nil, false, s.failed(err)
+			return nil, false, q.failed(err)
 		}
 		return stored, stored.str("o") == nonce, nil
 	}
-	s.count("UpdateItem", 0, unitsOf(out.ConsumedCapacity))
+	q.count("UpdateItem", 0, unitsOf(out.ConsumedCapacity))
 	return out.Attributes, true, nil
 }
 
 // remove deletes a row if the condition holds for it; the condition "" always holds.
 // It returns the deleted row, or nil if it deleted none, for any reason.
-func (s *Store) remove(ctx context.Context, k row, condition string, values row) (old row, err error) {
+func (q *requests) remove(ctx context.Context, k row, condition string, values row) (old row, err error) {
 	in := &dynamodb.DeleteItemInput{
-		TableName: &s.table, Key: k, ExpressionAttributeValues: values,
+		TableName: &q.table, Key: k, ExpressionAttributeValues: values,
 		ReturnValues: types.ReturnValueAllOld, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 	}
 	if condition != "" {
 		in.ConditionExpression = &condition
 	}
-	out, err := ask(ctx, s, "DeleteItem", s.client.DeleteItem, in)
+	out, err := ask(ctx, q, "DeleteItem", q.client.DeleteItem, in)
 	if err != nil {
 		if _, isRefused := refused(err); isRefused {
 			return nil, nil
 		}
-		return nil, s.failed(err)
+		return nil, q.failed(err)
 	}
-	s.count("DeleteItem", 0, unitsOf(out.ConsumedCapacity))
+	q.count("DeleteItem", 0, unitsOf(out.ConsumedCapacity))
 	return out.Attributes, nil
 }
 
@@ -215,9 +215,9 @@ type span struct {
 }
 
 // query calls each for every row of a span, until each returns false or an error.
-func (s *Store) query(ctx context.Context, sp span, each func(row) (more bool, err error)) error {
+func (q *requests) query(ctx context.Context, sp span, each func(row) (more bool, err error)) error {
 	in := &dynamodb.QueryInput{
-		TableName: &s.table, ConsistentRead: aws.Bool(true), ScanIndexForward: aws.Bool(!sp.backwards),
+		TableName: &q.table, ConsistentRead: aws.Bool(true), ScanIndexForward: aws.Bool(!sp.backwards),
 		KeyConditionExpression:    aws.String("PK = :pk AND SK BETWEEN :from AND :to"),
 		ExpressionAttributeValues: row{":pk": str(sp.pk), ":from": str(sp.from), ":to": str(sp.to)},
 		ReturnConsumedCapacity:    types.ReturnConsumedCapacityTotal,
@@ -233,11 +233,11 @@ func (s *Store) query(ctx context.Context, sp span, each func(row) (more bool, e
 		if sp.limit > 0 {
 			in.Limit = aws.Int32(int32(limit))
 		}
-		out, err := ask(ctx, s, as, s.client.Query, in)
+		out, err := ask(ctx, q, as, q.client.Query, in)
 		if err != nil {
-			return s.failed(err)
+			return q.failed(err)
 		}
-		s.count(as, unitsOf(out.ConsumedCapacity), 0)
+		q.count(as, unitsOf(out.ConsumedCapacity), 0)
 		for _, it := range out.Items {
 			if more, err := each(it); err != nil || !more {
 				return err
@@ -254,7 +254,7 @@ const maxGet = 100
 
 // getMany reads rows, with one request for each hundred, and returns them in no
 // order. It leaves out rows that do not exist. No key may appear twice.
-func (s *Store) getMany(ctx context.Context, keys []row) ([]row, error) {
+func (q *requests) getMany(ctx context.Context, keys []row) ([]row, error) {
 	var rows []row
 	var left []map[string]types.AttributeValue
 	var p progress
@@ -262,20 +262,20 @@ func (s *Store) getMany(ctx context.Context, keys []row) ([]row, error) {
 		for ; len(left) < maxGet && len(keys) > 0; keys = keys[1:] {
 			left = append(left, keys[0])
 		}
-		out, err := ask(ctx, s, "BatchGetItem", s.client.BatchGetItem, &dynamodb.BatchGetItemInput{
-			RequestItems:           map[string]types.KeysAndAttributes{s.table: {Keys: left, ConsistentRead: aws.Bool(true)}},
+		out, err := ask(ctx, q, "BatchGetItem", q.client.BatchGetItem, &dynamodb.BatchGetItemInput{
+			RequestItems:           map[string]types.KeysAndAttributes{q.table: {Keys: left, ConsistentRead: aws.Bool(true)}},
 			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 		})
 		if err != nil {
-			return nil, s.failed(err)
+			return nil, q.failed(err)
 		}
-		s.count("BatchGetItem", units(out.ConsumedCapacity...), 0)
-		for _, it := range out.Responses[s.table] {
+		q.count("BatchGetItem", units(out.ConsumedCapacity...), 0)
+		for _, it := range out.Responses[q.table] {
 			rows = append(rows, it)
 		}
 		asked := len(left)
-		left = out.UnprocessedKeys[s.table].Keys
-		if err := p.rest(ctx, s, len(left), asked); err != nil {
+		left = out.UnprocessedKeys[q.table].Keys
+		if err := p.rest(ctx, q, len(left), asked); err != nil {
 			return nil, err
 		}
 	}
@@ -286,23 +286,23 @@ func (s *Store) getMany(ctx context.Context, keys []row) ([]row, error) {
 const maxWrite = 25
 
 // writeMany puts and deletes rows, 25 a request.
-func (s *Store) writeMany(ctx context.Context, writes []types.WriteRequest) error {
+func (q *requests) writeMany(ctx context.Context, writes []types.WriteRequest) error {
 	var left []types.WriteRequest
 	var p progress
 	for len(writes) > 0 || len(left) > 0 {
 		n := min(maxWrite-len(left), len(writes))
 		left, writes = append(left, writes[:n]...), writes[n:]
-		out, err := ask(ctx, s, "BatchWriteItem", s.client.BatchWriteItem, &dynamodb.BatchWriteItemInput{
-			RequestItems:           map[string][]types.WriteRequest{s.table: left},
+		out, err := ask(ctx, q, "BatchWriteItem", q.client.BatchWriteItem, &dynamodb.BatchWriteItemInput{
+			RequestItems:           map[string][]types.WriteRequest{q.table: left},
 			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 		})
 		if err != nil {
-			return s.failed(err)
+			return q.failed(err)
 		}
-		s.count("BatchWriteItem", 0, units(out.ConsumedCapacity...))
+		q.count("BatchWriteItem", 0, units(out.ConsumedCapacity...))
 		asked := len(left)
-		left = out.UnprocessedItems[s.table]
-		if err := p.rest(ctx, s, len(left), asked); err != nil {
+		left = out.UnprocessedItems[q.table]
+		if err := p.rest(ctx, q, len(left), asked); err != nil {
 			return err
 		}
 	}
@@ -318,7 +318,7 @@ type progress struct {
 
 // rest waits if the last request did none of its work. It returns Unavailable when no
 // request has done any work for the store's Patience.
-func (p *progress) rest(ctx context.Context, s *Store, left, asked int) error {
+func (p *progress) rest(ctx context.Context, q *requests, left, asked int) error {
 	now := time.Now()
 	if left < asked || p.since.IsZero() {
 		p.idle, p.since = 0, now
@@ -328,11 +328,11 @@ func (p *progress) rest(ctx context.Context, s *Store, left, asked int) error {
 	}
 	p.idle++
 	delay := pause(p.idle)
-	if now.Add(delay).Sub(p.since) > s.options.Patience {
+	if now.Add(delay).Sub(p.since) > q.patience {
 		return storage.Errorf(storage.Unavailable, "the session store is busy; try again")
 	}
 	if err := storage.Rest(ctx, delay); err != nil {
-		return s.failed(err)
+		return q.failed(err)
 	}
 	return nil
 }

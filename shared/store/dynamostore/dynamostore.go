@@ -109,9 +109,16 @@ func (o Options) withDefaults() Options {
 // request invalid. If the answer to a write is lost and the driver repeats the write by
 // itself, the caller gets the outcome of the first attempt.
 type Store struct {
-	client  *dynamodb.Client
-	table   string
+	requests
 	options Options
+}
+
+// requests sends requests to one table, repeats them, and counts what they consume. It knows
+// rows, and no record.
+type requests struct {
+	client   *dynamodb.Client
+	table    string
+	patience time.Duration // see [Options]
 
 	mu    sync.Mutex
 	usage Usage
@@ -122,7 +129,8 @@ var _ storage.Store = (*Store)(nil)
 // New returns a Store on an existing table; see [TableDefinition]. The Store replaces
 // the client's own retry settings.
 func New(client *dynamodb.Client, table string, o Options) *Store {
-	return &Store{client: client, table: table, options: o.withDefaults()}
+	o = o.withDefaults()
+	return &Store{requests{client: client, table: table, patience: o.Patience}, o}
 }
 
 // Close implements storage.Store. It leaves the client, which the caller owns, open.
@@ -142,24 +150,24 @@ type Usage struct {
 }
 
 // Usage returns what the Store has consumed since New. The caller owns the map.
-func (s *Store) Usage() Usage {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	u := s.usage
+func (q *requests) Usage() Usage {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	u := q.usage
 	u.Requests = maps.Clone(u.Requests)
 	return u
 }
 
-func (s *Store) count(operation string, reads, writes float64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.usage.Requests == nil {
-		s.usage.Requests = map[string]int64{}
+func (q *requests) count(operation string, reads, writes float64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.usage.Requests == nil {
+		q.usage.Requests = map[string]int64{}
 	}
-	s.usage.Requests[operation]++
-	s.usage.ReadUnits += reads
+	q.usage.Requests[operation]++
+	q.usage.ReadUnits += reads
 	if operation == "Wait" {
-		s.usage.WaitUnits += reads
+		q.usage.WaitUnits += reads
 	}
-	s.usage.WriteUnits += writes
+	q.usage.WriteUnits += writes
 }

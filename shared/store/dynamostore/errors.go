@@ -15,14 +15,14 @@ import (
 
 // failed turns trouble with the table into a session error. An error that already has
 // a code keeps it.
-func (s *Store) failed(err error) error {
+func (q *requests) failed(err error) error {
 	var coded *storage.Error
 	var noTable *types.ResourceNotFoundException
 	switch {
 	case errors.As(err, &coded):
 		return err
 	case errors.As(err, &noTable):
-		return storage.Errorf(storage.Unavailable, "the session store has no table %q; create it or name another one", s.table).Because(err)
+		return storage.Errorf(storage.Unavailable, "the session store has no table %q; create it or name another one", q.table).Because(err)
 	case hasCode(err, "ValidationException", "SerializationException"):
 		return storage.Errorf(storage.Internal, "the session store does not understand the request").Because(err)
 	case hasCode(err, "AccessDeniedException", "UnrecognizedClientException", "MissingAuthenticationTokenException",

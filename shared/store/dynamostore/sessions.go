@@ -175,19 +175,19 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 
 // queryTenant calls each for the rows of one key of the index "tenant", in order. It
 // begins after the partition key after, and ends when each returns false.
-func (s *Store) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
+func (q *requests) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
 	in := &dynamodb.QueryInput{
-		TableName: &s.table, IndexName: aws.String(tenantIndex), Limit: aws.Int32(int32(min(limit, 1000))),
+		TableName: &q.table, IndexName: aws.String(tenantIndex), Limit: aws.Int32(int32(min(limit, 1000))),
 		KeyConditionExpression:    aws.String("T = :tenant AND PK > :after"),
 		ExpressionAttributeValues: row{":tenant": str(tenant), ":after": str(after)},
 		ReturnConsumedCapacity:    types.ReturnConsumedCapacityTotal,
 	}
 	for {
-		out, err := ask(ctx, s, "Query", s.client.Query, in)
+		out, err := ask(ctx, q, "Query", q.client.Query, in)
 		if err != nil {
-			return s.failed(err)
+			return q.failed(err)
 		}
-		s.count("Query", unitsOf(out.ConsumedCapacity), 0)
+		q.count("Query", unitsOf(out.ConsumedCapacity), 0)
 		for _, r := range out.Items {
 			if !each(r) {
 				return nil
