@@ -169,7 +169,7 @@ func New(o Options) http.Handler {
 		h.mux.Handle(r.method+" "+Prefix+r.path, r.handler(h))
 	}
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{h: h, w: w, r: r}
+		x := &exchange{h: h, r: r, response: response{w: w}}
 		x.fail(storage.Errorf(storage.NotFound, "there is nothing at %s %s; docs/http-api.md lists the routes", r.Method, r.URL.Path))
 	})
 	return h.mux
@@ -228,17 +228,22 @@ func (h *handler) routes() []route {
 
 type exchange struct {
 	h      *handler
-	w      http.ResponseWriter
 	r      *http.Request
 	caller Caller
-	begun  bool // the response has begun
-	code   int  // HTTP status of the response
+	response
+}
+
+// response is what an exchange answers.
+type response struct {
+	w     http.ResponseWriter
+	begun bool
+	code  int // HTTP status
 }
 
 func (rt route) handler(h *handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
-		x := &exchange{h: h, w: w, r: r}
+		x := &exchange{h: h, r: r, response: response{w: w}}
 		limit := int64(maxBody)
 		if rt.method == http.MethodPut {
 			limit = maxPlain
@@ -270,22 +275,22 @@ func (x *exchange) serve(rt route) (any, error) {
 	return rt.serve(x)
 }
 
-func (x *exchange) answer(status int, body any) {
-	x.begun, x.code = true, status
-	x.w.Header().Set("Content-Type", "application/json")
-	x.w.Header().Set("Cache-Control", "no-store")
-	x.w.WriteHeader(status)
-	_ = json.NewEncoder(x.w).Encode(body) // the caller may be gone
+func (a *response) answer(status int, body any) {
+	a.begun, a.code = true, status
+	a.w.Header().Set("Content-Type", "application/json")
+	a.w.Header().Set("Cache-Control", "no-store")
+	a.w.WriteHeader(status)
+	_ = json.NewEncoder(a.w).Encode(body) // the caller may be gone
 }
 
 // lines begins a response of lines of JSON and returns the function that writes one. The
 // response begins with the first line.
-func (x *exchange) lines(mediaType string) func(any) error {
-	enc, flush := json.NewEncoder(x.w), http.NewResponseController(x.w)
-	x.w.Header().Set("Content-Type", mediaType)
-	x.w.Header().Set("Cache-Control", "no-store")
+func (a *response) lines() func(any) error {
+	enc, flush := json.NewEncoder(a.w), http.NewResponseController(a.w)
+	a.w.Header().Set("Content-Type", "application/x-ndjson")
+	a.w.Header().Set("Cache-Control", "no-store")
 	return func(v any) error {
-		x.begun, x.code = true, http.StatusOK
+		a.begun, a.code = true, http.StatusOK
 		if err := enc.Encode(v); err != nil {
 			return err
 		}
@@ -294,11 +299,11 @@ func (x *exchange) lines(mediaType string) func(any) error {
 }
 
 // empty answers that there is no line.
-func (x *exchange) empty(mediaType string) {
-	x.w.Header().Set("Content-Type", mediaType)
-	x.w.Header().Set("Cache-Control", "no-store")
-	x.begun, x.code = true, http.StatusOK
-	x.w.WriteHeader(http.StatusOK)
+func (a *response) empty() {
+	a.begun, a.code = true, http.StatusOK
+	a.w.Header().Set("Content-Type", "application/x-ndjson")
+	a.w.Header().Set("Cache-Control", "no-store")
+	a.w.WriteHeader(http.StatusOK)
 }
 
 // fail answers an error. After the beginning of the response it breaks the response off.

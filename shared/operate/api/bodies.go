@@ -23,7 +23,7 @@ func (x *exchange) bodies() (any, error) {
 	query := x.r.URL.Query()
 	q := bodies.Query{
 		Role: x.caller.Role, Tenant: x.caller.Tenant, Server: query.Get("server"), Principal: query.Get("principal"), Tool: query.Get("tool"),
-		Servers: x.serversOf(), Since: since,
+		Servers: x.caller.servers(), Since: since,
 	}
 	if q.Limit, err = limitOf(query.Get("limit")); err != nil {
 		return nil, err
@@ -32,22 +32,22 @@ func (x *exchange) bodies() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	write := x.lines("application/x-ndjson")
+	write := x.lines()
 	for _, b := range all {
 		if write(b) != nil {
 			return nil, nil //nolint:nilerr // the caller is gone
 		}
 	}
 	if len(all) == 0 {
-		x.empty("application/x-ndjson")
+		x.empty()
 	}
 	return nil, nil
 }
 
 // mints returns nil if the caller may make keys of a role. Only the owner of the place makes
 // auditors: otherwise each operator could read what is not for operators.
-func (x *exchange) mints(role storage.Role) error {
-	if role != storage.RoleAuditor || x.caller.owns() {
+func (c Caller) mints(role storage.Role) error {
+	if role != storage.RoleAuditor || c.owns() {
 		return nil
 	}
 	return storage.Errorf(storage.Forbidden, "keys of role %s are made by an operator for all servers of the tenant %s, or on the machine itself", role, ownTenant)

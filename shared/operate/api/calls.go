@@ -108,7 +108,7 @@ func (x *exchange) calls() (any, error) {
 	}
 	q := CallQuery{
 		Tenant: x.caller.Tenant, Server: query.Get("server"), Principal: query.Get("principal"), Tool: query.Get("tool"),
-		Servers: x.serversOf(), Failed: query.Get("failed") == "true", Since: since, After: query.Get("after"),
+		Servers: x.caller.servers(), Failed: query.Get("failed") == "true", Since: since, After: query.Get("after"),
 	}
 	if q.Limit, err = limitOf(query.Get("limit")); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (x *exchange) series() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Server: query.Get("server"), Servers: x.serversOf(), Since: since})
+	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Server: query.Get("server"), Servers: x.caller.servers(), Since: since})
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +203,7 @@ func (x *exchange) people() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := x.h.People(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.serversOf(), Since: since})
+	all, err := x.h.People(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.caller.servers(), Since: since})
 	return map[string]any{"people": all}, err
 }
 
@@ -227,7 +227,7 @@ func (x *exchange) changes() (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), changesFor)
 	defer cancel()
-	write := x.lines("application/x-ndjson")
+	write := x.lines()
 	now := uint64(0)
 	if err := write(line{[]string{}}); err != nil {
 		return nil, err
@@ -271,12 +271,12 @@ func (x *exchange) metrics() (any, error) {
 
 const day = 24 * time.Hour
 
-// serversOf returns the servers that the caller sees, nil for all.
-func (x *exchange) serversOf() []string {
-	if x.caller.may(x.caller.Tenant, storage.EveryServer) {
+// servers returns the servers that the caller sees, nil for all.
+func (c Caller) servers() []string {
+	if c.may(c.Tenant, storage.EveryServer) {
 		return nil
 	}
-	return append([]string{}, x.caller.Servers...)
+	return append([]string{}, c.Servers...)
 }
 
 // since returns the time that the query begins at; the zero time if it has none.
@@ -306,7 +306,7 @@ func (x *exchange) addCalls(list []Server) error {
 	if x.h.Series == nil {
 		return nil
 	}
-	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Servers: x.serversOf(), Since: time.Now().Add(-day + time.Minute)})
+	s, err := x.h.Series(x.r.Context(), SeriesQuery{Tenant: x.caller.Tenant, Servers: x.caller.servers(), Since: time.Now().Add(-day + time.Minute)})
 	if err != nil {
 		return err
 	}

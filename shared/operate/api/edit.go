@@ -83,22 +83,14 @@ const (
 
 func (c Caller) usesMachine() bool { return c.Tenant == "" && c.seesAll() && c.reads() }
 
-// mayEdit returns an error for callers that may not edit. What they order becomes a command
-// that the machine runs, so no API key is enough.
-func (x *exchange) mayEdit() error {
+// taken reads the order of a route, and returns what do makes of it. The order becomes a command
+// that the machine runs, so no API key is enough for it.
+func taken[T any](x *exchange, do func(order T) (string, error)) (any, error) {
 	switch {
 	case x.h.Add == nil:
-		return noEdits
+		return nil, noEdits
 	case !x.caller.usesMachine():
-		return storage.Errorf(storage.Forbidden, "only the user of the machine changes its servers file: dormouse open makes a link that signs in")
-	}
-	return nil
-}
-
-// taken reads the order of a route, and returns what do makes of it.
-func taken[T any](x *exchange, do func(order T) (string, error)) (any, error) {
-	if err := x.mayEdit(); err != nil {
-		return nil, err
+		return nil, storage.Errorf(storage.Forbidden, "only the user of the machine changes its servers file: dormouse open makes a link that signs in")
 	}
 	var order T
 	if err := x.body(&order); err != nil {
@@ -167,7 +159,7 @@ func (x *exchange) quotas() (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		q, err := x.inForce(r)
+		q, err := x.h.inForce(r)
 		if err != nil {
 			return nil, err
 		}
@@ -176,8 +168,8 @@ func (x *exchange) quotas() (any, error) {
 	return map[string]any{"quotas": all, "on": x.h.Servers().Limits() != nil}, nil
 }
 
-func (x *exchange) inForce(r quota.Report) (Quota, error) {
-	limits, err := quota.InForce(x.h.Servers().Limits(), r.Own)
+func (o Options) inForce(r quota.Report) (Quota, error) {
+	limits, err := quota.InForce(o.Servers().Limits(), r.Own)
 	return Quota{r, limits}, err
 }
 
@@ -198,7 +190,7 @@ func (x *exchange) setQuota() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return x.inForce(r)
+	return x.h.inForce(r)
 }
 
 func (x *exchange) vitals() (any, error) {

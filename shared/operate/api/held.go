@@ -74,12 +74,12 @@ func (x *exchange) accept() (any, error) {
 }
 
 // heldOf returns how many tools of a server are held back.
-func (x *exchange) heldOf(s serversfile.Server) (int, error) {
+func (o Options) heldOf(ctx context.Context, s serversfile.Server) (int, error) {
 	pin := s.Pin()
-	if pin == nil || x.h.Held == nil {
+	if pin == nil || o.Held == nil {
 		return 0, nil
 	}
-	return x.h.Held.Count(x.r.Context(), *pin)
+	return o.Held.Count(ctx, *pin)
 }
 
 // shown returns tools of a server as clients see them.

@@ -38,18 +38,18 @@ func (x *exchange) keys() (any, error) {
 	}
 	list := []Key{}
 	for _, k := range all {
-		if x.managesKey(k) {
+		if x.caller.manages(k) {
 			list = append(list, keyOf(k))
 		}
 	}
 	return map[string]any{"keys": list}, nil
 }
 
-// managesKey reports whether the caller may manage a key. The caller needs a key for
+// manages reports whether the caller may manage a key. The caller needs a key for
 // everything that the key is for.
-func (x *exchange) managesKey(k storage.Key) bool {
-	return (x.caller.Tenant == "" || x.caller.Tenant == k.Tenant) && !slices.ContainsFunc(k.Servers, func(server string) bool {
-		return !apikey.May(x.caller.Servers, server)
+func (c Caller) manages(k storage.Key) bool {
+	return (c.Tenant == "" || c.Tenant == k.Tenant) && !slices.ContainsFunc(k.Servers, func(server string) bool {
+		return !apikey.May(c.Servers, server)
 	})
 }
 
@@ -65,13 +65,13 @@ func (x *exchange) createKey() (any, error) {
 	if asked.Role == roleUser {
 		g.Role = storage.RoleUser
 	}
-	if err := x.mints(g.Role); err != nil {
+	if err := x.caller.mints(g.Role); err != nil {
 		return nil, err
 	}
-	if !x.managesKey(storage.Key{Tenant: g.Tenant, Servers: g.Servers}) {
+	if !x.caller.manages(storage.Key{Tenant: g.Tenant, Servers: g.Servers}) {
 		return nil, storage.Errorf(storage.Forbidden, "your own key is for tenant %s and its servers only, and so are the keys that you make", x.caller.Tenant)
 	}
-	if err := x.knownServers(asked); err != nil {
+	if err := x.h.knows(asked.Servers); err != nil {
 		return nil, err
 	}
 	secret, record, err := apikey.Create(x.r.Context(), x.h.Store, g)
@@ -83,16 +83,17 @@ func (x *exchange) createKey() (any, error) {
 	return k, nil
 }
 
-func (x *exchange) knownServers(asked NewKey) error {
-	if x.h.Servers == nil {
+// knows returns an error for a server that the servers file does not have.
+func (o Options) knows(servers []string) error {
+	if o.Servers == nil {
 		return nil
 	}
-	file := x.h.Servers()
+	file := o.Servers()
 	names := file.Names()
 	for _, r := range file.Rejected() {
 		names = append(names, r.Name)
 	}
-	for _, name := range asked.Servers {
+	for _, name := range servers {
 		if name != storage.EveryServer && !slices.Contains(names, name) {
 			return storage.Errorf(storage.Invalid, "no server %s: %s", name, serversfile.Instead(name, names))
 		}
@@ -106,7 +107,7 @@ func (x *exchange) managedKey() (storage.Key, error) {
 	if err != nil && storage.CodeOf(err) != storage.NotFound {
 		return k, err
 	}
-	if err != nil || !x.managesKey(k) {
+	if err != nil || !x.caller.manages(k) {
 		return k, apikey.NoKey()
 	}
 	return k, nil
@@ -121,7 +122,7 @@ func (x *exchange) rotateKey() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := x.mints(k.Role); err != nil {
+	if err := x.caller.mints(k.Role); err != nil {
 		return nil, err
 	}
 	secret, record, old, err := apikey.Rotate(x.r.Context(), x.h.Store, k.ID, time.Duration(asked.Seconds)*time.Second)

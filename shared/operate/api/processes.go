@@ -100,7 +100,7 @@ func (x *exchange) addSessionsOf(p *Process) error {
 			return err
 		}
 		people[s.Principal], clients[clientOf(s)] = true, true
-		t, err := x.lastMessage(s)
+		t, err := lastMessage(x, s)
 		if err != nil {
 			return err
 		}
@@ -159,7 +159,7 @@ func (x *exchange) logs() (any, error) {
 	if of.Since, err = spanOf(query.Get("since")); err != nil {
 		return nil, err
 	}
-	write, readable := x.lines("application/x-ndjson"), map[string]bool{}
+	write, readable := x.lines(), map[string]bool{}
 	err = x.h.Output(x.r.Context(), of, func(o Output) error {
 		name := o.Server + "/" + o.Process
 		if _, known := readable[name]; !known {

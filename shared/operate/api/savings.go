@@ -32,7 +32,7 @@ func (x *exchange) savings() (any, error) {
 	if x.h.Busy == nil || x.h.Servers == nil {
 		return nil, noCalls
 	}
-	all, err := x.h.Busy(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.serversOf(), Since: time.Now().Add(-7 * day)})
+	all, err := x.h.Busy(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.caller.servers(), Since: time.Now().Add(-7 * day)})
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (x *exchange) servers() (any, error) {
 			continue
 		}
 		list[i].Path = "/" + s.Name + "/mcp"
-		if list[i].Held, err = x.heldOf(s); err != nil {
+		if list[i].Held, err = x.h.heldOf(x.r.Context(), s); err != nil {
 			return nil, err
 		}
 		for _, t := range tenants {
@@ -270,7 +270,7 @@ func (x *exchange) addSessions(list []Server) (tenants map[string]bool, err erro
 		at[list[i].Name] = &list[i]
 	}
 	looked, counted := 0, 0
-	return tenants, x.each(func(s storage.Session) (bool, error) {
+	return tenants, x.each("", func(s storage.Session) (bool, error) {
 		if counted++; counted > mostCounted {
 			for i := range list {
 				list[i].MoreSessions = true
@@ -286,7 +286,7 @@ func (x *exchange) addSessions(list []Server) (tenants map[string]bool, err erro
 		last := s.Used
 		if looked++; looked <= mostLooked {
 			var err error
-			if last, err = x.lastMessage(s); err != nil {
+			if last, err = lastMessage(x, s); err != nil {
 				return false, err
 			}
 		}

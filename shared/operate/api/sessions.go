@@ -18,13 +18,9 @@ const (
 	mostPage = 1000
 )
 
-// each passes the sessions that the caller sees to use, in order of id, until it returns
-// false or an error.
-func (x *exchange) each(use func(storage.Session) (more bool, err error)) error {
-	return x.eachAfter("", use)
-}
-
-func (x *exchange) eachAfter(after storage.ID, use func(storage.Session) (more bool, err error)) error {
+// each passes the sessions that the caller sees to use, in order of id and after one of them,
+// until it returns false or an error.
+func (x *exchange) each(after storage.ID, use func(storage.Session) (more bool, err error)) error {
 	for {
 		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)
 		if err != nil {
@@ -47,7 +43,7 @@ func (x *exchange) eachAfter(after storage.ID, use func(storage.Session) (more b
 
 // lastMessage returns when the newest request of a session came. The session record is
 // older: it is written far less often, to save writes.
-func (x *exchange) lastMessage(s storage.Session) (time.Time, error) {
+func lastMessage(x *exchange, s storage.Session) (time.Time, error) {
 	newest, err := x.h.Store.Newest(x.r.Context(), s.ID)
 	if err != nil {
 		return time.Time{}, err
@@ -65,7 +61,7 @@ func (x *exchange) sessions() (any, error) {
 		return nil, err
 	}
 	answer := Sessions{Sessions: []Session{}}
-	err = x.eachAfter(storage.ID(query.Get("after")), func(s storage.Session) (bool, error) {
+	err = x.each(storage.ID(query.Get("after")), func(s storage.Session) (bool, error) {
 		if name := query.Get("server"); name != "" && name != s.Server {
 			return true, nil
 		}
@@ -76,7 +72,7 @@ func (x *exchange) sessions() (any, error) {
 			answer.Next = answer.Sessions[limit-1].ID
 			return false, nil
 		}
-		last, err := x.lastMessage(s)
+		last, err := lastMessage(x, s)
 		answer.Sessions = append(answer.Sessions, sessionOf(s, last))
 		return true, err
 	})
@@ -105,7 +101,7 @@ func (x *exchange) session() (storage.Session, error) {
 		return s, err
 	}
 	var found []storage.Session
-	err = x.each(func(s storage.Session) (bool, error) {
+	err = x.each("", func(s storage.Session) (bool, error) {
 		if strings.HasPrefix(string(s.ID), name) {
 			found = append(found, s)
 		}
@@ -206,15 +202,15 @@ func (x *exchange) stopSession() (any, error) {
 		return nil, err
 	}
 	told, err := x.stop(order, []storage.BoxID{s.Box()}, s.ID)
-	return x.sayNative(told, s.Server), err
+	return x.h.sayNative(told, s.Server), err
 }
 
 // sayNative says why nothing of a native or remote server was stopped.
-func (x *exchange) sayNative(told Stopped, server string) Stopped {
-	if x.h.Servers == nil {
+func (o Options) sayNative(told Stopped, server string) Stopped {
+	if o.Servers == nil {
 		return told
 	}
-	switch s, _ := x.h.Servers().Server(server); {
+	switch s, _ := o.Servers().Server(server); {
 	case s.Remote.URL != "":
 		told.Why = server + " is a remote server: Dormouse runs nothing for it. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable " + server
 	case s.Native != "":
@@ -229,7 +225,7 @@ func (x *exchange) stopServer() (any, error) {
 		return nil, err
 	}
 	told, err := x.stopBoxes(func(server string) bool { return server == s.Name })
-	return x.sayNative(told, s.Name), err
+	return x.h.sayNative(told, s.Name), err
 }
 
 func (x *exchange) stopAll() (any, error) {
