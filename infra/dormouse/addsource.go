@@ -357,7 +357,6 @@ func (c *addCommand) takes(o sources.Option) (given string, set bool) {
 	return given, set
 }
 
-// questionOf returns the question for an option of a bundle.
 func questionOf(server string, o sources.Option) string {
 	what := cmp.Or(o.Title, o.Key)
 	if o.About != "" {

@@ -438,16 +438,13 @@ func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession
 // the server and of the method.
 func plainly(server string, err error) error {
 	// The SDK puts an answer of its own before each of these.
-	var refused refusal
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[refusal](err); ok {
 		return refused
 	}
-	var other stranger
-	if errors.As(err, &other) {
+	if other, ok := errors.AsType[stranger](err); ok {
 		return other
 	}
-	var lost *url.Error
-	if errors.As(err, &lost) {
+	if lost, ok := errors.AsType[*url.Error](err); ok {
 		return fmt.Errorf("nothing answers at %s: %w", lost.URL, lost.Err)
 	}
 	var answer *jsonrpc.Error

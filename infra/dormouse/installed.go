@@ -74,7 +74,6 @@ func same(a, b string) bool {
 	return errOne == nil && errTwo == nil && os.SameFile(one, two)
 }
 
-// launchd reports whether launchd keeps the services of this system.
 func (m *serviceManager) launchd() bool { return m.system == "darwin" }
 
 // root reports whether the service is one of the system.
@@ -100,7 +99,6 @@ func (m *serviceManager) tool(ctx context.Context, out io.Writer, name string, a
 // domain is where launchd has the services of the user.
 func (m *serviceManager) domain() string { return "gui/" + strconv.Itoa(m.uid) }
 
-// file returns the path of the service's file.
 func (m *serviceManager) file() string {
 	switch {
 	case m.launchd():
@@ -234,7 +232,6 @@ func (m *serviceManager) variables() (all [][2]string) {
 	return all
 }
 
-// unit returns the unit for a user.
 func (m *serviceManager) unit(c *installServiceCommand) string {
 	var b strings.Builder
 	b.WriteString(`# Dormouse for one user. dormouse service install has written it.

@@ -198,8 +198,7 @@ type toolsCommand struct {
 func (c *toolsCommand) Run(t *terminal) error {
 	err := use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
 		list, err := to.tools(ctx, c.Server)
-		var endless *wire.EndlessList
-		if errors.As(err, &endless) {
+		if endless, ok := errors.AsType[*wire.EndlessList](err); ok {
 			_, _ = fmt.Fprintf(t.err, "%s: %v\n", c.Server, endless)
 			err = nil
 		}

@@ -30,8 +30,7 @@ func (c *addCommand) ofRegistry(ctx context.Context, t *terminal, f *edited) (en
 		named = serversedit.ValidName(c.word[strings.LastIndexByte(c.word, '/')+1:])
 	}
 	c.Name = cmp.Or(c.Name, named)
-	var bundle serversedit.BundleError
-	if errors.As(err, &bundle) {
+	if bundle, ok := errors.AsType[serversedit.BundleError](err); ok {
 		c.source.At, c.hash = bundle.URL, bundle.Hash
 		return c.ofBundle(ctx, t, f)
 	}

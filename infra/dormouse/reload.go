@@ -177,8 +177,7 @@ func check(cfg local.Config) checked {
 		found.Servers = c.Names()
 	}
 	for _, err := range mistakes {
-		var e *serversfile.Error
-		if errors.As(err, &e) {
+		if e, ok := errors.AsType[*serversfile.Error](err); ok {
 			found.Mistakes = append(found.Mistakes, remarkAt(e.Position, e.Reason))
 		} else {
 			found.Mistakes = append(found.Mistakes, remark{Text: err.Error()})

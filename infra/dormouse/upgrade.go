@@ -206,7 +206,6 @@ func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s ne
 	})
 }
 
-// trying says what to try.
 type trying struct {
 	file  string // path of the servers file
 	text  []byte // the servers file of the trial

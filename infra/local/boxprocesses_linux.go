@@ -14,7 +14,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// boxProcesses lists the processes of a runner's box.
 func boxProcesses(runner int) []api.Member {
 	return slices.DeleteFunc(inSessions([]int{runner}), func(m api.Member) bool { return m.PID == runner })
 }

@@ -24,7 +24,6 @@ const gaugesWithin = 5 * time.Second
 // gauge is what runs for a tenant on one server.
 type gauge struct{ processes, sessions, queue, memory int64 }
 
-// ofServer is the key of a gauge.
 type ofServer struct{ tenant, server string }
 
 // metricsOf writes the counts of the history, what runs now, and, for a reader who sees
@@ -145,5 +144,4 @@ func header(w io.Writer, name, kind, help string) {
 	_, _ = fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 }
 
-// label returns the value of a label in quotes.
 func label(text string) string { return `"` + history.Escape(text) + `"` }

@@ -97,7 +97,6 @@ func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 	return s, nil
 }
 
-// vitalsOf returns how this machine is.
 func vitalsOf(ctx context.Context, m *machine) (api.Vitals, error) {
 	s, err := statusOf(ctx, m)
 	if err != nil {

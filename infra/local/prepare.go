@@ -213,8 +213,7 @@ func (p *preparer) all(ctx context.Context) (said api.Prepared, err error) {
 		if l.Method != wire.MethodToolsList {
 			continue // a server without the list works all the same
 		}
-		var endless *wire.EndlessList
-		if errors.As(err, &endless) {
+		if endless, ok := errors.AsType[*wire.EndlessList](err); ok {
 			said.Warning, err = endless.Error(), nil
 		}
 		if said.Tools = n; err != nil {

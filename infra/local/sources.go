@@ -54,7 +54,6 @@ func (r *reloader) watchSources(names []string) {
 	}
 }
 
-// watchedOf returns the names of the servers whose sources are watched.
 func watchedOf(m *machine) (names []string) {
 	for _, name := range m.served() {
 		if s, _ := m.servers.Load().Server(name); m.cfg.Watch != nil && m.cfg.Watch(name) && s.Folder() != "" {

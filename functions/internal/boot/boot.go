@@ -150,7 +150,6 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 	return p, nil
 }
 
-// bucketIn returns the configuration of a bucket for this function.
 func bucketIn(location bucket.Location) bucket.Config {
 	location.Endpoint = cmp.Or(location.Endpoint, os.Getenv(envEndpoint))
 	return bucket.Config{Location: location, Credentials: credentials(), Domain: os.Getenv(envDomain)}
@@ -166,7 +165,6 @@ func metricsSpace() string {
 	return space
 }
 
-// newMeter returns a meter for the use of this process.
 func newMeter(metrics string) *meter.Meter {
 	memory, _ := strconv.ParseFloat(os.Getenv(envMemory), 64) // 0 if unset: the meter then assumes the value of template.yaml
 	return meter.New(meter.Options{MemoryMB: memory, Started: time.Now(), Metrics: metrics})

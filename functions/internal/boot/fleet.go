@@ -49,7 +49,6 @@ func openFleet(servers *serversfile.File) (boxes *places.Fleet, listLag time.Dur
 	return places.New(base, cmp.Or(local().Place, wish), all), listLag, nil
 }
 
-// openLambda opens the functions for boxes.
 func openLambda(text string, servers *serversfile.File) (fleet.Fleet, error) {
 	sizes, err := lambda.ParseSizes(text)
 	if err != nil {

@@ -207,7 +207,6 @@ func (f found) calls(q api.CallQuery) api.Calls {
 	return out
 }
 
-// cells returns the fields of a row by their names.
 func cells(row []struct{ Field, Value string }) map[string]string {
 	of := map[string]string{}
 	for _, cell := range row {

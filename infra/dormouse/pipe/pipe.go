@@ -402,7 +402,6 @@ func (p *pipe) do(c *call, method string, params json.RawMessage, session, last 
 	return nil, &wire.Error{Code: wire.CodeOutcomeUnknown, Message: fmt.Sprintf("%s did not answer; whether the request was executed is not known: %v", p.where, err)}
 }
 
-// setHeader sets the headers of a request.
 func (p *pipe) setHeader(h http.Header, c *call, params json.RawMessage, session, last string) {
 	h.Set("Accept", wire.MediaSSE)
 	if c.body != nil {

@@ -226,7 +226,6 @@ func (s *signIn) load(refresh bool) bool {
 	return true
 }
 
-// keep takes a new token.
 func (s *signIn) keep(ctx context.Context, c *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
 	if err := s.save(c, t); err != nil {
 		return nil, err

@@ -172,7 +172,6 @@ func variables(to *Variables, what string, value json.RawMessage) error {
 	})
 }
 
-// texts reads the arguments.
 func texts(to *[]string, value json.RawMessage) error {
 	var all []json.RawMessage
 	if err := as("args", value, "a list of strings", &all); err != nil {

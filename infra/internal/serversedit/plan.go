@@ -229,7 +229,6 @@ func (e *Entry) Rebase(from, to string, exists func(path string) bool) {
 	}
 }
 
-// unset returns the variables of an entry that have no value.
 func (im importer) unset(e Entry) (all []Unset) {
 	e.Args, e.Env, e.Headers = slices.Clone(e.Args), slices.Clone(e.Env), slices.Clone(e.Headers)
 	e.each(func(s string) string {

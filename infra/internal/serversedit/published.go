@@ -43,7 +43,6 @@ func (p published) list(keys ...string) (all []published) {
 	return nil
 }
 
-// variables returns the inputs in a value, by name.
 func (p published) variables() map[string]published {
 	all := map[string]published{}
 	inside, _ := p["variables"].(map[string]any)

@@ -127,7 +127,6 @@ func (k keeper) args(args []string) error {
 	return nil
 }
 
-// secretOption reports whether the value of an option is a secret.
 func secretOption(option string) bool {
 	return strings.HasPrefix(option, "-") &&
 		regexp.MustCompile(`(?i)[-_](api-?key|key|token|secret|password|passwd|pass|pwd|auth|credentials?|pat|pin|dsn|cookie)$`).MatchString(option)

@@ -274,7 +274,6 @@ func (s Theirs) wrong(path string) string {
 	return ""
 }
 
-// member is one name of an object and its value.
 type member struct {
 	name  string
 	value json.RawMessage
@@ -300,7 +299,6 @@ func valueOf(of []member, name string) json.RawMessage {
 	return nil
 }
 
-// encode returns an object with these members.
 func encode(of []member) json.RawMessage {
 	out := []byte{'{'}
 	for i, m := range of {

@@ -84,7 +84,6 @@ func image(name string) Source {
 	return s
 }
 
-// local says what a word without a scheme names.
 func local(word string) (Source, error) {
 	if regexp.MustCompile(`^[\w.-]+@[\w.-]+:\S`).MatchString(word) { // git@host:path
 		return repository(word), nil
@@ -153,7 +152,6 @@ func isImage(word string) bool {
 	return strings.Contains(word, ":") || strings.Contains(rest, "/") || parts && !strings.Contains(first, ".")
 }
 
-// web says what a web address names.
 func web(word string) Source {
 	u, err := url.Parse(word)
 	if err != nil {

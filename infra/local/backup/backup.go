@@ -88,7 +88,6 @@ func Write(ctx context.Context, folder, store string, w io.Writer) (s Summary, e
 	return s, a.folder(root, "")
 }
 
-// archive is a backup that is written.
 type archive struct {
 	Summary
 	ctx context.Context

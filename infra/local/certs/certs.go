@@ -85,7 +85,6 @@ func (c *Certs) Config() *tls.Config {
 	return config
 }
 
-// get returns the certificate of the authority.
 func (c *Certs) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	given, err := c.manager.GetCertificate(hello)
 	if err == nil {

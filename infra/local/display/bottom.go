@@ -95,7 +95,6 @@ func (b *bottom) frame(text []byte, lines []string, width int) []byte {
 	return out.Bytes()
 }
 
-// cut cuts a line to a width in characters.
 func cut(line string, width int) string {
 	if utf8.RuneCountInString(line) <= width || width < 1 {
 		return line

@@ -62,7 +62,6 @@ func (r *rush) printSum(p *printer, now time.Time) {
 	}
 }
 
-// flush prints the sum.
 func (r *rush) flush(p *printer, now time.Time) {
 	if r.more == 0 {
 		return

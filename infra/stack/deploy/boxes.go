@@ -64,7 +64,6 @@ func (p *program) set(ctx context.Context, s *stack, name, value string) error {
 	return err
 }
 
-// boxesDown deletes the stack of boxes, if there is one.
 func (p *program) boxesDown(ctx context.Context) error {
 	name := p.config.stack + boxesEnd
 	there, err := p.list(ctx, "cloudformation", "list-stacks", "--stack-status-filter", "CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED",

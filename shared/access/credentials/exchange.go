@@ -106,8 +106,7 @@ func (v *Vault) exchange(ctx context.Context, p Provider, subject string) (token
 		}
 	}
 	t, err := v.ask(ctx, p, p.Token, form)
-	var refused *denied
-	if errors.As(err, &refused) && !refused.ofSubject() {
+	if refused, ok := errors.AsType[*denied](err); ok && !refused.ofSubject() {
 		return token{}, storage.Errorf(storage.Forbidden, "the identity provider does not give it to you: it says %s; ask who runs this endpoint", cmp.Or(refused.code, "nothing of the reason")).Because(refused)
 	}
 	if t.Refresh = ""; t.Until.IsZero() {

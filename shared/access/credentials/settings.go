@@ -52,8 +52,7 @@ func ReadProviders(section []byte, secrets map[string]string) (map[string]Provid
 	d.DisallowUnknownFields()
 	var all map[string]Provider
 	if err := d.Decode(&all); err != nil {
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return nil, fmt.Errorf("x-dormouse.connect: %s cannot be a %s", wrong.Field, wrong.Value)
 		}
 		return nil, fmt.Errorf("x-dormouse.connect: %w", err)

@@ -321,8 +321,7 @@ func (v *Vault) claim(ctx context.Context, at place, row *storage.UpstreamToken)
 }
 
 func messageOf(err error) string {
-	var e *storage.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*storage.Error](err); ok {
 		return e.Message
 	}
 	return ""

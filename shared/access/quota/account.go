@@ -201,7 +201,6 @@ func (l *Limiter) ChargeTask(tenant, task string, u meter.Units) {
 	})
 }
 
-// nanos returns the cost of units in nanodollars.
 func (l *Limiter) nanos(u meter.Units) int64 { return int64(math.Round(l.prices.Cost(u) * nanos)) }
 
 func (l *Limiter) charge(tenant string, add func(*account)) {

@@ -22,7 +22,6 @@ const (
 	longest  = 366 * 24 * time.Hour // in which a burst refills
 )
 
-// periods maps the unit of a rate to its time.
 func periods() map[string]time.Duration {
 	return map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
 }

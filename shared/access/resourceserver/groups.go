@@ -77,7 +77,6 @@ func (s *ResourceServer) ConfirmMembers(ctx context.Context, text, group string,
 	return slices.DeleteFunc(slices.Clone(servers), func(name string) bool { _, ok := may[name]; return !ok }), err
 }
 
-// meantFor returns those of the servers that a grant is for.
 func (s *ResourceServer) meantFor(g grant, servers []string) (all []string, err error) {
 	for _, server := range servers {
 		why := s.meant(g, server)

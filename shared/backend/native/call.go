@@ -328,8 +328,7 @@ func (in *environment) subscribe(ctx context.Context, next mcp.MethodHandler, di
 		req = &mcp.UnsubscribeRequest{Session: ss, Params: &mcp.UnsubscribeParams{URI: in.uri}, Extra: in.extra}
 	}
 	_, err := next(ctx, in.subscription, req)
-	var none *jsonrpc.Error
-	if errors.As(err, &none) && none.Code == jsonrpc.CodeMethodNotFound {
+	if none, ok := errors.AsType[*jsonrpc.Error](err); ok && none.Code == jsonrpc.CodeMethodNotFound {
 		return nil // there is no handler
 	}
 	return err

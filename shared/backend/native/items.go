@@ -37,7 +37,6 @@ func (k items) invoke(ctx context.Context, it storage.Item) error {
 	return k.Invoke(ctx, event)
 }
 
-// alarmOf returns the alarm that makes a call go on.
 func (k items) alarmOf(it storage.Item, at time.Time) Alarm {
 	tenant, server := it.Box.Parts()
 	return Alarm{Session: it.Address.Session, Tenant: tenant, Server: server, Stream: it.ID, Round: it.Round, At: at}

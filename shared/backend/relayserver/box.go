@@ -137,7 +137,6 @@ func (x boxes) overdue(b storage.Box) bool {
 	return left < 0 || left > x.startTimeout(b)+maxSkew
 }
 
-// longAgo reports whether t is longer ago than age.
 func longAgo(t time.Time, age time.Duration) bool {
 	past := time.Since(t)
 	return past > age || past < -maxSkew

@@ -77,7 +77,6 @@ func fromRunner(data []byte) (frame.Frame, error) {
 	return f, nil
 }
 
-// names returns the names in a runner's frame.
 func names(f frame.Frame) []string {
 	sender, ok := f.(frame.FromRunner)
 	if !ok {

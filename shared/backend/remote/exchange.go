@@ -238,8 +238,7 @@ func (x *exchange) modernOnce(ctx context.Context, method string, params, known 
 
 // answerOf returns the JSON-RPC error of a refusal, which is the answer to the request.
 func answerOf(err error) (json.RawMessage, *wire.Error, error) {
-	var refused *refusal
-	if errors.As(err, &refused) && refused.raw != nil && !refused.first {
+	if refused, ok := errors.AsType[*refusal](err); ok && refused.raw != nil && !refused.first {
 		if m, bad := wire.Parse(refused.raw); bad == nil {
 			return nil, errorOf(m), nil
 		}

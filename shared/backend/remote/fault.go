@@ -88,8 +88,7 @@ func plain(err error) error {
 			return known
 		}
 	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Err != nil {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
 		return fmt.Errorf("%s: %w", op.Op, op.Err)
 	}
 	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {

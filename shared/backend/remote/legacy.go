@@ -154,8 +154,7 @@ func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *
 
 // lost returns the error of an answer that cannot be fetched.
 func lost(err error) error {
-	var refused *refusal
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*refusal](err); ok {
 		return errors.New(errLost.Error() + ": " + refused.Error())
 	}
 	return err
@@ -407,8 +406,7 @@ func (c *following) reconnect(ctx context.Context, why error) error {
 			c.talk, c.quiet = talk, max(c.quiet, quietFirst)
 			return nil
 		}
-		var refused *refusal
-		if errors.As(err, &refused) {
+		if _, ok := errors.AsType[*refusal](err); ok {
 			return lost(err)
 		}
 	}

@@ -33,8 +33,7 @@ func (u *unreadable) quote(secrets []string) string {
 
 func newUnreadable(data []byte, err error) *unreadable {
 	why := "its error has no id"
-	var wrong *wire.Error
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[*wire.Error](err); ok {
 		why = wrong.Message
 	}
 	said := strings.ToValidUTF8(string(data[:min(len(data), maxSaid)]), "")

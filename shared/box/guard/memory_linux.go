@@ -50,7 +50,6 @@ func number(file string) (int64, bool) {
 	return n, err == nil && failed == nil
 }
 
-// numbers reads lines of a name and a number.
 func numbers(file, between string) map[string]int64 {
 	f, err := os.Open(file)
 	if err != nil {

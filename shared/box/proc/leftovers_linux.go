@@ -128,7 +128,6 @@ type sighting struct {
 	mark  string
 }
 
-// marks returns the mark of each process.
 func (t *table) marks(inodes map[int]uint64, now time.Time) map[int]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

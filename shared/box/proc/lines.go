@@ -44,7 +44,6 @@ func (l *LineReader) Rest() (rest []byte, ok bool) { return l.rest, !l.cut }
 // Close gives back what the last line holds of the budget.
 func (l *LineReader) Close() { l.hold(0) }
 
-// hold holds the bytes of the current line.
 func (l *LineReader) hold(bytes int) {
 	l.budget.Hold(bytes - l.held)
 	l.held = bytes

@@ -77,8 +77,7 @@ func (c command) run(ctx context.Context) ([]byte, error) {
 		return out.data.Bytes(), nil
 	}
 	failed := &commandError{code: -1, how: err.Error(), said: said.text(), more: string(said.data)}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		failed.code = exit.ExitCode()
 	}
 	return nil, failed

@@ -72,8 +72,7 @@ const (
 // reconnectionOf reads the reconnection from the error. Any error but a ClosedError or a RefusedError
 // is a network error.
 func reconnectionOf(err error) reconnection {
-	var closed *ClosedError
-	if errors.As(err, &closed) {
+	if closed, ok := errors.AsType[*ClosedError](err); ok {
 		return closed.Code.sequel()
 	}
 	var refused *RefusedError
@@ -110,8 +109,7 @@ func (c CloseCode) sequel() reconnection {
 
 // askedToWait returns how long the host asks this runner to wait, 0 if it did not ask.
 func askedToWait(err error) time.Duration {
-	var refused *RefusedError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return refused.After
 	}
 	return 0

@@ -222,8 +222,7 @@ func (ls *links) received(lk *link, data []byte, err error) {
 // a failed function. If the host has another version, every frame is unreadable;
 // unreadable logs that once for a connection.
 func (ls *links) unreadable(lk *link, size int, err error) {
-	var version *frame.VersionError
-	if errors.As(err, &version) {
+	if _, ok := errors.AsType[*frame.VersionError](err); ok {
 		if lk.foreign {
 			return
 		}

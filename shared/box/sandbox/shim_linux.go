@@ -33,8 +33,7 @@ func Enter(args []string) {
 	verdicts := os.NewFile(verdictFD, "verdict")
 	step, err := obey(verdicts)
 	v := verdict{Step: step, Text: err.Error()}
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		v.Errno = int(errno)
 	}
 	if raw, err := json.Marshal(v); err == nil {

@@ -218,8 +218,7 @@ type final struct{ error }
 func (s *Signed) try(ctx context.Context, do func() error) error {
 	for i := 0; ; i++ {
 		err := do()
-		var last *final
-		if errors.As(err, &last) {
+		if last, ok := errors.AsType[*final](err); ok {
 			return last.error
 		}
 		if err == nil || i == len(s.cfg.Pauses) {
@@ -237,8 +236,7 @@ func (s *Signed) try(ctx context.Context, do func() error) error {
 
 // withoutURL removes the URL from an error, because its signature is a secret.
 func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return fmt.Errorf("reach the store: %w", u.Err)
 	}
 	return err

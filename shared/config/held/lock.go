@@ -27,7 +27,6 @@ type Lock struct {
 	file lockFile
 }
 
-// lockFile is the form of the file.
 type lockFile struct {
 	Version int               `json:"version"`
 	Tools   map[string]locked `json:"tools"` // by server

@@ -43,7 +43,6 @@ type heldTool struct {
 // change the bytes of a json.RawMessage, and a batch that is sent again must be the same.
 type tool = string
 
-// accepts reports whether a list was accepted at all.
 func (r record) accepts() bool { return r.Tools != nil }
 
 // encode returns the record as a value's data. Lists of tools repeat themselves, so a tenth of
@@ -103,7 +102,6 @@ func canonical(raw tool) []byte {
 	return out
 }
 
-// hashOf names a version of a tool.
 func hashOf(t tool) string {
 	sum := sha256.Sum256(canonical(t))
 	return hex.EncodeToString(sum[:12])

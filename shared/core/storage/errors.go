@@ -87,8 +87,7 @@ func IsForOperator(err error) bool {
 // NameRefused notes in a refusal whose credential was refused, for logs. It returns err. A
 // caller who has not proven a credential has only its Credential, which the caller claims.
 func NameRefused(err error, who Identity) error {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		e.refused = who
 	}
 	return err
@@ -96,8 +95,7 @@ func NameRefused(err error, who Identity) error {
 
 // RefusedOf returns whose credential a refusal is about, as far as [NameRefused] has noted it.
 func RefusedOf(err error) Identity {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.refused
 	}
 	return Identity{}
@@ -155,12 +153,10 @@ func CodeOf(err error) Code {
 	if err == nil {
 		return ""
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
-	var c Code
-	if errors.As(err, &c) {
+	if c, ok := errors.AsType[Code](err); ok {
 		return c
 	}
 	return Internal

@@ -23,7 +23,6 @@ const (
 	catalogType = "application/ai-catalog+json"
 )
 
-// catalog is an AI catalog.
 type catalog struct {
 	Version string         `json:"specVersion"`
 	Entries []catalogEntry `json:"entries"`

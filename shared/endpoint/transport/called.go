@@ -127,8 +127,7 @@ func (c *called) tell(ctx context.Context, e *observe.Event, from sender, err er
 	if e.Refusal != "" || c.tool != "" {
 		e.Caller = from.caller(err)
 	}
-	var p *problem
-	if errors.As(err, &p) && p.operator || c.tool == "" && (e.Refusal != "" || storage.IsForOperator(err)) {
+	if p, ok := errors.AsType[*problem](err); ok && p.operator || c.tool == "" && (e.Refusal != "" || storage.IsForOperator(err)) {
 		e.Refused, e.Why = true, reason(problemOf(err).rpc.Message)
 		return
 	}

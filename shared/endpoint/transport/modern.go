@@ -87,7 +87,6 @@ func (m modern) client() sessions.Client {
 	return sessions.Client{Init: m.req.Init(), Verbose: m.req.LogLevel != "", Visits: wire.Lookup(m.req.Capabilities, "elicitation", "url") != nil}
 }
 
-// servesTasks reports whether calls of this server may become tasks.
 func (m modern) servesTasks() bool { return m.x.servesTasks(m.to.Caller) }
 
 func (x *exchange) servesTasks(c sessions.Caller) bool {

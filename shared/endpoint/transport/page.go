@@ -93,7 +93,6 @@ func subjectOf(x *exchange) (title, name, url string) {
 	return "", "", ""
 }
 
-// listServers lists the servers that the caller may use.
 func listServers(x *exchange, p *pageText) {
 	names := x.opts.usable(x.r)
 	if len(names) == 0 {

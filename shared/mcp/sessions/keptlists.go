@@ -126,7 +126,6 @@ func updateBox(ctx context.Context, store storage.Boxes, id storage.BoxID, chang
 	}
 }
 
-// changedLists returns the kinds of lists that events say have changed.
 func changedLists(events [][]byte) (kinds []string) {
 	for _, raw := range events {
 		method, _ := wire.String(wire.Lookup(raw, "method"))

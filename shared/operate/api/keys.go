@@ -83,7 +83,6 @@ func (x *exchange) createKey() (any, error) {
 	return k, nil
 }
 
-// knows returns an error for a server that the servers file does not have.
 func (o Options) knows(servers []string) error {
 	if o.Servers == nil {
 		return nil

@@ -90,7 +90,6 @@ func (x *exchange) starts() (any, error) {
 	return map[string]any{"starts": all}, err
 }
 
-// namesOf returns the names of values and of commands that give values, in order.
 func namesOf(values, commands map[string]string) []string {
 	return slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(values)), slices.Collect(maps.Keys(commands)))))
 }

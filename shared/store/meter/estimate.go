@@ -53,7 +53,6 @@ func (e *EstimateStore) Spent() Stored {
 	return e.spent
 }
 
-// call makes one call of the store and adds what it costs.
 func (e *EstimateStore) call(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
 	begun := time.Now()
 	err := do(ctx)

@@ -13,8 +13,7 @@ import (
 // failed turns trouble with the file into an Unavailable error. An error that already
 // has a code keeps it.
 func failed(err error) error {
-	var coded *storage.Error
-	if errors.As(err, &coded) {
+	if _, ok := errors.AsType[*storage.Error](err); ok {
 		return err
 	}
 	return storage.Errorf(storage.Unavailable, "the session store %s; try again", trouble(err)).Because(err)

@@ -130,8 +130,7 @@ func Open(path string, options ...Options) (*Store, error) {
 	}
 	path, err := prepareFile(path)
 	if err != nil {
-		var known *storage.Error
-		if errors.As(err, &known) {
+		if _, ok := errors.AsType[*storage.Error](err); ok {
 			return nil, err
 		}
 		return nil, storage.Errorf(storage.Unavailable, "the session store cannot be opened; see that its folder can be written to").Because(err)

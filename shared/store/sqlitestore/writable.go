@@ -168,7 +168,6 @@ func (d *database) noted(err error) error {
 	return err
 }
 
-// full says that the disk of a store is full, and what to do.
 func full(path string, r room) string {
 	text := "the disk of " + filepath.Dir(path) + " is full"
 	if r.known {

@@ -274,7 +274,6 @@ func (p *Pool) watch(t *task, started fleet.Status, out *os.File) {
 	p.report(end)
 }
 
-// report tells of a task that has ended.
 func (p *Pool) report(end fleet.Status) {
 	p.log.Info("box task stopped", "task", end.ID, "box", end.Box, "server", end.Server,
 		"exit_code", end.ExitCode, "signal", end.Signal, "reason", end.Reason, "ran", end.Stopped.Sub(end.Started))
