@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -28,12 +29,12 @@ func (r *tree) add(parent otlp.SpanID, part, name string, begin, end time.Time) 
 // server if the request waited for it, the execution in the box, and each write of the
 // box's events to the store.
 func (t *Telemetry) spansOf(e journal.Event) []otlp.Span {
-	spans := requestOf(e).Spans(t.options.Settings.Sampler)
-	if spans == nil {
+	request, ok := requestSpan(e, t.options.Settings.Sampler)
+	if !ok {
 		return nil
 	}
-	r := tree{name: e.Trace, of: map[string]string{"dormouse.server": e.Name, "dormouse.tenant": e.Tenant}, spans: spans}
-	root, begin := spans[0].ID, spans[0].Begin
+	r := tree{name: e.Trace, of: map[string]string{"dormouse.server": e.Name, "dormouse.tenant": e.Tenant}, spans: []otlp.Span{request}}
+	root, begin := request.ID, request.Begin
 	for i, s := range t.starts {
 		if s.ready.Name == e.Name && (s.ready.Session == e.Session || s.ready.Session == "") && !s.ready.Time.Before(begin) && !s.woken.After(e.Time) {
 			r.start(root, s, strconv.Itoa(i))
@@ -74,9 +75,32 @@ func (r *tree) box(root otlp.SpanID, parts []journal.Event) {
 	}
 }
 
-func requestOf(e journal.Event) otlp.Request {
-	return otlp.Request{
-		Name: e.Trace, Parent: e.Parent, Method: e.Method, Tool: e.Tool, Protocol: e.Protocol, Server: e.Name, Tenant: e.Tenant,
-		Client: e.Client, Session: e.Session, Code: e.Code, Reason: e.Reason, Failed: e.Reason != "" || e.Code != "", End: e.Time, Took: e.Duration,
+// requestSpan returns the span of a request. Its attributes are those of OpenTelemetry's
+// conventions for MCP. ok is false if the sampler leaves the request out.
+func requestSpan(e journal.Event, sampler otlp.Sampler) (s otlp.Span, ok bool) {
+	trace, flags := otlp.TraceOf(e.Trace)
+	client, parent, remote := otlp.Parent(e.Parent)
+	if remote {
+		trace, flags = client, e.Parent[53:]
 	}
+	if !sampler.Sampled(trace, flags) {
+		return s, false
+	}
+	method := cmp.Or(e.Method, "tools/call")
+	own := map[string]string{
+		"mcp.method.name": method, "mcp.protocol.version": e.Protocol, "mcp.session.id": e.Session, "error.type": e.Code,
+		"dormouse.server": e.Name, "dormouse.tenant": e.Tenant, "dormouse.trace": e.Trace, "dormouse.client": e.Client,
+	}
+	name := e.Method
+	if e.Tool != "" {
+		name = method + " " + e.Tool
+		own["gen_ai.tool.name"], own["gen_ai.operation.name"] = e.Tool, "execute_tool"
+	}
+	if e.Code == "" && e.Reason != "" {
+		own["error.type"] = "tool_error"
+	}
+	return otlp.Span{
+		Trace: trace, ID: otlp.SpanOf(e.Trace, "request"), Parent: parent, Remote: remote, Kind: otlp.Server, Name: name,
+		Begin: e.Time.Add(-e.Duration), End: e.Time, Attributes: own, Failed: e.Reason != "" || e.Code != "", Error: e.Reason,
+	}, true
 }

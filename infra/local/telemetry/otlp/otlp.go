@@ -1,4 +1,4 @@
-// Package otlp sends spans and metrics to an OpenTelemetry collector: OTLP over HTTP, as
+// Package otlp sends spans to an OpenTelemetry collector: OTLP over HTTP, as
 // JSON. It has the few kinds of telemetry that Dormouse has. The official exporter would
 // add twenty modules, gRPC among them, to a program that also starts in each box.
 package otlp
@@ -103,8 +103,6 @@ func NewExporter(s Settings, version string) *Exporter {
 
 type object = map[string]any
 
-const scope = "github.com/dormouse-mcp/dormouse"
-
 // Spans sends spans. An error says whether the collector or the connection to it failed; the
 // spans are then lost.
 func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
@@ -132,12 +130,10 @@ func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
 		all = append(all, o)
 	}
 	return e.post(ctx, object{"resourceSpans": []object{{
-		"resource": e.resource(), "scopeSpans": []object{{"scope": e.scope(), "spans": all}},
+		"resource":   object{"attributes": attributes(e.settings.Resource)},
+		"scopeSpans": []object{{"scope": object{"name": "github.com/dormouse-mcp/dormouse", "version": e.version}, "spans": all}},
 	}}})
 }
-
-func (e *Exporter) resource() object { return object{"attributes": attributes(e.settings.Resource)} }
-func (e *Exporter) scope() object    { return object{"name": scope, "version": e.version} }
 
 // nanos is a 64-bit integer, which is a string in JSON.
 func nanos(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
