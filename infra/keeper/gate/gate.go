@@ -51,7 +51,7 @@ const (
 	table       = 1 << 16 // names that a box may learn
 	questions   = 64      // questions at a time
 	connections = 256     // connections at a time; one holds at most 1 MB here
-	places      = 1 << 10 // places of which the last second had a refusal
+	places      = 32      // places of which a refusal is told in a second
 )
 
 // Gate is the network of one box. Its goroutines end with the process.
@@ -71,7 +71,7 @@ type Gate struct {
 }
 
 // Open opens a network. It leads to hosts, or if that is nil everywhere but to this machine;
-// see [closed]. tell gets a line for each refusal by hosts, at most one a second for a place,
+// see [closed]. tell gets a line for each refusal by hosts, at most one a second for a place and 32 for all,
 // before the box learns of it.
 func Open(hosts Hosts, tell func(text string)) *Gate { return newGate(hosts, tell) }
 
@@ -226,6 +226,8 @@ func (g *Gate) reply(question []byte) ([]byte, error) {
 	if known && q.Type == dnsmessage.TypeA && err == nil {
 		if a, ok := g.address(name); ok {
 			err = errors.Join(b.StartAnswers(), b.AResource(dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}, dnsmessage.AResource{A: a.As4()}))
+		} else {
+			g.refuse(&refusal{name, fmt.Sprintf(" was refused: the server knows %d names", table)})
 		}
 	}
 	if err != nil {
@@ -309,6 +311,7 @@ func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	select {
 	case g.inUse <- struct{}{}:
 	default:
+		g.refuse(g.full(to, port))
 		ok = false
 	}
 	if !ok {
@@ -345,6 +348,13 @@ func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	}()
 }
 
+// full says that the box has too many connections for one more.
+func (g *Gate) full(to netip.Addr, port uint16) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return &refusal{entry(cmp.Or(g.addrs[to], to.String()), port), fmt.Sprintf(" was refused: %d connections are open", connections)}
+}
+
 // refuse tells why the box cannot call a place.
 func (g *Gate) refuse(why error) {
 	var r *refusal
@@ -353,11 +363,9 @@ func (g *Gate) refuse(why error) {
 	}
 	g.telling.Lock()
 	defer g.telling.Unlock()
-	if time.Since(g.told[r.place]) < time.Second {
+	maps.DeleteFunc(g.told, func(_ string, at time.Time) bool { return time.Since(at) >= time.Second })
+	if _, again := g.told[r.place]; again || len(g.told) >= places {
 		return
-	}
-	if len(g.told) >= places {
-		clear(g.told)
 	}
 	g.told[r.place] = time.Now()
 	g.tell(r.Error())

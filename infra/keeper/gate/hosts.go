@@ -132,6 +132,9 @@ func entry(place string, port uint16) string {
 // hidden is the extension of a ClientHello that names a host which nobody here can read (ECH).
 const hidden = 0xfe0d
 
+// greeting is the bytes that a ClientHello may have, with the heads of its records.
+const greeting = 32 << 10
+
 var errGreeted = errors.New("the ClientHello was read")
 
 // hello is the part of a connection that a TLS server reads first; nothing is answered.
@@ -160,7 +163,7 @@ func (all Hosts) greet(from io.Reader, place string, port uint16) ([]byte, error
 	said.Write(first)
 	var name string
 	var more []uint16
-	err := tls.Server(hello{Reader: io.MultiReader(bytes.NewReader(first), io.TeeReader(from, &said))}, &tls.Config{
+	err := tls.Server(hello{Reader: io.MultiReader(bytes.NewReader(first), io.TeeReader(io.LimitReader(from, greeting), &said))}, &tls.Config{
 		GetConfigForClient: func(of *tls.ClientHelloInfo) (*tls.Config, error) {
 			name, more = of.ServerName, of.Extensions
 			return nil, errGreeted

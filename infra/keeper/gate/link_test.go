@@ -5,13 +5,16 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
+	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -125,18 +128,14 @@ func TestAnAllowedAddressGetsNoOtherName(t *testing.T) {
 // A connection of which neither end reads costs a megabyte here at most.
 func TestWhoNeverReadsCostsLittle(t *testing.T) {
 	const connections, boxHas, full = 32, 256 << 10, incoming + 64<<10 // the box is in this process too
-	filled := make(chan struct{}, connections)
+	filled, text := make(chan struct{}, connections), make([]byte, 4<<20)
 	g, dial := linked(t, func(c *net.TCPConn) {
 		_ = c.SetWriteBuffer(32 << 10) // what waits, waits in the gate
-		wrote := 0
-		for part := make([]byte, 16<<10); ; wrote += len(part) {
-			if wrote == full {
-				filled <- struct{}{}
-			}
-			if _, err := c.Write(part); err != nil {
-				return
-			}
+		if _, err := c.Write(text[:full]); err != nil {
+			t.Error(err)
 		}
+		filled <- struct{}{}
+		_, _ = c.Write(text) // until the test ends
 	})
 	to := g.dials
 	g.dials = func(ctx context.Context, at netip.AddrPort) (*net.TCPConn, error) {
@@ -157,7 +156,7 @@ func TestWhoNeverReadsCostsLittle(t *testing.T) {
 	for range connections {
 		if c := dial(); c != nil {
 			defer func() { _ = c.Close() }() // nobody has read
-			if _, err := c.Write(make([]byte, outgoing)); err != nil {
+			if _, err := c.Write(text[:outgoing]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -166,7 +165,25 @@ func TestWhoNeverReadsCostsLittle(t *testing.T) {
 		<-filled
 	}
 	each := (int64(used())-int64(before))/connections - boxHas //nolint:gosec // far from the limits
+	runtime.KeepAlive(text)
 	if t.Logf("%d KB each", each>>10); each > 1<<20 {
 		t.Errorf("%d bytes each", each)
+	}
+}
+
+// What a box asks for beyond its limits is refused with a reason.
+func TestTooMuchIsSaid(t *testing.T) {
+	g := newGate(read(t, "api.test", "*.wild.test"), nil)
+	var told []string
+	g.tell = func(text string) { told = append(told, text) }
+	for n := range table {
+		g.names[fmt.Sprint(n)] = netip.Addr{}
+	}
+	if m := asked(t, g, "a.wild.test.", dnsmessage.TypeA); len(m.Answers) != 0 {
+		t.Errorf("%+v", m)
+	}
+	g.refuse(g.full(g.names["api.test"], 443))
+	if want := []string{"network: a.wild.test was refused: the server knows 65536 names", "network: api.test was refused: 256 connections are open"}; !slices.Equal(told, want) {
+		t.Errorf("told %q", told)
 	}
 }
