@@ -1,6 +1,7 @@
 package serversedit_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -72,6 +73,61 @@ func TestSwitchingOffAndOnLeavesTheFileAsItWas(t *testing.T) {
 	commontest.OK(t, f.Switch("a", true))
 	want := strings.Replace(commented, `"disabled": true}`, `"disabled": true, "x-dormouse": {"enabled": true}}`, 1)
 	commontest.Same(t, want, string(f.Text()))
+}
+
+// What seals a server stays byte for byte in whatever edits the file, and an import and a
+// copy take it over as it is.
+func TestTheSealStays(t *testing.T) {
+	const box = `"box": { "sealed": true, /* ours */ "network": ["api.github.com",  "*.slack.com:443", "192.168.1.10:5432",] }`
+	const text = `{"mcpServers": {
+  "a": {"command": "x"},
+  "s": {"command": "npx", "args": ["-y", "pkg@1.0.0"], "env": {"K": "v"}, "x-dormouse": {` + box + `}}, // sealed
+}}
+`
+	for name, edit := range map[string]func(*serversedit.File) error{
+		"add":      func(f *serversedit.File) error { return f.Set("b", serversedit.Entry{Command: "y"}) },
+		"remove":   func(f *serversedit.File) error { return f.Remove("a") },
+		"disable":  func(f *serversedit.File) error { return f.Switch("s", false) },
+		"enable":   func(f *serversedit.File) error { return errors.Join(f.Switch("s", false), f.Switch("s", true)) },
+		"variable": func(f *serversedit.File) error { return f.SetVariable("s", "K", "${K}") },
+		"copy":     func(f *serversedit.File) error { return f.Copy("s", "s-2") },
+		"settings": func(f *serversedit.File) error { return f.SetOurs([]byte(`{"own": {}}`), "groups") },
+		"upgrade": func(f *serversedit.File) error {
+			p, ok := f.Pinned("s")
+			if !ok {
+				return errors.New("it is not pinned")
+			}
+			return f.SetVersion("s", p, "2.0.0")
+		},
+		"import": func(f *serversedit.File) error {
+			_, err := serversedit.Import(serversedit.Source{Servers: []serversedit.Theirs{{Name: "c", JSON: []byte(`{"command":"z"}`)}}}, f, serversedit.NewEnv(nil, nil), options())
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := parse(t, text)
+			commontest.OK(t, edit(f))
+			if !strings.Contains(string(f.Text()), box) || string(f.Text()) == text && name != "enable" {
+				t.Errorf("%s", f.Text())
+			}
+		})
+	}
+	src, err := serversedit.Read([]byte(text), "theirs.json", false)
+	commontest.OK(t, err)
+	f := parse(t, "")
+	_, err = serversedit.Import(src, f, serversedit.NewEnv(nil, nil), options())
+	commontest.OK(t, errors.Join(err, f.Copy("s", "s-2")))
+	c, _, err := serversfile.Parse(f.Text(), "servers.json", func(string) (string, bool) { return "v", true })
+	commontest.OK(t, err)
+	theirs, _, err := serversfile.Parse([]byte(text), "theirs.json", nil)
+	commontest.OK(t, err)
+	want, _ := theirs.Server("s")
+	for _, name := range []string{"s", "s-2"} {
+		got, _ := c.Server(name)
+		if diff := cmp.Diff(want.Box, got.Box); diff != "" || !got.Box.Sealed {
+			t.Errorf("%s: %s", f.Text(), diff)
+		}
+	}
 }
 
 func TestFilesThatCannotBeChangedSayWhatToDo(t *testing.T) {
