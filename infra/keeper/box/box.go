@@ -7,6 +7,9 @@
 // The sentry gets descriptors and no paths: the image, three of stdio, a listening socket, and
 // a pair whose other end is the network. Its filter has no open, socket, connect or execve.
 // Before it begins it is sealed; see [sealRole].
+//
+// A box can be frozen: it ends, and its memory is kept. Another box with the same [Spec.Fit] goes
+// on from there, in another process or on another machine. See [Box.Freeze] and [Box.Thaw].
 package box
 
 import (
@@ -351,9 +354,9 @@ func flags() map[string]string {
 }
 
 // program returns a command that is this program, with an empty environment, and that ends
-// with this process.
+// with this process. What it has started ends with it, and is not waited for.
 func program() *exec.Cmd {
-	return &exec.Cmd{Path: "/proc/self/exe", Env: []string{}, SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}}
+	return &exec.Cmd{Path: "/proc/self/exe", Env: []string{}, WaitDelay: time.Second, SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}}
 }
 
 // serve starts a server for the files of all folders. It may use nothing else. It returns a

@@ -4,6 +4,7 @@
 //	dormouse-keeper pull IMAGE                 fetches an image, and says where it is
 //	dormouse-keeper run [options] IMAGE [ARG]… runs it; stdio and the exit code are the server's
 //	dormouse-keeper run --system [options] COMMAND [ARG]…   the same without an image, see there
+//	dormouse-keeper run --control N …          the same, as whoever has the other end of a socket says: see control
 //	dormouse-keeper probe                      says whether this system can do that
 //
 // "dormouse" starts it for servers that are sealed. [box] and [image] say what they promise.
