@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/address"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -277,7 +278,7 @@ func freshness(h http.Header) time.Duration {
 // and follows no redirect. It checks the address that is really dialled, so a name that
 // resolves to another address the second time gains nothing.
 func newPublicClient() *http.Client {
-	dialer := &net.Dialer{Timeout: fetchWithin, Control: func(_, address string, _ syscall.RawConn) error { return checkAddress(address) }}
+	dialer := &net.Dialer{Timeout: fetchWithin, Control: func(_, to string, _ syscall.RawConn) error { return checkAddress(to) }}
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext: dialer.DialContext, TLSHandshakeTimeout: fetchWithin, ResponseHeaderTimeout: fetchWithin,
@@ -289,34 +290,12 @@ func newPublicClient() *http.Client {
 }
 
 // checkAddress refuses addresses that are not public, and ports other than that of https.
-func checkAddress(address string) error {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil || at.Port() != 443 || !isPublic(at.Addr()) {
-		return fmt.Errorf("the address %s is not public", address)
+func checkAddress(to string) error {
+	at, err := netip.ParseAddrPort(to)
+	if err != nil || at.Port() != 443 || !address.Public(at.Addr()) {
+		return fmt.Errorf("the address %s is not public", to)
 	}
 	return nil
-}
-
-// special are the blocks of addresses that do not reach a public host (RFC 6890), besides
-// those that package netip knows. Addresses that hold an IPv4 address (NAT64, 6to4,
-// Teredo, v4-compatible) are refused as a whole.
-func special() []netip.Prefix {
-	var all []netip.Prefix
-	for _, text := range []string{
-		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
-		"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "fec0::/10",
-	} {
-		all = append(all, netip.MustParsePrefix(text))
-	}
-	return all
-}
-
-func isPublic(a netip.Addr) bool {
-	a = a.Unmap()
-	if !a.IsGlobalUnicast() || a.IsPrivate() || a.Zone() != "" {
-		return false
-	}
-	return !slices.ContainsFunc(special(), func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // readJSON reads a body of JSON into a value. It refuses other types of bodies.

@@ -1,0 +1,41 @@
+// Package address says which addresses are on the public internet, for programs that connect
+// to hosts which a stranger names.
+package address
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// special are the blocks of addresses that reach no public host (RFC 6890), besides those that
+// package netip knows and those outside of 2000::/3, which is all of IPv6 that is assigned. Of
+// the shared addresses, 100.64.0.0/10, clouds use some for their metadata.
+var special = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+	"240.0.0.0/4", "2001::/23", "2001:db8::/32", "3fff::/20")
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+// Public reports whether an address is one of the public internet. An address that embeds one
+// of IPv4 (NAT64, 6to4) counts as that address.
+func Public(a netip.Addr) bool {
+	a = a.Unmap()
+	if a.IsPrivate() || !a.IsGlobalUnicast() || a.Zone() != "" {
+		return false
+	}
+	if b := a.AsSlice(); a.Is6() {
+		switch {
+		case netip.MustParsePrefix("64:ff9b::/96").Contains(a): // NAT64; 64:ff9b:1::/48 is of a local network
+			return Public(netip.AddrFrom4([4]byte(b[12:16])))
+		case b[0] == 0x20 && b[1] == 0x02: // 6to4
+			return Public(netip.AddrFrom4([4]byte(b[2:6])))
+		case b[0]&0xe0 != 0x20:
+			return false
+		}
+	}
+	return !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(a) })
+}
