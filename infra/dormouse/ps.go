@@ -67,7 +67,7 @@ func (c *psCommand) Run(t *terminal) error {
 // choose removes from r what the flags do not select.
 func (c *psCommand) choose(r *report) {
 	r.Processes = slices.DeleteFunc(r.Processes, func(p api.Process) bool {
-		return c.Server != "" && p.Server != c.Server || c.Principal != "" && p.Principal != c.Principal || !c.All && !c.JSON && p.State == "stopped"
+		return c.Server != "" && p.Server != c.Server || c.Principal != "" && p.Principal != c.Principal || !c.All && !c.JSON && p.State == "stopped" && p.Detail == ""
 	})
 	r.Boxes = slices.DeleteFunc(r.Boxes, func(b api.Box) bool { return c.Server != "" && b.Server != c.Server })
 }

@@ -42,14 +42,14 @@ func inSessions(leaders []int) []api.Member {
 			continue
 		}
 		list = append(list, api.Member{
-			PID: pid, Command: commandOf(pid), Started: info.ModTime().UTC().Truncate(time.Second), Memory: memory(pid), Group: group(pid),
+			PID: pid, Command: commandOf(pid), Started: info.ModTime().UTC().Truncate(time.Second), Memory: residentBytes(pid), Group: group(pid),
 		})
 	}
 	return list
 }
 
-// memory returns the bytes of a process in RAM, 0 if it has ended.
-func memory(pid int) int64 {
+// residentBytes returns the bytes of a process in RAM, 0 if it has ended.
+func residentBytes(pid int) int64 {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
 	fields := strings.Fields(string(text))
 	if err != nil || len(fields) < 2 {

@@ -9,5 +9,5 @@ func boxProcesses(int) []api.Member { return []api.Member{} }
 
 func inSessions([]int) []api.Member { return []api.Member{} }
 
-// memory returns 0: only Linux tells the memory of another process.
-func memory(int) int64 { return 0 }
+// residentBytes returns 0: only Linux tells the memory of another process.
+func residentBytes(int) int64 { return 0 }

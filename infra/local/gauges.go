@@ -134,7 +134,7 @@ func ownMetrics(w io.Writer) {
 			_, _ = fmt.Fprintf(w, "%s %d\n", of.name, sample[0].Value.Uint64())
 		}
 	}
-	if bytes := memory(os.Getpid()); bytes > 0 {
+	if bytes := residentBytes(os.Getpid()); bytes > 0 {
 		header(w, "process_resident_memory_bytes", "gauge", "Memory of this program.")
 		_, _ = fmt.Fprintf(w, "process_resident_memory_bytes %d\n", bytes)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,7 +22,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
@@ -94,7 +97,26 @@ func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 		s.Boxes = append(s.Boxes, b)
 		s.Processes = append(s.Processes, processes...)
 	}
+	s.Processes = append(s.Processes, sleepersOf(m, s.Processes)...)
 	return s, nil
+}
+
+// sleepersOf lists the processes that sleep with their memory and are not among those of the
+// boxes that run.
+func sleepersOf(m *machine, known []api.Process) []api.Process {
+	var all []api.Process
+	for _, k := range memory.Sleepers(snapshot.NewFolder(m.snapshots())) {
+		if slices.ContainsFunc(known, func(p api.Process) bool { return p.Box == k.Box && p.Process == k.Process }) {
+			continue
+		}
+		_, server := storage.BoxID(k.Box).Parts()
+		p := api.Process{Server: server, Box: k.Box, Process: k.Process, Sessions: []string{k.Process}, State: "stopped", Detail: memory.Says(k.Size), Since: k.Saved}
+		if of, sessions := served(filepath.Join(m.folder.File(LogFolder), server), proc.LogName(k.Process)); of == k.Process {
+			p.Sessions = sessions
+		}
+		all = append(all, p)
+	}
+	return all
 }
 
 func vitalsOf(ctx context.Context, m *machine) (api.Vitals, error) {

@@ -6,8 +6,20 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/box/memory"
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
+
+// expireEvery is how many sweeps are between two looks for memory that is too old to be thawed.
+const expireEvery = 60
+
+// expire deletes memory that is too old, also while nothing runs.
+func (m *machine) expire(ctx context.Context) {
+	if n, err := snapshot.NewFolder(m.snapshots()).Expire(ctx, memory.MaxAge); n > 0 || err != nil {
+		m.log.Info("memory removed that is too old to be thawed", "count", n, "error", err)
+	}
+}
 
 // sweepEvery is the time between sweeps while boxes run.
 const sweepEvery = time.Minute
@@ -25,7 +37,10 @@ func (m *machine) startSweep(ctx context.Context) error {
 	go func() {
 		tick := time.NewTicker(sweepEvery)
 		defer tick.Stop()
-		for {
+		for n := 0; ; n++ {
+			if n%expireEvery == 0 {
+				m.expire(ctx)
+			}
 			select {
 			case <-ctx.Done():
 				return

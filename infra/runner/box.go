@@ -9,6 +9,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
@@ -38,19 +39,20 @@ type adapter struct {
 
 // setup has the folders and settings of a box.
 type setup struct {
-	work  string // folder of this runner only, for workspaces and temporary files
-	cache string // folder of installs, shared
-	locks string // folder of locks that win over those of the cache, "" for none
-	logs  string // folder for the stderr of servers' processes, "" for none
-	show  bool   // clients see the output of processes
-	task  string // the fleet's id of this runner's task
-	era   string // of the server, "" if it is not known
-	on    sandbox.Support
-	keep  func(serversfile.Server) box.Keeper // that of the server as it is started; nil keeps no workspaces
-	env   environment
-	own   environment  // of this program, without the settings of boxes
-	guard *guard.Guard // nil in a program that has one box
-	image *frame.Image // of the server, nil for that of the stack
+	work     string // folder of this runner only, for workspaces and temporary files
+	cache    string // folder of installs, shared
+	locks    string // folder of locks that win over those of the cache, "" for none
+	logs     string // folder for the stderr of servers' processes, "" for none
+	show     bool   // clients see the output of processes
+	task     string // the fleet's id of this runner's task
+	era      string // of the server, "" if it is not known
+	on       sandbox.Support
+	keep     func(serversfile.Server) box.Keeper    // that of the server as it is started; nil keeps no workspaces
+	remember func(box.Keeper) (*memory.Kept, error) // keeps memory beside the workspaces of a Keeper
+	env      environment
+	own      environment  // of this program, without the settings of boxes
+	guard    *guard.Guard // nil in a program that has one box
+	image    *frame.Image // of the server, nil for that of the stack
 
 	installs *keptInstalls // nil keeps no installs
 	baked    string        // folder of installs that the image has, "" for none
@@ -90,6 +92,9 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	own.Refusals = s.Box.Hosts != nil && unresolved == nil
 	if at.keep != nil {
 		own.Keeper = at.keep(s)
+	}
+	if s.Box.Memory && unresolved == nil {
+		own.Images, unresolved = at.remember(own.Keeper)
 	}
 	if keeper != "" {
 		own.Provisioner = inSeal{b.provisioner, &confiner{env: surroundings(s, environ)}, s, keeper}

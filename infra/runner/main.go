@@ -76,17 +76,17 @@ const (
 	exitFenced = 3
 )
 
-// memory is how many bytes the runner's heap takes before Go collects garbage more often.
+// heapLimit is how many bytes the runner's heap takes before Go collects garbage more often.
 // A server that floods the runner, or does not read, has up to 64 MiB of it in use. Without
 // a limit the heap would grow to twice that before the next collection.
-const memory = 128 << 20
+const heapLimit = 128 << 20
 
 // Main is the whole program. It ends the process, also on success. The calling program
 // must have called [sandbox.Enter] first: the runner executes the program again to
 // confine its servers.
 func Main() {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	debug.SetMemoryLimit(memory)
+	debug.SetMemoryLimit(heapLimit)
 	serve := run
 	if onLambda() {
 		serve = serveInvocations

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
@@ -107,14 +108,18 @@ func prepare(ctx context.Context, env, own environment, a assignment, log *slog.
 	if at.cache, err = provision.CacheFolder(env["DORMOUSE_CACHE"], dataFolder(at.logs)); err != nil {
 		return nil, err
 	}
-	at.work, p.release, err = provision.Claim(ctx, filepath.Join(at.cache, "work"), func(folder string) error {
-		return endLeftovers(folder, at.on)
-	})
+	bury := func(folder string) error { return endLeftovers(folder, at.on) }
+	if work := filepath.Join(at.cache, "work"); server.Box.Memory { // what a process remembers has paths in it
+		at.work, p.release, err = provision.ClaimAs(ctx, work, string(a.box), bury)
+	} else {
+		at.work, p.release, err = provision.Claim(ctx, work, bury)
+	}
 	if err != nil {
 		return nil, err
 	}
 	p.cache, p.work = at.cache, at.work
 	at.keep = func(s serversfile.Server) box.Keeper { return p.keep.keeper(s, a.box, a.gen, at.work, log) }
+	at.remember = func(k box.Keeper) (*memory.Kept, error) { return p.keep.memory(k, a.box, a.gen) }
 	if at.installs, err = p.keep.installsOf(env["DORMOUSE_INSTALLS"], at.logs != "", string(a.box), a.gen, at.work, log); err != nil {
 		return nil, errors.Join(err, p.release())
 	}

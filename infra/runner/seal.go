@@ -3,6 +3,8 @@ package runner
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -63,6 +65,8 @@ func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string
 	}
 	wish := "sealed"
 	switch {
+	case s.Box.Memory:
+		wish = `memory: "keep" needs a seal`
 	case s.Box.Hosts != nil:
 		wish = "network: a list of hosts needs a seal"
 	case !s.Box.Sealed:
@@ -71,6 +75,10 @@ func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string
 	switch {
 	case err != nil:
 		return s, "", fmt.Errorf("%s: %w", wish, err)
+	case s.Box.Memory && (at.image != nil || at.logs == ""):
+		return s, "", fmt.Errorf("%s, which a box on AWS does not have yet: leave memory out, or let the server run on a Linux machine", wish)
+	case s.Box.Memory && slices.ContainsFunc(c.Folders, func(f string) bool { return !strings.HasSuffix(f, ":ro") }):
+		return s, "", errors.New(`memory: "keep" does not fit a folder that docker run gives the server to write in, because others may change it while the server sleeps: add :ro to its -v, or leave memory out`)
 	case s.Box.Hosts != nil && (at.image != nil || at.logs == ""):
 		return s, "", fmt.Errorf("%s, which a box on AWS does not have yet: write \"on\" or \"off\", or let the server run on a Linux machine", wish)
 	case at.image != nil || at.logs == "":
@@ -142,6 +150,10 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 	if c.ReadOnly || b.ReadOnlyRootFS {
 		args = append(args, "--read-only")
 	}
+	if b.Memory {
+		number("control", box.ControlFile)
+		add("stable", c.Stable...)
+	}
 	switch {
 	case c.Image == "":
 	case b.HostPath != "": // the server works in the folder, or in its copy
@@ -204,9 +216,37 @@ func (p inSeal) Provision(ctx context.Context, process string, tell func(provisi
 	if l.Workspace != "" {
 		c.Folders = append(c.Folders, l.Workspace+":"+l.Workspace)
 	}
+	if p.server.Box.Memory {
+		c.Stable = []string{"install:" + stateOf(slices.Concat(l.Reads, p.ways(l))), "system:" + stateOf(programs())}
+	}
 	s, err := byKeeper(p.server, c, p.keeper, "")
 	l.Command, l.Args, l.Cwd = s.Command, s.Args, ""
 	return l, err
+}
+
+// stateOf returns a digest of files and folders that tells when one of them was replaced. A
+// package manager replaces the files of a package in their folders, whose times then change.
+func stateOf(paths []string) string {
+	sum := sha256.New()
+	note := func(at string) {
+		real, err := filepath.EvalSymlinks(at)
+		if err != nil {
+			return
+		}
+		if info, err := os.Stat(real); err == nil {
+			_, _ = fmt.Fprintf(sum, "%s %s %d %d\n", at, real, info.Size(), info.ModTime().UnixNano()) // a hash takes everything
+		}
+	}
+	for _, at := range paths {
+		note(at)
+		for _, in := range []string{"bin", "sbin", "lib", "lib64", "lib/*-linux-*", "local/bin", "local/lib", "node_modules", "lib/python3*", "lib/python3*/site-packages", "local/lib/python3*/dist-packages"} {
+			found, _ := filepath.Glob(filepath.Join(at, in)) // the pattern is well formed
+			for _, folder := range found {
+				note(folder)
+			}
+		}
+	}
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
 }
 
 // programs returns where a machine has programs, libraries and the certificates that everybody

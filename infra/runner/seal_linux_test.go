@@ -28,6 +28,7 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		return serversfile.Server{Command: "docker", Args: append([]string{"run", "-i"}, args...), Env: map[string]string{"TOKEN": "s3cret", "OTHER": "x"}, Box: box}
 	}
 	seal, hosts, folder := serversfile.Box{Sealed: true}, serversfile.Box{Sealed: true, Hosts: []string{"a.test", "*.b.test:443"}}, serversfile.WorkspaceVariable
+	kept := serversfile.Box{Sealed: true, Memory: true}
 	run := []string{"run", "--store", "/cache/images"}
 	for name, test := range map[string]struct {
 		server serversfile.Server
@@ -39,29 +40,34 @@ func TestAServerFromAnImageIsStartedByTheKeeper(t *testing.T) {
 		aws    bool
 		fails  string
 	}{
-		"without an engine":         {server: docker(serversfile.Box{}, "-e", "TOKEN", "img", "x"), path: keeper, want: append(slices.Clone(run), "--env", "TOKEN", "--written", folder+"/written", "--", "img", "x"), env: map[string]string{"TOKEN": "s3cret"}},
-		"with an engine":            {server: docker(serversfile.Box{}, "img"), path: both},
-		"sealed, with an engine":    {server: docker(seal, "img"), path: both, want: append(slices.Clone(run), "--written", folder+"/written", "--", "img")},
-		"neither":                   {server: docker(serversfile.Box{}, "img"), path: t.TempDir(), fails: Keeper},
-		"sealed, without a keeper":  {server: docker(seal, "img"), path: engine, fails: Keeper},
-		"a word, with an engine":    {server: docker(serversfile.Box{}, "--privileged", "img"), path: both},
-		"a word, without an engine": {server: docker(serversfile.Box{}, "--privileged", "img"), path: keeper, fails: "--privileged"},
-		"a word, sealed":            {server: docker(seal, "--privileged", "img"), path: both, fails: "--privileged"},
-		"another platform":          {server: docker(seal, "--platform", "linux/s390x", "img"), path: keeper, fails: "linux/s390x"},
-		"sealed, on AWS":            {server: docker(seal, "img"), path: keeper, image: &frame.Image{}, fails: "AWS"},
-		"on AWS":                    {server: docker(serversfile.Box{}, "img"), path: keeper, image: &frame.Image{}},
-		"sealed, without an image":  {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, keeper: true},
-		"no image, on AWS":          {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, aws: true, fails: "AWS"},
-		"no image and no keeper":    {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: engine, fails: Keeper},
-		"a command in an image":     {server: serversfile.Server{Command: "node", Args: []string{"/a.js"}, Box: serversfile.Box{Sealed: true, Image: "node:24"}}, path: keeper, want: append(slices.Clone(run), "--entrypoint", "node", "--written", folder+"/written", "--", "node:24", "/a.js"), env: map[string]string{}},
-		"a list of hosts":           {server: docker(hosts, "img"), path: both, want: append(slices.Clone(run), "--host", "a.test", "--host", "*.b.test:443", "--tell", "4", "--written", folder+"/written", "--", "img")},
-		"the same, offline":         {server: docker(hosts, "--network", "none", "img"), path: both, want: append(slices.Clone(run), "--network", "off", "--written", folder+"/written", "--", "img")},
-		"the same, with no keeper":  {server: docker(hosts, "img"), path: engine, fails: "network: a list of hosts needs a seal: " + Keeper + " is neither beside dormouse"},
-		"the same, in an engine":    {server: docker(hosts, "--network", "host", "img"), path: both, fails: "--network host"},
-		"the same, on AWS":          {server: docker(hosts, "img"), path: both, aws: true, fails: "which a box on AWS does not have yet"},
-		"no seal is asked for":      {server: serversfile.Server{Command: "npx", Args: []string{"x"}}, path: keeper},
-		"nothing is kept":           {server: docker(serversfile.Box{Sealed: true, Snapshot: serversfile.SnapshotOff}, "img"), path: both, want: append(slices.Clone(run), "--", "img")},
-		"a folder":                  {server: docker(serversfile.Box{Sealed: true, HostPath: "/a"}, "img"), path: both, want: append(slices.Clone(run), "--folder", folder+":"+folder, "--workdir", folder, "--", "img")},
+		"without an engine":           {server: docker(serversfile.Box{}, "-e", "TOKEN", "img", "x"), path: keeper, want: append(slices.Clone(run), "--env", "TOKEN", "--written", folder+"/written", "--", "img", "x"), env: map[string]string{"TOKEN": "s3cret"}},
+		"with an engine":              {server: docker(serversfile.Box{}, "img"), path: both},
+		"sealed, with an engine":      {server: docker(seal, "img"), path: both, want: append(slices.Clone(run), "--written", folder+"/written", "--", "img")},
+		"neither":                     {server: docker(serversfile.Box{}, "img"), path: t.TempDir(), fails: Keeper},
+		"sealed, without a keeper":    {server: docker(seal, "img"), path: engine, fails: Keeper},
+		"a word, with an engine":      {server: docker(serversfile.Box{}, "--privileged", "img"), path: both},
+		"a word, without an engine":   {server: docker(serversfile.Box{}, "--privileged", "img"), path: keeper, fails: "--privileged"},
+		"a word, sealed":              {server: docker(seal, "--privileged", "img"), path: both, fails: "--privileged"},
+		"another platform":            {server: docker(seal, "--platform", "linux/s390x", "img"), path: keeper, fails: "linux/s390x"},
+		"sealed, on AWS":              {server: docker(seal, "img"), path: keeper, image: &frame.Image{}, fails: "AWS"},
+		"on AWS":                      {server: docker(serversfile.Box{}, "img"), path: keeper, image: &frame.Image{}},
+		"sealed, without an image":    {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, keeper: true},
+		"no image, on AWS":            {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: keeper, aws: true, fails: "AWS"},
+		"no image and no keeper":      {server: serversfile.Server{Command: "npx", Args: []string{"x"}, Box: seal}, path: engine, fails: Keeper},
+		"a command in an image":       {server: serversfile.Server{Command: "node", Args: []string{"/a.js"}, Box: serversfile.Box{Sealed: true, Image: "node:24"}}, path: keeper, want: append(slices.Clone(run), "--entrypoint", "node", "--written", folder+"/written", "--", "node:24", "/a.js"), env: map[string]string{}},
+		"a list of hosts":             {server: docker(hosts, "img"), path: both, want: append(slices.Clone(run), "--host", "a.test", "--host", "*.b.test:443", "--tell", "4", "--written", folder+"/written", "--", "img")},
+		"the same, offline":           {server: docker(hosts, "--network", "none", "img"), path: both, want: append(slices.Clone(run), "--network", "off", "--written", folder+"/written", "--", "img")},
+		"the same, with no keeper":    {server: docker(hosts, "img"), path: engine, fails: "network: a list of hosts needs a seal: " + Keeper + " is neither beside dormouse"},
+		"the same, in an engine":      {server: docker(hosts, "--network", "host", "img"), path: both, fails: "--network host"},
+		"the same, on AWS":            {server: docker(hosts, "img"), path: both, aws: true, fails: "which a box on AWS does not have yet"},
+		"no seal is asked for":        {server: serversfile.Server{Command: "npx", Args: []string{"x"}}, path: keeper},
+		"nothing is kept":             {server: docker(serversfile.Box{Sealed: true, Snapshot: serversfile.SnapshotOff}, "img"), path: both, want: append(slices.Clone(run), "--", "img")},
+		"a folder":                    {server: docker(serversfile.Box{Sealed: true, HostPath: "/a"}, "img"), path: both, want: append(slices.Clone(run), "--folder", folder+":"+folder, "--workdir", folder, "--", "img")},
+		"its memory":                  {server: docker(kept, "img"), path: both, want: append(slices.Clone(run), "--control", "5", "--written", folder+"/written", "--", "img")},
+		"its memory, beside a folder": {server: docker(kept, "-v", "/a:/b", "img"), path: both, fails: `memory: "keep" does not fit a folder`},
+		"its memory, of a word":       {server: docker(kept, "--privileged", "img"), path: both, fails: `memory: "keep" needs a seal`},
+		"its memory, on AWS":          {server: docker(kept, "img"), path: both, aws: true, fails: `memory: "keep" needs a seal, which a box on AWS does not have yet`},
+		"its memory, with no keeper":  {server: docker(kept, "img"), path: engine, fails: `memory: "keep" needs a seal: ` + Keeper + " is neither beside dormouse"},
 		"all that it keeps": {
 			server: docker(serversfile.Box{Sealed: true, MemoryMB: 256, CPUs: 1.5, Pids: 64, ReadOnlyRootFS: true, Offline: true, Profile: "default", Guest: true}, "-m", "1g", "-u", "node", "-w", "/app", "-v", "/a:/b:ro", "--pull", "always", "--tmpfs", "/run", "--env-file", vars, "-e", "B=own", "img"),
 			path:   keeper, env: map[string]string{"A": "file", "B": "own"},

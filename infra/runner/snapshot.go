@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
+	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
@@ -27,6 +28,7 @@ const snapshotAge = 14 * 24 * time.Hour
 // keeping says where a runner keeps workspaces. The zero keeping keeps none.
 type keeping struct {
 	folder *snapshot.Folder
+	root   string // the file of the key of kept memory, beside the folder
 	host   *asked // gives URLs instead of a folder
 	age    time.Duration
 }
@@ -46,7 +48,7 @@ func newKeeping(store, age string) (keeping, error) {
 	if !ok || !filepath.IsAbs(path) {
 		return k, errors.New("DORMOUSE_SNAPSHOTS: want host, or folder: and an absolute path")
 	}
-	k.folder = snapshot.NewFolder(path)
+	k.folder, k.root = snapshot.NewFolder(path), filepath.Join(filepath.Dir(path), "memory.key")
 	if age == "" {
 		return k, nil
 	}
@@ -81,11 +83,29 @@ func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp 
 	})
 }
 
+// memory returns what keeps the memory of a box's processes beside the workspaces of a Keeper.
+func (k keeping) memory(keeper box.Keeper, id storage.BoxID, gen int64) (*memory.Kept, error) {
+	workspaces, ok := keeper.(*snapshot.Keeper)
+	if !ok || workspaces.Images() == nil {
+		return nil, errors.New(`memory: "keep" needs a place for it, which this box was not given: leave memory out, or let "dormouse run" run the server`)
+	}
+	root, err := memory.OpenRoot(k.root)
+	if err != nil {
+		return nil, err
+	}
+	tenant, _ := id.Parts()
+	key, err := root.Tenant(string(tenant))
+	return &memory.Kept{Store: workspaces.Images(), Key: key, Box: string(id), Generation: gen}, err
+}
+
 // sweep removes snapshots that were not used for long, such as those of sessions that
 // ended while no box was running.
 func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	if k.folder == nil {
 		return
+	}
+	if n, err := k.folder.Expire(ctx, memory.MaxAge); err != nil || n > 0 {
+		log.Info("memory removed that is too old to be thawed", "count", n, "error", err)
 	}
 	n, err := k.folder.Sweep(ctx, k.age)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -54,6 +55,12 @@ func (p *process) status(state ProcessState, f *fault) ProcessStatus {
 	}
 	if f == nil && (state == Started || state == Ready) {
 		st.Detail = p.output.refused.latest()
+		if st.Detail == "" && p.nap.lost != "" {
+			st.Detail = "memory lost: " + p.nap.lost
+		}
+	}
+	if state == Stopped && p.nap.kept {
+		st.Detail = memory.Says(p.nap.size)
 	}
 	if e, gone := p.exit(); gone {
 		st.ExitCode, st.Signal = e.Code, e.Signal

@@ -33,6 +33,7 @@ type nap struct {
 	asked   bool          // drowsy is closed
 	over    bool          // freeze has returned
 	kept    bool          // and the memory is kept
+	size    int64         // of the image, in bytes
 	dead    frozen        // calls and questions that had ended before
 	discard bool          // the memory must not be kept
 
@@ -120,11 +121,11 @@ func (r *processRun) freeze() {
 	if err != nil {
 		log.Warn("memory lost", "why", b.hide.Text(err.Error()))
 	} else {
-		log.Info("frozen", "mb", (size+1<<20-1)>>20, "ms", time.Since(begun).Milliseconds())
+		log.Info("frozen", "mb", megabytes(size), "ms", time.Since(begun).Milliseconds())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p.nap.over, p.nap.kept = true, err == nil
+	p.nap.over, p.nap.kept, p.nap.size = true, err == nil, size
 	if err != nil && p.failed == nil && !p.conv.idle() {
 		p.failed = b.interrupted("its process slept while a call waited, and its memory could not be kept")
 	}
@@ -260,6 +261,17 @@ func (c *conversation) frozenQuestions() []frozenQuestion {
 	return list
 }
 
+// awaits reports whether an answer may still come to a question outside of calls. The box of a
+// process that sleeps stays awake for it: it would not hear of the answer otherwise.
+func (c *conversation) awaits(now time.Time) bool {
+	for _, q := range c.questions {
+		if q.call == nil && q.due.After(now) {
+			return true
+		}
+	}
+	return false
+}
+
 // passOn gives the conversation of a process that sleeps to another one, if something is open.
 // That one sleeps until it is needed, unless a message has asked for it already.
 func (r *processRun) passOn() {
@@ -311,6 +323,11 @@ func (p *process) inherit(from *process) {
 	p.first = first
 	from.converse(newConversation(p.box.draw, p.box.server.Scope.wide(), p.audience))
 	p.nap.heir = true
+	for _, q := range c.questions {
+		if q.call == nil && q.due.IsZero() {
+			q.due = time.Now().Add(p.box.server.AnswerTimeout)
+		}
+	}
 	p.clock.take(c)
 	if len(p.held.lines) > 0 {
 		p.nap.rouse()
@@ -346,6 +363,9 @@ func (r *processRun) begin(l launch) (child, *frozen, error) {
 		p.nap.close()
 	}
 }
+
+// megabytes rounds up.
+func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
 // forgetImage deletes what is kept of a process that an operator has stopped while it slept.
 func (p *process) forgetImage() {
@@ -420,7 +440,7 @@ func (r *processRun) thaw(ctx context.Context) (*frozen, error) {
 	switch {
 	case err == nil:
 		p.box.log.Info("thawed", "server", p.box.server.Name, "process", p.audience.id,
-			"age_s", int(time.Since(found.Saved).Seconds()), "mb", (found.Size+1<<20-1)>>20, "ms", time.Since(begun).Milliseconds())
+			"age_s", int(time.Since(found.Saved).Seconds()), "mb", megabytes(found.Size), "ms", time.Since(begun).Milliseconds())
 		return f, nil
 	case errors.As(err, &unfit), errors.As(err, &gone):
 		r.lost(err)

@@ -145,7 +145,11 @@ func TestAQuestionOutsideOfCallsOutlivesASleep(t *testing.T) {
 	m, err := wire.Parse(r.event(t, "").Raw)
 	commontest.OK(t, err)
 	id, _ := wire.String(m.ID)
-	r.asleep()
+	r.state(t, Stopped)
+	commontest.Eventually(t, "no process is there", func() bool { return len(r.Processes()) == 0 && len(a.images()) == 1 })
+	if _, ok := r.IdleSince(); ok {
+		t.Error("the box would sleep, and not hear of the answer")
+	}
 	r.Answer("s", id, []byte(`{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept"}}`))
 	heard := func(r *rig) {
 		t.Helper()

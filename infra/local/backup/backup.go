@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
@@ -33,7 +34,7 @@ var databases = []string{"store.db", "history.db"}
 // isLeft reports whether a name at the top of a data folder is in no backup, and stays in its
 // place when one is restored.
 func isLeft(top string) bool {
-	return slices.Contains([]string{"lock", "run", "logs", "home", "installs", "environments"}, top) ||
+	return slices.Contains([]string{"lock", "run", "logs", "home", "installs", "environments", "memory.key", "memory.key.lock"}, top) ||
 		strings.HasPrefix(top, during) || strings.HasPrefix(top, before)
 }
 
@@ -138,7 +139,7 @@ func (a *archive) folder(at *os.Root, under string) error {
 		switch {
 		case a.ctx.Err() != nil:
 			return a.ctx.Err()
-		case under == "" && (isLeft(name) || isDatabase(name)), strings.HasSuffix(name, ".new"), strings.Contains(name, ".damaged-"):
+		case under == "" && (isLeft(name) || isDatabase(name)), strings.HasSuffix(name, ".new"), strings.Contains(name, ".damaged-"), snapshot.IsImage(name):
 		case e.IsDir():
 			err = a.enter(at, e.Name(), name)
 		case e.Type().IsRegular():

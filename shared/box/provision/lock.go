@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -79,6 +80,31 @@ var claimed sync.Map
 // still work there. bury may be nil. If bury fails, the folder stays for the next Claim.
 // release removes the new folder; no process may work there any more.
 func Claim(ctx context.Context, root string, bury func(folder string) error) (folder string, release func() error, err error) {
+	return claim(ctx, root, func() (string, error) { return os.MkdirTemp(root, "box-") }, bury)
+}
+
+// settleTime is how long ClaimAs waits for the runner that has its folder.
+const settleTime = 5 * time.Second
+
+// ClaimAs is like Claim, and the same name gets a folder with the same path. If another runner
+// does not release that in time, ClaimAs makes a folder with another path.
+func ClaimAs(ctx context.Context, root, name string, bury func(folder string) error) (folder string, release func() error, err error) {
+	own := filepath.Join(root, "box-"+digest(name))
+	for until := time.Now().Add(settleTime); time.Now().Before(until); {
+		folder, release, err = claim(ctx, root, func() (string, error) { return own, os.Mkdir(own, 0o755) }, bury)
+		if !errors.Is(err, fs.ErrExist) {
+			return folder, release, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", nil, context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return Claim(ctx, root, bury)
+}
+
+func claim(ctx context.Context, root string, mkdir func() (string, error), bury func(folder string) error) (folder string, release func() error, err error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return "", nil, fmt.Errorf("make a folder for workspaces: %w", err)
 	}
@@ -104,7 +130,7 @@ func Claim(ctx context.Context, root string, bury func(folder string) error) (fo
 			done()
 		}
 	}
-	folder, err = os.MkdirTemp(root, "box-")
+	folder, err = mkdir()
 	if err != nil {
 		return "", nil, err
 	}

@@ -18,6 +18,11 @@ import (
 // imageSuffix ends the name of a file with the memory of a process.
 const imageSuffix = ".memory"
 
+// IsImage reports whether a path below a data folder is that of an image. No backup has one.
+func IsImage(path string) bool {
+	return strings.HasPrefix(path, "snapshots/") && strings.HasSuffix(path, imageSuffix)
+}
+
 // Images keeps the memory of processes beside their workspaces. Package memory says what is in
 // an image. Here it is any bytes.
 type Images struct {
@@ -222,6 +227,7 @@ func (f *Folder) putWith(key string, gen int64, image func(io.Writer) error, arc
 		return fmt.Errorf("write the snapshot: %w", err)
 	}
 	if same {
+		_ = os.Remove(filepath.Join(dir, p.Object)) // if it stays, the next save removes it
 		p.Object = was.Object
 	}
 	unlock, err := f.lock()
@@ -273,16 +279,16 @@ func (f *Folder) forgetImage(image string) error {
 	return os.Remove(image)
 }
 
-// Kept says how much memory is kept for a key: its size in bytes, and when it was saved. ok is
-// false if none is.
-func (f *Folder) Kept(key string) (size int64, saved time.Time, ok bool) {
-	p, err := f.current(key)
-	if err != nil || p.Image == "" || !strings.HasSuffix(p.Image, imageSuffix) {
-		return 0, time.Time{}, false
+// ImageFiles returns the paths of the images that are kept.
+func (f *Folder) ImageFiles() []string {
+	pointers, _ := filepath.Glob(filepath.Join(f.path, "*", pointerFile)) // the pattern is well formed
+	var all []string
+	for _, at := range pointers {
+		var p pointer
+		text, err := os.ReadFile(at)
+		if err == nil && json.Unmarshal(text, &p) == nil && strings.HasSuffix(p.Image, imageSuffix) {
+			all = append(all, filepath.Join(filepath.Dir(at), filepath.Base(p.Image)))
+		}
 	}
-	info, err := os.Stat(filepath.Join(f.of(key), p.Image))
-	if err != nil {
-		return 0, time.Time{}, false
-	}
-	return info.Size(), info.ModTime(), true
+	return all
 }

@@ -79,6 +79,9 @@ type Box struct {
 	// Snapshot is the file's own value; see [Server.Kept].
 	Snapshot Snapshot `json:"snapshot,omitempty"`
 
+	// Memory says that a process sleeps with its memory. Sealed is set, too.
+	Memory bool `json:"memory,omitempty"`
+
 	// Secrets names the variables of Server.Env whose values must never appear in the
 	// output of a box. Variables whose names look secret are hidden too.
 	Secrets []string `json:"secrets,omitempty"`
@@ -154,9 +157,13 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 	}
 	r.read(n, section{name: r.what + ": x-dormouse.box", label: r.what + ": ", settings: settings})
 	if b.Hosts != nil {
-		if m, ok := n.get("sealed"); ok && m.value.shape == boolean && !m.value.on {
+		if m, _ := n.get("sealed"); b.sealedOff(n) {
 			r.fail(m.at, "%s: sealed is false, and a list of hosts in network always seals: leave sealed out", r.what)
 		}
+		b.Sealed = true
+	}
+	if b.Memory {
+		r.memory(n)
 		b.Sealed = true
 	}
 	for _, name := range b.Secrets {
@@ -177,6 +184,31 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 		m, _ := n.get("snapshot")
 		r.fail(m.value.at, "%s: snapshot %q does not fit scope %q: leave it out, for what is kept is then of all who share the process, or make it \"off\"", r.what, b.Snapshot, b.Scope)
 	}
+}
+
+// memory refuses what does not fit memory "keep": what others may change while a process sleeps,
+// or who could not tell whose memory it is.
+func (r *serverReader) memory(n node) {
+	b := &r.server.Box
+	for _, other := range []struct {
+		key string
+		bad bool
+		why string
+	}{
+		{"sealed", b.sealedOff(n), `sealed is false, and memory "keep" always seals: leave sealed out`},
+		{"host_path_mode", b.HostPathWritable, `memory "keep" does not fit host_path_mode "rw", because others may change the folder while the server sleeps: leave one of them out`},
+		{"scope", b.Scope == ScopeShared, `memory "keep" does not fit scope "shared", because the memory of a process belongs to its sessions: leave one of them out`},
+		{"snapshot", b.Snapshot == SnapshotOff, `memory "keep" does not fit snapshot "off", because memory and workspace are kept together: leave one of them out`},
+	} {
+		if m, ok := n.get(other.key); other.bad && ok {
+			r.fail(m.at, "%s: %s", r.what, other.why)
+		}
+	}
+}
+
+func (b *Box) sealedOff(n node) bool {
+	m, ok := n.get("sealed")
+	return ok && m.value.shape == boolean && !m.value.on
 }
 
 func (r *serverReader) locked(at int, field, profile string) {

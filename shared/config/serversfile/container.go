@@ -27,6 +27,7 @@ type Container struct {
 	EnvFiles []string // files of variables, which those of Env win over
 	Folders  []string // "HOST:PATH", "HOST:PATH:ro" or "HOST:PATH:fixed", which does not change, of absolute paths
 	Tmpfs    []string // absolute paths
+	Stable   []string // "NAME:DIGEST" of what the folders that do not change hold
 	Always   bool     // the registry is asked at each start
 	Offline  bool
 	ReadOnly bool

@@ -1,0 +1,47 @@
+package memory
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
+)
+
+// Sleeper is a process that sleeps with its memory.
+type Sleeper struct {
+	Box, Process string
+	Saved        time.Time
+	Size         int64 // of the image, in bytes
+}
+
+// Sleepers lists the processes whose memory is in a folder. It reads no more of an image than
+// its header. It leaves out images that cannot be read, and those that are too old.
+func Sleepers(f *snapshot.Folder) []Sleeper {
+	var all []Sleeper
+	for _, path := range f.ImageFiles() {
+		if s, ok := sleeper(path); ok {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func sleeper(path string) (s Sleeper, ok bool) {
+	file, err := os.Open(path)
+	if err != nil {
+		return s, false
+	}
+	defer func() { _ = file.Close() }() // only read
+	info, err := file.Stat()
+	if err != nil {
+		return s, false
+	}
+	h, _, err := readHeader(file)
+	return Sleeper{h.Box, h.Process, h.Saved, info.Size()}, err == nil && time.Since(h.Saved) < MaxAge
+}
+
+// Says describes kept memory for operators.
+func Says(size int64) string {
+	return fmt.Sprintf("its memory is kept: %d MB", (size+1<<20-1)>>20)
+}
