@@ -99,7 +99,7 @@ func EachServer(a interface {
 }, r *http.Request, servers []string,
 ) (map[string]storage.Identity, error) {
 	all := map[string]storage.Identity{}
-	_, err := each(servers, func(server string) error {
+	_, err := Each(servers, func(server string) error {
 		who, err := a.Authenticate(r, server)
 		if err == nil {
 			all[server] = who
@@ -150,14 +150,14 @@ func (a *Keys) Confirm(ctx context.Context, credential, server string) error {
 //
 // Errors: those of Confirm; Forbidden if the credential may be used for none of them.
 func (a *Keys) ConfirmMembers(ctx context.Context, credential, _ string, servers []string) ([]string, error) {
-	return each(servers, func(server string) error { return a.Confirm(ctx, credential, server) })
+	return Each(servers, func(server string) error { return a.Confirm(ctx, credential, server) })
 }
 
-// each returns the servers for which admit returns nil. It ends at the first error other than
+// Each returns the servers for which admit returns nil. It ends at the first error other than
 // Forbidden.
 //
 // Errors: those of admit; Forbidden if that was the answer for all servers.
-func each(servers []string, admit func(server string) error) (still []string, err error) {
+func Each(servers []string, admit func(server string) error) (still []string, err error) {
 	var refused error
 	for _, server := range servers {
 		switch err := admit(server); {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -164,22 +165,7 @@ func (s *Issued) ConfirmMembers(ctx context.Context, text, group string, servers
 	if strings.HasPrefix(text, issuedCredential) {
 		return servers, s.Confirm(ctx, text, group)
 	}
-	var still []string
-	var refused error
-	for _, server := range servers {
-		switch err := s.Confirm(ctx, text, server); {
-		case err == nil:
-			still = append(still, server)
-		case storage.CodeOf(err) == storage.Forbidden:
-			refused = err
-		default:
-			return nil, err
-		}
-	}
-	if len(still) > 0 {
-		refused = nil
-	}
-	return still, refused
+	return apikey.Each(servers, func(server string) error { return s.Confirm(ctx, text, server) })
 }
 
 // open returns the contents of a token that is for a server or a group, and has not expired.
