@@ -16,11 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // soakTime is the variable with the length of TestE2ESoak.
 const soakTime = "DORMOUSE_TEST_SOAK"
+
+// soakListed is the variable that has the server of one tenant reach a list of hosts only, so
+// that it is sealed, if it is not "". make chaos sets it.
+const soakListed = "DORMOUSE_TEST_SOAK_LISTED"
 
 // soakSessions is how many sessions each tenant has.
 const soakSessions = 2
@@ -39,7 +44,18 @@ func TestE2ESoak(t *testing.T) {
 	for _, name := range tenants {
 		hosted[name] = []string{"-calls", filepath.Join(logs, name)}
 	}
-	m := newMachine(t, hosted)
+	listed := os.Getenv(soakListed) != ""
+	if listed {
+		hosted["azure"] = []string{"-calls", "${workspaceFolder}/azure"}
+	}
+	file := hosted.file(t)
+	if listed {
+		file["azure"].(map[string]any)["x-dormouse"] = map[string]any{"box": map[string]any{"network": []string{"api.github.com", "*.slack.com:443"}, "host_path": logs, "host_path_mode": "rw"}} //nolint:forcetypeassert // see file
+	}
+	m := machineOf(t, file)
+	if listed {
+		m.env = append(m.env, "PATH="+filepath.Dir(keeper(t))+":"+os.Getenv("PATH"))
+	}
 	m.ours(`{"profile": "none"}`) // the servers note their calls outside of their workspaces
 	m.start("--access", "keys")
 	var clients []*client
@@ -108,10 +124,10 @@ func (m *machine) killForAWhile(half time.Duration, over <-chan time.Time) (k ki
 			k.hosts++
 			continue
 		}
-		if !hosts && !settled && len(m.those("stdio")) > soakSessions {
+		if !hosts && !settled && len(m.those("stdio", runner.Keeper)) > soakSessions {
 			k.start, settled = m.taken(), true
 		}
-		if all := m.those("runner", "stdio"); len(all) > 0 {
+		if all := m.those("runner", "stdio", runner.Keeper); len(all) > 0 {
 			m.kill(all[rand.IntN(len(all))])
 			k.others++
 		}
