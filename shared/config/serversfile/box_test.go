@@ -88,6 +88,27 @@ func TestWrongBoxValueIsRefusedByNameWithWhatIsAllowed(t *testing.T) {
 	}
 }
 
+func TestMemoryThatIsKeptSeals(t *testing.T) {
+	got, _ := boxed(t, `{"memory": "keep"}`)
+	if !got.Box.Sealed || !got.Box.Memory || got.Kept() != serversfile.SnapshotSession {
+		t.Errorf("%+v", got.Box)
+	}
+	if got, _ := boxed(t, `{"memory": "off"}`); got.Box.Sealed || got.Box.Memory {
+		t.Errorf("%+v", got.Box)
+	}
+	for other, want := range map[string]string{
+		`"host_path": "/a", "host_path_mode": "rw"`: "host_path_mode",
+		`"scope": "shared"`:                         "scope",
+		`"snapshot": "off"`:                         "snapshot",
+		`"sealed": false`:                           "always seals",
+	} {
+		err := wrong(server(`"command": "a", "x-dormouse": {"box": {"memory": "keep", `+other+`}}`), nil)
+		if err == nil || !strings.Contains(err.Error(), "memory") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", other, err)
+		}
+	}
+}
+
 func TestAListOfHostsSeals(t *testing.T) {
 	got, _ := boxed(t, `{"profile": "default", "network": ["api.github.com", "*.slack.com:443", "192.168.1.10:5432", "bücher.example."]}`)
 	if got.Box.Offline || !got.Box.Sealed || !slices.Equal(got.Box.Hosts, []string{"api.github.com", "*.slack.com:443", "192.168.1.10:5432", "bücher.example."}) {

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The servers count in memory only.
+const (
+	nodeCounter = `let n = 0
+require("readline").createInterface({input: process.stdin}).on("line", line => {
+  const m = JSON.parse(line)
+  if (m.id === undefined) return
+  let result = {}
+  if (m.method == "initialize") result = {protocolVersion: m.params.protocolVersion, capabilities: {tools: {}}, serverInfo: {name: "n", version: "1"}}
+  if (m.method == "tools/list") result = {tools: [{name: "look", inputSchema: {type: "object"}}]}
+  if (m.method == "tools/call") result = {content: [{type: "text", text: "count " + ++n + "."}]}
+  console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result}))
+})`
+	pythonCounter = `import json, sys
+n = 0
+for line in sys.stdin:
+    m = json.loads(line)
+    if "id" not in m:
+        continue
+    result = {}
+    if m["method"] == "initialize":
+        result = {"protocolVersion": m["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": {"name": "p", "version": "1"}}
+    if m["method"] == "tools/list":
+        result = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
+    if m["method"] == "tools/call":
+        n += 1
+        result = {"content": [{"type": "text", "text": "count %d." % n}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": result}), flush=True)
+`
+)
+
+// Servers of Node and Python go on counting over five sleeps and an end of dormouse run, and
+// their secret is on no disk.
+func TestMemoryLastsOverSleepsAndRestarts(t *testing.T) {
+	a := as{1000, ""}
+	programs, data := built(t), a.folder(t)
+	const secret = "hunter2-hunter2-hunter2"
+	servers := map[string]any{}
+	for name, of := range map[string][2]string{"node": {"node", nodeCounter}, "python": {"/usr/bin/python3", pythonCounter}} {
+		script := filepath.Join(data, name+".txt")
+		if err := os.WriteFile(script, []byte(of[1]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		servers[name] = map[string]any{
+			"command": of[0], "args": []string{script}, "env": map[string]string{"TOKEN": "${SECRET}"},
+			"x-dormouse": map[string]any{"idle_seconds": 1, "record": "off", "box": map[string]any{"memory": "keep"}},
+		}
+	}
+	t.Setenv("SECRET", secret)
+	count := 0
+	for life := range 2 {
+		t.Run(fmt.Sprint("life ", life), func(t *testing.T) {
+			log, call := a.hosts(t, programs, data, servers)
+			for n := range 3 {
+				count++
+				for name := range servers {
+					if out, err := call(name); err != nil || !strings.Contains(out, fmt.Sprintf("count %d.", count)) {
+						t.Errorf("%s, want count %d: %v: %s", name, count, err, out)
+					}
+				}
+				for name := range servers {
+					log.wait(t, " "+name+" asleep", n+1)
+				}
+			}
+		})
+	}
+	images := 0
+	err := filepath.WalkDir(filepath.Join(data, "state"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		if strings.HasSuffix(path, ".memory") {
+			images++
+		}
+		text, err := os.ReadFile(path)
+		if bytes.Contains(text, []byte(secret)) {
+			err = errors.Join(err, fmt.Errorf("%s has the secret", path))
+		}
+		return err
+	})
+	if err != nil || images != len(servers) {
+		t.Errorf("%d images, %v", images, err)
+	}
+}
