@@ -105,6 +105,9 @@ func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 // boxes that run.
 func sleepersOf(m *machine, known []api.Process) []api.Process {
 	var all []api.Process
+	if _, err := os.Stat(m.folder.File("memory.key")); err != nil {
+		return nil // no server has ever kept memory
+	}
 	for _, k := range memory.Sleepers(snapshot.NewFolder(m.snapshots())) {
 		if slices.ContainsFunc(known, func(p api.Process) bool { return p.Box == k.Box && p.Process == k.Process }) {
 			continue
