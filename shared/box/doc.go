@@ -130,6 +130,13 @@
 // may have saved meanwhile. If two of its sessions work at the same time, the later
 // save wins.
 //
+// With [Server].Images a process sleeps with its memory. It is frozen when it is idle, when each
+// open request waits for its client, and when the box ends. Its memory, its workspace and the
+// conversation are saved together. If a request or a question is still open, another process
+// takes over the conversation, and waits until a message needs it. Such a process, or that of a
+// later box, gets the memory back if it fits, and is told nothing that it knows. If it does not
+// fit, the log says why, and the process starts as any other does.
+//
 // # Time
 //
 // The tool timeout of a request begins when the process gets the request. It stands
