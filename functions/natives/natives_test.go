@@ -57,9 +57,7 @@ func (c *cloud) backend() *native.Backend {
 // Schedule implements native.Scheduler.
 func (c *cloud) Schedule(_ context.Context, a native.Alarm) error {
 	time.AfterFunc(time.Until(a.At), func() {
-		if err := c.backend().Handle(context.Background(), a); err != nil {
-			c.t.Error(err)
-		}
+		commontest.Check(c.t, c.backend().Handle(context.Background(), a))
 	})
 	return nil
 }
@@ -136,9 +134,7 @@ func TestCounterCountsOnThoughItIsMadeAnewForEachMessage(t *testing.T) {
 		for range 3 {
 			got = append(got, call(t, s, "add", map[string]any{"by": 5}))
 		}
-		if joined := strings.Join(got, " "); joined != "5 10 15" {
-			t.Errorf("counted %s", joined)
-		}
+		commontest.EqualIn(t, "counted", "5 10 15", strings.Join(got, " "))
 	})
 }
 
@@ -152,9 +148,7 @@ func TestBookingWaitsForTheUserAndNothingRuns(t *testing.T) {
 						return &mcp.ElicitResult{Action: answer, Content: map[string]any{"seats": 2}}, nil
 					},
 				})
-				if got := call(t, s, "book", map[string]any{"trip": "Ulm"}); got != want {
-					t.Errorf("got %q, want %q", got, want)
-				}
+				commontest.Equal(t, want, call(t, s, "book", map[string]any{"trip": "Ulm"}))
 			})
 		})
 	}
@@ -171,14 +165,10 @@ func TestJobTellsItsProgressAndEndsByAlarms(t *testing.T) {
 				steps = append(steps, r.Params.Message)
 			},
 		})
-		if got := call(t, s, "work", map[string]any{"steps": 3, "seconds": 60}); got != "worked 3 steps" {
-			t.Errorf("got %q", got)
-		}
+		commontest.Equal(t, "worked 3 steps", call(t, s, "work", map[string]any{"steps": 3, "seconds": 60}))
 		synctest.Wait() // another goroutine of the client handles the progress
 		mu.Lock()
 		defer mu.Unlock()
-		if joined := strings.Join(steps, ", "); joined != "step 1, step 2, step 3" {
-			t.Errorf("told %s", joined)
-		}
+		commontest.EqualIn(t, "told", "step 1, step 2, step 3", strings.Join(steps, ", "))
 	})
 }

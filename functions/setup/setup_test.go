@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // account stands for Systems Manager, Lambda and CloudFormation.
@@ -52,9 +54,7 @@ func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			a.t.Errorf("CloudFormation gets %s with the content type %q, for which its URL is not signed", r.Method, r.Header.Get("Content-Type"))
 		}
 		a.answer.Data, a.answer.Reason = nil, ""
-		if err := json.Unmarshal(body, &a.answer); err != nil {
-			a.t.Error(err)
-		}
+		commontest.Check(a.t, json.Unmarshal(body, &a.answer))
 		return
 	}
 	what := r.Header.Get("X-Amz-Target")

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestEventsAreOfTheScheduleOrOfOneTask(t *testing.T) {
@@ -19,9 +20,7 @@ func TestEventsAreOfTheScheduleOrOfOneTask(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var e event
-			if err := json.Unmarshal([]byte(c.text), &e); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
+			commontest.OKIn(t, name, json.Unmarshal([]byte(c.text), &e))
 			got, ours, stops, err := e.task()
 			if err != nil || ours != c.ours || stops != c.stops || got.ID != c.id || ours && got.State != fleet.Stopped {
 				t.Errorf("%s: %+v, ours %v, stops %v, %v", name, got, ours, stops, err)

@@ -32,9 +32,7 @@ func TestAServerWithSecretsIsPlacedAsAnyOther(t *testing.T) {
 	commontest.OK(t, err)
 	f := &Function{Settings: Settings{Servers: servers}}
 	two := places.New("ecs", places.Auto, map[string]fleet.Fleet{"ecs": nil, places.Lambda: nil})
-	if got := two.Choose(f.needs(storage.Box{Server: "token", Attempt: 1})); got != places.Lambda {
-		t.Errorf("a server with secrets runs in %s, want %s", got, places.Lambda)
-	}
+	commontest.EqualIn(t, "a server with secrets runs in", places.Lambda, two.Choose(f.needs(storage.Box{Server: "token", Attempt: 1})))
 }
 
 // A box on Lambda has no uid for each server, so it has none of the guards that need one, and

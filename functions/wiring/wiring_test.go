@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
@@ -122,9 +121,7 @@ func TestLineOfAnEventSaysForWhomItWas(t *testing.T) {
 		var line bytes.Buffer
 		f := &wiring.Function{Observer: observe.Log(slog.New(slog.NewJSONHandler(&line, nil))), Meter: meter.New(meter.Options{})}
 		commontest.OK(t, wiring.Event(f, of, func(context.Context, string) error { return nil })(t.Context(), "acme"))
-		if got := line.String(); !strings.Contains(got, want) {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		commontest.Contains(t, "", want, line.String())
 	}
 }
 

@@ -133,9 +133,7 @@ func TestTerminalDoesNotShowSecrets(t *testing.T) {
 	if _, err := io.WriteString(master, "hunter2\nnext\n"); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-secret; got != "hunter2" {
-		t.Errorf("%q", got)
-	}
+	commontest.Equal(t, "hunter2", <-secret)
 	if shown += until(t, master, "\n"); strings.Contains(shown, "hunter2") {
 		t.Errorf("it shows %q", shown)
 	}

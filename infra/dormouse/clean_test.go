@@ -35,9 +35,7 @@ func seen(t *testing.T, print func(out io.Writer) error) string {
 		all, _ := io.ReadAll(master) // the error says that the terminal is closed
 		got <- string(all)
 	}()
-	if err := print(onTerminal(tty)); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, print(onTerminal(tty)))
 	_ = tty.Close()
 	return strings.ReplaceAll(<-got, "\r\n", "\n") // the terminal adds \r
 }

@@ -103,13 +103,11 @@ func (s *shell) used() {
 	store, err := sqlitestore.Open(filepath.Join(s.data, local.StoreFile))
 	commontest.OK(s.t, err)
 	defer func() { _ = store.Close() }()
-	if err := store.Create(s.t.Context(), storage.Session{
+	commontest.OK(s.t, store.Create(s.t.Context(), storage.Session{
 		ID: "c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq", Server: "one", Tenant: "default", State: storage.Ready, Version: "2025-11-25",
 		Init:    json.RawMessage(`{"clientInfo":{"name":"claude-code","version":"1"}}`),
 		Created: noon().Add(-time.Hour), Used: noon().Add(-time.Minute), Expires: noon().Add(100 * 365 * 24 * time.Hour),
-	}); err != nil {
-		s.t.Fatal(err)
-	}
+	}))
 	s.file("logs/one/c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq.1.log", "first line\nsecond line\n")
 	s.file("logs/two/shared.2.log.old", "older line\n")
 	s.file("logs/two/shared.2.log", "newer line, without an end")

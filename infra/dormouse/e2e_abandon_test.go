@@ -4,10 +4,13 @@ package dormouse_test
 
 import (
 	"flag"
+	"fmt"
 	"strconv"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // abandoned is how many sessions the test starts and abandons. The acceptance test
@@ -39,9 +42,7 @@ func TestE2EAbandonedSessionsLeaveNothing(t *testing.T) {
 	for n := 1; n <= *abandoned; n++ {
 		name := []string{"confined", "free"}[n%2]
 		c := m.client(name)
-		if err := c.open(params); err != nil {
-			t.Fatalf("session %d: %v", n, err)
-		}
+		commontest.OKIn(t, fmt.Sprintf("session %d", n), c.open(params))
 		// Some calls leave processes behind, and some are cut in the middle.
 		s, err := c.post(c.request(c.id(), []string{"pid", "leak", "deaf"}[n%3], ""))
 		if err != nil {

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
@@ -76,9 +74,7 @@ func TestE2ECallOverHTTPCostsTwoMessagesAndAnAck(t *testing.T) {
 		return err
 	})
 	// RelayIn is the events; RelayOut is the deliver and the ack.
-	if d := cmp.Diff(counted{RelayIn: 1, RelayOut: 2}, got); d != "" {
-		t.Errorf("messages of one call (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "messages of one call", counted{RelayIn: 1, RelayOut: 2}, got)
 }
 
 // billReport is the output of dormouse bill --json.

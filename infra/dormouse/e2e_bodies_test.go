@@ -135,9 +135,7 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, err)
 	for where, text := range all {
 		t.Run(where, func(t *testing.T) {
 			for _, word := range []string{planted, secret, escaped, coded, "marked-77"} {

@@ -103,9 +103,7 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 		}
 	}
 
-	if got := m.session("limits").text("dial", fmt.Sprintf(`{"path":%q}`, address)); got != "done" {
-		t.Errorf("limits: dial: %s", got)
-	}
+	commontest.EqualIn(t, "limits: dial", "done", m.session("limits").text("dial", fmt.Sprintf(`{"path":%q}`, address)))
 	c = m.session("limits")
 	// A Go program that gets no more memory does not always report that: its runtime may
 	// fail first. Where Go maps over address space that it has reserved, some kernels refuse
@@ -127,9 +125,7 @@ func TestE2EServerWithAProfileIsConfined(t *testing.T) {
 	}
 
 	c = m.session("free")
-	if got := c.text("read", fmt.Sprintf(`{"path":%q}`, secret)); got != "done" {
-		t.Errorf("a server that asks for nothing cannot read what its user can: %s", got)
-	}
+	commontest.EqualIn(t, "a server that asks for nothing cannot read what its user can", "done", c.text("read", fmt.Sprintf(`{"path":%q}`, secret)))
 }
 
 func TestE2ELogsOfAProcessThatIsGone(t *testing.T) {

@@ -66,9 +66,7 @@ func TestE2EPSShowsWhatRuns(t *testing.T) {
 func (m *machine) psText(words ...string) {
 	m.t.Helper()
 	out, err := m.command("ps", "--all").Output()
-	if err != nil {
-		m.t.Fatalf("dormouse ps: %v", err)
-	}
+	commontest.OKIn(m.t, "dormouse ps", err)
 	for _, w := range words {
 		if !strings.Contains(string(out), w) {
 			m.t.Errorf("ps does not say %q:\n%s", w, out)
@@ -124,9 +122,7 @@ func TestE2EServerThatCannotBeHostedCostsItselfOnly(t *testing.T) {
 }
 `)
 	m.start()
-	if got := m.session("one").text("count", ""); got != "1" {
-		t.Errorf("the good one counts %s", got)
-	}
+	commontest.EqualIn(t, "the good one counts", "1", m.session("one").text("count", ""))
 	for name, why := range map[string]string{"weather": "DORMOUSE_E2E_NOT_SET is not set", "remote": "url must be a URL", "line": "split it into"} {
 		t.Run(name, func(t *testing.T) {
 			status, body := m.refusal(strings.Replace(m.urls["one"], "/one/", "/"+name+"/", 1))
@@ -179,9 +175,7 @@ func TestE2EDormouseAloneHosts(t *testing.T) {
 	m.program = filepath.Join(t.TempDir(), "dormouse")
 	executable(t, m.program, read(t, filepath.Join(programs, "dormouse")))
 	m.start()
-	if got := m.session("one").text("count", ""); got != "1" {
-		t.Errorf("the server counts %s", got)
-	}
+	commontest.EqualIn(t, "the server counts", "1", m.session("one").text("count", ""))
 }
 
 // The endpoint serves the Host of the public URL, which a proxy passes on from its

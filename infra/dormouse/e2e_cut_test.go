@@ -162,9 +162,7 @@ func TestE2ECutAtEveryByteLosesNothing(t *testing.T) {
 			t.Errorf("%s of %d bytes behind the cursor: %v", tag, whole, got)
 		}
 	}
-	if diff := cmp.Diff(strings.Join(want, "\n")+"\n", read(t, m.calls)); diff != "" {
-		t.Errorf("tools that were run (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "tools that were run", strings.Join(want, "\n")+"\n", read(t, m.calls))
 }
 
 // cutCall makes a call whose response may be cut anywhere after its cursor, continues it,
@@ -233,9 +231,7 @@ func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), m.lossWithin())
 			defer cancel()
 			all, err := c.follow(ctx, w.stream, w.id)
-			if err != nil {
-				t.Fatalf("the call has no end: %v", err)
-			}
+			commontest.OKIn(t, "the call has no end", err)
 			wantKilled(t, all[len(all)-1], test.program == "stdio" || !m.invokes())
 			if got := c.resumed(last); !cmp.Equal(got, []string{"response " + w.id}) {
 				t.Errorf("the client that comes once more gets %v, want the one end", got)
@@ -243,9 +239,7 @@ func TestE2EKilledProgramEndsItsCall(t *testing.T) {
 			if test.program == "stdio" {
 				m.host() // the box is well
 			}
-			if got := c.text("echo", `{"text":"and on"}`); got != "and on" {
-				t.Errorf("the next call got %q", got)
-			}
+			commontest.EqualIn(t, "the next call got", "and on", c.text("echo", `{"text":"and on"}`))
 			m.only("stdio") // the killed box's process ended with it
 		})
 	}
@@ -322,9 +316,7 @@ func (m *machine) killedInACall(flags ...string) {
 	defer cancel()
 	c = m.again(c, "one")
 	all, err := c.follow(ctx, w.stream, w.id)
-	if err != nil {
-		m.t.Fatalf("the call has no end: %v", err)
-	}
+	commontest.OKIn(m.t, "the call has no end", err)
 	end := all[len(all)-1]
 	if f, err := failureOf(end); err != nil || f.Data.Phase != "runtime" {
 		m.t.Errorf("the call ended in %s, %v, want phase runtime", end.Raw, err)

@@ -24,9 +24,7 @@ func smallDisk(t *testing.T, megabytes string) string {
 		t.Fatalf("mount a small disk: %v; this test needs root", err)
 	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(at, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, syscall.Unmount(at, syscall.MNT_DETACH))
 	})
 	return at
 }
@@ -47,9 +45,7 @@ func fill(t *testing.T, disk string) (free func()) {
 	}
 	_ = f.Close()
 	return func() {
-		if err := os.Remove(path); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, os.Remove(path))
 	}
 }
 
@@ -69,9 +65,7 @@ func (m *machine) toldOfTheDisk(c *client) {
 	if answer := c.outcome("echo", `{"text":"on a full disk"}`); answer.Error == nil || !strings.Contains(string(answer.Error), "is full") {
 		m.t.Errorf("the client is told %s", answer.Raw)
 	}
-	if now := executed(m.t, m.calls); now != before {
-		m.t.Errorf("it was executed: %s", now)
-	}
+	commontest.EqualIn(m.t, "it was executed", before, executed(m.t, m.calls))
 	if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, "✗ store") {
 		m.t.Errorf("doctor says %v %s", err, said)
 	}
@@ -116,9 +110,7 @@ func TestE2EAFullDiskIsToldAndGoesOnWithRoom(t *testing.T) {
 	} else if last := messages[len(messages)-1]; last.Kind != wire.Response || last.Error != nil {
 		t.Errorf("the call in flight ended with %s", last.Raw)
 	}
-	if got := c.text("echo", `{"text":"after"}`); got != "after" {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, "after", c.text("echo", `{"text":"after"}`))
 	if status, body := m.health("one"); status != http.StatusOK {
 		t.Errorf("health: %d %s", status, body)
 	}
@@ -134,9 +126,7 @@ func TestE2EAFullDiskIsToldAndGoesOnWithRoom(t *testing.T) {
 	m.toldOfTheDisk(c)
 	free()
 	m.await(patience, "the terminal says that it goes on", func(e event) bool { return e.Kind == "folder.well" })
-	if got := c.text("echo", `{"text":"again"}`); got != "again" {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, "again", c.text("echo", `{"text":"again"}`))
 	m.terminate()
 	m.ended(patience)
 }

@@ -64,12 +64,8 @@ func TestE2EDynamoDBTableThatIsNoneIsTold(t *testing.T) {
 func (m *machine) talks(store ...string) {
 	m.start(store...)
 	c := m.session("one")
-	if list := c.list(); !strings.Contains(string(list), `"echo"`) {
-		m.t.Errorf("the list of tools is %s", list)
-	}
-	if got := c.text("echo", `{"text":"ü 9007199254740993"}`); got != "ü 9007199254740993" {
-		m.t.Errorf("echo says %q", got)
-	}
+	commontest.Contains(m.t, "the list of tools is", `"echo"`, string(c.list()))
+	commontest.EqualIn(m.t, "echo says", "ü 9007199254740993", c.text("echo", `{"text":"ü 9007199254740993"}`))
 	messages, err := c.call("work", `{"before":3}`)
 	commontest.OK(m.t, err)
 	if diff := cmp.Diff(steps(3, string(messages[len(messages)-1].ID)), ended(messages)); diff != "" {
@@ -110,14 +106,10 @@ func (m *machine) sleepsBetweenCalls(store ...string) {
 func (m *machine) talksOverASocket(store ...string) {
 	m.start(store...)
 	k := m.talk("one")
-	if got := k.text("echo", `{"text":"over a socket"}`); got != "over a socket" {
-		m.t.Errorf("echo says %s", got)
-	}
+	commontest.EqualIn(m.t, "echo says", "over a socket", k.text("echo", `{"text":"over a socket"}`))
 	_ = k.conn.CloseNow()
 	again := m.resume("one", k)
-	if got := again.text("count", ""); got != "1" {
-		m.t.Errorf("after the connection was lost a call is answered %s", got)
-	}
+	commontest.EqualIn(m.t, "after the connection was lost a call is answered", "1", again.text("count", ""))
 }
 
 // dynamoDB returns the endpoint of a DynamoDB Local.

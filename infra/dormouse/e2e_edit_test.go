@@ -52,18 +52,12 @@ func TestE2EAddedServerAnswersItsFirstClientsWithoutAProcess(t *testing.T) {
 	link(t, program, filepath.Join(filepath.Dir(m.servers), "beside"))
 	m.does("add", "beside", "--", "./beside", "-name", "beside")
 	m.start()
-	if got := m.session("beside").whoami().Name; got != "beside" {
-		t.Errorf("the server beside the file is called %s", got)
-	}
+	commontest.EqualIn(t, "the server beside the file is called", "beside", m.session("beside").whoami().Name)
 	woken := m.count("box.wake")
 	c := m.client("one") // a client that can do more may see other tools, so its first list starts a process
 	commontest.OK(t, c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`))
-	if list := c.list(); !strings.Contains(string(list), `"echo"`) {
-		t.Errorf("a client gets %s", list)
-	}
-	if n := m.count("box.wake") - woken; n != 0 {
-		t.Errorf("%d boxes were woken", n)
-	}
+	commontest.Contains(t, "a client gets", `"echo"`, string(c.list()))
+	commontest.EqualIn(t, "boxes were woken", 0, m.count("box.wake")-woken)
 	for _, p := range m.those("stdio") {
 		if p.server == "one" {
 			t.Errorf("there is %v", p)
@@ -83,9 +77,7 @@ func TestE2EAddedServerAnswersAllPrincipalsWithoutAProcess(t *testing.T) {
 		"bob": m.keys("create", "bob", "--server", "*"),
 	}
 	m.does("add", "one", "--", program, "-name", "one")
-	if n := m.count("server.ready"); n != 1 {
-		t.Errorf("%d processes have started", n)
-	}
+	commontest.EqualIn(t, "processes have started", 1, m.count("server.ready"))
 	m.urls["one"] = m.addressOf("one")
 	if out, err := m.command("list").CombinedOutput(); err != nil || !regexp.MustCompile(`(?m)^one +asleep +1 `).Match(out) {
 		t.Errorf("%v: the list is\n%s", err, out)
@@ -101,9 +93,7 @@ func TestE2EAddedServerAnswersAllPrincipalsWithoutAProcess(t *testing.T) {
 			}
 		})
 	}
-	if n := m.count("box.wake") - woken; n != 0 {
-		t.Errorf("%d boxes were woken", n)
-	}
+	commontest.EqualIn(t, "boxes were woken", 0, m.count("box.wake")-woken)
 	for _, p := range m.those("stdio") {
 		t.Errorf("there is %v", p)
 	}
@@ -116,9 +106,7 @@ func TestE2EServerIsAddedHostedAndCalled(t *testing.T) {
 	program := stdio(t)
 	m.does("add", "one", "--", program, "-name", "one")
 	m.start()
-	if said := m.does("call", "one", "echo", "text=hi"); !strings.Contains(said, "hi\n") {
-		t.Errorf("call said %q", said)
-	}
+	commontest.Contains(t, "call said", "hi\n", m.does("call", "one", "echo", "text=hi"))
 }
 
 // dormouse add makes a running machine host the new server and prepare it.
@@ -130,9 +118,7 @@ func TestE2EServerIsAddedToARunningMachine(t *testing.T) {
 			m := newMachine(t, servers{"one": nil})
 			program := stdio(t)
 			m.start(append(sleepy(), "--access", access)...)
-			if said := m.does("add", "two", "--", program, "-name", "two"); !strings.Contains(said, "added two 1: 1 tool in ") {
-				t.Errorf("add said %s", said)
-			}
+			commontest.Contains(t, "add said", "added two 1: 1 tool in ", m.does("add", "two", "--", program, "-name", "two"))
 			m.asleep()
 			wakes := m.count("box.wake")
 			if wakes == 0 {

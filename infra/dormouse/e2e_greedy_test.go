@@ -155,9 +155,7 @@ func (m *machine) taken() (k taken) {
 		k.files += len(files)
 	}
 	rows, err := countRows(m.t.Context(), filepath.Join(m.data, local.StoreFile))
-	if err != nil {
-		m.t.Errorf("count the rows of the store: %v", err)
-	}
+	commontest.CheckIn(m.t, "count the rows of the store", err)
 	k.rows = rows
 	return k
 }

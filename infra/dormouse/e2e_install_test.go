@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // index is a registry of npm with any package that is asked for, in versions 1.0.0 and, as the
@@ -138,9 +140,7 @@ func tarball(t *testing.T, name, version string) []byte {
 		{"index.js", strings.ReplaceAll(smallServer, "VERSION", version)},
 	} {
 		file, text := f[0], f[1]
-		if err := w.WriteHeader(&tar.Header{Name: "package/" + file, Mode: 0o755, Size: int64(len(text)), ModTime: time.Unix(0, 0)}); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, w.WriteHeader(&tar.Header{Name: "package/" + file, Mode: 0o755, Size: int64(len(text)), ModTime: time.Unix(0, 0)}))
 		_, _ = w.Write([]byte(text))
 	}
 	_, _ = w.Close(), zipped.Close()
@@ -257,9 +257,7 @@ func TestE2EUpgradeTakesANewerVersionAndGoesBack(t *testing.T) {
 	}
 	m.does("prepare", "small")
 	lists("1.0.0")
-	if said := m.does("upgrade"); !strings.Contains(said, "small  small-server  1.0.0    2.0.0") {
-		t.Errorf("upgrade lists %s", said)
-	}
+	commontest.Contains(t, "upgrade lists", "small  small-server  1.0.0    2.0.0", m.does("upgrade"))
 	if said := m.does("upgrade", "small"); !strings.Contains(said, "description: Of [-1.0.0.-]{+2.0.0.+}") || !strings.Contains(said, "dormouse upgrade small --to 1.0.0") {
 		t.Errorf("upgrade says %s", said)
 	}

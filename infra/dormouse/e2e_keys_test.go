@@ -131,9 +131,7 @@ func TestE2EKeysAreMadeInTheTableThatIsNamed(t *testing.T) {
 		t.Errorf("with a key: %d", got.status)
 	}
 	m.keys("revoke", key, "--store", store)
-	if list := m.keys("list", "--store", store); !strings.Contains(list, "revoked") {
-		t.Errorf("the list shows %s", list)
-	}
+	commontest.Contains(t, "the list shows", "revoked", m.keys("list", "--store", store))
 	m.killFunctions("http")
 	if got := m.guarded(key, "none", ping); got.status != 401 {
 		t.Errorf("with the key that was revoked: %d", got.status)
@@ -155,9 +153,7 @@ func (m *machine) ticketLetsInOnce(key string) {
 	m.t.Helper()
 	ticket := m.ticket("one", key)
 	for _, want := range []int{101, 401} {
-		if got := m.connected("one", url.Values{"ticket": {ticket}}, nil); got != want {
-			m.t.Errorf("a ticket: %d, want %d", got, want)
-		}
+		commontest.EqualIn(m.t, "a ticket", want, m.connected("one", url.Values{"ticket": {ticket}}, nil))
 	}
 }
 
@@ -179,12 +175,8 @@ func TestE2ESessionsOfAnOpenMachineAreGivenOrEnded(t *testing.T) {
 		return string(out)
 	}
 	const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
-	if got := m.guarded(key, given.session, list).status; got != http.StatusNotFound {
-		t.Errorf("a key finds a session of before: %d", got)
-	}
-	if got := does("sessions give", given.session[:12], "ada"); !strings.Contains(got, "of one is now of ada") {
-		t.Error(got)
-	}
+	commontest.EqualIn(t, "a key finds a session of before", http.StatusNotFound, m.guarded(key, given.session, list).status)
+	commontest.Contains(t, "", "of one is now of ada", does("sessions give", given.session[:12], "ada"))
 	if got := m.guarded(key, given.session, list); got.status != http.StatusOK {
 		t.Errorf("the session that was given: %d %s", got.status, got.text)
 	}
@@ -193,7 +185,5 @@ func TestE2ESessionsOfAnOpenMachineAreGivenOrEnded(t *testing.T) {
 		t.Error(got)
 	}
 	other := m.keys("create", "eve", "--server", "one", "--tenant", "local")
-	if got := m.guarded(other, given.session, list).status; got != http.StatusNotFound {
-		t.Errorf("another key finds it: %d", got)
-	}
+	commontest.EqualIn(t, "another key finds it", http.StatusNotFound, m.guarded(other, given.session, list).status)
 }

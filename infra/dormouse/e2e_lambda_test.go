@@ -102,7 +102,5 @@ func TestE2ELambdaBoxesShareNoEnvironment(t *testing.T) {
 	}
 	m.asleep()
 	m.eventually(patience, "the environments are removed", func() bool { return len(folders()) == 0 })
-	if got := one.text("count", ""); got != "1" {
-		t.Errorf("the next box counts %s", got)
-	}
+	commontest.EqualIn(t, "the next box counts", "1", one.text("count", ""))
 }

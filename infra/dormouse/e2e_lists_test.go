@@ -76,9 +76,7 @@ func (a *author) see(want string) {
 			a.t.Errorf("a client of 2025-11-25 with %s gets the tools %q, want %q", capabilities, got, want)
 		}
 	}
-	if got := toolsIn(a.client("mine").served(wire.MethodToolsList, "", "", "{}").Result); got != want {
-		a.t.Errorf("a client of 2026-07-28 gets the tools %q, want %q", got, want)
-	}
+	commontest.EqualIn(a.t, "a client of 2026-07-28 gets the tools", want, toolsIn(a.client("mine").served(wire.MethodToolsList, "", "", "{}").Result))
 }
 
 func toolsIn(list []byte) string {
@@ -127,9 +125,7 @@ func TestE2EEditedServerIsListedAnew(t *testing.T) {
 // added adds the server again. The command counts the tools of the edited file.
 func (a *author) added() {
 	a.t.Helper()
-	if said := a.adds(); !strings.Contains(said, ": 2 tools in ") {
-		a.t.Errorf("add said %q", said)
-	}
+	commontest.Contains(a.t, "add said", ": 2 tools in ", a.adds())
 }
 
 // says executes a command of operators.

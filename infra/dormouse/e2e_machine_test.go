@@ -364,9 +364,7 @@ func (p process) String() string { return fmt.Sprintf("%s %s (pid %d)", p.progra
 func (m *machine) processes() []process {
 	m.t.Helper()
 	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		m.t.Fatalf("these tests count processes in /proc: %v", err)
-	}
+	commontest.OKIn(m.t, "these tests count processes in /proc", err)
 	var all []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -552,9 +550,7 @@ func (m *machine) parse(lines []string) []event {
 	m.t.Helper()
 	all := make([]event, len(lines))
 	for i, line := range lines {
-		if err := json.Unmarshal([]byte(line), &all[i]); err != nil {
-			m.t.Fatalf("dormouse run --json printed %q: %v", line, err)
-		}
+		commontest.OKIn(m.t, fmt.Sprintf("dormouse run --json printed %q", line), json.Unmarshal([]byte(line), &all[i]))
 	}
 	return all
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -85,9 +83,7 @@ func TestE2EAnswerAfterEveryProcessWasKilled(t *testing.T) {
 	defer cancel()
 	messages, err := c.follow(ctx, s, "77")
 	commontest.OK(t, err)
-	if got := textOf(messages[len(messages)-1]); got != booked {
-		t.Errorf("the call ended with %q", got)
-	}
+	commontest.EqualIn(t, "the call ended with", booked, textOf(messages[len(messages)-1]))
 	ranThrice(t, "book", calls)
 }
 
@@ -161,9 +157,7 @@ func TestE2EModernClientAndServer(t *testing.T) {
 			m.start(sleepy()...)
 		}
 	}
-	if got := textOf(m.client("booking").book(more)); got != booked {
-		t.Errorf("the call ended with %q", got)
-	}
+	commontest.EqualIn(t, "the call ended with", booked, textOf(m.client("booking").book(more)))
 	ranThrice(t, "book", calls)
 }
 
@@ -181,7 +175,5 @@ const booked = "booked: right for Ada, true"
 func ranThrice(t *testing.T, tool, calls string) {
 	t.Helper()
 	want := []string{tool + ` ""`, tool + ` "named"`, tool + ` "right for Ada"`}
-	if diff := cmp.Diff(want, linesOf(t, calls)); diff != "" {
-		t.Errorf("runs of the tool (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "runs of the tool", want, linesOf(t, calls))
 }

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -106,9 +104,7 @@ func TestE2ENativeQuestionIsAnsweredAfterARedeployment(t *testing.T) {
 	m.redeploy(sleepy()...)
 	s = m.resume("booking", s)
 	s.say(`{"jsonrpc":"2.0","id":` + string(q.ID) + `,"result":{"action":"accept","content":{"seats":2}}}`)
-	if got := textOf(s.end(id)); got != "booked: Ulm" {
-		t.Errorf("the call ended with %q", got)
-	}
+	commontest.EqualIn(t, "the call ended with", "booked: Ulm", textOf(s.end(id)))
 }
 
 func TestE2ENativeJobGoesOnByAnAlarmOverARestart(t *testing.T) {
@@ -137,9 +133,7 @@ func TestE2ENativeJobGoesOnByAnAlarmOverARestart(t *testing.T) {
 	defer cancel()
 	messages, err := c.follow(ctx, s, "7")
 	commontest.OK(t, err)
-	if got := textOf(messages[len(messages)-1]); got != "worked 2 steps" {
-		t.Errorf("the call ended with %q", got)
-	}
+	commontest.EqualIn(t, "the call ended with", "worked 2 steps", textOf(messages[len(messages)-1]))
 }
 
 func TestE2ENativeToolSeesWhatTheKeySaysOfItsPrincipal(t *testing.T) {
@@ -149,9 +143,7 @@ func TestE2ENativeToolSeesWhatTheKeySaysOfItsPrincipal(t *testing.T) {
 	key := m.keys("create", "ada", "--server", "probe", "--props", `{"plan":"pro"}`)
 	got := m.client("probe").served(wire.MethodToolsCall, "who", `"name":"who","arguments":{}`, "{}", "Authorization", "Bearer "+key, "X-Probe", "here")
 	want := `{"authorization":"","client":"","header":"here","principal":"ada","props":{"plan":"pro"},"subscribed":null,"user":"ada"}`
-	if diff := cmp.Diff(want, textOf(got)); diff != "" {
-		t.Errorf("what the tool sees (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "what the tool sees", want, textOf(got))
 }
 
 func TestE2EUnknownNativeServerIsRefusedByName(t *testing.T) {
@@ -235,9 +227,7 @@ func TestE2EServersOfAnotherModuleAreFunctions(t *testing.T) {
 	commontest.OK(t, compile(folder, ".", program))
 	m := nativeMachineOf(t, func() (string, error) { return program, nil }, "hello").asPrograms()
 	m.start()
-	if got := m.session("hello").text("greet", `{"who":"Ada"}`); got != "hello Ada, number 1" {
-		t.Errorf("the functions answer %q", got)
-	}
+	commontest.EqualIn(t, "the functions answer", "hello Ada, number 1", m.session("hello").text("greet", `{"who":"Ada"}`))
 
 	artifacts := t.TempDir()
 	made := exec.CommandContext(t.Context(), "make", "-C", "../..", "build-HttpFunction", "GO_SERVERS="+folder, "ARTIFACTS_DIR="+artifacts) //nolint:gosec // our own folders

@@ -52,9 +52,7 @@ func TestE2EOneAddressForAllServers(t *testing.T) {
 	if why, _ := wire.String(wire.Lookup(list, "_meta", "dormouse/unavailable", "broken")); !strings.Contains(why, "exited with code 3") || !strings.Contains(why, "no luck") {
 		t.Errorf("the list says %q of the server that fails: %s", why, list)
 	}
-	if got := c.text("two__count", ""); got != "1" {
-		t.Errorf("the counter says %s", got)
-	}
+	commontest.EqualIn(t, "the counter says", "1", c.text("two__count", ""))
 	if messages, err := c.call("broken__anything", `{}`); err != nil || !strings.Contains(string(messages[len(messages)-1].Raw), "no luck") {
 		t.Errorf("a tool of the server that fails: %v, %v", messages, err)
 	}
@@ -84,9 +82,7 @@ func TestE2EOneAddressForAllServers(t *testing.T) {
 	if end, err := s.response("2"); err != nil || wire.Lookup(end.Raw, "error") == nil {
 		t.Errorf("the cancelled call ended with %s, %v", end.Raw, err)
 	}
-	if n := len(namesIn(t, c.served("tools/list", "", "", "{}").Result)); n != 2 {
-		t.Errorf("%d tools for the modern era", n)
-	}
+	commontest.EqualIn(t, "tools for the modern era", 2, len(namesIn(t, c.served("tools/list", "", "", "{}").Result)))
 	if a := c.served(wire.MethodToolsCall, "one__echo", `"name":"one__echo","arguments":{"text":"hi"}`, "{}"); textOf(a) != "hi" {
 		t.Errorf("the modern call was answered with %s", a.Raw)
 	}
@@ -101,9 +97,7 @@ func TestE2EOneAddressForAllServers(t *testing.T) {
 		t.Errorf("a list woke %d boxes", n)
 	}
 	wakes = m.count("box.wake")
-	if got := next.text("two__count", ""); got != "1" {
-		t.Errorf("the counter of the new session says %s", got)
-	}
+	commontest.EqualIn(t, "the counter of the new session says", "1", next.text("two__count", ""))
 	if n := m.wokenSince(wakes); n != 1 {
 		t.Errorf("a call woke %d boxes", n)
 	}
@@ -134,9 +128,7 @@ func TestE2EOneWebSocketForAllServers(t *testing.T) {
 	if end := s.end(id); end.Result == nil {
 		t.Errorf("the call that asked ended with %s", end.Raw)
 	}
-	if got := s.text("two__count", ""); got != "1" {
-		t.Errorf("the counter says %s", got)
-	}
+	commontest.EqualIn(t, "the counter says", "1", s.text("two__count", ""))
 	gate := filepath.Join(t.TempDir(), "gate")
 	id = s.ask("two__stubborn", fmt.Sprintf(`{"gate":%q}`, gate))
 	if m, err := s.hear(); err != nil {
@@ -150,7 +142,5 @@ func TestE2EOneWebSocketForAllServers(t *testing.T) {
 	if end := again.end(id); end.Error == nil && end.Result == nil {
 		t.Errorf("the call over the kill ended with %s", end.Raw)
 	}
-	if got := again.text("one__echo", `{"text":"hi"}`); got != "hi" {
-		t.Errorf("after the kill echo says %s", got)
-	}
+	commontest.EqualIn(t, "after the kill echo says", "hi", again.text("one__echo", `{"text":"hi"}`))
 }

@@ -118,7 +118,5 @@ func TestE2ELogsFollowsThroughAStop(t *testing.T) {
 	c.text("count", "")
 	m.eventually(patience, "the start of the next process is shown", started(2))
 	commontest.OK(t, follow.Process.Signal(os.Interrupt))
-	if err := follow.Wait(); err != nil {
-		t.Errorf("it ended with %v", err)
-	}
+	commontest.CheckIn(t, "it ended with", follow.Wait())
 }

@@ -5,6 +5,8 @@ package dormouse_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // registryOf returns the address of a machine's registry.
@@ -35,12 +37,8 @@ func TestE2EServerOfARegistryIsAdded(t *testing.T) {
 			}
 			near.start()
 			c := near.session("one")
-			if got := c.text("count", ""); got != "1" {
-				t.Errorf("the first call counts %s", got)
-			}
-			if got := c.whoami().Name; got != "one" {
-				t.Errorf("the server calls itself %s", got)
-			}
+			commontest.EqualIn(t, "the first call counts", "1", c.text("count", ""))
+			commontest.EqualIn(t, "the server calls itself", "one", c.whoami().Name)
 			if out, err := near.tries("add", append([]string{"two"}, tt.arg...)...); err == nil || !strings.Contains(out, "has no server two") {
 				t.Errorf("a server that the key is not for: %v, %s", err, out)
 			}

@@ -82,9 +82,7 @@ func (m *machine) hold(c *client, calls string) *held {
 func (h *held) finish() {
 	h.t.Helper()
 	write(h.t, h.gate, "")
-	if err := <-h.done; err != nil {
-		h.t.Error(err)
-	}
+	commontest.Check(h.t, <-h.done)
 }
 
 // everyway runs a test with handlers in this process, and with function programs.
@@ -124,9 +122,7 @@ func TestE2EReloadRemovesAServer(t *testing.T) {
 		if e := m.save(servers{"old": {"-calls", calls}, "other": nil}); strings.Join(e.Added, " ") != "old" {
 			t.Errorf("the event is %+v", e)
 		}
-		if got := c.text("count", ""); got != "1" {
-			t.Errorf("the session counts %s", got)
-		}
+		commontest.EqualIn(t, "the session counts", "1", c.text("count", ""))
 	})
 }
 

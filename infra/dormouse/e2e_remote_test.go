@@ -5,6 +5,8 @@ package dormouse_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // A machine hosts a server of another machine as a remote one.
@@ -18,13 +20,9 @@ func TestE2ERemoteServerIsHostedLikeTheOthers(t *testing.T) {
 	})
 	m.start()
 	c := m.session("far")
-	if got := c.text("count", ""); got != "1" {
-		t.Errorf("the first call counts %s", got)
-	}
+	commontest.EqualIn(t, "the first call counts", "1", c.text("count", ""))
 	m.restart()
-	if got := c.text("count", ""); got != "2" {
-		t.Errorf("after a restart the session counts %s", got)
-	}
+	commontest.EqualIn(t, "after a restart the session counts", "2", c.text("count", ""))
 	far.restart()
 	if got := c.text("count", ""); got == "" {
 		t.Error("after a restart of the remote machine nothing is answered")

@@ -188,9 +188,7 @@ func TestServersAnswerTheirFirstClientsBeforeTheyAreInstalled(t *testing.T) {
 	for name, c := range clients {
 		t.Logf("%s: %d tools", name, c.waits(5*time.Minute))
 	}
-	if err := imports.Wait(); err != nil {
-		t.Errorf("import: %v", err)
-	}
+	commontest.CheckIn(t, "import", imports.Wait())
 }
 
 // installed returns the program that the box executes instead of npx or uvx, and its

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // The functions get the servers that dormouse run has read. If a function starts while the
@@ -23,12 +25,8 @@ func TestE2EFunctionsDoNotReadTheServersFile(t *testing.T) {
 	}
 	write(t, m.servers, `{"mcpServers": {"one": {"comm`)
 	m.killFunctions("http", "relay")
-	if got := c.text("count", ""); got != "2" {
-		t.Errorf("the session counts %s", got)
-	}
-	if got := m.session("one").text("count", ""); got != "1" {
-		t.Errorf("a new session counts %s", got)
-	}
+	commontest.EqualIn(t, "the session counts", "2", c.text("count", ""))
+	commontest.EqualIn(t, "a new session counts", "1", m.session("one").text("count", ""))
 	copies, err := filepath.Glob(filepath.Join(m.data, "accepted-*.json"))
 	if err != nil || len(copies) != 1 {
 		t.Fatal(copies, err)
@@ -72,7 +70,5 @@ func TestE2EFileOfVSCodeIsImportedAsRunSays(t *testing.T) {
 	write(t, filepath.Join(filepath.Dir(m.servers), ".env"), "SERVER_NAME=asked # for\n")
 	write(t, filepath.Join(project, "named"), "SERVER_NAME=named\n")
 	m.start("--env-file", filepath.Join(project, "named"))
-	if got := m.session("own").whoami().Name; got != "named" {
-		t.Errorf("the server is called %s", got)
-	}
+	commontest.EqualIn(t, "the server is called", "named", m.session("own").whoami().Name)
 }

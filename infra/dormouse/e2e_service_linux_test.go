@@ -107,9 +107,7 @@ func TestE2EServiceWithoutAHomeKeepsItsSessions(t *testing.T) {
 	if got := c.text("echo", `{"text":"before"}`); got != "before" {
 		t.Fatalf("the tool said %q", got)
 	}
-	if uid := m.uidOf(m.only("stdio")); uid != serviceUID() {
-		t.Errorf("the server runs as uid %d, want %d", uid, serviceUID())
-	}
+	commontest.EqualIn(t, "the server runs as uid", serviceUID(), m.uidOf(m.only("stdio")))
 	// npm needs a home to install a server.
 	if env := read(t, fmt.Sprintf("/proc/%d/environ", m.only("stdio").pid)); !slices.Contains(strings.Split(env, "\x00"), "HOME="+filepath.Join(m.data, "home")) {
 		t.Errorf("the server has no home in the data folder: %q", env)
@@ -219,9 +217,7 @@ func TestE2EIdleServiceEndsAndTheNextConnectionStartsIt(t *testing.T) {
 		t.Fatal("it has ended although a client listens")
 	case <-time.After(6 * time.Second):
 	}
-	if err := reach(t, m.urls["one"]); err != nil {
-		t.Fatalf("it takes no connection although a client listens: %v", err)
-	}
+	commontest.OKIn(t, "it takes no connection although a client listens", reach(t, m.urls["one"]))
 	l.close()
 	http.DefaultClient.CloseIdleConnections() // they would keep it too
 
@@ -246,9 +242,7 @@ func TestE2EIdleServiceEndsAndTheNextConnectionStartsIt(t *testing.T) {
 	if m.urls["one"] != address {
 		t.Errorf("the address was %s and is %s", address, m.urls["one"])
 	}
-	if err := <-answer; err != nil {
-		t.Errorf("the call that has started the program, in the session of the first one: %v", err)
-	}
+	commontest.CheckIn(t, "the call that has started the program, in the session of the first one", <-answer)
 }
 
 func TestE2EIdleServiceNeedsAManager(t *testing.T) {

@@ -186,9 +186,7 @@ func TestE2EInterruptLeavesNothingBehind(t *testing.T) {
 	commontest.OK(t, err)
 	defer s.close()
 	end, err := s.response("1")
-	if err != nil {
-		t.Fatalf("the call that was in flight has no end: %v", err)
-	}
+	commontest.OKIn(t, "the call that was in flight has no end", err)
 	if f, err := failureOf(end); err != nil || f.Data.Phase == "" || f.Code != int(wire.CodeOutcomeUnknown) || !strings.Contains(f.Message, "whether the call was executed is not known") {
 		t.Errorf("the call that was in flight ended in %s, %v, want an error that its outcome is not known", end.Raw, err)
 	}
@@ -265,7 +263,5 @@ func (m *machine) printed(into any, command string, args ...string) {
 	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 3) {
 		m.t.Fatalf("dormouse %s: %v", command, err)
 	}
-	if err := json.Unmarshal(out, into); err != nil {
-		m.t.Fatalf("dormouse %s printed %s: %v", command, out, err)
-	}
+	commontest.OKIn(m.t, fmt.Sprintf("dormouse %s printed %s", command, out), json.Unmarshal(out, into))
 }

@@ -55,9 +55,7 @@ func memorySleepsAndWakes(t *testing.T, box map[string]any) {
 	if other := m.session("memory").structured("read_graph", ""); strings.Contains(other, "Dormouse") {
 		t.Errorf("another session reads it: %s", other)
 	}
-	if n := m.snapshots(); n != 1 {
-		t.Errorf("%d snapshots, want that of the first session", n)
-	}
+	commontest.EqualIn(t, "snapshots, want that of the first session", 1, m.snapshots())
 	c.leave()
 	m.eventually(patience, "the snapshot of an ended session is gone", func() bool { return m.snapshots() == 0 })
 	m.asleep()
@@ -120,9 +118,7 @@ func TestE2EKilledServerLeavesTheLastWholeSnapshot(t *testing.T) {
 				t.Errorf("the server that was woken has %v", got)
 			}
 			m.kill(m.only(program))
-			if err := <-broken; err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, <-broken)
 			m.asleep()
 
 			c.text("count", `{"tag":"next"}`)

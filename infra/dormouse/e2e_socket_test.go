@@ -265,9 +265,7 @@ func TestE2ESocketGoesOnWhereItWasCut(t *testing.T) {
 	s = m.resume("one", s)
 	got, err := s.follow(id)
 	commontest.OK(t, err)
-	if d := cmp.Diff([]string{"progress 4", "progress 5", "response " + id}, ended(got)); d != "" {
-		t.Errorf("messages on the next connection (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "messages on the next connection", []string{"progress 4", "progress 5", "response " + id}, ended(got))
 	if got := s.text("count", ""); got != "1" {
 		t.Errorf("the counter says %s, want 1", got)
 	}

@@ -70,9 +70,7 @@ func (m *machine) questionOverCut() {
 		m.t.Errorf("behind the question came %v, want the response", got)
 	}
 	// The server accepts a second answer and ignores it.
-	if err := c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID)); err != nil {
-		m.t.Error(err)
-	}
+	commontest.Check(m.t, c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID)))
 }
 
 func (m *machine) progressInOrder() {

@@ -4,11 +4,11 @@ package dormouse_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -17,9 +17,7 @@ import (
 func (c *client) about(method, name, params string, out any) {
 	c.t.Helper()
 	answer := c.served(method, name, params, `{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`)
-	if err := json.Unmarshal(answer.Result, out); err != nil {
-		c.t.Fatalf("%s: %s: %v", method, answer.Raw, err)
-	}
+	commontest.OKIn(c.t, fmt.Sprintf("%s: %s", method, answer.Raw), json.Unmarshal(answer.Result, out))
 }
 
 // taskState holds the fields of a task that a client looks at.
@@ -60,9 +58,7 @@ func (c *client) answers(id, answer string) {
 	for key := range asks {
 		var ack map[string]string
 		c.about("tasks/update", id, `"taskId":"`+id+`","inputResponses":{"`+key+`":{"action":"accept","content":`+answer+`}}`, &ack)
-		if diff := cmp.Diff(map[string]string{"resultType": "complete"}, ack); diff != "" {
-			c.t.Error(diff)
-		}
+		commontest.Same(c.t, map[string]string{"resultType": "complete"}, ack)
 	}
 }
 

@@ -38,9 +38,7 @@ func newCollector(t *testing.T) *collector {
 		if err == nil {
 			err = json.Unmarshal(text, &body)
 		}
-		if err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, err)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.all += string(text)

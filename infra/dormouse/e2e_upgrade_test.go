@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -318,9 +316,7 @@ func (w *waiting) answer() {
 		defer cancel()
 		messages, err := w.asked.follow(ctx, s, "77")
 		commontest.OK(w.t, err)
-		if got := textOf(messages[len(messages)-1]); got != booked {
-			w.t.Errorf("the call that asked ended with %q", got)
-		}
+		commontest.EqualIn(w.t, "the call that asked ended with", booked, textOf(messages[len(messages)-1]))
 	}
 }
 
@@ -382,15 +378,11 @@ func (l *living) end() {
 	defer cancel()
 	messages, err := l.awake.follow(ctx, l.work.stream, l.work.id)
 	commontest.OK(l.t, err)
-	if diff := cmp.Diff([]string{"progress 4", "progress 5", "response " + l.work.id}, ended(messages)); diff != "" {
-		l.t.Errorf("the end of the call in flight (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(l.t, "the end of the call in flight", []string{"progress 4", "progress 5", "response " + l.work.id}, ended(messages))
 	if n := strings.Count(read(l.t, filepath.Join(l.calls, "awake")), "work"); n != 1 {
 		l.t.Errorf("the call in flight was run %d times", n)
 	}
-	if got := l.resume("socket", l.socket).text("echo", `{"text":"again"}`); got != "again" {
-		l.t.Errorf("echo over another WebSocket of the session says %q", got)
-	}
+	commontest.EqualIn(l.t, "echo over another WebSocket of the session says", "again", l.resume("socket", l.socket).text("echo", `{"text":"again"}`))
 	l.waits.finish()
 }
 
@@ -414,9 +406,7 @@ func TestUpgradeBackServesNothingWithoutItsRestriction(t *testing.T) {
 		return lines[len(lines)-1]
 	}
 	const ours, forgets = "can be hosted: plain, offline, denies", "can be hosted: plain, offline, denies, confirms, confined"
-	if got := hosted(filepath.Join(absolute(t, programs), "dormouse")); got != ours {
-		t.Errorf("this release: %s, want %s", got, ours)
-	}
+	commontest.EqualIn(t, "this release", ours, hosted(filepath.Join(absolute(t, programs), "dormouse")))
 	for _, commit := range releases(t) {
 		want := ours
 		switch {

@@ -79,9 +79,7 @@ func TestE2EUpstreamEachPrincipalHasItsOwnToken(t *testing.T) {
 	keys := map[string]string{"ada": m.keys("create", "ada", "--all-servers"), "bob": m.keys("create", "bob", "--all-servers")}
 	m.secret("ada", "notes", "token-of-ada")
 	ada, bob := m.as(keys["ada"], "acts"), m.as(keys["bob"], "acts")
-	if got := ada.acts(); got != hashOf("token-of-ada") {
-		t.Errorf("ada's process acts with %s", got)
-	}
+	commontest.EqualIn(t, "ada's process acts with", hashOf("token-of-ada"), ada.acts())
 	before := len(m.those("stdio"))
 	asked := bob.acts()
 	if now := len(m.those("stdio")); now != before {
@@ -92,13 +90,9 @@ func TestE2EUpstreamEachPrincipalHasItsOwnToken(t *testing.T) {
 		t.Fatalf("bob is told %q", asked)
 	}
 	m.connects(link, keys["bob"], "token-of-bob")
-	if got := bob.acts(); got != hashOf("token-of-bob") {
-		t.Errorf("bob's process acts with %s", got)
-	}
+	commontest.EqualIn(t, "bob's process acts with", hashOf("token-of-bob"), bob.acts())
 	m.secret("ada", "notes", "token-of-ada-2")
-	if got := ada.acts(); got != hashOf("token-of-ada-2") {
-		t.Errorf("after a change, ada's process acts with %s", got)
-	}
+	commontest.EqualIn(t, "after a change, ada's process acts with", hashOf("token-of-ada-2"), ada.acts())
 	m.asleep() // a call that wakes the box waits in the inbox, and acts for its user all the same
 	for who, c := range map[string]*client{"ada-2": ada, "bob": bob} {
 		if got := c.acts(); got != hashOf("token-of-"+who) {
@@ -140,9 +134,7 @@ func (m *machine) nowhere(text string) {
 			}
 			return nil
 		})
-		if err != nil {
-			m.t.Error(err)
-		}
+		commontest.Check(m.t, err)
 	}
 	out, _ := m.out.lines()
 	log, _ := m.log.lines()

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestHelpIsAlsoACommand(t *testing.T) {
@@ -75,7 +77,5 @@ func TestWordsThatPeopleTryDoWhatTheyMean(t *testing.T) {
 func TestStatesAreColoredOnATerminal(t *testing.T) {
 	const table = "NAME  STATE    WHY\na     awake    x\nb     failed   awake in its text\n✗ disk  1 GB\n"
 	const want = "NAME  STATE    WHY\na     \x1b[32mawake\x1b[0m    x\nb     \x1b[31mfailed\x1b[0m   \x1b[32mawake\x1b[0m in its text\n\x1b[31m✗\x1b[0m disk  1 GB\n"
-	if got := string(tinted([]byte(table))); got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	commontest.Equal(t, want, string(tinted([]byte(table))))
 }

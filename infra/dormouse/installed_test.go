@@ -95,15 +95,9 @@ launchctl bootout gui/501/mcp.dormouse
 				}
 			}
 			writeFile(t, m.log(), "one\ntwo\n", 0o600)
-			if err := m.status(t.Context()); err != nil {
-				t.Error(err)
-			}
-			if err := (&logsServiceCommand{}).print(t.Context(), m); err != nil {
-				t.Error(err)
-			}
-			if err := m.uninstall(t.Context()); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, m.status(t.Context()))
+			commontest.Check(t, (&logsServiceCommand{}).print(t.Context(), m))
+			commontest.Check(t, m.uninstall(t.Context()))
 			for path := range test.files {
 				if exists(filepath.Join(root, path)) {
 					t.Errorf("%s is left", path)

@@ -98,9 +98,7 @@ func (s *shell) up(changes ...func(*local.Config)) (stop func()) {
 	}
 	return func() {
 		cancel()
-		if err := localtest.Wait(s.t, ended); err != nil {
-			s.t.Error(err)
-		}
+		commontest.Check(s.t, localtest.Wait(s.t, ended))
 	}
 }
 

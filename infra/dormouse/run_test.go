@@ -9,24 +9,19 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // In a clone the program is not on the PATH.
 func TestRunProposesCommandsThatTheUserCanType(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("PATH", folder)
-	if got := typed("bin/dormouse"); got != "bin/dormouse" {
-		t.Errorf("without dormouse on the PATH the user types %s", got)
-	}
+	commontest.EqualIn(t, "without dormouse on the PATH the user types", "bin/dormouse", typed("bin/dormouse"))
 	if err := os.WriteFile(filepath.Join(folder, "dormouse"), nil, 0o700); err != nil { //nolint:gosec // it is found, and not executed
 		t.Fatal(err)
 	}
-	if got := typed("/tmp/go-build2896346980/b001/exe/hello"); got != "go run ." {
-		t.Errorf("of a program that go run has built the user types %s", got)
-	}
-	if got := typed("bin/dormouse"); got != "dormouse" {
-		t.Errorf("with dormouse on the PATH the user types %s", got)
-	}
+	commontest.EqualIn(t, "of a program that go run has built the user types", "go run .", typed("/tmp/go-build2896346980/b001/exe/hello"))
+	commontest.EqualIn(t, "with dormouse on the PATH the user types", "dormouse", typed("bin/dormouse"))
 
 	s := newShell(t)
 	s.file("servers.json", `{"mcpServers":{"counter":{"x-dormouse":{"native":"counter"}}}}`)

@@ -63,9 +63,7 @@ func TestRunOnATerminalThatIsNotToBeRewritten(t *testing.T) {
 
 func TestRunWithoutColors(t *testing.T) {
 	const red = "\x1b[31m"
-	if got := shows(t, says{}, 80, map[string]string{"TERM": "xterm"}, "logs mine\r\n"); !strings.Contains(got, red) {
-		t.Errorf("no colors without being asked: %q", got)
-	}
+	commontest.Contains(t, "no colors without being asked", red, shows(t, says{}, 80, map[string]string{"TERM": "xterm"}, "logs mine\r\n"))
 	got := shows(t, says{}, 80, map[string]string{"NO_COLOR": "1"}, "logs mine\r\n")
 	if strings.Contains(got, "m failed") || strings.Contains(got, red) {
 		t.Errorf("NO_COLOR: %q", got)

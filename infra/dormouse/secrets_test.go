@@ -49,11 +49,9 @@ func TestSecretsListSaysWhatEndsAndWhatWasRefused(t *testing.T) {
 	commontest.OK(t, err)
 	add := func(principal, provider, sealed string, until time.Time) {
 		t.Helper()
-		if err := store.UpstreamTokens().Create(t.Context(), storage.UpstreamToken{
+		commontest.OK(t, store.UpstreamTokens().Create(t.Context(), storage.UpstreamToken{
 			ID: storage.UpstreamTokenID("default", principal, provider), Tenant: "default", Principal: principal, Provider: provider, Sealed: sealed, Until: until, Created: noon(), Changed: noon(),
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	for n := range 230 {
 		add(fmt.Sprint("user-", n), "notes", "sealed-canary", time.Time{})

@@ -38,19 +38,13 @@ func TestAWaitHasAFaceWithin200Milliseconds(t *testing.T) {
 		w.phase("memory", "installing 98 packages")
 		time.Sleep(1800 * time.Millisecond)
 		synctest.Wait()
-		if got := out.Take(); !strings.Contains(got, "memory  installing 98 packages … 1.9 s") {
-			t.Errorf("at 2 s: %q", got)
-		}
+		commontest.Contains(t, "at 2 s", "memory  installing 98 packages … 1.9 s", out.Take())
 		w.over("time", "2 tools")
 		time.Sleep(18 * time.Second)
 		synctest.Wait()
-		if got := out.Take(); !strings.Contains(got, "memory  installing 98 packages … 19 s\ntime    2 tools  2.0 s") {
-			t.Errorf("at 20 s: %q", got)
-		}
+		commontest.Contains(t, "at 20 s", "memory  installing 98 packages … 19 s\ntime    2 tools  2.0 s", out.Take())
 		w.end(false)
-		if got := out.Take(); got != "\r\x1b[1A\x1b[J" {
-			t.Errorf("at the end: %q", got)
-		}
+		commontest.EqualIn(t, "at the end", "\r\x1b[1A\x1b[J", out.Take())
 	})
 }
 
@@ -62,9 +56,7 @@ func TestAWaitInAPipeIsALineForEachPhase(t *testing.T) {
 		w.over("time", "2 tools")
 		w.end(true)
 		want := "memory: resolving\ntime: resolving\nmemory: installing 98 packages\ntime: resolving … 10 s\nmemory: installing 98 packages … 12 s\ntime: 2 tools, 20 s\n"
-		if got := out.Take(); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		commontest.Equal(t, want, out.Take())
 	})
 }
 
@@ -100,9 +92,7 @@ func TestCallTellsTheTimeThatWasWaited(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := waited(test.call, test.ready, begun, test.asked); got != test.want {
-				t.Errorf("%q, want %q", got, test.want)
-			}
+			commontest.Equal(t, test.want, waited(test.call, test.ready, begun, test.asked))
 		})
 	}
 }

@@ -23,8 +23,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/infra/internal/cranetest"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -153,14 +151,12 @@ func TestTheImageHasTheBaseTheRunnerAndTheToolsOfItsPlatform(t *testing.T) {
 		if digest := strings.TrimSpace(string(r.do("digest", r.host+"/box:"+arch))); made != r.host+"/box@"+digest {
 			t.Errorf("it printed %s, and the tag is %s", made, digest)
 		}
-		if d := cmp.Diff(map[string]string{
+		commontest.Same(t, map[string]string{
 			"usr/bin/node": "-rw-r--r-- usr/bin/node for " + arch,
 			"usr/local/share/dormouse/locks/npm-top-1": "-rw-r--r-- what top comes to",
 			"usr/local/bin/dormouse-runner":            "-rwxr-xr-x the runner",
 			"usr/local/bin/uv":                         "-rwxr-xr-x uv for " + arch, "usr/local/bin/uvx": "-rwxr-xr-x uvx for " + arch,
-		}, r.contents(made)); d != "" {
-			t.Error(d)
-		}
+		}, r.contents(made))
 		var image struct {
 			Architecture string
 			Config       struct {

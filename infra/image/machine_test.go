@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -36,14 +34,12 @@ func TestTheImageOfOneMachineRunsDormouseForAUserWithoutAHome(t *testing.T) {
 	r.do("validate", "--remote", made)
 	for _, arch := range []string{"amd64", "arm64"} {
 		reference := r.host + "/machine@" + strings.TrimSpace(string(r.do("digest", "--platform", "linux/"+arch, made)))
-		if d := cmp.Diff(map[string]string{
+		commontest.Same(t, map[string]string{
 			"usr/bin/node": "-rw-r--r-- usr/bin/node for " + arch,
 			"config":       "drwxr-xr-x ", "data": "drwx------ ",
 			"usr/local/bin/dormouse": "-rwxr-xr-x dormouse for " + arch, "usr/local/bin/dormouse-keeper": "-rwxr-xr-x keeper for " + arch,
 			"usr/local/bin/uv": "-rwxr-xr-x uv for " + arch, "usr/local/bin/uvx": "-rwxr-xr-x uvx for " + arch,
-		}, r.contents(reference)); d != "" {
-			t.Error(d)
-		}
+		}, r.contents(reference))
 		var image struct {
 			Architecture string
 			Config       struct {

@@ -194,9 +194,7 @@ func TestTheArchiveHasAKeeperThatItsProgramFinds(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "servers.json")
 	commontest.OK(t, os.WriteFile(file, []byte(`{"mcpServers":{"a":{"command":"docker","args":["run","-i","img"],"x-dormouse":{"box":{"sealed":true}}}}}`), 0o600))
 	out, _ := exec.CommandContext(t.Context(), filepath.Join(unpacked, "dormouse"), "doctor", "--servers", file).CombinedOutput() // other findings are not ours
-	if !strings.Contains(string(out), filepath.Join(unpacked, "dormouse-keeper")) {
-		t.Errorf("doctor: %s", out)
-	}
+	commontest.Contains(t, "doctor", filepath.Join(unpacked, "dormouse-keeper"), string(out))
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(unpacked, "dormouse-keeper"), "probe").CombinedOutput(); err != nil {
 		t.Errorf("probe: %v, %s", err, out)
 	}

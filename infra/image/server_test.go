@@ -60,9 +60,7 @@ func worksAlone(t *testing.T, program string) (version string) {
 		return cmd
 	}
 	said, err := command("version").Output()
-	if err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, err)
 	run := command("run", "--listen", "127.0.0.1:0", "--json")
 	run.Cancel = func() error { return run.Process.Signal(os.Interrupt) }
 	events, err := run.StdoutPipe()

@@ -114,9 +114,7 @@ func TestFormsOfStrangersLeaveRoomForCallers(t *testing.T) {
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
 	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatalf("a caller waits for the forms of strangers: %v", err)
-	}
+	commontest.OKIn(t, "a caller waits for the forms of strangers", err)
 	_ = res.Body.Close()
 	if res.StatusCode == http.StatusRequestEntityTooLarge || res.StatusCode >= 500 {
 		t.Errorf("the largest body of a caller: %s", res.Status)

@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -24,9 +22,7 @@ func TestAFailedStartIsRememberedUntilOneSucceeds(t *testing.T) {
 	fails("four", "runtime", "it crashed in a call")
 	f.Record(journal.Event{Kind: journal.ServerReady, Name: "two"})
 	f.Record(journal.Event{Kind: journal.ServersChanged, FileChange: journal.FileChange{Changed: []string{"three"}}})
-	if d := cmp.Diff(map[string]string{"one": "no key"}, f.now()); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	commontest.Same(t, map[string]string{"one": "no key"}, f.now())
 }
 
 // What the keeper cannot follow goes to the engine of this machine, and is named.
@@ -43,8 +39,6 @@ func TestWordsThatOnlyAnEngineFollowsAreNamed(t *testing.T) {
 	commontest.OK(t, err)
 	commontest.OK(t, os.WriteFile(filepath.Join(engine, "docker"), nil, 0o755))
 	for path, want := range map[string]string{engine: "Only a container engine can run port (docker run -p), volume (docker run -v data:/y) (docs/sandbox.md).", t.TempDir(): ""} {
-		if d := cmp.Diff(want, LeftToEngines(servers, path, "")); d != "" {
-			t.Error(d)
-		}
+		commontest.Same(t, want, LeftToEngines(servers, path, ""))
 	}
 }

@@ -54,7 +54,5 @@ func TestTheGateIsShutWhileASandboxHasANetwork(t *testing.T) {
 	g := newGate()
 	g.take(read(`{"box":{"profile":"network_basic"}}`, `{}`))
 	g.take(read(`{}`, `{}`))
-	if got := status(g, true); got != 403 {
-		t.Errorf("after its server has left the file, it gets %d", got)
-	}
+	commontest.EqualIn(t, "after its server has left the file, it gets", 403, status(g, true))
 }

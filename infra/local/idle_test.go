@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -50,9 +51,7 @@ func TestAnIdleMachineEndsUnlessSomethingHoldsIt(t *testing.T) {
 		"a call that waits": func(_ *use, a *alarms) func() {
 			box := storage.Box{ID: "local/job", Tenant: "local", Server: "job", Gen: 1, State: storage.Starting, Owner: "gone"}
 			save := func() {
-				if err := a.store.SaveBox(t.Context(), box); err != nil {
-					t.Error(err)
-				}
+				commontest.Check(t, a.store.SaveBox(t.Context(), box))
 			}
 			save()
 			return func() {

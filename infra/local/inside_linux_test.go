@@ -165,9 +165,7 @@ func (c *client) post(body string) string {
 	commontest.OK(c.t, err)
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		c.t.Error(err)
-	}
+	commontest.Check(c.t, err)
 	c.session = cmp.Or(c.session, res.Header.Get("Mcp-Session-Id"))
 	return string(text)
 }
@@ -219,9 +217,7 @@ func withStdio(t testing.TB, log io.Writer, change ...func(*Config)) *machine {
 func TestABoxWithoutLimitsIsInside(t *testing.T) {
 	m := withStdio(t, io.Discard)
 	pid := open(t, m.public.address(0)+"/one/mcp").pid("pid")
-	if parent := parentOf(t, pid); parent != os.Getpid() {
-		t.Errorf("the parent of the server is %d, want %d", parent, os.Getpid())
-	}
+	commontest.EqualIn(t, "the parent of the server is", os.Getpid(), parentOf(t, pid))
 	if sid, err := unix.Getsid(pid); err != nil || sid != pid || !proc.Started(pid) {
 		t.Errorf("its session is %d, %v", sid, err)
 	}

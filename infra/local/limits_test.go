@@ -13,6 +13,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/apigw"
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -115,9 +116,7 @@ func TestBothWebSocketAPIsHaveTheLimitsOfTheirConfiguration(t *testing.T) {
 }
 
 func TestAHomeHandles256MessagesOfAConnectionAtOnce(t *testing.T) {
-	if n := sockets.Home().InWork; n != 256 {
-		t.Errorf("%d messages of one connection are handled at once", n)
-	}
+	commontest.EqualIn(t, "messages of one connection are handled at once", 256, sockets.Home().InWork)
 }
 
 // A person who opens the address of clients in a browser, or gives it to an HTTP client,

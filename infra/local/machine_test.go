@@ -64,9 +64,7 @@ func unstarted(t *testing.T, cfg Config) *machine {
 	m := newMachine(cfg)
 	commontest.OK(t, m.openFolder(t.Context()))
 	t.Cleanup(func() {
-		if err := m.history.Close(); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, m.history.Close())
 		m.folder.Close()
 	})
 	var err error
@@ -197,8 +195,6 @@ func TestAnAlarmThatTheEndCutsShortComesAgain(t *testing.T) {
 		if len(handled) != 1 || handled[0] != a.Name || again.alarm.Len() != 0 {
 			t.Errorf("after the restart came %q, and %d schedules are left", handled, again.alarm.Len())
 		}
-		if err := again.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, again.Close(t.Context()))
 	})
 }

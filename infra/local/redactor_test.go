@@ -11,7 +11,5 @@ func TestPasswordsOfServersAndOfProxiesAreHidden(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers": {"x": {"command": "x", "env": {"KEY": "swordfish"}}}}`), "servers.json", nil)
 	commontest.OK(t, err)
 	h := &redactor{environ: environ{"PATH=/bin", "https_proxy=http://ada:hunter22@proxy.example:3128"}, servers: func() *serversfile.File { return servers }}
-	if got, want := h.hide("proxy.example refuses hunter22, and swordfish in /bin"), "proxy.example refuses ***, and *** in /bin"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	commontest.Equal(t, "proxy.example refuses ***, and *** in /bin", h.hide("proxy.example refuses hunter22, and swordfish in /bin"))
 }

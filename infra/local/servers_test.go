@@ -62,9 +62,7 @@ func TestMachinesThatOthersCallHaveGuests(t *testing.T) {
 		"a public URL":           {Config{Listen: "127.0.0.1:0", PublicURL: "https://mcp.example.com"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := test.cfg.HasGuests(); got != test.want {
-				t.Errorf("%s: %v", name, got)
-			}
+			commontest.EqualIn(t, name, test.want, test.cfg.HasGuests())
 		})
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -48,9 +46,7 @@ func TestSocketsAreServedOnePortOn(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			m := &listeners{Listen: test.listen, Sockets: test.sockets}
-			if got := m.socketsAddress(); got != test.want {
-				t.Errorf("%s: %s, want %s", name, got, test.want)
-			}
+			commontest.EqualIn(t, name, test.want, m.socketsAddress())
 		})
 	}
 }
@@ -88,9 +84,7 @@ func TestKeysAreNeededBeyondLoopback(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &listeners{Listen: test.listen, Sockets: test.sockets, PublicURL: test.public, Access: test.access}
-			if got := m.access(); got != test.want {
-				t.Errorf("%s: %q, want %q", name, got, test.want)
-			}
+			commontest.EqualIn(t, name, test.want, m.access())
 		})
 	}
 }
@@ -108,9 +102,7 @@ func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 		"npm_config_registry": "http://npm", "NODE_EXTRA_CA_CERTS": "/ca", "GOMAXPROCS": "1",
 		"GIT_SSL_CAINFO": "/ca", "NODE_USE_ENV_PROXY": "1", "ALL_PROXY": "",
 	}
-	if diff := cmp.Diff(want, e.boxes("/data/logs", false)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	commontest.Same(t, want, e.boxes("/data/logs", false))
 }
 
 func TestRunnersAreToldTheWholePathOfTheCache(t *testing.T) {

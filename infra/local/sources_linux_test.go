@@ -45,17 +45,13 @@ func TestASaveStartsTheServerAnew(t *testing.T) {
 	heard := c.listens()
 	save("second")
 	await("server.saved")
-	if method := <-heard; method != wire.NotifyToolsChanged {
-		t.Errorf("the session hears %s", method)
-	}
+	commontest.EqualIn(t, "the session hears", wire.NotifyToolsChanged, <-heard)
 	if list := c.answer(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`); !strings.Contains(string(list.Result), `"second"`) {
 		t.Errorf("the list is %s", list.Result)
 	}
 	save("")
 	await("server.saved")
-	if failed := await("server.failed"); !strings.Contains(failed, `"lines":["main.py:1"]`) {
-		t.Errorf("the start failed with %s", failed)
-	}
+	commontest.Contains(t, "the start failed with", `"lines":["main.py:1"]`, await("server.failed"))
 }
 
 // listens opens the standalone stream, and returns the methods of what comes.

@@ -40,15 +40,11 @@ func TestMachineSweepsWhileACallWaitsAndRestsOtherwise(t *testing.T) {
 		commontest.OK(t, store.SaveBox(t.Context(), box))
 		commontest.OK(t, m.startSweep(t.Context()))
 		time.Sleep(3*sweepEvery + time.Second) // of the synctest clock, here and below
-		if n := s.n.Load(); n != 4 {
-			t.Errorf("%d sweeps, want one at the start and one each minute", n)
-		}
+		commontest.EqualIn(t, "sweeps, want one at the start and one each minute", 4, s.n.Load())
 		box.State, box.Rev = storage.Asleep, 1
 		commontest.OK(t, store.SaveBox(t.Context(), box))
 		s.n.Store(0)
 		time.Sleep(10 * sweepEvery)
-		if n := s.n.Load(); n != 0 {
-			t.Errorf("%d sweeps of a machine on which nothing waits", n)
-		}
+		commontest.EqualIn(t, "sweeps of a machine on which nothing waits", 0, s.n.Load())
 	})
 }

@@ -61,9 +61,7 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 		"CertificateArn=arn:aws:acm:us-east-1:000000000000:certificate/1", "WebAclArn=arn:aws:wafv2:us-east-1:000000000000:regional/webacl/a/1")
 	e.resolved(named)
 	e.lines(named)
-	if got := named.Outputs["Endpoint"] + " " + named.Outputs["WebSocketUrl"]; got != "https://mcp.example.com wss://ws.example.com" {
-		t.Errorf("the endpoints are %s", got)
-	}
+	commontest.EqualIn(t, "the endpoints are", "https://mcp.example.com wss://ws.example.com", named.Outputs["Endpoint"]+" "+named.Outputs["WebSocketUrl"])
 	e.elsewhere()
 	e.has("DORMOUSE_SESSION_LIFE", "168h")
 	e.change("update", "SessionHours=24")
@@ -359,9 +357,7 @@ func (e *emulator) do(into any, step ...string) {
 	if into == nil {
 		return
 	}
-	if err := json.Unmarshal(e.came.Bytes(), into); err != nil {
-		e.t.Fatalf("%s: %s: %v", line, e.came.Bytes(), err)
-	}
+	commontest.OKIn(e.t, fmt.Sprintf("%s: %s", line, e.came.Bytes()), json.Unmarshal(e.came.Bytes(), into))
 }
 
 // made is a stack after a change.
@@ -393,9 +389,7 @@ func (e *emulator) lines(m made) {
 			Headers   map[string]string
 		} `json:"mcpServers"`
 	}
-	if err := json.Unmarshal([]byte(m.Outputs["McpJson"]), &file); err != nil {
-		e.t.Errorf("McpJson is %q: %v", m.Outputs["McpJson"], err)
-	}
+	commontest.CheckIn(e.t, fmt.Sprintf("McpJson is %q", m.Outputs["McpJson"]), json.Unmarshal([]byte(m.Outputs["McpJson"]), &file))
 	url := m.Outputs["Endpoint"] + "/SERVER/mcp"
 	if s := file.Servers["SERVER"]; s.Type != "http" || s.URL != url || s.Headers["Authorization"] != "Bearer KEY" {
 		e.t.Errorf("McpJson has %+v, want %s", file, url)
@@ -497,9 +491,7 @@ func (e *emulator) used(m made) {
 	}
 	http, relay := table("dormouse-HttpRole"), table("dormouse-RelayRole")
 	s := storage.Session{ID: storage.NewID(), Server: "echo", Tenant: "default", Created: time.Now(), Expires: time.Now().Add(time.Hour)}
-	if err := http.Create(ctx, s); err != nil {
-		e.t.Errorf("http cannot create a session: %v", err)
-	}
+	commontest.CheckIn(e.t, "http cannot create a session", http.Create(ctx, s))
 	if all, err := http.List(ctx, "default", "", 10); err != nil || len(all) != 1 {
 		e.t.Errorf("http lists %v, %v", all, err)
 	}
@@ -537,9 +529,7 @@ func (e *emulator) used(m made) {
 
 	task := fleet.Task{ClientToken: "first", Box: "default/echo", Server: "echo", Env: map[string]string{"DORMOUSE_RELAY_URL": "wss://relay"}}
 	id, err := e.place("dormouse-HttpRole").Run(ctx, task)
-	if err != nil {
-		e.t.Errorf("http cannot start a box: %v", err)
-	}
+	commontest.CheckIn(e.t, "http cannot start a box", err)
 	if _, err := e.place("dormouse-RelayRole").Run(ctx, task); err == nil {
 		e.t.Error("relay may start a box")
 	}
@@ -551,9 +541,7 @@ func (e *emulator) used(m made) {
 	if err != nil || len(tasks) != 1 {
 		e.t.Errorf("sweep sees the tasks %+v, %v", tasks, err)
 	}
-	if err := sweep.Stop(ctx, id, "test"); err != nil {
-		e.t.Errorf("sweep cannot stop a box: %v", err)
-	}
+	commontest.CheckIn(e.t, "sweep cannot stop a box", sweep.Stop(ctx, id, "test"))
 	if tasks, err := sweep.Tasks(ctx); err != nil || len(tasks) != 1 || tasks[0].State != fleet.Stopped {
 		e.t.Errorf("after the stop sweep sees %+v, %v", tasks, err)
 	}

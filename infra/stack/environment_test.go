@@ -97,9 +97,7 @@ func TestEverySettingOfTheTemplateHasAForm(t *testing.T) {
 		"DORMOUSE_ACCESS": "keys", "DORMOUSE_PUBLIC_URL": "", "DORMOUSE_CLIENT_SECRET": "", "DORMOUSE_CONNECT_SECRETS": "", "DORMOUSE_WAITING_CALLS": "0",
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := s.value(set[name]); got != want {
-				t.Errorf("%s is %q, want %q", name, got, want)
-			}
+			commontest.EqualIn(t, name, want, s.value(set[name]))
 		})
 	}
 }

@@ -38,9 +38,7 @@ func decode[T any](t *testing.T, name string) T {
 	var e T
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&e); err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	commontest.OKIn(t, name, d.Decode(&e))
 	return e
 }
 

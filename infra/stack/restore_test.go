@@ -43,9 +43,7 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	d.lines(made)
 	store := d.table(made.Resources["Table"])
 	// The test runs the command lines of the outputs unchanged.
-	if said := d.line(made.Outputs["PushServers"]); !strings.Contains(said, "Version 1 of the servers file") {
-		t.Errorf("the line of PushServers says %q", said)
-	}
+	commontest.Contains(t, "the line of PushServers says", "Version 1 of the servers file", d.line(made.Outputs["PushServers"]))
 
 	counter := d.open("counter")
 	d.says(counter, `"name":"add","arguments":{"by":41}`, "41")
@@ -92,14 +90,10 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	if err != nil || box.Gen != 2+restored.Jump {
 		t.Fatalf("the box is %+v, %v", box, err)
 	}
-	if got := d.kept(box); got != "newer than the backup" {
-		t.Errorf("the kept workspace is %q", got)
-	}
+	commontest.EqualIn(t, "the kept workspace is", "newer than the backup", d.kept(box))
 	box.Gen++ // it wakes
 	d.keep(box, "saved after the restore")
-	if got := d.kept(box); got != "saved after the restore" {
-		t.Errorf("the workspace kept after the restore is %q", got)
-	}
+	commontest.EqualIn(t, "the workspace kept after the restore is", "saved after the restore", d.kept(box))
 	if said, failed := d.invoke("dormouse-relay", eventFile(t, "relay-connect.json")); failed || !strings.Contains(said, `"statusCode": 401`) {
 		t.Errorf("relay answers a connection without a pass with %s", said)
 	}
@@ -256,9 +250,7 @@ func (d *drill) keep(box storage.Box, text string) {
 		r.Header.Set(name, value)
 	}
 	d.send(r)
-	if err := d.bucket().Commit(d.t.Context(), box.ID, "owner", box.Gen, object); err != nil {
-		d.t.Fatalf("generation %d keeps: %v", box.Gen, err)
-	}
+	commontest.OKIn(d.t, fmt.Sprintf("generation %d keeps", box.Gen), d.bucket().Commit(d.t.Context(), box.ID, "owner", box.Gen, object))
 }
 
 // kept returns the newest workspace of a box.
@@ -367,9 +359,7 @@ func (d *drill) request(server, body string, header map[string]string) (got stru
 		d.t.Fatalf("http answers %s, %v", said, err)
 	}
 	prelude, rest, _ := strings.Cut(whole, strings.Repeat("\x00", 8))
-	if err := json.Unmarshal([]byte(prelude), &got); err != nil {
-		d.t.Fatalf("http answers %q: %v", whole, err)
-	}
+	commontest.OKIn(d.t, fmt.Sprintf("http answers %q", whole), json.Unmarshal([]byte(prelude), &got))
 	got.Body = rest
 	return got
 }
@@ -425,9 +415,7 @@ func (d *drill) book(state string) booked {
 		Result booked
 		Error  struct{ Message string }
 	}
-	if err := json.Unmarshal([]byte(text), &m); err != nil {
-		d.t.Fatalf("the answer is %+v: %v", got, err)
-	}
+	commontest.OKIn(d.t, fmt.Sprintf("the answer is %+v", got), json.Unmarshal([]byte(text), &m))
 	m.Result.error = m.Error.Message
 	return m.Result
 }

@@ -297,9 +297,7 @@ func TestEachFunctionMayDoWhatItCallsAndNothingElse(t *testing.T) {
 		// Lambda itself needs these rights in the function's role.
 		want := append(slices.Clone(needed), "logs:CreateLogStream", "logs:PutLogEvents")
 		slices.Sort(want)
-		if d := cmp.Diff(want, slices.Compact(got)); d != "" {
-			t.Errorf("%s: needed (-) and granted (+):\n%s", f, d)
-		}
+		commontest.SameIn(t, fmt.Sprintf("%s: needed (-) and granted (+)", f), want, slices.Compact(got))
 	}
 	// This lists how the programs differ from the sources: actions that are linked and
 	// unknown here, or known here and not linked.

@@ -93,9 +93,7 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 	if binary := s.list(api["BinaryMediaTypes"]); !slices.Equal(binary, []string{"*~1*"}) { // "/" is written so
 		t.Errorf("binary media types: %v", binary)
 	}
-	if d := cmp.Diff(object{"Types": []any{"REGIONAL"}}, api["EndpointConfiguration"]); d != "" {
-		t.Error("the endpoint:", d)
-	}
+	commontest.SameIn(t, "the endpoint", object{"Types": []any{"REGIONAL"}}, api["EndpointConfiguration"])
 }
 
 // Both functions answer messages with the route's answer, which needs two resources.
@@ -561,18 +559,14 @@ func TestMetricsAreTheStacksOwn(t *testing.T) {
 	s := expand(t)
 	s.params["Metrics"] = "on"
 	variables := dig(s.get(t, "HttpFunction", "AWS::Lambda::Function"), "Environment", "Variables").(object)
-	if got := s.value(variables["DORMOUSE_METRICS"]); got != "Dormouse/stack" {
-		t.Errorf("functions count into %q", got)
-	}
+	commontest.EqualIn(t, "functions count into", "Dormouse/stack", s.value(variables["DORMOUSE_METRICS"]))
 	board := s.dashboard(t)
 	if found := regexp.MustCompile(`[{"]Dormouse[",]`).FindString(board); found != "" {
 		t.Errorf("the dashboard has %s", found)
 	}
 	watch := s.nested(t, "Watch")
 	wake := watch.value(watch.get(t, "WakeTimeAlarm", "AWS::CloudWatch::Alarm")["Metrics"].([]any)[0].(object)["Expression"])
-	if !strings.Contains(wake, `SCHEMA("Dormouse/stack", server)`) {
-		t.Errorf("the alarm asks %s", wake)
-	}
+	commontest.Contains(t, "the alarm asks", `SCHEMA("Dormouse/stack", server)`, wake)
 }
 
 // What a firewall's rules and a token's audience say of the domain does not hold at AWS's

@@ -69,9 +69,7 @@ func TestAStrangersWalk(t *testing.T) {
 	w.says(client, 41, "41")
 	// 4. the output PushServers
 	commontest.OK(t, os.WriteFile(filepath.Join(w.clone, "servers.json"), []byte(strings.Replace(walked, "{\"counter\"", "{\"job\":{\"x-dormouse\":{\"native\":\"job\"}},\"counter\"", 1)), 0o600))
-	if pushed := w.types(line(t, said, "bin/dormouse push ")); !strings.Contains(pushed, "Version 1 of the servers file") {
-		t.Errorf("push says %q", pushed)
-	}
+	commontest.Contains(t, "push says", "Version 1 of the servers file", w.types(line(t, said, "bin/dormouse push ")))
 	// 5. make logs
 	w.follows("make logs", `"server":"counter"`)
 
@@ -82,18 +80,12 @@ func TestAStrangersWalk(t *testing.T) {
 		t.Fatalf("the endpoint is not in %s", said)
 	}
 	at := " --url " + endpoint[1] + " --key " + operator
-	if listed := w.types("bin/dormouse list" + at); !strings.Contains(listed, "counter") {
-		t.Errorf("list says %s", listed)
-	}
+	commontest.Contains(t, "list says", "counter", w.types("bin/dormouse list"+at))
 	// A stack keeps no output of boxes in the table, so the command says where the output
 	// is.
-	if says := w.types("bin/dormouse logs one" + at + " 2>&1 || true"); !strings.Contains(says, "/dormouse/STACK/box") {
-		t.Errorf("logs says %s", says)
-	}
+	commontest.Contains(t, "logs says", "/dormouse/STACK/box", w.types("bin/dormouse logs one"+at+" 2>&1 || true"))
 	opened := w.types(strings.ReplaceAll(line(t, said, "bin/dormouse open "), "KEY", operator))
-	if page := w.gets(strings.TrimSpace(opened)); !strings.Contains(page, "<!doctype html>") {
-		t.Errorf("the console's page is %q", page)
-	}
+	commontest.Contains(t, "the console's page is", "<!doctype html>", w.gets(strings.TrimSpace(opened)))
 
 	// The upgrade: other code, and a box that is awake meanwhile.
 	w.wakes(endpoint[1], key)
@@ -149,9 +141,7 @@ func TestAStrangersWalk(t *testing.T) {
 	// The three commands that it prints delete the rest.
 	w.types(line(t, gone, "aws s3 rb "))
 	w.types(line(t, gone, "aws dynamodb delete-table "))
-	if said := w.types(line(t, gone, "aws ssm delete-parameters ")); !strings.Contains(said, "/dormouse.tickets/dormouse") {
-		t.Errorf("the secret of tickets is not deleted: %s", said)
-	}
+	commontest.Contains(t, "the secret of tickets is not deleted", "/dormouse.tickets/dormouse", w.types(line(t, gone, "aws ssm delete-parameters ")))
 }
 
 // sam build && sam deploy --guided is the whole installation: Enter at each question, without
@@ -173,14 +163,10 @@ func TestGuidedDeploymentTakesEnterOnly(t *testing.T) {
 		t.Errorf("%d questions are asked", asked)
 	}
 	t.Logf("%d questions", asked)
-	if !strings.Contains(said, "claude mcp add ") {
-		t.Errorf("the next steps are not in %s", said)
-	}
+	commontest.Contains(t, "the next steps are not in", "claude mcp add ", said)
 	w.callsABox(said)
 	// make deploy takes what sam has written.
-	if kept := w.types("make doctor"); !strings.Contains(kept, "nothing was found that would fail") {
-		t.Errorf("the doctor says %s", kept)
-	}
+	commontest.Contains(t, "the doctor says", "nothing was found that would fail", w.types("make doctor"))
 }
 
 // CONFIG=prod confirms each change. One that nobody confirmed leaves the stack as it was, and

@@ -112,9 +112,7 @@ func TestSecretsAreReadAsECSReadsThem(t *testing.T) {
 	}
 	slices.Sort(s.asked)
 	const ssm, secret = "AmazonSSM.GetParameters", "secretsmanager.GetSecretValue"
-	if d := cmp.Diff([]string{ssm, secret, secret, secret}, s.asked); d != "" {
-		t.Error("one request for the parameters and one for each version of a secret:", d)
-	}
+	commontest.SameIn(t, "one request for the parameters and one for each version of a secret", []string{ssm, secret, secret, secret}, s.asked)
 }
 
 // A wake pays one request for its parameters, and a server without secrets pays none.

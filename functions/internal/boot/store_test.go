@@ -29,9 +29,7 @@ func TestStoreIsOpenedByItsForm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, _, err := openStore(form, sessions.Limits{})
 			commontest.OK(t, err)
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, s.Close())
 		})
 	}
 }

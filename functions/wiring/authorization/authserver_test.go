@@ -74,15 +74,11 @@ func (i *idp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		id := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{"iss": i.url, "sub": "u1", "aud": "us", "exp": time.Now().Unix() + 60, "iat": time.Now().Unix(), "nonce": i.last.Get("nonce")})
 		id.Header["kid"] = "k"
 		text, err := id.SignedString(i.key)
-		if err != nil {
-			i.t.Error(err)
-		}
+		commontest.Check(i.t, err)
 		answer = map[string]any{"access_token": "token-of-u1", "refresh_token": "r", "expires_in": 300, "token_type": "Bearer", "id_token": text}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(answer); err != nil {
-		i.t.Error(err)
-	}
+	commontest.Check(i.t, json.NewEncoder(w).Encode(answer))
 }
 
 // signIn has a new user agree to a client for a server, and sign in.
@@ -169,9 +165,7 @@ func TestASignInIsKeptForServersThatExchangeIt(t *testing.T) {
 	}
 	signIn(t, s.URL, "deals")
 	for range 2 {
-		if got := has(); got != "crm-token" {
-			t.Errorf("got %q", got)
-		}
+		commontest.Equal(t, "crm-token", has())
 	}
 	commontest.Same(t, []string{"token-of-u1"}, i.exchanged)
 }

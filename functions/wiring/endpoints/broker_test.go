@@ -240,9 +240,7 @@ func aRevokedGrantEndsTicketsAndConnections(t *testing.T, s *site) {
 	if status, _ := s.post("/revoke", url.Values{"token": {token}, "client_id": {client}}); status != http.StatusOK {
 		t.Fatal(status)
 	}
-	if status := connect("c3", unused); status != http.StatusUnauthorized {
-		t.Errorf("a ticket of before: %d", status)
-	}
+	commontest.EqualIn(t, "a ticket of before", http.StatusUnauthorized, connect("c3", unused))
 	if answered("c2") {
 		t.Error("a connection of before goes on")
 	}

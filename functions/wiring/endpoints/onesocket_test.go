@@ -93,13 +93,9 @@ func TestATokenOfAGroupOpensAWebSocketToIt(t *testing.T) {
 			if d := cmp.Diff(oneTools(), names); d != "" {
 				t.Errorf("%s\n%s", d, said)
 			}
-			if said := say(call("files__read")); !strings.Contains(said, "read is done") {
-				t.Errorf("a tool: %s", said)
-			}
+			commontest.Contains(t, "a tool", "read is done", say(call("files__read")))
 			if said := say(call("who__me")); name == "idp" { // the token's scopes are those of the provider, which has none for tools
-				if !strings.Contains(said, `corp:ada of acme, {\"groups\":[\"eng\"]`) {
-					t.Errorf("the server knows of its user: %s", said)
-				}
+				commontest.Contains(t, "the server knows of its user", `corp:ada of acme, {\"groups\":[\"eng\"]`, said)
 			} else if !strings.Contains(said, `"code":403`) || !strings.Contains(said, `oauth-protected-resource/mcp"`) || !strings.Contains(said, "who:write") {
 				t.Errorf("a tool that needs a scope: %s", said)
 			}
@@ -142,12 +138,8 @@ func TestAKeyOpensAWebSocketToItsServersOfAGroup(t *testing.T) {
 			if !strings.Contains(said, `"who__me"`) || !strings.Contains(said, `"files__read"`) || strings.Contains(said, "counter") {
 				t.Errorf("%s has %s", name, said)
 			}
-			if said := say(call("files__read")); !strings.Contains(said, "read is done") {
-				t.Errorf("%s: %s", name, said)
-			}
-			if said := say(call("counter__add")); !strings.Contains(said, "there is no tool counter__add here") {
-				t.Errorf("%s: %s", name, said)
-			}
+			commontest.Contains(t, name, "read is done", say(call("files__read")))
+			commontest.Contains(t, name, "there is no tool counter__add here", say(call("counter__add")))
 		})
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/google/go-cmp/cmp"
+
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
@@ -151,9 +151,7 @@ func (s *site) function() *wiring.Function {
 		s.t.Error(warnings, err)
 	}
 	access, err := wiring.ReadAccess(c, s.url, "")
-	if err != nil {
-		s.t.Error(err)
-	}
+	commontest.Check(s.t, err)
 	access.Issuer = s.issuer
 	settings := wiring.Settings{Servers: c, Secret: make([]byte, 32), Access: access}
 	if s.signIn {
@@ -173,9 +171,7 @@ func (s *site) function() *wiring.Function {
 		parts.Fleet, parts.Runners = s.boxes, s.boxes
 	}
 	f, err := wiring.New(settings, parts)
-	if err != nil {
-		s.t.Error(err)
-	}
+	commontest.Check(s.t, err)
 	return f
 }
 
@@ -207,16 +203,12 @@ func hosted() native.Servers {
 
 func (s *site) handler() http.Handler {
 	h, err := endpoints.NewHTTP(s.function(), hosted(), endpoints.Alarms{}, nil, nil)
-	if err != nil {
-		s.t.Error(err)
-	}
+	commontest.Check(s.t, err)
 	if !s.signIn {
 		return h.Handler
 	}
 	signIn, err := authorization.New(s.function(), nil)
-	if err != nil {
-		s.t.Error(err)
-	}
+	commontest.Check(s.t, err)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.rename {
 			w = renamed{w}
@@ -375,9 +367,7 @@ func TestMetadataOfAServerIsWhereClientsLookForIt(t *testing.T) {
 				"resource": s.url + address, "authorization_servers": []any{s.issuer}, "scopes_supported": []any{"mcp"},
 				"bearer_methods_supported": []any{"header"}, "resource_name": name,
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s: %s", address, diff)
-			}
+			commontest.SameIn(t, address, want, got)
 			for name, want := range map[string]string{"Content-Type": "application/json", "Cache-Control": "public, max-age=300", "Access-Control-Allow-Origin": "*"} {
 				if got := a.header.Get(name); got != want {
 					t.Errorf("%s: %s is %q, want %q", address, name, got, want)
@@ -640,22 +630,12 @@ func ticketOfATokenOpensAWebSocket(t *testing.T, s *site) {
 	if status := s.connect("c1", "server=who&ticket="+got.Ticket); status != 200 {
 		t.Fatalf("a ticket: %d", status)
 	}
-	if status := s.connect("c2", "server=who&ticket="+got.Ticket); status != 401 {
-		t.Errorf("the ticket again: %d", status)
-	}
-	if status := s.connect("c3", "server=who", bearer(s.token("ada", "who"))); status != 200 {
-		t.Errorf("a token in a header: %d", status)
-	}
-	if status := s.connect("c4", "server=who&access_token="+s.token("ada", "who")); status != 401 {
-		t.Errorf("a token in the query: %d", status)
-	}
-	if status := s.connect("c5", "server=who", bearer(s.token("ada", "counter"))); status != 401 {
-		t.Errorf("a token of another server: %d", status)
-	}
+	commontest.EqualIn(t, "the ticket again", 401, s.connect("c2", "server=who&ticket="+got.Ticket))
+	commontest.EqualIn(t, "a token in a header", 200, s.connect("c3", "server=who", bearer(s.token("ada", "who"))))
+	commontest.EqualIn(t, "a token in the query", 401, s.connect("c4", "server=who&access_token="+s.token("ada", "who")))
+	commontest.EqualIn(t, "a token of another server", 401, s.connect("c5", "server=who", bearer(s.token("ada", "counter"))))
 	// The claims come from the token with which the ticket was requested.
-	if said := s.say("c1", initialize, initialized, call("me")); !strings.Contains(said, `corp:ada of acme, {\"groups\":[\"eng\"],\"scope\":\"mcp\"}`) {
-		t.Errorf("%s", said)
-	}
+	commontest.Contains(t, "", `corp:ada of acme, {\"groups\":[\"eng\"],\"scope\":\"mcp\"}`, s.say("c1", initialize, initialized, call("me")))
 	connection, err := s.store.Connection(t.Context(), "c1")
 	if err != nil || !strings.HasPrefix(connection.Credential, "idp:") || strings.Contains(connection.Credential, "eyJ") {
 		t.Errorf("%+v, %v", connection, err)

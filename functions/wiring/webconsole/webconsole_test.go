@@ -324,9 +324,7 @@ func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
 		if _, text := s.do("GET", "/console/api/v1/sessions", ""); !strings.Contains(text, "aaaa1") || strings.Contains(text, "bbbb2") {
 			t.Errorf("an operator of acme sees %s", text)
 		}
-		if got := stop(); got != http.StatusOK {
-			t.Errorf("an operator stops: %d", got)
-		}
+		commontest.EqualIn(t, "an operator stops", http.StatusOK, stop())
 		if said := s.posted.Take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "okta:1") {
 			t.Errorf("boxes were told %s", said)
 		}
@@ -334,9 +332,7 @@ func TestUsersOfAProviderHaveTheirRoleAtTheConsole(t *testing.T) {
 		if _, text := s.do("GET", "/console/api/v1/servers", ""); !strings.Contains(text, `"name":"two"`) {
 			t.Errorf("a viewer sees %s", text)
 		}
-		if got := stop(); got != http.StatusForbidden {
-			t.Errorf("a viewer stops: %d", got)
-		}
+		commontest.EqualIn(t, "a viewer stops", http.StatusForbidden, stop())
 		clear(s.cookies)
 		other := s.user("acme", "okta:3", "others")
 		if res, text := s.do("POST", "/console/session", `{"key":"`+other+`"}`); res.StatusCode != http.StatusForbidden || res.Header.Get("Set-Cookie") != "" {

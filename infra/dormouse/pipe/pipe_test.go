@@ -40,9 +40,7 @@ func open(t *testing.T, c pipe.Config) *end {
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
 		defer close(e.done)
-		if err := pipe.Run(ctx, c); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, pipe.Run(ctx, c))
 		_ = out.Close()
 	}()
 	t.Cleanup(func() {
@@ -125,9 +123,7 @@ func TestAClientUsesARemoteServerOfTheSDK(t *testing.T) {
 				})
 				<-changed
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, s.Close())
 			<-e.done
 		})
 	}

@@ -3,10 +3,9 @@ package emulator
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/infra/local"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
@@ -27,9 +26,7 @@ func TestFunctionsSeeCredentialsOnlyForAStoreOnAWS(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if d := cmp.Diff(test.want, passedOn(&local.Site{Config: local.Config{Environ: test.environ}, Store: test.store, Snapshots: "/kept"})); d != "" {
-				t.Errorf("%s (-want +got):\n%s", name, d)
-			}
+			commontest.SameIn(t, name, test.want, passedOn(&local.Site{Config: local.Config{Environ: test.environ}, Store: test.store, Snapshots: "/kept"}))
 		})
 	}
 }

@@ -327,7 +327,5 @@ func TestPathsInTheHomeFolderStayWhereverTheFileIs(t *testing.T) {
 	e := serversedit.Entry{Command: "~/bin/x", Args: []string{"~", "~/notes", "$HOME/notes", "--dir=~/notes", "./notes"}, Cwd: "~/work", EnvFile: "$HOME/.env"}
 	e.Rebase("/srv", "/etc/dormouse", func(string) bool { return true })
 	want := serversedit.Entry{Command: "~/bin/x", Args: []string{"~", "~/notes", "$HOME/notes", "--dir=~/notes", "/srv/notes"}, Cwd: "~/work", EnvFile: "$HOME/.env"}
-	if got, want := string(e.JSON()), string(want.JSON()); got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	commontest.Equal(t, string(want.JSON()), string(e.JSON()))
 }

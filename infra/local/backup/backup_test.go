@@ -45,15 +45,13 @@ func TestAFileThatChangesMeanwhileHasTheSizeThatWasPromised(t *testing.T) {
 // place, also of a folder.
 func TestWhatWasReplacedIsLeftOut(t *testing.T) {
 	folder := t.TempDir()
-	if err := errors.Join(
+	commontest.OK(t, errors.Join(
 		os.WriteFile(filepath.Join(folder, "secret"), []byte("secret"), 0o600),
 		os.MkdirAll(filepath.Join(folder, "keys", "deep"), 0o700),
 		os.WriteFile(filepath.Join(folder, "keys", "deep", "key"), []byte("secret"), 0o600),
 		os.Symlink("secret", filepath.Join(folder, "link")), syscall.Mkfifo(filepath.Join(folder, "pipe"), 0o600),
 		os.Symlink("keys", filepath.Join(folder, "inside")), os.Symlink("/etc", filepath.Join(folder, "outside")),
-	); err != nil {
-		t.Fatal(err)
-	}
+	))
 	root, err := os.OpenRoot(folder)
 	commontest.OK(t, err)
 	defer func() { _ = root.Close() }()
@@ -91,12 +89,10 @@ func TestABackupNamesWhatItLacks(t *testing.T) {
 func TestRestoreKeepsOwners(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	notes := filepath.Join(from, "workspaces", "notes")
-	if err := errors.Join(
+	commontest.OK(t, errors.Join(
 		os.WriteFile(filepath.Join(from, datafolder.SecretFile), []byte(strings.Repeat("ab", 32)), 0o600),
 		os.MkdirAll(notes, 0o750), os.Chmod(notes, 0o750), os.WriteFile(filepath.Join(notes, "a"), []byte("text"), 0o640),
-	); err != nil {
-		t.Fatal(err)
-	}
+	))
 	owner := os.Getuid()
 	if owner == 0 {
 		owner = 12345

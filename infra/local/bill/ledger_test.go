@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/logline"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -62,22 +60,16 @@ func TestALineIsItsOwnersAndPartOfTheTotal(t *testing.T) {
 	record(l, `{"msg":"request","server":"one"}`)
 	record(l, `no JSON with "units":{`)
 	b := billed(t, l)
-	if d := cmp.Diff(meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, l.Total()); d != "" {
-		t.Errorf("total (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "total", meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, l.Total())
 	want := map[Owner]meter.Units{{Server: "one", Tenant: "acme", Session: "s1"}: {Invocations: 2, ReadUnits: 4, WriteUnits: 6}}
-	if d := cmp.Diff(want, sharesOf(b)); d != "" {
-		t.Errorf("shares (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "shares", want, sharesOf(b))
 }
 
 func TestWhoWasNotLetInOwnsNothing(t *testing.T) {
 	l := openLedger(t, t.TempDir())
 	record(l, `{"msg":"request","server":"one","tenant":"","session_id":"stolen","units":{"invocations":1}}`)
 	want := map[Owner]meter.Units{{}: {Invocations: 1}}
-	if d := cmp.Diff(want, sharesOf(billed(t, l))); d != "" {
-		t.Errorf("shares (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "shares", want, sharesOf(billed(t, l)))
 }
 
 func TestAConnectionIsBilledToWhoSpokeOverIt(t *testing.T) {
@@ -112,9 +104,7 @@ func TestABoxIsBilledToItsTenant(t *testing.T) {
 		l.Stopped(fleet.Status{Box: "acme/one", Server: "one", State: fleet.Stopped, Started: now, Stopped: now.Add(2 * time.Minute)})
 		for range 2 { // reading the bill does not add to it
 			want := meter.Units{VCPUSeconds: 180, TaskGBSeconds: 180}
-			if d := cmp.Diff(map[Owner]meter.Units{{Server: "one", Tenant: "acme"}: want}, sharesOf(billed(t, l))); d != "" {
-				t.Errorf("shares (-want +got):\n%s", d)
-			}
+			commontest.SameIn(t, "shares", map[Owner]meter.Units{{Server: "one", Tenant: "acme"}: want}, sharesOf(billed(t, l)))
 		}
 	})
 }
@@ -128,9 +118,7 @@ func TestABillGoesOnWhereTheLastRunEnded(t *testing.T) {
 	second := openLedger(t, folder)
 	record(second, spentLine)
 	b := billed(t, second)
-	if d := cmp.Diff(meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, second.Total()); d != "" {
-		t.Errorf("total (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "total", meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, second.Total())
 	if got := sharesOf(b)[Owner{Server: "one", Tenant: "acme", Session: "s1"}].Invocations; got != 2 || !b.Since.Equal(began) {
 		t.Errorf("%v invocations since %v, want 2 since %v", got, b.Since, began)
 	}
@@ -234,12 +222,8 @@ func TestAToolIsBilledForItsRequestsAndTheirFrames(t *testing.T) {
 		for _, s := range b.Days {
 			got[s.Tool] = got[s.Tool].Plus(s.Units)
 		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("by tool (-want +got):\n%s", d)
-		}
-		if d := cmp.Diff(meter.Units{Requests: 3, Messages: 10}, l.Total()); d != "" {
-			t.Errorf("total (-want +got):\n%s", d)
-		}
+		commontest.SameIn(t, "by tool", want, got)
+		commontest.SameIn(t, "total", meter.Units{Requests: 3, Messages: 10}, l.Total())
 		for _, s := range b.Shares {
 			if s.Tool != "" {
 				t.Errorf("a share of a session has a tool: %+v", s)
@@ -256,7 +240,5 @@ func TestAToolIsBilledForItsRequestsAndTheirFrames(t *testing.T) {
 	if n := len(l.calls); n > maxCalls {
 		t.Errorf("%d calls are remembered", n)
 	}
-	if got := l.Total().LogGB; got != 4*maxCalls {
-		t.Errorf("the total has %v, want %v", got, 4*maxCalls)
-	}
+	commontest.EqualIn(t, "the total has", 4*maxCalls, l.Total().LogGB)
 }

@@ -67,9 +67,7 @@ func TestFilesThatHaveChangedAreReadAgain(t *testing.T) {
 	c, err := certs.Open(certs.Settings{Cert: cert, Key: key}, "", func(err error) { failed = append(failed, err.Error()) })
 	commontest.OK(t, err)
 	config := c.Config()
-	if name := shown(t, config); name != "one.test" {
-		t.Errorf("the certificate is for %s", name)
-	}
+	commontest.EqualIn(t, "the certificate is for", "one.test", shown(t, config))
 	pair(t, folder, "two.test")
 	age(t, 2, cert, key)
 	if name := shown(t, config); name != "two.test" || len(failed) > 0 {
@@ -79,9 +77,7 @@ func TestFilesThatHaveChangedAreReadAgain(t *testing.T) {
 	write(t, key, "half a key")
 	age(t, 1, key)
 	for range 3 {
-		if name := shown(t, config); name != "two.test" {
-			t.Errorf("with a broken key the certificate is for %s", name)
-		}
+		commontest.EqualIn(t, "with a broken key the certificate is for", "two.test", shown(t, config))
 	}
 	if len(failed) != 1 || !strings.Contains(failed[0], cert) || !strings.Contains(failed[0], "want PEM files that belong together") {
 		t.Errorf("the failure was told as %q, want it once", failed)
@@ -94,9 +90,7 @@ func TestFilesThatHaveChangedAreReadAgain(t *testing.T) {
 		t.Errorf("a missing key was told as %q, want it once", failed[1:])
 	}
 	pair(t, folder, "three.test")
-	if name := shown(t, config); name != "three.test" {
-		t.Errorf("after the repair the certificate is for %s", name)
-	}
+	commontest.EqualIn(t, "after the repair the certificate is for", "three.test", shown(t, config))
 }
 
 func TestFilesThatCannotBeReadAreRefused(t *testing.T) {

@@ -14,8 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -96,9 +94,7 @@ func TestHistoryAnswersWhoCalledWhatAndWhatFailed(t *testing.T) {
 			{api.CallQuery{Servers: []string{}}, nil},
 			{api.CallQuery{Tenant: "somebody"}, nil},
 		} {
-			if d := cmp.Diff(test.want, calls(t, h, test.q)); d != "" {
-				t.Errorf("%+v (-want +got):\n%s", test.q, d)
-			}
+			commontest.SameIn(t, fmt.Sprintf("%+v", test.q), test.want, calls(t, h, test.q))
 		}
 		first, err := h.Calls(t.Context(), api.CallQuery{Limit: 3})
 		if err != nil || len(first.Calls) != 3 || first.Next == "" {
@@ -300,9 +296,7 @@ func TestARecordDoesNotWaitForASave(t *testing.T) {
 	}
 	commontest.OK(t, lock.Rollback())
 	<-saved
-	if n := len(calls(t, h, api.CallQuery{Limit: 100_000})); n != 5_001 {
-		t.Errorf("%d calls are kept", n)
-	}
+	commontest.EqualIn(t, "calls are kept", 5_001, len(calls(t, h, api.CallQuery{Limit: 100_000})))
 }
 
 func TestMetricsCountCallsByPrincipalAndTool(t *testing.T) {
@@ -424,9 +418,7 @@ func TestTheFileMayHaveARelativePath(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if err := h.Close(); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, h.Close())
 	}
 }
 
@@ -483,12 +475,8 @@ func TestNewestStartsAreListed(t *testing.T) {
 		}
 		return strings.Join(got, ", ")
 	}
-	if got, want := starts(api.StartQuery{Server: "mine", Tenant: "acme", Limit: 20}), "b 1.5 2000 true exited with code 1, a 1.5 2000 false "; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	if got, want := starts(api.StartQuery{Server: "mine", Limit: 1}), "c 1.5 2000 false "; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	commontest.Equal(t, "b 1.5 2000 true exited with code 1, a 1.5 2000 false ", starts(api.StartQuery{Server: "mine", Tenant: "acme", Limit: 20}))
+	commontest.Equal(t, "c 1.5 2000 false ", starts(api.StartQuery{Server: "mine", Limit: 1}))
 }
 
 // A query for the last day gets counts by minute, although the day has become a moment

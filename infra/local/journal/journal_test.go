@@ -47,9 +47,7 @@ func TestRecorderSetsTheTime(t *testing.T) {
 func TestNilRecorderRecordsNothing(t *testing.T) {
 	var r *Recorder
 	r.Record(Event{Kind: BoxWake, PID: 1})
-	if n := r.Running(); n != 0 {
-		t.Errorf("%d processes", n)
-	}
+	commontest.EqualIn(t, "processes", 0, r.Running())
 }
 
 func TestJSONPrinter(t *testing.T) {

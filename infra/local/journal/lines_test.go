@@ -196,9 +196,7 @@ func TestRefusalsWithEverNewReasonsAreNotToldWithoutEnd(t *testing.T) {
 			}
 			return len(slices.DeleteFunc(r.events(), func(e Event) bool { return e.Kind != Refused }))
 		}
-		if n := tell(); n != maxReasons {
-			t.Errorf("%d are told", n)
-		}
+		commontest.EqualIn(t, "are told", maxReasons, tell())
 		time.Sleep(time.Minute)
 		if n := tell(); n != maxReasons {
 			t.Errorf("a minute later %d are told", n)

@@ -65,9 +65,7 @@ func TestProgramsThatWereStartedHere(t *testing.T) {
 			func(uid uint32) bool { return uid == uint32(os.Geteuid()) }, true,
 		},
 	} {
-		if got := StartedHere(test.c, test.own); got != test.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		commontest.EqualIn(t, name, test.want, StartedHere(test.c, test.own))
 		_ = test.c.Close()
 	}
 	dial(t, "tcp", l.Addr().String())

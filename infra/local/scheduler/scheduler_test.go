@@ -63,9 +63,7 @@ func newSchedules(t *testing.T, folder string, s *sent) (*API, client) {
 
 func closeSchedules(t *testing.T, api *API) {
 	t.Helper()
-	if err := api.Close(context.WithoutCancel(t.Context())); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, api.Close(context.WithoutCancel(t.Context())))
 }
 
 func alarmEventOf(t *testing.T, a native.Alarm) string {

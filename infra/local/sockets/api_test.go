@@ -64,9 +64,7 @@ func TestTheSubprotocolIsTheRoutesToGive(t *testing.T) {
 			b.routes.connect = func(Conn, *http.Request) Reply { return Reply{Status: http.StatusOK, Protocol: given} }
 			conn, err := b.Dial("/prod", websocket.DialOptions{Subprotocols: []string{"other", "mcp"}})
 			commontest.OK(t, err)
-			if got := conn.Subprotocol(); got != given {
-				t.Errorf("subprotocol = %q, want %q", got, given)
-			}
+			commontest.EqualIn(t, "subprotocol =", given, conn.Subprotocol())
 		})
 	}
 }
@@ -79,15 +77,11 @@ func TestOpenedIsCalledWhenPostsAreTaken(t *testing.T) {
 				t.Error("a post is taken before the routes have decided")
 			}
 			return Reply{Status: http.StatusOK, Opened: func() {
-				if err := b.Post(t.Context(), c.ID, []byte("owed")); err != nil {
-					t.Error(err)
-				}
+				commontest.Check(t, b.Post(t.Context(), c.ID, []byte("owed")))
 			}}
 		}
 		conn, _ := b.client()
-		if got := conn.Hear(); got != "owed" {
-			t.Errorf("heard %q", got)
-		}
+		commontest.EqualIn(t, "heard", "owed", conn.Hear())
 	})
 }
 
@@ -147,9 +141,7 @@ func TestUsageCountsWhatABillIsMadeOf(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Hour)
 		want := Usage{Connections: 1, ConnectedTime: time.Minute, MessagesIn: 1, MessagesOut: 3}
-		if d := cmp.Diff(want, b.Usage()); d != "" {
-			t.Errorf("usage (-want +got):\n%s", d)
-		}
+		commontest.SameIn(t, "usage", want, b.Usage())
 	})
 }
 
@@ -191,9 +183,7 @@ func TestCloseEndsAllConnectionsAndRefusesNewOnes(t *testing.T) {
 				t.Errorf("close = %+v, want 1001", end)
 			}
 		}
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, <-closed)
 		if _, _, ends := b.routes.told(); ends != 2 {
 			t.Errorf("the routes were told of %d ends when Close returned, want 2", ends)
 		}

@@ -61,9 +61,7 @@ func TestConnectionsDoNotShareWhatIsInWork(t *testing.T) {
 		busy.Say("hangs")
 		other, _ := b.client()
 		other.Say("hello")
-		if got := other.Hear(); got != "hello" {
-			t.Errorf("heard %q", got)
-		}
+		commontest.EqualIn(t, "heard", "hello", other.Hear())
 	})
 }
 
@@ -157,9 +155,7 @@ func TestAPostSaysWhyItIsNotTaken(t *testing.T) {
 		if err := b.Post(t.Context(), id, []byte("x")); storage.CodeOf(err) != storage.Closed {
 			t.Errorf("to one who left: %v", err)
 		}
-		if err := (Clients{b.API}).Close(t.Context(), id); err != nil {
-			t.Errorf("close of one who left: %v", err)
-		}
+		commontest.CheckIn(t, "close of one who left", (Clients{b.API}).Close(t.Context(), id))
 	})
 }
 
@@ -171,9 +167,7 @@ func TestAPostKeepsNothingOfItsCaller(t *testing.T) {
 		data := []byte("first")
 		commontest.OK(t, b.Post(t.Context(), id, data))
 		copy(data, "wrong")
-		if got := conn.Hear(); got != "first" {
-			t.Errorf("heard %q", got)
-		}
+		commontest.EqualIn(t, "heard", "first", conn.Hear())
 	})
 }
 

@@ -33,9 +33,7 @@ func TestAnEmptyReplyIsNotSent(t *testing.T) {
 		conn.Say("quiet")
 		synctest.Wait()
 		conn.Say("loud")
-		if got := conn.Hear(); got != "loud" {
-			t.Errorf("heard %q", got)
-		}
+		commontest.EqualIn(t, "heard", "loud", conn.Hear())
 	})
 }
 
@@ -117,9 +115,7 @@ func TestMessagesInEitherDirectionKeepAConnection(t *testing.T) {
 		time.Sleep(9 * time.Minute)
 		conn.Say("in")
 		time.Sleep(9 * time.Minute)
-		if err := b.Post(t.Context(), id, []byte("out")); err != nil {
-			t.Fatalf("closed although a message came in: %v", err)
-		}
+		commontest.OKIn(t, "closed although a message came in", b.Post(t.Context(), id, []byte("out")))
 		conn.Hear()
 		start := time.Now()
 		_ = conn.End()
@@ -144,9 +140,7 @@ func TestPingsDoNotKeepAConnection(t *testing.T) {
 			}
 		}()
 		<-ctx.Done()
-		if took := time.Since(start); took != 10*time.Minute {
-			t.Errorf("closed after %v", took)
-		}
+		commontest.EqualIn(t, "closed after", 10*time.Minute, time.Since(start))
 	})
 }
 

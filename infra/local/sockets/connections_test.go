@@ -68,9 +68,7 @@ func TestAPostOf128KBPassesAndOneByteMoreDoesNot(t *testing.T) {
 		if err := b.post(id, strings.Repeat("x", 131_073)); !errors.Is(err, storage.TooLarge) {
 			t.Errorf("131,073 bytes: error = %v", err)
 		}
-		if err := b.post(id, strings.Repeat("x", 131_072)); err != nil {
-			t.Fatalf("131,072 bytes: %v", err)
-		}
+		commontest.OKIn(t, "131,072 bytes", b.post(id, strings.Repeat("x", 131_072)))
 		if got := conn.Hear(); len(got) != 131_072 {
 			t.Errorf("heard %d bytes", len(got))
 		}
@@ -91,9 +89,7 @@ func TestAClientThatDoesNotReadFillsItsBuffer(t *testing.T) {
 		conn.Hear()
 		conn.Hear()
 		synctest.Wait()
-		if err := b.post(id, data); err != nil {
-			t.Errorf("after the client has read: %v", err)
-		}
+		commontest.CheckIn(t, "after the client has read", b.post(id, data))
 	})
 }
 
@@ -106,9 +102,7 @@ func TestDeleteClosesTheConnectionAfterWhatWasPosted(t *testing.T) {
 		if err := b.post(id, "too late"); !errors.Is(err, storage.Closed) {
 			t.Errorf("post after delete: %v", err)
 		}
-		if got := conn.Hear(); got != "last words" {
-			t.Errorf("heard %q", got)
-		}
+		commontest.EqualIn(t, "heard", "last words", conn.Hear())
 		if end := conn.End(); end.Code != websocket.StatusNormalClosure {
 			t.Errorf("close = %+v", end)
 		}

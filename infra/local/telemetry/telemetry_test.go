@@ -38,9 +38,7 @@ func collect(t *testing.T, events ...journal.Event) (got sent) {
 				}
 			}
 		}
-		if err := json.Unmarshal(text, &body); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, json.Unmarshal(text, &body))
 		for _, rs := range body.ResourceSpans {
 			for _, s := range rs.ScopeSpans[0].Spans {
 				names[s.SpanID] = s.Name

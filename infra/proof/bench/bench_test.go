@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -38,9 +36,7 @@ func TestQuantilesAreTheNearestRank(t *testing.T) {
 		took = append(took, time.Duration(i)*time.Millisecond)
 	}
 	got := []float64{quantile(took, 0), quantile(took, 0.5), quantile(took, 0.95), quantile(took, 0.99), quantile(took, 1), quantile(took[:1], 0.5)}
-	if diff := cmp.Diff([]float64{1, 50, 95, 99, 100, 100}, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []float64{1, 50, 95, 99, 100, 100}, got)
 	if !math.IsNaN(quantile(nil, 0.5)) {
 		t.Error("a quantile of nothing is a number")
 	}
@@ -52,9 +48,7 @@ func TestRatiosAreOfTheSameRound(t *testing.T) {
 		s = append(s, sample{"p", round, "a", "m", "ms", pair[0]}, sample{"p", round, "b", "m", "ms", pair[1]})
 	}
 	s = append(s, sample{"p", 4, "a", "m", "ms", 9})
-	if diff := cmp.Diff(spread{2, 2, 2.5, 3}, s.ratio("p", "a", "b", "m")); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, spread{2, 2, 2.5, 3}, s.ratio("p", "a", "b", "m"))
 }
 
 func TestWhatWasNotMeasuredIsNoFigure(t *testing.T) {
@@ -73,17 +67,13 @@ func TestFiguresAreInTheOrderOfMeasuring(t *testing.T) {
 	for _, m := range s.metrics("p") {
 		got = append(got, m.Metric)
 	}
-	if diff := cmp.Diff([]string{"initialize", "call", "memory", "own"}, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"initialize", "call", "memory", "own"}, got)
 }
 
 func TestPartsMeasuredAnewReplaceTheirFiguresOnly(t *testing.T) {
 	r := results{Parts: map[string]partRun{}, Samples: samples{{Part: "latency", Value: 1}, {Part: programsTable, Value: 2}, {Part: "idle", Value: 3}}}
 	r.merge(map[string]partRun{"latency": {}}, samples{{Part: "latency", Value: 4}})
-	if diff := cmp.Diff(samples{{Part: "idle", Value: 3}, {Part: "latency", Value: 4}}, r.Samples); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, samples{{Part: "idle", Value: 3}, {Part: "latency", Value: 4}}, r.Samples)
 }
 
 func TestEverybodyHasANameOfItsOwn(t *testing.T) {

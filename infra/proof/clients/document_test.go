@@ -90,17 +90,11 @@ func (s *coldSite) publish(w http.ResponseWriter, r *http.Request) {
 // handler returns the handlers of functions that have just started.
 func (s *coldSite) handler(t *testing.T) http.Handler {
 	f, err := wiring.New(s.settings, s.parts)
-	if err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, err)
 	calls, err := endpoints.NewHTTP(f, nativetest.Servers(), endpoints.Alarms{}, nil, nil)
-	if err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, err)
 	pages, err := authorization.New(f, func(c *authserver.Config) { c.Documents = s.documents })
-	if err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, err)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if pages.Serves(r.URL.Path) {
 			pages.ServeHTTP(w, r)

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -80,9 +78,7 @@ func TestCallsEndInTheirResultHoweverManyPollsTheyTake(t *testing.T) {
 			p.server.ledger.check(t, p.sharedPace)
 			calls := p.server.ledger.calls(t)
 			calls.once(t)
-			if diff := cmp.Diff([]int{1, 9, 10, 11, 12, 250}, calls.sorted()); diff != "" {
-				t.Errorf("polls of each call (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "polls of each call", []int{1, 9, 10, 11, 12, 250}, calls.sorted())
 			for stream, polls := range calls.polls {
 				want := 0
 				if polls >= 9 && polls <= 11 {
@@ -116,9 +112,7 @@ func TestStandaloneStreamLosesAndDoublesNothingOverManyPolls(t *testing.T) {
 				}
 				heard = append(heard, line.Logs...)
 			}
-			if got, want := strings.Join(heard, " "), numbers(said, "end"); got != want {
-				t.Errorf("heard %s, want %s", got, want)
-			}
+			commontest.EqualIn(t, "heard", numbers(said, "end"), strings.Join(heard, " "))
 			p.server.ledger.check(t, p.sharedPace)
 			p.server.ledger.calls(t).once(t)
 		})
@@ -148,9 +142,7 @@ func TestClientsSitOutACallOfTwoScaledHours(t *testing.T) {
 			if got, want := lines[0].Text, fmt.Sprintf("after %d steps", ticks); got != want {
 				t.Errorf("got %+v, want %q", lines[0], want)
 			}
-			if got, want := strings.Join(progressed, " "), numbers(ticks); got != want {
-				t.Errorf("progress: got %s, want %s", got, want)
-			}
+			commontest.EqualIn(t, "progress: got", numbers(ticks), strings.Join(progressed, " "))
 			heard := strings.Join(slices.Concat(lines[0].Logs, lines[1].Logs), " ")
 			if want := "3 6 9 12 15 18 21 24 27 end"; heard != want {
 				t.Errorf("on the standalone stream: got %s, want %s", heard, want)
@@ -226,9 +218,7 @@ func openSQLite(t *testing.T) storage.Store {
 	store, err := sqlitestore.Open(filepath.Join(t.TempDir(), "sessions.db"))
 	commontest.OK(t, err)
 	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, store.Close())
 	})
 	return store
 }

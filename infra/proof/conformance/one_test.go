@@ -53,8 +53,6 @@ func TestHeaderScenarioPassesAtAGroup(t *testing.T) {
 	for _, problem := range problemsOf(results) {
 		t.Error(problem)
 	}
-	if n := results[0].count(success); n != 10 {
-		t.Errorf("%d checks succeeded, want 10", n)
-	}
+	commontest.EqualIn(t, "checks succeeded, want 10", 10, results[0].count(success))
 	t.Logf("lanes:\n%s", table([]row{{"group, " + name, results}}))
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/charmbracelet/x/vt"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -63,9 +62,7 @@ func text(t *testing.T, svg string) string {
 
 func TestCommandsAreThoseOfTheFirstBlockWithoutComments(t *testing.T) {
 	page := "```sh\nother\n```\n<!-- run -->\n```sh\none -x   # what it does ⇒ this\n\ntwo 'a#b'\n```\n<!-- run -->\n```sh\nthree\n```\n"
-	if diff := cmp.Diff([]string{"one -x", "two 'a#b'"}, commands(page)); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"one -x", "two 'a#b'"}, commands(page))
 }
 
 // A text is visible from its time until another takes its row. The last one stays to the

@@ -161,15 +161,9 @@ func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	a.before("make sam-build ARCH=arm64", "sam deploy")
 	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4 < word")
 	a.before("make image", "aws cloudformation update-stack --stack-name dormouse --use-previous-template")
-	if got := a.ran("aws cloudformation update-stack")[0]; !strings.Contains(got, "ParameterKey=RunnerImage,ParameterValue=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4") {
-		t.Errorf("boxes get their image by %s", got)
-	}
-	if !strings.Contains(out, "a key:\n  bin/dormouse keys create") {
-		t.Errorf("the user is told %s", out)
-	}
-	if !strings.Contains(out, "the console:\n  https://e/console") {
-		t.Errorf("the user is told %s", out)
-	}
+	commontest.Contains(t, "boxes get their image by", "ParameterKey=RunnerImage,ParameterValue=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4", a.ran("aws cloudformation update-stack")[0])
+	commontest.Contains(t, "the user is told", "a key:\n  bin/dormouse keys create", out)
+	commontest.Contains(t, "the user is told", "the console:\n  https://e/console", out)
 }
 
 func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
@@ -187,12 +181,8 @@ func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
 	out, err := deploy(t, a, "default", func(p *program) { p.force = true }, "up")
 	commontest.OK(t, err)
 	// This account can reserve no concurrency. Its waiting calls must still be limited.
-	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "Concurrency=10") {
-		t.Errorf("deployed with %s", got)
-	}
-	if !strings.Contains(out, "service-quotas request") {
-		t.Errorf("the user is told %s", out)
-	}
+	commontest.Contains(t, "deployed with", "Concurrency=10", a.ran("sam deploy ")[0])
+	commontest.Contains(t, "the user is told", "service-quotas request", out)
 }
 
 func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
@@ -283,9 +273,7 @@ func TestTheDoctorSaysWhatWouldFail(t *testing.T) {
 			t.Errorf("%q is not in %v", want, err)
 		}
 	}
-	if !strings.Contains(out, "create-service-linked-role") {
-		t.Errorf("the doctor says %s", out)
-	}
+	commontest.Contains(t, "the doctor says", "create-service-linked-role", out)
 	for _, line := range a.log {
 		if verb := strings.Fields(line)[2]; !regexp.MustCompile("^(get|describe|list)").MatchString(verb) {
 			t.Errorf("the doctor does %s", line)
@@ -314,9 +302,7 @@ func TestAnUpgradeKeepsItsShareOfTheAccount(t *testing.T) {
 	if _, err := deploy(t, a, "default", nil, "up"); err != nil {
 		t.Fatal(err)
 	}
-	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "Concurrency=1000 ") {
-		t.Error(got)
-	}
+	commontest.Contains(t, "", "Concurrency=1000 ", a.ran("sam deploy ")[0])
 }
 
 func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
@@ -536,9 +522,7 @@ func TestARestoredTableHasTheSettingsOfTheFirst(t *testing.T) {
 			if b, err := store.Box(t.Context(), "default/one"); err != nil || b.Gen != 3+restored.Jump || opened.Table != table || opened.Region != "eu-west-1" {
 				t.Errorf("the box in %+v is %+v, %v", opened, b, err)
 			}
-			if !strings.Contains(out, "make deploy CONFIG=default ARGS='RestoredTable="+table+"'") {
-				t.Errorf("the next step is not told: %s", out)
-			}
+			commontest.Contains(t, "the next step is not told", "make deploy CONFIG=default ARGS='RestoredTable="+table+"'", out)
 		})
 	}
 }

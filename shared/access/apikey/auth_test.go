@@ -283,9 +283,7 @@ func TestTroubleWithTheNoteKeepsNobodyOut(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n := r.count.Counts().Calls["SaveKey"]; n != 1 {
-			t.Errorf("%d attempts to note the use", n)
-		}
+		commontest.EqualIn(t, "attempts to note the use", 1, r.count.Counts().Calls["SaveKey"])
 	})
 }
 
@@ -352,9 +350,7 @@ func TestConfirmWantsWhatAuthenticateGave(t *testing.T) {
 	r := newRig(t)
 	key := r.key(0, "s")
 	a := apikey.NewKeys(r.count)
-	if err := a.Confirm(t.Context(), idOf(key), "s"); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, a.Confirm(t.Context(), idOf(key), "s"))
 	wantCode(t, a.Confirm(t.Context(), idOf(key), "t"), storage.Forbidden)
 	for _, credential := range []string{"", "aaaaaaaa", key, "../" + idOf(key)} {
 		wantCode(t, a.Confirm(t.Context(), credential, "s"), storage.Unauthenticated)
@@ -379,9 +375,7 @@ func TestOpenLetsEverybodyInAsTheUserOfTheMachine(t *testing.T) {
 	if want := (storage.Identity{Tenant: "local", Principal: "local"}); !cmp.Equal(who, want) || err != nil {
 		t.Errorf("%v, %v", who, err)
 	}
-	if err := (apikey.Open{}).Confirm(t.Context(), "", "s"); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, (apikey.Open{}).Confirm(t.Context(), "", "s"))
 }
 
 func TestWhatAKeySaysOfItsPrincipalComesWithEveryRequest(t *testing.T) {

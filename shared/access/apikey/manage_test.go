@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -85,13 +83,9 @@ func TestRevokedKeyIsShownForAMonthAndThenForgotten(t *testing.T) {
 			t.Errorf("a revoked key would be kept longer than a good one: until %s", end)
 		}
 		time.Sleep(29 * 24 * time.Hour)
-		if n := len(list(t, r, "")); n != 1 {
-			t.Errorf("%d keys are shown after 29 days", n)
-		}
+		commontest.EqualIn(t, "keys are shown after 29 days", 1, len(list(t, r, "")))
 		time.Sleep(24 * time.Hour)
-		if n := len(list(t, r, "")); n != 0 {
-			t.Errorf("%d keys are shown after 30 days", n)
-		}
+		commontest.EqualIn(t, "keys are shown after 30 days", 0, len(list(t, r, "")))
 	})
 }
 
@@ -116,12 +110,8 @@ func TestListShowsEveryKeyOfATenant(t *testing.T) {
 	for _, k := range list(t, r, "acme") {
 		got[k.ID] = true
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("keys (-want +got):\n%s", diff)
-	}
-	if n := len(list(t, r, "")); n != 251 {
-		t.Errorf("%d keys of all tenants", n)
-	}
+	commontest.SameIn(t, "keys", want, got)
+	commontest.EqualIn(t, "keys of all tenants", 251, len(list(t, r, "")))
 }
 
 func list(t *testing.T, r *rig, tenant string) []storage.Key {

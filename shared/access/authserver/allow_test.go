@@ -39,30 +39,20 @@ func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
 		}), " ")
 	}
 	client, access, refresh := s.tokens()
-	if got := may(access); got != "read write_note drop" {
-		t.Error("at the sign-in:", got)
-	}
+	commontest.EqualIn(t, "at the sign-in", "read write_note drop", may(access))
 	s.config.Allow = rules(map[string]resourceserver.Rule{"write_*": {Groups: []string{"ops"}}, "drop": {Groups: []string{"eng"}}})
-	if got := may(access); got != "read" {
-		t.Error("with a token of the old rules:", got)
-	}
+	commontest.EqualIn(t, "with a token of the old rules", "read", may(access))
 	status, got := s.token(refreshing(client, refresh))
 	if status != http.StatusOK {
 		t.Fatal(status, got)
 	}
 	// The grant keeps the claims that a rule named at the sign-in: eng, but not ops.
-	if got := may(got["access_token"].(string)); got != "read drop" {
-		t.Error("after a refresh:", got)
-	}
+	commontest.EqualIn(t, "after a refresh", "read drop", may(got["access_token"].(string)))
 	_, access, _ = s.tokens()
-	if got := may(access); got != "read write_file write_note drop" {
-		t.Error("after a sign-in:", got)
-	}
+	commontest.EqualIn(t, "after a sign-in", "read write_file write_note drop", may(access))
 	// A key has no claims: it uses all tools, also by a token that it was exchanged for.
 	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "robot", Servers: []string{"files"}})
 	commontest.OK(t, err)
 	_, got = s.token(url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/files/mcp"}})
-	if got := may(got["access_token"].(string)); got != "read write_file write_note drop" {
-		t.Error("a key:", got)
-	}
+	commontest.EqualIn(t, "a key", "read write_file write_note drop", may(got["access_token"].(string)))
 }

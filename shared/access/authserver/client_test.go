@@ -12,6 +12,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -168,23 +169,15 @@ func TestARegistrationIsGoodForNinetyDays(t *testing.T) {
 		begin := func(id string) int {
 			return s.browser().open(http.MethodGet, at+"/authorize?"+request(id, challenge, "redirect_uri", cursor()[1]).Encode(), nil).StatusCode
 		}
-		if got := begin(id); got != http.StatusOK {
-			t.Error(got)
-		}
+		commontest.Equal(t, http.StatusOK, begin(id))
 		changed := []byte(id)
 		changed[10] ^= 1
-		if got := begin(string(changed)); got != http.StatusBadRequest {
-			t.Error("a changed id:", got)
-		}
+		commontest.EqualIn(t, "a changed id", http.StatusBadRequest, begin(string(changed)))
 		s.refusedWith(t, refreshing(string(changed), "dr_x"), "invalid_client")
 		time.Sleep(89 * 24 * time.Hour)
-		if got := begin(id); got != http.StatusOK {
-			t.Error("after 89 days:", got)
-		}
+		commontest.EqualIn(t, "after 89 days", http.StatusOK, begin(id))
 		time.Sleep(2 * 24 * time.Hour)
-		if got := begin(id); got != http.StatusBadRequest {
-			t.Error("after 91 days:", got)
-		}
+		commontest.EqualIn(t, "after 91 days", http.StatusBadRequest, begin(id))
 		s.refusedWith(t, refreshing(id, "dr_x"), "invalid_client")
 	})
 }

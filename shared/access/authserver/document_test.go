@@ -130,9 +130,7 @@ func TestAChangedDocumentNeedsANewConsent(t *testing.T) {
 			t.Fatal("the consent does not hold:", got)
 		}
 		name = "Changed"
-		if got := b.open(http.MethodGet, target, nil).StatusCode; got != http.StatusSeeOther {
-			t.Error("the document is not kept:", got)
-		}
+		commontest.EqualIn(t, "the document is not kept", http.StatusSeeOther, b.open(http.MethodGet, target, nil).StatusCode)
 		time.Sleep(6 * time.Minute)
 		if got := b.open(http.MethodGet, target, nil).StatusCode; got != http.StatusOK || w.asked.Load() != 2 {
 			t.Error("the document was read again and has changed:", got, w.asked.Load())
@@ -182,9 +180,7 @@ func TestOnlyPublicAddressesAreDialled(t *testing.T) {
 			}
 		}
 		for _, address := range []string{"93.184.215.14:443", "[2606:4700::1111]:443"} {
-			if err := authserver.CheckAddress(address); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, authserver.CheckAddress(address))
 		}
 	})
 }

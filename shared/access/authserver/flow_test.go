@@ -197,9 +197,7 @@ func TestResources(t *testing.T) {
 		}
 		two := request(client, challenge)
 		two.Add("resource", at+"/other/mcp")
-		if to := s.browser().open(http.MethodGet, at+"/authorize?"+two.Encode(), nil).Header.Get("Location"); !strings.Contains(to, "invalid_target") {
-			t.Error("two resources:", to)
-		}
+		commontest.Contains(t, "two resources", "invalid_target", s.browser().open(http.MethodGet, at+"/authorize?"+two.Encode(), nil).Header.Get("Location"))
 		// Without a resource the page asks, and the token is for the chosen server.
 		b := s.browser()
 		res := b.open(http.MethodGet, at+"/authorize?"+request(client, challenge, "resource", "").Encode(), nil)
@@ -343,9 +341,7 @@ func TestTheAddressOfSeveralServersIsAResource(t *testing.T) {
 				t.Errorf("%s: %s", wrong, to)
 			}
 		}
-		if got := page(""); !strings.Contains(got, `<option>closed</option><option value="/g/dev/mcp">all servers at /g/dev/mcp</option><option value="/mcp">`) {
-			t.Error("without a resource:", got)
-		}
+		commontest.Contains(t, "without a resource", `<option>closed</option><option value="/g/dev/mcp">all servers at /g/dev/mcp</option><option value="/mcp">`, page(""))
 		g := s.code("resource", at+"/mcp")
 		g.form.Set("resource", at+"/mcp")
 		s.refusedWith(t, with(g.form, "resource", at+"/files/mcp"), "invalid_target")

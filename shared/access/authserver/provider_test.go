@@ -66,9 +66,7 @@ func (i *idp) sign(c jwt.MapClaims, header map[string]any) string {
 		token.Header[name] = value
 	}
 	text, err := token.SignedString(i.key)
-	if err != nil {
-		i.t.Error(err)
-	}
+	commontest.Check(i.t, err)
 	return text
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/authserver"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -118,9 +119,7 @@ func TestClientsOfTheSettingsKeepWhatCanBeUsed(t *testing.T) {
 	if res := s.browser().open(http.MethodGet, at+"/authorize?"+request("mine", challenge, "redirect_uri", claude).Encode(), nil); res.StatusCode != http.StatusOK {
 		t.Error(res.Status, text(t, res))
 	}
-	if !strings.Contains(s.log.String(), "file:///x") {
-		t.Error("nothing says that a redirect URI of the settings is not used:", s.log.String())
-	}
+	commontest.Contains(t, "nothing says that a redirect URI of the settings is not used", "file:///x", s.log.String())
 	for name, c := range map[string]resourceserver.Client{"none can": {RedirectURIs: []string{"file:///x", "http://client.example/"}}, "with a secret": {RedirectURIs: []string{claude}, Secret: "s3cret"}} {
 		t.Run(name, func(t *testing.T) {
 			s.config.Clients = map[string]resourceserver.Client{"mine": c}

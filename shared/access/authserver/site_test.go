@@ -315,9 +315,7 @@ func (s *site) code(changes ...string) grant {
 func (s *site) token(f url.Values) (int, map[string]any) {
 	s.t.Helper()
 	res := s.do(http.MethodPost, at+"/token", f, nil)
-	if got := res.Header.Get("Cache-Control"); got != "no-store" {
-		s.t.Errorf("Cache-Control of /token is %q", got)
-	}
+	commontest.EqualIn(s.t, "Cache-Control of /token is", "no-store", res.Header.Get("Cache-Control"))
 	return res.StatusCode, answer(s.t, res)
 }
 

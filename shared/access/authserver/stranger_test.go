@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -30,9 +31,7 @@ func TestStrangersStoreNothing(t *testing.T) {
 				s.browser().open(http.MethodGet, at+"/authorize?"+request(fmt.Sprintf("https://%s/%d.json", host, i), challenge).Encode(), nil)
 			}
 		}
-		if n := s.store.Counts().Writes; n != 0 {
-			t.Errorf("%d writes", n)
-		}
+		commontest.EqualIn(t, "writes", 0, s.store.Counts().Writes)
 	})
 }
 
@@ -54,9 +53,7 @@ func TestDocumentOfAClientInUseIsStored(t *testing.T) {
 		signIn()
 		s.warm, s.made = false, nil
 		signIn()
-		if n := w.asked.Load(); n != 1 {
-			t.Errorf("%d requests for it", n)
-		}
+		commontest.EqualIn(t, "requests for it", 1, w.asked.Load())
 	})
 }
 

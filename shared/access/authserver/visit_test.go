@@ -58,9 +58,7 @@ func TestAVisitorSignsInAndComesBackToThePage(t *testing.T) {
 		if who, known := s.broker().Visitor(b.asked(page), "files"); known {
 			t.Errorf("before the sign-in the visitor is %+v", who)
 		}
-		if to := b.visits("files", page, "ada"); to != at+page {
-			t.Errorf("sent to %q", to)
-		}
+		commontest.EqualIn(t, "sent to", at+page, b.visits("files", page, "ada"))
 		who, known := s.broker().Visitor(b.asked(page), "files")
 		if diff := cmp.Diff(storage.Identity{Tenant: "default", Principal: "dev:ada"}, who); diff != "" || !known {
 			t.Error(known, diff)
@@ -130,9 +128,7 @@ func TestTheTokenOfTheProviderIsHandedOn(t *testing.T) {
 	}
 	b = s.browser()
 	b.outside = i.login()
-	if to := b.visits("other", "/connect", ""); to != at+"/connect" {
-		t.Errorf("sent to %q", to)
-	}
+	commontest.EqualIn(t, "sent to", at+"/connect", b.visits("other", "/connect", ""))
 	b = s.browser()
 	b.outside = i.login("error", "access_denied", "code", "")
 	b.signIn(at+"/authorize?"+request(client, challenge).Encode(), "", "")

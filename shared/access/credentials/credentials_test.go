@@ -341,9 +341,7 @@ func TestAThirdPartyThatIsDownIsAskedAgainLater(t *testing.T) {
 	s.third.set(func() { s.third.down = true })
 	s.expire("ada", time.Now().Add(30*time.Second))
 	for range 3 {
-		if got := s.values("ada")["github"]; got != "gho_access1" {
-			t.Errorf("got %q", got)
-		}
+		commontest.Equal(t, "gho_access1", s.values("ada")["github"])
 	}
 	if n := s.third.count("refresh_token"); n != 1 {
 		t.Errorf("asked %d times", n)
@@ -367,9 +365,7 @@ func secretsAreSetListedAndRemoved(t *testing.T, s *site) {
 	t.Helper()
 	for _, value := range []string{"first", "second"} {
 		commontest.OK(t, s.vault().Put(t.Context(), "acme", "ada", "notes", value))
-		if got := s.values("ada")["notes"]; got != value {
-			t.Errorf("got %q", got)
-		}
+		commontest.Equal(t, value, s.values("ada")["notes"])
 	}
 	for _, value := range []string{"", strings.Repeat("x", credentials.MaxSecret+1)} {
 		if err := s.vault().Put(t.Context(), "acme", "ada", "notes", value); storage.CodeOf(err) != storage.Invalid {
@@ -396,9 +392,7 @@ func TestARowOutlivesTheSecretThatSealsIt(t *testing.T) {
 		t.Fatalf("got %q", got)
 	}
 	s.others = nil
-	if got := s.values("ada")["notes"]; got != "notes-key-of-ada" {
-		t.Errorf("without the old secret: %q", got)
-	}
+	commontest.EqualIn(t, "without the old secret", "notes-key-of-ada", s.values("ada")["notes"])
 }
 
 func TestAServerWithoutProvidersCostsNothing(t *testing.T) {

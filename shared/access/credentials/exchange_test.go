@@ -64,9 +64,7 @@ func theSignInIsExchangedOnceForManyCalls(t *testing.T, s *site) {
 		"requested_token_type": {"urn:ietf:params:oauth:token-type:access_token"}, "audience": {"crm-api"}, "resource": {"https://crm.example"}, "scope": {"deals.read"},
 		"client_id": {"c1"}, "client_secret": {"third-secret"},
 	}
-	if diff := cmp.Diff([]url.Values{want}, asked); diff != "" {
-		t.Errorf("exchanges: %s", diff)
-	}
+	commontest.SameIn(t, "exchanges", []url.Values{want}, asked)
 	if len(s.box.woken) != 10 {
 		t.Fatalf("%d calls got to the box", len(s.box.woken))
 	}

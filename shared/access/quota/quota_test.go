@@ -267,9 +267,7 @@ func TestACallWhoseClientLeavesIsGivenBack(t *testing.T) {
 		undo()
 		for range 2 {
 			undo, err := w.instance().Admit(t.Context(), work("echo"))
-			if err != nil {
-				t.Fatalf("the next call: %v", err)
-			}
+			commontest.OKIn(t, "the next call", err)
 			undo()
 		}
 	})
@@ -331,9 +329,7 @@ func (w *world) end(c storage.Work) {
 	err := w.store.Append(context.Background(), storage.Batch{
 		Session: c.Session, Stream: c.Stream, First: 1, Final: true, Events: [][]byte{[]byte(`{}`)}, Expires: time.Now().Add(time.Hour),
 	})
-	if err != nil {
-		w.t.Error(err)
-	}
+	commontest.Check(w.t, err)
 }
 
 // One instance has a wrong clock. The others have right clocks: one stays, and new ones
@@ -520,9 +516,7 @@ func TestTenTimesTheRateIsAFlood(t *testing.T) {
 		l := w.instance()
 		for i := range 20 * 9 {
 			passes(t, l, work("echo"))
-			if err := l.Flooding("acme", "ada"); err != nil {
-				t.Fatalf("after %d calls: %v", i+1, err)
-			}
+			commontest.OKIn(t, fmt.Sprintf("after %d calls", i+1), l.Flooding("acme", "ada"))
 		}
 		for range 40 {
 			passes(t, l, work("echo"))

@@ -15,6 +15,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -37,9 +38,7 @@ func TestKeyThatIsNotKnownIsFetchedOnce(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n := i.times("/keys"); n != 1 {
-			t.Errorf("%d fetches for a key that 50 callers wanted", n)
-		}
+		commontest.EqualIn(t, "fetches for a key that 50 callers wanted", 1, i.times("/keys"))
 		for minute := range 2 {
 			time.Sleep(30 * time.Second)
 			for n := range 500 {
@@ -88,9 +87,7 @@ func TestIssuerThatWasDownAtTheStartIsAskedAgain(t *testing.T) {
 			_, err := verify(s, token)
 			wantCode(t, "down", err, storage.Unavailable)
 		}
-		if n := i.times("/.well-known/oauth-authorization-server/realms/one"); n != 1 {
-			t.Errorf("%d requests at once", n)
-		}
+		commontest.EqualIn(t, "requests at once", 1, i.times("/.well-known/oauth-authorization-server/realms/one"))
 		i.set(func() { i.answer = nil })
 		time.Sleep(2 * time.Second)
 		if _, err := verify(s, token); err != nil {
@@ -134,9 +131,7 @@ func TestFetchOutlivesItsCaller(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		both.Wait()
-		if n := i.times("/keys"); n != 1 {
-			t.Errorf("%d fetches", n)
-		}
+		commontest.EqualIn(t, "fetches", 1, i.times("/keys"))
 	})
 }
 

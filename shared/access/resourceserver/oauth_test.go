@@ -104,9 +104,7 @@ func TestIssuerIsComparedByteForByte(t *testing.T) {
 			_, err := verify(s, signed(t, claims(map[string]any{"iss": iss}), nil))
 			wantCode(t, fmt.Sprint(iss), err, storage.Unauthenticated)
 		}
-		if n := i.times("/keys"); n != 0 {
-			t.Errorf("%d fetches for tokens of others", n)
-		}
+		commontest.EqualIn(t, "fetches for tokens of others", 0, i.times("/keys"))
 	})
 }
 
@@ -172,9 +170,7 @@ func TestRememberedTokenEndsInTime(t *testing.T) {
 		if _, err := verify(s, token); err != nil {
 			t.Error(err)
 		}
-		if err := s.Confirm(t.Context(), who.Credential, "one"); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, s.Confirm(t.Context(), who.Credential, "one"))
 		time.Sleep(time.Second)
 		_, err = verify(s, token)
 		wantCode(t, "the token", err, storage.Unauthenticated)
@@ -463,9 +459,7 @@ func TestChallengesAreThoseOfTheSpecification(t *testing.T) {
 			}
 		}
 		for _, scope := range []any{"files:read mcp", []string{"mcp", "files:read"}} {
-			if err := token(scope); err != nil {
-				t.Errorf("%v: %v", scope, err)
-			}
+			commontest.CheckIn(t, fmt.Sprintf("%v", scope), token(scope))
 		}
 		if _, err := verify(plain, signed(t, claims(map[string]any{"scope": nil, "scp": []string{"mcp"}}), nil)); err != nil {
 			t.Errorf("scp: %v", err)

@@ -1,6 +1,7 @@
 package resourceserver_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -92,9 +93,7 @@ func TestSettingsThatMakeNoSenseAreRefusedWithWhatToDo(t *testing.T) {
 		`{` + issuer + `,"allow":{"*":{"everyone":true},"one":{"emails":["*@a.example"],"claims":{"d":["e"]}}},"introspection":{"endpoint":"https://a.example/i"}}`,
 	} {
 		for _, public := range []string{publicURL, publicURL + "/", "http://localhost:8787", "http://127.0.0.1:8787"} {
-			if err := open(section, public); err != nil {
-				t.Errorf("%s at %s: %v", section, public, err)
-			}
+			commontest.CheckIn(t, fmt.Sprintf("%s at %s", section, public), open(section, public))
 		}
 	}
 }
@@ -105,9 +104,7 @@ func TestPublicURLWithAPathIsForTokensOfAnotherIssuer(t *testing.T) {
 	const issuer = `{"issuer":"https://a.example"}`
 	for public, rooted := range map[string]bool{"https://mcp.example": true, "https://mcp.example/": true, "https://mcp.example/base": false, "https://mcp.example/a/b/": false} {
 		t.Run(public, func(t *testing.T) {
-			if err := open(issuer, public); err != nil {
-				t.Errorf("%s: %v", public, err)
-			}
+			commontest.CheckIn(t, public, open(issuer, public))
 			s, err := resourceserver.ReadSettings([]byte(issuer))
 			commontest.OK(t, err)
 			s.PublicURL = public

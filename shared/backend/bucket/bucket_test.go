@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -15,7 +16,6 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket/buckettest"
@@ -119,15 +119,11 @@ func TestSnapshotThatWasCommittedIsTheNewest(t *testing.T) {
 	t.Parallel()
 	s3 := buckettest.New(t)
 	b := open(s3)
-	if got := kept(t, b); got != "none" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "none", kept(t, b))
 	save(t, b, 1, "one")
 	save(t, b, 1, "two")
 	last := save(t, b, 4, "three")
-	if got := kept(t, b); got != "three" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "three", kept(t, b))
 	var names []string
 	for _, name := range s3.Objects() {
 		names = append(names, name[strings.LastIndexByte(name, '/')+1:])
@@ -135,9 +131,7 @@ func TestSnapshotThatWasCommittedIsTheNewest(t *testing.T) {
 			t.Errorf("an object is at %s", name)
 		}
 	}
-	if diff := cmp.Diff([]string{last, "current"}, names); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "left", []string{last, "current"}, names)
 }
 
 func TestPutThatNobodyCommittedIsNoSnapshot(t *testing.T) {
@@ -145,9 +139,7 @@ func TestPutThatNobodyCommittedIsNoSnapshot(t *testing.T) {
 	b := open(buckettest.New(t))
 	save(t, b, 1, "one")
 	put(t, b, 2, "the runner died behind it")
-	if got := kept(t, b); got != "one" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "one", kept(t, b))
 }
 
 func TestCommitComesTwiceAndLate(t *testing.T) {
@@ -156,13 +148,9 @@ func TestCommitComesTwiceAndLate(t *testing.T) {
 	first := save(t, b, 1, "one")
 	second := save(t, b, 1, "two")
 	for _, object := range []string{second, first, first} {
-		if err := b.Commit(t.Context(), box, owner, 1, object); err != nil {
-			t.Errorf("again: %v", err)
-		}
+		commontest.CheckIn(t, "again", b.Commit(t.Context(), box, owner, 1, object))
 	}
-	if got := kept(t, b); got != "two" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "two", kept(t, b))
 }
 
 func TestOlderGenerationIsRefusedAfterANewerOneHasSaved(t *testing.T) {
@@ -176,12 +164,8 @@ func TestOlderGenerationIsRefusedAfterANewerOneHasSaved(t *testing.T) {
 	if _, _, _, err := b.Room(t.Context(), box, owner, 1, 10, ""); !errors.Is(err, storage.Fenced) {
 		t.Errorf("room: %v", err)
 	}
-	if err := b.Forget(t.Context(), box, owner, 1); err != nil {
-		t.Error(err)
-	}
-	if got := kept(t, b); got != "new" {
-		t.Error(got)
-	}
+	commontest.Check(t, b.Forget(t.Context(), box, owner, 1))
+	commontest.Equal(t, "new", kept(t, b))
 }
 
 func TestForgottenSnapshotIsGone(t *testing.T) {
@@ -190,20 +174,14 @@ func TestForgottenSnapshotIsGone(t *testing.T) {
 	b := open(s3)
 	save(t, b, 1, "one")
 	for range 2 {
-		if err := b.Forget(t.Context(), box, owner, 1); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, b.Forget(t.Context(), box, owner, 1))
 	}
-	if got := kept(t, b); got != "none" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "none", kept(t, b))
 	if left := s3.Objects(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	save(t, b, 1, "again")
-	if got := kept(t, b); got != "again" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "again", kept(t, b))
 }
 
 func TestNameThatWasNeverGivenIsRefused(t *testing.T) {
@@ -246,9 +224,7 @@ func TestURLIsGoodForNothingElse(t *testing.T) {
 			return c
 		},
 	} {
-		if code := try(); code != http.StatusForbidden {
-			t.Errorf("%s: %d", what, code)
-		}
+		commontest.EqualIn(t, what, http.StatusForbidden, try())
 	}
 	if code, _ := send(t, http.MethodPut, room, header, "abc"); code != http.StatusOK {
 		t.Errorf("as it was signed: %d", code)
@@ -282,9 +258,7 @@ func TestOwnersAndBoxesAreApart(t *testing.T) {
 			t.Errorf("%v: %v", who, err)
 		}
 		// The folder of another owner has no object of this name.
-		if err := b.Commit(t.Context(), who.box, who.owner, 1, object); err != nil {
-			t.Errorf("%v: %v", who, err)
-		}
+		commontest.CheckIn(t, fmt.Sprintf("%v", who), b.Commit(t.Context(), who.box, who.owner, 1, object))
 		url, _, _, err := b.Newest(t.Context(), who.box, who.owner)
 		commontest.OK(t, err)
 		if code, _ := send(t, http.MethodGet, url, nil, ""); code != http.StatusNotFound {
@@ -303,9 +277,7 @@ func TestPointerThatIsWrittenAtTheSameTimeMovesOn(t *testing.T) {
 	var all sync.WaitGroup
 	for object := range texts {
 		all.Go(func() {
-			if err := b.Commit(t.Context(), box, owner, 1, object); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, b.Commit(t.Context(), box, owner, 1, object))
 		})
 	}
 	all.Wait()

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -105,9 +104,7 @@ func (a *agent) wantRung(want ...string) {
 	a.t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if diff := cmp.Diff(want, a.rung); diff != "" {
-		a.t.Errorf("rung:\n%s", diff)
-	}
+	commontest.SameIn(a.t, "rung", want, a.rung)
 }
 
 // at runs a test on virtual time.
@@ -144,14 +141,10 @@ func TestAnAlarmOfTheSameNameIsReplaced(t *testing.T) {
 			t.Errorf("scheduled is %v, want the second only", a.set)
 		}
 		time.Sleep(time.Minute) // virtual
-		if err := a.due(first); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, a.due(first))
 		a.wantRung()
 		time.Sleep(time.Hour) // virtual
-		if err := a.due(second); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, a.due(second))
 		a.wantRung(`report "second"`)
 	})
 }
@@ -168,9 +161,7 @@ func TestAnAlarmWhoseFunctionDiedBeforeItWasScheduledIsFoundByTheOneItReplaced(t
 		commontest.OK(t, a.due(first))
 		time.Sleep(time.Hour) // virtual
 		for _, alarm := range maps.Clone(a.set) {
-			if err := a.due(alarm); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, a.due(alarm))
 		}
 		a.wantRung(`report "second"`)
 	})
@@ -226,12 +217,8 @@ func TestAHandlerWhoseFunctionDiedIsCalledAgainWhenItsLeaseHasRunOut(t *testing.
 		}
 		commontest.OK(t, err)
 		begun := time.Now()
-		if err := a.due(alarm); err != nil {
-			t.Error(err)
-		}
-		if took := time.Since(begun); took != lease {
-			t.Errorf("called again after %s, want %s", took, lease)
-		}
+		commontest.Check(t, a.due(alarm))
+		commontest.EqualIn(t, "called again after", lease, time.Since(begun))
 		a.wantRung("report ")
 	})
 }
@@ -265,9 +252,7 @@ func TestAnAlarmOfASessionThatIsGoneIsNotHandled(t *testing.T) {
 			at(t, func(t *testing.T, a *agent) {
 				alarm := a.wakeAt("report", 0, nil)
 				leave(t, a)
-				if err := a.due(alarm); err != nil {
-					t.Error(err)
-				}
+				commontest.Check(t, a.due(alarm))
 				a.wantRung()
 			})
 		})

@@ -37,9 +37,7 @@ func TestEachMessageMeetsANewServer(t *testing.T) {
 	onEachStore(t, func(t *testing.T, w *world) {
 		c := w.legacy(`{}`)
 		for _, word := range []string{"one", "two"} {
-			if got := textOf(t, c.tool("echo", `{"text":"`+word+`"}`).last(t)); got != word {
-				t.Errorf("got %q", got)
-			}
+			commontest.Equal(t, word, textOf(t, c.tool("echo", `{"text":"`+word+`"}`).last(t)))
 		}
 	})
 }
@@ -85,9 +83,7 @@ func TestModernClientMeetsAModernServer(t *testing.T) {
 	if got := string(wire.Lookup([]byte(list), "result", "cacheScope")); got != `"private"` {
 		t.Errorf("the list is for %s: %s", got, list)
 	}
-	if got := textOf(t, w.modernTool("echo", `{"text":"hi"}`, "").last(t)); got != "hi" {
-		t.Errorf("got %q", got)
-	}
+	commontest.Equal(t, "hi", textOf(t, w.modernTool("echo", `{"text":"hi"}`, "").last(t)))
 	a := w.modernTool("steps", `{"n":2}`, "")
 	if got := a.messages(t); len(got) != 3 || !strings.Contains(got[0], `"progressToken":9007199254740993`) {
 		t.Errorf("got %q", got)
@@ -135,9 +131,7 @@ func TestToolIsThereForThoseWhoListAndThoseWhoCallIt(t *testing.T) {
 	if got := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).last(t); !strings.Contains(got, `"only"`) || !strings.Contains(got, `"echo"`) {
 		t.Errorf("got %s", got)
 	}
-	if got := textOf(t, c.tool("only", `{}`).last(t)); got != "only" {
-		t.Errorf("got %q", got)
-	}
+	commontest.Equal(t, "only", textOf(t, c.tool("only", `{}`).last(t)))
 }
 
 func TestServerKnowsWhoIsBeforeIt(t *testing.T) {
@@ -150,13 +144,9 @@ func TestServerKnowsWhoIsBeforeIt(t *testing.T) {
 	}
 	commontest.Same(t, `["old","2025-11-25","ada","acme","{\"plan\":\"\u003cfree\u003e\"}",true,"ada","e",true]`, call())
 	w.props = []byte(`{"plan":"paid"}`)
-	if got := call(); !strings.Contains(got, "paid") {
-		t.Errorf("claims of a new token are not seen: %s", got)
-	}
+	commontest.Contains(t, "claims of a new token are not seen", "paid", call())
 	w.props = nil
-	if got := call(); !strings.Contains(got, "paid") {
-		t.Errorf("claims are not kept: %s", got)
-	}
+	commontest.Contains(t, "claims are not kept", "paid", call())
 	if got := textOf(t, w.modernTool("who", `{}`, "").last(t)); !strings.HasPrefix(got, `["new","2026-07-28","ada"`) {
 		t.Errorf("got %s", got)
 	}

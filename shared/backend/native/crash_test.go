@@ -9,8 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -121,9 +120,7 @@ func (c legacy) lives(t *testing.T, first answer) string {
 		}
 		c.work()
 		b, _ := c.backend()
-		if err := b.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, b.Sweep(t.Context()))
 		c.work()
 		for _, a := range c.due() {
 			time.Sleep(time.Until(a.At))
@@ -179,9 +176,7 @@ func (w *world) settled() {
 	w.t.Helper()
 	time.Sleep(time.Hour)
 	b, _ := w.backend()
-	if err := b.Sweep(context.Background()); err != nil {
-		w.t.Error(err)
-	}
+	commontest.Check(w.t, b.Sweep(context.Background()))
 	w.empty()
 }
 
@@ -232,12 +227,8 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 						}
 						time.Sleep(time.Minute)
 						b, _ := w.backend()
-						if err := b.Sweep(t.Context()); err != nil {
-							t.Error(err)
-						}
-						if got := c.poll(first.lastID(t)).body; !strings.Contains(got, `"error"`) {
-							t.Errorf("got %s", got)
-						}
+						commontest.Check(t, b.Sweep(t.Context()))
+						commontest.Contains(t, "", `"error"`, c.poll(first.lastID(t)).body)
 						w.empty()
 					})
 				})
@@ -263,9 +254,7 @@ func TestSlowFunctionThatLivesKeepsItsCall(t *testing.T) {
 				swept.Go(func() {
 					for ctx.Err() == nil {
 						b, _ := w.backend()
-						if err := b.Sweep(t.Context()); err != nil {
-							t.Error(err)
-						}
+						commontest.Check(t, b.Sweep(t.Context()))
 						time.Sleep(time.Second)
 					}
 				})
@@ -310,9 +299,7 @@ func TestCallsCostWhatTheyMust(t *testing.T) {
 			{"after 5 s", func() { c.tool("steps", `{"n":1,"millis":5000}`) }, map[string]int{"Load": 1, "PutItem": 1, "Item": 2, "Append": 1, "DeleteItem": 1}},
 			{"after 25 s", func() { c.tool("steps", `{"n":1,"millis":25000}`) }, map[string]int{"Load": 1, "PutItem": 1, "Item": 10, "SwapItem": 2, "Append": 1, "DeleteItem": 1}},
 		} {
-			if diff := cmp.Diff(op.want, cost(op.do)); diff != "" {
-				t.Errorf("%s: %s", op.name, diff)
-			}
+			commontest.SameIn(t, op.name, op.want, cost(op.do))
 		}
 	})
 }

@@ -125,9 +125,7 @@ func TestSubscribeHandlerIsCalledAndMayRefuse(t *testing.T) {
 	c.resource("subscribe")
 	c.resource("unsubscribe")
 	got := c.post(`{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":"note://2"}}`).last(t)
-	if !strings.Contains(got, "there is no such note") {
-		t.Errorf("got %s", got)
-	}
+	commontest.Contains(t, "", "there is no such note", got)
 	commontest.Same(t, []string{"subscribe note://1 ada", "unsubscribe note://1", "subscribe note://2 ada"}, asked)
 }
 

@@ -61,9 +61,7 @@ func TestQuestionsAreAnsweredToAnotherProcess(t *testing.T) {
 					}
 				}
 				w.work()
-				if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != want {
-					t.Errorf("got %q, want %q", got, want)
-				}
+				commontest.Equal(t, want, textOf(t, c.poll(first.lastID(t)).last(t)))
 				w.empty()
 			})
 		})
@@ -92,9 +90,7 @@ func TestDeclinedQuestionReachesTheServer(t *testing.T) {
 		first := c.tool("ask", `{"text":"form"}`)
 		c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,%s}`, asked(t, first.messages(t))["elicitation/create"], answer))
 		w.work()
-		if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		commontest.Equal(t, want, textOf(t, c.poll(first.lastID(t)).last(t)))
 	}
 }
 
@@ -124,9 +120,7 @@ func TestModernClientIsAskedAndCallsAgain(t *testing.T) {
 	}
 	again := w.modernTool("ask", `{"text":"form,roots"}`, `"requestState":`+string(state)+`,"inputResponses":{"form":`+
 		results()["elicitation/create"]+`,"roots":`+results()["roots/list"]+`},`)
-	if got := textOf(t, again.last(t)); got != "accept Ada; file:///r kept" {
-		t.Errorf("got %q", got)
-	}
+	commontest.Equal(t, "accept Ada; file:///r kept", textOf(t, again.last(t)))
 }
 
 func TestHumanMayThinkForAnHourAndNothingRuns(t *testing.T) {
@@ -139,14 +133,10 @@ func TestHumanMayThinkForAnHourAndNothingRuns(t *testing.T) {
 		if err := b.Sweep(t.Context()); err != nil { // nothing is due
 			t.Error(err)
 		}
-		if n := len(w.invoked); n != 0 {
-			t.Errorf("%d invocations", n)
-		}
+		commontest.EqualIn(t, "invocations", 0, len(w.invoked))
 		c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"action":"decline"}}`, asked(t, first.messages(t))["elicitation/create"]))
 		w.work()
-		if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != "decline <nil> kept" {
-			t.Errorf("got %q", got)
-		}
+		commontest.Equal(t, "decline <nil> kept", textOf(t, c.poll(first.lastID(t)).last(t)))
 	})
 }
 
@@ -162,9 +152,7 @@ func TestModernQuestionIsAnsweredAnHourLaterToAnotherProcess(t *testing.T) {
 		}
 		again := w.modernTool("ask", `{"text":"form"}`, `"requestState":`+string(wire.Lookup(first, "result", "requestState"))+
 			`,"inputResponses":{"form":`+results()["elicitation/create"]+`},`)
-		if got := textOf(t, again.last(t)); got != "accept Ada kept" {
-			t.Errorf("got %q", got)
-		}
+		commontest.Equal(t, "accept Ada kept", textOf(t, again.last(t)))
 	})
 }
 
@@ -175,12 +163,8 @@ func TestQuestionThatNobodyAnswersEndsTheCall(t *testing.T) {
 		first := c.tool("ask", `{"text":"form"}`)
 		time.Sleep(w.hosted.AnswerTimeout + time.Second)
 		b, _ := w.backend()
-		if err := b.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if got := c.poll(first.lastID(t)).last(t); !strings.Contains(got, "answer_timeout_sec") {
-			t.Errorf("got %s", got)
-		}
+		commontest.Check(t, b.Sweep(t.Context()))
+		commontest.Contains(t, "", "answer_timeout_sec", c.poll(first.lastID(t)).last(t))
 		w.empty()
 	})
 }
@@ -194,13 +178,9 @@ func TestAnswerWhoseInvocationIsLostIsFoundByTheSweep(t *testing.T) {
 		w.invoked = nil
 		time.Sleep(time.Minute)
 		b, _ := w.backend()
-		if err := b.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, b.Sweep(t.Context()))
 		w.work()
-		if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != "decline <nil> kept" {
-			t.Errorf("got %q", got)
-		}
+		commontest.Equal(t, "decline <nil> kept", textOf(t, c.poll(first.lastID(t)).last(t)))
 	})
 }
 
@@ -226,9 +206,7 @@ func TestJobPausesAndFinishesByAlarm(t *testing.T) {
 			w.handle(due[0])
 			w.handle(due[0]) // twice
 		}
-		if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != "finished" {
-			t.Errorf("got %q", got)
-		}
+		commontest.Equal(t, "finished", textOf(t, c.poll(first.lastID(t)).last(t)))
 		if took := time.Since(begun); took < 90*time.Minute {
 			t.Errorf("it took %s", took)
 		}
@@ -245,14 +223,10 @@ func TestPauseWhoseAlarmIsLostGoesOnBySweep(t *testing.T) {
 			w.due()
 			time.Sleep(time.Hour + time.Minute)
 			b, _ := w.backend()
-			if err := b.Sweep(t.Context()); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, b.Sweep(t.Context()))
 			w.work()
 		}
-		if got := textOf(t, c.poll(first.lastID(t)).last(t)); got != "finished" {
-			t.Errorf("got %q", got)
-		}
+		commontest.Equal(t, "finished", textOf(t, c.poll(first.lastID(t)).last(t)))
 	})
 }
 
@@ -279,13 +253,9 @@ func TestCancelEndsWhatIsExecutedAndWhatWaits(t *testing.T) {
 				}
 				if got := a.last(t); !strings.Contains(got, `"code":-32800`) {
 					got = c.poll(a.lastID(t)).last(t)
-					if !strings.Contains(got, `"code":-32800`) {
-						t.Errorf("got %s", got)
-					}
+					commontest.Contains(t, "", `"code":-32800`, got)
 				}
-				if n := len(w.due()); n != 0 {
-					t.Errorf("%d alarms are left", n)
-				}
+				commontest.EqualIn(t, "alarms are left", 0, len(w.due()))
 				w.empty()
 			})
 		})
@@ -305,9 +275,7 @@ func TestCancelWithinTheFirstSecondEndsWhatAnotherFunctionExecutes(t *testing.T)
 		if a := c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); a.status != 202 {
 			t.Errorf("got %d %s", a.status, a.body)
 		}
-		if got := (<-first).last(t); !strings.Contains(got, `"code":-32800`) {
-			t.Errorf("got %s", got)
-		}
+		commontest.Contains(t, "", `"code":-32800`, (<-first).last(t))
 		if took := time.Since(begun); took > 4*time.Second {
 			t.Errorf("it went on for %s", took)
 		}
@@ -327,9 +295,7 @@ func TestCancelOfWhatIsOverIsTaken(t *testing.T) {
 		if took := time.Since(begun); took > 2*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		if text := textOf(t, got.last(t)); text != "done" {
-			t.Errorf("got %q", text)
-		}
+		commontest.Equal(t, "done", textOf(t, got.last(t)))
 	})
 }
 
@@ -403,9 +369,7 @@ func TestDeleteEndsTheCallsOfASession(t *testing.T) {
 			t.Errorf("got %d", a.status)
 		}
 		w.empty()
-		if n := len(w.due()); n != 0 {
-			t.Errorf("%d alarms are left", n)
-		}
+		commontest.EqualIn(t, "alarms are left", 0, len(w.due()))
 	})
 }
 
@@ -426,13 +390,9 @@ func TestFunctionThatDiedEndsItsCallOnce(t *testing.T) {
 			}
 			a = c.poll(a.lastID(t))
 		}
-		if got := a.last(t); !strings.Contains(got, `"phase":"runtime"`) {
-			t.Errorf("got %s", got)
-		}
+		commontest.Contains(t, "", `"phase":"runtime"`, a.last(t))
 		b, _ := w.backend()
-		if err := b.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, b.Sweep(t.Context()))
 		w.empty()
 	})
 }

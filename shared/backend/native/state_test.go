@@ -38,9 +38,7 @@ func eachStore(t *testing.T, check func(t *testing.T, again func() storage.Store
 		path := filepath.Join(t.TempDir(), "store.db")
 		again := func() storage.Store {
 			store, err := sqlitestore.Open(path)
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 			t.Cleanup(func() { _ = store.Close() })
 			return store
 		}
@@ -66,9 +64,7 @@ func TestTwentyColdMessagesAtOnceInitializeOnceAndLoseNoWrite(t *testing.T) {
 					_, err := Update(ctx, state, "count", func(n int) (int, error) { return n + 100, nil })
 					return err
 				})
-				if err != nil {
-					t.Error(err)
-				}
+				commontest.Check(t, err)
 				if _, err := Update(t.Context(), state, "count", func(n int) (int, error) { return n + 1, nil }); err != nil {
 					t.Error(err)
 				}
@@ -128,9 +124,7 @@ func TestWhatIsDoneOnceSurvivesAnAnswerOfTheStoreThatIsLost(t *testing.T) {
 						done++
 						return storage.Rest(ctx, 2*renew+time.Second)
 					})
-					if err != nil {
-						t.Error(err)
-					}
+					commontest.Check(t, err)
 				}
 				if done != 1 || store.n.Load() == 0 {
 					t.Errorf("done %d times, %d answers were lost", done, store.n.Load())
@@ -148,9 +142,7 @@ func TestWhatAProcessLeftBehindIsTakenOverWhenItsLeaseHasRunOut(t *testing.T) {
 		}
 		begun := time.Now()
 		commontest.OK(t, state.Once(t.Context(), "init", func(context.Context) error { return nil }))
-		if took := time.Since(begun); took != lease {
-			t.Errorf("taken over after %s, want %s", took, lease)
-		}
+		commontest.EqualIn(t, "taken over after", lease, time.Since(begun))
 	})
 }
 
@@ -161,12 +153,10 @@ func TestWhoTakesLongKeepsItsLease(t *testing.T) {
 		var both sync.WaitGroup
 		for range 2 {
 			both.Go(func() {
-				if err := state.Once(t.Context(), "init", func(ctx context.Context) error {
+				commontest.Check(t, state.Once(t.Context(), "init", func(ctx context.Context) error {
 					done.Add(1)
 					return storage.Rest(ctx, 10*lease)
-				}); err != nil {
-					t.Error(err)
-				}
+				}))
 			})
 		}
 		both.Wait()
@@ -185,9 +175,7 @@ func TestWhoLostItsLeaseIsStopped(t *testing.T) {
 			if err == nil {
 				_, err = state.save(ctx, v, once{Until: time.Now().Add(lease)})
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 			<-ctx.Done()
 			return ctx.Err()
 		})

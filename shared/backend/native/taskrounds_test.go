@@ -82,9 +82,7 @@ func TestAnswerToATaskIsTakenWhileItsNextRoundIsExecuted(t *testing.T) {
 			t.Errorf("tasks/update was answered after %s", took)
 		}
 		w.work()
-		if got := w.ofTask("tasks/get", name, ""); !strings.Contains(got, `accept Ada kept`) {
-			t.Errorf("got %s", got)
-		}
+		commontest.Contains(t, "", `accept Ada kept`, w.ofTask("tasks/get", name, ""))
 		w.empty()
 	})
 }
@@ -103,14 +101,10 @@ func TestAnswerToATaskThatNobodyHandedOverIsFoundByTheSweep(t *testing.T) {
 		hosted := w.hosted
 		w.hosted.Make = nil
 		b, _ := w.backend()
-		if err := b.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, b.Sweep(t.Context()))
 		synctest.Wait()
 		w.hosted = hosted
 		w.work()
-		if got := w.ofTask("tasks/get", name, ""); !strings.Contains(got, `accept Ada kept`) {
-			t.Errorf("got %s", got)
-		}
+		commontest.Contains(t, "", `accept Ada kept`, w.ofTask("tasks/get", name, ""))
 	})
 }

@@ -71,9 +71,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
 		path := filepath.Join(t.TempDir(), "store.db")
 		test(t, newWorld(t, func() storage.Store {
 			store, err := sqlitestore.Open(path)
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 			t.Cleanup(func() { _ = store.Close() })
 			return store
 		}))
@@ -157,9 +155,7 @@ func (w *world) work() {
 func (w *world) handle(a native.Alarm) {
 	w.t.Helper()
 	b, _ := w.backend()
-	if err := b.Handle(context.Background(), a); err != nil {
-		w.t.Error(err)
-	}
+	commontest.Check(w.t, b.Handle(context.Background(), a))
 }
 
 // Schedule implements native.Scheduler.

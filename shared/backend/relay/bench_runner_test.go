@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -78,7 +79,5 @@ func BenchmarkRunner(b *testing.B) {
 	}
 	cancel()
 	conn.in <- frametest.Encode(frametest.Frame{Type: frame.TypeByeOK, Link: next(frame.TypeBye).Link})
-	if err := <-ended; err != nil {
-		b.Error(err)
-	}
+	commontest.Check(b, <-ended)
 }

@@ -194,9 +194,7 @@ func billed(t *testing.T, on driver, o operation) (b bill) {
 			t.Errorf("waits of %v asked DynamoDB more often than the schedule says", p.excess)
 		}
 		c.end()
-		if err := c.store.Close(); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, c.store.Close())
 	})
 	return b
 }

@@ -236,9 +236,7 @@ func (x *cutBox) Deliver(d runner.Delivery) {
 		return
 	}
 	var c cutCall
-	if err := json.Unmarshal(m.Params, &c); err != nil {
-		x.t.Error(err)
-	}
+	commontest.Check(x.t, json.Unmarshal(m.Params, &c))
 	x.mu.Lock()
 	x.executed[c.Label]++
 	x.calls++
@@ -276,9 +274,7 @@ func (x *cutBox) execute(d runner.Delivery, m wire.Message, c cutCall, count int
 	}
 	wait()
 	result, err := json.Marshal(r)
-	if err != nil {
-		x.t.Error(err)
-	}
+	commontest.Check(x.t, err)
 	say(d.ID, wire.ResultResponse(m.ID, bytes.ReplaceAll(result, []byte(`\u`), []byte(`u`))), true)
 }
 

@@ -101,11 +101,9 @@ const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 // onRecord stores the handshake record of a tenant's server.
 func onRecord(t *testing.T, store storage.Store, tenant, result string) {
 	t.Helper()
-	if err := store.SaveHandshake(t.Context(), storage.Handshake{
+	commontest.OK(t, store.SaveHandshake(t.Context(), storage.Handshake{
 		Digest: storage.RecordFor(tenant, "digest"), Version: wire.V20251125, Result: json.RawMessage(result),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // initialize opens a session.

@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
@@ -118,8 +116,6 @@ func TestFramesOfADayOfABoxThatIsAwakeAndIdle(t *testing.T) {
 		got := [2]map[frame.Type]int{maps.Clone(w.wire.types[upward]), maps.Clone(w.wire.types[downward])}
 		w.wire.mu.Unlock()
 		// There is a hello every five minutes: a ping, or one of 13 renewals.
-		if diff := cmp.Diff([2]map[frame.Type]int{{frame.TypeHello: 288}, {frame.TypeWelcome: 288}}, got); diff != "" {
-			w.t.Errorf("messages of a day (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(w.t, "messages of a day", [2]map[frame.Type]int{{frame.TypeHello: 288}, {frame.TypeWelcome: 288}}, got)
 	})
 }

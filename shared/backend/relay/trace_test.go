@@ -7,8 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -67,9 +65,7 @@ func TestACallIsFollowedFromTheHostToTheRunnerAndBack(t *testing.T) {
 						}
 					}
 				}
-				if d := cmp.Diff([]any{"request-1"}, found); d != "" {
-					t.Errorf("the relay function does not name the request (-want +got):\n%s", d)
-				}
+				commontest.SameIn(t, "the relay function does not name the request", []any{"request-1"}, found)
 				c.end()
 			})
 		})

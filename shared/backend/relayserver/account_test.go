@@ -4,9 +4,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -85,7 +84,5 @@ func TestABoxNamesNoSessionInTheBillThatItHasNoTicketOf(t *testing.T) {
 		}
 		got = append(got, told.Session)
 	}
-	if d := cmp.Diff([]storage.ID{"", "", "s1", "s1"}, got); d != "" {
-		t.Errorf("sessions (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "sessions", []storage.ID{"", "", "s1", "s1"}, got)
 }

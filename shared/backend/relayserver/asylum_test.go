@@ -49,7 +49,7 @@ func newAsylum(t *testing.T) *asylum {
 	a.config.Poster, a.config.Fleet = a, a
 	a.host = sessions.New(a.store, relayserver.NewBackend(a.config), sessions.Limits{})
 	a.caller = sessions.Caller{Server: sessions.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: storage.HTTP}
-	if err := errors.Join(
+	commontest.OK(t, errors.Join(
 		a.store.Create(t.Context(), storage.Session{
 			ID: "s1", Server: "s", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready, Version: wire.V20251125,
 			Init: json.RawMessage(`{"capabilities":{"elicitation":{}}}`), Served: true, Expires: time.Now().Add(7 * 24 * time.Hour),
@@ -57,9 +57,7 @@ func newAsylum(t *testing.T) *asylum {
 		a.store.SaveBox(t.Context(), storage.Box{
 			ID: asylumBox, Tenant: "t", Server: "s", State: storage.Awake, Gen: asylumGen, Runner: "r", Task: "task", Conn: "c", Link: 1,
 		}),
-	); err != nil {
-		t.Fatal(err)
-	}
+	))
 	return a
 }
 

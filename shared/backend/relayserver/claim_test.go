@@ -60,18 +60,14 @@ func TestAClaimedCallActsWithTheTokensOfItsOwnPrincipal(t *testing.T) {
 			Box: asylumBox, ID: stream, State: storage.Waiting, Raw: []byte(a.request("{}")), NotAfter: time.Now().Add(time.Hour), Created: time.Now(),
 			Address: storage.Address{Session: id, Stream: stream, Box: asylumBox, Requests: []json.RawMessage{json.RawMessage("77")}},
 		})
-		if err := errors.Join(put, a.store.Create(t.Context(), storage.Session{
+		commontest.OK(t, errors.Join(put, a.store.Create(t.Context(), storage.Session{
 			ID: id, Server: "s", Tenant: "t", Principal: principal, State: storage.Ready, Version: wire.V20251125, Expires: time.Now().Add(time.Hour),
-		})); err != nil {
-			t.Fatal(err)
-		}
+		})))
 	}
 	a.pulls()
 	for _, f := range box.frames["c"] {
 		if d, ok := f.(frame.Deliver); ok {
-			if got := d.Secrets["notes"].Value; got != want[d.ID] {
-				t.Errorf("a call acts with the token %q, want %q", got, want[d.ID])
-			}
+			commontest.EqualIn(t, "a call acts with the token", want[d.ID], d.Secrets["notes"].Value)
 			delete(want, d.ID)
 		}
 	}

@@ -3,6 +3,7 @@ package relayserver_test
 import (
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -30,11 +31,7 @@ func TestNextRunnerIsToldTheEraThatWasFoundOut(t *testing.T) {
 	a.sleeps()
 	a.waits()
 	a.sweep()
-	if got := a.env[frame.EnvEra]; got != frame.EraModern {
-		t.Errorf("the next runner is told %q", got)
-	}
+	commontest.EqualIn(t, "the next runner is told", frame.EraModern, a.env[frame.EnvEra])
 	status(frame.EraLegacy)
-	if era := a.box().Era; era != frame.EraLegacy {
-		t.Errorf("it is no longer modern, and stands as %q", era)
-	}
+	commontest.EqualIn(t, "it is no longer modern, and stands as", frame.EraLegacy, a.box().Era)
 }

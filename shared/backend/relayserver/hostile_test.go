@@ -54,16 +54,12 @@ func newSiege(t *testing.T) *siege {
 		commontest.OK(t, s.memory.SaveBox(ctx, b))
 		for n := range 2 {
 			id := storage.ID(fmt.Sprintf("%s%d", b.Tenant, n+1))
-			if err := s.memory.Create(ctx, storage.Session{
+			commontest.OK(t, s.memory.Create(ctx, storage.Session{
 				ID: id, Tenant: b.Tenant, Server: b.Server, State: storage.Ready, Expires: time.Now().Add(24 * time.Hour),
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.memory.Append(ctx, storage.Batch{
+			}))
+			commontest.OK(t, s.memory.Append(ctx, storage.Batch{
 				Session: id, First: 1, Gen: b.Gen, Seq: 1, Events: [][]byte{[]byte(`{"first":true}`)}, Expires: time.Now().Add(24 * time.Hour),
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		if _, err := s.memory.PutItem(ctx, storage.Item{
 			Box: b.ID, ID: "waits", State: storage.Waiting, Address: s.address(storage.ID(b.Tenant+"1"), "waits", b.ID), Raw: []byte(`{}`), NotAfter: time.Now().Add(time.Hour),

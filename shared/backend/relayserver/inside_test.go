@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -196,23 +194,17 @@ func TestInsideCostsOneWriteACall(t *testing.T) {
 			}
 			synctest.Wait()
 			want := [][]string{{"SaveBox", "Append"}, {"Append"}, {"PutItem", "Append", "DeleteItem"}}[n]
-			if d := cmp.Diff(want, h.wrote()); d != "" {
-				t.Errorf("writes of call %d (-want +got):\n%s", n, d)
-			}
+			commontest.SameIn(t, fmt.Sprintf("writes of call %d", n), want, h.wrote())
 		}
 		for _, result := range []string{`{"n":1}`, `{"n":1}`, `{"n":2}`} { // each of a fresh process
 			h.link.Status(frame.StatusReport{Session: "one", Ticket: h.ticket, Detail: wire.V20251125, Handshake: []byte(result)})
 			synctest.Wait()
 		}
-		if d := cmp.Diff([]string{"SaveHandshake", "SaveHandshake"}, h.wrote()); d != "" {
-			t.Errorf("writes of three handshakes, two of them alike (-want +got):\n%s", d)
-		}
+		commontest.SameIn(t, "writes of three handshakes, two of them alike", []string{"SaveHandshake", "SaveHandshake"}, h.wrote())
 		if end := <-h.ended; end.ExitCode != 0 {
 			t.Errorf("the box ended as %+v", end)
 		}
-		if d := cmp.Diff([]string{"SaveBox"}, h.wrote()); d != "" {
-			t.Errorf("to sleep takes (-want +got):\n%s", d)
-		}
+		commontest.SameIn(t, "to sleep takes", []string{"SaveBox"}, h.wrote())
 		if h.call(9); h.runs != 2 {
 			t.Errorf("%d starts, want 2", h.runs)
 		}
@@ -233,9 +225,7 @@ func TestInsideAPanicInACallEndsTheBox(t *testing.T) {
 			h.mu.Lock()
 			h.panics, h.busy = false, 0
 			h.mu.Unlock()
-			if err := relayserver.NewSweeper(h.config).Stopped(t.Context(), end); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, relayserver.NewSweeper(h.config).Stopped(t.Context(), end))
 		}()
 		m := h.call(2)
 		var e struct{ Code wire.Code }

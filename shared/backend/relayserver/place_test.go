@@ -63,12 +63,10 @@ func unlistedWorld(t *testing.T) (f *unlisted, store *storagetest.Memory, c rela
 	t.Helper()
 	f, store = &unlisted{}, storagetest.NewMemory()
 	now := time.Now()
-	if err := store.SaveBox(t.Context(), storage.Box{
+	commontest.OK(t, store.SaveBox(t.Context(), storage.Box{
 		ID: unlistedBox, Tenant: "t", Server: "s", State: storage.Awake, Gen: 3, Runner: "r", Conn: "c", Link: 1, Changed: now, Began: now,
 		Place: "x", Task: "x/" + relayserver.ClientToken(unlistedBox, 3),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	c = configOf(t, store)
 	c.Fleet, c.Poster = f, f
 	return f, store, c
@@ -114,9 +112,7 @@ func stateOf(t *testing.T, store storage.Store) storage.BoxState {
 
 func sweep(t *testing.T, c relayserver.Config) {
 	t.Helper()
-	if err := relayserver.NewSweeper(c).Sweep(t.Context()); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, relayserver.NewSweeper(c).Sweep(t.Context()))
 }
 
 func TestABoxThatNoListHasIsNotLost(t *testing.T) {
@@ -149,9 +145,7 @@ func TestABoxIsLostWhoseConnectionIsGoneTwice(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		sweep(t, c)
-		if s := stateOf(t, store); s != storage.Asleep {
-			t.Errorf("the box is %s", s)
-		}
+		commontest.EqualIn(t, "the box is", storage.Asleep, stateOf(t, store))
 	})
 }
 

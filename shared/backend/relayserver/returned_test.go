@@ -35,9 +35,7 @@ func drained(t *testing.T, a *asylum, draining time.Duration) string {
 	go func() {
 		time.Sleep(100 * time.Millisecond)
 		for _, d := range a.posted(frame.TypeDeliver) {
-			if err := a.givesBack(d); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, a.givesBack(d))
 		}
 		time.Sleep(draining)
 		a.sleeps()

@@ -107,9 +107,7 @@ func TestABoxIsKnownByTheDefinitionWhoseInstallIsKept(t *testing.T) {
 		t.Errorf("a workspace counts as the install of %s", got)
 	}
 	a.saves("install-npx-4711", "an install")
-	if got := a.box().Installed; got != "definition of s" {
-		t.Errorf("the install that is kept is that of %q", got)
-	}
+	commontest.EqualIn(t, "the install that is kept is that of", "definition of s", a.box().Installed)
 	a.asks(frametest.Frame{Type: frame.Get, N: 9, Owner: "install-npx-4711"})
 }
 
@@ -253,13 +251,9 @@ func TestSnapshotOfASessionThatEndsInItsSleepGoesWithTheNextSweep(t *testing.T) 
 	if n := len(s3.Requests()); n != before {
 		t.Error("whoever ended it waited for the bucket")
 	}
-	if got := a.left(s3); got != "2 objects, 1 items, due: true" {
-		t.Errorf("ended: %s", got)
-	}
+	commontest.EqualIn(t, "ended", "2 objects, 1 items, due: true", a.left(s3))
 	a.sweep()
-	if got := a.left(s3); got != "0 objects, 0 items, due: false" {
-		t.Errorf("swept: %s", got)
-	}
+	commontest.EqualIn(t, "swept", "0 objects, 0 items, due: false", a.left(s3))
 	if a.starts > 0 {
 		t.Error("a box was started for it")
 	}
@@ -272,9 +266,7 @@ func TestSnapshotIsRemovedAtOnceByWhoeverCan(t *testing.T) {
 	a.saves("s1", "one")
 	a.changes(func(b *storage.Box) { b.State = storage.Asleep })
 	a.ends()
-	if got := a.left(s3); got != "0 objects, 0 items, due: false" {
-		t.Errorf("ended: %s", got)
-	}
+	commontest.EqualIn(t, "ended", "0 objects, 0 items, due: false", a.left(s3))
 }
 
 func TestSnapshotIsRemovedLaterIfItCannotBeNow(t *testing.T) {
@@ -290,9 +282,7 @@ func TestSnapshotIsRemovedLaterIfItCannotBeNow(t *testing.T) {
 	}
 	s3.Before(nil)
 	a.sweep()
-	if got := a.left(s3); got != "0 objects, 0 items, due: false" {
-		t.Errorf("swept: %s", got)
-	}
+	commontest.EqualIn(t, "swept", "0 objects, 0 items, due: false", a.left(s3))
 }
 
 func TestAwakeBoxIsToldOfAnEndedSessionUntilItForgets(t *testing.T) {
@@ -304,9 +294,7 @@ func TestAwakeBoxIsToldOfAnEndedSessionUntilItForgets(t *testing.T) {
 	if n := len(a.posted(frame.TypeStop)); n != 2 {
 		t.Errorf("it was told %d times", n)
 	}
-	if got := a.left(s3); got != "2 objects, 1 items, due: true" {
-		t.Errorf("before: %s", got)
-	}
+	commontest.EqualIn(t, "before", "2 objects, 1 items, due: true", a.left(s3))
 	a.asks(frametest.Frame{Type: frame.Forget, Owner: "s1"})
 	if got := a.left(s3); got != "0 objects, 0 items, due: true" { // since it is awake
 		t.Errorf("after: %s", got)
@@ -320,9 +308,7 @@ func TestSnapshotThatAnEndedSessionLeavesWhenItsBoxFallsAsleepGoesToo(t *testing
 	a.saves("s1", "what its process had left")
 	a.changes(func(b *storage.Box) { b.State = storage.Asleep })
 	a.sweep()
-	if got := a.left(s3); got != "0 objects, 0 items, due: false" {
-		t.Errorf("swept: %s", got)
-	}
+	commontest.EqualIn(t, "swept", "0 objects, 0 items, due: false", a.left(s3))
 }
 
 func TestLeftoverWakesNobodyAndIsDeliveredToNobody(t *testing.T) {
@@ -352,7 +338,5 @@ func TestServerThatKeepsNothingLeavesNothingBehind(t *testing.T) {
 	if n := a.store.Counts(); n.Writes != 1 {
 		t.Errorf("it took %v", n.Calls)
 	}
-	if got := a.left(s3); got != "0 objects, 0 items, due: false" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "0 objects, 0 items, due: false", a.left(s3))
 }

@@ -38,9 +38,7 @@ func TestTheItemIsThereBeforeItsQuestionsAre(t *testing.T) {
 		string(it.Raw) != a.request(`{"name":"n","requestState":"s1"}`) || !bytes.Equal(it.Address.Requests[0], []byte("77")) {
 		t.Errorf("the item is %+v", it)
 	}
-	if open := it.NotAfter.Sub(it.Created); open != 6*time.Hour {
-		t.Errorf("it is open for %s", open)
-	}
+	commontest.EqualIn(t, "it is open for", 6*time.Hour, it.NotAfter.Sub(it.Created))
 	for range 2 { // the runner sends the batch again, and once more if the ack is lost
 		if ack := a.handle(suspends); ack.Type != frame.TypeAck || len(ack.Closed) > 0 {
 			t.Errorf("sent again it is answered with %+v", ack)
@@ -154,9 +152,7 @@ func TestAnswersThatComeAtOnceMakeOneRound(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range 12 {
 		all.Go(func() {
-			if err := a.accept(`{"jsonrpc":"2.0","id":"` + storage.QuestionID(a.stream, 1, n%3) + `",` + yes + `}`); err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, a.accept(`{"jsonrpc":"2.0","id":"`+storage.QuestionID(a.stream, 1, n%3)+`",`+yes+`}`))
 		})
 	}
 	all.Wait()
@@ -186,16 +182,12 @@ func TestForeignAnswersChangeNothing(t *testing.T) {
 	for _, id := range []string{
 		storage.QuestionID(a.stream, 2, 0), storage.QuestionID(a.stream, 0, 0), storage.QuestionID(a.stream, 1, 7), storage.QuestionID(other, 1, 0),
 	} {
-		if err := a.accept(`{"jsonrpc":"2.0","id":"` + id + `",` + yes + `}`); err != nil {
-			t.Errorf("%s: %v", id, err)
-		}
+		commontest.CheckIn(t, id, a.accept(`{"jsonrpc":"2.0","id":"`+id+`",`+yes+`}`))
 	}
 	// Another session of the tenant has learned the question's id.
-	if err := a.store.Create(t.Context(), storage.Session{
+	commontest.OK(t, a.store.Create(t.Context(), storage.Session{
 		ID: "s2", Server: "s", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready, Expires: time.Now().Add(time.Hour),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	m, _ := wire.Parse([]byte(`{"jsonrpc":"2.0","id":"` + storage.QuestionID(a.stream, 1, 0) + `",` + yes + `}`))
 	if _, err := a.host.Accept(t.Context(), a.caller, "s2", []wire.Message{m}, false); err != nil {
 		t.Error(err)
@@ -309,11 +301,9 @@ func TestSweepEndsWhatWasSuspendedByABoxThatDiedBeforeItAsked(t *testing.T) {
 func TestSweepTakesAwayWhatIsSuspendedAndHasEnded(t *testing.T) {
 	a := newAsylum(t)
 	it := a.suspended(wire.MethodElicit)
-	if err := a.store.Append(t.Context(), storage.Batch{
+	commontest.OK(t, a.store.Append(t.Context(), storage.Batch{
 		Session: "s1", Stream: a.stream, First: it.Base + 1, Gen: asylumGen, Seq: 8, Final: true, Events: [][]byte{[]byte(`{"jsonrpc":"2.0","id":77,"result":{}}`)},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	a.sweep()
 	a.gone()
 	if m := a.end(); m.Result == nil {
@@ -442,11 +432,9 @@ func TestSuspensionThatIsNotItsOwnIsRefused(t *testing.T) {
 
 func TestAStreamThatHasEndedIsNotSuspended(t *testing.T) {
 	a := newAsylum(t)
-	if err := a.store.Append(t.Context(), storage.Batch{
+	commontest.OK(t, a.store.Append(t.Context(), storage.Batch{
 		Session: "s1", Stream: a.stream, First: 1, Final: true, Events: [][]byte{[]byte(`{"jsonrpc":"2.0","id":77,"error":{"code":-32603,"message":"lost"}}`)},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if ack := a.handle(a.suspension(1, 1, wire.MethodElicit)); !slices.Contains(ack.Closed, a.stream) {
 		t.Errorf("answered with %+v", ack)
 	}

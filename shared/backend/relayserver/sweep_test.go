@@ -122,11 +122,9 @@ func TestSweepGoesOnAfterABoxThatCannotBeRead(t *testing.T) {
 func TestBatchWhoseLogIsGoneIsEndedAllTheSame(t *testing.T) {
 	both := []json.RawMessage{json.RawMessage("1"), json.RawMessage("2")}
 	store := lostBoxes(t, storage.Item{Box: "t/s", ID: "a", Address: storage.Address{Requests: both}})
-	if err := store.Append(t.Context(), storage.Batch{
+	commontest.OK(t, store.Append(t.Context(), storage.Batch{
 		Session: "one", Stream: "a", First: 1, Gen: 1, Seq: 1, Events: [][]byte{[]byte(`{}`)}, Expires: time.Now().Add(time.Hour),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	commontest.OK(t, relayserver.NewSweeper(configOf(t, partlyDown{Store: store, stream: "none", blank: true})).Sweep(t.Context()))
 	if last, final := ended(t, store, "a"); last != 3 || !final {
 		t.Errorf("the stream has %d events, its end: %v; want one event and two errors", last, final)
@@ -160,11 +158,9 @@ func TestSweepRepeatsAStartThatWasLostWithTheProgram(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			leased := time.Now().Add(-time.Minute)
 			store := storagetest.NewMemory()
-			if err := store.SaveBox(t.Context(), storage.Box{
+			commontest.OK(t, store.SaveBox(t.Context(), storage.Box{
 				ID: "b", Tenant: "t", Server: "s", Gen: 1, State: storage.Starting, Owner: "gone", Attempt: 1, Changed: leased, Until: leased.Add(3 * time.Minute),
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			runners, config := &anyFleet{since: leased.Add(c.since)}, configOf(t, store)
 			config.Fleet = runners
 			sweeper := relayserver.NewSweeper(config)

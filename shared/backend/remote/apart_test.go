@@ -427,12 +427,8 @@ func TestServerAsksApartFromTheCall(t *testing.T) {
 						p := newPerson()
 						s := p.joins(w, client, false)
 						for range 2 {
-							if got := call(t, s, "roots"); !strings.Contains(got, "file:///srv/one") {
-								t.Errorf("the server learned %q", got)
-							}
-							if got := call(t, s, "elicit"); !strings.Contains(got, `"name":"ada"`) {
-								t.Errorf("the server learned %q", got)
-							}
+							commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots"))
+							commontest.Contains(t, "the server learned", `"name":"ada"`, call(t, s, "elicit"))
 						}
 						if n := p.asked.Load(); n != 2 {
 							t.Errorf("the user was asked %d times", n)
@@ -453,9 +449,7 @@ func TestQuestionApartCostsNoCallItsOutcome(t *testing.T) {
 		if got := call(t, s, "roots"); !strings.HasPrefix(got, "refused: ") {
 			t.Errorf("the server learned %q", got)
 		}
-		if got := call(t, s, "elicit"); !strings.Contains(got, `"cancel"`) {
-			t.Errorf("the server learned %q", got)
-		}
+		commontest.Contains(t, "the server learned", `"cancel"`, call(t, s, "elicit"))
 	})
 }
 
@@ -468,12 +462,8 @@ func TestQuestionOutlivesItsCall(t *testing.T) {
 				up := newSpeaker(t, "2025-11-25")
 				up.ids = true
 				w := newWorld(t, store, up)
-				if got := call(t, newPerson().joins(w, version, false), "asks and ends"); got != "done" {
-					t.Error(got)
-				}
-				if got := <-up.learned; !strings.Contains(got, want) {
-					t.Errorf("the server learned %q", got)
-				}
+				commontest.Equal(t, "done", call(t, newPerson().joins(w, version, false), "asks and ends"))
+				commontest.Contains(t, "the server learned", want, <-up.learned)
 			})
 		})
 	}
@@ -485,9 +475,7 @@ func TestAnswerThatComesAfterASilentStreamIsFetched(t *testing.T) {
 	up.mixes = true
 	w := newWorld(t, storagetest.NewMemory(), up)
 	s := newPerson().joins(w, "2026-07-28", false)
-	if got := call(t, s, "roots late"); !strings.Contains(got, "file:///srv/one") {
-		t.Errorf("the server learned %q", got)
-	}
+	commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots late"))
 }
 
 func TestServerLogsApartFromTheCall(t *testing.T) {
@@ -499,12 +487,8 @@ func TestServerLogsApartFromTheCall(t *testing.T) {
 				w := newWorld(t, store, up)
 				p := newPerson()
 				s := p.joins(w, "2025-11-25", false)
-				if got := call(t, s, "log"); got != "done" {
-					t.Error(got)
-				}
-				if got := <-p.logs; got != "about to end" {
-					t.Error(got)
-				}
+				commontest.Equal(t, "done", call(t, s, "log"))
+				commontest.Equal(t, "about to end", <-p.logs)
 			})
 		})
 	}
@@ -523,15 +507,11 @@ func TestServerThatResumesLosesNothingBetweenCalls(t *testing.T) {
 		up.speak(wire.NewNotification(wire.NotifyMessage, json.RawMessage(`{"level":"info","data":"between"}`)))
 		up.quiet["log"] = make(chan struct{})
 		go func() {
-			if got := <-p.logs; got != "between" {
-				t.Errorf("got %q", got)
-			}
+			commontest.Equal(t, "between", <-p.logs)
 			close(up.quiet["log"])
 		}()
 		call(t, s, "log")
-		if got := <-p.logs; got != "about to end" {
-			t.Error(got)
-		}
+		commontest.Equal(t, "about to end", <-p.logs)
 	})
 }
 
@@ -574,9 +554,7 @@ func TestStandaloneStreamIsNotFollowedToAnotherOrigin(t *testing.T) {
 	w := newWorld(t, storagetest.NewMemory(), up)
 	s := newPerson().joins(w, "2025-11-25", false)
 	for range 2 {
-		if got := call(t, s, "log"); got != "done" {
-			t.Error(got)
-		}
+		commontest.Equal(t, "done", call(t, s, "log"))
 	}
 	if elsewhere.Load() != 0 {
 		t.Error("another origin was asked")
@@ -600,9 +578,7 @@ func TestServerThatMixesItsStreamsIsNotResumed(t *testing.T) {
 					p := newPerson()
 					s := p.joins(w, client, false)
 					for range 3 {
-						if got := call(t, s, "elicit"); !strings.Contains(got, "ada") {
-							t.Errorf("got %q", got)
-						}
+						commontest.Contains(t, "", "ada", call(t, s, "elicit"))
 					}
 					if p.asked.Load() != 3 {
 						t.Errorf("the user was asked %d times", p.asked.Load())
@@ -625,9 +601,7 @@ func TestCallsOfASessionShareTheStandaloneStream(t *testing.T) {
 	first.Go(func() { call(t, s, "log") })
 	<-up.arrived
 	both.Go(func() {
-		if got := call(t, s, "roots"); !strings.Contains(got, "file:///srv/one") {
-			t.Errorf("the server learned %q", got)
-		}
+		commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots"))
 	})
 	<-up.arrived
 	close(up.quiet["log"])
@@ -647,9 +621,7 @@ func TestServerThatFloodsDoesNotStopTheCall(t *testing.T) {
 		w := newWorld(t, store, up)
 		p := newPerson()
 		s := p.joins(w, "2025-11-25", false)
-		if got := call(t, s, "flood"); got != "done" {
-			t.Error(got)
-		}
+		commontest.Equal(t, "done", call(t, s, "flood"))
 		for i := range 100 {
 			if got := <-p.logs; got != fmt.Sprint(i) {
 				t.Fatalf("message %d is %q", i, got)
@@ -663,9 +635,7 @@ func TestServerThatNeverFallsSilentIsLeft(t *testing.T) {
 	up := newSpeaker(t, "2025-11-25")
 	w := newWorld(t, storagetest.NewMemory(), up)
 	s := newPerson().joins(w, "2025-11-25", false)
-	if got := call(t, s, "storm"); got != "done" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "done", call(t, s, "storm"))
 	<-up.calm
 }
 
@@ -684,9 +654,7 @@ func TestServerThatFloodsTheSessionIsNotHeardFurther(t *testing.T) {
 	up := newSpeaker(t, "2025-11-25")
 	w := newWorld(t, store, up)
 	s := newPerson().joins(w, "2025-11-25", false)
-	if got := call(t, s, "changes"); got != "done" {
-		t.Error(got)
-	}
+	commontest.Equal(t, "done", call(t, s, "changes"))
 	tail, err := store.Tail(t.Context(), storage.ID(s.ID()), storage.Standalone)
 	if err != nil || tail.Last != 501 {
 		t.Errorf("%d messages are in the log: %v", tail.Last, err)
@@ -704,9 +672,7 @@ func TestServerThatDiesInACallIsReachedAgain(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "is not known") || up.calls.Load() != 1 {
 			t.Errorf("%v, after %d calls", err, up.calls.Load())
 		}
-		if got := call(t, s, "roots"); !strings.Contains(got, "file:///srv/one") {
-			t.Errorf("the server learned %q", got)
-		}
+		commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots"))
 	})
 }
 
@@ -718,9 +684,7 @@ func TestServerLearnsThatRootsHaveChanged(t *testing.T) {
 		p := newPerson()
 		p.joins(w, "2025-11-25", true)
 		p.client.AddRoots(&mcp.Root{URI: "file:///srv/two", Name: "two"}) //nolint:staticcheck // clients have them
-		if got := <-up.learned; !strings.Contains(got, "file:///srv/two") {
-			t.Errorf("the server learned %q", got)
-		}
+		commontest.Contains(t, "the server learned", "file:///srv/two", <-up.learned)
 	})
 }
 
@@ -734,9 +698,7 @@ func TestServerOfBothErasLearnsThatRootsHaveChanged(t *testing.T) {
 	p := newPerson()
 	p.joins(w, "2025-11-25", true)
 	p.client.AddRoots(&mcp.Root{URI: "file:///srv/two", Name: "two"}) //nolint:staticcheck // clients have them
-	if got := <-up.learned; !strings.Contains(got, "file:///srv/two") {
-		t.Errorf("the server learned %q", got)
-	}
+	commontest.Contains(t, "the server learned", "file:///srv/two", <-up.learned)
 	if got := call(t, newPerson().joins(w, "2026-07-28", false), "any"); got != "done" || up.modern.Load() == 0 || up.calls.Load() != 0 {
 		t.Errorf("a client of 2026-07-28 got %q, with %d requests of its version, %d of an older one", got, up.modern.Load(), up.calls.Load())
 	}
@@ -749,9 +711,7 @@ func TestClientOfHTTPSSEIsAskedApartFromTheCall(t *testing.T) {
 	s, err := p.client.Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: strings.TrimSuffix(w.url, "mcp") + "sse"}, nil)
 	commontest.OK(t, err)
 	defer func() { _ = s.Close() }()
-	if got := call(t, s, "roots"); !strings.Contains(got, "file:///srv/one") {
-		t.Errorf("the server learned %q", got)
-	}
+	commontest.Contains(t, "the server learned", "file:///srv/one", call(t, s, "roots"))
 }
 
 // The stream of a call is resumed even if the server notices late that the old connection

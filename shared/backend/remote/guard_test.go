@@ -30,9 +30,7 @@ func TestAddressesThatAreNotPublicAreNotReached(t *testing.T) {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
-	if n := w.upcalls.Load(); n != 0 {
-		t.Errorf("%d requests arrived", n)
-	}
+	commontest.EqualIn(t, "requests arrived", 0, w.upcalls.Load())
 }
 
 func TestRedirectToAnotherOriginIsNotFollowed(t *testing.T) {

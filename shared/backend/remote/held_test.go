@@ -88,9 +88,7 @@ func TestClientsOfARemoteServerHearThatAToolWasTaken(t *testing.T) {
 			t.Errorf("the client was offered %+v", tools)
 		}
 		modern := w.listens()
-		if got := modern("acknowledged"); !strings.Contains(got, `"toolsListChanged":true`) {
-			t.Errorf("the client of 2026-07-28 got %s", got)
-		}
+		commontest.Contains(t, "the client of 2026-07-28 got", `"toolsListChanged":true`, modern("acknowledged"))
 		names := func() (all []string) {
 			list, err := s.ListTools(t.Context(), nil)
 			commontest.OK(t, err)

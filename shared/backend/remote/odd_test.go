@@ -10,6 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -47,9 +48,7 @@ func TestAnswerOfARemoteServerInAnOddFormIsTaken(t *testing.T) {
 				w := newWorld(t, storagetest.NewMemory(), up)
 				c := plain(w)
 				odd(w, up, sse, form)
-				if got := call(t, c, "count"); got != "odd" {
-					t.Errorf("got %s", got)
-				}
+				commontest.Equal(t, "odd", call(t, c, "count"))
 			})
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -69,9 +70,7 @@ func TestLostSessionIsOpenedAnewOnce(t *testing.T) {
 				up := &faulty{Handler: streamable(), fault: fault}
 				w := newWorld(t, store, up)
 				c := plain(w)
-				if got := call(t, c, "count"); got != "1" {
-					t.Errorf("before: %s", got)
-				}
+				commontest.EqualIn(t, "before", "1", call(t, c, "count"))
 				up.n.Store(1)
 				if got := call(t, c, "count"); got != "1" { // of a new session
 					t.Errorf("after: %s", got)
@@ -156,12 +155,8 @@ func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "is not known") {
 				t.Error(err)
 			}
-			if n := up.seen.Load(); n != 1 {
-				t.Errorf("%d calls arrived", n)
-			}
-			if got := call(t, c, "count"); got != "1" {
-				t.Errorf("the next call: %s", got)
-			}
+			commontest.EqualIn(t, "calls arrived", 1, up.seen.Load())
+			commontest.EqualIn(t, "the next call", "1", call(t, c, "count"))
 		})
 	}
 }
@@ -200,9 +195,7 @@ func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
 	w := newWorld(t, storagetest.NewMemory(), up)
 	c := plain(w)
 	up.n.Store(2)
-	if got := call(t, c, "count"); got != "1" {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, "1", call(t, c, "count"))
 	before := up.seen.Load()
 	up.n.Store(100)
 	if _, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"}); err == nil || up.seen.Load()-before != 3 {
@@ -395,9 +388,7 @@ func TestMessagesComeHoweverTheyAreLaidOut(t *testing.T) {
 				if got := text(t, r, err); got != "a\nb" || up.seen.Load() != 1 {
 					t.Errorf("%q, after %d calls", got, up.seen.Load())
 				}
-				if got := <-told; got != 7 {
-					t.Errorf("the client was told of progress %v", got)
-				}
+				commontest.EqualIn(t, "the client was told of progress", 7, <-told)
 			})
 		})
 	}

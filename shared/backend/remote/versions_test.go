@@ -106,9 +106,7 @@ func TestServersOfEveryVersionAreReached(t *testing.T) {
 						steps++
 					},
 				}))
-				if got := c.InitializeResult().Instructions; got != "count" {
-					t.Errorf("instructions %q", got)
-				}
+				commontest.EqualIn(t, "instructions", "count", c.InitializeResult().Instructions)
 				tools, err := c.ListTools(t.Context(), nil)
 				if err != nil || len(tools.Tools) != 3 {
 					t.Fatalf("tools: %v, %v", tools, err)
@@ -122,9 +120,7 @@ func TestServersOfEveryVersionAreReached(t *testing.T) {
 				p := &mcp.CallToolParams{Name: "progress", Arguments: map[string]any{}}
 				p.SetProgressToken("p1")
 				r, err := c.CallTool(t.Context(), p)
-				if got := text(t, r, err); got != "done" {
-					t.Errorf("progress: %q", got)
-				}
+				commontest.EqualIn(t, "progress", "done", text(t, r, err))
 				_, err = c.CallTool(t.Context(), &mcp.CallToolParams{Name: "nothing"})
 				if err == nil || !strings.Contains(err.Error(), "nothing") {
 					t.Errorf("an unknown tool: %v", err)
@@ -150,9 +146,7 @@ func TestServerAsksItsClientOverEveryTransport(t *testing.T) {
 				},
 			})
 			c := w.connect(client)
-			if got := call(t, c, "ask"); got != "my name, my city" {
-				t.Errorf("got %q", got)
-			}
+			commontest.Equal(t, "my name, my city", call(t, c, "ask"))
 		})
 	}
 }

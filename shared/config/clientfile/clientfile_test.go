@@ -110,9 +110,7 @@ func linked(t *testing.T, link string) (name string, entry map[string]any) {
 	u, err := url.Parse(link)
 	commontest.OK(t, err)
 	decode := func(text []byte) {
-		if err := json.Unmarshal(text, &entry); err != nil {
-			t.Fatalf("%s: %v", link, err)
-		}
+		commontest.OKIn(t, link, json.Unmarshal(text, &entry))
 	}
 	if u.Scheme == "vscode" {
 		text, err := url.PathUnescape(u.RawQuery) // as decodeURIComponent does

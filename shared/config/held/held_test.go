@@ -177,9 +177,7 @@ func TestOfTwoFirstListsOneIsAccepted(t *testing.T) {
 	for i := range 8 {
 		group.Go(func() {
 			got, err := keeper(store, nil).Show(t.Context(), weather, list(described("a", fmt.Sprint(i))))
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 			all.Store(string(got), true)
 		})
 	}
@@ -227,9 +225,7 @@ func TestCallsOfNewToolsAreRefused(t *testing.T) {
 	shows(t, k, list(described("a", "")), described("a", ""))
 	shows(t, k, list(described("a", ""), described("b", "")), described("a", ""))
 	var refused *wire.Error
-	if err := permit("a"); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, permit("a"))
 	for _, name := range []string{"b", "A", "a\u200b", ""} {
 		if err := permit("a", name); !errors.As(err, &refused) || refused.Code != wire.CodeInvalidParams {
 			t.Errorf("%q: %v", name, err)
@@ -243,9 +239,7 @@ func TestCallsOfNewToolsAreRefused(t *testing.T) {
 		t.Errorf("calls of accepted tools cost %+v", n)
 	}
 	takes(t, keeper(store, nil), "b") // in another function
-	if err := permit("b"); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, permit("b"))
 }
 
 func TestAnotherProgramOfTheSameNameBeginsAnew(t *testing.T) {

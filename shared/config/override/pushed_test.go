@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/override"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -55,9 +56,7 @@ func TestFilesWithNamesOfSecretsArePushed(t *testing.T) {
 		`"env":{"GITHUB_TOKEN":"ssm:/dormouse/github","API_KEY":"secretsmanager:dormouse/key"}`, `"env":{"TOKEN":"${principal:github}"}`,
 		`"env":{"TOKEN":""}`, `"env":{"KEYBOARD":"de","LOG":"info"}`, `"args":["--tokens-per-minute",5]`, `"env":{"HTTP_PROXY":null,"PORT":3000}`, `"args":["https://host:80/"]`,
 	} {
-		if err := file(`{"mcpServers":{"x":{"command":"a",` + server + `}}}`).Check(); err != nil {
-			t.Errorf("%s: %v", server, err)
-		}
+		commontest.CheckIn(t, server, file(`{"mcpServers":{"x":{"command":"a",`+server+`}}}`).Check())
 	}
 }
 

@@ -46,10 +46,77 @@ func OK(t testing.TB, err error) {
 	}
 }
 
+// OKIn is as OK, and says what failed.
+func OKIn(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// Check reports an error, if there is one. The test goes on.
+func Check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// CheckIn is as Check, and says what failed.
+func CheckIn(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// Equal reports that got is not want, if so. The test goes on.
+func Equal[T comparable](t testing.TB, want, got T) {
+	t.Helper()
+	EqualIn(t, "", want, got)
+}
+
+// EqualIn is as Equal, and says what is not as wanted.
+func EqualIn[T comparable](t testing.TB, what string, want, got T) {
+	t.Helper()
+	if got == want {
+		return
+	}
+	if what != "" {
+		what += ": "
+	}
+	if _, ok := any(got).(string); ok {
+		t.Errorf("%sgot %q, want %q", what, any(got), any(want))
+		return
+	}
+	t.Errorf("%sgot %+v, want %+v", what, got, want)
+}
+
 // Same reports how got differs from want, by cmp.Diff, if it does. The test goes on.
 func Same(t testing.TB, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, opts...); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+}
+
+// SameIn is as Same, and says what differs.
+func SameIn(t testing.TB, what string, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("%s: -want +got:\n%s", what, diff)
+	}
+}
+
+// Contains reports that a text lacks a part, if it does. It says what the text is, unless what
+// is "". The test goes on.
+func Contains(t testing.TB, what, part, text string) {
+	t.Helper()
+	if strings.Contains(text, part) {
+		return
+	}
+	if what != "" {
+		what += ": "
+	}
+	t.Errorf("%sgot %s, want it to have %q", what, text, part)
 }

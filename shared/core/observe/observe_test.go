@@ -6,8 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -71,9 +70,7 @@ func wantLine(t *testing.T, want string, m storage.Meter, e *observe.Event) {
 		return a
 	}
 	observe.Log(slog.New(slog.NewJSONHandler(&line, &slog.HandlerOptions{ReplaceAttr: untimed}))).Tell(t.Context(), m, e)
-	if d := cmp.Diff(want+"\n", line.String()); d != "" {
-		t.Errorf("line (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "line", want+"\n", line.String())
 }
 
 func TestNobodyHasToObserve(t *testing.T) {

@@ -4,8 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -42,23 +41,17 @@ func TestAnItemIsSuspendedOnceARoundAndKeepsItsAddress(t *testing.T) {
 	want := taken
 	want.State, want.Round, want.Questions, want.Raw, want.Base = storage.Suspended, 1, questions, []byte("again"), 7
 	want.Created, want.NotAfter = now, now.Add(time.Hour)
-	if diff := cmp.Diff(want, asks); diff != "" {
-		t.Errorf("suspended (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "suspended", want, asks)
 	if !asks.Asks("d.1.1") || asks.Asks("d.1.2") || taken.Asks("d.1.1") {
 		t.Error("it does not know what it asks")
 	}
 	again := asks.Resume([]byte("answered"), now, now.Add(time.Minute))
 	want.State, want.Gen, want.Questions, want.Raw, want.NotAfter = storage.Waiting, 0, nil, []byte("answered"), now.Add(time.Minute)
-	if diff := cmp.Diff(want, again); diff != "" {
-		t.Errorf("resumed (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "resumed", want, again)
 }
 
 func TestAQuestionStaysOpenForADayAtMost(t *testing.T) {
 	now := time.Now()
 	it := storage.Item{}.Suspend(nil, nil, 1, now, 365*24*time.Hour)
-	if open := it.NotAfter.Sub(now); open != storage.MaxAsk {
-		t.Errorf("it is open for %s", open)
-	}
+	commontest.EqualIn(t, "it is open for", storage.MaxAsk, it.NotAfter.Sub(now))
 }

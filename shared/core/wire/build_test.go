@@ -4,8 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -45,9 +44,7 @@ func TestBuiltMessages(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, string(tt.got)); diff != "" {
-				t.Errorf("bytes differ (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "bytes differ", tt.want, string(tt.got))
 			if _, err := wire.Parse(tt.got); err != nil {
 				t.Errorf("what was built does not parse: %v", err)
 			}

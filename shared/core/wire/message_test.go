@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -89,9 +87,7 @@ func TestParseTakesMessagesApart(t *testing.T) {
 			tt.want.Raw = []byte(tt.raw)
 			got, err := wire.Parse([]byte(" \r\n\t" + tt.raw + "\n"))
 			commontest.OK(t, err)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("message differs (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "message differs", tt.want, got)
 		})
 	}
 }
@@ -266,9 +262,7 @@ func TestParsedPartsCannotGrowIntoTheirNeighbours(t *testing.T) {
 	_ = append(m.ID, "xxx"...)
 	_ = append(m.Params, "xxx"...)
 	_ = append(m.Raw, "xxx"...)
-	if got := string(raw); got != `{"jsonrpc":"2.0","id":1,"method":"m","params":{}} tail` {
-		t.Errorf("appending to a part changed the input: %s", got)
-	}
+	commontest.EqualIn(t, "appending to a part changed the input", `{"jsonrpc":"2.0","id":1,"method":"m","params":{}} tail`, string(raw))
 }
 
 func TestParseBody(t *testing.T) {
@@ -300,9 +294,7 @@ func TestParseBody(t *testing.T) {
 			for _, m := range msgs {
 				raws = append(raws, string(m.Raw))
 			}
-			if diff := cmp.Diff(tt.want, raws); diff != "" {
-				t.Errorf("messages differ (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "messages differ", tt.want, raws)
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -31,9 +32,7 @@ func TestAppendSSE(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := wire.AppendSSE([]byte("before|"), tt.event)
-			if diff := cmp.Diff("before|"+tt.want, string(got)); diff != "" {
-				t.Errorf("bytes differ (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "bytes differ", "before|"+tt.want, string(got))
 		})
 	}
 }

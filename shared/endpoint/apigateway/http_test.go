@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/aws/aws-lambda-go/events"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
@@ -112,9 +111,7 @@ func TestEventBecomesARequest(t *testing.T) {
 				body, _ := io.ReadAll(r.Body)
 				got = seen{r.Method, r.Host, r.URL.Path, r.URL.RawQuery, r.RemoteAddr, string(body), r.ContentLength, r.Header}
 			}, tt.event)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			commontest.Same(t, tt.want, got)
 		})
 	}
 }
@@ -233,9 +230,7 @@ func TestReaderThatGoesEndsTheHandler(t *testing.T) {
 		failed = http.NewResponseController(w).Flush()
 		returned = true
 	}, events.APIGatewayProxyRequest{HTTPMethod: "GET", Path: "/"})
-	if err := res.Close(); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, res.Close())
 	if !returned || !errors.Is(failed, io.ErrClosedPipe) {
 		t.Errorf("returned: %v, its flush gave %v", returned, failed)
 	}

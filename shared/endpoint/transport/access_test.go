@@ -348,9 +348,7 @@ func TestKeysAndTicketsAreNotLogged(t *testing.T) {
 				t.Errorf("the log shows what %s came with", who)
 			}
 		}
-		if n := bytes.Count(g.logged.Bytes(), []byte(`"msg":"socket"`)); n != len(g.keys)+3 {
-			t.Errorf("%d lines of connects", n)
-		}
+		commontest.EqualIn(t, "lines of connects", len(g.keys)+3, bytes.Count(g.logged.Bytes(), []byte(`"msg":"socket"`)))
 	})
 }
 
@@ -375,9 +373,7 @@ func (g *guarded) sockets() *sockets {
 // as many writes as writes says.
 func (g *guarded) quiet(w *sockets, what, writes string) {
 	g.t.Helper()
-	if got := g.effects(); got != writes+" writes, 0 deliveries" {
-		g.t.Errorf("%s: %s", what, got)
-	}
+	commontest.EqualIn(g.t, what, writes+" writes, 0 deliveries", g.effects())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.pushes)+len(w.got)+len(w.gone) > 0 {
@@ -457,9 +453,7 @@ func TestMessageOfAConnectionThatIsNobodysIsRefusedWithoutAnEffect(t *testing.T)
 			}
 			w.function().Disconnect(t.Context(), conn)
 		}
-		if got := g.effects(); got != noEffects {
-			t.Error(got)
-		}
+		commontest.Equal(t, noEffects, g.effects())
 	})
 }
 

@@ -5,8 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -20,8 +19,6 @@ func TestACloseIsNeverAPlainAnswer(t *testing.T) {
 		if got := a.header.Get("Content-Type"); !strings.HasPrefix(got, wire.MediaSSE) {
 			t.Fatalf("got %s %s", got, a.body)
 		}
-		if diff := cmp.Diff([]string{resultOf(`{}`)}, c.get(a.lastID(t)).datas(t)); diff != "" {
-			t.Errorf("the rest (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the rest", []string{resultOf(`{}`)}, c.get(a.lastID(t)).datas(t))
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -16,9 +17,7 @@ func TestModernClientsShareAProcessIfTheyDeclareTheSameExtensions(t *testing.T) 
 		inits := map[storage.ID]string{}
 		w.backend.tool("who", func(r run) {
 			s, _, err := w.store.Load(r.ctx, r.session, "")
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 			inits[r.session] = string(wire.Lookup(s.Init, "capabilities", "extensions"))
 			r.end(`{}`)
 		})

@@ -61,9 +61,7 @@ func toolNames(t *testing.T, body string) (names []string) {
 	var got struct {
 		Result struct{ Tools []struct{ Name string } }
 	}
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		t.Fatalf("%s: %v", body, err)
-	}
+	commontest.OKIn(t, body, json.Unmarshal([]byte(body), &got))
 	for _, tool := range got.Result.Tools {
 		names = append(names, tool.Name)
 	}
@@ -85,9 +83,7 @@ func TestTwentyServersAreListedWithoutWakingOne(t *testing.T) {
 		if len(got) != 40 || got[0] != "s0__echo" || got[39] != "s19__tool19" {
 			t.Errorf("got %q", got)
 		}
-		if got := c.post(`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`).body; got != `{"jsonrpc":"2.0","id":1,"result":{"prompts":[]}}` {
-			t.Errorf("servers without prompts: %s", got)
-		}
+		commontest.EqualIn(t, "servers without prompts", `{"jsonrpc":"2.0","id":1,"result":{"prompts":[]}}`, c.post(`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`).body)
 		if modern := toolNames(t, w.do(ask{path: "/mcp", method: "tools/list"}.request()).body); !slices.Equal(modern, got) {
 			t.Errorf("the modern era got %q", modern)
 		}
@@ -130,9 +126,7 @@ func TestTheStreamOfAGroupTellsThatAServerIsListedForTheFirstTime(t *testing.T) 
 			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`,
 			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`,
 		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("-want +got:\n%s", d)
-		}
+		commontest.Same(t, want, got)
 		if names := toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body); !slices.Contains(names, "s1__late") {
 			t.Errorf("the list has %q", names)
 		}
@@ -195,9 +189,7 @@ func TestQuestionThroughAGroupIsAnsweredAtItsServer(t *testing.T) {
 		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":"q-1","result":{"roots":[]}}`}, w.backend.answers)
 		events := a.events(t)
 		again := c.get(events[1].ID)
-		if d := cmp.Diff(want[1:], again.datas(t)); d != "" {
-			t.Errorf("after %s:\n%s", events[1].ID, d)
-		}
+		commontest.SameIn(t, "after "+events[1].ID, want[1:], again.datas(t))
 	})
 }
 
@@ -381,9 +373,7 @@ func TestSearchModeHasTwoTools(t *testing.T) {
 		l := w.link(url.Values{"group": {"all"}, "tools": {"search"}})
 		w.backend.clients = l
 		l.open()
-		if d := cmp.Diff([]string{"find_tools", "call_tool"}, toolNames(t, l.say(list)[0])); d != "" {
-			t.Errorf("over a WebSocket (-want +got):\n%s", d)
-		}
+		commontest.SameIn(t, "over a WebSocket", []string{"find_tools", "call_tool"}, toolNames(t, l.say(list)[0]))
 	})
 }
 
@@ -427,9 +417,7 @@ func TestListAsksOnlyServersThatHaveNeverBeenListed(t *testing.T) {
 		if got := toolNames(t, a.body); len(got) != 7 || got[6] != "fresh__new" {
 			t.Errorf("the tools are %q", got)
 		}
-		if got := string(wire.Lookup([]byte(a.body), "result", "_meta")); got != `{"dormouse/unavailable":{"bad":"it has exited"}}` {
-			t.Errorf("_meta is %s", got)
-		}
+		commontest.EqualIn(t, "_meta is", `{"dormouse/unavailable":{"bad":"it has exited"}}`, string(wire.Lookup([]byte(a.body), "result", "_meta")))
 		if len(w.backend.got) != 2 {
 			t.Errorf("servers got %s", w.backend.got)
 		}
@@ -446,9 +434,7 @@ func TestToolsThatTheFileLeavesOutAreNeitherListedNorCalled(t *testing.T) {
 		}
 		for path, want := range map[string][]string{"/mcp": {"s0__tool0", "s1__tool1"}, "/s1/mcp": {"tool1"}} {
 			c := w.openAt(path)
-			if d := cmp.Diff(want, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body)); d != "" {
-				t.Errorf("%s: %s", path, d)
-			}
+			commontest.SameIn(t, path, want, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body))
 			prefix := ""
 			if path == "/mcp" {
 				prefix = "s1__"

@@ -32,9 +32,7 @@ func TestGroupPassesExtensionsOn(t *testing.T) {
 	extended(t, nil, func(t *testing.T, w *world) {
 		want := `"io.modelcontextprotocol/skills":{"directoryRead":true},"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}`
 		a := w.do(request("POST", "/mcp", strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"extensions":{"com.example/hello":{"y":2}}}`, 1)))
-		if got := string(wire.Lookup([]byte(a.body), "result", "capabilities", "extensions")); got != `{"com.example/hello":{"x":1},`+want+`}` {
-			t.Errorf("initialize: %s", got)
-		}
+		commontest.EqualIn(t, "initialize", `{"com.example/hello":{"x":1},`+want+`}`, string(wire.Lookup([]byte(a.body), "result", "capabilities", "extensions")))
 		d := w.do(ask{path: "/mcp", method: "server/discover"}.request())
 		if got := string(wire.Lookup([]byte(d.body), "result", "capabilities", "extensions")); !strings.Contains(got, want) || !strings.Contains(got, `"com.example/hello":{"x":1}`) {
 			t.Errorf("discover: %s", got)
@@ -48,9 +46,7 @@ func TestGroupPassesExtensionsOn(t *testing.T) {
 			r.end(`{"content":[]}`)
 		})
 		c.call("s2__tool2")
-		if !strings.Contains(init, `"extensions":{"com.example/hello":{"y":2}}`) {
-			t.Errorf("the server was told %s", init)
-		}
+		commontest.Contains(t, "the server was told", `"extensions":{"com.example/hello":{"y":2}}`, init)
 	})
 }
 
@@ -137,9 +133,7 @@ func TestSkillsOfAGroup(t *testing.T) {
 	extended(t, nil, func(t *testing.T, w *world) {
 		w.backend.tool("skills/list", func(r run) {
 			s, _, err := r.store.Load(r.ctx, r.session, "")
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 			switch {
 			case s.Server == "s1":
 				r.fail(`{"code":-32603,"message":"it has exited"}`)
@@ -191,29 +185,21 @@ func TestAppsWorkAtAGroup(t *testing.T) {
 			"resources/list": `"resources":[{"uri":"` + uri + `","name":"page"}`,
 		} {
 			for _, body := range at(method, "") {
-				if !strings.Contains(body, want) {
-					t.Errorf("%s: %s", method, body)
-				}
+				commontest.Contains(t, method, want, body)
 			}
 		}
 		for _, name := range []string{uri, "ui://w/a.html"} { // a page may name what its server has by the server's own URI
 			for _, body := range at("resources/read", `"uri":"`+name+`"`) {
-				if !strings.Contains(body, `"contents":[{"uri":"`+uri+`","text":"<p>hello"}]`) {
-					t.Errorf("%s: %s", name, body)
-				}
+				commontest.Contains(t, name, `"contents":[{"uri":"`+uri+`","text":"<p>hello"}]`, body)
 			}
 		}
 		for _, name := range []string{"s1__tool1", "tool1"} {
 			for _, body := range at("tools/call", `"name":"`+name+`","arguments":{}`) {
-				if !strings.Contains(body, `"ui":{"resourceUri":"`+uri+`"}`) {
-					t.Errorf("%s: %s", name, body)
-				}
+				commontest.Contains(t, name, `"ui":{"resourceUri":"`+uri+`"}`, body)
 			}
 		}
 		for _, body := range at("prompts/get", `"name":"p1"`) {
-			if !strings.Contains(body, `"result"`) {
-				t.Errorf("prompts/get: %s", body)
-			}
+			commontest.Contains(t, "prompts/get", `"result"`, body)
 		}
 		got := w.taken()
 		for _, want := range []string{`"params":{"uri":"ui://w/a.html"}`, `"params":{"name":"tool1","arguments":{}}`, `"params":{"name":"p1"}`} {
@@ -222,9 +208,7 @@ func TestAppsWorkAtAGroup(t *testing.T) {
 			}
 		}
 		for _, body := range at("tools/call", `"name":"echo"`) { // two servers have it
-			if !strings.Contains(body, `there is no tool echo here (did you mean s0__echo or s1__echo?)`) {
-				t.Errorf("got %s", body)
-			}
+			commontest.Contains(t, "", `there is no tool echo here (did you mean s0__echo or s1__echo?)`, body)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
@@ -234,9 +235,7 @@ func TestListComesFromTheProcessThatTheClientUses(t *testing.T) {
 		w.awake("s0")
 		c.accepted(list)
 		time.Sleep(time.Second)
-		if got := strings.Join(c.messages(), "\n"); !strings.Contains(got, "its_own") {
-			t.Errorf("over HTTP+SSE: %s", got)
-		}
+		commontest.Contains(t, "over HTTP+SSE", "its_own", strings.Join(c.messages(), "\n"))
 	})
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
 		w.keep("s0", "tools/list 2025-11-25  anyone", `{"gen":1,"list":{"tools":[{"name":"old"}]}}`)

@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -99,9 +97,7 @@ func TestLevelOfAGroupIsThatOfItsServers(t *testing.T) {
 		if a := c.post(level); a.status != 200 || a.body != `{"jsonrpc":"2.0","id":5,"result":{}}` {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
-		if d := cmp.Diff([]string{level}, w.taken()); d != "" {
-			t.Errorf("only s1 is awake: %s", d)
-		}
+		commontest.SameIn(t, "only s1 is awake", []string{level}, w.taken())
 		c.call("s2__echo")
 		for _, server := range []string{"s0", "s1", "s2"} {
 			s, _, err := w.store.Load(t.Context(), sessions.MemberID(storage.ID(c.session), server), "")
@@ -275,9 +271,7 @@ func TestTaskListOfAGroup(t *testing.T) {
 	grouped(t, 3, func(*transport.Group) {}, func(t *testing.T, w *world) {
 		w.backend.tool("tasks/list", func(r run) {
 			s, _, err := r.store.Load(r.ctx, r.session, "")
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 			if s.Server == "s1" {
 				r.fail(`{"code":-32601,"message":"no tasks here"}`)
 				return

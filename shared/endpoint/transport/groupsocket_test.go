@@ -295,9 +295,7 @@ func TestConnectionsToAGroupThatAreRefused(t *testing.T) {
 		}
 		other := w.link(url.Values{"group": {"all"}, "session": {id}})
 		other.over.Set("Authorization", "Bearer eve")
-		if got := other.connect(); got != http.StatusNotFound {
-			t.Errorf("another principal: %d", got)
-		}
+		commontest.EqualIn(t, "another principal", http.StatusNotFound, other.connect())
 	})
 }
 
@@ -329,16 +327,12 @@ func TestConnectionToAGroupIsForTheServersOfItsKey(t *testing.T) {
 		for name, l := range map[string]*link{"ticket": byTicket, "header": byHeader} {
 			w.backend.clients = l
 			l.open()
-			if d := cmp.Diff([]string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0])); d != "" {
-				t.Errorf("%s: %s", name, d)
-			}
+			commontest.SameIn(t, name, []string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0]))
 			if got := l.say(callOf("s1__tool1")); len(got) != 1 || !strings.Contains(got[0], "there is no tool s1__tool1 here") {
 				t.Errorf("%s: got %q", name, got)
 			}
 		}
-		if status := w.link(byTicket.query).connect(); status != http.StatusUnauthorized {
-			t.Errorf("the ticket again: %d", status)
-		}
+		commontest.EqualIn(t, "the ticket again", http.StatusUnauthorized, w.link(byTicket.query).connect())
 		narrow("s2")
 		w.backend.clients = byHeader
 		if got := byHeader.say(callOf("s0__tool0")); len(got) != 1 || !strings.Contains(got[0], "there is no tool s0__tool0 here") {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -246,9 +247,7 @@ func (a *answer) rpcError(t *testing.T) (code int, message string) {
 			Message string
 		}
 	}
-	if err := json.Unmarshal([]byte(a.body), &body); err != nil {
-		t.Fatalf("body %q: %v", a.body, err)
-	}
+	commontest.OKIn(t, fmt.Sprintf("body %q", a.body), json.Unmarshal([]byte(a.body), &body))
 	return body.Error.Code, body.Error.Message
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/google/go-cmp/cmp"
@@ -394,9 +395,7 @@ func TestCORS(t *testing.T) {
 			if !tt.want {
 				echo = ""
 			}
-			if is := got.header.Get("Access-Control-Allow-Origin"); is != echo {
-				t.Errorf("allowed origin %q, want %q", is, echo)
-			}
+			commontest.EqualIn(t, "allowed origin", echo, got.header.Get("Access-Control-Allow-Origin"))
 			if exposed := got.header.Get("Access-Control-Expose-Headers"); (echo != "") != strings.Contains(exposed, "Mcp-Session-Id, WWW-Authenticate") {
 				t.Errorf("exposed %q", exposed)
 			}
@@ -462,9 +461,7 @@ func TestPreflightIsAnsweredBeforeAnythingElse(t *testing.T) {
 			"Vary":                         "Origin",
 		}
 		for name, value := range want {
-			if is := got.header.Get(name); is != value {
-				t.Errorf("%s: %q, want %q", name, is, value)
-			}
+			commontest.EqualIn(t, name, value, got.header.Get(name))
 		}
 		headers := strings.ToLower(got.header.Get("Access-Control-Allow-Headers"))
 		for _, name := range []string{

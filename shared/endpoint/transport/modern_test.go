@@ -324,9 +324,7 @@ func TestModernCallIsEndedAtTheLimit(t *testing.T) {
 		if len(datas) != 1 || !strings.Contains(datas[0], `"id":7,"error":{"code":-32603`) || got.took != time.Minute {
 			t.Errorf("after %s: %s", got.took, datas)
 		}
-		if last := w.backend.got[len(w.backend.got)-1]; !strings.Contains(last, "notifications/cancelled") {
-			t.Errorf("the server got %s", last)
-		}
+		commontest.Contains(t, "the server got", "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
 	})
 }
 

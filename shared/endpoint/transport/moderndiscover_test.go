@@ -25,13 +25,9 @@ func TestModernDiscoverWithoutARecordStartsTheServer(t *testing.T) {
 			r.end(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"srv","version":"1"}}`)
 		})
 		got := w.do(ask{method: "server/discover"}.request())
-		if !strings.Contains(got.body, `"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`) {
-			t.Errorf("got %s", got.body)
-		}
+		commontest.Contains(t, "", `"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`, got.body)
 		init := `"params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},"clientInfo":{"name":"t","version":"1"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}`
-		if !strings.Contains(w.backend.got[0], init) {
-			t.Errorf("the server got %s", w.backend.got[0])
-		}
+		commontest.Contains(t, "the server got", init, w.backend.got[0])
 	})
 }
 
@@ -52,9 +48,7 @@ func TestModernDiscoverDoesNotWaitForALongStart(t *testing.T) {
 			t.Errorf("got %s", got.body)
 		}
 		time.Sleep(time.Minute) // of the bubble: the start goes on
-		if n := len(w.backend.got); n != 1 {
-			t.Errorf("%d messages to the server", n)
-		}
+		commontest.EqualIn(t, "messages to the server", 1, len(w.backend.got))
 	})
 }
 

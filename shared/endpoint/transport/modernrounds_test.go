@@ -322,9 +322,7 @@ func TestModernClientIsAskedOnlyWhatItHasDeclared(t *testing.T) {
 					return
 				}
 				got.result(t)
-				if !strings.Contains(said, tt.refused) {
-					t.Errorf("the server was told %s", said)
-				}
+				commontest.Contains(t, "the server was told", tt.refused, said)
 			})
 		})
 	}
@@ -470,9 +468,7 @@ func TestModernQuestionThatIsNotKeptCannotBeAskedAgain(t *testing.T) {
 		if code, message := got.rpcError(t); got.status != 400 || code != -32602 || !strings.Contains(message, "questions of this request are deleted") {
 			t.Errorf("got %d %s", got.status, got.body)
 		}
-		if last := w.backend.got[len(w.backend.got)-1]; !strings.Contains(last, "notifications/cancelled") {
-			t.Errorf("the server got %s", last)
-		}
+		commontest.Contains(t, "the server got", "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
 	})
 }
 
@@ -504,9 +500,7 @@ func TestModernClientThatGoesWhileQuestionsAreGatheredHasCancelled(t *testing.T)
 		time.Sleep(25 * time.Millisecond) // q2 comes within 10 ms, and is held for 30 ms
 		cut()
 		<-done
-		if last := w.backend.got[len(w.backend.got)-1]; !strings.Contains(last, "notifications/cancelled") {
-			t.Errorf("the server got %s", last)
-		}
+		commontest.Contains(t, "the server got", "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
 	})
 }
 
@@ -522,9 +516,7 @@ func TestModernRetryThatIsClosedCancelsTheCall(t *testing.T) {
 		time.Sleep(time.Second)
 		cut()
 		<-done
-		if last := w.backend.got[len(w.backend.got)-1]; !strings.Contains(last, "notifications/cancelled") {
-			t.Errorf("the server got %s", last)
-		}
+		commontest.Contains(t, "the server got", "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
 	})
 }
 

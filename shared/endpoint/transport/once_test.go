@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -313,9 +314,7 @@ func TestAKeyLastsAsLongAsItsClientAsks(t *testing.T) {
 			t.Errorf("after 61 minutes %s and %s", day, hour)
 		}
 		time.Sleep(23 * time.Hour)
-		if day := call("day", ""); day != "4" {
-			t.Errorf("after a day %s", day)
-		}
+		commontest.EqualIn(t, "after a day", "4", call("day", ""))
 		for _, life := range []string{"59999", "86400001", `"1h"`, "-1", "1e9"} {
 			if n := call("k"+life, life); n != "" {
 				t.Errorf("a life of %s was taken", life)

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -87,9 +85,7 @@ func TestABrowserThatConnectsIsSentToThePageForIt(t *testing.T) {
 	}
 	a := w.do(browse("/quiet/connect?e=x%26y", ""))
 	got := []string{strconv.Itoa(a.status), a.header.Get("Location"), a.header.Get("Cache-Control"), a.header.Get("Referrer-Policy")}
-	if diff := cmp.Diff([]string{"303", "../connect?server=quiet&e=x%26y", "no-store", "no-referrer"}, got); diff != "" {
-		t.Error(diff)
-	}
+	commontest.Same(t, []string{"303", "../connect?server=quiet&e=x%26y", "no-store", "no-referrer"}, got)
 }
 
 // A server says who it is, and its tools are those that the caller may see.

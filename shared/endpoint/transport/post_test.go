@@ -155,9 +155,7 @@ func TestMessageReachesTheServerByteForByte(t *testing.T) {
 	c := w.open("quiet")
 	body := "{ \"jsonrpc\":\"2.0\", \"id\":9007199254740993,\n\"method\":\"x/y\",\"params\":{\"n\":1e400,\"u\":\"\\u00e9é\"},\"extra\":[] }"
 	c.post(" " + body + "\n")
-	if last := w.backend.got[len(w.backend.got)-1]; last != body {
-		t.Errorf("the server got %q", last)
-	}
+	commontest.EqualIn(t, "the server got", body, w.backend.got[len(w.backend.got)-1])
 }
 
 func TestSessionIsNothingToAnotherPrincipalOrServer(t *testing.T) {

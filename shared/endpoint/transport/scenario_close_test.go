@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -57,9 +58,7 @@ func TestServerClosesTheStreamOfACall(t *testing.T) {
 				}
 				time.Sleep(first.retry(t))
 				second := v.get(first.lastID(t))
-				if diff := cmp.Diff([]string{said("two"), resultOf(`{}`)}, second.datas(t)); diff != "" {
-					t.Errorf("afterwards (-want +got):\n%s", diff)
-				}
+				commontest.SameIn(t, "afterwards", []string{said("two"), resultOf(`{}`)}, second.datas(t))
 			})
 		})
 	}
@@ -80,9 +79,7 @@ func TestServerClosesTheStandaloneStream(t *testing.T) {
 		}
 		primary := crowd[0].end()
 		sentAway(t, primary, 5*time.Second)
-		if diff := cmp.Diff([]string{said("one")}, primary.datas(t)); diff != "" {
-			t.Errorf("the primary (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the primary", []string{said("one")}, primary.datas(t))
 		for i, c := range crowd[1:] {
 			if a := c.end(); len(a.datas(t)) != 0 || a.took > 24*time.Second {
 				t.Errorf("shadow %d was held for %s and heard %v", i+1, a.took, a.datas(t))

@@ -5,8 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -36,9 +35,7 @@ func TestDiscoverNeedsNoSession(t *testing.T) {
 			want := `{"resultType":"complete","supportedVersions":` + allVersions +
 				`,"capabilities":{"tools":{"listChanged":true},"logging":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Use with <care>","ttlMs":3600000,"cacheScope":"private",` +
 				`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1.0.0"}}}`
-			if diff := cmp.Diff(want, string(a.result(t))); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			commontest.Same(t, want, string(a.result(t)))
 			if id := a.header.Get(sessionIs); id != "" {
 				t.Errorf("a session: %s", id)
 			}

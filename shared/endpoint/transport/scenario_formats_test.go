@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
@@ -57,13 +55,9 @@ func TestFileOfAnOlderVersionGoesOn(t *testing.T) {
 		time.Sleep(time.Hour)
 		s := stageAt(t, path)
 		v := visitor{&client{w: s.world, path: "/pushy/mcp", session: id, version: "2025-11-25"}, s}
-		if diff := cmp.Diff([]string{resultOf(`{}`)}, v.get(half).datas(t)); diff != "" {
-			t.Errorf("the call (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the call", []string{resultOf(`{}`)}, v.get(half).datas(t))
 		v.push("more")
-		if diff := cmp.Diff([]string{said("more")}, v.get(common).datas(t)); diff != "" {
-			t.Errorf("the standalone stream (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the standalone stream", []string{said("more")}, v.get(common).datas(t))
 		if a := v.call("x"); a.status != http.StatusOK {
 			t.Errorf("a new call: got %d %s", a.status, a.body)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -47,9 +48,7 @@ func TestOfStaggeredListenersOneHearsEachEvent(t *testing.T) {
 		}
 		v.push("and again")
 		all = append(all, back.end().datas(t)...)
-		if diff := cmp.Diff([]string{said("once"), said("and again")}, all); diff != "" {
-			t.Errorf("heard by all together (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "heard by all together", []string{said("once"), said("and again")}, all)
 	})
 }
 
@@ -75,9 +74,7 @@ func TestNextListenerReplacesADeadPrimary(t *testing.T) {
 		}
 		v.push("three")
 		heard = append(heard, v.get(last).datas(t)...)
-		if diff := cmp.Diff([]string{said("one"), said("two"), said("three")}, heard); diff != "" {
-			t.Errorf("the next one (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the next one", []string{said("one"), said("two"), said("three")}, heard)
 	})
 }
 
@@ -127,9 +124,7 @@ func TestListenersOfOneSessionDoNotDriveOutOneAnother(t *testing.T) {
 		all := append(one.heard, two.heard...)
 		slices.Sort(want)
 		slices.Sort(all)
-		if diff := cmp.Diff(want, all); diff != "" {
-			t.Errorf("heard by both together (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "heard by both together", want, all)
 	})
 }
 
@@ -153,9 +148,7 @@ func TestOf35ListenersTheOldestThatWaitAreLetGo(t *testing.T) {
 				gone = append(gone, i)
 			}
 		}
-		if diff := cmp.Diff([]int{1, 2}, gone); diff != "" {
-			t.Errorf("let go (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "let go", []int{1, 2}, gone)
 		if heard != 1 {
 			t.Errorf("heard %d times", heard)
 		}
@@ -177,12 +170,8 @@ func TestCallKeepsItsOwnThoughSomebodyListens(t *testing.T) {
 		v := s.visit("pushy")
 		listener := v.listen("")
 		settle()
-		if diff := cmp.Diff([]string{said("of the call"), resultOf(`{}`)}, v.call("steps").datas(t)); diff != "" {
-			t.Errorf("the call (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff([]string{said("of nobody")}, listener.seen().datas(t)); diff != "" {
-			t.Errorf("the listener (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the call", []string{said("of the call"), resultOf(`{}`)}, v.call("steps").datas(t))
+		commontest.SameIn(t, "the listener", []string{said("of nobody")}, listener.seen().datas(t))
 	})
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // outage plays a test for each method of the store and each way to fail: the call does not
@@ -155,9 +155,7 @@ func TestListenerIsServedOnceTheStoreIsBack(t *testing.T) {
 			a := v.get(last)
 			heard, last = append(heard, a.datas(t)...), a.lastID(t)
 		}
-		if diff := cmp.Diff([]string{said("one"), said("two")}, heard); diff != "" {
-			t.Errorf("heard (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "heard", []string{said("one"), said("two")}, heard)
 	})
 }
 
@@ -177,9 +175,7 @@ func TestPollIsServedOnceTheStoreIsBack(t *testing.T) {
 		close(proceed)
 		settle()
 		s.down()
-		if diff := cmp.Diff([]string{said("two"), resultOf(`{}`)}, v.get(last).datas(t)); diff != "" {
-			t.Errorf("after it (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "after it", []string{said("two"), resultOf(`{}`)}, v.get(last).datas(t))
 	})
 }
 
@@ -206,12 +202,8 @@ func TestResponseUnderWayIsTakenUpOnceTheStoreIsBack(t *testing.T) {
 		v.push("four")
 		time.Sleep(time.Minute)
 		s.down()
-		if diff := cmp.Diff([]string{said("two"), resultOf(`{}`)}, v.get(call.end().lastID(t)).datas(t)); diff != "" {
-			t.Errorf("the call (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff([]string{said("four")}, v.get(listener.end().lastID(t)).datas(t)); diff != "" {
-			t.Errorf("the listener (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the call", []string{said("two"), resultOf(`{}`)}, v.get(call.end().lastID(t)).datas(t))
+		commontest.SameIn(t, "the listener", []string{said("four")}, v.get(listener.end().lastID(t)).datas(t))
 	})
 }
 
@@ -225,8 +217,6 @@ func TestListenerInTroubleDoesNotWaitBehindItself(t *testing.T) {
 		last := v.get("").lastID(t)
 		s.down()
 		again := v.listen(last)
-		if diff := cmp.Diff([]string{said("one")}, again.seen().datas(t)); diff != "" {
-			t.Errorf("at once (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "at once", []string{said("one")}, again.seen().datas(t))
 	})
 }

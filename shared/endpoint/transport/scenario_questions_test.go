@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -35,9 +36,7 @@ func TestQuestionIsAnsweredFromElsewhereHoursLater(t *testing.T) {
 				p.back()
 				const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"late":"but here"}}`
 				p.say(answer)
-				if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
-					t.Errorf("-want +got:\n%s", diff)
-				}
+				commontest.Same(t, []string{resultOf(`{"heard":` + answer + `}`)}, p.heard())
 			})
 		})
 	}
@@ -61,9 +60,7 @@ func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
 		}
 		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept"}}`
 		p.say(answer)
-		if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		commontest.Same(t, []string{resultOf(`{"heard":` + answer + `}`)}, p.heard())
 	})
 }
 
@@ -84,9 +81,7 @@ func TestWhatAClientAnswersIsWhatTheServerHears(t *testing.T) {
 				p.heard()
 				answer := `{"jsonrpc":"2.0","id":"q-1",` + end + `}`
 				p.say(answer)
-				if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
-					t.Errorf("-want +got:\n%s", diff)
-				}
+				commontest.Same(t, []string{resultOf(`{"heard":` + answer + `}`)}, p.heard())
 			})
 		})
 	}
@@ -108,13 +103,9 @@ func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
 		}
 		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{}}`
 		v.post(answer)
-		if diff := cmp.Diff([]string{question(elicit), resultOf(`{"heard":` + answer + `}`)}, call.end().datas(t)); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		commontest.Same(t, []string{question(elicit), resultOf(`{"heard":` + answer + `}`)}, call.end().datas(t))
 		close(proceed)
-		if diff := cmp.Diff([]string{said("beside"), resultOf(`{}`)}, beside.end().datas(t)); diff != "" {
-			t.Errorf("the other call (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the other call", []string{said("beside"), resultOf(`{}`)}, beside.end().datas(t))
 		if got := listener.leave().datas(t); len(got) > 0 {
 			t.Errorf("the listener heard %q", got)
 		}
@@ -133,14 +124,10 @@ func TestCallBesideAQuestionIsNotMixedWithIt(t *testing.T) {
 		}
 		p.say(strings.Replace(callOf("work"), `"id":1`, `"id":2`, 1))
 		time.Sleep(2 * time.Second)
-		if diff := cmp.Diff([]string{said("half"), `{"jsonrpc":"2.0","id":2,"result":{"work":"done"}}`}, p.heard()); diff != "" {
-			t.Errorf("the call beside (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the call beside", []string{said("half"), `{"jsonrpc":"2.0","id":2,"result":{"work":"done"}}`}, p.heard())
 		const answer = `{"jsonrpc":"2.0","id":"q-1","result":{"action":"accept"}}`
 		p.say(answer)
-		if diff := cmp.Diff([]string{resultOf(`{"heard":` + answer + `}`)}, p.heard()); diff != "" {
-			t.Errorf("the call that asked (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the call that asked", []string{resultOf(`{"heard":` + answer + `}`)}, p.heard())
 	})
 }
 
@@ -181,13 +168,9 @@ func TestWhatAServerSaysOfItsOwnAccordReachesTheClient(t *testing.T) {
 		p.leave()
 		time.Sleep(2 * time.Hour)
 		p.back()
-		if diff := cmp.Diff([]string{said("while away")}, p.heard()); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		commontest.Same(t, []string{said("while away")}, p.heard())
 		close(again)
-		if diff := cmp.Diff([]string{said("while there")}, p.heard()); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		commontest.Same(t, []string{said("while there")}, p.heard())
 	})
 }
 
@@ -212,8 +195,6 @@ func TestPingOfAServerIsAnsweredOutsideOfACall(t *testing.T) {
 		}
 		answer := string(wire.ResultResponse([]byte(`"q-1"`), []byte(`{}`)))
 		p.say(answer)
-		if got := <-heard; got != answer {
-			t.Errorf("the server heard %s", got)
-		}
+		commontest.EqualIn(t, "the server heard", answer, <-heard)
 	})
 }

@@ -36,9 +36,7 @@ func TestCallThatWasDroppedAfterItsFirstProgressEndsOnTheNextConnection(t *testi
 		close(proceed)
 		synctest.Wait()
 		second := v.get(first.lastID(t))
-		if diff := cmp.Diff([]string{resultOf(`{"done":true}`)}, second.datas(t)); diff != "" {
-			t.Errorf("after the cut (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "after the cut", []string{resultOf(`{"done":true}`)}, second.datas(t))
 		if third := v.get(second.lastID(t)); len(third.datas(t)) != 0 || third.took != 0 {
 			t.Errorf("after the end: held for %s with %s", third.took, third.body)
 		}
@@ -94,12 +92,8 @@ func TestStaleConnectionOfACallEndsWithTheCall(t *testing.T) {
 			t.Fatalf("the new connection began with %s", resumed.seen().body)
 		}
 		close(proceed)
-		if diff := cmp.Diff([]string{said("two"), resultOf(`{}`)}, resumed.end().datas(t)); diff != "" {
-			t.Errorf("the new connection (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff([]string{said("one"), said("two"), resultOf(`{}`)}, stale.end().datas(t)); diff != "" {
-			t.Errorf("the old connection (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the new connection", []string{said("two"), resultOf(`{}`)}, resumed.end().datas(t))
+		commontest.SameIn(t, "the old connection", []string{said("one"), said("two"), resultOf(`{}`)}, stale.end().datas(t))
 		if old, next := stale.seen().took, resumed.seen().took; old > time.Second || next > time.Second {
 			t.Errorf("the call took no time, the connections %s and %s", old, next)
 		}
@@ -118,9 +112,7 @@ func TestListenerThatComesBackHearsThoughItsOldConnectionStands(t *testing.T) {
 		resumed := v.listen(last)
 		synctest.Wait()
 		v.push("two")
-		if diff := cmp.Diff([]string{said("two")}, resumed.end().datas(t)); diff != "" {
-			t.Errorf("the new connection (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the new connection", []string{said("two")}, resumed.end().datas(t))
 		if !stale.isOver() || stale.end().took > 25*time.Second {
 			t.Error("the old connection stands on")
 		}
@@ -232,9 +224,7 @@ func TestPollsOfACallAndAListenerGoSideBySide(t *testing.T) {
 				caller.due = time.Now().Add(time.Hour) // it has what it wanted
 			}
 		}, listener, caller)
-		if diff := cmp.Diff([]string{said("0"), said("1"), said("2"), said("3"), resultOf(`{}`)}, caller.heard); diff != "" {
-			t.Errorf("the call (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the call", []string{said("0"), said("1"), said("2"), said("3"), resultOf(`{}`)}, caller.heard)
 		if caller.opened == 0 {
 			t.Error("the call was never polled")
 		}

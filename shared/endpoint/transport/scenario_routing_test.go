@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -36,9 +37,7 @@ func (s *stage) wordOf(r run) string {
 		var m struct {
 			Params struct{ Arguments struct{ Word string } }
 		}
-		if err := json.Unmarshal(d.Raw, &m); err != nil {
-			s.t.Error(err)
-		}
+		commontest.Check(s.t, json.Unmarshal(d.Raw, &m))
 		return m.Params.Arguments.Word
 	}
 	return ""
@@ -102,9 +101,7 @@ func TestRefusalOfADuplicateIDGoesToItsOwnPOST(t *testing.T) {
 		if second := v.call("strict"); second.body != refusal {
 			t.Errorf("the second got %d %s", second.status, second.body)
 		}
-		if diff := cmp.Diff([]string{resultOf(`{}`)}, first.end().datas(t)); diff != "" {
-			t.Errorf("the first (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the first", []string{resultOf(`{}`)}, first.end().datas(t))
 	})
 }
 

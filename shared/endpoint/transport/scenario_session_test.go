@@ -8,8 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -21,9 +20,7 @@ func TestWhatTheClientSaidOfItselfComesWithEveryMessage(t *testing.T) {
 		const params = `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"x":9007199254740993},"clientInfo":{"name":"ann","version":"7"}}`
 		a := s.do(request("POST", "/quiet/mcp", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+params+`}`))
 		v := visitor{&client{w: s.world, path: "/quiet/mcp", session: a.header.Get("Mcp-Session-Id"), version: "2025-11-25"}, s}
-		if got := string(v.record().Init); got != params {
-			t.Errorf("kept %s", got)
-		}
+		commontest.EqualIn(t, "kept", params, string(v.record().Init))
 		v.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 		for range 2 {
 			time.Sleep(6 * 24 * time.Hour)
@@ -49,9 +46,7 @@ func TestRequestsDoNotWriteTheSession(t *testing.T) {
 			v.post(`{"jsonrpc":"2.0","method":"notifications/x"}`)
 		}
 		delete(s.calls, "Wait")
-		if diff := cmp.Diff(map[string]int{"Load": 20}, s.calls); diff != "" {
-			t.Errorf("calls of the store (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "calls of the store", map[string]int{"Load": 20}, s.calls)
 	})
 }
 
@@ -65,9 +60,7 @@ func TestDeletedSessionIsGoneForEverybody(t *testing.T) {
 		if a := v.del(); a.status != http.StatusNoContent || a.body != "" {
 			t.Fatalf("got %d %s", a.status, a.body)
 		}
-		if diff := cmp.Diff([]storage.ID{storage.ID(v.session)}, s.ended); diff != "" {
-			t.Errorf("ended (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "ended", []storage.ID{storage.ID(v.session)}, s.ended)
 		if r := v.record(); r.State != storage.Ended || r.Quit != storage.QuitClient {
 			t.Errorf("the record says %s, %s", r.State, r.Quit)
 		}
@@ -188,8 +181,6 @@ func TestManyChangesOfASessionAtOnceAreAllKept(t *testing.T) {
 				t.Errorf("%s: got %d %s", uri, a.status, a.body)
 			}
 		}
-		if diff := cmp.Diff(want, slices.Sorted(slices.Values(v.record().Subscribed))); diff != "" {
-			t.Errorf("kept (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "kept", want, slices.Sorted(slices.Values(v.record().Subscribed)))
 	})
 }

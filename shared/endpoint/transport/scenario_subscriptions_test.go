@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -37,9 +38,7 @@ func TestListenerThatClosesItsResponseHasEndedItsSubscription(t *testing.T) {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 		listener.leave()
-		if diff := cmp.Diff([]string{"subscribe file:///a", "tools/list ", "unsubscribe file:///a"}, asked()); diff != "" {
-			t.Errorf("the server was asked (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "the server was asked", []string{"subscribe file:///a", "tools/list ", "unsubscribe file:///a"}, asked())
 	})
 }
 
@@ -53,9 +52,7 @@ func TestListenerThatCannotGoOnGetsNoResult(t *testing.T) {
 		s.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`) // the server will fail to find the next one
 		datas := listener.end().datas(t)
 		want := []string{acknowledged(`{"toolsListChanged":true}`), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`}
-		if diff := cmp.Diff(want, datas[:len(datas)-1]); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		commontest.Same(t, want, datas[:len(datas)-1])
 		if last := []byte(datas[len(datas)-1]); string(wire.Lookup(last, "id")) != "41" || wire.Lookup(last, "error") == nil || wire.Lookup(last, "result") != nil {
 			t.Errorf("it ends with %s", last)
 		}

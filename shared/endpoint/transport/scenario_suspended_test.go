@@ -15,8 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
@@ -69,9 +67,7 @@ func (d *den) kill() {
 	b.end()
 	b.hang()
 	<-b.over
-	if err := d.function(func(c relayserver.Config) error { return relayserver.NewSweeper(c).Sweep(d.t.Context()) }); err != nil {
-		d.t.Error(err)
-	}
+	commontest.Check(d.t, d.function(func(c relayserver.Config) error { return relayserver.NewSweeper(c).Sweep(d.t.Context()) }))
 }
 
 func (d *den) newest() *denBox {
@@ -157,9 +153,7 @@ func (b *denBox) Send(data []byte) error {
 			}
 			return err
 		})
-		if err != nil {
-			b.d.t.Error(err)
-		}
+		commontest.Check(b.d.t, err)
 	}()
 	return nil
 }
@@ -290,13 +284,9 @@ func TestSuspendedCallIsAnsweredAfterEverythingWasKilled(t *testing.T) {
 			time.Sleep(10 * time.Second) // a box wakes
 		}
 		const last = `{"k0":{"action":"accept","content":{"n":10}}}`
-		if diff := cmp.Diff([]string{resultOf(`{"heard":` + last + `}`)}, p.heard()); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		commontest.Same(t, []string{resultOf(`{"heard":` + last + `}`)}, p.heard())
 		want := []string{"0 ", `1 {"k0":{"action":"accept","content":{"n":0}},"k1":{"action":"accept","content":{"n":1}}}`, "2 " + last}
-		if diff := cmp.Diff(want, d.runs); diff != "" {
-			t.Errorf("rounds that were executed (-want +got):\n%s", diff)
-		}
+		commontest.SameIn(t, "rounds that were executed", want, d.runs)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -34,9 +35,7 @@ func TestVersionOfASessionIsWhatItsInitializeSays(t *testing.T) {
 				if got, _ := wire.String(wire.Lookup(a.result(t), "protocolVersion")); got != tt.message {
 					t.Errorf("the session has version %q", got)
 				}
-				if got := string(s.delivered[0].Raw); got != body {
-					t.Errorf("the server got %s", got)
-				}
+				commontest.EqualIn(t, "the server got", body, string(s.delivered[0].Raw))
 				v := visitor{&client{w: s.world, path: "/quiet/mcp", session: a.header.Get(sessionIs), version: tt.message}, s}
 				v.post(wsInitialized)
 				if a := v.call("x"); a.status != http.StatusOK {

@@ -64,9 +64,7 @@ func TestLogLineHasTheAddressOfTheGateway(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
 		r := request("POST", "/pushy/mcp", initialize)
 		g.as("wrong", r.WithContext(storage.WithAddress(r.Context(), "203.0.113.9")))
-		if got := g.refused().Caller.Address; got != "203.0.113.9" {
-			t.Errorf("address %q", got)
-		}
+		commontest.EqualIn(t, "address", "203.0.113.9", g.refused().Caller.Address)
 	})
 }
 

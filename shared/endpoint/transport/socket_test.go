@@ -92,9 +92,7 @@ func serveSocket(t *testing.T, opts transport.Options, serve func(*transport.Soc
 	k := newSocket(opts, &owed)
 	serve(k)
 	for _, id := range owed {
-		if err := k.Push(t.Context(), id); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, k.Push(t.Context(), id))
 	}
 }
 
@@ -356,9 +354,7 @@ func TestSocketSessionOutlivesItsConnection(t *testing.T) {
 	inSockets(t, func(t *testing.T, w *sockets) {
 		id := w.open("c1")
 		w.function().Disconnect(t.Context(), "c1")
-		if reply := w.send("c1", wsCall("1", "x")); !strings.Contains(reply, "-32001") {
-			t.Errorf("over the old connection: %s", reply)
-		}
+		commontest.Contains(t, "over the old connection", "-32001", w.send("c1", wsCall("1", "x")))
 		time.Sleep(6 * 24 * time.Hour)
 		if status, _, body := w.connect("c2", "server=pushy&session="+string(id)); status != 200 {
 			t.Fatalf("got %d %s", status, body)
@@ -379,9 +375,7 @@ func TestSocketSessionWhoseInitializeFailedIsNone(t *testing.T) {
 		if got := w.take("c1"); len(got) != 1 || !strings.Contains(got[0], "mcp_init") {
 			t.Errorf("pushed %q", got)
 		}
-		if reply := w.send("c1", wsCall("1", "x")); !strings.Contains(reply, "-32001") {
-			t.Errorf("got %s", reply)
-		}
+		commontest.Contains(t, "", "-32001", w.send("c1", wsCall("1", "x")))
 	})
 }
 

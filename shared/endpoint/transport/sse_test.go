@@ -137,9 +137,7 @@ func TestSSEStreamIsHeldWithCommentsUntilTheLimit(t *testing.T) {
 		if a.took != 14*time.Minute || strings.Count(a.body, ": keep-alive") < 50 {
 			t.Errorf("held for %s with %d comments", a.took, strings.Count(a.body, ": keep-alive"))
 		}
-		if n := len(a.events(t)); n != 1 {
-			t.Errorf("%d events on an idle stream; most clients take no other event than a message", n)
-		}
+		commontest.EqualIn(t, "events on an idle stream; most clients take no other event than a message", 1, len(a.events(t)))
 	})
 }
 

@@ -44,9 +44,7 @@ type task struct {
 func taskOf(t *testing.T, raw json.RawMessage) task {
 	t.Helper()
 	var out task
-	if err := json.Unmarshal(raw, &out); err != nil {
-		t.Fatalf("%s: %v", raw, err)
-	}
+	commontest.OKIn(t, string(raw), json.Unmarshal(raw, &out))
 	return out
 }
 
@@ -210,9 +208,7 @@ func TestTaskModeOfTheServer(t *testing.T) {
 			mode(w, sessions.TasksAlways)
 			begun := time.Now()
 			w.becomes(tasking("slow"))
-			if took := time.Since(begun); took != 300*time.Millisecond {
-				t.Errorf("answered after %s", took)
-			}
+			commontest.EqualIn(t, "answered after", 300*time.Millisecond, time.Since(begun))
 		})
 	})
 	t.Run("off", func(t *testing.T) {
@@ -275,13 +271,9 @@ func TestTaskComesBehindTheProgressThatWasShown(t *testing.T) {
 			t.Fatalf("got %s after %s", datas, got.took)
 		}
 		made := taskOf(t, wire.Lookup([]byte(datas[1]), "result"))
-		if said := w.get(made).StatusMessage; said != "one" {
-			t.Errorf("it says %q", said)
-		}
+		commontest.EqualIn(t, "it says", "one", w.get(made).StatusMessage)
 		time.Sleep(11 * time.Second)
-		if said := w.get(made).StatusMessage; said != "two" {
-			t.Errorf("later it says %q", said)
-		}
+		commontest.EqualIn(t, "later it says", "two", w.get(made).StatusMessage)
 	})
 }
 
@@ -446,12 +438,10 @@ func TestTaskExpires(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.backend.tool("slow", func(r run) {
 			time.Sleep(10 * time.Second)
-			if err := r.store.Append(r.ctx, storage.Batch{
+			commontest.Check(t, r.store.Append(r.ctx, storage.Batch{
 				Session: r.session, Stream: r.stream, First: 1, Gen: 1, Seq: 1, Final: true, Expires: time.Now().Add(storage.EventAge),
 				Events: [][]byte{wire.ResultResponse(r.requests[0], json.RawMessage(`{"content":[]}`))},
-			}); err != nil {
-				t.Error(err)
-			}
+			}))
 		})
 		w.backend.attend = storage.Errorf(storage.NotFound, "nobody owes it an end")
 		made := w.becomes(tasking("slow"))

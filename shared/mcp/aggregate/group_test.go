@@ -107,9 +107,7 @@ func (w *world) push(id storage.ID, member string, index storage.Index, raw ...s
 	err := sessions.Publisher{Store: w.store}.Append(context.Background(), storage.Address{Session: own, LegacySSE: w.group.Caller().Transport == storage.SSE}, storage.Batch{
 		Session: own, First: index, Gen: 1, Seq: int64(index), Events: events, Expires: time.Now().Add(time.Hour),
 	})
-	if err != nil {
-		w.t.Error(err)
-	}
+	commontest.Check(w.t, err)
 }
 
 func call(tool string) string {
@@ -183,9 +181,7 @@ func TestStandaloneStreamsOfMembersAreOne(t *testing.T) {
 		next()
 		want := []string{"a~1 dormouse://a/x:1", "a~2 dormouse://a/x:2", "a~3 dormouse://a/x:0", "a~3;b~0 ", "a~3;b~1 dormouse://b/x:3"}
 		commontest.Same(t, want, got)
-		if start := plain(listening.Start()); start != "a~0" {
-			t.Errorf("the stream begins at %q", start)
-		}
+		commontest.EqualIn(t, "the stream begins at", "a~0", plain(listening.Start()))
 		if again, was := w.group.Again(listening.Cursor()), listening.Cursor(); again == was || plain(again) != plain(was) {
 			t.Errorf("%q is renewed as %q", was, again)
 		}
@@ -259,9 +255,7 @@ func TestAMessageWithoutASessionIsDispatched(t *testing.T) {
 		if name, _ := wire.String(wire.Lookup(d.Message.Params, "name")); d.Caller.Server.Name != "b" || d.Caller.Kind != "kind" || name != "echo" {
 			t.Errorf("%s gets a call of %s by a client of kind %q", d.Caller.Server.Name, name, d.Caller.Kind)
 		}
-		if got := string(d.View([]byte(`{"id":1,"result":{"contents":[{"uri":"a:b"}]}}`))); !strings.Contains(got, "dormouse://b/a:b") {
-			t.Errorf("the client gets %s", got)
-		}
+		commontest.Contains(t, "the client gets", "dormouse://b/a:b", string(d.View([]byte(`{"id":1,"result":{"contents":[{"uri":"a:b"}]}}`))))
 		all, err := w.group.Dispatch(t.Context(), "kind", w.parsed(`{"jsonrpc":"2.0","method":"com.example/changed"}`))
 		if err != nil || len(all) != 2 {
 			t.Errorf("a notification goes to %d members, %v", len(all), err)

@@ -47,9 +47,7 @@ func TestExtensionsReachTheOtherEnd(t *testing.T) {
 		"2026 to 2026, the server, with our tasks": {of(bridge.Discover(legacy.Initialize(discover), true), "capabilities", "extensions", "io.modelcontextprotocol/tasks"), `{}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, tt.got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", name, diff)
-			}
+			commontest.SameIn(t, name, tt.want, tt.got)
 		})
 	}
 }

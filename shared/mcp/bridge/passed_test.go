@@ -39,9 +39,7 @@ func keysOf(t *testing.T, required []byte) map[string]bool {
 func TestQuestionForOneFieldIsCalledAfterIt(t *testing.T) {
 	turn := bridge.NewTurn(request(t, "tools/call", `{"name":"n",`+meta(``)+`}`), "s", nil, bridge.State{})
 	take(turn, asksFor(1, "q-1", `"city":{}`), asksFor(2, "q-2", `"city":{}`), asksFor(3, "q-3", `"a":{},"b":{}`), asksFor(4, "q-4", ``))
-	if diff := cmp.Diff(map[string]bool{"city": true, "q-2": true, "q-3": true, "q-4": true}, keysOf(t, turn.Required("s"))); diff != "" {
-		t.Errorf("keys (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "keys", map[string]bool{"city": true, "q-2": true, "q-3": true, "q-4": true}, keysOf(t, turn.Required("s")))
 	state := turn.State()
 	params := `{"name":"n","requestState":"s","inputResponses":{"city":{"action":"decline"},"q-2":{"action":"accept","content":{}}},` + meta(``) + `}`
 	retry := bridge.NewTurn(request(t, "tools/call", params), "s", nil, state)
@@ -51,9 +49,7 @@ func TestQuestionForOneFieldIsCalledAfterIt(t *testing.T) {
 	}
 	// An open question keeps its key. The key of an answered one is not used again.
 	take(retry, asksFor(1, "q-1", `"city":{}`), asksFor(2, "q-2", `"city":{}`), asksFor(3, "q-3", `"a":{},"b":{}`), asksFor(4, "q-4", ``), asksFor(5, "q-5", `"city":{}`))
-	if diff := cmp.Diff(map[string]bool{"q-3": true, "q-4": true, "q-5": true}, keysOf(t, retry.Required("s"))); diff != "" {
-		t.Errorf("keys of the next round (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "keys of the next round", map[string]bool{"q-3": true, "q-4": true, "q-5": true}, keysOf(t, retry.Required("s")))
 }
 
 func TestKeysOfATaskAreNeverUsedTwice(t *testing.T) {
@@ -75,9 +71,7 @@ func TestAnswerThatComesBeforeItsQuestionIsGivenOnce(t *testing.T) {
 	if steps[1].Answer != nil || steps[2].Answer != nil {
 		t.Errorf("an answer that is none, or that was given, is given: %v", steps)
 	}
-	if diff := cmp.Diff(map[string]bool{"zip": true, "city": true}, keysOf(t, turn.Required("s"))); diff != "" {
-		t.Errorf("asked (-want +got):\n%s", diff)
-	}
+	commontest.SameIn(t, "asked", map[string]bool{"zip": true, "city": true}, keysOf(t, turn.Required("s")))
 }
 
 // ended returns the response of a modern server to a request whose id inside is "s".
@@ -100,9 +94,7 @@ func TestCallForInputOfAModernServerIsPassedOn(t *testing.T) {
 			state := turn.State()
 			got := string(wire.Lookup(turn.Required("sealed"), "result"))
 			want := `{"resultType":"input_required","inputRequests":{` + inputs + `},"requestState":"sealed","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv"}}}`
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			commontest.Same(t, want, got)
 			state.Session, state.Expires = "me", time.Now().Add(time.Minute).Unix()
 			retry := request(t, "tools/call", `{"name":"n","inputResponses":{"who":{"action":"accept"},"more":{}},"requestState":"sealed",`+meta(``)+`}`)
 			opened, err := retry.Resume(state.Encode(), "me", time.Now())

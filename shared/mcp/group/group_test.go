@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
@@ -30,9 +31,7 @@ func TestNamesSplitAsTheyWereJoined(t *testing.T) {
 			}
 		}
 	}
-	if got := n.Join("a", "echo"); got != "a__echo" {
-		t.Errorf("got %q", got)
-	}
+	commontest.Equal(t, "a__echo", n.Join("a", "echo"))
 }
 
 func TestIDsKeepTheirType(t *testing.T) {
@@ -108,9 +107,7 @@ func TestMessagesForAMember(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			m, err := wire.Parse([]byte(`{"jsonrpc":"2.0",` + tt[0] + `}`))
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
+			commontest.OKIn(t, name, err)
 			target := n.Find(m)
 			got, err := target.Message(m)
 			if want := `{"jsonrpc":"2.0",` + tt[1] + `}`; err != nil || target.Member != "m" || string(got.Raw) != want {
@@ -191,9 +188,7 @@ func TestGreetingJoinsMembers(t *testing.T) {
 		group.List{Member: "a", Result: json.RawMessage(`{"capabilities":{"tools":{},"resources":{"subscribe":false}},"instructions":"be kind"}`)},
 		group.List{Member: "b", Result: json.RawMessage(`{"capabilities":{"logging":{},"resources":{"subscribe":true},"experimental":{"x":{}}}}`)}))
 	want := `{"capabilities":{"logging":{},"resources":{"listChanged":true,"subscribe":true},"tools":{"listChanged":true}},"serverInfo":{"name":"dormouse","version":"1"},"instructions":"# a (names begin with a__)\n\nbe kind"}`
-	if got != want {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, want, got)
 }
 
 func FuzzView(f *testing.F) {
@@ -222,9 +217,7 @@ func TestURIsUnwrapAsTheyWereWrapped(t *testing.T) {
 			seen[wrapped] = true
 		}
 	}
-	if got := group.WrapURI("app", "ui://widget/a.html"); got != "ui://app/widget/a.html" {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, "ui://app/widget/a.html", group.WrapURI("app", "ui://widget/a.html"))
 }
 
 func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
@@ -244,9 +237,7 @@ func TestListedToolsNameTheirPagesAsTheGroupDoes(t *testing.T) {
 		t.Errorf("without prefixes: %s", got)
 	}
 	plain := group.View{Member: "a", Plain: true}
-	if got := string(plain.Message([]byte(`{"id":1,"result":{"contents":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}}`))); got != `{"id":1,"result":{"contents":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}}` {
-		t.Errorf("without prefixes: %s", got)
-	}
+	commontest.EqualIn(t, "without prefixes", `{"id":1,"result":{"contents":[{"uri":"ui://a/a/w"},{"uri":"file:///a"}]}}`, string(plain.Message([]byte(`{"id":1,"result":{"contents":[{"uri":"ui://a/w"},{"uri":"file:///a"}]}}`))))
 	skills := []group.List{
 		{Member: "a", Result: json.RawMessage(`{"skills":[{"uri":"skill://s/SKILL.md","resources":[{"uri":"skill://s/SKILL.md","size":1.0}]},{"uri":"skill://t/SKILL.md","resources":"dynamic"}]}`)},
 		{Member: "b", Result: json.RawMessage(`{"skills":[{"uri":"skill://s/SKILL.md","resources":[]}]}`)},
@@ -292,9 +283,7 @@ func TestOwnersOfAMethod(t *testing.T) {
 		"hello/say": "both other", "of/nobody": "both other", "tasks/x": "both other",
 	} {
 		t.Run(method, func(t *testing.T) {
-			if got := strings.Join(group.Owners(method, members...), " "); got != want {
-				t.Errorf("%s: got %s, want %s", method, got, want)
-			}
+			commontest.EqualIn(t, method, want, strings.Join(group.Owners(method, members...), " "))
 		})
 	}
 	if got := group.Owners("x/y", member("plain"), group.List{Member: "new"}); !slices.Equal(got, []string{"new"}) {

@@ -112,9 +112,7 @@ func TestListIsAnsweredFromTheRecordInBothEras(t *testing.T) {
 	if n := l.store.Counts(); n.Writes != 0 || n.Reads != 3 { // the third read is for the server's name, which no record has here
 		t.Errorf("that took %v", n.Calls)
 	}
-	if n := len(*l.deliveries); n != 2 {
-		t.Errorf("%d deliveries, want the initialize and the first list", n)
-	}
+	commontest.EqualIn(t, "deliveries, want the initialize and the first list", 2, len(*l.deliveries))
 }
 
 func TestListIsNotAnsweredFromARecordOfOthers(t *testing.T) {
@@ -192,11 +190,9 @@ func TestListsAloneMayBeKeptOutOfTheRecord(t *testing.T) {
 			t.Errorf("its answer would be kept as %q", d.List)
 		}
 	}
-	if err := l.store.SaveHandshake(t.Context(), storage.Handshake{
+	commontest.OK(t, l.store.SaveHandshake(t.Context(), storage.Handshake{
 		Digest: storage.RecordFor(c.Tenant, c.Server.Digest), Version: wire.V20251125, Result: json.RawMessage(`{"capabilities":{}}`),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if result, call, err := l.Greeting(t.Context(), c, sessions.Client{Init: json.RawMessage(`{}`)}); err != nil || call != nil || result == nil {
 		t.Errorf("the handshake is %s, %v, %v", result, call, err)
 	}
@@ -280,12 +276,10 @@ func (l *lister) box(t *testing.T, change func(*storage.Box)) {
 // its lists.
 func (l *lister) announcing(t *testing.T, announces string) {
 	t.Helper()
-	if err := l.store.SaveHandshake(t.Context(), storage.Handshake{
+	commontest.OK(t, l.store.SaveHandshake(t.Context(), storage.Handshake{
 		Digest: storage.RecordFor("t", "d1"), Version: wire.V20251125,
 		Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":` + announces + `}}}`),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // Whether the record answers depends on the state of the box, and on whether the session's

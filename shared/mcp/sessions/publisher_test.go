@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -445,9 +443,7 @@ func (w *pushWorld) check(stream storage.StreamID) {
 	for n := range int(tail.Last) {
 		want = append(want, n+1)
 	}
-	if diff := cmp.Diff(want, seen); diff != "" {
-		w.t.Errorf("stream %q (-want +seen):\n%s", stream, diff)
-	}
+	commontest.SameIn(w.t, fmt.Sprintf("stream %q", stream), want, seen)
 }
 
 func firsts(all []int) []int {

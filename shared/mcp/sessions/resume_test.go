@@ -62,18 +62,14 @@ func TestAClientThatComesBackJustAsItsCallEndsGetsTheResult(t *testing.T) {
 	_, store, id := listening(t)
 	stream := storage.NewStreamID()
 	h := sessions.New(store, endsMeanwhile{end: func() {
-		if err := store.Append(t.Context(), storage.Batch{
+		commontest.Check(t, store.Append(t.Context(), storage.Batch{
 			Session: id, Stream: stream, First: 1, Gen: 1, Seq: 1, Final: true, Events: [][]byte{[]byte("the result")}, Expires: time.Now().Add(time.Hour),
-		}); err != nil {
-			t.Error(err)
-		}
+		}))
 	}}, sessions.Limits{})
 	call, err := h.Resume(t.Context(), someone, id, storage.EventID{Stream: stream}.String())
 	commontest.OK(t, err)
 	if call.Done() {
 		t.Fatal("the client is told that nothing more comes, and has no result")
 	}
-	if got := next(t, call, time.Second); got != "the result" {
-		t.Errorf("the client gets %q", got)
-	}
+	commontest.EqualIn(t, "the client gets", "the result", next(t, call, time.Second))
 }

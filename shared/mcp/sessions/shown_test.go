@@ -90,9 +90,7 @@ func TestACallerSeesItsToolsOnPagesAndInBatches(t *testing.T) {
 	id := l.legacy(t, c, `{}`)
 	_, d := l.ask(t, c, id, `{"jsonrpc":"2.0","id":"p","method":"tools/list","params":{"cursor":"2"}}`)
 	l.answers(t, d, `"result":{"tools":[{"name":"write_a"}],"nextCursor":"3"}`)
-	if got := l.stored(t, d); got != response(`"p"`, `{"tools":[],"nextCursor":"3"}`) {
-		t.Errorf("a page: %s", got)
-	}
+	commontest.EqualIn(t, "a page", response(`"p"`, `{"tools":[],"nextCursor":"3"}`), l.stored(t, d))
 	msgs, batch, err := wire.ParseBody([]byte(`[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read"}},{"jsonrpc":"2.0","id":2.0,"method":"tools/list"}]`))
 	commontest.OK(t, err)
 	if _, err := l.Accept(t.Context(), c, id, msgs, batch); err != nil {
@@ -104,9 +102,7 @@ func TestACallerSeesItsToolsOnPagesAndInBatches(t *testing.T) {
 			Session: d.Session, Stream: d.Stream, First: storage.Index(i + 1), Gen: 1, Seq: int64(i + 1), Final: i == 1, Events: [][]byte{[]byte(answer)},
 		})
 		want := []string{response("1", wholeList), response("2.0", visibleList)}[i]
-		if got := l.stored(t, d); got != want {
-			t.Errorf("in a batch: %s, want %s", got, want)
-		}
+		commontest.EqualIn(t, "in a batch", want, l.stored(t, d))
 	}
 	_, d = l.ask(t, c, id, `{"jsonrpc":"2.0","id":9,"method":"prompts/list"}`)
 	l.answers(t, d, `"result":`+wholeList)
@@ -115,9 +111,7 @@ func TestACallerSeesItsToolsOnPagesAndInBatches(t *testing.T) {
 	}
 	_, d = l.ask(t, c, id, askTools)
 	l.answers(t, d, `"error":{"code":1,"message":"no"}`)
-	if got := l.stored(t, d); got != `{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":"no"}}` {
-		t.Errorf("an error: %s", got)
-	}
+	commontest.EqualIn(t, "an error", `{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":"no"}}`, l.stored(t, d))
 }
 
 // The function that writes events for a client of WebSocket or HTTP+SSE also pushes them.
@@ -134,9 +128,7 @@ func TestACallerIsPushedItsToolsOnly(t *testing.T) {
 		commontest.OK(t, out.Append(t.Context(), a, b))
 	}
 	for _, got := range g.arrived("c1") {
-		if got != response("7", visibleList) {
-			t.Errorf("the connection got %s", got)
-		}
+		commontest.EqualIn(t, "the connection got", response("7", visibleList), got)
 	}
 	if len(g.arrived("c1")) == 0 {
 		t.Error("the connection got nothing")
@@ -178,9 +170,7 @@ func TestClientsOfHeldToolsAreOfferedThatListsChange(t *testing.T) {
 			s, _, err := l.Initialize(t.Context(), c, "", m)
 			commontest.OK(t, err)
 			l.answers(t, &(*l.deliveries)[0], `"result":`+tt.says)
-			if got := l.stored(t, &(*l.deliveries)[0]); got != response("7", tt.want) {
-				t.Errorf("from the process: %s", got)
-			}
+			commontest.EqualIn(t, "from the process", response("7", tt.want), l.stored(t, &(*l.deliveries)[0]))
 			if s, _, err = l.Load(t.Context(), c, s.ID); err != nil || s.Pushes != (tt.want == offers) {
 				t.Errorf("the session has Pushes %t, %v", s.Pushes, err)
 			}

@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -311,9 +309,7 @@ func TestAPauseOfLongAgoSendsNobodyAwayWhoWasNotThere(t *testing.T) {
 
 func same(t *testing.T, what string, got, want any) {
 	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
+	commontest.SameIn(t, what, want, got)
 }
 
 // The program that held a listener's place was killed, and said nothing. The one that was

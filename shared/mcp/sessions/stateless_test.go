@@ -199,11 +199,9 @@ func TestSessionFollowsTheServersConfiguration(t *testing.T) {
 	h := sessions.New(store, took, sessions.Limits{})
 	c := modernCaller
 	c.Transport = storage.HTTP
-	if err := store.Create(t.Context(), storage.Session{
+	commontest.OK(t, store.Create(t.Context(), storage.Session{
 		ID: "s1", Server: "s", Digest: "d1", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready, Version: wire.V20251125, Expires: time.Now().Add(time.Hour),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for _, digest := range []string{"d1", "d2", "d2", "d1"} {
 		c.Server.Digest = digest
 		m := parsed(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
@@ -288,9 +286,7 @@ func TestSubscriptionsArePinnedOnceForEachListener(t *testing.T) {
 			t.Errorf("subscribed to %v", s.Subscribed)
 		}
 	}
-	if n := len(*b.deliveries); n != 3 {
-		t.Errorf("%d deliveries, want two subscriptions and one end", n)
-	}
+	commontest.EqualIn(t, "deliveries, want two subscriptions and one end", 3, len(*b.deliveries))
 	if err := subscribe(make([]string, 501)...); !errors.Is(err, storage.Busy) {
 		t.Errorf("501 resources: %v", err)
 	}

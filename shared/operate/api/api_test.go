@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/config/override"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -100,12 +98,10 @@ func (p *place) fill(file *serversfile.File) {
 		commontest.OK(p.t, p.store.SaveBox(p.t.Context(), b))
 	}
 	one, _ := file.Server("one")
-	if err := p.store.SaveHandshake(p.t.Context(), storage.Handshake{
+	commontest.OK(p.t, p.store.SaveHandshake(p.t.Context(), storage.Handshake{
 		Digest: storage.RecordFor("acme", one.Digest), Version: "tools/list 2025-11-25  x", Taken: now, Expires: now.Add(time.Hour),
 		Result: []byte(`{"gen":1,"list":{"tools":[{"name":"echo"},{"name":"add"}]}}`),
-	}); err != nil {
-		p.t.Fatal(err)
-	}
+	}))
 }
 
 // ask sends a request with a key, and decodes the answer.
@@ -122,9 +118,7 @@ func (p *place) ask(as, method, path, body string, into any) (status int, text s
 	raw, err := io.ReadAll(res.Body)
 	commontest.OK(p.t, err)
 	if into != nil && res.StatusCode == http.StatusOK {
-		if err := json.Unmarshal(raw, into); err != nil {
-			p.t.Fatalf("%s: %v", raw, err)
-		}
+		commontest.OKIn(p.t, string(raw), json.Unmarshal(raw, into))
 	}
 	return res.StatusCode, string(raw)
 }
@@ -388,9 +382,7 @@ func TestOutputAndUseAreOfTheCallersTenantAndServers(t *testing.T) {
 			var got []string
 			for line := range strings.Lines(text) {
 				var o api.Output
-				if err := json.Unmarshal([]byte(line), &o); err != nil {
-					t.Fatal(text, err)
-				}
+				commontest.OKIn(t, text, json.Unmarshal([]byte(line), &o))
 				got = append(got, strings.TrimSpace(o.Text))
 			}
 			if !slices.Equal(got, want) {
@@ -560,11 +552,9 @@ func TestToolsAreThoseOfAUsualClient(t *testing.T) {
 			if part != "tools/list 2025-11-25  anyone" {
 				taken = taken.Add(time.Minute)
 			}
-			if err := p.store.SaveHandshake(t.Context(), storage.Handshake{
+			commontest.OK(t, p.store.SaveHandshake(t.Context(), storage.Handshake{
 				Digest: storage.RecordFor("acme", s.RecordDigest()), Version: part, Taken: taken, Expires: taken.Add(time.Hour), Result: []byte(`{"gen":1,"list":{"tools":` + list + `}}`),
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		})
 	}
 	var got struct{ Servers []api.Server }
@@ -650,9 +640,7 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 	}
 	asked.Since = time.Time{}
 	want := api.CallQuery{Tenant: "acme", Server: "two", Principal: "ada", Tool: "add", Servers: []string{"two"}, Failed: true, After: "7", Limit: 5}
-	if d := cmp.Diff(want, asked); d != "" {
-		t.Errorf("narrow asks (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "narrow asks", want, asked)
 	if p.ask("viewer", "GET", "/api/v1/calls", "", nil); asked.Servers != nil || asked.Tenant != "acme" || asked.Limit != 100 {
 		t.Errorf("viewer asks %+v", asked)
 	}

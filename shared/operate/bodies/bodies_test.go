@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -247,9 +245,7 @@ func TestTheLinesOfACallAreOne(t *testing.T) {
 	for _, b := range d.read(bodies.Query{Role: storage.RoleAuditor}) {
 		got = append(got, fmt.Sprintf("%s %s %s %s %s", b.Principal, b.Tool, b.Arguments, b.Result, b.Outcome))
 	}
-	if d := cmp.Diff([]string{`ada pay {"n":2} {"of":2} failed`, `ada pay {"n":1} {"of":1} done`}, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	commontest.Same(t, []string{`ada pay {"n":2} {"of":2} failed`, `ada pay {"n":1} {"of":1} done`}, got)
 	if e := d.seen[1]; e.Ended[0].Response != nil || e.Ended[0].Stream != "1" {
 		t.Errorf("the next observer gets %+v", e.Ended)
 	}

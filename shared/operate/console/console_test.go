@@ -238,9 +238,7 @@ func TestThePageSaysWhereUsersSignIn(t *testing.T) {
 		return w.Header().Get("ETag"), w.Body.String()
 	}
 	tag, page := get()
-	if !strings.Contains(page, `data-provider="&#34;&gt;&lt;script&gt;" data-endpoint="https://mcp.example.com"`) {
-		t.Error(page)
-	}
+	commontest.Contains(t, "", `data-provider="&#34;&gt;&lt;script&gt;" data-endpoint="https://mcp.example.com"`, page)
 	name = "login.example.com"
 	if next, _ := get(); next == tag {
 		t.Error("a browser would keep the page with the old provider")

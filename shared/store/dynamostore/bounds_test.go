@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -64,9 +65,7 @@ func TestAStreamOverItsBytesLosesItsFrontWithItsParts(t *testing.T) {
 	if len(got) != 2 || got[0] != 3 || !p.Gap {
 		t.Errorf("events %v, gap %t, want 3 and 4 and a gap", got, p.Gap)
 	}
-	if n := len(rows(t, s, "Z#")); n != 4 {
-		t.Errorf("%d parts are left, want the 4 of two batches", n)
-	}
+	commontest.EqualIn(t, "parts are left, want the 4 of two batches", 4, len(rows(t, s, "Z#")))
 }
 
 func TestTheLastBatchIsNeverDropped(t *testing.T) {

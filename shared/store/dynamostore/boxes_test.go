@@ -136,9 +136,7 @@ func TestASessionThatGoesWhileItIsListedDoesNotShortenTheList(t *testing.T) {
 	deleting := transport(func(operation string, r *http.Request) (*http.Response, error) {
 		if operation == "BatchGetItem" {
 			_, err := s.client.DeleteItem(r.Context(), &dynamodb.DeleteItemInput{TableName: &s.table, Key: key(sessionKey("s1"), "m")})
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 		}
 		return http.DefaultClient.Do(r)
 	})

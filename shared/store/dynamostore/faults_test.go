@@ -292,9 +292,7 @@ func batchReply(t *testing.T, r *http.Request, done int) (*http.Response, error)
 			Keys []map[string]map[string]string
 		}
 	}
-	if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, json.NewDecoder(r.Body).Decode(&request))
 	keys := request.RequestItems["table"].Keys
 	found := []any{}
 	for _, k := range keys[:min(done, len(keys))] {
@@ -308,9 +306,7 @@ func batchReply(t *testing.T, r *http.Request, done int) (*http.Response, error)
 		body["UnprocessedKeys"] = map[string]any{"table": map[string]any{"Keys": left, "ConsistentRead": true}}
 	}
 	b, err := json.Marshal(body)
-	if err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, err)
 	return reply(200, string(b))
 }
 
@@ -356,9 +352,7 @@ func TestPartsThatWereLeftUnwrittenAreWrittenBeforeTheBatch(t *testing.T) {
 			puts := request.RequestItems["table"]
 			written[string(puts[0])] = true
 			left, err := json.Marshal(map[string]any{"UnprocessedItems": map[string]any{"table": puts[1:]}})
-			if err != nil {
-				t.Error(err)
-			}
+			commontest.Check(t, err)
 			return reply(200, string(left))
 		}, Options{Bytes: 1 << 50})
 		if err := s.Append(t.Context(), aBatch(1, strings.Repeat("x", 1<<20))); err != nil || len(written) != 3 || !head {

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -130,12 +128,8 @@ func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := costOf(s, c.call)
-			if err != nil {
-				t.Fatalf("%s: %v", c.name, err)
-			}
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", c.name, diff)
-			}
+			commontest.OKIn(t, c.name, err)
+			commontest.SameIn(t, c.name, c.want, got)
 		})
 	}
 }

@@ -47,9 +47,7 @@ func TestMissingTableIsMadeAtAnEndpoint(t *testing.T) {
 		commontest.OK(t, p.EnsureTable(t.Context(), keys))
 	}
 	s := New(c, p.Table, Options{Patience: time.Minute})
-	if err := s.Create(t.Context(), storage.Session{ID: storage.NewID(), Tenant: "acme", Expires: time.Now().Add(time.Hour)}); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, s.Create(t.Context(), storage.Session{ID: storage.NewID(), Tenant: "acme", Expires: time.Now().Add(time.Hour)}))
 	ttl, err := c.DescribeTimeToLive(t.Context(), &dynamodb.DescribeTimeToLiveInput{TableName: &p.Table})
 	if err != nil || ttl.TimeToLiveDescription == nil || *ttl.TimeToLiveDescription.AttributeName != "x" {
 		t.Errorf("the table deletes by %+v, %v, want by x", ttl, err)

@@ -28,9 +28,7 @@ func aBatch(first storage.Index, events ...string) storage.Batch {
 func add(t *testing.T, s *Store, batches ...storage.Batch) {
 	t.Helper()
 	for _, b := range batches {
-		if err := s.Append(t.Context(), b); err != nil {
-			t.Fatalf("Append at %d: %v", b.First, err)
-		}
+		commontest.OKIn(t, fmt.Sprintf("Append at %d", b.First), s.Append(t.Context(), b))
 	}
 }
 
@@ -214,9 +212,7 @@ func TestABatchAroundACursorBeyondTheEndIsNoticed(t *testing.T) {
 	}()
 	p, err := waiting.Wait(t.Context(), "s1", "r1", 5, time.Now().Add(time.Minute))
 	// Readers see a stored batch before its writer gets the answer.
-	if err := <-appended; err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, <-appended)
 	if err != nil || len(p.Events) != 2 || p.Events[0].Index != 6 {
 		t.Errorf("%v, %v, want the events 6 and 7", p, err)
 	}

@@ -53,9 +53,7 @@ func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
 	want := meter.Units{
 		Invocations: 1, GBSeconds: 0.001, Requests: 2, Messages: 2, ReadUnits: 1, OutGB: meter.GB(11<<20 + 33<<10),
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	commontest.Same(t, want, got)
 }
 
 func TestWhatALineHasSaidTheNextDoesNotRepeat(t *testing.T) {
@@ -101,9 +99,7 @@ func TestMetricsHaveServersAsDimensionsAndNothingElse(t *testing.T) {
 			}
 		}
 	}
-	if d := cmp.Diff(map[string]bool{"server": true, "code": true}, dimensions); d != "" {
-		t.Errorf("dimensions (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "dimensions", map[string]bool{"server": true, "code": true}, dimensions)
 	if line["errors"] != 1.0 || line["calls"] != 1.0 || line["bytes_out"] != 7.0 {
 		t.Errorf("the line is %v", line)
 	}
@@ -167,9 +163,7 @@ func TestABillIsTheSumOfItsCharges(t *testing.T) {
 		Invocations: 1, GBSeconds: 1, Requests: 1, Messages: 1, ConnectionMinutes: 1, ReadUnits: 1, WriteUnits: 1, StoredGBMonths: 1,
 		VCPUSeconds: 1, TaskGBSeconds: 1, AddressSeconds: 1, LogGB: 1, OutGB: 1,
 	}
-	if n := len(p.Bill(all)); n != 13 {
-		t.Errorf("%d of 13 units have a price", n)
-	}
+	commontest.EqualIn(t, "of 13 units have a price", 13, len(p.Bill(all)))
 	if p.Date == "" || p.Source == "" {
 		t.Errorf("the prices do not say of when and from where they are: %+v", p)
 	}
@@ -256,9 +250,7 @@ func TestDurableValuesAreBilledBySize(t *testing.T) {
 		_, err = e.LoadValue(t.Context(), key)
 	}
 	commontest.OK(t, err)
-	if d := cmp.Diff(meter.Stored{ReadUnits: 2, WriteUnits: 6}, e.Spent()); d != "" {
-		t.Errorf("written and read (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "written and read", meter.Stored{ReadUnits: 2, WriteUnits: 6}, e.Spent())
 	v.Data = nil
 	if _, err := e.SaveValue(t.Context(), v); err != nil {
 		t.Fatal(err)
@@ -313,9 +305,7 @@ func TestTheSweepSaysHowManyBoxesAreUpForAllServersTogether(t *testing.T) {
 		want := []any{map[string]any{
 			"Namespace": "Dormouse/dev", "Dimensions": []any{[]any{}}, "Metrics": []any{map[string]any{"Name": "boxes", "Unit": "Count"}},
 		}}
-		if d := cmp.Diff(any(want), line["_aws"].(map[string]any)["CloudWatchMetrics"]); d != "" {
-			t.Errorf("(-want +got):\n%s", d)
-		}
+		commontest.Same(t, any(want), line["_aws"].(map[string]any)["CloudWatchMetrics"])
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -111,9 +109,7 @@ func TestTooMuch(t *testing.T) {
 			for _, b := range tooMuch(c.log, o, now) {
 				got = append(got, fmt.Sprint(b.stream, " ", b.first))
 			}
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", c.name, diff)
-			}
+			commontest.SameIn(t, c.name, c.want, got)
 		})
 	}
 }

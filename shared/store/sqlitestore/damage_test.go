@@ -57,9 +57,7 @@ func overwrite(t *testing.T, path string, page int64) {
 // runs and has looked, or met it, refuses everything, says so once, and lets nobody wait.
 func TestDamageOfAnyTableIsFoundAndEndsAllUse(t *testing.T) {
 	path, roots := used(t)
-	if err := Check(t.Context(), path); err != nil {
-		t.Fatalf("before any damage: %v", err)
-	}
+	commontest.OKIn(t, "before any damage", Check(t.Context(), path))
 	whole, err := os.ReadFile(path)
 	commontest.OK(t, err)
 	if len(roots) < 15 {

@@ -20,15 +20,11 @@ func TestLookSaysWhatOpenWouldRefuse(t *testing.T) {
 	}
 	s, err := Open(path)
 	commontest.OK(t, err)
-	if err := Look(path); err != nil {
-		t.Errorf("an open store: %v", err)
-	}
+	commontest.CheckIn(t, "an open store", Look(path))
 	commontest.OK(t, s.Close())
 	before, err := os.ReadFile(path)
 	commontest.OK(t, err)
-	if err := Look(path); err != nil {
-		t.Errorf("a closed store: %v", err)
-	}
+	commontest.CheckIn(t, "a closed store", Look(path))
 	if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
 		t.Errorf("it has changed the file: %v", err)
 	}

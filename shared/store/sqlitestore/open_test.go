@@ -34,9 +34,7 @@ func TestOpenTakesAnyPath(t *testing.T) {
 	for _, name := range []string{"a b.db", "100%41?x=1&y#z.db", "ü'\"\\.db", ":memory:", "file:x"} {
 		path := filepath.Join(t.TempDir(), name)
 		s := open(t, path)
-		if err := s.Create(t.Context(), storage.Session{ID: "s1"}); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		commontest.OKIn(t, name, s.Create(t.Context(), storage.Session{ID: "s1"}))
 		o := open(t, path)
 		if _, _, err := o.Load(t.Context(), "s1", "b"); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -116,16 +114,14 @@ func upToDate(t *testing.T, s *Store, name string) {
 	again := batch("old", 1, `2`)
 	again.Expires = time.Now().Add(-time.Hour)
 	put(t, s, again) // this overwrites an expired batch, for an hour that the table purges already has
-	if err := errors.Join(
+	commontest.Check(t, errors.Join(
 		s.PutConnection(t.Context(), storage.Connection{ID: "c"}),
 		s.Keys().Create(t.Context(), storage.Key{ID: name}),
 		s.Grants().Create(t.Context(), storage.Grant{ID: name}),
 		s.UpstreamTokens().Create(t.Context(), storage.UpstreamToken{ID: name}),
 		s.PutEntryTicket(t.Context(), storage.EntryTicket{Hash: name}),
 		s.SaveHandshake(t.Context(), storage.Handshake{Digest: name, Expires: time.Now().Add(time.Hour)}),
-	); err != nil {
-		t.Error(err)
-	}
+	))
 	_, err = s.SaveValue(t.Context(), storage.Value{
 		Key: storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfServer, Name: name}, Data: []byte("1"),
 	})

@@ -174,9 +174,7 @@ func (f *facts) live(t *testing.T, s *Store, name string, rounds int) {
 			p, err := s.Read(t.Context(), id, stream, 0, 10)
 			return err == nil && p.Final() && len(p.Events) == 1 && bytes.Equal(p.Events[0].Raw, b.Events[0])
 		})
-		if err := s.DeleteItem(ctx, box.ID, stream, 1); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, s.DeleteItem(ctx, box.ID, stream, 1))
 		save(storage.Asleep)
 	}
 }

@@ -94,9 +94,7 @@ func TestProcessesThatOpenANewFileAtOnceAllSucceed(t *testing.T) {
 		started = append(started, cmd)
 	}
 	for _, cmd := range started {
-		if err := cmd.Wait(); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, cmd.Wait())
 	}
 	s := open(t, path)
 	defer func() { _ = s.Close() }()
@@ -119,9 +117,7 @@ func TestHandlesThatOpenANewFileAtOnceAllSucceed(t *testing.T) {
 		}()
 	}
 	for range handles {
-		if err := <-back; err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, <-back)
 	}
 }
 
@@ -139,9 +135,7 @@ func TestProcessesNoticeWhatOthersWrite(t *testing.T) {
 	if took := time.Since(begin); took > rounds*time.Second/4 {
 		t.Errorf("%d rounds took %s", rounds, took)
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, cmd.Wait())
 }
 
 const crashEvents = 100

@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"bytes"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,9 +27,7 @@ func fresh(t testing.TB, options ...Options) *Store {
 	t.Helper()
 	s := open(t, filepath.Join(t.TempDir(), "store.db"), options...)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, s.Close())
 	})
 	return s
 }
@@ -62,9 +61,7 @@ func batch(stream storage.StreamID, first storage.Index, events ...string) stora
 func put(t testing.TB, s *Store, batches ...storage.Batch) {
 	t.Helper()
 	for _, b := range batches {
-		if err := s.Append(t.Context(), b); err != nil {
-			t.Fatalf("append at %d of %q: %v", b.First, b.Stream, err)
-		}
+		commontest.OKIn(t, fmt.Sprintf("append at %d of %q", b.First, b.Stream), s.Append(t.Context(), b))
 	}
 }
 

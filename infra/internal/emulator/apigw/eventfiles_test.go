@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
@@ -213,9 +212,7 @@ func same(t *testing.T, file, sent []byte, differ []string) {
 		delete(want, name)
 		delete(got, name)
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("file (-) and emulator (+):\n%s", d)
-	}
+	commontest.SameIn(t, "file (-) and emulator (+)", want, got)
 }
 
 // flatten adds every value under its path; lists count as values.

@@ -94,9 +94,7 @@ func TestExporterPosts(t *testing.T) {
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]any
 		text, _ := io.ReadAll(r.Body)
-		if err := json.Unmarshal(text, &body); err != nil {
-			t.Error(err)
-		}
+		commontest.Check(t, json.Unmarshal(text, &body))
 		bodies, heads = append(bodies, body), append(heads, r.Header)
 		w.WriteHeader(answers[len(bodies)-1])
 	}))

@@ -85,7 +85,7 @@ func TestWhatECSIsAskedFor(t *testing.T) {
 		"awslogs-group": "/dormouse/box", "awslogs-region": "us-east-1", "awslogs-stream-prefix": "box",
 		"mode": "non-blocking", "max-buffer-size": "4m",
 	}}
-	if d := cmp.Diff(object{
+	commontest.SameIn(t, "definition", object{
 		"cpu": "256", "memory": "512", "networkMode": "awsvpc", "requiresCompatibilities": list("FARGATE"),
 		"executionRoleArn": "arn:aws:iam::123456789012:role/execution",
 		"runtimePlatform":  object{"cpuArchitecture": "ARM64", "operatingSystemFamily": "LINUX"},
@@ -106,10 +106,8 @@ func TestWhatECSIsAskedFor(t *testing.T) {
 			"linuxParameters": object{"capabilities": object{"drop": list("ALL")}}, "logConfiguration": logs,
 		}),
 		"volumes": list(object{"name": "dormouse"}),
-	}, definition); d != "" {
-		t.Error("definition", d)
-	}
-	if d := cmp.Diff(object{
+	}, definition)
+	commontest.SameIn(t, "run", object{
 		"cluster": "dormouse", "taskDefinition": family, "clientToken": "token-1", "startedBy": "token-1", "count": 1.0, "enableECSManagedTags": true,
 		"tags":  list(object{"key": "dormouse:server", "value": "echo"}),
 		"group": "dormouse:YWNtZS9lY2hv:ZWNobw", "launchType": "FARGATE",
@@ -119,9 +117,7 @@ func TestWhatECSIsAskedFor(t *testing.T) {
 		"overrides": object{"containerOverrides": list(object{"name": "runner", "environment": list(
 			variable("A", "1"), variable("B", "2"), variable("DORMOUSE_BOX_TASK", "ecs/token-1"),
 		)}, object{"name": "fetch", "environment": list(variable("RUNNER_URL", signedURL), variable("RUNNER_SHA256", runnerSum))})},
-	}, run); d != "" {
-		t.Error("run", d)
-	}
+	}, run)
 }
 
 // ECS starts neither the entry point nor the command of an image, but leaves its user and its
@@ -378,9 +374,7 @@ func TestAnECSThatDoesNotAnswerIsGivenUp(t *testing.T) {
 		if !errors.Is(err, fleet.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		if took := time.Since(begin); took != callTimeout {
-			t.Errorf("took %s", took)
-		}
+		commontest.EqualIn(t, "took", callTimeout, time.Since(begin))
 	})
 }
 
@@ -395,9 +389,7 @@ func TestARefusedDefinitionIsNotRun(t *testing.T) {
 	if _, err := open(t, f, nil).Run(t.Context(), taskFor("a")); !errors.Is(err, fleet.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
-	if n := f.actions()["RunTask"]; n != 1 {
-		t.Errorf("%d runs", n)
-	}
+	commontest.EqualIn(t, "runs", 1, f.actions()["RunTask"])
 }
 
 func TestAConfigWithWhichNothingCouldRunIsRefused(t *testing.T) {

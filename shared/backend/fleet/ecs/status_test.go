@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -152,9 +150,7 @@ func TestAListOfManyPagesIsWhole(t *testing.T) {
 		got = append(got, s.ID)
 	}
 	commontest.Same(t, want, got)
-	if n := f.actions()["DescribeTasks"]; n != 3 {
-		t.Errorf("%d descriptions, want 3 of at most 100 tasks", n)
-	}
+	commontest.EqualIn(t, "descriptions, want 3 of at most 100 tasks", 3, f.actions()["DescribeTasks"])
 }
 
 // The fleet asks for two lists, and the task stops after the first one.
@@ -211,9 +207,7 @@ func TestATaskThatIsNotListedYetIsNotStartedTwice(t *testing.T) {
 	if id, err := x.Run(t.Context(), again); err != nil || id != "ecs/a" {
 		t.Errorf("id %q, %v", id, err)
 	}
-	if err := x.Stop(t.Context(), "a", "early"); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, x.Stop(t.Context(), "a", "early"))
 	f.move(t, "a", func(task *fakeTask) { task.hidden = false })
 	if s := only(t, x); s.State != fleet.Pending {
 		t.Errorf("%+v", s)
@@ -278,9 +272,7 @@ func TestAStopThatFailsSaysSo(t *testing.T) {
 func TestALongReasonIsCutBetweenCharacters(t *testing.T) {
 	f, x := started(t)
 	commontest.OK(t, x.Stop(t.Context(), "a", "x"+strings.Repeat("ä", 200)))
-	if got, want := f.last(t, "StopTask")["reason"], "x"+strings.Repeat("ä", 127); got != want {
-		t.Errorf("reason %q", got)
-	}
+	commontest.EqualIn[any](t, "reason", "x"+strings.Repeat("ä", 127), f.last(t, "StopTask")["reason"])
 }
 
 func event(t *testing.T, name string) json.RawMessage {
@@ -332,9 +324,7 @@ func TestEventsOfTasksAreRead(t *testing.T) {
 			if err != nil || !ours {
 				t.Errorf("%s: ours %t, %v", name, ours, err)
 			}
-			if d := cmp.Diff(want, got); d != "" {
-				t.Errorf("%s: %s", name, d)
-			}
+			commontest.SameIn(t, name, want, got)
 		})
 	}
 }

@@ -39,9 +39,7 @@ func serve(t *testing.T) *service {
 		defer s.mu.Unlock()
 		var i fleet.Invitation
 		raw, _ := io.ReadAll(r.Body)
-		if err := json.Unmarshal(raw, &i); err != nil {
-			t.Errorf("the event: %v", err)
-		}
+		commontest.CheckIn(t, "the event", json.Unmarshal(raw, &i))
 		if s.room == 0 {
 			w.WriteHeader(http.StatusTooManyRequests)
 			return

@@ -70,15 +70,11 @@ func TestAStartGoesToTheFirstPlaceThatFits(t *testing.T) {
 			f, _, _ := two(c.wish)
 			n := small
 			c.change(&n)
-			if got := f.Choose(n); got != c.want {
-				t.Errorf("%s: %s, want %s", name, got, c.want)
-			}
+			commontest.EqualIn(t, name, c.want, f.Choose(n))
 		})
 	}
 	alone := places.New("process", places.Auto, map[string]fleet.Fleet{"process": &driver{}})
-	if got := alone.Choose(small); got != "process" {
-		t.Errorf("a fleet with one place chose %s", got)
-	}
+	commontest.EqualIn(t, "a fleet with one place chose", "process", alone.Choose(small))
 }
 
 func TestEachTaskBelongsToItsPlace(t *testing.T) {
@@ -94,10 +90,7 @@ func TestEachTaskBelongsToItsPlace(t *testing.T) {
 	for _, id := range []string{"ecs/a", "lambda/b", "an-id-of-an-earlier-version", "moon/c"} {
 		commontest.OK(t, f.Stop(t.Context(), id, "why"))
 	}
-	if d := cmp.Diff([][]string{{"to ", "to ecs"}, {"to lambda"}, {"ecs/a", "an-id-of-an-earlier-version"}, {"lambda/b"}},
-		[][]string{base.ran, fast.ran, base.stopped, fast.stopped}); d != "" {
-		t.Error(d)
-	}
+	commontest.Same(t, [][]string{{"to ", "to ecs"}, {"to lambda"}, {"ecs/a", "an-id-of-an-earlier-version"}, {"lambda/b"}}, [][]string{base.ran, fast.ran, base.stopped, fast.stopped})
 	if f.Traits("").Lifetime != 0 || f.Traits(places.Lambda).Lifetime != time.Minute {
 		t.Error("the traits are not those of the places")
 	}

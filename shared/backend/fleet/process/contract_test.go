@@ -81,9 +81,7 @@ func TestATaskInsideThatDoesNotStopInTimeIsKilled(t *testing.T) {
 		t.Fatalf("task %s, %v", id, err)
 	}
 	h.line()
-	if err := h.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, h.Close(t.Context()))
 	if end := h.end(); end.ExitCode != 1 || end.PID != os.Getpid() || end.Reason != "the fleet was shut down" {
 		t.Errorf("it ended as %+v", end)
 	}

@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -38,9 +36,7 @@ func TestARunnerGetsACleanEnvironment(t *testing.T) {
 		got[v] = true
 	}
 	want := map[string]bool{"PATH=/bin": true, "GORACE=atexit_sleep_ms=0": true, roleEnv + "=env": true, taskEnv + "=" + id: true}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("environment (-want +got):\n%s", d)
-	}
+	commontest.SameIn(t, "environment", want, got)
 }
 
 func TestPreparedTaskIsStarted(t *testing.T) {
@@ -52,9 +48,7 @@ func TestPreparedTaskIsStarted(t *testing.T) {
 		}
 	})
 	h.run("a", "env")
-	if line := h.line(); !strings.Contains(line, "WORD=prepared ") {
-		t.Errorf("the runner has %s", line)
-	}
+	commontest.Contains(t, "the runner has", "WORD=prepared ", h.line())
 }
 
 func TestOutputArrivesLineByLineAlsoWithoutALineEnd(t *testing.T) {
@@ -80,9 +74,7 @@ func TestALongLineIsCutAndTheNextOneIsWhole(t *testing.T) {
 	if got := len(h.line()); got != maxLine {
 		t.Errorf("a line of %d bytes, want %d", got, maxLine)
 	}
-	if got := h.line(); got != "after" {
-		t.Errorf("next line = %q", got)
-	}
+	commontest.EqualIn(t, "next line =", "after", h.line())
 }
 
 func TestStopKillsARunnerThatIgnoresIt(t *testing.T) {
@@ -121,9 +113,7 @@ func TestCloseStopsAllAndRefusesMore(t *testing.T) {
 	if _, err := h.Run(t.Context(), fleet.Task{ClientToken: "d"}); !errors.Is(err, fleet.ErrUnavailable) {
 		t.Errorf("run after close: %v", err)
 	}
-	if err := h.Close(t.Context()); err != nil {
-		t.Errorf("second close: %v", err)
-	}
+	commontest.CheckIn(t, "second close", h.Close(t.Context()))
 }
 
 func TestCloseKillsWhenItsTimeIsUp(t *testing.T) {

@@ -16,9 +16,7 @@ func TestAProgramStartsItselfWithoutItsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "program")
 	commontest.OK(t, os.Link(own, path))
 	program := programOf(path)
-	if got := program(); got != path {
-		t.Errorf("as long as the file is there: %s", got)
-	}
+	commontest.EqualIn(t, "as long as the file is there", path, program())
 	start := func(when string) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), program())
@@ -36,7 +34,5 @@ func TestAProgramStartsItselfWithoutItsFile(t *testing.T) {
 func TestAnotherProgramIsStartedByItsPath(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "runner")
 	program := programOf(path)
-	if got := program(); got != path {
-		t.Errorf("got %s", got)
-	}
+	commontest.Equal(t, path, program())
 }
