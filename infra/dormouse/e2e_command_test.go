@@ -167,17 +167,6 @@ func TestE2EFilesBesideTheServersFileAreFound(t *testing.T) {
 	}
 }
 
-// The file dormouse is the whole program: it hosts servers with no other file beside it.
-func TestE2EDormouseAloneHosts(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.programs = false // which would be needed beside it
-	m.program = filepath.Join(t.TempDir(), "dormouse")
-	executable(t, m.program, read(t, filepath.Join(programs, "dormouse")))
-	m.start()
-	commontest.EqualIn(t, "the server counts", "1", m.session("one").text("count", ""))
-}
-
 // The endpoint serves the Host of the public URL, which a proxy passes on from its
 // clients.
 func TestE2EBehindAReverseProxy(t *testing.T) {

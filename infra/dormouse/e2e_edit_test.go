@@ -99,16 +99,6 @@ func TestE2EAddedServerAnswersAllPrincipalsWithoutAProcess(t *testing.T) {
 	}
 }
 
-// Three commands lead from an empty folder to the answer of a tool.
-func TestE2EServerIsAddedHostedAndCalled(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, nil)
-	program := stdio(t)
-	m.does("add", "one", "--", program, "-name", "one")
-	m.start()
-	commontest.Contains(t, "call said", "hi\n", m.does("call", "one", "echo", "text=hi"))
-}
-
 // dormouse add makes a running machine host the new server and prepare it.
 func TestE2EServerIsAddedToARunningMachine(t *testing.T) {
 	t.Parallel()

@@ -195,7 +195,7 @@ func TestE2EFirstHour(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]func(*testing.T){
 		"README": theREADME, "1 waits": waitsHaveAFace, "2 prepare": nobodyWaitsForAnInstall, "3 add": addTakesAnything, "4 found": oneMachineIsFound,
-		"5 inner loop": theInnerLoop, "6 projects": projectsStart, "7 upgrade": newerVersions, "8 service": asAService, "9 doors": doors,
+		"5 inner loop": theInnerLoop, "6 projects": projectsStart, "7 service": asAService, "8 doors": doors,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -320,17 +320,6 @@ func nobodyWaitsForAnInstall(t *testing.T) {
 			p.ends(0)
 		})
 	}
-	w, x := reader(t)
-	w.file("servers.json", config)
-	host, address := w.up("dormouse run")
-	host.sees("one +resolving slow-1 … ")
-	c, err := mcp.NewClient(&mcp.Implementation{Name: "first", Version: "1"}, nil).Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: address + "/one/mcp"}, nil)
-	commontest.OKIn(t, "a client before the install", err)
-	_ = c.Close()
-	x.opens()
-	host.sees("ready after")
-	host.types("q")
-	host.ends(0)
 }
 
 func addTakesAnything(t *testing.T) {
@@ -463,31 +452,6 @@ func projectsStart(t *testing.T) {
 	w.exits(1, "dormouse add reqs -- python3 reqs/mine.py", "(?s)write the packages that it needs into reqs/requirements.txt, and .*")
 	w.file("reqs/requirements.txt", "nothere\n")
 	w.exits(1, "dormouse add reqs/mine.py", "dormouse add mine (--host-path reqs -- python3 mine.py|-- uv run --no-project --with-requirements)")
-}
-
-func newerVersions(t *testing.T) {
-	w, x := reader(t, "2.0.0")
-	x.opens()
-	w.does("dormouse add small npx://small-server@1.0.0", `added small 1\.0\.0: 1 tool`)
-	x.metadata.shuts()
-	p := w.person("dormouse upgrade")
-	p.waits("1 package  resolving")
-	x.metadata.opens()
-	p.sees(`small +small-server +1\.0\.0 +2\.0\.0`)
-	p.ends(0)
-	x.tarballs.shuts()
-	p = w.person("dormouse upgrade small")
-	p.sees("small  installing small-server … ")
-	x.tarballs.opens()
-	p.sees("take 2.0.0 of small-server")
-	p.types("y\n")
-	p.sees("small: small-server 1.0.0 → 2.0.0, 1 tool changed")
-	p.ends(0)
-	p = w.person(strings.TrimSpace("dormouse upgrade small --to 1.0.0"))
-	p.sees("take 1.0.0 of small-server")
-	p.types("y\n")
-	p.sees("small: small-server 2.0.0 → 1.0.0, 1 tool changed")
-	p.ends(0)
 }
 
 func asAService(t *testing.T) {

@@ -43,34 +43,13 @@ func (x *index) opens() {
 
 // gate holds requests back until it is opened.
 type gate struct {
-	mu   sync.Mutex
-	open chan struct{}
+	once sync.Once
+	open chan struct{} // closed once requests pass
 }
 
 func newGate() *gate { return &gate{open: make(chan struct{})} }
 
-// opens lets all requests pass, and shuts holds further ones back again.
-func (g *gate) opens() {
-	g.shuts()
-	close(g.passed())
-}
-
-func (g *gate) shuts() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	select {
-	case <-g.open:
-		g.open = make(chan struct{})
-	default:
-	}
-}
-
-// passed returns the channel that is closed once requests pass.
-func (g *gate) passed() chan struct{} {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.open
-}
+func (g *gate) opens() { g.once.Do(func() { close(g.open) }) }
 
 // smallServer is a server of MCP with one tool, in JavaScript without dependencies. The tool says
 // how far it is until there is the file that its argument until names.
@@ -103,7 +82,7 @@ func newIndex(t *testing.T, newer ...string) *index {
 			hold = x.tarballs
 		}
 		select {
-		case <-hold.passed():
+		case <-hold.open:
 		case <-r.Context().Done():
 			return
 		}

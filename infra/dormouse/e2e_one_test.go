@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -31,76 +29,6 @@ func namesIn(t *testing.T, list json.RawMessage) (names []string) {
 		return true
 	})
 	return names
-}
-
-func TestE2EOneAddressForAllServers(t *testing.T) {
-	t.Parallel()
-	program := stdio(t)
-	m := machineOf(t, map[string]any{
-		"one":    map[string]any{"command": program, "args": []string{"-name", "one"}},
-		"two":    map[string]any{"command": program, "args": []string{"-name", "two"}},
-		"broken": map[string]any{"command": "sh", "args": []string{"-c", "echo no luck >&2; exit 3"}},
-	})
-	m.start(sleepy()...)
-	all := m.atOne("one")
-
-	c := m.session(all)
-	list := c.list()
-	if got := namesIn(t, list); !slices.Contains(got, "one__echo") || !slices.Contains(got, "two__echo") || len(got) != 2 {
-		t.Errorf("the tools are %s", list)
-	}
-	if why, _ := wire.String(wire.Lookup(list, "_meta", "dormouse/unavailable", "broken")); !strings.Contains(why, "exited with code 3") || !strings.Contains(why, "no luck") {
-		t.Errorf("the list says %q of the server that fails: %s", why, list)
-	}
-	commontest.EqualIn(t, "the counter says", "1", c.text("two__count", ""))
-	if messages, err := c.call("broken__anything", `{}`); err != nil || !strings.Contains(string(messages[len(messages)-1].Raw), "no luck") {
-		t.Errorf("a tool of the server that fails: %v, %v", messages, err)
-	}
-
-	s, err := c.post(c.request("1", "one__ask", `{"method":"elicitation/create"}`))
-	commontest.OK(t, err)
-	defer s.close()
-	question, err := s.next()
-	if err != nil || !strings.HasPrefix(string(question.ID), `"one~`) {
-		t.Fatalf("the question is %s, %v", question.Raw, err)
-	}
-	s.close()
-	commontest.OK(t, c.tell(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"decline"}}`, question.ID)))
-	if got := c.resumed(s.last); !cmp.Equal(got, []string{"response 1"}) {
-		t.Errorf("behind the question came %v, want the response", got)
-	}
-
-	gate := filepath.Join(t.TempDir(), "gate")
-	if s, err = c.post(c.request("2", "two__stubborn", fmt.Sprintf(`{"gate":%q}`, gate))); err != nil {
-		t.Fatal(err)
-	}
-	defer s.close()
-	if _, err := s.next(); err != nil {
-		t.Fatal(err)
-	}
-	commontest.OK(t, c.tell(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`))
-	if end, err := s.response("2"); err != nil || wire.Lookup(end.Raw, "error") == nil {
-		t.Errorf("the cancelled call ended with %s, %v", end.Raw, err)
-	}
-	commontest.EqualIn(t, "tools for the modern era", 2, len(namesIn(t, c.served("tools/list", "", "", "{}").Result)))
-	if a := c.served(wire.MethodToolsCall, "one__echo", `"name":"one__echo","arguments":{"text":"hi"}`, "{}"); textOf(a) != "hi" {
-		t.Errorf("the modern call was answered with %s", a.Raw)
-	}
-
-	m.asleep()
-	wakes := m.count("box.wake")
-	next := m.session(all)
-	if got := namesIn(t, next.list()); len(got) != 2 {
-		t.Errorf("asleep, the tools are %q", got)
-	}
-	if n := m.wokenSince(wakes); n != 1 { // the one that never started is tried again
-		t.Errorf("a list woke %d boxes", n)
-	}
-	wakes = m.count("box.wake")
-	commontest.EqualIn(t, "the counter of the new session says", "1", next.text("two__count", ""))
-	if n := m.wokenSince(wakes); n != 1 {
-		t.Errorf("a call woke %d boxes", n)
-	}
 }
 
 // Over a WebSocket to all servers, a tool can ask its client. After dormouse is killed in
