@@ -388,11 +388,11 @@ func (m *market) spend(usd float64) error {
 }
 
 // The account agrees with the bill that the log lines add up to. The store in memory is
-// fast enough for many more calls.
+// fast enough for more calls.
 func TestTheAccountAgreesWithTheBill(t *testing.T) {
 	storetest.InTime(t, func(t *testing.T, open storetest.Open) { accountAgrees(t, open(t), 300) })
 	t.Run("memory", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { accountAgrees(t, storagetest.NewMemory(), 2_000) })
+		synctest.Test(t, func(t *testing.T) { accountAgrees(t, storagetest.NewMemory(), 700) })
 	})
 }
 

@@ -132,9 +132,9 @@ func (s *sim) step() {
 // of it were sent. Even if requests come twice, a client that got tokens can refresh them
 // or sees its grant end, and tokens of a revoked grant are refused after 30 seconds.
 func TestACrashLeavesNoGrantWithoutAHolder(t *testing.T) {
-	storetest.Each(t, func(t *testing.T, open storetest.Open) { crash(t, open, 0, 10) })
+	storetest.Each(t, func(t *testing.T, open storetest.Open) { crash(t, open, 0, 3) })
 	t.Run("memory", func(t *testing.T) {
-		crash(t, func(testing.TB) storage.Store { return storagetest.NewMemory() }, 10, 100)
+		crash(t, func(testing.TB) storage.Store { return storagetest.NewMemory() }, 3, 100)
 	})
 }
 
