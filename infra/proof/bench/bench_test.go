@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
@@ -58,57 +57,10 @@ func TestWhatWasNotMeasuredIsNoFigure(t *testing.T) {
 	}
 }
 
-func TestFiguresAreInTheOrderOfMeasuring(t *testing.T) {
-	s := samples{{Part: "p", Peer: "short", Metric: "call"}, {Part: "p", Peer: "short", Metric: "own"}}
-	for _, metric := range []string{"initialize", "call", "memory"} {
-		s = append(s, sample{Part: "p", Peer: "long", Metric: metric}, sample{Part: "p", Peer: "long", Metric: metric, Round: 2})
-	}
-	var got []string
-	for _, m := range s.metrics("p") {
-		got = append(got, m.Metric)
-	}
-	commontest.Same(t, []string{"initialize", "call", "memory", "own"}, got)
-}
-
 func TestPartsMeasuredAnewReplaceTheirFiguresOnly(t *testing.T) {
 	r := results{Parts: map[string]partRun{}, Samples: samples{{Part: "latency", Value: 1}, {Part: programsTable, Value: 2}, {Part: "idle", Value: 3}}}
 	r.merge(map[string]partRun{"latency": {}}, samples{{Part: "latency", Value: 4}})
 	commontest.Same(t, samples{{Part: "idle", Value: 3}, {Part: "latency", Value: 4}}, r.Samples)
-}
-
-func TestEverybodyHasANameOfItsOwn(t *testing.T) {
-	names := append(peerNames(), partNames()...)
-	slices.Sort(names)
-	if len(slices.Compact(slices.Clone(names))) != len(names) {
-		t.Error(names)
-	}
-	for _, p := range parts() {
-		for _, base := range p.bases {
-			if !slices.Contains(peerNames(), base) {
-				t.Errorf("%s compares with %s, which is no peer", p.name, base)
-			}
-		}
-		if !slices.ContainsFunc(peers(), func(x peer) bool { return p.wants(x) && p.fits(x) }) {
-			t.Errorf("nobody takes part in %s", p.name)
-		}
-	}
-}
-
-func TestPlotsAreWellFormed(t *testing.T) {
-	s := samples{{"latency", 1, "dormouse", "p50 at 1", "ms", 2}, {"latency", 2, "dormouse", "p50 at 1", "ms", 3}}
-	for _, p := range plots() {
-		d := xml.NewDecoder(strings.NewReader(p.draw(s)))
-		for {
-			if _, err := d.Token(); err == io.EOF { //nolint:errorlint // the decoder promises the bare value
-				break
-			} else if err != nil {
-				t.Fatalf("%s: %v", p.file, err)
-			}
-		}
-	}
-	if !strings.Contains(plots()[0].draw(s), ">2.50<") {
-		t.Error("the median is not in the picture")
-	}
 }
 
 // answering serves one answer, JSON or an event stream. It replaces ID in the text by the
