@@ -26,7 +26,7 @@ var figures = []struct{ page, phrase, name string }{
 	{"docs/promises.md", "at most [500] URIs", "shared/mcp/sessions.maxSubscribed"},
 	{"docs/promises.md", "URIs in [128 KiB];", "shared/mcp/sessions.maxURIs"},
 	{"docs/promises.md", "when its stream ends, on AWS after [14 minutes]", "shared/endpoint/transport.withDefaults.Limit"},
-	{"docs/aws/walls.md", "in a long call, [14 minutes] with HTTP+SSE", "shared/endpoint/transport.withDefaults.Limit"},
+	{"docs/aws/walls.md", "long call of 2025-11-25, [14 minutes] in one of another version", "shared/endpoint/transport.withDefaults.Limit"},
 	{"docs/aws/walls.md", "billed for up to [14 minutes] if the client cannot poll", "shared/endpoint/transport.withDefaults.Limit"},
 	{"docs/servers-file.md", "| `idle_seconds` | seconds, at most [86400] |", "shared/config/serversfile.longest"},
 	{"docs/servers-file.md", "at most 86400 | [120] |", "shared/box.DefaultIdle"},
