@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -24,6 +26,13 @@ import (
 // linked returns a gate whose only host is api.test, where serve answers, and what connects to
 // it from the other end of its link.
 func linked(t *testing.T, serve func(*net.TCPConn)) (*Gate, func() *gonet.TCPConn) {
+	t.Helper()
+	g, _, dial := linkedTo(t, serve)
+	return g, dial
+}
+
+// linkedTo also returns the other end of the link.
+func linkedTo(t *testing.T, serve func(*net.TCPConn)) (_ *Gate, end int, dial func() *gonet.TCPConn) {
 	t.Helper()
 	world, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -55,7 +64,7 @@ func linked(t *testing.T, serve func(*net.TCPConn)) (*Gate, func() *gonet.TCPCon
 		t.Fatal(err)
 	}
 	to := tcpip.FullAddress{NIC: 1, Addr: addressOf(g.names["api.test"].String()), Port: 443}
-	return g, func() *gonet.TCPConn {
+	return g, p[0], func() *gonet.TCPConn {
 		from := tcpip.FullAddress{NIC: 1, Addr: addressOf("10.55.0.2")}
 		c, err := gonet.DialTCPWithBind(t.Context(), box, from, to, ipv4.ProtocolNumber)
 		if err != nil {
@@ -186,4 +195,65 @@ func TestTooMuchIsSaid(t *testing.T) {
 	if want := []string{"network: a.wild.test was refused: the server knows 65536 names", "network: api.test was refused: 256 connections are open"}; !slices.Equal(told, want) {
 		t.Errorf("told %q", told)
 	}
+}
+
+// Frames of a broken kernel, whatever they are, neither end the gate nor reach a place that the
+// list does not have, and the next connection is as before.
+func TestFramesOfABrokenKernelHarmNobody(t *testing.T) {
+	g, end, dial := linkedTo(t, func(c *net.TCPConn) { _ = c.Close() }) // no bytes are wanted
+	var dialed sync.Map
+	var dials atomic.Int64
+	to := g.dials
+	g.dials = func(ctx context.Context, at netip.AddrPort) (*net.TCPConn, error) {
+		dialed.Store(at, true)
+		dials.Add(1)
+		return to(ctx, at)
+	}
+	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same frames in each run
+	name := g.names["api.test"].As4()
+	places := [][4]byte{name, {10, 55, 0, 1}, {10, 55, 0, 2}, {127, 0, 0, 1}, {169, 254, 169, 254}, {255, 255, 255, 255}, {224, 0, 0, 1}, {0, 0, 0, 0}, {203, 0, 113, 7}}
+	for range 20_000 {
+		f := make([]byte, 20+r.IntN(80))
+		for i := range f {
+			f[i] = byte(r.Uint32())
+		}
+		f[0] = byte([]int{0x45, 0x45, 0x45, 0x46, 0x4f, 0x60, 0x41}[r.IntN(7)])
+		if r.IntN(4) > 0 {
+			f[2], f[3] = 0, byte(len(f))
+		}
+		if r.IntN(4) > 0 { // no fragment
+			f[6], f[7] = 0, 0
+		}
+		f[9] = []byte{1, 2, 6, 6, 6, 17, 17, 41}[r.IntN(8)]
+		copy(f[12:], places[r.IntN(len(places))][:])
+		copy(f[16:], places[r.IntN(len(places))][:])
+		if len(f) >= 40 {
+			port := []uint16{53, 80, 443, 8080}[r.IntN(4)]
+			f[22], f[23] = byte(port>>8), byte(port)
+			f[32], f[33] = byte(r.IntN(16))<<4, []byte{2, 2, 4, 16, 1, 0x3f}[r.IntN(6)]
+		}
+		for {
+			if _, err := unix.Write(end, f); !errors.Is(err, unix.EAGAIN) {
+				break
+			}
+			runtime.Gosched() // the gate reads
+		}
+	}
+	c := dial()
+	if c == nil {
+		return
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	_ = c.Close() // its end was read
+	if dials.Load() < 2 {
+		t.Error("no frame led to a dial")
+	}
+	dialed.Range(func(at, _ any) bool {
+		if a, _ := at.(netip.AddrPort); a.Addr() != netip.MustParseAddr("203.0.113.7") || a.Port() != 80 && a.Port() != 443 {
+			t.Errorf("dialled %v", at)
+		}
+		return true
+	})
 }
