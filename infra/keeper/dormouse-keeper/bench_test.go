@@ -104,9 +104,12 @@ func (of reference) image(b *testing.B) (ref string, command *exec.Cmd) {
 func BenchmarkThaw(b *testing.B) {
 	for name, of := range references() {
 		b.Run(name, func(b *testing.B) {
-			a := as{os.Getuid(), ""}
 			ref, plain := of.image(b)
-			args := []string{"--store", a.folder(b), ref}
+			keeper, store := filepath.Join(built(b), "dormouse-keeper"), b.TempDir()
+			begin := func() *sleeper {
+				return sleeping(b, &exec.Cmd{Path: keeper, Args: []string{keeper, "run", "--control", "3", "--store", store, ref}}).ready(b)
+			}
+			begin()
 			var image []byte
 			figures := map[string][]float64{}
 			since := func(unit string, began time.Time) {
@@ -125,7 +128,7 @@ func BenchmarkThaw(b *testing.B) {
 				_ = errors.Join(cmd.Process.Kill(), cmd.Wait()) // by the signal
 
 				began = time.Now()
-				s := controlled(b, a, args...).starts(b)
+				s := begin().starts(b)
 				answered(b, s.in, s.out, of.tool, true)
 				since("sealed-ms", began)
 
@@ -134,7 +137,7 @@ func BenchmarkThaw(b *testing.B) {
 				since("freeze-ms", began)
 
 				began = time.Now()
-				s = controlled(b, a, args...)
+				s = begin()
 				if unfit := s.thaws(b, image); unfit != "" {
 					b.Fatal(unfit)
 				}
