@@ -163,7 +163,7 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 		b.Sealed = true
 	}
 	if b.Memory {
-		r.memory(n)
+		b.againstMemory(n, func(at int, why string) { r.fail(at, "%s: %s", r.what, why) })
 		b.Sealed = true
 	}
 	for _, name := range b.Secrets {
@@ -186,10 +186,9 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 	}
 }
 
-// memory refuses what does not fit memory "keep": what others may change while a process sleeps,
-// or who could not tell whose memory it is.
-func (r *serverReader) memory(n node) {
-	b := &r.server.Box
+// againstMemory passes to refuse what does not fit memory "keep": what others may change while
+// a process sleeps, or what does not tell whose memory it is.
+func (b *Box) againstMemory(n node, refuse func(at int, why string)) {
 	for _, other := range []struct {
 		key string
 		bad bool
@@ -201,7 +200,7 @@ func (r *serverReader) memory(n node) {
 		{"snapshot", b.Snapshot == SnapshotOff, `memory "keep" does not fit snapshot "off", because memory and workspace are kept together: leave one of them out`},
 	} {
 		if m, ok := n.get(other.key); other.bad && ok {
-			r.fail(m.at, "%s: %s", r.what, other.why)
+			refuse(m.at, other.why)
 		}
 	}
 }
