@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The twelve experiments one after the other, in their long forms, and then a soak test for
+# The thirteen experiments one after the other, in their long forms, and then a soak test for
 # the rest of the time: make chaos DURATION=30m. Each prints a line: what was counted, and
 # seconds. One that fails does not end the others; the last lines name those that did.
 set -uo pipefail
@@ -11,7 +11,7 @@ case "${1:-10m}" in
   *s) total=${1%s} ;;
   *) echo "the duration is $1; want hours, minutes or seconds, such as 30m" >&2; exit 2 ;;
 esac
-[ "$total" -ge 120 ] || { echo "$total seconds are too few for fourteen parts; want 2m or more" >&2; exit 2; }
+[ "$total" -ge 120 ] || { echo "$total seconds are too few for fifteen parts; want 2m or more" >&2; exit 2; }
 
 logs=$(mktemp -d)
 failed=()
@@ -83,6 +83,9 @@ hostile() {
 tests runner '' ./infra/runner && tests box '' ./shared/box && tests box-e2e e2e ./shared/box &&
   tests relay '' ./shared/backend/relay && tests relayhost '' ./shared/backend/relayserver && tests sqlitestore '' ./shared/store/sqlitestore &&
   tests dormouse e2e ./infra/dormouse || exit 1
+# A seal needs Linux, and boxes that are no functions.
+[ "$(uname)" != Linux ] || [ -n "${DORMOUSE_TEST_FUNCTIONS:-}${DORMOUSE_TEST_BOXES:-}" ] || seals=on
+[ -z "${seals:-}" ] || (cd infra/keeper && CGO_ENABLED=0 go test -c -o "$logs/keeper.test" ./dormouse-keeper) || exit 1
 
 # The long search for a way out takes a minute and a half.
 [ "$total" -lt 600 ] || export DORMOUSE_ESCAPE_ROOM=long
@@ -99,14 +102,14 @@ try unread '300 WebSockets that send and never read' end_to_end unread '^TestE2E
 try push 'slow WebSocket clients, and what is pushed to them' relay push '^TestPushOnce$'
 try hostile 'hostile packages, and a hostile runner' hostile
 try kills 'dormouse itself is killed once a second' end_to_end kills '^TestE2ECallsEndThoughTheHostIsKilled$'
+[ -z "${seals:-}" ] || DORMOUSE_TEST_MEMORY=$((share > 30 ? share : 30))s try memory 'servers that keep their memory, while all is killed' once memory keeper infra/keeper/dormouse-keeper '^TestMemoryIsThawedOnceWhateverIsKilled$'
 repeats=$((share * 20)) # boxes as on Lambda start more slowly
 [ "$total" -lt 1800 ] || [ -n "${DORMOUSE_TEST_BOXES:-}" ] || repeats=10000
 export DORMOUSE_TEST_REPEATED=$repeats
 try repeats "$DORMOUSE_TEST_REPEATED calls with keys, repeated blindly while everything is killed" end_to_end repeats '^TestE2ECallsWithAKeyAreExecutedOnce$'
 rest=$((total - SECONDS))
 export DORMOUSE_TEST_SOAK=$((rest > 60 ? rest : 60))s
-# A seal needs Linux, and boxes that are no functions.
-[ "$(uname)" != Linux ] || [ -n "${DORMOUSE_TEST_FUNCTIONS:-}${DORMOUSE_TEST_BOXES:-}" ] || export DORMOUSE_TEST_SOAK_LISTED=on
+export DORMOUSE_TEST_SOAK_LISTED=${seals:-}
 try soak "two tenants call for $DORMOUSE_TEST_SOAK while everything is killed" end_to_end soak '^TestE2ESoak$'
 
 if [ ${#failed[@]} -gt 0 ]; then

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	boxes "github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -31,10 +32,13 @@ func (s *sweeps) Sweep(*fleet.Status) <-chan struct{} {
 // No box runs a call of a native server, and a killed program may lose the call's alarm.
 // Then only a sweep finds the call.
 func TestMachineSweepsWhileACallWaitsAndRestsOtherwise(t *testing.T) {
+	folder, err := datafolder.Open(t.TempDir())
+	commontest.OK(t, err)
+	t.Cleanup(folder.Close)
 	synctest.Test(t, func(t *testing.T) {
 		store := storagetest.NewMemory()
 		s := &sweeps{store: store}
-		m := &machine{functions: s, boxes: boxes.NewPool(boxes.Config{})}
+		m := &machine{folder: folder, functions: s, boxes: boxes.NewPool(boxes.Config{})}
 		defer func() { _ = m.boxes.Close(t.Context()) }()
 		box := storage.Box{ID: "local/job", Tenant: "local", Server: "job", Gen: 1, State: storage.Starting, Owner: "gone"}
 		commontest.OK(t, store.SaveBox(t.Context(), box))

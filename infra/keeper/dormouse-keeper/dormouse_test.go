@@ -50,6 +50,8 @@ type lines struct {
 	more sync.Cond
 	all  []string
 	over bool
+
+	killed bool // the test has killed it
 }
 
 // follow starts a program. The test ends it, and shows its output if it has failed.
@@ -80,7 +82,7 @@ func follow(t testing.TB, cmd *exec.Cmd) *lines {
 		l.more.Broadcast()
 	}()
 	t.Cleanup(func() {
-		if err := errors.Join(cmd.Process.Signal(os.Interrupt), cmd.Wait()); err != nil {
+		if err := errors.Join(cmd.Process.Signal(os.Interrupt), cmd.Wait()); err != nil && !l.killed {
 			t.Error(err)
 		}
 		<-ended

@@ -200,7 +200,13 @@ func keep(verb, what string) (string, error) {
 		_, err := io.WriteString(held[name], operand)
 		return "told", err
 	case "hear": // three bytes
+		if err := held[name].SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			return "", err
+		}
 		n, err := io.ReadFull(held[name], buf[:3])
+		if errors.Is(err, os.ErrDeadlineExceeded) { // the connection has neither bytes nor an end
+			return "hung", nil
+		}
 		return string(buf[:n]), err
 	case "push": // as much as it takes, in the background
 		pushed[name] = make(chan error, 1)

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// memoryFor is the variable with the length of TestMemoryIsThawedOnceWhateverIsKilled, which
+// make chaos sets. Without it the test is left out.
+const memoryFor = "DORMOUSE_TEST_MEMORY"
+
+// tokenCounter names its process at random, and counts in memory.
+const tokenCounter = `let n = 0
+const token = require("crypto").randomBytes(8).toString("hex")
+require("readline").createInterface({input: process.stdin}).on("line", line => {
+  const m = JSON.parse(line)
+  if (m.id === undefined) return
+  let result = {}
+  if (m.method == "initialize") result = {protocolVersion: m.params.protocolVersion, capabilities: {tools: {}}, serverInfo: {name: "n", version: "1"}}
+  if (m.method == "tools/list") result = {tools: [{name: "look", inputSchema: {type: "object"}}]}
+  if (m.method == "tools/call") result = {content: [{type: "text", text: "process " + token + " counts " + ++n + "."}]}
+  console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result}))
+})`
+
+// Two servers that keep their memory, one with a list of hosts, are called while keepers,
+// kernels, runners and dormouse are killed. No image is thawed twice: no count comes twice, and
+// no process comes back once another one has answered.
+func TestMemoryIsThawedOnceWhateverIsKilled(t *testing.T) {
+	length, err := time.ParseDuration(os.Getenv(memoryFor))
+	if err != nil {
+		t.Skip("make chaos runs it: ", err)
+	}
+	a := as{1000, ""}
+	programs, data := built(t), a.folder(t)
+	script := filepath.Join(data, "count.txt")
+	if err := os.WriteFile(script, []byte(tokenCounter), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	servers, answers := map[string]any{}, map[string]*counts{}
+	for name, box := range map[string]map[string]any{"kept": {"memory": "keep"}, "listed": {"memory": "keep", "network": []string{"api.github.com"}}} {
+		servers[name] = map[string]any{"command": "node", "args": []string{script}, "x-dormouse": map[string]any{"idle_seconds": 1, "record": "off", "box": box}}
+		answers[name] = &counts{seen: map[string]int{}}
+	}
+	killed, over := map[string]int{}, time.Now().Add(length)
+	for life := 0; time.Now().Before(over); life++ {
+		t.Run(fmt.Sprint("life ", life), func(t *testing.T) {
+			log, call := a.hosts(t, programs, data, servers)
+			ends := make(chan struct{})
+			var callers sync.WaitGroup
+			for name := range servers {
+				callers.Go(func() {
+					for {
+						select {
+						case <-ends:
+							return
+						case <-time.After(rand.N(3 * time.Second)): // some calls find it awake, some asleep
+						}
+						if out, err := call(name); err == nil {
+							answers[name].take(t, name, out)
+						}
+					}
+				})
+			}
+			for range 2 + rand.IntN(8) {
+				time.Sleep(rand.N(1500 * time.Millisecond))
+				if what, pid := victim(t, programs); pid != 0 {
+					killed[what]++
+					log.killed = log.killed || what == "dormouse"
+					_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+				}
+				if log.killed {
+					break
+				}
+			}
+			close(ends)
+			callers.Wait()
+		})
+	}
+	for name, c := range answers {
+		t.Logf("%s: %d answers of %d processes", name, c.answers, len(c.seen))
+		if c.answers == 0 || c.longest < 2 {
+			t.Errorf("%s: %d answers, at most %d of a process: nothing was shown", name, c.answers, c.longest)
+		}
+	}
+	t.Logf("killed %v", killed)
+}
+
+// victim returns a process of the programs in a folder that is to be killed, 0 if there is none.
+func victim(t *testing.T, programs string) (what string, pid int) {
+	t.Helper()
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for _, p := range all {
+		exe, _ := os.Readlink(filepath.Join("/proc", p.Name(), "exe")) // not each is a process
+		text, _ := os.ReadFile(filepath.Join("/proc", p.Name(), "cmdline"))
+		if filepath.Dir(exe) != programs || strings.Contains(string(text), "\x00call\x00") {
+			continue
+		}
+		what, _, _ = strings.Cut(string(text), "\x00")
+		pid, _ = strconv.Atoi(p.Name()) // it has an exe
+		return filepath.Base(what), pid
+	}
+	return "", 0
+}
+
+// counts are the answers of one server, whose calls come one after the other.
+type counts struct {
+	seen             map[string]int // the last count of each process
+	last             string         // the process that answered last
+	answers, longest int
+}
+
+var countAnswer = regexp.MustCompile(`process ([0-9a-f]{16}) counts ([0-9]+)\.`)
+
+func (c *counts) take(t *testing.T, server, out string) {
+	t.Helper()
+	m := countAnswer.FindStringSubmatch(out)
+	if m == nil {
+		t.Errorf("%s answered %q", server, out)
+		return
+	}
+	count, _ := strconv.Atoi(m[2]) // the pattern has digits only
+	before, known := c.seen[m[1]]
+	if known && (c.last != m[1] || count <= before) {
+		t.Errorf("%s: process %s counts %d, after it had counted %d and process %s had answered", server, m[1], count, before, c.last)
+	}
+	c.seen[m[1]], c.last = count, m[1]
+	c.answers++
+	c.longest = max(c.longest, count)
+}
