@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
@@ -46,12 +48,15 @@ func TestAnEditedProgramIsAnotherServerForTheNextMessage(t *testing.T) {
 	commontest.OK(t, err)
 	f, err := wiring.New(wiring.Settings{Servers: servers, Secret: make([]byte, 32)}, wiring.Parts{Store: storagetest.NewMemory(), Meter: meter.New(meter.Options{}), Fleet: places.New("process", "", nil)})
 	commontest.OK(t, err)
-	before, _ := f.Server("mine")
-	commontest.OK(t, os.WriteFile(program, []byte("22"), 0o600))
-	after, _ := f.Server("mine")
-	if again, _ := f.Server("mine"); before.Digest == after.Digest || again.Digest != after.Digest {
-		t.Errorf("the digests are %s, and after the edit %s and %s", before.Digest, after.Digest, again.Digest)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		before, _ := f.Server("mine")
+		commontest.OK(t, os.WriteFile(program, []byte("22"), 0o600))
+		time.Sleep(10 * time.Millisecond) // a look at the files is good for so long
+		after, _ := f.Server("mine")
+		if again, _ := f.Server("mine"); before.Digest == after.Digest || again.Digest != after.Digest {
+			t.Errorf("the digests are %s, and after the edit %s and %s", before.Digest, after.Digest, again.Digest)
+		}
+	})
 }
 
 func TestBucketIsForThoseFunctionsWithRightsInIt(t *testing.T) {

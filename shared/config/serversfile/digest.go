@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // RecordDigest is the name under which a server's handshake record is kept. On the machine
@@ -17,6 +18,10 @@ import (
 // the server's configuration names. An edited or upgraded program so begins a new record.
 // Digest stays the same, and with it the box and the install.
 func (s Server) RecordDigest() string { return NewRecord(s).Digest() }
+
+// lookAgain is how long a look at the files of a server is good. A group asks for all its
+// servers with each call.
+const lookAgain = 10 * time.Millisecond
 
 // Record answers [Server.RecordDigest] of one server, for callers that ask with each message.
 // It is safe for concurrent use.
@@ -30,6 +35,7 @@ type recorded struct {
 	command string
 	files   []programFile
 	digest  string
+	at      time.Time
 }
 
 // programFile is a program file as it was.
@@ -42,14 +48,17 @@ type programFile struct {
 // NewRecord returns the Record of a server.
 func NewRecord(s Server) *Record { return &Record{server: s} }
 
-// Digest returns the digest for the files as they are now. PATH is searched for the command
-// again only when the file that was found last time is gone.
+// Digest returns the digest for the files as they were within the last 10 ms. PATH is searched
+// for the command again only when the file that was found last time is gone.
 func (r *Record) Digest() string {
 	s, was := r.server, r.known.Load()
 	if s.Path == "" || s.InPlace() {
 		return s.Digest
 	}
-	now := recorded{digest: s.Digest}
+	now := recorded{digest: s.Digest, at: time.Now()}
+	if was != nil && now.at.Sub(was.at) < lookAgain {
+		return was.digest
+	}
 	if was != nil {
 		now.look(s, was.command)
 	}
@@ -57,9 +66,8 @@ func (r *Record) Digest() string {
 		now.look(s, s.located())
 	}
 	if was != nil && slices.Equal(was.files, now.files) {
-		return was.digest
-	}
-	if len(now.files) > 0 {
+		now.digest = was.digest
+	} else if len(now.files) > 0 {
 		list := []any{s.Digest}
 		for _, f := range now.files {
 			list = append(list, f.path, f.size, f.changed)

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -50,49 +51,52 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 	file := load()
 	accepted := at("accepted.json")
 	commontest.OK(t, os.WriteFile(accepted, file.Marshal(), 0o600))
-	for _, c := range []struct {
-		server, file string
-		news         bool
-	}{
-		{"script", "main.py", true},
-		{"script", "tools.yaml", true},
-		{"script", "notes.db", false},
-		{"script", "helper.py", false},
-		{"path", "bin/tool", true},
-		{"checkout", "checkout/src/a.js", true},
-		{"checkout", "checkout/.git/logs/HEAD", true},
-		{"checkout", "checkout/node_modules/b.js", false},
-		{"checkout", "checkout/.git/index", false},
-		{"checkout", "checkout/data.json", false},
-		{"auto", "auto/run.py", true},
-		{"auto", "auto/other.py", true},
-	} {
-		s, _ := file.Server(c.server)
-		kept := serversfile.NewRecord(s)
-		if kept.Digest() != s.RecordDigest() {
-			t.Errorf("%s: who asks often gets another digest", c.server)
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			server, file string
+			news         bool
+		}{
+			{"script", "main.py", true},
+			{"script", "tools.yaml", true},
+			{"script", "notes.db", false},
+			{"script", "helper.py", false},
+			{"path", "bin/tool", true},
+			{"checkout", "checkout/src/a.js", true},
+			{"checkout", "checkout/.git/logs/HEAD", true},
+			{"checkout", "checkout/node_modules/b.js", false},
+			{"checkout", "checkout/.git/index", false},
+			{"checkout", "checkout/data.json", false},
+			{"auto", "auto/run.py", true},
+			{"auto", "auto/other.py", true},
+		} {
+			s, _ := file.Server(c.server)
+			kept := serversfile.NewRecord(s)
+			if kept.Digest() != s.RecordDigest() {
+				t.Errorf("%s: who asks often gets another digest", c.server)
+			}
+			before, box, identity := s.RecordDigest(), s.Definition(), s.Digest
+			if before != s.RecordDigest() {
+				t.Errorf("%s: two digests of the same files", c.server)
+			}
+			commontest.OK(t, os.Chtimes(at(c.file), time.Time{}, time.Now().Add(time.Hour)))
+			if news := s.RecordDigest() != before; news != c.news {
+				t.Errorf("%s: after a change of %s the record is another: %t", c.server, c.file, news)
+			}
+			time.Sleep(time.Second) // of the synctest clock: a look at the files is good for a moment
+			if kept.Digest() != s.RecordDigest() {
+				t.Errorf("%s: after a change of %s, who asks often gets another digest", c.server, c.file)
+			}
+			if again, _ := load().Server(c.server); again.Definition() != box || again.Digest != identity || again.RecordDigest() != s.RecordDigest() {
+				t.Errorf("%s: a change of %s is a change of its box", c.server, c.file)
+			}
+			functions, err := serversfile.LoadAccepted(accepted)
+			commontest.OK(t, err)
+			if f, _ := functions.Server(c.server); f.RecordDigest() != s.RecordDigest() {
+				t.Errorf("%s: the functions keep another record", c.server)
+			}
+			write(c.file, "2, which is longer")
 		}
-		before, box, identity := s.RecordDigest(), s.Definition(), s.Digest
-		if before != s.RecordDigest() {
-			t.Errorf("%s: two digests of the same files", c.server)
-		}
-		commontest.OK(t, os.Chtimes(at(c.file), time.Time{}, time.Now().Add(time.Hour)))
-		if news := s.RecordDigest() != before; news != c.news {
-			t.Errorf("%s: after a change of %s the record is another: %t", c.server, c.file, news)
-		}
-		if kept.Digest() != s.RecordDigest() {
-			t.Errorf("%s: after a change of %s, who asks often gets another digest", c.server, c.file)
-		}
-		if again, _ := load().Server(c.server); again.Definition() != box || again.Digest != identity || again.RecordDigest() != s.RecordDigest() {
-			t.Errorf("%s: a change of %s is a change of its box", c.server, c.file)
-		}
-		functions, err := serversfile.LoadAccepted(accepted)
-		commontest.OK(t, err)
-		if f, _ := functions.Server(c.server); f.RecordDigest() != s.RecordDigest() {
-			t.Errorf("%s: the functions keep another record", c.server)
-		}
-		write(c.file, "2, which is longer")
-	}
+	})
 	elsewhere, _, err := serversfile.Load(at("servers.json"), nil)
 	commontest.OK(t, err)
 	if s, _ := elsewhere.Server("script"); s.RecordDigest() != s.Digest {
