@@ -425,7 +425,7 @@ func theInnerLoop(t *testing.T) {
 	host.sees("NameError: name 'nothere' is not defined")
 	host.sees("server.py:2: from more import MORE")
 	host.sees("more.py:1: MORE = nothere")
-	w.file("more.py", "MORE = [\"two\"]\n")
+	w.file("more.py", "MORE = [\"two\"] # mended\n") // Python tells files of one second apart by their size
 	host.sees("ready after")
 	w.does("dormouse tools mine", `(?m)^two `)
 	p := w.person("dormouse inspect mine")
