@@ -104,10 +104,10 @@ func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 // sleepersOf lists the processes that sleep with their memory and are not among those of the
 // boxes that run.
 func sleepersOf(m *machine, known []api.Process) []api.Process {
-	var all []api.Process
-	if _, err := os.Stat(m.folder.File("memory.key")); err != nil {
+	if _, err := os.Stat(m.folder.File(memory.KeyFile)); err != nil {
 		return nil // no server has ever kept memory
 	}
+	var all []api.Process
 	for _, k := range memory.Sleepers(snapshot.NewFolder(m.snapshots())) {
 		if slices.ContainsFunc(known, func(p api.Process) bool { return p.Box == k.Box && p.Process == k.Process }) {
 			continue

@@ -48,7 +48,7 @@ func newKeeping(store, age string) (keeping, error) {
 	if !ok || !filepath.IsAbs(path) {
 		return k, errors.New("DORMOUSE_SNAPSHOTS: want host, or folder: and an absolute path")
 	}
-	k.folder, k.root = snapshot.NewFolder(path), filepath.Join(filepath.Dir(path), "memory.key")
+	k.folder, k.root = snapshot.NewFolder(path), filepath.Join(filepath.Dir(path), memory.KeyFile)
 	if age == "" {
 		return k, nil
 	}
@@ -103,9 +103,6 @@ func (k keeping) memory(keeper box.Keeper, id storage.BoxID, gen int64) (*memory
 func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	if k.folder == nil {
 		return
-	}
-	if n, err := k.folder.Expire(ctx, memory.MaxAge); err != nil || n > 0 {
-		log.Info("memory removed that is too old to be thawed", "count", n, "error", err)
 	}
 	n, err := k.folder.Sweep(ctx, k.age)
 	if err != nil {

@@ -54,7 +54,7 @@ func (g *group) anew(st *stream, msgs []wire.Message) {
 	}
 }
 
-// logAnew logs anew.
+// logAnew logs that a living session got a fresh process, which has nothing in memory.
 func (g *group) logAnew() {
 	if g.isAnew {
 		g.box.log.Info("process started anew in a living session: what the one before had in memory is gone",

@@ -75,8 +75,8 @@ func TestSwitchingOffAndOnLeavesTheFileAsItWas(t *testing.T) {
 	commontest.Same(t, want, string(f.Text()))
 }
 
-// What seals a server stays byte for byte in whatever edits the file, and an import and a
-// copy take it over as it is.
+// Edits of the file leave the settings that seal a server byte for byte. An import and a copy
+// take them over with the same meaning.
 func TestTheSealStays(t *testing.T) {
 	const box = `"box": { "sealed": true, /* ours */ "network": ["api.github.com",  "*.slack.com:443", "192.168.1.10:5432",] }`
 	const text = `{"mcpServers": {

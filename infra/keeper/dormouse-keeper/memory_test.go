@@ -11,16 +11,17 @@ import (
 	"testing"
 )
 
-// The servers count in memory only.
+// The servers count in memory only. The one of Node also gives its process a random name.
 const (
 	nodeCounter = `let n = 0
+const name = require("crypto").randomBytes(8).toString("hex")
 require("readline").createInterface({input: process.stdin}).on("line", line => {
   const m = JSON.parse(line)
   if (m.id === undefined) return
   let result = {}
   if (m.method == "initialize") result = {protocolVersion: m.params.protocolVersion, capabilities: {tools: {}}, serverInfo: {name: "n", version: "1"}}
   if (m.method == "tools/list") result = {tools: [{name: "look", inputSchema: {type: "object"}}]}
-  if (m.method == "tools/call") result = {content: [{type: "text", text: "count " + ++n + "."}]}
+  if (m.method == "tools/call") result = {content: [{type: "text", text: "process " + name + ": count " + ++n + "."}]}
   console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result}))
 })`
 	pythonCounter = `import json, sys

@@ -18,19 +18,6 @@ import (
 // make chaos sets. Without it the test is left out.
 const memoryFor = "DORMOUSE_TEST_MEMORY"
 
-// tokenCounter names its process at random, and counts in memory.
-const tokenCounter = `let n = 0
-const token = require("crypto").randomBytes(8).toString("hex")
-require("readline").createInterface({input: process.stdin}).on("line", line => {
-  const m = JSON.parse(line)
-  if (m.id === undefined) return
-  let result = {}
-  if (m.method == "initialize") result = {protocolVersion: m.params.protocolVersion, capabilities: {tools: {}}, serverInfo: {name: "n", version: "1"}}
-  if (m.method == "tools/list") result = {tools: [{name: "look", inputSchema: {type: "object"}}]}
-  if (m.method == "tools/call") result = {content: [{type: "text", text: "process " + token + " counts " + ++n + "."}]}
-  console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result}))
-})`
-
 // Two servers that keep their memory, one with a list of hosts, are called while keepers,
 // kernels, runners and dormouse are killed. No image is thawed twice: no count comes twice, and
 // no process comes back once another one has answered.
@@ -42,7 +29,7 @@ func TestMemoryIsThawedOnceWhateverIsKilled(t *testing.T) {
 	a := as{1000, ""}
 	programs, data := built(t), a.folder(t)
 	script := filepath.Join(data, "count.txt")
-	if err := os.WriteFile(script, []byte(tokenCounter), 0o644); err != nil {
+	if err := os.WriteFile(script, []byte(nodeCounter), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	servers, answers := map[string]any{}, map[string]*counts{}
@@ -71,7 +58,7 @@ func TestMemoryIsThawedOnceWhateverIsKilled(t *testing.T) {
 				})
 			}
 			for range 2 + rand.IntN(8) {
-				time.Sleep(rand.N(1500 * time.Millisecond))
+				time.Sleep(rand.N(1500 * time.Millisecond)) // a kill may come at any moment of a sleep or a wake
 				if what, pid := victim(t, programs); pid != 0 {
 					killed[what]++
 					log.killed = log.killed || what == "dormouse"
@@ -122,7 +109,7 @@ type counts struct {
 	answers, longest int
 }
 
-var countAnswer = regexp.MustCompile(`process ([0-9a-f]{16}) counts ([0-9]+)\.`)
+var countAnswer = regexp.MustCompile(`process ([0-9a-f]{16}): count ([0-9]+)\.`)
 
 func (c *counts) take(t *testing.T, server, out string) {
 	t.Helper()

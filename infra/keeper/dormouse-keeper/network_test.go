@@ -326,7 +326,7 @@ func (a as) listed(t testing.TB, store string, hosts, client []string, deeds ...
 	return a.networked(t, keeperRole, slices.Concat(args, []string{"--"}, client, deeds)...)
 }
 
-// What the usual clients say of a place, and that they reach one of the list by HTTP and TLS.
+// The usual clients name the true reason of a refusal, and reach a listed host by HTTP and TLS.
 func TestUsualClientsAreToldTheTruth(t *testing.T) {
 	const no, refused = "no name", "refused"
 	as := as{1000, ""}

@@ -165,8 +165,8 @@ func TestAChangedImageFileHasNoMemory(t *testing.T) {
 	}
 }
 
-// What a program has open asleep: a connection fails once and then all is well, an address
-// leads to its name, and a listed host stays the only one.
+// After a thaw a connection that was open fails once, and new ones work. An address that the
+// program remembers leads to its name, and only listed hosts are reached.
 func TestConnectionsAfterAThaw(t *testing.T) {
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}, User: "node"}, withServer(t))
 	for _, a := range systems() {

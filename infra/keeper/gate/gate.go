@@ -51,7 +51,7 @@ const (
 	table       = 1 << 16 // names that a box may learn
 	questions   = 64      // questions at a time
 	connections = 256     // connections at a time; one holds at most 1 MB here
-	places      = 32      // places of which a refusal is told in a second
+	places      = 32      // refusals that are told in a second, one for a place
 )
 
 // Gate is the network of one box. Its goroutines end with the process.
@@ -283,7 +283,7 @@ func (g *Gate) Names() map[string]netip.Addr {
 }
 
 // Remember gives names the addresses that another gate with the same list had for them. It
-// is for a gate of which no box has asked for a name yet.
+// must be called before a box asks this gate for a name.
 func (g *Gate) Remember(names map[string]netip.Addr) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

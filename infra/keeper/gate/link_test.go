@@ -134,7 +134,7 @@ func TestAnAllowedAddressGetsNoOtherName(t *testing.T) {
 	}
 }
 
-// A connection of which neither end reads costs a megabyte here at most.
+// The gate holds at most a megabyte for a connection whose two ends do not read.
 func TestWhoNeverReadsCostsLittle(t *testing.T) {
 	const connections, boxHas, full = 32, 256 << 10, incoming + 64<<10 // the box is in this process too
 	filled, text := make(chan struct{}, connections), make([]byte, 4<<20)
@@ -180,7 +180,7 @@ func TestWhoNeverReadsCostsLittle(t *testing.T) {
 	}
 }
 
-// What a box asks for beyond its limits is refused with a reason.
+// The gate gives a reason when it refuses what is beyond the limits of a box.
 func TestTooMuchIsSaid(t *testing.T) {
 	g := newGate(read(t, "api.test", "*.wild.test"), nil)
 	var told []string

@@ -16,6 +16,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
+// KeyFile is the name of the file of a machine's [Root] in the data folder. Its lock is the file
+// of that name with ".lock" behind it.
+const KeyFile = "memory.key"
+
 const keyBytes = 32
 
 // Root is the secret from which the keys of all tenants of a machine come.

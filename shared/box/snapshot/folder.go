@@ -147,14 +147,10 @@ func (f *Folder) commit(key string, p pointer) error {
 			return fmt.Errorf("the snapshot was swept away before it was saved: %w", err)
 		}
 	}
-	text, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
 	if err := f.step("commit"); err != nil {
 		return err
 	}
-	if err := durable.WriteFile(filepath.Join(dir, pointerFile), text, 0o600); err != nil {
+	if err := p.write(dir); err != nil {
 		return fmt.Errorf("save the snapshot: %w", err)
 	}
 	// From here on the snapshot is saved. The next save removes the files that this one
@@ -276,9 +272,12 @@ func (f *Folder) of(key string) string {
 }
 
 // current reads the pointer of a key, which is zero if there is none.
-func (f *Folder) current(key string) (pointer, error) {
+func (f *Folder) current(key string) (pointer, error) { return pointerIn(f.of(key)) }
+
+// pointerIn reads the pointer in the folder of a key.
+func pointerIn(dir string) (pointer, error) {
 	var p pointer
-	text, err := os.ReadFile(filepath.Join(f.of(key), pointerFile))
+	text, err := os.ReadFile(filepath.Join(dir, pointerFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return p, nil
 	}
@@ -294,6 +293,15 @@ func (f *Folder) current(key string) (pointer, error) {
 		}
 	}
 	return p, nil
+}
+
+// write makes p the pointer in the folder of a key.
+func (p pointer) write(dir string) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(filepath.Join(dir, pointerFile), text, 0o600)
 }
 
 // lock excludes all other commits, reads and removals. Its holders release it soon.

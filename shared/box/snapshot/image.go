@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
 // imageSuffix ends the name of a file with the memory of a process.
@@ -154,7 +151,11 @@ func (f *Folder) claim(key string, gen int64, name string) error {
 	if err := f.step("claim"); err != nil {
 		return err
 	}
-	if err := f.point(key, p); err != nil {
+	dir := f.of(key)
+	if err := os.MkdirAll(dir, 0o700); err != nil { // the first claim comes before the first save
+		return err
+	}
+	if err := p.write(dir); err != nil {
 		return err
 	}
 	if err := f.step("claimed"); err != nil {
@@ -162,22 +163,9 @@ func (f *Folder) claim(key string, gen int64, name string) error {
 	}
 	if image != "" {
 		// If the file stays, the next save removes it.
-		_ = os.Remove(filepath.Join(f.of(key), image))
+		_ = os.Remove(filepath.Join(dir, image))
 	}
 	return f.step("deleted")
-}
-
-// point writes the pointer of a key.
-func (f *Folder) point(key string, p pointer) error {
-	text, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	dir := f.of(key)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	return durable.WriteFile(filepath.Join(dir, pointerFile), text, 0o600)
 }
 
 // putWith saves an image, and then the archive of the workspace of that moment. archive gets
@@ -254,7 +242,7 @@ func (f *Folder) Expire(_ context.Context, age time.Duration) (int, error) {
 		if info, err := os.Stat(image); err != nil || time.Since(info.ModTime()) < age {
 			continue
 		}
-		if err := f.forgetImage(image); err != nil {
+		if err := forgetImage(image); err != nil {
 			return n, err
 		}
 		n++
@@ -263,17 +251,14 @@ func (f *Folder) Expire(_ context.Context, age time.Duration) (int, error) {
 }
 
 // forgetImage deletes an image, and takes it out of its pointer first.
-func (f *Folder) forgetImage(image string) error {
-	pointed := filepath.Join(filepath.Dir(image), pointerFile)
-	text, err := os.ReadFile(pointed)
-	var p pointer
-	if err == nil && json.Unmarshal(text, &p) == nil && p.Image == filepath.Base(image) {
+func forgetImage(image string) error {
+	dir := filepath.Dir(image)
+	p, err := pointerIn(dir)
+	if err == nil && p.Image == filepath.Base(image) {
 		p.Image = ""
-		if text, err = json.Marshal(p); err == nil {
-			err = durable.WriteFile(pointed, text, 0o600)
-		}
+		err = p.write(dir)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, ErrCorrupt) { // a damaged pointer gives nobody the image
 		return err
 	}
 	return os.Remove(image)
@@ -284,10 +269,9 @@ func (f *Folder) ImageFiles() []string {
 	pointers, _ := filepath.Glob(filepath.Join(f.path, "*", pointerFile)) // the pattern is well formed
 	var all []string
 	for _, at := range pointers {
-		var p pointer
-		text, err := os.ReadFile(at)
-		if err == nil && json.Unmarshal(text, &p) == nil && strings.HasSuffix(p.Image, imageSuffix) {
-			all = append(all, filepath.Join(filepath.Dir(at), filepath.Base(p.Image)))
+		dir := filepath.Dir(at)
+		if p, err := pointerIn(dir); err == nil && p.Image != "" {
+			all = append(all, filepath.Join(dir, p.Image))
 		}
 	}
 	return all

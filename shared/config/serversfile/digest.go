@@ -38,14 +38,14 @@ type recorded struct {
 	at      time.Time
 }
 
-// programFile is a program file as it was.
+// programFile tells whether a program file has changed without reading it.
 type programFile struct {
 	path    string
 	size    int64
 	changed int64 // Unix time in nanoseconds
 }
 
-// NewRecord returns the Record of a server.
+// NewRecord returns a Record that has not looked at the files yet.
 func NewRecord(s Server) *Record { return &Record{server: s} }
 
 // Digest returns the digest for the files as they were within the last 10 ms. PATH is searched

@@ -178,7 +178,7 @@ func do(verb, operand string) (string, error) {
 	return "", fmt.Errorf("no deed %q", verb)
 }
 
-// What a server that serves keeps in its memory.
+// The deed "serve" keeps these in memory, and a thaw must bring them back.
 var (
 	begun   = time.Now()
 	counted int
