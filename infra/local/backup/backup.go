@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
-	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -35,7 +34,7 @@ var databases = []string{"store.db", "history.db"}
 // isLeft reports whether a name at the top of a data folder is in no backup, and stays in its
 // place when one is restored.
 func isLeft(top string) bool {
-	return slices.Contains([]string{"lock", "run", "logs", "home", "installs", "environments", memory.KeyFile, memory.KeyFile + ".lock"}, top) ||
+	return slices.Contains([]string{"lock", "run", "logs", "home", "installs", "environments", "memory.key", "memory.key.lock"}, top) ||
 		strings.HasPrefix(top, during) || strings.HasPrefix(top, before)
 }
 
