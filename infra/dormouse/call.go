@@ -58,7 +58,7 @@ func (c *callCommand) Run(t *terminal) error {
 			return w, func() { end(); w.end(false) }
 		}
 		_, end := begin("connecting")
-		s, err := to.connect(ctx, c.Server)
+		s, err := to.connect(ctx, c.Server, "")
 		var of tool
 		if err == nil {
 			defer func() { _ = s.Close() }()
@@ -118,12 +118,14 @@ func (c *client) callTool(ctx context.Context, s *mcp.ClientSession, tool, key s
 	}
 }
 
+// progress is where the progress of a call is shown.
 type progress struct {
 	on   *waits
 	tool string
 }
 
-// show shows the progress that a tool tells, or the step of its server's start.
+// show shows a notification of progress. It is from the tool, or from Dormouse about a step of
+// the start of the server.
 func (p *progress) show(server string, n *mcp.ProgressNotificationParams) {
 	text := n.Message
 	switch {
@@ -179,7 +181,7 @@ func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.
 	return s, fmt.Errorf("%s is %s: %s", s.Name, s.State, s.Why)
 }
 
-// find looks the tool up in the list of the server, whose schema its arguments must fit.
+// find returns the tool from the list of the server, with the schema of its arguments.
 func (c *callCommand) find(ctx context.Context, s *mcp.ClientSession) (tool, error) {
 	list, err := toolsOver(ctx, s, c.Server)
 	var endless *wire.EndlessList // the tool may be in what was read
@@ -352,32 +354,24 @@ func valueOf(text, kind string) (json.RawMessage, error) {
 	if kind == "string" || err != nil {
 		return quoted, err
 	}
-	var v any
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		if kind == "any" {
-			return quoted, nil
+	var value any
+	err = json.Unmarshal([]byte(text), &value)
+	if kind == "any" {
+		if err != nil {
+			return quoted, nil //nolint:nilerr // it is a string
 		}
-		return nil, fmt.Errorf("want %s", aOrAn(kind))
-	}
-	ok := true
-	switch n := v.(type) {
-	case float64:
-		ok = kind == "number" || kind == "integer" && n == float64(int64(n))
-	case bool:
-		ok = kind == "boolean"
-	case string:
-		ok = false
-	case []any:
-		ok = kind == "array"
-	case map[string]any:
-		ok = kind == "object"
-	}
-	switch {
-	case kind == "any", ok:
 		return json.RawMessage(text), nil
-	default:
+	}
+	if err == nil {
+		var schema *jsonschema.Resolved
+		if schema, err = (&jsonschema.Schema{Type: kind}).Resolve(nil); err == nil {
+			err = schema.Validate(value)
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("want %s", aOrAn(kind))
 	}
+	return json.RawMessage(text), nil
 }
 
 func aOrAn(kind string) string {
@@ -406,8 +400,9 @@ func (c *client) endpoint(ctx context.Context, server string, within time.Durati
 	return base + "/" + server + "/mcp", key, nil
 }
 
-// connect opens an MCP session with a server.
-func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession, error) {
+// connect opens an MCP session with a server, in a version of the protocol; "" is the newest
+// that the server speaks.
+func (c *client) connect(ctx context.Context, server, version string) (*mcp.ClientSession, error) {
 	address, key, err := c.endpoint(ctx, server, callPatience)
 	if err != nil {
 		return nil, err
@@ -423,7 +418,7 @@ func (c *client) connect(ctx context.Context, server string) (*mcp.ClientSession
 	caller.AddSendingMiddleware(onceFailed)
 	s, err := caller.Connect(ctx, &mcp.StreamableClientTransport{
 		Endpoint: address, HTTPClient: &http.Client{Transport: bearer{key, trusting(address, c.shows)}}, DisableStandaloneSSE: true,
-	}, nil)
+	}, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	switch {
 	case err == nil:
 		return s, nil
@@ -486,8 +481,9 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, refusal{message: answer.Error.Message}
 }
 
-// trusting returns a transport to an address. Besides certificates of the system's authorities
-// it takes one, in DER, if that is not nil. The control socket of a machine names its own.
+// trusting returns a transport to an address. If certificate is not nil, the transport accepts
+// this certificate, in DER, besides those that the system trusts. A machine tells the
+// certificate of its endpoint over its control socket.
 func trusting(address string, certificate []byte) http.RoundTripper {
 	own, ok := http.DefaultTransport.(*http.Transport)
 	u, err := url.Parse(address)
@@ -514,8 +510,9 @@ func verified(chain []*x509.Certificate, host string) error {
 	return err
 }
 
-// onceFailed ends the handshake of the SDK with the first answer that says why a server does not
-// start. Otherwise the SDK would try the protocol before, and the server would start once more.
+// onceFailed is a middleware for one session. If server/discover fails because the server does
+// not start, all later requests fail with the same error. Otherwise the SDK would go on with
+// initialize, of an earlier version, and the server would be started a second time.
 func onceFailed(next mcp.MethodHandler) mcp.MethodHandler {
 	var failed error
 	return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {

@@ -49,7 +49,7 @@ func TestCallSaysWhyTheEndpointRefuses(t *testing.T) {
 				serve.ServeHTTP(w, r)
 			}))
 			defer at.Close()
-			s, err := (&client{base: at.URL}).connect(t.Context(), "one")
+			s, err := (&client{base: at.URL}).connect(t.Context(), "one", "")
 			commontest.OK(t, err)
 			defer func() { _ = s.Close() }()
 			off.Store(true)
@@ -79,7 +79,7 @@ func TestCallOnceWaitsForTheCallThatHasItsKey(t *testing.T) {
 	at := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	defer at.Close()
 	to := &client{base: at.URL}
-	s, err := to.connect(t.Context(), "one")
+	s, err := to.connect(t.Context(), "one", "")
 	commontest.OK(t, err)
 	defer func() { _ = s.Close() }()
 	result, err := to.callTool(t.Context(), s, "pay", "k", map[string]any{}, nil)
@@ -99,7 +99,7 @@ func TestCallStartsAServerThatDoesNotStartOnce(t *testing.T) {
 		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"process_start: exited with code 7","data":{"phase":"process_start"}}}`, wire.Lookup(body, "id"))
 	}))
 	defer at.Close()
-	if _, err := (&client{base: at.URL}).connect(t.Context(), "one"); err == nil || !strings.HasSuffix(err.Error(), "exited with code 7") || asked.Load() != 1 {
+	if _, err := (&client{base: at.URL}).connect(t.Context(), "one", ""); err == nil || !strings.HasSuffix(err.Error(), "exited with code 7") || asked.Load() != 1 {
 		t.Errorf("it was asked %d times, %v", asked.Load(), err)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/runner"
@@ -34,31 +36,43 @@ func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	if u, err := url.Parse(base); err != nil || u.Host == "" {
 		return bad(check, fmt.Sprintf("--url %q is no URL", d.URL), "want https://HOST"), at
 	}
-	// No server has this name. An answer that says so has passed the check of the Host
-	// header.
-	p := &peer{http: http.DefaultClient, url: base + "/doctor.none/mcp", key: d.Key}
-	res, err := p.send(ctx, http.MethodPost, wire.NewRequest(json.RawMessage("1"), "ping", nil))
+	// No server is called doctor.none. The endpoint checks the Host header first, so an answer
+	// that there is no such server has passed that check.
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/doctor.none/mcp", bytes.NewReader(wire.NewRequest(json.RawMessage("1"), "ping", nil)))
+	if err != nil {
+		return bad(check, err.Error(), "want https://HOST"), at
+	}
+	r.Header.Set("Content-Type", wire.MediaJSON)
+	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
+	if d.Key != "" {
+		r.Header.Set("Authorization", "Bearer "+d.Key)
+	}
+	res, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return bad(check, fmt.Sprintf("nothing answers at %s: %v", d.URL, err), "start dormouse run, and have the proxy pass requests on to the address of --listen"), at
 	}
 	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	at, _ = http.ParseTime(res.Header.Get("Date")) // zero if it is none
-	_, ours, problem := answer(body, nil)
+	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	at, _ = http.ParseTime(res.Header.Get("Date")) // without a valid date, the zero time
+	var answer struct{ Error struct{ Message string } }
+	problem := ""
+	if err == nil && json.Unmarshal(body, &answer) == nil {
+		problem = answer.Error.Message
+	}
 	switch {
-	case err != nil || !ours || problem == nil:
+	case problem == "":
 		return bad(check, fmt.Sprintf("%s answers %s, and is no dormouse", d.URL, res.Status), "have the proxy pass requests on to the address of --listen"), at
 	case res.StatusCode == http.StatusForbidden:
-		return bad(check, problem.Error(), "restart dormouse run so"), at
+		return bad(check, problem, "restart dormouse run so"), at
 	case res.StatusCode == http.StatusUnauthorized && d.Key != "":
-		return bad(check, problem.Error(), "dormouse keys create makes another key"), at
+		return bad(check, problem, "dormouse keys create makes another key"), at
 	case res.StatusCode >= http.StatusInternalServerError:
-		return bad(check, problem.Error(), "dormouse doctor on that machine says more"), at
+		return bad(check, problem, "dormouse doctor on that machine says more"), at
 	}
 	return good(check, "dormouse answers at %s", d.URL), at
 }
 
-// took returns the finding of a step that took this long.
+// took returns the finding with the time that its step took.
 func (f finding) took(d time.Duration) finding {
 	f.MS = float64(d.Microseconds()) / 1000
 	return f
@@ -70,7 +84,7 @@ func (d *doctor) server(ctx context.Context) []finding {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
 	if d.remote() {
-		return greet(ctx, &peer{http: http.DefaultClient, url: address(d.URL) + "/" + d.Server + "/mcp", key: d.Key}, nil)
+		return d.greet(ctx, d.target, nil)
 	}
 	if d.file == nil {
 		return []finding{bad("path", "the servers file cannot be read", "see servers file above")}
@@ -108,12 +122,10 @@ func (d *doctor) start(ctx context.Context, seen *starts) (all []finding) {
 	// The machine of d.cfg may serve others. This one does not, and confines servers alike.
 	host := local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data, Guests: d.cfg.HasGuests(), Native: d.t.program.Native}
 	if seen != nil {
-		host.JSON = seen
+		host.Events = seen.take
 	}
-	err = hostAlone(ctx, host, func(ctx context.Context, url string) error {
-		client := &http.Client{}
-		defer client.CloseIdleConnections()
-		all = greet(ctx, &peer{http: client, url: url + "/" + d.Server + "/mcp"}, seen)
+	err = hostAlone(ctx, host, func(ctx context.Context, _ string) error {
+		all = d.greet(ctx, target{Data: data}, seen)
 		if i := slices.IndexFunc(all, func(f finding) bool { return !f.OK }); i >= 0 {
 			all[i].Output = lastLines(ctx, data, d.Server)
 		}
@@ -150,49 +162,66 @@ func lastLines(ctx context.Context, data, server string) (lines []string) {
 	return lines[max(0, len(lines)-shown):]
 }
 
-// greet opens a session, asks for the tools and ends the session. seen has what this
-// machine says about the start; nil for another machine.
-func greet(ctx context.Context, p *peer, seen *starts) (all []finding) {
-	begun := time.Now()
-	init, err := p.initialize(ctx, wire.V20251125, "{}")
-	took := time.Since(begun)
-	defer func() { p.end(context.WithoutCancel(ctx)) }()
-	seen.wait(ctx)
-	steps, known := seen.findings()
-	all = append(all, steps...)
-	if err != nil {
-		if !known {
+// greet opens a session with the server on a machine, asks for the tools and ends the
+// session. seen has what a machine of this program says about the start of the server; it is
+// nil for any other machine, and for a server that starts no process.
+func (d *doctor) greet(ctx context.Context, at target, seen *starts) (all []finding) {
+	err := use(ctx, at, 0, func(ctx context.Context, to *client) error {
+		begun := time.Now()
+		s, err := to.connect(ctx, d.Server, wire.V20251125)
+		took := time.Since(begun)
+		if err == nil {
+			defer func() { _ = s.Close() }()
+		}
+		seen.wait(ctx)
+		steps, known := seen.findings()
+		all = append(all, steps...)
+		switch {
+		case err != nil && known:
+			return nil
+		case err != nil:
 			first, _, _ := strings.Cut(err.Error(), "\n")
 			all = append(all, bad("handshake", first, "").took(took))
+			return nil
 		}
-		return all
+		init := s.InitializeResult()
+		if !known {
+			server := cmp.Or(init.ServerInfo, &mcp.Implementation{})
+			all = append(all, good("handshake", "%s, protocol %s", strings.TrimSpace(server.Name+" "+server.Version), init.ProtocolVersion).took(took))
+		}
+		if init.Capabilities == nil || init.Capabilities.Tools == nil {
+			all = append(all, good("first list", "it has no tools"))
+			return nil
+		}
+		begun = time.Now()
+		list, err := toolsOver(ctx, s, d.Server)
+		f := good("first list", "%s", count(len(list.Tools), "tool"))
+		if err != nil {
+			f = bad("first list", err.Error(), "")
+		}
+		all = append(all, f.took(time.Since(begun)))
+		return nil
+	})
+	if err != nil {
+		all = append(all, bad("handshake", err.Error(), ""))
 	}
-	if !known {
-		all = append(all, good("handshake", "%s, protocol %s", strings.TrimSpace(init.ServerInfo.Name+" "+init.ServerInfo.Version), init.ProtocolVersion).took(took))
-	}
-	if init.Capabilities["tools"] == nil {
-		return append(all, good("first list", "it has no tools"))
-	}
-	begun = time.Now()
-	n, err := p.list(ctx, wire.MethodToolsList, "tools")
-	if took = time.Since(begun); err != nil {
-		return append(all, bad("first list", err.Error(), "").took(took))
-	}
-	return append(all, good("first list", "%s", count(n, "tool")).took(took))
+	return all
 }
 
-// starts takes the events of a machine, as JSON lines, and keeps those of a server's start.
+// starts keeps the events of the first start of a server on a machine. Its methods are safe for
+// concurrent use.
 type starts struct {
 	server string
 
-	mu   sync.Mutex
-	rest []byte // a line that is not complete
-	last map[string]event
-	over chan struct{} // is closed when the first start is over
-	once sync.Once
+	mu    sync.Mutex
+	first map[string]journal.Event // the first of each kind
+	ended bool
+	over  chan struct{} // is closed when the start has ended, well or not
 }
 
-func newStarts(server string) *starts { return &starts{server: server, over: make(chan struct{})} }
+func newStarts(server string) *starts {
+	return &starts{server: server, first: map[string]journal.Event{}, over: make(chan struct{})}
+}
 
 // eventWithin is how long after the server's answer the event of its start may come.
 const eventWithin = 2 * time.Second
@@ -210,44 +239,16 @@ func (s *starts) wait(ctx context.Context) {
 	}
 }
 
-// event has the fields of a [journal.Event] that [starts] reads.
-type event struct {
-	Time      time.Time
-	Kind      string
-	Name      string
-	Detail    string
-	Phase     string
-	Reason    string
-	Hint      string
-	ReadyMS   float64 `json:"duration_ms"`
-	InstallMS float64 `json:"install_ms"`
-}
-
-// Write implements io.Writer.
-func (s *starts) Write(p []byte) (int, error) {
+// take keeps an event if it is of the first start.
+func (s *starts) take(e journal.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rest = append(s.rest, p...)
-	for {
-		line, rest, ok := bytes.Cut(s.rest, []byte("\n"))
-		if !ok {
-			return len(p), nil
-		}
-		s.rest = rest
-		var e event
-		if json.Unmarshal(line, &e) != nil || e.Name != s.server {
-			continue
-		}
-		if s.last == nil {
-			s.last = map[string]event{}
-		}
-		if _, twice := s.last[e.Kind]; twice { // doctor asks about the first start only
-			continue
-		}
-		s.last[e.Kind] = e
-		if e.Kind == journal.ServerReady || e.Kind == journal.ServerFailed {
-			s.once.Do(func() { close(s.over) })
-		}
+	if _, twice := s.first[e.Kind]; twice || s.ended || e.Name != s.server {
+		return
+	}
+	s.first[e.Kind] = e
+	if s.ended = e.Kind == journal.ServerReady || e.Kind == journal.ServerFailed; s.ended {
+		close(s.over)
 	}
 }
 
@@ -259,20 +260,18 @@ func (s *starts) findings() (all []finding, known bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	begun, starting := s.last[journal.ServerStarting]
-	ready, isReady := s.last[journal.ServerReady]
-	failed, hasFailed := s.last[journal.ServerFailed]
+	begun, starting := s.first[journal.ServerStarting]
+	ready, isReady := s.first[journal.ServerReady]
+	failed, hasFailed := s.first[journal.ServerFailed]
 	if !starting && !hasFailed {
 		return nil, false
 	}
-	ms := func(v float64) time.Duration { return time.Duration(v * float64(time.Millisecond)) }
-	what := s.last[journal.ServerInstalling].Detail
 	if isReady {
-		install, handshake := ms(ready.InstallMS), ms(ready.ReadyMS)
+		what := cmp.Or(s.first[journal.ServerInstalling].Detail, "nothing to install, or installed before")
 		return []finding{
-			good("install", "%s", cmp.Or(what, "nothing to install, or installed before")).took(install),
-			good("start", "the process runs").took(max(0, ready.Time.Sub(begun.Time)-install-handshake)),
-			good("handshake", "it has answered initialize").took(handshake),
+			good("install", "%s", what).took(ready.Install),
+			good("start", "the process runs").took(max(0, ready.Time.Sub(begun.Time)-ready.Install-ready.Duration)),
+			good("handshake", "it has answered initialize").took(ready.Duration),
 		}, true
 	}
 	if !hasFailed {

@@ -249,7 +249,7 @@ func (c *client) tools(ctx context.Context, server string) (api.Tools, error) {
 	default:
 		return list, err
 	}
-	s, err := c.connect(ctx, server)
+	s, err := c.connect(ctx, server, "")
 	if err != nil {
 		return list, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/certs"
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
+	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
@@ -104,6 +105,8 @@ type Config struct {
 	// none. Verbose adds the frames of boxes to the events.
 	JSON    io.Writer
 	Display *display.Terminal
+	// Events gets them inside of this program, from several goroutines; nil for nobody.
+	Events  func(journal.Event)
 	Verbose bool
 	// Command is what the user types for dormouse, for the commands that Display proposes; ""
 	// is dormouse.

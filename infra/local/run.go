@@ -43,6 +43,9 @@ func newMachine(cfg Config) *machine {
 	if cfg.JSON != nil {
 		printers = append(printers, journal.JSONPrinter(cfg.JSON))
 	}
+	if cfg.Events != nil {
+		printers = append(printers, cfg.Events)
+	}
 	if cfg.Display != nil {
 		printers = append(printers, cfg.Display.Event)
 	}
