@@ -41,17 +41,18 @@ type addCommand struct {
 
 	remote string         // the URL of a remote server; "" for another one
 	named  bool           // the user has given Name
-	word   string         // that stands for the server, as typed; "" for a command and for --json
+	word   string         // the one word for a server, as typed, such as npx://PACKAGE; "" for a command and for --json
 	source sources.Source // what word names
-	hash   string         // SHA-256 that a server.json says of its bundle; "" for none
-	taken  []string       // names of -e that are options of a bundle
+	hash   string         // SHA-256 of the bundle that a server.json names; "" for none
+	taken  []string       // names in -e that are options of a bundle, and no variables
 	made   []string       // folders that this command has made
 }
 
-// privateSetting is the setting that --private writes. The error of a private address names it.
+// privateSetting is the setting that --private writes. If a remote server has a private address,
+// the error of its start has this name in it.
 const privateSetting = "x-dormouse.remote.private"
 
-// officialRegistry has names of two parts only.
+// officialRegistry is the default of --registry. Names of its servers have two parts: OWNER/NAME.
 const officialRegistry = "https://registry.modelcontextprotocol.io"
 
 // published reports whether the server is that of a server.json, in the registry or elsewhere.
@@ -132,7 +133,8 @@ func (c *addCommand) Run(t *terminal) error {
 	return err
 }
 
-// begin has the server of the saved file served, and started unless that is not wanted.
+// begin starts the server of the saved file once, unless --oauth or --no-start is set. If the
+// start fails for lack of a variable, begin asks the user for it and tries again.
 func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready readiness, err error) {
 	f.env.sayKept(t.out, c.Name)
 	if _, err := t.fill(asked{servers: f.path, only: []string{c.Name}, all: true}); err != nil {
@@ -191,10 +193,11 @@ func lackOf(file *serversfile.File, name string) (names []string) {
 	return names
 }
 
-// mostAsked is for how many variables add asks one after the other.
+// mostAsked is how often add starts a server, if the user gives what the last start lacked.
 const mostAsked = 4
 
-// fills asks the user for the variable that a server's words name, and gives it to the server.
+// fills asks the user for the variable that the error of a start names, and saves its value for
+// the server. It reports whether that was done.
 func (c *addCommand) fills(t *terminal, f *edited, err error) bool {
 	name := lacks(err.Error())
 	if name == "" || c.remote != "" || c.has(name) {
@@ -229,7 +232,8 @@ func (c *addCommand) has(name string) bool {
 	return slices.ContainsFunc(c.Env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
 }
 
-// lacks returns the environment variable that the words of a server say is missing, "" for none.
+// lacks returns the environment variable that an error text of a server calls missing, "" for
+// none.
 func lacks(words string) string {
 	if !missingWords.MatchString(words) {
 		return ""
@@ -277,7 +281,7 @@ func (c *addCommand) project(words string) string {
 	}
 	folder, with := cmp.Or(c.Cwd, "."), *c
 	with.word, with.Command = "", slices.Clone(c.Command)
-	found := false // a script
+	found := false // an argument is a script
 	for i, arg := range c.Command[1:] {
 		if info, err := os.Stat(filepath.Join(folder, arg)); err == nil && !info.IsDir() {
 			folder, with.Command[1+i] = filepath.Dir(filepath.Join(folder, arg)), filepath.Base(arg)
@@ -311,7 +315,8 @@ func (c *addCommand) project(words string) string {
 	return "let uv install what it needs: " + with.typed()
 }
 
-// typed returns the command line with further flags, and without the values of -e.
+// typed returns this add as a command line to type again, with more flags. It has … in the place
+// of the values of -e, which may be secret.
 func (c *addCommand) typed(more ...string) string {
 	words := []string{"dormouse", "add"}
 	if c.named || c.word == "" {
@@ -346,7 +351,7 @@ func (c *addCommand) typed(more ...string) string {
 	return strings.Join(words, " ")
 }
 
-// quoted returns a word as a shell reads it.
+// quoted quotes a word for a shell, if that is necessary.
 func quoted(word string) string {
 	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
 		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-…", r)
@@ -356,7 +361,8 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// put writes the server into the file. version is that of its package or bundle, or "".
+// put adds the server to the text of the file, which the caller saves. version is that of its
+// package or bundle, or "".
 func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version string, err error) {
 	if c.Name != "" {
 		if err := c.isNew(f); err != nil {
@@ -397,7 +403,7 @@ func (c *addCommand) put(ctx context.Context, t *terminal, f *edited) (version s
 	return version, f.Set(c.Name, entry)
 }
 
-// keep gives the process the variables of -e.
+// keep adds the variables of -e to .env, and to the env of the server.
 func (c *addCommand) keep(f *edited, e *serversedit.Entry) error {
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")
@@ -493,7 +499,8 @@ func notHosted(c *serversfile.File, name string) string {
 	return ""
 }
 
-// checked says why a server of the file cannot be hosted, whatever variables are set.
+// checked says why a server of the file cannot be hosted, whatever variables are set; "" if it
+// can.
 func (e *edited) checked(name string) (why string, err error) {
 	c, _, err := serversfile.ParseHere(e.Text(), e.path, func(string) (string, bool) { return "http://set", true }) // this value stands for every variable; it is valid where the file needs a URL, too
 	if err != nil {
@@ -502,7 +509,7 @@ func (e *edited) checked(name string) (why string, err error) {
 	return notHosted(c, name), nil
 }
 
-// served says why a server of the saved file is not hosted.
+// served says why a server of the saved file is not hosted; "" if it is.
 func (e *edited) served(name string) (why string, err error) {
 	c, _, err := serversfile.LoadHere(e.path, os.LookupEnv)
 	if err != nil {
@@ -524,28 +531,30 @@ const askTime = 30 * time.Second
 // for. If the registry does not answer, the entry stays without a version. The lock of
 // the installation then keeps the version that is installed first.
 func (t *terminal) pin(ctx context.Context, e *serversedit.Entry, folder string) (version string) {
-	u, ok := e.Unpinned()
-	if !ok {
+	p, ok := e.Package()
+	if !ok || p.Version != "" {
 		return ""
 	}
-	w := t.waits("resolving", u.Name)
-	version, err := newest(ctx, u, folder)
+	w := t.waits("resolving", p.Name)
+	version, err := newest(ctx, p, folder)
 	w.end(false)
 	if err != nil {
-		_, _ = fmt.Fprintf(t.err, "the version of %s stays open: %v\n", u.Name, err)
+		_, _ = fmt.Fprintf(t.err, "the version of %s stays open: %v\n", p.Name, err)
 		return ""
 	}
-	e.Pin(u, version)
+	e.Pin(p, version)
 	return version
 }
 
-func newest(ctx context.Context, u serversedit.Unpinned, folder string) (version string, err error) {
+// newest returns the newest version of a package, by the registry that npm or pip is configured
+// for in a folder.
+func newest(ctx context.Context, p serversedit.Package, folder string) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	argv := []string{"npm", "view", u.Name, "version"}
+	argv := []string{"npm", "view", p.Name, "version"}
 	form := regexp.MustCompile(`(?m)^([0-9][0-9A-Za-z.+-]*)$`)
-	if u.Kind == "pypi" {
-		argv = []string{"python3", "-m", "pip", "index", "versions", u.Name}
+	if p.Kind == "pypi" {
+		argv = []string{"python3", "-m", "pip", "index", "versions", p.Name}
 		form = regexp.MustCompile(`^\S+ \(([0-9][0-9A-Za-z.+!-]*)\)`)
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)

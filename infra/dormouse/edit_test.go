@@ -104,7 +104,7 @@ func (d *desk) try(_ context.Context, what trying) (one, two tried, err error) {
 		if err != nil {
 			return one, two, err
 		}
-		p, _ := f.Pinned(what.names[i])
+		p, _ := f.Package(what.names[i])
 		if of.server = what.names[i]; p.Version == "9.0.0" {
 			of.err = errors.New("exited with code 1: Error: it is a new one")
 			continue

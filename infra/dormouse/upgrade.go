@@ -44,7 +44,7 @@ type newer struct {
 	Newest  string `json:"newest,omitempty"`
 	Why     string `json:"why,omitempty"` // the newest is not known
 
-	of serversedit.Pinned
+	of serversedit.Package
 }
 
 // Run lists newer versions, or has a server start another one.
@@ -61,14 +61,14 @@ func (c *upgradeCommand) Run(t *terminal) error {
 	if !f.Has(c.Server) {
 		return unknown("server", c.Server, f.Names())
 	}
-	p, ok := f.Pinned(c.Server)
-	if !ok {
+	p, ok := f.Package(c.Server)
+	if !ok || p.Version == "" {
 		return fmt.Errorf("%s names no version of a package of npm or PyPI in %s, so there is none to change", c.Server, f.name())
 	}
 	s := newer{Name: c.Server, Package: p.Name, Version: p.Version, Newest: c.To, of: p}
 	if c.To == "" {
 		w := t.waits("resolving", p.Name)
-		s.Newest, err = newest(ctx, serversedit.Unpinned{Kind: p.Kind, Name: p.Name}, filepath.Dir(f.path))
+		s.Newest, err = newest(ctx, p, filepath.Dir(f.path))
 		w.end(false)
 		if err != nil {
 			return err
@@ -90,7 +90,7 @@ const mostAskedAtOnce = 8
 func (c *upgradeCommand) list(ctx context.Context, t *terminal, f *edited) error {
 	var all []newer
 	for _, name := range f.Names() {
-		if p, ok := f.Pinned(name); ok {
+		if p, ok := f.Package(name); ok && p.Version != "" {
 			all = append(all, newer{Name: name, Package: p.Name, Version: p.Version, of: p})
 		}
 	}
@@ -100,7 +100,7 @@ func (c *upgradeCommand) list(ctx context.Context, t *terminal, f *edited) error
 		asking.SetLimit(mostAskedAtOnce)
 		for i := range all {
 			asking.Go(func() (err error) {
-				if all[i].Newest, err = newest(ctx, serversedit.Unpinned{Kind: all[i].of.Kind, Name: all[i].Package}, filepath.Dir(f.path)); err != nil {
+				if all[i].Newest, err = newest(ctx, all[i].of, filepath.Dir(f.path)); err != nil {
 					all[i].Why = err.Error()
 				}
 				return nil
@@ -206,6 +206,8 @@ func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s ne
 	})
 }
 
+// trying says which two servers of a file to start in a trial: one with the version of before,
+// and one with the new version.
 type trying struct {
 	file  string // path of the servers file
 	text  []byte // the servers file of the trial

@@ -39,26 +39,22 @@ type Variable struct {
 
 // MarshalJSON writes an object.
 func (v Variables) MarshalJSON() ([]byte, error) {
-	out := []byte{'{'}
+	all := make([]member, len(v))
 	for i, one := range v {
-		if i > 0 {
-			out = append(out, ',')
+		all[i] = member{one.Name, json.RawMessage("null")}
+		if !one.Null {
+			all[i].value = jsonedit.Encode(one.Value)
 		}
-		var value any = one.Value
-		if one.Null {
-			value = nil
-		}
-		out = append(append(append(out, jsonedit.Encode(one.Name)...), ':'), jsonedit.Encode(value)...)
 	}
-	return append(out, '}'), nil
+	return encode(all), nil
 }
 
 // JSON returns the entry in the form in which it stands in a file.
 func (e Entry) JSON() []byte { return jsonedit.Encode(e) }
 
 // ParseEntry reads an entry in the form of mcpServers, with the keys of all clients, or in
-// that of `code --add-mcp`. name is "" if the entry has none. Numbers, true and false become texts where only texts can stand. It leaves out a
-// header that is null. The error quotes no value.
+// that of `code --add-mcp`. name is "" if the entry has none. In the place of a text, numbers,
+// true and false become texts. A header that is null is left out. The error quotes no value.
 func ParseEntry(text []byte) (e Entry, name string, err error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	err = members(dec, func(key string, value json.RawMessage) error {
@@ -118,7 +114,7 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 	return e, name, err
 }
 
-// set sets one of our own settings.
+// set sets a member of x-dormouse.
 func (e *Entry) set(key string, value json.RawMessage) {
 	if e.Ours == nil {
 		e.Ours = map[string]any{}
@@ -126,10 +122,10 @@ func (e *Entry) set(key string, value json.RawMessage) {
 	e.Ours[key] = value
 }
 
-// SetOurs sets one of our own settings to a value that becomes JSON.
+// SetOurs sets a member of the entry's x-dormouse to a value, which is encoded as JSON.
 func (e *Entry) SetOurs(key string, value any) { e.set(key, jsonedit.Encode(value)) }
 
-// SetBox sets one setting of the box, and leaves the others.
+// SetBox sets a member of x-dormouse.box, and leaves the others.
 func (e *Entry) SetBox(key string, value any) {
 	if box, ok := e.box(); ok {
 		box[key] = value
@@ -137,15 +133,15 @@ func (e *Entry) SetBox(key string, value any) {
 	}
 }
 
-// box returns the settings of the box. ok is false for a box that the check of the entry
-// refuses.
+// box returns x-dormouse.box. ok is false if that is no object, which an error reports later,
+// when the servers file is read.
 func (e *Entry) box() (box map[string]any, ok bool) {
 	box = map[string]any{}
 	before, has := e.Ours["box"].(json.RawMessage)
 	return box, !has || json.Unmarshal(before, &box) == nil
 }
 
-// Hide makes the box hide the value of a variable.
+// Hide adds a variable to x-dormouse.box.secrets, so that its value is hidden in output.
 func (e *Entry) Hide(name string) {
 	box, _ := e.box()
 	secrets, _ := box["secrets"].([]any)
@@ -196,7 +192,8 @@ func scalar(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// as decodes one member. The decoder's own error would quote the value.
+// as decodes a member into to. The error says that key must be what, and does not quote the
+// value, as that of encoding/json would.
 func as(key string, value json.RawMessage, what string, to any) error {
 	if json.Unmarshal(value, to) != nil {
 		return fmt.Errorf("%s must be %s", key, what)

@@ -62,7 +62,7 @@ func (f *File) SetVariable(server, name, value string) error {
 	})
 }
 
-// SetOurs sets a setting of the file, which is JSON, below x-dormouse.
+// SetOurs sets a member of x-dormouse at the root of the file, at a path below it. value is JSON.
 func (f *File) SetOurs(value []byte, path ...string) error {
 	return f.change(func() ([]byte, error) {
 		return jsonedit.Set(f.text, value, append([]string{"x-dormouse"}, path...)...)

@@ -11,52 +11,56 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
 
-// Unpinned is a package that an entry starts without a fixed version.
-type Unpinned struct {
-	Kind string // "npm" or "pypi"
-	Name string
-	word string // in args
+// Package is a package of npm or PyPI that a server starts with npx, uvx or the like.
+type Package struct {
+	Kind    string // "npm" or "pypi"
+	Name    string
+	Version string // "" if the server starts the newest version
+	arg     int    // index of the argument that names the package
+	before  string // the part of that argument before the version, with its sign: "@" or "=="
 }
 
-// Unpinned returns the package that the entry starts with npx or uvx. ok is false if the
-// entry gives a version, a range, or a tag other than "latest".
-func (e Entry) Unpinned() (u Unpinned, ok bool) {
-	p, ok := provision.PackageOf(e.Command, e.Args)
-	if !ok || strings.Contains(p.Word, "${") {
-		return u, false
+// oneVersion fits what follows the name of a package of one version: an extra of Python, the
+// sign, and the version.
+var oneVersion = regexp.MustCompile(`^((?:\[[^\]]*\])?(?:@|==)v?)([0-9][0-9A-Za-z.+!_-]*)$`)
+
+// packageOf returns the package that a command line starts. ok is false if it starts none, or
+// one by a range of versions, or by a tag other than "latest".
+func packageOf(command string, args []string) (p Package, ok bool) {
+	of, ok := provision.PackageOf(command, args)
+	p.Kind, p.Name = of.Kind, of.Name
+	p.arg = slices.IndexFunc(args, func(arg string) bool {
+		before, found := strings.CutSuffix(arg, of.Word)
+		return found && (before == "" || strings.HasSuffix(before, "="))
+	})
+	if !ok || p.arg < 0 || strings.Contains(of.Word, "${") {
+		return p, false
 	}
-	rest := strings.TrimPrefix(p.Word, p.Name)
-	return Unpinned{p.Kind, p.Name, p.Word}, rest == "" || rest == "@latest"
-}
-
-// Pin sets the version of the package.
-func (e *Entry) Pin(u Unpinned, version string) {
+	rest := strings.TrimPrefix(of.Word, of.Name)
+	if m := oneVersion.FindStringSubmatch(rest); m != nil {
+		p.Version, p.before = m[2], strings.TrimSuffix(args[p.arg], m[2])
+		return p, true
+	}
 	sign := "@"
-	if u.Kind == "pypi" && slices.ContainsFunc(e.Args, func(arg string) bool { return arg == "--from" || strings.HasPrefix(arg, "--from=") }) {
+	if p.Kind == "pypi" && slices.ContainsFunc(args, func(arg string) bool { return arg == "--from" || strings.HasPrefix(arg, "--from=") }) {
 		sign = "=="
 	}
-	args := slices.Clone(e.Args)
-	for i, arg := range args {
-		if before, found := strings.CutSuffix(arg, u.word); found && (before == "" || strings.HasSuffix(before, "=")) {
-			args[i] = before + u.Name + sign + version
-			break
-		}
-	}
-	e.Args = args
+	p.before = strings.TrimSuffix(args[p.arg], rest) + sign
+	return p, rest == "" || rest == "@latest"
 }
 
-// Pinned is a package of which an entry starts one version.
-type Pinned struct {
-	Kind, Name, Version string
-	arg                 int    // index in args
-	before              string // the part of that argument before the version
+// Package returns the package that the entry starts. ok is false if the entry starts none, or
+// one by a range of versions, or by a tag other than "latest".
+func (e Entry) Package() (p Package, ok bool) { return packageOf(e.Command, e.Args) }
+
+// Pin has the entry start one version of its package.
+func (e *Entry) Pin(p Package, version string) {
+	e.Args = slices.Clone(e.Args)
+	e.Args[p.arg] = p.before + version
 }
 
-// pinnedWord fits a package with one version, behind its name: an extra of Python, and the sign.
-var pinnedWord = regexp.MustCompile(`^((?:\[[^\]]*\])?(?:@|==)v?)([0-9][0-9A-Za-z.+!_-]*)$`)
-
-// Pinned returns the package of which a server starts one version. ok is false if there is none.
-func (f *File) Pinned(server string) (p Pinned, ok bool) {
+// Package returns the package that a server of the file starts; see [Entry.Package].
+func (f *File) Package(server string) (p Package, ok bool) {
 	var e struct {
 		Command string   `json:"command"`
 		Args    []string `json:"args"`
@@ -65,24 +69,12 @@ func (f *File) Pinned(server string) (p Pinned, ok bool) {
 	if err != nil || !ok || json.Unmarshal(text, &e) != nil {
 		return p, false
 	}
-	of, ok := provision.PackageOf(e.Command, e.Args)
-	if !ok {
-		return p, false
-	}
-	m := pinnedWord.FindStringSubmatch(strings.TrimPrefix(of.Word, of.Name))
-	at := slices.IndexFunc(e.Args, func(arg string) bool {
-		before, ok := strings.CutSuffix(arg, of.Word)
-		return ok && (before == "" || strings.HasSuffix(before, "="))
-	})
-	if m == nil || at < 0 {
-		return p, false
-	}
-	return Pinned{Kind: of.Kind, Name: of.Name, Version: m[2], arg: at, before: strings.TrimSuffix(e.Args[at], m[2])}, true
+	return packageOf(e.Command, e.Args)
 }
 
 // SetVersion has a server start another version of its package.
-func (f *File) SetVersion(server string, p Pinned, version string) error {
-	if !pinnedWord.MatchString("@" + version) {
+func (f *File) SetVersion(server string, p Package, version string) error {
+	if !oneVersion.MatchString("@" + version) {
 		return fmt.Errorf("%q is not one version", version)
 	}
 	return f.change(func() ([]byte, error) {

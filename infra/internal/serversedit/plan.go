@@ -96,7 +96,7 @@ func Import(src Source, f *File, env *Env, o Options) ([]Item, error) {
 	return items, nil
 }
 
-// inFile says why a server or a section of another client's file is not taken over.
+// inFile says why a server, or a member of x-dormouse, is not imported.
 const inFile = "it is in the file already: --replace takes the other one"
 
 func namesOf(src Source) (names []string) {

@@ -78,7 +78,7 @@ type keeper struct {
 	env    *Env
 }
 
-// whole moves a value, and returns the text that replaces it.
+// whole moves a value to the file of variables, and returns the reference that replaces it.
 func (k keeper) whole(name, value string) (string, error) {
 	variable, err := k.env.Keep(k.server, name, value)
 	return "${" + variable + "}", err

@@ -21,10 +21,10 @@ type Source struct {
 	Servers []Theirs // in the order of the file; of TOML in the order of their names
 	Inputs  []Input
 	Folder  string   // for relative paths, "" if it is not known
-	ours    []member // x-dormouse of the file
+	ours    []member // the members of x-dormouse at the root of the file
 }
 
-// Theirs is a server of another client's file.
+// Theirs is a server in a client's file.
 type Theirs struct {
 	Name string // as in the file
 	JSON []byte // its entry, in the form of mcpServers; it may hold secrets

@@ -26,9 +26,9 @@ type Client struct {
 	Imports []string
 
 	format format
-	keys   []string // that lead to the servers in File
-	entry  func(Server) members
-	paste  func(Server) []Paste // besides the file
+	keys   []string             // the path of the servers in File
+	entry  func(Server) members // of a server in File; nil unless format is jsonFile
+	paste  func(Server) []Paste // the ways besides File; nil for none
 }
 
 // Server is a hosted server as a client sees it.
@@ -103,7 +103,7 @@ func (m members) MarshalJSON() ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// with adds the header with the key, if there is a key.
+// with adds an object of headers, called name, that has the key. Without a key it adds nothing.
 func (m members) with(name string, s Server) members {
 	if s.Key == "" {
 		return m

@@ -111,9 +111,7 @@ func readTOML(text []byte, name string) (others, server map[string]any, err erro
 // that nothing else has changed: replaceTOML does not recognize values that span several
 // lines.
 func replaceTOML(text []byte, s Server, started bool) []byte {
-	name := regexp.QuoteMeta(s.Name)
-	own := regexp.MustCompile(`^\s*\[\s*mcp_servers\s*\.\s*("` + name + `"|'` + name + `'|` + name + `)\s*(\.[^\]]*)?\]`)
-	table := regexp.MustCompile(`^\s*\[`)
+	own := tableOf(s.Name)
 	reached := regexp.MustCompile(`^\s*(url|http_headers|command|args|env|cwd|env_vars|bearer_token_env_var)\s*=`)
 	var out []byte
 	inside, below := false, false
@@ -125,7 +123,7 @@ func replaceTOML(text []byte, s Server, started bool) []byte {
 				out = append(append(out, line...), reach...)
 				continue
 			}
-		} else if table.Match(line) {
+		} else if anyTable.Match(line) {
 			inside, below = false, false
 		}
 		plain := bytes.TrimSpace(line)
@@ -135,6 +133,16 @@ func replaceTOML(text []byte, s Server, started bool) []byte {
 		out = append(out, line...)
 	}
 	return out
+}
+
+// anyTable fits the header of a table of TOML.
+var anyTable = regexp.MustCompile(`^\s*\[`)
+
+// tableOf returns an expression that fits the header of the table of a server, and of those below
+// it. The second group is then what follows the name of the server.
+func tableOf(name string) *regexp.Regexp {
+	name = regexp.QuoteMeta(name)
+	return regexp.MustCompile(`^\s*\[\s*mcp_servers\s*\.\s*("` + name + `"|'` + name + `'|` + name + `)\s*(\.[^\]]*)?\]`)
 }
 
 // yamlBlock returns a server as an extension of goose. step is one indentation.
@@ -149,11 +157,13 @@ func yamlBlock(indent, step string, s Server) string {
 	return indent + strings.Join(lines, "\n"+indent) + "\n"
 }
 
-// putYAML replaces an extension of goose, or adds one as the first. It reads only as much
-// YAML as goose writes itself: a block of extensions that begins in the first column.
+// putYAML replaces an extension of goose, or adds one as the first.
 func putYAML(text []byte, s Server) ([]byte, error) {
 	lines := strings.SplitAfter(string(text), "\n")
-	begin := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "extensions:") })
+	begin, all, err := extensions(lines)
+	if err != nil {
+		return nil, err
+	}
 	if begin < 0 {
 		whole := string(text)
 		if whole != "" && !strings.HasSuffix(whole, "\n") {
@@ -172,34 +182,47 @@ func putYAML(text []byte, s Server) ([]byte, error) {
 	if !strings.HasSuffix(lines[begin], "\n") {
 		lines[begin] += "\n"
 	}
-	indent, at := "", -1
-	for i, l := range lines[begin+1:] {
-		text := strings.TrimLeft(l, " ")
-		depth := l[:len(l)-len(text)]
+	place := extension{indent: "  ", from: begin + 1, to: begin + 1}
+	if len(all) > 0 {
+		place.indent = all[0].indent
+	}
+	if i := slices.IndexFunc(all, func(e extension) bool { return e.name == s.Name }); i >= 0 {
+		place = all[i]
+	}
+	return []byte(strings.Join(slices.Replace(lines, place.from, place.to, yamlBlock(place.indent, "  ", s)), "")), nil
+}
+
+// extension is an extension in a file of goose: lines[from:to], which begin with indent.
+type extension struct {
+	name, indent string
+	from, to     int
+}
+
+// extensions returns the extensions in the lines of a file, and the index of the line above
+// them, -1 if there is none. It reads only as much YAML as goose writes itself: a block of
+// extensions whose line "extensions:" begins in the first column.
+func extensions(lines []string) (begin int, all []extension, err error) {
+	begin = slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "extensions:") })
+	if begin < 0 {
+		return begin, nil, nil
+	}
+	for i := begin + 1; i < len(lines); {
+		text := strings.TrimLeft(lines[i], " ")
+		indent := lines[i][:len(lines[i])-len(text)]
 		switch {
 		case strings.TrimSpace(text) == "" || text[0] == '#':
+			i++
 			continue
 		case text[0] == '\t':
-			return nil, errors.New("it has tabs")
+			return begin, nil, errors.New("it has tabs")
 		case indent == "":
-			indent = depth
-		}
-		if depth == "" {
-			break
+			return begin, all, nil
 		}
 		key, _, _ := strings.Cut(text, ":")
-		if depth == indent && strings.Trim(strings.TrimSpace(key), `"'`) == s.Name {
-			at = begin + 1 + i
-		}
+		all = append(all, extension{strings.Trim(strings.TrimSpace(key), `"'`), indent, i, yamlEnd(lines, i, len(indent))})
+		i = all[len(all)-1].to
 	}
-	if indent == "" {
-		indent = "  "
-	}
-	block := []string{yamlBlock(indent, "  ", s)}
-	if at < 0 {
-		return []byte(strings.Join(slices.Insert(lines, begin+1, block...), "")), nil
-	}
-	return []byte(strings.Join(slices.Concat(lines[:at], block, lines[yamlEnd(lines, at, len(indent)):]), "")), nil
+	return begin, all, nil
 }
 
 // yamlEnd returns the line after the block that begins at a line.

@@ -78,14 +78,12 @@ func (c Client) removeJSON(text []byte, ours func(string, ...string) bool) (out 
 // removeTOML takes out the tables of servers, with those below them. It checks that nothing
 // else has changed.
 func removeTOML(text []byte, ours func(string, ...string) bool) (out []byte, removed []string, err error) {
-	table := regexp.MustCompile(`^\s*\[`)
 	for {
 		name, before, err := nextTOML(text, ours)
 		if err != nil || name == "" {
 			return text, removed, err
 		}
-		quoted := regexp.QuoteMeta(name)
-		own := regexp.MustCompile(`^\s*\[\s*mcp_servers\s*\.\s*("` + quoted + `"|'` + quoted + `'|` + quoted + `)\s*(\.[^\]]*)?\]`)
+		own := tableOf(name)
 		var kept, held strings.Builder // held is comments and empty lines, which may belong to the next table
 		inside := false
 		for line := range strings.Lines(string(text)) {
@@ -94,7 +92,7 @@ func removeTOML(text []byte, ours func(string, ...string) bool) (out []byte, rem
 			case own.MatchString(line):
 				inside = true
 				held.Reset()
-			case inside && table.MatchString(line):
+			case inside && anyTable.MatchString(line):
 				inside = false
 				kept.WriteString(held.String())
 				kept.WriteString(line)
@@ -139,37 +137,23 @@ func nextTOML(text []byte, ours func(string, ...string) bool) (name string, othe
 // alone what it cannot read.
 func removeYAML(text []byte, ours func(string, ...string) bool) (out []byte, removed []string) {
 	lines := strings.SplitAfter(string(text), "\n")
-	begin := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "extensions:") })
-	if begin < 0 {
+	_, all, err := extensions(lines)
+	if err != nil {
 		return text, nil
 	}
 	uri := regexp.MustCompile(`^\s*uri:\s*["']?([^"'\s]+)`)
-	for i := begin + 1; i < len(lines); {
-		depth := len(lines[i]) - len(strings.TrimLeft(lines[i], " "))
-		key, rest, found := strings.Cut(strings.TrimSpace(lines[i]), ":")
-		if depth == 0 && strings.TrimSpace(lines[i]) != "" {
-			break
-		}
-		end := yamlEnd(lines, i, depth)
-		if !found || strings.TrimSpace(rest) != "" {
-			i++
-			continue
-		}
+	for _, e := range slices.Backward(all) {
 		var urls []string
-		for _, line := range lines[i:end] {
+		for _, line := range lines[e.from:e.to] {
 			if m := uri.FindStringSubmatch(line); m != nil {
 				urls = append(urls, m[1])
 			}
 		}
-		if name := strings.Trim(key, `"'`); ours(name, urls...) {
-			lines = slices.Delete(lines, i, end)
-			removed = append(removed, name)
-			continue
+		if ours(e.name, urls...) {
+			lines = slices.Delete(lines, e.from, e.to)
+			removed = append(removed, e.name)
 		}
-		i = end
 	}
-	if len(removed) == 0 {
-		return text, nil
-	}
+	slices.Reverse(removed) // as in the file
 	return []byte(strings.Join(lines, "")), removed
 }

@@ -82,13 +82,9 @@ func Get(text []byte, path ...string) (value []byte, ok bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	v := d.root
-	for i, name := range path {
-		o, at, err := member(v, path[:i], name)
-		if err != nil || at < 0 {
-			return nil, false, err
-		}
-		v = o.Members[at].Value
+	v, _, found, err := d.follow(path)
+	if err != nil || found < len(path) {
+		return nil, false, err
 	}
 	v = v.Clone()
 	v.Standardize()
@@ -108,20 +104,19 @@ func Set(text, value []byte, path ...string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("value of %s: %w", strings.Join(path, "."), err)
 	}
-	v, ownLine := d.root, false
-	for i, name := range path {
-		o, at, err := member(v, path[:i], name)
-		if err != nil {
-			return nil, err
+	v, m, found, err := d.follow(path)
+	if err != nil {
+		return nil, err
+	}
+	if found < len(path) {
+		for _, missing := range slices.Backward(path[found+1:]) {
+			want = hujson.Value{Value: &hujson.Object{Members: []hujson.ObjectMember{{Name: hujson.Value{Value: hujson.String(missing)}, Value: want}}}}
 		}
-		if at < 0 {
-			for _, missing := range slices.Backward(path[i+1:]) {
-				want = hujson.Value{Value: &hujson.Object{Members: []hujson.ObjectMember{{Name: hujson.Value{Value: hujson.String(missing)}, Value: want}}}}
-			}
-			return d.insert(v, o, name, want)
-		}
-		_, ownLine = d.alone(o.Members[at].Name.StartOffset)
-		v = o.Members[at].Value
+		return d.insert(v, path[found], want)
+	}
+	ownLine := false
+	if found > 0 {
+		_, ownLine = d.alone(m.object().Members[m.at].Name.StartOffset)
 	}
 	_, alone := d.alone(v.StartOffset)
 	put := compact(want)
@@ -138,16 +133,12 @@ func SetElement(text, value []byte, at int, path ...string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := d.root
-	for i, name := range path {
-		o, at, err := member(v, path[:i], name)
-		if err != nil {
-			return nil, err
-		}
-		if at < 0 {
-			return nil, fmt.Errorf("there is no %s", strings.Join(path[:i+1], "."))
-		}
-		v = o.Members[at].Value
+	v, _, found, err := d.follow(path)
+	if err != nil {
+		return nil, err
+	}
+	if found < len(path) {
+		return nil, fmt.Errorf("there is no %s", strings.Join(path[:found+1], "."))
 	}
 	list, ok := v.Value.(*hujson.Array)
 	if !ok || at >= len(list.Elements) {
@@ -163,20 +154,36 @@ func Delete(text []byte, path ...string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := d.root
+	_, m, found, err := d.follow(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case found < len(path) || found == 0:
+		return text, nil
+	}
+	return d.remove(m)
+}
+
+// place is a member of an object.
+type place struct {
+	in hujson.Value // the object
+	at int          // index of the member
+}
+
+func (p place) object() *hujson.Object { return p.in.Value.(*hujson.Object) }
+
+// follow follows a path from the root as far as it exists, for found of its names. It returns
+// the value that those names lead to, and the member that the last of them names.
+func (d *document) follow(path []string) (v hujson.Value, last place, found int, err error) {
+	v = d.root
 	for i, name := range path {
 		o, at, err := member(v, path[:i], name)
-		switch {
-		case err != nil:
-			return nil, err
-		case at < 0:
-			return text, nil
-		case i == len(path)-1:
-			return d.remove(v, o, at)
+		if err != nil || at < 0 {
+			return v, last, i, err
 		}
-		v = o.Members[at].Value
+		v, last = o.Members[at].Value, place{v, at}
 	}
-	return text, nil
+	return v, last, len(path), nil
 }
 
 // member finds a member of v by its name. path is the path of v. at is the member's index,
@@ -202,8 +209,9 @@ func member(v hujson.Value, path []string, name string) (o *hujson.Object, at in
 	return o, at, nil
 }
 
-// insert adds a member at the end of the object o. v is the value that o came from.
-func (d *document) insert(v hujson.Value, o *hujson.Object, name string, value hujson.Value) ([]byte, error) {
+// insert adds a member at the end of the object v.
+func (d *document) insert(v hujson.Value, name string, value hujson.Value) ([]byte, error) {
+	o := place{in: v}.object()
 	closing := v.EndOffset - 1
 	outer := d.indentation(v.StartOffset)
 	key := hujson.String(name)
@@ -237,10 +245,10 @@ func (d *document) insert(v hujson.Value, o *hujson.Object, name string, value h
 	return d.splice(end, closing, between+same+d.line+indent+text+rest)
 }
 
-// remove removes a member from the object o. v is the value that o came from.
-func (d *document) remove(v hujson.Value, o *hujson.Object, at int) ([]byte, error) {
-	m := o.Members[at]
-	last := at == len(o.Members)-1
+func (d *document) remove(p place) ([]byte, error) {
+	o := p.object()
+	m := o.Members[p.at]
+	last := p.at == len(o.Members)-1
 	from, to := m.Name.StartOffset, m.Value.EndOffset
 	comma := !last || m.Value.AfterExtra != nil
 	if comma {
@@ -248,7 +256,7 @@ func (d *document) remove(v hujson.Value, o *hujson.Object, at int) ([]byte, err
 	}
 	begin := bytes.LastIndexByte(d.text[:from], '\n') + 1
 	blank := len(bytes.TrimSpace(d.text[begin:from])) == 0
-	same := sameLine(string(d.text[to : v.EndOffset-1]))
+	same := sameLine(string(d.text[to : p.in.EndOffset-1]))
 	switch rest := d.text[to+len(same):]; {
 	case blank && bytes.HasPrefix(rest, []byte("\r\n")):
 		from, to = begin, to+len(same)+2
@@ -260,8 +268,8 @@ func (d *document) remove(v hujson.Value, o *hujson.Object, at int) ([]byte, err
 		to += len(d.text[to:]) - len(bytes.TrimLeft(d.text[to:], " \t"))
 	}
 	text := slices.Concat(d.text[:from], d.text[to:])
-	if last && at > 0 && !comma {
-		before := o.Members[at-1].Value
+	if last && p.at > 0 && !comma {
+		before := o.Members[p.at-1].Value
 		cut := before.EndOffset + len(before.AfterExtra)
 		text = slices.Delete(text, cut, cut+1)
 	}
