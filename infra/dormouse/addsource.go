@@ -24,11 +24,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
-// behind stands behind the -- of an add, so that add knows which words are the command. No
-// word that a user can type is this one.
+// behind is a word that markCommand inserts after the -- of dormouse add, because kong does not
+// tell where the -- was. No word of a command line can have a NUL byte.
 const behind = "\x00"
 
-// markCommand puts behind into the arguments of an add.
+// markCommand inserts behind into the arguments of dormouse add, and changes no others.
 func markCommand(args []string) []string {
 	if i := slices.Index(args, "--"); args[0] == "add" && i >= 0 {
 		return slices.Insert(slices.Clone(args), i+1, behind)
@@ -65,8 +65,8 @@ func (c *addCommand) resolve() error {
 	return nil
 }
 
-// readWord reads the one word that stands for a server. A word that is nothing known is a
-// command if it stands behind --.
+// readWord reads a command of one word, which may stand for a server. behind says that it came
+// after --: a word that names nothing known is then a program.
 func (c *addCommand) readWord(behind bool) error {
 	if len(c.Command) != 1 || c.Entry != "" {
 		return nil
@@ -113,8 +113,9 @@ const (
 	repositories = "repositories"
 )
 
-// fetched returns the folder in which add keeps one kind of what it fetches for a servers file:
-// in the user's data folder, or in that of this machine for a user without a home.
+// fetched returns the folder in which add keeps one kind of what it fetches for a servers file,
+// whose path servers is. It is in the user's data folder; for a user without a home, it is in
+// data, the data folder of dormouse run.
 func fetched(kind, servers, data string) string {
 	if folder := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(folder) {
 		data = filepath.Join(folder, "dormouse")
@@ -125,7 +126,8 @@ func fetched(kind, servers, data string) string {
 	return filepath.Join(data, kind, hex.EncodeToString(sum[:4]))
 }
 
-// sweep removes what add has fetched for the servers file, and no entry of it names any more.
+// sweep removes folders that add has fetched, if the file named them before this command and
+// does not any more. data is as for fetched.
 func (e *edited) sweep(data string) (removed []string) {
 	for _, kind := range []string{bundles, repositories} {
 		home := fetched(kind, e.path, data)
@@ -193,7 +195,7 @@ func (c *addCommand) ofRepository(ctx context.Context, t *terminal, f *edited) (
 	}
 	defer func() { _ = os.RemoveAll(part) }()
 	fetch, at := []string{"fetch", "--quiet", "--depth", "1", "--", "origin", cmp.Or(c.source.Ref, "HEAD")}, "FETCH_HEAD"
-	if shortCommit.MatchString(c.source.Ref) { // which no server looks up
+	if shortCommit.MatchString(c.source.Ref) { // a server of git looks up whole names only
 		fetch, at = []string{"fetch", "--quiet", "--tags", "origin"}, c.source.Ref
 	}
 	for _, args := range [][]string{{"init", "--quiet"}, {"remote", "add", "--", "origin", c.source.At}, fetch, {"checkout", "--quiet", at}} {
@@ -341,7 +343,8 @@ func (c *addCommand) configure(t *terminal, f *edited, bundle *sources.Bundle) (
 	return nil, fmt.Errorf("%s was not added: it needs %s: %s", c.Name, strings.Join(missing, ", "), c.typed(give...))
 }
 
-// takes returns the value of -e for an option. Then it is no variable of the process.
+// takes returns the value that -e gives to an option of a bundle. A -e that does so sets no
+// variable of the process.
 func (c *addCommand) takes(o sources.Option) (given string, set bool) {
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")

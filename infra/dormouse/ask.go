@@ -45,6 +45,16 @@ func askOn(in, out *os.File) asker {
 	}
 }
 
+// secret asks the user for a value, or reads one of at most some bytes from standard input if
+// there is nobody to ask. A value among the arguments would be visible in ps.
+func (t *terminal) secret(question string, most int64) (string, error) {
+	if t.ask != nil {
+		return t.ask(question, true)
+	}
+	value, err := io.ReadAll(io.LimitReader(t.in, most+1))
+	return strings.TrimRight(string(value), "\r\n"), err
+}
+
 // readLine reads to the end of a line and not beyond, because another reader may read the
 // next line.
 func readLine(in io.Reader) (string, error) {
@@ -63,14 +73,10 @@ func readLine(in io.Reader) (string, error) {
 // hideInput makes a terminal hide what the user types. Call show to end that. Ctrl-C ends
 // it too, and then ends the program.
 func hideInput(in *os.File) (show func(), err error) {
-	fd := int(in.Fd())
-	modes, err := unix.IoctlGetTermios(fd, getModes)
+	restore, err := changeModes(in, func(modes *unix.Termios) { modes.Lflag &^= unix.ECHO })
 	if err != nil {
 		return nil, err
 	}
-	hidden := *modes
-	hidden.Lflag &^= unix.ECHO
-	restore := func() { _ = unix.IoctlSetTermios(fd, setModes, modes) } // the terminal may be gone
 	interrupted, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(interrupted, os.Interrupt)
 	go func() {
@@ -85,7 +91,7 @@ func hideInput(in *os.File) (show func(), err error) {
 		signal.Stop(interrupted)
 		close(done)
 		restore()
-	}, unix.IoctlSetTermios(fd, setModes, &hidden)
+	}, nil
 }
 
 // variables is the file .env beside a servers file, while a command adds to it.

@@ -23,6 +23,7 @@ type billCommand struct {
 	printing
 }
 
+// account is the JSON output of bill.
 type account struct {
 	Since   time.Time      `json:"since"`
 	Until   time.Time      `json:"until"`
@@ -58,7 +59,7 @@ func (c *billCommand) Run(t *terminal) error {
 	return c.show(t, a, func() error { return a.print(t.out, cmp.Or(c.Most, 20)) })
 }
 
-// read returns the use of the time that --since selects.
+// read asks for what was used since the time of --since, or ever since.
 func (c *billCommand) read() (b api.Bill, err error) {
 	query := ""
 	if c.Since != "" || c.By == "day" || c.By == "tool" {

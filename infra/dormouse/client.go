@@ -26,7 +26,7 @@ type client struct {
 	key   string
 	where string // in words, for errors
 	up    bool   // a running Dormouse answers; otherwise this program itself answers from a store
-	end   func()
+	end   func() // closes the client
 	shows []byte // the certificate that the endpoint of this machine shows, in DER; endpoint sets it
 
 	progress atomic.Pointer[progress] // of the call under way
@@ -179,7 +179,7 @@ func (c *client) stream(ctx context.Context, method, path string, in any) (io.Re
 	return c.send(ctx, method, api.Prefix+path, in)
 }
 
-// send is as stream, with a whole path.
+// send is as stream, with a whole path. Unless the status is 200, the answer becomes an error.
 func (c *client) send(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	var text []byte
 	if in != nil {
@@ -217,12 +217,14 @@ func (c *client) refused(res *http.Response) error {
 	return refusal{f.Error.Code, f.Error.Message}
 }
 
+// stranger is the error for an answer that is not of the API.
 type stranger struct{ where, status string }
 
 func (s stranger) Error() string {
 	return fmt.Sprintf("%s answers %s: is it a dormouse of this version?", s.where, s.status)
 }
 
+// refusal is an error that the API has answered with. code is that of the API.
 type refusal struct{ code, message string }
 
 func (r refusal) Error() string { return r.message }

@@ -111,7 +111,7 @@ type printing struct {
 	JSON bool `help:"Print JSON."`
 }
 
-// show prints v as JSON if that was asked for. Otherwise it calls text.
+// show prints v as JSON if --json is set. Otherwise it calls text.
 func (p printing) show(t *terminal, v any, text func() error) error {
 	if p.JSON {
 		return t.printJSON(v)
@@ -155,9 +155,10 @@ func widest(text string) (most int) {
 	return most
 }
 
-// folded lays the rows of tables out in lines of a width. A column that does not fit beside
-// those before it begins a further line of each row. Texts of the last column are broken at
-// spaces, in their column if there is room. A row without a tab is in no table.
+// folded lays tables out in lines of at most width columns. In cells, each line is a row whose
+// cells are separated by tabs; a line without a tab is text between tables. A column that does
+// not fit beside those before it begins a further line of each row. Texts of the last column
+// are broken at spaces, in their column if that has room.
 func folded(cells string, width int) string {
 	var out strings.Builder
 	var widths, words []int // of each column: the longest cell, and the longest word
@@ -185,7 +186,7 @@ func folded(cells string, width int) string {
 			line, at = "", to
 		}
 		for i, cell := range strings.Split(strings.TrimRight(row, "\t"), "\t") {
-			breaks := i == len(widths)-1 && width-at >= column && words[i] <= width-at
+			breaks := i == len(widths)-1 && width-at >= leastWidth && words[i] <= width-at
 			if i > 0 && at+widths[i] > width && !breaks {
 				fold(len(indent))
 			}
@@ -204,13 +205,13 @@ func folded(cells string, width int) string {
 	return out.String()
 }
 
-// column is how many columns a text needs to be broken in them.
-const column = 30
+// leastWidth is the least width of a last column in which folded breaks a text.
+const leastWidth = 30
 
-// indent is before the further lines of a row.
+// indent begins each line of a folded row but the first.
 const indent = "    "
 
-// tinted colors the cells of a table that say how something is.
+// tinted colors the cells of a table that are a state, such as failed, or a mark, such as ✓.
 func tinted(table []byte) []byte {
 	for _, t := range tints {
 		table = t.cell.ReplaceAll(table, []byte("${1}\x1b["+t.color+"m${2}\x1b[0m"))
@@ -218,7 +219,7 @@ func tinted(table []byte) []byte {
 	return table
 }
 
-// tints are the colors of states and marks.
+// tints has the color of each state and mark, as a parameter of SGR (ECMA-48).
 var tints = []struct {
 	cell  *regexp.Regexp
 	color string

@@ -59,6 +59,7 @@ func good(check, format string, args ...any) finding {
 
 func bad(check, says, todo string) finding { return finding{Check: check, Says: says, Todo: todo} }
 
+// doctor is one run of the command, with what the checks share.
 type doctor struct {
 	*doctorCommand
 	t       *terminal
@@ -168,7 +169,8 @@ func (d *doctor) served(use func(serversfile.Server)) {
 // named.
 func (d *doctor) about(name string) bool { return d.Server == "" || d.Server == name }
 
-// look finds a program as a box of the server does.
+// look finds a program as dormouse run does for a server: by the PATH of the server, from its
+// folder.
 func (d *doctor) look(s serversfile.Server, program string) (path string, err error) {
 	if program == runner.Keeper && s.Command != "" {
 		return runner.Find(s, os.Getenv("PATH"), serversfile.FolderOf(d.Servers))

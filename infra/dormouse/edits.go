@@ -112,7 +112,7 @@ func splitWords(line string) (words []string, err error) {
 	return words, nil
 }
 
-// setValue gives the process of a server a variable, whose value is kept in env.
+// setValue sets a variable of a server. The value goes to .env, and the servers file refers to it.
 func (e *edited) setValue(env *variables, server, name, value string) error {
 	if !serversfile.IsVariable(name) {
 		return errors.New("a variable has a name of letters, digits and _")

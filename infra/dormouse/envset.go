@@ -3,9 +3,7 @@ package dormouse
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
@@ -52,9 +50,6 @@ func (c *envSetCommand) value(t *terminal) (string, error) {
 		return "", errors.New("a variable has a name of letters, digits and _: dormouse env set NAME")
 	case c.Value != nil:
 		return *c.Value, nil
-	case t.ask != nil:
-		return t.ask(c.Name+": ", true)
 	}
-	text, err := io.ReadAll(io.LimitReader(t.in, serversfile.MaxFile))
-	return strings.TrimRight(string(text), "\r\n"), err
+	return t.secret(c.Name+": ", serversfile.MaxFile)
 }

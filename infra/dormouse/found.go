@@ -44,8 +44,8 @@ func placeOfNotes() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("dormouse-%d", os.Getuid()))
 }
 
-// leave writes the note of a machine. forget removes it. Without a note, commands find the
-// machine in its own folder only.
+// leave writes the note of a machine, and returns forget, which removes it. If the note cannot be
+// written, only commands in the folder of the machine find it.
 func (n upNote) leave() (forget func()) {
 	_ = os.Mkdir(placeOfNotes(), 0o700) // which most often exists; see notesFolder
 	folder, text := notesFolder(), []byte(nil)

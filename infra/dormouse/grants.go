@@ -19,28 +19,23 @@ type grantsCommand struct {
 
 // grantLine is a grant in the JSON output. Times are RFC 3339, UTC.
 type grantLine struct {
-	ID        string     `json:"id"`
-	Tenant    string     `json:"tenant"`
-	Principal string     `json:"principal"`
-	Server    string     `json:"server"`
-	Scopes    []string   `json:"scopes"`
-	Client    string     `json:"client"` // what it calls itself
-	Host      string     `json:"host"`   // where the user's browser was sent
-	Created   time.Time  `json:"created"`
-	Expires   time.Time  `json:"expires"`
-	Revoked   *time.Time `json:"revoked,omitempty"`
+	ID        string    `json:"id"`
+	Tenant    string    `json:"tenant"`
+	Principal string    `json:"principal"`
+	Server    string    `json:"server"`
+	Scopes    []string  `json:"scopes"`
+	Client    string    `json:"client"` // what it calls itself
+	Host      string    `json:"host"`   // where the user's browser was sent
+	Created   time.Time `json:"created"`
+	Expires   time.Time `json:"expires"`
+	Revoked   time.Time `json:"revoked,omitzero"`
 }
 
 func lineOfGrant(g storage.Grant) grantLine {
-	line := grantLine{
+	return grantLine{
 		ID: g.ID, Tenant: g.Tenant, Principal: g.Principal, Server: g.Server, Scopes: g.Scopes, Client: g.Name, Host: g.Host,
-		Created: g.Created.UTC(), Expires: g.Expires.UTC(),
+		Created: g.Created.UTC(), Expires: g.Expires.UTC(), Revoked: g.Revoked.UTC(),
 	}
-	if !g.Revoked.IsZero() {
-		at := g.Revoked.UTC()
-		line.Revoked = &at
-	}
-	return line
 }
 
 type listGrantsCommand struct {
@@ -73,8 +68,8 @@ func printGrants(out io.Writer, lines []grantLine, now time.Time) error {
 		say("GRANT\tTENANT\tPRINCIPAL\tSERVER\tSCOPES\tCLIENT\tHOST\tENDS\n")
 		for _, g := range lines {
 			ends := day(g.Expires, now)
-			if g.Revoked != nil {
-				ends = "revoked " + day(*g.Revoked, now)
+			if !g.Revoked.IsZero() {
+				ends = "revoked " + day(g.Revoked, now)
 			}
 			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.ID, g.Tenant, g.Principal, g.Server, strings.Join(g.Scopes, ","), g.Client, g.Host, ends)
 		}

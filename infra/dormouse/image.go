@@ -100,6 +100,7 @@ func (c *imageCommand) Run(t *terminal) error {
 	return c.show(t, rows, func() error { return printBaked(t.out, rows) })
 }
 
+// bakeOne installs one server for the image, and returns its line of the result.
 func bakeOne(ctx context.Context, s serversfile.Server, c runner.BakeConfig) bakedServer {
 	row := bakedServer{Server: s.Name}
 	if p, ok := provision.PackageOf(s.Command, s.Args); ok && p.Kind == "pypi" && !c.Compile {

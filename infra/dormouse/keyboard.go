@@ -9,8 +9,8 @@ import (
 
 // keyboard is a terminal whose keys are read without Enter.
 type keyboard struct {
-	in    *os.File
-	modes *unix.Termios // before
+	in       *os.File
+	giveBack func() // sets the modes of the terminal as they were
 }
 
 // takeKeyboard takes the keyboard of a terminal. Ctrl-C and Ctrl-Z keep their meaning. It
@@ -29,18 +29,30 @@ func takeKeyboard(in *os.File) *keyboard {
 // keyboardOf has a terminal give its keys without Enter. It returns nil for a file that is
 // no terminal.
 func keyboardOf(in *os.File) *keyboard {
-	fd := int(in.Fd())
-	modes, err := unix.IoctlGetTermios(fd, getModes)
+	restore, err := changeModes(in, func(modes *unix.Termios) {
+		modes.Lflag &^= unix.ICANON | unix.ECHO
+		modes.Cc[unix.VMIN], modes.Cc[unix.VTIME] = 1, 0
+	})
 	if err != nil {
 		return nil
 	}
-	single := *modes
-	single.Lflag &^= unix.ICANON | unix.ECHO
-	single.Cc[unix.VMIN], single.Cc[unix.VTIME] = 1, 0
-	if unix.IoctlSetTermios(fd, setModes, &single) != nil {
-		return nil
+	return &keyboard{in, restore}
+}
+
+// changeModes changes the modes of a terminal. The caller calls restore to set them as they
+// were.
+func changeModes(in *os.File, change func(modes *unix.Termios)) (restore func(), err error) {
+	fd := int(in.Fd())
+	before, err := unix.IoctlGetTermios(fd, getModes)
+	if err != nil {
+		return nil, err
 	}
-	return &keyboard{in, modes}
+	modes := *before
+	change(&modes)
+	if err := unix.IoctlSetTermios(fd, setModes, &modes); err != nil {
+		return nil, err
+	}
+	return func() { _ = unix.IoctlSetTermios(fd, setModes, before) }, nil // the terminal may be gone
 }
 
 // read calls the function of each key that is pressed, until the terminal ends.
@@ -54,9 +66,4 @@ func (k *keyboard) read(press map[byte]func()) {
 			f()
 		}
 	}
-}
-
-// giveBack sets the modes of the terminal as they were.
-func (k *keyboard) giveBack() {
-	_ = unix.IoctlSetTermios(int(k.in.Fd()), setModes, k.modes) // the terminal may be gone
 }

@@ -57,6 +57,8 @@ func (c *logsCommand) Run(t *terminal) error {
 	}
 }
 
+// none returns the error for a command that has found no output, with the reason as far as it is
+// known.
 func (c *logsCommand) none(ctx context.Context, to *client) error {
 	if c.Of == "" {
 		return errors.New("no output is kept: no server has run lately, or it ran with another --data folder")

@@ -38,8 +38,8 @@ func (p Program) Main() {
 	os.Exit(execute(os.Args[1:], &terminal{program: p, in: os.Stdin, out: onTerminal(os.Stdout), err: onTerminal(os.Stderr), now: time.Now, ask: askOn(os.Stdin, os.Stderr), prepare: p.prepare, try: p.try}))
 }
 
-// operating has the commands that show a machine or a stack and act on it; see package
-// api.
+// operating has the commands that call the API for operators (package api), of a machine, which
+// is one dormouse run, or of a stack on AWS.
 type operating struct {
 	List     listCommand    `cmd:"" group:"Servers" help:"Show the servers of the servers file, with their states and addresses."`
 	Tools    toolsCommand   `cmd:"" group:"Servers" help:"Show the tools of a server with their arguments."`
@@ -93,7 +93,7 @@ type commands struct {
 	ShowVersion kong.VersionFlag `name:"version" help:"Show the version."`
 }
 
-// terminal holds the streams and other facts that a command gets besides files.
+// terminal is what a command gets besides its flags and files. Tests replace every part.
 type terminal struct {
 	program  Program
 	in       io.Reader
@@ -104,7 +104,7 @@ type terminal struct {
 	try      func(context.Context, trying) (one, two tried, err error)
 }
 
-// otherNames maps names that people try to commands.
+// otherNames maps words that people type out of habit with other programs to our commands.
 var otherNames = map[string]string{"ls": "list", "rm": "remove", "up": "run", "start": "run", "serve": "run", "init": "add", "-v": "--version"}
 
 // description begins the help.
@@ -139,7 +139,8 @@ func (runnerCommand) Run() error {
 	return nil
 }
 
-// exited ends a parse early, after help or the version was printed.
+// exited is the exit code with which kong would end the program, after it has printed help or
+// the version. It is the value of a panic, because kong's parser goes on if Exit returns.
 type exited int
 
 // execute runs one command line and returns the exit code. It writes an error as one line

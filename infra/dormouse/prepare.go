@@ -20,6 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
+// preparation says which servers to install and start once.
 type preparation struct {
 	servers string   // path of the servers file
 	data    string   // data folder
@@ -35,6 +36,7 @@ type outcome struct {
 	err error
 }
 
+// readiness is what is known of a server after its start.
 type readiness struct {
 	version string // of the server; may be ""
 	tools   int

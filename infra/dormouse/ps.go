@@ -24,6 +24,7 @@ type psCommand struct {
 	printing
 }
 
+// report is the JSON output of ps.
 type report struct {
 	Running  bool         `json:"running"` // is anything up?
 	Servers  []api.Server `json:"servers"`
@@ -122,6 +123,7 @@ func printProcess(say func(string, ...any), p api.Process, now time.Time) {
 	say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Server, state, orDash(p.Principal), orDash(p.Client), span(now.Sub(p.Since)), last, mem, clip(p.Why(), 100))
 }
 
+// sums is the line of a server in printSums.
 type sums struct {
 	states map[string]int
 	last   time.Time // of all calls; zero: there was none

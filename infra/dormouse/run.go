@@ -32,6 +32,7 @@ type secure struct {
 	Key  string `name:"tls-key" type:"path" placeholder:"FILE" help:"The key of --tls-cert, a PEM file."`
 }
 
+// says are the flags for what dormouse run prints.
 type says struct {
 	printing
 	LogFormat string `name:"log-format" enum:"text,json" default:"text" help:"What stderr gets: text for people, or the log as json."`

@@ -5,12 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
@@ -36,7 +33,7 @@ type setSecretCommand struct {
 
 // Run stores a value.
 func (c *setSecretCommand) Run(t *terminal) error {
-	value, err := readSecret(t)
+	value, err := t.secret("Value: ", credentials.MaxSecret)
 	if err != nil {
 		return err
 	}
@@ -47,7 +44,7 @@ func (c *setSecretCommand) Run(t *terminal) error {
 		}
 		v, err := credentials.New(credentials.Config{Store: store, Secret: secret})
 		if err == nil {
-			err = v.Put(ctx, c.Tenant, c.Principal, c.Name, value)
+			err = v.Put(ctx, c.Tenant, c.Principal, c.Name, strings.TrimSpace(value))
 		}
 		if err != nil {
 			return err
@@ -57,21 +54,6 @@ func (c *setSecretCommand) Run(t *terminal) error {
 			return err
 		})
 	})
-}
-
-// readSecret reads a value, without an echo from a terminal. A value among the arguments
-// would be visible in ps.
-func readSecret(t *terminal) (string, error) {
-	if in, ok := t.in.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
-		if _, err := fmt.Fprint(t.err, "Value: "); err != nil {
-			return "", err
-		}
-		value, err := term.ReadPassword(int(in.Fd()))
-		_, _ = fmt.Fprintln(t.err)
-		return strings.TrimSpace(string(value)), err
-	}
-	value, err := io.ReadAll(io.LimitReader(t.in, credentials.MaxSecret+1))
-	return strings.TrimSpace(string(value)), err
 }
 
 // sealing returns the secret that seals what is stored. That is the value of secretEnv if
@@ -97,12 +79,12 @@ const secretEnv = "DORMOUSE_SECRET" //nolint:gosec // the name of a variable
 // secretLine is one key or token of a principal in the JSON output. Times are RFC 3339,
 // UTC.
 type secretLine struct {
-	Name      string     `json:"name"`
-	Tenant    string     `json:"tenant"`
-	Principal string     `json:"principal"`
-	Changed   *time.Time `json:"changed,omitempty"`
-	Until     *time.Time `json:"until,omitempty"` // when the value ends; absent if it does not end by itself
-	Refused   bool       `json:"refused,omitempty"`
+	Name      string    `json:"name"`
+	Tenant    string    `json:"tenant"`
+	Principal string    `json:"principal"`
+	Changed   time.Time `json:"changed,omitzero"`
+	Until     time.Time `json:"until,omitzero"` // when the value ends; absent if it does not end by itself
+	Refused   bool      `json:"refused,omitempty"`
 }
 
 type listSecretsCommand struct {
@@ -138,10 +120,10 @@ func (c *listSecretsCommand) Run(t *terminal) error {
 					switch {
 					case l.Refused:
 						ends = "refused"
-					case l.Until != nil:
-						ends = moment(*l.Until, t.now())
+					case !l.Until.IsZero():
+						ends = moment(l.Until, t.now())
 					}
-					say("%s\t%s\t%s\t%s\t%s\n", l.Name, l.Tenant, l.Principal, day(*l.Changed, t.now()), ends)
+					say("%s\t%s\t%s\t%s\t%s\n", l.Name, l.Tenant, l.Principal, day(l.Changed, t.now()), ends)
 				}
 			})
 		})
@@ -149,13 +131,9 @@ func (c *listSecretsCommand) Run(t *terminal) error {
 }
 
 func lineOfSecret(r storage.UpstreamToken) secretLine {
-	changed := r.Changed.UTC()
-	l := secretLine{Name: r.Provider, Tenant: r.Tenant, Principal: r.Principal, Changed: &changed, Refused: r.Sealed == ""}
-	if !r.Until.IsZero() {
-		until := r.Until.UTC()
-		l.Until = &until
+	return secretLine{
+		Name: r.Provider, Tenant: r.Tenant, Principal: r.Principal, Changed: r.Changed.UTC(), Until: r.Until.UTC(), Refused: r.Sealed == "",
 	}
-	return l
 }
 
 type removeSecretCommand struct {

@@ -27,7 +27,8 @@ func (c *stopCommand) Validate() error {
 	return nil
 }
 
-// Run tells boxes to stop, and returns when they were told. The sessions stay.
+// Run tells the processes of servers to stop, and does not wait until they have ended. The
+// sessions stay.
 func (c *stopCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
 		told, err := c.stop(ctx, to)
