@@ -5,9 +5,7 @@ package dormouse_test
 import (
 	"math"
 	"testing"
-	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
@@ -21,60 +19,6 @@ func (m *machine) usage() (u struct{ Relay, Socket api.Gateway }) {
 	}
 	u.Relay, u.Socket = gateways[0], gateways[1]
 	return u
-}
-
-// counted holds the messages that the WebSocket APIs have counted.
-type counted struct{ RelayIn, RelayOut, SocketIn, SocketOut int64 }
-
-// counted returns the counters after the work has ended: every function process is idle,
-// and a second look finds the same values.
-func (m *machine) counted() (c counted) {
-	m.t.Helper()
-	m.eventually(patience, "the counters stand still", func() bool {
-		for _, f := range m.ps().Functions {
-			if f.State != "idle" {
-				return false
-			}
-		}
-		before, u := c, m.usage()
-		c = counted{u.Relay.MessagesIn, u.Relay.MessagesOut, u.Socket.MessagesIn, u.Socket.MessagesOut}
-		return c == before
-	})
-	return c
-}
-
-// costs returns what one call adds to the counters, if the box is awake. It repeats a call
-// that took 200 ms or longer: by then a runner that has not answered a WebSocket client
-// sends one message more, to say that it works on the request.
-func (m *machine) costs(call func() error) (c counted) {
-	m.t.Helper()
-	for range 20 {
-		before, began := m.counted(), time.Now()
-		commontest.OK(m.t, call())
-		took, after := time.Since(began), m.counted()
-		c = counted{
-			after.RelayIn - before.RelayIn, after.RelayOut - before.RelayOut,
-			after.SocketIn - before.SocketIn, after.SocketOut - before.SocketOut,
-		}
-		if took < 200*time.Millisecond {
-			break
-		}
-	}
-	return c
-}
-
-func TestE2ECallOverHTTPCostsTwoMessagesAndAnAck(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil}).withRunners()
-	m.start()
-	c := m.session("one")
-	c.text("count", "")
-	got := m.costs(func() error {
-		_, err := c.call("count", "")
-		return err
-	})
-	// RelayIn is the events; RelayOut is the deliver and the ack.
-	commontest.SameIn(t, "messages of one call", counted{RelayIn: 1, RelayOut: 2}, got)
 }
 
 // billReport is the output of dormouse bill --json.

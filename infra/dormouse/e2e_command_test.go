@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -99,72 +98,11 @@ func TestE2ETerminalShowsWhatWakesAndSleeps(t *testing.T) {
 	}
 }
 
-func TestE2EStoreMayBeAnotherFile(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	store := "sqlite:" + filepath.Join(t.TempDir(), "elsewhere.db")
-	m.start("--store", store)
-	c := m.session("one")
-	if out, err := m.command("sessions", "--store", store).Output(); err != nil || !strings.Contains(string(out), c.session[:12]) {
-		t.Errorf("ps does not find the session: %v\n%s", err, out)
-	}
-}
-
-func TestE2EServerThatCannotBeHostedCostsItselfOnly(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	good := strings.TrimSuffix(strings.TrimSpace(read(t, m.servers)), "}\n}")
-	write(t, m.servers, good+`, // and some that are wrong
-    "weather": {"command": "x", "env": {"T": "${DORMOUSE_E2E_NOT_SET}"}},
-    "remote": {"url": "example.com/mcp"},
-    "line": {"command": "npx -y thing"},
-  },
-}
-`)
-	m.start()
-	commontest.EqualIn(t, "the good one counts", "1", m.session("one").text("count", ""))
-	for name, why := range map[string]string{"weather": "DORMOUSE_E2E_NOT_SET is not set", "remote": "url must be a URL", "line": "split it into"} {
-		t.Run(name, func(t *testing.T) {
-			status, body := m.refusal(strings.Replace(m.urls["one"], "/one/", "/"+name+"/", 1))
-			if status != 503 || !strings.Contains(body, `is not served: `) || !strings.Contains(body, why) || !strings.Contains(body, "(servers.json:") {
-				t.Errorf("%s answers %d %s", name, status, body)
-			}
-			lines, _ := m.log.lines()
-			if !slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, why) && strings.Contains(line, name) }) {
-				t.Errorf("dormouse run does not say why %s is not served: %q", name, lines)
-			}
-		})
-	}
-}
-
 // refusal returns the answer to an initialize that the server refuses.
 func (m *machine) refusal(url string) (status int, body string) {
 	m.t.Helper()
 	answer := web(m.t, http.DefaultClient, http.MethodPost, url, initialize, usual())
 	return answer.status, answer.text
-}
-
-func TestE2EFilesBesideTheServersFileAreFound(t *testing.T) {
-	t.Parallel()
-	program := stdio(t)
-	m := machineOf(t, map[string]any{
-		"script":  map[string]any{"command": "sh", "args": []string{"mine.sh"}},
-		"program": map[string]any{"command": "./bin/mine"},
-		"none":    map[string]any{"command": "sh", "args": []string{"none.sh"}},
-	})
-	folder := filepath.Dir(m.servers)
-	write(t, filepath.Join(folder, "mine.sh"), "exec "+program+" -name script\n")
-	link(t, program, filepath.Join(folder, "bin", "mine"))
-	m.start()
-	for _, name := range []string{"script", "program"} {
-		if got := m.session(name).text("count", ""); got != "1" {
-			t.Errorf("%s counts %s", name, got)
-		}
-	}
-	status, body := m.refusal(m.urls["none"])
-	if !strings.Contains(body, "none.sh in "+folder) {
-		t.Errorf("a script that is not there: %d %s, want the folder", status, body)
-	}
 }
 
 // The endpoint serves the Host of the public URL, which a proxy passes on from its

@@ -99,38 +99,6 @@ func TestE2EAddedServerAnswersAllPrincipalsWithoutAProcess(t *testing.T) {
 	}
 }
 
-// dormouse add makes a running machine host the new server and prepare it.
-func TestE2EServerIsAddedToARunningMachine(t *testing.T) {
-	t.Parallel()
-	for _, access := range []string{"open", "keys"} {
-		t.Run(access, func(t *testing.T) {
-			t.Parallel()
-			m := newMachine(t, servers{"one": nil})
-			program := stdio(t)
-			m.start(append(sleepy(), "--access", access)...)
-			commontest.Contains(t, "add said", "added two 1: 1 tool in ", m.does("add", "two", "--", program, "-name", "two"))
-			m.asleep()
-			wakes := m.count("box.wake")
-			if wakes == 0 {
-				t.Error("the machine started nothing")
-			}
-			m.urls["two"] = strings.Replace(m.urls["one"], "/one/", "/two/", 1)
-			c := m.client("two")
-			if access == "keys" {
-				c.key = m.keys("create", "ada", "--server", "two")
-			}
-			commontest.OK(t, c.open(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first","version":"1"}}`))
-			if n := m.count("box.wake"); n != wakes {
-				t.Errorf("%d boxes were woken for initialize", n-wakes)
-			}
-			// Without keys all callers are one principal, whose lists are kept too.
-			if list := c.list(); !strings.Contains(string(list), `"echo"`) || access == "open" && m.count("box.wake") != wakes {
-				t.Errorf("it lists %s, after %d wakes", list, m.count("box.wake")-wakes)
-			}
-		})
-	}
-}
-
 // The files of five clients are imported, and then a server of each is hosted.
 func TestE2EImportedServersAreHosted(t *testing.T) {
 	t.Parallel()

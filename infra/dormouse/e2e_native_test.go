@@ -146,15 +146,6 @@ func TestE2ENativeToolSeesWhatTheKeySaysOfItsPrincipal(t *testing.T) {
 	commontest.SameIn(t, "what the tool sees", want, textOf(got))
 }
 
-func TestE2EUnknownNativeServerIsRefusedByName(t *testing.T) {
-	t.Parallel()
-	m := machineOf(t, map[string]any{"mine": map[string]any{"x-dormouse": map[string]any{"native": "countre"}}})
-	const why = `this program has no native server "countre"; it has none`
-	if said, err := m.tries("check", m.servers); err == nil || !strings.Contains(said, why) {
-		t.Errorf("check says %s", said)
-	}
-}
-
 // tutorial makes the module of docs/go-servers.md with the commands of the page. It returns
 // its folder, the command that hosts the server, and the one for another terminal. Only the
 // place of Dormouse differs.

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -277,34 +276,6 @@ func TestE2EReloadOfABrokenFile(t *testing.T) {
 			t.Errorf("%d of %d calls have failed", failed.Load(), calls.Load())
 		}
 	})
-}
-
-func TestE2EReloadByCommandAndBySignal(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start()
-	good := read(t, m.servers)
-	reload := func() (string, int) { return operate(t, "reload", "--data", m.data) }
-	if out, code := reload(); code != 0 || out != "nothing has changed\n" {
-		t.Errorf("reload says %q, %d", out, code)
-	}
-	write(t, m.servers, strings.Replace(good, `"one": {`, `"two": {`, 1))
-	if out, code := reload(); code != 0 || out != "+ two  - one\n" && out != "nothing has changed\n" {
-		t.Errorf("reload says %q, %d", out, code)
-	}
-	if status, _ := m.refusal(m.addressOf("two")); status != 200 {
-		t.Errorf("the new server answers %d", status)
-	}
-	write(t, m.servers, "{")
-	if out, code := reload(); code != 1 || !strings.Contains(out, "what was there before is still served") {
-		t.Errorf("reload says %q, %d", out, code)
-	}
-	write(t, m.servers, good)
-	commontest.OK(t, m.cmd.Process.Signal(syscall.SIGHUP))
-	m.changed(1)
-	if status, _ := m.refusal(m.urls["one"]); status != 200 {
-		t.Errorf("the server is back and answers %d", status)
-	}
 }
 
 // A server that is removed and added again is not answered by the process of before, whether

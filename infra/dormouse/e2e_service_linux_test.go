@@ -244,13 +244,3 @@ func TestE2EIdleServiceEndsAndTheNextConnectionStartsIt(t *testing.T) {
 	}
 	commontest.CheckIn(t, "the call that has started the program, in the session of the first one", <-answer)
 }
-
-func TestE2EIdleServiceNeedsAManager(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.run("--exit-when-idle", "10m")
-	if state := m.ended(patience); state.ExitCode() != 1 {
-		t.Errorf("it ended with %s, want exit status 1", state)
-	}
-	m.awaitLine(m.log, patience, "it says why", func(line string) bool { return strings.Contains(line, "nobody would start it again") })
-}

@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -192,39 +191,6 @@ func (s *socket) id() string {
 func (s *socket) text(tool, arguments string) string {
 	s.t.Helper()
 	return textOf(s.end(s.ask(tool, arguments)))
-}
-
-func TestE2ESocketTalk(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil, "two": nil})
-	m.start()
-	t.Run("progress before the result", func(t *testing.T) { m.in(t).socketProgress() })
-	t.Run("sessions do not mix", func(t *testing.T) { m.in(t).socketsApart() })
-	if m.programs {
-		m.await(patience, "the wake of socket is shown", func(e event) bool { return e.Kind == "function.wake" && e.Name == "socket" })
-	}
-}
-
-func (m *machine) socketProgress() {
-	s := m.talk("one")
-	id := s.ask("work", `{"before":50}`)
-	got, err := s.follow(id)
-	commontest.OK(m.t, err)
-	if diff := cmp.Diff(steps(50, id), ended(got)); diff != "" {
-		m.t.Errorf("messages of the call (-want +got):\n%s", diff)
-	}
-}
-
-func (m *machine) socketsApart() {
-	one, two, web := m.talk("one"), m.talk("two"), m.session("one")
-	for n := 1; n <= 5; n++ {
-		if a, b, c := one.text("count", ""), two.text("count", ""), web.text("count", ""); a+b+c != strings.Repeat(fmt.Sprint(n), 3) {
-			m.t.Fatalf("round %d: the counters say %s, %s and %s", n, a, b, c)
-		}
-	}
-	if a, b := one.id(), two.id(); a == b || a == web.session {
-		m.t.Errorf("sessions are %s, %s and %s", a, b, web.session)
-	}
 }
 
 func TestE2ESocketOutlivesEveryProgram(t *testing.T) {

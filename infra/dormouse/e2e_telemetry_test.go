@@ -108,34 +108,3 @@ func TestE2EACollectorShowsTheCallsOfATestRun(t *testing.T) {
 		}
 	}
 }
-
-// The log says who called which tool, and has neither arguments nor results.
-func TestE2ELogHasEachCallAndNoArgument(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, servers{"one": nil})
-	m.start("--access", "keys")
-	key := m.keys("create", "ada", "--server", "one")
-	c := m.as(key, "one")
-	c.text("echo", `{"text":"never kept"}`)
-	c.outcome("exit", `{}`)
-	m.end()
-	text := m.log.tail(10_000)
-	outcomes := map[string]string{}
-	for said := range strings.Lines(text) {
-		var line struct {
-			Tenant, Principal, Server, Tool, Outcome, Client, Trace string
-			Session                                                 string `json:"session_id"`
-		}
-		commontest.OK(t, json.Unmarshal([]byte(said), &line))
-		if line.Tool == "" {
-			continue
-		}
-		if outcomes[line.Tool] = line.Outcome; line.Principal != "ada" || line.Server != "one" || line.Client != "e2e" || line.Session != c.session || line.Tenant == "" || line.Trace == "" {
-			t.Errorf("line %s", said)
-		}
-	}
-	commontest.Same(t, map[string]string{"echo": "done", "exit": "failed"}, outcomes)
-	if strings.Contains(text, "never kept") || strings.Contains(text, key) {
-		t.Errorf("the log has an argument or a key: %s", text)
-	}
-}

@@ -36,14 +36,18 @@ func TestRunProposesCommandsThatTheUserCanType(t *testing.T) {
 	}
 }
 
-// Names say what to watch, so they must be of servers whose files are here.
-func TestWatchNamesServersWithFilesOfTheUser(t *testing.T) {
+// What cannot be meant is refused before anything is started.
+func TestRunRefusesFlagsThatCannotBeMeant(t *testing.T) {
 	s := newShell(t)
 	s.file("servers.json", `{"mcpServers":{"mine":{"command":"python3","args":["mine.py"]},"theirs":{"command":"npx","args":["-y","x"]}}}`)
 	for line, want := range map[string]string{
 		"run mine": "names are for --watch",
-		"run --watch min --servers $DATA/servers.json --data $DATA":    "did you mean mine?",
-		"run --watch theirs --servers $DATA/servers.json --data $DATA": "others publish its program",
+		"run --watch min --servers $DATA/servers.json --data $DATA":                              "did you mean mine?",
+		"run --watch theirs --servers $DATA/servers.json --data $DATA":                           "others publish its program",
+		"run --exit-when-idle 10m --servers $DATA/servers.json --data $DATA":                     "nobody would start it again",
+		"run --store dynamodb:x?region=r --servers $DATA/servers.json":                           `"x" is no name of a table`,
+		"run --store dynamodb:dormouse?endpoint=127.0.0.1:8000 --servers $DATA/servers.json":     "want http://HOST:PORT",
+		"run --store dynamodb:dormouse?endpoint=http://127.0.0.1:1 --servers $DATA/servers.json": "cannot be asked for table",
 	} {
 		t.Run(line, func(t *testing.T) {
 			if printed, code := s.run(line); code == exitDone || !strings.Contains(printed, want) {
