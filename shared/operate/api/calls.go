@@ -169,7 +169,7 @@ func (s Series) merged(step int64, sum bool) Series {
 			out.Buckets = append(out.Buckets, Bucket{Time: time.Unix(of.at, 0).UTC(), Tenant: of.tenant, Server: of.server, Durations: make([]int64, len(b.Durations))})
 		}
 		to := &out.Buckets[i]
-		to.Calls, to.Failed, to.Wakes = to.Calls+b.Calls, to.Failed+b.Failed, to.Wakes+b.Wakes
+		to.Calls, to.Failed, to.Refused, to.Wakes = to.Calls+b.Calls, to.Failed+b.Failed, to.Refused+b.Refused, to.Wakes+b.Wakes
 		for i, n := range b.Durations {
 			to.Durations[i] += n
 		}

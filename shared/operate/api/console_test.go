@@ -106,7 +106,7 @@ func TestSettingsHaveNoValueOfAVariable(t *testing.T) {
 func TestSeriesAreMergedIntoLongerSteps(t *testing.T) {
 	begin := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	bucket := func(minute int, server string, calls, failed int64) api.Bucket {
-		return api.Bucket{Time: begin.Add(time.Duration(minute) * time.Minute), Tenant: "acme", Server: server, Calls: calls, Failed: failed, Wakes: 1, Durations: []int64{calls, failed}}
+		return api.Bucket{Time: begin.Add(time.Duration(minute) * time.Minute), Tenant: "acme", Server: server, Calls: calls, Failed: failed, Refused: 3, Wakes: 1, Durations: []int64{calls, failed}}
 	}
 	p := newPlace(t, func(o *api.Options) {
 		o.Series = func(context.Context, api.SeriesQuery) (api.Series, error) {
@@ -114,11 +114,11 @@ func TestSeriesAreMergedIntoLongerSteps(t *testing.T) {
 		}
 	})
 	for query, want := range map[string]string{
-		"":                   "60: 0 acme one 1 0 1 [1 0], 1 acme two 2 1 1 [2 1], 14 acme one 4 0 1 [4 0], 15 acme one 8 8 1 [8 8]",
-		"step=15m":           "900: 0 acme one 5 0 2 [5 0], 0 acme two 2 1 1 [2 1], 15 acme one 8 8 1 [8 8]",
-		"step=15m&sum=true":  "900: 0   7 1 3 [7 1], 15   8 8 1 [8 8]",
-		"step=1s&sum=true":   "60: 0   1 0 1 [1 0], 1   2 1 1 [2 1], 14   4 0 1 [4 0], 15   8 8 1 [8 8]",
-		"step=90s&sum=false": "60: 0 acme one 1 0 1 [1 0], 1 acme two 2 1 1 [2 1], 14 acme one 4 0 1 [4 0], 15 acme one 8 8 1 [8 8]",
+		"":                   "60: 0 acme one 1 0 3 1 [1 0], 1 acme two 2 1 3 1 [2 1], 14 acme one 4 0 3 1 [4 0], 15 acme one 8 8 3 1 [8 8]",
+		"step=15m":           "900: 0 acme one 5 0 6 2 [5 0], 0 acme two 2 1 3 1 [2 1], 15 acme one 8 8 3 1 [8 8]",
+		"step=15m&sum=true":  "900: 0   7 1 9 3 [7 1], 15   8 8 3 1 [8 8]",
+		"step=1s&sum=true":   "60: 0   1 0 3 1 [1 0], 1   2 1 3 1 [2 1], 14   4 0 3 1 [4 0], 15   8 8 3 1 [8 8]",
+		"step=90s&sum=false": "60: 0 acme one 1 0 3 1 [1 0], 1 acme two 2 1 3 1 [2 1], 14 acme one 4 0 3 1 [4 0], 15 acme one 8 8 3 1 [8 8]",
 	} {
 		var s api.Series
 		if _, text := p.ask("viewer", "GET", "/api/v1/series?"+query, "", &s); len(s.Bounds) != 1 {
@@ -286,11 +286,12 @@ func TestEntryIsForTheUserOfTheMachineOnly(t *testing.T) {
 	}
 }
 
-// seriesText writes a bucket as minute, tenant, server, calls, failed, wakes and durations.
+// seriesText writes a bucket as minute, tenant, server, calls, failed, refused, wakes and
+// durations.
 func seriesText(s api.Series, begin time.Time) string {
 	var all []string
 	for _, b := range s.Buckets {
-		all = append(all, fmt.Sprintln(b.Time.Sub(begin).Minutes(), b.Tenant, b.Server, b.Calls, b.Failed, b.Wakes, b.Durations))
+		all = append(all, fmt.Sprintln(b.Time.Sub(begin).Minutes(), b.Tenant, b.Server, b.Calls, b.Failed, b.Refused, b.Wakes, b.Durations))
 	}
 	return fmt.Sprintf("%d: %s", s.Step, strings.TrimSpace(strings.ReplaceAll(strings.Join(all, ", "), "\n", "")))
 }
