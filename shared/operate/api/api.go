@@ -175,54 +175,56 @@ func New(o Options) http.Handler {
 	return h.mux
 }
 
-// route is one method and path with the right that it needs. This table is all that
-// decides who may do what.
+// route is one method and path. The table of routes alone decides which right a route needs,
+// and which of them a place does not have.
 type route struct {
 	method, path string
 	right        apikey.Right
 	serve        func(*exchange) (any, error)
+	here         bool    // this place has what the route needs
+	elsewhere    missing // the error if it has not
 }
 
 func (h *handler) routes() []route {
 	return []route{
-		{"GET", "{$}", apikey.ToSee, (*exchange).info},
-		{"GET", "servers", apikey.ToSee, (*exchange).servers},
-		{"POST", "servers", apikey.ToAct, (*exchange).addServer},
-		{"POST", "servers/{server}/switch", apikey.ToAct, (*exchange).switchServer},
-		{"POST", "servers/{server}/value", apikey.ToAct, (*exchange).setValue},
-		{"POST", "servers/{server}/clients", apikey.ToSee, (*exchange).clients},
-		{"GET", "quotas", apikey.ToSee, (*exchange).quotas},
-		{"POST", "quotas/{tenant}", apikey.ToAct, (*exchange).setQuota},
-		{"GET", "machine", apikey.ToSee, (*exchange).vitals},
-		{"PUT", "servers", apikey.ToAct, (*exchange).push},
-		{"GET", "servers/{server}/tools", apikey.ToSee, (*exchange).tools},
-		{"GET", "servers/{server}/held", apikey.ToSee, (*exchange).held},
-		{"POST", "servers/{server}/accept", apikey.ToAct, (*exchange).accept},
-		{"GET", "servers/{server}/settings", apikey.ToAct, (*exchange).settings},
-		{"GET", "servers/{server}/starts", apikey.ToSee, (*exchange).starts},
-		{"POST", "servers/{server}/prepare", apikey.ToAct, (*exchange).prepare},
-		{"POST", "servers/{server}/stop", apikey.ToAct, (*exchange).stopServer},
-		{"GET", "processes", apikey.ToSee, (*exchange).processes},
-		{"POST", "stop", apikey.ToAct, (*exchange).stopAll},
-		{"POST", "reload", apikey.ToAct, (*exchange).reload},
-		{"GET", "sessions", apikey.ToSee, (*exchange).sessions},
-		{"POST", "sessions/{session}/stop", apikey.ToAct, (*exchange).stopSession},
-		{"POST", "sessions/{session}/give", apikey.ToAct, (*exchange).giveSession},
-		{"DELETE", "sessions/{session}", apikey.ToAct, (*exchange).endSession},
-		{"GET", "logs", apikey.ToAct, (*exchange).logs},
-		{"GET", "keys", apikey.ToSee, (*exchange).keys},
-		{"POST", "keys", apikey.ToAct, (*exchange).createKey},
-		{"POST", "keys/{key}/rotate", apikey.ToAct, (*exchange).rotateKey},
-		{"DELETE", "keys/{key}", apikey.ToAct, (*exchange).revokeKey},
-		{"GET", "calls", apikey.ToSee, (*exchange).calls},
-		{"GET", "bodies", apikey.ToSee, (*exchange).bodies},
-		{"GET", "series", apikey.ToSee, (*exchange).series},
-		{"GET", "people", apikey.ToSee, (*exchange).people},
-		{"GET", "changes", apikey.ToSee, (*exchange).changes},
-		{"POST", "entry", apikey.ToAct, (*exchange).entry},
-		{"GET", "metrics", apikey.ToSee, (*exchange).metrics},
-		{"GET", "savings", apikey.ToSee, (*exchange).savings},
-		{"GET", "bill", apikey.ToSee, (*exchange).bill},
+		{"GET", "{$}", apikey.ToSee, (*exchange).info, true, ""},
+		{"GET", "servers", apikey.ToSee, (*exchange).servers, h.Servers != nil, noServersFile},
+		{"POST", "servers", apikey.ToAct, (*exchange).addServer, h.Add != nil, noEdits},
+		{"POST", "servers/{server}/switch", apikey.ToAct, (*exchange).switchServer, h.Add != nil, noEdits},
+		{"POST", "servers/{server}/value", apikey.ToAct, (*exchange).setValue, h.Add != nil, noEdits},
+		{"POST", "servers/{server}/clients", apikey.ToSee, (*exchange).clients, true, ""},
+		{"GET", "quotas", apikey.ToSee, (*exchange).quotas, h.Servers != nil, noLimits},
+		{"POST", "quotas/{tenant}", apikey.ToAct, (*exchange).setQuota, h.Servers != nil, noLimits},
+		{"GET", "machine", apikey.ToSee, (*exchange).vitals, h.Vitals != nil, noVitals},
+		{"PUT", "servers", apikey.ToAct, (*exchange).push, h.Pushed, noPush},
+		{"GET", "servers/{server}/tools", apikey.ToSee, (*exchange).tools, true, ""},
+		{"GET", "servers/{server}/held", apikey.ToSee, (*exchange).held, h.Held != nil, noHeld},
+		{"POST", "servers/{server}/accept", apikey.ToAct, (*exchange).accept, h.Held != nil, noHeld},
+		{"GET", "servers/{server}/settings", apikey.ToAct, (*exchange).settings, h.Hide != nil, noSettings},
+		{"GET", "servers/{server}/starts", apikey.ToSee, (*exchange).starts, h.Starts != nil, noCalls},
+		{"POST", "servers/{server}/prepare", apikey.ToAct, (*exchange).prepare, h.Prepare != nil, noPrepare},
+		{"POST", "servers/{server}/stop", apikey.ToAct, (*exchange).stopServer, h.Halt != nil, noHost},
+		{"GET", "processes", apikey.ToSee, (*exchange).processes, true, ""},
+		{"POST", "stop", apikey.ToAct, (*exchange).stopAll, h.Halt != nil, noHost},
+		{"POST", "reload", apikey.ToAct, (*exchange).reload, h.Reload != nil, noReload},
+		{"GET", "sessions", apikey.ToSee, (*exchange).sessions, true, ""},
+		{"POST", "sessions/{session}/stop", apikey.ToAct, (*exchange).stopSession, h.Halt != nil, noHost},
+		{"POST", "sessions/{session}/give", apikey.ToAct, (*exchange).giveSession, h.Give != nil && h.Halt != nil, noHost},
+		{"DELETE", "sessions/{session}", apikey.ToAct, (*exchange).endSession, h.End != nil, noHost},
+		{"GET", "logs", apikey.ToAct, (*exchange).logs, h.Output != nil, noOutput},
+		{"GET", "keys", apikey.ToSee, (*exchange).keys, true, ""},
+		{"POST", "keys", apikey.ToAct, (*exchange).createKey, true, ""},
+		{"POST", "keys/{key}/rotate", apikey.ToAct, (*exchange).rotateKey, true, ""},
+		{"DELETE", "keys/{key}", apikey.ToAct, (*exchange).revokeKey, true, ""},
+		{"GET", "calls", apikey.ToSee, (*exchange).calls, h.Calls != nil, noCalls},
+		{"GET", "bodies", apikey.ToSee, (*exchange).bodies, h.Bodies != nil, noBodies},
+		{"GET", "series", apikey.ToSee, (*exchange).series, h.Series != nil, noCalls},
+		{"GET", "people", apikey.ToSee, (*exchange).people, h.People != nil, noCalls},
+		{"GET", "changes", apikey.ToSee, (*exchange).changes, h.Changes != nil, noChanges},
+		{"POST", "entry", apikey.ToAct, (*exchange).entry, h.Entry != nil, noEntry},
+		{"GET", "metrics", apikey.ToSee, (*exchange).metrics, h.Metrics != nil, noCalls},
+		{"GET", "savings", apikey.ToSee, (*exchange).savings, h.Busy != nil && h.Servers != nil, noCalls},
+		{"GET", "bill", apikey.ToSee, (*exchange).bill, h.Bill != nil, noBill},
 	}
 }
 
@@ -268,6 +270,9 @@ func (x *exchange) serve(rt route) (any, error) {
 	if x.caller, err = x.h.Caller(x.r, rt.right); err != nil {
 		return nil, err
 	}
+	if !rt.here {
+		return nil, rt.elsewhere
+	}
 	// A caller who sees all tenants may ask for one.
 	if tenant := x.r.URL.Query().Get("tenant"); tenant != "" && x.caller.Tenant == "" && x.r.Method == http.MethodGet {
 		x.caller.Tenant = tenant
@@ -275,22 +280,29 @@ func (x *exchange) serve(rt route) (any, error) {
 	return rt.serve(x)
 }
 
-func (a *response) answer(status int, body any) {
+// begin sends the head of a response.
+func (a *response) begin(status int, contentType string) {
 	a.begun, a.code = true, status
-	a.w.Header().Set("Content-Type", "application/json")
+	a.w.Header().Set("Content-Type", contentType)
 	a.w.Header().Set("Cache-Control", "no-store")
 	a.w.WriteHeader(status)
+}
+
+func (a *response) answer(status int, body any) {
+	a.begin(status, "application/json")
 	_ = json.NewEncoder(a.w).Encode(body) // the caller may be gone
 }
 
-// lines begins a response of lines of JSON and returns the function that writes one. The
-// response begins with the first line.
+// mediaLines is the type of a response that is lines of JSON.
+const mediaLines = "application/x-ndjson"
+
+// lines returns the function that writes one line of JSON. The first line begins the response.
 func (a *response) lines() func(any) error {
 	enc, flush := json.NewEncoder(a.w), http.NewResponseController(a.w)
-	a.w.Header().Set("Content-Type", "application/x-ndjson")
-	a.w.Header().Set("Cache-Control", "no-store")
 	return func(v any) error {
-		a.begun, a.code = true, http.StatusOK
+		if !a.begun {
+			a.begin(http.StatusOK, mediaLines)
+		}
 		if err := enc.Encode(v); err != nil {
 			return err
 		}
@@ -298,12 +310,11 @@ func (a *response) lines() func(any) error {
 	}
 }
 
-// empty answers that there is no line.
-func (a *response) empty() {
-	a.begun, a.code = true, http.StatusOK
-	a.w.Header().Set("Content-Type", "application/x-ndjson")
-	a.w.Header().Set("Cache-Control", "no-store")
-	a.w.WriteHeader(http.StatusOK)
+// noLines begins a response of lines that has none.
+func (a *response) noLines() {
+	if !a.begun {
+		a.begin(http.StatusOK, mediaLines)
+	}
 }
 
 // fail answers an error. After the beginning of the response it breaks the response off.
@@ -417,8 +428,5 @@ func (x *exchange) info() (any, error) {
 const noEntry missing = "links to the console are made by the user of the machine only: dormouse open; otherwise sign in with an API key"
 
 func (x *exchange) entry() (any, error) {
-	if x.h.Entry == nil {
-		return nil, noEntry
-	}
 	return x.h.Entry(x.r.Context())
 }

@@ -32,7 +32,7 @@ type Call struct {
 	Sender
 }
 
-// Sender is where a call came from.
+// Sender says where a call came from, and why it was refused.
 type Sender struct {
 	Key     string `json:"key,omitempty"`     // ID of the API key; a refused caller without a Principal only claims it
 	Address string `json:"address,omitempty"` // of the network
@@ -98,9 +98,6 @@ type SeriesQuery struct {
 const noCalls missing = "calls are not kept here; a stack has a log line of each in its log groups in CloudWatch, and counts in its metrics"
 
 func (x *exchange) calls() (any, error) {
-	if x.h.Calls == nil {
-		return nil, noCalls
-	}
 	query := x.r.URL.Query()
 	since, err := x.since()
 	if err != nil {
@@ -123,9 +120,6 @@ func (x *exchange) calls() (any, error) {
 }
 
 func (x *exchange) series() (any, error) {
-	if x.h.Series == nil {
-		return nil, noCalls
-	}
 	since, err := x.since()
 	if err != nil {
 		return nil, err
@@ -196,9 +190,6 @@ type PeopleQuery struct {
 }
 
 func (x *exchange) people() (any, error) {
-	if x.h.People == nil {
-		return nil, noCalls
-	}
 	since, err := x.since()
 	if err != nil {
 		return nil, err
@@ -219,9 +210,6 @@ const changesFor = 5 * time.Minute
 // changes answers with a line whenever something has changed, until the caller is gone.
 // The first line comes at once and reports no change.
 func (x *exchange) changes() (any, error) {
-	if x.h.Changes == nil {
-		return nil, noChanges
-	}
 	type line struct {
 		Servers []string `json:"servers"`
 	}
@@ -251,9 +239,6 @@ func (x *exchange) changes() (any, error) {
 }
 
 func (x *exchange) metrics() (any, error) {
-	if x.h.Metrics == nil {
-		return nil, noCalls
-	}
 	var text bytes.Buffer
 	may := x.caller.may
 	if x.caller.owns() {
@@ -262,9 +247,7 @@ func (x *exchange) metrics() (any, error) {
 	if err := x.h.Metrics(&text, may); err != nil {
 		return nil, err
 	}
-	x.begun, x.code = true, http.StatusOK
-	x.w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	x.w.Header().Set("Cache-Control", "no-store")
+	x.begin(http.StatusOK, "text/plain; version=0.0.4; charset=utf-8")
 	_, _ = x.w.Write(text.Bytes()) // the caller may be gone
 	return nil, nil
 }

@@ -81,15 +81,13 @@ const (
 	noLimits missing = "limits are not set here; dormouse quotas sets them"
 )
 
+// usesMachine reports whether the caller is the user of the machine.
 func (c Caller) usesMachine() bool { return c.Tenant == "" && c.seesAll() && c.reads() }
 
-// taken reads the order of a route, and returns what do makes of it. The order becomes a command
-// that the machine runs, so no API key is enough for it.
-func taken[T any](x *exchange, do func(order T) (string, error)) (any, error) {
-	switch {
-	case x.h.Add == nil:
-		return nil, noEdits
-	case !x.caller.usesMachine():
+// edit reads the body of a request that changes the servers file, and calls do with it. The
+// change becomes a command that the machine runs, so no API key is enough for it.
+func edit[T any](x *exchange, do func(order T) (string, error)) (any, error) {
+	if !x.caller.usesMachine() {
 		return nil, storage.Errorf(storage.Forbidden, "only the user of the machine changes its servers file: dormouse open makes a link that signs in")
 	}
 	var order T
@@ -104,15 +102,15 @@ func taken[T any](x *exchange, do func(order T) (string, error)) (any, error) {
 }
 
 func (x *exchange) addServer() (any, error) {
-	return taken(x, func(s NewServer) (string, error) { return x.h.Add(x.r.Context(), s) })
+	return edit(x, func(s NewServer) (string, error) { return x.h.Add(x.r.Context(), s) })
 }
 
 func (x *exchange) switchServer() (any, error) {
-	return taken(x, func(s Switch) (string, error) { return "", x.h.Switch(x.r.Context(), x.r.PathValue("server"), s.On) })
+	return edit(x, func(s Switch) (string, error) { return "", x.h.Switch(x.r.Context(), x.r.PathValue("server"), s.On) })
 }
 
 func (x *exchange) setValue() (any, error) {
-	return taken(x, func(v NewValue) (string, error) {
+	return edit(x, func(v NewValue) (string, error) {
 		return "", x.h.SetValue(x.r.Context(), x.r.PathValue("server"), v.Name, v.Value)
 	})
 }
@@ -137,9 +135,6 @@ func (x *exchange) clients() (any, error) {
 // quotas answers the limits of the tenants that the caller sees, and that have keys,
 // sessions or limits.
 func (x *exchange) quotas() (any, error) {
-	if x.h.Servers == nil {
-		return nil, noLimits
-	}
 	tenants, err := x.tenants()
 	if err != nil {
 		return nil, err
@@ -168,6 +163,7 @@ func (x *exchange) quotas() (any, error) {
 	return map[string]any{"quotas": all, "on": x.h.Servers().Limits() != nil}, nil
 }
 
+// inForce adds the limits that apply now to what a tenant has used.
 func (o Options) inForce(r quota.Report) (Quota, error) {
 	limits, err := quota.InForce(o.Servers().Limits(), r.Own)
 	return Quota{r, limits}, err
@@ -176,10 +172,7 @@ func (o Options) inForce(r quota.Report) (Quota, error) {
 // setQuota changes limits of a tenant: null removes one, "file" gives that of the servers file
 // back. Limits hold a tenant back, so only the owner of the place changes them.
 func (x *exchange) setQuota() (any, error) {
-	switch {
-	case x.h.Servers == nil:
-		return nil, noLimits
-	case !x.caller.owns():
+	if !x.caller.owns() {
 		return nil, storage.Errorf(storage.Forbidden, "limits are set by the operator of the place: with a key for all servers of the tenant %s", ownTenant)
 	}
 	var change json.RawMessage
@@ -194,7 +187,7 @@ func (x *exchange) setQuota() (any, error) {
 }
 
 func (x *exchange) vitals() (any, error) {
-	if x.h.Vitals == nil || !x.caller.seesAll() || x.caller.Tenant != "" && x.caller.Tenant != ownTenant {
+	if !x.caller.seesAll() || x.caller.Tenant != "" && x.caller.Tenant != ownTenant {
 		return nil, noVitals
 	}
 	return x.h.Vitals(x.r.Context())

@@ -9,27 +9,26 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Accept says which held tools to take: by name, the hash of the version that its operator has
-// seen.
+// Accept says which held tools to accept: for each name, the hash of the version that the
+// operator has seen.
 type Accept struct {
 	Tools map[string]string `json:"tools"`
 }
 
-// Accepted says what was taken.
+// Accepted has the tools that were accepted.
 type Accepted struct {
 	Tools []held.Tool `json:"tools"`
 }
 
 const noHeld missing = "nothing is known here of what was accepted; start dormouse run, or use --url"
 
-// pinned returns the pin of the server in the path.
+// pinned returns the server in the path, and the pin of its tools: those that were accepted.
 func (x *exchange) pinned() (serversfile.Server, *storage.Pin, error) {
 	s, err := x.server()
 	switch pin := s.Pin(); {
 	case err != nil:
 		return s, nil, err
-	case x.h.Held == nil:
-		return s, nil, noHeld
+
 	case pin == nil:
 		return s, nil, storage.Errorf(storage.NotFound, "the tools of server %q are not held: clients see what it lists. Set \"tools\": {\"pin\": true} in its x-dormouse", s.Name)
 	default:

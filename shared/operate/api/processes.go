@@ -143,9 +143,6 @@ const (
 )
 
 func (x *exchange) logs() (any, error) {
-	if x.h.Output == nil {
-		return nil, noOutput
-	}
 	query := x.r.URL.Query()
 	of := Outputs{Of: query.Get("of"), Follow: query.Get("follow") == "true"}
 	if text := query.Get("lines"); text != "" {
@@ -172,7 +169,9 @@ func (x *exchange) logs() (any, error) {
 		}
 		return write(o)
 	})
-	x.begun = x.begun || err == nil // an empty response, which is complete
+	if err == nil {
+		x.noLines()
+	}
 	return nil, err
 }
 
@@ -213,9 +212,6 @@ func spanOf(text string) (time.Duration, error) {
 }
 
 func (x *exchange) bill() (any, error) {
-	if x.h.Bill == nil {
-		return nil, noBill
-	}
 	since, err := x.since()
 	if err != nil {
 		return nil, err
@@ -240,9 +236,9 @@ func (x *exchange) bill() (any, error) {
 	return bill, nil
 }
 
-// summed adds up the shares that are equal in the fields that by names, and leaves the
-// other fields empty. The sums are in the order in which the first share of each comes.
-// byDay says whether shares have a day and a tool.
+// summed adds up the shares that are equal in the fields that by names, and leaves the other
+// fields empty. The sums are in the order of the first share of each. byDay says whether
+// shares have a day and a tool.
 func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
 	sums, at := []Share{}, map[Share]int{}
 	for _, name := range by {

@@ -29,9 +29,6 @@ const leastSaving = 0.01
 // savings answers which servers of the last seven days would have cost less with a
 // shorter idle_seconds. It replays the calls of the history on boxes that sleep earlier.
 func (x *exchange) savings() (any, error) {
-	if x.h.Busy == nil || x.h.Servers == nil {
-		return nil, noCalls
-	}
 	all, err := x.h.Busy(x.r.Context(), PeopleQuery{Tenant: x.caller.Tenant, Servers: x.caller.servers(), Since: time.Now().Add(-7 * day)})
 	if err != nil {
 		return nil, err
@@ -55,8 +52,8 @@ func (x *exchange) savings() (any, error) {
 	return map[string]any{"savings": out}, nil
 }
 
-// shorter returns the shorter idle time that saves most. The calls of a tenant are
-// together in calls, in the order of their begin.
+// shorter returns the idle time below idle that would have saved most, and the zero Saving if
+// none would. calls are those of one server, tenant by tenant in the order of their begin.
 func shorter(calls []Busy, idle time.Duration) (best Saving) {
 	now, wakes := awake(calls, idle)
 	for _, other := range []time.Duration{30 * time.Second, time.Minute, 5 * time.Minute} {
@@ -71,8 +68,8 @@ func shorter(calls []Busy, idle time.Duration) (best Saving) {
 	return best
 }
 
-// awake returns what some calls would have cost in dollars, on boxes that sleep after
-// being idle for this long, and how often the boxes would have started.
+// awake returns what calls would have cost in dollars on boxes that sleep after this idle time,
+// and how often the boxes would have started. The order of calls is as for shorter.
 func awake(calls []Busy, idle time.Duration) (usd float64, wakes int64) {
 	prices, start := meter.Published(), meter.Usual().BoxStart
 	for i := 0; i < len(calls); {

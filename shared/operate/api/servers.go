@@ -23,18 +23,15 @@ const (
 	noPush        missing = "no servers file is kept here: dormouse run reads its own whenever it changes, and dormouse push is for stacks"
 )
 
-// mostLooked is for how many sessions servers looks up the newest message. For further
-// sessions it takes the time in their record, which may be days older.
+// mostLooked is for how many sessions the list of servers looks up the newest message. For
+// further sessions it takes the time in their record, which may be days older.
 const mostLooked = 200
 
-// mostCounted is how many sessions servers counts, and looks through for tenants, so that a
-// machine with many answers at once. They are less than a page. If there are more, each count is a lower bound.
+// mostCounted is how many sessions the list of servers counts, so that a machine with many
+// sessions answers at once. If there are more, each count is a lower bound.
 const mostCounted = 1000
 
 func (x *exchange) servers() (any, error) {
-	if x.h.Servers == nil {
-		return nil, noServersFile
-	}
 	file := x.h.Servers()
 	status, err := x.status()
 	if err != nil {
@@ -87,7 +84,8 @@ func (x *exchange) servers() (any, error) {
 	return answer, nil
 }
 
-// addStart says of a server of which nothing runs what is known of its start.
+// addStart sets Start of a server of which nothing runs: whether it has failed to start, has
+// never started, or has no program.
 func (x *exchange) addStart(l *Server, s serversfile.Server, tenants []string) error {
 	if l.State == Failed && l.Boxes == 0 {
 		l.Start = FailedLast
@@ -112,12 +110,9 @@ func (x *exchange) addStart(l *Server, s serversfile.Server, tenants []string) e
 }
 
 // reload reads the servers file at once, and forgets handshake records. The answer names
-// servers, so the caller's key must be for all of them.
+// servers, so the caller must see all of them.
 func (x *exchange) reload() (any, error) {
-	switch {
-	case x.h.Reload == nil:
-		return nil, noReload
-	case !x.caller.seesAll():
+	if !x.caller.seesAll() {
 		return nil, storage.Errorf(storage.Forbidden, "reload is about all servers, and this key is for some of them")
 	}
 	var order Reload
@@ -136,11 +131,8 @@ const noPrepare missing = "servers are not prepared here; that of a stack is ins
 // prepare installs a server, and starts it once.
 func (x *exchange) prepare() (any, error) {
 	s, err := x.server()
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case x.h.Prepare == nil:
-		return nil, noPrepare
 	}
 	return x.h.Prepare(x.r.Context(), s.Name)
 }
@@ -148,10 +140,7 @@ func (x *exchange) prepare() (any, error) {
 // push puts a servers file into the store, from which functions take it. It decides what
 // runs for all tenants, so the caller must be the owner of the place.
 func (x *exchange) push() (any, error) {
-	switch {
-	case !x.h.Pushed:
-		return nil, noPush
-	case !x.caller.owns():
+	if !x.caller.owns() {
 		return nil, storage.Errorf(storage.Forbidden, "the servers file is that of all tenants; it takes an operator's key for all servers of the tenant %s", ownTenant)
 	}
 	var asked Push
@@ -305,8 +294,8 @@ func (x *exchange) tenants() ([]string, error) {
 	return Tenants(x.r.Context(), x.h.Store, math.MaxInt)
 }
 
-// withKeys returns those of tenants that the caller sees: the given ones, which have sessions,
-// and those of keys.
+// withKeys returns the tenants that the caller sees: the given ones, those of keys, and that of
+// callers without a key.
 func (x *exchange) withKeys(tenants map[string]bool) ([]string, error) {
 	if x.caller.Tenant != "" {
 		return []string{x.caller.Tenant}, nil
@@ -348,9 +337,9 @@ func addKeys(ctx context.Context, store storage.Store, tenants map[string]bool) 
 	return err
 }
 
-// Known returns the tools that a tenant's server is known to offer to a usual client, and
-// when the server said so. All that count tools count these. tools is nil if that is not
-// known. It starts nothing. It asks native and remote servers. The caller owns tools.
+// Known returns the tools that a tenant's server offers to a usual client, and when the server
+// listed them. It asks native and remote servers. For a server in a box it reads the handshake
+// record and starts nothing; tools is nil if the record has no list. The caller owns tools.
 func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server) (tools []json.RawMessage, taken time.Time, err error) {
 	defer func() {
 		offered := s.Tools.Filter()
@@ -404,6 +393,7 @@ func abilities(list string) int {
 	return 1 + strings.Count(fields[2], ",")
 }
 
+// server returns the server in the path, if the caller sees it.
 func (x *exchange) server() (serversfile.Server, error) {
 	if x.h.Servers == nil {
 		return serversfile.Server{}, noServersFile

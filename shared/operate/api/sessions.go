@@ -18,8 +18,8 @@ const (
 	mostPage = 1000
 )
 
-// each passes the sessions that the caller sees to use, in order of id and after one of them,
-// until it returns false or an error.
+// each calls use for the sessions that the caller sees and whose id is after another, in order
+// of id, until use returns false or an error.
 func (x *exchange) each(after storage.ID, use func(storage.Session) (more bool, err error)) error {
 	for {
 		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)
@@ -121,9 +121,6 @@ func (x *exchange) session() (storage.Session, error) {
 const noHost missing = "sessions are not served here, because dormouse run is not up; start it, or use --url"
 
 func (x *exchange) endSession() (any, error) {
-	if x.h.End == nil {
-		return nil, noHost
-	}
 	s, err := x.session()
 	if err != nil {
 		return nil, err
@@ -141,9 +138,6 @@ func (x *exchange) endSession() (any, error) {
 // giveSession hands a session over. It stops the session's process, which may have secrets
 // of the earlier principal.
 func (x *exchange) giveSession() (any, error) {
-	if x.h.Give == nil || x.h.Halt == nil {
-		return nil, noHost
-	}
 	var to Give
 	if err := x.body(&to); err != nil {
 		return nil, err
@@ -190,9 +184,6 @@ func (x *exchange) stop(order Stop, boxes []storage.BoxID, of storage.ID) (told 
 }
 
 func (x *exchange) stopSession() (any, error) {
-	if x.h.Halt == nil {
-		return nil, noHost
-	}
 	s, err := x.session()
 	if err != nil {
 		return nil, err
@@ -205,7 +196,7 @@ func (x *exchange) stopSession() (any, error) {
 	return x.h.sayNative(told, s.Server), err
 }
 
-// sayNative says why nothing of a native or remote server was stopped.
+// sayNative sets Why for a native or remote server, of which nothing can be stopped.
 func (o Options) sayNative(told Stopped, server string) Stopped {
 	if o.Servers == nil {
 		return told
@@ -235,9 +226,6 @@ func (x *exchange) stopAll() (any, error) {
 // stopBoxes stops the boxes of servers that the caller sees, and forgets the records of these
 // servers.
 func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err error) {
-	if x.h.Halt == nil {
-		return told, noHost
-	}
 	var order Stop
 	if err := x.body(&order); err != nil {
 		return told, err

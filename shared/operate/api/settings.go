@@ -35,9 +35,6 @@ func (x *exchange) settings() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if x.h.Hide == nil {
-		return nil, noSettings
-	}
 	out := Settings{
 		Name: s.Name, Native: s.Native, Remote: s.Remote.Address(), Headers: namesOf(s.Remote.Headers, s.Remote.Commands), Command: s.Command, Cwd: s.Cwd, Variables: namesOf(s.Env, s.Commands),
 		IdleSeconds: s.Idle.Seconds(), StartupSeconds: s.StartupTimeout.Seconds(), ToolSeconds: s.ToolTimeout.Seconds(),
@@ -77,9 +74,6 @@ func (x *exchange) starts() (any, error) {
 	s, err := x.server()
 	if err != nil {
 		return nil, err
-	}
-	if x.h.Starts == nil {
-		return nil, noCalls
 	}
 	all, err := x.h.Starts(x.r.Context(), StartQuery{Tenant: x.caller.Tenant, Server: s.Name, Limit: newestStarts})
 	for i := range all {
