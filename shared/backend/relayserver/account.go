@@ -15,28 +15,26 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// account collects the cost of one frame of a runner, and tells the observer if there is a
-// Meter.
+// account gathers what the observer is told of one frame of a runner.
 type account struct {
-	config Config
-	begun  time.Time
-	conn   string
-	size   int
-	proven bool // the frame really comes from the box that it names
-	inside bool // it comes from a box of this program, and needs no log line
-	// These come from the opened tickets: the session of the first, and the traces of all.
-	session storage.ID
-	traces  []string
+	config  *Config
+	begun   time.Time
+	conn    string          // the connection of the runner
+	size    int             // bytes of the frame
+	proven  bool            // the frame really comes from the box that it names
+	inside  bool            // the frame comes from a box of this program, and needs no log line
+	session storage.ID      // of the first ticket that was opened
+	traces  []string        // of all opened tickets
 	ended   []observe.Ended // calls whose end no function waits for
 }
 
 // maxWhy is the longest reason in a log line, in bytes.
 const maxWhy = 500
 
-// over notes the ends of calls in a batch, for the log line. It notes only calls whose
-// events are pushed, over a WebSocket or a stream of HTTP+SSE: no function waits for
-// these ends. show says whether the reasons of failed calls may repeat what the server
-// answered.
+// over adds the end of a call, if the batch p has it, to the account of the current frame. It
+// does so only for calls whose events are pushed, over a WebSocket or a stream of HTTP+SSE. A
+// function waits for the end of any other call, and tells the observer itself. show says
+// whether the reason of a failed call may repeat what the server answered.
 func over(ctx context.Context, p sessions.Published, show bool) {
 	a, ok := ctx.Value(gathering{}).(*account)
 	if !ok || !p.Batch.Final || p.To.Conn == "" && !p.To.LegacySSE || len(p.Batch.Events) == 0 {
@@ -55,7 +53,7 @@ func over(ctx context.Context, p sessions.Published, show bool) {
 
 type gathering struct{}
 
-// gather returns a context in which [proven] and [opened] find the account.
+// gather returns a context in which over, proven and opened find the account.
 func (a *account) gather(ctx context.Context) context.Context {
 	return context.WithValue(ctx, gathering{}, a)
 }
@@ -70,33 +68,35 @@ func proven(ctx context.Context) {
 	}
 }
 
-// opened records that the current frame has ticket t, which also proves its box. The log
-// line charges the frame to the session of a ticket, never to a session that a frame only
-// names.
+// opened records that the current frame has ticket t, which also proves its box. The frame is
+// charged to the session of a ticket, never to a session that a frame only names.
 func opened(ctx context.Context, t Ticket) {
-	a, ok := ctx.Value(gathering{}).(*account)
-	if !ok {
-		return
-	}
-	a.proven, a.session = true, cmp.Or(a.session, t.Session)
-	if t.Trace != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, t.Trace) {
-		a.traces = append(a.traces, t.Trace)
+	if a, ok := ctx.Value(gathering{}).(*account); ok {
+		a.proven, a.session = true, cmp.Or(a.session, t.Session)
+		a.trace(t.Trace)
 	}
 }
 
-// proves reports whether the host gives this answer only to the runner of the named
-// box.
+// trace adds the trace of a request that the frame is about; "" is none.
+func (a *account) trace(t string) {
+	if t != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, t) {
+		a.traces = append(a.traces, t)
+	}
+}
+
+// proves reports whether only the runner of the box that a frame names gets this answer to it.
 func proves(reply frame.Frame) bool {
 	switch reply.(type) {
-	case frame.Welcome, frame.Pulled, frame.ByeOK:
+	case frame.Welcome, frame.Pulled, frame.ByeOK, frame.PartOK:
 		return true
 	default:
 		return false
 	}
 }
 
-// end tells the observer, and returns err. A frame without a ticket, a token or the
-// runner's id is charged to no tenant, whatever it claims.
+// end tells the observer of a frame, if there is a Meter, and returns err. f is nil if the
+// frame could not be read. A frame that is not proven is charged to no tenant, whatever it
+// claims.
 func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err error) error {
 	c := a.config
 	if c.Meter == nil {

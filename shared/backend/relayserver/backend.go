@@ -16,18 +16,21 @@ import (
 
 // Backend delivers clients' messages to boxes. It implements sessions.Backend. It holds no
 // state and is safe for concurrent use.
-type Backend struct{ boxes }
+type Backend struct{ *boxes }
 
 // NewBackend returns a Backend with the configuration c.
 func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
-// Times of the protocol.
 const (
-	ackWithin = time.Second
-	// The time for a function that waits only until a request is accepted.
+	// ackWithin is how long a box may take to end a request before the request needs a trace
+	// in the store. ackWithinBrief is the same if a function waits only until the request is
+	// accepted, which the trace shows.
+	ackWithin      = time.Second
 	ackWithinBrief = 200 * time.Millisecond
-	lookForBye     = 2 * time.Second  // how long until Check looks whether a box sleeps that gave its request back
-	lookAfter      = 10 * time.Second // after a request was accepted, how long until Check looks again whether its box is alive
+	// lookForBye and lookAfter are times until the next Check of a request: one that its box
+	// has given back, because the box is about to sleep, and one that a box has.
+	lookForBye = 2 * time.Second
+	lookAfter  = 10 * time.Second
 )
 
 // Deliver implements sessions.Backend. If the box is awake, Deliver posts the message. If
@@ -68,8 +71,8 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 	return t, nil
 }
 
-// announce tells for whom a server gets work that may start a process. The event of the
-// request comes only after its end.
+// announce tells the observer that a request may start a process, and for whom. The event
+// with the outcome of the request comes only after its end.
 func (k *Backend) announce(ctx context.Context, d sessions.Delivery) {
 	k.Observer.Tell(ctx, nil, &observe.Event{
 		Kind: observe.Work, Client: wire.ClientName(d.Client.Init), Trace: d.Trace,
@@ -85,9 +88,8 @@ func (k *Backend) postOnce(ctx context.Context, conn string, of storage.ID, f fr
 }
 
 // deliverFrame returns the deliver frame of d for the generation of b. inbox says that d was
-// claimed from the inbox. The host has compared the session with the box as it was then. If
-// another generation gets the request, its code may be another.
-func (x boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.Time, inbox bool) frame.Deliver {
+// claimed from the inbox.
+func (x *boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.Time, inbox bool) frame.Deliver {
 	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
 	payload = append(append(payload, d.Client.Init...), d.Raw...)
 	f := frame.Deliver{
@@ -106,8 +108,8 @@ func (x boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.Ti
 	return f
 }
 
-// principalHash names the principal of a delivery to its box. The box can tell from it
-// which deliveries have the same principal, and nothing else.
+// principalHash is what a box gets of the principal of a delivery. It is the same for all
+// deliveries of one principal to the box, and tells nothing else.
 func principalHash(d sessions.Delivery) string {
 	sum := sha256.Sum256([]byte(string(d.Box) + "\x00" + d.Client.Principal))
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
@@ -158,29 +160,28 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 	return k.endAsking(ctx, storage.Address{Session: s.ID, Box: box.ID}, all, failureError(box.ID, sessionEnded()))
 }
 
-// tracker follows one request to its end for one function. The request is in one of three
-// places. It was posted to generation bound, or it waits in the inbox. If bound is 0 and
-// inbox is false, only the memory of this function has it.
+// tracker follows one request to its end for one function. The request was posted to the
+// generation bound, or it has an item in the inbox. If bound is 0 and inbox is false, only the
+// memory of this function has the request.
 type tracker struct {
 	k        *Backend
 	d        sessions.Delivery
-	notAfter time.Time
+	notAfter time.Time          // no box executes the request after this time
 	posted   time.Time          // the time of the last post
-	inside   bool               // a box of this program has it
-	bound    storage.Generation // the generation it was posted to; no other may get the request until that one has ended cleanly
-	trying   bool               // the function has tried a PutItem; its item may still appear
+	inside   bool               // a box of this program has the request
+	bound    storage.Generation // the request was posted to this generation; no other may get it until this one has ended cleanly
+	trying   bool               // the function has tried a PutItem; the item may appear late
 	inbox    bool               // an item was put
 	handed   bool               // the request was posted, or may be in the inbox
-	returned bool               // its box gave it back, and will soon be asleep
-	accepted bool
-	tries    int // resends, for the back-off
+	returned bool               // the box gave the request back, and will soon be asleep
+	accepted bool               // see sessions.Status
+	tries    int                // number of resends, for the back-off
 }
 
-// send moves the request one step on. box is the record just read. send posts the request
-// if the box is awake, and otherwise puts it into the inbox. A request whose item may
-// still appear goes through the inbox even if the box is awake by then. Otherwise one
-// runner could get it by a post, another could claim the late item, and both would execute
-// it.
+// send gives the request to its box. box is the record just read. send posts the request if
+// the box is awake, and otherwise puts it into the inbox. After a try to put it there, send
+// uses the inbox even if the box is awake: the item may appear late. One runner could get the
+// request by a post, another could claim the item, and both would execute it.
 func (t *tracker) send(ctx context.Context, box storage.Box) error {
 	if !t.inbox && !t.trying {
 		box.ID = t.d.Box
@@ -208,31 +209,30 @@ func (t *tracker) send(ctx context.Context, box storage.Box) error {
 	return nil
 }
 
-// moved handles a post that certainly did not arrive, so the request is not bound to that
-// generation. If the box has a new connection or has gone to sleep since seen, moved sends
-// the request again at once. If not, the runner is between two connections or dead, and
-// the next Check tries again.
+// moved handles a post that certainly did not arrive. seen is the record whose connection is
+// closed. If the box has another connection by now or sleeps, moved sends the request again at
+// once. If not, the runner is between two connections or dead, and the next Check tries again.
 func (t *tracker) moved(ctx context.Context, seen storage.Box) error {
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil {
 		return err
 	}
 	if b.State == storage.Awake && b.Conn == seen.Conn {
-		lost, err := lostBoxes{t.k.boxes}.missed(ctx, b)
+		lost, err := t.k.missed(ctx, b)
 		if err != nil || !lost {
 			return err
 		}
 		return t.moved(ctx, seen) // it is asleep by now
 	}
 	if t.bound != 0 {
-		return nil // an earlier post may have arrived, so Check must find out before a new one
+		return nil // an earlier post may have arrived; Check finds that out before a new one
 	}
 	return t.send(ctx, b)
 }
 
-// enqueue puts the request into the inbox and then reads the record. The order matters. A
-// function that wakes the box, or a runner that goes to sleep, either sees the item or
-// has changed the record before enqueue reads it.
+// enqueue puts the request into the inbox and then reads the record, in this order. So a
+// function that wakes the box, or a runner that goes to sleep, either sees the item or has
+// changed the record before enqueue reads it.
 func (t *tracker) enqueue(ctx context.Context) error {
 	_, err := t.k.Store.PutItem(ctx, storage.Item{
 		Box: t.d.Box, ID: t.d.Stream, State: storage.Waiting, Address: t.d.Address, Raw: t.d.Raw,
@@ -248,8 +248,8 @@ func (t *tracker) enqueue(ctx context.Context) error {
 }
 
 // look makes sure that a runner will get the waiting item. It wakes a box that is asleep,
-// gives up a start that is overdue, and nudges a runner that is awake. A connection that is
-// closed may mean that the runner is lost.
+// repeats or gives up a start that is overdue, and nudges a runner that is awake. If the
+// runner's connection is closed, look finds out whether the box is lost.
 func (t *tracker) look(ctx context.Context) error {
 	b, err := t.k.rouse(ctx, t.d.Box, t.d.Client.Tenant, t.d.Server)
 	if err != nil {
@@ -264,7 +264,7 @@ func (t *tracker) look(ctx context.Context) error {
 	case storage.Awake:
 		err := t.k.post(ctx, b.Conn, frame.Nudge{})
 		if errors.Is(err, storage.Closed) {
-			lost, err := lostBoxes{t.k.boxes}.missed(ctx, b)
+			lost, err := t.k.missed(ctx, b)
 			if err != nil || !lost {
 				return err
 			}
@@ -273,7 +273,7 @@ func (t *tracker) look(ctx context.Context) error {
 		if err != nil {
 			t.k.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "session_id", t.d.Session, "error", err)
 		}
-	case storage.Asleep: // another function gave the start up and ended the item
+	case storage.Asleep: // another function has given the start up and ended the request
 	}
 	return nil
 }
@@ -286,8 +286,8 @@ func (t *tracker) Check(ctx context.Context) (sessions.Status, error) {
 	return sessions.Status{Accepted: t.accepted, Next: time.Now().Add(t.pause())}, nil
 }
 
-// pause is the time until the next Check. It is short while no runner is known to have
-// the request, and long once the request was accepted.
+// pause is the time until the next Check. It is short while only this function has the
+// request, and long once the request was accepted.
 func (t *tracker) pause() time.Duration {
 	if t.returned {
 		return lookForBye
@@ -301,14 +301,15 @@ func (t *tracker) pause() time.Duration {
 	return min(time.Second<<min(t.tries, 3), 8*time.Second)
 }
 
+// step finds out where the request is, and does what is due for it.
 func (t *tracker) step(ctx context.Context) error {
 	if t.inside {
-		owes, err := t.k.Inside.owes(ctx, t.d.Box, t.bound, t.d.Stream)
-		if err != nil || owes {
+		inFlight, err := t.k.Inside.keepsTrace(ctx, t.d.Box, t.bound, t.d.Stream)
+		if err != nil || inFlight {
 			t.accepted = err == nil
 			return err
 		}
-		// The store has what became of it. It must not be sent again.
+		// The request has ended, or was suspended: the store has the rest. Do not send it again.
 		t.inside, t.inbox = false, true
 	}
 	it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
@@ -333,17 +334,17 @@ func (t *tracker) step(ctx context.Context) error {
 	case time.Now().After(t.notAfter):
 		return t.k.end(ctx, t.d.Address, expired)
 	default:
-		return t.send(ctx, b) // this is the first post that may arrive, or a repeat
+		return t.send(ctx, b)
 	}
 }
 
 // Handed implements sessions.Handover.
 func (t *tracker) Handed() bool { return t.handed }
 
-// GiveUp implements sessions.Handover. It takes the item first, for generation 0. A runner
-// that gets the message late asks whether it may execute it, and the host refuses. A
-// request that waits in the inbox is then certainly not executed. A posted request has an
-// unknown outcome: its runner may have executed it and be unable to report that.
+// GiveUp implements sessions.Handover. It first puts or takes the item, for generation 0. From
+// then on no runner may execute the request: one that gets it late asks first (see ask). A
+// request that was in the inbox was certainly not executed. A posted request has an unknown
+// outcome: its runner may have executed it and be unable to report that.
 func (t *tracker) GiveUp(ctx context.Context) error {
 	it := storage.Item{Box: t.d.Box, ID: t.d.Stream, State: storage.Taken, Address: t.d.Address, Created: time.Now()}
 	put, err := t.k.Store.PutItem(ctx, it)
@@ -366,8 +367,8 @@ func (t *tracker) GiveUp(ctx context.Context) error {
 	return t.k.endItem(ctx, it, storage.Failure{Phase: phaseUnavailable, Detail: "the box does not take the request; it was not executed, send it again"})
 }
 
-// haveItem does the due work for a request that has an item. A taken item is a sign of
-// life from the box, unless its generation is over. A waiting item needs a box that is
+// haveItem does what is due for a request that has an item. A taken item shows that a box has
+// the request, unless the generation of the item is over. A waiting item needs a box that is
 // awake.
 func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 	t.inbox = true
@@ -385,9 +386,9 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 			return t.k.endItem(ctx, it, expired)
 		}
 		if !t.posted.IsZero() && !t.trying {
-			// The box gave the request back, so the box lives. Only a function that waits
-			// for the end may count that as an acceptance: no other function wakes the
-			// next generation.
+			// The box gave the request back, so it lives. That counts as an acceptance only
+			// if this function goes on to wait for the end: it has to wake the next
+			// generation.
 			t.bound, t.returned = 0, true
 			t.accepted = t.accepted || !t.d.Brief && t.d.Client.Transport != storage.WebSocket
 		}
@@ -400,7 +401,7 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 		return err
 	}
 	if !b.Over(it.Gen) {
-		lost, err := lostBoxes{t.k.boxes}.missed(ctx, b)
+		lost, err := t.k.missed(ctx, b)
 		if err != nil || !lost {
 			return err
 		}
@@ -414,9 +415,9 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 	return t.look(ctx)
 }
 
-// after handles a request without an item. Its item in the inbox is gone, or the
-// generation that it was posted to is over. If the log has no end, a lost generation means
-// an error. A clean generation never executed the request, so after sends it again.
+// after handles a request that has no item any more, or whose generation is over. If the log
+// has no end of the request and the generation was lost, after ends it with an error. A
+// generation that said bye has not executed the request, so after sends it again.
 func (t *tracker) after(ctx context.Context, b storage.Box) error {
 	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
 	if err != nil {
@@ -444,10 +445,9 @@ func (t *tracker) after(ctx context.Context, b storage.Box) error {
 	return t.send(ctx, b)
 }
 
-// ended pushes the last event of a request if a function has logged it in place of the box
-// (generation 0). An earlier attempt may have logged the event and failed to push it. The
-// session's record says which events were pushed. The relay function pushes the last events
-// that runners send.
+// ended pushes the last event of a request, unless it was pushed, if a function has written it
+// in place of the box (generation 0). That function may have died before it pushed the event.
+// The relay function pushes the last events that runners send.
 func (t *tracker) ended(ctx context.Context, tail storage.Tail) error {
 	if tail.Gen != 0 {
 		return nil

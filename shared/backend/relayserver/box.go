@@ -34,36 +34,26 @@ const maxAttempts = 2
 // function that died.
 const maxUnanswered = 3
 
-// boxes is the part that Backend, Handler and Sweeper share: the life of a box record,
-// and the outlet that takes events to clients.
+// boxes is what Backend, Handler and Sweeper share: the life of box records, the requests in
+// the inboxes of boxes, and the way of events into the log and to clients.
 type boxes struct {
 	Config
-	items
-	room
-	outlet
+	out sessions.Publisher
 }
 
-// items ends the requests that have an item in an inbox, and takes suspended ones up again.
-type items struct {
-	store    storage.Store
-	out      sessions.Publisher
-	eventAge time.Duration
-}
-
-func newBoxes(c Config) boxes {
+func newBoxes(c Config) *boxes {
 	c.StartTimeout, c.EventAge = cmp.Or(c.StartTimeout, 3*time.Minute), cmp.Or(c.EventAge, storage.EventAge)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	if c.Observer == nil {
 		c.Observer = observe.Log(c.Log)
 	}
-	i := items{c.Store, sessions.Publisher{Store: c.Store, Clients: c.Clients, Held: c.Held}, c.EventAge}
-	return boxes{c, i, room{c.Store, c.BoxesOf, c.WaitingCalls, c.Log}, outlet{i, c.ShowErrors}}
+	return &boxes{c, sessions.Publisher{Store: c.Store, Clients: c.Clients, Held: c.Held}}
 }
 
-// rouse makes sure that a box that is asleep is started, and returns the record it saw
-// last. Of several callers at once only one starts the box, because the lease is a
-// conditional write. A box that has no record yet gets tenant and server.
-func (x boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server string) (storage.Box, error) {
+// rouse starts a box that is asleep, and returns the record that it read or wrote last. Of
+// several callers at once only one starts the box, because the wake lease is a conditional
+// write. The record gets tenant and server.
+func (x *boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server string) (storage.Box, error) {
 	owner := storage.NewNonce()
 	for unanswered := 0; ; {
 		b, err := x.Store.Box(ctx, id)
@@ -106,7 +96,7 @@ func (x boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server strin
 // start runs a task for the lease just taken. If the start fails, it tries once more at
 // once. If that fails too, it gives the box up, and the waiting requests end with an
 // error.
-func (x boxes) start(ctx context.Context, b storage.Box, token string) (storage.Box, error) {
+func (x *boxes) start(ctx context.Context, b storage.Box, token string) (storage.Box, error) {
 	for {
 		err := x.run(ctx, b, token)
 		if err == nil {
@@ -132,7 +122,7 @@ func (x boxes) start(ctx context.Context, b storage.Box, token string) (storage.
 const maxSkew = 2 * time.Minute
 
 // overdue reports whether the time for a start is over.
-func (x boxes) overdue(b storage.Box) bool {
+func (x *boxes) overdue(b storage.Box) bool {
 	left := time.Until(b.Until)
 	return left < 0 || left > x.startTimeout(b)+maxSkew
 }
@@ -142,7 +132,7 @@ func longAgo(t time.Time, age time.Duration) bool {
 	return past > age || past < -maxSkew
 }
 
-func (x boxes) run(ctx context.Context, b storage.Box, token string) error {
+func (x *boxes) run(ctx context.Context, b storage.Box, token string) error {
 	env, err := x.launch(b)
 	if err != nil {
 		return err
@@ -165,7 +155,7 @@ func ClientToken(id storage.BoxID, gen storage.Generation) string {
 
 // giveUp puts a box back to sleep whose start failed for good, and ends the requests
 // that wait for it.
-func (x boxes) giveUp(ctx context.Context, b storage.Box) error {
+func (x *boxes) giveUp(ctx context.Context, b storage.Box) error {
 	if err := x.Store.SaveBox(ctx, lose(b, b.Failure, time.Now())); err != nil {
 		return err
 	}
@@ -173,11 +163,14 @@ func (x boxes) giveUp(ctx context.Context, b storage.Box) error {
 	return x.endWaiting(ctx, b.ID, "", b.Failure)
 }
 
-// markFull notes in the record of box 0 whether a box is full. See [storage.BoxID].
-func (r room) markFull(ctx context.Context, id storage.BoxID, full bool) error {
+// A server with many sessions has several boxes, which have numbers (see [storage.BoxID]). The
+// record of box 0 says which of them are full, so that new sessions go to the others.
+
+// markFull writes into the record of box 0 whether a box is full.
+func (x *boxes) markFull(ctx context.Context, id storage.BoxID, full bool) error {
 	first, n := id.First()
 	for {
-		b, err := r.store.Box(ctx, first)
+		b, err := x.Store.Box(ctx, first)
 		if err != nil {
 			return err
 		}
@@ -185,130 +178,127 @@ func (r room) markFull(ctx context.Context, id storage.BoxID, full bool) error {
 		if next.Full == b.Full {
 			return nil
 		}
-		if err := r.store.SaveBox(ctx, next); !errors.Is(err, storage.Conflict) {
+		if err := x.Store.SaveBox(ctx, next); !errors.Is(err, storage.Conflict) {
 			return err
 		}
 	}
 }
 
-// filled notes that a box that was just seen awake is full. If it has fallen asleep
-// meanwhile, the function that handled its bye may have looked for the bit too early.
-func (r room) filled(ctx context.Context, id storage.BoxID) error {
-	if err := r.markFull(ctx, id, true); err != nil {
+// filled marks a box as full that was just seen awake. If the box has fallen asleep
+// meanwhile, the function that handled its bye may have removed the mark before filled wrote
+// it. filled then removes the mark itself.
+func (x *boxes) filled(ctx context.Context, id storage.BoxID) error {
+	if err := x.markFull(ctx, id, true); err != nil {
 		return err
 	}
-	b, err := r.store.Box(ctx, id)
+	b, err := x.Store.Box(ctx, id)
 	if err == nil && b.State == storage.Asleep {
-		err = r.markFull(ctx, id, false)
+		err = x.markFull(ctx, id, false)
 	}
 	return err
 }
 
-// emptied notes that a box has no processes any more. The write that ended its generation
-// has done so for box 0. If emptied fails, new sessions avoid the box until it next falls
-// asleep.
-func (r room) emptied(ctx context.Context, id storage.BoxID) {
+// emptied removes the mark of a full box, because the box has no processes any more. For box 0
+// the write that ended its generation has removed the mark. If emptied fails, new sessions
+// avoid the box until it next falls asleep.
+func (x *boxes) emptied(ctx context.Context, id storage.BoxID) {
 	if _, n := id.First(); n == 0 {
 		return
 	}
-	if err := r.markFull(ctx, id, false); err != nil {
-		r.log.WarnContext(ctx, "a box that is asleep still counts as full", "box", id, "error", err)
+	if err := x.markFull(ctx, id, false); err != nil {
+		x.Log.WarnContext(ctx, "a box that is asleep still counts as full", "box", id, "error", err)
 	}
 }
 
 // endWaiting ends the requests that wait for a box: those of a session, or all for "".
-func (xs items) endWaiting(ctx context.Context, id storage.BoxID, session storage.ID, why storage.Failure) error {
-	return xs.each(ctx, id, func(it storage.Item) error {
+func (x *boxes) endWaiting(ctx context.Context, id storage.BoxID, session storage.ID, why storage.Failure) error {
+	return x.each(ctx, id, func(it storage.Item) error {
 		if it.State != storage.Waiting || session != "" && it.Address.Session != session {
 			return nil
 		}
-		return xs.endItem(ctx, it, why)
+		return x.endItem(ctx, it, why)
 	})
 }
 
 // each calls do for the items of a box, up to its first error.
-func (xs items) each(ctx context.Context, id storage.BoxID, do func(storage.Item) error) error {
-	all, err := xs.store.Items(ctx, id)
+func (x *boxes) each(ctx context.Context, id storage.BoxID, do func(storage.Item) error) error {
+	all, err := x.Store.Items(ctx, id)
 	for i := 0; err == nil && i < len(all); i++ {
 		err = do(all[i])
 	}
 	return err
 }
 
-// overItem handles an item that was taken by a generation which b says is over. The
-// caller must have read b before the item's log. A generation that ended with a bye had
-// nothing in flight. If its item has no new event in the log, a pull that came too late
-// claimed it, and nothing was executed. overItem then releases it for another generation.
-// Any other item that has no end gets an error.
-func (xs items) overItem(ctx context.Context, b storage.Box, it storage.Item) (released bool, err error) {
+// overItem handles an item that was taken by a generation which the record b says is over. A
+// generation that ended with a bye had nothing in flight. If the log has no new event of its
+// item, a pull that came too late claimed the item, and nothing was executed. overItem then
+// releases the item for another generation. A request without an end ends with an error. b was
+// read before overItem reads the log.
+func (x *boxes) overItem(ctx context.Context, b storage.Box, it storage.Item) (released bool, err error) {
 	if b.Clean(it.Gen) {
-		tail, err := xs.store.Tail(ctx, it.Address.Session, it.ID)
+		tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 		if err != nil {
 			return false, err
 		}
 		if tail.Last == it.Base {
-			if released, err = xs.store.Release(ctx, it.Box, it.ID, it.Gen); err != nil || released {
+			if released, err = x.Store.Release(ctx, it.Box, it.ID, it.Gen); err != nil || released {
 				return released, err
 			}
 		}
 		if tail.Final {
 			// Before its bye the runner had an ack for every event, so there is nothing
 			// left to push.
-			return false, xs.store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
+			return false, x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
 		}
 	}
-	return false, xs.endItem(ctx, it, failureOf(b, it.Gen))
+	return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 }
 
-// endItem ends a request with an error and then removes its item. It takes the item
-// first, for generation 0. No runner can have the item then. A request that its box has
-// suspended since the item was read goes on.
-func (xs items) endItem(ctx context.Context, it storage.Item, why storage.Failure) error {
+// endItem ends a request with an error and then removes its item. It takes the item first, so
+// that no runner can execute the request. If the box has suspended the request since the item
+// was read, endItem does nothing.
+func (x *boxes) endItem(ctx context.Context, it storage.Item, why storage.Failure) error {
 	why.Unsent = why.Unsent || it.State == storage.Waiting && it.Round == 0
-	return xs.endItemWith(ctx, it, failureError(it.Box, why))
+	return x.endItemWith(ctx, it, failureError(it.Box, why))
 }
 
-func (xs items) endItemWith(ctx context.Context, it storage.Item, why *wire.Error) error {
-	if taken, err := xs.take(ctx, it); err != nil || !taken {
+func (x *boxes) endItemWith(ctx context.Context, it storage.Item, why *wire.Error) error {
+	if taken, err := x.takeItem(ctx, it); err != nil || !taken {
 		return err
 	}
-	if err := xs.endWith(ctx, it.Address, why); err != nil {
+	if err := x.out.Fail(ctx, it.Address, why, time.Now().Add(x.EventAge)); err != nil {
 		return err
 	}
-	return xs.store.DeleteItem(ctx, it.Box, it.ID, 0)
+	return x.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// take takes an item for generation 0. taken is false if the item has changed since it
-// was read, or has ended.
-func (xs items) take(ctx context.Context, it storage.Item) (taken bool, err error) {
+// takeItem takes an item for generation 0, which stands for a function: no runner can take it
+// any more. taken is false if the item has changed since it was read, or has ended.
+func (x *boxes) takeItem(ctx context.Context, it storage.Item) (taken bool, err error) {
 	if it.State == storage.Taken && it.Gen == 0 {
 		return true, nil // by a function that may have died
 	}
 	if it.State != storage.Waiting {
 		ends := it
 		ends.State, ends.Gen, ends.Questions, ends.Raw = storage.Taken, 0, nil, nil
-		return xs.store.SwapItem(ctx, it, ends)
+		return x.Store.SwapItem(ctx, it, ends)
 	}
-	_, err = xs.store.Claim(ctx, it.Box, it.ID, 0)
+	_, err = x.Store.Claim(ctx, it.Box, it.ID, 0)
 	if errors.Is(err, storage.Conflict) || errors.Is(err, storage.NotFound) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// end writes the error that ends a request, unless its stream has ended. The last batch of
-// a dead runner may compete for the same place at the log's end. One of the two wins; if
-// it is the batch, end looks at the log again.
-func (xs items) end(ctx context.Context, a storage.Address, why storage.Failure) error {
-	return xs.endWith(ctx, a, failureError(a.Box, why))
-}
-
-func (xs items) endWith(ctx context.Context, a storage.Address, why *wire.Error) error {
-	return xs.out.Fail(ctx, a, why, time.Now().Add(xs.eventAge))
+// end writes the error that ends a request, unless its stream has ended. The last batch of a
+// dead runner may be written to the same place in the log. If the batch is first, end looks at
+// the log again.
+func (x *boxes) end(ctx context.Context, a storage.Address, why storage.Failure) error {
+	return x.out.Fail(ctx, a, failureError(a.Box, why), time.Now().Add(x.EventAge))
 }
 
 // post sends a frame to a runner. It cuts a long frame into parts.
-func (x boxes) post(ctx context.Context, conn string, f frame.Frame) error {
+func (x *boxes) post(ctx context.Context, conn string, f frame.Frame) error {
 	if id, ok := strings.CutPrefix(conn, insideConn); ok && x.Inside != nil {
 		return x.Inside.post(storage.BoxID(id), f)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// era writes to the box record the era that the next runner of the box begins with. It
-// ignores an era that it does not know.
+// era writes into the box record which protocol eras the server speaks. The next runner of the
+// box begins with them. era ignores a value that it does not know.
 func (h *Handler) era(ctx context.Context, f frame.Status) error {
 	_, _, err := h.change(ctx, f.Box, func(b storage.Box) (storage.Box, decision) {
 		if b.Era == f.Era || f.Era != frame.EraModern && f.Era != frame.EraLegacy && f.Era != frame.EraDual {

@@ -11,26 +11,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// This file reads an events frame before the host stores any of it.
+// This file handles events frames.
 //
-// Events are only bytes here. This code does not check that they are JSON-RPC. An honest
-// runner has parsed the events that it sends. A hostile runner can write only to sessions
-// of its own box, and their clients get that server's messages in any case. It must not
-// break the framing in which its events travel to those clients, so the store refuses
-// events with a line feed. A function that needs to know what an event is parses it. If it
-// cannot, it treats the event as one that is no response.
+// Events are only bytes here. Nothing checks that they are JSON-RPC: an honest runner has
+// parsed the events that it sends. A hostile runner can write only to sessions of its own box,
+// whose clients get the messages of that server in any case. So that it cannot break the
+// framing of SSE, the store refuses events with a line feed. Code that needs to know what an
+// event is parses it, and treats an event that it cannot parse as one that is no response.
 
 // streamPart is the part of an events frame that belongs to one stream.
 type streamPart struct {
 	sessions.Published
 	asks   *storage.Item // not nil: the delivery is suspended, and this item is written before the events
-	marked bool
+	marked bool          // the request may have a trace, an item in state Taken
 }
 
-// postings opens the tickets and cuts the payload. It refuses the whole frame, with
-// Invalid, if anything in it is wrong. It also refuses a frame that has more streams,
-// tickets or events than a batch holds. Each stream costs a write.
-func (h *Handler) postings(ctx context.Context, f frame.Events) ([]streamPart, error) {
+// parts opens the tickets of an events frame and cuts its payload. It refuses the whole frame,
+// with Invalid, if anything in it is wrong, or if it has more streams, tickets or events than
+// a batch holds. Each stream costs a write.
+func (h *Handler) parts(ctx context.Context, f frame.Events) ([]streamPart, error) {
 	count := 0
 	for _, it := range f.Items {
 		count += len(it.Lens)
@@ -38,7 +37,7 @@ func (h *Handler) postings(ctx context.Context, f frame.Events) ([]streamPart, e
 	if most := storage.MaxBatchEvents; max(count, len(f.Items), len(f.Tickets)) > most {
 		return nil, storage.Errorf(storage.Invalid, "an events frame of session %s has more than %d events", f.Session, most)
 	}
-	postings := make([]streamPart, len(f.Items))
+	parts := make([]streamPart, len(f.Items))
 	rest := f.Payload
 	expires := time.Now().Add(h.EventAge)
 	for i, it := range f.Items {
@@ -66,9 +65,9 @@ func (h *Handler) postings(ctx context.Context, f frame.Events) ([]streamPart, e
 			}
 			p.asks = &asks
 		}
-		postings[i] = p
+		parts[i] = p
 	}
-	return postings, nil
+	return parts, nil
 }
 
 // cut takes the events of an item from the front of a payload. If the item suspends its
@@ -95,15 +94,16 @@ func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byt
 	return events[:len(it.Lens)], again, payload[size:], true
 }
 
-// events stores a batch in this order: the marks, the standalone stream, the request
-// streams. If a request is suspended, its item is stored before its stream. Then it
-// pushes the stored events to connected clients, removes the marks of ended requests, and
-// returns the ack. All of it may be repeated.
+// events stores a batch in this order: the traces of requests, the standalone stream, the
+// streams of requests. If a request is suspended, its item is stored before its events. Then
+// events pushes the stored events to connected clients, removes the traces of ended requests,
+// and returns the ack. A runner that got no ack sends the batch again, and events may repeat
+// all of it.
 func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, error) {
-	postings, err := h.postings(ctx, f)
+	parts, err := h.parts(ctx, f)
 	if errors.Is(err, storage.Invalid) {
-		// The host would refuse the same batch again. Close its streams, so that the
-		// box does not stay awake for them.
+		// The same batch would be refused again. Close its streams, so that the box does not
+		// stay awake for them.
 		h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session_id", f.Session, "error", err)
 		return refused(f), nil
 	}
@@ -114,40 +114,35 @@ func (h *Handler) events(ctx context.Context, f frame.Events) (frame.Frame, erro
 		return nil, err
 	}
 	ack := &frame.Ack{Seq: f.Seq, Session: f.Session}
-	if sent, err := h.publish(ctx, f.Box, postings, ack); err != nil || !sent {
+	if sent, err := h.publish(ctx, f.Box, parts, ack); err != nil || !sent {
 		return nil, err // without an ack the runner sends the batch again
 	}
 	return *ack, nil
 }
 
-// outlet writes events to the log, and takes them to clients.
-type outlet struct {
-	items      items
-	showErrors bool
-}
-
-// publish stores the events of one session, the standalone stream first, and pushes them. It
-// notes in ack what the box has to know. sent is false if it has to be repeated.
-func (o outlet) publish(ctx context.Context, box storage.BoxID, parts []streamPart, ack *frame.Ack) (sent bool, err error) {
+// publish stores the events of one session, the standalone stream first, and pushes them to
+// connected clients. It writes into ack what the box has to know. If sent is false, the caller
+// must call publish again.
+func (x *boxes) publish(ctx context.Context, box storage.BoxID, parts []streamPart, ack *frame.Ack) (sent bool, err error) {
 	stored := make([]sessions.Published, 0, len(parts))
 	for _, i := range commonFirst(parts) {
-		p, ok, err := o.store(ctx, parts[i], ack)
+		p, ok, err := x.storePart(ctx, parts[i], ack)
 		if err != nil || ack.Fenced {
 			return err == nil, err
 		}
 		if ok {
 			stored = append(stored, p)
-			over(ctx, p, o.showErrors)
+			over(ctx, p, x.ShowErrors)
 		}
 	}
-	if sent, err := o.items.out.Send(ctx, stored...); err != nil || !sent {
+	if sent, err := x.out.Send(ctx, stored...); err != nil || !sent {
 		return false, err
 	}
 	for _, p := range parts {
-		// If the stream is in ack.Closed, another function stored the end. That function needs
-		// the item until it has pushed the end.
+		// If the stream is in ack.Closed, another function has stored its end. That function
+		// needs the item until it has pushed the end.
 		if p.Batch.Final && p.marked && !slices.Contains(ack.Closed, p.Batch.Stream) {
-			if err := o.items.store.DeleteItem(ctx, box, p.Batch.Stream, 0); err != nil {
+			if err := x.Store.DeleteItem(ctx, box, p.Batch.Stream, 0); err != nil {
 				return false, err
 			}
 		}
@@ -155,27 +150,27 @@ func (o outlet) publish(ctx context.Context, box storage.BoxID, parts []streamPa
 	return true, nil
 }
 
-// store writes one stream's events and records the outcome in the ack. It returns the
-// events with their place in the log. ok is false if they must not be pushed.
-func (o outlet) store(ctx context.Context, say streamPart, ack *frame.Ack) (stored sessions.Published, ok bool, err error) {
+// storePart writes one stream's events and records the outcome in the ack. It returns the
+// events with their indexes in the log. ok is false if they must not be pushed.
+func (x *boxes) storePart(ctx context.Context, say streamPart, ack *frame.Ack) (stored sessions.Published, ok bool, err error) {
 	p := say.Published
 	if p.Batch.Stream != storage.Standalone {
 		closed := false
 		if say.asks != nil {
-			if ok, err = o.items.suspend(ctx, *say.asks, say.marked); err != nil {
+			if ok, err = x.suspend(ctx, *say.asks, say.marked); err != nil {
 				return p, false, err
 			}
 			closed = !ok
 		}
 		if !closed {
-			closed, err = o.appendStream(ctx, &p)
+			closed, err = x.appendStream(ctx, &p)
 		}
 		if closed {
 			ack.Closed = append(ack.Closed, p.Batch.Stream)
 		}
 		return p, !closed, err
 	}
-	v, err := o.appendStandalone(ctx, &p)
+	v, err := x.appendStandalone(ctx, &p)
 	if err != nil {
 		return p, false, err
 	}
@@ -197,6 +192,7 @@ func refused(f frame.Events) frame.Ack {
 	return ack
 }
 
+// commonFirst returns the indexes of parts, that of the standalone stream first.
 func commonFirst(parts []streamPart) []int {
 	order := make([]int, 0, len(parts))
 	for i, p := range parts {
@@ -212,11 +208,11 @@ func commonFirst(parts []streamPart) []int {
 // appendStream writes to a request stream. The runner numbers its events from 1. The
 // only other writer is a function that ends the request with an error. A conflict
 // therefore means that the stream is closed.
-func (o outlet) appendStream(ctx context.Context, p *sessions.Published) (closed bool, err error) {
+func (x *boxes) appendStream(ctx context.Context, p *sessions.Published) (closed bool, err error) {
 	if p.Batch.First < 1 {
 		return false, storage.Errorf(storage.Invalid, "a batch of stream %s begins at index %d", p.Batch.Stream, p.Batch.First)
 	}
-	p.Batch, p.Again, err = o.items.out.Write(ctx, p.To, p.Batch)
+	p.Batch, p.Again, err = x.out.Write(ctx, p.To, p.Batch)
 	if errors.Is(err, storage.Conflict) {
 		return true, nil
 	}
@@ -224,21 +220,21 @@ func (o outlet) appendStream(ctx context.Context, p *sessions.Published) (closed
 }
 
 // appendStandalone writes to the standalone stream and sets the first index of the batch. A
-// runner that is new to a session does not know the next index and sends First 0.
-// appendStandalone then finds the place by writing, and that write fences the runner's
-// predecessor. The decision is write, refuse, or ignore; ignore is for a frame that
-// comes after the next one of its session.
-func (o outlet) appendStandalone(ctx context.Context, p *sessions.Published) (v decision, err error) {
+// runner that is new to a session does not know the next index, and sends First 0.
+// appendStandalone then writes behind the last event, which fences a runner of an older
+// generation. It returns write, or refuse if a newer generation has written. It returns
+// ignore if a later batch of the same runner is in the log already.
+func (x *boxes) appendStandalone(ctx context.Context, p *sessions.Published) (v decision, err error) {
 	b := &p.Batch
 	if b.First > 0 {
-		*b, p.Again, err = o.items.out.Write(ctx, p.To, *b)
+		*b, p.Again, err = x.out.Write(ctx, p.To, *b)
 		if errors.Is(err, storage.Conflict) {
 			return refuse, nil
 		}
 		return write, err
 	}
 	for {
-		tail, err := o.items.store.Tail(ctx, b.Session, storage.Standalone)
+		tail, err := x.Store.Tail(ctx, b.Session, storage.Standalone)
 		switch {
 		case err != nil:
 			return refuse, err
@@ -253,7 +249,7 @@ func (o outlet) appendStandalone(ctx context.Context, p *sessions.Published) (v 
 			return refuse, nil
 		}
 		b.First = tail.Last + 1
-		*b, p.Again, err = o.items.out.Write(ctx, p.To, *b)
+		*b, p.Again, err = x.out.Write(ctx, p.To, *b)
 		if !errors.Is(err, storage.Conflict) {
 			return write, err
 		}

@@ -26,8 +26,8 @@ var expired = storage.Failure{
 	Unsent: true,
 }
 
-// failureOf returns why generation gen ended without finishing its requests. The record
-// keeps the failure of the last lost generation, even when the box is awake again.
+// failureOf returns why generation gen ended without finishing its requests. The record has
+// the failure of the last lost generation only, also after the box is awake again.
 func failureOf(b storage.Box, gen storage.Generation) storage.Failure {
 	if b.Lost == gen && b.Failure.Detail != "" {
 		return b.Failure
@@ -48,8 +48,8 @@ func sessionEnded() storage.Failure {
 	return storage.Failure{Phase: phaseUnavailable, Detail: "the session has ended"}
 }
 
-// startFailure returns the text about a failed start for clients. The text says what to
-// do. It leaves out the fleet's own text, which may name hosts and accounts.
+// startFailure returns what clients are told of a failed start, and what they can do. It
+// leaves out the fleet's own text, which may name machines and accounts.
 func startFailure(err error) string {
 	var refused fleet.Refusal
 	switch {
@@ -64,7 +64,7 @@ func startFailure(err error) string {
 	}
 }
 
-// The error phases that this end reports by itself. The others come from the box.
+// The error phases that this package reports. Runners report others.
 const (
 	phaseUnavailable = "box_unavailable"
 	phaseConnect     = "relay_connect"
@@ -72,8 +72,8 @@ const (
 	phaseToolCall    = "tool_call"
 )
 
-// failureError returns the error that a client gets for a failure. A box that ended during
-// a request leaves its outcome unknown.
+// failureError returns the error that a client gets for a failure. In phase runtime the box
+// ended during the request, so its outcome is not known.
 func failureError(box storage.BoxID, f storage.Failure) *wire.Error {
 	data := map[string]any{"phase": f.Phase, "box": box}
 	switch {
@@ -95,15 +95,9 @@ func failureError(box storage.BoxID, f storage.Failure) *wire.Error {
 	return &wire.Error{Code: code, Message: f.Phase + ": " + f.Detail, Data: data}
 }
 
-func ignoreConflict(err error) error {
-	if errors.Is(err, storage.Conflict) {
-		return nil
-	}
-	return err
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, storage.Closed) {
+// except returns err, or nil if it has this code.
+func except(code storage.Code, err error) error {
+	if errors.Is(err, code) {
 		return nil
 	}
 	return err

@@ -14,19 +14,19 @@ import (
 type Halt struct {
 	Session storage.ID    // "": all processes of the box
 	By      string        // who stops it, in words for clients
-	Within  time.Duration // how long calls in flight may take to end; then they end with an error that names By
+	Within  time.Duration // how long calls in flight may go on; after that they end with an error that names By
 }
 
-// Pauses of Halt while a runner is between two connections.
+// Halt tries again while a runner is between two connections: so often, with such a pause.
 const (
 	haltAgain = 200 * time.Millisecond
 	haltTries = 15
 )
 
-// Halt stops processes of a box. up is false if the box was asleep, so that there was
-// nothing to stop. If the box is still starting, Halt gives the start up. For one session
-// it only ends the calls of that session that wait for the box. Halt returns when the
-// runner was told, not when the processes have ended.
+// Halt stops processes of a box. up is false if the box was asleep, so that there was nothing
+// to stop. If the box is still starting, Halt gives the start up, or for one session ends the
+// calls of that session that wait for the box. Halt returns when the runner was told, not when
+// the processes have ended.
 //
 // Errors: Unavailable; the processes may have been stopped or not.
 func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h Halt) (up bool, err error) {
@@ -53,9 +53,8 @@ func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h Halt) (up bool, 
 	return false, storage.Errorf(storage.Unavailable, "the box has no connection at the moment, so it could not be told to stop; try again")
 }
 
-// haltStart handles a box that is starting. For one session, it ends the calls of the
-// session that wait for the box. Otherwise it ends all of them and gives the start up:
-// the runner, when it comes up, finds that its generation is over.
+// haltStart is Halt for a box that is starting. If it gives the start up, the runner finds
+// that its generation is over when it says hello.
 func (k *Backend) haltStart(ctx context.Context, b storage.Box, h Halt) error {
 	why := storage.Failure{Phase: phaseUnavailable, Detail: "the server was stopped by " + h.By + " while it started; the request was not executed", At: time.Now()}
 	if h.Session == "" {

@@ -19,7 +19,7 @@ import (
 // frames come in any order, and some come twice. It holds no state and is safe for
 // concurrent use. It trusts a frame only for its ticket, its token or the runner's own
 // random id.
-type Handler struct{ boxes }
+type Handler struct{ *boxes }
 
 // NewHandler returns a Handler with the configuration c.
 func NewHandler(c Config) *Handler { return &Handler{newBoxes(c)} }
@@ -27,36 +27,27 @@ func NewHandler(c Config) *Handler { return &Handler{newBoxes(c)} }
 // partLife is how long the store keeps the parts of a long frame.
 const partLife = 15 * time.Minute
 
-// Frame handles one message of connection conn. It returns the answer to send on the
-// same connection (the route response), or nil for none.
+// Frame handles one message of connection conn. It returns the answer for the same connection,
+// which is the route response of API Gateway, or nil for none.
 //
 // Errors: Invalid for a frame that no honest runner sends. Unavailable if the frame was
-// not handled, or only in part; the runner then sends it again.
+// handled only in part or not at all; the runner then sends it again.
 func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, error) {
-	a := &account{config: h.Config, begun: time.Now(), conn: conn, size: len(data)}
+	a := &account{config: &h.Config, begun: time.Now(), conn: conn, size: len(data)}
 	f, err := fromRunner(data)
 	if err != nil {
-		return nil, a.end(ctx, f, nil, err)
+		return nil, a.end(ctx, nil, nil, err)
 	}
 	ctx = a.gather(ctx)
-	reply, f, err := h.take(ctx, conn, f)
-	return reply, a.end(ctx, f, reply, err)
-}
-
-// take handles a frame. It also returns the frame that was handled: the joined frame if
-// f is a Whole, otherwise f.
-func (h *Handler) take(ctx context.Context, conn string, f frame.Frame) (reply []byte, handled frame.Frame, err error) {
-	switch part := f.(type) {
-	case frame.Part:
-		reply, err = h.part(ctx, part)
-		return reply, f, err
-	case frame.Whole:
-		if f, err = h.whole(ctx, part); err != nil {
-			return nil, part, err
+	if whole, ok := f.(frame.Whole); ok {
+		joined, err := h.whole(ctx, whole)
+		if err != nil {
+			return nil, a.end(ctx, whole, nil, err)
 		}
+		f = joined
 	}
-	reply, err = h.frame(ctx, conn, f)
-	return reply, f, err
+	reply, err := h.frame(ctx, conn, f)
+	return reply, a.end(ctx, f, reply, err)
 }
 
 // maxName is the longest name in bytes that a frame may have for a box, a session, a
@@ -119,6 +110,8 @@ func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte
 		reply, err = h.bye(ctx, f)
 	case frame.Snapshot:
 		reply, err = h.snapshot(ctx, f)
+	case frame.Part:
+		reply, err = h.part(ctx, f)
 	default:
 		// A newer runner may send a type that this version does not know. That is no error.
 	}
@@ -129,16 +122,15 @@ func (h *Handler) frame(ctx context.Context, conn string, f frame.Frame) ([]byte
 		proven(ctx)
 	}
 	encoded := frame.Encode(reply)
-	if len(encoded) > frame.MaxFrame { // a welcome with a long launch
+	if len(encoded) > frame.MaxFrame { // a welcome with many variables; a route response is one message, a post may be several
 		return nil, h.post(ctx, conn, reply)
 	}
 	return encoded, nil
 }
 
-// part stores a piece of a long frame under the frame's place. Places limit what one
-// box can store here to frame.MaxTransfers frames. Only the runner of the box may
-// write.
-func (h *Handler) part(ctx context.Context, f frame.Part) ([]byte, error) {
+// part stores a piece of a long frame under the frame's place. There are frame.MaxTransfers
+// places, so one box cannot fill the store. Only the runner of the box may write.
+func (h *Handler) part(ctx context.Context, f frame.Part) (frame.Frame, error) {
 	place, nonce, ok := placeOf(f.Frame)
 	if !ok || f.Box == "" || f.N < 0 || f.N > frame.MaxJoined/frame.MaxPiece || len(f.Payload) > frame.MaxFrame {
 		return nil, storage.Errorf(storage.Invalid, "part %d of relay frame %q is not one", f.N, f.Frame)
@@ -148,21 +140,17 @@ func (h *Handler) part(ctx context.Context, f frame.Part) ([]byte, error) {
 		return nil, err
 	}
 	if b.Runner == "" || b.Runner != f.Runner {
-		return frame.Encode(frame.Fenced{Link: b.Link}), nil
+		return frame.Fenced{Link: b.Link}, nil
 	}
 	err = h.Store.PutPart(ctx, storage.Part{
 		Box: f.Box, Frame: place, N: int(f.N), Data: slices.Concat([]byte(nonce), f.Payload), Expires: time.Now().Add(partLife),
 	})
-	if err != nil {
-		return nil, err
-	}
-	proven(ctx)
-	return frame.Encode(frame.PartOK{Frame: f.Frame, N: f.N}), nil
+	return frame.PartOK{Frame: f.Frame, N: f.N}, err
 }
 
-// placeOf splits the name of a long frame into its place and its nonce. The nonce includes
-// the newline that ends it. The store has the nonce in front of each piece, because the
-// place may still hold pieces of an older frame.
+// placeOf splits the name of a long frame, "place.nonce", and returns the nonce with a newline
+// behind it. The store has that in front of each piece, because the place may still hold
+// pieces of an older frame.
 func placeOf(name string) (place, nonce string, ok bool) {
 	place, nonce, ok = strings.Cut(name, ".")
 	n, err := strconv.Atoi(place)
@@ -219,8 +207,8 @@ func joinable(f frame.Frame, box storage.BoxID) bool {
 	}
 }
 
-// change does a compare-and-swap on a box record by one of the rules of record.go. It
-// reads and decides again after a conflict.
+// change changes a box record by a rule, such as those in record.go, and writes it if no other
+// writer came in between. After a conflict it reads the record and asks the rule again.
 func (h *Handler) change(ctx context.Context, id storage.BoxID, rule func(storage.Box) (storage.Box, decision)) (storage.Box, decision, error) {
 	for {
 		b, err := h.Store.Box(ctx, id)
@@ -279,6 +267,8 @@ func (h *Handler) pull(ctx context.Context, conn string, f frame.Pull) (frame.Fr
 	return reply, nil
 }
 
+// claim takes an item for the generation of b and sends its delivery to the runner. delivered
+// is false if the runner does not get it: another generation has it, or the request is over.
 func (h *Handler) claim(ctx context.Context, conn string, b storage.Box, it storage.Item) (delivered bool, err error) {
 	if it.State == storage.Waiting && time.Now().After(it.NotAfter) {
 		return false, h.endItem(ctx, it, expired)
@@ -305,16 +295,22 @@ func (h *Handler) claim(ctx context.Context, conn string, b storage.Box, it stor
 		return false, err
 	}
 	d := sessions.Delivery{Address: it.Address, Client: s, Server: b.Server, Raw: it.Raw}
-	if d.Secrets, err = secretsOf(ctx, h.boxes, s); err != nil {
-		return false, h.endItem(ctx, it, noSecrets())
+	if h.Secrets != nil {
+		if d.Secrets, err = h.Secrets(ctx, s); err != nil {
+			h.Log.WarnContext(ctx, "what a caller has at third parties cannot be read", "server", s.Server, "session_id", s.ID, "error", err)
+			return false, h.endItem(ctx, it, storage.Failure{
+				Phase: phaseUnavailable, Detail: "what you have connected at third parties cannot be read or renewed now; try again in a while",
+			})
+		}
 	}
 	f := h.deliverFrame(d, b, it.NotAfter, true)
 	f.Round, f.Base = it.Round, it.Base
 	return true, h.post(ctx, conn, f)
 }
 
-// mark writes the taken marks that a frame asks for. It returns Invalid for a ticket that
-// is not the sender's, or whose delivery needs no end.
+// mark writes for each ticket an item in state Taken: the sender's generation has to end that
+// request. It returns Invalid for a ticket that is not the sender's, or whose delivery has no
+// request.
 func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string) error {
 	if len(tickets) > storage.MaxBatchEvents {
 		return storage.Errorf(storage.Invalid, "a frame of box %s has %d tickets; at most %d are taken", from.Box, len(tickets), storage.MaxBatchEvents)
@@ -325,7 +321,7 @@ func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string)
 			return err
 		}
 		if len(t.Requests) == 0 {
-			return storage.Errorf(storage.Invalid, "a ticket of session %s is owed no end", t.Session)
+			return storage.Errorf(storage.Invalid, "a ticket of session %s is not that of a request", t.Session)
 		}
 		if _, err := h.Store.PutItem(ctx, storage.Item{
 			Box: t.Box, ID: t.Stream, State: storage.Taken, Gen: t.Gen, Address: t.Address, Created: time.Now(),
@@ -336,10 +332,10 @@ func (h *Handler) mark(ctx context.Context, from frame.Sender, tickets []string)
 	return nil
 }
 
-// open reads a ticket and checks that the frame's sender may use it. The ticket must be
-// of the same box, and its generation must not be above the one the frame claims.
-// Standalone events may come with an older ticket. The claimed generation must then not be
-// above the record's: a write with a higher one would fence all later generations.
+// open reads a ticket and checks that the frame's sender may use it. The ticket must be of the
+// same box, and its generation must not be above the one that the frame claims. It may be
+// below, because standalone events may come with an older ticket. The claimed generation must
+// then not be above the record's: a write with a higher one would fence all later generations.
 func (h *Handler) open(ctx context.Context, from frame.Sender, sealed string) (Ticket, error) {
 	t, err := h.Sealer.Open(sealed)
 	if err != nil {
@@ -361,9 +357,9 @@ func (h *Handler) open(ctx context.Context, from frame.Sender, sealed string) (T
 	return t, nil
 }
 
-// status stores the handshake of a fresh process. A report without a payload goes to the
-// log, if it comes over the connection that the box record has. Nothing else proves which
-// runner sent it.
+// status handles a report about a process. A report with a payload is the handshake of a fresh
+// process, or its lists; a ticket proves it. A report without a payload has no ticket. It goes
+// to the log, if it comes over the connection that the box record has.
 func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error {
 	if len(f.Payload) == 0 {
 		b, err := h.Store.Box(ctx, f.Box)
@@ -387,7 +383,8 @@ func (h *Handler) status(ctx context.Context, conn string, f frame.Status) error
 	return h.reported(ctx, conn, f, t)
 }
 
-// reported keeps what a box says about a fresh process of the session of t.
+// reported stores a report about a fresh process of the session of t: its lists, or its
+// handshake and the era of its server.
 func (h *Handler) reported(ctx context.Context, conn string, f frame.Status, t Ticket) error {
 	if f.Lists != "" {
 		return h.started(ctx, conn, f, t)
@@ -397,7 +394,7 @@ func (h *Handler) reported(ctx context.Context, conn string, f frame.Status, t T
 			return err
 		}
 	}
-	if !wire.Legacy(f.Detail) { // clients may ask for any version, and get answers in legacy ones
+	if !wire.Legacy(f.Detail) { // the version that the process was asked for; only legacy handshakes are kept
 		return nil
 	}
 	now := time.Now()

@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// hello decides about a hello, and gives an invited runner its launch, with its secrets. A
-// server that is not configured any more has no launch: the runner is fenced, and the
-// record stays as it is. Secrets are asked for last, so that a runner that is fenced costs
-// no request.
+// hello answers a hello. An invited runner gets its launch, the environment with which other
+// runners are started, and the secrets in it. If the server is not configured any more, hello
+// fences an invited runner and leaves the record as it is. It asks for secrets last, because
+// that costs a request to another service.
 func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.Frame, error) {
 	first := false
 	var launch map[string]string
@@ -53,19 +53,18 @@ func (h *Handler) hello(ctx context.Context, conn string, f frame.Hello) (frame.
 	return frame.Welcome{Gen: b.Gen, Link: f.Link, Ticket: h.Sealer.Pass(b.ID), Retire: !first && h.outdated(b.Server, f.Digest), Launch: launch}, nil
 }
 
-// outdated reports whether a runner was started with another definition of its server
-// than the one that this function has. hello does not ask about the first hello of a
-// runner. While a deployment replaces functions, a newer function than this one may have
-// started the runner. If hello asked, the two functions would start and retire runners in
-// turn.
+// outdated reports whether a runner was started with another definition of its server than
+// this function has. hello does not call it for the first hello of a runner: while a
+// deployment replaces functions, a newer function may have started the runner, and this older
+// one would retire it at once.
 func (h *Handler) outdated(server, digest string) bool {
 	return h.Definition != nil && digest != "" && h.Definition(server) != digest
 }
 
-// answers posts the clients' answers to the questions that a runner says are open. An
-// answer that was posted while the runner was between two connections was lost. answers
-// skips sessions of other boxes. It looks at no more than a batch's worth of sessions and
-// questions, because each may cost a read.
+// answers posts again the clients' answers to the questions that a runner has open. An answer
+// that was posted while the runner was between two connections was lost. answers skips
+// sessions of other boxes. Each session and each question may cost a read, so it takes at most
+// storage.MaxBatchEvents of both together.
 func (h *Handler) answers(ctx context.Context, conn string, f frame.Hello) error {
 	room := storage.MaxBatchEvents
 	for id, questions := range f.Questions {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,30 +19,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Inside has the boxes that run in this program. They live and die with it. So a message
-// reaches such a box by a call, and what the box says goes into the log by one, with no
-// connection, ticket, hello or inbox between them. The record of the box is as that of any
-// other: it says to everybody else that the box is awake, and in which generation. After a
-// loss of the program, the sweep finds the record and ends what the box owed.
+// Inside has the boxes that run in this program, and end with it. A call hands such a box a
+// message, and the box writes its events into the log by a call. There is no connection,
+// ticket, hello or inbox between them. The record of the box is like that of any other box: it
+// says that the box is awake, and in which generation. If the program dies, the next sweep
+// finds the record and ends the requests that the box had.
 //
-// A Inside is safe for concurrent use. A program has one for its life.
+// An Inside is safe for concurrent use. A program has one for its life.
 type Inside struct {
 	host    atomic.Pointer[Handler]
-	context func(work string) context.Context // of a piece of work; nil for contexts that never end
+	context func(work string) context.Context // see NewInside
 
 	mu    sync.Mutex
 	lives map[storage.BoxID]*life // boxes that take messages, or are about to sleep
-	lost  map[string]*life        // by name: boxes that have ended with requests in flight
+	lost  map[string]*life        // by name: boxes that ended with requests in flight, until settle
 }
 
-// NewInside returns an Inside without boxes. work returns the context of a piece of work that no
-// message waits for; nil: one that never ends.
+// NewInside returns an Inside without boxes. work returns the context for something that no
+// caller waits for, such as a write of events; name says what it is. If work is nil, such
+// contexts never end.
 func NewInside(work func(name string) context.Context) *Inside {
 	return &Inside{context: work, lives: map[storage.BoxID]*life{}, lost: map[string]*life{}}
 }
 
-// Serve makes the boxes write through h from now on. h has the configuration of the messages
-// that come from now on. Serve must be called before the first message.
+// Serve makes the boxes write through h from now on. Call it before the first message, and
+// again with each new configuration.
 func (in *Inside) Serve(h *Handler) { in.host.Store(h) }
 
 // Bill counts what AWS would bill for messages that reach boxes without the relay.
@@ -49,24 +52,24 @@ type Bill interface {
 	Posted(bytes int) // a message was handed to a box
 }
 
-// insideConn begins the Conn in the record of a box in this program; the id of the box follows.
+// insideConn and the id of the box are the Conn in the record of a box in this program.
 const insideConn = "inside:"
 
-// InsideConn returns what names, in records and events, the connection that a box in this
-// program does not need.
+// InsideConn returns what records and events have in place of a connection, if the box is in
+// this program.
 func InsideConn(box storage.BoxID) string { return insideConn + string(box) }
 
-// startFailed is the error of a wake whose box could not be started.
+// startFailed is the error of a box in this program that could not be started.
 type startFailed struct{ why storage.Failure }
 
 func (f *startFailed) Error() string { return f.why.Detail }
 
-// insideBox returns the record of a box that runs in this program. ok is false for any other
-// box. It wakes the box if it is asleep and its server is to run here. b is the record that
-// was read last.
+// insideBox returns the record of a box that runs in this program, and first wakes the box if
+// it is asleep and its server is to run here. ok is false for any other box. b is the record
+// that the caller read last.
 //
-// Errors: a startFailed, after which the box is asleep; Unavailable; ctx's error.
-func (x boxes) insideBox(ctx context.Context, b storage.Box, tenant, server string) (now storage.Box, ok bool, err error) {
+// Errors: *startFailed, after which the box is asleep; Unavailable; the error of ctx.
+func (x *boxes) insideBox(ctx context.Context, b storage.Box, tenant, server string) (now storage.Box, ok bool, err error) {
 	if x.Inside == nil {
 		return b, false, nil
 	}
@@ -92,9 +95,9 @@ func (x boxes) insideBox(ctx context.Context, b storage.Box, tenant, server stri
 	}
 }
 
-// now returns the record of a box: what it is now if the box runs in this program, and b
-// otherwise.
-func (x boxes) now(b storage.Box) storage.Box {
+// now returns the present record of the box of b, if it runs in this program. Otherwise it
+// returns b.
+func (x *boxes) now(b storage.Box) storage.Box {
 	if x.Inside != nil {
 		if l := x.Inside.find(b.ID); l != nil && isOver(l.saved) && l.failed == nil {
 			return l.record
@@ -103,8 +106,8 @@ func (x boxes) now(b storage.Box) storage.Box {
 	return b
 }
 
-// life returns the life of a box. If there is none and wakes is set, it makes one; first then
-// says that the caller has to begin it.
+// life returns the life of a box, nil if there is none. If wakes is set, it makes a missing
+// life. first is then true, and the caller has to begin that life.
 func (in *Inside) life(b storage.Box, wakes bool) (l *life, first bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -121,7 +124,7 @@ func (in *Inside) find(id storage.BoxID) *life {
 	return in.lives[id]
 }
 
-// remove makes room for the next life of a box.
+// remove forgets a life that is over, so that the box can have another.
 func (in *Inside) remove(l *life) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -131,9 +134,9 @@ func (in *Inside) remove(l *life) {
 }
 
 // begin starts a box and writes into its record that it is awake. The box executes nothing
-// before that. A record that says so already is of a program that has ended. begin returns
-// Conflict if b is too old.
-func (x boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, server string) error {
+// before that write. If b says that the box is awake already, the program that wrote b has
+// ended. begin returns Conflict if another program has woken the box since b was read.
+func (x *boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, server string) error {
 	task := ""
 	for {
 		if b.Gen != l.gen-1 || b.State == storage.Starting {
@@ -176,9 +179,9 @@ func (x boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, server
 	}
 }
 
-// deliverInside hands a request to its box in this program. ok is false if the box is, or will
-// be, elsewhere. The box has the request if err is nil and ok is true.
-func (x boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storage.Box) (gen storage.Generation, ok bool, err error) {
+// deliverInside hands a request to its box in this program, which has it if ok is true. ok is
+// false if the box is not in this program, or does not start here.
+func (x *boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storage.Box) (gen storage.Generation, ok bool, err error) {
 	for {
 		now, ok, err := x.insideBox(ctx, b, d.Client.Tenant, d.Server)
 		if err != nil || !ok {
@@ -204,7 +207,7 @@ func (x boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storage
 	}
 }
 
-// post gives a frame to a box in this program. Errors: Closed if it does not run.
+// post gives a frame to a box in this program. Errors: Closed if the box does not run.
 func (in *Inside) post(id storage.BoxID, f frame.Frame) error {
 	l := in.find(id)
 	if l == nil {
@@ -231,7 +234,7 @@ func (in *Inside) post(id storage.BoxID, f frame.Frame) error {
 	return nil
 }
 
-// Retire makes the boxes end whose server has another definition by now, as soon as they have
+// Retire ends each box whose server has another definition by now, as soon as the box has
 // nothing in flight.
 func (in *Inside) Retire() {
 	h := in.host.Load()
@@ -244,8 +247,8 @@ func (in *Inside) Retire() {
 	}
 }
 
-// Join makes a box that was started in this program the Executor of its life. Errors: NotFound
-// if the life is over.
+// Join connects a box that was started in this program with its life. Errors: NotFound if the
+// life is over.
 func (in *Inside) Join(j frame.Joining) (frame.Link, error) {
 	l := in.find(j.Box)
 	if l == nil || l.name != j.Token {
@@ -257,11 +260,11 @@ func (in *Inside) Join(j frame.Joining) (frame.Link, error) {
 	return l, nil
 }
 
-// insideIdle is how long a box stays awake without work if nothing says so.
+// insideIdle is how long a box stays awake without work if its Joining does not say.
 const insideIdle = 2 * time.Minute
 
-// Left records that nothing of a box runs any more. If it has not said bye, its requests in
-// flight end when [Sweeper.Stopped] tells why. env is the environment that its task had.
+// Left records that nothing of a box runs any more. If the box has not said bye,
+// [Sweeper.Stopped] ends its requests in flight. env is the environment of its task.
 func (in *Inside) Left(env map[string]string) {
 	id := storage.BoxID(env[frame.EnvBox])
 	l := in.find(id)
@@ -270,19 +273,18 @@ func (in *Inside) Left(env map[string]string) {
 	}
 	l.mu.Lock()
 	l.end()
-	owes := len(l.owed) > 0
+	lost := len(l.inFlight) > 0
 	l.mu.Unlock()
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.lives[id] == l {
-		delete(in.lives, id)
-	}
-	if owes {
+	if lost {
+		in.mu.Lock()
 		in.lost[l.name] = l
+		in.mu.Unlock()
 	}
+	in.remove(l)
 }
 
-// runs reports whether a task is a box of this program. Its record may be on its way.
+// runs reports whether a task is a box of this program. The record of the box may not be
+// written yet.
 func (in *Inside) runs(t fleet.Status) bool {
 	if in == nil {
 		return false
@@ -291,8 +293,8 @@ func (in *Inside) runs(t fleet.Status) bool {
 	return l != nil && l.name == t.ClientToken
 }
 
-// settle ends the requests in flight of a box that has ended without a bye.
-func (in *Inside) settle(ctx context.Context, x boxes, t fleet.Status) error {
+// settle ends the requests in flight of a box whose task t has ended without a bye.
+func (in *Inside) settle(ctx context.Context, x *boxes, t fleet.Status) error {
 	if in == nil {
 		return nil
 	}
@@ -303,30 +305,41 @@ func (in *Inside) settle(ctx context.Context, x boxes, t fleet.Status) error {
 	if l == nil {
 		return nil
 	}
-	why := stopFailure(t, !l.opened())
-	why.Unsent = !l.opened()
+	l.mu.Lock()
+	opened, left := l.open, slices.Collect(maps.Values(l.inFlight))
+	l.mu.Unlock()
+	why := stopFailure(t, !opened)
+	why.Unsent = !opened
 	var errs []error
-	for _, d := range l.left() {
+	for _, d := range left {
 		errs = append(errs, x.end(ctx, d.to, why))
 	}
 	return errors.Join(errs...)
 }
 
-// owes makes sure that the store knows that a box has to end a request. It returns false if the
-// box never had the request, or has ended it.
-func (in *Inside) owes(ctx context.Context, id storage.BoxID, gen storage.Generation, stream storage.StreamID) (bool, error) {
+// keepsTrace reports whether a request is in flight in a box. If so, keepsTrace writes the
+// trace of the request.
+func (in *Inside) keepsTrace(ctx context.Context, id storage.BoxID, gen storage.Generation, stream storage.StreamID) (bool, error) {
 	l := in.find(id)
 	if l == nil || l.gen != gen {
 		return false, nil
 	}
-	return l.traces(ctx, stream)
+	l.mu.Lock()
+	d := l.inFlight[stream]
+	l.mu.Unlock()
+	if d == nil {
+		return false, nil
+	}
+	return true, l.trace(ctx, d)
 }
 
-// moved reports whether a delivery finds another code in its box than its session's last.
+// moved reports whether the server may have other lists in this box than in the one that the
+// session used before: it moved, or its code has changed.
 func moved(d sessions.Delivery, b storage.Box) bool {
 	return d.Moved || len(d.Requests) > 0 && b.Code != "" && d.Client.Digest != b.Code
 }
 
+// isOver reports whether a channel is closed.
 func isOver(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -336,7 +349,7 @@ func isOver(c <-chan struct{}) bool {
 	}
 }
 
-// address reads a ticket that this program has made.
+// address reads a ticket that this program has made. ok is false if it cannot be read.
 func (l *life) address(ticket string) (a storage.Address, ok bool) {
 	if sealed, ok := strings.CutPrefix(ticket, sealedTicket); ok {
 		t, err := l.in.host.Load().Sealer.Open(sealed)
@@ -345,10 +358,11 @@ func (l *life) address(ticket string) (a storage.Address, ok bool) {
 	return a, json.Unmarshal([]byte(ticket), &a) == nil
 }
 
-// sealedTicket begins the ticket of a delivery that came as a frame.
+// sealedTicket and a sealed ticket are the ticket of a delivery that came as a frame. Other
+// tickets of boxes in this program are the JSON of an address.
 const sealedTicket = "sealed "
 
-// ticketOf returns a ticket for this program, which nobody else sees.
+// ticketOf returns a ticket of a box in this program. No other program sees it.
 func ticketOf(a storage.Address) string {
 	text, err := json.Marshal(a)
 	if err != nil { // an Address holds only strings and valid raw ids, so this cannot fail

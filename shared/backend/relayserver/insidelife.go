@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,10 +19,13 @@ import (
 
 // life is one generation of a box in this program, from its wake to its bye.
 //
-//	begun ─▶ saved and joined: open ─▶ leaving ─▶ gone (bye)
+//	begun ─▶ saved and joined: open ─▶ leaving ─▶ over (bye)
 //	   │                        │ ▲        │
 //	   └──▶ over (failed)       │ └────────┘ the bye could not be written
 //	                            └──▶ over (panic, killed)
+//
+// The trace of a request is an item in state Taken, as a runner's "taken" frame leaves it. If
+// the program dies, the sweep finds the item and ends the request.
 type life struct {
 	in     *Inside
 	id     storage.BoxID
@@ -29,81 +33,82 @@ type life struct {
 	gen    storage.Generation // of the wake
 	saved  chan struct{}      // closed when the record says that the box is awake, or failed is set
 	failed error
-	record storage.Box // as the wake has written it
-	joined chan struct{}
+	record storage.Box   // as the wake has written it
+	joined chan struct{} // closed when Joining is set
 	frame.Joining
-	over   chan struct{} // closed when the box is gone
-	news   chan struct{} // capacity 1: Run looks whether the box may sleep
+	over   chan struct{} // closed when the life has ended
+	news   chan struct{} // capacity 1: filled to have Run find out whether the box may sleep
 	worked atomic.Bool   // a message did more than list or initialize
 
 	mu        sync.Mutex
-	changed   sync.Cond // leaving, refusing or an outbox has changed
-	open      bool      // the box takes calls at once
-	queue     []func(frame.Executor)
-	owed      map[storage.StreamID]*owing
-	claimed   map[storage.StreamID]claimed // rounds from the inbox that were executed
-	outboxes  map[storage.ID]*sent
-	seq       int64 // of the last batch
-	delivered int   // number of executions; it shows whether there were new ones
-	halted    int   // 1 + delivered when all processes were stopped
-	reports   int   // that are being kept
-	pulling   bool
-	pullAgain bool
-	leaving   bool // the bye is being written
-	refusing  bool // new messages wait for the next life
-	closing   bool // Run's ctx is done
+	changed   sync.Cond              // leaving, refusing or an outbox has changed
+	open      bool                   // the Executor takes calls; before that they wait in queue
+	queue     []func(frame.Executor) // in order
+	inFlight  map[storage.StreamID]*request
+	claimed   map[storage.StreamID]claimed // the newest round of each request from the inbox
+	outboxes  map[storage.ID]*outbox       // by session
+	seq       int64                        // number of the last batch
+	delivered int                          // how many deliveries the box got
+	halted    int                          // 1 + delivered at the moment when all processes were stopped; 0: never
+	reports   int                          // how many reports are being written to the store
+	pulling   bool                         // a goroutine reads the inbox
+	pullAgain bool                         // the inbox must be read once more
+	leaving   bool                         // the bye is being written
+	refusing  bool                         // new messages wait for the next life
+	closing   bool                         // the ctx of Run is done
 	retiring  bool
 }
 
-// owing is a request in flight.
-type owing struct {
+// request is a request in flight.
+type request struct {
 	to      storage.Address
-	round   int
-	marked  bool // the store may have an item that says who owes the end
-	traced  bool // it has
-	trace   *time.Timer
+	round   int           // how often the request was suspended before
+	marked  bool          // the store may have the trace
+	traced  bool          // the store has the trace
+	trace   *time.Timer   // writes the trace; nil if the request came with one
 	last    storage.Index // index of the last event in a batch
 	pending [][]byte      // events that are in no batch yet
 	asks    *frame.Suspension
-	ended   bool // it has its last event, or was suspended
+	ended   bool // the box has sent the last event of this round
 }
 
+// claimed is a delivery that was taken from the inbox.
 type claimed struct {
 	round int
 	at    time.Time
 }
 
-// sent has the events of a session that are not in the log yet.
-type sent struct {
-	session storage.ID
-	ticket  string        // of the newest standalone event, or the newest delivery
-	next    storage.Index // of the standalone stream; 0: not known
-	common  [][]byte
-	streams []*owing // with pending events, in the order of their first
-	size    int      // bytes in common and streams
-	writing bool     // a goroutine writes them
-	owes    int      // its requests in flight
-	used    time.Time
+// outbox has the events of a session that are not in the log yet.
+type outbox struct {
+	session  storage.ID
+	ticket   string        // of the newest standalone event, or the newest delivery
+	next     storage.Index // index of the next standalone event; 0: not known
+	common   [][]byte      // standalone events
+	streams  []*request    // those with pending events, in the order of their first one
+	size     int           // bytes in common and streams
+	writing  bool          // a goroutine writes the events
+	inFlight int           // number of requests in flight of the session
+	used     time.Time
 }
 
 // taking says how a delivery comes.
 type taking struct {
-	within time.Duration // until the request needs a trace
-	looks  bool
-	inbox  bool // it was claimed: its item is its trace
-	base   storage.Index
+	within time.Duration // after this time the request needs a trace
+	looks  bool          // the message only lists or initializes
+	inbox  bool          // the delivery was claimed from the inbox, where its item is its trace
+	base   storage.Index // index of the last event of earlier rounds
 }
 
 func newLife(in *Inside, id storage.BoxID, gen storage.Generation) *life {
 	l := &life{
 		in: in, id: id, gen: gen, name: string(storage.NewID()), saved: make(chan struct{}), joined: make(chan struct{}), over: make(chan struct{}),
-		news: make(chan struct{}, 1), owed: map[storage.StreamID]*owing{}, claimed: map[storage.StreamID]claimed{}, outboxes: map[storage.ID]*sent{},
+		news: make(chan struct{}, 1), inFlight: map[storage.StreamID]*request{}, claimed: map[storage.StreamID]claimed{}, outboxes: map[storage.ID]*outbox{},
 	}
 	l.changed.L = &l.mu
 	return l
 }
 
-// began records how begin ended.
+// began records the result of begin, and lets those go on that wait for the box.
 func (l *life) began(err error) {
 	if l.failed = err; err != nil {
 		l.in.remove(l)
@@ -114,7 +119,7 @@ func (l *life) began(err error) {
 	close(l.saved)
 }
 
-// awaits waits until the box takes messages. left says that it has gone to sleep, or ended.
+// awaits waits until the box takes messages. left is true if the life has ended instead.
 func (l *life) awaits(ctx context.Context) (left bool, err error) {
 	select {
 	case <-l.saved:
@@ -133,6 +138,7 @@ func (l *life) awaits(ctx context.Context) (left bool, err error) {
 	return isOver(l.over), ctx.Err()
 }
 
+// refuses reports whether new messages must wait for the next life. mu is held.
 func (l *life) refuses() bool { return l.closing || l.refusing }
 
 // end marks the life as over. mu is held.
@@ -140,7 +146,7 @@ func (l *life) end() {
 	if !isOver(l.over) {
 		close(l.over)
 	}
-	for _, d := range l.owed {
+	for _, d := range l.inFlight {
 		d.stopTrace()
 	}
 	for _, o := range l.outboxes {
@@ -149,26 +155,10 @@ func (l *life) end() {
 	l.changed.Broadcast()
 }
 
-func (l *life) opened() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.open
-}
-
-// left takes the requests in flight of a life that is over.
-func (l *life) left() []*owing {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []*owing
-	for _, d := range l.owed {
-		all = append(all, d)
-	}
-	return all
-}
-
 // # To the box
 
-// do has the box execute something, after what has waited for its start.
+// do calls f with the Executor of the box: now, or when the box has opened. Calls keep their
+// order.
 func (l *life) do(f func(frame.Executor)) {
 	l.mu.Lock()
 	if !l.open {
@@ -180,13 +170,13 @@ func (l *life) do(f func(frame.Executor)) {
 	l.call(f)
 }
 
-// call executes code of the box, which may panic.
+// call calls f, which executes code of the box and may panic.
 func (l *life) call(f func(frame.Executor)) {
 	defer l.Guard.Catch()
 	f(l.Executor)
 }
 
-// opens executes what has waited for the start of the box.
+// opens makes the calls that have waited for the start of the box, and opens it.
 func (l *life) opens() {
 	for {
 		l.mu.Lock()
@@ -203,7 +193,7 @@ func (l *life) opens() {
 	}
 }
 
-// deliver executes a delivery. It returns false if the box takes none any more.
+// deliver gives the box a delivery. It returns false if the box takes none any more.
 func (l *life) deliver(to storage.Address, d frame.Delivery, how taking) bool {
 	l.mu.Lock()
 	if l.leaving || l.refuses() || isOver(l.over) {
@@ -212,11 +202,11 @@ func (l *life) deliver(to storage.Address, d frame.Delivery, how taking) bool {
 	}
 	d.Ticket = ticketOf(to)
 	if d.HasRequests {
-		o := &owing{to: to, round: d.Round, marked: how.inbox, traced: how.inbox, last: how.base}
-		if l.owed[d.ID] == nil {
-			l.outbox(d.Session).owes++
+		o := &request{to: to, round: d.Round, marked: how.inbox, traced: how.inbox, last: how.base}
+		if l.inFlight[d.ID] == nil {
+			l.outbox(d.Session).inFlight++
 		}
-		l.owed[d.ID] = o
+		l.inFlight[d.ID] = o
 		if !how.inbox {
 			o.trace = time.AfterFunc(how.within, func() { l.traceLater(d.ID, o) })
 		}
@@ -230,14 +220,15 @@ func (l *life) deliver(to storage.Address, d frame.Delivery, how taking) bool {
 	l.do(func(e frame.Executor) { e.Deliver(d) })
 	if h := l.in.host.Load(); to.Trace != "" {
 		h.Observer.Tell(l.work("delivered", string(d.ID)), nil, &observe.Event{
-			Kind: observe.Frame, Level: levelInside, Type: string(frame.TypeDeliver), Box: l.id, Traces: []string{to.Trace},
+			Kind: observe.Frame, Level: slog.LevelDebug, Type: string(frame.TypeDeliver), Box: l.id, Traces: []string{to.Trace},
 			Account: storage.Account{Server: l.record.Server, Tenant: l.record.Tenant, Session: d.Session},
 		})
 	}
 	return true
 }
 
-// take executes a delivery that comes as a frame: from the inbox, or without requests.
+// take gives the box a delivery that comes as a frame: one from the inbox, or one without
+// requests. Errors: Closed if the box does not take it.
 func (l *life) take(f frame.Deliver) error {
 	parts, ok := frame.Split(f.Payload, f.Lens)
 	to, opens := l.address(sealedTicket + f.Ticket)
@@ -246,7 +237,7 @@ func (l *life) take(f frame.Deliver) error {
 	}
 	if f.Inbox {
 		l.mu.Lock()
-		_, runs := l.owed[f.ID]
+		_, runs := l.inFlight[f.ID]
 		done, was := l.claimed[f.ID]
 		if runs || was && done.round >= f.Round {
 			l.mu.Unlock()
@@ -264,7 +255,8 @@ func (l *life) take(f frame.Deliver) error {
 	return nil
 }
 
-// pullSoon has the box get what waits in its inbox.
+// pullSoon starts a goroutine that delivers what waits in the inbox, or makes the one that
+// runs read the inbox once more.
 func (l *life) pullSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -274,6 +266,7 @@ func (l *life) pullSoon() {
 	}
 }
 
+// pull delivers what waits in the inbox, until nobody has called pullSoon since.
 func (l *life) pull() {
 	for {
 		l.mu.Lock()
@@ -295,7 +288,7 @@ func (l *life) pull() {
 	}
 }
 
-// work returns the context of a piece of work for the box.
+// work returns the context for something that the box does by itself; see NewInside.
 func (l *life) work(what, of string) context.Context {
 	if l.in.context == nil {
 		return context.Background()
@@ -310,7 +303,7 @@ func (l *life) sender() frame.Sender {
 // insideAgain is the pause after a failure of the store.
 const insideAgain = time.Second
 
-// rest waits, at most until the life is over.
+// rest waits for d, or until the life is over.
 func (l *life) rest(d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -322,41 +315,31 @@ func (l *life) rest(d time.Duration) {
 
 // # Traces
 
-func (d *owing) stopTrace() {
+// stopTrace stops the timer that would write the trace.
+func (d *request) stopTrace() {
 	if d.trace != nil {
 		d.trace.Stop()
 	}
 }
 
-// traceLater writes the trace of a request that takes long.
-func (l *life) traceLater(id storage.StreamID, d *owing) {
-	if _, err := l.traces(l.work("trace", string(id)), id); err != nil {
+// traceLater writes the trace of a request that takes long. After a failure of the store the
+// timer calls it again.
+func (l *life) traceLater(id storage.StreamID, d *request) {
+	if err := l.trace(l.work("trace", string(id)), d); err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if !isOver(l.over) && l.owed[id] == d {
+		if !isOver(l.over) && l.inFlight[id] == d {
 			d.trace.Reset(insideAgain)
 		}
 	}
 }
 
-// traces makes sure that the store knows who has to end a request. owes is false if the box
-// never had the request, or has ended it.
-func (l *life) traces(ctx context.Context, id storage.StreamID) (owes bool, err error) {
-	l.mu.Lock()
-	d := l.owed[id]
-	if d == nil || d.traced || isOver(l.over) {
-		l.mu.Unlock()
-		return d != nil, nil
-	}
-	l.mu.Unlock()
-	return true, l.trace(ctx, d)
-}
-
-// trace writes the trace of a request. If the request ends meanwhile, the trace goes.
-func (l *life) trace(ctx context.Context, d *owing) error {
+// trace writes the trace of a request, if the request is in flight and has none. If the
+// request ends meanwhile, trace deletes the trace.
+func (l *life) trace(ctx context.Context, d *request) error {
 	h := l.in.host.Load()
 	l.mu.Lock()
-	if l.owed[d.to.Stream] != d || d.traced {
+	if l.inFlight[d.to.Stream] != d || d.traced || isOver(l.over) {
 		l.mu.Unlock()
 		return nil
 	}
@@ -365,7 +348,7 @@ func (l *life) trace(ctx context.Context, d *owing) error {
 	_, err := h.Store.PutItem(ctx, storage.Item{Box: l.id, ID: d.to.Stream, State: storage.Taken, Gen: l.gen, Address: d.to, Created: time.Now()})
 	if err == nil {
 		l.mu.Lock()
-		gone := l.owed[d.to.Stream] != d && d.asks == nil
+		gone := l.inFlight[d.to.Stream] != d && d.asks == nil
 		d.traced = true
 		l.mu.Unlock()
 		if gone { // its end may have come first
@@ -380,26 +363,29 @@ func (l *life) trace(ctx context.Context, d *owing) error {
 // maxInside is how many bytes of a session's events may wait for the store.
 const maxInside = 4 << 20
 
-func (l *life) hold(o *sent, bytes int) {
+// hold changes how many bytes the outbox has. mu is held.
+func (l *life) hold(o *outbox, bytes int) {
 	o.size += bytes
 	if l.Hold != nil {
 		l.Hold(bytes)
 	}
 }
 
-func (l *life) outbox(id storage.ID) *sent {
+// outbox returns the outbox of a session, and makes it if there is none. mu is held.
+func (l *life) outbox(id storage.ID) *outbox {
 	o := l.outboxes[id]
 	if o == nil {
-		o = &sent{session: id}
+		o = &outbox{session: id}
 		l.outboxes[id] = o
 	}
 	o.used = time.Now()
 	return o
 }
 
-// Event implements frame.Link. The end of the only request of a session is in the log when
-// Event returns. Ends of several are written at once, so that they share an fsync of the store.
-// Other events are gathered while earlier ones are being written.
+// Event implements frame.Link. If e ends the only request in flight of its session, e is in the
+// log when Event returns. If several are in flight, each end is written by a goroutine of its
+// own, so that several writes share an fsync of the store. Other events wait in the outbox
+// while earlier ones are being written.
 func (l *life) Event(e frame.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -407,7 +393,7 @@ func (l *life) Event(e frame.Event) {
 		return
 	}
 	o, round := l.outbox(e.Session), 0
-	if d := l.owed[e.Stream]; d != nil {
+	if d := l.inFlight[e.Stream]; d != nil {
 		round = d.round
 	}
 	fit, why := frame.Fit(e, round)
@@ -423,7 +409,7 @@ func (l *life) Event(e frame.Event) {
 			l.changed.Wait()
 		}
 	case o.size == 0:
-	case o.owes > 1 && l.onlyEnd(o):
+	case o.inFlight > 1 && o.onlyEnd():
 		parts, size := l.parts(o)
 		l.Guard.Go(func() {
 			defer l.tell()
@@ -440,14 +426,14 @@ func (l *life) Event(e frame.Event) {
 	}
 }
 
-// onlyEnd reports whether the end of one request is all that waits, with no earlier event of
-// its stream. An end that is pushed is none: the Publisher knows the batches of such a session
-// by their order. mu is held.
-func (l *life) onlyEnd(o *sent) bool {
+// onlyEnd reports whether the outbox has one event, which ends a request and is not pushed to
+// a connection. Pushed events must be written in their order. The mu of the life is held.
+func (o *outbox) onlyEnd() bool {
 	return len(o.common) == 0 && len(o.streams) == 1 && o.streams[0].ended && len(o.streams[0].pending) == 1 && !o.streams[0].to.Pushed()
 }
 
-func (l *life) gather(o *sent, e frame.Event) {
+// gather puts an event into the outbox. mu is held.
+func (l *life) gather(o *outbox, e frame.Event) {
 	if e.Stream == storage.Standalone {
 		if e.Ticket != "" {
 			o.ticket = e.Ticket
@@ -456,7 +442,7 @@ func (l *life) gather(o *sent, e frame.Event) {
 		l.hold(o, len(e.Raw))
 		return
 	}
-	d := l.owed[e.Stream]
+	d := l.inFlight[e.Stream]
 	if d == nil || d.ended || d.to.Session != e.Session {
 		return // the host has closed the stream
 	}
@@ -471,14 +457,14 @@ func (l *life) gather(o *sent, e frame.Event) {
 	d.ended = e.Final || e.Asks != nil
 }
 
-// insidePart is a batch of one stream.
+// insidePart is a batch of one stream, with its request.
 type insidePart struct {
 	streamPart
-	of *owing // nil for the standalone stream
+	of *request // nil for the standalone stream
 }
 
 // flush writes the events of a session until there are none left.
-func (l *life) flush(o *sent) {
+func (l *life) flush(o *outbox) {
 	defer l.tell()
 	for {
 		l.mu.Lock()
@@ -496,8 +482,9 @@ func (l *life) flush(o *sent) {
 	}
 }
 
-// send writes a batch until the store has it. of names the stream if it has only one.
-func (l *life) send(o *sent, of string, parts []insidePart, size int) {
+// send writes the parts of a batch, and tries again until the store has them. size is the sum
+// of their bytes. of is the stream of a batch that is written beside others of its session.
+func (l *life) send(o *outbox, of string, parts []insidePart, size int) {
 	var ack frame.Ack
 	for !isOver(l.over) {
 		if ack = (frame.Ack{}); l.write(o.session, of, parts, size, &ack) {
@@ -508,8 +495,9 @@ func (l *life) send(o *sent, of string, parts []insidePart, size int) {
 	l.written(o, parts, size, &ack)
 }
 
-// parts takes the next events of a session. mu is held.
-func (l *life) parts(o *sent) (parts []insidePart, size int) {
+// parts takes the next batch out of an outbox. size is the sum of its bytes, which the outbox
+// counts until the batch is written. mu is held.
+func (l *life) parts(o *outbox) (parts []insidePart, size int) {
 	room := storage.MaxBatchEvents
 	take := func(pending [][]byte) (now, rest [][]byte) {
 		n := 0
@@ -561,28 +549,24 @@ func (l *life) parts(o *sent) (parts []insidePart, size int) {
 	return parts, size
 }
 
-// levelInside is the level of events that only the bill and traces need.
-const levelInside = -4
-
-// ackSize stands for the answer that the relay would give, in the bill.
+// ackSize has the size of an ack. The bill counts one for each batch, as with a relay.
 var ackSize [80]byte
 
-// write writes one batch of a session, as the relay function does. It may be repeated.
+// write writes one batch of a session, as Handler.events does. If done is false, it must be
+// called again.
 func (l *life) write(id storage.ID, of string, parts []insidePart, size int, ack *frame.Ack) (done bool) {
 	h := l.in.host.Load()
-	a := &account{config: h.Config, begun: time.Now(), conn: l.record.Conn, size: size, proven: true, session: id, inside: true}
+	a := &account{config: &h.Config, begun: time.Now(), conn: l.record.Conn, size: size, proven: true, session: id, inside: true}
 	ctx := a.gather(l.work("write", string(id)+of))
 	said := make([]streamPart, len(parts))
 	for i, p := range parts {
-		if t := p.To.Trace; t != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, t) {
-			a.traces = append(a.traces, t)
-		}
+		a.trace(p.To.Trace)
 		said[i] = p.streamPart
 		if p.of == nil {
 			continue
 		}
 		if !p.Batch.Final && p.asks == nil {
-			// Before the client sees progress, a trace must say that this box owes the end.
+			// The client may see these events, so the request needs a trace before them.
 			if err := l.trace(ctx, p.of); err != nil {
 				return false
 			}
@@ -597,9 +581,10 @@ func (l *life) write(id storage.ID, of string, parts []insidePart, size int, ack
 	return err == nil && stored || ack.Fenced
 }
 
-// written handles what the store has, and what it refused.
-func (l *life) written(o *sent, parts []insidePart, size int, ack *frame.Ack) {
-	var closed []*owing
+// written forgets the events of a batch that the store has, or has refused. It closes streams
+// that a function has ended meanwhile.
+func (l *life) written(o *outbox, parts []insidePart, size int, ack *frame.Ack) {
+	var closed []*request
 	l.mu.Lock()
 	if isOver(l.over) {
 		l.mu.Unlock()
@@ -607,7 +592,7 @@ func (l *life) written(o *sent, parts []insidePart, size int, ack *frame.Ack) {
 	}
 	l.hold(o, -size)
 	l.changed.Broadcast()
-	var late []*owing
+	var late []*request
 	for _, p := range parts {
 		switch d := p.of; {
 		case d == nil:
@@ -618,7 +603,7 @@ func (l *life) written(o *sent, parts []insidePart, size int, ack *frame.Ack) {
 				l.hold(o, -len(raw))
 			}
 			d.pending = nil
-			o.streams = slices.DeleteFunc(o.streams, func(other *owing) bool { return other == d })
+			o.streams = slices.DeleteFunc(o.streams, func(other *request) bool { return other == d })
 			l.forget(d)
 		case p.Batch.Final || p.asks != nil:
 			l.forget(d)
@@ -631,7 +616,7 @@ func (l *life) written(o *sent, parts []insidePart, size int, ack *frame.Ack) {
 		l.end()
 	}
 	l.mu.Unlock()
-	for _, d := range late { // the sweep removes what is left
+	for _, d := range late { // its trace came after its end; if this fails, the sweep removes the trace
 		_ = l.in.host.Load().Store.DeleteItem(l.work("late", string(d.to.Stream)), l.id, d.to.Stream, l.gen)
 	}
 	for _, d := range closed {
@@ -640,12 +625,12 @@ func (l *life) written(o *sent, parts []insidePart, size int, ack *frame.Ack) {
 	}
 }
 
-// forget forgets a request whose end, or whose questions, the store has.
-func (l *life) forget(d *owing) {
+// forget forgets a request whose end, or whose questions, the store has. mu is held.
+func (l *life) forget(d *request) {
 	d.stopTrace()
-	if l.owed[d.to.Stream] == d { // not if the next round has replaced it
-		delete(l.owed, d.to.Stream)
-		l.outbox(d.to.Session).owes--
+	if l.inFlight[d.to.Stream] == d { // not if the next round has replaced it
+		delete(l.inFlight, d.to.Stream)
+		l.outbox(d.to.Session).inFlight--
 	}
 }
 
@@ -680,8 +665,8 @@ func (l *life) report(s frame.StatusReport) {
 	}
 }
 
-// kept reports whether the handshake record has what a process of a box inside of this program
-// answered, and is fresh. On one machine to read it takes less than to write it.
+// kept reports whether a report has only a handshake that the store has got within the last
+// day. On one machine this read costs less than the write that it saves.
 func (h *Handler) kept(ctx context.Context, a storage.Address, f frame.Status) bool {
 	if f.Lists != "" || f.Era != "" {
 		return false
@@ -710,7 +695,7 @@ func (l *life) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, erro
 
 // # Sleep
 
-// tell makes Run look whether the box may sleep.
+// tell makes Run find out whether the box may sleep.
 func (l *life) tell() {
 	select {
 	case l.news <- struct{}{}:
@@ -726,13 +711,15 @@ func (l *life) hurry() {
 	l.tell()
 }
 
+// retire makes the box end as soon as it has nothing in flight. It takes no message for
+// frame.RefuseFor.
 func (l *life) retire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.retiring || l.closing || l.Joining.Retire == nil {
 		return
 	}
-	l.in.host.Load().Log.Info("retiring: the server is configured differently by now", "box", l.id, "generation", l.gen, "in_flight", len(l.owed))
+	l.in.host.Load().Log.Info("retiring: the server is configured differently by now", "box", l.id, "generation", l.gen, "in_flight", len(l.inFlight))
 	l.retiring, l.refusing = true, true
 	time.AfterFunc(frame.RefuseFor, func() {
 		l.mu.Lock()
@@ -745,7 +732,8 @@ func (l *life) retire() {
 
 var errInsideOver = errors.New("the box has ended without a bye")
 
-// insideLinger is how long a box stays after its bye, so that it ends its idle processes itself.
+// insideLinger is how long Run goes on after the bye, so that the box ends its idle processes
+// itself.
 const insideLinger = 200 * time.Millisecond
 
 // Run implements frame.Link. It returns nil when the record says that the box is asleep.
@@ -769,9 +757,10 @@ func (l *life) Run(ctx context.Context) error {
 		case <-l.over:
 			return errInsideOver
 		case <-closing:
-			closing = nil
-			flush = time.After(l.Flush)
-			l.close()
+			closing, flush = nil, time.After(l.Flush)
+			l.mu.Lock()
+			l.closing = true
+			l.mu.Unlock()
 		case <-flush:
 			return fmt.Errorf("box %s was stopped with requests in flight: %w", l.id, context.Cause(ctx))
 		case <-l.news:
@@ -789,16 +778,10 @@ func (l *life) Run(ctx context.Context) error {
 	}
 }
 
-func (l *life) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closing = true
-}
-
 const claimedFor = 15 * time.Minute // longer than a claimed delivery may come twice
 
-// mayLeave puts the box to sleep if it has nothing to do. It returns after which time to look
-// again, 0 if the box is asleep.
+// mayLeave puts the box to sleep if it has nothing to do. It returns 0 if the box is asleep,
+// and otherwise the time after which to call it again.
 func (l *life) mayLeave() (again time.Duration) {
 	l.mu.Lock()
 	before := l.delivered
@@ -807,7 +790,10 @@ func (l *life) mayLeave() (again time.Duration) {
 	left := l.Idle - time.Since(since)
 	l.mu.Lock()
 	l.clean(time.Now().Add(-claimedFor))
-	quiet := len(l.owed) == 0 && !l.pulling && l.reports == 0 && !slices.ContainsFunc(l.writers(), func(o *sent) bool { return o.writing })
+	quiet := len(l.inFlight) == 0 && !l.pulling && l.reports == 0
+	for _, o := range l.outboxes {
+		quiet = quiet && !o.writing
+	}
 	if l.retiring && quiet && !l.closing {
 		l.refusing = true
 		l.mu.Unlock()
@@ -841,29 +827,21 @@ func (l *life) mayLeave() (again time.Duration) {
 	return again
 }
 
-func (l *life) writers() []*sent {
-	all := make([]*sent, 0, len(l.outboxes))
-	for _, o := range l.outboxes {
-		all = append(all, o)
-	}
-	return all
-}
-
-// clean forgets what is old.
+// clean forgets outboxes and claims that were last used before a time. mu is held.
 func (l *life) clean(old time.Time) {
 	for id, o := range l.outboxes {
-		if !o.writing && o.size == 0 && o.owes == 0 && o.used.Before(old) {
+		if !o.writing && o.size == 0 && o.inFlight == 0 && o.used.Before(old) {
 			delete(l.outboxes, id)
 		}
 	}
 	for id, c := range l.claimed {
-		if c.at.Before(old) && l.owed[id] == nil {
+		if c.at.Before(old) && l.inFlight[id] == nil {
 			delete(l.claimed, id)
 		}
 	}
 }
 
-// bye writes into the record that the box is asleep.
+// bye writes into the record that the box is asleep, after it was idle for a time.
 func (l *life) bye(idle time.Duration) error {
 	h := l.in.host.Load()
 	_, err := h.bye(l.work("bye", ""), frame.Bye{Sender: l.sender(), Looks: !l.worked.Load(), Idle: idle.Milliseconds()})

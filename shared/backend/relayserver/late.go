@@ -10,16 +10,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// A deliver frame is late if its runner or the network stood still. The function that sent
-// it may have told the client meanwhile that the box does not answer. So the runner asks
-// before it executes the message. The host then writes the taken mark, unless a function
-// has ended the request; that function has left a mark of its own. A deliver frame that is
-// not late is executed at once.
+// A deliver frame is late if its runner or the network stood still. The function that sent the
+// frame may have told the client meanwhile that the box does not answer. So the runner asks
+// before it executes the message. The answer is yes if the request has a mark of this
+// generation: an item in state Taken, which ask writes if there is none. A function that ends
+// a request takes the item first, for generation 0. A deliver frame that is not late is
+// executed at once.
 
-// returned handles a message that its runner gives back without having executed it. It
-// puts the message into the inbox. If the request has a mark by now, the mark stays.
-// returned reads the log after the write. If the request has ended in the meantime,
-// returned deletes the item, because no function waits for it.
+// returned puts a message into the inbox that its runner gives back without having executed
+// it. If the request has an item by now, that item stays. returned reads the log after the
+// write. If the request has ended in the meantime, returned deletes the item, because no
+// function waits for it.
 func (h *Handler) returned(ctx context.Context, f frame.Return) error {
 	t, err := h.open(ctx, f.Sender, f.Ticket)
 	if err != nil {
@@ -46,9 +47,9 @@ func (h *Handler) returned(ctx context.Context, f frame.Return) error {
 	return h.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// ask decides whether a runner may execute a late deliver frame. It writes the mark first
-// and then reads the record and the log. A function that ends the request either takes
-// that mark, or has written the end already. All of it may be repeated.
+// ask decides whether a runner may execute a late deliver frame. It writes the mark first and
+// reads the record and the log after that. So a function that ends the request either takes
+// the mark, or ask sees the end in the log. A runner may ask again.
 func (h *Handler) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 	t, err := h.open(ctx, f.Sender, f.Ticket)
 	if err != nil {

@@ -3,6 +3,7 @@ package relayserver
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"time"
 
@@ -11,10 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// lease returns b with a new wake lease for owner, and the token of its runner. after says
-// that an earlier attempt of the same wake has failed. The caller saves the record.
-func (x boxes) lease(b storage.Box, owner string, after bool) (leased storage.Box, token string) {
-	now, token := time.Now(), newToken()
+// lease returns b with a new wake lease for owner, and the one-time token of its runner. after
+// says that an earlier attempt to start the box has failed. The caller saves the record.
+func (x *boxes) lease(b storage.Box, owner string, after bool) (leased storage.Box, token string) {
+	now, token := time.Now(), rand.Text()
 	if after {
 		b = retry(b, owner, hashToken(token), now)
 	} else {
@@ -48,19 +49,15 @@ func (c Config) launch(b storage.Box) (map[string]string, error) {
 // # Places that do not list their tasks
 
 const (
-	// lifetimeSlack is how much longer than a place's Lifetime a task may seem to live.
+	// lifetimeSlack is added to a place's Lifetime, because clocks differ and the record was
+	// written some time after the start of the task.
 	lifetimeSlack = 90 * time.Second
-	// goneAfter is the least time between two checks that must both find a connection closed
-	// before its box is lost. A living runner has tried several times to connect again by
-	// then. goneAfter is shorter than a function waits for a sign of life of a box.
+	// goneAfter is the least time between two checks that find a connection closed before its
+	// box counts as lost. In that time a living runner tries several times to connect again.
 	goneAfter = 20 * time.Second
 )
 
-// lostBoxes notes boxes whose generation ended without a bye.
-type lostBoxes struct{ boxes }
-
-// compareUnlisted finds out whether a box or its start is lost, if the box's place does
-// not list its tasks.
+// compareUnlisted is compare for a box in a place that does not list its tasks.
 func (w *Sweeper) compareUnlisted(ctx context.Context, b storage.Box) error {
 	since := w.Fleet.Traits(b.Place).Since
 	switch {
@@ -77,15 +74,15 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b storage.Box) error {
 	return err
 }
 
-// missed finds out whether an awake box is lost, if its place does not list tasks. It is
-// lost if the place's Lifetime has passed since the last change of the record. It is also
-// lost if its connection was found closed twice, goneAfter apart, and the runner has not
-// come back. The sweep calls missed, and so does each function that waits for a call of
-// the box. No place of this kind reports the end of a task.
+// missed finds out whether an awake box is lost, if its place neither lists tasks nor reports
+// their end. The box is lost if the place's Lifetime has passed since the last change of the
+// record. It is also lost if its connection was found closed twice, goneAfter apart, and the
+// runner has not connected again. The sweep calls missed, and so does each function that waits
+// for a call of the box.
 //
-// lost says that missed has just written the loss into the record. The caller reads it
-// again, and does what the loss makes due.
-func (x lostBoxes) missed(ctx context.Context, b storage.Box) (lost bool, err error) {
+// If lost is true, missed has written the loss into the record. The caller must read the
+// record again and handle the requests of the lost generation.
+func (x *boxes) missed(ctx context.Context, b storage.Box) (lost bool, err error) {
 	can := x.Fleet.Traits(b.Place)
 	if can.Lists || b.State != storage.Awake {
 		return false, nil
@@ -109,5 +106,5 @@ func (x lostBoxes) missed(ctx context.Context, b storage.Box) (lost bool, err er
 	default:
 		return x.lost(ctx, b, stopFailure(fleet.Status{}, false))
 	}
-	return false, ignoreConflict(x.Store.SaveBox(ctx, b))
+	return false, except(storage.Conflict, x.Store.SaveBox(ctx, b))
 }

@@ -2,37 +2,27 @@ package relayserver
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// room finds out whether a box may start, and notes which boxes are full.
-type room struct {
-	store        storage.Store
-	boxesOf      func(ctx context.Context, tenant string) int
-	waitingCalls int
-	log          *slog.Logger
-}
-
-// admit returns Busy if a request needs a box that its tenant may not start now. It also
-// returns Busy if the largest permitted number of requests waits for the box. It runs
-// before the request has any trace.
-func (r room) admit(ctx context.Context, d sessions.Delivery, box storage.Box) error {
+// admit returns Busy if a request needs a box that its tenant may not start now, or if too
+// many requests wait for the box already. It runs before anything of the request is stored.
+func (x *boxes) admit(ctx context.Context, d sessions.Delivery, box storage.Box) error {
 	if box.State == storage.Awake {
 		return nil
 	}
 	if box.State == storage.Asleep {
-		if err := r.allow(ctx, d.Box, d.Client.Tenant); err != nil {
+		if err := x.allow(ctx, d.Box, d.Client.Tenant); err != nil {
 			return err
 		}
 	}
-	if r.waitingCalls <= 0 {
+	if x.WaitingCalls <= 0 {
 		return nil
 	}
-	items, err := r.store.Items(ctx, d.Box)
+	items, err := x.Store.Items(ctx, d.Box)
 	if err != nil {
 		return err
 	}
@@ -42,30 +32,28 @@ func (r room) admit(ctx context.Context, d sessions.Delivery, box storage.Box) e
 			waiting++
 		}
 	}
-	if waiting < r.waitingCalls {
+	if waiting < x.WaitingCalls {
 		return nil
 	}
 	return storage.Errorf(storage.Busy, "%d requests already wait for the box of server %q, which is still starting, and no more may wait: try again in some seconds", waiting, d.Server)
 }
 
-// allow checks the quota of a tenant's running boxes before the box id is woken. It
-// returns Busy if the tenant's other boxes already use up the quota. It runs before the
-// request has any trace, since an accepted request is executed whatever the quota. So
-// callers at the same moment may start a few boxes too many, and so may a caller of a
-// store whose index lags.
+// allow returns Busy if the other boxes of a tenant use up its quota of running boxes. It runs
+// before anything of the request is stored, and not at the moment of the start: an accepted
+// request is executed whatever the quota. So callers at the same moment may start a few boxes
+// too many.
 //
-// allow costs nothing without a quota. With one it costs a Due. If there seem to be too
-// many boxes it also reads each of them, since Due includes sleeping boxes with waiting
-// messages.
-func (r room) allow(ctx context.Context, id storage.BoxID, tenant string) error {
-	if r.boxesOf == nil {
+// Without a quota allow reads nothing. With one it calls Store.Due. If Due names too many
+// boxes, allow reads the record of each, because Due also names sleeping boxes with items.
+func (x *boxes) allow(ctx context.Context, id storage.BoxID, tenant string) error {
+	if x.BoxesOf == nil {
 		return nil
 	}
-	most := r.boxesOf(ctx, tenant)
+	most := x.BoxesOf(ctx, tenant)
 	if most <= 0 {
 		return nil
 	}
-	due, err := r.store.Due(ctx)
+	due, err := x.Store.Due(ctx)
 	if err != nil {
 		return err
 	}
@@ -82,7 +70,7 @@ func (r room) allow(ctx context.Context, id storage.BoxID, tenant string) error 
 	}
 	up := 0
 	for _, other := range others {
-		b, err := r.store.Box(ctx, other)
+		b, err := x.Store.Box(ctx, other)
 		if err != nil {
 			return err
 		}

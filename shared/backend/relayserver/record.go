@@ -8,10 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// This file has the transitions of a box record. Each function takes the record that was
-// read and returns the record to write. The store writes it only if no other writer came
-// in between. After a conflict the caller reads and decides again. All transitions may be
-// repeated.
+// This file has the transitions of a box record. Each function takes the record that was read
+// and returns the record to write. The store writes it only if no other writer came in
+// between. After a conflict the caller reads the record and decides again.
 //
 //	          wake                hello (token)
 //	asleep ─────────▶ starting ───────────────▶ awake ──┐ hello (link+1),
@@ -31,9 +30,9 @@ func wake(b storage.Box, owner, tokenHash string, now time.Time) storage.Box {
 	return b
 }
 
-// retry takes over a start that failed or took too long. It takes a new generation, so
-// that a late runner of the old attempt is fenced. An attempt without a hello has executed
-// nothing. But its generation ended without a bye, so it counts as lost.
+// retry takes the lease again after a start that failed or took too long. It takes a new
+// generation, so that a late runner of the old attempt is fenced. The old generation has
+// executed nothing, but it ended without a bye, so it counts as lost.
 func retry(b storage.Box, owner, tokenHash string, now time.Time) storage.Box {
 	attempt := b.Attempt + 1
 	b = wake(lose(b, b.Failure, now), owner, tokenHash, now)
@@ -50,7 +49,7 @@ func lose(b storage.Box, why storage.Failure, now time.Time) storage.Box {
 	return b.MarkFull(0, false)
 }
 
-// decision is the decision about a frame that would change the record.
+// decision is what a rule makes of a frame that may change the record.
 type decision int
 
 const (
@@ -88,8 +87,8 @@ func hello(b storage.Box, f frame.Hello, conn string, now time.Time) (storage.Bo
 	return b, write
 }
 
-// carryOver returns t for a runner that continues in the next generation. Its processes live
-// on. So the changes of lists that they have announced count for that generation too.
+// carryOver returns t for a runner that goes on in the generation after gen. Its processes live
+// on, so a change of a list that they announced in gen counts for the next generation too.
 func carryOver(t storage.Told, gen storage.Generation) storage.Told {
 	for _, told := range []*storage.Generation{&t.Tools, &t.Prompts, &t.Resources} {
 		if *told == gen {
@@ -124,8 +123,8 @@ func bye(b storage.Box, f frame.Bye, now time.Time) (storage.Box, decision) {
 	}
 }
 
-// busy returns the mean time for which the box had work in a wake, including this wake. The
-// time for which it was idle before its bye does not count. The first wake is its own mean.
+// busy returns a moving average of how long the box had work in a wake, including the wake that
+// f ends. The idle time before the bye does not count.
 func busy(b storage.Box, f frame.Bye, now time.Time) time.Duration {
 	took := now.Sub(b.Began) - time.Duration(f.Idle)*time.Millisecond
 	if b.Began.IsZero() || took < 0 {

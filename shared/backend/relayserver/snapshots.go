@@ -9,13 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// This file is about snapshots of workspaces. A runner asks for URLs, and the host gives
-// it URLs for the snapshots of its own box only. The functions here also remove the
-// snapshot of a session that has ended.
-
-// snapshot answers a runner's request about the snapshots of its box. The random id in the
-// box record proves that the request comes from the runner. That id changes when another
-// runner is started. A runner that was replaced gets no URL and moves no pointer.
+// snapshot answers a runner's request about the snapshots of its box. The request must have the
+// runner's random id, which the box record has. So a runner that was replaced gets no URL and
+// changes nothing.
 func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, error) {
 	reply := frame.Kept{N: f.N}
 	if h.Snapshots == nil || f.Owner == "" || f.Box == "" {
@@ -58,8 +54,8 @@ func (h *Handler) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, 
 	return reply, nil
 }
 
-// installed notes in the record of a box that the install of its server is kept. The host
-// reads the note when it chooses the place for the next start.
+// installed writes into the record of a box that a snapshot has the installed packages of its
+// server. Config.Place uses that when it chooses the place for the next start.
 func (h *Handler) installed(ctx context.Context, f frame.Snapshot) error {
 	if h.Definition == nil {
 		return nil
@@ -79,12 +75,10 @@ func (h *Handler) installed(ctx context.Context, f frame.Snapshot) error {
 // be removed. No stream has such an id.
 func leftover(s storage.ID) storage.StreamID { return storage.StreamID("over-" + s) }
 
-// leave removes the snapshot of a session that has ended, or leaves the removal to the
-// sweep. If the box is asleep and this function may remove snapshots, leave does so at
-// once. Otherwise it writes a leftover item, so that the sweep checks the box. There are
-// three reasons for that. The box may have to be told of the end again, or it may save
-// once more. Or this function may have no right to remove snapshots.
-func (x boxes) leave(ctx context.Context, s storage.Session, b storage.Box) error {
+// leave removes the snapshot of a session that has ended. It does so at once if the box is
+// asleep and this function has the right to. Otherwise it writes a leftover item, and the sweep
+// calls settleLeftover: a box that is awake may save once more.
+func (x *boxes) leave(ctx context.Context, s storage.Session, b storage.Box) error {
 	if x.Kept == nil || !x.Kept(s.Server) {
 		return nil
 	}
@@ -101,13 +95,13 @@ func (x boxes) leave(ctx context.Context, s storage.Session, b storage.Box) erro
 	return err
 }
 
-// settleLeftover removes the snapshot of a session that has ended, once the box sleeps. If
-// the box is awake, settleLeftover tells it again that the session is over. The runner
-// then asks for the removal itself.
-func (x boxes) settleLeftover(ctx context.Context, b storage.Box, it storage.Item) error {
+// settleLeftover removes the snapshot of a session that has ended, if the box is asleep. If the
+// box is awake, settleLeftover tells the runner again that the session is over, and the runner
+// asks for the removal itself.
+func (x *boxes) settleLeftover(ctx context.Context, b storage.Box, it storage.Item) error {
 	switch b.State {
 	case storage.Awake:
-		return ignoreClosed(x.post(ctx, b.Conn, frame.Stop{Session: it.Address.Session}))
+		return except(storage.Closed, x.post(ctx, b.Conn, frame.Stop{Session: it.Address.Session}))
 	case storage.Starting:
 		return nil
 	case storage.Asleep:

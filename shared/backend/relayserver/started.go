@@ -3,7 +3,6 @@ package relayserver
 import (
 	"bytes"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
@@ -12,12 +11,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// maxFingerprint bounds what a runner says about the lists of a fresh process, in bytes.
+// maxFingerprint is the longest fingerprint of the lists of a process, in bytes.
 const maxFingerprint = 4 << 10
 
-// started compares what a fresh process lists with the record. If it lists otherwise,
-// started has the box tell the client of the process. The message is one that a box
-// executes without its process.
+// started compares the lists of a fresh process (tools, prompts, resources) with the handshake
+// record. If they differ, started makes the box notify the client of the process. It does so
+// by a delivery of notifications/initialized, which starts no process.
 func (h *Handler) started(ctx context.Context, conn string, f frame.Status, t Ticket) error {
 	if len(f.Lists) > maxName || len(f.Payload) > maxFingerprint {
 		return storage.Errorf(storage.Invalid, "a status of box %s has a fingerprint of %d bytes", f.Box, len(f.Payload))
@@ -30,15 +29,12 @@ func (h *Handler) started(ctx context.Context, conn string, f frame.Status, t Ti
 		return err
 	}
 	h.Log.InfoContext(ctx, "a fresh process lists otherwise than the record", "box", f.Box, "server", s.Server, "session_id", s.ID)
-	a := storage.Address{
+	to := storage.Address{
 		Session: s.ID, Stream: storage.NewStreamID(), Conn: t.Conn, EventIDs: t.EventIDs, LegacySSE: t.LegacySSE, Through: t.Through,
 		Digest: t.Digest, Box: t.Box, Moved: true, Held: t.Held, Trace: t.Trace,
 	}
-	d := sessions.Delivery{Address: a, Client: s, Server: s.Server, Raw: wire.NewNotification(wire.NotifyInitialized, nil)}
+	d := sessions.Delivery{Address: to, Client: s, Server: s.Server, Raw: wire.NewNotification(wire.NotifyInitialized, nil)}
 	tell := h.deliverFrame(d, storage.Box{Gen: f.Gen}, time.Now().Add(validity), false)
 	tell.Looks = true
-	if err := h.post(ctx, conn, tell); !errors.Is(err, storage.Closed) {
-		return err
-	}
-	return nil
+	return except(storage.Closed, h.post(ctx, conn, tell))
 }

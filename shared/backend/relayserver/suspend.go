@@ -16,18 +16,17 @@ import (
 )
 
 // Suspended calls wait for their client (see storage.Item). The runner's batch with the
-// questions says that the delivery is suspended. The relay function writes the item first
-// and then appends the events. When the last question is answered, the item waits for a
-// box again. A function with the answer, or the sweep, makes that change with one
+// questions says that the delivery is suspended. The relay function writes the item first and
+// then the events. When the last question is answered, the item becomes one that waits for a
+// box. The function that has the last answer, or the sweep, makes that change with one
 // conditional write.
 //
-// The round tells repeated and late frames apart. A batch of a round that has begun
-// already changes nothing. A delivery of a round is executed once, because its item is
-// claimed once.
+// A call has a number of rounds: each suspension begins another. A batch that would begin a
+// round again changes nothing. A round is executed once, because its item is claimed once.
 
-// suspension returns the item that an item of an events frame asks for. It leaves out the
-// fields that the new item keeps from the item it replaces. It copies raw. It returns
-// Invalid if the frame's item cannot be suspended.
+// suspension returns the item in state Suspended that an events frame asks for. raw is the
+// request of the next round, which suspension copies. It returns Invalid if the delivery
+// cannot be suspended so.
 func suspension(t Ticket, it frame.EventItem, raw []byte) (storage.Item, error) {
 	bad := func(what string) (storage.Item, error) {
 		return storage.Item{}, storage.Errorf(storage.Invalid, "a delivery of session %s is suspended with %s", t.Session, what)
@@ -52,23 +51,23 @@ func suspension(t Ticket, it frame.EventItem, raw []byte) (storage.Item, error) 
 	return before.Suspend(a.Questions, bytes.Clone(raw), base, time.Now(), within), nil
 }
 
-// suspend writes the item of a suspended delivery. The item replaces the delivery's own
-// taken mark, if there is one. ok is false if the delivery has ended, or belongs to
-// another generation by now. ok is true without a write if this round has begun already.
-func (xs items) suspend(ctx context.Context, it storage.Item, marked bool) (ok bool, err error) {
+// suspend writes the item of a suspended delivery, in place of the item in state Taken if the
+// delivery has one. ok is false if the delivery has ended, or belongs to another generation by
+// now. ok is true without a write if this round has begun already.
+func (x *boxes) suspend(ctx context.Context, it storage.Item, marked bool) (ok bool, err error) {
 	was := storage.Item{State: storage.Taken, Gen: it.Gen, Round: it.Round - 1}
 	for {
 		if marked || it.Round > 1 {
-			if swapped, err := xs.store.SwapItem(ctx, was, it); err != nil || swapped {
+			if swapped, err := x.Store.SwapItem(ctx, was, it); err != nil || swapped {
 				return swapped, err
 			}
 		}
 		if it.Round == 1 {
-			if put, err := xs.store.PutItem(ctx, it); err != nil || put {
+			if put, err := x.Store.PutItem(ctx, it); err != nil || put {
 				return put, err
 			}
 		}
-		old, err := xs.store.Item(ctx, it.Box, it.ID)
+		old, err := x.Store.Item(ctx, it.Box, it.ID)
 		switch {
 		case errors.Is(err, storage.NotFound) && it.Round > 1:
 			return false, nil
@@ -86,7 +85,7 @@ func (xs items) suspend(ctx context.Context, it storage.Item, marked bool) (ok b
 
 // answered resumes a suspended call if question was its last open one. It does nothing
 // if the call has ended or the question is not one of session s.
-func (x boxes) answered(ctx context.Context, s storage.ID, box storage.BoxID, question string) error {
+func (x *boxes) answered(ctx context.Context, s storage.ID, box storage.BoxID, question string) error {
 	stream, _, _ := storage.Suspends(question)
 	it, err := x.Store.Item(ctx, box, stream)
 	switch {
@@ -104,21 +103,21 @@ func (x boxes) answered(ctx context.Context, s storage.ID, box storage.BoxID, qu
 	return x.wakeOrNudge(ctx, box)
 }
 
-// resume makes a suspended call wait for a box if all its questions are answered. It ends
-// a call whose client cannot do what the server asked. The item may come without Raw;
-// resume then reads the whole item.
-func (xs items) resume(ctx context.Context, it storage.Item) (resumed bool, err error) {
+// resume makes a suspended call wait for a box if all its questions are answered. It ends a
+// call whose client cannot do what the server asked. The item may lack Raw, as in a list of
+// items; resume then reads the whole item.
+func (x *boxes) resume(ctx context.Context, it storage.Item) (resumed bool, err error) {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {
 		ids[i] = q.ID
 	}
-	answers, err := xs.store.Answers(ctx, it.Address.Session, ids)
+	answers, err := x.Store.Answers(ctx, it.Address.Session, ids)
 	if err != nil || len(answers) < len(ids) {
 		return false, err
 	}
 	if it.Raw == nil {
 		round := it.Round
-		if it, err = xs.store.Item(ctx, it.Box, it.ID); errors.Is(err, storage.NotFound) {
+		if it, err = x.Store.Item(ctx, it.Box, it.ID); errors.Is(err, storage.NotFound) {
 			return false, nil
 		}
 		if err != nil || it.State != storage.Suspended || it.Round != round {
@@ -127,15 +126,15 @@ func (xs items) resume(ctx context.Context, it storage.Item) (resumed bool, err 
 	}
 	raw, fault := bridge.Again(it.Raw, it.Questions, answers)
 	if fault != nil {
-		return false, xs.endItemWith(ctx, it, fault)
+		return false, x.endItemWith(ctx, it, fault)
 	}
 	now := time.Now()
-	return xs.store.SwapItem(ctx, it, it.Resume(raw, now, now.Add(validity)))
+	return x.Store.SwapItem(ctx, it, it.Resume(raw, now, now.Add(validity)))
 }
 
-// wakeOrNudge makes a box pull its inbox. It wakes a box that sleeps, and sends a nudge frame
-// to one that is awake.
-func (x boxes) wakeOrNudge(ctx context.Context, id storage.BoxID) error {
+// wakeOrNudge makes a box read its inbox: it wakes a box that sleeps, and posts a nudge frame
+// to a box that is awake.
+func (x *boxes) wakeOrNudge(ctx context.Context, id storage.BoxID) error {
 	b, err := x.Store.Box(ctx, id)
 	if err != nil {
 		return err
@@ -153,39 +152,38 @@ func (x boxes) wakeOrNudge(ctx context.Context, id storage.BoxID) error {
 	return nil
 }
 
-// settleSuspended does the sweep's work for a suspended call. It ends the call if its
-// stream has an end, its time is over, or its session has ended. It also ends it if the
-// box was lost before the questions were stored. It resumes the call if all questions are
-// answered and the function that should have resumed it died.
-func (xs items) settleSuspended(ctx context.Context, b storage.Box, it storage.Item) (resumed bool, err error) {
-	tail, err := xs.store.Tail(ctx, it.Address.Session, it.ID)
+// settleSuspended is what the sweep does for a suspended call. It ends the call if its stream
+// has an end, its time is over, its session has ended, or the box was lost before the
+// questions were stored. It resumes the call if all questions are answered: the function that
+// should have done so died.
+func (x *boxes) settleSuspended(ctx context.Context, b storage.Box, it storage.Item) (resumed bool, err error) {
+	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil {
 		return false, err
 	}
 	if tail.Final || time.Now().After(it.NotAfter) {
-		return false, xs.endItem(ctx, it, unanswered(it))
+		return false, x.endItem(ctx, it, unanswered(it))
 	}
 	if tail.Last < it.Base && b.Over(it.Gen) {
-		return false, xs.endItem(ctx, it, failureOf(b, it.Gen))
+		return false, x.endItem(ctx, it, failureOf(b, it.Gen))
 	}
 	if now := time.Now(); it.Created.After(now.Add(maxSkew)) {
 		// A function with a wrong clock wrote the item. Count its time from now.
-		return false, xs.anew(ctx, it, now)
+		return false, x.anew(ctx, it, now)
 	}
-	s, _, err := xs.store.Load(ctx, it.Address.Session, "")
+	s, _, err := x.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
-		return false, xs.endItem(ctx, it, sessionEnded())
+		return false, x.endItem(ctx, it, sessionEnded())
 	}
 	if err != nil {
 		return false, err
 	}
-	return xs.resume(ctx, it)
+	return x.resume(ctx, it)
 }
 
-// anew makes the time of a suspended call begin again at now. The item may come without
-// Raw.
-func (xs items) anew(ctx context.Context, it storage.Item, now time.Time) error {
-	whole, err := xs.store.Item(ctx, it.Box, it.ID)
+// anew makes the time of a suspended call begin again at now. The item may lack Raw.
+func (x *boxes) anew(ctx context.Context, it storage.Item, now time.Time) error {
+	whole, err := x.Store.Item(ctx, it.Box, it.ID)
 	if errors.Is(err, storage.NotFound) {
 		return nil
 	}
@@ -193,14 +191,14 @@ func (xs items) anew(ctx context.Context, it storage.Item, now time.Time) error 
 		return err
 	}
 	whole.NotAfter, whole.Created = now.Add(whole.NotAfter.Sub(whole.Created)), now
-	_, err = xs.store.SwapItem(ctx, it, whole)
+	_, err = x.Store.SwapItem(ctx, it, whole)
 	return err
 }
 
-// cancelled ends the suspended calls that the client's message d cancels, because no
-// process exists that could end them. It also ends a call that has asked before and now
-// waits for a box. A call that shares a batch with other requests goes on.
-func (xs items) cancelled(ctx context.Context, d sessions.Delivery) error {
+// cancelled ends the suspended calls that the client's message d cancels: no process has them,
+// so none can end them. It also ends a call that was suspended before and now waits for a box.
+// A call that shares a batch with other requests goes on.
+func (x *boxes) cancelled(ctx context.Context, d sessions.Delivery) error {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	if err != nil || !mayBeAsked(d.Client) {
 		return nil
@@ -214,21 +212,21 @@ func (xs items) cancelled(ctx context.Context, d sessions.Delivery) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return xs.endAsking(ctx, d.Address, func(it storage.Item) bool {
+	return x.endAsking(ctx, d.Address, func(it storage.Item) bool {
 		return len(it.Address.Requests) == 1 && slices.ContainsFunc(ids, func(id json.RawMessage) bool {
 			return wire.SameID(id, it.Address.Requests[0])
 		})
 	}, &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"})
 }
 
-// endAsking ends those calls of a session for which match returns true. It only ends
-// calls that wait for their client, or for a box after the client has answered.
-func (xs items) endAsking(ctx context.Context, of storage.Address, match func(storage.Item) bool, why *wire.Error) error {
-	return xs.each(ctx, of.Box, func(it storage.Item) error {
+// endAsking ends those calls of a session that wait for their client, or for a box after the
+// client has answered, and for which match returns true.
+func (x *boxes) endAsking(ctx context.Context, of storage.Address, match func(storage.Item) bool, why *wire.Error) error {
+	return x.each(ctx, of.Box, func(it storage.Item) error {
 		asks := it.State == storage.Suspended || it.State == storage.Waiting && it.Round > 0
 		if !asks || it.Address.Session != of.Session || !match(it) {
 			return nil
 		}
-		return xs.endItemWith(ctx, it, why)
+		return x.endItemWith(ctx, it, why)
 	})
 }

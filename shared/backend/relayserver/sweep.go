@@ -15,21 +15,20 @@ import (
 // Sweeper finds lost boxes and requests that no function or runner ends, and repairs
 // both. Every step is idempotent. A step may race with other steps, with runners and
 // with waiting functions.
-type Sweeper struct{ lostBoxes }
+type Sweeper struct{ *boxes }
 
 // NewSweeper returns a Sweeper with the configuration c.
-func NewSweeper(c Config) *Sweeper { return &Sweeper{lostBoxes: lostBoxes{newBoxes(c)}} }
+func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
 
-// orphanAge is how old the last change of a box's record must be before Sweep stops a task
-// that the record does not name. A runner that sent bye, was fenced or lost its host has
-// ended by itself long before.
+// orphanAge is how old the last change of a box's record must be before Sweep stops a task that
+// the record does not name. A runner that said bye, was fenced or lost its connection ends by
+// itself much sooner.
 const orphanAge = 10 * time.Minute
 
-// Sweep looks at every box that is not asleep or has items. It compares the records with
-// the fleet's list of tasks. A box whose task is gone is lost. A task that no record
-// names is stopped. The schedule calls Sweep, and a machine calls it when it starts. If a
-// box fails or the fleet gives no list, Sweep does the rest of its work. It returns all
-// errors joined.
+// Sweep compares the record of every box that is not asleep or has items with the fleet's list
+// of tasks. A box whose task is gone is lost. A task that no record names is stopped. The
+// schedule calls Sweep, and a machine calls it when it starts. After an error Sweep goes on
+// with the other boxes. It returns all errors joined.
 func (w *Sweeper) Sweep(ctx context.Context) error {
 	due, err := w.Store.Due(ctx)
 	if err != nil {
@@ -73,7 +72,8 @@ func (w *Sweeper) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// compare looks for the task of a box. It handles a task that ended without a bye.
+// compare looks for the task of a box in the fleet's list. If the task has ended without a bye,
+// compare marks the box as lost, or repeats the start.
 func (w *Sweeper) compare(ctx context.Context, b storage.Box, tasks []fleet.Status) error {
 	at := slices.IndexFunc(tasks, func(t fleet.Status) bool { return runs(b, t) })
 	var t fleet.Status
@@ -106,9 +106,8 @@ func runs(b storage.Box, t fleet.Status) bool {
 		b.State == storage.Starting && t.ClientToken == ClientToken(b.ID, b.Gen)
 }
 
-// stopOrphans stops tasks that run for no box. They are starts that were given up or taken
-// over and succeeded later, and runners that did not end. boxes are records from before
-// the list was read.
+// stopOrphans stops tasks that no box record names: late starts that were given up before, and
+// runners that did not end. boxes has records that were read before the list of tasks.
 func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[storage.BoxID]storage.Box, tasks []fleet.Status) error {
 	var errs []error
 	for _, t := range tasks {
@@ -125,13 +124,13 @@ func (w *Sweeper) stopOrphans(ctx context.Context, boxes map[storage.BoxID]stora
 	return errors.Join(errs...)
 }
 
-// Stopped handles the fleet's report that task t has ended. It records the loss of the
-// box, or starts the box again if it was starting, and then settles the box's requests.
+// Stopped handles the fleet's report that task t has ended. It records the loss of the box, or
+// starts the box again if it was starting, and then does what is due for the box's requests.
 func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
-	owed := w.Inside.settle(ctx, w.boxes, t)
+	settled := w.Inside.settle(ctx, w.boxes, t)
 	b, err := w.Store.Box(ctx, storage.BoxID(t.Box))
 	if err != nil {
-		return errors.Join(owed, err)
+		return errors.Join(settled, err)
 	}
 	switch {
 	case !runs(b, t):
@@ -141,12 +140,12 @@ func (w *Sweeper) Stopped(ctx context.Context, t fleet.Status) error {
 		b.Failure = stopFailure(t, true)
 		err = w.restart(ctx, b)
 	}
-	return errors.Join(owed, err, w.doDue(ctx, b.ID))
+	return errors.Join(settled, err, w.doDue(ctx, b.ID))
 }
 
-// stopFailure is the failure that clients see when a task ended: during their requests,
-// or, if starting, before its first hello. t is the zero Status if the fleet has no record
-// of the task any more.
+// stopFailure is the failure that clients see of a task that ended. starting says that it ended
+// before its first hello, and otherwise it ended during their requests. t is the zero Status if
+// the fleet has no record of the task any more.
 func stopFailure(t fleet.Status, starting bool) storage.Failure {
 	f := storage.Failure{Phase: phaseRuntime, Exit: t.ExitCode, Signal: t.Signal, At: t.Stopped}
 	switch {
@@ -164,38 +163,37 @@ func stopFailure(t fleet.Status, starting bool) storage.Failure {
 	return f
 }
 
-// lost records that the generation of b ended without a bye. If another writer changed
-// the record in between, lost writes nothing, and the caller's doDue looks again.
-func (x lostBoxes) lost(ctx context.Context, b storage.Box, why storage.Failure) (written bool, err error) {
+// lost records that the generation of b ended without a bye. If another writer has changed the
+// record, lost writes nothing, and written is false.
+func (x *boxes) lost(ctx context.Context, b storage.Box, why storage.Failure) (written bool, err error) {
 	err = x.Store.SaveBox(ctx, lose(b, why, time.Now()))
 	if err == nil {
 		x.emptied(ctx, b.ID)
 		x.Log.WarnContext(ctx, "box lost", "box", b.ID, "server", b.Server, "generation", b.Gen, "task", b.Task,
 			"exit_code", why.Exit, "signal", why.Signal)
 	}
-	return err == nil, ignoreConflict(err)
+	return err == nil, except(storage.Conflict, err)
 }
 
 // restart starts a box once more after its start failed. After maxAttempts it gives the box
 // up.
-func (x boxes) restart(ctx context.Context, b storage.Box) error {
+func (x *boxes) restart(ctx context.Context, b storage.Box) error {
 	if b.Attempt >= maxAttempts {
-		return ignoreConflict(x.giveUp(ctx, b))
+		return except(storage.Conflict, x.giveUp(ctx, b))
 	}
 	b, token := x.lease(b, storage.NewNonce(), true)
 	if err := x.Store.SaveBox(ctx, b); err != nil {
-		return ignoreConflict(err)
+		return except(storage.Conflict, err)
 	}
 	b.Rev++
 	_, err := x.start(ctx, b, token)
-	return ignoreConflict(err)
+	return except(storage.Conflict, err)
 }
 
-// doDue does the work that is due by the record and the items of one box. It repeats a
-// start that took too long, and wakes the box for requests that wait. It ends or releases
-// requests of a generation that is over. If it cannot end a request, it still handles the
-// others.
-func (x boxes) doDue(ctx context.Context, id storage.BoxID) error {
+// doDue reads the record and the items of one box, and does what no other function does. It
+// repeats a start that took too long, ends or releases requests of a generation that is over,
+// and wakes the box for requests that wait. After an error it goes on with the other requests.
+func (x *boxes) doDue(ctx context.Context, id storage.BoxID) error {
 	b, err := x.Store.Box(ctx, id)
 	if err != nil {
 		return err
@@ -242,7 +240,7 @@ func (x boxes) doDue(ctx context.Context, id storage.BoxID) error {
 	switch {
 	case !waiting:
 	case b.State == storage.Awake:
-		errs = append(errs, ignoreClosed(x.post(ctx, b.Conn, frame.Nudge{})))
+		errs = append(errs, except(storage.Closed, x.post(ctx, b.Conn, frame.Nudge{})))
 	default:
 		_, err = x.rouse(ctx, id, b.Tenant, b.Server)
 		errs = append(errs, err)
@@ -250,23 +248,23 @@ func (x boxes) doDue(ctx context.Context, id storage.BoxID) error {
 	return errors.Join(errs...)
 }
 
-// sweepEnded deletes the item of a request that has ended. The function that should have
-// deleted it died.
-func (xs items) sweepEnded(ctx context.Context, it storage.Item) error {
-	tail, err := xs.store.Tail(ctx, it.Address.Session, it.ID)
+// sweepEnded deletes the item of a request whose end is in the log. The function that should
+// have deleted the item died.
+func (x *boxes) sweepEnded(ctx context.Context, it storage.Item) error {
+	tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)
 	if err != nil || !tail.Final {
 		return err
 	}
-	return xs.endedItem(ctx, it)
+	return x.endedItem(ctx, it)
 }
 
-// endedItem removes the mark of a request whose end is in the log. If the end has to be
-// pushed, the mark stays while its generation lives, because the runner sends the batch
-// until it has an ack. If the generation is lost before that, the mark says that it is
-// unknown whether the client has the end.
-func (xs items) endedItem(ctx context.Context, it storage.Item) error {
+// endedItem deletes the item of a request whose end is in the log, unless the end is pushed to
+// a connection. Then the runner sends the batch until it has an ack, and the function that
+// sends the ack deletes the item. If the generation is lost before that, the item says that it
+// is not known whether the client has the end.
+func (x *boxes) endedItem(ctx context.Context, it storage.Item) error {
 	if it.Address.Pushed() {
 		return nil
 	}
-	return xs.store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
+	return x.Store.DeleteItem(ctx, it.Box, it.ID, it.Gen)
 }

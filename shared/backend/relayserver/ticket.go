@@ -1,9 +1,7 @@
 package relayserver
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"time"
 
@@ -12,19 +10,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Ticket is the content of a sealed ticket: the address to which one generation of a
-// box may write the events of a request.
+// Ticket says where a box may write the events of one request. A runner has it sealed, and
+// shows it with the events; see package relay.
 type Ticket struct {
 	storage.Address
 	Gen     storage.Generation `json:"g"`
 	Expires int64              `json:"x"` // Unix seconds
 }
 
-// ticketLife is longer than one request can keep any process alive.
+// ticketLife is longer than a request may take.
 const ticketLife = 7 * 24 * time.Hour
 
-// Sealer seals and opens tickets and passes with one secret. It has no state and is
-// safe for concurrent use.
+// Sealer seals and opens tickets and passes. It has no state and is safe for concurrent use.
 type Sealer struct{ sealer, passes *storage.Sealer }
 
 // NewSealer returns a Sealer that seals with secret, which has at least 32 bytes (Invalid
@@ -69,17 +66,8 @@ func (s *Sealer) Open(sealed string) (Ticket, error) {
 	return t, nil
 }
 
-// hashToken returns the hash of a one-time token, which the store keeps in its place.
+// hashToken returns the hash of a one-time token. The box record has only the hash.
 func hashToken(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
-}
-
-// newToken returns a new one-time token of 256 random bits.
-func newToken() string {
-	var b [32]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		panic(err) // never happens: crypto/rand crashes the program instead
-	}
-	return base64.RawURLEncoding.EncodeToString(b[:])
 }
