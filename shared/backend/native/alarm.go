@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Alarm is the time for an author's handler ([Session.WakeAt]), or for a call that
-// pauses. The store knows the work; an alarm only gives the time. So an alarm that comes
+// Alarm is the time at which an author's handler is called ([Session.WakeAt]), or at which a
+// call goes on that pauses. The store says what is to be done then. So an alarm that comes
 // twice, late or without need does no harm.
 type Alarm struct {
 	Session storage.ID `json:"session"`
@@ -83,12 +83,12 @@ const alarmPrefix = "\x00alarm:"
 // maxAlarmTries is how often a handler of an alarm may fail.
 const maxAlarmTries = 3
 
-// appointment is the value of an author's alarm.
+// schedule is the durable value of an author's alarm.
 type schedule struct {
 	At      time.Time       `json:"at"`
 	Payload json.RawMessage `json:"payload,omitempty"`
-	Until   time.Time       `json:"until,omitzero"` // a function handles the alarm, and has it until this time
-	Tries   int             `json:"tries,omitempty"`
+	Until   time.Time       `json:"until,omitzero"`  // a function that handles the alarm has it until this time
+	Tries   int             `json:"tries,omitempty"` // how often the handler was called
 }
 
 // OnAlarm sets the handler of this session's alarms. Call it in [Server], which runs for
@@ -123,7 +123,7 @@ func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload 
 		at = now
 	}
 	next := schedule{At: at.UTC().Truncate(time.Millisecond), Payload: raw}
-	was, err := s.appoint(ctx, name, &next)
+	was, err := s.setSchedule(ctx, name, &next)
 	if err != nil {
 		return err
 	}
@@ -138,20 +138,20 @@ func (s Session) WakeAt(ctx context.Context, name string, at time.Time, payload 
 //
 // Errors: storage.Invalid, storage.Busy, storage.Unavailable.
 func (s Session) CancelWake(ctx context.Context, name string) error {
-	was, err := s.appoint(ctx, name, nil)
+	was, err := s.setSchedule(ctx, name, nil)
 	if err != nil {
 		return err
 	}
 	return s.unschedule(ctx, name, was, schedule{})
 }
 
-// appoint writes an appointment, or deletes it if next is nil. It returns the previous
-// appointment.
-func (s Session) appoint(ctx context.Context, name string, next *schedule) (was schedule, err error) {
+// setSchedule writes the value of an alarm, or deletes it if next is nil. It returns the
+// previous value.
+func (s Session) setSchedule(ctx context.Context, name string, next *schedule) (was schedule, err error) {
 	state := s.State(OfSession)
 	err = amongOthers(ctx, func() (err error) {
 		var v storage.Value
-		if v, was, err = s.appointed(ctx, name); err != nil {
+		if v, was, err = s.schedule(ctx, name); err != nil {
 			return err
 		}
 		if next != nil {
@@ -164,8 +164,8 @@ func (s Session) appoint(ctx context.Context, name string, next *schedule) (was 
 	return was, err
 }
 
-// appointed reads an appointment. v.Rev is 0 if there is none.
-func (s Session) appointed(ctx context.Context, name string) (v storage.Value, a schedule, err error) {
+// schedule reads the value of an alarm. v.Rev is 0 if there is none.
+func (s Session) schedule(ctx context.Context, name string) (v storage.Value, a schedule, err error) {
 	state := s.State(OfSession)
 	if v, err = state.store.LoadValue(ctx, state.own(alarmPrefix+name)); err == nil && v.Rev != 0 {
 		err = json.Unmarshal(v.Data, &a)
@@ -173,8 +173,8 @@ func (s Session) appointed(ctx context.Context, name string) (v storage.Value, a
 	return v, a, err
 }
 
-// unschedule takes a replaced appointment from the scheduler. If that fails, the alarm
-// comes and has no effect.
+// unschedule cancels the alarm was at the scheduler, unless next has the same time. If the
+// process dies before that, the alarm comes and has no effect.
 func (s Session) unschedule(ctx context.Context, name string, was, next schedule) error {
 	if s.in.k.Schedule == nil || was.At.IsZero() || was.At.Equal(next.At) || was.At.Before(time.Now()) {
 		return nil
@@ -182,15 +182,16 @@ func (s Session) unschedule(ctx context.Context, name string, was, next schedule
 	return s.in.k.Schedule.Cancel(ctx, s.alarm(name, was))
 }
 
+// alarm returns the alarm of this session with a name.
 func (s Session) alarm(name string, a schedule) Alarm {
 	r := s.in.record
 	return Alarm{Session: r.ID, Tenant: r.Tenant, Server: r.Server, Name: name, At: a.At, Payload: a.Payload}
 }
 
-// ring handles an author's alarm that is due. It returns nil if there is nothing to do:
-// the alarm does not exist any more, or has another time. After an error the alarm must
-// come again. If another function is handling the alarm, ring waits for its lease to end.
-// That function may be dead, and the scheduler may not send the alarm again for so long.
+// ring handles an author's alarm that is due. It does nothing if the alarm does not exist any
+// more, or has another time. After an error the alarm must come again. If another function
+// handles the alarm, ring waits until the lease of that function ends, and looks once more:
+// the other function may be dead, and the scheduler may send the alarm no more.
 func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	held, err := k.ringOnce(ctx, a)
 	if err == nil && !held.IsZero() {
@@ -221,7 +222,7 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	}
 	in := &environment{k: k, record: record, server: hosted, init: record.Init, extra: extraOf(record, nil)}
 	s := Session{in}
-	v, due, err := s.appointed(ctx, a.Name)
+	v, due, err := s.schedule(ctx, a.Name)
 	if err != nil || v.Rev == 0 {
 		return held, err
 	}
@@ -235,19 +236,20 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 		return held, k.reschedule(ctx, a)
 	case due.Until.After(now):
 		return due.Until, nil
-	case due.Tries >= maxAlarmTries: // the last function that had it died
+	case due.Tries >= maxAlarmTries: // the function of the last try died
 		k.Log.WarnContext(ctx, "alarm given up", "server", a.Server, "session_id", a.Session, "alarm", a.Name, "tries", due.Tries)
 		_, err := s.State(OfSession).save(ctx, v, nil)
 		return held, err
 	}
 	due.Until, due.Tries = now.Add(lease), due.Tries+1
 	if v.Rev, err = s.State(OfSession).save(ctx, v, due); err != nil {
-		return held, err // another function holds it; this alarm comes again and looks again
+		return held, err // another function has it; the scheduler sends the alarm again
 	}
 	a.Payload = due.Payload
 	return held, k.handleAlarm(ctx, s, v, due, a)
 }
 
+// reschedule sends an alarm to the scheduler again.
 func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
 	if k.Schedule == nil {
 		return nil

@@ -153,7 +153,7 @@ func TestAnAlarmWhoseFunctionDiedBeforeItWasScheduledIsFoundByTheOneItReplaced(t
 	at(t, func(t *testing.T, a *agent) {
 		first := a.wakeAt("report", time.Minute, "first")
 		next := schedule{At: time.Now().Add(time.Hour).UTC(), Payload: []byte(`"second"`)}
-		if _, err := a.session().appoint(t.Context(), "report", &next); err != nil {
+		if _, err := a.session().setSchedule(t.Context(), "report", &next); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute) // virtual

@@ -100,7 +100,7 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 	}
 	k.tells(ctx, d, server, msgs)
 	if err := k.cancelled(ctx, d, msgs); err != nil || len(d.Requests) == 0 {
-		return nil, err // the modern era has no other notification of a client
+		return nil, err
 	}
 	if k.Invoke != nil && elsewhere(d, msgs[0]) && slices.ContainsFunc(msgs, long) {
 		return k.enqueue(ctx, d)
@@ -113,10 +113,9 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 	return r, nil
 }
 
-// elsewhere reports whether the answer does not go into the response to the message. That
-// is so if the message came over a WebSocket or for a stream of HTTP+SSE, or if the call
-// may become a task. If this function executed the message, its response would come late
-// and without the answer.
+// elsewhere reports whether the answer does not go into the HTTP response to the message:
+// because the message came over a WebSocket or for a stream of HTTP+SSE, or because the call
+// may become a task. If this function executed such a message, that response would be late.
 func elsewhere(d sessions.Delivery, first wire.Message) bool {
 	return d.Pushed() || d.Brief || d.Client.Transport == storage.Modern && !bridge.SaysModern(first.Params)
 }
@@ -160,7 +159,7 @@ func (k *Backend) Track(ctx context.Context, s storage.Session, stream storage.S
 	return &watch{k: k, s: s, box: box, stream: stream}, nil
 }
 
-// watch is the Tracker of a request that another function executes.
+// watch is the Tracker of a request that another function executes, or that is suspended.
 type watch struct {
 	k      *Backend
 	s      storage.Session
@@ -168,7 +167,7 @@ type watch struct {
 	stream storage.StreamID
 }
 
-// lookAfter is how often a waiting function checks its request.
+// lookAfter is the time between two Checks of a request.
 const lookAfter = 10 * time.Second
 
 // Check implements sessions.Tracker.
@@ -241,12 +240,11 @@ func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wir
 	for again := d.Client.Transport != storage.Modern; ; again = false {
 		found, err := k.items.endAll(ctx, d.Box, d.Session, func(it storage.Item) bool { return meant(it.Address) }, why)
 		for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
-			// Count the run, because it may have left no trace yet that endAll could find.
-			found++
+			found++ // endAll does not find a run that has no item yet
 			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
 		}
-		// A run that another function began within the last second may have left no trace
-		// either. So wait until it has one, and look once more.
+		// A run that another function began within the last second may have no item yet
+		// either. So wait until it has one, and try once more.
 		if err != nil || found >= len(ids) || !again || storage.Rest(ctx, traceAfter+traceAfter/4) != nil {
 			return err
 		}

@@ -19,14 +19,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
+// call is one request of a client, executed by a run.
 type call struct {
 	r        *run
 	id       json.RawMessage
 	ended    bool         // the run has the response of the call; only the run uses this field
-	m        wire.Message // as the client wrote it, or as it is sent again
-	later    bool         // m is sent again: this package has added the state of earlier rounds
+	m        wire.Message // as the client wrote it, or as this package sends it again
+	later    bool         // m is sent again, with the state of earlier rounds
 	retries  int
-	answered atomic.Bool
+	answered atomic.Bool // the round that is executed has ended
 
 	mu      sync.Mutex
 	conn    *connection        // connection of the round that is executed
@@ -42,21 +43,21 @@ type outcome struct {
 	asks *asking
 }
 
-// asking is a call that needs another round.
+// asking is a call that needs another round: when its client has answered, or at a time.
 type asking struct {
 	id       json.RawMessage
-	raw      []byte         // the request as it is sent again
-	inputs   []bridge.Input // the inputs that it needs from its client; if there are none, it goes on at the time at
-	at       time.Time      // when it goes on without inputs
-	asked    []bridge.Asked
-	requests [][]byte
+	raw      []byte         // the request of the next round
+	inputs   []bridge.Input // what the server needs from the client
+	at       time.Time      // when the call goes on, if it needs no inputs
+	asked    []bridge.Asked // the questions, as the item has them
+	requests [][]byte       // the questions, as the client gets them
 }
 
-// modern reports whether the client uses the era in which this package drives the server.
+// modern reports whether the client speaks 2026-07-28.
 func (c *call) modern() bool { return c.r.in.record.Transport == storage.Modern }
 
-// direct reports whether the server gets the request as it came. A call that may become
-// a task is not direct: its questions go into the log.
+// direct reports whether the server gets the params as the client wrote them. A call that may
+// become a task is not direct: its questions go into the log.
 func (c *call) direct() bool { return c.modern() && bridge.SaysModern(c.m.Params) }
 
 // client returns the client that the server sees.
@@ -91,7 +92,8 @@ func (c *call) execute() outcome {
 	}
 }
 
-// discovered answers a request that needs only the server's capabilities.
+// discovered answers initialize, resources/subscribe and resources/unsubscribe. They need only
+// the server's capabilities, which it takes from server/discover.
 func (c *call) discovered() outcome {
 	discover, fault := c.send(wire.MethodDiscover, bridge.ReadLegacy(c.r.in.record.Init).Params(wire.MethodDiscover, nil, "", false))
 	switch {
@@ -144,8 +146,8 @@ func (c *call) fault(e *wire.Error) outcome {
 	return outcome{call: c, raw: raw}
 }
 
-// fit returns a result as the client gets it. The default cache hints of go-sdk make a
-// result public, with a ttlMs of 0. fit makes a result with these hints private.
+// fit returns a result as the client gets it. go-sdk by default lets shared caches keep a
+// result ("public") for a ttlMs of 0. fit makes such a result "private".
 func (c *call) fit(result json.RawMessage) json.RawMessage {
 	if c.m.Method == wire.MethodToolsList {
 		result = bridge.Executions(result)
@@ -159,7 +161,7 @@ func (c *call) fit(result json.RawMessage) json.RawMessage {
 	return result
 }
 
-// These limit the retries of a request that its server asks to get again at once.
+// A server may answer that it wants the same request again at once. These limit the retries.
 const (
 	maxRetries = 10
 	firstRetry = 50 * time.Millisecond
@@ -247,15 +249,15 @@ func (c *call) send(method string, params json.RawMessage) (result json.RawMessa
 	}
 }
 
-// opened keeps the connection and the session that have to be closed. ok is false if
-// the call was stopped before.
+// opened closes the connection of the round before, and keeps that of this round, so that
+// cancel and close can close it. ok is false if the call was stopped before.
 func (c *call) opened(conn *connection, ss *mcp.ServerSession) (ok bool) {
-	c.close() // closes the round before
+	c.close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		_ = conn.Close() // returns nil always
-		_ = ss.Close()   // as above
+		_ = conn.Close() // always nil
+		_ = ss.Close()   // the error says how the connection ended, and this end is intended
 		return false
 	}
 	c.conn, c.session = conn, ss
@@ -268,7 +270,7 @@ func (c *call) cancel() {
 	defer c.mu.Unlock()
 	c.closed = true
 	if c.conn != nil && !c.answered.Load() {
-		_ = c.conn.Close() // returns nil always
+		_ = c.conn.Close() // always nil
 	}
 	if c.abort != nil {
 		c.abort()
@@ -353,8 +355,8 @@ func faultOf(err error) *wire.Error {
 	return out
 }
 
-// connection is the transport of one request. Its Read returns that request, and then
-// blocks until it is closed.
+// connection is go-sdk's transport of one request. Read returns that request, and then blocks
+// until Close.
 type connection struct {
 	c       *call
 	id      string
@@ -421,7 +423,7 @@ func (n *connection) Write(_ context.Context, m jsonrpc.Message) error {
 	return nil
 }
 
-// notice passes on a notification of the server, if the client can have asked for it.
+// notice passes on a notification of the server, if it belongs to the request.
 func (n *connection) notice(m *jsonrpc.Request) {
 	params := json.RawMessage(m.Params)
 	switch m.Method {
@@ -431,7 +433,7 @@ func (n *connection) notice(m *jsonrpc.Request) {
 		}
 		params, _ = wire.Replace(params, n.token, wire.MetaProgressToken)
 	case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged, wire.NotifyResourceUpdated, wire.NotifyCancelled:
-		return // they belong to no request; Session.Notify sends them
+		return // Session.Notify sends these
 	}
 	n.c.r.say(wire.NewNotification(m.Method, params))
 }

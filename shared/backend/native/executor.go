@@ -48,9 +48,9 @@ type Request struct {
 	Ask func(question []byte)
 	// Apart adds a message of the server to the standalone stream of the session.
 	Apart func(ctx context.Context, message []byte) error
-	// Note says with which requestState another function can go on with the request, if
-	// this one dies. To that function the server sends only what comes after the
-	// notifications so far.
+	// Note stores a requestState with which another function can go on with the request, if
+	// this one dies. The Executor of that function may repeat notifications that came after
+	// the Note.
 	Note func(state string)
 }
 
@@ -79,8 +79,8 @@ func (in *environment) remote(method string, params json.RawMessage) Request {
 	}
 }
 
-// repeat is say for a server that may repeat events that are in the log. It leaves these
-// out, and waits while too much is to be written.
+// repeat is say for a server that may send events again that are in the log. It drops these,
+// and waits while too many events are to be written.
 func (r *run) repeat(raw []byte) {
 	if !r.said.skipped(raw) {
 		r.said.room(r.stopped, r.over)
@@ -96,7 +96,7 @@ func (r *run) urge(question []byte) {
 }
 
 // tells passes on notifications to a server that runs elsewhere: those of extensions, and
-// that the roots of a legacy client have changed. The invocation stays until Tell has
+// notifications/roots/list_changed of a legacy client. The invocation lasts until Tell has
 // returned.
 func (k *Backend) tells(ctx context.Context, d sessions.Delivery, server Hosted, msgs []wire.Message) {
 	for _, m := range msgs {
@@ -126,8 +126,8 @@ func (k *Backend) forward(ctx context.Context, a storage.Answer, name string) er
 	return server.Remote.Forward(ctx, in.remote("", nil), name, a.Raw)
 }
 
-// note keeps a state of the request. The run writes it into its item, so that another
-// function can go on from it.
+// note keeps a requestState. The run writes it into its item, so that another function can go
+// on with the request.
 func (c *call) note(state string) {
 	if len(c.r.calls) != 1 || c.m.Method != wire.MethodToolsCall {
 		return // a batch cannot go on in parts; other requests are cheap to send again

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// items changes the in-flight items of native calls in the store. It also ends their
-// requests, and starts invocations that go on with them.
+// items writes the items of native calls. It also ends their requests, and starts invocations
+// that go on with them.
 type items struct {
 	*Config
 	out sessions.Publisher
@@ -50,11 +50,11 @@ func (k items) schedule(ctx context.Context, it storage.Item) error {
 	return k.Schedule.Schedule(ctx, k.alarmOf(it, it.NotAfter))
 }
 
-// attempts is how often put and swap try a write while the store is unavailable.
+// attempts is how often put and swap try a write that fails with Unavailable.
 const attempts = 5
 
-// put stores an item whose key is new. An item that is there already is that of an earlier
-// attempt whose answer was lost, so put then succeeds.
+// put stores an item whose key is new. If an item is there already, an earlier attempt of put
+// has written it and the answer was lost.
 func (k items) put(ctx context.Context, it storage.Item) (put bool, err error) {
 	for n := range attempts {
 		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
@@ -91,8 +91,8 @@ func (k items) swap(ctx context.Context, was, it storage.Item) (swapped bool, er
 	return false, err
 }
 
-// whole reads an item that came without its message. Raw is nil if the item has changed
-// meanwhile.
+// whole returns an item with its message, Raw, which items of a list may lack. Raw is nil if
+// the item has changed meanwhile.
 func (k items) whole(ctx context.Context, it storage.Item) (storage.Item, error) {
 	if it.Raw != nil {
 		return it, nil
@@ -104,9 +104,9 @@ func (k items) whole(ctx context.Context, it storage.Item) (storage.Item, error)
 	return now, err
 }
 
-// end ends a request in place of the function that has it. It takes the item first, so
-// that only one of the two writes the end. If this function dies before the write, its
-// lease on the item runs out, and another function ends the request.
+// end ends a request with an error, in place of the function that executes it. It takes the
+// item first, so that only one of the two functions writes the end. If this function dies
+// before the write, its lease on the item runs out, and another function ends the request.
 func (k items) end(ctx context.Context, it storage.Item, why *wire.Error) error {
 	ends := it
 	ends.State, ends.Gen, ends.Questions, ends.Raw = storage.Taken, 0, nil, nil

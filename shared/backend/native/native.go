@@ -29,6 +29,7 @@ type Servers map[string]Server
 // for all requests of a modern client. It may be used until the message is answered.
 type Session struct{ in *environment }
 
+// environment is what an author's server is made for: one message of a session.
 type environment struct {
 	k      *Backend
 	record storage.Session // the record as it was read with the message
@@ -38,11 +39,11 @@ type environment struct {
 	method string // method of the request, "" for none
 	tool   string // the tool that is called, "" for none
 	// subscription is the client's method if it is resources/subscribe or
-	// resources/unsubscribe, "" otherwise; uri is the resource. See inside.subscribe.
+	// resources/unsubscribe, "" otherwise; uri is the resource. See environment.subscribe.
 	subscription, uri string
 
 	onAlarm func(context.Context, Alarm) error
-	secrets map[string]storage.Secret // see sessions.Delivery; nil if this round was not begun by a delivery
+	secrets map[string]storage.Secret // see sessions.Delivery; nil in a round that no message of the client began
 }
 
 // ID returns the id of the session. It stays the same over restarts and deployments, and no
@@ -141,13 +142,13 @@ func extraOf(s storage.Session, header http.Header) *mcp.RequestExtra {
 	return &mcp.RequestExtra{TokenInfo: info, Header: header}
 }
 
-// presence is the request for which a function was invoked: its headers and its runs.
-type presence struct {
+// invocation is the request for which a function was invoked.
+type invocation struct {
 	header http.Header
-	open   sync.WaitGroup
+	open   sync.WaitGroup // of what the request has started
 }
 
-type presenceKey struct{}
+type invocationKey struct{}
 
 // Handler wraps h and returns only when everything that a request started has finished.
 // Lambda freezes a function when its handler returns. So work that outlives the response
@@ -158,23 +159,23 @@ func Handler(h http.Handler) http.Handler {
 		header := r.Header.Clone()
 		header.Del("Authorization")
 		header.Del("Cookie")
-		here := &presence{header: header}
+		here := &invocation{header: header}
 		defer here.open.Wait()
-		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), presenceKey{}, here)))
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), invocationKey{}, here)))
 	})
 }
 
 // Stay calls f with a context for one invocation. Like [Handler], it returns only when
 // everything that f started has finished.
 func Stay[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
-	here := &presence{}
+	here := &invocation{}
 	defer here.open.Wait()
-	return f(context.WithValue(ctx, presenceKey{}, here))
+	return f(context.WithValue(ctx, invocationKey{}, here))
 }
 
-// begun counts one run for the request that ctx belongs to, until ended is called.
+// begun makes the invocation of ctx last until ended is called.
 func begun(ctx context.Context) (ended func()) {
-	here, ok := ctx.Value(presenceKey{}).(*presence)
+	here, ok := ctx.Value(invocationKey{}).(*invocation)
 	if !ok {
 		return func() {}
 	}
@@ -183,7 +184,7 @@ func begun(ctx context.Context) (ended func()) {
 }
 
 func headerOf(ctx context.Context) http.Header {
-	if here, ok := ctx.Value(presenceKey{}).(*presence); ok {
+	if here, ok := ctx.Value(invocationKey{}).(*invocation); ok {
 		return here.header
 	}
 	return nil

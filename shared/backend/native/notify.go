@@ -55,8 +55,8 @@ const (
 	Resources List = wire.NotifyResourcesChanged
 )
 
-// maxTold is how many sessions ListChanged notifies at most. It looks for them in the
-// first listPages pages of their tenant's sessions.
+// maxTold is how many sessions ListChanged notifies at most. It looks for them in the first
+// listPages pages, of listPage sessions each, of the tenant's sessions.
 const (
 	maxTold   = 1000
 	listPage  = 500
@@ -141,9 +141,9 @@ func (k notifier) all(ctx context.Context, sessions []storage.Session, raw []byt
 	return errors.Join(errs...)
 }
 
-// one appends to the standalone stream of a session. Functions that do so at the same time
-// take turns: each writes after the last event that it has seen. Each batch has a random
-// number, so the same notification from two functions does not count as a repeat.
+// one appends a notification to the standalone stream of a session. It writes behind the last
+// event that it has read, and tries again if another function was first. Each batch has a
+// random Seq, so that the same notification from two functions does not count as a repeat.
 func (k notifier) one(ctx context.Context, s storage.Session, raw []byte) error {
 	a, open, err := k.commonOf(ctx, s)
 	if err != nil || !open {
@@ -165,12 +165,12 @@ func (k notifier) one(ctx context.Context, s storage.Session, raw []byte) error 
 	})
 }
 
-// noConnection stands for the connection of a WebSocket client that has none: it gets the
-// event when it connects.
+// noConnection is the Conn of an address whose WebSocket client is not connected. The client
+// gets the event when it connects.
 const noConnection = "-"
 
-// commonOf returns the address to which the events of a session's standalone stream go.
-// open is false for a session that has ended.
+// commonOf returns the address of a session's standalone stream. open is false for a session
+// that has ended.
 func (k notifier) commonOf(ctx context.Context, s storage.Session) (a storage.Address, open bool, err error) {
 	a = storage.Address{
 		Session: s.ID, Digest: s.Record(), Box: s.Box(),

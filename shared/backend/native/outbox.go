@@ -13,21 +13,21 @@ type outbox struct {
 	shut   bool
 	hasty  bool           // an event must be written at once
 	total  int            // how many events were added
-	skip   map[string]int // further events that are in the log already, with how many there are
+	skip   map[string]int // events that are in the log already and may come again, with how often each
 	less   chan struct{}  // closed when events are drained
-	notes  []note         // not before the last one that is in the log
+	notes  []note         // the last one whose events are in the log, and those after it
 }
 
-// note is a request in the form in which another function can go on with it.
+// note is a request with which another function can go on; see Request.Note.
 type note struct {
 	raw []byte
-	at  int // events that were added before
+	at  int // how many events were added before the note
 }
 
 // mostNotes is how many notes may wait until the events before them are written.
 const mostNotes = 64
 
-// note adds a note after the events so far.
+// note adds a note after the events so far, unless too many wait.
 func (o *outbox) note(raw []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -40,8 +40,8 @@ func (o *outbox) note(raw []byte) {
 	o.notes = append(o.notes, note{raw, o.total})
 }
 
-// noted returns the last note that has at most written events before it. These are in the
-// log.
+// noted returns the last note before which at most written events were added. So many are in
+// the log.
 func (o *outbox) noted(written int) (last note, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -54,8 +54,8 @@ func (o *outbox) noted(written int) (last note, ok bool) {
 	return o.notes[0], true
 }
 
-// skipped reports whether an event is in the log already. The server repeats its events
-// in order, so the first event that is not in the log is new, and so is every later one.
+// skipped reports whether an event is in the log already and the server has sent it again. The
+// server repeats its events in order, so after the first new event all are new.
 func (o *outbox) skipped(raw []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -73,11 +73,10 @@ func (o *outbox) skipped(raw []byte) bool {
 
 func newOutbox() *outbox { return &outbox{news: make(chan struct{}, 1), less: make(chan struct{})} }
 
-// mostWaiting is how many full writes of events may wait before room blocks.
+// mostWaiting is how many writes the waiting events may fill before room blocks.
 const mostWaiting = 2
 
-// room waits until fewer events are to be written, or until one of the channels is
-// closed.
+// room blocks while too many events wait to be written, until one of the channels is closed.
 func (o *outbox) room(stopped, over <-chan struct{}) {
 	for {
 		o.mu.Lock()

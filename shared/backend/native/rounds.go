@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// laterPrefix begins the state of a call that pauses. The store keeps that state, so no
-// client can send it.
+// laterPrefix begins the requestState of a call that pauses. That state stays in the store, so
+// no client can send it.
 const laterPrefix = "dormouse-later:"
 
 // maxPauses is how often one call may pause. maxAsked is how many questions may be open at
@@ -47,17 +47,16 @@ func readLater(state json.RawMessage) (at time.Time, own json.RawMessage, ok boo
 	if !ok {
 		return time.Time{}, nil, false
 	}
-	ms, state2, _ := strings.Cut(rest, ":")
+	ms, text, _ := strings.Cut(rest, ":")
 	n, err := strconv.ParseInt(ms, 10, 64)
 	if err != nil {
 		return time.Time{}, nil, false
 	}
-	own, err = json.Marshal(state2)
+	own, err = json.Marshal(text)
 	return time.UnixMilli(n), own, err == nil
 }
 
-// ask adds a call that needs another round. If the call cannot have one, ask returns its
-// error response.
+// ask gives a call another round. If the call cannot have one, ask returns its error response.
 func (r *run) ask(a *asking) []byte {
 	most, why := storage.MaxRounds, "the server has asked too often"
 	if len(a.inputs) == 0 {
@@ -86,8 +85,8 @@ func (r *run) ask(a *asking) []byte {
 }
 
 // suspend ends the round of a request that goes on later. It writes the item before the
-// questions, so that an answer finds the item. Without questions, the next round may begin
-// as soon as the item is there. So suspend then writes the events before the item.
+// questions, so that an answer finds the item. Without questions it writes the events first,
+// because the next round may begin as soon as the item is there.
 func (r *run) suspend() {
 	var questions []bridge.Asked
 	var raws, requests [][]byte
@@ -138,10 +137,9 @@ func (r *run) park(it storage.Item) bool {
 	return r.parked
 }
 
-// answered continues a suspended call if all its questions are answered. An invocation of
-// its own executes the round, so that the function with the last answer need not wait for
-// it. If the client cannot do what the server asked, the call ends. The item may come
-// without Raw.
+// answered goes on with a suspended call if all its questions are answered. An invocation of
+// its own executes the next round, so that the function with the last answer need not wait for
+// it. If the client cannot do what the server asked, the call ends. The item may lack Raw.
 func (k *Backend) answered(ctx context.Context, it storage.Item) error {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {
@@ -203,8 +201,8 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 	}
 }
 
-// goOn executes an item that waits for no answer any more. If its time has not come yet,
-// goOn schedules it again.
+// goOn executes an item that waits for no answer. If it waits for a time that has not come
+// yet, goOn schedules it again.
 func (k *Backend) goOn(ctx context.Context, it storage.Item) error {
 	if it.State == storage.Suspended && time.Now().Before(it.NotAfter.Add(-early)) {
 		return k.items.schedule(ctx, it)
@@ -263,8 +261,8 @@ func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run
 	return r, nil
 }
 
-// logged returns the events of a request that are in the log, from the base of its item
-// to an index, and how often each occurs.
+// logged returns the events of a request from the base of its item up to an index, with how
+// often each occurs.
 func (k *Backend) logged(ctx context.Context, it storage.Item, to storage.Index) (map[string]int, error) {
 	events := map[string]int{}
 	for at := it.Base; at < to; {

@@ -32,8 +32,8 @@ const (
 	unwind = time.Second
 )
 
-// These limit one write. They are below the limits of the log, so that one more answer
-// fits.
+// These limit one write. They are below the limits of the log, so that the responses of a
+// batch always fit.
 const (
 	mostEvents = storage.MaxBatchEvents / 2
 	mostBytes  = 4 << 20
@@ -41,7 +41,8 @@ const (
 )
 
 // run executes one delivery, or one more round of it. It is the only writer of its stream
-// until it is over. The goroutine that executes it owns all fields; handlers use said only.
+// until it is over. The goroutine of execute owns all fields; the author's handlers, which
+// other goroutines call, reach only said.
 type run struct {
 	k       *Backend
 	ctx     context.Context // the invocation's context, without its end
@@ -54,9 +55,9 @@ type run struct {
 	base    storage.Index // index of the last event in the log
 	start   storage.Index // the same when the run began
 	claim   claim
-	lost    bool      // another function has ended the request
+	lost    bool      // another function has ended the request, or may end it
 	parked  bool      // the item is suspended
-	until   time.Time // when it is given up; zero: never
+	until   time.Time // when the run gives the request up; zero: never
 	asks    []*asking
 	trace   chan chan error // the run writes its claim for each channel that it gets here, and sends its error there
 	stopped chan struct{}   // closed: the request was cancelled
@@ -128,8 +129,8 @@ func (r *run) execute() {
 	r.wait()
 }
 
-// leave removes the run from its function. If all handlers have returned, the function
-// need not wait for their connections.
+// leave ends the run for its function: the Backend forgets it. If all handlers have returned,
+// the invocation need not wait for anything else.
 func (r *run) leave() {
 	r.k.mu.Lock()
 	delete(r.k.running, r.address.Stream)
@@ -258,8 +259,8 @@ func (r *run) item() storage.Item {
 	return it
 }
 
-// stands finds out whether the claim is still valid: it reads the item, or renews it when
-// that is due.
+// stands finds out whether the claim is still valid: it reads the item, or renews the claim if
+// that is due. If another function has the item, the run is lost.
 func (r *run) stands() error {
 	if !r.claim.put {
 		return nil
@@ -284,8 +285,8 @@ func (r *run) renew() error {
 	return err
 }
 
-// flush writes the buffered events. It writes the item before them: a client that has got
-// some of the events must get the rest too.
+// flush writes the waiting events. It writes the item before them: once a client has some
+// events of a request, another function must be able to end the request.
 func (r *run) flush() {
 	if err := r.mark(); err != nil {
 		r.warn(err)
@@ -294,9 +295,9 @@ func (r *run) flush() {
 	r.writeAll(r.said.drain(false), false)
 }
 
-// writeAll writes events, in as many writes as they need. With final, the last write ends
-// the stream. A write may have to send each event to a connection, one after another, and
-// so take long. So writeAll renews the claim meanwhile.
+// writeAll writes events, in as many writes as they need. With final, the last write ends the
+// stream. A write may take long, because it also sends each event to the client's connection.
+// So writeAll renews the claim between two writes.
 func (r *run) writeAll(events [][]byte, final bool) {
 	for len(events) > 0 && !r.lost {
 		n := r.fits(events)
@@ -322,8 +323,8 @@ func (r *run) fits(events [][]byte) int {
 	return len(events)
 }
 
-// write appends events. It tries again until r.until, because it has the only copy of
-// them.
+// write appends events to the log. While the store is unavailable it tries again, until some
+// time after r.until: this run has the only copy of the events.
 func (r *run) write(events [][]byte, final bool) {
 	b := storage.Batch{
 		Session: r.address.Session, Stream: r.address.Stream, First: r.base + 1, Final: final, Events: events,
@@ -367,8 +368,8 @@ func (r *run) finish() {
 	}
 }
 
-// wait closes the connections of the calls. If the handler of a call does not return, wait
-// gives up on that call.
+// wait closes the connections of the calls, which waits for their handlers. After the time
+// unwind it returns in any case.
 func (r *run) wait() {
 	closed := make(chan struct{})
 	go func() {

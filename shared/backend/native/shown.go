@@ -11,10 +11,9 @@ import (
 // mostKept is how many bytes of events a run keeps for watchers in its function.
 const mostKept = 2 * mostBytes
 
-// shown keeps the events that a run has written to the log and that no watcher has read
-// yet. In most cases the function that waits for the answer also executes the request.
-// Then it need not read the store. Above a limit, shown drops the events; the store has
-// them.
+// shown keeps the events that a run has written to the log and that no watcher has read yet.
+// Mostly the function that waits for the answer also executes the request, and so need not
+// read the store. Above a limit, shown drops the events, which the store has.
 type shown struct {
 	mu    sync.Mutex
 	tail  []storage.Event
@@ -68,8 +67,8 @@ func (s *shown) watch(ctx context.Context, after storage.Index, until time.Time,
 	}
 }
 
-// behind returns the events after an index, and drops the others. ok is false if shown
-// does not have them any more. grown is closed when there are more.
+// behind returns the events after an index, and drops those up to it. ok is false if some
+// events after the index were dropped. grown is closed when there are more.
 func (s *shown) behind(after storage.Index) (page storage.Page, ok bool, grown <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

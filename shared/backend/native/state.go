@@ -109,7 +109,7 @@ func (s State) named(name string) (storage.ValueKey, error) {
 	return s.own(name), nil
 }
 
-// own returns the key of a value of this package. Its name begins with a zero byte.
+// own returns the key of a value whose name begins with a zero byte: names of authors do not.
 func (s State) own(name string) storage.ValueKey {
 	k := s.key
 	k.Name = name
@@ -137,8 +137,8 @@ func Update[T any](ctx context.Context, s State, name string, change func(old T)
 	return value, err
 }
 
-// amongOthers calls write, which reads and then writes. It calls write again, after a
-// random time, whenever another writer was first.
+// amongOthers calls write, which reads a value and then writes it. If another writer was first
+// (Conflict), amongOthers waits for a random time and calls write again.
 func amongOthers(ctx context.Context, write func() error) error {
 	for tries := 0; ; tries++ {
 		err := write()
@@ -225,20 +225,20 @@ func (s State) doOnce(ctx context.Context, v storage.Value, f func(context.Conte
 	return !errors.Is(err, storage.Conflict), err
 }
 
-// holding is a lease in a value. While the lease is held, the value says that a caller is
-// doing the work.
+// heldLease is a lease in a durable value. While the lease is held, the value says that a
+// caller does the work, and until when.
 type heldLease struct {
 	state State
 	v     storage.Value
-	quit  chan struct{}
-	done  chan struct{}
+	quit  chan struct{} // closed: renew no more
+	done  chan struct{} // closed when the goroutine that renews has ended
 
-	unsure bool   // it is not known whether the store has sent, the value written last
-	sent   []byte // nil: it was deleted
+	unsure bool   // it is not known whether the store has the last write
+	sent   []byte // the data of that write; nil: it deleted the value
 }
 
-// hold starts to renew the value with the result of mark, until release is called. It
-// calls lost if another writer has changed the value.
+// hold writes the value again every ten seconds, as mark returns it for a new end of the
+// lease, until release is called. It calls lost if another writer has changed the value.
 func hold(ctx context.Context, s State, v storage.Value, mark func(until time.Time) any, lost func()) *heldLease {
 	h := &heldLease{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {

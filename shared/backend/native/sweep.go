@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// grace is how late an invocation may be before another function does its work.
+// grace is how long a function waits for another's invocation before it does the work itself.
 const grace = 10 * time.Second
 
 // Sweep does the due work for calls of native servers, in case no other function does it.
@@ -33,9 +33,9 @@ func (k *Backend) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// resolve does the due work for one item. Its function may have died while it executed the
+// resolve does what is due for one item: its function may have died while it executed the
 // request, its invocation or alarm may be lost, or its client may not answer. The item may
-// come without Raw.
+// lack Raw.
 func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 	now := time.Now()
 	switch {
@@ -59,8 +59,8 @@ func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 	}
 }
 
-// noted reports whether another function can go on with the request of an item whose own
-// function is gone. Only remote servers say how; see [Request].
+// noted reports whether the function of an item is gone and another can go on with the request.
+// Only an [Executor] makes that possible; see Request.Note.
 func (k *Backend) noted(it storage.Item) bool {
 	return it.State == storage.Taken && it.Raw != nil && time.Now().After(it.NotAfter)
 }
