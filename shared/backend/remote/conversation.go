@@ -25,29 +25,31 @@ import (
 const (
 	maxMessage = storage.MaxBatchBytes // bytes of one message
 	maxRefusal = 64 << 10              // bytes that are read of an error
-	maxEventID = 4 << 10               // bytes of an event id: it must fit into a header of the server
-	maxAhead   = 256 << 10             // bytes of a conversation that nobody reads, while its client is asked
+	maxEventID = 4 << 10               // bytes of an event id, which must fit into a header
+	maxAhead   = 256 << 10             // bytes that come in on a conversation while its client is asked
 )
 
-// These limit the wait for a busy server.
+// A request that a busy server refuses is sent busyTries times, if the server wants a wait of
+// at most busyWait before the next.
 const (
 	busyTries = 3
 	busyWait  = 10 * time.Second
 )
 
+// conversation is the response to one HTTP request: an event stream, or messages in JSON, which
+// are read as events too.
 type conversation struct {
-	events chan wire.SSE
-	ended  error         // why events was closed; to be read after that only
-	failed bool          // ended is the error of the request itself
-	mute   bool          // the response was no event stream
-	single bool          // it answers one request
-	stop   func()        // ends the HTTP request
-	leave  func() bool   // detaches it from the context that began it; false if that context has ended
-	last   string        // id of the last event, "" for none
-	retry  time.Duration // how long the server wants its client to wait before it resumes
-	flow   *flow         // what comes in
-	// endpoint is where messages are posted, for HTTP+SSE; nil for the server's URL.
-	endpoint *url.URL
+	events   chan wire.SSE // closed at the end
+	ended    error         // why events was closed; valid after that
+	failed   bool          // ended is the error of the HTTP request itself; valid after events was closed
+	mute     bool          // the response is no event stream
+	single   bool          // the response answers one JSON-RPC request
+	stop     func()        // ends the HTTP request
+	leave    func() bool   // makes the HTTP request outlive the context that began it; false if that has ended
+	last     string        // id of the last event, "" for none
+	retry    time.Duration // how long the server wants its client to wait before it resumes
+	flow     *flow
+	endpoint *url.URL // where messages are posted, for HTTP+SSE; nil for the server's URL
 }
 
 // next returns the next event. Its error is errLost at the end of the stream.
@@ -65,6 +67,7 @@ func (t *conversation) next(ctx context.Context) (wire.SSE, error) {
 	}
 }
 
+// took returns what was received from events, as next does.
 func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
 	if !ok && t.failed {
 		return wire.SSE{}, t.ended
@@ -124,8 +127,8 @@ func (x *exchange) do(ctx context.Context, method string, to *url.URL, body []by
 	}
 }
 
-// read reads a response that is no success. The error is a refusal if the server says that
-// the request did not run.
+// read returns the error of a response whose status is 300 or more. It is a *refusal if the
+// status says that the request did not run.
 func read(resp *http.Response) error {
 	defer func() { _ = resp.Body.Close() }()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // what was read tells enough
@@ -158,8 +161,9 @@ func (x *exchange) ask(ctx context.Context, raw []byte, header http.Header) (*co
 	return x.stream(ctx, http.MethodPost, x.url, raw, header)
 }
 
-// asking is ask without a wait for the headers of the response. A server may send them only
-// after its client has answered a question on another stream. next returns an error of ask.
+// asking is ask, but does not wait for the headers of the response. A server may send them
+// only after its client has answered a question on another stream. If ask fails, next returns
+// its error.
 func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop), single: true, flow: &flow{}}
@@ -238,32 +242,33 @@ func (t *conversation) readEvents(ctx context.Context, body io.ReadCloser) {
 	}
 }
 
-// flow counts what comes in on the stream of a conversation.
+// flow counts the bytes that come in on the stream of a conversation.
 type flow struct {
 	ahead atomic.Int64 // bytes since an event was taken
 	kept  atomic.Bool  // nobody takes events, because the client is asked
 }
 
-// limited reads a stream. It fails when more than maxAhead comes in while the client is asked.
+// limited reads a stream. It fails if more than maxAhead bytes come in while the client is
+// asked.
 type limited struct {
 	*flow
 	body io.Reader
 }
 
 func (l limited) Read(p []byte) (int, error) {
-	n, err := l.body.Read(p[:min(len(p), maxAhead/4)]) // what is read beyond an event is small
+	n, err := l.body.Read(p[:min(len(p), maxAhead/4)]) // so that one read beyond an event is no excess
 	if l.ahead.Add(int64(n)) > maxAhead && l.kept.Load() {
 		return 0, errAhead
 	}
 	return n, err
 }
 
-// errAhead is why a conversation that is kept ends.
+// errAhead is the error of a stream on which too much came in while the client was asked.
 var errAhead = errors.New("it sent too much while its client was asked")
 
 // readJSON reads a response that is one message, a batch, or nothing.
 func (t *conversation) readJSON(resp *http.Response) {
-	defer func() { close(t.events) }()
+	defer func() { close(t.events) }() // the channel is replaced below
 	defer t.stop()
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxMessage+1))
@@ -292,7 +297,8 @@ func (t *conversation) readJSON(resp *http.Response) {
 	}
 }
 
-// tell posts a message that has no answer: a notification, or the answer to a question.
+// tell posts a notification, or the answer to a question of the server. t is the stream of the
+// server if it speaks HTTP+SSE; otherwise t may be nil.
 func (x *exchange) tell(ctx context.Context, t *conversation, raw []byte) error {
 	to := x.url
 	if t != nil && t.endpoint != nil {
@@ -301,7 +307,7 @@ func (x *exchange) tell(ctx context.Context, t *conversation, raw []byte) error 
 	return post(ctx, x, to, raw, x.sessionHeader())
 }
 
-// post posts a message that has no answer.
+// post posts a message to which the server sends no message.
 func post(ctx context.Context, x *exchange, to *url.URL, raw []byte, header http.Header) error {
 	resp, err := x.do(ctx, http.MethodPost, to, raw, header)
 	if err != nil {
@@ -312,7 +318,7 @@ func post(ctx context.Context, x *exchange, to *url.URL, raw []byte, header http
 	return nil
 }
 
-// sessionHeader returns the headers of a session of the legacy era.
+// sessionHeader returns the headers that name the session and its protocol version.
 func (x *exchange) sessionHeader() http.Header {
 	h := http.Header{}
 	if x.link.Session != "" {

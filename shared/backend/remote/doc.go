@@ -25,10 +25,11 @@
 // stream with Last-Event-ID. Without ids this process keeps the stream open until the
 // answers come. Another process cannot go on with such a call, and says so.
 //
-// A legacy server may also ask on the standalone stream of its session (type standaloneStream). That
-// stream is open while a request of the session is there. A legacy client gets such a
-// question under an id that holds the server's own. Its answer goes to the server from any
-// process, so the call need not end its round. No stream is open between requests.
+// A legacy server may also ask on the standalone stream of its session (type
+// standaloneStream). That stream is open while a request of the session is at the server. A
+// legacy client gets such a question with an id that contains the server's own id. So any
+// process can give the server the answer, and the round of the call need not end. No stream is
+// open between requests.
 //
 // # Outcomes
 //

@@ -23,9 +23,9 @@ type exchange struct {
 	url     *url.URL
 	header  http.Header
 	secrets []string // values of headers, which errors must not show
-	lacks   bool     // the caller has nothing at a third party that a header needs
+	lacks   bool     // the caller lacks the key or token of a third party that a header needs
 	link    link
-	offers  era // the newest era of the server, as greet found out
+	offers  era // the newest era of the server, which greet sets
 	req     bridge.Request
 	flow    *flow // counts what comes in on the next stream; nil if that stream makes its own
 }
@@ -47,7 +47,7 @@ func (s *server) exchange(ctx context.Context, r native.Request) (*exchange, *wi
 		for _, provider := range s.Providers {
 			value = strings.ReplaceAll(value, "${principal:"+provider+"}", has[provider].Value)
 			if has[provider].Value == "" && strings.Contains(s.Headers[name], "${principal:"+provider+"}") {
-				value, x.lacks = "", true // lists work without, at many servers
+				value, x.lacks = "", true // many servers answer lists without the header
 			}
 		}
 		if value == "" {
@@ -90,9 +90,9 @@ func (x *exchange) set(name, value string) {
 	}
 }
 
-// send has the server answer the request. It opens the session at the server first if
-// there is none, and once more if the server does not know it any more. A lost connection is
-// no reason to open another session: the server still has what it keeps in this one.
+// send has the server answer the request. It first opens a session at the server if there is
+// none. If the server does not know the session any more, send opens another, once. After a
+// lost connection it uses the same session: the server still has the state of that session.
 func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 	m := wire.Message{Kind: wire.Request, ID: json.RawMessage("1"), Method: x.r.Method, Params: x.r.Params}
 	req, err := bridge.ReadRequest(m)
@@ -150,9 +150,9 @@ func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, erro
 	}
 }
 
-// offered returns a result of server/discover without the capabilities listChanged and
-// tasks. No stream to the server is open between messages, so such notifications would
-// not come. The capability subscribe stays only if subscribe is true; see hear.
+// offered returns a result of server/discover without the capabilities listChanged and tasks:
+// no stream to the server is open between messages, so their notifications would not come.
+// The capability subscribe stays only if subscribe is true; see joinStandalone.
 func offered(discover json.RawMessage, subscribe bool) json.RawMessage {
 	var capabilities map[string]json.RawMessage
 	if json.Unmarshal(wire.Lookup(discover, "capabilities"), &capabilities) != nil {
@@ -236,7 +236,8 @@ func (x *exchange) modernOnce(ctx context.Context, method string, params, known 
 	}
 }
 
-// answerOf returns the JSON-RPC error of a refusal, which is the answer to the request.
+// answerOf returns the answer to a request that failed with err: the JSON-RPC error in a
+// refusal. Without one it returns err.
 func answerOf(err error) (json.RawMessage, *wire.Error, error) {
 	if refused, ok := errors.AsType[*refusal](err); ok && refused.raw != nil && !refused.first {
 		if m, bad := wire.Parse(refused.raw); bad == nil {

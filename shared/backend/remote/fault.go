@@ -15,12 +15,12 @@ import (
 // refusal is the error of an HTTP request that the server refused, so that it did not run.
 type refusal struct {
 	status int
-	said   string // the text of the server's own error, "" for none
-	code   string // the code of the server's JSON-RPC error, "" for none
-	raw    []byte // that error response, nil for none
-	asks   string // WWW-Authenticate
-	after  time.Duration
-	first  bool // the session is not known there
+	said   string        // the text of the server's own error, "" for none
+	code   string        // the code of the server's JSON-RPC error, "" for none
+	raw    []byte        // that error response, nil for none
+	asks   string        // WWW-Authenticate
+	after  time.Duration // Retry-After; 0 for none
+	first  bool          // the server does not know the session
 }
 
 func (r *refusal) Error() string {
@@ -44,18 +44,19 @@ func (r *refusal) Error() string {
 // errLost is the error of an answer that was lost: the request may have run.
 var errLost = errors.New("the connection was lost before the answer, and the server cannot resume it")
 
-// failure returns the error that a client gets. phase is one of package box.
+// failure returns the error that a client gets in place of an answer. phase says at which step
+// the request failed; package box has the same phases.
 func failure(phase, format string, args ...any) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: phase + ": " + fmt.Sprintf(format, args...), Data: map[string]any{"phase": phase}}
 }
 
-// The phases of errors, as package box has them.
 const (
 	phaseInit    = "mcp_init"
 	phaseCall    = "tool_call"
 	phaseRuntime = "runtime"
 )
 
+// faultOf returns the error that a client gets for err, without secrets.
 func (x *exchange) faultOf(phase string, err error) *wire.Error {
 	var refused *refusal
 	var broken *unreadable
@@ -72,7 +73,7 @@ func (x *exchange) faultOf(phase string, err error) *wire.Error {
 	return f
 }
 
-// unsent reports whether a request did not leave this process.
+// unsent reports whether err shows that the request did not leave this process.
 func unsent(err error) bool {
 	var op *net.OpError
 	var dns *net.DNSError
@@ -81,7 +82,7 @@ func unsent(err error) bool {
 
 var errMalformed = errors.New("the request cannot be made")
 
-// plain returns an error without the URL, which may hold secrets.
+// plain returns the part of err that has no URL, because the URL may hold secrets.
 func plain(err error) error {
 	for _, known := range []error{errPrivate, errRedirect, errMoved, errLost, io.ErrUnexpectedEOF} {
 		if errors.Is(err, known) {
@@ -97,6 +98,7 @@ func plain(err error) error {
 	return err
 }
 
+// hide replaces secrets in a text.
 func hide(text string, secrets []string) string {
 	for _, secret := range secrets {
 		text = strings.ReplaceAll(text, secret, "***")

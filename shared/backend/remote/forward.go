@@ -14,15 +14,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// Times of messages that have no answer.
 const (
-	// rootsWithin is how long the server may take to ask for roots that have changed.
+	// rootsWithin is how long Tell waits for the server to ask for roots that have changed.
 	rootsWithin = time.Second
-	// tellWithin bounds the request that passes a message on.
+	// tellWithin bounds the HTTP request of Tell and Forward.
 	tellWithin = 10 * time.Second
 )
 
-// Tell implements native.Remote.
+// Tell implements native.Executor.
 func (s *server) Tell(ctx context.Context, r native.Request) {
 	x, fault := s.exchange(ctx, r)
 	if fault != nil {
@@ -39,32 +38,32 @@ func (s *server) Tell(ctx context.Context, r native.Request) {
 	case x.link.Era == eraModern && !roots:
 		header := x.sessionHeader()
 		header.Set(wire.HeaderMethod, r.Method)
-		_ = post(ctx, x, x.url, raw, header) // as a notification may be lost
+		_ = post(ctx, x, x.url, raw, header) // a notification may be lost
 		return
 	case x.link.Era != eraHTTP:
-		return // such a server asks for roots in the next request
+		return // such a server asks for the roots while it answers the next request
 	case !roots || !listens(x):
 		if bridge.SaysModern(r.Params) {
 			raw = wire.NewNotification(r.Method, bridge.Strip(r.Method, r.Params))
 		}
-		_ = x.tell(ctx, nil, raw) // as a notification may be lost
+		_ = x.tell(ctx, nil, raw) // a notification may be lost
 		return
 	}
-	seat := join(ctx, x, false)
-	defer seat.leave(ctx, x)
+	standalone := join(ctx, x, false)
+	defer standalone.leave(ctx, x)
 	if x.tell(ctx, nil, raw) != nil {
 		return
 	}
 	timer := time.NewTimer(rootsWithin)
 	defer timer.Stop()
 	select {
-	case <-seat.stream.asked:
-	case <-seat.stream.ended:
+	case <-standalone.stream.asked:
+	case <-standalone.stream.ended:
 	case <-timer.C:
 	}
 }
 
-// Forward implements native.Remote.
+// Forward implements native.Executor.
 func (s *server) Forward(ctx context.Context, r native.Request, name string, response []byte) error {
 	x, fault := s.exchange(ctx, r)
 	if fault != nil {
@@ -93,8 +92,9 @@ func (s *server) Forward(ctx context.Context, r native.Request, name string, res
 	return storage.Errorf(storage.Unavailable, "the remote server %s did not take the answer: %s", s.Name, hide(plain(err).Error(), x.secrets))
 }
 
-// renamed returns a question, or the cancel of one, with an id from which Forward can tell the
-// server's own id. If that id is too long, renamed refuses the question and returns nil.
+// renamed returns a question of the server, or the cancel of one, with another id: one from
+// which Forward can read the server's id. If that id is too long, renamed refuses the question
+// and returns nil.
 func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
 	id, place := m.ID, []string{"id"}
 	if m.Kind == wire.Notification {

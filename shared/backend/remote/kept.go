@@ -7,11 +7,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// These bound the conversations that a process keeps open. Each costs a connection, and lasts
-// until somebody answers.
+// These bound the conversations that a process keeps open, in all and of one principal. Each
+// costs a connection, and lasts until its client answers.
 const (
 	mostKept  = 512
-	mostOfOne = 64 // principal
+	mostOfOne = 64
 )
 
 // waiting is a conversation that is kept open until its client has answered.
@@ -24,8 +24,8 @@ type waiting struct {
 
 type owner struct{ tenant, principal string }
 
-// put keeps a conversation open until take gets it, at most for within (0: MaxAsk). If it is one
-// too many, put closes another.
+// put keeps a conversation open until take gets it, for the time within at most (0:
+// storage.MaxAsk). If there are too many, put closes one.
 func (c *Servers) put(name string, of owner, talk *conversation, within time.Duration) {
 	if within <= 0 {
 		within = storage.MaxAsk
@@ -46,9 +46,10 @@ func (c *Servers) put(name string, of owner, talk *conversation, within time.Dur
 	}
 }
 
-// tooMany returns which conversation has to go after the owner of got one more, -1 for none. If
-// the process has too many, it is one of whoever has most: nobody loses the only one they have
-// to a user with many.
+// tooMany returns the index of the conversation that must be closed now that the owner of has
+// one more; -1 for none. If one owner has too many, it is the oldest of that owner. If the
+// process has too many, it is the oldest of the owner with most, so that a user with many
+// cannot take others theirs.
 func tooMany(kept []*waiting, of owner) int {
 	has := map[owner]int{}
 	for _, w := range kept {

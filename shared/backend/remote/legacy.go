@@ -27,21 +27,18 @@ type askedQuestion struct {
 	Raw   json.RawMessage `json:"r"`
 }
 
-// These are the pauses of one request at a legacy server.
+// Pauses of one request at a legacy server. A server that lets its clients poll ends each
+// stream early, for as long as the call takes, and the client resumes the stream.
 const (
-	gather     = 100 * time.Millisecond // for more questions after the first
-	resumeWait = time.Second            // before a stream is resumed, if the server does not say
-	maxWait    = time.Minute
-	// A server that polls ends each stream early, after an event without data, and may do so
-	// for as long as the call takes. If the server does not say when to resume, a stream is
-	// resumed at most resumeTries times without any event. A resumed stream is resumed again
-	// after quietFirst of silence.
-	resumeTries = 8
-	quietFirst  = 2 * time.Second
+	gather      = 100 * time.Millisecond // for more questions after the first
+	resumeWait  = time.Second            // before a stream is resumed, if the server does not say
+	maxWait     = time.Minute            // the longest pause before a stream is resumed
+	resumeTries = 8                      // how often a stream is resumed without any event, if the server does not say when
+	quietFirst  = 2 * time.Second        // a resumed stream that is silent for so long is resumed again
 )
 
-// maxQuestions is how many questions a server may have open in one round, as a stdio server
-// may. What it asks beyond them is read in the next round.
+// maxQuestions is how many questions a server may have open in one round. Further ones are read
+// in the next round.
 const maxQuestions = 1024
 
 // legacy sends the request to a server of the legacy era.
@@ -60,8 +57,8 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 			return x.nextRound(ctx, was)
 		}
 	}
-	c := &following{exchange: x, stream: storage.StreamID(storage.NewID()), seat: joinStandalone(ctx, x)}
-	defer c.seat.leave(ctx, x)
+	c := &following{exchange: x, stream: storage.StreamID(storage.NewID()), standalone: joinStandalone(ctx, x)}
+	defer c.standalone.leave(ctx, x)
 	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
 	id := c.name()
 	params := bridge.Strip(x.r.Method, x.r.Params)
@@ -74,7 +71,7 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 		if c.talk, err = x.connect(ctx); err == nil {
 			err = x.tell(ctx, c.talk, raw)
 		}
-	} else if c.seat != nil {
+	} else if c.standalone != nil {
 		c.talk = asking(ctx, x, raw)
 	} else {
 		c.talk, err = x.ask(ctx, raw, x.sessionHeader())
@@ -111,10 +108,10 @@ func (x *exchange) setLevel(ctx context.Context) error {
 	return x.keep(ctx)
 }
 
-// nextRound goes on with a request whose client was asked.
+// nextRound goes on with a request after its client has answered.
 func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *wire.Error, error) {
-	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen, seat: joinStandalone(ctx, x)}
-	defer c.seat.leave(ctx, x)
+	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen, standalone: joinStandalone(ctx, x)}
+	defer c.standalone.leave(ctx, x)
 	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
 	answers, err := c.turn.Answers()
 	if err != nil {
@@ -152,7 +149,7 @@ func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *
 	return c.follow(ctx)
 }
 
-// lost returns the error of an answer that cannot be fetched.
+// lost returns the error of a request that the server refused to go on with: it may have run.
 func lost(err error) error {
 	if refused, ok := errors.AsType[*refusal](err); ok {
 		return errors.New(errLost.Error() + ": " + refused.Error())
@@ -160,8 +157,8 @@ func lost(err error) error {
 	return err
 }
 
-// answer posts an answer to a question. The id of the question is the server's own, as
-// JSON.
+// answer posts the client's answer to a question of the server. a.Question is the JSON of the
+// id that the server gave the question.
 func (x *exchange) answer(ctx context.Context, talk *conversation, a bridge.Answer) error {
 	raw, ok := wire.Replace(a.Raw, json.RawMessage(a.Question), "id")
 	if !ok {
@@ -170,14 +167,14 @@ func (x *exchange) answer(ctx context.Context, talk *conversation, a bridge.Answ
 	return lost(x.tell(ctx, talk, raw))
 }
 
-// These are the pauses before a server that still holds a stream open is asked again.
+// A server may not have noticed yet that the earlier connection of a stream is closed, and
+// then answers 409. It is asked noticeTries times, with pauses that grow by noticeWait.
 const (
 	noticeWait  = 20 * time.Millisecond
 	noticeTries = 10
 )
 
-// resume opens the rest of a stream. A server may not have noticed yet that the connection
-// on which it sent the stream before is closed. It then answers with 409.
+// resume opens a stream again, from the event after last.
 func (x *exchange) resume(ctx context.Context, last string) (*conversation, error) {
 	h := x.sessionHeader()
 	h.Set(wire.HeaderLastEventID, last)
@@ -202,21 +199,22 @@ func conflicts(err error) bool {
 // following reads the stream of one request to its end, or to the next questions.
 type following struct {
 	*exchange
-	stream storage.StreamID // names the request at the server
-	turn   *bridge.Turn
-	talk   *conversation
-	seat   *subscriber // nil: the standalone stream is not heard
-	index  storage.Index
-	asked  []askedQuestion
-	until  time.Time     // when the client gets the questions; zero: it is asked nothing
-	told   int           // how many questions the client got while the request went on
-	parked []wire.SSE    // questions on a stream of their own that came before the first event of talk
-	due    time.Time     // until when parked waits for talk; zero if none has waited
-	polls  int           // how often the stream was resumed since its last message
-	fails  int           // how often it was resumed in vain since its last event
-	quiet  time.Duration // a resumed stream that is silent for so long is resumed again; 0: it is the first
+	stream     storage.StreamID // names the request at the server
+	turn       *bridge.Turn
+	talk       *conversation // the stream of the request
+	standalone *subscriber   // of the session's standalone stream; nil: nobody listens to it
+	index      storage.Index // of the last message
+	asked      []askedQuestion
+	until      time.Time     // when the client gets the questions; zero: there are none
+	told       int           // how many questions the client got while the request went on
+	parked     []wire.SSE    // questions on the standalone stream that came before the first event of talk
+	due        time.Time     // until when parked waits for an event of talk; zero if nothing has waited
+	polls      int           // how often the stream was resumed since its last message
+	fails      int           // how often the stream was resumed since its last event
+	quiet      time.Duration // a resumed stream that is silent for so long is resumed again; 0: the stream was not resumed
 }
 
+// follow reads both streams until the request ends, or until the client must be asked.
 func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	defer func() {
 		if c.talk != nil {
@@ -279,8 +277,8 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 			return nil, nil, err
 		}
 		if reply != nil {
-			if c.seat != nil && c.talk.last != "" {
-				c.seat.stream.noteOthers(true)
+			if c.standalone != nil && c.talk.last != "" {
+				c.standalone.stream.noteOthers(true)
 			}
 			c.leaves(ctx)
 			c.linger(ctx)
@@ -293,8 +291,8 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 	}
 }
 
-// gathers reports whether the client must be asked. The time for more questions begins with
-// the first one, and nothing prolongs it: a server may ask without end.
+// gathers reports whether the client must be asked. The first question sets until, so that the
+// client gets others that come soon after at the same time.
 func (c *following) gathers() bool {
 	switch {
 	case !c.turn.Asks():
@@ -309,7 +307,7 @@ func (c *following) gathers() bool {
 	return true
 }
 
-// take takes one message of the server. reply is the end of the request.
+// take handles one message of the server. reply is not nil if the message ends the request.
 func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Response, err error) {
 	m, err := c.talk.read(data, c.name())
 	switch {
@@ -322,7 +320,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 		if c.quiet > 0 {
 			c.s.learn(func(h *serverTraits) { h.mixes = true })
 		}
-		return nil, nil // of another request, as a server that mixes repeats it
+		return nil, nil // of another request: see streamState.Mixes
 	}
 	c.polls = 0
 	raw := data
@@ -337,7 +335,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 		raw, _ = wire.Replace(data, named, "id")
 	case m.Kind == wire.Notification && aboutSession(m.Method):
 		if !c.r.Once {
-			_ = c.r.Session.Notify(ctx, m.Method, m.Params) // the client lists again some day
+			_ = c.r.Session.Notify(ctx, m.Method, m.Params) // a notification may be lost
 		}
 		return nil, nil
 	}
@@ -358,7 +356,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 // name is the id and the progress token of the request at the server.
 func (c *following) name() json.RawMessage { return json.RawMessage(`"` + string(c.stream) + `"`) }
 
-// note tells the caller how another function can go on after the last event.
+// note gives the caller a state with which another function can go on after the last event.
 func (c *following) note(reply *bridge.Response, err error) {
 	if c.link.Era != eraHTTP || c.talk == nil || c.talk.last == "" || reply != nil || err != nil || c.turn.Asks() {
 		return
@@ -436,9 +434,9 @@ func (c *following) asks(ctx context.Context) (json.RawMessage, *wire.Error, err
 	return c.required(talk, talk.last)
 }
 
-// mixes reports whether the server is known to send nothing new on a resumed stream; see
-// hearing. This process then keeps the stream open. Another process has to resume the
-// stream nevertheless.
+// mixes reports whether the server is known to repeat events of other streams on a resumed
+// stream, and to send nothing new on it. This process then keeps the stream open while the
+// client is asked. Another process has to resume the stream nevertheless.
 func mixes(x *exchange) bool {
 	return x.s.traits().mixes || x.link.Mixes
 }

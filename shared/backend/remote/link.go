@@ -42,16 +42,18 @@ type link struct {
 	rev int64
 }
 
-// hearing is what is known of the standalone stream of a session.
+// streamState is what is known of the standalone stream of a session.
 type streamState struct {
 	Heard string `json:"heard,omitempty"` // id of its last event
 	Deaf  bool   `json:"deaf,omitempty"`  // the server has no such stream
 	// Mixes means that the server repeats events of other streams on a resumed standalone
-	// stream. That stream is then never resumed. Sound means that a resumed stream
-	// repeated no events of other streams, although there were some. Others means that a
-	// request has had an event since the last event of the standalone stream.
-	Mixes  bool `json:"mixes,omitempty"`
-	Sound  bool `json:"sound,omitempty"`
+	// stream, which is a fault of the server. The stream is then never resumed.
+	Mixes bool `json:"mixes,omitempty"`
+	// Sound means that the server is known not to mix: a resumed stream repeated no event of
+	// another stream, although Others was set.
+	Sound bool `json:"sound,omitempty"`
+	// Others means that a request has had an event since the last event of the standalone
+	// stream, which a server that mixes would repeat.
 	Others bool `json:"others,omitempty"`
 }
 
@@ -64,8 +66,8 @@ const (
 	leaveWithin = time.Second
 )
 
-// open reads the link of the client's session, or opens a session at the server. anew
-// says that the server does not know the session that was used.
+// open reads the link of the client's session, or opens a session at the server. anew says
+// that the server does not know the session in x.link any more.
 func (x *exchange) open(ctx context.Context, anew bool) error {
 	id, of := storage.ID(x.r.Session.ID()), hashOf(x.s.URL)
 	if was, ok := recall(x.s.Servers, x.s.links, id); ok && was.Of == of && !anew {
@@ -110,7 +112,7 @@ func (x *exchange) open(ctx context.Context, anew bool) error {
 	return x.keep(ctx)
 }
 
-// joined reads the link of the session. It reports whether there is one.
+// joined reads the link of the client's session, and reports whether there is one.
 func joined(ctx context.Context, x *exchange) (bool, error) {
 	id, of := storage.ID(x.r.Session.ID()), hashOf(x.s.URL)
 	was, ok := recall(x.s.Servers, x.s.links, id)
@@ -125,8 +127,8 @@ func joined(ctx context.Context, x *exchange) (bool, error) {
 	return true, nil
 }
 
-// keep saves the link. If another function was first with a link of its own, keep takes
-// that one, and ends its own session at the server.
+// keep saves the link. If another function has saved a link with another session at the server,
+// keep takes that one, and ends the session of its own.
 func (x *exchange) keep(ctx context.Context) error {
 	if x.r.Once {
 		return nil
@@ -144,7 +146,7 @@ func (x *exchange) keep(ctx context.Context) error {
 			x.link = other
 		}
 	case errors.Is(err, storage.TooLarge):
-		err = nil // the server's instructions are too long to keep, so each process sends initialize again
+		err = nil // the answer to initialize is too long for the store, so each process sends initialize
 	case err != nil:
 		return err
 	}
@@ -153,8 +155,9 @@ func (x *exchange) keep(ctx context.Context) error {
 	return err
 }
 
-func hashOf(url string) string {
-	sum := sha256.Sum256([]byte(url))
+// hashOf returns a short hash of a text.
+func hashOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }
 
@@ -203,9 +206,9 @@ func (x *exchange) greet(ctx context.Context) error {
 	return x.greetSSE(ctx)
 }
 
-// prefer opens a session of the legacy era at a server of both eras, if the client is of that
-// era and sends notifications of changed roots. The modern era has no such notification. A
-// server that gives no session could not ask for the roots, so prefer keeps the modern era.
+// prefer opens a legacy session at a server of both eras, if the client is a legacy one that
+// sends notifications/roots/list_changed, which 2026-07-28 does not have. If the server gives
+// no session id it could not ask for the roots, so prefer keeps the modern era.
 func prefer(ctx context.Context, x *exchange) {
 	modern := x.link
 	if !x.r.Legacy || x.r.Once || string(wire.Lookup(x.r.Init, "capabilities", "roots", "listChanged")) != "true" {
@@ -242,8 +245,8 @@ func (x *exchange) probe(ctx context.Context) (bridge.Era, error) {
 	return offers, nil
 }
 
-// initializeParams returns what the server is told about the client. Tasks of a client are
-// not offered, because they would need a stream that is always open.
+// initializeParams returns the params of initialize: those of the client, without its support of
+// tasks, which would need a stream that is always open.
 func (x *exchange) initializeParams() json.RawMessage {
 	client := wire.Lookup(x.r.Init, "clientInfo")
 	if client == nil {
@@ -296,7 +299,8 @@ func (x *exchange) greeted(ctx context.Context, talk *conversation, id json.RawM
 	return nil
 }
 
-// await reads messages until the response with an id, and answers pings meanwhile.
+// await reads messages until the response with an id. It answers pings and drops other
+// messages.
 func (x *exchange) await(ctx context.Context, talk *conversation, id json.RawMessage) (wire.Message, error) {
 	for {
 		e, err := talk.next(ctx)

@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// subscribe sends the subscriptions of the client to a legacy server that has just opened
-// a session.
+// subscribe sends the subscriptions of the client to a legacy server, at the begin of a session
+// there.
 func subscribe(ctx context.Context, x *exchange) error {
 	if x.link.Era != eraHTTP {
 		return nil
@@ -23,7 +23,7 @@ func subscribe(ctx context.Context, x *exchange) error {
 		if err != nil {
 			return err
 		}
-		_, err = x.await(ctx, talk, id) // a resource may be gone
+		_, err = x.await(ctx, talk, id) // the response may be an error, for a resource that is gone
 		talk.close()
 		if err != nil {
 			return err
@@ -32,8 +32,8 @@ func subscribe(ctx context.Context, x *exchange) error {
 	return nil
 }
 
-// hear joins the standalone stream of the session for a request, if the server may say something on the
-// standalone stream that the client gets. It returns nil otherwise.
+// joinStandalone makes a request a subscriber of the session's standalone stream, if the server
+// may send something there that the client gets. Otherwise it returns nil.
 func joinStandalone(ctx context.Context, x *exchange) *subscriber {
 	subscribed := len(x.r.Session.Subscribed()) > 0
 	speaks := x.req.Rounds() && (asksClient(x) || logs(x)) || extends(x)
@@ -43,7 +43,7 @@ func joinStandalone(ctx context.Context, x *exchange) *subscriber {
 	return join(ctx, x, x.r.Legacy || x.req.Rounds())
 }
 
-// listens reports whether the session has a standalone stream, as far as is known.
+// listens reports whether the session may have a standalone stream at the server.
 func listens(x *exchange) bool {
 	if x.link.Era != eraHTTP || x.r.Once || x.link.Session == "" || x.link.Deaf {
 		return false
@@ -61,8 +61,8 @@ func asksClient(x *exchange) bool {
 	return false
 }
 
-// extends reports whether both ends declare extensions, whose notifications may come on the
-// standalone stream.
+// extends reports whether client and server both declare extensions, whose notifications may
+// come on the standalone stream.
 func extends(x *exchange) bool {
 	return x.req.Extended() && wire.Lookup(x.link.Handshake, "capabilities", "extensions") != nil
 }
@@ -75,17 +75,17 @@ func logs(x *exchange) bool {
 // next returns the next event of the request. apart is true for an event that came on the
 // standalone stream.
 func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error) {
-	if c.seat == nil {
+	if c.standalone == nil {
 		e, err = c.talk.next(ctx)
 		return e, false, err
 	}
 	select {
-	case e = <-c.seat.events:
+	case e = <-c.standalone.events:
 		return e, true, nil
 	default:
 	}
 	select {
-	case e = <-c.seat.events:
+	case e = <-c.standalone.events:
 		return e, true, nil
 	case e, ok := <-c.talk.events:
 		e, err = c.talk.took(e, ok)
@@ -95,13 +95,15 @@ func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error
 	}
 }
 
-// overhear takes a message that came on the standalone stream while the request is at the
-// server. A legacy client gets a question at once, and its answer goes to the server
-// while the request goes on. A question to a human ends the round instead, if the stream
-// of the request can be resumed: nothing is held while the human thinks. A modern client
-// can only be asked between rounds. If another process could not go on with the request,
-// overhear refuses the question. The question may be about something else, and must not
-// cost the request its outcome.
+// overhear handles a message that came on the standalone stream while the request is at the
+// server. There are two ways to ask the client. A legacy client can get a question at once,
+// while the request goes on (forward). Or the question ends the round (take), after which
+// nothing is held open while a human thinks. Only the second way fits a modern client.
+//
+// The second way needs a stream of the request that another process can resume. If there is
+// none, overhear asks a legacy client in the first way. For a modern client it refuses the
+// question, unless this process executes all rounds: the question may be about something else,
+// and must not cost the request its outcome.
 func (c *following) overhear(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	if err != nil {
@@ -111,21 +113,22 @@ func (c *following) overhear(ctx context.Context, e wire.SSE) {
 	resumable := c.talk.last != ""
 	switch {
 	case suspends && !resumable && c.due.IsZero():
-		// The first event of the request's stream may be on its way, on another connection.
+		// The first event of the request's stream may be under way, on another connection.
 		c.parked, c.due = append(c.parked, e), time.Now().Add(gather)
 	case suspends && !resumable && len(c.parked) < maxQuestions && time.Now().Before(c.due):
 		c.parked = append(c.parked, e)
 	case suspends && !c.r.Legacy && !resumable && !c.s.Here:
 		c.refuse(ctx, m)
 	case suspends && (resumable || !c.r.Legacy), m.Kind == wire.Notification && m.Method == wire.NotifyMessage:
-		_, _ = c.take(ctx, e.Data) // only the stream of the request ends the request
+		_, _ = c.take(ctx, e.Data) // a response on this stream would end nothing
 	case m.Method == wire.NotifyCancelled && c.withdraws(m):
 	default:
 		c.forward(ctx, m)
 	}
 }
 
-// forward gives a legacy client a question, or the cancel of one, while the request goes on.
+// forward gives a legacy client a question, or the cancel of one, while the request goes on. A
+// modern client gets nothing.
 func (c *following) forward(ctx context.Context, m wire.Message) {
 	if !c.r.Legacy {
 		return
@@ -141,8 +144,8 @@ func (c *following) forward(ctx context.Context, m wire.Message) {
 	}
 }
 
-// unpark takes the questions that have waited, if the stream of the request can be resumed
-// now or they have waited long enough.
+// unpark handles the parked questions, if the stream of the request can be resumed by now or
+// they have waited long enough.
 func (c *following) unpark(ctx context.Context) {
 	if len(c.parked) == 0 || c.talk.last == "" && time.Now().Before(c.due) {
 		return
@@ -170,14 +173,14 @@ func (c *following) withdraws(m wire.Message) bool {
 	return false
 }
 
-// afterwards is how long linger waits for the next message. The two streams have connections
-// of their own, so an answer may overtake what the server said before it.
+// afterwards is how long linger waits for the next message. The two streams have connections of
+// their own, so a response may overtake what the server sent before.
 const afterwards = 30 * time.Millisecond
 
-// leaves passes on the questions that the server asked and did not wait for.
+// leaves passes on the questions that are open when the request has ended.
 func (c *following) leaves(ctx context.Context) {
 	if c.link.Era != eraHTTP {
-		return // they are gone with the stream
+		return // over HTTP+SSE they end with the stream
 	}
 	for _, e := range c.parked {
 		c.late(ctx, e)
@@ -202,7 +205,7 @@ func (c *following) leaves(ctx context.Context) {
 // just before or after its answer.
 func (c *following) linger(ctx context.Context) {
 	subscribed := len(c.r.Session.Subscribed()) > 0
-	if c.seat == nil || !subscribed && !logs(c.exchange) && !extends(c.exchange) {
+	if c.standalone == nil || !subscribed && !logs(c.exchange) && !extends(c.exchange) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, gather)
@@ -214,7 +217,7 @@ func (c *following) linger(ctx context.Context) {
 		}
 		var e wire.SSE
 		select {
-		case e = <-c.seat.events:
+		case e = <-c.standalone.events:
 		case <-wait.Done():
 		}
 		if stop(); e.Data == nil {
@@ -224,7 +227,8 @@ func (c *following) linger(ctx context.Context) {
 	}
 }
 
-// late takes a message that no request waits for any more.
+// late handles a message that came too late for the round. A legacy client gets a question
+// while no request is there; a modern client cannot.
 func (c *following) late(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	switch {
@@ -238,7 +242,7 @@ func (c *following) late(ctx context.Context, e wire.SSE) {
 	}
 }
 
-// refuse answers a question that no client can get.
+// refuse answers a question of the server with an error, because the client cannot get it.
 func (x *exchange) refuse(ctx context.Context, m wire.Message) {
 	named, _ := json.Marshal(string(m.ID)) // a string is always JSON
 	raw, _ := wire.Replace(m.Raw, named, "id")

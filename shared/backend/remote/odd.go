@@ -16,10 +16,9 @@ type unreadable struct {
 
 func (u *unreadable) Error() string { return u.why + ": " + u.said }
 
-// These limit the bytes of an answer that are kept, and those that an error has.
 const (
-	maxSaid  = 4 << 10
-	maxQuote = 200
+	maxSaid  = 4 << 10 // bytes of an answer that are kept
+	maxQuote = 200     // bytes of it in an error
 )
 
 // quote returns the error with the beginning of the answer, without secrets.
@@ -40,7 +39,8 @@ func newUnreadable(data []byte, err error) *unreadable {
 	return &unreadable{why, strings.Join(strings.Fields(said), " ")}
 }
 
-// straight returns an event as events with one message each, in the right form.
+// straight returns an event as events with one message each. It mends messages of an odd form
+// as wire.Hear does, and splits batches.
 func straight(e wire.SSE) []wire.SSE {
 	if e.Name != "" && e.Name != "message" || len(e.Data) == 0 {
 		return []wire.SSE{e}
@@ -62,9 +62,9 @@ func straight(e wire.SSE) []wire.SSE {
 	return all
 }
 
-// read reads a message that came while the request with this id waits. If it cannot be read
-// and answers the request, the error is *unreadable. So is an error without an id on a stream
-// that is of this request only.
+// read reads a message that came while the request with this id waits. The error is *unreadable
+// if the message answers the request and is no JSON-RPC response, or if it is a response
+// without an id on a stream of this request only.
 func (t *conversation) read(data []byte, id json.RawMessage) (wire.Message, error) {
 	m, err := wire.Parse(data)
 	switch {

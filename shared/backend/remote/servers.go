@@ -59,11 +59,12 @@ type Servers struct {
 	standalone map[standaloneKey]*standaloneStream
 }
 
-// most is how many entries each cache has before it is emptied.
-const most = 10_000
-
-// mostGreeted is how many bytes the handshakes have together before links is emptied.
-const mostGreeted = 32 << 20
+// A cache is emptied when it has most entries. links is also emptied when its handshakes have
+// mostGreeted bytes together.
+const (
+	most        = 10_000
+	mostGreeted = 32 << 20
+)
 
 // New returns a Servers.
 func New() *Servers {
@@ -88,13 +89,13 @@ func (c *Servers) Close() {
 	c.private.CloseIdleConnections()
 }
 
-// server is one remote server. It implements native.Remote.
+// server is one remote server. It implements native.Executor.
 type server struct {
 	*Servers
 	Server
 }
 
-// Send implements native.Remote.
+// Send implements native.Executor.
 func (s *server) Send(ctx context.Context, r native.Request) (json.RawMessage, *wire.Error) {
 	x, fault := s.exchange(ctx, r)
 	if fault != nil {
@@ -107,7 +108,7 @@ func (s *server) Send(ctx context.Context, r native.Request) (json.RawMessage, *
 	return result, fault
 }
 
-// remember puts a value into a cache, which it empties first if it is full.
+// remember puts a value into a cache of c, which it empties first if it is full.
 func remember[K comparable, V any](c *Servers, cache map[K]V, key K, value V) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

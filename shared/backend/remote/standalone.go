@@ -12,30 +12,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// standaloneStream listens to the standalone stream of a session (MCP 2025-11-25, "Listening for Messages
-// from the Server"), as long as a request of the session is at the server. Most servers give
-// a session one such stream only, so the requests of a process share a standalone stream. Each is a
-// subscriber.
+// standaloneStream listens to the standalone stream of a session (MCP 2025-11-25, "Listening
+// for Messages from the Server") while a request of the session is at the server. Most servers
+// allow one such stream for a session, so all requests of the session in a process subscribe
+// to one standaloneStream.
 //
-// The stream itself answers pings. It passes on notifications about the session. Everything
-// else goes to the request that has been there longest: questions, and log messages.
+// standaloneStream itself answers pings, and gives the client notifications about the session.
+// Questions and log messages go to the request that has subscribed first.
 type standaloneStream struct {
 	x       exchange // of the request that came first
 	key     standaloneKey
 	stop    context.CancelFunc
-	settle  func()
-	settled chan struct{} // closed: the server has answered, or is not waited for
-	asked   chan struct{} // capacity 1; filled when the client was asked on its standalone stream
-	ended   chan struct{} // closed when the goroutine has ended; before that, it alone uses the fields below
+	settle  func()        // closes settled
+	settled chan struct{} // closed when requests need not wait for the stream any more
+	asked   chan struct{} // capacity 1; filled when the client was asked while no request was there
+	ended   chan struct{} // closed when the goroutine of listen has ended; before that, only it uses the next three fields
 
 	known streamState
 	heard string // id of the last event that was passed on
 	apart int    // how many messages went to the client's standalone stream
 
-	subscribers []*subscriber // guarded by Servers.mu; those that join longest come first
-	others      bool          // guarded by Servers.mu: see hearing
+	subscribers []*subscriber // guarded by Servers.mu; in the order in which they joined
+	others      bool          // guarded by Servers.mu; streamState.Others as it is now
 }
 
+// standaloneKey names a standalone stream: by the client's session, and by that at the server.
 type standaloneKey struct {
 	id      storage.ID
 	session string
@@ -45,12 +46,12 @@ type standaloneKey struct {
 type subscriber struct {
 	stream *standaloneStream
 	events chan wire.SSE // gets the messages; nil if the request takes none
-	gone   chan struct{} // closed: the request has ended
+	gone   chan struct{} // closed when the request has ended
 }
 
-// serverTraits is what a process knows about the standalone streams of a server.
+// serverTraits is what a process has learned about a server from its standalone streams.
 type serverTraits struct {
-	deaf, mixes bool // see hearing
+	deaf, mixes bool // as in streamState
 	slow        bool // the server sends no headers before its first message
 }
 
@@ -63,18 +64,19 @@ const (
 	// againFirst and againLast are the pauses before the stream is opened again.
 	againFirst = 250 * time.Millisecond
 	againLast  = 10 * time.Second
-	// mostApart is how many messages one standalone stream passes to the client's standalone stream. Each
+	// mostApart is how many messages of one stream go to the client's standalone stream. Each
 	// costs a write of its own.
 	mostApart = 500
-	// mostHeld is how many events of a resumed stream are held back, and mostHeldBytes how
-	// many bytes.
+	// mostHeld and mostHeldBytes bound the events of a resumed stream that are held back.
 	mostHeld      = 1000
 	mostHeldBytes = 4 << 20
-	// mostAsked is how many questions one request passes on while it goes on.
+	// mostAsked is how many questions a client gets while one request goes on.
 	mostAsked = 100
 )
 
-// join makes a request a subscriber of the standalone stream of a session. The first subscriber starts the stream.
+// join makes a request a subscriber of the session's standalone stream, and starts the stream
+// for the first one. takes says that the request takes questions and log messages. join waits
+// a moment for the stream to be open.
 func join(ctx context.Context, x *exchange, takes bool) *subscriber {
 	c := x.s.Servers
 	s := &subscriber{gone: make(chan struct{})}
@@ -114,7 +116,7 @@ func join(ctx context.Context, x *exchange, takes bool) *subscriber {
 	return s
 }
 
-// serverTraits returns what this process knows of the server.
+// traits returns what this process knows of the server.
 func (s *server) traits() serverTraits {
 	h, _ := recall(s.Servers, s.Servers.traits, s.URL)
 	return h
@@ -127,8 +129,8 @@ func (s *server) learn(change func(h *serverTraits)) {
 	remember(s.Servers, s.Servers.traits, s.URL, h)
 }
 
-// leave ends the subscription. The last subscriber to leave ends the stream, and saves what the stream
-// has learned in the link of x.
+// leave ends the subscription. The last subscriber to leave ends the stream, and saves the
+// state of the stream in the link of x.
 func (s *subscriber) leave(ctx context.Context, x *exchange) {
 	if s == nil {
 		return
@@ -167,7 +169,7 @@ func (e *standaloneStream) noteOthers(some bool) {
 	e.others = some
 }
 
-// keepWithin bounds the write of what a standalone stream has learned.
+// keepWithin bounds each write of a standalone stream to the store.
 const keepWithin = 2 * time.Second
 
 // listen opens the stream, and opens it again when it ends.
@@ -201,8 +203,8 @@ func (e *standaloneStream) listen(ctx context.Context) {
 			e.x.s.learn(func(h *serverTraits) { h.deaf = true })
 			return
 		case conflicts(err):
-			// The server may not have noticed yet that the stream of the request before is
-			// closed. Or another process listens for the same session.
+			// The server may not have noticed yet that an earlier stream is closed. Or another
+			// process listens to the stream of this session.
 			if conflicted++; conflicted < noticeTries {
 				pause = noticeWait
 				continue
@@ -219,7 +221,7 @@ func (e *standaloneStream) listen(ctx context.Context) {
 	}
 }
 
-// never reports whether a server refuses its standalone stream for good.
+// never reports whether a server that refuses a standalone stream so has no such streams.
 func (r *refusal) never() bool {
 	switch r.status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
@@ -228,11 +230,12 @@ func (r *refusal) never() bool {
 	return r.status < 500 && !r.first
 }
 
-// passes reports whether the server may serve the stream a little later.
+// passes reports whether the server may accept the same request a little later.
 func (r *refusal) passes() bool {
 	return r.status == http.StatusRequestTimeout || r.status == http.StatusTooManyRequests || r.status >= 500
 }
 
+// open opens the stream, from the event after last, or from now on for "".
 func (e *standaloneStream) open(ctx context.Context, last string) (*conversation, error) {
 	h := e.x.sessionHeader()
 	if last != "" {
@@ -242,10 +245,12 @@ func (e *standaloneStream) open(ctx context.Context, last string) (*conversation
 	return from.stream(ctx, http.MethodGet, from.url, nil, h)
 }
 
-// follow reads the stream to its end. again is false if the stream must not open another stream.
-// follow holds back what a resumed stream repeats until the server falls silent. A server that
-// mixes repeats questions that were answered long ago, and sends nothing new on that stream.
-// Requests wait until then, unless the server is known to be sound; see hearing.
+// follow reads the stream to its end. again is false if no other stream must be opened.
+//
+// A server may mix (see streamState): it then repeats questions that were answered long ago,
+// and sends nothing new on the resumed stream. So follow holds back the events of a resumed
+// stream until the server falls silent, unless it is known to be sound. Requests wait until
+// then.
 func (e *standaloneStream) follow(ctx context.Context, talk *conversation, resumed bool) (again bool) {
 	defer talk.close()
 	begun := time.Now()
@@ -311,7 +316,7 @@ func foreign(event wire.SSE) bool {
 	return err == nil && (m.Kind == wire.Response || m.Method == wire.NotifyProgress)
 }
 
-// pass passes an event on. It returns false if ctx has ended before.
+// pass gives an event to whom it is for. It returns false if ctx has ended before.
 func (e *standaloneStream) pass(ctx context.Context, event wire.SSE) bool {
 	m, err := wire.Parse(event.Data)
 	switch {
@@ -335,15 +340,15 @@ func (e *standaloneStream) pass(ctx context.Context, event wire.SSE) bool {
 	return ctx.Err() == nil
 }
 
-// takers returns the seats that take events.
+// takers returns the subscribers that take events.
 func (e *standaloneStream) takers() []*subscriber {
 	e.x.s.mu.Lock()
 	defer e.x.s.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(e.subscribers), func(s *subscriber) bool { return s.events == nil })
 }
 
-// outside handles a message that no request takes. Only a legacy client can be asked
-// outside of a request.
+// outside handles a message that no request takes. Only a legacy client can be asked while no
+// request is there.
 func (e *standaloneStream) outside(ctx context.Context, m wire.Message) {
 	switch {
 	case !e.x.r.Legacy && m.Kind == wire.Request:
