@@ -33,6 +33,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -114,7 +115,7 @@ type Pool struct {
 	byID    map[string]*task
 	byToken map[string]*task
 	order   []*task
-	husks   map[int]deadRunner // by pid
+	zombies map[int]zombie // by pid
 }
 
 var _ fleet.Fleet = (*Pool)(nil)
@@ -149,7 +150,7 @@ func NewPool(cfg Config) *Pool {
 		since:   time.Now(),
 		byID:    map[string]*task{},
 		byToken: map[string]*task{},
-		husks:   map[int]deadRunner{},
+		zombies: map[int]zombie{},
 	}
 	go p.spawner()
 	return p
@@ -398,7 +399,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	first := !p.closed
 	p.closed = true
-	tasks := append([]*task(nil), p.order...)
+	tasks := slices.Clone(p.order)
 	for _, t := range tasks {
 		p.stop(t, "the fleet was shut down")
 	}

@@ -36,9 +36,8 @@ func runnerAttr() *syscall.SysProcAttr {
 
 func signalName(s syscall.Signal) string { return unix.SignalName(s) }
 
-// bury waits for the end of the runner, kills the processes it left behind and then
-// reaps it. Until the runner is reaped its pid, and with it the session id, cannot be
-// reused.
+// reap waits for the end of the runner, kills the processes that it left behind, and then takes
+// its exit status. Until then the kernel gives no other process its pid or its session id.
 func (p *Pool) reap(t *task) error {
 	pid := t.status.PID
 	for {
@@ -89,9 +88,9 @@ type proc struct {
 	start                uint64 // in clock ticks since boot
 }
 
-// remainsOf picks the processes of the runner from the table: its session, strays, and
-// the descendants of both. It leaves out zombies that another process has to reap. Killed
-// maps the pid of each process that was killed to its start.
+// remainsOf picks the processes of the runner from the table: those of its session, strays, and
+// the descendants of both. It leaves out zombies that another process has to reap. killed has
+// the start of each process that was killed, by pid.
 func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) []proc {
 	first, ok := table[runner]
 	adopts := ok && isSubreaper()
@@ -122,12 +121,12 @@ func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) 
 	return list
 }
 
-// stray reports whether a child of this program in another session is an adopted orphan.
-// This program's own children are not: a runner of any pool has the task variable, and
-// before its exec it has this program's own environment. A session leader that has just
-// ended shows neither. It may be the runner of another task that is about to be buried, so
-// stray returns false until it is an old zombie. A process that was killed before was a
-// stray then, and stays one until it is reaped.
+// stray reports whether a child of this program in another session is an adopted orphan, and
+// not one that this program has started. A runner of any pool has the task variable in its
+// environment, and before its exec this program's own environment. A session leader that has
+// ended shows neither. It may be the runner of another task that will be reaped soon, so stray
+// returns false until it has been a zombie for long. A process that was killed as a stray
+// stays one until it is reaped.
 func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
 	if start, was := killed[d.pid]; was && start == d.start {
 		return true
@@ -140,7 +139,7 @@ func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
 	case !ok:
 		return true
 	case leader.zombie:
-		return d.pid == leader.pid && p.isHusk(d)
+		return d.pid == leader.pid && p.isOldZombie(d)
 	}
 	name := "/proc/" + strconv.Itoa(leader.pid)
 	env, err := os.ReadFile(name + "/environ")
@@ -156,20 +155,20 @@ func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
 	return err == nil && !runs && !bytes.Equal(env, ours)
 }
 
-// husk is a zombie child of this program that is not reaped yet.
-type deadRunner struct {
+// zombie is a child of this program that has ended and is not reaped yet.
+type zombie struct {
 	start uint64
-	seen  time.Time
+	seen  time.Time // when isOldZombie saw it first
 }
 
-// isHusk reports whether a zombie has waited longer to be reaped than any runner does. It
+// isOldZombie reports whether a zombie has waited longer to be reaped than any runner does. It
 // remembers the zombie for the next call.
-func (p *Pool) isHusk(d proc) bool {
+func (p *Pool) isOldZombie(d proc) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	old, ok := p.husks[d.pid]
+	old, ok := p.zombies[d.pid]
 	if !ok || old.start != d.start {
-		p.husks[d.pid] = deadRunner{start: d.start, seen: time.Now()}
+		p.zombies[d.pid] = zombie{start: d.start, seen: time.Now()}
 		return false
 	}
 	return time.Since(old.seen) > 2*clearTime

@@ -87,15 +87,15 @@ func TestAZombieIsTakenForForgottenOnlyAfterAWhile(t *testing.T) {
 		p := NewPool(Config{})
 		defer func() { _ = p.Close(t.Context()) }()
 		zombie := proc{pid: 7, start: 1}
-		if p.isHusk(zombie) {
+		if p.isOldZombie(zombie) {
 			t.Error("at first sight")
 		}
 		time.Sleep(2*clearTime + time.Second)
-		if p.isHusk(proc{pid: 7, start: 2}) {
+		if p.isOldZombie(proc{pid: 7, start: 2}) {
 			t.Error("another process with its pid")
 		}
 		time.Sleep(2*clearTime + time.Second)
-		if !p.isHusk(proc{pid: 7, start: 2}) {
+		if !p.isOldZombie(proc{pid: 7, start: 2}) {
 			t.Error("not even after a while")
 		}
 	})

@@ -17,10 +17,10 @@ func runnerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: tru
 
 func signalName(s syscall.Signal) string { return unix.SignalName(s) }
 
-// husk is used on Linux only.
-type deadRunner struct{}
+// zombie is used on Linux only.
+type zombie struct{}
 
-// bury waits for the end of the runner and kills what is left of its group.
+// reap waits for the end of the runner and kills what is left of its group.
 func (p *Pool) reap(t *task) error {
 	// ProcessState has the exit status, so the error says nothing new.
 	_ = t.cmd.Wait()
