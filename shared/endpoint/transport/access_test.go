@@ -32,9 +32,10 @@ type guarded struct {
 
 func newGuarded(t *testing.T) *guarded {
 	w := newWorld(t)
-	count := storagetest.NewCounting(w.store.Store)
-	w.store.Store, w.backend.store = count, count
+	count := w.count()
+	w.store = count
 	g := &guarded{world: w, count: count, keys: map[string]string{}}
+	w.fresh = g.guard
 	for who, grant := range map[string]apikey.Grant{
 		"owner":         {Tenant: "acme", Principal: "ada", Servers: []string{"pushy", "quiet"}},
 		"owner's other": {Tenant: "acme", Principal: "ada", Servers: []string{storage.EveryServer}},
@@ -70,7 +71,7 @@ func (g *guarded) revoke(who string) {
 
 // guard sets the authenticators that a fresh function would have.
 func (g *guarded) guard(o *transport.Options) {
-	o.Auth, o.Tickets, o.Observer = apikey.NewKeys(g.count), apikey.NewTickets(g.count), g.opts.Observer
+	o.Auth, o.Tickets = apikey.NewKeys(g.count), apikey.NewTickets(g.count)
 }
 
 func (g *guarded) as(who string, r *http.Request) *answer {
@@ -78,7 +79,6 @@ func (g *guarded) as(who string, r *http.Request) *answer {
 	if key := g.keys[who]; key != "" {
 		r.Header.Set("Authorization", key)
 	}
-	g.guard(&g.opts)
 	return g.do(r)
 }
 
@@ -113,14 +113,14 @@ func (g *guarded) victim() victim {
 	if v.session = a.header.Get("Mcp-Session-Id"); v.session == "" {
 		g.t.Fatal(a.status, a.body)
 	}
-	for _, body := range []string{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, callOf("chat")} {
+	for _, body := range []string{initialized, callOf("chat")} {
 		if a = g.as("owner", request("POST", "/pushy/mcp", body, v.headers()...)); a.status >= 300 {
 			g.t.Fatal(a.status, a.body)
 		}
 	}
 	_, stream, _ := strings.Cut(a.lastID(g.t), "/")
 	v.requested = "0/" + stream
-	run{ctx: g.t.Context(), store: g.count, session: storage.ID(v.session)}.say("secret")
+	g.outside(storage.ID(v.session)).say("secret")
 	v.common = "0"
 	ctx, cancel := context.WithTimeout(g.t.Context(), time.Second)
 	defer cancel()
@@ -147,7 +147,7 @@ func (v victim) stolen() map[string]func() *http.Request {
 	return map[string]func() *http.Request{
 		"POST a request":            mcp("POST", callOf("chat")),
 		"POST a ping":               mcp("POST", `{"jsonrpc":"2.0","id":1,"method":"ping"}`),
-		"POST a notification":       mcp("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`),
+		"POST a notification":       mcp("POST", initialized),
 		"POST a response":           mcp("POST", `{"jsonrpc":"2.0","id":"q","result":{}}`),
 		"GET":                       mcp("GET", ""),
 		"GET a request stream":      mcp("GET", "", "Last-Event-ID", v.requested),
@@ -328,7 +328,6 @@ func TestKeysAndTicketsAreNotLogged(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
 		verbs := g.victim().stolen()
 		maps.Copy(verbs, anew())
-		w := g.sockets()
 		secrets := map[string]string{"ticket": g.ticket("owner")}
 		for who, key := range g.keys {
 			secrets[who] = strings.TrimPrefix(key, "Bearer ")
@@ -337,12 +336,12 @@ func TestKeysAndTicketsAreNotLogged(t *testing.T) {
 				g.as(who, verb().WithContext(ctx))
 				cancel()
 			}
-			w.connect("c", "server=pushy", "Authorization", key)
+			g.connect("c", "server=pushy", "Authorization", key)
 		}
 		for range 2 {
-			w.connect("c", "server=pushy&ticket="+secrets["ticket"])
+			g.connect("c", "server=pushy&ticket="+secrets["ticket"])
 		}
-		w.connect("c", "server=pushy&ticket="+secrets["owner"])
+		g.connect("c", "server=pushy&ticket="+secrets["owner"])
 		for who, secret := range secrets {
 			if who != "malformed" && bytes.Contains(g.logged.Bytes(), []byte(secret[len(secret)-20:])) {
 				t.Errorf("the log shows what %s came with", who)
@@ -362,29 +361,21 @@ func (g *guarded) ticket(who string) string {
 	return body.Ticket
 }
 
-// sockets returns the WebSocket side of the world.
-func (g *guarded) sockets() *sockets {
-	w := newSockets(g.world)
-	w.adjust = g.guard
-	return w
-}
-
 // quiet fails the test if anything was written, delivered, posted or closed, apart from
 // as many writes as writes says.
-func (g *guarded) quiet(w *sockets, what, writes string) {
+func (g *guarded) quiet(what, writes string) {
 	g.t.Helper()
 	commontest.EqualIn(g.t, what, writes+" writes, 0 deliveries", g.effects())
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.pushes)+len(w.got)+len(w.gone) > 0 {
-		g.t.Errorf("%s: pushed %v, posted %v, closed %v", what, w.pushes, w.got, w.gone)
+	g.api.mu.Lock()
+	defer g.api.mu.Unlock()
+	if len(g.pushes)+len(g.api.got)+len(g.api.gone) > 0 {
+		g.t.Errorf("%s: pushed %v, posted %v, closed %v", what, g.pushes, g.api.got, g.api.gone)
 	}
 }
 
 func TestConnectOfWhoHasNoRightIsRefusedWithoutAnEffect(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
-		w := g.sockets()
-		owned := g.socketSession(w, "victim")
+		owned := g.socketSession("victim")
 		for who, status := range map[string]int{
 			"nobody": 401, "malformed": 401, "wrong": 401, "unknown": 401, "revoked": 401, "expired": 401, "elsewhere": 403,
 		} {
@@ -394,48 +385,47 @@ func TestConnectOfWhoHasNoRightIsRefusedWithoutAnEffect(t *testing.T) {
 				if key := g.keys[who]; key != "" {
 					headers = []string{"Authorization", key}
 				}
-				if got, _, body := w.connect("thief", query, headers...); got != status {
+				if got, _, body := g.connect("thief", query, headers...); got != status {
 					t.Errorf("%s, %s: %d %s", who, query, got, body)
 				}
-				g.quiet(w, who+", "+query, "0")
+				g.quiet(who+", "+query, "0")
 			}
 		}
 	})
 }
 
 // socketSession is a session of the owner over a connection.
-func (g *guarded) socketSession(w *sockets, conn string) (id string) {
+func (g *guarded) socketSession(conn string) (id string) {
 	g.t.Helper()
-	if status, _, body := w.connect(conn, "server=pushy&event-ids=1", "Authorization", g.keys["owner"]); status != 200 {
+	if status, _, body := g.connect(conn, "server=pushy&event-ids=1", "Authorization", g.keys["owner"]); status != 200 {
 		g.t.Fatal(status, body)
 	}
-	w.send(conn, wsInitialize)
-	w.send(conn, wsInitialized)
+	g.send(conn, initialize)
+	g.send(conn, initialized)
 	list, err := g.count.List(g.t.Context(), "acme", "", 10)
 	if err != nil || len(list) != 1 || list[0].State != storage.Ready {
 		g.t.Fatal(list, err)
 	}
-	w.take(conn)
+	g.api.take(conn)
 	g.effects()
 	return string(list[0].ID)
 }
 
 func TestStolenSessionAndEventIDAreWorthNothingOverASocket(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
-		w := g.sockets()
-		owned := g.socketSession(w, "victim")
+		owned := g.socketSession("victim")
 		for _, who := range []string{"colleague", "namesake"} {
 			g.as(who, request("POST", "/pushy/ticket", "")) // notes that the key was used
 			for _, query := range []string{"", "&event-ids=1", "&last-event-id=0", "&last-event-id=1.n/r"} {
 				g.effects()
-				status, _, body := w.connect("thief", "server=pushy&session="+owned+query, "Authorization", g.keys[who])
+				status, _, body := g.connect("thief", "server=pushy&session="+owned+query, "Authorization", g.keys[who])
 				if status != 404 && status != 400 {
 					t.Errorf("%s, %s: %d %s", who, query, status, body)
 				}
-				g.quiet(w, who+" "+query, "0")
+				g.quiet(who+" "+query, "0")
 			}
 		}
-		if reply := w.send("victim", wsCall("1", "")); !strings.Contains(reply, "notifications/dormouse/event") || len(w.take("victim")) == 0 {
+		if reply := g.send("victim", wsCall("1", "")); !strings.Contains(reply, "notifications/dormouse/event") || len(g.api.take("victim")) == 0 {
 			t.Errorf("the owner is answered with %s", reply)
 		}
 	})
@@ -443,15 +433,14 @@ func TestStolenSessionAndEventIDAreWorthNothingOverASocket(t *testing.T) {
 
 func TestMessageOfAConnectionThatIsNobodysIsRefusedWithoutAnEffect(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
-		w := g.sockets()
-		g.socketSession(w, "victim")
+		g.socketSession("victim")
 		for _, conn := range []string{"victim2", "Victim", "../victim", ""} {
-			for _, message := range []string{wsInitialize, wsInitialized, wsCall("1", "")} {
-				if reply := w.send(conn, message); !strings.Contains(reply, "belongs to no session") {
+			for _, message := range []string{initialize, initialized, wsCall("1", "")} {
+				if reply := g.send(conn, message); !strings.Contains(reply, "belongs to no session") {
 					t.Errorf("%q: %s", conn, reply)
 				}
 			}
-			w.function().Disconnect(t.Context(), conn)
+			g.function().Disconnect(t.Context(), conn)
 		}
 		commontest.Equal(t, noEffects, g.effects())
 	})
@@ -459,9 +448,8 @@ func TestMessageOfAConnectionThatIsNobodysIsRefusedWithoutAnEffect(t *testing.T)
 
 func TestTicketLetsOneConnectionInAsWhoGotIt(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
-		w := g.sockets()
 		ticket := g.ticket("owner")
-		if status, _, body := w.connect("c1", "server=pushy&ticket="+ticket); status != 200 {
+		if status, _, body := g.connect("c1", "server=pushy&ticket="+ticket); status != 200 {
 			t.Fatal(status, body)
 		}
 		got, err := g.count.Connection(t.Context(), "c1")
@@ -474,16 +462,15 @@ func TestTicketLetsOneConnectionInAsWhoGotIt(t *testing.T) {
 			t.Errorf("connection (-want +got):\n%s", diff)
 		}
 		g.effects()
-		if status, _, body := w.connect("c2", "server=pushy&ticket="+ticket, "Authorization", g.keys["owner"]); status != 401 {
+		if status, _, body := g.connect("c2", "server=pushy&ticket="+ticket, "Authorization", g.keys["owner"]); status != 401 {
 			t.Errorf("the second time: %d %s", status, body)
 		}
-		g.quiet(w, "the second time", "1") // the attempt to take it
+		g.quiet("the second time", "1") // the attempt to take it
 	})
 }
 
 func TestTicketThatIsNotGoodIsRefusedWithoutAnEffect(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
-		w := g.sockets()
 		old := g.ticket("owner")
 		time.Sleep(time.Minute)
 		revoked := g.ticket("owner")
@@ -501,44 +488,42 @@ func TestTicketThatIsNotGoodIsRefusedWithoutAnEffect(t *testing.T) {
 			"a key":              {"server=pushy&ticket=" + strings.TrimPrefix(g.keys["owner's other"], "Bearer "), 401, "0"},
 		} {
 			g.effects()
-			if status, _, body := w.connect("c1", test.query); status != test.status {
+			if status, _, body := g.connect("c1", test.query); status != test.status {
 				t.Errorf("%s: %d %s", name, status, body)
 			}
-			g.quiet(w, name, test.writes)
+			g.quiet(name, test.writes)
 		}
 	})
 }
 
 func TestStolenTicketOpensNoOtherSession(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
-		w := g.sockets()
-		owned := g.socketSession(w, "victim")
+		owned := g.socketSession("victim")
 		ticket := g.ticket("colleague")
 		g.effects()
-		if status, _, body := w.connect("thief", "server=pushy&session="+owned+"&ticket="+ticket); status != 404 {
+		if status, _, body := g.connect("thief", "server=pushy&session="+owned+"&ticket="+ticket); status != 404 {
 			t.Errorf("%d %s", status, body)
 		}
-		g.quiet(w, "a ticket with another's session", "1")
+		g.quiet("a ticket with another's session", "1")
 	})
 }
 
 func TestConnectionOfARevokedKeyIsClosedAtItsNextMessage(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
-		w := g.sockets()
-		g.socketSession(w, "c1")
-		warm := w.function()
+		g.socketSession("c1")
+		warm := g.function()
 		if warm.Message(t.Context(), "c1", []byte(wsCall("1", ""))); len(g.backend.got) != 1 {
 			t.Fatal("the message was not delivered")
 		}
 		g.revoke("owner")
 		time.Sleep(apikey.Remembered)
-		w.take("c1")
+		g.api.take("c1")
 		g.effects()
 		reply := warm.Message(t.Context(), "c1", []byte(wsCall("2", "")))
-		if !strings.Contains(string(reply), "revoked or expired") || !w.gone["c1"] {
-			t.Errorf("%s; closed: %v", reply, w.gone)
+		if !strings.Contains(string(reply), "revoked or expired") || !g.api.gone["c1"] {
+			t.Errorf("%s; closed: %v", reply, g.api.gone)
 		}
-		if got := g.effects(); got != noEffects || len(w.take("c1")) > 0 {
+		if got := g.effects(); got != noEffects || len(g.api.take("c1")) > 0 {
 			t.Error(got)
 		}
 	})
@@ -546,19 +531,16 @@ func TestConnectionOfARevokedKeyIsClosedAtItsNextMessage(t *testing.T) {
 
 func TestTroubleWithTheKeysIsNotARefusal(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
-		w := g.sockets()
-		g.socketSession(w, "c1")
+		g.socketSession("c1")
 		faulty := storagetest.NewFaulty(g.count, 1, storagetest.Faults{})
 		faulty.Set("Key", storagetest.Faults{Lost: 1})
-		guard := w.adjust
-		w.adjust = func(o *transport.Options) { guard(o); o.Auth = apikey.NewKeys(faulty) }
-		if reply := w.send("c1", wsCall("1", "")); !strings.Contains(reply, "did not answer") || w.gone["c1"] {
-			t.Errorf("a message: %s; closed: %v", reply, w.gone)
+		g.fresh = func(o *transport.Options) { g.guard(o); o.Auth = apikey.NewKeys(faulty) }
+		if reply := g.send("c1", wsCall("1", "")); !strings.Contains(reply, "did not answer") || g.api.gone["c1"] {
+			t.Errorf("a message: %s; closed: %v", reply, g.api.gone)
 		}
-		if status, _, _ := w.connect("c2", "server=pushy", "Authorization", g.keys["owner"]); status != 503 {
+		if status, _, _ := g.connect("c2", "server=pushy", "Authorization", g.keys["owner"]); status != 503 {
 			t.Errorf("a connect: %d", status)
 		}
-		g.opts.Auth = apikey.NewKeys(faulty)
 		if a := g.do(request("POST", "/pushy/mcp", initialize, "Authorization", g.keys["owner"])); a.status != 503 {
 			t.Errorf("a request: %d", a.status)
 		}

@@ -36,7 +36,9 @@ func TestARequestIsCountedWhenItHasEnded(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				m := &told{}
 				named(w).opts.Meter = m
-				a := w.doBy(c.by(w), c.r)
+				rec := newRecorder(t.Context())
+				rec.serve(c.by(w), c.r)
+				a := rec.read()
 				if a.status != http.StatusOK || len(m.all) != 1 {
 					t.Fatalf("status %d, %d requests counted", a.status, len(m.all))
 				}

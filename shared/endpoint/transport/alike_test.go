@@ -25,9 +25,8 @@ func TestNamesLikeARefusedToolAreRefused(t *testing.T) {
 				if group {
 					path, prefix, query = "/mcp", "s1__", url.Values{"group": {"all"}}
 				}
-				c := w.openAt(path)
+				c := w.visitAt(path)
 				l := w.link(query)
-				w.backend.clients = l
 				l.open()
 				for _, tool := range []string{"tool1", " tool1", `tool1\t`, "TOOL1", `tool1\u0000`, `to\u200bol1`, "ｔool1"} {
 					if a := c.call(prefix + tool); !strings.Contains(a.body, "-32602") {

@@ -59,7 +59,7 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				w.opts.ShowErrors = tt.show
 				w.backend.tool("look", tt.end)
-				w.open("quiet").call("look")
+				w.visit("quiet").call("look")
 				commontest.Same(t, calledLine{"ada", "t", "look", tt.outcome, tt.why}, w.lastLine().calledLine)
 			})
 		})
@@ -71,7 +71,7 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 func TestLogLineOfALongCallHasTheStreamUntilItsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.backend.tool("look", func(r run) { time.Sleep(time.Hour); r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		sent := c.call("look", "MCP-Protocol-Version", "2025-11-25")
 		begun := w.lastLine()
 		if diff := cmp.Diff(calledLine{"ada", "t", "look", "open", ""}, begun.calledLine); diff != "" || begun.Stream == "" {
@@ -159,7 +159,7 @@ func TestLogLineNamesTheSpanOfTheClient(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				w.backend.tool("look", func(r run) { r.end(`{"content":[]}`) })
-				c := w.open("quiet")
+				c := w.visit("quiet")
 				w.logged.Reset()
 				c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","_meta":{"traceparent":"`+tt.meta+`"}}}`, "traceparent", tt.header, "MCP-Protocol-Version", "2025-11-25")
 				var line struct{ Traceparent, Protocol string }

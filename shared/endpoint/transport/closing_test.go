@@ -13,7 +13,7 @@ import (
 // the result follows within the window.
 func TestACloseIsNeverAPlainAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
+		c := w.visit("pushy")
 		w.backend.tool("closing", func(r run) { r.pause("", 3*time.Second); r.end(`{}`) })
 		a := c.call("closing")
 		if got := a.header.Get("Content-Type"); !strings.HasPrefix(got, wire.MediaSSE) {

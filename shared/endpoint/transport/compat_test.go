@@ -3,7 +3,6 @@ package transport_test
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -19,15 +18,15 @@ import (
 // Claude keeps the id of a session over its end, and opencode that of another endpoint. An
 // initialize with such an id opens a session; with the id of a live one it is refused.
 func TestInitializeWithTheIDOfNoSessionOpensOne(t *testing.T) {
-	const ready = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+	const ready = initialized
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
 		for _, path := range []string{"/mcp", "/s0/mcp"} {
-			c := w.openAt(path)
+			c := w.visitAt(path)
 			if a := w.do(request("POST", path, initialize, sessionIs, c.session)); a.status != http.StatusBadRequest || !strings.Contains(a.body, "must not name one") {
 				t.Errorf("%s: with a live session: got %d %s", path, a.status, a.body)
 			}
 			foreign := w.do(request("POST", path, initialize, "Authorization", "Bearer eve")).header.Get(sessionIs)
-			if a := c.w.do(c.request("DELETE", "")); a.status != http.StatusNoContent {
+			if a := c.del(); a.status != http.StatusNoContent {
 				t.Fatalf("%s: DELETE: %d %s", path, a.status, a.body)
 			}
 			for name, id := range map[string]string{
@@ -43,11 +42,11 @@ func TestInitializeWithTheIDOfNoSessionOpensOne(t *testing.T) {
 					t.Errorf("%s, %s: the new session got %d %s", path, name, a.status, a.body)
 				}
 			}
-			w.store.down("Load")
+			w.down("Load")
 			if a := w.do(request("POST", path, initialize, sessionIs, "absent")); a.status != http.StatusServiceUnavailable {
 				t.Errorf("%s: a store that is down: got %d %s", path, a.status, a.body)
 			}
-			w.store.down()
+			w.down()
 		}
 	})
 }
@@ -74,7 +73,7 @@ func TestClientThatTakesJSONOnlyIsAnsweredInJSON(t *testing.T) {
 			grouped(t, 1, nil, func(t *testing.T, w *world) {
 				tools(w)
 				for path, prefix := range map[string]string{"/s0/mcp": "", "/mcp": "s0__"} {
-					c := w.openAt(path)
+					c := w.visitAt(path)
 					c.version = version
 					for _, tool := range []string{"slow", "chatty", "closes", "echo"} {
 						check(t, accept+" "+version+" "+path+" "+tool, c.call(prefix+tool, "Accept", accept))
@@ -84,7 +83,7 @@ func TestClientThatTakesJSONOnlyIsAnsweredInJSON(t *testing.T) {
 		}
 	}
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		w.backend.tool("both", func(r run) {
 			r.say("one")
 			time.Sleep(time.Minute)
@@ -108,8 +107,8 @@ func TestClientThatTakesJSONOnlyIsAnsweredInJSON(t *testing.T) {
 func TestStreamIsOpenedForAProgramThatTakesAnything(t *testing.T) {
 	for _, accept := range []string{"*/*", "text/*", ""} {
 		grouped(t, 1, nil, func(t *testing.T, w *world) {
-			session := w.openAt("/s0/mcp").session
-			all := w.openAt("/mcp").session
+			session := w.visitAt("/s0/mcp").session
+			all := w.visitAt("/mcp").session
 			for name, tt := range map[string]struct {
 				path, session string
 				status        int
@@ -122,11 +121,9 @@ func TestStreamIsOpenedForAProgramThatTakesAnything(t *testing.T) {
 				"a look, all":          {"/mcp", "", 406},
 				"a look, with a slash": {"/s0/mcp/", "", 406},
 			} {
-				ctx, hang := context.WithCancel(t.Context())
-				ended := w.start(request("GET", tt.path, "", "Accept", accept, sessionIs, tt.session).WithContext(ctx))
+				ended := w.begin(request("GET", tt.path, "", "Accept", accept, sessionIs, tt.session))
 				synctest.Wait()
-				hang()
-				if a := <-ended; a.status != tt.status {
+				if a := ended.gone(); a.status != tt.status {
 					t.Errorf("Accept %q, %s: got %d %s, want %d", accept, name, a.status, a.body, tt.status)
 				}
 			}
@@ -138,16 +135,16 @@ func TestStreamIsOpenedForAProgramThatTakesAnything(t *testing.T) {
 func TestClientThatTakesJSONOnlyIsToldThatTheOutcomeIsUnknown(t *testing.T) {
 	for name, trouble := range map[string]func(w *world, c *client){
 		"the time is over":      func(*world, *client) {},
-		"the store is down":     func(w *world, _ *client) { time.Sleep(time.Minute); w.store.down("*") },
+		"the store is down":     func(w *world, _ *client) { time.Sleep(time.Minute); w.down("") },
 		"the session has ended": func(w *world, c *client) { time.Sleep(time.Minute); w.endSession(c.session) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
-				w.backend.tool("slow", func(r run) { time.Sleep(time.Hour); w.store.down(); r.end(`{}`) })
-				c := w.open("quiet")
-				done := w.start(c.request("POST", callOf("slow"), "Accept", wire.MediaJSON))
+				w.backend.tool("slow", func(r run) { time.Sleep(time.Hour); w.down(); r.end(`{}`) })
+				c := w.visit("quiet")
+				done := w.begin(c.request("POST", callOf("slow"), "Accept", wire.MediaJSON))
 				trouble(w, c)
-				a := <-done
+				a := done.end()
 				if code, _ := a.rpcError(t); a.status != http.StatusInternalServerError || wire.Code(code) != wire.CodeOutcomeUnknown || !strings.Contains(a.body, `"id":1,`) {
 					t.Errorf("%s: got %d %s after %s", name, a.status, a.body, a.took)
 				}
@@ -171,10 +168,10 @@ func TestNewerVersionInTheHeaderGetsTheListOfVersions(t *testing.T) {
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
 		for _, path := range []string{"/mcp", "/s0/mcp"} {
 			for _, version := range []string{"2026-05-11", "2099-01-01"} {
-				c := w.openAt(path)
+				c := w.visitAt(path)
 				c.version = version
 				for _, a := range []*answer{
-					c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`), c.call("s0__echo"), c.get(""), w.do(c.request("DELETE", "")),
+					c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`), c.call("s0__echo"), c.get(""), c.del(),
 					w.do(request("POST", path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"`+version+`"}}}`, versionIs, version, wire.HeaderMethod, "tools/list")),
 				} {
 					code, _ := a.rpcError(t)
@@ -275,11 +272,9 @@ func TestSSEEndpointIsAnAbsolutePath(t *testing.T) {
 		{"/s0/sse", "prod", "/s0/message?"},
 	} {
 		grouped(t, 1, nil, func(t *testing.T, w *world) {
-			ctx, hang := context.WithCancel(t.Context())
-			ended := w.start(request("GET", tt.path, "", "Accept", wire.MediaSSE, transport.HeaderPrefix, tt.prefix).WithContext(ctx))
+			ended := w.begin(request("GET", tt.path, "", "Accept", wire.MediaSSE, transport.HeaderPrefix, tt.prefix))
 			synctest.Wait()
-			hang()
-			if first := (<-ended).events(t)[0]; first.Name != "endpoint" || first.ID == "" || first.Retry != 0 || !strings.HasPrefix(string(first.Data), tt.want) {
+			if first := ended.gone().events(t)[0]; first.Name != "endpoint" || first.ID == "" || first.Retry != 0 || !strings.HasPrefix(string(first.Data), tt.want) {
 				t.Errorf("%s, prefix %q: got %+v", tt.path, tt.prefix, first)
 			}
 		})

@@ -33,7 +33,7 @@ func eraStreams(t *testing.T, version string, look func(name string, early bool,
 	polls := version == wire.V20251125
 	bubble(t, func(t *testing.T, w *world) {
 		slow(w)
-		c := w.open("pushy")
+		c := w.visit("pushy")
 		c.version = version
 		look("a slow call", false, c.call("slow"))
 		look("a call that says something", false, c.call("chatty"))
@@ -44,10 +44,10 @@ func eraStreams(t *testing.T, version string, look func(name string, early bool,
 		look("the standalone stream", true, c.get(""))
 		c.push("news")
 		look("the standalone stream with an event", true, c.get(""))
-		w.store.down("Wait")
+		w.down("Wait")
 		look("a poll in trouble", true, c.get(firstMessage(t, first)))
-		w.store.down()
-		run{ctx: t.Context(), store: w.store, session: storage.ID(c.session)}.pause("", 5*time.Second)
+		w.down()
+		w.outside(storage.ID(c.session)).pause("", 5*time.Second)
 		look("the standalone stream that the server closes", true, c.get(""))
 	})
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
@@ -140,13 +140,11 @@ func TestOlderClientThatComesBackIsHeldUntilTheAnswer(t *testing.T) {
 	for _, version := range olderVersions {
 		bubble(t, func(t *testing.T, w *world) {
 			w.backend.tool("long", func(r run) { r.say("one"); time.Sleep(5 * time.Minute); r.end(`{"content":[]}`) })
-			c := w.open("quiet")
+			c := w.visit("quiet")
 			c.version = version
-			ctx, cut := context.WithCancel(t.Context())
-			done := w.start(c.request("POST", callOf("long")).WithContext(ctx))
+			done := w.begin(c.request("POST", callOf("long")))
 			time.Sleep(10 * time.Second)
-			cut()
-			a := c.get(firstMessage(t, <-done))
+			a := c.get(firstMessage(t, done.gone()))
 			if datas := a.datas(t); a.status != http.StatusOK || len(datas) != 1 || !strings.Contains(datas[0], `"result"`) {
 				t.Errorf("version %q: got %s", version, a.body)
 			}
@@ -160,7 +158,7 @@ func TestOlderClientComesBackForACallLongerThanItsResponses(t *testing.T) {
 	for _, version := range olderVersions {
 		bubble(t, func(t *testing.T, w *world) {
 			w.backend.tool("long", func(r run) { r.say("one"); time.Sleep(40 * time.Minute); r.end(`{"content":[]}`) })
-			c := w.open("quiet")
+			c := w.visit("quiet")
 			c.version = version
 			a := w.do(c.request("POST", callOf("long")))
 			for tries := 0; !strings.Contains(a.body, `"result"`); tries++ {
@@ -220,7 +218,7 @@ func TestNothingOfANewerVersionIsAddedToAnAnswer(t *testing.T) {
 				first := w.do(request("POST", path, body))
 				check(path+": initialize", first, true)
 				c := &client{w: w, path: path, session: first.header.Get(sessionIs), version: version}
-				c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+				c.post(initialized)
 				for name, body := range requests {
 					check(path+": "+name, c.post(body), false)
 				}

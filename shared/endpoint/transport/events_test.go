@@ -40,10 +40,11 @@ func eventWorld(t *testing.T) *world {
 		Version: wire.V20251125, Pushes: true, Created: now, Used: now, Expires: now.Add(7 * 24 * time.Hour),
 	})
 	commontest.OK(t, err)
-	r := run{ctx: t.Context(), store: w.store, session: eventSession, stream: eventStream, requests: []json.RawMessage{[]byte("1")}}
+	r := w.outside(eventSession)
+	r.stream, r.requests = eventStream, []json.RawMessage{[]byte("1")}
 	r.say("working")
 	r.end(`{"content":[]}`)
-	run{ctx: t.Context(), store: w.store, session: eventSession}.say("news")
+	w.outside(eventSession).say("news")
 	return w
 }
 

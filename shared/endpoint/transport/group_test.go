@@ -70,7 +70,7 @@ func toolNames(t *testing.T, body string) (names []string) {
 
 func (w *world) openGroup() *client {
 	w.t.Helper()
-	return w.openAt("/mcp")
+	return w.visitAt("/mcp")
 }
 
 func TestTwentyServersAreListedWithoutWakingOne(t *testing.T) {
@@ -99,7 +99,7 @@ func TestGroupSessionWithoutInitializedThatIsUsedLives(t *testing.T) {
 	for _, body := range []string{`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"s1__echo"}}`} {
 		grouped(t, 2, nil, func(t *testing.T, w *world) {
 			a := w.do(request("POST", "/mcp", initialize))
-			c := &client{w: w, path: "/mcp", session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125}
+			c := w.at("/mcp", a.header.Get(sessionIs))
 			for range 3 {
 				if a := c.post(body); a.status != 200 {
 					t.Fatalf("got %d %s", a.status, a.body)
@@ -118,10 +118,10 @@ func TestTheStreamOfAGroupTellsThatAServerIsListedForTheFirstTime(t *testing.T) 
 			return sessions.Server{Name: name, Digest: map[string]string{"s0": "s0", "s1": "new"}[name], Record: true, Anonymous: true}, name == "s0" || name == "s1"
 		}
 		c := w.openGroup()
-		stream := w.start(c.request("GET", ""))
+		stream := w.begin(c.request("GET", ""))
 		<-time.After(20 * time.Second)
 		w.keep("new", "tools/list 2025-11-25  anyone", `{"gen":1,"says":true,"list":{"tools":[{"name":"late","inputSchema":{"type":"object"}}]}}`)
-		got := (<-stream).datas(t)
+		got := stream.end().datas(t)
 		want := []string{
 			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`,
 			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`,
@@ -151,7 +151,7 @@ func TestCallThroughAGroupReachesOneServerUnderItsOwnName(t *testing.T) {
 
 func TestCallThroughAGroupCostsWhatItCostsOnTheOwnPath(t *testing.T) {
 	grouped(t, 20, nil, func(t *testing.T, w *world) {
-		own, one := w.openAt("/s3/mcp"), w.openGroup()
+		own, one := w.visitAt("/s3/mcp"), w.openGroup()
 		own.call("tool3")
 		one.call("s3__tool3")
 		count := func(c *client, tool string) storagetest.Counts {
@@ -200,7 +200,7 @@ func TestStandaloneStreamOfAGroupHasTheEventsOfItsServers(t *testing.T) {
 		c.call("s2__echo")
 		push := func(server, text string) {
 			of := sessions.MemberID(storage.ID(c.session), server)
-			run{ctx: t.Context(), store: w.backend.store, session: of}.say(text)
+			w.outside(of).say(text)
 		}
 		push("s0", "one")
 		push("s2", "two")
@@ -209,10 +209,10 @@ func TestStandaloneStreamOfAGroupHasTheEventsOfItsServers(t *testing.T) {
 		push("s0", "three")
 		commontest.Same(t, []string{said("three")}, c.get(first.lastID(t)).datas(t))
 		push("s2", "four")
-		late := w.start(c.request("GET", "", "Last-Event-ID", "s0~2;s2~1"))
+		late := w.begin(c.request("GET", "", "Last-Event-ID", "s0~2;s2~1"))
 		time.Sleep(time.Second)
 		push("s0", "five")
-		commontest.Same(t, []string{said("five"), said("four")}, slices.Sorted(slices.Values((<-late).datas(t))))
+		commontest.Same(t, []string{said("five"), said("four")}, slices.Sorted(slices.Values(late.end().datas(t))))
 	})
 }
 
@@ -253,11 +253,11 @@ func (d *during) Recorded(ctx context.Context, keys []storage.RecordKey) ([]stor
 // nobody has costs no more.
 func TestGroupWithoutPrefixesKeepsWhatNamesStandFor(t *testing.T) {
 	grouped(t, 50, func(g *transport.Group) { g.Plain = true }, func(t *testing.T, w *world) {
-		counting := storagetest.NewCounting(w.store.Store)
+		counting := storagetest.NewCounting(w.store)
 		w.opts.Kept = &aggregate.Kept{}
 		meanwhile := &during{Store: counting}
-		w.store.Store = w.opts.Kept.Watch(meanwhile)
-		w.backend.store = w.store.Store
+		w.store = w.opts.Kept.Watch(meanwhile)
+		w.serveFrom(w.store)
 		c := w.openGroup()
 		cost := func(tool string, code int) storagetest.Counts {
 			counting.Reset()
@@ -371,7 +371,6 @@ func TestSearchModeHasTwoTools(t *testing.T) {
 			t.Errorf("call_tool of the modern era: %d %s", a.status, a.body)
 		}
 		l := w.link(url.Values{"group": {"all"}, "tools": {"search"}})
-		w.backend.clients = l
 		l.open()
 		commontest.SameIn(t, "over a WebSocket", []string{"find_tools", "call_tool"}, toolNames(t, l.say(list)[0]))
 	})
@@ -381,7 +380,7 @@ func TestEndOfAGroupsSessionEndsThoseOfItsServers(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		c := w.openGroup()
 		c.call("s1__echo")
-		if a := w.do(c.request("DELETE", "")); a.status != 204 {
+		if a := c.del(); a.status != 204 {
 			t.Fatalf("DELETE: %d %s", a.status, a.body)
 		}
 		s, _, err := w.store.Load(t.Context(), sessions.MemberID(storage.ID(c.session), "s1"), "")
@@ -406,7 +405,7 @@ func TestListAsksOnlyServersThatHaveNeverBeenListed(t *testing.T) {
 			return known(name)
 		}
 		w.backend.tool("tools/list", func(r run) {
-			if s, _, err := r.store.Load(r.ctx, r.session, ""); err == nil && s.Server == "bad" {
+			if s, _, err := r.w.store.Load(r.ctx, r.session, ""); err == nil && s.Server == "bad" {
 				r.fail(`{"code":-32603,"message":"it has exited"}`)
 				return
 			}
@@ -433,7 +432,7 @@ func TestToolsThatTheFileLeavesOutAreNeitherListedNorCalled(t *testing.T) {
 			return s, ok
 		}
 		for path, want := range map[string][]string{"/mcp": {"s0__tool0", "s1__tool1"}, "/s1/mcp": {"tool1"}} {
-			c := w.openAt(path)
+			c := w.visitAt(path)
 			commontest.SameIn(t, path, want, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body))
 			prefix := ""
 			if path == "/mcp" {
@@ -478,9 +477,9 @@ func TestDescriptionsOfTheFileReplaceThoseOfTheServer(t *testing.T) {
 		list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 		describes("/mcp", w.openGroup().post(list).body, "s1__")
 		describes("/mcp, modern", w.do(ask{path: "/mcp", method: "tools/list"}.request()).body, "s1__")
-		found := w.openAt("/mcp?tools=search").post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"find_tools","arguments":{"query":"words again"}}}`)
+		found := w.visitAt("/mcp?tools=search").post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"find_tools","arguments":{"query":"words again"}}}`)
 		describes("search", string(wire.Lookup([]byte(found.body), "result", "structuredContent")), "s1__")
-		c := w.openAt("/s1/mcp")
+		c := w.visitAt("/s1/mcp")
 		describes("the record", c.post(list).body, "")
 		if len(w.backend.got) > 0 {
 			t.Fatalf("the server got %s", w.backend.got)
@@ -489,7 +488,7 @@ func TestDescriptionsOfTheFileReplaceThoseOfTheServer(t *testing.T) {
 		w.backend.tool("tools/list", func(r run) {
 			r.end(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"tool1","description":"does thing 1","inputSchema":{"type":"object","x":1.0}}]}`)
 		})
-		describes("the server", w.openAt("/s1/mcp").post(list).body, "")
+		describes("the server", w.visitAt("/s1/mcp").post(list).body, "")
 		describes("the server, through /mcp", w.openGroup().post(list).body, "s1__")
 		if len(w.backend.got) == 0 {
 			t.Error("the server was not asked")
@@ -502,7 +501,7 @@ func TestGroupHasItsServersOnly(t *testing.T) {
 		w.opts.Groups = func(name string) (transport.Group, bool) {
 			return transport.Group{Servers: []string{"s2", "s0"}}, name == "dev"
 		}
-		c := w.openAt("/g/dev/mcp")
+		c := w.visitAt("/g/dev/mcp")
 		commontest.Same(t, []string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).body))
 		if a := c.call("s1__echo"); a.status != 200 || len(w.backend.got) > 0 {
 			t.Errorf("a server of no group: %s", a.body)

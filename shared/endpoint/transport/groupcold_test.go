@@ -41,10 +41,7 @@ func TestToolsAreKnownBeforeTheirFirstCall(t *testing.T) {
 					return s, ok
 				}
 				w.backend.tool("tools/list", func(r run) {
-					w.backend.mu.Lock()
-					second := strings.Contains(w.backend.got[len(w.backend.got)-1], `"cursor":"2"`)
-					w.backend.mu.Unlock()
-					if second {
+					if strings.Contains(r.raw, `"cursor":"2"`) {
 						r.end(`{"tools":[` + more + `]}`)
 						return
 					}

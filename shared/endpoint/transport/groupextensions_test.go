@@ -37,10 +37,10 @@ func TestGroupPassesExtensionsOn(t *testing.T) {
 		if got := string(wire.Lookup([]byte(d.body), "result", "capabilities", "extensions")); !strings.Contains(got, want) || !strings.Contains(got, `"com.example/hello":{"x":1}`) {
 			t.Errorf("discover: %s", got)
 		}
-		c := &client{w: w, path: "/mcp", session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125}
+		c := w.at("/mcp", a.header.Get(sessionIs))
 		var init string
 		w.backend.tool("tool2", func(r run) {
-			if s, _, err := r.store.Load(r.ctx, r.session, ""); err == nil {
+			if s, _, err := r.w.store.Load(r.ctx, r.session, ""); err == nil {
 				init = string(s.Init)
 			}
 			r.end(`{"content":[]}`)
@@ -132,7 +132,7 @@ func TestMethodsOfExtensionsAtAGroup(t *testing.T) {
 func TestSkillsOfAGroup(t *testing.T) {
 	extended(t, nil, func(t *testing.T, w *world) {
 		w.backend.tool("skills/list", func(r run) {
-			s, _, err := r.store.Load(r.ctx, r.session, "")
+			s, _, err := r.w.store.Load(r.ctx, r.session, "")
 			commontest.Check(t, err)
 			switch {
 			case s.Server == "s1":

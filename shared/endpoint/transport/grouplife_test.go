@@ -23,7 +23,7 @@ func TestASessionOfAGroupLivesAsLongAsItIsUsed(t *testing.T) {
 		},
 		"HTTP+SSE": func(w *world) func(string) int {
 			c := w.openSSE("", "").open()
-			c.close()
+			c.gone()
 			return func(body string) int { return c.post(body).status }
 		},
 	} {
@@ -81,14 +81,14 @@ func TestPollOfAGroupIsToldToComeBackWhenTheStoreIsDown(t *testing.T) { // P3
 		c.call("s0__echo")
 		last := c.get("").lastID(t)
 		for _, methods := range [][]string{{"Load"}, {"Save"}, {"Wait"}} {
-			w.store.down(methods...)
+			w.down(methods...)
 			a := c.get(last)
 			events := a.events(t)
 			if end := events[len(events)-1]; end.Retry == 0 || !strings.HasPrefix(end.ID, "s0~") {
 				t.Errorf("%s is down: the client gets %+v", methods, end)
 			}
 			last = a.lastID(t)
-			w.store.failing(nil)
+			w.down()
 		}
 		if got := c.get(last).events(t); !strings.HasPrefix(got[0].ID, "s0~") {
 			t.Errorf("afterwards it gets %+v", got)

@@ -18,7 +18,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // listKinds are the methods of lists, with the entry that each server of busyGroup has.
@@ -90,19 +89,19 @@ func TestListsAskedAtOnceAreWhole(t *testing.T) {
 	const times = 3
 	t.Run("sessions", func(t *testing.T) {
 		busyGroup(t, func(t *testing.T, w *world) {
-			var answers []<-chan *answer
+			var answers []*conn
 			var methods []string
 			for range 2 {
 				c := w.openGroup()
 				for method := range listKinds {
 					for i := range times {
 						methods = append(methods, method)
-						answers = append(answers, w.start(c.request("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":"%s %d","method":%q}`, method, i, method))))
+						answers = append(answers, w.begin(c.request("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":"%s %d","method":%q}`, method, i, method))))
 					}
 				}
 			}
 			for i, got := range answers {
-				if wrong := whole(methods[i], string(wire.Lookup([]byte((<-got).body), "result"))); wrong != "" {
+				if wrong := whole(methods[i], string(wire.Lookup([]byte(got.end().body), "result"))); wrong != "" {
 					t.Error(wrong)
 				}
 			}
@@ -110,16 +109,16 @@ func TestListsAskedAtOnceAreWhole(t *testing.T) {
 	})
 	t.Run("2026-07-28", func(t *testing.T) {
 		busyGroup(t, func(t *testing.T, w *world) {
-			var answers []<-chan *answer
+			var answers []*conn
 			var methods []string
 			for method := range listKinds {
 				for range times {
 					methods = append(methods, method)
-					answers = append(answers, w.start(ask{path: "/mcp", method: method}.request()))
+					answers = append(answers, w.begin(ask{path: "/mcp", method: method}.request()))
 				}
 			}
 			for i, got := range answers {
-				if wrong := whole(methods[i], string((<-got).result(t))); wrong != "" {
+				if wrong := whole(methods[i], string(got.end().result(t))); wrong != "" {
 					t.Error(wrong)
 				}
 			}
@@ -130,7 +129,7 @@ func TestListsAskedAtOnceAreWhole(t *testing.T) {
 			c := w.openSSE("", "").open()
 			for method := range listKinds {
 				for i := range times {
-					w.start(request("POST", "/message?sessionId="+c.session, fmt.Sprintf(`{"jsonrpc":"2.0","id":"%s %d","method":%q}`, method, i, method)))
+					w.begin(request("POST", "/message?sessionId="+c.session, fmt.Sprintf(`{"jsonrpc":"2.0","id":"%s %d","method":%q}`, method, i, method)))
 				}
 			}
 			time.Sleep(5 * time.Second)
@@ -140,7 +139,6 @@ func TestListsAskedAtOnceAreWhole(t *testing.T) {
 	t.Run("WebSocket", func(t *testing.T) {
 		busyGroup(t, func(t *testing.T, w *world) {
 			l := w.link(url.Values{"group": {"all"}})
-			w.backend.clients = l
 			l.open()
 			var mu sync.Mutex
 			var all sync.WaitGroup
@@ -171,13 +169,12 @@ func TestTheFirstListOfManyServersIsWhole(t *testing.T) {
 	} {
 		t.Run(era, func(t *testing.T) {
 			grouped(t, servers, nil, func(t *testing.T, w *world) {
-				counting := storagetest.NewCounting(w.store.Store)
-				w.store.Store = counting
+				counting := w.count()
 				w.opts.Servers = func(name string) (sessions.Server, bool) {
 					return sessions.Server{Name: name, Digest: "new " + name, Record: true, Anonymous: true}, strings.HasPrefix(name, "s")
 				}
 				w.backend.tool("tools/list", func(r run) {
-					switch s, _, _ := r.store.Load(r.ctx, r.session, ""); s.Server {
+					switch s, _, _ := r.w.store.Load(r.ctx, r.session, ""); s.Server {
 					case "s7", "s70": // slow
 						time.Sleep(19 * time.Second)
 					case "s8", "s80": // too slow
@@ -240,7 +237,6 @@ func TestListComesFromTheProcessThatTheClientUses(t *testing.T) {
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
 		w.keep("s0", "tools/list 2025-11-25  anyone", `{"gen":1,"list":{"tools":[{"name":"old"}]}}`)
 		l := w.link(url.Values{"group": {"all"}})
-		w.backend.clients = l
 		l.open()
 		w.backend.tool("tools/list", tools(w, func() storage.ID { return sessions.MemberID(l.ofGroup(), "s0") }))
 		l.say(callOf("s0__echo"))
@@ -278,13 +274,13 @@ func TestListSaysThatAServersPartIsOld(t *testing.T) {
 
 // saysWhenCalled has each tool say something outside of its call, and tell that a resource was
 // updated, a second after it has answered.
-func (w *world) saysWhenCalled(clients storage.Clients, address func(storage.Address) storage.Address) {
+func (w *world) saysWhenCalled(address func(storage.Address) storage.Address) {
 	for _, tool := range []string{"tool0", "tool1", "tool2"} {
 		w.backend.tool(tool, func(r run) {
 			r.end(`{"content":[]}`)
 			time.Sleep(time.Second)
 			a := address(storage.Address{Session: r.session, Stream: storage.Standalone})
-			out := run{ctx: r.ctx, store: r.store, session: r.session, address: a, clients: clients}
+			out := r.outside().to(a)
 			out.say(tool)
 			out.append(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:`+tool+`"}}`, false)
 		})
@@ -299,10 +295,10 @@ func changed(uri string) string {
 // also servers that it calls later.
 func TestStreamThatWasOpenedFirstHearsEachServerAtOnce(t *testing.T) {
 	grouped(t, 3, nil, func(t *testing.T, w *world) {
-		w.saysWhenCalled(nil, func(a storage.Address) storage.Address { return a })
+		w.saysWhenCalled(func(a storage.Address) storage.Address { return a })
 		c := w.openGroup()
 		began := time.Now()
-		stream := w.start(c.request("GET", ""))
+		stream := w.begin(c.request("GET", ""))
 		var want []string
 		calls := map[string]time.Duration{}
 		for i, tool := range []string{"tool1", "tool0", "tool1"} {
@@ -314,7 +310,7 @@ func TestStreamThatWasOpenedFirstHearsEachServerAtOnce(t *testing.T) {
 			c.call(server + "__" + tool)
 			want = append(want, said(tool), changed("dormouse://"+server+"/a:"+tool))
 		}
-		a := <-stream
+		a := stream.end()
 		if got := a.datas(t); !slices.Equal(got, want) {
 			t.Errorf("the stream has %q", got)
 		}
@@ -330,7 +326,7 @@ func TestStreamThatWasOpenedFirstHearsEachServerAtOnce(t *testing.T) {
 			}
 		}
 		// The client comes back with what it has, and misses nothing.
-		run{ctx: t.Context(), store: w.backend.store, session: sessions.MemberID(storage.ID(c.session), "s0")}.say("later")
+		w.outside(sessions.MemberID(storage.ID(c.session), "s0")).say("later")
 		if got := c.get(a.lastID(t)).datas(t); !slices.Equal(got, []string{said("later")}) {
 			t.Errorf("the next stream has %q", got)
 		}
@@ -342,12 +338,12 @@ func TestStreamOfAGroupEndsWithThoseOfItsServers(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		c := w.openGroup()
 		c.call("s0__echo")
-		stream := w.start(c.request("GET", ""))
+		stream := w.begin(c.request("GET", ""))
 		time.Sleep(time.Second)
-		if a := w.do(c.request("DELETE", "")); a.status != 204 {
+		if a := c.del(); a.status != 204 {
 			t.Fatal(a.body)
 		}
-		<-stream
+		stream.end()
 	})
 }
 
@@ -355,12 +351,12 @@ func TestStreamOfAGroupEndsWithThoseOfItsServers(t *testing.T) {
 func TestOtherTransportsHearEachServerAtOnce(t *testing.T) {
 	t.Run("HTTP+SSE", func(t *testing.T) {
 		grouped(t, 3, nil, func(t *testing.T, w *world) {
-			w.saysWhenCalled(nil, func(a storage.Address) storage.Address { a.LegacySSE = true; return a })
+			w.saysWhenCalled(func(a storage.Address) storage.Address { a.LegacySSE = true; return a })
 			c := w.openSSE("", "").open()
 			began := time.Now()
 			c.accepted(callOf("s1__tool1"))
 			time.Sleep(2 * time.Second)
-			a := c.close()
+			a := c.gone()
 			if got := messagesOf(t, a); !slices.Equal(got[2:], []string{said("tool1"), changed("dormouse://s1/a:tool1")}) {
 				t.Errorf("the stream has %q", got)
 			}
@@ -372,9 +368,8 @@ func TestOtherTransportsHearEachServerAtOnce(t *testing.T) {
 	t.Run("WebSocket", func(t *testing.T) {
 		grouped(t, 3, nil, func(t *testing.T, w *world) {
 			l := w.link(url.Values{"group": {"all"}})
-			w.backend.clients = l
 			l.open()
-			w.saysWhenCalled(l, func(a storage.Address) storage.Address {
+			w.saysWhenCalled(func(a storage.Address) storage.Address {
 				a.Conn, a.Through = l.conn, &storage.Through{Group: l.ofGroup(), Server: "s1"}
 				return a
 			})
@@ -399,7 +394,7 @@ func TestSubscriptionHearsAServerThatStartsLater(t *testing.T) {
 			}
 			return s, ok
 		}
-		listens := w.start(ask{path: "/mcp", id: "41", method: "subscriptions/listen", params: `"notifications":{"toolsListChanged":true}`}.request())
+		listens := w.begin(ask{path: "/mcp", id: "41", method: "subscriptions/listen", params: `"notifications":{"toolsListChanged":true}`}.request())
 		time.Sleep(time.Second)
 		if got := w.taken(); len(got) > 0 {
 			t.Errorf("the servers got %q", got)
@@ -407,7 +402,7 @@ func TestSubscriptionHearsAServerThatStartsLater(t *testing.T) {
 		w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"s1__tool1","arguments":{}`}.request()).result(t)
 		w.pushedBy("s1", `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 		time.Sleep(time.Second)
-		a := <-listens
+		a := listens.end()
 		if got := a.datas(t); len(got) != 3 || !strings.Contains(got[1], "notifications/tools/list_changed") {
 			t.Errorf("the listener heard %q", got)
 		}
@@ -425,10 +420,10 @@ func TestSubscriptionToAResourceWithoutPrefix(t *testing.T) {
 		}
 		w.backend.tool("resources/subscribe", respond)
 		w.backend.tool("resources/unsubscribe", respond)
-		listens := w.start(ask{path: "/mcp", id: "41", method: "subscriptions/listen", params: `"notifications":{"resourceSubscriptions":["file:///a","file:///of-nobody"]}`}.request())
+		listens := w.begin(ask{path: "/mcp", id: "41", method: "subscriptions/listen", params: `"notifications":{"resourceSubscriptions":["file:///a","file:///of-nobody"]}`}.request())
 		time.Sleep(time.Second)
 		w.pushedBy("s1", `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
-		a := <-listens
+		a := listens.end()
 		if got := a.datas(t); len(got) != 3 || got[0] != acknowledged(`{"resourceSubscriptions":["file:///a"]}`) || !strings.Contains(got[1], `"params":{"uri":"file:///a"`) {
 			t.Errorf("the listener heard %q", got)
 		}

@@ -15,15 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// taken returns what the servers have got since its last call.
-func (w *world) taken() []string {
-	w.backend.mu.Lock()
-	defer w.backend.mu.Unlock()
-	got := w.backend.got
-	w.backend.got = nil
-	return got
-}
-
 // Each message below goes only to the server that it names, with the names that this
 // server uses. The answer comes back with the names that the client uses.
 func TestWhatNamesAServerGoesToItAlone(t *testing.T) {
@@ -118,7 +109,7 @@ func TestCancelReachesTheServerOfTheCall(t *testing.T) {
 		})
 		c := w.openGroup()
 		w.awake("s1")
-		answered := w.start(c.request("POST", `{"jsonrpc":"2.0","id":"long","method":"tools/call","params":{"name":"s1__tool1"}}`))
+		answered := w.begin(c.request("POST", `{"jsonrpc":"2.0","id":"long","method":"tools/call","params":{"name":"s1__tool1"}}`))
 		synctest.Wait()
 		w.taken()
 		cancel := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"long","reason":"enough"}}`
@@ -126,7 +117,7 @@ func TestCancelReachesTheServerOfTheCall(t *testing.T) {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
 		commontest.Same(t, []string{cancel}, w.taken())
-		<-answered
+		answered.end()
 	})
 }
 
@@ -149,7 +140,7 @@ func (w *world) pushedBy(server, raw string) {
 	w.t.Helper()
 	s, _ := w.opts.Servers(server)
 	id := sessions.PinnedID(sessions.Caller{Server: s, Tenant: "tenant", Principal: "ada"})
-	run{ctx: w.t.Context(), store: w.backend.store, session: id}.append(raw, false)
+	w.outside(id).append(raw, false)
 }
 
 // One subscription brings a client the changes of all servers, and the updates of a
@@ -168,7 +159,7 @@ func TestSubscriptionAtAGroupHearsItsServers(t *testing.T) {
 			w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"` + server + `__echo","arguments":{}`}.request()).result(t)
 		}
 		w.taken()
-		listens := w.start(ask{
+		listens := w.begin(ask{
 			path: "/mcp", id: "41", method: "subscriptions/listen",
 			params: `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["dormouse://s1/file:///a","file:///of-nobody"]}`,
 		}.request())
@@ -181,7 +172,7 @@ func TestSubscriptionAtAGroupHearsItsServers(t *testing.T) {
 		w.pushedBy("s1", `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
 		time.Sleep(time.Second)
 		w.pushedBy("s2", `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`) // of no subscription
-		datas := (<-listens).datas(t)
+		datas := listens.end().datas(t)
 		want := []string{
 			acknowledged(`{"resourceSubscriptions":["dormouse://s1/file:///a"],"toolsListChanged":true}`),
 			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`,
@@ -207,7 +198,7 @@ func TestSubscriptionAtAGroupLosesNoChangeWhileAServerIsSlow(t *testing.T) {
 		for _, server := range []string{"s0", "s1"} { // opens the sessions
 			w.do(ask{path: "/mcp", method: "tools/call", params: `"name":"` + server + `__echo","arguments":{}`}.request()).result(t)
 		}
-		listens := w.start(ask{
+		listens := w.begin(ask{
 			path: "/mcp", id: "41", method: "subscriptions/listen",
 			params: `"notifications":{"toolsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["dormouse://s1/file:///a"]}`,
 		}.request())
@@ -219,7 +210,7 @@ func TestSubscriptionAtAGroupLosesNoChangeWhileAServerIsSlow(t *testing.T) {
 			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`,
 			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed","params":{` + stamp + `}}`,
 		}
-		if datas := (<-listens).datas(t); len(datas) != 4 || !slices.Equal(want, datas[:3]) {
+		if datas := listens.end().datas(t); len(datas) != 4 || !slices.Equal(want, datas[:3]) {
 			t.Errorf("got %s", strings.Join(datas, "\n"))
 		}
 	})
@@ -242,12 +233,12 @@ func TestTaskOfAGroup(t *testing.T) {
 		if got.Status != "working" || got.TaskID != made.TaskID {
 			t.Errorf("got %+v", got)
 		}
-		listens := w.start(ask{path: "/mcp", id: "41", method: "subscriptions/listen", caps: taskCaps, params: `"notifications":{"taskIds":["` + made.TaskID + `"]}`}.request())
+		listens := w.begin(ask{path: "/mcp", id: "41", method: "subscriptions/listen", caps: taskCaps, params: `"notifications":{"taskIds":["` + made.TaskID + `"]}`}.request())
 		time.Sleep(30 * time.Second)
 		if got = taskOf(t, w.do(of(made, "tasks/get").request()).result(t)); got.Status != "completed" || !strings.Contains(string(got.Result), `"text":"tool1"`) {
 			t.Errorf("got %+v", got)
 		}
-		datas := (<-listens).datas(t)
+		datas := listens.end().datas(t)
 		if len(datas) != 3 || datas[0] != acknowledged(`{"taskIds":["`+made.TaskID+`"]}`) || !strings.Contains(datas[1], `"status":"completed"`) || !strings.Contains(datas[1], `"taskId":"`+made.TaskID+`"`) {
 			t.Errorf("the listener heard %s", strings.Join(datas, "\n"))
 		}
@@ -270,7 +261,7 @@ func TestTaskOfAGroup(t *testing.T) {
 func TestTaskListOfAGroup(t *testing.T) {
 	grouped(t, 3, func(*transport.Group) {}, func(t *testing.T, w *world) {
 		w.backend.tool("tasks/list", func(r run) {
-			s, _, err := r.store.Load(r.ctx, r.session, "")
+			s, _, err := r.w.store.Load(r.ctx, r.session, "")
 			commontest.Check(t, err)
 			if s.Server == "s1" {
 				r.fail(`{"code":-32601,"message":"no tasks here"}`)

@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strconv"
@@ -16,81 +15,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
-
-// link is the WebSocket API and one client of a group.
-type link struct {
-	*api
-	w     *world
-	query url.Values
-	conn  string
-	conns []string    // that there have been
-	over  http.Header // of the request that asks for a connection
-}
-
-func (w *world) link(query url.Values) *link {
-	return &link{api: newAPI(), w: w, query: query, over: http.Header{}}
-}
-
-// socket serves one event by a function that was made for it.
-func (l *link) socket(serve func(*transport.Socket)) {
-	l.w.t.Helper()
-	opts := l.w.opts
-	opts.Host = l.w.newHost().With(sessions.Parts{Clients: l})
-	serveSocket(l.w.t, opts, serve)
-}
-
-func (l *link) connect() (status int) {
-	l.w.t.Helper()
-	l.conn = "c" + strconv.Itoa(len(l.conns)+1)
-	l.conns = append(l.conns, l.conn)
-	r := httptest.NewRequestWithContext(l.w.t.Context(), http.MethodGet, "http://127.0.0.1/local?"+l.query.Encode(), nil)
-	r.Header = l.over
-	l.socket(func(k *transport.Socket) { status, _, _ = k.Connect(l.w.t.Context(), l.conn, r) })
-	return status
-}
-
-func (l *link) open() *link {
-	l.w.t.Helper()
-	if status := l.connect(); status != http.StatusOK {
-		l.w.t.Fatalf("the connection was refused with %d", status)
-	}
-	if got := l.say(initialize); len(got) == 0 || !strings.Contains(got[len(got)-1], `"id":0,"result"`) {
-		l.w.t.Fatalf("initialize was answered with %q", got)
-	}
-	l.say(wsInitialized)
-	return l
-}
-
-// say sends a message, and returns what the client has got since the last one.
-func (l *link) say(raw string) []string {
-	l.w.t.Helper()
-	l.socket(func(k *transport.Socket) {
-		if reply := k.Message(l.w.t.Context(), l.conn, []byte(raw)); reply != nil {
-			l.gets(l.conn, reply)
-		}
-	})
-	time.Sleep(time.Second)
-	return l.heard()
-}
-
-// heard returns what the client has got over its connections since the last call.
-func (l *link) heard() (all []string) {
-	for _, conn := range l.conns {
-		all = append(all, l.take(conn)...)
-	}
-	return all
-}
 
 // pushes sends a message of a server outside of requests.
 func (l *link) pushes(of storage.ID, server, text string) {
 	l.w.t.Helper()
 	id := sessions.MemberID(of, server)
 	a := storage.Address{Session: id, Stream: storage.Standalone, Conn: l.conn, EventIDs: l.query.Get("event-ids") == "1", Through: &storage.Through{Group: of, Server: server}}
-	run{ctx: l.w.t.Context(), store: l.w.backend.store, session: id, address: a, clients: l}.say(text)
+	l.w.outside(id).to(a).say(text)
 }
 
 // messages returns the texts that are not notifications of event ids.
@@ -114,7 +48,6 @@ func TestGroupOverWebSocketHasTheMessagesOfAllItsServers(t *testing.T) {
 			r.end(`{"content":[{"type":"resource_link","uri":"file:///a","name":"a"}]}`)
 		})
 		l := w.link(url.Values{"group": {"all"}})
-		w.backend.clients = l
 		l.open()
 		of := l.ofGroup()
 		steps := []struct {
@@ -157,7 +90,6 @@ func TestGroupOverWebSocketGoesOn(t *testing.T) {
 	for _, query := range []url.Values{{"group": {"all"}, "event-ids": {"1"}}, {"group": {"all"}, "event-ids": {"1"}, "names": {"plain"}}} {
 		grouped(t, 2, nil, func(t *testing.T, w *world) {
 			l := w.link(query)
-			w.backend.clients = l
 			l.open()
 			of := l.ofGroup()
 			let := make(chan bool)
@@ -180,9 +112,7 @@ func TestGroupOverWebSocketGoesOn(t *testing.T) {
 			if !strings.HasSuffix(lastID, "~s0") {
 				t.Fatalf("the event has the id %s", last)
 			}
-			gone := l.conn
-			_ = l.Close(t.Context(), gone)
-			l.socket(func(k *transport.Socket) { k.Disconnect(t.Context(), gone) })
+			l.hang()
 			close(let)
 			time.Sleep(time.Second)
 			l.pushes(of, "s0", "missed")
@@ -214,7 +144,6 @@ func TestGroupOverWebSocketGoesOn(t *testing.T) {
 func TestGroupOverWebSocketUsesTheOtherConnection(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		l := w.link(url.Values{"group": {"all"}})
-		w.backend.clients = l
 		l.open()
 		first := l.conn
 		l.query = url.Values{"group": {"all"}, "session": {string(l.ofGroup())}}
@@ -294,7 +223,7 @@ func TestConnectionsToAGroupThatAreRefused(t *testing.T) {
 			}
 		}
 		other := w.link(url.Values{"group": {"all"}, "session": {id}})
-		other.over.Set("Authorization", "Bearer eve")
+		other.headers = []string{"Authorization", "Bearer eve"}
 		commontest.EqualIn(t, "another principal", http.StatusNotFound, other.connect())
 	})
 }
@@ -323,9 +252,8 @@ func TestConnectionToAGroupIsForTheServersOfItsKey(t *testing.T) {
 			t.Fatalf("no ticket: %d %s", a.status, a.body)
 		}
 		byTicket, byHeader := w.link(url.Values{"group": {"all"}, "ticket": {ticket}}), w.link(url.Values{"group": {"all"}})
-		byHeader.over.Set("Authorization", "Bearer "+key)
+		byHeader.headers = []string{"Authorization", "Bearer " + key}
 		for name, l := range map[string]*link{"ticket": byTicket, "header": byHeader} {
-			w.backend.clients = l
 			l.open()
 			commontest.SameIn(t, name, []string{"s0__echo", "s0__tool0", "s2__echo", "s2__tool2"}, toolNames(t, l.say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)[0]))
 			if got := l.say(callOf("s1__tool1")); len(got) != 1 || !strings.Contains(got[0], "there is no tool s1__tool1 here") {
@@ -334,7 +262,6 @@ func TestConnectionToAGroupIsForTheServersOfItsKey(t *testing.T) {
 		}
 		commontest.EqualIn(t, "the ticket again", http.StatusUnauthorized, w.link(byTicket.query).connect())
 		narrow("s2")
-		w.backend.clients = byHeader
 		if got := byHeader.say(callOf("s0__tool0")); len(got) != 1 || !strings.Contains(got[0], "there is no tool s0__tool0 here") {
 			t.Errorf("a server that was taken from the key: %q", got)
 		}

@@ -14,7 +14,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // ofMember returns the session that a session of a group has with a server.
@@ -26,7 +25,7 @@ func (c *sseClient) ofMember(server string) storage.ID {
 func (c *sseClient) pushes(server, text string) {
 	c.w.t.Helper()
 	a := storage.Address{Session: c.ofMember(server), Stream: storage.Standalone, LegacySSE: true}
-	run{ctx: c.w.t.Context(), store: c.w.backend.store, session: c.ofMember(server), address: a}.say(text)
+	c.w.outside(c.ofMember(server)).to(a).say(text)
 	synctest.Wait()
 }
 
@@ -117,7 +116,7 @@ func TestGroupOverSSEGoesOn(t *testing.T) {
 			c.accepted(callOf("s0__echo"))
 			time.Sleep(time.Second)
 			c.pushes("s0", "one")
-			first := c.close()
+			first := c.gone()
 			c.pushes("s0", "two")
 			c.accepted(callOf("s2__echo"))
 			c.pushes("s2", "three")
@@ -126,7 +125,6 @@ func TestGroupOverSSEGoesOn(t *testing.T) {
 				query, headers = "", []string{"Last-Event-ID", first.lastID(t)}
 			}
 			again := w.openSSE("g/dev", query, headers...)
-			again.session = c.session
 			time.Sleep(time.Second)
 			c.pushes("s0", "four")
 			got := again.messages()
@@ -161,8 +159,7 @@ func TestGroupOverSSEIsOfItsPrincipalOnly(t *testing.T) {
 // the session, and the mark costs no more reads.
 func TestGroupOverSSEAMarkWithoutASessionIsForgotten(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		counted := storagetest.NewCounting(w.store.Store)
-		w.store.Store = counted
+		counted := w.count()
 		c := w.openSSE("", "").open()
 		h := sessions.New(w.store, w.backend, sessions.Limits{EventAge: time.Hour})
 		commontest.OK(t, h.Say(t.Context(), storage.ID(c.session), []byte(`{"jsonrpc":"2.0","method":"notifications/dormouse/joined","params":{"server":"s1"}}`)))

@@ -10,9 +10,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,22 +28,55 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// world is everything that outlives a request. That excludes the handler: each request
-// gets a new one.
+// world is everything that outlives a request: the store, the servers and the WebSocket API.
+// Nothing else stays in memory. Each request is served by a handler, a host and a handle on
+// the store that were made for it.
 type world struct {
 	t       *testing.T
-	store   *faultyStore
+	store   storage.Store        // the handle of the test and of the servers
+	open    func() storage.Store // opens one more handle, for a request
 	backend *backend
+	behind  func(storage.Store) sessions.Backend // makes another backend for a host; nil: backend
+	api     *api
 	limits  sessions.Limits
 	opts    transport.Options
+	fresh   func(*transport.Options) // sets what a function makes when it starts; may be nil
+	secrets storage.Secrets          // nil: no server needs any
 	logged  *bytes.Buffer
-	secrets storage.Secrets // nil: no server needs any
+	pushes  []storage.ID // sessions for which a function of w.function wants to be invoked again
+
+	mu     sync.Mutex
+	faults map[string]fault // by method of the store, "" for all others
+	calls  map[string]int   // calls of the store that requests made, by method
+}
+
+// bubble runs a test in fake time, on a store in memory.
+func bubble(t *testing.T, test func(t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newWorld(t)) })
+}
+
+// scenario runs a test in fake time, on every store. The files scenario_*_test.go play the
+// scenarios of shared/testdata/scenarios.md, whose numbers stand above the tests.
+func scenario(t *testing.T, play func(t *testing.T, w *world)) {
+	t.Run("memory", func(t *testing.T) { bubble(t, play) })
+	t.Run("sqlite", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "sessions.db")
+		synctest.Test(t, func(t *testing.T) { play(t, newWorldAt(t, path)) })
+	})
 }
 
 func newWorld(t *testing.T) *world {
-	store := &faultyStore{Store: storagetest.NewMemory()}
-	logged := &bytes.Buffer{}
-	w := &world{t: t, store: store, backend: &backend{store: store.Store}, logged: logged}
+	memory := kept{storagetest.NewMemory()}
+	return newWorldOn(t, func() storage.Store { return memory })
+}
+
+func newWorldOn(t *testing.T, open func() storage.Store) *world {
+	w := &world{t: t, store: open(), open: open, api: newAPI(), logged: &bytes.Buffer{}, calls: map[string]int{}}
+	w.backend = &backend{w: w, asked: map[string]chan string{}, turn: make(chan struct{}, 1)}
+	t.Cleanup(func() {
+		w.backend.running.Wait() // tools have the store till they end
+		_ = w.store.Close()
+	})
 	w.opts = transport.Options{
 		Servers: func(name string) (sessions.Server, bool) {
 			switch name {
@@ -76,13 +109,24 @@ func newWorld(t *testing.T) *world {
 				return r.Header.Get("Authorization"), nil
 			}
 		}),
-		Observer: observe.Log(slog.New(slog.NewJSONHandler(logged, nil))),
+		Observer: observe.Log(slog.New(slog.NewJSONHandler(w.logged, nil))),
 	}
-	err := store.SaveHandshake(t.Context(), storage.Handshake{
-		Digest: storage.RecordFor("tenant", "known"), Version: wire.V20251125, Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`),
-	})
-	commontest.OK(t, err)
+	w.handshake(t, `{"protocolVersion":"2025-11-25","capabilities":{}}`)
 	return w
+}
+
+// handshake replaces the record of the server "known".
+func (w *world) handshake(t *testing.T, result string) {
+	t.Helper()
+	h := storage.Handshake{Digest: storage.RecordFor("tenant", "known"), Version: wire.V20251125, Result: json.RawMessage(result)}
+	commontest.OK(t, w.store.SaveHandshake(t.Context(), h))
+}
+
+func (w *world) awake(servers ...string) {
+	w.t.Helper()
+	for _, server := range servers {
+		commontest.OK(w.t, w.store.SaveBox(w.t.Context(), storage.Box{ID: storage.BoxFor("tenant", server), State: storage.Awake, Gen: 1}))
+	}
 }
 
 type principal func(*http.Request) (name string, err error)
@@ -102,33 +146,118 @@ func (principal) ConfirmMembers(_ context.Context, _, _ string, servers []string
 	return servers, nil
 }
 
-// bubble runs a test in fake time.
-func bubble(t *testing.T, test func(t *testing.T, w *world)) {
-	synctest.Test(t, func(t *testing.T) { test(t, newWorld(t)) })
+// kept is a store that outlives its handles.
+type kept struct{ storage.Store }
+
+func (kept) Close() error { return nil }
+
+// napping is a store that waits for events by polling, because the signal that ends a real
+// wait is outside of virtual time.
+type napping struct{ storage.Store }
+
+const longestNap = 100 * time.Millisecond
+
+func (n napping) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
+	for begun := time.Now(); ; {
+		if err := ctx.Err(); err != nil {
+			return storage.Page{}, err
+		}
+		page, err := n.Read(ctx, id, stream, after, 100)
+		if err != nil || len(page.Events) > 0 || !time.Now().Before(until) {
+			return page, err
+		}
+		time.Sleep(min(max(time.Since(begun)/10, 5*time.Millisecond), longestNap, time.Until(until)))
+	}
+}
+
+// serveFrom has later requests use a store.
+func (w *world) serveFrom(s storage.Store) { w.open = func() storage.Store { return kept{s} } }
+
+// count counts what later requests call of the store.
+func (w *world) count() *storagetest.Counting {
+	counting := storagetest.NewCounting(w.open())
+	w.serveFrom(counting)
+	return counting
+}
+
+// counted returns what do costs in calls of the store, apart from their bytes.
+func (w *world) counted(do func()) storagetest.Counts {
+	counting := w.count()
+	do()
+	got := counting.Counts()
+	got.Bytes = 0
+	return got
+}
+
+// fault is what happens to a request's call of the store; do makes the call.
+type fault func(do func() error) error
+
+var errDown = storage.Errorf(storage.Unavailable, "the store does not answer; try again").Because(errors.New("disk on fire"))
+
+// fail makes methods of the store fail, also for requests that are under way. The name ""
+// stands for every method. Without a name all methods work again.
+func (w *world) fail(how fault, methods ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults = map[string]fault{}
+	for _, m := range methods {
+		w.faults[m] = how
+	}
+}
+
+// down makes methods fail as if they had not been called.
+func (w *world) down(methods ...string) {
+	w.fail(func(func() error) error { return errDown }, methods...)
+}
+
+// deaf makes methods fail as down does, but the store does their work: only the answer is
+// lost.
+func (w *world) deaf(methods ...string) {
+	w.fail(func(do func() error) error { _ = do(); return errDown }, methods...)
+}
+
+func (w *world) around(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
+	w.mu.Lock()
+	how, ok := w.faults[c.Method]
+	if !ok {
+		how = w.faults[""]
+	}
+	w.calls[c.Method]++
+	w.mu.Unlock()
+	if how == nil {
+		return do(ctx)
+	}
+	return how(func() error { return do(ctx) })
+}
+
+// started returns the options of a function that has just started. leave closes its handle
+// on the store.
+func (w *world) started() (opts transport.Options, leave func()) {
+	store := intercept.New(w.open(), w.around)
+	var behind sessions.Backend = w.backend
+	if w.behind != nil {
+		behind = w.behind(store)
+	}
+	opts = w.opts
+	if w.fresh != nil {
+		w.fresh(&opts)
+	}
+	opts.Host = sessions.New(store, behind, w.limits).With(sessions.Parts{Clients: w.api, Secrets: w.secrets})
+	return opts, func() { _ = store.Close() }
 }
 
 func (w *world) handler() *transport.HTTP {
-	opts := w.opts
-	opts.Host = w.newHost()
+	opts, _ := w.started()
 	return transport.New(opts)
 }
 
-// newHost returns a host of a function that has just started.
-func (w *world) newHost() *sessions.Manager {
-	h := sessions.New(intercept.New(w.store.Store, w.store.around), w.backend, w.limits)
-	if w.secrets != nil {
-		return h.With(sessions.Parts{Secrets: w.secrets})
-	}
-	return h
-}
-
-// answer is a whole response, with the time of each flush.
+// answer is what the client of a request has read.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 	flush  []flush
-	took   time.Duration
+	took   time.Duration // 0 while the request goes on
 }
 
 type flush struct {
@@ -136,52 +265,125 @@ type flush struct {
 	text string
 }
 
-// do serves one request by a handler that was made for it.
+// do serves a request.
 func (w *world) do(r *http.Request) *answer {
 	w.t.Helper()
-	return w.doBy(w.handler(), r)
+	c, serve := w.prepare(r)
+	serve()
+	return c.read()
 }
 
-func (w *world) doBy(h http.Handler, r *http.Request) *answer {
-	w.t.Helper()
-	rec := &recorder{header: http.Header{}, begun: time.Now(), ctx: r.Context()}
-	h.ServeHTTP(rec, r)
-	rec.Flush()
-	a := &answer{status: rec.status, header: rec.sent, flush: rec.flushed, took: time.Since(rec.begun)}
-	for _, f := range rec.flushed {
-		a.body += f.text
+// begin serves a request in another goroutine, at most until the end of the test.
+func (w *world) begin(r *http.Request) *conn {
+	c, serve := w.prepare(r)
+	w.t.Cleanup(func() { c.cut(); <-c.over })
+	go serve()
+	return c
+}
+
+func (w *world) prepare(r *http.Request) (c *conn, serve func()) {
+	ctx, cut := context.WithCancel(r.Context())
+	c = &conn{recorder: newRecorder(ctx), over: make(chan struct{}), cut: cut}
+	opts, leave := w.started()
+	return c, func() {
+		defer close(c.over)
+		defer cut()
+		defer leave()
+		c.serve(transport.New(opts), r.WithContext(ctx))
 	}
-	return a
 }
 
-// start serves a request in another goroutine. The channel gets the answer at the end.
-func (w *world) start(r *http.Request) <-chan *answer {
-	done := make(chan *answer, 1)
-	go func() { done <- w.do(r) }()
-	return done
+// conn is a request under way, as its client sees it.
+type conn struct {
+	*recorder
+	over chan struct{}
+	cut  context.CancelFunc // the client goes
+}
+
+// settle waits until every goroutine has done what it can do now. A store that is polled
+// needs a moment for that.
+func settle() {
+	time.Sleep(2 * longestNap)
+	synctest.Wait()
+}
+
+// seen returns what the client has read so far.
+func (c *conn) seen() *answer {
+	settle()
+	return c.read()
+}
+
+func (c *conn) isOver() bool {
+	settle()
+	select {
+	case <-c.over:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *conn) end() *answer {
+	<-c.over
+	return c.read()
+}
+
+// leave closes the connection when the client has read all that there is now.
+func (c *conn) leave() *answer {
+	settle()
+	return c.gone()
+}
+
+// gone closes the connection.
+func (c *conn) gone() *answer {
+	c.cut()
+	return c.end()
 }
 
 // recorder is a client that reads what is flushed until it goes. Then its context is
-// cancelled.
+// cancelled. Others may read it while it records.
 type recorder struct {
+	begun time.Time
+	ctx   context.Context
+
+	mu           sync.Mutex
 	header, sent http.Header
 	status       int
-	begun        time.Time
-	ctx          context.Context
 	buf          bytes.Buffer
 	flushed      []flush
+	took         time.Duration
+}
+
+func newRecorder(ctx context.Context) *recorder {
+	return &recorder{header: http.Header{}, begun: time.Now(), ctx: ctx}
+}
+
+func (r *recorder) serve(h http.Handler, q *http.Request) {
+	h.ServeHTTP(r, q)
+	r.Flush()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.took = time.Since(r.begun)
 }
 
 func (r *recorder) Header() http.Header { return r.header }
 
 func (r *recorder) WriteHeader(status int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begin(status)
+}
+
+func (r *recorder) begin(status int) {
 	if r.status == 0 {
 		r.status, r.sent = status, r.header.Clone()
 	}
 }
 
 func (r *recorder) Write(p []byte) (int, error) {
-	r.WriteHeader(http.StatusOK)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begin(http.StatusOK)
 	if errors.Is(r.ctx.Err(), context.Canceled) {
 		return 0, io.ErrClosedPipe
 	}
@@ -189,11 +391,23 @@ func (r *recorder) Write(p []byte) (int, error) {
 }
 
 func (r *recorder) Flush() {
-	r.WriteHeader(http.StatusOK)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begin(http.StatusOK)
 	if r.buf.Len() > 0 {
 		r.flushed = append(r.flushed, flush{time.Since(r.begun), r.buf.String()})
 		r.buf.Reset()
 	}
+}
+
+func (r *recorder) read() *answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := &answer{status: r.status, header: r.sent, flush: r.flushed, took: r.took}
+	for _, f := range r.flushed {
+		a.body += f.text
+	}
+	return a
 }
 
 func (a *answer) events(t *testing.T) []wire.SSE {
@@ -226,16 +440,27 @@ func (a *answer) datas(t *testing.T) []string {
 }
 
 // lastID returns the id with which a client of this stream comes back.
-func (a *answer) lastID(t *testing.T) string {
+func (a *answer) lastID(t *testing.T) (last string) {
 	t.Helper()
-	events := a.events(t)
-	for i := len(events) - 1; i >= 0; i-- {
-		if events[i].ID != "" {
-			return events[i].ID
+	for _, e := range a.events(t) {
+		if e.ID != "" {
+			last = e.ID
 		}
 	}
-	t.Fatal("a stream without any id")
-	return ""
+	if last == "" {
+		t.Fatal("a stream without any id")
+	}
+	return last
+}
+
+func (a *answer) retry(t *testing.T) (last time.Duration) {
+	t.Helper()
+	for _, e := range a.events(t) {
+		if e.Retry > 0 {
+			last = e.Retry
+		}
+	}
+	return last
 }
 
 // rpcError returns the JSON-RPC error in the body of an answer.
@@ -267,253 +492,4 @@ func request(method, path, body string, headers ...string) *http.Request {
 		}
 	}
 	return r
-}
-
-// client is one session of a server, as its client sees it.
-type client struct {
-	w       *world
-	path    string
-	session string
-	version string
-}
-
-const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
-
-func (w *world) open(server string) *client {
-	w.t.Helper()
-	return w.openAt("/" + server + "/mcp")
-}
-
-func (w *world) openAt(path string) *client {
-	w.t.Helper()
-	a := w.do(request("POST", path, initialize))
-	c := &client{w: w, path: path, session: a.header.Get("Mcp-Session-Id"), version: wire.V20251125}
-	if a.status != http.StatusOK || c.session == "" {
-		w.t.Fatalf("initialize was answered with %d %s", a.status, a.body)
-	}
-	if a = c.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.status != http.StatusAccepted {
-		w.t.Fatalf("initialized was answered with %d %s", a.status, a.body)
-	}
-	return c
-}
-
-func (w *world) awake(server string) {
-	w.t.Helper()
-	commontest.OK(w.t, w.store.SaveBox(w.t.Context(), storage.Box{ID: storage.BoxFor("tenant", server), State: storage.Awake, Gen: 1}))
-}
-
-// counted returns what do costs in calls of the store, apart from their bytes.
-func (w *world) counted(do func()) storagetest.Counts {
-	before := w.store.Store
-	defer func() { w.store.Store = before }()
-	counting := storagetest.NewCounting(before)
-	w.store.Store = counting
-	do()
-	got := counting.Counts()
-	got.Bytes = 0
-	return got
-}
-
-func (c *client) request(method, body string, headers ...string) *http.Request {
-	return request(method, c.path, body,
-		append([]string{"Mcp-Session-Id", c.session, "MCP-Protocol-Version", c.version}, headers...)...)
-}
-
-func (c *client) post(body string, headers ...string) *answer {
-	c.w.t.Helper()
-	return c.w.do(c.request("POST", body, headers...))
-}
-
-func (c *client) call(tool string, headers ...string) *answer {
-	c.w.t.Helper()
-	return c.post(callOf(tool), headers...)
-}
-
-func callOf(tool string) string {
-	return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `"}}`
-}
-
-func (c *client) get(last string) *answer {
-	c.w.t.Helper()
-	return c.w.do(c.request("GET", "", "Last-Event-ID", last))
-}
-
-// push appends to the standalone stream of the session.
-func (c *client) push(text string) {
-	c.w.t.Helper()
-	run{ctx: c.w.t.Context(), store: c.w.backend.store, session: storage.ID(c.session)}.say(text)
-}
-
-// backend is a server whose tools are Go functions. It stands for the relay, the box and
-// the process, and writes its messages to the log.
-type backend struct {
-	store   storage.Store
-	clients storage.Clients // over WebSocket; nil: there are none
-	tools   map[string]func(run)
-	running sync.WaitGroup // tools
-	mu      sync.Mutex
-	got     []string
-	answers []string
-	err     error                           // of Deliver
-	tend    func() (sessions.Status, error) // called for the status of its tenders; nil: all is in order
-	attend  error                           // of Track
-}
-
-// run is one delivery, as a tool sees it.
-type run struct {
-	ctx      context.Context
-	store    storage.Store
-	session  storage.ID
-	stream   storage.StreamID
-	requests []json.RawMessage
-	address  storage.Address
-	clients  storage.Clients // nil: nothing is pushed
-	turn     sync.Locker     // held while a batch is written; nil: batches of a session may be written at once
-	raw      string          // the messages
-}
-
-func (b *backend) tool(name string, f func(run)) {
-	if b.tools == nil {
-		b.tools = map[string]func(run){}
-	}
-	b.tools[name] = f
-}
-
-func (b *backend) Deliver(ctx context.Context, d sessions.Delivery, _ storage.Box) (sessions.Tracker, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.got = append(b.got, string(d.Raw))
-	if b.err != nil || len(d.Requests) == 0 {
-		return nil, b.err
-	}
-	msgs, _, err := wire.ParseBody(d.Raw)
-	if err != nil {
-		return nil, err
-	}
-	owed := tender{b.tend}
-	r := run{context.WithoutCancel(ctx), b.store, d.Session, d.Stream, d.Requests, d.Address, b.clients, nil, string(d.Raw)}
-	if msgs[0].Method == wire.MethodInitialize && b.tools["initialize"] == nil {
-		capabilities := map[string]string{"quiet": `{}`, "pushy": `{"tools":{"listChanged":true}}`}[d.Server]
-		r.end(`{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `}`)
-		return owed, nil
-	}
-	name, _ := wire.String(wire.Lookup(msgs[0].Params, "name"))
-	if name == "" {
-		name = msgs[0].Method
-	}
-	if f := b.tools[name]; f != nil {
-		b.running.Go(func() { f(r) })
-	} else {
-		r.end(`{"content":[]}`)
-	}
-	return owed, nil
-}
-
-func (b *backend) Track(context.Context, storage.Session, storage.StreamID) (sessions.Tracker, error) {
-	return tender{b.tend}, b.attend
-}
-
-func (b *backend) Answer(_ context.Context, a storage.Answer, _ storage.Box) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.answers = append(b.answers, string(a.Raw))
-	return nil
-}
-
-func (b *backend) End(context.Context, storage.Session, storage.Box) error { return nil }
-
-// tender reports that everything is in order, unless the test says otherwise.
-type tender struct {
-	tend func() (sessions.Status, error)
-}
-
-func (t tender) Check(context.Context) (sessions.Status, error) {
-	if t.tend != nil {
-		return t.tend()
-	}
-	return sessions.Status{Accepted: true, Next: time.Now().Add(time.Hour)}, nil
-}
-
-// seq numbers the batches of all sessions. Within one session the numbers increase, as
-// those of a runner do.
-var seq atomic.Int64
-
-// append writes one event behind the last. The host may write to the stream meanwhile.
-func (r run) append(raw string, final bool) {
-	if r.turn != nil {
-		r.turn.Lock()
-		defer r.turn.Unlock()
-	}
-	err := error(storage.Conflict)
-	for errors.Is(err, storage.Conflict) {
-		var tail storage.Tail
-		if tail, err = r.store.Tail(r.ctx, r.session, r.stream); err == nil {
-			err = sessions.Publisher{Store: r.store, Clients: r.clients}.Append(r.ctx, r.address, storage.Batch{
-				Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: seq.Add(1), Final: final, Events: [][]byte{[]byte(raw)},
-			})
-		}
-	}
-	if err != nil {
-		panic(err)
-	}
-}
-
-// say sends a notification; end sends the response to the first request.
-func (r run) say(text string) {
-	r.append(said(text), false)
-}
-
-func (r run) end(result string) {
-	r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"result":`+result+`}`, true)
-}
-
-// fail sends an error as the response to the first request.
-func (r run) fail(rpc string) {
-	r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":`+rpc+`}`, true)
-}
-
-func said(text string) string {
-	return `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + text + `"}}`
-}
-
-// faultyStore is a store that fails requests when a test wants it to: fail gets the name of
-// each method that a request calls.
-type faultyStore struct {
-	storage.Store
-	mu   sync.Mutex
-	fail func(method string) error
-}
-
-func (s *faultyStore) failing(fail func(method string) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fail = fail
-}
-
-// down makes the named methods fail, or all if it gets none, until it is called again.
-func (s *faultyStore) down(methods ...string) {
-	s.failing(func(method string) error {
-		for _, m := range methods {
-			if m == method || m == "*" {
-				return storage.Errorf(storage.Unavailable, "the store does not answer; try again").Because(errors.New("disk on fire"))
-			}
-		}
-		return nil
-	})
-}
-
-func (s *faultyStore) around(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
-	if err := s.check(c.Method); err != nil {
-		return err
-	}
-	return do(ctx)
-}
-
-func (s *faultyStore) check(method string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fail == nil {
-		return nil
-	}
-	return s.fail(method)
 }

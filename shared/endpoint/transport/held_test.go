@@ -39,7 +39,7 @@ func lanes() (all []lane) {
 		}
 		all = append(all,
 			lane{"2025 over HTTP " + at, group, false, func(w *world, method, params string) string {
-				return w.openAt(path).post(legacy(method, params)).body
+				return w.visitAt(path).post(legacy(method, params)).body
 			}},
 			lane{"2026 " + at, group, false, func(w *world, method, params string) string {
 				return w.do(ask{path: path, method: method, params: params}.request()).body
@@ -53,7 +53,6 @@ func lanes() (all []lane) {
 			}},
 			lane{"WebSocket " + at, group, false, func(w *world, method, params string) string {
 				l := w.link(query)
-				w.backend.clients = l
 				got := messages(l.open().say(legacy(method, params)))
 				return strings.Join(got, "\n")
 			}},
@@ -61,7 +60,7 @@ func lanes() (all []lane) {
 	}
 	return append(all,
 		lane{"2025 with find_tools", true, true, func(w *world, method, params string) string {
-			return w.openAt("/mcp").post(searched(method, params)).body
+			return w.visitAt("/mcp").post(searched(method, params)).body
 		}},
 		lane{"2026 with find_tools", true, true, func(w *world, method, params string) string {
 			m, _ := wire.Parse([]byte(searched(method, params)))
@@ -150,9 +149,7 @@ func TestAHostileServerShowsOnlyWhatWasAccepted(t *testing.T) {
 					commontest.OK(t, sessions.Forget(t.Context(), w.store, "tenant", "s0", "hostile"))
 					shows("a vanished tool", goodB)
 
-					w.backend.mu.Lock()
-					w.backend.got = nil
-					w.backend.mu.Unlock()
+					w.taken()
 					for _, name := range []string{"EVIL", "\u0430dd", "Add"} {
 						got := in.ask(w, "tools/call", `"name":"`+prefix+name+`","arguments":{}`)
 						if code := string(wire.Lookup([]byte(got), "error", "code")); code != fmt.Sprint(int(wire.CodeInvalidParams)) {

@@ -100,7 +100,7 @@ func TestEachRungBeatsAllThatAreBelowIt(t *testing.T) {
 			t.Run(upper.name+" before "+lower.name, func(t *testing.T) {
 				w := newWorld(t)
 				w.opts.MaxBody = 1000
-				a := attempted(w.open("quiet").session)
+				a := attempted(w.visit("quiet").session)
 				before := len(w.backend.got)
 				lower.breaks(a)
 				upper.breaks(a)
@@ -335,7 +335,7 @@ func TestPathsOfServers(t *testing.T) {
 func TestIDThatCannotBeOursIsUnknownWithoutALookup(t *testing.T) {
 	for _, id := range []string{"a/b", "a.b", "a b", "é", strings.Repeat("a", 65)} {
 		w := newWorld(t)
-		w.store.down("*")
+		w.down("")
 		if got := w.do(request("POST", "/quiet/mcp", callOf("x"), "Mcp-Session-Id", id)); got.status != 404 {
 			t.Errorf("%s: got %d %s", id, got.status, got.body)
 		}

@@ -1,7 +1,6 @@
 package transport_test
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -115,11 +114,11 @@ func TestModernCallIsForwardedAsItWasSaid(t *testing.T) {
 func TestModernEqualIDsDoNotMeet(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("slow", func(r run) { time.Sleep(time.Second); r.end(`{"content":[],"who":"slow"}`) })
-		slow := w.start(toolCall("slow").request())
+		slow := w.begin(toolCall("slow").request())
 		if got := w.do(toolCall("echo").request()); strings.Contains(got.body, "who") {
 			t.Errorf("got %s", got.body)
 		}
-		if got := <-slow; !strings.Contains(got.body, `"who":"slow"`) {
+		if got := slow.end(); !strings.Contains(got.body, `"who":"slow"`) {
 			t.Errorf("got %s", got.body)
 		}
 	})
@@ -278,12 +277,10 @@ func TestModernClientThatGoesHasCancelled(t *testing.T) {
 				})
 				call := toolCall("slow")
 				call.meta = `,"progressToken":"p"`
-				r, cut := cuttable(call.request())
-				done := w.start(r)
+				done := w.begin(call.request())
 				id := <-begun
 				synctest.Wait()
-				cut()
-				if got := <-done; strings.Contains(got.body, "notifications/progress") != sent || !sent && got.body != "" {
+				if got := done.gone(); strings.Contains(got.body, "notifications/progress") != sent || !sent && got.body != "" {
 					t.Fatalf("the client has %d %q of a stream", got.status, got.body)
 				}
 				want := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id
@@ -303,11 +300,9 @@ func TestModernCallThatIsLeftWhileTheBoxStartsNeverRuns(t *testing.T) {
 		commontest.OK(t, w.store.SaveBox(t.Context(), box))
 		begun := make(chan storage.Address, 1)
 		w.backend.tool("slow", func(r run) { begun <- r.address })
-		r, cut := cuttable(toolCall("slow").request())
-		done := w.start(r)
+		done := w.begin(toolCall("slow").request())
 		time.Sleep(5 * time.Second)
-		cut()
-		<-done
+		done.gone()
 		at := <-begun
 		if tail, err := w.store.Tail(t.Context(), at.Session, at.Stream); err != nil || !tail.Final {
 			t.Errorf("the request has no end: %+v %v", tail, err)
@@ -326,10 +321,4 @@ func TestModernCallIsEndedAtTheLimit(t *testing.T) {
 		}
 		commontest.Contains(t, "the server got", "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
 	})
-}
-
-// cuttable returns a request whose client can go.
-func cuttable(r *http.Request) (*http.Request, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(r.Context())
-	return r.WithContext(ctx), cancel
 }

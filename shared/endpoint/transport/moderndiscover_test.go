@@ -1,22 +1,13 @@
 package transport_test
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
-
-// handshake replaces the record of the server "known".
-func (w *world) handshake(t *testing.T, result string) {
-	t.Helper()
-	h := storage.Handshake{Digest: storage.RecordFor("tenant", "known"), Version: wire.V20251125, Result: json.RawMessage(result)}
-	commontest.OK(t, w.store.SaveHandshake(t.Context(), h))
-}
 
 func TestModernDiscoverWithoutARecordStartsTheServer(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
@@ -105,7 +96,7 @@ func TestModernResultsThatMayBeKeptSayForHowLong(t *testing.T) {
 
 func TestModernStoreTroubleIs503(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
-		w.store.down("*")
+		w.down("")
 		for _, a := range []ask{toolCall("echo"), {method: "server/discover"}} {
 			got := w.do(a.request())
 			if code, _ := got.rpcError(t); got.status != 503 || code != -32000 {

@@ -139,11 +139,11 @@ func TestNoLegacyVerbReachesThePinnedSession(t *testing.T) {
 		if _, _, err := w.store.Load(t.Context(), id, ""); err != nil {
 			t.Fatal(err)
 		}
-		c := &client{w: w, path: "/quiet/mcp", session: string(id), version: wire.V20251125}
+		c := w.at("/quiet/mcp", string(id))
 		for name, got := range map[string]*answer{
 			"POST":    c.call("echo"),
 			"GET":     c.get(""),
-			"DELETE":  w.do(c.request("DELETE", "")),
+			"DELETE":  c.del(),
 			"message": w.do(request("POST", "/quiet/message?sessionId="+string(id), callOf("echo"))),
 			"sse":     w.do(request("GET", "/quiet/sse?sessionId="+string(id), "")),
 		} {

@@ -24,7 +24,7 @@ func listening(filter string) ask {
 func (w *world) pushed(raw string) {
 	w.t.Helper()
 	id := sessions.PinnedID(sessions.Caller{Server: sessions.Server{Name: "known"}, Tenant: "tenant", Principal: "ada"})
-	run{ctx: w.t.Context(), store: w.backend.store, session: id}.append(raw, false)
+	w.outside(id).append(raw, false)
 }
 
 const stamp = `"_meta":{"io.modelcontextprotocol/subscriptionId":41}`
@@ -66,19 +66,19 @@ func TestModernListenHearsOfChanges(t *testing.T) {
 		w.opts.Limit = time.Minute
 		w.do(ask{server: "known", method: "tools/list"}.request()).result(t)
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"before":1}}`)
-		one, two := w.start(listening(`{"toolsListChanged":true}`).request()), w.start(listening(`{"resourcesListChanged":true}`).request())
+		one, two := w.begin(listening(`{"toolsListChanged":true}`).request()), w.begin(listening(`{"resourcesListChanged":true}`).request())
 		synctest.Wait()
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/list_changed","params":{"x":1,"_meta":{"a":2,"io.modelcontextprotocol/subscriptionId":"forged"}}}`)
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"x"}}`)
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
 		want := []string{acknowledged(`{"toolsListChanged":true}`), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`, ended}
-		commontest.Same(t, want, (<-one).datas(t))
+		commontest.Same(t, want, one.end().datas(t))
 		want = []string{
 			acknowledged(`{"resourcesListChanged":true}`),
 			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed","params":{"x":1,"_meta":{"a":2,"io.modelcontextprotocol/subscriptionId":41}}}`, ended,
 		}
-		commontest.Same(t, want, (<-two).datas(t))
+		commontest.Same(t, want, two.end().datas(t))
 	})
 }
 
@@ -86,12 +86,14 @@ func TestModernListenHearsOfChanges(t *testing.T) {
 // file:///no. The returned function lists the requests that the server got.
 func subscriptions(w *world) func() []string {
 	respond := func(r run) {
-		for i, id := range r.requests {
+		msgs, _, err := wire.ParseBody([]byte(r.raw))
+		commontest.Check(w.t, err)
+		for i, m := range msgs {
 			end := `"result":{}`
-			if w.delivered(r, i, "file:///no") {
+			if uri, _ := wire.String(wire.Lookup(m.Params, "uri")); uri == "file:///no" {
 				end = `"error":{"code":-32602,"message":"no"}`
 			}
-			r.append(`{"jsonrpc":"2.0","id":`+string(id)+`,`+end+`}`, i == len(r.requests)-1)
+			r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[i])+`,`+end+`}`, i == len(msgs)-1)
 		}
 	}
 	w.backend.tool("resources/subscribe", respond)
@@ -114,26 +116,12 @@ func subscriptions(w *world) func() []string {
 	}
 }
 
-// delivered reports whether the i-th message of a delivery names a resource.
-func (w *world) delivered(r run, i int, uri string) bool {
-	w.backend.mu.Lock()
-	defer w.backend.mu.Unlock()
-	for _, raw := range w.backend.got {
-		msgs, _, err := wire.ParseBody([]byte(raw))
-		if err == nil && i < len(msgs) && string(msgs[i].ID) == string(r.requests[i]) {
-			got, _ := wire.String(wire.Lookup(msgs[i].Params, "uri"))
-			return got == uri
-		}
-	}
-	return false
-}
-
 func TestModernListenSubscribesWhileItIsHeld(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.handshake(t, listenable)
 		asked := subscriptions(w)
 		w.opts.Limit = time.Minute
-		listen := w.start(listening(`{"resourceSubscriptions":["file:///b","file:///no","file:///a","file:///a"]}`).request())
+		listen := w.begin(listening(`{"resourceSubscriptions":["file:///b","file:///no","file:///a","file:///a"]}`).request())
 		time.Sleep(time.Second)
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///no"}}`)
@@ -141,7 +129,7 @@ func TestModernListenSubscribesWhileItIsHeld(t *testing.T) {
 			acknowledged(`{"resourceSubscriptions":["file:///a","file:///b"]}`),
 			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a",` + stamp + `}}`, ended,
 		}
-		commontest.Same(t, want, (<-listen).datas(t))
+		commontest.Same(t, want, listen.end().datas(t))
 		calls := []string{
 			"subscribe file:///a", "subscribe file:///b", "subscribe file:///no",
 			"unsubscribe file:///a", "unsubscribe file:///b", "unsubscribe file:///no",
@@ -156,14 +144,12 @@ func TestModernResourceStaysSubscribedForTheOtherListener(t *testing.T) {
 		asked := subscriptions(w)
 		w.opts.Limit = time.Minute
 		filter := `{"resourceSubscriptions":["file:///a"]}`
-		r, cut := cuttable(listening(filter).request())
-		first, second := w.start(r), w.start(listening(filter).request())
+		first, second := w.begin(listening(filter).request()), w.begin(listening(filter).request())
 		time.Sleep(10 * time.Second)
-		cut()
-		<-first
+		first.gone()
 		commontest.Same(t, []string{"subscribe file:///a", "subscribe file:///a"}, asked())
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}`)
-		if datas := (<-second).datas(t); len(datas) != 3 {
+		if datas := second.end().datas(t); len(datas) != 3 {
 			t.Errorf("got %s", datas)
 		}
 		if got := asked(); len(got) != 3 || got[2] != "unsubscribe file:///a" {
@@ -189,10 +175,10 @@ func TestModernQuestionOfNoRequestIsRefused(t *testing.T) {
 		w.handshake(t, listenable)
 		w.opts.Limit = time.Minute
 		w.do(ask{server: "known", method: "tools/list"}.request()).result(t)
-		listen := w.start(listening(`{}`).request())
+		listen := w.begin(listening(`{}`).request())
 		synctest.Wait()
 		w.pushed(`{"jsonrpc":"2.0","id":"q-1","method":"roots/list"}`)
-		<-listen
+		listen.end()
 		if len(w.backend.answers) != 1 || !strings.Contains(w.backend.answers[0], `"id":"q-1","error":{"code":-32601`) {
 			t.Errorf("answers %s", w.backend.answers)
 		}

@@ -33,7 +33,7 @@ func (r run) asks(id, question string) {
 // answers.
 func (r run) answers(ids ...string) []string {
 	for {
-		answers, err := r.store.Answers(r.ctx, r.session, ids)
+		answers, err := r.w.store.Answers(r.ctx, r.session, ids)
 		if err != nil {
 			panic(err)
 		}
@@ -216,8 +216,8 @@ func TestModernDoubledRetryIsAnsweredTwice(t *testing.T) {
 		})
 		asked := w.do(asking("asks").request()).required(t)
 		retry := asking("asks").retry(asked, `{"q-1":`+accept+`}`)
-		one, two := w.start(retry.request()), w.start(retry.request())
-		if a, b := <-one, <-two; a.body != b.body || !strings.Contains(a.body, `"complete"`) {
+		one, two := w.begin(retry.request()), w.begin(retry.request())
+		if a, b := one.end(), two.end(); a.body != b.body || !strings.Contains(a.body, `"complete"`) {
 			t.Errorf("got %s and %s", a.body, b.body)
 		}
 	})
@@ -463,7 +463,7 @@ func TestModernQuestionThatIsNotKeptCannotBeAskedAgain(t *testing.T) {
 			r.asks("q-2", elicit)
 		})
 		asked := w.do(asking("asks").request()).required(t)
-		w.store.Store = forgetful{w.store.Store}
+		w.serveFrom(forgetful{w.store})
 		got := w.do(asking("asks").retry(asked, `{"q-2":`+accept+`}`).request())
 		if code, message := got.rpcError(t); got.status != 400 || code != -32602 || !strings.Contains(message, "questions of this request are deleted") {
 			t.Errorf("got %d %s", got.status, got.body)
@@ -495,11 +495,9 @@ func TestModernClientThatGoesWhileQuestionsAreGatheredHasCancelled(t *testing.T)
 			r.asks("q-2", elicit)
 		})
 		asked := w.do(asking("asks").request()).required(t)
-		r, cut := cuttable(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
-		done := w.start(r)
+		done := w.begin(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
 		time.Sleep(25 * time.Millisecond) // q2 comes within 10 ms, and is held for 30 ms
-		cut()
-		<-done
+		done.gone()
 		commontest.Contains(t, "the server got", "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
 	})
 }
@@ -511,11 +509,9 @@ func TestModernRetryThatIsClosedCancelsTheCall(t *testing.T) {
 			r.answers("q-1")
 		})
 		asked := w.do(asking("asks").request()).required(t)
-		r, cut := cuttable(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
-		done := w.start(r)
+		done := w.begin(asking("asks").retry(asked, `{"q-1":`+accept+`}`).request())
 		time.Sleep(time.Second)
-		cut()
-		<-done
+		done.gone()
 		commontest.Contains(t, "the server got", "notifications/cancelled", w.backend.got[len(w.backend.got)-1])
 	})
 }
@@ -529,11 +525,11 @@ func TestModernStoreTroubleDoesNotCancelACallThatWaits(t *testing.T) {
 		})
 		asked := w.do(asking("asks").request()).required(t)
 		retry := asking("asks").retry(asked, `{"q-1":`+accept+`}`)
-		w.store.down("Wait")
+		w.down("Wait")
 		if got := w.do(retry.request()); got.status != 503 {
 			t.Errorf("got %d %s", got.status, got.body)
 		}
-		w.store.down()
+		w.down()
 		w.do(retry.request()).result(t)
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -38,13 +37,13 @@ func modernKeyed(path, tool string, header bool) door {
 // doors are the ways to the tool. Each call has a session of its own where there are sessions.
 var doors = map[string]door{
 	"2025, header": func(w *world, id int, key, arguments string) *answer {
-		return w.open("s0").post(keyedBody(id, "pay", arguments, ""), "Idempotency-Key", `"`+key+`"`)
+		return w.visit("s0").post(keyedBody(id, "pay", arguments, ""), "Idempotency-Key", `"`+key+`"`)
 	},
 	"2025, params": func(w *world, id int, key, arguments string) *answer {
-		return w.open("s0").post(keyedBody(id, "pay", arguments, `,"idempotencyKey":"`+key+`"`))
+		return w.visit("s0").post(keyedBody(id, "pay", arguments, `,"idempotencyKey":"`+key+`"`))
 	},
 	"2025, group": func(w *world, id int, key, arguments string) *answer {
-		return w.openAt("/mcp").post(keyedBody(id, "s0__pay", arguments, `,"_meta":{"io.modelcontextprotocol/idempotencyKey":"`+key+`"}`))
+		return w.visitAt("/mcp").post(keyedBody(id, "s0__pay", arguments, `,"_meta":{"io.modelcontextprotocol/idempotencyKey":"`+key+`"}`))
 	},
 	"2026, meta":   modernKeyed("/s0/mcp", "pay", false),
 	"2026, header": modernKeyed("/s0/mcp", "pay", true),
@@ -76,29 +75,11 @@ var doors = map[string]door{
 		return pushed(c.messages())
 	},
 	"WebSocket": func(w *world, id int, key, arguments string) *answer {
-		l := linked(w)
+		l := w.link(url.Values{"server": {"s0"}}).open()
 		got := l.say(keyedBody(id, "pay", arguments, `,"idempotencyKey":"`+key+`"`))
 		time.Sleep(25 * time.Second)
 		return pushed(messages(append(got, l.heard()...)))
 	},
-}
-
-var linking sync.Mutex
-
-// linked opens a WebSocket. All of a world are at one API.
-func linked(w *world) *link {
-	linking.Lock()
-	defer linking.Unlock()
-	l := w.link(url.Values{"server": {"s0"}})
-	w.backend.mu.Lock()
-	if before, ok := w.backend.clients.(*link); ok {
-		l.api, l.conns = before.api, before.conns
-	}
-	w.backend.clients = l
-	w.backend.mu.Unlock()
-	l.open()
-	l.conns = l.conns[len(l.conns)-1:]
-	return l
 }
 
 // pushed returns the last of the messages that a client has got apart from its request.
@@ -185,14 +166,14 @@ func TestACallThatRunsLongerThanARepeatWaits(t *testing.T) {
 		w.awake("s0")
 		done := make(chan bool)
 		w.backend.tool("pay", func(r run) { <-done; r.end(`{"content":[],"n":1}`) })
-		first := w.start(w.open("s0").request("POST", keyedBody(1, "pay", `{}`, ""), "Idempotency-Key", "k"))
+		first := w.begin(w.visit("s0").request("POST", keyedBody(1, "pay", `{}`, ""), "Idempotency-Key", "k"))
 		synctest.Wait()
 		m := doors["2025, header"](w, 2, "k", `{}`).message(t)
 		if kind, _ := wire.String(wire.Lookup(m, "error", "data", "type")); kind != "idempotency_key_in_progress" {
 			t.Errorf("got %s", m)
 		}
 		close(done)
-		<-first
+		first.end()
 		if m := doors["2026, header"](w, 3, "k", `{}`).message(t); string(wire.Lookup(m, "result", "n")) != "1" {
 			t.Errorf("got %s", m)
 		}
@@ -204,11 +185,9 @@ func TestAClientOf2026ThatGoesDoesNotCancelACallWithAKey(t *testing.T) {
 		w.awake("s0")
 		w.backend.tool("pay", func(r run) { time.Sleep(10 * time.Second); r.end(`{"content":[],"n":1}`) })
 		a := ask{path: "/s0/mcp", method: "tools/call", params: `"name":"pay","arguments":{}`, headers: []string{"Idempotency-Key", "k"}}
-		r, cut := cuttable(a.request())
-		gone := w.start(r)
+		gone := w.begin(a.request())
 		time.Sleep(5 * time.Second)
-		cut()
-		<-gone
+		gone.gone()
 		if m := w.do(a.request()).message(t); string(wire.Lookup(m, "result", "n")) != "1" {
 			t.Errorf("got %s", m)
 		}
@@ -228,11 +207,9 @@ func TestACallWithoutATraceIsUnknownAndStaysSo(t *testing.T) {
 				var paid atomic.Int32
 				w.backend.tool("pay", func(run) { paid.Add(1) }) // it dies with its function
 				a := ask{path: "/s0/mcp", method: "tools/call", params: `"name":"pay","arguments":{}`, headers: []string{"Idempotency-Key", "k"}}
-				r, cut := cuttable(a.request())
-				gone := w.start(r)
+				gone := w.begin(a.request())
 				time.Sleep(time.Millisecond)
-				cut()
-				<-gone
+				gone.gone()
 				time.Sleep(time.Minute)
 				for i := range 2 {
 					m := repeat(w, 2+i, "k", `{}`).message(t)
@@ -339,7 +316,7 @@ func TestKeysThatAreNoKeys(t *testing.T) {
 				if tt.header != "" {
 					headers = []string{"Idempotency-Key", tt.header}
 				}
-				m := w.open("s0").post(keyedBody(1, "pay", `{}`, tt.members), headers...).message(t)
+				m := w.visit("s0").post(keyedBody(1, "pay", `{}`, tt.members), headers...).message(t)
 				if kind, _ := wire.String(wire.Lookup(m, "error", "data", "type")); kind != "idempotency_key_invalid" {
 					t.Errorf("got %s", m)
 				}
@@ -358,9 +335,9 @@ func TestKeysThatAreNoKeys(t *testing.T) {
 func TestTheAnswerOutlivesItsSession(t *testing.T) {
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
 		w.backend.tool("pay", func(r run) { r.end(`{"content":[],"n":1}`) })
-		c := w.open("s0")
+		c := w.visit("s0")
 		c.post(keyedBody(1, "pay", `{}`, ""), "Idempotency-Key", "hush-hush-key")
-		if a := w.do(c.request("DELETE", "")); a.status >= 300 {
+		if a := c.del(); a.status >= 300 {
 			t.Fatalf("DELETE: %d", a.status)
 		}
 		time.Sleep(23 * time.Hour)

@@ -169,7 +169,7 @@ func TestUnknownServerIsAnsweredWithTheNamesThatTheCallerMayUse(t *testing.T) {
 			}
 			r := request("GET", "/?server=puhsy", "")
 			r.Header.Set("Authorization", g.keys[c.who])
-			status, _, body := transport.NewSocket(transport.SocketOptions{Options: g.opts}).Connect(t.Context(), "c", r)
+			status, _, body := g.function().Connect(t.Context(), "c", r)
 			if status != c.status || !strings.Contains(string(body), c.says) {
 				t.Errorf("%s over a WebSocket: got %d %s, want %d %s", c.who, status, body, c.status, c.says)
 			}

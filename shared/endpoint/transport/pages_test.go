@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -34,12 +33,7 @@ func TestStreamIsOpenedForNoPageOfElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, path := range []string{"/pushy/sse", "/pushy/mcp"} {
 				bubble(t, func(t *testing.T, w *world) {
-					ctx, hang := context.WithCancel(t.Context())
-					r := request("GET", path, "", append([]string{"Accept", wire.MediaSSE}, tt.headers...)...).WithContext(ctx)
-					ended := w.start(r)
-					synctest.Wait()
-					hang()
-					a := <-ended
+					a := w.begin(request("GET", path, "", append([]string{"Accept", wire.MediaSSE}, tt.headers...)...)).leave()
 					opened, err := w.store.List(t.Context(), "", "", 10)
 					commontest.OK(t, err)
 					if a.status != tt.status || len(opened) > 0 != (tt.status == 200) {
@@ -57,13 +51,11 @@ func TestHeldStreamEndsWithItsReader(t *testing.T) {
 		bubble(t, func(t *testing.T, w *world) {
 			var headers []string
 			if strings.HasSuffix(path, "/mcp") {
-				headers = []string{"Mcp-Session-Id", w.open("pushy").session}
+				headers = []string{"Mcp-Session-Id", w.visit("pushy").session}
 			}
-			ctx, hang := context.WithCancel(t.Context())
-			ended := w.start(request("GET", path, "", append(headers, "Accept", wire.MediaSSE)...).WithContext(ctx))
+			ended := w.begin(request("GET", path, "", append(headers, "Accept", wire.MediaSSE)...))
 			time.Sleep(3 * time.Second)
-			hang()
-			if a := <-ended; a.took != 3*time.Second {
+			if a := ended.gone(); a.took != 3*time.Second {
 				t.Errorf("%s was held for %s", path, a.took)
 			}
 		})
@@ -124,7 +116,7 @@ func TestNoRoomIsSaidOnTheStreamOfHTTPAndSSE(t *testing.T) {
 		c := w.openSSE("quiet", "").open()
 		w.backend.err = storage.Errorf(storage.Busy, "no room")
 		c.accepted(callOf("x"))
-		messages := messagesOf(t, c.close())
+		messages := messagesOf(t, c.gone())
 		if last := messages[len(messages)-1]; !strings.Contains(last, `"id":1`) || !strings.Contains(last, `"text":"no room"}],"isError":true`) || !strings.Contains(last, `"retryAfterSeconds":1`) {
 			t.Errorf("got %s", last)
 		}

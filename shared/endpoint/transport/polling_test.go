@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +17,7 @@ import (
 // hang starts a call that never ends. It returns its client, after the response to it has
 // ended, and the last event id.
 func hang(w *world) (c *client, last string) {
-	c = w.open("pushy")
+	c = w.visit("pushy")
 	w.backend.tool("hang", func(run) {})
 	return c, c.call("hang").lastID(w.t)
 }
@@ -36,7 +35,7 @@ func sendsAway(e wire.SSE) bool {
 
 func TestP1EveryStreamBeginsWithAnIDAndEmptyData(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
+		c := w.visit("pushy")
 		w.backend.tool("hang", func(run) {})
 		w.backend.tool("chatty", func(r run) { r.say("one"); r.end(`{}`) })
 		answers := map[string]*answer{"post": c.call("hang"), "post with events": c.call("chatty")}
@@ -83,11 +82,11 @@ func TestP2TheFirstIDIsAnotherOneOnEveryResponse(t *testing.T) {
 
 func TestP3PollInTroubleIsToldALongerRetry(t *testing.T) {
 	faults := map[string]func(*world){
-		"load": func(w *world) { w.store.down("Load") },
-		"tail": func(w *world) { w.store.down("Tail") },
-		"wait": func(w *world) { w.store.down("Wait") },
+		"load": func(w *world) { w.down("Load") },
+		"tail": func(w *world) { w.down("Tail") },
+		"wait": func(w *world) { w.down("Wait") },
 		"everything, without a code": func(w *world) {
-			w.store.failing(func(string) error { return context.DeadlineExceeded })
+			w.fail(func(func() error) error { return context.DeadlineExceeded }, "")
 		},
 		"duty":   func(w *world) { w.backend.attend = storage.Errorf(storage.Unavailable, "no") },
 		"quota":  func(w *world) { w.backend.attend = storage.Errorf(storage.Busy, "no") },
@@ -118,7 +117,7 @@ func TestP3PollInTroubleIsToldALongerRetry(t *testing.T) {
 
 func TestP4PollsOfAnHourLongCallAreFew(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		w.backend.tool("long", func(r run) { time.Sleep(time.Hour); r.end(`{}`) })
 		a := c.call("long")
 		polls := 0
@@ -135,7 +134,7 @@ func TestP4PollsOfAnHourLongCallAreFew(t *testing.T) {
 
 func TestP5IdleListenerPollsMoreAndMoreSeldom(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
+		c := w.visit("pushy")
 		last, held := "", time.Duration(0)
 		var retries []time.Duration
 		begun := time.Now()
@@ -156,15 +155,15 @@ func TestP5IdleListenerPollsMoreAndMoreSeldom(t *testing.T) {
 
 func TestP6TheRetryFallsAfterAnEvent(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
+		c := w.visit("pushy")
 		last := ""
 		for range 3 {
 			last = c.get(last).lastID(t)
 		}
-		done := w.start(c.request("GET", "", "Last-Event-ID", last))
+		done := w.begin(c.request("GET", "", "Last-Event-ID", last))
 		time.Sleep(time.Second)
 		c.push("at last")
-		events := (<-done).events(t)
+		events := done.end().events(t)
 		if len(events) != 3 || events[0].Retry != 0 || events[1].ID == "" || events[1].Retry != 0 || events[2].Retry != 2*time.Second {
 			t.Errorf("got %+v", events)
 		}
@@ -190,13 +189,13 @@ func TestP6TheRetryComesWhenTheClientIsSentAway(t *testing.T) {
 
 func TestListenerHearsWhatWasSaidBeforeAndWhileItListens(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
+		c := w.visit("pushy")
 		before := strings.Repeat("before ", 20_000) // more than a stream keeps a buffer for
 		c.push(before)
-		done := w.start(c.request("GET", ""))
+		done := w.begin(c.request("GET", ""))
 		time.Sleep(5 * time.Second)
 		c.push("while")
-		a := <-done
+		a := done.end()
 		commontest.Same(t, []string{said(before), said("while")}, a.datas(t))
 		if a.flush[1].at != 5*time.Second || a.took != 25*time.Second {
 			t.Errorf("flushed after %s, took %s", a.flush[1].at, a.took)
@@ -208,7 +207,7 @@ func TestListenerHearsWhatWasSaidBeforeAndWhileItListens(t *testing.T) {
 
 func TestLostEventsAreToldOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("pushy")
+		c := w.visit("pushy")
 		for i := range 3 {
 			batch := storage.Batch{
 				Session: storage.ID(c.session), First: storage.Index(i + 1), Gen: 1, Seq: int64(i + 1),
@@ -230,9 +229,9 @@ func TestLostEventsAreToldOnce(t *testing.T) {
 
 func TestAnAnswerCanBeSentBeforeItsLogLine(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		r := c.request("POST", `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
-		rec := &recorder{header: http.Header{}, ctx: r.Context()}
+		rec := newRecorder(r.Context())
 		var sent []flush
 		w.opts.AnswerFirst, w.opts.Observer = true, func(context.Context, *observe.Event) { sent = rec.flushed }
 		w.handler().ServeHTTP(rec, r)
@@ -244,7 +243,7 @@ func TestAnAnswerCanBeSentBeforeItsLogLine(t *testing.T) {
 
 func TestOneLogLineForEachRequest(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		tests := []struct {
 			name string
 			do   func() *answer
@@ -260,8 +259,8 @@ func TestOneLogLineForEachRequest(t *testing.T) {
 			{"notification", func() *answer { return c.post(`{"jsonrpc":"2.0","method":"notifications/secret"}`) }, []string{`"status":202`, `"rpc_id":"none"`}},
 			{"refused", func() *answer { return c.post(`{"jsonrpc":"2.0","id":7}`) }, []string{`"level":"WARN"`, `"status":400`, `"code":"invalid"`, `"rpc_id":"number"`}},
 			{"store", func() *answer {
-				w.store.down("*")
-				defer w.store.down()
+				w.down("")
+				defer w.down()
 				return c.call("look")
 			}, []string{`"tool":"look"`, `"outcome":"failed"`, `"why":"the store does not answer; try again"`, `"level":"ERROR"`, `"status":503`, `"code":"unavailable"`, "disk on fire"}},
 			{"long method", func() *answer { return c.post(`{"jsonrpc":"2.0","id":7,"method":"` + strings.Repeat("m", 100) + `"}`) }, []string{

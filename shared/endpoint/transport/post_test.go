@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,12 +19,12 @@ import (
 
 func TestNothingToAnswerIs202WithoutABody(t *testing.T) {
 	w := newWorld(t)
-	c := w.open("quiet")
+	c := w.visit("quiet")
 	tests := map[string]string{
 		"notification":       `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
 		"response":           `{"jsonrpc":"2.0","id":"q","result":{}}`,
 		"error without id":   `{"jsonrpc":"2.0","error":{"code":1,"message":"m"}}`,
-		"initialized, again": `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		"initialized, again": initialized,
 	}
 	for name, body := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +62,7 @@ func TestFormOfAResponse(t *testing.T) {
 					time.Sleep(tt.after)
 					r.end(big)
 				})
-				a := w.open("quiet").call("any")
+				a := w.visit("quiet").call("any")
 				want := map[string]string{"Content-Type": wire.MediaJSON, sessionIs: ""}
 				if tt.began > 0 {
 					want = map[string]string{"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no", sessionIs: ""}
@@ -95,7 +94,7 @@ func TestBatchIsAnsweredAsAnArray(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			r.append(`{"jsonrpc":"2.0","id":1,"result":{}}`, true)
 		})
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		for _, c.version = range []string{"", wire.V20250326} {
 			a := c.post("[" + callOf("two") + `,{"jsonrpc":"2.0","id":"b","method":"tools/list"},{"jsonrpc":"2.0","method":"notifications/x"}]`)
 			if want := `[{"jsonrpc":"2.0","id":"b","result":{}},{"jsonrpc":"2.0","id":1,"result":{}}]`; a.status != 200 || a.body != want {
@@ -106,7 +105,7 @@ func TestBatchIsAnsweredAsAnArray(t *testing.T) {
 }
 
 func TestBatchOfOneIsAnsweredAsAnArray(t *testing.T) {
-	c := newWorld(t).open("quiet")
+	c := newWorld(t).visit("quiet")
 	c.version = ""
 	tests := map[string]string{
 		"[" + callOf("any") + "]":                    `[{"jsonrpc":"2.0","id":1,"result":{"content":[]}}]`,
@@ -127,7 +126,7 @@ func TestSlowBatchIsAStreamThatEndsAfterItsLastResponse(t *testing.T) {
 				r.append(`{"jsonrpc":"2.0","id":`+id+`,"result":{}}`, i == 2)
 			}
 		})
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		c.version = ""
 		a := c.post("[" + callOf("three") + `,{"jsonrpc":"2.0","id":2,"method":"m"},{"jsonrpc":"2.0","id":3,"method":"m"}]`)
 		var want []string
@@ -142,7 +141,7 @@ func TestSlowBatchIsAStreamThatEndsAfterItsLastResponse(t *testing.T) {
 
 func TestPingIsAnsweredInPlace(t *testing.T) {
 	w := newWorld(t)
-	c := w.open("quiet")
+	c := w.visit("quiet")
 	before := len(w.backend.got)
 	a := c.post(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
 	if a.status != 200 || a.body != `{"jsonrpc":"2.0","id":"p","result":{}}` || len(w.backend.got) != before {
@@ -152,7 +151,7 @@ func TestPingIsAnsweredInPlace(t *testing.T) {
 
 func TestMessageReachesTheServerByteForByte(t *testing.T) {
 	w := newWorld(t)
-	c := w.open("quiet")
+	c := w.visit("quiet")
 	body := "{ \"jsonrpc\":\"2.0\", \"id\":9007199254740993,\n\"method\":\"x/y\",\"params\":{\"n\":1e400,\"u\":\"\\u00e9é\"},\"extra\":[] }"
 	c.post(" " + body + "\n")
 	commontest.EqualIn(t, "the server got", body, w.backend.got[len(w.backend.got)-1])
@@ -160,7 +159,7 @@ func TestMessageReachesTheServerByteForByte(t *testing.T) {
 
 func TestSessionIsNothingToAnotherPrincipalOrServer(t *testing.T) {
 	w := newWorld(t)
-	c := w.open("quiet")
+	c := w.visit("quiet")
 	for _, method := range []string{"POST", "GET", "DELETE"} {
 		stranger := w.do(c.request(method, callOf("x"), "Authorization", "Bearer mallory"))
 		elsewhere := *c
@@ -197,7 +196,7 @@ func TestCodesOfTheCoreAsTheClientSeesThem(t *testing.T) {
 	}
 	for _, tt := range tests {
 		w := newWorld(t)
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		w.backend.err = tt.err
 		a := c.call("x")
 		_, message := a.rpcError(t)
@@ -216,7 +215,7 @@ func TestCodesOfTheCoreAsTheClientSeesThem(t *testing.T) {
 
 func TestNoRoomIsAToolErrorToACallAndAnErrorToOtherRequests(t *testing.T) {
 	w := newWorld(t)
-	c := w.open("quiet")
+	c := w.visit("quiet")
 	w.backend.err = storage.Errorf(storage.Busy, "no room")
 	want := `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"no room"}],"isError":true,"_meta":{"dormouse/limit":{"kind":"room","retryAfterSeconds":1}}}}`
 	if a := c.call("x"); a.status != 200 || a.body != want {
@@ -230,7 +229,7 @@ func TestNoRoomIsAToolErrorToACallAndAnErrorToOtherRequests(t *testing.T) {
 
 func TestRequestWithoutASignOfLifeIsNotAccepted(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		w.backend.tool("hang", func(run) {})
 		w.backend.tend = func() (sessions.Status, error) { return sessions.Status{Next: time.Now().Add(time.Second)}, nil }
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -244,7 +243,7 @@ func TestRequestWithoutASignOfLifeIsNotAccepted(t *testing.T) {
 
 func TestStreamBeginsOnlyAfterTheRequestWasAccepted(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		begun := time.Now()
 		w.backend.tool("slow", func(r run) { time.Sleep(8 * time.Second); r.end(`{}`) })
 		w.backend.tend = func() (sessions.Status, error) {
@@ -269,7 +268,7 @@ func TestHoldOfAResponse(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.version, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
-				c := w.open("quiet")
+				c := w.visit("quiet")
 				c.version = tt.version
 				w.backend.tool("hang", func(run) {})
 				if a := c.call("hang"); a.took != tt.want || len(a.datas(t)) != 0 {
@@ -282,7 +281,7 @@ func TestHoldOfAResponse(t *testing.T) {
 
 func TestHoldEndsBeforeTheFunctionDoes(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		c.version = ""
 		w.backend.tool("hang", func(run) {})
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -296,7 +295,7 @@ func TestHoldEndsBeforeTheFunctionDoes(t *testing.T) {
 
 func TestKeepAlive(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		c.version = ""
 		w.backend.tool("slow", func(r run) {
 			time.Sleep(40 * time.Second)
@@ -325,20 +324,12 @@ func TestKeepAlive(t *testing.T) {
 
 func TestClientThatGoesLeavesNothingBehind(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		w.backend.tool("hang", func(run) {})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := w.start(c.request("POST", callOf("hang")).WithContext(ctx))
+		done := w.begin(c.request("POST", callOf("hang")))
 		time.Sleep(5 * time.Second)
-		cancel()
-		synctest.Wait()
-		select {
-		case a := <-done:
-			if len(a.flush) != 1 || a.took != 5*time.Second {
-				t.Errorf("took %s: %s", a.took, a.body)
-			}
-		default:
-			t.Error("the handler runs on")
+		if a := done.gone(); len(a.flush) != 1 || a.took != 5*time.Second {
+			t.Errorf("took %s: %s", a.took, a.body)
 		}
 	})
 }
@@ -357,11 +348,11 @@ func TestPanicIsAnsweredAndLogged(t *testing.T) {
 
 func TestPanicInAStreamBreaksItOff(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		w.backend.tool("slow", func(r run) {
 			r.say("half")
 			time.Sleep(time.Second)
-			w.store.failing(func(string) error { panic("secret detail") })
+			w.fail(func(func() error) error { panic("secret detail") }, "")
 			r.say("more") // wakes the handler, which reads again
 		})
 		defer func() {

@@ -10,20 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// pause appends an event that ends the response to every reader of the stream, with this
-// retry.
-func (r run) pause(raw string, retry time.Duration) {
-	tail, err := r.store.Tail(r.ctx, r.session, r.stream)
-	if err == nil {
-		err = r.store.Append(r.ctx, storage.Batch{
-			Session: r.session, Stream: r.stream, First: tail.Last + 1, Gen: 1, Seq: tail.Seq + 1, Retry: retry, Events: [][]byte{[]byte(raw)},
-		})
-	}
-	if err != nil {
-		panic(err)
-	}
-}
-
 // sentAway checks the end of a response that the server has closed: the cursor again, with
 // the retry that the server set.
 func sentAway(t *testing.T, a *answer, retry time.Duration) {
@@ -40,8 +26,8 @@ func sentAway(t *testing.T, a *answer, retry time.Duration) {
 func TestServerClosesTheStreamOfACall(t *testing.T) {
 	for name, raw := range map[string]string{"with its last event": said("one"), "behind it": ""} {
 		t.Run(name, func(t *testing.T) {
-			scenario(t, func(t *testing.T, s *stage) {
-				s.backend.tool("steps", func(r run) {
+			scenario(t, func(t *testing.T, w *world) {
+				w.backend.tool("steps", func(r run) {
 					if raw == "" {
 						r.say("one")
 					}
@@ -50,7 +36,7 @@ func TestServerClosesTheStreamOfACall(t *testing.T) {
 					r.say("two")
 					r.end(`{}`)
 				})
-				v := s.visit("quiet")
+				v := w.visit("quiet")
 				first := v.call("steps")
 				sentAway(t, first, 5*time.Second)
 				if diff := cmp.Diff([]string{said("one")}, first.datas(t)); diff != "" || first.took > time.Second {
@@ -67,10 +53,10 @@ func TestServerClosesTheStreamOfACall(t *testing.T) {
 // R-31: the server closes the standalone stream. The response of the primary ends at
 // once, and those of the standbys soon after. All of them continue when they come back.
 func TestServerClosesTheStandaloneStream(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("pushy")
+	scenario(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
 		crowd := v.crowd(4)
-		common := run{ctx: t.Context(), store: s.backend.store, session: storage.ID(v.session)}
+		common := w.outside(storage.ID(v.session))
 		common.say("one")
 		settle()
 		common.pause("", 5*time.Second)

@@ -24,14 +24,14 @@ func discovering(header, meta string) saying {
 // a session. It does so whether or not the client names itself, and keeps nothing of the
 // request.
 func TestDiscoverNeedsNoSession(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		s.opts.Sealer = newSealer(t)
-		s.handshake(t, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"tasks":{"list":{}},"logging":{}},"serverInfo":{"name":"srv","version":"1.0.0"},"instructions":"Use with <care>"}`)
+	scenario(t, func(t *testing.T, w *world) {
+		w.opts.Sealer = newSealer(t)
+		w.handshake(t, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"tasks":{"list":{}},"logging":{}},"serverInfo":{"name":"srv","version":"1.0.0"},"instructions":"Use with <care>"}`)
 		named := discovering("2026-07-28", "2026-07-28")
 		nameless := named
 		nameless.params = strings.Replace(named.params, metaClient+",", "", 1)
 		for _, d := range []saying{named, nameless} {
-			a := d.on(t, s, "known")
+			a := d.on(t, w, "known")
 			want := `{"resultType":"complete","supportedVersions":` + allVersions +
 				`,"capabilities":{"tools":{"listChanged":true},"logging":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"Use with <care>","ttlMs":3600000,"cacheScope":"private",` +
 				`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"srv","version":"1.0.0"}}}`
@@ -40,7 +40,7 @@ func TestDiscoverNeedsNoSession(t *testing.T) {
 				t.Errorf("a session: %s", id)
 			}
 		}
-		s.nothingCame(t)
+		w.nothingCame(t)
 	})
 }
 
@@ -70,9 +70,9 @@ func TestDiscoverThatDoesNotFitIsRefused(t *testing.T) {
 		{"discover without _meta", wire.MethodDiscover, now, wire.MethodDiscover, `{}`, 400, wire.CodeInvalidParams, wire.MetaProtocolVersion},
 		{"discover without _meta or header", wire.MethodDiscover, "", wire.MethodDiscover, `{}`, 400, wire.CodeHeaderMismatch, versionIs},
 	}
-	scenario(t, func(t *testing.T, s *stage) {
+	scenario(t, func(t *testing.T, w *world) {
 		for _, tt := range tests {
-			a := tt.on(t, s, "known")
+			a := tt.on(t, w, "known")
 			versions := wire.Lookup([]byte(a.body), "error", "data", "supported")
 			if told := string(versions) == allVersions; told != (tt.code == wire.CodeUnsupportedVersion) {
 				t.Errorf("%s: versions %s", tt.name, versions)
@@ -81,7 +81,7 @@ func TestDiscoverThatDoesNotFitIsRefused(t *testing.T) {
 				t.Errorf("%s: got %s", tt.name, a.body)
 			}
 		}
-		s.nothingCame(t)
+		w.nothingCame(t)
 	})
 }
 
@@ -89,12 +89,12 @@ func TestDiscoverThatDoesNotFitIsRefused(t *testing.T) {
 // use 2025-11-25 without a session. The error tells it so, and the client may open a
 // session.
 func TestOlderVersionHasSessionsAlsoAfterDiscover(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		discovering("2026-07-28", "2026-07-28").on(t, s, "quiet")
+	scenario(t, func(t *testing.T, w *world) {
+		discovering("2026-07-28", "2026-07-28").on(t, w, "quiet")
 		y := discovering("2025-11-25", "2025-11-25")
 		y.name, y.method, y.header, y.status, y.code, y.says = "a list", "tools/list", "tools/list", 400, wire.CodeServer, "send initialize"
-		y.on(t, s, "quiet")
-		if a := s.visit("quiet").post(list); a.status != http.StatusOK {
+		y.on(t, w, "quiet")
+		if a := w.visit("quiet").post(list); a.status != http.StatusOK {
 			t.Errorf("in a session: got %d %s", a.status, a.body)
 		}
 	})
@@ -104,17 +104,17 @@ func TestOlderVersionHasSessionsAlsoAfterDiscover(t *testing.T) {
 // have it. In the modern era the status is 404, because a proxy sees only the status.
 func TestUnknownMethodIsToldAsTheEraTellsIt(t *testing.T) {
 	const method = "unknown/method"
-	scenario(t, func(t *testing.T, s *stage) {
-		s.backend.tool(method, func(r run) {
+	scenario(t, func(t *testing.T, w *world) {
+		w.backend.tool(method, func(r run) {
 			r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,"error":{"code":-32601,"message":"of the server"}}`, true)
 		})
 		y := discovering("2026-07-28", "2026-07-28")
 		y.method, y.header = method, method
-		a := s.do(y.request("quiet"))
+		a := w.do(y.request("quiet"))
 		if want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"of the server"}}`; a.status != http.StatusNotFound || a.body != want {
 			t.Errorf("in the modern era: got %d %s, want %s", a.status, a.body, want)
 		}
-		a = s.visit("quiet").post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{}}`)
+		a = w.visit("quiet").post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{}}`)
 		if want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"of the server"}}`; a.status != http.StatusOK || a.body != want {
 			t.Errorf("got %d %s, want %s", a.status, a.body, want)
 		}
@@ -124,22 +124,22 @@ func TestUnknownMethodIsToldAsTheEraTellsIt(t *testing.T) {
 // R-89, C-87: the modern era has POST only. The endpoint refuses GET and DELETE before it
 // looks for a session, whatever the client names.
 func TestVerbsOfSessionsAreRefusedInTheModernEra(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("pushy")
-		before := len(s.delivered)
+	scenario(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
+		before := len(w.backend.delivered)
 		for _, method := range []string{"GET", "DELETE"} {
 			for _, headers := range [][]string{nil, {sessionIs, v.session}, {sessionIs, v.session, lastEventIs, "1"}} {
-				s.calls = map[string]int{}
-				a := s.do(request(method, "/pushy/mcp", "", append(headers, versionIs, "2026-07-28")...))
+				w.calls = map[string]int{}
+				a := w.do(request(method, "/pushy/mcp", "", append(headers, versionIs, "2026-07-28")...))
 				if code, _ := a.rpcError(t); a.status != http.StatusMethodNotAllowed || a.header.Get("Allow") != "POST, OPTIONS" || code != int(wire.CodeServer) {
 					t.Errorf("%s %v: got %d %s, Allow %q", method, headers, a.status, a.body, a.header.Get("Allow"))
 				}
-				if len(s.calls) > 0 {
-					t.Errorf("%s %v: asked the store: %v", method, headers, s.calls)
+				if len(w.calls) > 0 {
+					t.Errorf("%s %v: asked the store: %v", method, headers, w.calls)
 				}
 			}
 		}
-		if n := len(s.delivered) - before; n > 0 {
+		if n := len(w.backend.delivered) - before; n > 0 {
 			t.Errorf("the server got %d messages", n)
 		}
 		if a := v.call("x"); a.status != http.StatusOK {

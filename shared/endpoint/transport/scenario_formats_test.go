@@ -17,9 +17,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
-// stageAt is a stage whose store is a SQLite file.
-func stageAt(t *testing.T, path string) *stage {
-	return newStage(t, func() storage.Store {
+// newWorldAt returns a world whose store is a SQLite file.
+func newWorldAt(t *testing.T, path string) *world {
+	return newWorldOn(t, func() storage.Store {
 		store, err := sqlitestore.Open(path)
 		commontest.OK(t, err)
 		return napping{store}
@@ -53,19 +53,19 @@ func TestFileOfAnOlderVersionGoesOn(t *testing.T) {
 	behind(t, path, func(db *sql.DB) error { _, err := db.ExecContext(t.Context(), string(old)); return err })
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Hour)
-		s := stageAt(t, path)
-		v := visitor{&client{w: s.world, path: "/pushy/mcp", session: id, version: "2025-11-25"}, s}
+		w := newWorldAt(t, path)
+		v := w.at("/pushy/mcp", id)
 		commontest.SameIn(t, "the call", []string{resultOf(`{}`)}, v.get(half).datas(t))
 		v.push("more")
 		commontest.SameIn(t, "the standalone stream", []string{said("more")}, v.get(common).datas(t))
 		if a := v.call("x"); a.status != http.StatusOK {
 			t.Errorf("a new call: got %d %s", a.status, a.body)
 		}
-		d := s.delivered[len(s.delivered)-1]
+		d := w.backend.delivered[len(w.backend.delivered)-1]
 		if !strings.Contains(string(d.Client.Init), `"clientInfo"`) || !slices.Equal(d.Client.Subscribed, []string{"file:///a"}) || !d.Again {
 			t.Errorf("delivered for %+v, again %v", d.Client, d.Again)
 		}
-		box, err := s.backend.store.Box(t.Context(), storage.BoxFor("tenant", "pushy"))
+		box, err := w.store.Box(t.Context(), storage.BoxFor("tenant", "pushy"))
 		if err != nil || box.State != storage.Awake || box.Gen != 3 || box.Conn != "c" {
 			t.Errorf("the box is %+v, %v", box, err)
 		}
@@ -87,15 +87,15 @@ func TestRecordOfAnotherVersionIsRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "sessions.db")
 			synctest.Test(t, func(t *testing.T) {
-				s := stageAt(t, path)
-				v := s.visit("pushy")
+				w := newWorldAt(t, path)
+				v := w.visit("pushy")
 				rewrite(t, path, v.session, change)
 				v.push("news")
 				commontest.Same(t, []string{said("news")}, v.get("").datas(t))
 				if a := v.call("x"); a.status != http.StatusOK {
 					t.Errorf("got %d %s", a.status, a.body)
 				}
-				d := s.delivered[len(s.delivered)-1]
+				d := w.backend.delivered[len(w.backend.delivered)-1]
 				if len(d.Client.Init) == 0 || d.Client.Version != "2025-11-25" {
 					t.Errorf("delivered with %s, version %q", d.Client.Init, d.Client.Version)
 				}

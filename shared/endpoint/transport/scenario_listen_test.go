@@ -15,10 +15,10 @@ import (
 )
 
 // crowd opens listeners a second apart. The first becomes the primary.
-func (v visitor) crowd(n int) []*conn {
+func (c *client) crowd(n int) []*conn {
 	var crowd []*conn
 	for range n {
-		crowd = append(crowd, v.listen(""))
+		crowd = append(crowd, c.listen(""))
 		time.Sleep(time.Second)
 	}
 	return crowd
@@ -28,8 +28,8 @@ func (v visitor) crowd(n int) []*conn {
 // them. When the time of the first is over, its client comes back, and no other listener
 // gets the old events again.
 func TestOfStaggeredListenersOneHearsEachEvent(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("pushy")
+	scenario(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
 		crowd := v.crowd(5)
 		v.push("once")
 		first := crowd[0].end()
@@ -55,8 +55,8 @@ func TestOfStaggeredListenersOneHearsEachEvent(t *testing.T) {
 // R-12, R-13, R-18, R-25: the primary dies. When its lease is over, the next listener gets
 // the events that the dead one had not reported, and all later events.
 func TestNextListenerReplacesADeadPrimary(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("pushy")
+	scenario(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
 		primary := v.listen("")
 		v.push("one")
 		if diff := cmp.Diff([]string{said("one")}, primary.leave().datas(t)); diff != "" {
@@ -80,8 +80,8 @@ func TestNextListenerReplacesADeadPrimary(t *testing.T) {
 
 // R-17: a client resumes the standalone stream while a primary lives. It becomes a standby.
 func TestResumedListenerWaitsBehindALivingPrimary(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("pushy")
+	scenario(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
 		v.push("one")
 		last := v.get("").lastID(t)
 		time.Sleep(2 * time.Minute)
@@ -106,8 +106,8 @@ func TestResumedListenerWaitsBehindALivingPrimary(t *testing.T) {
 // clients of one session would replace each other for ever. As long as both come back
 // as told, one of them gets each event, once.
 func TestListenersOfOneSessionDoNotDriveOutOneAnother(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("pushy")
+	scenario(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
 		one, two := &follower{v: v}, &follower{v: v, due: time.Now().Add(time.Second)}
 		var want []string
 		follow(t, 600, func(second int) {
@@ -131,9 +131,9 @@ func TestListenersOfOneSessionDoNotDriveOutOneAnother(t *testing.T) {
 // R-26: of 35 listeners one is the primary and 32 are standbys. The endpoint ends the
 // responses of the two that have waited longest.
 func TestOf35ListenersTheOldestThatWaitAreLetGo(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		s.limits.Hold = 10 * time.Minute
-		v := s.visit("pushy")
+	scenario(t, func(t *testing.T, w *world) {
+		w.limits.Hold = 10 * time.Minute
+		v := w.visit("pushy")
 		crowd := v.crowd(35)
 		time.Sleep(time.Minute)
 		v.push("once")
@@ -161,13 +161,13 @@ func TestOf35ListenersTheOldestThatWaitAreLetGo(t *testing.T) {
 // C-37, C-38: while a client listens, the messages of a call go to the call. The messages
 // that belong to no call go to the listener.
 func TestCallKeepsItsOwnThoughSomebodyListens(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		s.backend.tool("steps", func(r run) {
+	scenario(t, func(t *testing.T, w *world) {
+		w.backend.tool("steps", func(r run) {
 			r.say("of the call")
-			aside(r).say("of nobody")
+			r.outside().say("of nobody")
 			r.end(`{}`)
 		})
-		v := s.visit("pushy")
+		v := w.visit("pushy")
 		listener := v.listen("")
 		settle()
 		commontest.SameIn(t, "the call", []string{said("of the call"), resultOf(`{}`)}, v.call("steps").datas(t))
@@ -178,19 +178,19 @@ func TestCallKeepsItsOwnThoughSomebodyListens(t *testing.T) {
 // C-39: a server's tools change while a session lives. The listener gets the notification,
 // and the next tools/list shows the change.
 func TestToolThatComesAndGoesIsToldAndListed(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
+	scenario(t, func(t *testing.T, w *world) {
 		tools := []string{}
 		change := func(how func()) func(run) {
 			return func(r run) {
 				how()
-				aside(r).append(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, false)
+				r.outside().append(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, false)
 				r.end(`{}`)
 			}
 		}
-		s.backend.tool("install", change(func() { tools = append(tools, "echo") }))
-		s.backend.tool("uninstall", change(func() { tools = nil }))
-		s.backend.tool("tools/list", func(r run) { r.end(fmt.Sprintf(`{"tools":%q}`, tools)) })
-		v := s.visit("pushy")
+		w.backend.tool("install", change(func() { tools = append(tools, "echo") }))
+		w.backend.tool("uninstall", change(func() { tools = nil }))
+		w.backend.tool("tools/list", func(r run) { r.end(fmt.Sprintf(`{"tools":%q}`, tools)) })
+		v := w.visit("pushy")
 		listener := v.listen("")
 		for i, step := range []struct{ tool, want string }{{"install", `["echo"]`}, {"uninstall", `[]`}} {
 			v.call(step.tool)

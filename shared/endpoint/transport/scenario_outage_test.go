@@ -11,16 +11,16 @@ import (
 
 // outage plays a test for each method of the store and each way to fail: the call does not
 // reach the store, or the store does the work and the answer is lost.
-func outage(t *testing.T, methods []string, play func(t *testing.T, s *stage, fail func())) {
+func outage(t *testing.T, methods []string, play func(t *testing.T, w *world, fail func())) {
 	for _, method := range methods {
 		for _, how := range []string{"lost", "unanswered"} {
 			t.Run(method+" "+how, func(t *testing.T) {
-				scenario(t, func(t *testing.T, s *stage) {
-					play(t, s, func() {
+				scenario(t, func(t *testing.T, w *world) {
+					play(t, w, func() {
 						if how == "lost" {
-							s.down(method)
+							w.down(method)
 						} else {
-							s.deaf(method)
+							w.deaf(method)
 						}
 					})
 				})
@@ -53,11 +53,11 @@ func toldToWait(t *testing.T, a *answer) {
 // C-70: one method of the store fails once. The request is refused for now, and succeeds
 // when the client sends it again. Nothing is started a second time.
 func TestCallIsServedOnceTheStoreIsBack(t *testing.T) {
-	outage(t, []string{"", "Load", "Save", "Wait"}, func(t *testing.T, s *stage, fail func()) {
-		v := s.visit("known") // a session whose messages have not reached the box yet
+	outage(t, []string{"", "Load", "Save", "Wait"}, func(t *testing.T, w *world, fail func()) {
+		v := w.visit("known") // a session whose messages have not reached the box yet
 		fail()
 		refusedForNow(t, v.call("x"))
-		s.down()
+		w.down()
 		if a := v.call("x"); a.status != http.StatusOK || !strings.Contains(a.body, `"result"`) {
 			t.Errorf("after it: got %d %s", a.status, a.body)
 		}
@@ -72,11 +72,11 @@ func TestInitializeIsServedOnceTheStoreIsBack(t *testing.T) {
 		"known": {"", "Handshake", "Create"},
 	} {
 		t.Run(server, func(t *testing.T) {
-			outage(t, methods, func(t *testing.T, s *stage, fail func()) {
+			outage(t, methods, func(t *testing.T, w *world, fail func()) {
 				fail()
-				refusedForNow(t, s.do(request("POST", "/"+server+"/mcp", initialize)))
-				s.down()
-				v := s.visit(server)
+				refusedForNow(t, w.do(request("POST", "/"+server+"/mcp", initialize)))
+				w.down()
+				v := w.visit(server)
 				if a := v.call("x"); a.status != http.StatusOK {
 					t.Errorf("after it: got %d %s", a.status, a.body)
 				}
@@ -92,23 +92,23 @@ func TestWhatNeedsNoAnswerIsTakenOnceTheStoreIsBack(t *testing.T) {
 		body    string
 		methods []string
 	}{
-		"initialized":  {`{"jsonrpc":"2.0","method":"notifications/initialized"}`, []string{"", "Load", "Save"}},
+		"initialized":  {initialized, []string{"", "Load", "Save"}},
 		"notification": {`{"jsonrpc":"2.0","method":"notifications/x"}`, []string{"", "Load"}},
 		"answer":       {`{"jsonrpc":"2.0","id":"q-1","result":{}}`, []string{"", "Load", "Save", "PutAnswer"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			outage(t, tt.methods, func(t *testing.T, s *stage, fail func()) {
-				v := s.greet("quiet")
-				s.awake("quiet")
+			outage(t, tt.methods, func(t *testing.T, w *world, fail func()) {
+				v := w.greet("/quiet/mcp")
+				w.awake("quiet")
 				fail()
 				refusedForNow(t, v.post(tt.body))
-				s.down()
+				w.down()
 				if a := v.post(tt.body); a.status != http.StatusAccepted {
 					t.Errorf("after it: got %d %s", a.status, a.body)
 				}
-				if name == "answer" && len(s.backend.answers) != 1 {
-					t.Errorf("handed over: %v", s.backend.answers)
+				if name == "answer" && len(w.backend.answers) != 1 {
+					t.Errorf("handed over: %v", w.backend.answers)
 				}
 			})
 		})
@@ -117,12 +117,12 @@ func TestWhatNeedsNoAnswerIsTakenOnceTheStoreIsBack(t *testing.T) {
 
 // C-70: a session ends completely or not at all.
 func TestDeleteIsServedOnceTheStoreIsBack(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
+	scenario(t, func(t *testing.T, w *world) {
 		for _, method := range []string{"", "Load", "Save"} {
-			v := s.visit("quiet")
-			s.down(method)
+			v := w.visit("quiet")
+			w.down(method)
 			refusedForNow(t, v.del())
-			s.down()
+			w.down()
 			if a := v.call("x"); a.status != http.StatusOK {
 				t.Errorf("%s: after it: got %d %s", method, a.status, a.body)
 			}
@@ -136,8 +136,8 @@ func TestDeleteIsServedOnceTheStoreIsBack(t *testing.T) {
 // The store fails when a client begins to listen, or comes back. The client is told to
 // come later, and then gets all events that it missed.
 func TestListenerIsServedOnceTheStoreIsBack(t *testing.T) {
-	outage(t, []string{"", "Load", "Save", "Wait"}, func(t *testing.T, s *stage, fail func()) {
-		v := s.visit("pushy")
+	outage(t, []string{"", "Load", "Save", "Wait"}, func(t *testing.T, w *world, fail func()) {
+		v := w.visit("pushy")
 		v.push("one")
 		fail()
 		first := v.get("")
@@ -147,7 +147,7 @@ func TestListenerIsServedOnceTheStoreIsBack(t *testing.T) {
 			t.Errorf("got %s", second.body)
 		}
 		v.push("two")
-		s.down()
+		w.down()
 		var heard []string
 		last := second.lastID(t)
 		for range 5 {
@@ -161,10 +161,10 @@ func TestListenerIsServedOnceTheStoreIsBack(t *testing.T) {
 
 // The store fails when a client polls for the end of its call.
 func TestPollIsServedOnceTheStoreIsBack(t *testing.T) {
-	outage(t, []string{"", "Load", "Tail", "Wait"}, func(t *testing.T, s *stage, fail func()) {
+	outage(t, []string{"", "Load", "Tail", "Wait"}, func(t *testing.T, w *world, fail func()) {
 		proceed := make(chan struct{})
-		s.backend.tool("steps", func(r run) { r.say("one"); <-proceed; r.say("two"); r.end(`{}`) })
-		v := s.visit("quiet")
+		w.backend.tool("steps", func(r run) { r.say("one"); <-proceed; r.say("two"); r.end(`{}`) })
+		v := w.visit("quiet")
 		last := v.calling("steps").leave().lastID(t)
 		fail()
 		for range 3 {
@@ -174,7 +174,7 @@ func TestPollIsServedOnceTheStoreIsBack(t *testing.T) {
 		}
 		close(proceed)
 		settle()
-		s.down()
+		w.down()
 		commontest.SameIn(t, "after it", []string{said("two"), resultOf(`{}`)}, v.get(last).datas(t))
 	})
 }
@@ -182,14 +182,14 @@ func TestPollIsServedOnceTheStoreIsBack(t *testing.T) {
 // The store fails while a response is open, either of a call or of a listener. The
 // response ends with a longer retry, and the client continues at the same place.
 func TestResponseUnderWayIsTakenUpOnceTheStoreIsBack(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
+	scenario(t, func(t *testing.T, w *world) {
 		proceed := make(chan struct{})
-		s.backend.tool("steps", func(r run) { r.say("one"); <-proceed; r.say("two"); r.end(`{}`) })
-		v := s.visit("pushy")
+		w.backend.tool("steps", func(r run) { r.say("one"); <-proceed; r.say("two"); r.end(`{}`) })
+		v := w.visit("pushy")
 		call, listener := v.calling("steps"), v.listen("")
 		v.push("three")
 		settle()
-		s.down("")
+		w.down("")
 		time.Sleep(time.Minute)
 		for _, c := range []*conn{call, listener} {
 			if a := c.end(); a.took > 25*time.Second {
@@ -201,7 +201,7 @@ func TestResponseUnderWayIsTakenUpOnceTheStoreIsBack(t *testing.T) {
 		close(proceed)
 		v.push("four")
 		time.Sleep(time.Minute)
-		s.down()
+		w.down()
 		commontest.SameIn(t, "the call", []string{said("two"), resultOf(`{}`)}, v.get(call.end().lastID(t)).datas(t))
 		commontest.SameIn(t, "the listener", []string{said("four")}, v.get(listener.end().lastID(t)).datas(t))
 	})
@@ -210,12 +210,12 @@ func TestResponseUnderWayIsTakenUpOnceTheStoreIsBack(t *testing.T) {
 // The store fails right after a listener has become the primary. Its client comes back to
 // its own lease, and does not wait for that lease to end.
 func TestListenerInTroubleDoesNotWaitBehindItself(t *testing.T) {
-	outage(t, []string{"Save", "Wait"}, func(t *testing.T, s *stage, fail func()) {
-		v := s.visit("pushy")
+	outage(t, []string{"Save", "Wait"}, func(t *testing.T, w *world, fail func()) {
+		v := w.visit("pushy")
 		v.push("one")
 		fail()
 		last := v.get("").lastID(t)
-		s.down()
+		w.down()
 		again := v.listen(last)
 		commontest.SameIn(t, "at once", []string{said("one")}, again.seen().datas(t))
 	})

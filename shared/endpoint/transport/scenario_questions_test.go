@@ -15,8 +15,10 @@ import (
 func question(text string) string { return `{"jsonrpc":"2.0","id":"q-1",` + text + `}` }
 
 // asks adds a tool that asks its client something, and returns the answer as its result.
-func (h *hall) asks(text string) {
-	h.tool("ask", func(v voice) { v.end(`{"heard":` + v.ask("q-1", text) + `}`) })
+// The answer reaches the server pushy, which is awake.
+func (w *world) asks(text string) {
+	w.awake("pushy")
+	w.backend.tool("ask", func(r run) { r.end(`{"heard":` + r.ask("q-1", text) + `}`) })
 }
 
 // C-61, C-65: a client is asked and loses its connections. It answers hours later, over
@@ -25,8 +27,8 @@ func (h *hall) asks(text string) {
 func TestQuestionIsAnsweredFromElsewhereHoursLater(t *testing.T) {
 	for name, text := range map[string]string{"elicitation": elicit, "sampling": sample, "roots": roots} {
 		t.Run(name, func(t *testing.T) {
-			parties(t, "pushy", func(t *testing.T, h *hall, p party) {
-				h.asks(text)
+			parties(t, "pushy", func(t *testing.T, w *world, p party) {
+				w.asks(text)
 				p.say(callOf("ask"))
 				if diff := cmp.Diff([]string{question(text)}, p.heard()); diff != "" {
 					t.Fatalf("-want +got:\n%s", diff)
@@ -45,10 +47,9 @@ func TestQuestionIsAnsweredFromElsewhereHoursLater(t *testing.T) {
 // C-65: a WebSocket client needs no other connection. Pings, which wake nothing, keep the
 // connection open, and the answer may come over it an hour later.
 func TestQuestionIsAnsweredOverTheSameSocketAnHourLater(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		h := newHall(s)
-		h.asks(elicit)
-		p := transports["WebSocket"](h, "pushy")
+	scenario(t, func(t *testing.T, w *world) {
+		w.asks(elicit)
+		p := transports["WebSocket"](w, "pushy")
 		p.say(callOf("ask"))
 		p.heard()
 		for range 7 { // each ping comes within the ten minutes that API Gateway gives a silent connection
@@ -75,8 +76,8 @@ func TestWhatAClientAnswersIsWhatTheServerHears(t *testing.T) {
 		"refused by new one": `"error":{"code":-32602,"message":"not associated with a request"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			parties(t, "pushy", func(t *testing.T, h *hall, p party) {
-				h.asks(elicit)
+			parties(t, "pushy", func(t *testing.T, w *world, p party) {
+				w.asks(elicit)
 				p.say(callOf("ask"))
 				p.heard()
 				answer := `{"jsonrpc":"2.0","id":"q-1",` + end + `}`
@@ -90,12 +91,11 @@ func TestWhatAClientAnswersIsWhatTheServerHears(t *testing.T) {
 // C-62, R-76: a question comes only on the response of the call that it belongs to. It
 // comes neither on a listener nor on the response of another call.
 func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		h := newHall(s)
-		h.asks(elicit)
+	scenario(t, func(t *testing.T, w *world) {
+		w.asks(elicit)
 		proceed := make(chan struct{})
-		h.tool("beside", func(v voice) { v.say("beside"); <-proceed; v.end(`{}`) })
-		v := s.visit("pushy")
+		w.backend.tool("beside", func(r run) { r.say("beside"); <-proceed; r.end(`{}`) })
+		v := w.visit("pushy")
 		listener, beside := v.listen(""), v.calling("beside")
 		call := v.calling("ask")
 		if diff := cmp.Diff([]string{question(elicit)}, call.seen().datas(t)); diff != "" {
@@ -115,9 +115,9 @@ func TestQuestionRidesTheResponseOfItsCall(t *testing.T) {
 // C-66: one call waits for an answer. Another call that asks nothing goes on beside it,
 // with its own progress and result.
 func TestCallBesideAQuestionIsNotMixedWithIt(t *testing.T) {
-	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
-		h.asks(elicit)
-		h.tool("work", func(v voice) { v.say("half"); time.Sleep(time.Second); v.end(`{"work":"done"}`) })
+	parties(t, "pushy", func(t *testing.T, w *world, p party) {
+		w.asks(elicit)
+		w.backend.tool("work", func(r run) { r.say("half"); time.Sleep(time.Second); r.end(`{"work":"done"}`) })
 		p.say(callOf("ask"))
 		if diff := cmp.Diff([]string{question(elicit)}, p.heard()); diff != "" {
 			t.Fatalf("-want +got:\n%s", diff)
@@ -133,13 +133,13 @@ func TestCallBesideAQuestionIsNotMixedWithIt(t *testing.T) {
 
 // C-63: a client cancels a call while its question is open. The cancel reaches the server.
 func TestCancelOfACallThatAsksReachesTheServer(t *testing.T) {
-	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
-		h.asks(elicit)
+	parties(t, "pushy", func(t *testing.T, w *world, p party) {
+		w.asks(elicit)
 		p.say(callOf("ask"))
 		p.heard()
 		const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"enough"}}`
 		p.say(cancel)
-		all := h.sent(p.id())
+		all := w.sent(p.id())
 		if got := string(all[len(all)-1].Raw); got != cancel {
 			t.Errorf("the server got %s last", got)
 		}
@@ -152,14 +152,14 @@ func TestCancelOfACallThatAsksReachesTheServer(t *testing.T) {
 // reach the client of that session: at once if it is connected, and otherwise when it
 // comes back.
 func TestWhatAServerSaysOfItsOwnAccordReachesTheClient(t *testing.T) {
-	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
+	parties(t, "pushy", func(t *testing.T, w *world, p party) {
 		again := make(chan struct{})
-		h.tool("later", func(v voice) {
-			v.end(`{}`)
+		w.backend.tool("later", func(r run) {
+			r.end(`{}`)
 			time.Sleep(time.Hour)
-			v.aside().say("while away")
+			r.outside().say("while away")
 			<-again
-			v.aside().say("while there")
+			r.outside().say("while there")
 		})
 		p.say(callOf("later"))
 		if diff := cmp.Diff([]string{resultOf(`{}`)}, p.heard()); diff != "" {
@@ -177,13 +177,14 @@ func TestWhatAServerSaysOfItsOwnAccordReachesTheClient(t *testing.T) {
 // R-77: a ping of the server belongs to no call and may come on any stream. The client's
 // answer goes to the server like any other.
 func TestPingOfAServerIsAnsweredOutsideOfACall(t *testing.T) {
-	parties(t, "pushy", func(t *testing.T, h *hall, p party) {
+	parties(t, "pushy", func(t *testing.T, w *world, p party) {
+		w.awake("pushy")
 		const ping = `"method":"ping"`
 		heard := make(chan string, 1)
-		h.tool("later", func(v voice) {
-			v.end(`{}`)
+		w.backend.tool("later", func(r run) {
+			r.end(`{}`)
 			time.Sleep(time.Hour)
-			heard <- v.aside().ask("q-1", ping)
+			heard <- r.outside().ask("q-1", ping)
 		})
 		p.say(callOf("later"))
 		p.heard()

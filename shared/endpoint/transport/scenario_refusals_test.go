@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -20,23 +21,22 @@ func TestWhoHasNoNameIsNotLetIn(t *testing.T) {
 		"no principal": {Tenant: "tenant", Credential: "secret"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			scenario(t, func(t *testing.T, s *stage) {
-				s.opts.Auth = letsIn{who, principal(nil)}
+			scenario(t, func(t *testing.T, w *world) {
+				w.opts.Auth = letsIn{who, principal(nil)}
 				for _, r := range []*http.Request{
 					request("POST", "/quiet/mcp", initialize),
 					request("GET", "/quiet/sse", ""),
 					saying{method: "tools/list", version: "2026-07-28", header: "tools/list", params: `{"_meta":{` + metaVersion + `,` + metaCaps + `}}`}.request("quiet"),
 				} {
-					a := s.do(r)
+					a := w.do(r)
 					if code, _ := a.rpcError(t); a.status != http.StatusInternalServerError || code != int(wire.CodeInternal) || strings.Contains(a.body, "secret") {
 						t.Errorf("%s: got %d %s", r.Method, a.status, a.body)
 					}
 				}
-				h := newHall(s)
-				if _, status := h.connect(map[string][]string{"server": {"quiet"}}); status != http.StatusInternalServerError {
+				if status := w.link(url.Values{"server": {"quiet"}}).connect(); status != http.StatusInternalServerError {
 					t.Errorf("a WebSocket got %d", status)
 				}
-				s.nothingCame(t)
+				w.nothingCame(t)
 			})
 		})
 	}

@@ -17,20 +17,22 @@ import (
 // C-6, R-5: the connection breaks after the first progress, before there is a result. The
 // result comes on the next connection. It did not exist before that.
 func TestCallThatWasDroppedAfterItsFirstProgressEndsOnTheNextConnection(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
+	scenario(t, func(t *testing.T, w *world) {
 		runs, proceed := 0, make(chan struct{})
-		s.backend.tool("steps", func(r run) {
+		w.backend.tool("steps", func(r run) {
 			runs++
 			r.say("half")
 			<-proceed
 			r.end(`{"done":true}`)
 		})
-		v := s.visit("quiet")
+		v := w.visit("quiet")
 		first := v.calling("steps").leave()
 		if diff := cmp.Diff([]string{said("half")}, first.datas(t)); diff != "" {
 			t.Fatalf("before the cut (-want +got):\n%s", diff)
 		}
-		if tail := v.tail(); tail.Last != 1 || tail.Final {
+		stream, err := w.store.Newest(t.Context(), storage.ID(v.session))
+		commontest.OK(t, err)
+		if tail, err := w.store.Tail(t.Context(), storage.ID(v.session), stream); err != nil || tail.Last != 1 || tail.Final {
 			t.Fatalf("when the connection was cut the log was at %+v; a result in it would prove nothing", tail)
 		}
 		close(proceed)
@@ -53,9 +55,9 @@ func TestResultThatWasWrittenIntoTheVoidIsFetchedAgain(t *testing.T) {
 	want := []string{said("1"), said("2"), resultOf(`{}`)}
 	for read := range len(want) + 1 {
 		t.Run(fmt.Sprintf("after %d events", read), func(t *testing.T) {
-			scenario(t, func(t *testing.T, s *stage) {
-				s.backend.tool("steps", func(r run) { r.say("1"); r.say("2"); r.end(`{}`) })
-				v := s.visit("quiet")
+			scenario(t, func(t *testing.T, w *world) {
+				w.backend.tool("steps", func(r run) { r.say("1"); r.say("2"); r.end(`{}`) })
+				v := w.visit("quiet")
 				events := v.call("steps").events(t)
 				for _, later := range []time.Duration{0, time.Second, 20 * time.Hour} {
 					time.Sleep(later)
@@ -77,15 +79,15 @@ func equateEmpty() cmp.Option {
 // read the log, so each gets every event after its cursor once. The old one ends when the
 // request does.
 func TestStaleConnectionOfACallEndsWithTheCall(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
+	scenario(t, func(t *testing.T, w *world) {
 		proceed := make(chan struct{})
-		s.backend.tool("steps", func(r run) {
+		w.backend.tool("steps", func(r run) {
 			r.say("one")
 			<-proceed
 			r.say("two")
 			r.end(`{}`)
 		})
-		v := s.visit("quiet")
+		v := w.visit("quiet")
 		stale := v.calling("steps")
 		resumed := v.listen(stale.seen().lastID(t))
 		if len(resumed.seen().datas(t)) != 0 {
@@ -103,8 +105,8 @@ func TestStaleConnectionOfACallEndsWithTheCall(t *testing.T) {
 // C-34, C-43, on the standalone stream: a client loses its connection without the endpoint
 // noticing. It comes back to its own lease, and gets the later events.
 func TestListenerThatComesBackHearsThoughItsOldConnectionStands(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("pushy")
+	scenario(t, func(t *testing.T, w *world) {
+		v := w.visit("pushy")
 		stale := v.listen("")
 		v.push("one")
 		time.Sleep(time.Second)
@@ -122,14 +124,14 @@ func TestListenerThatComesBackHearsThoughItsOldConnectionStands(t *testing.T) {
 // C-4, C-8, C-9, C-10, R-28: every event has an id that names its stream and grows by one.
 // No id comes twice in a session, however often streams are opened, cut and resumed.
 func TestEveryEventOfASessionHasAnIDOfItsOwn(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		s.backend.tool("steps", func(r run) {
+	scenario(t, func(t *testing.T, w *world) {
+		w.backend.tool("steps", func(r run) {
 			for i := range 3 {
 				r.say(fmt.Sprint(i))
 			}
 			r.end(`{}`)
 		})
-		v := s.visit("pushy")
+		v := w.visit("pushy")
 		seen := map[string]string{}
 		next := map[storage.StreamID]storage.Index{}
 		note := func(a *answer) {
@@ -169,14 +171,14 @@ func TestEveryEventOfASessionHasAnIDOfItsOwn(t *testing.T) {
 // to another session. Its response is an event stream that ends at once, so that no client
 // asks in a loop or waits.
 func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		mine, other := s.visit("quiet"), s.visit("quiet")
-		s.backend.tool("steps", func(r run) { r.say("secret"); r.end(`{}`) })
+	scenario(t, func(t *testing.T, w *world) {
+		mine, other := w.visit("quiet"), w.visit("quiet")
+		w.backend.tool("steps", func(r run) { r.say("secret"); r.end(`{}`) })
 		id := func(e storage.EventID) string { return e.String() }
 		events := mine.call("steps").events(t)
 		end, err := storage.ParseEventID(events[2].ID)
 		commontest.OK(t, err)
-		s.backend.attend = storage.NotFound // nobody owes these an end
+		w.backend.attend = storage.NotFound // nobody owes these an end
 		for name, a := range map[string]*answer{
 			"another session's": other.get(events[0].ID),
 			"nobody's":          mine.get(id(storage.EventID{Stream: storage.NewStreamID(), Index: 4})),
@@ -191,7 +193,7 @@ func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
 			Session: storage.ID(mine.session), Stream: expired.Stream, First: 1, Gen: 1, Seq: 1, Final: true,
 			Events: [][]byte{[]byte(resultOf(`{}`))}, Expires: time.Now().Add(24 * time.Hour),
 		}
-		commontest.OK(t, s.backend.store.Append(t.Context(), batch))
+		commontest.OK(t, w.store.Append(t.Context(), batch))
 		if a := mine.get(id(expired)); len(a.datas(t)) != 1 {
 			t.Errorf("in time: got %s", a.body)
 		}
@@ -204,15 +206,15 @@ func TestStreamThatIsNotThereIsAnEmptyOne(t *testing.T) {
 
 // R-19, R-29, C-5: polls of a call and a listener do not disturb one another.
 func TestPollsOfACallAndAListenerGoSideBySide(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		s.backend.tool("long", func(r run) {
+	scenario(t, func(t *testing.T, w *world) {
+		w.backend.tool("long", func(r run) {
 			for i := range 4 {
 				time.Sleep(20 * time.Second)
 				r.say(fmt.Sprint(i))
 			}
 			r.end(`{}`)
 		})
-		v := s.visit("pushy")
+		v := w.visit("pushy")
 		listener, caller := &follower{v: v}, &follower{v: v, conn: v.calling("long")}
 		var news []string
 		follow(t, 190, func(second int) {

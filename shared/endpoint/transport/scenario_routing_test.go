@@ -1,7 +1,6 @@
 package transport_test
 
 import (
-	"encoding/json"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,34 +12,18 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // mirror adds a tool that sends the arguments of its call as a message. After a pause it
 // returns them as its result. The pause lets calls overlap.
-func mirror(s *stage, pause time.Duration) {
-	s.backend.tool("mirror", func(r run) {
-		word := s.wordOf(r)
+func mirror(w *world, pause time.Duration) {
+	w.backend.tool("mirror", func(r run) {
+		word, _ := wire.String(wire.Lookup([]byte(r.raw), "params", "arguments", "word"))
 		r.say(word)
 		time.Sleep(pause)
 		r.end(`{"word":"` + word + `"}`)
 	})
-}
-
-// wordOf returns params.arguments.word of the delivery for which a tool runs.
-func (s *stage) wordOf(r run) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, d := range s.delivered {
-		if d.Stream != r.stream {
-			continue
-		}
-		var m struct {
-			Params struct{ Arguments struct{ Word string } }
-		}
-		commontest.Check(s.t, json.Unmarshal(d.Raw, &m))
-		return m.Params.Arguments.Word
-	}
-	return ""
 }
 
 func mirrored(id, word string) string {
@@ -54,14 +37,14 @@ func result(id, word string) string {
 // C-32: two POSTs have the same id: of two sessions, or of one session one after the
 // other. Each gets its own response, also when it is resumed later.
 func TestCallsWithTheSameIDKeepTheirOwn(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		mirror(s, 2*time.Second)
-		a, b := s.visit("quiet"), s.visit("quiet")
-		one, two := a.s.begin(a.request("POST", mirrored("1", "a"))), b.s.begin(b.request("POST", mirrored("1", "b")))
+	scenario(t, func(t *testing.T, w *world) {
+		mirror(w, 2*time.Second)
+		a, b := w.visit("quiet"), w.visit("quiet")
+		one, two := a.w.begin(a.request("POST", mirrored("1", "a"))), b.w.begin(b.request("POST", mirrored("1", "b")))
 		first, second := one.end(), two.end()
 		third := a.post(mirrored("1", "c"))
 		for word, x := range map[string]struct {
-			v visitor
+			v *client
 			a *answer
 		}{"a": {a, first}, "b": {b, second}, "c": {a, third}} {
 			want := []string{said(word), result("1", word)}
@@ -79,11 +62,11 @@ func TestCallsWithTheSameIDKeepTheirOwn(t *testing.T) {
 // refuses the second (see box and native). The refusal goes to the second POST, and the
 // messages of the first call to the first.
 func TestRefusalOfADuplicateIDGoesToItsOwnPOST(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
+	scenario(t, func(t *testing.T, w *world) {
 		const refusal = `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"this id is in use"}}`
 		var mu sync.Mutex
 		busy := false
-		s.backend.tool("strict", func(r run) {
+		w.backend.tool("strict", func(r run) {
 			mu.Lock()
 			twice := busy
 			busy = true
@@ -95,7 +78,7 @@ func TestRefusalOfADuplicateIDGoesToItsOwnPOST(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			r.end(`{}`)
 		})
-		v := s.visit("quiet")
+		v := w.visit("quiet")
 		first := v.calling("strict")
 		synctest.Wait()
 		if second := v.call("strict"); second.body != refusal {
@@ -108,16 +91,15 @@ func TestRefusalOfADuplicateIDGoesToItsOwnPOST(t *testing.T) {
 // A client can tell errors apart by the status, by the code, and by a text that says what
 // to do.
 func TestErrorsAreToldApart(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v, gone, quiet := s.visit("pushy"), s.visit("pushy"), s.visit("quiet")
+	scenario(t, func(t *testing.T, w *world) {
+		v, gone, quiet := w.visit("pushy"), w.visit("pushy"), w.visit("quiet")
 		gone.del()
-		unknown := *v.client
-		unknown.session = string(storage.NewID())
+		unknown := w.at(v.path, string(storage.NewID()))
 		lastID := func(id string) *answer { return v.get(id) }
 		fails := func(err error) func() *answer {
 			return func() *answer {
-				s.backend.err = err
-				defer func() { s.backend.err = nil }()
+				w.backend.err = err
+				defer func() { w.backend.err = nil }()
 				return v.call("x")
 			}
 		}
@@ -135,12 +117,12 @@ func TestErrorsAreToldApart(t *testing.T) {
 			"event id, stream":         {func() *answer { return lastID("1/a/b") }, 400, -32600, "malformed stream"},
 			"event id, length":         {func() *answer { return lastID(strings.Repeat("1", 101)) }, 400, -32600, "malformed length"},
 			"session terminated":       {func() *answer { return gone.call("x") }, 404, -32001, "no such session"},
-			"session unknown":          {func() *answer { return s.do(unknown.request("POST", callOf("x"))) }, 404, -32001, "no such session"},
+			"session unknown":          {func() *answer { return unknown.call("x") }, 404, -32001, "no such session"},
 			"too large":                {fails(storage.Errorf(storage.TooLarge, "over 16 MiB")), 413, -32600, "16 MiB"},
 			"input and output":         {fails(storage.Errorf(storage.Unavailable, "no answer")), 503, -32000, "no answer"},
 			"a store that is down": {func() *answer {
-				s.down("")
-				defer s.down()
+				w.down("")
+				defer w.down()
 				return v.call("x")
 			}, 503, -32000, ""},
 			"a defect": {fails(storage.Errorf(storage.Internal, "nil map")), 500, -32603, "it has been logged"},

@@ -9,13 +9,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// listened sets up a stage whose server "known" reports changes. The returned function
+// listened makes a world whose server "known" reports changes. The returned function
 // lists the subscriptions that it was asked for.
-func listened(t *testing.T, s *stage) func() []string {
+func listened(t *testing.T, w *world) func() []string {
 	t.Helper()
-	s.handshake(t, listenable)
-	s.awake("known")
-	return subscriptions(s.world)
+	w.handshake(t, listenable)
+	w.awake("known")
+	return subscriptions(w)
 }
 
 const (
@@ -27,12 +27,12 @@ const (
 // response, its subscription ends, and the server is told so. Other requests of the
 // client meanwhile get their own responses.
 func TestListenerThatClosesItsResponseHasEndedItsSubscription(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		asked := listened(t, s)
-		listener := s.begin(listening(listenTo).request())
+	scenario(t, func(t *testing.T, w *world) {
+		asked := listened(t, w)
+		listener := w.begin(listening(listenTo).request())
 		listener.seen()
-		s.pushed(updated + `}}`)
-		s.do(ask{server: "known", method: "tools/list"}.request()).result(t)
+		w.pushed(updated + `}}`)
+		w.do(ask{server: "known", method: "tools/list"}.request()).result(t)
 		want := []string{acknowledged(listenTo), updated + `,` + stamp + `}}`}
 		if diff := cmp.Diff(want, listener.seen().datas(t)); diff != "" || listener.isOver() {
 			t.Errorf("-want +got:\n%s", diff)
@@ -44,12 +44,12 @@ func TestListenerThatClosesItsResponseHasEndedItsSubscription(t *testing.T) {
 
 // R-87: a listener that cannot go on gets no result, but an error.
 func TestListenerThatCannotGoOnGetsNoResult(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		listened(t, s)
-		listener := s.begin(listening(`{"toolsListChanged":true}`).request())
+	scenario(t, func(t *testing.T, w *world) {
+		listened(t, w)
+		listener := w.begin(listening(`{"toolsListChanged":true}`).request())
 		listener.seen()
-		s.down("Wait")
-		s.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`) // the server will fail to find the next one
+		w.down("Wait")
+		w.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`) // the server will fail to find the next one
 		datas := listener.end().datas(t)
 		want := []string{acknowledged(`{"toolsListChanged":true}`), `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{` + stamp + `}}`}
 		commontest.Same(t, want, datas[:len(datas)-1])

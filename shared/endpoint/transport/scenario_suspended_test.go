@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,11 +23,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// den is a hall with real relay functions and runners behind it. The runners execute a
+// den is a world with real relay functions and runners behind it. The runners execute a
 // server of the modern era. It asks in two rounds, first two questions and then one, and
 // returns the answers.
 type den struct {
-	*hall
+	*world
 	sealer *relayserver.Sealer
 
 	mu   sync.Mutex
@@ -37,17 +35,17 @@ type den struct {
 	runs []string
 }
 
-func newDen(s *stage) *den {
+func newDen(w *world) *den {
 	sealer, err := relayserver.NewSealer(make([]byte, 32))
-	commontest.OK(s.t, err)
-	d := &den{hall: newHall(s), sealer: sealer}
-	s.behind = func(store storage.Store) sessions.Backend { return relayserver.NewBackend(d.config(store)) }
+	commontest.OK(w.t, err)
+	d := &den{world: w, sealer: sealer}
+	w.behind = func(store storage.Store) sessions.Backend { return relayserver.NewBackend(d.config(store)) }
 	return d
 }
 
 func (d *den) config(store storage.Store) relayserver.Config {
 	return relayserver.Config{
-		Store: store, Poster: denPoster{d}, Clients: d.hall, Fleet: denFleet{d}, Sealer: d.sealer,
+		Store: store, Poster: denPoster{d}, Clients: d.api, Fleet: denFleet{d}, Sealer: d.sealer,
 		Launch: func(storage.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
 }
@@ -240,18 +238,14 @@ func (b *denBox) IdleSince() (time.Time, bool) {
 
 // dens plays a scenario over every transport, on every store.
 func dens(t *testing.T, play func(t *testing.T, d *den, p party)) {
-	for _, over := range slices.Sorted(maps.Keys(transports)) {
-		t.Run(over, func(t *testing.T) {
-			scenario(t, func(t *testing.T, s *stage) {
-				d := newDen(s)
-				p := transports[over](d.hall, "known")
-				play(t, d, p)
-				p.leave()
-				d.kill()
-				synctest.Wait()
-			})
-		})
-	}
+	everyParty(t, func(t *testing.T, w *world, open func(server string) party) {
+		d := newDen(w)
+		p := open("known")
+		play(t, d, p)
+		p.leave()
+		d.kill()
+		synctest.Wait()
+	})
 }
 
 // yes answers a question; n tells this answer from others.

@@ -7,14 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
 // way is a request and the way it must be served. SESSION, STREAM and SOCKET in it stand
@@ -53,7 +50,7 @@ var ways = map[string]way{
 	"POST of a session, with a slash":               {"POST", "/pushy/mcp/", []string{sessionIs, "SESSION"}, list, 200, listed, ""},
 	"POST of a session, a batch of 2025-03-26":      {"POST", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-03-26"}, "[" + list + "]", 200, "[{", ""},
 	"POST of a session, a batch of 2025-06-18":      {"POST", "/pushy/mcp", []string{sessionIs, "SESSION", versionIs, "2025-06-18"}, "[" + list + "]", 400, "no batches", ""},
-	"POST of a session, a notification":             {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, wsInitialized, 202, "", ""},
+	"POST of a session, a notification":             {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, initialized, 202, "", ""},
 	"POST of a session, an answer":                  {"POST", "/pushy/mcp", []string{sessionIs, "SESSION"}, `{"jsonrpc":"2.0","id":"q","result":{}}`, 202, "", ""},
 	"POST without a session":                        {"POST", "/pushy/mcp", nil, list, 400, "names no session", ""},
 	"POST of an unknown session":                    {"POST", "/pushy/mcp", []string{sessionIs, "absent"}, list, 404, noSession, ""},
@@ -107,26 +104,23 @@ var ways = map[string]way{
 // everyWay plays each of the ways, with sessions of its own. The store in memory is enough
 // for it, because routing does not depend on the store.
 func everyWay(t *testing.T, origin string, look func(name string, w way, a *answer)) {
-	synctest.Test(t, func(t *testing.T) {
-		memory := storagetest.NewMemory()
-		h := newHall(newStage(t, func() storage.Store { return kept{memory} }))
-		h.tool("tools/list", func(v voice) { v.end(`{"content":[]}`) })
+	bubble(t, func(t *testing.T, w *world) {
 		session := func(over, server string) string {
-			p := transports[over](h, server)
+			p := transports[over](w, server)
 			p.leave()
 			return p.id()
 		}
-		for name, w := range ways {
+		for name, way := range ways {
 			names := strings.NewReplacer(
 				"SESSION", session("Streamable HTTP", "pushy"), "STREAM", session("HTTP+SSE", "pushy"),
 				"SOCKET", session("WebSocket", "pushy"), "KNOWN", session("Streamable HTTP", "known"),
 			)
 			headers := []string{"Origin", origin}
-			for _, text := range w.headers {
+			for _, text := range way.headers {
 				headers = append(headers, names.Replace(text))
 			}
-			w.says = names.Replace(w.says)
-			look(name, w, h.begin(request(w.method, names.Replace(w.path), w.body, headers...)).leave())
+			way.says = names.Replace(way.says)
+			look(name, way, w.begin(request(way.method, names.Replace(way.path), way.body, headers...)).leave())
 		}
 	})
 }
@@ -162,16 +156,16 @@ func TestPageOfElsewhereIsRefusedOnEveryPath(t *testing.T) {
 // C-52: one principal has a session of each transport on one server, with the same ids of
 // requests and questions at the same time. Each client hears only its own messages.
 func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		h := newHall(s)
-		h.tool("ask", func(v voice) {
-			v.say("begun " + string(v.session))
-			v.end(`{"heard":` + v.ask("q-1", elicit) + `}`)
+	scenario(t, func(t *testing.T, w *world) {
+		w.awake("pushy")
+		w.backend.tool("ask", func(r run) {
+			r.say("begun " + string(r.session))
+			r.end(`{"heard":` + r.ask("q-1", elicit) + `}`)
 		})
-		h.tool("other", func(v voice) { v.end(`{"of":"` + string(v.session) + `"}`) })
+		w.backend.tool("other", func(r run) { r.end(`{"of":"` + string(r.session) + `"}`) })
 		all := map[string]party{}
 		for over, open := range transports {
-			all[over] = open(h, "pushy")
+			all[over] = open(w, "pushy")
 		}
 		for over, p := range all {
 			p.say(callOf("ask"))
@@ -202,18 +196,17 @@ func TestThreeTransportsOfOneServerDoNotMix(t *testing.T) {
 // C-52: the id of a session, event or stream of one transport means nothing in another
 // one, and using it there has no effect.
 func TestIDsOfOneTransportAreNothingInAnother(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		h := newHall(s)
-		h.tool("echo", func(v voice) { v.say("mine"); v.end(`{}`) })
+	scenario(t, func(t *testing.T, w *world) {
+		w.backend.tool("echo", func(r run) { r.say("mine"); r.end(`{}`) })
 		all := map[string]party{}
 		for over, open := range transports {
-			all[over] = open(h, "pushy")
+			all[over] = open(w, "pushy")
 			all[over].say(callOf("echo"))
 			all[over].heard()
 		}
 		web, sse, ws := all["Streamable HTTP"], all["HTTP+SSE"].(*sseParty), all["WebSocket"].(*wsParty)
 		event := web.(*httpParty).open[0].read().lastID(t) // of a request stream
-		before := len(h.delivered)
+		before := len(w.backend.delivered)
 		for name, r := range map[string]*http.Request{
 			"message of a Streamable session":        request("POST", "/pushy/message?sessionId="+web.id(), callOf("echo")),
 			"message of a WebSocket session":         request("POST", "/pushy/message?sessionId="+ws.id(), callOf("echo")),
@@ -227,22 +220,22 @@ func TestIDsOfOneTransportAreNothingInAnother(t *testing.T) {
 			"DELETE of an SSE session":               request("DELETE", "/pushy/mcp", "", sessionIs, sse.id()),
 			"DELETE of a WebSocket session":          request("DELETE", "/pushy/mcp", "", sessionIs, ws.id()),
 		} {
-			if a := s.do(r); a.status != http.StatusNotFound || !strings.Contains(a.body, noSession) {
+			if a := w.do(r); a.status != http.StatusNotFound || !strings.Contains(a.body, noSession) {
 				t.Errorf("%s: %d %s", name, a.status, a.body)
 			}
 		}
 		for _, id := range []string{web.id(), sse.id()} {
-			if _, status := h.connect(url.Values{"server": {"pushy"}, "session": {id}, "last-event-id": {event}}); status != http.StatusNotFound {
+			if status := w.link(url.Values{"server": {"pushy"}, "session": {id}, "last-event-id": {event}}).connect(); status != http.StatusNotFound {
 				t.Errorf("connect to session %s: %d", id, status)
 			}
 		}
 		for over, place := range map[string]string{"HTTP+SSE": "1." + sse.id() + "/out", "WebSocket": slices.Collect(maps.Values(ws.last))[0]} {
-			a := s.do(web.(*httpParty).request("GET", "", lastEventIs, place))
+			a := w.do(web.(*httpParty).request("GET", "", lastEventIs, place))
 			if got := a.datas(t); len(got) > 0 {
 				t.Errorf("behind an event of %s: %q", over, got)
 			}
 		}
-		if n := len(h.delivered) - before; n != 0 {
+		if n := len(w.backend.delivered) - before; n != 0 {
 			t.Errorf("the server got %d messages of this", n)
 		}
 		for over, p := range all {
@@ -259,10 +252,9 @@ func TestIDsOfOneTransportAreNothingInAnother(t *testing.T) {
 func TestPrincipalReachesTheServerOverEveryTransport(t *testing.T) {
 	for _, over := range slices.Sorted(maps.Keys(transports)) {
 		t.Run(over, func(t *testing.T) {
-			scenario(t, func(t *testing.T, s *stage) {
-				h := newHall(s)
-				h.tool("echo", func(v voice) { v.end(`{}`) })
-				ada, eve := transports[over](h, "pushy"), transports[over](h, "pushy", "Authorization", "Bearer eve")
+			scenario(t, func(t *testing.T, w *world) {
+				w.backend.tool("echo", func(r run) { r.end(`{}`) })
+				ada, eve := transports[over](w, "pushy"), transports[over](w, "pushy", "Authorization", "Bearer eve")
 				for range 2 {
 					ada.leave()
 					eve.leave()
@@ -274,7 +266,7 @@ func TestPrincipalReachesTheServerOverEveryTransport(t *testing.T) {
 					}
 				}
 				for who, p := range map[string]party{"ada": ada, "Bearer eve": eve} {
-					all := h.sent(p.id())
+					all := w.sent(p.id())
 					if len(all) != 3 { // initialize and two calls
 						t.Errorf("the server got %d messages of %s, want 3", len(all), who)
 					}

@@ -26,31 +26,25 @@ func TestVersionOfASessionIsWhatItsInitializeSays(t *testing.T) {
 		"no header":                   {"", "2025-11-25"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			scenario(t, func(t *testing.T, s *stage) {
-				s.backend.tool(wire.MethodInitialize, func(r run) {
-					r.end(`{"protocolVersion":` + s.asked("protocolVersion") + `,"capabilities":{}}`)
+			scenario(t, func(t *testing.T, w *world) {
+				w.backend.tool(wire.MethodInitialize, func(r run) {
+					r.end(`{"protocolVersion":` + string(wire.Lookup([]byte(r.raw), "params", "protocolVersion")) + `,"capabilities":{}}`)
 				})
 				body := strings.Replace(initialize, "2025-11-25", tt.message, 1)
-				a := s.do(request("POST", "/quiet/mcp", body, versionIs, tt.header))
+				a := w.do(request("POST", "/quiet/mcp", body, versionIs, tt.header))
 				if got, _ := wire.String(wire.Lookup(a.result(t), "protocolVersion")); got != tt.message {
 					t.Errorf("the session has version %q", got)
 				}
-				commontest.EqualIn(t, "the server got", body, string(s.delivered[0].Raw))
-				v := visitor{&client{w: s.world, path: "/quiet/mcp", session: a.header.Get(sessionIs), version: tt.message}, s}
-				v.post(wsInitialized)
+				commontest.EqualIn(t, "the server got", body, string(w.backend.delivered[0].Raw))
+				v := w.at("/quiet/mcp", a.header.Get(sessionIs))
+				v.version = tt.message
+				v.post(initialized)
 				if a := v.call("x"); a.status != http.StatusOK {
 					t.Errorf("a call got %d %s", a.status, a.body)
 				}
 			})
 		})
 	}
-}
-
-// asked returns a member of the params that the server got last.
-func (s *stage) asked(member string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return string(wire.Lookup(s.delivered[len(s.delivered)-1].Raw, "params", member))
 }
 
 // R-49, R-56, R-58, R-62, R-65: a first message that is refused opens no session and
@@ -67,7 +61,7 @@ func TestFirstPOSTThatIsRefusedOpensNoSession(t *testing.T) {
 		{"a request", list, nil, 400, wire.CodeServer, "names no session"},
 		{"a request of an older client", list, []string{versionIs, "2025-11-25"}, 400, wire.CodeServer, "names no session"},
 		{"a request that names an older version", strings.Replace(list, `list"`, `list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2025-11-25"}}`, 1), []string{versionIs, "2025-11-25"}, 400, wire.CodeServer, "names no session"},
-		{"a notification", wsInitialized, nil, 400, wire.CodeServer, "names no session"},
+		{"a notification", initialized, nil, 400, wire.CodeServer, "names no session"},
 		{"a version that there is not", list, []string{versionIs, "1999-01-01"}, 400, wire.CodeServer, "not supported"},
 		{"a version to come", list, []string{versionIs, "2099-01-01", wire.HeaderMethod, "tools/list"}, 400, wire.CodeUnsupportedVersion, "not spoken"},
 		{"initialize in a batch", "[" + initialize + "]", nil, 400, wire.CodeInvalidRequest, "batch"},
@@ -76,27 +70,27 @@ func TestFirstPOSTThatIsRefusedOpensNoSession(t *testing.T) {
 		{"initialize that breaks off", initialize[:40], nil, 400, wire.CodeParse, "not valid JSON"},
 		{"initialize of the modern era", strings.Replace(modernAsk, wire.MethodDiscover, wire.MethodInitialize, 1), []string{versionIs, "2026-07-28", wire.HeaderMethod, wire.MethodInitialize}, 404, wire.CodeMethodNotFound, "not served"},
 	}
-	scenario(t, func(t *testing.T, s *stage) {
+	scenario(t, func(t *testing.T, w *world) {
 		for _, tt := range tests {
-			a := s.do(request("POST", "/quiet/mcp", tt.body, tt.headers...))
+			a := w.do(request("POST", "/quiet/mcp", tt.body, tt.headers...))
 			code, message := a.rpcError(t)
 			if a.status != tt.status || wire.Code(code) != tt.code || !strings.Contains(message, tt.says) || a.header.Get(sessionIs) != "" {
 				t.Errorf("%s: got %d %s", tt.name, a.status, a.body)
 			}
 		}
-		s.nothingCame(t)
+		w.nothingCame(t)
 	})
 }
 
 // nothingCame asserts that there is no session, and that the server got nothing.
-func (s *stage) nothingCame(t *testing.T) {
+func (w *world) nothingCame(t *testing.T) {
 	t.Helper()
-	sessions, err := s.backend.store.List(t.Context(), "tenant", "", 10)
-	if err != nil || len(sessions) > 0 || s.calls["Create"] > 0 {
-		t.Errorf("there are sessions: %v %v; calls of the store: %v", sessions, err, s.calls)
+	sessions, err := w.store.List(t.Context(), "tenant", "", 10)
+	if err != nil || len(sessions) > 0 || w.calls["Create"] > 0 {
+		t.Errorf("there are sessions: %v %v; calls of the store: %v", sessions, err, w.calls)
 	}
-	if len(s.delivered) > 0 {
-		t.Errorf("the server got %s", s.delivered[0].Raw)
+	if len(w.backend.delivered) > 0 {
+		t.Errorf("the server got %s", w.backend.delivered[0].Raw)
 	}
 }
 
@@ -126,10 +120,10 @@ func (y saying) request(server string) *http.Request {
 }
 
 // on sends a request to a server and checks the answer.
-func (y saying) on(t *testing.T, s *stage, server string) *answer {
+func (y saying) on(t *testing.T, w *world, server string) *answer {
 	t.Helper()
-	before := len(s.delivered)
-	a := s.do(y.request(server))
+	before := len(w.backend.delivered)
+	a := w.do(y.request(server))
 	if y.code == 0 {
 		a.result(t)
 		return a
@@ -141,8 +135,8 @@ func (y saying) on(t *testing.T, s *stage, server string) *answer {
 	if got := a.header.Get("Content-Type"); got != wire.MediaJSON {
 		t.Errorf("%s: refused as %q", y.name, got)
 	}
-	if n := len(s.delivered) - before; n > 0 {
-		t.Errorf("%s: the server got %s", y.name, s.delivered[before].Raw)
+	if n := len(w.backend.delivered) - before; n > 0 {
+		t.Errorf("%s: the server got %s", y.name, w.backend.delivered[before].Raw)
 	}
 	return a
 }
@@ -155,9 +149,9 @@ func TestModernRequestThatSaysAllOfItselfIsServedOnce(t *testing.T) {
 		"without clientInfo": metaVersion + `,` + metaCaps,
 	} {
 		t.Run(name, func(t *testing.T) {
-			scenario(t, func(t *testing.T, s *stage) {
-				saying{method: "tools/list", version: "2026-07-28", header: "tools/list", params: `{"_meta":{` + meta + `}}`}.on(t, s, "quiet")
-				if n := len(s.delivered); n != 1 || s.delivered[0].Requests == nil {
+			scenario(t, func(t *testing.T, w *world) {
+				saying{method: "tools/list", version: "2026-07-28", header: "tools/list", params: `{"_meta":{` + meta + `}}`}.on(t, w, "quiet")
+				if n := len(w.backend.delivered); n != 1 || w.backend.delivered[0].Requests == nil {
 					t.Errorf("the server got %d messages", n)
 				}
 			})
@@ -168,22 +162,22 @@ func TestModernRequestThatSaysAllOfItselfIsServedOnce(t *testing.T) {
 // R-57: the requirements for modern requests do not apply to requests of a session on the
 // same URL, whether that session is known, unknown or over.
 func TestMetadataIsAskedOfTheModernEraOnly(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
-		v := s.visit("quiet")
-		unknown := visitor{&client{w: s.world, path: "/quiet/mcp", session: string(storage.NewID()), version: "2025-11-25"}, s}
+	scenario(t, func(t *testing.T, w *world) {
+		v := w.visit("quiet")
+		unknown := w.at("/quiet/mcp", string(storage.NewID()))
 		want := func(when string, a *answer, status int, code wire.Code) {
 			t.Helper()
 			if got := wire.Lookup([]byte(a.body), "error", "code"); a.status != status || code != 0 && string(got) != strconv.Itoa(int(code)) {
 				t.Errorf("%s: got %d %s", when, a.status, a.body)
 			}
 		}
-		before := len(s.delivered)
+		before := len(w.backend.delivered)
 		want("an unknown session", unknown.post(list), 404, wire.CodeSessionNotFound)
 		want("a session", v.post(list), 200, 0)
 		want("its end", v.del(), 204, 0)
 		want("a session that is over", v.post(list), 404, wire.CodeSessionNotFound)
-		saying{"the modern era", "tools/list", "2026-07-28", "tools/list", `{}`, 400, wire.CodeInvalidParams, "_meta"}.on(t, s, "quiet")
-		if n := len(s.delivered) - before; n != 1 {
+		saying{"the modern era", "tools/list", "2026-07-28", "tools/list", `{}`, 400, wire.CodeInvalidParams, "_meta"}.on(t, w, "quiet")
+		if n := len(w.backend.delivered) - before; n != 1 {
 			t.Errorf("the server got %d messages, want 1", n)
 		}
 	})
@@ -191,12 +185,12 @@ func TestMetadataIsAskedOfTheModernEraOnly(t *testing.T) {
 
 // R-71: before 2026-07-28 no header repeats the body, so no such header can be wrong.
 func TestHeadersThatRepeatTheBodyAreTheModernEras(t *testing.T) {
-	scenario(t, func(t *testing.T, s *stage) {
+	scenario(t, func(t *testing.T, w *world) {
 		for _, headers := range [][]string{
 			nil,
 			{wire.HeaderMethod, "tools/list", wire.HeaderName, "other", wire.HeaderParamPrefix + "City", "=?base64?!?="},
 		} {
-			if a := s.visit("quiet").call("x", headers...); a.status != http.StatusOK {
+			if a := w.visit("quiet").call("x", headers...); a.status != http.StatusOK {
 				t.Errorf("%v: got %d %s", headers, a.status, a.body)
 			}
 		}

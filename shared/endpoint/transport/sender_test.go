@@ -73,11 +73,9 @@ func TestLogLineOfARefusedConnectionNamesItsCaller(t *testing.T) {
 		for query, server := range map[string]string{"?server=pushy": "pushy", "?group=all": "/mcp", "?group=some": "/g/some/mcp"} {
 			r := request("GET", "/"+query, "")
 			r.Header.Set("Authorization", g.keys["revoked"])
-			g.guard(&g.opts)
 			g.opts.Groups = func(string) (transport.Group, bool) { return transport.Group{}, true }
 			g.opts.Names = func() []string { return []string{"pushy"} }
-			k := transport.NewSocket(transport.SocketOptions{Options: g.opts})
-			k.Connect(storage.WithAddress(t.Context(), "192.0.2.7"), "c", r)
+			g.function().Connect(storage.WithAddress(t.Context(), "192.0.2.7"), "c", r)
 			got := g.refused()
 			if got.Caller.Principal != "ada" || got.Caller.Server != server || got.Caller.Address != "192.0.2.7" || got.Server != "" {
 				t.Errorf("%s: %+v", query, got)
@@ -89,7 +87,7 @@ func TestLogLineOfARefusedConnectionNamesItsCaller(t *testing.T) {
 // A call that a limit refuses is no failure.
 func TestLogLineOfACallBeyondALimitSaysSo(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		c := w.open("quiet")
+		c := w.visit("quiet")
 		w.backend.err = storage.Errorf(storage.Busy, "too many calls").Because(&storage.Limited{Kind: "rate", Scope: "principal", After: time.Second})
 		c.call("look")
 		if got := w.refused(); got.Outcome != "refused" || got.Refusal != "rate" || got.Refused || got.Principal != "ada" || got.Caller.Address == "" {

@@ -1,11 +1,8 @@
 package transport_test
 
 import (
-	"context"
 	"encoding/json"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,153 +13,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/endpoint/apigateway"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
-)
-
-// api is the WebSocket API of clients: its connections, and what was posted to them.
-type api struct {
-	mu   sync.Mutex
-	got  []posted // since the last take
-	gone map[string]bool
-}
-
-type posted struct{ conn, text string }
-
-func newAPI() *api { return &api{gone: map[string]bool{}} }
-
-// Post implements storage.Clients.
-func (a *api) Post(_ context.Context, conn string, data []byte) error {
-	if a.isGone(conn) {
-		return storage.Errorf(storage.Closed, "simulated: gone")
-	}
-	a.gets(conn, data)
-	return nil
-}
-
-// gets has the client of a connection get a message.
-func (a *api) gets(conn string, data []byte) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.got = append(a.got, posted{conn, string(data)})
-}
-
-// Close implements storage.Clients.
-func (a *api) Close(_ context.Context, conn string) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.gone[conn] = true
-	return nil
-}
-
-func (a *api) isGone(conn string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.gone[conn]
-}
-
-// take returns what the client of a connection has got since its last call, in order.
-func (a *api) take(conn string) (texts []string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.got = slices.DeleteFunc(a.got, func(p posted) bool {
-		if p.conn == conn {
-			texts = append(texts, p.text)
-		}
-		return p.conn == conn
-	})
-	return texts
-}
-
-// newSocket returns a function for WebSockets that was just started. owed gets the sessions
-// for which it wants to be invoked again.
-func newSocket(opts transport.Options, owed *[]storage.ID) *transport.Socket {
-	return transport.NewSocket(transport.SocketOptions{Options: opts, Push: func(_ context.Context, id storage.ID) error {
-		*owed = append(*owed, id)
-		return nil
-	}})
-}
-
-// serveSocket serves one event of the API by a function that was made for it, and then the
-// pushes that this function asks for.
-func serveSocket(t *testing.T, opts transport.Options, serve func(*transport.Socket)) {
-	t.Helper()
-	var owed []storage.ID
-	k := newSocket(opts, &owed)
-	serve(k)
-	for _, id := range owed {
-		commontest.Check(t, k.Push(t.Context(), id))
-	}
-}
-
-// sockets is a world of WebSocket clients. Each event is served by a function that was made
-// for it.
-type sockets struct {
-	*world
-	*api
-	adjust func(*transport.Options) // of each new function
-	pushes []storage.ID             // who asked to be pushed to
-}
-
-func newSockets(w *world) *sockets {
-	s := &sockets{world: w, api: newAPI(), adjust: func(*transport.Options) {}}
-	w.backend.clients = s.api
-	return s
-}
-
-func inSockets(t *testing.T, test func(t *testing.T, w *sockets)) {
-	bubble(t, func(t *testing.T, w *world) { test(t, newSockets(w)) })
-}
-
-func (w *sockets) function() *transport.Socket {
-	opts := w.opts
-	opts.Host = w.newHost().With(sessions.Parts{Clients: w.api})
-	w.adjust(&opts)
-	return newSocket(opts, &w.pushes)
-}
-
-// connect asks for a connection; headers are pairs.
-func (w *sockets) connect(conn, query string, headers ...string) (status int, protocol, body string) {
-	w.t.Helper()
-	status, protocol, raw := w.function().Connect(w.t.Context(), conn, request("GET", "/local?"+query, "", headers...))
-	return status, protocol, string(raw)
-}
-
-// send sends a message and returns the reply. All messages that it causes have been pushed
-// by then.
-func (w *sockets) send(conn, data string) string {
-	w.t.Helper()
-	reply := w.function().Message(w.t.Context(), conn, []byte(data))
-	synctest.Wait()
-	return string(reply)
-}
-
-const (
-	wsInitialize  = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
-	wsInitialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 )
 
 func wsCall(id, name string) string {
 	return `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"` + name + `"}}`
-}
-
-// open opens a session over a connection, and returns its id.
-func (w *sockets) open(conn string) storage.ID {
-	w.t.Helper()
-	if status, _, body := w.connect(conn, "server=pushy&event-ids=1"); status != 200 {
-		w.t.Fatalf("connect: %d %s", status, body)
-	}
-	reply := w.send(conn, wsInitialize)
-	id, ok := wire.String(wire.Lookup([]byte(reply), "params", "sessionId"))
-	if !ok {
-		w.t.Fatalf("initialize: %s", reply)
-	}
-	if reply := w.send(conn, wsInitialized); reply != "" {
-		w.t.Fatalf("initialized: %s", reply)
-	}
-	w.take(conn)
-	return storage.ID(id)
 }
 
 func TestSocketLadderOfAConnection(t *testing.T) {
@@ -189,7 +43,7 @@ func TestSocketLadderOfAConnection(t *testing.T) {
 		"event id of no stream": {"server=pushy&session=x&last-event-id=1/abc", nil, 404, "no such session"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inSockets(t, func(t *testing.T, w *sockets) {
+			bubble(t, func(t *testing.T, w *world) {
 				status, protocol, body := w.connect("c1", c.query, c.headers...)
 				if status != c.status || !strings.Contains(protocol+body, c.says) {
 					t.Errorf("got %d %q %s", status, protocol, body)
@@ -200,38 +54,38 @@ func TestSocketLadderOfAConnection(t *testing.T) {
 }
 
 func TestSocketAnswersInPlaceByTheRoute(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
+	bubble(t, func(t *testing.T, w *world) {
 		w.connect("c1", "server=known")
-		got := []string{w.send("c1", wsInitialize), w.send("c1", wsInitialized), w.send("c1", `{"jsonrpc":"2.0","id":"p","method":"ping"}`)}
+		got := []string{w.send("c1", initialize), w.send("c1", initialized), w.send("c1", `{"jsonrpc":"2.0","id":"p","method":"ping"}`)}
 		want := []string{
 			`{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, ``, `{"jsonrpc":"2.0","id":"p","result":{}}`,
 		}
 		commontest.Same(t, want, got)
-		if len(w.take("c1")) != 0 || len(w.backend.got) != 0 {
+		if len(w.api.take("c1")) != 0 || len(w.backend.got) != 0 {
 			t.Error("something went further than the function")
 		}
 	})
 }
 
 func TestSocketTellsTheSessionOfAnInitializeThatWasAnsweredInPlace(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
+	bubble(t, func(t *testing.T, w *world) {
 		if status, _, body := w.connect("c1", "server=known&event-ids=1"); status != 200 {
 			t.Fatal(status, body)
 		}
-		w.send("c1", wsInitialize)
+		w.send("c1", initialize)
 		c, err := w.store.Connection(t.Context(), "c1")
 		commontest.OK(t, err)
 		want := `{"jsonrpc":"2.0","method":"notifications/dormouse/event","params":{"sessionId":"` + string(c.Session) + `","eventId":"0"}}`
-		commontest.Same(t, []string{want}, w.take("c1"))
+		commontest.Same(t, []string{want}, w.api.take("c1"))
 	})
 }
 
 func TestSocketPushesWhatTheServerSaysInOrder(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
+	bubble(t, func(t *testing.T, w *world) {
 		w.connect("c1", "server=pushy")
-		w.send("c1", wsInitialize)
-		w.send("c1", wsInitialized)
-		if got := w.take("c1"); len(got) != 1 || !strings.Contains(got[0], `"protocolVersion":"2025-11-25"`) {
+		w.send("c1", initialize)
+		w.send("c1", initialized)
+		if got := w.api.take("c1"); len(got) != 1 || !strings.Contains(got[0], `"protocolVersion":"2025-11-25"`) {
 			t.Fatalf("initialize was answered by %q", got)
 		}
 		w.backend.tool("steps", func(r run) {
@@ -244,7 +98,7 @@ func TestSocketPushesWhatTheServerSaysInOrder(t *testing.T) {
 			t.Fatalf("after %s the reply was %s", time.Since(begun), reply)
 		}
 		time.Sleep(2 * time.Hour)
-		commontest.Same(t, []string{said("one"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.take("c1"))
+		commontest.Same(t, []string{said("one"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.api.take("c1"))
 	})
 }
 
@@ -254,8 +108,8 @@ func TestSocketAnswersErrorsAsFrames(t *testing.T) {
 		"no JSON-RPC":            {`{"jsonrpc":"2.0","id":3,"method":4}`, `"id":3,"error":{"code":-32600`},
 		"two ids to some":        {`{"jsonrpc":"2.0","id":3,"ID":7,"method":"tools/list"}`, `"id":3,"error":{"code":-32600`},
 		"two tokens to some":     {`{"jsonrpc":"2.0","id":3,"method":"m","params":{"_meta":{"progressToken":7},"_Meta":{}}}`, `"id":3,"error":{"code":-32600`},
-		"initialize again":       {wsInitialize, `"id":0,"error":{"code":-32600`},
-		"initialize in a batch":  {`[` + wsInitialize + `]`, `"id":0,"error":{"code":-32600`},
+		"initialize again":       {initialize, `"id":0,"error":{"code":-32600`},
+		"initialize in a batch":  {`[` + initialize + `]`, `"id":0,"error":{"code":-32600`},
 		"batch":                  {`[` + wsCall("4", "x") + `]`, `"id":4,"error":{"code":-32600`},
 		"modern":                 {`{"jsonrpc":"2.0","id":5,"method":"server/discover"}`, `"id":5,"error":{"code":-32022`},
 		"an empty batch":         {`[]`, `"id":null,"error":{"code":-32600`},
@@ -263,8 +117,8 @@ func TestSocketAnswersErrorsAsFrames(t *testing.T) {
 		"notification to nobody": {`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{}}`, ``},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inSockets(t, func(t *testing.T, w *sockets) {
-				w.open("c1")
+			bubble(t, func(t *testing.T, w *world) {
+				w.openSocket("c1")
 				if reply := w.send("c1", c.data); !strings.Contains(reply, c.want) || c.want == "" && reply != "" {
 					t.Errorf("got %s", reply)
 				}
@@ -274,26 +128,26 @@ func TestSocketAnswersErrorsAsFrames(t *testing.T) {
 }
 
 func TestSocketWaitsForAnInitializeThatWasOvertaken(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
+	bubble(t, func(t *testing.T, w *world) {
 		w.connect("c1", "server=pushy")
 		replies := make(chan string, 2)
-		for _, m := range []string{wsCall("1", "x"), wsInitialized} {
+		for _, m := range []string{wsCall("1", "x"), initialized} {
 			go func() { replies <- string(w.function().Message(t.Context(), "c1", []byte(m))) }()
 		}
 		time.Sleep(time.Second)
-		w.send("c1", wsInitialize)
+		w.send("c1", initialize)
 		if a, b := <-replies, <-replies; a+b != "" {
 			t.Errorf("got %q, %q", a, b)
 		}
 		synctest.Wait()
-		if got := w.take("c1"); len(got) != 2 {
+		if got := w.api.take("c1"); len(got) != 2 {
 			t.Errorf("pushed %q", got)
 		}
 	})
 }
 
 func TestSocketWithoutInitializeIsToldToSendIt(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
+	bubble(t, func(t *testing.T, w *world) {
 		w.connect("c1", "server=pushy")
 		if reply := w.send("c1", wsCall("1", "x")); !strings.Contains(reply, `"id":1,"error":{"code":-32600`) || !strings.Contains(reply, "send initialize first") {
 			t.Errorf("got %s", reply)
@@ -302,8 +156,8 @@ func TestSocketWithoutInitializeIsToldToSendIt(t *testing.T) {
 }
 
 func TestSocketResumesOnANewConnection(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
-		id := w.open("c1")
+	bubble(t, func(t *testing.T, w *world) {
+		id := w.openSocket("c1")
 		w.backend.tool("steps", func(r run) {
 			for _, n := range []string{"one", "two", "three"} {
 				time.Sleep(time.Minute)
@@ -316,7 +170,7 @@ func TestSocketResumesOnANewConnection(t *testing.T) {
 			t.Fatalf("the reply was %s", accepted)
 		}
 		time.Sleep(90 * time.Second)
-		got := w.take("c1")
+		got := w.api.take("c1")
 		if len(got) != 2 || got[0] != said("one") {
 			t.Fatalf("got %q", got)
 		}
@@ -324,21 +178,21 @@ func TestSocketResumesOnANewConnection(t *testing.T) {
 		time.Sleep(time.Minute) // "two" goes to a connection whose client is no longer there
 
 		status, _, body := w.connect("c2", "server=pushy&session="+string(id)+"&last-event-id="+last)
-		if status != 200 || !w.gone["c1"] {
-			t.Fatalf("got %d %s, old connection closed: %v", status, body, w.gone["c1"])
+		if status != 200 || !w.api.gone["c1"] {
+			t.Fatalf("got %d %s, old connection closed: %v", status, body, w.api.gone["c1"])
 		}
 		if diff := cmp.Diff([]storage.ID{id}, w.pushes); diff != "" {
 			t.Fatal(diff)
 		}
 		commontest.OK(t, w.function().Push(t.Context(), id))
 		time.Sleep(time.Hour)
-		commontest.Same(t, []string{said("two"), said("three"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.take("c2"))
+		commontest.Same(t, []string{said("two"), said("three"), `{"jsonrpc":"2.0","id":7,"result":{}}`}, w.api.take("c2"))
 	})
 }
 
 func TestSocketResumesARequestOfWhichNothingHadArrived(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
-		id := w.open("c1")
+	bubble(t, func(t *testing.T, w *world) {
+		id := w.openSocket("c1")
 		proceed := make(chan struct{})
 		w.backend.tool("late", func(r run) { <-proceed; r.end(`{}`) })
 		last, _ := wire.String(wire.Lookup([]byte(w.send("c1", wsCall("7", "late"))), "params", "eventId"))
@@ -346,13 +200,13 @@ func TestSocketResumesARequestOfWhichNothingHadArrived(t *testing.T) {
 		close(proceed)
 		synctest.Wait()
 		time.Sleep(time.Minute)
-		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":7,"result":{}}`}, w.take("c2"))
+		commontest.Same(t, []string{`{"jsonrpc":"2.0","id":7,"result":{}}`}, w.api.take("c2"))
 	})
 }
 
 func TestSocketSessionOutlivesItsConnection(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
-		id := w.open("c1")
+	bubble(t, func(t *testing.T, w *world) {
+		id := w.openSocket("c1")
 		w.function().Disconnect(t.Context(), "c1")
 		commontest.Contains(t, "over the old connection", "-32001", w.send("c1", wsCall("1", "x")))
 		time.Sleep(6 * 24 * time.Hour)
@@ -363,16 +217,16 @@ func TestSocketSessionOutlivesItsConnection(t *testing.T) {
 			t.Error("nothing is owed, but a push was asked for")
 		}
 		w.send("c2", wsCall("1", "x"))
-		commontest.Same(t, []string{called}, w.take("c2"))
+		commontest.Same(t, []string{called}, w.api.take("c2"))
 	})
 }
 
 func TestSocketSessionWhoseInitializeFailedIsNone(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
+	bubble(t, func(t *testing.T, w *world) {
 		w.connect("c1", "server=pushy")
 		w.backend.tool("initialize", func(r run) { r.fail(`{"code":-32603,"message":"mcp_init: no"}`) })
-		w.send("c1", wsInitialize)
-		if got := w.take("c1"); len(got) != 1 || !strings.Contains(got[0], "mcp_init") {
+		w.send("c1", initialize)
+		if got := w.api.take("c1"); len(got) != 1 || !strings.Contains(got[0], "mcp_init") {
 			t.Errorf("pushed %q", got)
 		}
 		commontest.Contains(t, "", "-32001", w.send("c1", wsCall("1", "x")))
@@ -380,7 +234,7 @@ func TestSocketSessionWhoseInitializeFailedIsNone(t *testing.T) {
 }
 
 func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
+	bubble(t, func(t *testing.T, w *world) {
 		invoke := func(event string) (status int, headers map[string]string, body string) {
 			t.Helper()
 			var e apigateway.SocketEvent
@@ -414,10 +268,9 @@ func TestSocketLambdaReadsTheEventsOfTheAPI(t *testing.T) {
 }
 
 func TestSocketReadsTheRecordOfAConnectionOnce(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
-		w.open("c1")
-		counting := storagetest.NewCounting(w.store.Store)
-		w.store.Store = counting
+	bubble(t, func(t *testing.T, w *world) {
+		w.openSocket("c1")
+		counting := w.count()
 		warm := w.function()
 		for _, reads := range []int{2, 1} { // the connection, and the session
 			counting.Reset()
@@ -430,9 +283,9 @@ func TestSocketReadsTheRecordOfAConnectionOnce(t *testing.T) {
 }
 
 func TestSocketSaysNothingOfItsInsides(t *testing.T) {
-	inSockets(t, func(t *testing.T, w *sockets) {
+	bubble(t, func(t *testing.T, w *world) {
 		w.connect("c1", "server=pushy")
-		w.store.failing(func(string) error { panic("the disk is on fire") })
+		w.fail(func(func() error) error { panic("the disk is on fire") }, "")
 		if reply := w.send("c1", wsCall("1", "x")); !strings.Contains(reply, `"id":1,"error":{"code":-32603`) || strings.Contains(reply, "fire") {
 			t.Errorf("got %s", reply)
 		}

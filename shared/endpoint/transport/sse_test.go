@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -17,103 +16,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// sseClient is a client of HTTP+SSE with its event stream open.
-type sseClient struct {
-	w       *world
-	server  string
-	hang    context.CancelFunc
-	ended   <-chan *answer
-	session string
-}
-
-// openSSE opens an event stream; headers come in pairs. It reads the session from the
-// store, because the test cannot read the stream while it is open.
-func (w *world) openSSE(server, query string, headers ...string) *sseClient {
-	w.t.Helper()
-	ctx, cancel := context.WithCancel(w.t.Context())
-	r := request("GET", below(server)+"/sse"+query, "", append([]string{"Accept", "text/event-stream"}, headers...)...).WithContext(ctx)
-	known := map[string]bool{}
-	for _, id := range w.sessions() {
-		known[id] = true
-	}
-	c := &sseClient{w: w, server: server, hang: cancel, ended: w.start(r)}
-	synctest.Wait()
-	for _, id := range w.sessions() {
-		if !known[id] {
-			c.session = id
-		}
-	}
-	return c
-}
-
-// below returns the beginning of the addresses of a server, or of all servers for "".
-func below(server string) string {
-	if server == "" {
-		return ""
-	}
-	return "/" + server
-}
-
-func (w *world) sessions() (ids []string) {
-	w.t.Helper()
-	list, err := w.store.List(w.t.Context(), "", "", 1000)
-	commontest.OK(w.t, err)
-	for _, s := range list {
-		ids = append(ids, string(s.ID))
-	}
-	return ids
-}
-
-func (c *sseClient) post(body string, headers ...string) *answer {
-	c.w.t.Helper()
-	a := c.w.do(request("POST", below(c.server)+"/message?sessionId="+c.session, body, headers...))
-	synctest.Wait()
-	return a
-}
-
-func (c *sseClient) accepted(body string) {
-	c.w.t.Helper()
-	if a := c.post(body); a.status != http.StatusAccepted || a.body != "Accepted" {
-		c.w.t.Fatalf("%s was answered with %d %s", body, a.status, a.body)
-	}
-}
-
-func (c *sseClient) open() *sseClient {
-	c.w.t.Helper()
-	c.accepted(initialize)
-	c.accepted(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	return c
-}
-
-// close closes the connection and returns what came on the stream.
-func (c *sseClient) close() *answer {
-	c.hang()
-	return <-c.ended
-}
-
-// messages returns the messages that came on the stream, without the endpoint event.
-func (c *sseClient) messages() []string {
-	c.w.t.Helper()
-	return messagesOf(c.w.t, c.close())
-}
-
-func messagesOf(t *testing.T, a *answer) (out []string) {
-	t.Helper()
-	for i, e := range a.events(t) {
-		switch {
-		case i == 0 && e.Name == "endpoint":
-		case e.Name == "message":
-			out = append(out, string(e.Data))
-		default:
-			t.Errorf("event %d is a %q: %s", i, e.Name, e.Data)
-		}
-	}
-	return out
-}
-
 const (
-	initialized = `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`
-	called      = `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`
+	greeting = `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`
+	called   = `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`
 )
 
 func TestSSEStreamBeginsWithTheEndpointAndHasAllAnswers(t *testing.T) {
@@ -122,18 +27,18 @@ func TestSSEStreamBeginsWithTheEndpointAndHasAllAnswers(t *testing.T) {
 		c := w.openSSE("quiet", "").open()
 		c.accepted(callOf("talk"))
 		c.accepted(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
-		a := c.close()
+		a := c.gone()
 		first := a.events(t)[0]
 		want := wire.SSE{Name: "endpoint", ID: "0." + c.session + "/out", Data: []byte("/quiet/message?sessionId=" + c.session), HasData: true}
 		commontest.Same(t, want, first)
 		got := messagesOf(t, a)
-		commontest.Same(t, []string{initialized, said("one"), said("two"), called, `{"jsonrpc":"2.0","id":"p","result":{}}`}, got)
+		commontest.Same(t, []string{greeting, said("one"), said("two"), called, `{"jsonrpc":"2.0","id":"p","result":{}}`}, got)
 	})
 }
 
 func TestSSEStreamIsHeldWithCommentsUntilTheLimit(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		a := <-w.openSSE("quiet", "").ended
+		a := w.openSSE("quiet", "").end()
 		if a.took != 14*time.Minute || strings.Count(a.body, ": keep-alive") < 50 {
 			t.Errorf("held for %s with %d comments", a.took, strings.Count(a.body, ": keep-alive"))
 		}
@@ -159,7 +64,7 @@ func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
 				w.backend.tool("slow", func(r run) { r.say("here"); time.Sleep(time.Minute); r.say("away"); r.end(`{"content":[]}`) })
 				c := w.openSSE("quiet", "").open()
 				c.accepted(callOf("slow"))
-				if diff := cmp.Diff([]string{initialized, said("here")}, c.messages()); diff != "" {
+				if diff := cmp.Diff([]string{greeting, said("here")}, c.messages()); diff != "" {
 					t.Fatal(diff)
 				}
 				time.Sleep(2 * time.Minute)
@@ -170,7 +75,7 @@ func TestSSEClientThatComesBackGoesOnInItsSession(t *testing.T) {
 					header = tt.header(c.session)
 				}
 				back := w.openSSE("quiet", query, "Last-Event-ID", header)
-				if back.session != "" {
+				if back.session != c.session {
 					t.Fatal("a new session was opened")
 				}
 				commontest.Same(t, tt.messages, back.messages())
@@ -196,13 +101,14 @@ func TestSSEEventThatCouldNotBeSentComesOnTheNextStream(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.backend.tool("talk", func(r run) { r.say("heard"); time.Sleep(time.Minute); r.say("unheard"); r.end(`{"content":[]}`) })
 		r := request("GET", "/quiet/sse", "", "Accept", "text/event-stream")
-		over := make(chan struct{})
+		rec, over := newRecorder(r.Context()), make(chan struct{})
 		go func() {
 			defer close(over)
-			w.handler().ServeHTTP(deafAfter{&recorder{header: http.Header{}, begun: time.Now(), ctx: r.Context()}, "unheard"}, r)
+			w.handler().ServeHTTP(deafAfter{rec, "unheard"}, r)
 		}()
 		synctest.Wait()
-		c := &sseClient{w: w, server: "quiet", session: w.sessions()[0]}
+		_, id, _ := strings.Cut(string(rec.read().events(t)[0].Data), "sessionId=")
+		c := &sseClient{w: w, base: "/quiet", session: id}
 		c.open()
 		c.accepted(callOf("talk"))
 		<-over
@@ -216,7 +122,7 @@ func TestSSEEventThatCouldNotBeSentComesOnTheNextStream(t *testing.T) {
 // session, and does not initialize the new one.
 func TestSSEClientThatForgetsItsSessionNeedNotInitialize(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		w.openSSE("quiet", "").open().close()
+		w.openSSE("quiet", "").open().gone()
 		c := w.openSSE("quiet", "")
 		time.Sleep(5 * time.Minute) // longer than a session may go without initialize
 		c.accepted(callOf("echo"))
@@ -246,7 +152,7 @@ func TestSSEClientThatAsksForTheModernEraIsToldTheVersions(t *testing.T) {
 				}
 				c.open()
 				got := c.messages()
-				if len(got) != 2 || got[1] != initialized {
+				if len(got) != 2 || got[1] != greeting {
 					t.Fatalf("got %v", got)
 				}
 				refused := json.RawMessage(got[0])
@@ -273,10 +179,10 @@ func TestSSEMessageOfTheModernEraReachesNoServer(t *testing.T) {
 
 func TestSSEStreamThatWasNeverInitializedLeavesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		w.openSSE("quiet", "").close()
+		w.openSSE("quiet", "").gone()
 		time.Sleep(20 * time.Minute)
-		if ids := w.sessions(); len(ids) != 0 {
-			t.Errorf("left: %v", ids)
+		if left, err := w.store.List(t.Context(), "", "", 10); err != nil || len(left) != 0 {
+			t.Errorf("left: %v, %v", left, err)
 		}
 	})
 }
@@ -285,7 +191,7 @@ func TestSSESecondStreamOfASessionTakesTheFirstOnesPlace(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.openSSE("quiet", "").open()
 		second := w.openSSE("quiet", "?sessionId="+c.session)
-		if a := <-c.ended; a.took > 30*time.Second {
+		if a := c.end(); a.took > 30*time.Second {
 			t.Errorf("the first was open for %s", a.took)
 		}
 		c.accepted(callOf("echo"))
@@ -299,7 +205,7 @@ func TestSSEStreamEndsWithItsSession(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.openSSE("quiet", "").open()
 		w.endSession(c.session)
-		if a := <-c.ended; a.took > 30*time.Second {
+		if a := c.end(); a.took > 30*time.Second {
 			t.Errorf("the stream was open for %s", a.took)
 		}
 	})
@@ -335,7 +241,7 @@ func TestSSEMessageThatIsRefused(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
-				streamable := w.open("quiet")
+				streamable := w.visit("quiet")
 				c := w.openSSE("quiet", "").open()
 				path := strings.NewReplacer("STREAMABLE", streamable.session, "SESSION", c.session).Replace(tt.path)
 				a := w.do(request("POST", path, tt.body, tt.header...))
@@ -345,7 +251,7 @@ func TestSSEMessageThatIsRefused(t *testing.T) {
 				if a.status == 405 && a.header.Get("Allow") != "GET, OPTIONS" {
 					t.Errorf("Allow %q", a.header.Get("Allow"))
 				}
-				if got := c.messages(); !cmp.Equal(got, []string{initialized}) {
+				if got := c.messages(); !cmp.Equal(got, []string{greeting}) {
 					t.Errorf("on the stream: %v", got)
 				}
 			})
@@ -356,16 +262,15 @@ func TestSSEMessageThatIsRefused(t *testing.T) {
 func TestSSEStoreInTroubleIsNeverAnUnknownSession(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.openSSE("quiet", "").open()
-		c.close()
-		w.store.down("*")
+		c.gone()
+		w.down("")
 		if a := c.post(callOf("echo")); a.status != http.StatusServiceUnavailable {
 			t.Errorf("message: %d %s", a.status, a.body)
 		}
-		if a := <-w.start(request("GET", "/quiet/sse?sessionId="+c.session, "", "Accept", "text/event-stream")); a.status != http.StatusServiceUnavailable {
+		if a := w.do(request("GET", "/quiet/sse?sessionId="+c.session, "", "Accept", "text/event-stream")); a.status != http.StatusServiceUnavailable {
 			t.Errorf("stream: %d %s", a.status, a.body)
 		}
-		w.store.failing(nil)
-		back := &sseClient{w: w, server: "quiet", session: c.session}
-		back.accepted(callOf("echo"))
+		w.down()
+		c.accepted(callOf("echo"))
 	})
 }

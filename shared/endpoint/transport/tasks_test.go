@@ -438,7 +438,7 @@ func TestTaskExpires(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.backend.tool("slow", func(r run) {
 			time.Sleep(10 * time.Second)
-			commontest.Check(t, r.store.Append(r.ctx, storage.Batch{
+			commontest.Check(t, r.w.store.Append(r.ctx, storage.Batch{
 				Session: r.session, Stream: r.stream, First: 1, Gen: 1, Seq: 1, Final: true, Expires: time.Now().Add(storage.EventAge),
 				Events: [][]byte{wire.ResultResponse(r.requests[0], json.RawMessage(`{"content":[]}`))},
 			}))
@@ -478,13 +478,13 @@ func TestTaskTroubleOfTheStoreIsNoUnknownTask(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", 10*time.Second)
 		made := w.becomes(tasking("slow"))
-		w.store.down("Load")
+		w.down("Load")
 		for _, a := range []ask{made.of("tasks/get", ""), made.of("tasks/cancel", ""), made.of("tasks/update", `,"inputResponses":{}`)} {
 			if got := w.do(a.request()); got.status != 503 {
 				t.Errorf("%s: %d %s", a.method, got.status, got.body)
 			}
 		}
-		w.store.down()
+		w.down()
 		w.backend.attend = storage.Errorf(storage.Unavailable, "the store does not answer").Because(errors.New("throttled"))
 		if got := w.do(made.of("tasks/get", "").request()); got.status != 503 {
 			t.Errorf("got %d %s", got.status, got.body)

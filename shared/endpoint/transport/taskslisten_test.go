@@ -1,7 +1,6 @@
 package transport_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -23,10 +22,10 @@ func TestTaskIsListenedTo(t *testing.T) {
 			r.end(`{"content":[]}`)
 		})
 		made := w.becomes(taskAsking("asks").at("known"))
-		listens := w.start(hearsOf(`["unknown","`+made.TaskID+`"]`, "").request())
+		listens := w.begin(hearsOf(`["unknown","`+made.TaskID+`"]`, "").request())
 		time.Sleep(10 * time.Second)
 		w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`).at("known"))
-		got := <-listens
+		got := listens.end()
 		datas := got.datas(t)
 		if len(datas) != 4 || datas[0] != acknowledged(`{"taskIds":["`+made.TaskID+`"]}`) {
 			t.Fatalf("got %s", strings.Join(datas, "\n"))
@@ -62,10 +61,10 @@ func TestTaskIsListenedToBesideOtherNews(t *testing.T) {
 		w.opts.Limit = time.Minute
 		w.after("slow", 5*time.Second)
 		made := w.becomes(tasking("slow").at("known"))
-		listens := w.start(hearsOf(`["`+made.TaskID+`"]`, `,"toolsListChanged":true`).request())
+		listens := w.begin(hearsOf(`["`+made.TaskID+`"]`, `,"toolsListChanged":true`).request())
 		time.Sleep(10 * time.Second)
 		w.pushed(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
-		got := <-listens
+		got := listens.end()
 		datas := got.datas(t)
 		if len(datas) != 4 || !strings.Contains(datas[1], `"status":"completed"`) || !strings.Contains(datas[2], "tools/list_changed") || got.took < 50*time.Second {
 			t.Errorf("after %s: %s", got.took, strings.Join(datas, "\n"))
@@ -88,7 +87,7 @@ func TestTaskTroubleOfTheStoreIsNoEmptySubscription(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", 5*time.Second)
 		made := w.becomes(tasking("slow").at("known"))
-		w.store.down("Load")
+		w.down("Load")
 		if got := w.do(hearsOf(`["`+made.TaskID+`"]`, "").request()); got.status != 503 {
 			t.Errorf("got %d %s", got.status, got.body)
 		}
@@ -99,11 +98,9 @@ func TestTaskIsListenedToUntilTheClientGoes(t *testing.T) {
 	tasks(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Hour)
 		made := w.becomes(tasking("slow").at("known"))
-		ctx, gone := context.WithCancel(t.Context())
-		listens := w.start(hearsOf(`["`+made.TaskID+`"]`, "").request().WithContext(ctx))
+		listens := w.begin(hearsOf(`["`+made.TaskID+`"]`, "").request())
 		time.Sleep(20 * time.Second)
-		gone()
-		if got := <-listens; got.took != 20*time.Second || !strings.Contains(got.body, "keep-alive") {
+		if got := listens.gone(); got.took != 20*time.Second || !strings.Contains(got.body, "keep-alive") {
 			t.Errorf("after %s: %s", got.took, got.body)
 		}
 		if raw := strings.Join(w.backend.got, ""); strings.Contains(raw, "notifications/cancelled") {

@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -94,7 +92,7 @@ func storyTools(w *world) {
 	})
 	w.backend.tool("long", func(r run) { time.Sleep(time.Minute); r.end(result) })
 	w.backend.tool("install", func(r run) {
-		run{ctx: r.ctx, store: r.store, session: r.session}.append(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, false)
+		w.outside(r.session).append(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, false)
 		r.end(result)
 	})
 	w.backend.tool("both", func(r run) {
@@ -105,7 +103,7 @@ func storyTools(w *world) {
 	w.backend.tool("ask", func(r run) {
 		r.append(`{"jsonrpc":"2.0","id":"q-1","method":"elicitation/create","params":{"message":"Really?","requestedSchema":{"type":"object","properties":{}}}}`, false)
 		for {
-			answers, err := r.store.Answers(r.ctx, r.session, []string{"q-1"})
+			answers, err := r.w.store.Answers(r.ctx, r.session, []string{"q-1"})
 			if err != nil || len(answers) > 0 {
 				break
 			}
@@ -134,18 +132,15 @@ func storyRequest(t *testing.T, text string) (*http.Request, func(*world, *http.
 	return r, func(w *world, r *http.Request) *answer {
 		time.Sleep(wait)
 		if down {
-			w.store.down("*")
-			defer w.store.down()
+			w.down("")
+			defer w.down()
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		done := w.start(r.WithContext(ctx))
+		c := w.begin(r)
 		if cut > 0 {
 			time.Sleep(cut)
-			cancel()
-			synctest.Wait()
+			c.cut()
 		}
-		return <-done
+		return c.end()
 	}
 }
 
