@@ -1,9 +1,7 @@
 package relay_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -23,9 +21,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// cutWire is a network with real WebSocket connections over pipes. It counts the WebSocket
-// frames of both directions, and cuts the connection once, at a chosen byte of a chosen
-// frame. Behind it is a gateway, which passes each message to the relay function in an
+// cutWire is a network with real WebSocket connections over pipes. It counts what each end
+// writes at once, and cuts the connection once, at a chosen byte of a chosen write. A short
+// WebSocket frame is one write, a long frame is several, and the HTTP handshake is the first.
+// Behind the network is a gateway, which passes each message to the relay function in an
 // invocation of its own, after a random time.
 type cutWire struct {
 	t       *testing.T
@@ -41,10 +40,9 @@ type cutWire struct {
 	rng    *rand.Rand
 	conns  map[string]*websocket.Conn
 	opened int
-	frames [2]int // up, down
+	frames [2]int // writes, up and down
 	point  cutPoint
-	cut    bool // it was
-	longer []int
+	cut    bool // the connection was cut
 	types  [2]map[frame.Type]int // messages, up and down
 	even   bool                  // everything takes as long each time
 	limits []string              // of the gateway that connections ran into
@@ -58,7 +56,7 @@ const (
 	downward
 )
 
-// cutPoint is where a connection is cut: at a byte of the frame with this number in one
+// cutPoint is where a connection is cut: at a byte of the write with this number in one
 // direction, counted over all connections.
 type cutPoint struct {
 	way   way
@@ -66,11 +64,11 @@ type cutPoint struct {
 	at    cutAt
 }
 
-// cutAt says which byte of a frame is the first one that is lost.
+// cutAt says which byte of a write is the first one that is lost.
 type cutAt int
 
 const (
-	before cutAt = iota // the boundary between two frames
+	before cutAt = iota // the boundary between two writes
 	inHead
 	inMiddle
 	beforeLast
@@ -116,7 +114,7 @@ func (w *cutWire) dialPipe(ctx context.Context, _, _ string) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {
 	case w.calls.conns <- there:
-		return &tappedConn{Conn: here, w: w, meters: [2]frameMeter{{way: upward}, {way: downward}}}, nil
+		return &tappedConn{Conn: here, w: w}, nil
 	case <-w.calls.closed:
 		return nil, net.ErrClosed
 	case <-ctx.Done():
@@ -227,47 +225,32 @@ func (w *cutWire) count(to way, data []byte) {
 	w.types[to][f.Type]++
 }
 
-// pass returns how many of the next bytes get through, and whether the connection is cut
-// after them.
-func (w *cutWire) pass(m *frameMeter, p []byte) (n int, cut bool) {
+// pass returns how many of the bytes that one Write or Read moves get through, and whether the
+// connection is cut after them.
+func (w *cutWire) pass(to way, p []byte) (n int, cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for n < len(p) {
-		if m.beginning() {
-			m.number = w.frames[m.way]
-			w.frames[m.way]++
-		}
-		limit := -1
-		if !w.cut && !m.shaking && w.point.way == m.way && w.point.frame == m.number {
-			limit = m.until(w.point.at)
-		}
-		if limit == 0 {
-			w.cut = true
-			return n, true
-		}
-		step := m.take(p[n:], limit)
-		n += step
-		if m.ended() {
-			if m.way == upward && m.size > frame.MaxWSFrame {
-				w.longer = append(w.longer, m.size)
-			}
-			m.next()
-		}
+	if len(p) == 0 {
+		return 0, false
 	}
-	return n, false
+	w.frames[to]++
+	if w.cut || w.point.way != to || w.point.frame != w.frames[to]-1 {
+		return len(p), false
+	}
+	w.cut = true
+	return [...]int{before: 0, inHead: 1, inMiddle: len(p) / 2, beforeLast: len(p) - 1}[w.point.at], true
 }
 
 // tappedConn is the runner's end of a pipe.
 type tappedConn struct {
 	net.Conn
-	w      *cutWire
-	meters [2]frameMeter
+	w *cutWire
 }
 
 var errTapped = errors.New("the connection was cut")
 
 func (c *tappedConn) Write(p []byte) (int, error) {
-	n, cut := c.w.pass(&c.meters[upward], p)
+	n, cut := c.w.pass(upward, p)
 	written, err := c.Conn.Write(p[:n])
 	if cut {
 		_ = c.Close()
@@ -278,102 +261,12 @@ func (c *tappedConn) Write(p []byte) (int, error) {
 
 func (c *tappedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	passed, cut := c.w.pass(&c.meters[downward], p[:n])
+	passed, cut := c.w.pass(downward, p[:n])
 	if cut {
 		_ = c.Close()
 		return passed, errTapped
 	}
 	return passed, err
-}
-
-// frameMeter follows one direction of a connection: the HTTP handshake, then
-// WebSocket frames.
-type frameMeter struct {
-	way     way
-	shook   bool // the handshake is over
-	shaking bool
-	line    []byte // its last bytes
-	head    []byte
-	size    int // length of the frame with its head, 0 until it is known
-	at      int // bytes of it that have passed
-	number  int
-}
-
-// beginning reports whether the next byte begins a frame, or the handshake if no frame has
-// come.
-func (m *frameMeter) beginning() bool {
-	m.shaking = !m.shook
-	return m.shook && m.at == 0
-}
-
-// until returns how many more bytes pass before the cut, or -1 while that is not known.
-func (m *frameMeter) until(at cutAt) int {
-	switch {
-	case at == before:
-		return -m.at
-	case at == inHead:
-		return 1 - m.at
-	case m.size == 0:
-		return -1
-	case at == inMiddle:
-		return max(m.size/2-m.at, 0)
-	default:
-		return m.size - 1 - m.at
-	}
-}
-
-// take passes some bytes, at most limit unless limit is negative.
-func (m *frameMeter) take(p []byte, limit int) int {
-	if m.shaking {
-		m.line = append(m.line, p[0])
-		if bytes.HasSuffix(m.line, []byte("\r\n\r\n")) {
-			m.shook = true
-		}
-		return 1
-	}
-	n := 1
-	if m.size > 0 {
-		n = min(len(p), m.size-m.at)
-	} else {
-		m.head = append(m.head, p[0])
-		m.size = sizeOfFrame(m.head)
-	}
-	if limit > 0 {
-		n = min(n, limit)
-	}
-	m.at += n
-	return n
-}
-
-func (m *frameMeter) ended() bool { return m.shook && m.size > 0 && m.at == m.size }
-
-func (m *frameMeter) next() { m.head, m.size, m.at = m.head[:0], 0, 0 }
-
-// sizeOfFrame returns the length of a frame with this head, 0 if the head is
-// incomplete.
-func sizeOfFrame(head []byte) int {
-	if len(head) < 2 {
-		return 0
-	}
-	size, length := 2, int(head[1]&0x7f)
-	if head[1]&0x80 != 0 {
-		size += 4
-	}
-	switch {
-	case length < 126:
-	case length == 126:
-		if size += 2; len(head) >= 4 {
-			length = int(binary.BigEndian.Uint16(head[2:]))
-		}
-	default:
-		if size += 8; len(head) >= 10 {
-			length = int(binary.BigEndian.Uint64(head[2:]))
-		}
-	}
-	if len(head) < size {
-		return 0
-	}
-	return size + length
 }
 
 // pipeListener gives the other ends of pipes to a server.

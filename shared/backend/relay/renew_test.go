@@ -86,24 +86,6 @@ func TestCallsDoNotFeelARenewal(t *testing.T) {
 	})
 }
 
-func TestDrainIsNotFeltByCalls(t *testing.T) {
-	evenWorld(t, func(w *cutWorld) {
-		id, number := w.open(), 0
-		w.call(id, 1, cutCall{Label: "wakes the box", Wait: 1})
-		w.quickCalls(id, &number, 20)
-		b, err := w.memory.Box(w.t.Context(), cutBoxID)
-		commontest.OK(w.t, err)
-		commontest.OK(w.t, w.wire.Post(w.t.Context(), b.Conn, frame.DrainFrame(20*time.Second)))
-		w.quickCalls(id, &number, 200)
-		after, err := w.memory.Box(w.t.Context(), cutBoxID)
-		if err != nil || after.Conn == b.Conn || w.opens() != 2 {
-			w.t.Errorf("20 s after the drain the box is on connection %s of %d, %v", after.Conn, w.opens(), err)
-		}
-		w.quickCalls(id, &number, 60)
-		w.sameTime()
-	})
-}
-
 func TestFramesOfADayOfABoxThatIsAwakeAndIdle(t *testing.T) {
 	evenWorld(t, func(w *cutWorld) {
 		w.call(w.open(), 1, cutCall{Label: "wakes the box"})
