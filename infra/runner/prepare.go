@@ -109,12 +109,11 @@ func prepare(ctx context.Context, env, own environment, a assignment, log *slog.
 		return nil, err
 	}
 	bury := func(folder string) error { return endLeftovers(folder, at.on) }
-	if work := filepath.Join(at.cache, "work"); server.Box.Memory { // what a process remembers has paths in it
-		at.work, p.release, err = provision.ClaimAs(ctx, work, string(a.box), bury)
-	} else {
-		at.work, p.release, err = provision.Claim(ctx, work, bury)
+	name := ""
+	if server.Box.Memory { // the memory of a process has paths in it
+		name = string(a.box)
 	}
-	if err != nil {
+	if at.work, p.release, err = provision.Claim(ctx, filepath.Join(at.cache, "work"), name, bury); err != nil {
 		return nil, err
 	}
 	p.cache, p.work = at.cache, at.work

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -119,7 +121,7 @@ func TestStartsThatAreKilledAnywhereDoNoHarm(t *testing.T) {
 
 func TestLockIsNotInheritedByPrograms(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(t.Context(), file, func() {})
+	unlock, err := lock(t.Context(), file, unix.LOCK_EX, func() {})
 	commontest.OK(t, err)
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "echo; sleep 600")
 	out, err := cmd.StdoutPipe()
@@ -130,21 +132,21 @@ func TestLockIsNotInheritedByPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlock()
-	again, err := lock(t.Context(), file, func() { t.Error("the lock is held by a program that was started under it") })
+	again, err := lock(t.Context(), file, unix.LOCK_EX, func() { t.Error("the lock is held by a program that was started under it") })
 	commontest.OK(t, err)
 	again()
 }
 
 func TestFolderOfARunnerIsItsOwnWhileItLives(t *testing.T) {
 	root := t.TempDir()
-	one, release, err := Claim(t.Context(), root, nil)
+	one, release, err := Claim(t.Context(), root, "", nil)
 	commontest.OK(t, err)
-	two, releaseTwo, err := Claim(t.Context(), root, nil)
+	two, releaseTwo, err := Claim(t.Context(), root, "", nil)
 	if err != nil || one == two {
 		t.Fatal(one, two, err)
 	}
 	commontest.OK(t, os.Remove(filepath.Join(one, "alive"))) // nobody looks at it
-	three, releaseThree, err := Claim(t.Context(), root, nil)
+	three, releaseThree, err := Claim(t.Context(), root, "", nil)
 	if err != nil || !there(one) || !there(two) || releaseThree() != nil || there(three) {
 		t.Error("a living runner's folder was removed:", err)
 	}
@@ -168,7 +170,7 @@ func TestFolderOfAKilledRunnerIsRemovedByTheNext(t *testing.T) {
 	commontest.OK(t, err)
 	folder := strings.TrimSpace(line)
 	claim := func() {
-		_, release, err := Claim(t.Context(), r.root, nil)
+		_, release, err := Claim(t.Context(), r.root, "", nil)
 		commontest.OK(t, err)
 		t.Cleanup(func() { _ = release() })
 	}
@@ -190,7 +192,7 @@ func there(folder string) bool {
 // claimOnce is the main function of the test binary when it runs as a runner that is
 // killed.
 func claimOnce(root string) int {
-	folder, _, err := Claim(context.Background(), root, nil)
+	folder, _, err := Claim(context.Background(), root, "", nil)
 	if err != nil || os.MkdirAll(filepath.Join(folder, ".mcp", "x", "workspace"), 0o700) != nil {
 		return 1
 	}

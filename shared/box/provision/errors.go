@@ -3,7 +3,6 @@ package provision
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +35,8 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// installError makes the [*Error] of an install that failed with err. It returns nil for nil,
+// and an Error unchanged.
 func installError(err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {
@@ -56,11 +57,12 @@ func installError(err error) error {
 	return e
 }
 
-// full says that there is no room in the cache, if that is why an install failed.
+// full returns the error of an install. If the install failed because the disk of the cache is
+// full, the error begins with that.
 func full(cache string, err error) error {
 	var failed *commandError
 	ran := errors.As(err, &failed)
-	told := ran && (strings.Contains(failed.more, "ENOSPC") || strings.Contains(failed.more, "No space left on device"))
+	told := ran && containsAny(failed.more, "ENOSPC", "No space left on device")
 	if !told && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
 	}
@@ -78,7 +80,8 @@ func full(cache string, err error) error {
 	return fmt.Errorf("%s: %w", text, err)
 }
 
-// detail writes an error as the second half of a sentence.
+// detail is an error whose text is the second half of a sentence, such as " (exit 1): no
+// network". The first half says what failed.
 type detail struct{ err error }
 
 func (d detail) Error() string {
@@ -109,7 +112,7 @@ func hint(err error, advice string, words ...string) error {
 		return err
 	}
 	said := strings.Join(strings.Fields(failed.more), " ") // uv wraps its lines
-	if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(said, w) }) {
+	if containsAny(said, words...) {
 		failed.hint = advice
 	}
 	return err

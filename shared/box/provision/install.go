@@ -12,13 +12,15 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // recipe describes an install that many starts may need.
 type recipe struct {
-	kind string // first folder in the cache
+	kind string // name of the folder in the cache for installs of this kind
 	key  string // digest of all inputs
-	what string // in the words of progress reports
+	what string // what is installed, for progress reports
 	// build fills an empty folder.
 	build func(ctx context.Context, b build) error
 	// kept is the name of the install outside of this machine, "" for an install that
@@ -31,7 +33,7 @@ type recipe struct {
 // build is the folder and the log of an install in progress.
 type build struct {
 	dir string
-	log io.Writer // gets the output of commands
+	log *output // gets the output of commands
 }
 
 // install returns the folder of an install. It makes the install if necessary.
@@ -48,7 +50,7 @@ func (s *provisioning) installed(ctx context.Context, r recipe) (string, error) 
 	if dir, ok := r.ready(home); ok {
 		return dir, nil
 	}
-	unlock, err := lock(ctx, filepath.Join(home, "lock"), func() {
+	unlock, err := lock(ctx, filepath.Join(home, "lock"), unix.LOCK_EX, func() {
 		s.say(DepInstall, "waiting for another start that installs %s", r.what)
 	})
 	if err != nil {
@@ -84,9 +86,9 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = output.Close() }() // a short log is no failure
+	defer func() { _ = output.f.Close() }() // an install does not fail because its log does
 	if kept, ok := s.unpacked(ctx, home, r); ok {
-		_ = removeInstall(dir) // it is empty; the next start removes it
+		_ = removeInstall(dir) // if this fails, the next start removes it
 		return kept, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(kept)))
 	}
 	s.say(DepInstall, "installing %s", r.what)
@@ -103,12 +105,14 @@ func (s *provisioning) make(ctx context.Context, home string, r recipe) (string,
 	return dir, writeFile(filepath.Join(home, "ready"), []byte(filepath.Base(dir)))
 }
 
-func (r recipe) ready(home string) (string, bool) {
+// ready returns the folder of a finished install. ok is false if there is none, or if it can
+// no longer be used.
+func (r recipe) ready(home string) (dir string, ok bool) {
 	name, err := os.ReadFile(filepath.Join(home, "ready"))
 	if err != nil || !strings.HasPrefix(string(name), "made-") || !filepath.IsLocal(string(name)) {
 		return "", false
 	}
-	dir := filepath.Join(home, string(name))
+	dir = filepath.Join(home, string(name))
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return "", false
 	}

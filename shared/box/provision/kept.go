@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -26,11 +27,11 @@ type Kept interface {
 }
 
 // A kept install is unpacked at the path where it was made, because virtual environments
-// hold absolute paths. So its archive has one folder, whose name is
-// that of the folder in which it was made.
+// hold absolute paths. So its archive has one folder, which has the name of the folder in
+// which the install was made.
 
-// fetchKept is fetch for a cache that begins empty. It names the install by the request
-// instead of its lock, so a start resolves packages only if nothing is kept.
+// fetchKept is fetch for a box with Config.Kept. It names the install by the request instead
+// of the lock, so a start resolves packages only if no install of that name is kept.
 func (s *provisioning) fetchKept(ctx context.Context, r request, h handler) (dir, program string, err error) {
 	name, err := s.keptName(ctx, r, h)
 	if err != nil {
@@ -185,18 +186,8 @@ func credentials(name, value string) []string {
 			found = append(found, user)
 		}
 	}
-	upper := strings.ToUpper(name)
-	for _, part := range []string{"TOKEN", "SECRET", "PASS", "AUTH", "KEY", "CRED"} {
-		if strings.Contains(upper, part) {
-			found = append(found, value)
-			break
-		}
+	if namesSecret(name) {
+		found = append(found, value)
 	}
-	var long []string
-	for _, word := range found {
-		if len(word) >= least {
-			long = append(long, word)
-		}
-	}
-	return long
+	return slices.DeleteFunc(found, func(word string) bool { return len(word) < least })
 }

@@ -14,19 +14,16 @@ import (
 )
 
 // lock locks a file and returns the function that unlocks it. It makes the file if
-// necessary. The lock excludes other goroutines as well as other programs. The file stays:
-// if it were removed, two starts could hold a lock of one name.
+// necessary. kind is unix.LOCK_EX or LOCK_SH. The lock excludes other goroutines as well as
+// other programs. The file stays: if it were removed, two starts could hold a lock of one
+// name.
 //
 // lock calls waiting once if the lock is taken. A blocking system call for a lock cannot
 // be given up, so lock polls, at growing intervals.
-func lock(ctx context.Context, file string, waiting func()) (unlock func(), err error) {
-	return lockAs(ctx, file, unix.LOCK_EX, waiting)
-}
-
-func lockAs(ctx context.Context, file string, kind int, waiting func()) (unlock func(), err error) {
+func lock(ctx context.Context, file string, kind int, waiting func()) (unlock func(), err error) {
 	pause := 5 * time.Millisecond
 	for first := true; ; first = false {
-		unlock, held, err := tryLockAs(file, kind)
+		unlock, held, err := tryLock(file, kind)
 		if err != nil || !held {
 			return unlock, err
 		}
@@ -44,12 +41,9 @@ func lockAs(ctx context.Context, file string, kind int, waiting func()) (unlock 
 	}
 }
 
-// tryLock locks a file unless it is locked already; then held is true.
-func tryLock(file string) (unlock func(), held bool, err error) {
-	return tryLockAs(file, unix.LOCK_EX)
-}
-
-func tryLockAs(file string, kind int) (unlock func(), held bool, err error) {
+// tryLock locks a file unless somebody else holds a lock that excludes this one; then held
+// is true.
+func tryLock(file string, kind int) (unlock func(), held bool, err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, false, err
@@ -70,27 +64,25 @@ func tryLockAs(file string, kind int) (unlock func(), held bool, err error) {
 	}
 }
 
-// claimed has the folders that this program has claimed. Claim does not try their locks: a machine
-// may have hundreds of boxes in one program.
+// claimed has the folders that this program has claimed. Claim does not try their locks: a
+// machine may have hundreds of boxes in one program.
 var claimed sync.Map
 
-// Claim makes a folder below root for one runner, to be the Base of its Config. It also
-// removes the folders of runners that were killed; a live runner holds a lock in its
-// folder. Before it removes a folder, Claim calls bury, which ends the processes that
-// still work there. bury may be nil. If bury fails, the folder stays for the next Claim.
-// release removes the new folder; no process may work there any more.
-func Claim(ctx context.Context, root string, bury func(folder string) error) (folder string, release func() error, err error) {
-	return claim(ctx, root, func() (string, error) { return os.MkdirTemp(root, "box-") }, bury)
-}
-
-// settleTime is how long ClaimAs waits for the runner that has its folder.
+// settleTime is how long Claim waits for the runner that has the folder of a name.
 const settleTime = 5 * time.Second
 
-// ClaimAs is like Claim, and the same name gets a folder with the same path. If another runner
-// does not release that in time, ClaimAs makes a folder with another path.
-func ClaimAs(ctx context.Context, root, name string, bury func(folder string) error) (folder string, release func() error, err error) {
+// Claim makes a folder below root for one runner, to be the Base of its Config. The same
+// name gets a folder with the same path. If another runner still has that folder after five
+// seconds, or if name is "", the folder gets a new path.
+//
+// Claim also removes the folders of runners that were killed; a live runner holds a lock in
+// its folder. Before it removes a folder, Claim calls bury, which ends the processes that
+// still work there. bury may be nil. If bury fails, the folder stays for the next Claim.
+//
+// release removes the new folder; no process may work there any more.
+func Claim(ctx context.Context, root, name string, bury func(folder string) error) (folder string, release func() error, err error) {
 	own := filepath.Join(root, "box-"+digest(name))
-	for until := time.Now().Add(settleTime); time.Now().Before(until); {
+	for until := time.Now().Add(settleTime); name != "" && time.Now().Before(until); {
 		folder, release, err = claim(ctx, root, func() (string, error) { return own, os.Mkdir(own, 0o755) }, bury)
 		if !errors.Is(err, fs.ErrExist) {
 			return folder, release, err
@@ -101,7 +93,7 @@ func ClaimAs(ctx context.Context, root, name string, bury func(folder string) er
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return Claim(ctx, root, bury)
+	return claim(ctx, root, func() (string, error) { return os.MkdirTemp(root, "box-") }, bury)
 }
 
 func claim(ctx context.Context, root string, mkdir func() (string, error), bury func(folder string) error) (folder string, release func() error, err error) {
@@ -110,7 +102,7 @@ func claim(ctx context.Context, root string, mkdir func() (string, error), bury 
 	}
 	// Under the lock of root, no other Claim sees the new folder before the folder's own
 	// lock is held.
-	unlock, err := lock(ctx, filepath.Join(root, "lock"), func() {})
+	unlock, err := lock(ctx, filepath.Join(root, "lock"), unix.LOCK_EX, func() {})
 	if err != nil {
 		return "", nil, err
 	}
@@ -123,7 +115,7 @@ func claim(ctx context.Context, root string, mkdir func() (string, error), bury 
 		if _, ours := claimed.Load(other); ours {
 			continue
 		}
-		if done, held, err := tryLock(filepath.Join(other, "alive")); err == nil && !held {
+		if done, held, err := tryLock(filepath.Join(other, "alive"), unix.LOCK_EX); err == nil && !held {
 			if bury == nil || bury(other) == nil {
 				_ = os.RemoveAll(other) // if not now, then by the next
 			}
@@ -137,7 +129,7 @@ func claim(ctx context.Context, root string, mkdir func() (string, error), bury 
 	if err := os.Chmod(folder, 0o755); err != nil { // servers may run as another user
 		return "", nil, err
 	}
-	mine, _, err := tryLock(filepath.Join(folder, "alive"))
+	mine, _, err := tryLock(filepath.Join(folder, "alive"), unix.LOCK_EX)
 	if err != nil {
 		return "", nil, err
 	}

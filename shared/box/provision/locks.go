@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // locked is a lock: the packages for a request, with the hashes of their files.
@@ -40,7 +42,7 @@ func (s *provisioning) locked(ctx context.Context, name, what string, resolve fu
 	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
 		return locked{}, err
 	}
-	unlock, err := lock(ctx, own+".lock", func() {
+	unlock, err := lock(ctx, own+".lock", unix.LOCK_EX, func() {
 		s.say(DepInstall, "waiting for another start that installs %s", what)
 	})
 	if err != nil {
@@ -59,7 +61,7 @@ func (s *provisioning) locked(ctx context.Context, name, what string, resolve fu
 	if err != nil {
 		return locked{}, err
 	}
-	defer func() { _ = output.Close() }() // a short log is no failure
+	defer func() { _ = output.f.Close() }() // a lock is made even if the log is not written
 	s.say(DepInstall, "resolving %s", what)
 	text, err := resolve(ctx, build{dir: making, log: output})
 	if err != nil {

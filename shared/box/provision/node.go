@@ -16,8 +16,8 @@ import (
 const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
 
 // node installs the packages in the package-lock.json of the host path, or those that its
-// package.json asks for, and links node_modules of the workspace to them. If node_modules is a folder, the process has made
-// it, and node leaves it.
+// package.json asks for, and links node_modules of the workspace to them. If node_modules is
+// a folder, the process has made it, and node leaves it.
 func (s *provisioning) node(ctx context.Context) error {
 	if info, err := os.Lstat(filepath.Join(s.launch.Workspace, "node_modules")); err == nil && info.IsDir() {
 		return nil
@@ -60,13 +60,14 @@ func (s *provisioning) node(ctx context.Context) error {
 	return s.link(modules)
 }
 
-// nodeWants is the content of the manifests. If lock is "", there is nothing to install.
+// nodeWants is what the manifests of the host path ask for. If lock is "" and open is false,
+// there is nothing to install.
 type nodeWants struct {
-	lock  string            // name of the lock file
-	files map[string][]byte // what npm needs
-	local bool              // it also needs the source
+	lock  string            // name of the lock file, "" for none
+	files map[string][]byte // the manifests that npm needs, by name
+	local bool              // the lock names folders of the project, so npm needs its source
 	open  bool              // package.json asks for packages, and there is no lock
-	parts []string          // of the key
+	parts []string          // all that decides what is installed, for digests
 }
 
 func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
@@ -105,8 +106,8 @@ func (s *provisioning) readNode(ctx context.Context) (nodeWants, error) {
 	return want, err
 }
 
-// asks reports whether a package.json asks for packages of a registry. A folder that it names
-// may have anything, so a lock has to say what.
+// asks reports whether a package.json asks for packages of a registry. It returns an error if
+// package.json names folders: npm can resolve these only where they are.
 func asks(manifest []byte) (bool, error) {
 	var p struct {
 		Workspaces           json.RawMessage
@@ -126,8 +127,9 @@ func asks(manifest []byte) (bool, error) {
 	return len(p.Dependencies)+len(p.OptionalDependencies) > 0, nil
 }
 
-// lockNode resolves the packages that a package.json asks for. The cache keeps that, so each
-// start has the same ones until package.json changes.
+// lockNode resolves the packages that a package.json asks for, and puts the lock into want.
+// The cache keeps the lock, so each start installs the same packages until package.json
+// changes.
 func (s *provisioning) lockNode(ctx context.Context, npm string, want *nodeWants) error {
 	const file = "package-lock.json"
 	l, err := s.locked(ctx, lockName("npm", "project", want.parts...), "the Node.js dependencies", func(ctx context.Context, b build) ([]byte, error) {
@@ -164,6 +166,7 @@ func hasLocal(lock []byte) bool {
 	return false
 }
 
+// buildNode installs what the manifests ask for into b.dir.
 func (s *provisioning) buildNode(ctx context.Context, b build, npm, node string, want nodeWants) error {
 	if want.local {
 		if err := refresh(ctx, s.host, b.dir, filepath.Join(filepath.Dir(b.dir), "source.json")); err != nil {

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Config configures a Provisioner.
@@ -84,7 +86,7 @@ type Server struct {
 	Scripts bool
 }
 
-// Auto, as a host path, has it inferred from the command line.
+// Auto as a host path means that [InferHostPath] infers the folder from the command line.
 const Auto = "auto"
 
 // Launch is the command that remains to be executed.
@@ -138,8 +140,8 @@ func New(c Config, s Server) *Provisioner {
 // may be nil, in its own goroutine. The error is an [*Error].
 //
 // If the workspace is new, Provision calls restore before it puts anything there; nil
-// restores nothing. What restore has put there, and the names that it returns as removed,
-// stay as they are.
+// restores nothing. Provision changes nothing that restore has put there, and does not bring
+// back what the process had removed.
 func (s *Provisioner) Provision(ctx context.Context, process string, tell func(Progress), restore Restore) (Launch, error) {
 	if tell == nil {
 		tell = func(Progress) {}
@@ -169,6 +171,7 @@ func (s *Provisioner) Remove(process string) error {
 	return os.RemoveAll(s.home(process))
 }
 
+// home returns the folder of a process below Config.Base.
 func (s *Provisioner) home(process string) string {
 	sum := sha256.Sum256([]byte(process))
 	return filepath.Join(s.cfg.Base, ".mcp", hex.EncodeToString(sum[:8]))
@@ -187,6 +190,7 @@ func (s *provisioning) say(p Phase, format string, args ...any) {
 	s.tell(Progress{Phase: p, Text: fmt.Sprintf(format, args...)})
 }
 
+// all does the steps of a start.
 func (s *provisioning) all(ctx context.Context, process string) error {
 	host, err := s.server.host(s.cfg.Environ["HOME"])
 	if err != nil {
@@ -252,7 +256,7 @@ func (s *provisioning) workspace(ctx context.Context, process string) error {
 	if s.host == "" && s.restore == nil {
 		return nil
 	}
-	unlock, err := lock(ctx, filepath.Join(home, "lock"), func() {
+	unlock, err := lock(ctx, filepath.Join(home, "lock"), unix.LOCK_EX, func() {
 		s.say(SessionCreate, "waiting for another copy of the workspace")
 	})
 	if err != nil {
@@ -328,6 +332,7 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
+// allowed reports whether installs get a variable.
 func allowed(name string) bool {
 	switch upper := strings.ToUpper(name); upper {
 	case "PATH", "HOME", "LANG", "TMPDIR", "PYENV_ROOT":

@@ -89,12 +89,13 @@ func (s *provisioning) enter(venv, reads string) {
 	s.launch.Reads = append(s.launch.Reads, reads)
 }
 
+// pythonWants is what the manifests of the host path ask for.
 type pythonWants struct {
 	requirements bool     // there is a requirements.txt
-	text         string   // of it, with the files that it names, without folders
+	text         string   // all requirements in one file, without those that name folders
 	options      string   // the lines of text that name indexes
-	folders      []folder // those that the requirements name; "." if the project can be installed
-	parts        []string // names and contents of the manifests
+	folders      []folder // to build and install: those that requirements name, and "." for a project that can be installed
+	parts        []string // names and contents of the manifests, for digests
 }
 
 func readPython(root *os.Root) (pythonWants, error) {
@@ -139,8 +140,9 @@ func hasSection(text, name string) bool {
 	return false
 }
 
-// follow adds a requirements file, and the files that it names. A folder in it becomes one
-// of w.folders.
+// follow adds the text of a requirements file, and those of the files that it names. A
+// requirement that names a folder becomes one of w.folders. name is the path of the file
+// below root, and depth how many files led to it.
 func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error {
 	if depth > 8 {
 		return errors.New("requirements files name each other without end")
@@ -199,8 +201,8 @@ func (w *pythonWants) follow(root *os.Root, name, text string, depth int) error 
 	return nil
 }
 
-// folderIn reads a requirement that names a folder or file beside its own, such as "./lib[cli]",
-// "." and "lib @ file:./lib".
+// folderIn reads a requirement that names a folder or a file by its path, such as "./lib[cli]",
+// "." and "lib @ file:./lib". ok is false for any other requirement.
 func folderIn(line string) (f folder, ok bool) {
 	line, _, _ = strings.Cut(line, " #")
 	line, _, _ = strings.Cut(line, ";")

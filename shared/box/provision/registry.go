@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// npm handles packages of the npm registry; ok is false where there is no npm.
+// npm returns the handler for packages of the npm registry. ok is false on a machine without
+// npm or node.
 func (s *provisioning) npm(r request) (h handler, ok bool) {
 	npm, err := s.program("npm")
 	if err != nil {
@@ -147,29 +148,27 @@ func openNpm(dir string, r request) (program string, err error) {
 	return filepath.Join(dir, "node_modules", ".bin", name), nil
 }
 
-// chooseBin finds the program that npx would execute. That is the program asked for, or
-// the only program, or the one with the name of the package.
+// chooseBin returns the name of the program that npx would execute: the program asked for, or
+// the only one of the package, or the one with the name of the package. bin is the member of
+// that name in package.json: one path, or an object of paths by name.
 func chooseBin(bin json.RawMessage, r request) (string, error) {
+	if r.program != "" {
+		return r.program, nil // it may be a program of a dependency, which bin does not list
+	}
 	want := unscoped(r.name)
 	var one string
 	if json.Unmarshal(bin, &one) == nil && one != "" {
-		if r.program != "" {
-			want = r.program
-		}
 		return want, nil
 	}
 	var many map[string]string
-	_ = json.Unmarshal(bin, &many) // stays empty without programs
-	if r.program != "" {
-		return r.program, nil // it may belong to a dependency
-	}
-	if len(many) == 1 {
+	_ = json.Unmarshal(bin, &many) // stays empty if the package has no programs
+	switch len(many) {
+	case 0:
+		return "", fmt.Errorf("package %s has no program %s: nothing that can be executed is there", r.name, want)
+	case 1:
 		for name := range many {
 			want = name
 		}
-	}
-	if len(many) == 0 {
-		return "", fmt.Errorf("package %s has no program %s: nothing that can be executed is there", r.name, want)
 	}
 	if many[want] == "" || !filepath.IsLocal(want) {
 		return "", fmt.Errorf("package %s has no program %s: name one with --package %s and the program", r.name, want, r.spec)
@@ -177,7 +176,8 @@ func chooseBin(bin json.RawMessage, r request) (string, error) {
 	return want, nil
 }
 
-// pypi handles packages of the Python index; ok is false where there is no Python.
+// pypi returns the handler for packages of the Python index. ok is false on a machine without
+// the Python that the request asks for.
 func (s *provisioning) pypi(r request) (h handler, ok bool) {
 	hint := r.python
 	if hint != "" && !strings.HasPrefix(hint, "python") {

@@ -3,7 +3,6 @@ package provision
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,11 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"syscall"
-	"time"
-	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 )
 
 const (
@@ -24,22 +20,21 @@ const (
 	maxOutput = 4 << 20 // bytes of an install's output that are kept
 )
 
-// command is a program to run to its end, in a process group of its own that ends with
-// it.
+// command is a program to run to its end. It runs in a process group of its own, and what it
+// leaves behind in that group ends with it.
 type command struct {
-	argv []string
+	argv []string // the first is an absolute path
 	dir  string
 	env  []string
-	log  io.Writer // gets its output, nil for none
-	// start replaces cmd.Start, for example to start the command in a sandbox; nil for
-	// cmd.Start.
+	log  *output // gets stdout and stderr, nil for none
+	// start starts the program in a sandbox; nil starts it without one.
 	start func(*exec.Cmd) error
 }
 
 // commandError describes how a command failed.
 type commandError struct {
 	code int    // -1 if it did not exit by itself
-	how  string // in words, such as "signal: killed"
+	how  string // in words, such as "was killed by SIGKILL"
 	said string // the end of its stderr
 	more string // a longer end of it
 	hint string // advice, "" for none
@@ -50,88 +45,56 @@ type commandError struct {
 
 func (e *commandError) Error() string { return fmt.Sprintf("%s: %s", e.how, e.said) }
 
-// run executes the command and returns its stdout. The error is a [*commandError]
-// if the program was started.
+// run executes the command and returns its stdout. When ctx ends, run kills the command. The
+// error is a [*commandError] if the program was started.
 func (c command) run(ctx context.Context) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, c.argv[0], c.argv[1:]...)
-	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.dir, c.env, attributes()
-	out, said := &head{left: maxAnswer}, &tail{}
-	cmd.Stdout, cmd.Stderr = out, said
-	if c.log != nil {
-		log := &shared{to: c.log}
-		cmd.Stdout, cmd.Stderr = io.MultiWriter(out, log), io.MultiWriter(said, log)
-	}
-	// Kill the group, not only its leader: npm and uv do their work in children.
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = 2 * time.Second
-	start := cmd.Start
-	if c.start != nil {
-		start = func() error { return c.start(cmd) }
-	}
-	if err := start(); err != nil {
+	child, err := proc.Start(proc.Command{Path: c.argv[0], Args: c.argv, Env: c.env, Dir: c.dir, Start: c.start}, proc.Grace{})
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.argv[0], err)
 	}
-	sweep(cmd.Process.Pid)
-	err := cmd.Wait()
-	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
+	defer child.Release()
+	defer context.AfterFunc(ctx, child.Kill)()
+	child.CloseStdin()
+	var out head
+	var said proc.Tail
+	var read sync.WaitGroup
+	read.Go(func() { _, _ = io.Copy(io.MultiWriter(&out, c.log), child.Stdout()) }) // it may break off
+	read.Go(func() { _, _ = io.Copy(io.MultiWriter(&said, c.log), child.Stderr()) })
+	read.Wait()
+	<-child.Exited()
+	end, _ := child.Exit()
+	if end.Code != nil && *end.Code == 0 {
 		return out.data.Bytes(), nil
 	}
-	failed := &commandError{code: -1, how: err.Error(), said: said.text(), more: string(said.data)}
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		failed.code = exit.ExitCode()
+	more, _ := said.Text(0)
+	failed := &commandError{code: -1, how: end.String(), said: ending(more), more: more}
+	if end.Code != nil {
+		failed.code = *end.Code
 	}
 	return nil, failed
 }
 
-// shared serializes both outputs of a command.
-type shared struct {
-	mu sync.Mutex
-	to io.Writer
-}
-
-func (s *shared) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.to.Write(p)
-}
-
 // head keeps the beginning of what is written to it.
-type head struct {
-	data bytes.Buffer
-	left int
-}
+type head struct{ data bytes.Buffer }
 
 // Write takes everything and never fails.
 func (h *head) Write(p []byte) (int, error) {
-	n := min(len(p), h.left)
-	h.left -= n
-	h.data.Write(p[:n])
+	h.data.Write(p[:min(len(p), maxAnswer-h.data.Len())])
 	return len(p), nil
 }
 
-// tail keeps the end of what is written to it.
-type tail struct{ data []byte }
-
-// Write takes everything and never fails.
-func (t *tail) Write(p []byte) (int, error) {
-	const keep = 4 * (maxSaid + 500) // bytes; more than maxSaid, because credentials are removed later
-	t.data = append(t.data, p[max(0, len(p)-keep):]...)
-	t.data = append(t.data[:0], t.data[max(0, len(t.data)-keep):]...)
-	return len(p), nil
-}
-
-// text returns the last lines that fit. Of a longer line it returns the end.
-func (t *tail) text() string {
-	text := strings.TrimSpace(withoutCredentials(strings.ToValidUTF8(string(t.data), "")))
-	whole := true // text begins with a line
-	for n := utf8.RuneCountInString(text); n > maxSaid; n-- {
-		r, size := utf8.DecodeRuneInString(text)
-		text, whole = text[size:], r == '\n'
+// ending returns the last lines of an output that fit into maxSaid characters, without
+// credentials. If the last line is longer, ending returns the end of that line.
+func ending(text string) string {
+	all := []rune(strings.TrimSpace(withoutCredentials(strings.ToValidUTF8(text, ""))))
+	cut := max(0, len(all)-maxSaid)
+	text = string(all[cut:])
+	if cut > 0 && all[cut-1] != '\n' {
+		if _, rest, more := strings.Cut(text, "\n"); more {
+			text = rest
+		}
 	}
-	if _, rest, more := strings.Cut(text, "\n"); more && !whole {
-		return strings.TrimSpace(rest)
-	}
-	return text
+	return strings.TrimSpace(text)
 }
 
 // userinfo finds user and password in the URLs of a text.
@@ -140,30 +103,31 @@ var userinfo = regexp.MustCompile(`://([^/ \t\r\n"']*)@`)
 // withoutCredentials hides user and password in the URLs of a text.
 func withoutCredentials(text string) string { return userinfo.ReplaceAllString(text, "://***@") }
 
-// record creates the file for the output of an install.
-func record(file string) (io.WriteCloser, error) {
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("keep the output of an install: %w", err)
-	}
-	return &limited{f: f, left: maxOutput}, nil
-}
-
-// limited is a file that drops what exceeds its limit.
-type limited struct {
+// output is the file for the output of an install. It drops what exceeds maxOutput. A nil
+// output drops everything.
+type output struct {
+	mu   sync.Mutex // stdout and stderr are written at the same time
 	f    *os.File
 	left int
 }
 
-// Write takes everything, and drops what does not fit or cannot be written.
-func (l *limited) Write(p []byte) (int, error) {
-	n := min(len(p), l.left)
-	l.left -= n
-	_, _ = l.f.Write(p[:n]) // an install does not fail because its log does
-	return len(p), nil
+// record creates the file for the output of an install.
+func record(file string) (*output, error) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("keep the output of an install: %w", err)
+	}
+	return &output{f: f, left: maxOutput}, nil
 }
 
-func (l *limited) Close() error { return l.f.Close() }
-
-// group returns the attributes of every command: a process group of its own.
-func group() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// Write takes everything, and drops what does not fit or cannot be written.
+func (o *output) Write(p []byte) (int, error) {
+	if o != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		n := min(len(p), o.left)
+		o.left -= n
+		_, _ = o.f.Write(p[:n]) // an install does not fail because its log does
+	}
+	return len(p), nil
+}

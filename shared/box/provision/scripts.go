@@ -52,18 +52,24 @@ func secret(pair string) bool {
 	if name == "HOME" || name == "TMPDIR" || withoutCredentials(value) != value {
 		return true
 	}
-	for _, part := range []string{"TOKEN", "SECRET", "PASS", "AUTH", "KEY", "CRED", "USER", "CLIENT_CERT", "CACHE", "CONFIG_FILE", "GLOBALCONFIG", "PREFIX"} {
-		if strings.Contains(strings.TrimPrefix(name, "NPM_CONFIG_"), part) {
-			return true
-		}
-	}
-	return false
+	name = strings.TrimPrefix(name, "NPM_CONFIG_")
+	return namesSecret(name) || containsAny(name, "USER", "CLIENT_CERT", "CACHE", "CONFIG_FILE", "GLOBALCONFIG", "PREFIX")
+}
+
+// namesSecret reports whether a variable may hold a secret, by its name.
+func namesSecret(name string) bool {
+	return containsAny(strings.ToUpper(name), "TOKEN", "SECRET", "PASS", "AUTH", "KEY", "CRED")
+}
+
+func containsAny(text string, words ...string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
 }
 
 // unrunFile is the file in an install that lists the packages whose scripts were not
 // run.
 const unrunFile = "scripts-not-run"
 
+// unrun reads unrunFile.
 func unrun(dir string) []string {
 	text, err := os.ReadFile(filepath.Join(dir, unrunFile))
 	if err != nil {
@@ -137,7 +143,8 @@ func realPaths(programs ...string) []string {
 	return all
 }
 
-// copyOut copies folders, plain files, and links that stay in the copy.
+// copyOut copies folders, plain files, and links that stay in the copy. A process may still
+// write in the source, so copyOut follows no link there and waits for no pipe.
 func copyOut(ctx context.Context, from, to string) error {
 	src, dst, done, err := openRoots(from, to)
 	if err != nil {
@@ -178,6 +185,7 @@ func copyOut(ctx context.Context, from, to string) error {
 	return nil
 }
 
+// copyFile copies a plain file with its time and whether it can be executed.
 func copyFile(src, dst *os.Root, name string) (err error) {
 	in, err := src.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {

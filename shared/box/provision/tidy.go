@@ -46,7 +46,7 @@ func (s *Provisioner) hold(ctx context.Context, home string) error {
 		if err := os.MkdirAll(home, 0o755); err != nil {
 			return err
 		}
-		release, err := lockAs(ctx, file, unix.LOCK_SH, func() {})
+		release, err := lock(ctx, file, unix.LOCK_SH, func() {})
 		if err != nil {
 			return fmt.Errorf("use an install: %w", err)
 		}
@@ -59,7 +59,8 @@ func (s *Provisioner) hold(ctx context.Context, home string) error {
 	return nil
 }
 
-// Close releases the installs. No process may use them any more.
+// Close releases the installs that the Provisioner has given out. No process may use them any
+// more.
 func (s *Provisioner) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +153,7 @@ func inspect(home string) (stored, error) {
 // remove removes an install unless it is in use, being made, or empty.
 func (k stored) remove() (gone bool, err error) {
 	for _, name := range []string{"lock", usedFile} {
-		unlock, held, err := tryLock(filepath.Join(k.home, name))
+		unlock, held, err := tryLock(filepath.Join(k.home, name), unix.LOCK_EX)
 		if err != nil || held {
 			return false, err
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -111,7 +113,7 @@ func TestInstallThatWasNeverFinishedIsRemoved(t *testing.T) {
 	r.write(map[string]string{"cache/npm/k/made-1/x": "x", "cache/npm/k/lock": "", "cache/work/lock": "", "cache/work/box-1/made-1/x": ""})
 	at := time.Now().Add(-40 * day)
 	commontest.OK(t, os.Chtimes(filepath.Join(r.root, "cache", "npm", "k", "lock"), at, at))
-	unlock, _, err := tryLock(filepath.Join(r.root, "cache", "npm", "k", "lock"))
+	unlock, _, err := tryLock(filepath.Join(r.root, "cache", "npm", "k", "lock"), unix.LOCK_EX)
 	commontest.OK(t, err)
 	if n := r.tidy(Keep{Age: 30 * day}); n != 0 {
 		t.Error("removed while it is being made")
@@ -163,7 +165,7 @@ func TestStartWaitsForWhoRemovesItsInstall(t *testing.T) {
 	l := r.stageWith(one)
 	one.Close()
 	home := filepath.Dir(l.Reads[0])
-	release, _, err := tryLock(filepath.Join(home, usedFile)) // as remove holds it
+	release, _, err := tryLock(filepath.Join(home, usedFile), unix.LOCK_EX) // as remove holds it
 	commontest.OK(t, err)
 	two := r.stager(server)
 	defer two.Close()

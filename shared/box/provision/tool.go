@@ -19,7 +19,7 @@ type request struct {
 	with    []string // further packages
 	python  string   // interpreter asked for, "" for any
 	program string   // to execute; "" for the package's own
-	args    []string
+	args    []string // of the program
 }
 
 // tool handles a command of npx or uvx. It replaces the command by the program that npx or
@@ -38,7 +38,7 @@ func (s *provisioning) tool(ctx context.Context) error {
 	if !ok {
 		return nil // there is no installer; the error of the command itself is clearer
 	}
-	if done := s.localBin(r); done {
+	if s.localBin(r) {
 		return nil
 	}
 	dir, program, err := s.fetch(ctx, r, h)
@@ -55,7 +55,8 @@ func (s *provisioning) tool(ctx context.Context) error {
 	return nil
 }
 
-// localBin uses a program among the workspace's own dependencies, as npx does.
+// localBin makes the launch execute a program of the workspace's own dependencies, as npx
+// does. It returns false if they have no such program.
 func (s *provisioning) localBin(r request) bool {
 	if r.kind != "npm" || r.spec != r.name || s.host == "" {
 		return false
@@ -68,14 +69,16 @@ func (s *provisioning) localBin(r request) bool {
 	return true
 }
 
-// handler has the operations for packages of one kind.
+// handler has the operations for a request of one kind.
 type handler struct {
 	runtime string // identity of what executes the program
 	enter   bool   // the install is a virtual environment
 	// lock returns the name of the lock for the request.
-	lock    func(ctx context.Context) (string, error)
+	lock func(ctx context.Context) (string, error)
+	// resolve makes the text of the lock, in an empty folder.
 	resolve func(ctx context.Context, b build) (lock []byte, err error)
-	build   func(ctx context.Context, b build, l locked) error
+	// build installs the packages of a lock into an empty folder.
+	build func(ctx context.Context, b build, l locked) error
 	// open finds the program in an install.
 	open func(dir string) (program string, err error)
 }
@@ -217,6 +220,21 @@ func option(args []string, names ...string) (value string, rest []string, ok boo
 	return args[1], args[2:], true
 }
 
+// take takes what follows the options of npx or uvx: the package, or the program if an option
+// has named the package, and then the arguments. It returns false if there is nothing.
+func (r *request) take(args []string) bool {
+	if len(args) == 0 {
+		return false
+	}
+	if r.spec == "" {
+		r.spec = args[0]
+	} else {
+		r.program = args[0]
+	}
+	r.args, r.word = args[1:], r.spec
+	return true
+}
+
 func parseNpx(args []string) (request, bool) {
 	r := request{kind: "npm"}
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
@@ -235,18 +253,11 @@ func parseNpx(args []string) (request, bool) {
 		}
 		r.spec, args = value, rest
 	}
-	if len(args) == 0 {
+	if !r.take(args) {
 		return r, false
 	}
-	if r.spec == "" {
-		r.spec = args[0]
-	} else {
-		r.program = args[0]
-	}
-	r.args, r.word = args[1:], r.spec
-	at := strings.LastIndexByte(r.spec, '@')
 	r.name = r.spec
-	if at > 0 {
+	if at := strings.LastIndexByte(r.spec, '@'); at > 0 {
 		r.name = r.spec[:at]
 	}
 	return r, npmName().MatchString(r.name) && safeSpec(r.spec)
@@ -273,15 +284,9 @@ func parseUvx(args []string) (request, bool) {
 		}
 		args = rest
 	}
-	if len(args) == 0 {
+	if !r.take(args) {
 		return r, false
 	}
-	if r.spec == "" {
-		r.spec = args[0]
-	} else {
-		r.program = args[0]
-	}
-	r.args, r.word = args[1:], r.spec
 	r.spec, r.name = pypiSpec(r.spec)
 	if r.program == "" {
 		r.program = r.name

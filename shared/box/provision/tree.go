@@ -25,6 +25,7 @@ const (
 	maxBytes = 2 << 30
 )
 
+// entry is a file, folder or link of a host path, and the state of its copy.
 type entry struct {
 	Mode fs.FileMode `json:"m"`
 	Size int64       `json:"s,omitempty"`
@@ -45,9 +46,9 @@ type tree map[string]entry
 // file that lists the entries of the last copy. refresh removes entries of record that
 // are gone from the source. If the source of an entry is unchanged, the entry stays as
 // the process has left it, even if it is removed. Entries that are not in record belong
-// to the process and stay. Without a record, refresh removes everything that is not at the source, except the
-// folders of dependencies and caches. Two calls must not refresh the same folder at the
-// same time.
+// to the process and stay. Without a record, refresh removes everything that is not at the
+// source, except the folders of dependencies and caches. Two calls must not refresh the same
+// folder at the same time.
 func refresh(ctx context.Context, from, to, record string) error {
 	src, dst, done, err := openRoots(from, to)
 	if err != nil {
@@ -97,7 +98,8 @@ func openRoots(from, to string) (src, dst *os.Root, done func(), err error) {
 
 // # The source
 
-// scan lists the entries to copy, and refuses links that lead out.
+// scan lists the entries to copy, and refuses links that lead out. real is the path of src,
+// with all links followed.
 func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	t := tree{}
 	var size int64
@@ -200,6 +202,7 @@ type filter struct {
 	modules bool // node_modules are installed anew
 }
 
+// out reports whether an entry is not copied.
 func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 	base := path.Base(name)
 	if base == "node_modules" {
@@ -370,6 +373,7 @@ func (c *copier) replace(name string, e entry) error {
 // errGone says that a file left the source while it was copied.
 var errGone = errors.New("gone from the source")
 
+// copy copies a file of the source to a new file of the copy, temp.
 func (c *copier) copy(name, temp string, e entry) (err error) {
 	in, err := c.src.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -385,10 +389,8 @@ func (c *copier) copy(name, temp string, e entry) (err error) {
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	// The source may be growing: copy only the size that was seen.
-	if _, err := io.Copy(out, io.LimitReader(in, e.Size)); err != nil {
-		return err
-	}
-	return nil
+	_, err = io.Copy(out, io.LimitReader(in, e.Size))
+	return err
 }
 
 // # What was copied

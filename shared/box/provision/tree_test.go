@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -336,7 +337,7 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 	r := newRig(t)
 	r.write(map[string]string{"host/a": "1"})
 	l := r.stage(r.bare())
-	unlock, err := lock(t.Context(), filepath.Join(filepath.Dir(l.Workspace), "lock"), func() {})
+	unlock, err := lock(t.Context(), filepath.Join(filepath.Dir(l.Workspace), "lock"), unix.LOCK_EX, func() {})
 	commontest.OK(t, err)
 	defer unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

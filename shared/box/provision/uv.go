@@ -129,13 +129,15 @@ func (s *provisioning) runUv(ctx context.Context, b build, in pythonInstall, w W
 // pythonInstall describes the contents of a virtual environment.
 type pythonInstall struct {
 	interpreter string
-	what        string   // in the words of a lock
-	wanted      string   // a requirements file
-	options     string   // the lines of it that name indexes
+	what        string   // the comment at the top of the lock
+	wanted      string   // the text of a requirements file
+	options     string   // those lines of wanted that name indexes
 	from        string   // the folder of a project, "" for none
-	folders     []folder // of the project, which are built and installed too
+	folders     []folder // folders of the project that are built and installed too
 }
 
+// folder is a folder to build a package from: its path below the project, and the extras to
+// install, such as "[cli]".
 type folder struct{ path, extras string }
 
 // workshop makes an empty folder in which code of packages may write.
