@@ -17,7 +17,7 @@ import (
 
 const (
 	drainWait  = 500 * time.Millisecond // for output still in a pipe after the exit
-	drainReads = 64                     // reads of that output; together more than a pipe holds
+	drainReads = 64                     // most reads of that output; together they read more than a pipe holds
 )
 
 // Grace is the time that a process has to exit by itself.
@@ -39,7 +39,7 @@ type Command struct {
 	// started. It ends processes that have left the group. It may be nil.
 	Clear func()
 
-	Extra []*os.File // descriptors from 3 on, not with Start; the caller closes them
+	Extra []*os.File // the process has them as descriptors from 3 on; the caller closes them. Not together with Start
 
 	Guard *guard.Guard // catches the panics of the goroutines that wait for the process; nil for none
 	Apart bool         // the process leads a session of its own, and has no terminal
@@ -52,7 +52,7 @@ type Child struct {
 	cmd    *exec.Cmd
 	pid    int
 	since  time.Time
-	kills  int // oomKills at the start
+	kills  int // what oomKills returned when the process was started
 	grace  Grace
 	clear  func() // see [Command].Clear
 	guard  *guard.Guard

@@ -73,7 +73,7 @@ func unread(w *os.File) (n int, ok bool) {
 	return n, ok && failed == nil
 }
 
-// reread opens the read end of a pipe by its write end.
+// reread opens the read end of a pipe, of which this process has the write end only.
 func reread(w *os.File) (take func() ([]byte, error), err error) {
 	conn, err := w.SyscallConn()
 	if err != nil {
@@ -87,8 +87,8 @@ func reread(w *os.File) (take func() ([]byte, error), err error) {
 		return nil, err
 	}
 	return func() ([]byte, error) {
-		_ = w.Close()                                  // the only other writer has ended
-		_ = r.SetReadDeadline(time.Now().Add(endWait)) // unless a child of its has left it
+		_ = w.Close()                                  // then nobody else holds the write end, usually
+		_ = r.SetReadDeadline(time.Now().Add(endWait)) // a program that inherited the write end may hold it
 		all, err := io.ReadAll(r)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = nil

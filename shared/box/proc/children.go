@@ -8,8 +8,8 @@ import (
 // children has the processes of boxes that this program has started and not reaped yet.
 var children = register{pids: map[int]bool{}}
 
-// register is a set of pids. What changes it, and each start of a process, holds starts for
-// reading.
+// register is a set of pids. Whoever starts a process or changes the set holds starts for
+// reading. So whoever holds starts for writing knows that no process is just being started.
 type register struct {
 	starts sync.RWMutex
 	mu     sync.Mutex
@@ -39,7 +39,7 @@ func (r *register) ended(pid int) {
 // Started reports whether a pid that was seen before the call is that of a child that this
 // program has started with [Start].
 func Started(pid int) bool {
-	children.starts.Lock() // what was being started is in the set now
+	children.starts.Lock()
 	defer children.starts.Unlock()
 	return children.pids[pid]
 }

@@ -83,8 +83,8 @@ func markOf(pid int) string {
 	return ""
 }
 
-// folders returns the processes of the machine: the inode of each one's folder in /proc, which
-// no later process with its pid has.
+// folders returns the inode of the folder in /proc of each process but this one, by pid. A later
+// process with the same pid has another inode.
 func folders() (inodes map[int]uint64, err error) {
 	f, err := os.Open("/proc")
 	if err != nil {
@@ -109,14 +109,15 @@ func folders() (inodes map[int]uint64, err error) {
 // direntName is where the name begins in an entry that the kernel returns for a folder.
 const direntName = 19
 
-// settled is how long after a process was first seen its mark is read again each time: it may
-// not have executed its program yet.
+// settled is the age up to which the mark of a process is read at each look: a process that was
+// just forked may not have executed its program yet, which has another environment.
 const settled = time.Second
 
-// seen has the marks of the processes of this machine. To read all environments takes
-// milliseconds, and nearly all processes are those of the last look.
+// seen keeps the marks of the processes of this machine from one look to the next. To read the
+// environments of all processes takes milliseconds, and few processes are new at a look.
 var seen table
 
+// table has what is known of each process, by pid.
 type table struct {
 	mu sync.Mutex
 	of map[int]sighting
@@ -128,6 +129,7 @@ type sighting struct {
 	mark  string
 }
 
+// marks returns the marks of the processes that folders has returned.
 func (t *table) marks(inodes map[int]uint64, now time.Time) map[int]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -20,10 +20,10 @@ type LineReader struct {
 	r      *bufio.Reader
 	max    int
 	budget *guard.Budget
-	held   int // bytes of the last line
-	whole  bool
-	rest   []byte
-	cut    bool
+	held   int    // bytes of the last line, which budget counts
+	whole  bool   // see Whole
+	rest   []byte // see Rest
+	cut    bool   // the rest was over the limit
 }
 
 // NewLineReader makes a reader for lines of up to limit bytes, including the line end. It
@@ -32,13 +32,14 @@ func NewLineReader(r io.Reader, limit int, budget *guard.Budget) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit, budget: budget}
 }
 
-// Whole has Next leave a last line that has no line end to Rest.
+// Whole makes l return whole lines only: Next does not return a last line without a line end,
+// and Rest does.
 func (l *LineReader) Whole() *LineReader {
 	l.whole = true
 	return l
 }
 
-// Rest returns what came behind the last line end. ok is false if that was over the limit.
+// Rest returns what came after the last line end. ok is false if that was over the limit.
 func (l *LineReader) Rest() (rest []byte, ok bool) { return l.rest, !l.cut }
 
 // Close gives back what the last line holds of the budget.
@@ -121,9 +122,10 @@ func (e *TooLong) add(part []byte) {
 	e.tail = slices.Clone(e.tail[max(0, len(e.tail)-edge):])
 }
 
-// Answers returns the id of the request that the line answers. It finds an id only if
-// that is written as a number or as digits in a string, in the second member or in the last, where servers put it. Both
-// places are outside of nested values, so the id there is the id of the message.
+// Answers returns the id of the request that the line answers. It finds an id only if it is
+// written as a number, or as digits in a string, in the second member or in the last one, where
+// servers put it. Both places are outside of nested values, so the id there is the id of the
+// message.
 func (e *TooLong) Answers() (id []byte, ok bool) {
 	head, tail := bytes.TrimPrefix(stripSpace(e.head), []byte("\uFEFF")), stripSpace(e.tail)
 	if rest, found := bytes.CutPrefix(head, []byte(`{"jsonrpc":"2.0","id":`)); found {
@@ -158,8 +160,9 @@ type Queue struct {
 
 	pushed, written int64 // bytes so far, with line ends
 
-	first           []byte // bytes to write before the lines
-	writing, paused bool
+	first   []byte // bytes to write before the lines
+	writing bool   // WriteLines is in a call of Write
+	paused  bool   // Pause was called
 }
 
 // NewQueue makes a queue that holds up to limit bytes.
@@ -194,7 +197,7 @@ func (q *Queue) Pushed() int64 {
 	return q.pushed
 }
 
-// Written returns how many bytes of those the process has been sent, with line ends.
+// Written returns how many of the pushed bytes were written, with line ends.
 func (q *Queue) Written() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -209,8 +212,8 @@ func (q *Queue) Prepend(raw []byte) {
 	q.pushed += int64(len(raw))
 }
 
-// WriteLines writes each line and a line end, until the queue is closed or paused (nil) or w
-// fails. It closes the queue when it returns, unless that is paused.
+// WriteLines writes each line and a line end to w. It returns nil when the queue is closed or
+// paused. If w fails, WriteLines closes the queue and returns the error.
 func (q *Queue) WriteLines(w io.Writer) error {
 	for {
 		raw, line, ok := q.pop()
@@ -234,8 +237,8 @@ func (q *Queue) WriteLines(w io.Writer) error {
 	}
 }
 
-// pop returns what is to be written next, and the bytes of a line in it that count against the
-// limit.
+// pop waits for something to write, and returns it. line is how many bytes of it count against
+// the limit. ok is false if the queue is closed or paused.
 func (q *Queue) pop() (raw []byte, line int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -255,8 +258,8 @@ func (q *Queue) pop() (raw []byte, line int, ok bool) {
 	return append(raw, '\n'), len(raw), true
 }
 
-// Pause ends WriteLines, and keeps what is not written. interrupt ends a write that waits for a
-// reader. When Pause returns, nothing is being written any more.
+// Pause ends WriteLines, and keeps what is not written. It calls interrupt, which must end a
+// Write that waits for a reader. When Pause returns, nothing is being written any more.
 func (q *Queue) Pause(interrupt func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -25,8 +25,8 @@ type Log struct {
 	hide *redact.Redactor
 
 	mu     sync.Mutex
-	err    []byte // of stderr, not written yet
-	out    []byte // of stdout
+	err    []byte // output of stderr that is not written yet
+	out    []byte // the same of stdout
 	closed bool
 }
 
@@ -62,8 +62,9 @@ func (d *Log) Stdout(line []byte) {
 	}
 }
 
-// add writes the whole lines that it has. It holds back lines that end in the beginning of
-// a secret until more output comes.
+// add takes output of one stream. held is what was not written of it so far, and of begins each
+// of its lines. add writes all whole lines, but holds back those that may end in the beginning
+// of a secret, until more output comes.
 func (d *Log) add(held *[]byte, of string, p []byte) {
 	*held = append(*held, p...)
 	if bytes.IndexByte(p, '\n') < 0 && len(*held) <= maxLogLine {

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reapPause is how long Reap waits after a child has ended. Until then its parent has reaped
-// it, if it has one, and other children may end. If some are there, Reap looks reapLooks times
-// before it reads all processes of the machine.
+// After a child has ended, Reap waits for reapPause. By then, whoever waits for the child has
+// reaped it, unless it is an orphan. Only if after reapLooks such pauses there still is a child
+// that was not reaped, Reap reads all processes of the machine.
 const (
 	reapPause = 20 * time.Millisecond
 	reapLooks = 5
@@ -72,7 +72,8 @@ func reapOrphans() {
 		if err != nil || !isOwnZombie(path) {
 			continue
 		}
-		// From here on no other process can be meant, and it is looked at again.
+		// With the pidfd no other process can be meant. Before it was opened, the pid may have
+		// gone to another process, so look again.
 		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 			if fds[pid] = fd; !isOwnZombie(path) {
 				delete(fds, pid)
@@ -85,7 +86,7 @@ func reapOrphans() {
 		return
 	}
 	for pid, fd := range fds {
-		if held[pid] == 1 { // fd, and none of package os
+		if held[pid] == 1 { // only fd: package os has no pidfd of it
 			_ = unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG, nil)
 		}
 	}

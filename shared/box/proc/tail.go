@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 )
 
-// lately is how old the reason for an end may be.
+// lately is the longest pause in a burst of output; see [Tail.Lately].
 const lately = time.Second
 
 const (
@@ -28,7 +28,7 @@ type Tail struct {
 
 	total int64     // bytes so far
 	wrote time.Time // when the last of them came
-	burst int64     // total before they came, and what came within a second before them
+	burst int64     // bytes before the last burst
 }
 
 // Write takes all of p and never fails.
@@ -74,7 +74,8 @@ func (t *Tail) Total() int64 {
 	return t.total
 }
 
-// Lately returns how many bytes the process had written before its last second.
+// Lately returns how many bytes the process had written before what it writes just now: the
+// output of the last second, and what came before that without a pause of a second.
 func (t *Tail) Lately() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -55,14 +55,14 @@ func findCgroups(proc string) string {
 	return ""
 }
 
-// delegated returns the cgroup that the system has left to the processes in own, or "".
-// Others have rules for the cgroups that they have not left to us.
+// delegated returns the cgroup that the system has delegated to the processes in own, or "".
+// Cgroups that were not delegated belong to others, such as systemd, and are left alone.
 func delegated(mount, own string) string {
 	if filepath.Base(own) == cgroupOfRunner && own != mount {
 		own = filepath.Dir(own)
 	}
 	var mark [1]byte
-	left := own == mount // the root of the machine, or of a container
+	left := own == mount // the root cgroup of the machine, or of a container
 	for _, name := range []string{"user.delegate", "trusted.delegate"} {
 		n, err := unix.Getxattr(own, name, mark[:])
 		left = left || err == nil && n == 1 && mark[0] == '1' // systemd's Delegate=yes
@@ -78,12 +78,14 @@ func delegated(mount, own string) string {
 	return own
 }
 
+// lists reports whether a file has all these words.
 func lists(path string, words ...string) bool {
 	text, err := os.ReadFile(path)
 	has := strings.Fields(string(text))
 	return err == nil && !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(has, w) })
 }
 
+// cgroup is the folder of a cgroup, "" for none.
 type cgroup string
 
 // newCgroup makes the cgroup of a program below a folder that findCgroups returned.
@@ -113,7 +115,8 @@ func newCgroup(in string, p Policy) (cgroup, error) {
 	return g, nil
 }
 
-// enable has the kernel bound the children of a cgroup. All processes in it move to a child.
+// enable has the kernel enforce limits on the children of a cgroup. Unless that is the root
+// cgroup of the machine, all processes in it must move to a child first.
 func enable(in string) error {
 	control := filepath.Join(in, "cgroup.subtree_control")
 	if lists(control, "memory", "pids") {
@@ -141,7 +144,7 @@ func enable(in string) error {
 	return os.WriteFile(control, []byte("+memory +pids"), 0o600)
 }
 
-// removeLeft ends what runners have left that were killed.
+// removeLeft ends the programs of runners that were killed, and removes their cgroups.
 func removeLeft(in string) {
 	all, _ := filepath.Glob(filepath.Join(in, cgroupOfServer+"*")) // the pattern is well formed
 	for _, dir := range all {
@@ -162,9 +165,10 @@ func (g cgroup) join() error {
 	return os.WriteFile(g.file("cgroup.procs"), []byte("0"), 0o600)
 }
 
-// exceeded reports whether the kernel has ended processes for want of memory.
+// exceeded reports whether the kernel has killed processes in the cgroup because of its limit of
+// memory.
 func (g cgroup) exceeded() bool {
-	events, _ := os.ReadFile(g.file("memory.events")) // none if it is gone
+	events, _ := os.ReadFile(g.file("memory.events")) // there is none if the cgroup is gone
 	_, kills, found := strings.Cut("\n"+string(events), "\noom_kill ")
 	return found && !strings.HasPrefix(kills, "0")
 }

@@ -96,6 +96,7 @@ func openToOthers(path string, levels int) (parts []string, whole bool) {
 	return parts, false
 }
 
+// devices lists the devices that every program may read and write.
 func devices() []string { return []string{"/dev/null", "/dev/zero", "/dev/full"} }
 
 // ruleset is the descriptor of a Landlock ruleset, -1 for none.
@@ -140,6 +141,7 @@ type rule struct {
 	optional bool // a path may be missing
 }
 
+// rules returns what an order allows.
 func rules(o order) []rule {
 	p := o.Policy
 	own := p.Write
@@ -173,6 +175,7 @@ func rules(o order) []rule {
 	return all
 }
 
+// handledAccess returns the rights that a version of Landlock can deny.
 func handledAccess(version int) uint64 {
 	handled := uint64(landAll)
 	if version < 2 {
@@ -187,6 +190,7 @@ func handledAccess(version int) uint64 {
 	return handled
 }
 
+// allow adds a rule: access to a path and, for a folder, all below it.
 func (r ruleset) allow(path string, access uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -210,6 +214,7 @@ func (r ruleset) allow(path string, access uint64) error {
 	return nil
 }
 
+// enforce restricts this thread to what was allowed, for good.
 func (r ruleset) enforce() error {
 	if r < 0 {
 		return nil

@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RLIMIT_DATA counts the private memory of one process. What its processes have together,
-// and what they share or keep in files of memory, a watch looks at.
+// RLIMIT_DATA bounds the private memory of one process only. Where there is no cgroup, a watch
+// adds up the memory of all processes of a program, with what they share and with their files
+// in memory.
 
 const (
 	watchEvery = 250 * time.Millisecond
-	watchUser  = 8 // one look in so many is at all processes of the user
+	watchUser  = 8 // every so many looks the watch adds up all processes of the user
 )
 
 // sharedMemory is the folder of shared memory and POSIX semaphores.
@@ -43,7 +44,8 @@ func (s *Sandbox) watch(pid int, stop <-chan struct{}) {
 		if s.user != 0 && look%watchUser == 0 {
 			all = ofUser(s.user)
 		}
-		// The first sum counts memory several times that several processes have mapped.
+		// The first sum is cheap, but counts memory that several processes have mapped for each
+		// of them.
 		if s.memory(all, resident) <= s.policy.Memory || s.memory(all, proportional) <= s.policy.Memory {
 			continue
 		}
@@ -57,8 +59,9 @@ func (s *Sandbox) watch(pid int, stop <-chan struct{}) {
 	}
 }
 
-// memory returns the bytes that processes use: their private memory, and the larger one of
-// what they have mapped of shared memory and what their files in memory hold.
+// memory returns the bytes that processes use. That is their private memory, and either the
+// shared memory that they have mapped or the contents of their files in memory, whichever is
+// more: most of these are the same memory. of returns both kinds for one process.
 func (s *Sandbox) memory(all []int, of func(pid int) (private, shared int64)) int64 {
 	var private, shared, held int64
 	seen := map[uint64]bool{}
@@ -73,14 +76,15 @@ func (s *Sandbox) memory(all []int, of func(pid int) (private, shared int64)) in
 	return private + max(shared, held)
 }
 
-// resident returns what a process has in RAM.
+// resident returns the bytes of memory that a process has in RAM.
 func resident(pid int) (private, shared int64) {
 	text, _ := os.ReadFile(procFile(pid, "status")) // none if it has ended
 	return field(text, "RssAnon:"), field(text, "RssShmem:")
 }
 
-// proportional returns its share of what it has in RAM. The kernel walks all of its pages
-// for that. Where the kernel does not tell, it is what resident returns.
+// proportional is like resident, but counts a part of each page that several processes have
+// mapped. It is slower, because the kernel walks all pages of the process. Without support of
+// the kernel it returns what resident returns.
 func proportional(pid int) (private, shared int64) {
 	text, err := os.ReadFile(procFile(pid, "smaps_rollup"))
 	if err != nil || !bytes.Contains(text, []byte("Pss_Anon:")) {
@@ -101,8 +105,8 @@ func procFile(pid int, name string) string {
 	return filepath.Join("/proc", strconv.Itoa(pid), name)
 }
 
-// memoryFiles returns what the files in memory hold that a process has open, without those
-// in seen.
+// memoryFiles returns the bytes in the files in memory that a process has open. It leaves out
+// the files whose inodes are in seen, and adds the others there.
 func memoryFiles(pid int, seen map[uint64]bool) (held int64) {
 	open, _ := os.ReadDir(procFile(pid, "fd")) // none if it has ended
 	for _, e := range open {
@@ -115,7 +119,7 @@ func memoryFiles(pid int, seen map[uint64]bool) (held int64) {
 	return held
 }
 
-// blocks returns what a file holds, and 0 for one in seen.
+// blocks returns the bytes that a file takes, and 0 for a file in seen, to which it adds the file.
 func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) error) int64 {
 	var st unix.Stat_t
 	if stat(path, &st) != nil || seen[st.Ino] {
@@ -126,11 +130,11 @@ func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) e
 	return st.Blocks * block
 }
 
-// inode is what a file in memory costs the kernel besides its content, about.
+// inode is about how many bytes a file in memory takes besides its contents.
 const inode = 1 << 10
 
-// usedIn returns what the files of a user below a folder hold, without the content of those in
-// seen. Empty files need memory, too.
+// usedIn returns the bytes that the files of a user below a folder take, without the contents of
+// those in seen. Even an empty file takes memory.
 func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	_ = filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == folder {
@@ -145,8 +149,8 @@ func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	return held
 }
 
-// family returns a process and all that descend from it, as far as their parents live. Only
-// those of a user of their own are found without them.
+// family returns a process and its descendants. It finds no process whose parent has ended:
+// ofUser does, if the program has a user of its own.
 func family(pid int) []int {
 	if _, err := os.Stat(procFile(pid, "stat")); err != nil {
 		return nil
@@ -166,6 +170,7 @@ func family(pid int) []int {
 	return all
 }
 
+// ofUser returns all processes of a user.
 func ofUser(user uint32) (all []int) {
 	entries, _ := os.ReadDir("/proc") // what is there before an error counts
 	for _, e := range entries {
@@ -177,7 +182,8 @@ func ofUser(user uint32) (all []int) {
 	return all
 }
 
-// clear removes what the programs of a user of their own have left in folders for everybody.
+// clear removes what the program has left in folders that everybody may write in, if it has a
+// user of its own.
 func (s *Sandbox) clear() error {
 	if s.user == 0 {
 		return nil

@@ -123,7 +123,8 @@ func limit(o order) error {
 	return pin(p.CPUs)
 }
 
-// limitMemory sets the limit of memory, and leaves room for reserved address space.
+// limitMemory sets RLIMIT_DATA for a limit of n bytes of memory, and leaves room for address
+// space that programs only reserve.
 func limitMemory(n int64) error {
 	if n == 0 {
 		return nil
@@ -261,7 +262,7 @@ func endUser(user uint32) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGKILL), 0); errno != 0 && errno != unix.ESRCH {
 		return fmt.Errorf("kill: %w", errno)
 	}
-	_, _ = os.NewFile(verdictFD, "verdict").Write([]byte{confined}) // the exit says so too
+	_, _ = os.NewFile(verdictFD, "verdict").Write([]byte{confined}) // if this fails, the exit status is the verdict
 	syscall.Exit(0)
 	return nil
 }

@@ -34,7 +34,7 @@ type order struct {
 	Policy  Policy
 	Support Support
 	Group   cgroup
-	End     bool // run nothing, end what the user runs
+	End     bool // run no program, but kill all processes of User
 }
 
 // verdict is what a shim reports if it cannot become the program.
@@ -101,8 +101,7 @@ func (s *Sandbox) Start(cmd *exec.Cmd) error {
 	}
 }
 
-// bound makes the cgroup of the program, where there can be one. Without one, a watch looks at
-// the memory.
+// bound makes the cgroup of the program, if the system has delegated one to this runner.
 func (s *Sandbox) bound() (cgroup, error) {
 	s.watched.Lock()
 	defer s.watched.Unlock()
@@ -112,11 +111,12 @@ func (s *Sandbox) bound() (cgroup, error) {
 	}
 	s.exceeded.Store(false)
 	if s.support.Cgroups != "" && (s.policy.Memory > 0 || s.policy.Processes > 0) {
-		s.group, _ = newCgroup(s.support.Cgroups, s.policy) // the watch does without
+		s.group, _ = newCgroup(s.support.Cgroups, s.policy) // if this fails, startWatch starts a watch
 	}
 	return s.group, nil
 }
 
+// startWatch starts the watch of the memory, if there is a limit and no cgroup.
 func (s *Sandbox) startWatch(pid int) {
 	s.watched.Lock()
 	defer s.watched.Unlock()
@@ -127,7 +127,7 @@ func (s *Sandbox) startWatch(pid int) {
 	go s.watch(pid, s.stop)
 }
 
-// stopWatch is called with watched held.
+// stopWatch ends the watch. The caller holds watched.
 func (s *Sandbox) stopWatch() {
 	if s.stop != nil {
 		close(s.stop)
@@ -135,7 +135,8 @@ func (s *Sandbox) stopWatch() {
 	}
 }
 
-// endGroup is called with watched held.
+// endGroup kills what is in the cgroup of the program, and removes the cgroup. The caller holds
+// watched.
 func (s *Sandbox) endGroup() error {
 	if s.group == "" {
 		return nil
@@ -170,6 +171,7 @@ func (s *Sandbox) End() error {
 	return errors.Join(s.clear(), s.removeTemp())
 }
 
+// endUser kills all processes of the sandbox's own user.
 func (s *Sandbox) endUser() error {
 	o := s.order()
 	o.End = true
@@ -249,6 +251,7 @@ func readVerdict(r *os.File) (*verdict, error) {
 	return v, nil
 }
 
+// cause returns the error in a verdict.
 func (v *verdict) cause() error {
 	if v.Errno == 0 {
 		return errors.New(v.Text)
@@ -285,6 +288,7 @@ func closeAll(files ...*os.File) {
 	}
 }
 
+// texts is for JSON, which keeps bytes that are not UTF-8 only in a []byte.
 func texts(from []string) [][]byte {
 	to := make([][]byte, 0, len(from))
 	for _, s := range from {
@@ -293,6 +297,7 @@ func texts(from []string) [][]byte {
 	return to
 }
 
+// owned returns the owner of a file, and how many names it has.
 func owned(info fs.FileInfo) (user uint32, names uint64) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
