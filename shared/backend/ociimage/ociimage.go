@@ -4,7 +4,7 @@
 package ociimage
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -32,15 +32,16 @@ const (
 type Registries struct {
 	// Arch is the processor architecture of the image, "arm64" or "amd64".
 	Arch string
-	// Login returns the value of the header Authorization for a registry, "" for none; nil
-	// for no registry. A registry may give everybody a token besides.
+	// Login returns the value of the header Authorization for a registry, "" for none. A nil
+	// Login logs in nowhere. Inspect also uses the token that a registry gives everybody.
 	Login  func(ctx context.Context, registry string) (string, error)
-	Client *http.Client // nil: a client of its own
+	Client *http.Client // nil for a new one
 }
 
-// Inspect returns an image's name with its digest, and what it starts. It takes a name as
-// Docker does, so that "mcp/time" is of Docker Hub. Its errors are fleet.ErrInvalid if there
-// is no such image for the processor or nobody may read it, and fleet.ErrUnavailable.
+// Inspect returns the name of an image with its digest, and what a container of it starts. It
+// reads names as Docker does: "mcp/time" is an image of Docker Hub. Its errors wrap
+// fleet.ErrInvalid if there is no such image for the processor, or Inspect may not read it, and
+// fleet.ErrUnavailable if the registry does not answer.
 func (r Registries) Inspect(ctx context.Context, image string) (name string, config frame.Image, err error) {
 	name, config, err = r.inspect(ctx, image)
 	if err != nil {
@@ -98,8 +99,9 @@ func (r Registries) otherPlatform() error {
 	return fmt.Errorf("%w: it has no image for linux/%s, which the parameter Architecture of the stack asks for", fleet.ErrInvalid, r.Arch)
 }
 
+// name is the parsed name of an image.
 type name struct {
-	shown      string // without tag and digest
+	shown      string // as the user has written it, without tag and digest
 	registry   string // host, and port if there is one
 	repository string
 	reference  string // a tag or a digest
@@ -143,11 +145,11 @@ func parse(image string) (n name, err error) {
 	return n, nil
 }
 
-// conversation is with one registry about one image.
+// conversation asks one registry about one image.
 type conversation struct {
 	Registries
 	name          name
-	authorization string
+	authorization string // the value of the header Authorization, "" for none
 }
 
 // descriptor names a blob or manifest.
@@ -156,7 +158,7 @@ type descriptor struct {
 	Platform struct{ OS, Architecture string }
 }
 
-// manifest is one of an image, or of images for several processors.
+// manifest describes an image, or lists the images for several processors.
 type manifest struct {
 	Config    descriptor
 	Manifests []descriptor
@@ -178,6 +180,7 @@ func (c *conversation) manifest(ctx context.Context, reference string) (m manife
 	return m, digestOf(text), nil
 }
 
+// ofArch returns the manifest of the image for the processor.
 func (c *conversation) ofArch(ctx context.Context, index manifest) (manifest, error) {
 	for _, d := range index.Manifests {
 		if d.Platform.OS == "linux" && d.Platform.Architecture == c.Arch && digestForm.MatchString(d.Digest) {
@@ -196,6 +199,7 @@ func digestOf(text []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
+// matches returns an error unless a text has the digest.
 func matches(text []byte, digest string) error {
 	if digestOf(text) != digest {
 		return fmt.Errorf("%w: the registry gave other bytes than %s", fleet.ErrUnavailable, digest)
@@ -228,7 +232,8 @@ func (c *conversation) get(ctx context.Context, part string) ([]byte, error) {
 	return nil, fmt.Errorf("%w: %s answers %d", fleet.ErrUnavailable, c.name.registry, status)
 }
 
-// token gets a token from where the challenge of a registry says.
+// token gets a token from the address that a registry names in its challenge, the header
+// WWW-Authenticate. It returns "" if that asks for no token, or if no token is given.
 func (c *conversation) token(ctx context.Context, challenge string) (string, error) {
 	kind, rest, _ := strings.Cut(challenge, " ")
 	if !strings.EqualFold(kind, "Bearer") {
@@ -257,12 +262,10 @@ func (c *conversation) token(ctx context.Context, challenge string) (string, err
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return "", err
 	}
-	if answer.Token == "" {
-		return answer.Access, nil
-	}
-	return answer.Token, nil
+	return cmp.Or(answer.Token, answer.Access), nil
 }
 
+// ask sends a GET request.
 func (c *conversation) ask(ctx context.Context, address, authorization string) (status int, header http.Header, text []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -284,18 +287,15 @@ func (c *conversation) ask(ctx context.Context, address, authorization string) (
 		return 0, nil, nil, err
 	}
 	defer func() { _ = res.Body.Close() }() // only read
-	var read bytes.Buffer
-	if _, err := io.Copy(&read, io.LimitReader(res.Body, maxBytes+1)); err != nil {
-		return 0, nil, nil, err
+	text, err = io.ReadAll(io.LimitReader(res.Body, maxBytes+1))
+	if err == nil && len(text) > maxBytes {
+		err = fmt.Errorf("an answer has more than %d bytes", maxBytes)
 	}
-	if read.Len() > maxBytes {
-		return 0, nil, nil, fmt.Errorf("an answer has more than %d bytes", maxBytes)
-	}
-	return res.StatusCode, res.Header, read.Bytes(), nil
+	return res.StatusCode, res.Header, text, err
 }
 
-// scheme returns the scheme of a registry. As for Docker, one of this machine needs no
-// certificate.
+// scheme returns the scheme of a registry's URL. As with Docker, a registry on this machine
+// needs no certificate.
 func scheme(registry string) string {
 	host := registry
 	if h, _, err := net.SplitHostPort(registry); err == nil {
