@@ -1,15 +1,17 @@
 // Package box runs a program from an image in a kernel of its own, which is gVisor as a
 // library. It needs no privilege: no user namespace, no capability, no cgroup.
 //
-//	keeper ── sentry ── its stubs      the program runs in the stubs; the sentry answers
-//	   └───── a server of files        its system calls. One server for all mounted folders
+//	keeper ── sentry ── its stubs      the program runs in the stubs, and the sentry answers its
+//	   │                               system calls: it is the kernel of the box
+//	   └───── a server of files        serves all folders of this machine that are in the box
 //
-// The sentry gets descriptors and no paths: the image, three of stdio, a listening socket, and
-// a pair whose other end is the network. Its filter has no open, socket, connect or execve.
-// Before it begins it is sealed; see [sealRole].
+// The sentry gets open descriptors and no paths: the image, stdin, stdout and stderr, a
+// listening socket, and one end of a socket pair whose other end is the network. Its seccomp
+// filter has no open, socket, connect or execve. Before it begins, it takes rights from itself;
+// see [sealRole].
 //
-// A box can be frozen: it ends, and its memory is kept. Another box with the same [Spec.Fit] goes
-// on from there, in another process or on another machine. See [Box.Freeze] and [Box.Thaw].
+// [Box.Freeze] ends a box and keeps its memory. With [Box.Thaw] another box that has the same
+// [Spec.Fit] goes on from that memory, in another process or on another machine.
 package box
 
 import (
@@ -51,7 +53,7 @@ import (
 	"gvisor.dev/gvisor/runsc/fsgofer"
 )
 
-// The other roles of the program, as first argument.
+// The roles in which the keeper starts itself again, as first argument.
 const (
 	sentryRole = "runsc-sandbox"
 	filesRole  = "keeper-files"
@@ -65,7 +67,7 @@ func Role() {
 	case sealRole:
 		fail(seal(os.Args))
 	case sentryRole:
-		debug.SetGCPercent(300) // at its start it allocates most: some 5 MB for 3 to 10 % of the time
+		debug.SetGCPercent(300) // a sentry allocates most while it starts: this costs some 5 MB, and saves 3 to 10 % of the time
 		cli.Run(nil, map[util.SubCommand]string{new(sentrycmd.Boot): ""}, nil)
 		os.Exit(0)
 	case filesRole:
@@ -81,9 +83,10 @@ func fail(err error) {
 	os.Exit(1)
 }
 
+// silence drops the log of gVisor, which would go to stderr.
 func silence() { log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}}) }
 
-// Spec is what a box is to run. The files stay the caller's.
+// Spec is what a box is to run. The caller closes its files.
 type Spec struct {
 	Image    *os.File // an EROFS file system
 	Args     []string // not empty; the first is looked up in the PATH of Env
@@ -91,42 +94,42 @@ type Spec struct {
 	Dir      string // "" for /
 	UID, GID uint32
 	Groups   []uint32
-	ReadOnly bool // the root; otherwise what is written is in memory
-	Tmpfs    []string
+	ReadOnly bool     // the program cannot write into the root; otherwise what it writes there is in memory
+	Tmpfs    []string // paths in the box of folders in memory
 	Folders  []Folder // of this machine
-	MemoryMB int      // for all its processes and written files together; 0: no limit
-	CPUs     int      // that it sees; 0: all
-	Pids     int      // processes of each of its users; 0: no limit
+	MemoryMB int      // limit for all processes and written files together; 0: no limit
+	CPUs     int      // number that the program sees; 0: all
+	Pids     int      // limit of processes for each user in the box; 0: no limit
 	Stdio    [3]*os.File
 	Link     *boot.CreateLinksAndRoutesArgs // nil: loopback only
-	// Written is a file, "" for none. The box begins with what it says was written into the
-	// root, and what has been written is in it when the program has ended. It is there whole
-	// or not at all. The image must have [Init].
+	// Written is the path of a file that keeps what the program writes into the root, "" for
+	// none. The box begins with the contents of that file, and replaces it in one step when
+	// the program has ended. The image must have the program [Init].
 	Written string
 }
 
-// Folder is a folder, or a file, of this machine in the box.
+// Folder is a folder or a file of this machine that is in the box too.
 type Folder struct {
-	Host, Path string // absolute, and Host without links
+	Host, Path string // its absolute paths on this machine, without links, and in the box
 	ReadOnly   bool
-	// Fixed is for a folder with ReadOnly of which nothing changes while the box runs. The box
-	// remembers what it has seen there, and starts a fifth faster.
+	// Fixed says that nothing in the folder changes while the box runs; ReadOnly must be set.
+	// The sentry then remembers what it has seen there, and the program starts a fifth faster.
 	Fixed bool
 }
 
-// Box is a running box. Its user calls Wait.
+// Box is a running box. Whoever started it calls Wait.
 type Box struct {
-	cmd    *exec.Cmd
-	files  []*exec.Cmd
-	said   *head
-	wait   *urpc.Client // waits for the end
+	cmd    *exec.Cmd    // the sentry
+	files  []*exec.Cmd  // the server of files, if there are folders
+	said   *head        // stderr of these processes
+	wait   *urpc.Client // the connection to the sentry on which Wait waits
 	spec   Spec
-	door   int                    // the socket of the sentry, which has no name any more
-	reason atomic.Pointer[string] // why it was ended
-	gone   sync.Once
-	mu     sync.Mutex // one call at a time
-	does   *urpc.Client
-	over   bool // the program has ended, or will not go on here; under mu
+	door   int                    // descriptor of the sentry's listening socket, whose file is gone
+	reason atomic.Pointer[string] // of the call of End, nil before one
+	gone   sync.Once              // for Close
+	mu     sync.Mutex             // guards does and over
+	does   *urpc.Client           // the connection for all other calls to the sentry, one at a time
+	over   bool                   // the program has ended, or was frozen
 }
 
 const id = "box"
@@ -134,10 +137,11 @@ const id = "box"
 // nobody is the user of a sentry that root starts.
 const nobody = 65534
 
-// programPID is the number that the program has inside if it is a child of [Init].
+// programPID is the pid in the box of a program that [Init] has started.
 const programPID = 2
 
-// Start returns when the program of the box has begun. What has been started is gone if it fails.
+// Start makes a box, and returns when its program has begun. After an error no process of the
+// box is left.
 func Start(s Spec) (*Box, error) {
 	b, err := Prepare(s)
 	if err != nil {
@@ -146,8 +150,8 @@ func Start(s Spec) (*Box, error) {
 	return b, b.Begin()
 }
 
-// Prepare starts the processes of a box without its program. Begin or Thaw comes next, or
-// Close. What has been started is gone if it fails.
+// Prepare starts the processes of a box, but not its program. The caller then calls Begin,
+// Thaw or Close. After an error no process is left.
 func Prepare(s Spec) (_ *Box, err error) {
 	b := &Box{said: &head{}, spec: s, door: -1}
 	defer func() {
@@ -207,7 +211,7 @@ func Prepare(s Spec) (_ *Box, err error) {
 	return b, nil
 }
 
-// Begin starts the program. The box is gone if it fails.
+// Begin starts the program of a prepared box. After an error no process of the box is left.
 func (b *Box) Begin() error {
 	if err := b.connect(b.spec.Link); err != nil {
 		return b.failed("its network", err)
@@ -229,7 +233,8 @@ func (b *Box) connect(link *boot.CreateLinksAndRoutesArgs) error {
 	return b.call(boot.ContMgrSetNetworkArgs, link, nil)
 }
 
-// born waits until init has started the program. From then on it can be waited for.
+// born waits until [Init] has started the program, if it starts it. Before that, the sentry
+// knows no program to wait for.
 func (b *Box) born() error {
 	for until := time.Now().Add(10 * time.Second); b.spec.Written != ""; time.Sleep(time.Millisecond) {
 		err := b.Signal(unix.SIGCONT)
@@ -243,7 +248,7 @@ func (b *Box) born() error {
 	return nil
 }
 
-// donateWritten gives the sentry what has been written, if there is any.
+// donateWritten gives the sentry the file of [Spec].Written, if it exists.
 func donateWritten(file string, d *donation.Agency) error {
 	if file == "" {
 		return nil
@@ -258,8 +263,8 @@ func donateWritten(file string, d *donation.Agency) error {
 	return err
 }
 
-// control makes the socket of the sentry, and connects to it at once: then nobody else can,
-// and no file of it stays.
+// control makes the listening socket of the sentry, and connects to it at once. Then it removes
+// the socket's file, so no other process can connect.
 func (b *Box) control() (*os.File, error) {
 	sweep()
 	dir, err := os.MkdirTemp("", image.Temporary)
@@ -285,7 +290,7 @@ func (b *Box) control() (*os.File, error) {
 	return f, nil
 }
 
-// enter connects to the sentry. A thaw ends earlier connections.
+// enter connects to the sentry, also after a thaw, which ends all connections.
 func (b *Box) enter() error {
 	for _, c := range []**urpc.Client{&b.wait, &b.does} {
 		if *c != nil {
@@ -299,7 +304,8 @@ func (b *Box) enter() error {
 	return nil
 }
 
-// sweep removes temporary files of keepers that were killed. None is needed for long.
+// sweep removes temporary files of keepers that were killed: a keeper that lives needs its own
+// for less than a minute.
 func sweep() {
 	all, _ := filepath.Glob(filepath.Join(os.TempDir(), image.Temporary+"*")) // the pattern is good
 	for _, at := range all {
@@ -337,7 +343,8 @@ func sentry(s Spec, confs []string, d *donation.Agency) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// settings are those of gVisor. Without directfs its filter has no call that opens files.
+// settings returns the configuration of gVisor. With directfs off, the sentry's filter needs no
+// system call that opens files.
 func settings() (*config.Config, error) {
 	set := gflag.NewFlagSet("runsc", gflag.ContinueOnError)
 	config.RegisterFlags(set)
@@ -353,14 +360,14 @@ func flags() map[string]string {
 	return map[string]string{"root": "/", "platform": "systrap", "network": "none", "ignore-cgroups": "true", "overlay2": "none", "host-settings": "ignore", "directfs": "false"}
 }
 
-// program returns a command that is this program, with an empty environment, and that ends
-// with this process. What it has started ends with it, and is not waited for.
+// program returns a command that starts this program again, with an empty environment. The
+// kernel kills it when this process dies.
 func program() *exec.Cmd {
 	return &exec.Cmd{Path: "/proc/self/exe", Env: []string{}, WaitDelay: time.Second, SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}}
 }
 
-// serve starts a server for the files of all folders. It may use nothing else. It returns a
-// connection for each.
+// serve starts a process that serves the files of all folders, and may open no others. It
+// returns a connection for each folder.
 func (b *Box) serve(folders []Folder) (ends []*os.File, err error) {
 	if len(folders) == 0 {
 		return nil, nil
@@ -415,7 +422,7 @@ func serveFiles(text string) error {
 	return nil
 }
 
-// specFile returns the description of the box as gVisor reads it, in a file without a name.
+// specFile returns the OCI runtime specification of the box, in an anonymous file.
 func specFile(s Spec) (*os.File, error) {
 	text, err := json.Marshal(describe(s))
 	if err != nil {
@@ -432,8 +439,8 @@ func specFile(s Spec) (*os.File, error) {
 	return f, nil
 }
 
-// rootRights are what root inside may do, to files and processes inside. There is no
-// CAP_NET_RAW: no frames of the program's own making reach the network.
+// rootRights are the capabilities of root in the box, which hold for files and processes in the
+// box only. There is no CAP_NET_RAW, so the program cannot make packets of its own.
 var rootRights = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_NET_BIND_SERVICE"}
 
 func rightsOf(s Spec) *specs.LinuxCapabilities {
@@ -444,6 +451,7 @@ func rightsOf(s Spec) *specs.LinuxCapabilities {
 	return rights
 }
 
+// describe returns the OCI runtime specification of a box.
 func describe(s Spec) *specs.Spec {
 	dir := s.Dir
 	if dir == "" {
@@ -472,7 +480,7 @@ func describe(s Spec) *specs.Spec {
 		if f.ReadOnly {
 			options[1] = "ro"
 		}
-		mounts = append(mounts, specs.Mount{Destination: f.Path, Type: boot.Bind, Source: f.Path, Options: options}) // the source is but a name
+		mounts = append(mounts, specs.Mount{Destination: f.Path, Type: boot.Bind, Source: f.Path, Options: options}) // gVisor mounts the connection of this number; the source only names it
 		if f.Fixed {
 			about := fmt.Sprintf("%sfolder%d.", boot.MountPrefix, n)
 			notes[about+"source"], notes[about+"type"], notes[about+"share"] = f.Path, boot.Bind, "container"
@@ -500,6 +508,7 @@ func describe(s Spec) *specs.Spec {
 
 // # While it runs
 
+// call calls a method of the sentry.
 func (b *Box) call(method string, arg, result any) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -508,15 +517,15 @@ func (b *Box) call(method string, arg, result any) error {
 
 // Signal sends a signal to the program.
 func (b *Box) Signal(s syscall.Signal) error {
-	pid := int32(0) // the first
+	pid := int32(0) // the first process of the box
 	if b.spec.Written != "" {
 		pid = programPID
 	}
 	return b.call(boot.ContMgrSignal, &boot.SignalArgs{CID: id, Signo: int32(s), PID: pid, Mode: boot.DeliverToProcess}, nil)
 }
 
-// Used returns the bytes of memory that the box uses, with the files that it has written, and
-// with what its kernel keeps of it: empty files, or what waits in pipes.
+// Used returns the bytes of memory that the box uses. This includes written files, and what the
+// sentry itself needs for the program, such as for empty files and the contents of pipes.
 func (b *Box) Used() (uint64, error) {
 	var u control.MemoryUsage
 	if err := b.call(boot.UsageCollect, &control.MemoryUsageOpts{}, &u); err != nil {
@@ -532,14 +541,14 @@ func (b *Box) Used() (uint64, error) {
 	return u.Total + kb<<10, err
 }
 
-// End ends the box at once; Wait then returns the reason as its error.
+// End kills the box. Wait then returns the reason as its error.
 func (b *Box) End(reason string) {
 	b.reason.Store(&reason)
 	_ = b.cmd.Process.Kill() // it may have ended
 }
 
-// Wait waits for the end of the program, or of the box. It returns the exit code of the
-// program, 128 and more for a signal.
+// Wait waits for the end of the program, or of the box, and calls Close. It returns the exit
+// code of the program, which for a signal is 128 and the number of the signal.
 func (b *Box) Wait() (int, error) {
 	var status unix.WaitStatus
 	var err, unsaved error
@@ -566,14 +575,14 @@ func (b *Box) Wait() (int, error) {
 	return status.ExitStatus(), unsaved
 }
 
-// save writes what the program has written into the root. The program does not go on. Its
-// caller has locked mu.
+// save writes what the program has written into the root to [Spec].Written. It pauses the box
+// for good. The caller holds mu.
 func (b *Box) save() error {
 	f, err := os.CreateTemp(filepath.Dir(b.spec.Written), ".new-")
 	if err != nil {
 		return err
 	}
-	err = errors.Join(b.does.Call(boot.ContMgrPause, nil, nil), // what the program has left behind may write
+	err = errors.Join(b.does.Call(boot.ContMgrPause, nil, nil), // processes that the program has left behind may still write
 		b.does.Call(boot.FsTarRootfsUpperLayer, &control.TarRootfsUpperLayerOpts{ContainerID: id, FilePayload: urpc.FilePayload{Files: []*os.File{f}}}, nil))
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), b.spec.Written)
@@ -584,7 +593,7 @@ func (b *Box) save() error {
 	return nil
 }
 
-// Close ends and reaps the processes.
+// Close kills and reaps the processes of the box.
 func (b *Box) Close() {
 	b.gone.Do(func() {
 		all := b.files
@@ -604,9 +613,10 @@ func (b *Box) Close() {
 	})
 }
 
-// failed returns the error of a box that does not run, with what the sentry said of it.
+// failed closes a box that does not run, and returns the error for it. what names the step that
+// failed. The error has what the sentry wrote to stderr, or else err.
 func (b *Box) failed(what string, err error) error {
-	b.Close() // then all has been said
+	b.Close() // then no process writes to stderr any more
 	said := b.said.line()
 	if said == "" && err != nil {
 		said, _, _ = strings.Cut(err.Error(), "\n")
@@ -627,6 +637,7 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// line returns the first line.
 func (h *head) line() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

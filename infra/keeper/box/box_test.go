@@ -20,6 +20,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Flags are text, so the compiler does not see that a version of gVisor lacks one.
 func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
 	ofBoot, all := gflag.NewFlagSet("boot", gflag.ContinueOnError), gflag.NewFlagSet("runsc", gflag.ContinueOnError)
@@ -36,9 +43,7 @@ func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
 		}
 	}
 	conf, err := settings()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if conf.DirectFS || conf.Network != gconfig.NetworkNone || conf.Platform != "systrap" || strings.Contains(strings.Join(conf.ToFlags(), " "), "debug-log=/") {
 		t.Errorf("%v", conf.ToFlags())
 	}
@@ -47,13 +52,9 @@ func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
 // The names of calls are text, too. Each sentry gets one, which may fail.
 func TestASentryKnowsTheCallsThatAreMade(t *testing.T) {
 	empty, err := smallest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _, _ = null.Close(), empty.Close() }()
 	const unknown = "containerManager.NotThere"
 	root := id
@@ -62,9 +63,7 @@ func TestASentryKnowsTheCallsThatAreMade(t *testing.T) {
 		boot.ContMgrCheckpoint: &control.SaveOpts{}, boot.ContMgrRestore: &boot.RestoreOpts{}, boot.FsTarRootfsUpperLayer: &control.TarRootfsUpperLayerOpts{}, boot.UsageCollect: &control.MemoryUsageOpts{}, unknown: nil,
 	} {
 		b, err := Prepare(Spec{Image: empty, Args: []string{"/end"}, Stdio: [3]*os.File{null, null, null}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		err = b.call(method, arg, nil)
 		if (err != nil && strings.Contains(err.Error(), "unknown method")) != (method == unknown) {
 			t.Errorf("%s: %v", method, err)
@@ -76,9 +75,7 @@ func TestASentryKnowsTheCallsThatAreMade(t *testing.T) {
 // A box asks again for what it has seen in a folder, unless nothing changes there.
 func TestOnlyFixedFoldersAreRemembered(t *testing.T) {
 	hints, err := boot.NewPodMountHints(describe(Spec{Folders: []Folder{{Path: "/usr", ReadOnly: true, Fixed: true}, {Path: "/data", ReadOnly: true}, {Path: "/work"}}}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if usr := hints.FindMount("/usr"); usr == nil || !usr.IsSandboxLocal() || len(hints.Mounts) != 1 {
 		t.Errorf("%+v", hints.Mounts)
 	}

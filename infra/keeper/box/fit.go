@@ -17,12 +17,14 @@ import (
 	"gvisor.dev/gvisor/pkg/cpuid"
 )
 
-// Fit says what a memory depends on: it may only thaw where all is equal. more is what the
-// caller knows beside the spec.
+// Fit returns what the memory of a box depends on, by name. A memory may thaw only in a box for
+// which all values are equal. more is anything else that must be equal, as JSON.
 //
-//	build  this program with its gVisor
-//	arch, cpu, page
-//	spec   a digest of what the box is to run, and of more
+//	build  the version of gVisor, and a digest of this program
+//	arch   the architecture of the processor
+//	cpu    its features
+//	page   the size of a page, in bytes
+//	spec   a digest of the Spec and of more
 func (s Spec) Fit(more any) (map[string]string, error) {
 	build, err := build()
 	if err != nil {
@@ -46,8 +48,8 @@ func (s Spec) Fit(more any) (map[string]string, error) {
 	}, nil
 }
 
-// build names the version of gVisor, and this program by the digest that Go gave it as it was
-// linked: to sum it anew takes as long as a thaw. Without one it is summed.
+// build names the version of gVisor, and this program by its Go build id. To read and sum the
+// whole program takes as long as a thaw, so build does that only if there is no build id.
 func build() (string, error) {
 	gvisor := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -66,7 +68,7 @@ func build() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	const head = 16 // of a note whose name is "Go"
+	const head = 16 // bytes before the id in the ELF note, whose name is "Go"
 	if note := program.Section(".note.go.buildid"); note != nil && note.Size > head+40 {
 		id, err := note.Data()
 		if err != nil {

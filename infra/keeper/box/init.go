@@ -14,9 +14,10 @@ import (
 // InitPath is where an image has [Init].
 const InitPath = "/.init"
 
-// Init returns a program that starts another one as its child, and outlives it. It reaps what
-// else becomes its child. The child stays, so it can be waited for from outside at any time.
-// The arguments are those of [initArgs].
+// Init returns an ELF program that starts another program as its child, and outlives it. It
+// reaps orphans, but not that child, so the sentry can be asked for the child's exit status at
+// any time. [initArgs] returns the arguments for it. It is machine code, so that an image needs
+// no other file to run it.
 func Init() ([]byte, error) {
 	said := []byte("dormouse-keeper: there is no such program in the box\n")
 	amd64 := []byte{
@@ -62,8 +63,8 @@ func Init() ([]byte, error) {
 	return programOf(map[string][]byte{"amd64": append(amd64, said...), "arm64": append(arm64, said...)})
 }
 
-// initArgs returns the arguments of init: the places where the program may be, an empty one,
-// and the arguments of the program.
+// initArgs returns the arguments of [Init]: its own name, the paths at which it looks for the
+// program, an empty argument, and the arguments of the program.
 func initArgs(args, env []string) []string {
 	all := []string{InitPath}
 	if strings.Contains(args[0], "/") {
@@ -81,7 +82,7 @@ func initArgs(args, env []string) []string {
 	return append(append(all, ""), args...)
 }
 
-// programOf returns an ELF program of this machine's code.
+// programOf returns an ELF program with the code for this machine's architecture.
 func programOf(codes map[string][]byte) ([]byte, error) {
 	code, machine := codes[runtime.GOARCH], map[string]uint16{"amd64": 62, "arm64": 183}[runtime.GOARCH]
 	if code == nil {

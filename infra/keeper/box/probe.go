@@ -12,7 +12,8 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 )
 
-// Usable says whether this program was built to start boxes: a sentry can load no library.
+// Usable returns an error if this program was built with cgo. A sentry can load no shared
+// library.
 func Usable() error {
 	if config.CgoEnabled {
 		return errors.New("this program was built with cgo: build it with CGO_ENABLED=0")
@@ -20,8 +21,8 @@ func Usable() error {
 	return nil
 }
 
-// Probe starts a box with a program that ends at once. The error says why this system cannot
-// run boxes.
+// Probe starts a box with a program that ends at once. Its error says why this system cannot run
+// boxes.
 func Probe() error {
 	empty, err := smallest()
 	if err != nil {
@@ -43,7 +44,7 @@ func Probe() error {
 	return err
 }
 
-// lacks says what a system lacks on which no box begins, "" if that is not known.
+// lacks returns why no box begins on this system, in parentheses, "" if that is not known.
 func lacks() string {
 	const nobody = 1 << 30 // no process has this number
 	if err := unix.PtraceAttach(nobody); err != nil && !errors.Is(err, unix.ESRCH) {

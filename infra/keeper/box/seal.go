@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sealRole is the first argument of a process that takes rights from itself and then becomes
-// the program of its other arguments: a sentry, or a server of files.
+// sealRole is the first argument of a process that takes rights from itself and then becomes a
+// sentry or a server of files, as its other arguments say.
 //
-// A sentry may attach to any process of its user by its own filter. Two means close that: the
-// keeper, and the program that starts keepers, are not dumpable; and each sentry is in a
-// Landlock domain of its own, with its children.
+// The filter of a sentry allows ptrace, by which a process can attach to others of its user. Two
+// means keep the sentry from that: the keeper, and the program that starts keepers, are not
+// dumpable; and each sentry is with its children in a Landlock domain of its own.
 const sealRole = "keeper-seal"
 
 // Landlocks returns the version of Landlock, 0 if the kernel has none.
@@ -29,14 +29,15 @@ func Landlocks() int {
 	return int(v)
 }
 
-// sealed returns the arguments of a process that is sealed before it is the program named
-// role. It may use files of the folders, and its own program.
+// sealed returns the arguments of a process that calls seal and then has the role and args. The
+// process may open the files of the folders, and its own program.
 func sealed(role string, folders []Folder, args []string) []string {
 	text, _ := json.Marshal(folders) // it holds texts only
 	return append([]string{sealRole, string(text), role}, args...)
 }
 
-// seal is what a process with the arguments of sealed does. It returns only an error.
+// seal takes rights from this process, whose arguments sealed has made, and executes its role.
+// It returns only if that fails.
 func seal(args []string) error {
 	if len(args) < 3 {
 		return errors.New("a seal needs folders and a role")
@@ -46,7 +47,7 @@ func seal(args []string) error {
 		return err
 	}
 	role := args[2:]
-	runtime.LockOSThread() // the domain is that of the thread, and exec keeps this thread's
+	runtime.LockOSThread() // the kernel restricts one thread, and exec keeps the restrictions of the thread that calls it
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no new privileges: %w", err)
 	}
@@ -60,12 +61,13 @@ func seal(args []string) error {
 	return unix.Exec("/proc/self/fd/"+strconv.Itoa(self), role, []string{})
 }
 
-// facts lists the files of the kernel that a sentry reads before its filter forbids it.
+// facts lists the files of the kernel that a sentry reads before it installs its filter.
 func facts() []string {
 	return []string{"/proc/sys/vm/mmap_min_addr", "/proc/cpuinfo", "/proc/self/auxv", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"}
 }
 
-// restrict puts the thread into a Landlock domain of its own, if the kernel has Landlock.
+// restrict puts the thread into a Landlock domain of its own, if the kernel has Landlock. self
+// is a descriptor of this program.
 func restrict(self int, folders []Folder) error {
 	version := Landlocks()
 	if version == 0 {
@@ -151,5 +153,6 @@ func restrict(self int, folders []Folder) error {
 	return nil
 }
 
-// Hide makes the process one that others of its user cannot attach to or read.
+// Hide makes this process not dumpable: other processes of its user cannot attach to it, and
+// cannot read its memory or environment.
 func Hide() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }

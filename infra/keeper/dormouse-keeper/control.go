@@ -16,23 +16,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
 )
 
-// freezing is how long a freeze may take with the sending of the image, and a thaw without it.
+// freezing limits the time of a freeze, including the sending of the image, and that of a thaw,
+// without the receiving.
 const freezing = 10 * time.Second
 
 // chunk is the most bytes of one chunk of an image.
 const chunk = 1 << 20
 
-// control is the conversation with a runner that keeps the memory of a server. Messages are
-// lines of JSON:
+// control is the keeper's end of a socket to a runner that keeps the memory of a server. An
+// image is the memory of a server as bytes. Messages are lines of JSON; ← is from the keeper:
 //
-//	← {"fit": {NAME: TEXT}}   a memory fits if it was kept with the same
-//	→ {"start": true}         or {"thaw": true} and the image
-//	← {"begun": true}         or {"unfit": WHY}, and then start follows
-//	→ {"freeze": true}        at any later time
-//	← {"image": true}         the image, and {"frozen": true}; or {"failed": WHY}
+//	← {"fit": {NAME: TEXT}}   what a memory depends on: see [box.Spec.Fit]
+//	→ {"start": true}         start the server; or {"thaw": true} and an image: go on from there
+//	← {"begun": true}         the server runs; or {"unfit": WHY}: the runner orders again
+//	→ {"freeze": true}        at any later time: end the server, and send its memory
+//	← {"image": true}         then the image, and {"frozen": true}; or {"failed": WHY}
 //
-// An image is chunks behind their lengths in 4 bytes; one of length 0 ends it. The box is gone
-// when the image begins. A runner that is gone before the server begins ends the keeper.
+// An image is a sequence of chunks. Each is a length of 4 bytes, big-endian, and so many bytes; a
+// length of 0 ends the image. No process of the box is left when the image begins. If the runner
+// closes the socket before the server begins, the keeper ends.
 type control struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -50,10 +52,12 @@ func newControl(descriptor int) (*control, error) {
 	return &control{conn, bufio.NewReaderSize(conn, 64<<10)}, nil
 }
 
+// tell sends a message.
 func (c *control) tell(what string, value any) error {
 	return json.NewEncoder(c.conn).Encode(map[string]any{what: value})
 }
 
+// hear waits for a message of the runner.
 func (c *control) hear() (o order, err error) {
 	line, err := c.in.ReadSlice('\n')
 	if err == nil {
@@ -65,13 +69,15 @@ func (c *control) hear() (o order, err error) {
 	return o, err
 }
 
-// serve runs a server as the runner says, to its end. attend gets its box.
+// serve runs a server as the runner orders, and returns the exit code of the keeper. fit returns
+// what the memory of the server depends on. serve calls attend, in a goroutine of its own, with
+// the box of the running server.
 func (c *control) serve(ctx context.Context, l launch, fit func() (map[string]string, error), attend func(*box.Box)) (int, error) {
 	b, err := c.begin(ctx, l, fit)
 	if err != nil {
 		return failed, err
 	}
-	_ = c.tell("begun", true) // a runner that is gone is noticed as without control
+	_ = c.tell("begun", true) // attend notices a runner that is gone
 	go attend(b)
 	type end struct {
 		code int
@@ -87,7 +93,7 @@ func (c *control) serve(ctx context.Context, l launch, fit func() (map[string]st
 		for {
 			o, err := c.hear()
 			if err != nil {
-				return // nobody will ask
+				return // no order will come
 			}
 			if o.Freeze {
 				close(freeze)
@@ -103,20 +109,20 @@ func (c *control) serve(ctx context.Context, l launch, fit func() (map[string]st
 	ctx, stop := context.WithTimeout(context.Background(), freezing)
 	defer stop()
 	m, err := b.Freeze(ctx)
-	<-ended // all processes are gone
+	<-ended // no process of the box is left
 	if err == nil {
 		err = errors.Join(c.send(ctx, l, m), m.Close())
 	}
 	if err != nil {
-		_ = c.tell("failed", err.Error()) // or it sees the end
+		_ = c.tell("failed", err.Error()) // if this fails, the runner sees the end of the keeper
 		return failed, err
 	}
 	return 0, nil
 }
 
-// begin has the server begin, or go on from an image.
+// begin starts the server, or lets it go on from an image, as the runner orders.
 func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]string, error)) (_ *box.Box, err error) {
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() }) // whoever hears or tells then fails
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() }) // so that hear and tell fail
 	defer stop()
 	ready := l.prepare()
 	defer func() {
@@ -126,7 +132,7 @@ func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]st
 			}
 		}
 	}()
-	same, err := fit() // while the box is made
+	same, err := fit() // meanwhile the box is prepared
 	if err == nil {
 		err = c.tell("fit", same)
 	}
@@ -144,7 +150,7 @@ func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]st
 		case o.Thaw:
 			chunks := &chunkReader{from: c.in}
 			m, unfit = box.ReadMemory(chunks)
-			if _, err := io.Copy(io.Discard, chunks); err != nil { // what is left of a damaged one
+			if _, err := io.Copy(io.Discard, chunks); err != nil { // the rest of a damaged image
 				return nil, err
 			}
 		case !o.Start:
@@ -171,9 +177,9 @@ func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]st
 	}
 }
 
-// thaw has the programs of m go on in a box, and forgets m.
+// thaw lets the server go on in a prepared box from its memory, and closes m.
 func thaw(ctx context.Context, l launch, b *box.Box, m *box.Memory) (err error) {
-	defer func() { _ = m.Close() }() // the box has it, or nobody will
+	defer func() { _ = m.Close() }() // it was only read
 	if l.gate != nil {
 		var names map[string]netip.Addr
 		if err := json.Unmarshal(m.Note, &names); err != nil {
@@ -188,7 +194,7 @@ func thaw(ctx context.Context, l launch, b *box.Box, m *box.Memory) (err error) 
 	return b.Thaw(ctx, m)
 }
 
-// send sends the image of a memory.
+// send sends a memory as an image, with the addresses that the server's network has for names.
 func (c *control) send(ctx context.Context, l launch, m *box.Memory) (err error) {
 	if l.gate != nil {
 		if m.Note, err = json.Marshal(l.gate.Names()); err != nil {
@@ -213,7 +219,7 @@ func (c *control) send(ctx context.Context, l launch, m *box.Memory) (err error)
 	return c.tell("frozen", true)
 }
 
-// chunkWriter writes each text as chunks.
+// chunkWriter writes what it gets as chunks.
 type chunkWriter struct{ to net.Conn }
 
 func (w chunkWriter) Write(p []byte) (n int, err error) {
@@ -226,11 +232,11 @@ func (w chunkWriter) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// chunkReader reads chunks up to the one that ends them.
+// chunkReader reads the bytes of an image from its chunks.
 type chunkReader struct {
 	from io.Reader
-	left uint32 // of the chunk
-	over bool
+	left uint32 // bytes of the present chunk that were not read
+	over bool   // the image has ended
 }
 
 func (r *chunkReader) Read(p []byte) (int, error) {

@@ -46,36 +46,26 @@ func sleeping(t testing.TB, cmd *exec.Cmd) *sleeper {
 	t.Helper()
 	s := &sleeper{cmd: cmd}
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	theirs, ours := os.NewFile(uintptr(p[0]), "control"), os.NewFile(uintptr(p[1]), "control")
 	conn, err := net.FileConn(ours)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.control = &control{conn, bufio.NewReader(conn)}
 	s.cmd.ExtraFiles, s.cmd.Stderr = []*os.File{theirs}, &s.errs
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
 	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.out = bufio.NewReader(out)
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.cmd.Start())
 	t.Cleanup(func() {
 		_ = s.cmd.Process.Kill() // it may have ended
 		_ = s.cmd.Wait()         // it may have been waited for
 		_ = conn.Close()         // the test may have closed it
 	})
 	for _, f := range []*os.File{theirs, ours} {
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Close())
 	}
 	return s
 }
@@ -90,9 +80,7 @@ func (s *sleeper) ready(t testing.TB) *sleeper {
 func (s *sleeper) hears(t testing.TB) (h heard) {
 	t.Helper()
 	err := s.conn.SetReadDeadline(time.Now().Add(30 * time.Second)) // rather than hang
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	line, err := s.control.in.ReadBytes('\n')
 	if err == nil {
 		err = json.Unmarshal(line, &h)
@@ -107,9 +95,7 @@ func (s *sleeper) hears(t testing.TB) (h heard) {
 
 func (s *sleeper) orders(t testing.TB, what string) {
 	t.Helper()
-	if err := s.tell(what, true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.tell(what, true))
 }
 
 // starts has the server begin.
@@ -166,9 +152,7 @@ func (s *sleeper) freezes(t testing.TB) []byte {
 		t.Errorf("the image begins, and there are %v", left)
 	}
 	image, err := io.ReadAll(&chunkReader{from: s.control.in})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if h := s.hears(t); !h.Frozen {
 		t.Errorf("%+v", h)
 	}
@@ -218,9 +202,7 @@ func TestAServerGoesOnFromItsMemory(t *testing.T) {
 				if said, last := s.does(t, fmt.Sprintf("read:/%d", times-1)), fmt.Sprint(times-1); said != last && kept {
 					t.Error(said)
 				}
-				if err := s.in.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.in.Close())
 				if _ = s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 3 {
 					t.Errorf("%v: %s", s.cmd.ProcessState, s.errs.String())
 				}

@@ -38,9 +38,7 @@ func built(t testing.TB) string {
 	for _, program := range []string{"dormouse", "dormouse-keeper"} {
 		err = errors.Join(err, os.Link(filepath.Join(filepath.Dir(serverProgram), program), filepath.Join(dir, program)))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dir
 }
 
@@ -60,13 +58,9 @@ func follow(t testing.TB, cmd *exec.Cmd) *lines {
 	l := &lines{}
 	l.more.L = &l.mu
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd.Stdout, cmd.Stderr = w, w
-	if err := errors.Join(cmd.Start(), w.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(cmd.Start(), w.Close()))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -122,9 +116,7 @@ func TestDockerEntriesStartWithoutDocker(t *testing.T) {
 	programs, data := built(t), a.folder(t)
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}, Cmd: []string{"mcp"}}, withServer(t))
 	host, err := os.ReadFile("/proc/version")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	type server struct {
 		Command  string            `json:"command"`
 		Args     []string          `json:"args"`
@@ -184,9 +176,7 @@ func TestDockerEntriesStartWithoutDocker(t *testing.T) {
 func (a as) adds(t *testing.T, programs, data, name string, packaged any) {
 	t.Helper()
 	listed, err := json.Marshal(map[string]any{"server": map[string]any{"name": "io.test/" + name, "version": "1.0.0", "packages": []any{packaged}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v0.1/servers/{name}/versions/latest", func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("name") == "io.test/"+name {
@@ -205,13 +195,9 @@ func (a as) adds(t *testing.T, programs, data, name string, packaged any) {
 func (a as) hosts(t *testing.T, programs, data string, servers map[string]any) (log *lines, call func(server string) (string, error)) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"mcpServers": servers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(data, "servers.json")
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, text, 0o644))
 	t.Setenv("HOME", data)
 	at := []string{"--data", filepath.Join(data, "state")}
 	cmd := a.command(filepath.Join(programs, "dormouse"), append([]string{"run", "--idle", "1s", "--servers", file, "--listen", "127.0.0.1:0", "--sockets", "127.0.0.1:0"}, at...)...)

@@ -29,9 +29,7 @@ func TestEscapeRoomSealed(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	text, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/escape"}}, layer(t, entry("escape", tar.TypeReg, 0o755, string(text))))
 	for _, a := range systems() {
 		t.Run(a.String(), func(t *testing.T) {
@@ -84,16 +82,12 @@ func prey(t *testing.T, a as) (told []string, hits *atomic.Int64) {
 	dir := a.folder(t)
 	secret := fmt.Sprintf("escape-secret-%016x", time.Now().UnixNano())
 	file := filepath.Join(dir, "secret")
-	if err := os.WriteFile(file, []byte(secret), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(secret), 0o666))
 	abstract := "@escape-" + strconv.Itoa(os.Getpid()) + filepath.Base(dir)
 	var tcp string
 	for _, at := range [][2]string{{"tcp", "127.0.0.1:0"}, {"unix", filepath.Join(dir, "socket")}, {"unix", abstract}} {
 		l, err := new(net.ListenConfig).Listen(t.Context(), at[0], at[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = l.Close() }) // the program may have removed its file
 		if at[0] == "tcp" {
 			tcp = l.Addr().String()
@@ -119,21 +113,15 @@ func prey(t *testing.T, a as) (told []string, hits *atomic.Int64) {
 		other.Stdout = io.Discard
 		err = other.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		_ = in.Close()   // it ends
 		_ = other.Wait() // or was ended
 	})
 	shm, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o666|unix.IPC_CREAT)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	memory, err := unix.SysvShmAttach(shm, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copy(memory, secret)
 	t.Cleanup(func() {
 		if err := unix.SysvShmDetach(memory); err != nil {

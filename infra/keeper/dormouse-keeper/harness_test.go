@@ -92,6 +92,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// must ends a test that cannot go on.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // # A simulated task
 
 // as is who runs a keeper, and what its system lacks.
@@ -244,18 +252,14 @@ func (a as) owner() int {
 func (a as) folder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "keeper-store") //nolint:usetesting // only its maker may enter the parent of TempDir
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	if os.Getuid() == 0 {
-		if err := os.Chown(dir, a.uid, a.uid); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chown(dir, a.uid, a.uid))
 	}
 	return dir
 }
@@ -288,20 +292,14 @@ func layer(t testing.TB, entries ...tar.Header) v1.Layer {
 	for _, h := range entries {
 		text := h.Xattrs["text"] //nolint:staticcheck // see entry
 		h.Xattrs = nil           //nolint:staticcheck // see entry
-		if err := w.WriteHeader(&h); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.WriteHeader(&h))
 		if _, err := io.WriteString(w, text); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Flush())
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -309,9 +307,7 @@ func layer(t testing.TB, entries ...tar.Header) v1.Layer {
 func withServer(t testing.TB) v1.Layer {
 	t.Helper()
 	text, err := os.ReadFile(serverProgram)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return layer(t, entry("server", tar.TypeReg, 0o755, string(text)),
 		entry("etc/passwd", tar.TypeReg, 0o644, "root:x:0:0:root:/root:/bin/sh\nnode:x:1001:1002::/home/node:/bin/sh\n"),
 		entry("etc/group", tar.TypeReg, 0o644, "root:x:0:\nnode:x:1002:\naudio:x:29:node\n"),
@@ -330,13 +326,9 @@ func served(t testing.TB) string {
 func pinned(t *testing.T, ref string) string {
 	t.Helper()
 	parsed, err := name.ParseReference(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := remote.Head(parsed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return parsed.Context().Name() + "@" + d.Digest.String()
 }
 
@@ -347,16 +339,12 @@ func push(t testing.TB, host string, c v1.Config, layers ...v1.Layer) string {
 	if err == nil {
 		img, err = mutate.AppendLayers(img, layers...)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ref := host + "/" + strings.ToLower(strings.NewReplacer("/", "-", " ", "-", "#", "-").Replace(t.Name())) + ":v1"
 	parsed, err := name.ParseReference(ref)
 	if err == nil {
 		err = remote.Write(parsed, img)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ref
 }

@@ -123,12 +123,8 @@ func TestWhatARegistryChangesIsRefused(t *testing.T) {
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, layer(t, entry("a", tar.TypeReg, 0o644, strings.Repeat("text ", 2000))))
 	good := store(t)
 	i, err := good.Pull(t.Context(), ref, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := i.File.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, i.File.Close())
 	blobs := map[string]bool{}
 	for name, change := range map[string]func([]byte) []byte{
 		"another byte": func(b []byte) []byte { c := slices.Clone(b); c[len(c)/2] ^= 1; return c },
@@ -169,31 +165,17 @@ func TestAnImageThatWasChangedOnDiskIsRefused(t *testing.T) {
 	s := store(t)
 	for range 2 {
 		i, err := s.Pull(t.Context(), ref, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		name := i.File.Name()
-		if err := i.File.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, i.File.Close())
 		info, err := os.Stat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text[len(text)/2] ^= 1
-		if err := os.Chmod(name, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(name, info.ModTime(), info.ModTime()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(name, 0o600))
+		must(t, os.WriteFile(name, text, 0o600))
+		must(t, os.Chtimes(name, info.ModTime(), info.ModTime()))
 		if i, err := s.Pull(t.Context(), ref, false); err == nil || !strings.Contains(err.Error(), "changed") {
 			t.Errorf("%+v, %v", i, err)
 		}
@@ -255,13 +237,9 @@ func TestAPullThatWasKilledIsBegunAgain(t *testing.T) {
 	})
 	name := strings.Replace(ref, host, front, 1)
 	cmd := a.command(keeperRole, "run", "--store", dir, name, "id")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	<-reached
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // by the signal
 	close(hold)
 	if left, _ := filepath.Glob(filepath.Join(dir, "sha256-*")); left != nil {

@@ -121,12 +121,8 @@ func TestAFolderOfTheMachine(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			dir, folder := a.folder(t), a.folder(t)
 			file := filepath.Join(folder, "note")
-			if err := os.WriteFile(file, []byte("from outside"), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink("/etc/passwd", filepath.Join(folder, "out")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte("from outside"), 0o644))
+			must(t, os.Symlink("/etc/passwd", filepath.Join(folder, "out")))
 			r := keep(t, a, "", "run", "--store", dir, "--folder", folder+":/mnt", "--folder", folder+":/ro:ro", ref, "read:/mnt/note", "write:/mnt/new=from inside", "write:/ro/new2=x", "read:/mnt/out", "read:/mnt/../../etc/hostname")
 			if r.says("read:/mnt/note") != "from outside" || r.says("write:/mnt/new=from inside") != "done" || !strings.HasPrefix(r.says("write:/ro/new2=x"), "error") || strings.Contains(r.says("read:/mnt/out"), "daemon") {
 				t.Errorf("%+v", r)
@@ -142,9 +138,7 @@ func TestAFolderOfTheMachine(t *testing.T) {
 // paths and over the links on the way there, and no others.
 func TestAServerOfTheMachineItself(t *testing.T) {
 	program, err := os.ReadFile(serverProgram)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, a := range systems() {
 		t.Run(a.String(), func(t *testing.T) {
 			dir := a.folder(t)
@@ -153,9 +147,7 @@ func TestAServerOfTheMachineItself(t *testing.T) {
 			}
 			err = errors.Join(err, os.WriteFile(filepath.Join(dir, "real/bin/server"), program, 0o755), os.WriteFile(filepath.Join(dir, "secret/key"), []byte("s3cret"), 0o644),
 				os.Symlink("real", filepath.Join(dir, "link")), os.Symlink(filepath.Join(dir, "link/bin/server"), filepath.Join(dir, "program")))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			at := func(name string) string { return filepath.Join(dir, name) }
 			folder := func(name, mode string) []string { return []string{"--folder", name + ":" + name + mode} }
 			args := slices.Concat([]string{"run", "--system", "--read-only", "--workdir", at("work")}, folder(at("program"), ":ro"), folder(at("link/bin"), ":fixed"), folder("/usr", ":fixed"), folder("/bin", ":fixed"), folder(at("work"), ""),
@@ -180,9 +172,7 @@ func TestAServerOfTheMachineItself(t *testing.T) {
 func TestFoldersBelowOthers(t *testing.T) {
 	dir := t.TempDir()
 	for _, folder := range []string{"fixed/below", "user/install", "user/data", "work", "both"} {
-		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(dir, folder), 0o755))
 	}
 	var o options
 	for _, f := range []string{"fixed:fixed", "fixed/below:ro", "user:ro", "user/install:fixed", "user/data:ro", "work:fixed", "work:", "work:ro", "both:fixed", "both:ro", "both:fixed"} {
@@ -191,9 +181,7 @@ func TestFoldersBelowOthers(t *testing.T) {
 		o.folders = append(o.folders, strings.TrimSuffix(at+":"+at+":"+mode, ":"))
 	}
 	i, err := o.base(store(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = i.File.Close() }()
 	var got []string
 	for _, f := range o.folders {
@@ -302,7 +290,10 @@ func oneBox(args []string, n int) error {
 			return fmt.Errorf("it did not wait: %w", err)
 		}
 	} else {
-		for descendants(cmd.Process.Pid) < moment && !hasEnded(cmd.Process.Pid) { // 0 at once, then while it starts
+		for !hasEnded(cmd.Process.Pid) { // moment 0 is at once, the others are while the keeper starts
+			if there, _ := descendants(cmd.Process.Pid); len(there) >= moment { // what cannot be read has ended
+				break
+			}
 			runtime.Gosched()
 		}
 	}
@@ -325,20 +316,6 @@ func hasEnded(pid int) bool {
 	return err == nil && end.Signo != 0
 }
 
-// descendants counts the processes that a process has started, and theirs.
-func descendants(pid int) int {
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is good
-	n := 0
-	for _, file := range tasks {
-		text, _ := os.ReadFile(file) // the thread may have ended
-		for _, word := range strings.Fields(string(text)) {
-			child, _ := strconv.Atoi(word) // the kernel wrote it
-			n += 1 + descendants(child)
-		}
-	}
-	return n
-}
-
 // A keeper passes the signal on, and the server says how it ends.
 func TestAServerIsToldToEnd(t *testing.T) {
 	a := as{1000, ""}
@@ -351,19 +328,13 @@ func TestAServerIsToldToEnd(t *testing.T) {
 func told(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	lines := bufio.NewReader(out)
 	if line, err := lines.ReadString('\n'); line != "waits\n" || err != nil {
 		t.Fatalf("%q, %v", line, err)
 	}
-	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Signal(unix.SIGTERM))
 	rest, err := io.ReadAll(lines)
 	if err != nil || string(rest) != "until:TERM told\n" {
 		t.Errorf("%q, %v", rest, err)

@@ -3,11 +3,12 @@
 //
 //	dormouse-keeper pull IMAGE                 fetches an image, and says where it is
 //	dormouse-keeper run [options] IMAGE [ARG]… runs it; stdio and the exit code are the server's
-//	dormouse-keeper run --system [options] COMMAND [ARG]…   the same without an image, see there
-//	dormouse-keeper run --control N …          the same, as whoever has the other end of a socket says: see control
+//	dormouse-keeper run --system [options] COMMAND [ARG]…   runs a program of this machine
+//	dormouse-keeper run --control N …          runs it as orders on descriptor N say, see control
 //	dormouse-keeper probe                      says whether this system can do that
 //
-// "dormouse" starts it for servers that are sealed. [box] and [image] say what they promise.
+// The command dormouse starts it for servers that are sealed. The packages box and image say what
+// they promise.
 package main
 
 import (
@@ -32,7 +33,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/keeper/image"
 )
 
-// failed is the exit code if there was no server to run, as docker has it.
+// failed is the exit code if the server could not be run. It is the one of docker run.
 const failed = 125
 
 func main() {
@@ -102,6 +103,7 @@ func storeFlag(f *flag.FlagSet) *string {
 	return f.String("store", filepath.Join(cache, "dormouse", "images"), "`folder` of the images")
 }
 
+// kept returns the store of images in a folder.
 func kept(dir string) (image.Store, error) {
 	init, err := box.Init()
 	return image.Store{Dir: dir, Limits: image.DefaultLimits(), Nameserver: gate.Nameserver, Init: init, InitPath: box.InitPath}, err
@@ -169,7 +171,7 @@ func run(args []string) (int, error) {
 	}
 	for _, ours := range []int{o.tell, o.control} {
 		if ours > 2 {
-			syscall.CloseOnExec(ours) // no other process of the box has it
+			syscall.CloseOnExec(ours) // so that the processes of the box do not have it
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -218,7 +220,7 @@ func run(args []string) (int, error) {
 	return p.box.Wait()
 }
 
-// launch is what boxes of a server are made from, one after the other.
+// launch makes the boxes of a server, one after the other.
 type launch struct {
 	spec box.Spec
 	gate *gate.Gate // nil for no network
@@ -229,7 +231,7 @@ type prepared struct {
 	err error
 }
 
-// prepare makes a box whose server has not begun.
+// prepare makes a box in the background, as [box.Prepare] does.
 func (l launch) prepare() <-chan prepared {
 	ready := make(chan prepared, 1)
 	go func() {
@@ -247,7 +249,7 @@ func (l launch) prepare() <-chan prepared {
 	return ready
 }
 
-// fit says what the memory of a server depends on.
+// fit returns what the memory of a server depends on, see [box.Spec.Fit].
 func (o *options) fit(i *image.Image, spec box.Spec) (map[string]string, error) {
 	fit, err := spec.Fit([]any{i.Sum, o.network, o.hosts, o.stable})
 	if err == nil {
@@ -256,7 +258,8 @@ func (o *options) fit(i *image.Image, spec box.Spec) (map[string]string, error) 
 	return fit, err
 }
 
-// list returns the hosts that the server may call, nil for all, and what tells of refusals.
+// list returns the hosts that the server may call, nil for all, and a function that writes the
+// line of a refusal.
 func (o *options) list() (gate.Hosts, func(string), error) {
 	if o.hosts == nil {
 		return nil, nil, nil
@@ -267,12 +270,13 @@ func (o *options) list() (gate.Hosts, func(string), error) {
 	}
 	hosts, err := gate.ReadHosts(o.hosts)
 	return hosts, func(text string) {
-		_, _ = fmt.Fprintln(to, before+text) // whoever listens may be gone
+		_, _ = fmt.Fprintln(to, before+text) // the reader may be gone
 	}, err
 }
 
-// base returns the image for the folders of this machine, which get the paths behind all links.
-// What is below another folder is there already.
+// base returns the image for a box with folders of this machine and no image of its own. It
+// replaces o.folders: each folder is mounted at its path without links, once, in the mode that
+// allows the most. A folder inside another that is mounted in the same mode is left out.
 func (o *options) base(images image.Store) (*image.Image, error) {
 	var ways, hidden []string
 	modes := map[string]string{}
@@ -282,16 +286,16 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 		if err != nil {
 			return nil, err
 		}
-		if strings.HasPrefix(parts[0], "/tmp/") && real != parts[0] { // the box has a /tmp of its own, which hides links
+		if strings.HasPrefix(parts[0], "/tmp/") && real != parts[0] { // the box has a /tmp of its own, in which the image's links are not seen
 			hidden = append(hidden, real+strings.TrimPrefix(text, parts[0]))
 		}
 		was, known := modes[real]
-		if ways = append(ways, parts[0]); !known || was != "" && parts[2] != "fixed" { // what is allowed most
+		if ways = append(ways, parts[0]); !known || was != "" && parts[2] != "fixed" { // an empty mode allows the most, and fixed the least
 			modes[real] = parts[2]
 		}
 	}
 	o.folders = nil
-	last := map[string]string{"ro": "-", "fixed": "-"} // the last folder of a mode
+	last := map[string]string{"ro": "-", "fixed": "-"} // the last folder in a mode; no path begins with "-"
 	below := func(real, mode string) bool { return strings.HasPrefix(real, last[mode]+"/") }
 	for _, real := range slices.Sorted(maps.Keys(modes)) {
 		mode := modes[real]
@@ -306,8 +310,9 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 	return images.Base(ways, os.Geteuid(), os.Getegid())
 }
 
-// attend passes the signal to end to the server, and ends a box that uses too much, or that
-// nobody waits for.
+// attend looks after a running box. When ctx ends, it sends SIGTERM to the server. It ends the box
+// if that uses more than memory MB, or if the process parent, which has started the keeper, is
+// gone.
 func attend(ctx context.Context, b *box.Box, memory, parent int) {
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
@@ -328,7 +333,7 @@ func attend(ctx context.Context, b *box.Box, memory, parent int) {
 			}
 			used, err := b.Used()
 			if err != nil {
-				return // it ends
+				return // the box has ended
 			}
 			if used > uint64(memory)<<20 {
 				b.End(fmt.Sprintf("the box was ended: it used %d MB with what it has written, and may use %d (memory_mb, --memory)", used>>20, memory))
@@ -338,7 +343,7 @@ func attend(ctx context.Context, b *box.Box, memory, parent int) {
 	}
 }
 
-// spec puts together what the image says and what the options say.
+// spec returns what the box is to run, from the image, the options and the arguments.
 func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	c := i.Config
 	s := box.Spec{
@@ -375,7 +380,8 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	s.UID, s.GID, s.Groups = u.UID, u.GID, u.Groups
 	writes := slices.ContainsFunc(o.folders, func(f string) bool { return !strings.HasSuffix(f, ":ro") && !strings.HasSuffix(f, ":fixed") })
 	if me := os.Geteuid(); writes && me != 0 && o.user == "" {
-		// What the server makes there belongs to it, and only root can give files away.
+		// The files that the server makes in these folders belong to its user. Only root could
+		// give them to another user, so the server runs as the user of the keeper.
 		s.UID, s.GID, s.Groups = uint32(me), uint32(os.Getegid()), nil
 	}
 	s.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + u.Home}, c.Env...)
@@ -395,7 +401,8 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	return s, nil
 }
 
-// writtenTo returns the file of what is written over an image, and removes those of others.
+// writtenTo returns the file in dir for what a server writes over the image with this digest. It
+// removes the files of other images.
 func writtenTo(dir, digest string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err

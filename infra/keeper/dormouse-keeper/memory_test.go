@@ -12,34 +12,15 @@ import (
 )
 
 // The servers count in memory only. The one of Node also gives its process a random name.
-const (
-	nodeCounter = `let n = 0
+var (
+	nodeCounter = nodeServer(`let n = 0
 const name = require("crypto").randomBytes(8).toString("hex")
-require("readline").createInterface({input: process.stdin}).on("line", line => {
-  const m = JSON.parse(line)
-  if (m.id === undefined) return
-  let result = {}
-  if (m.method == "initialize") result = {protocolVersion: m.params.protocolVersion, capabilities: {tools: {}}, serverInfo: {name: "n", version: "1"}}
-  if (m.method == "tools/list") result = {tools: [{name: "look", inputSchema: {type: "object"}}]}
-  if (m.method == "tools/call") result = {content: [{type: "text", text: "process " + name + ": count " + ++n + "."}]}
-  console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result}))
-})`
-	pythonCounter = `import json, sys
-n = 0
-for line in sys.stdin:
-    m = json.loads(line)
-    if "id" not in m:
-        continue
-    result = {}
-    if m["method"] == "initialize":
-        result = {"protocolVersion": m["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": {"name": "p", "version": "1"}}
-    if m["method"] == "tools/list":
-        result = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
-    if m["method"] == "tools/call":
-        n += 1
-        result = {"content": [{"type": "text", "text": "count %d." % n}]}
-    print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": result}), flush=True)
-`
+const look = () => "process " + name + ": count " + ++n + "."`)
+	pythonCounter = pythonServer(`n = 0
+def look():
+    global n
+    n += 1
+    return "count %d." % n`)
 )
 
 // Servers of Node and Python go on counting over five sleeps and an end of dormouse run, and
@@ -51,9 +32,7 @@ func TestMemoryLastsOverSleepsAndRestarts(t *testing.T) {
 	servers := map[string]any{}
 	for name, of := range map[string][2]string{"node": {"node", nodeCounter}, "python": {"/usr/bin/python3", pythonCounter}} {
 		script := filepath.Join(data, name+".txt")
-		if err := os.WriteFile(script, []byte(of[1]), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(script, []byte(of[1]), 0o644))
 		servers[name] = map[string]any{
 			"command": of[0], "args": []string{script}, "env": map[string]string{"TOKEN": "${SECRET}"},
 			"x-dormouse": map[string]any{"idle_seconds": 1, "record": "off", "box": map[string]any{"memory": "keep"}},

@@ -29,9 +29,7 @@ func TestMemoryIsThawedOnceWhateverIsKilled(t *testing.T) {
 	a := as{1000, ""}
 	programs, data := built(t), a.folder(t)
 	script := filepath.Join(data, "count.txt")
-	if err := os.WriteFile(script, []byte(nodeCounter), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(script, []byte(nodeCounter), 0o644))
 	servers, answers := map[string]any{}, map[string]*counts{}
 	for name, box := range map[string]map[string]any{"kept": {"memory": "keep"}, "listed": {"memory": "keep", "network": []string{"api.github.com"}}} {
 		servers[name] = map[string]any{"command": "node", "args": []string{script}, "x-dormouse": map[string]any{"idle_seconds": 1, "record": "off", "box": box}}
@@ -85,9 +83,7 @@ func TestMemoryIsThawedOnceWhateverIsKilled(t *testing.T) {
 func victim(t *testing.T, programs string) (what string, pid int) {
 	t.Helper()
 	all, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, p := range all {
 		exe, _ := os.Readlink(filepath.Join("/proc", p.Name(), "exe")) // not each is a process

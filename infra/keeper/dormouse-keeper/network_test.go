@@ -241,20 +241,7 @@ func TestAServerReachesWhatIsBeyondTheMachine(t *testing.T) {
 }
 
 // fetchServer is an MCP server whose tool fetches a URL.
-const fetchServer = `const rl = require("readline").createInterface({input: process.stdin})
-rl.on("line", async line => {
-  const m = JSON.parse(line)
-  if (m.id === undefined) return
-  let result = {}
-  if (m.method == "initialize") result = {protocolVersion: m.params.protocolVersion, capabilities: {tools: {}}, serverInfo: {name: "f", version: "1"}}
-  if (m.method == "tools/list") result = {tools: [{name: "look", inputSchema: {type: "object"}}]}
-  if (m.method == "tools/call") try {
-    result = {content: [{type: "text", text: await (await fetch(process.env.URL)).text()}]}
-  } catch (e) {
-    result = {content: [{type: "text", text: String(e.cause ?? e)}], isError: true}
-  }
-  console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result}))
-})`
+var fetchServer = nodeServer("const look = async () => (await fetch(process.env.URL)).text()")
 
 // A real server behind "dormouse run" reaches a host of its list. Of another one the error of
 // the call, the logs, ps and the terminal say the same.
@@ -266,9 +253,7 @@ func TestARefusedHostIsSaidWhereTheUserLooks(t *testing.T) {
 		return fmt.Sprintf(`{"command": "node", "args": [%q], "env": {"URL": %q}, "x-dormouse": {"record": "off", "box": {"network": ["api.test"]}}}`, script, url)
 	}
 	err := errors.Join(os.WriteFile(script, []byte(fetchServer), 0o644), os.WriteFile(file, []byte(`{"mcpServers": {"listed": `+server("http://api.test/")+`, "other": `+server("http://evil.test/")+`}}`), 0o644))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Setenv("HOME", data)
 	t.Setenv("PATH", programs+":/usr/local/bin:/usr/bin:/bin")
 	out, err := a.networked(t, "/bin/sh", "-c", `cd $HOME
@@ -307,9 +292,7 @@ func clients(t testing.TB) map[string][]string {
 	t.Setenv("PATH", "/usr/local/bin:/usr/bin:/bin") // what a box sees
 	node, none := exec.LookPath("node")
 	python, no := exec.LookPath("python3")
-	if err := errors.Join(err, none, no); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, none, no))
 	return map[string][]string{"go": {serverProgram}, "node": {node, filepath.Join(dir, "client.js")}, "python": {python, filepath.Join(dir, "client.py")}}
 }
 

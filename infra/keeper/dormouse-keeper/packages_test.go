@@ -19,31 +19,30 @@ import (
 	"testing"
 )
 
-// The servers of the packages have one tool, which says what the server sees and counts in its
-// workspace. SECRET is a file beside the servers file.
-const (
-	nodeServer = `#!/usr/bin/env node
-const fs = require("fs"), rl = require("readline").createInterface({input: process.stdin})
-const read = f => { try { return fs.readFileSync(f, "utf8") } catch { return "" } }
-rl.on("line", line => {
+// nodeServer returns an MCP server for Node.js. Its one tool, "look", returns what the function
+// look returns, or the error that look throws. The text own defines look.
+func nodeServer(own string) string {
+	return `#!/usr/bin/env node
+` + own + `
+require("readline").createInterface({input: process.stdin}).on("line", async line => {
   const m = JSON.parse(line)
   if (m.id === undefined) return
   let result = {}
   if (m.method == "initialize") result = {protocolVersion: m.params.protocolVersion, capabilities: {tools: {}}, serverInfo: {name: "n", version: "1"}}
   if (m.method == "tools/list") result = {tools: [{name: "look", inputSchema: {type: "object"}}]}
-  if (m.method == "tools/call") {
-    const n = read("count").length
-    fs.writeFileSync("count", read("count") + ".")
-    result = {content: [{type: "text", text: [read("/proc/version"), "kept " + n, "secret " + read("SECRET"), process.env.GREETING].join(" ")}]}
+  if (m.method == "tools/call") try {
+    result = {content: [{type: "text", text: await look()}]}
+  } catch (e) {
+    result = {content: [{type: "text", text: String(e.cause ?? e)}], isError: true}
   }
   console.log(JSON.stringify({jsonrpc: "2.0", id: m.id, result}))
 })`
-	pythonServer = `import json, os, sys
-def read(f):
-    try:
-        return open(f).read()
-    except OSError:
-        return ""
+}
+
+// pythonServer is like nodeServer, for Python. The entry point of a package is main.
+func pythonServer(own string) string {
+	return `import json, os, sys
+` + own + `
 def main():
     for line in sys.stdin:
         m = json.loads(line)
@@ -55,12 +54,33 @@ def main():
         if m["method"] == "tools/list":
             result = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
         if m["method"] == "tools/call":
-            n = len(read("count"))
-            with open("count", "a") as f:
-                f.write(".")
-            result = {"content": [{"type": "text", "text": " ".join([read("/proc/version"), "kept %d" % n, "secret " + read("SECRET"), os.environ["GREETING"]])}]}
+            result = {"content": [{"type": "text", "text": look()}]}
         print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": result}), flush=True)
+if __name__ == "__main__":
+    main()
 `
+}
+
+// The tool of these servers says what its server sees, and counts its calls in the workspace.
+// SECRET stands for the path of a file beside the servers file.
+var (
+	nodeLook = nodeServer(`const fs = require("fs")
+const read = f => { try { return fs.readFileSync(f, "utf8") } catch { return "" } }
+const look = () => {
+  const n = read("count").length
+  fs.writeFileSync("count", read("count") + ".")
+  return [read("/proc/version"), "kept " + n, "secret " + read("SECRET"), process.env.GREETING].join(" ")
+}`)
+	pythonLook = pythonServer(`def read(f):
+    try:
+        return open(f).read()
+    except OSError:
+        return ""
+def look():
+    n = len(read("count"))
+    with open("count", "a") as f:
+        f.write(".")
+    return " ".join([read("/proc/version"), "kept %d" % n, "secret " + read("SECRET"), os.environ["GREETING"]])`)
 )
 
 // registries serves both packages: npm's below /, Python's below /simple.
@@ -71,30 +91,24 @@ func registries(t *testing.T, secret string) string {
 	w := tar.NewWriter(packed)
 	z := zip.NewWriter(&wheel)
 	const manifest, info = `{"name": "sealed-npm", "version": "1.0.0", "bin": "server.js"}`, "sealed_pypi-1.0.dist-info/"
-	for name, text := range map[string]string{"package/package.json": manifest, "package/server.js": strings.ReplaceAll(nodeServer, "SECRET", secret)} {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text))}); err != nil {
-			t.Fatal(err)
-		}
+	for name, text := range map[string]string{"package/package.json": manifest, "package/server.js": strings.ReplaceAll(nodeLook, "SECRET", secret)} {
+		must(t, w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text))}))
 		if _, err := io.WriteString(w, text); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for name, text := range map[string]string{
-		"sealed_pypi.py": strings.ReplaceAll(pythonServer, "SECRET", secret), info + "METADATA": "Metadata-Version: 2.1\nName: sealed-pypi\nVersion: 1.0\n", info + "RECORD": "",
+		"sealed_pypi.py": strings.ReplaceAll(pythonLook, "SECRET", secret), info + "METADATA": "Metadata-Version: 2.1\nName: sealed-pypi\nVersion: 1.0\n", info + "RECORD": "",
 		info + "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n", info + "entry_points.txt": "[console_scripts]\nsealed-pypi = sealed_pypi:main\n",
 	} {
 		f, err := z.Create(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := io.WriteString(f, text); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, c := range []io.Closer{w, packed, z} {
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Close())
 	}
 	const wheelName = "sealed_pypi-1.0-py3-none-any.whl"
 	mux := http.NewServeMux()
@@ -122,9 +136,7 @@ func installer(t *testing.T, dir string) string {
 	uv, err := exec.LookPath("uv")
 	if err != nil {
 		cache, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		into := filepath.Join(cache, "dormouse-test", "keeper")
 		if uv = filepath.Join(into, "bin", "uv"); exec.CommandContext(t.Context(), uv, "--version").Run() != nil {
 			if out, err := exec.CommandContext(t.Context(), "python3", "-m", "pip", "install", "--quiet", "--upgrade", "--target", into, "uv").CombinedOutput(); err != nil {
@@ -148,14 +160,10 @@ func TestServersOfPackagesAreSealed(t *testing.T) {
 	programs, data := built(t), a.folder(t)
 	secret := filepath.Join(data, "secret")
 	host, err := os.ReadFile("/proc/version")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	script := filepath.Join(data, "own.js")
-	for file, text := range map[string]string{secret: "s3cret", script: strings.ReplaceAll(nodeServer, "SECRET", secret)} {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	for file, text := range map[string]string{secret: "s3cret", script: strings.ReplaceAll(nodeLook, "SECRET", secret)} {
+		must(t, os.WriteFile(file, []byte(text), 0o644))
 	}
 	from := registries(t, secret)
 	t.Setenv("npm_config_registry", from)
@@ -183,9 +191,7 @@ func TestServersOfPackagesAreSealed(t *testing.T) {
 		})
 	}
 	t.Run("without the keeper", func(t *testing.T) {
-		if err := os.Remove(filepath.Join(programs, "dormouse-keeper")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(filepath.Join(programs, "dormouse-keeper")))
 		for name := range starts {
 			if out, err := call(name); err == nil || !strings.Contains(out, "dormouse-keeper is neither") {
 				t.Errorf("%v: %s", err, out)

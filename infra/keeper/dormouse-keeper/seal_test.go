@@ -77,17 +77,11 @@ func harm(verb, operand string) error {
 func runs(t *testing.T, cmd *exec.Cmd, line string) *exec.Cmd {
 	t.Helper()
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		if err := in.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 			t.Error(err)
@@ -108,40 +102,36 @@ func runs(t *testing.T, cmd *exec.Cmd, line string) *exec.Cmd {
 	}
 }
 
-// children returns the processes that a process has started, and theirs.
+// children returns the processes that a process has started, and their children.
 func children(t testing.TB, pid int) []int {
 	t.Helper()
-	var all []int
+	all, err := descendants(pid)
+	must(t, err)
+	return all
+}
+
+func descendants(pid int) (all []int, err error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, file := range tasks {
-		text, err := os.ReadFile(file)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		text, failed := os.ReadFile(file)
+		if errors.Is(failed, os.ErrNotExist) || errors.Is(failed, unix.ESRCH) {
 			continue // the thread has ended
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		err = errors.Join(err, failed)
 		for _, word := range strings.Fields(string(text)) {
-			child, err := strconv.Atoi(word)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(append(all, child), children(t, child)...)
+			child, failed := strconv.Atoi(word)
+			below, worse := descendants(child)
+			all, err = append(append(all, child), below...), errors.Join(err, failed, worse)
 		}
 	}
-	return all
+	return all, err
 }
 
 // listens listens on a unix socket until the test ends.
 func listens(t *testing.T, at string) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -200,9 +190,7 @@ func TestAServerSeesNothingOfTheMachine(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
 	_, port, err := net.SplitHostPort(host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	abstract := "@keeper-test-inside-" + strconv.Itoa(os.Getpid())
 	listens(t, abstract)
 	refused := map[string]string{ // root inside, by what it must get
@@ -212,9 +200,7 @@ func TestAServerSeesNothingOfTheMachine(t *testing.T) {
 		"dial:198.18.0.9:80": "refused", "dial:[::ffff:127.0.0.1]:" + port: "refused", "dial:[::1]:" + port: "", "send:1.1.1.1:53": "refused", "read:/proc/1/root/etc/hostname": "no such file",
 	}
 	own, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, at := range own {
 		if ip, ok := at.(*net.IPNet); ok && ip.IP.To4() != nil {
 			refused["dial:"+net.JoinHostPort(ip.IP.String(), port)] = "refused"

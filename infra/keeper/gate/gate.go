@@ -1,10 +1,11 @@
-// Package gate is the network of a box: a link without frames to its kernel, and at this end a
-// TCP stack of our own that decides about each connection. It needs no privilege.
+// Package gate is the network of a box. A socket pair carries IP packets between the kernel of
+// the box and a TCP stack in this process, which decides about each connection. It needs no
+// privilege.
 //
-// The box asks for names, and gets an address of the gate for each: no question of its own
-// leaves the machine. A connection to such an address is one to the name, which is resolved
-// then. So an answer that changes in between leads nowhere else, and the gate can decide by
-// name; see [Hosts].
+// The box asks the gate to resolve names. For each name it gets an address that the gate has
+// made up; DNS packets of the box never leave this machine. When the box connects to such an
+// address, the gate resolves the name and dials. So the gate can decide by name, see [Hosts],
+// and the box cannot be led elsewhere by an answer that has changed since.
 package gate
 
 import (
@@ -40,18 +41,18 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 )
 
-// Nameserver is the address of the gate in every box. An image has it as its resolver.
+// Nameserver is the address of the gate in every box. It is in the resolv.conf of every image.
 const Nameserver = "10.55.0.1"
 
 const (
 	mtu         = 60_000
-	incoming    = 8 * mtu   // bytes of a connection that wait for the box to read; with fewer, it waits for them
-	outgoing    = 256 << 10 // bytes of a connection that wait for the world to read
-	dialed      = 10 * time.Second
-	table       = 1 << 16 // names that a box may learn
-	questions   = 64      // questions at a time
-	connections = 256     // connections at a time; one holds at most 1 MB here
-	places      = 32      // refusals that are told in a second, one for a place
+	incoming    = 8 * mtu          // bytes of a connection that the gate holds until the box reads them; fewer make the box slower
+	outgoing    = 256 << 10        // bytes of a connection that the gate holds until the other end reads them
+	dialed      = 10 * time.Second // limit for resolving a name and dialing
+	table       = 1 << 16          // names for which a box may get addresses
+	questions   = 64               // DNS questions that are answered at a time
+	connections = 256              // connections at a time; one holds at most 1 MB here
+	places      = 32               // places of which refusals are told in a second
 )
 
 // Gate is the network of one box. Its goroutines end with the process.
@@ -61,22 +62,16 @@ type Gate struct {
 	hosts  Hosts // nil for all
 	tell   func(text string)
 	mu     sync.Mutex
-	names  map[string]netip.Addr
-	addrs  map[netip.Addr]string
-	asking chan struct{} // has room for each question that is being answered
-	inUse  chan struct{} // has room for each connection
+	names  map[string]netip.Addr // the made-up address of each name
+	addrs  map[netip.Addr]string // the reverse of names
+	asking chan struct{}         // has an element for each question that is being answered
+	inUse  chan struct{}         // has an element for each connection
 
 	telling sync.Mutex
-	told    map[string]time.Time // by place; under telling
+	told    map[string]time.Time // when the last refusal of a place was told; telling guards it
 }
 
-// Open opens a network. It leads to hosts, or if that is nil everywhere but to this machine;
-// see [closed]. tell gets a line for each refusal by hosts, at most one a second for a place and 32 for all,
-// before the box learns of it.
-func Open(hosts Hosts, tell func(text string)) *Gate { return newGate(hosts, tell) }
-
-// Link returns a link for the box. It is for one start: what the gate had with an earlier link
-// ends with that one.
+// Link returns a link for one start of the box.
 func (g *Gate) Link() (*boot.CreateLinksAndRoutesArgs, error) {
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -95,7 +90,10 @@ func (g *Gate) Link() (*boot.CreateLinksAndRoutesArgs, error) {
 	return link(os.NewFile(uintptr(p[0]), "link")), nil
 }
 
-func newGate(hosts Hosts, tell func(text string)) *Gate {
+// Open returns a network that leads to hosts. If hosts is nil, it leads everywhere but to this
+// machine; see [closed]. tell gets a line for each connection that a list of hosts refuses, before
+// the box learns of the refusal: at most one line a second for a place, and 32 for all places.
+func Open(hosts Hosts, tell func(text string)) *Gate {
 	g := &Gate{
 		dials: dial, hosts: hosts, tell: tell, told: map[string]time.Time{},
 		names: map[string]netip.Addr{}, addrs: map[netip.Addr]string{}, asking: make(chan struct{}, questions), inUse: make(chan struct{}, connections),
@@ -110,13 +108,13 @@ func newGate(hosts Hosts, tell func(text string)) *Gate {
 		}
 	}
 	slices.Sort(names)
-	for _, name := range names { // so that each has the same address in every box of the list
+	for _, name := range names { // so that each name has the same address in every box with this list
 		g.address(name)
 	}
 	return g
 }
 
-// link describes the end of the box.
+// link describes the box's end of a link for gVisor.
 func link(end *os.File) *boot.CreateLinksAndRoutesArgs {
 	at := func(last byte) net.IP { return net.IPv4(10, 55, 0, last) }
 	return &boot.CreateLinksAndRoutesArgs{
@@ -192,16 +190,17 @@ func (g *Gate) answer(c *gonet.UDPConn) {
 		if err != nil {
 			return
 		}
-		g.asking <- struct{}{} // what does not wait here waits in the socket, or the box asks again
+		g.asking <- struct{}{} // meanwhile questions wait in the socket, or are lost and asked again
 		go func() {
 			defer func() { <-g.asking }()
 			if m, err := g.reply(buf[:n]); err == nil {
-				_, _ = c.WriteTo(m, from) // the box asks again
+				_, _ = c.WriteTo(m, from) // if this fails, the box asks again
 			}
 		}()
 	}
 }
 
+// reply returns the DNS answer to a question.
 func (g *Gate) reply(question []byte) ([]byte, error) {
 	var p dnsmessage.Parser
 	h, err := p.Start(question)
@@ -236,8 +235,8 @@ func (g *Gate) reply(question []byte) ([]byte, error) {
 	return b.Finish()
 }
 
-// exists reports whether the box gets an address for a name. With a list of hosts no question
-// leaves the machine before the box connects.
+// exists reports whether the box gets an address for a name. With a list of hosts that depends
+// on the list only; the name is resolved when the box connects.
 func (g *Gate) exists(name string) bool {
 	if g.hosts != nil {
 		return g.hosts.know(name)
@@ -248,12 +247,12 @@ func (g *Gate) exists(name string) bool {
 	return err == nil
 }
 
-// made has the addresses of names. No network uses them.
+// made is the range of the made-up addresses. It is reserved for benchmarks (RFC 2544), so no
+// network uses it.
 var made = netip.MustParsePrefix("198.18.0.0/15")
 
-// address returns the box's address for a name. The same
-// name has the same address in every box that asks for it first. ok is false if the box knows
-// too many names.
+// address returns the made-up address for a name. It follows from the name, unless another name
+// has that address already. ok is false if the box has addresses for too many names.
 func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -275,7 +274,8 @@ func (g *Gate) address(name string) (_ netip.Addr, ok bool) {
 	}
 }
 
-// Names returns the addresses that the box has for names. A box that thaws may use them.
+// Names returns the addresses that the box has got for names. A box that thaws goes on using
+// them; see [Gate.Remember].
 func (g *Gate) Names() map[string]netip.Addr {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -303,7 +303,8 @@ func (g *Gate) Remember(names map[string]netip.Addr) error {
 
 // # Connections
 
-// connect dials before it accepts, so the box sees the true refusal.
+// connect handles a connection of the box. It dials before it accepts, so that a refusal at the
+// other end is one in the box too.
 func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	asked := r.ID()
 	to, ok := netip.AddrFromSlice(asked.LocalAddress.AsSlice())
@@ -348,14 +349,15 @@ func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	}()
 }
 
-// full says that the box has too many connections for one more.
+// full returns the refusal of a connection to an address, because the box has too many.
 func (g *Gate) full(to netip.Addr, port uint16) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return &refusal{entry(cmp.Or(g.addrs[to], to.String()), port), fmt.Sprintf(" was refused: %d connections are open", connections)}
 }
 
-// refuse tells why the box cannot call a place.
+// refuse passes a refusal to tell. It drops other errors, and refusals beyond the limits that
+// [Open] names.
 func (g *Gate) refuse(why error) {
 	var r *refusal
 	if g.hosts == nil || !errors.As(why, &r) {
@@ -371,7 +373,8 @@ func (g *Gate) refuse(why error) {
 	g.tell(r.Error())
 }
 
-// dial connects to the place behind an address of the box.
+// dial connects to the name that has the made-up address to, or else to the address itself.
+// place is the entry of a list for it.
 func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _ error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialed)
 	defer cancel()
@@ -404,7 +407,8 @@ func (g *Gate) dial(to netip.Addr, port uint16) (place string, _ *net.TCPConn, _
 	return place, nil, refused
 }
 
-// forbids says why the box may not call an address, which it has named if name is not "".
+// forbids returns the refusal of an address, nil if the box may connect to it. name is the name
+// that the box has used, "" for none. machine has the addresses of this machine.
 func (g *Gate) forbids(name string, to netip.AddrPort, machine []netip.Addr) error {
 	a := to.Addr()
 	place, leads := entry(a.String(), to.Port()), ""
@@ -446,7 +450,7 @@ func dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	return t, nil
 }
 
-// lost reports whether an address is this machine, or leads to no other.
+// lost reports whether an address is one of this machine, or of no machine.
 func lost(a netip.Addr, machine []netip.Addr) bool {
 	if inner := within(a); inner != a {
 		return lost(inner, machine)
@@ -458,21 +462,21 @@ func lost(a netip.Addr, machine []netip.Addr) bool {
 	return a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || slices.ContainsFunc(nowhere, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// closed reports whether no box may reach an address that its list does not have: what is
-// lost, and what is link-local, with the metadata of clouds.
+// closed reports whether a box may reach an address only if its list has the address itself:
+// addresses that are lost, link-local ones, and those of the metadata of clouds.
 func closed(a netip.Addr, machine []netip.Addr) bool {
 	a = within(a)
 	metadata := []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("100.100.100.200")}
 	return lost(a, machine) || !a.IsGlobalUnicast() || slices.Contains(metadata, a)
 }
 
-// private reports whether an address means something else in another network.
+// private reports whether an address is one of a private network.
 func private(a netip.Addr) bool {
 	a = within(a)
 	return a.IsPrivate() || netip.MustParsePrefix("100.64.0.0/10").Contains(a)
 }
 
-// within returns the address in one of NAT64 or 6to4, or the address itself.
+// within returns the IPv4 address in an address of NAT64 or 6to4, or any other address itself.
 func within(a netip.Addr) netip.Addr {
 	switch b := a.AsSlice(); {
 	case netip.MustParsePrefix("64:ff9b::/96").Contains(a):
@@ -485,7 +489,7 @@ func within(a netip.Addr) netip.Addr {
 
 // machine returns the addresses of this machine.
 func machine() []netip.Addr {
-	all, _ := net.InterfaceAddrs() // without them, loopback is closed still
+	all, _ := net.InterfaceAddrs() // if this fails, loopback is refused all the same
 	var own []netip.Addr
 	for _, a := range all {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
@@ -495,8 +499,8 @@ func machine() []netip.Addr {
 	return own
 }
 
-// join copies between the box and the world until both have said all. begin reads what the
-// box says first; without an error that goes to the world.
+// join copies between the box and the world until both ends have closed, and then closes both.
+// begin reads the first bytes of the box. If it returns no error, join sends what it returns.
 func join(box *gonet.TCPConn, world *net.TCPConn, begin func(io.Reader) ([]byte, error)) {
 	var all sync.WaitGroup
 	all.Go(func() {

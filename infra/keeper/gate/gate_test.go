@@ -26,7 +26,7 @@ func TestAddressesThatNoBoxReaches(t *testing.T) {
 // A name gets an address of the gate, whatever its own is; one that is not there gets none. A
 // name that leads to this machine is refused when it is dialled.
 func TestNamesHaveAddressesOfTheGate(t *testing.T) {
-	g := newGate(nil, nil)
+	g := Open(nil, nil)
 	g.lookup = func(_ context.Context, name string) ([]netip.Addr, error) {
 		if name == "here.test" {
 			return []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.1"), netip.MustParseAddr("::1")}, nil
@@ -61,16 +61,10 @@ func asked(t *testing.T, g *Gate, name string, of dnsmessage.Type) dnsmessage.Me
 	t.Helper()
 	q := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: of, Class: dnsmessage.ClassINET}}}
 	text, err := q.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	answer, err := g.reply(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var m dnsmessage.Message
-	if err := m.Unpack(answer); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Unpack(answer))
 	return m
 }

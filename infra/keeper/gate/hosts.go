@@ -83,6 +83,7 @@ func canonical(name string) (string, error) {
 	return name, nil
 }
 
+// is reports whether the entry is a name, or all names below a name, and includes this one.
 func (h host) is(name string) bool {
 	return name != "" && (name == h.name || h.below != "" && strings.HasSuffix(name, h.below))
 }
@@ -91,7 +92,7 @@ func (h host) on(port uint16) bool {
 	return h.port == port || h.port == 0 && (port == 443 || port == 80)
 }
 
-// know reports whether the list has a name, with any port.
+// know reports whether the list has a name, whatever the port.
 func (all Hosts) know(name string) bool {
 	return slices.ContainsFunc(all, func(h host) bool { return h.is(name) })
 }
@@ -106,10 +107,11 @@ func (all Hosts) write(at netip.AddrPort) bool {
 	return slices.ContainsFunc(all, func(h host) bool { return h.at == at.Addr() && h.on(at.Port()) })
 }
 
-// refusal is why the box may not call a place. Its text is the same wherever users read it.
+// refusal is the error for a place that the box may not call. Users read the same text in the
+// log, in errors and in the terminal.
 type refusal struct {
 	place string // the entry that the list would need
-	how   string // ends the text; "" if the entry is all that is missing
+	how   string // the rest of the text; "" if the list could have the entry
 }
 
 func (r *refusal) Error() string {
@@ -129,31 +131,31 @@ func entry(place string, port uint16) string {
 
 // # TLS
 
-// hidden is the extension of a ClientHello that names a host which nobody here can read (ECH).
+// hidden is the extension of a ClientHello with an encrypted name of the host (ECH).
 const hidden = 0xfe0d
 
-// greeting is the bytes that a ClientHello may have, with the heads of its records.
+// greeting is the most bytes of a ClientHello that are read, with the headers of its records.
 const greeting = 32 << 10
 
 var errGreeted = errors.New("the ClientHello was read")
 
-// hello is the part of a connection that a TLS server reads first; nothing is answered.
+// hello is a connection for a TLS server that only reads the ClientHello. It drops answers.
 type hello struct {
-	net.Conn // nil: no other method is called
+	net.Conn // nil: the server calls no other method
 	io.Reader
 }
 
 func (h hello) Read(p []byte) (int, error)  { return h.Reader.Read(p) }
 func (h hello) Write(p []byte) (int, error) { return len(p), nil }
 
-// greet reads what a connection to a place begins with, and returns it. If that is TLS, the
-// host that it names must be one of the list: an allowed address may serve others too. No
-// name is allowed.
+// greet reads the first bytes of a connection to a place, and returns them. If they are a
+// ClientHello of TLS that names a host, greet returns a refusal unless the list has that host:
+// the machine at an allowed address may serve other hosts too.
 func (all Hosts) greet(from io.Reader, place string, port uint16) ([]byte, error) {
 	first := make([]byte, 2) // a record with a handshake, of SSL 3 or TLS
 	for n, want := range []byte{22, 3} {
 		if _, err := io.ReadFull(from, first[n:n+1]); err != nil {
-			return first[:n], nil //nolint:nilerr // whoever reads on gets the end again
+			return first[:n], nil //nolint:nilerr // the next read returns the error again
 		}
 		if first[n] != want {
 			return first[:n+1], nil

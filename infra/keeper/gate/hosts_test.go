@@ -21,10 +21,15 @@ import (
 func read(t *testing.T, list ...string) Hosts {
 	t.Helper()
 	all, err := ReadHosts(list)
+	must(t, err)
+	return all
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all
 }
 
 func TestWhatIsNoHostIsRefused(t *testing.T) {
@@ -62,7 +67,7 @@ func TestHostsAreComparedByName(t *testing.T) {
 func TestPlacesAreRefusedUnlessTheListHasThem(t *testing.T) {
 	const mine = "203.0.113.1"
 	machine := []netip.Addr{netip.MustParseAddr(mine)}
-	g := newGate(read(t, "api.test", "192.168.1.10:5432", "169.254.170.2:80", mine, "127.0.0.1"), nil)
+	g := Open(read(t, "api.test", "192.168.1.10:5432", "169.254.170.2:80", mine, "127.0.0.1"), nil)
 	add := "; add it to x-dormouse.box.network"
 	for _, c := range []struct{ name, to, want string }{
 		{"api.test", "203.0.113.7:443", ""},
@@ -102,7 +107,7 @@ func TestPlacesAreRefusedUnlessTheListHasThem(t *testing.T) {
 // dialled is refused then. The same list gives a name the same address in every box.
 func TestOnlyNamesOfTheListHaveAddresses(t *testing.T) {
 	var told []string
-	g := newGate(read(t, "turns.test", "other.test:8080", "*.wild.test"), func(text string) { told = append(told, text) })
+	g := Open(read(t, "turns.test", "other.test:8080", "*.wild.test"), func(text string) { told = append(told, text) })
 	g.lookup = func(_ context.Context, name string) ([]netip.Addr, error) {
 		return []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.1"), netip.MustParseAddr("127.0.0.1")}, nil
 	}
@@ -132,7 +137,7 @@ func TestOnlyNamesOfTheListHaveAddresses(t *testing.T) {
 	if want := []string{"network: turns.test was refused: 127.0.0.1, this machine or no place on a network", "network: turns.test:8080 was refused; add it to x-dormouse.box.network"}; !slices.Equal(told, want) {
 		t.Errorf("told %q", told)
 	}
-	if again := newGate(read(t, "other.test", "turns.test"), nil); again.names["turns.test"] != netip.AddrFrom4(a) {
+	if again := Open(read(t, "other.test", "turns.test"), nil); again.names["turns.test"] != netip.AddrFrom4(a) {
 		t.Errorf("%v, then %v", netip.AddrFrom4(a), again.names["turns.test"])
 	}
 }
@@ -142,7 +147,7 @@ func TestOnlyNamesOfTheListHaveAddresses(t *testing.T) {
 func TestRefusalsAreToldOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
-		g := newGate(Hosts{}, func(text string) { told = append(told, text) })
+		g := Open(Hosts{}, func(text string) { told = append(told, text) })
 		for range 30 {
 			for _, place := range []string{"a.test", "b.test"} {
 				g.refuse(&refusal{place: place})

@@ -35,9 +35,7 @@ func linked(t *testing.T, serve func(*net.TCPConn)) (*Gate, func() *gonet.TCPCon
 func linkedTo(t *testing.T, serve func(*net.TCPConn)) (_ *Gate, end int, dial func() *gonet.TCPConn) {
 	t.Helper()
 	world, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = world.Close() }) // nobody is connected any more
 	go func() {
 		for {
@@ -48,7 +46,7 @@ func linkedTo(t *testing.T, serve func(*net.TCPConn)) (_ *Gate, end int, dial fu
 			go serve(c)
 		}
 	}()
-	g := newGate(read(t, "api.test"), func(string) {})
+	g := Open(read(t, "api.test"), func(string) {})
 	g.lookup = func(context.Context, string) ([]netip.Addr, error) {
 		return []netip.Addr{netip.MustParseAddr("203.0.113.7")}, nil
 	}
@@ -56,13 +54,9 @@ func linkedTo(t *testing.T, serve func(*net.TCPConn)) (_ *Gate, end int, dial fu
 		return net.DialTCP("tcp4", nil, world.Addr().(*net.TCPAddr)) //nolint:forcetypeassert // it listens there
 	}
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	box, err := newStack(p[0], "10.55.0.2")
-	if err := errors.Join(err, g.attach(p[1])); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, g.attach(p[1])))
 	to := tcpip.FullAddress{NIC: 1, Addr: addressOf(g.names["api.test"].String()), Port: 443}
 	return g, p[0], func() *gonet.TCPConn {
 		from := tcpip.FullAddress{NIC: 1, Addr: addressOf("10.55.0.2")}
@@ -182,7 +176,7 @@ func TestWhoNeverReadsCostsLittle(t *testing.T) {
 
 // The gate gives a reason when it refuses what is beyond the limits of a box.
 func TestTooMuchIsSaid(t *testing.T) {
-	g := newGate(read(t, "api.test", "*.wild.test"), nil)
+	g := Open(read(t, "api.test", "*.wild.test"), nil)
 	var told []string
 	g.tell = func(text string) { told = append(told, text) }
 	for n := range table {

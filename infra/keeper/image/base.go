@@ -13,14 +13,14 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// Temporary is how the names of the keeper's temporary files begin. No other file has such a name:
-// a keeper removes those that are old.
+// Temporary begins the names of the keeper's temporary files. A keeper removes old files whose
+// names begin so.
 const Temporary = "dormouse-keeper-tmp-"
 
-// Base returns an image without programs, for files and folders of this machine that a box
-// gets below their own paths. It has a place for each, and the links on the way there. The
-// user inside is uid and gid, whose home is /tmp. The caller closes its file, which has no
-// name.
+// Base returns an image without programs, in which a box mounts files and folders of this
+// machine at their own paths. The image has an empty place for each of these paths, and the
+// symbolic links that the path leads over. Its user is uid and gid, whose home is /tmp. The
+// caller closes the image's file, which has no name.
 func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
 	f, err := os.CreateTemp("", Temporary)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
 		"/etc/passwd": fmt.Sprintf("root:x:0:0::/tmp:/bin/sh\nserver:x:%d:%d::/tmp:/bin/sh\n", uid, gid),
 		"/etc/group":  fmt.Sprintf("root:x:0:\nserver:x:%d:\n", gid),
 	}
-	for _, file := range []string{"/etc/ld.so.cache", "/etc/localtime"} { // where libraries are, and the hour
+	for _, file := range []string{"/etc/ld.so.cache", "/etc/localtime"} { // where libraries are, and the time zone
 		if have, err := os.ReadFile(file); err == nil {
 			text[file] = string(have)
 		}
@@ -54,20 +54,15 @@ func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
 			return nil, err
 		}
 	}
-	if err := out.out.Close(); err != nil {
-		return nil, err
-	}
-	if err := Mappable(f); err != nil {
-		return nil, err
-	}
-	sum, err := sumOf(f)
+	sum, err := out.finish(f)
 	if err != nil {
 		return nil, err
 	}
 	return &Image{Sum: sum, File: f, Config: v1.Config{User: fmt.Sprintf("%d:%d", uid, gid)}}, nil
 }
 
-// place adds the way to a file of this machine, with its links, and an empty one at its end.
+// place adds the folders and links that the path of a file of this machine leads over, and an
+// empty file or folder at the end.
 func (f *flat) place(file string) error {
 	at, rest := "/", strings.Split(file, "/")
 	for links := 0; len(rest) > 0; {

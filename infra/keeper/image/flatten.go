@@ -23,16 +23,16 @@ type Limits struct {
 	Entries int   // files, folders and links
 }
 
-// flat writes the layers of an image as one file system. It reads the newest layer first, so
-// it knows what hides an entry before it meets the entry.
+// flat writes the layers of an image as one file system. The newest layer is added first, so flat
+// knows which entries of a layer newer layers have replaced or removed.
 type flat struct {
 	out    *erofs.Writer
 	limits Limits
 	bytes  int64
 	count  int
 
-	seen   map[string]bool // paths that a newer entry took; true if it hides what is below
-	opaque map[string]bool // folders of which older layers show nothing
+	seen   map[string]bool // paths of entries so far; true if the entry hides all below the path in older layers
+	opaque map[string]bool // folders whose contents in older layers are hidden
 }
 
 func newFlat(out *erofs.Writer, limits Limits) *flat {
@@ -47,7 +47,7 @@ const (
 
 // layer adds a layer, from a tar file that may be compressed.
 func (f *flat) layer(file string) error {
-	opaque := map[string]bool{} // for older layers, not for this one
+	opaque := map[string]bool{} // folders whose contents this layer hides in older ones
 	own := map[string]bool{}    // files of this layer that were written
 	var links []*tar.Header
 	err := eachEntry(file, func(h *tar.Header, r io.Reader) error {
@@ -101,7 +101,7 @@ func (f *flat) hidden(p string) bool {
 	}
 }
 
-// add writes one entry. Those of the box itself and of the network are not the image's.
+// add writes one entry, unless every box has a file of its own at this path.
 func (f *flat) add(p string, h *tar.Header, r io.Reader) error {
 	if slices.Contains([]string{resolver, hosts}, p) {
 		return nil
@@ -131,10 +131,12 @@ func (f *flat) add(p string, h *tar.Header, r io.Reader) error {
 	return f.describe(p, h)
 }
 
+// describe sets the mode, the owner and the time of an entry.
 func (f *flat) describe(p string, h *tar.Header) error {
 	return errors.Join(f.out.Chmod(p, h.FileInfo().Mode()), f.out.Chown(p, h.Uid, h.Gid), f.out.Chtimes(p, h.ModTime, h.ModTime))
 }
 
+// file writes a file.
 func (f *flat) file(p string, h *tar.Header, r io.Reader) error {
 	if f.bytes += h.Size; f.bytes > f.limits.Bytes {
 		return fmt.Errorf("the image is larger than %d MB", f.limits.Bytes>>20)
@@ -152,8 +154,9 @@ func (f *flat) file(p string, h *tar.Header, r io.Reader) error {
 	return f.describe(p, h)
 }
 
-// links writes the hard links of a layer as copies: the writer of EROFS has none. A target
-// that a newer layer hides is read from the layer again.
+// links writes the hard links of a layer as copies, because the writer of EROFS has no hard
+// links. own has the files of the layer that were written. A newer layer may hide the target of
+// a link; then links reads the target from the layer again.
 func (f *flat) links(file string, links []*tar.Header, own map[string]bool) error {
 	hidden := map[string][]*tar.Header{}
 	for _, h := range links {
@@ -252,13 +255,24 @@ func cleaned(name string) (string, error) {
 	return path.Clean("/" + name), nil
 }
 
-// The files of the network are the box's own. Its resolver has this address in every box.
+// The files of the network, which are the same in every box.
 const (
 	resolver = "/etc/resolv.conf"
 	hosts    = "/etc/hosts"
 )
 
-// surround adds what every box needs.
+// finish completes the file system in file, and returns the SHA-256 of the file, in hex.
+func (f *flat) finish(file *os.File) (sum string, err error) {
+	if err := f.out.Close(); err != nil {
+		return "", err
+	}
+	if err := Mappable(file); err != nil {
+		return "", err
+	}
+	return sumOf(file)
+}
+
+// surround adds the folders and files that every box needs.
 func (f *flat) surround(of Store) error {
 	for dir, mode := range map[string]fs.FileMode{"/proc": 0o555, "/dev": 0o755, "/sys": 0o555, "/tmp": 0o777 | fs.ModeSticky, "/etc": 0o755} {
 		if info, err := f.out.Stat(dir); err == nil {

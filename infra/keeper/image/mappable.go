@@ -23,8 +23,9 @@ const (
 	inlined     = 2          // the layout of data behind the inode
 )
 
-// Mappable gives each file blocks of its own. The writer puts small files behind their inodes,
-// where gVisor cannot map them: a program that maps one ends with SIGBUS.
+// Mappable changes an EROFS file so that each file in it has blocks of its own. The writer puts
+// the contents of small files behind their inodes. gVisor cannot map them there, and ends a
+// program that maps one with SIGBUS.
 func Mappable(f *os.File) error {
 	system, err := erofs.Open(f)
 	if err != nil {
@@ -41,7 +42,7 @@ func Mappable(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	moved := map[int64]int64{} // inode by the number of its data's block
+	moved := map[int64]int64{} // the place of an inode, by the number of its new block
 	at := end
 	err = fs.WalkDir(system, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

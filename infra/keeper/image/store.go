@@ -4,9 +4,9 @@
 //
 //	refs/NAME      the digest of an image that was pulled by this name
 //	sha256-HEX.N/  an image, in the form N: rootfs.erofs and image.json
-//	lock-, tmp-    of a pull that is under way
+//	lock-, tmp-    files of a pull that is under way
 //
-// An image appears by a rename, when all of it has been checked and is on disk.
+// A pull checks an image and writes it to disk, and then puts it into its place by a rename.
 package image
 
 import (
@@ -41,10 +41,10 @@ type Store struct {
 	InitPath   string // its place, "" for none
 }
 
-// form changes when the files that are made of an image do.
+// form is the version of the files that this package makes of an image.
 const form = "3"
 
-// DefaultLimits are those of images that people use, with room: browsers are at 2 GB.
+// DefaultLimits are far above the images that people use: those with a browser have 2 GB.
 func DefaultLimits() Limits { return Limits{Bytes: 16 << 30, Entries: 500_000} }
 
 // Image is an image of the store. The caller closes File.
@@ -62,7 +62,8 @@ type record struct {
 	Config v1.Config `json:"config"`
 }
 
-// stamp changes whenever somebody writes to a file. Only who sets the clock could restore it.
+// stamp is metadata of a file that changes whenever somebody writes to the file. Only someone who
+// can set the clock of the machine could restore it.
 type stamp struct {
 	Inode   uint64 `json:"inode"`
 	Size    int64  `json:"size"`
@@ -99,7 +100,8 @@ func (s Store) open(digest string) (*Image, error) {
 	return &Image{Digest: digest, Sum: r.SHA256, File: f, Config: r.Config}, nil
 }
 
-// unchanged compares the file with its digest, unless its stamp says that nobody wrote to it.
+// unchanged returns an error if the file system of an image is not the one in its record. It
+// reads the file only if the stamp differs.
 func (s Store) unchanged(dir string, f *os.File, r record) error {
 	now, err := stampOf(f)
 	if err != nil || now == r.Stamp {
@@ -112,7 +114,7 @@ func (s Store) unchanged(dir string, f *os.File, r record) error {
 	if sum != r.SHA256 {
 		return errors.Join(fmt.Errorf("the image in %s was changed on disk; the next start pulls it again", dir), os.RemoveAll(dir))
 	}
-	r.Stamp = now // a copy from elsewhere
+	r.Stamp = now // the store was copied from elsewhere
 	return writeRecord(dir, r)
 }
 
@@ -199,8 +201,8 @@ func (s Store) make(ref string, img v1.Image, digest string) error {
 	return syncFolder(s.Dir)
 }
 
-// download writes the layers to files, oldest first. Each has the size and the digest of the
-// manifest, or there is an error.
+// download writes the layers to files, oldest first. It returns an error unless each has the
+// size and the digest that the manifest names.
 func (s Store) download(tmp string, img v1.Image) ([]string, error) {
 	layers, err := img.Layers()
 	if err != nil {
@@ -239,7 +241,7 @@ func save(file string, l v1.Layer) error {
 	return errors.Join(err, out.Close())
 }
 
-// write makes the file system of the layers.
+// write makes the file system of the layers. tmp is a folder for its temporary files.
 func (s Store) write(file, tmp string, layers []string) (sum string, at stamp, err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o400)
 	if err != nil {
@@ -256,16 +258,10 @@ func (s Store) write(file, tmp string, layers []string) (sum string, at stamp, e
 	if err := flat.surround(s); err != nil {
 		return "", at, err
 	}
-	if err := out.Close(); err != nil {
-		return "", at, err
-	}
-	if err := Mappable(f); err != nil {
+	if sum, err = flat.finish(f); err != nil {
 		return "", at, err
 	}
 	if err := f.Sync(); err != nil {
-		return "", at, err
-	}
-	if sum, err = sumOf(f); err != nil {
 		return "", at, err
 	}
 	at, err = stampOf(f)
@@ -321,7 +317,7 @@ func writeRecord(dir string, r record) error {
 	return replace(filepath.Join(dir, "image.json"), text)
 }
 
-// replace writes a file that is there whole or not at all.
+// replace replaces a file in one step.
 func replace(file string, text []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-")
 	if err != nil {

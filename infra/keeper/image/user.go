@@ -16,8 +16,8 @@ type User struct {
 	Home     string
 }
 
-// User finds a user, "NAME", "UID", or either with ":GROUP", in the files of the image. "" is
-// root.
+// User finds a user in /etc/passwd and /etc/group of the image. text is "NAME", "UID", or either
+// with ":GROUP"; "" is root.
 func (i *Image) User(text string) (User, error) {
 	who, group, grouped := strings.Cut(text, ":")
 	u := User{Home: "/"}
@@ -67,7 +67,8 @@ func (i *Image) User(text string) (User, error) {
 	return u, nil
 }
 
-// each reads the lines of a file whose fields have colons between them.
+// each calls do with the fields of each line of a file that has at least so many fields. Colons
+// separate fields.
 func each(system fs.FS, file string, fields int, do func([]string)) {
 	text, err := fs.ReadFile(system, file)
 	if err != nil {

@@ -345,28 +345,8 @@ func hog(what string) error {
 					_, _ = syscall.Write(p[1], text)
 				}
 			}
-		case "files":
-			err = os.WriteFile(fmt.Sprint("/tmp/an-empty-file-with-a-name-that-is-rather-long-", n), nil, 0o600)
 		case "folders":
 			err = os.Mkdir(fmt.Sprint("/dev/shm/a-folder-", n), 0o700)
-		case "processes":
-			cmd := exec.Command(os.Args[0], "until:TERM")
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(1000 + n), Gid: 1000}}
-			err = cmd.Start()
-		case "names":
-			for range 64 {
-				c, err := net.Dial("udp", "10.55.0.1:53")
-				if err != nil {
-					return err
-				}
-				q := fmt.Sprintf("\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x08n%07d\x07invalid\x00\x00\x01\x00\x01", n)
-				_, _ = c.Write([]byte(q))
-				c.Close()
-				n++
-			}
-			if n > 200_000 {
-				return nil
-			}
 		}
 		if err != nil {
 			return fmt.Errorf("after %d: %w", n, err)
