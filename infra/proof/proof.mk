@@ -48,12 +48,6 @@ bench: need-go build ## Measure Dormouse beside what users would pick instead (P
 bench-native: need-go ## Compare a call of a native server with go-sdk's own handler, and with what sleeping servers are answered: medians and their ratio
 	@go test -run '^$$' -bench '^Benchmark(Rebuilt|Sleeping)$$' -benchtime 5s ./shared/backend/native | grep -v '^{'
 
-# Needs root on Linux: a cgroup limits the box to the processor share of a Lambda function.
-.PHONY: bench-wake
-bench-wake: need-go need-node build ## Measure wakes at the processor shares of 512 MB and 1 GB beside plain starts (ROUNDS=30)
-	@cd infra/proof && go build -o '$(CURDIR)/bin/wake' ./wake
-	@bin/wake -rounds $(if $(filter file,$(origin ROUNDS)),30,$(ROUNDS))
-
 # What benchstat compares: make bench-go > new.txt && benchstat infra/proof/bench/baseline.txt new.txt
 COUNT ?= 6
 .PHONY: bench-go
@@ -61,7 +55,7 @@ bench-go: need-go ## Run the Go benchmarks of the hot path, for benchstat (BENCH
 	@go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 200ms -count $(COUNT) ./shared/core/wire ./shared/backend/relay ./shared/core/frame ./shared/backend/relayserver ./shared/store/sqlitestore ./shared/store/dynamostore
 
 .PHONY: profile
-profile: ## Take CPU profiles of every program under load, print their first lines
+profile: ## Take CPU profiles of Dormouse under load, print their first lines
 	@$(MAKE) bench PART=profile ROUNDS=1 PEERS='$(if $(PEERS),$(PEERS),dormouse)'
 
 # The operations are counted anew, with the real driver against DynamoDB Local; then

@@ -65,7 +65,7 @@ func TestPartsMeasuredAnewReplaceTheirFiguresOnly(t *testing.T) {
 
 // answering serves one answer, JSON or an event stream. It replaces ID in the text by the
 // request's id.
-func answering(t *testing.T, kind, text string) client {
+func answering(t *testing.T, kind, text string) *httpClient {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var asked struct{ ID json.RawMessage }
@@ -74,7 +74,7 @@ func answering(t *testing.T, kind, text string) client {
 		_, _ = io.WriteString(w, strings.ReplaceAll(text, "ID", string(asked.ID)))
 	}))
 	t.Cleanup(s.Close)
-	return sessionless().make(s.URL, "2025-06-18")
+	return newHTTPClient(s.URL, false)
 }
 
 func TestOnlyTheRightAnswerCounts(t *testing.T) {
@@ -107,7 +107,7 @@ func TestLoadCountsFailures(t *testing.T) {
 	calls := 0
 	e := &endpoint{running: here(t, "sleep", "60")}
 	no := errors.New("no")
-	l, err := press(t.Context(), e, []client{nil}, 50*time.Millisecond, func(context.Context, client) error {
+	l, err := press(t.Context(), e, []*httpClient{nil}, 50*time.Millisecond, func(context.Context, *httpClient) error {
 		if calls++; calls%2 == 0 {
 			return no
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -17,48 +16,24 @@ func churn(ctx context.Context, m *measurement) error {
 	if _, err := flat(ctx, e, m.scale(time.Second)); err != nil {
 		return err
 	}
-	before, err := e.cpu()
+	l, err := press(ctx, e, make([]*httpClient, 16), m.scale(5*time.Second), func(ctx context.Context, _ *httpClient) error {
+		return oneCall(ctx, e.client())
+	})
 	if err != nil {
 		return err
 	}
-	const clients = 16
-	parts := make([]load, clients)
-	began := time.Now()
-	ends := began.Add(m.scale(5 * time.Second))
-	var wg sync.WaitGroup
-	for i := range parts {
-		wg.Go(func() {
-			for time.Now().Before(ends) && ctx.Err() == nil {
-				parts[i].note(timed(ctx, func(ctx context.Context) error { return oneCall(ctx, e.client()) }))
-			}
-		})
-	}
-	wg.Wait()
-	lasted := time.Since(began)
-	after, err := e.cpu()
-	if err != nil {
-		return err
-	}
-	var all load
-	for _, p := range parts {
-		all.took = append(all.took, p.took...)
-		all.failed += p.failed
-		if all.first == nil {
-			all.first = p.first
-		}
-	}
-	m.add("sessions", "/s", float64(len(all.took))/lasted.Seconds())
-	m.add("p50 of a session", "ms", quantile(all.took, 0.5))
-	m.add("p95 of a session", "ms", quantile(all.took, 0.95))
-	m.add("CPU a session", "ms", ms(after-before)/float64(max(1, len(all.took))))
-	if all.failed > 0 {
-		m.say("%d sessions failed; the first: %v", all.failed, all.first)
+	m.add("sessions", "/s", l.perSecond())
+	m.add("p50 of a session", "ms", quantile(l.took, 0.5))
+	m.add("p95 of a session", "ms", quantile(l.took, 0.95))
+	m.add("CPU a session", "ms", l.perCall())
+	if l.failed > 0 {
+		m.say("%d sessions failed; the first: %v", l.failed, l.first)
 	}
 	return nil
 }
 
 // oneCall opens a session, makes one call and closes the session.
-func oneCall(ctx context.Context, c client) error {
+func oneCall(ctx context.Context, c *httpClient) error {
 	if err := c.open(ctx); err != nil {
 		return err
 	}

@@ -3,52 +3,17 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
-	"sync/atomic"
+
+	"github.com/coder/websocket"
+	"github.com/coder/websocket/wsjson"
 )
 
-// client is one MCP client with one session, or without one if the protocol has no
-// sessions. It checks that each answer belongs to its request. Calls may be made at the
-// same time.
-type client interface {
-	// open connects, and initializes if the protocol has initialize.
-	open(ctx context.Context) error
-	// call sends tools/call and returns the result.
-	call(ctx context.Context, tool string, arguments any) (json.RawMessage, error)
-	// close ends the session, as a client does that no longer needs it.
-	close(ctx context.Context) error
-	// drop cuts the client's connections and does not end the session.
-	drop()
-}
-
-// dialect is how a client speaks to an endpoint.
-type dialect struct {
-	name    string
-	version string
-	make    func(address, version string) client
-}
-
-// The dialects of the benchmark.
-func streamable() dialect {
-	return dialect{"Streamable HTTP 2025-06-18", "2025-06-18", func(a, v string) client { return newHTTPClient(a, v, true) }}
-}
-
-func sessionless() dialect {
-	return dialect{"Streamable HTTP 2025-06-18, no session", "2025-06-18", func(a, v string) client { return newHTTPClient(a, v, false) }}
-}
-
-func modern() dialect {
-	return dialect{"2026-07-28", "2026-07-28", func(a, v string) client { return newHTTPClient(a, v, false) }}
-}
-
-func eventStream() dialect {
-	return dialect{"HTTP+SSE 2024-11-05", "2024-11-05", func(a, v string) client { return newSSEClient(a, v) }}
-}
-
-func webSocket() dialect {
-	return dialect{"WebSocket", "2025-06-18", func(a, v string) client { return newSocketClient(a, v) }}
-}
+// protocol is the version of MCP that clients speak, over Streamable HTTP and WebSocket.
+const protocol = "2025-06-18"
 
 // wrongAnswer is the error for an answer that does not belong to the request.
 type wrongAnswer struct{ what string }
@@ -62,11 +27,6 @@ type failure struct {
 }
 
 func (e failure) Error() string { return fmt.Sprintf("error %d: %s", e.Code, e.Message) }
-
-// requestIDs numbers the requests of one client.
-type requestIDs struct{ last atomic.Int64 }
-
-func (r *requestIDs) next() int64 { return r.last.Add(1) }
 
 // request is a JSON-RPC request; a nil params is left out.
 func request(id int64, method string, params any) ([]byte, error) {
@@ -87,21 +47,11 @@ func initialize(version string) any {
 	}
 }
 
-// callParams returns the params of tools/call, with the facts that a modern client sends
-// in each request.
-func callParams(version, tool string, arguments any) any {
+// callParams returns the params of tools/call. The tool slow may report progress.
+func callParams(tool string, arguments any) any {
 	params := map[string]any{"name": tool, "arguments": arguments}
-	meta := map[string]any{}
-	if version == "2026-07-28" {
-		meta["io.modelcontextprotocol/protocolVersion"] = version
-		meta["io.modelcontextprotocol/clientInfo"] = map[string]any{"name": "bench", "version": "1"}
-		meta["io.modelcontextprotocol/clientCapabilities"] = map[string]any{}
-	}
 	if tool == "slow" {
-		meta["progressToken"] = "p"
-	}
-	if len(meta) > 0 {
-		params["_meta"] = meta
+		params["_meta"] = map[string]any{"progressToken": "p"}
 	}
 	return params
 }
@@ -145,7 +95,7 @@ func checkText(result json.RawMessage, want string) error {
 }
 
 // echo calls the tool that all servers have, and checks its result.
-func echo(ctx context.Context, c client, message string) error {
+func echo(ctx context.Context, c *httpClient, message string) error {
 	result, err := c.call(ctx, "echo", map[string]string{"message": message})
 	if err != nil {
 		return err
@@ -157,3 +107,37 @@ func echo(ctx context.Context, c client, message string) error {
 type streamEnded struct{}
 
 func (streamEnded) Error() string { return "the stream ended without the answer" }
+
+// openSocket connects to a WebSocket and initializes a session over it. It reads what comes
+// afterwards, so that the connection answers pings. The caller closes the connection.
+func openSocket(ctx context.Context, address, key string) (*websocket.Conn, error) {
+	conn, _, err := websocket.Dial(ctx, address, &websocket.DialOptions{ //nolint:bodyclose // there is none after the upgrade
+		Subprotocols: []string{"mcp"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + key}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	body, err := request(1, "initialize", initialize(protocol))
+	if err == nil {
+		err = conn.Write(ctx, websocket.MessageText, body)
+	}
+	var a answer
+	for err == nil && !a.mine(1) {
+		err = wsjson.Read(ctx, conn, &a)
+	}
+	if err == nil {
+		_, err = a.result()
+	}
+	if err == nil {
+		err = conn.Write(ctx, websocket.MessageText, []byte(initialized))
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.CloseNow())
+	}
+	go func() {
+		for err == nil {
+			_, _, err = conn.Read(context.WithoutCancel(ctx))
+		}
+	}()
+	return conn, nil
+}

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -15,32 +17,38 @@ import (
 // maxAnswer limits how much a client reads of one message.
 const maxAnswer = 32 << 20
 
-// httpClient speaks Streamable HTTP, with a session or without.
+// within is the longest time for one operation of a client. After it the operation has
+// failed.
+const within = 30 * time.Second
+
+// httpClient is an MCP client over Streamable HTTP, with one session or without. It checks
+// that each answer belongs to its request. Calls may be made at the same time.
 type httpClient struct {
 	address, version string
 	keeps            bool // the client has a session, which it begins with initialize and ends with DELETE
 	http             *http.Client
-	ids              requestIDs
+	last             atomic.Int64 // id of the last request
 	session          string
 	key              string // an API key, "" for none
 }
 
-func newHTTPClient(address, version string, keeps bool) *httpClient {
-	return &httpClient{address: address, version: version, keeps: keeps, http: &http.Client{
+func newHTTPClient(address string, keeps bool) *httpClient {
+	return &httpClient{address: address, version: protocol, keeps: keeps, http: &http.Client{
 		Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
 	}}
 }
 
+// open initializes a session, unless the client has none.
 func (c *httpClient) open(ctx context.Context) error {
 	if !c.keeps {
 		return nil
 	}
-	id := c.ids.next()
+	id := c.last.Add(1)
 	body, err := request(id, "initialize", initialize(c.version))
 	if err != nil {
 		return err
 	}
-	res, err := c.post(ctx, body, "") //nolint:bodyclose // read closes it
+	res, err := c.post(ctx, body) //nolint:bodyclose // read closes it
 	if err != nil {
 		return err
 	}
@@ -48,25 +56,27 @@ func (c *httpClient) open(ctx context.Context) error {
 	if _, err := read(res, id, nil); err != nil {
 		return err
 	}
-	if res, err = c.post(ctx, []byte(initialized), ""); err != nil { //nolint:bodyclose // finish closes it
+	if res, err = c.post(ctx, []byte(initialized)); err != nil { //nolint:bodyclose // finish closes it
 		return err
 	}
 	return finish(res)
 }
 
+// call sends tools/call and returns the result.
 func (c *httpClient) call(ctx context.Context, tool string, arguments any) (json.RawMessage, error) {
-	id := c.ids.next()
-	body, err := request(id, "tools/call", callParams(c.version, tool, arguments))
+	id := c.last.Add(1)
+	body, err := request(id, "tools/call", callParams(tool, arguments))
 	if err != nil {
 		return nil, err
 	}
-	res, err := c.post(ctx, body, tool) //nolint:bodyclose // read closes it
+	res, err := c.post(ctx, body) //nolint:bodyclose // read closes it
 	if err != nil {
 		return nil, err
 	}
 	return read(res, id, nil)
 }
 
+// close ends the session, as a client does that no longer needs it.
 func (c *httpClient) close(ctx context.Context) error {
 	defer c.drop()
 	if c.session == "" {
@@ -79,19 +89,12 @@ func (c *httpClient) close(ctx context.Context) error {
 	return finish(res)
 }
 
+// drop cuts the connections of the client and does not end the session.
 func (c *httpClient) drop() { c.http.CloseIdleConnections() }
 
-// post sends a message. tool is the called tool, "" for other messages. The response has
-// status 200 or 202, and the caller closes its body.
-func (c *httpClient) post(ctx context.Context, body []byte, tool string) (*http.Response, error) {
-	header := http.Header{
-		"Content-Type": {"application/json"},
-		"Accept":       {"application/json, text/event-stream"},
-	}
-	if c.version == "2026-07-28" {
-		header.Set("Mcp-Method", "tools/call")
-		header.Set("Mcp-Name", tool)
-	}
+// post sends a message. The response has status 200 or 202, and the caller closes its body.
+func (c *httpClient) post(ctx context.Context, body []byte) (*http.Response, error) {
+	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
 	return c.do(ctx, http.MethodPost, c.address, header, body)
 }
 

@@ -14,17 +14,13 @@
 //	latency   initialize, the first call, calls at 1 and 16, where their CPU goes
 //	churn     sessions that are opened, called once and deleted, 16 at once
 //	idle      processes and memory with 0, 100 and 1,000 sessions that are not used
-//	wake      the first call after a rest; of Dormouse by phase: function, box, server
+//	wake      the first call after a rest
 //	loss      calls that were cut, and sessions after the host was stopped or killed
-//	payload   answers of 1 KiB to 4 MiB, requests up to 1 MiB
-//	growth    what sessions that have ended leave in memory and on disk
-//	history   a call after 100,000 events and beside 100,000 sessions, on both stores
-//	tenants   calls beside a tenant at its limit, and CPU of refused requests
 //	scale     servers, sessions, events, held streams and WebSockets at each power of ten; only
 //	          when it is named
 //	one       the first list of 50 and 200 servers at /mcp, processes and memory after a call of
 //	          each, and calls there by each kind of name; only when it is named
-//	profile   CPU profiles of every program of Dormouse; only when it is named
+//	profile   CPU profiles of Dormouse; only when it is named
 //
 // Each part has a limit of time, which -scale changes. A part that does not reach its
 // number in that time says so. A peer that cannot be installed is left out by name, with

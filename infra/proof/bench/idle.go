@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // idle measures the cost of sessions that are not used: processes and memory with none,
@@ -18,7 +20,7 @@ func idle(ctx context.Context, m *measurement) error {
 		return err
 	}
 	defer e.stop()
-	var clients []client
+	var clients []*httpClient
 	defer func() {
 		for _, c := range clients {
 			c.drop()
@@ -53,12 +55,12 @@ func idle(ctx context.Context, m *measurement) error {
 }
 
 // grow opens sessions with one call each until there are enough or the time is over.
-func (m *measurement) grow(ctx context.Context, e *endpoint, clients *[]client, want int, ends time.Time) (bool, error) {
+func (m *measurement) grow(ctx context.Context, e *endpoint, clients *[]*httpClient, want int, ends time.Time) (bool, error) {
 	for len(*clients) < want {
 		if time.Now().After(ends) {
 			return false, nil
 		}
-		opened, _, err := open(ctx, e, min(20, want-len(*clients)), 4)
+		opened, err := open(ctx, e, min(20, want-len(*clients)), 4)
 		*clients = append(*clients, opened...)
 		if err != nil {
 			return false, err
@@ -88,75 +90,11 @@ func (m *measurement) rest(ctx context.Context, e *endpoint) (usage, error) {
 		if time.Since(since) > 8*time.Second {
 			break
 		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
-			return usage{}, ctx.Err()
+		if err := storage.Rest(ctx, 200*time.Millisecond); err != nil {
+			return usage{}, err
 		}
 	}
 	return treeUsage(e.pid())
-}
-
-// growth opens sessions, makes one call in each and ends them, for some time. After a rest
-// it measures what they have left: in memory beyond what a warm-up left, and on disk.
-func growth(ctx context.Context, m *measurement) error {
-	e, err := m.start(ctx, launch{flags: []string{"--idle", "1s"}})
-	if err != nil {
-		return err
-	}
-	defer e.stop()
-	if _, err := m.sessions(ctx, e, m.scale(5*time.Second)); err != nil {
-		return err
-	}
-	before, err := m.rest(ctx, e)
-	if err != nil {
-		return err
-	}
-	disk := m.stored(e)
-	began := time.Now()
-	n, err := m.sessions(ctx, e, m.scale(15*time.Second))
-	if err != nil {
-		return err
-	}
-	lasted := time.Since(began)
-	after, err := m.rest(ctx, e)
-	if err != nil {
-		return err
-	}
-	per := 10_000 / float64(n)
-	m.add("sessions", "", float64(n))
-	if n < 100 {
-		return fmt.Errorf("%d sessions in the time there was are too few to say anything", n)
-	}
-	m.add("sessions a second", "/s", float64(n)/lasted.Seconds())
-	m.add("CPU a session", "ms", ms(after.CPU-before.CPU)/float64(n))
-	m.add("RSS growth per 10,000", "MB", float64(after.RSS-before.RSS)/1e6*per)
-	m.add("PSS growth per 10,000", "MB", float64(after.PSS-before.PSS)/1e6*per)
-	if e.data != "" {
-		m.add("disk growth per 10,000", "MB", float64(m.stored(e)-disk)/1e6*per)
-	}
-	m.add("processes after", "", float64(after.Processes))
-	return nil
-}
-
-// sessions opens sessions, makes one call in each and ends them, for some time. It
-// returns their number.
-func (m *measurement) sessions(ctx context.Context, e *endpoint, lasts time.Duration) (int, error) {
-	n := 0
-	for ends := time.Now().Add(lasts); time.Now().Before(ends); {
-		clients, _, err := open(ctx, e, 8, 4)
-		if err != nil {
-			return n, err
-		}
-		for _, c := range clients {
-			if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err != nil {
-				return n, err
-			}
-		}
-		finishAll(ctx, clients)
-		n += len(clients)
-	}
-	return n, nil
 }
 
 // stored returns how many bytes a peer has on disk.

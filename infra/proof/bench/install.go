@@ -34,9 +34,8 @@ func (p place) prepare(ctx context.Context, needs []string) (missing map[string]
 	}{
 		{needNode, p.installNode},
 		{needMCPAgent, p.bundleMCPAgent},
-		{needMCPProxy, func(ctx context.Context) error { return p.installPython(ctx, needMCPProxy) }},
+		{needMCPProxy, p.installMCPProxy},
 		{needTBXark, p.buildTBXark},
-		{needAWSLabs, func(ctx context.Context) error { return p.installPython(ctx, needAWSLabs) }},
 	}
 	for _, step := range steps {
 		if !slices.Contains(needs, step.need) {
@@ -79,9 +78,9 @@ func (p place) bundleMCPAgent(ctx context.Context) error {
 	})
 }
 
-func (p place) installPython(ctx context.Context, peer string) error {
-	list := p.peerFile(peer + ".txt")
-	return p.once(peer, []string{list}, func(dir string) error {
+func (p place) installMCPProxy(ctx context.Context) error {
+	list := p.peerFile(needMCPProxy + ".txt")
+	return p.once(needMCPProxy, []string{list}, func(dir string) error {
 		if err := p.command(ctx, p.root, "python3", "-m", "venv", dir); err != nil {
 			return err
 		}

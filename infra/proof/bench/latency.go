@@ -28,7 +28,7 @@ func latency(ctx context.Context, m *measurement) error {
 		clients int
 		lasts   time.Duration
 	}{{1, m.scale(2 * time.Second)}, {16, m.scale(3 * time.Second)}} {
-		clients, _, err := open(ctx, e, at.clients, 4)
+		clients, err := open(ctx, e, at.clients, 4)
 		if err != nil {
 			return err
 		}
@@ -57,11 +57,11 @@ func latency(ctx context.Context, m *measurement) error {
 	return nil
 }
 
-func hello(ctx context.Context, c client) error { return echo(ctx, c, "hello") }
+func hello(ctx context.Context, c *httpClient) error { return echo(ctx, c, "hello") }
 
 // warm makes calls until a peer has started all its processes.
 func warm(ctx context.Context, e *endpoint, lasts time.Duration) error {
-	clients, _, err := open(ctx, e, 16, 4)
+	clients, err := open(ctx, e, 16, 4)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func flat(ctx context.Context, e *endpoint, window time.Duration) (calls int, er
 	if err := warm(ctx, e, window); err != nil {
 		return 0, err
 	}
-	clients, _, err := open(ctx, e, 1, 1)
+	clients, err := open(ctx, e, 1, 1)
 	if err != nil {
 		return 0, err
 	}
@@ -123,7 +123,7 @@ func openings(ctx context.Context, e *endpoint, m *measurement) error {
 			return err
 		}
 		firsts = append(firsts, took)
-		finishAll(ctx, []client{c})
+		finishAll(ctx, []*httpClient{c})
 	}
 	after, err := e.cpu()
 	if err != nil {

@@ -25,7 +25,7 @@ func (l load) perSecond() float64 { return float64(len(l.took)) / l.lasted.Secon
 func (l load) perCall() float64 { return ms(l.cpu) / float64(max(1, len(l.took))) }
 
 // press makes every client call, one call after another, until the time is over.
-func press(ctx context.Context, e *endpoint, clients []client, lasts time.Duration, call func(context.Context, client) error) (load, error) {
+func press(ctx context.Context, e *endpoint, clients []*httpClient, lasts time.Duration, call func(context.Context, *httpClient) error) (load, error) {
 	before, err := e.cpu()
 	if err != nil {
 		return load{}, err
@@ -87,11 +87,9 @@ func timed(ctx context.Context, do func(context.Context) error) (time.Duration, 
 	return time.Since(began), err
 }
 
-// open opens n clients, atOnce at a time, and returns how long each took. If one fails,
-// open returns the others with the first error.
-func open(ctx context.Context, e *endpoint, n, atOnce int) ([]client, []time.Duration, error) {
-	clients, took := make([]client, n), make([]time.Duration, n)
-	var first error
+// open opens n clients, atOnce at a time. If one fails, open returns the others with the
+// first error.
+func open(ctx context.Context, e *endpoint, n, atOnce int) (opened []*httpClient, first error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	gate := make(chan struct{}, atOnce)
@@ -100,31 +98,23 @@ func open(ctx context.Context, e *endpoint, n, atOnce int) ([]client, []time.Dur
 		wg.Go(func() {
 			defer func() { <-gate }()
 			c := e.client()
-			d, err := timed(ctx, c.open)
+			_, err := timed(ctx, c.open)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				if first == nil {
-					first = fmt.Errorf("open client %d: %w", i, err)
-				}
-				return
+			switch {
+			case err == nil:
+				opened = append(opened, c)
+			case first == nil:
+				first = fmt.Errorf("open client %d: %w", i, err)
 			}
-			clients[i], took[i] = c, d
 		})
 	}
 	wg.Wait()
-	var opened []client
-	var times []time.Duration
-	for i, c := range clients {
-		if c != nil {
-			opened, times = append(opened, c), append(times, took[i])
-		}
-	}
-	return opened, times, first
+	return opened, first
 }
 
 // finishAll ends sessions as a client does, and ignores errors.
-func finishAll(ctx context.Context, clients []client) {
+func finishAll(ctx context.Context, clients []*httpClient) {
 	gate := make(chan struct{}, 4)
 	var wg sync.WaitGroup
 	for _, c := range clients {

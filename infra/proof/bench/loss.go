@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -28,7 +29,7 @@ func loss(ctx context.Context, m *measurement) error {
 		name string
 		end  func(*endpoint)
 	}{{"stopped", func(e *endpoint) { e.stop() }}, {"killed", func(e *endpoint) { e.kill() }}} {
-		clients, _, err := open(ctx, e, 5, 2)
+		clients, err := open(ctx, e, 5, 2)
 		if err != nil {
 			return err
 		}
@@ -45,13 +46,9 @@ func loss(ctx context.Context, m *measurement) error {
 		e = again
 		alive := 0
 		for _, c := range clients {
-			h, ok := c.(*httpClient)
-			if !ok {
-				return errors.New("only clients over HTTP come back")
-			}
-			h.drop()
-			h.address = e.address
-			if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, h) }); err == nil {
+			c.drop()
+			c.address = e.address
+			if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err == nil {
 				alive++
 			}
 		}
@@ -101,7 +98,8 @@ func (m *measurement) cuts(ctx context.Context, e *endpoint, how cutCase) error 
 	const calls = 4
 	for range calls {
 		wg.Go(func() {
-			c := newHTTPClient(e.address, how.version, true)
+			c := newHTTPClient(e.address, true)
+			c.version = how.version
 			d, got, err := cutCallOf(ctx, c, how)
 			mu.Lock()
 			defer mu.Unlock()
@@ -132,8 +130,8 @@ func cutCallOf(ctx context.Context, c *httpClient, how cutCase) (took time.Durat
 	if _, err := timed(ctx, c.open); err != nil {
 		return 0, false, err
 	}
-	id := c.ids.next()
-	body, err := request(id, "tools/call", callParams(c.version, "slow", map[string]any{"milliseconds": cutCall.Milliseconds(), "progress": how.progress}))
+	id := c.last.Add(1)
+	body, err := request(id, "tools/call", callParams("slow", map[string]any{"milliseconds": cutCall.Milliseconds(), "progress": how.progress}))
 	if err != nil {
 		return 0, false, err
 	}
@@ -141,17 +139,15 @@ func cutCallOf(ctx context.Context, c *httpClient, how cutCase) (took time.Durat
 	cut, cancel := context.WithTimeout(ctx, how.after)
 	defer cancel()
 	last := ""
-	if res, err := c.post(cut, body, "slow"); err == nil { //nolint:bodyclose // read closes it
+	if res, err := c.post(cut, body); err == nil { //nolint:bodyclose // read closes it
 		_, _ = read(res, id, func(e wire.SSE) { // this call is cut on purpose
 			if e.ID != "" {
 				last = e.ID
 			}
 		})
 	}
-	select {
-	case <-time.After(time.Until(began.Add(how.back))):
-	case <-ctx.Done():
-		return 0, false, ctx.Err()
+	if err := storage.Rest(ctx, time.Until(began.Add(how.back))); err != nil {
+		return 0, false, err
 	}
 	if last == "" {
 		return 0, false, nil
@@ -182,10 +178,7 @@ func (c *httpClient) fetch(ctx context.Context, id int64, last string, limit tim
 				return true
 			}
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-		}
+		_ = storage.Rest(ctx, 100*time.Millisecond) // the loop ends with ctx
 	}
 	return false
 }

@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-
-	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
 
 func main() {
@@ -31,7 +29,6 @@ func main() {
 	flag.StringVar(&o.out, "out", ".bench", "`folder` of results.json")
 	flag.StringVar(&o.publish, "publish", "", "`folder` that also gets the table and the plots; the pages of docs get their figures too")
 	flag.Parse()
-	o.dynamoDB = os.Getenv(dynamotest.Variable)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	exit(run(ctx, o, os.Stdout))
@@ -45,9 +42,9 @@ func exit(err error) {
 }
 
 type options struct {
-	parts, peers, server, programs, out, publish, dynamoDB string
-	rounds                                                 int
-	scale                                                  float64
+	parts, peers, server, programs, out, publish string
+	rounds                                       int
+	scale                                        float64
 }
 
 // run measures the parts that the options select and writes the results.
@@ -78,7 +75,6 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer s.dynamoDB.Stop()
 	if err := s.serve(missing); err != nil {
 		return err
 	}

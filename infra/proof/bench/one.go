@@ -36,7 +36,7 @@ func atOneAddress(ctx context.Context, m *measurement, n int) error {
 	defer e.stop()
 	root := strings.TrimSuffix(e.address, serverIn(e.address)+"/mcp")
 	at := func(path string) (*httpClient, error) {
-		c := newHTTPClient(root+path, "2025-06-18", true)
+		c := newHTTPClient(root+path, true)
 		_, err := timed(ctx, c.open)
 		return c, err
 	}
@@ -90,7 +90,7 @@ func atOneAddress(ctx context.Context, m *measurement, n int) error {
 		if err != nil {
 			return err
 		}
-		once := func(ctx context.Context, c client) error {
+		once := func(ctx context.Context, c *httpClient) error {
 			err := tool(ctx, c, call.tool)
 			var refused failure
 			if call.tool == "nothing" && errors.As(err, &refused) {
@@ -101,7 +101,7 @@ func atOneAddress(ctx context.Context, m *measurement, n int) error {
 		if _, err := timed(ctx, func(ctx context.Context) error { return once(ctx, c) }); err != nil { // its process starts
 			return fmt.Errorf("%s: %w", call.metric, err)
 		}
-		l, err := press(ctx, e, []client{c}, m.scale(2*time.Second), once)
+		l, err := press(ctx, e, []*httpClient{c}, m.scale(2*time.Second), once)
 		if err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func atOneAddress(ctx context.Context, m *measurement, n int) error {
 }
 
 // tool calls a tool that answers as echo does.
-func tool(ctx context.Context, c client, name string) error {
+func tool(ctx context.Context, c *httpClient, name string) error {
 	result, err := c.call(ctx, name, map[string]string{"message": "hello"})
 	if err != nil {
 		return err
@@ -121,12 +121,12 @@ func tool(ctx context.Context, c client, name string) error {
 
 // tools lists all tools and returns their number.
 func (c *httpClient) tools(ctx context.Context) (int, error) {
-	id := c.ids.next()
+	id := c.last.Add(1)
 	body, err := request(id, "tools/list", nil)
 	if err != nil {
 		return 0, err
 	}
-	res, err := c.post(ctx, body, "") //nolint:bodyclose // read closes it
+	res, err := c.post(ctx, body) //nolint:bodyclose // read closes it
 	if err != nil {
 		return 0, err
 	}

@@ -157,7 +157,7 @@ func (r results) atOne() string {
 
 // woken is a sentence about a call that wakes its server.
 func (r results) woken() string {
-	p50, p95 := r.Samples.spread("wake", "dormouse", "box asleep p50"), r.Samples.spread("wake", "dormouse", "box asleep p95")
+	p50, p95 := r.Samples.spread("wake", "dormouse", "first call p50"), r.Samples.spread("wake", "dormouse", "first call p95")
 	if p50.N == 0 {
 		return ""
 	}

@@ -44,10 +44,6 @@ func (p place) workerd() string {
 	return p.node("@cloudflare", "workerd-"+runtime.GOOS+"-"+arch, "bin", "workerd")
 }
 
-func (p place) python(peer, program string) string {
-	return filepath.Join(p.tools, peer, "bin", program)
-}
-
 // folder makes an empty folder in scratch.
 func (p place) folder(name string) (string, error) { return os.MkdirTemp(p.scratch, name+"-") }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // profiles takes a CPU profile of every process of Dormouse while 16 clients make calls.
-// It prints the first lines for each program, and keeps the files.
+// It prints their first lines and keeps the files.
 func profiles(ctx context.Context, m *measurement) error {
 	sockets, err := os.MkdirTemp("", "dm-prof-") // a short path: the path of a socket has about 100 bytes
 	if err != nil {
@@ -30,7 +30,7 @@ func profiles(ctx context.Context, m *measurement) error {
 	if err := warm(ctx, e, m.scale(2*time.Second)); err != nil {
 		return err
 	}
-	clients, _, err := open(ctx, e, 16, 4)
+	clients, err := open(ctx, e, 16, 4)
 	if err != nil {
 		return err
 	}
@@ -83,33 +83,20 @@ func takeProfiles(ctx context.Context, sockets, folder string, lasts time.Durati
 	return errors.Join(failed...)
 }
 
-// binaryOf returns the file of a program. dormouse is also its own runner.
-func binaryOf(program string) string {
-	if program == "runner" {
-		return "dormouse"
-	}
-	return program
-}
-
-// topLines prints the functions in which each program spends its time, including the
-// functions that they call.
+// topLines prints the functions in which Dormouse spends its time: first without, then with
+// the functions that they call.
 func (m *measurement) topLines(ctx context.Context, folder string) error {
-	for _, program := range []string{"http", "relay", "dormouse", "runner", "socket"} {
-		files, err := filepath.Glob(filepath.Join(folder, program+"-*.pprof"))
+	files, err := filepath.Glob(filepath.Join(folder, "*.pprof"))
+	if err != nil {
+		return err
+	}
+	for _, order := range []string{"-flat", "-cum"} {
+		args := append([]string{"tool", "pprof", "-top", "-nodecount=25", order, m.place.bin("dormouse")}, files...)
+		out, err := exec.CommandContext(ctx, "go", args...).Output()
 		if err != nil {
-			return err
+			return fmt.Errorf("go tool pprof: %w", err)
 		}
-		if len(files) == 0 {
-			continue
-		}
-		for _, order := range []string{"-flat", "-cum"} {
-			args := append([]string{"tool", "pprof", "-top", "-nodecount=25", order, m.place.bin(binaryOf(program))}, files...)
-			out, err := exec.CommandContext(ctx, "go", args...).Output()
-			if err != nil {
-				return fmt.Errorf("go tool pprof: %w", err)
-			}
-			m.suite.say("\n== %s, %d processes, %s\n%s", program, len(files), strings.TrimPrefix(order, "-"), out)
-		}
+		m.suite.say("\n== %d processes, %s\n%s", len(files), strings.TrimPrefix(order, "-"), out)
 	}
 	m.suite.say("the profiles are in %s", folder)
 	return nil

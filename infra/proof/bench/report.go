@@ -292,7 +292,7 @@ What ran:
 		if !slices.ContainsFunc(r.Samples, func(x sample) bool { return x.Peer == p.name }) {
 			continue
 		}
-		if _, err := fmt.Fprintf(f, "- %s: %s (%s). It keeps %s.\n", p.name, p.about, p.speaks.name, p.keeping); err != nil {
+		if _, err := fmt.Fprintf(f, "- %s: %s. It keeps %s.\n", p.name, p.about, p.keeping); err != nil {
 			return err
 		}
 	}

@@ -9,8 +9,13 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -58,11 +63,11 @@ func grouped(n int) string {
 
 // shows adds the figures that all rows have: a call beside what there is, the memory of
 // Dormouse without its servers, its files, and the time of two commands.
-func (m *measurement) shows(ctx context.Context, e *endpoint, c client) error {
+func (m *measurement) shows(ctx context.Context, e *endpoint, c *httpClient) error {
 	if _, err := timed(ctx, func(ctx context.Context) error { return hello(ctx, c) }); err != nil { // its process starts
 		return err
 	}
-	l, err := press(ctx, e, []client{c}, m.scale(time.Second), hello)
+	l, err := press(ctx, e, []*httpClient{c}, m.scale(time.Second), hello)
 	if err != nil {
 		return err
 	}
@@ -98,9 +103,6 @@ func (m *measurement) dormouse(ctx context.Context, e *endpoint, arguments ...st
 	return string(bytes.TrimSpace(out)), err
 }
 
-// file returns the servers file of a machine.
-func (e *endpoint) file() string { return filepath.Join(e.data, "servers.json") }
-
 func atServers(ctx context.Context, m *measurement, n int) error {
 	names := make([]string, n)
 	for i := range names {
@@ -113,7 +115,7 @@ func atServers(ctx context.Context, m *measurement, n int) error {
 	}
 	defer e.stop()
 	m.add("made in", "s", time.Since(began).Seconds())
-	clients, _, err := open(ctx, e, 1, 1)
+	clients, err := open(ctx, e, 1, 1)
 	if err != nil {
 		return err
 	}
@@ -122,27 +124,24 @@ func atServers(ctx context.Context, m *measurement, n int) error {
 
 func atSessions(ctx context.Context, m *measurement, n int) error {
 	return m.seeded(ctx, func(store storage.Store, _ *httpClient) error {
-		_, err := repeat(ctx, n, time.Hour, func(ctx context.Context, _ int) error {
-			return store.Create(ctx, someSession())
-		})
-		return err
+		all, ctx := errgroup.WithContext(ctx)
+		all.SetLimit(8)
+		for range n {
+			all.Go(func() error { return store.Create(ctx, someSession()) })
+		}
+		return all.Wait()
 	})
 }
 
 func atEvents(ctx context.Context, m *measurement, n int) error {
 	return m.seeded(ctx, func(store storage.Store, c *httpClient) error {
-		return addEvents(ctx, store, c.session, n)
-	})
-}
-
-// addEvents appends n events to a session, in streams of at most pastBatch.
-func addEvents(ctx context.Context, store storage.Store, session string, n int) error {
-	for ; n > 0; n -= pastBatch {
-		if err := store.Append(ctx, someEvents(session, min(n, pastBatch))); err != nil {
-			return err
+		for ; n > 0; n -= pastBatch {
+			if err := store.Append(ctx, someEvents(c.session, min(n, pastBatch))); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // seeded starts a machine, opens a session, fills its store beside it, and measures.
@@ -152,7 +151,7 @@ func (m *measurement) seeded(ctx context.Context, fill func(storage.Store, *http
 		return err
 	}
 	defer e.stop()
-	c := newHTTPClient(e.address, "2025-06-18", true)
+	c := newHTTPClient(e.address, true)
 	if _, err := timed(ctx, c.open); err != nil {
 		return err
 	}
@@ -196,7 +195,7 @@ func (m *measurement) held(ctx context.Context, n int, hold func(ctx context.Con
 	began := time.Now()
 	for len(open) < n {
 		name := "holder" + strconv.Itoa(len(open)/perKey)
-		key, err := m.dormouse(ctx, e, "keys", "create", name, "--tenant", name, "--server", "echo", "--servers", e.file())
+		key, err := m.key(ctx, e, name)
 		if err != nil {
 			return err
 		}
@@ -219,7 +218,7 @@ func (m *measurement) held(ctx context.Context, n int, hold func(ctx context.Con
 func atStreams(ctx context.Context, m *measurement, n int) error {
 	shared := &http.Client{Transport: &http.Transport{DisableCompression: true}}
 	return m.held(ctx, n, func(ctx context.Context, e *endpoint, key string) (io.Closer, error) {
-		c := newHTTPClient(e.address, "2025-06-18", true)
+		c := newHTTPClient(e.address, true)
 		c.key, c.http = key, shared
 		if _, err := timed(ctx, c.open); err != nil {
 			return nil, err
@@ -234,17 +233,59 @@ func atStreams(ctx context.Context, m *measurement, n int) error {
 
 func atSockets(ctx context.Context, m *measurement, n int) error {
 	return m.held(ctx, n, func(ctx context.Context, e *endpoint, key string) (io.Closer, error) {
-		c := newSocketClient(e.socket, "2025-06-18")
-		c.key = key
-		_, err := timed(ctx, c.open)
-		return closer(c.drop), err
+		var conn *websocket.Conn
+		_, err := timed(ctx, func(ctx context.Context) (err error) {
+			conn, err = openSocket(ctx, e.socket, key)
+			return err
+		})
+		return closer(func() error { return conn.CloseNow() }), err
 	})
 }
 
 // closer is a function that closes something.
-type closer func()
+type closer func() error
 
-func (c closer) Close() error {
-	c()
-	return nil
+func (c closer) Close() error { return c() }
+
+// tenant makes a key of a new tenant, and returns a client with it that has made one call.
+func (m *measurement) tenant(ctx context.Context, e *endpoint, name string) (*httpClient, error) {
+	key, err := m.key(ctx, e, name)
+	if err != nil {
+		return nil, err
+	}
+	c := newHTTPClient(e.address, true)
+	c.key = key
+	if _, err := timed(ctx, c.open); err != nil {
+		return nil, err
+	}
+	_, err = timed(ctx, func(ctx context.Context) error { return hello(ctx, c) })
+	return c, err
+}
+
+// key makes an API key of a new tenant.
+func (m *measurement) key(ctx context.Context, e *endpoint, tenant string) (string, error) {
+	return m.dormouse(ctx, e, "keys", "create", tenant, "--tenant", tenant, "--server", "echo", "--servers", filepath.Join(e.data, "servers.json"))
+}
+
+// pastBatch is how many events each stream of a filled session has.
+const pastBatch = 250
+
+// someEvents returns a stream of n log messages, as a part of a session's past.
+func someEvents(session string, n int) storage.Batch {
+	line := []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + strings.Repeat("x", 60) + `"}}`)
+	return storage.Batch{
+		Session: storage.ID(session), Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
+		Events: slices.Repeat([][]byte{line}, n), Expires: time.Now().Add(time.Hour),
+	}
+}
+
+// someSession returns a session that nobody uses.
+func someSession() storage.Session {
+	now := time.Now()
+	return storage.Session{
+		ID: storage.NewID(), Server: "echo", Digest: "bench", Tenant: "local", Principal: "local",
+		Transport: storage.HTTP, State: storage.Ready, Version: protocol, Created: now, Used: now,
+		Init:    []byte(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`),
+		Expires: now.Add(time.Hour),
+	}
 }

@@ -7,10 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore/dynamotest"
 )
 
 // part is one measurement, which can run by itself.
@@ -30,24 +27,21 @@ type part struct {
 
 func parts() []part {
 	anybody := func(peer) bool { return true }
-	ours := func(p peer) bool { return strings.HasPrefix(p.name, "dormouse") }
 	keeps := func(p peer) bool { return p.keeps }
 	named := func(names ...string) func(peer) bool {
 		return func(p peer) bool { return slices.Contains(names, p.name) }
 	}
+	few := named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native")
+	ours := named("dormouse")
 	return []part{
-		{name: "profile", about: "CPU profiles of every program at 16", wants: named("dormouse", "dormouse-functions"), fits: ours, run: profiles, asked: true},
+		{name: "profile", about: "CPU profiles of Dormouse at 16", wants: ours, fits: ours, run: profiles, asked: true},
 		{name: "latency", about: "initialize, first call, calls at 1 and 16", wants: anybody, fits: anybody, run: latency, bases: []string{"supergateway", "tbxark", "mcpagent", "native"}},
-		{name: "churn", about: "sessions opened, called once and deleted, 16 at once", wants: named("dormouse", "dormouse-disk", "dormouse-functions", "supergateway", "punkpeye", "mcpagent", "native"), fits: keeps, run: churn, bases: []string{"supergateway", "mcpagent", "native"}},
-		{name: "idle", about: "sessions that nobody uses, 8 s after their last call", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: keeps, run: idle},
-		{name: "wake", about: "the first call after a rest", wants: named("dormouse", "supergateway", "mcpagent", "native"), fits: keeps, run: wake, bases: []string{"mcpagent"}},
-		{name: "loss", about: "calls that were cut, and a host that was started again", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native", "native-event-store"), fits: func(p peer) bool { return p.resumes }, run: loss, tools: true},
-		{name: "payload", about: "large requests and answers, one at a time", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: anybody, run: payload, tools: true, bases: []string{"supergateway", "mcpagent", "native"}},
-		{name: "growth", about: "what ended sessions leave behind", wants: named("dormouse", "supergateway", "mcp-proxy", "mcpagent", "native"), fits: keeps, run: growth},
-		{name: "history", about: "a call, and what was before it", wants: named("dormouse"), fits: named("dormouse", "dormouse-functions"), run: history},
-		{name: "tenants", about: "calls beside a tenant at its limit, and what refusals cost", wants: named("dormouse"), fits: named("dormouse", "dormouse-functions"), run: tenants},
-		{name: "one", about: "50 and 200 servers behind /mcp", wants: named("dormouse"), fits: named("dormouse"), run: oneAddress, tools: true, asked: true},
-		{name: "scale", about: "what grows: servers, sessions, events, held streams, WebSockets", wants: named("dormouse"), fits: named("dormouse"), run: scale, asked: true},
+		{name: "churn", about: "sessions opened, called once and deleted, 16 at once", wants: keeps, fits: keeps, run: churn, bases: []string{"supergateway", "mcpagent", "native"}},
+		{name: "idle", about: "sessions that nobody uses, 8 s after their last call", wants: few, fits: keeps, run: idle},
+		{name: "wake", about: "the first call after a rest", wants: few, fits: keeps, run: wake, bases: []string{"mcpagent"}},
+		{name: "loss", about: "calls that were cut, and a host that was started again", wants: keeps, fits: keeps, run: loss, tools: true},
+		{name: "one", about: "50 and 200 servers behind /mcp", wants: ours, fits: ours, run: oneAddress, tools: true, asked: true},
+		{name: "scale", about: "what grows: servers, sessions, events, held streams, WebSockets", wants: ours, fits: ours, run: scale, asked: true},
 	}
 }
 
@@ -73,12 +67,10 @@ type suite struct {
 	found   samples
 	ran     map[string]partRun
 	notes   []string // of the part that runs
-
-	dynamoDB *dynamotest.Server
 }
 
 func newSuite(p place, o options, out io.Writer) *suite {
-	return &suite{place: p, options: o, out: out, missing: map[string]string{}, ran: map[string]partRun{}, dynamoDB: &dynamotest.Server{Running: o.dynamoDB}}
+	return &suite{place: p, options: o, out: out, missing: map[string]string{}, ran: map[string]partRun{}}
 }
 
 // serve finds the command that starts the stdio server.

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -25,8 +24,6 @@ var own string
 
 func main() {
 	listen := flag.String("http", "", "serve Streamable HTTP at this `address` instead of stdio")
-	json := flag.Bool("json", false, "with -http: answer in JSON instead of event streams")
-	stateless := flag.Bool("stateless", false, "with -http: keep no sessions, as clients of 2026-07-28 want it")
 	store := flag.Bool("event-store", false, "with -http: keep events in memory, for clients that come back")
 	flag.StringVar(&own, "tools", "", "have 20 more tools, whose names begin with this `name`")
 	flag.Parse()
@@ -36,7 +33,7 @@ func main() {
 	if *listen == "" {
 		err = server().Run(ctx, &mcp.StdioTransport{})
 	} else {
-		options := &mcp.StreamableHTTPOptions{JSONResponse: *json, Stateless: *stateless}
+		options := &mcp.StreamableHTTPOptions{}
 		if *store {
 			options.EventStore = mcp.NewMemoryEventStore(nil)
 		}
@@ -65,9 +62,6 @@ type (
 	said struct {
 		Message string `json:"message" jsonschema:"what to say back"`
 	}
-	filled struct {
-		Bytes int `json:"bytes" jsonschema:"how long the answer is"`
-	}
 	slowed struct {
 		Milliseconds int  `json:"milliseconds" jsonschema:"how long to take"`
 		Progress     bool `json:"progress,omitempty" jsonschema:"report progress once, at the start"`
@@ -80,9 +74,6 @@ func server() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "echo", Version: "1.0.0"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "echo", Description: "Say it back"}, func(_ context.Context, _ *mcp.CallToolRequest, in said) (*mcp.CallToolResult, any, error) {
 		return text("Echo: " + in.Message), nil, nil
-	})
-	mcp.AddTool(s, &mcp.Tool{Name: "fill", Description: "Answer with so many bytes"}, func(_ context.Context, _ *mcp.CallToolRequest, in filled) (*mcp.CallToolResult, any, error) {
-		return text(strings.Repeat("x", max(0, min(in.Bytes, 16<<20)))), nil, nil
 	})
 	mcp.AddTool(s, &mcp.Tool{Name: "slow", Description: "Answer late"}, slow)
 	for i := range 20 {
