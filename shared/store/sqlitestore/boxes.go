@@ -6,10 +6,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// boxOf builds a box record from its columns. Callers share the cached value: a copy of it
-// has no pointers through which they could change it.
-func (s *Store) boxOf(rev int64, record []byte) (storage.Box, error) {
-	b, err := s.boxes.of(record, storage.UnmarshalBox)
+// boxOf builds a box record from its columns.
+func boxOf(rev int64, record []byte) (storage.Box, error) {
+	b, err := storage.UnmarshalBox(record)
 	b.Rev = rev
 	return b, err
 }
@@ -27,7 +26,7 @@ func (s *Store) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) 
 	if !found {
 		return storage.Box{ID: id}, nil
 	}
-	b, err := s.boxOf(rev, record)
+	b, err := boxOf(rev, record)
 	if err != nil {
 		return storage.Box{}, failed(err)
 	}

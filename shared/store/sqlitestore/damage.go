@@ -69,7 +69,7 @@ func vanished(path string) *storage.Error {
 // Errors: Unavailable (damaged, cannot be read), Invalid (no store, or of a newer version);
 // it wraps [os.ErrNotExist] if there is no file.
 func Check(ctx context.Context, path string) error {
-	if err := Look(path); err != nil {
+	if err := look(path); err != nil {
 		return err
 	}
 	d := &damage{path: path}

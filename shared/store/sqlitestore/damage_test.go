@@ -150,7 +150,7 @@ func TestALostStoreIsNotAFirstStart(t *testing.T) {
 			commontest.OK(t, lose(path))
 			_, err := Open(path)
 			wantCode(t, "Open", err, storage.Invalid)
-			wantCode(t, "Look", Look(path), storage.Invalid)
+			wantCode(t, "look", look(path), storage.Invalid)
 			wantCode(t, "Check", Check(t.Context(), path), storage.Invalid)
 			if _, err := os.Stat(path); name == "removed" && err == nil {
 				t.Error("Open made a new file")

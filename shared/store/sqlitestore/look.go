@@ -19,10 +19,10 @@ const (
 	applicationAt = 68 // application_id
 )
 
-// Look returns an error if [Open] could not use the file at path. The file may be no
+// look returns an error if [Open] could not use the file at path. The file may be no
 // store, be of a newer version, or not be writable. The error wraps [os.ErrNotExist] if
-// there is no file. Look changes nothing, and may be used beside an open store.
-func Look(path string) error {
+// there is no file. look changes nothing, and may be used beside an open store.
+func look(path string) error {
 	if err := lost(path); err != nil {
 		return err
 	}

@@ -15,16 +15,16 @@ import (
 func TestLookSaysWhatOpenWouldRefuse(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "store.db")
-	if err := Look(path); !errors.Is(err, os.ErrNotExist) {
+	if err := look(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without a file: %v", err)
 	}
 	s, err := Open(path)
 	commontest.OK(t, err)
-	commontest.CheckIn(t, "an open store", Look(path))
+	commontest.CheckIn(t, "an open store", look(path))
 	commontest.OK(t, s.Close())
 	before, err := os.ReadFile(path)
 	commontest.OK(t, err)
-	commontest.CheckIn(t, "a closed store", Look(path))
+	commontest.CheckIn(t, "a closed store", look(path))
 	if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
 		t.Errorf("it has changed the file: %v", err)
 	}
@@ -35,11 +35,11 @@ func TestLookSaysWhatOpenWouldRefuse(t *testing.T) {
 	}
 	pipe := filepath.Join(dir, "pipe")
 	commontest.OK(t, syscall.Mkfifo(pipe, 0o600))
-	if err := Look(pipe); err == nil || !strings.Contains(err.Error(), "is not a session store") {
+	if err := look(pipe); err == nil || !strings.Contains(err.Error(), "is not a session store") {
 		t.Errorf("a pipe: %v", err)
 	}
 	for file, want := range map[string]string{path: "was written by a newer version", other: "is not a session store", empty: "<nil>"} {
-		err := Look(file)
+		err := look(file)
 		if text := fmt.Sprint(err); !strings.Contains(text, want) {
 			t.Errorf("%s: %v, want %s", file, err, want)
 		}

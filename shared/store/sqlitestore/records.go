@@ -8,20 +8,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// records keeps rows of sessions and boxes as they are in the file, for [Options].Alone. Every
-// message reads those of its session and its box, which seldom change. A write through this
-// Store forgets its row before it returns. The zero value is ready.
+// records caches sessions and boxes as they are in the file, for [Options].Alone. Every message
+// reads the records of its session and its box, which seldom change. A write through this
+// Store removes its record from the cache before it returns. The zero value is ready.
 type records struct {
 	mu       sync.Mutex
-	version  int64 // of the file; see Store.foreign
-	writes   int   // that have forgotten a row
+	version  int64 // the file's data version to which the records belong; see database.foreign
+	writes   int   // how often forget was called
 	sessions map[storage.ID]storage.Session
 	boxes    map[storage.BoxID]storage.Box
 }
 
-// load returns what [Store.Load] returns, if both rows are kept and are of this version of the
-// file. Otherwise the caller reads
-// the rows from the file, and passes since on to keep.
+// maxRecords bounds the sessions and the boxes in the cache. The cache holds no pair of
+// records over maxRecord bytes.
+const (
+	maxRecords = 256
+	maxRecord  = 4 << 10
+)
+
+// load returns a session and a box if the cache has both and they belong to this version of the
+// file. Otherwise ok is false: the caller then reads them from the file, and passes since to
+// keep.
 func (r *records) load(id storage.ID, box storage.BoxID, version int64) (x storage.Session, b storage.Box, since int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,21 +43,22 @@ func (r *records) load(id storage.ID, box storage.BoxID, version int64) (x stora
 	return x, b, r.writes, ok
 }
 
-// keep keeps the rows of a session and a box, which the caller has read from the file. since is
-// what load returned before that. keep keeps nothing if a row was forgotten since that load.
+// keep caches a session and a box that the caller has read from the file. since is what load
+// returned before the read. If forget was called since then, keep does nothing: what was read
+// may be older than a write.
 func (r *records) keep(x storage.Session, b storage.Box, since int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.writes != since {
-		return // what was read may be older than a write
+		return
 	}
-	if r.sessions == nil || len(r.sessions) >= maxKnown || len(r.boxes) >= maxKnown {
+	if r.sessions == nil || len(r.sessions) >= maxRecords || len(r.boxes) >= maxRecords {
 		r.sessions, r.boxes = map[storage.ID]storage.Session{}, map[storage.BoxID]storage.Box{}
 	}
 	r.sessions[x.ID], r.boxes[b.ID] = x.Clone(), b
 }
 
-// forget forgets a session and a box; either may be "".
+// forget removes a session and a box from the cache; either may be "".
 func (r *records) forget(id storage.ID, box storage.BoxID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,10 +67,11 @@ func (r *records) forget(id storage.ID, box storage.BoxID) {
 	delete(r.boxes, box)
 }
 
-// notKept is a since that keep never takes.
+// notKept is a since with which keep does nothing.
 const notKept = -1
 
-// kept is [records.load] for a file that others may write.
+// kept is records.load with the file's present data version. ok is also false if that is not
+// known.
 func (s *Store) kept(ctx context.Context, id storage.ID, box storage.BoxID) (x storage.Session, b storage.Box, since int, ok bool) {
 	if !s.options.Alone || ctx.Err() != nil || s.damage.known() != nil {
 		return x, b, notKept, false
@@ -75,7 +84,7 @@ func (s *Store) kept(ctx context.Context, id storage.ID, box storage.BoxID) (x s
 			version, err = s.ask(context.WithoutCancel(ctx))
 			s.writer.end()
 			known = err == nil
-		default: // a write is on its way
+		default: // a write holds the connection
 		}
 	}
 	if !known {

@@ -89,11 +89,11 @@ func TestWhatWasReadBeforeAWriteIsNotKept(t *testing.T) {
 	r.keep(old, b, since)
 	_, _, since, ok := r.load("s1", "b", 1)
 	same(t, "is it kept", ok, false)
-	for id := range 10 * maxKnown {
+	for id := range 10 * maxRecords {
 		old.ID = storage.ID(rune(id))
 		r.keep(old, b, since)
 	}
-	if len(r.sessions) > maxKnown {
+	if len(r.sessions) > maxRecords {
 		t.Errorf("%d sessions are kept", len(r.sessions))
 	}
 }

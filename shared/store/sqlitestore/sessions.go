@@ -10,9 +10,8 @@ import (
 )
 
 // sessionOf builds a session from its columns.
-func (s *Store) sessionOf(rev int64, record, raw []byte) (storage.Session, error) {
-	x, err := s.sessions.of(record, storage.UnmarshalSession)
-	x = x.Clone()
+func sessionOf(rev int64, record, raw []byte) (storage.Session, error) {
+	x, err := storage.UnmarshalSession(record)
 	x.Rev, x.Init = rev, raw
 	return x, err
 }
@@ -60,7 +59,7 @@ func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (s
 	}
 	box = storage.Box{ID: boxID}
 	if brev != 0 {
-		if box, err = s.boxOf(brev, brecord); err != nil {
+		if box, err = boxOf(brev, brecord); err != nil {
 			return storage.Session{}, storage.Box{}, failed(err)
 		}
 	}
@@ -71,10 +70,10 @@ func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (s
 		}
 		return storage.Session{}, box, err
 	}
-	if x, err = s.sessionOf(srev, srecord, raw); err != nil {
+	if x, err = sessionOf(srev, srecord, raw); err != nil {
 		return storage.Session{}, storage.Box{}, failed(err)
 	}
-	if len(srecord)+len(raw)+len(brecord) <= maxKnownSize {
+	if len(srecord)+len(raw)+len(brecord) <= maxRecord {
 		s.records.keep(x, box, since)
 	}
 	return x, box, nil
@@ -129,7 +128,7 @@ func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit
 		if err := scan(&rev, &record, &raw); err != nil {
 			return storage.Session{}, err
 		}
-		return s.sessionOf(rev, record, raw)
+		return sessionOf(rev, record, raw)
 	})
 }
 

@@ -89,11 +89,9 @@ func (o Options) withDefaults() Options {
 // file.
 type Store struct {
 	database
-	looks    looks
-	waiters  waiters
-	sessions known[storage.Session]
-	boxes    known[storage.Box]
-	records  records
+	looks   looks
+	waiters waiters
+	records records
 }
 
 // database is the file of a Store: its connections, how writes come to the disk, and what is

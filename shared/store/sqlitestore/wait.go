@@ -21,9 +21,9 @@ import (
 //
 // Wait polls the file to find the writes of other processes. It polls first when the
 // stream is 4 ms old, and then every 5 to 10 ms. Later it polls after a tenth of the time
-// it has waited, at most a second. A poll reads the stream if another process has written
-// to the file, and once when Wait cannot know whether one has. With [Options].Alone, it polls
-// every second.
+// it has waited, at most a second. The first poll reads the stream. A later one reads it only
+// if another process has written to the file. With [Options].Alone, the first poll of a new
+// stream comes after 100 ms, and the next ones every second.
 //
 // Wait returns Unavailable when the disk has failed all writes for 5 s: what it waits for
 // could not be stored.
@@ -31,14 +31,11 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 	w := s.waiters.enter(id, stream)
 	defer s.waiters.leave(w)
 	begun := time.Now()
-	look, unread, seen := begun, begun, int64(0) // unread is when to read whatever the version is
+	look, polled, seen := begun, false, int64(0) // seen is the file's data version at the last poll
 	if s.waiters.untouched(w.stream) {
 		look = stream.Time().Add(infant)
-		if version, known := s.watch.before(stream.Time()); known {
-			seen, unread = version, begun.Add(doubt)
-		}
 		if s.options.Alone {
-			look = begun.Add(doubt)
+			look = begun.Add(newborn)
 		}
 	}
 	for {
@@ -52,8 +49,8 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 		now := time.Now()
 		over := woken || !now.Before(until)
 		version, known, err := s.lately(ctx, seen) // before the read, which may find more
-		if err == nil && (woken || !known || version != seen || !now.Before(unread)) {
-			unread = until
+		if err == nil && (woken || !known || version != seen || !polled) {
+			polled = true
 			var p storage.Page
 			p, err = s.Read(ctx, id, stream, after, storage.MaxWait)
 			if len(p.Events) > 0 {
@@ -94,9 +91,9 @@ const patience = 20 * time.Millisecond
 // processes need longer than this to answer a request.
 const infant = 4 * time.Millisecond
 
-// doubt is how long Wait relies on the version that the file had before the stream began.
-// Then Wait reads the stream once: a clock that was set back may have dated it too late.
-const doubt = 100 * time.Millisecond
+// newborn is the time until the first poll with [Options].Alone: another program may have
+// written to the stream, or a clock that was set back may have dated it too late.
+const newborn = 100 * time.Millisecond
 
 // pace returns the time until the next poll.
 func (s *Store) pace(waited time.Duration) time.Duration {
@@ -116,16 +113,9 @@ func earlier(a, b time.Time) time.Time {
 // watch caches the file's data version, which shows whether another process has
 // written.
 type watch struct {
-	mu           sync.Mutex
-	version      int64
-	asked, heard time.Time // when the question began, and when the answer was there
-}
-
-// before returns the version that the file had at some moment before t, if it is known.
-func (w *watch) before(t time.Time) (version int64, known bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.version, !w.heard.IsZero() && w.heard.Before(t)
+	mu      sync.Mutex
+	version int64
+	asked   time.Time // when the read of version began
 }
 
 // watchAge is how long a data version that was read once serves all waiting calls.
@@ -164,7 +154,7 @@ func (d *database) ask(uncut context.Context) (version int64, err error) {
 	}
 	d.watch.mu.Lock()
 	defer d.watch.mu.Unlock()
-	d.watch.version, d.watch.asked, d.watch.heard = version, begun, time.Now()
+	d.watch.version, d.watch.asked = version, begun
 	return version, nil
 }
 

@@ -154,44 +154,12 @@ func TestAStreamThatBeganJustNowIsNotReadBeforeItsFirstNews(t *testing.T) {
 	})
 }
 
-// Wait knows the version that the file had before the stream began. So it reads the
-// stream within its first 0.1 s only if another process has written.
-func TestAStreamThatBeganJustNowIsReadOnceAnotherProcessHasWritten(t *testing.T) {
-	known := func(t *testing.T, test func(t *testing.T, s, other *Store, stream storage.StreamID, back <-chan outcome)) {
-		t.Helper()
-		path := filepath.Join(t.TempDir(), "store.db")
-		synctest.Test(t, func(t *testing.T) {
-			s, other := open(t, path), open(t, path)
-			defer func() { _, _ = s.Close(), other.Close() }()
-			if _, err := s.foreign(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			<-time.After(time.Second)
-			stream, back, begun := begunNow(), make(chan outcome, 1), time.Now()
-			go func() {
-				p, err := s.Wait(t.Context(), "s1", stream, 0, far())
-				back <- outcome{p, err, time.Since(begun)}
-			}()
-			synctest.Wait()
-			test(t, s, other, stream, back)
-		})
-	}
-	known(t, func(t *testing.T, s, other *Store, stream storage.StreamID, back <-chan outcome) {
-		<-time.After(doubt / 2)
-		same(t, "was anything read", hasRead(s), false)
+func TestAStoreThatIsAloneFindsWhatAnotherWritesToANewStream(t *testing.T) {
+	aloneStore(t, func(t *testing.T, s, other *Store, _ func() (storage.Session, storage.Box, error)) {
+		stream, begun := begunNow(), time.Now()
 		put(t, other, batch(stream, 1, `1`))
-		o := <-back
-		same(t, "events and error", []any{indexes(o.page), o.err}, []any{[]storage.Index{1}, nil})
-		if late := o.took - doubt/2; late > 15*time.Millisecond {
-			t.Errorf("it came %s late", late)
-		}
-	})
-	known(t, func(t *testing.T, s, _ *Store, stream storage.StreamID, back <-chan outcome) {
-		<-time.After(doubt + 15*time.Millisecond)
-		same(t, "was anything read", hasRead(s), true)
-		put(t, s, batch(stream, 1, `1`))
-		o := <-back
-		same(t, "events and error", []any{indexes(o.page), o.err}, []any{[]storage.Index{1}, nil})
+		p, err := s.Wait(t.Context(), "s1", stream, 0, far())
+		same(t, "events, time and error", []any{indexes(p), time.Since(begun), err}, []any{[]storage.Index{1}, newborn, nil})
 	})
 }
 
