@@ -60,7 +60,12 @@ func partsName(r row, data []byte) string {
 	h := sha256.New()
 	h.Write(fmt.Appendf(nil, "%q %q ", r.str("PK"), r.str("SK")))
 	h.Write(data)
-	return strings.ToLower(base32.HexEncoding.EncodeToString(h.Sum(nil)[:20]))
+	return shortHash(h.Sum(nil))
+}
+
+// shortHash returns the first 20 bytes of a SHA-256 as text for a key.
+func shortHash(sum []byte) string {
+	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:20]))
 }
 
 func partKey(name string, n int) row { return key(fmt.Sprintf("Z#%s#%d", name, n), "z") }

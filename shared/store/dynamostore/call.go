@@ -217,22 +217,28 @@ type span struct {
 // query calls each for every row of a span, until each returns false or an error.
 func (q *requests) query(ctx context.Context, sp span, each func(row) (more bool, err error)) error {
 	in := &dynamodb.QueryInput{
-		TableName: &q.table, ConsistentRead: aws.Bool(true), ScanIndexForward: aws.Bool(!sp.backwards),
+		ConsistentRead: aws.Bool(true), ScanIndexForward: aws.Bool(!sp.backwards),
 		KeyConditionExpression:    aws.String("PK = :pk AND SK BETWEEN :from AND :to"),
 		ExpressionAttributeValues: row{":pk": str(sp.pk), ":from": str(sp.from), ":to": str(sp.to)},
-		ReturnConsumedCapacity:    types.ReturnConsumedCapacityTotal,
 	}
 	if sp.fields != "" {
 		in.ProjectionExpression = &sp.fields
 	}
-	as := cmp.Or(sp.as, "Query")
 	if sp.next == nil {
 		sp.next = func() int { return max(sp.limit, 100) }
 	}
-	for limit := sp.limit; ; limit = sp.next() {
-		if sp.limit > 0 {
-			in.Limit = aws.Int32(int32(limit))
-		}
+	if sp.limit > 0 {
+		in.Limit = aws.Int32(int32(sp.limit))
+	}
+	return q.queryAll(ctx, cmp.Or(sp.as, "Query"), in, sp.next, each)
+}
+
+// queryAll sends a query, and repeats it from the end of each answer until there are no more
+// rows. It calls each for every row, until each returns false or an error. A request after
+// the first one asks for next rows, unless in has no limit. It counts requests under the name as.
+func (q *requests) queryAll(ctx context.Context, as string, in *dynamodb.QueryInput, next func() int, each func(row) (more bool, err error)) error {
+	in.TableName, in.ReturnConsumedCapacity = &q.table, types.ReturnConsumedCapacityTotal
+	for {
 		out, err := ask(ctx, q, as, q.client.Query, in)
 		if err != nil {
 			return q.failed(err)
@@ -245,6 +251,9 @@ func (q *requests) query(ctx context.Context, sp span, each func(row) (more bool
 		}
 		if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {
 			return nil
+		}
+		if in.Limit != nil {
+			in.Limit = aws.Int32(int32(next()))
 		}
 	}
 }

@@ -2,7 +2,6 @@ package dynamostore
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -103,42 +102,15 @@ func (c collection[T]) Save(ctx context.Context, v T) error {
 }
 
 func (c collection[T]) List(ctx context.Context, tenant, after string, limit int) ([]T, error) {
-	var list []T
-	for len(list) < limit {
-		var asked []row
-		err := c.s.queryTenant(ctx, c.name, c.partition(after), maxGet, func(r row) bool {
-			asked = append(asked, key(r.str("PK"), "m"))
-			return len(asked) < maxGet
+	keys := func(after string, _ int) (names []string, err error) {
+		err = c.s.queryTenant(ctx, c.name, after, maxGet, func(r row) bool {
+			names = append(names, r.str("PK"))
+			return len(names) < maxGet
 		})
-		if err != nil || len(asked) == 0 {
-			return list, err
-		}
-		after = asked[len(asked)-1].str("PK")[len(c.partition("")):]
-		rows, err := c.s.getMany(ctx, asked)
-		if err != nil {
-			return nil, err
-		}
-		if list, err = c.appendRows(list, rows, tenant); err != nil {
-			return nil, err
-		}
+		return names, err
 	}
-	return list[:max(limit, 0)], nil
-}
-
-// appendRows appends the records of a tenant that have not expired, in order.
-func (c collection[T]) appendRows(list []T, rows []row, tenant string) ([]T, error) {
-	slices.SortFunc(rows, func(a, b row) int { return compare(a, b, "PK") })
-	for _, r := range rows {
-		if !r.alive(time.Now()) {
-			continue
-		}
+	return list(ctx, &c.s.requests, c.partition(after), limit, keys, func(r row) (T, bool, error) {
 		v, err := c.of(r)
-		if err != nil {
-			return nil, c.s.failed(err)
-		}
-		if tenant == "" || *c.kind.Fields(&v).Tenant == tenant {
-			list = append(list, v)
-		}
-	}
-	return list, nil
+		return v, tenant == "" || *c.kind.Fields(&v).Tenant == tenant, err
+	})
 }

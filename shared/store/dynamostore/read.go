@@ -24,7 +24,7 @@ func (s *Store) Read(ctx context.Context, id storage.ID, stream storage.StreamID
 // earlier.
 func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
 	r := s.newReader(id, stream, after, "Wait")
-	if err := sleepFor(ctx, min(infant-time.Since(stream.Time()), infant, time.Until(until))); err != nil {
+	if err := storage.Rest(ctx, min(infant-time.Since(stream.Time()), infant, time.Until(until))); err != nil {
 		return storage.Page{}, err
 	}
 	for begun := time.Now(); ; {
@@ -36,38 +36,24 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 		if err != nil || len(p.Events) > 0 || !now.Before(until) {
 			return p, err
 		}
-		if err := sleepFor(ctx, min(pace(now.Sub(begun)), until.Sub(now))); err != nil {
+		if err := storage.Rest(ctx, min(pace(now.Sub(begun)), until.Sub(now))); err != nil {
 			return storage.Page{}, err
 		}
 	}
 }
 
 // infant is the age of a stream at which Wait polls for the first time. An answer
-// takes longer than this: three hops and a write.
+// takes longer than this: three hops and a write. By the clock of this machine a stream may
+// begin in the future, so Wait never rests longer than infant before its first poll.
 const infant = 4 * time.Millisecond
-
-// sleepFor waits for d or the end of ctx. By the clock of this machine a stream may begin
-// in the future, so Wait passes at most infant.
-func sleepFor(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // pace returns the time until the next poll.
 func pace(waited time.Duration) time.Duration {
 	return min(max(waited/10, 5*time.Millisecond+rand.N(5*time.Millisecond)), time.Second)
 }
 
-// reader reads one stream from one cursor, once or until there are events.
+// reader reads one stream from one cursor, once or until there are events. Cursor and stream
+// come from a client and may have any value.
 type reader struct {
 	store  *Store
 	id     storage.ID
@@ -80,8 +66,6 @@ type reader struct {
 	lookBack bool
 }
 
-// newReader returns a reader. The cursor and the stream come from a client and may
-// have any value.
 func (s *Store) newReader(id storage.ID, stream storage.StreamID, after storage.Index, as string) *reader {
 	after = max(after, 0)
 	return &reader{store: s, id: id, stream: stream, after: after, as: as, lookBack: after > 0}

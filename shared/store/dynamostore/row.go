@@ -135,5 +135,3 @@ func lastOf(r row) storage.Index { return firstOf(r) + storage.Index(r.num("n"))
 
 // lastKey returns a key behind all batches of a stream.
 func lastKey(stream storage.StreamID) string { return streamKey(stream) + strings.Repeat("9", digits) }
-
-func compare(a, b row, name string) int { return strings.Compare(a.str(name), b.str(name)) }

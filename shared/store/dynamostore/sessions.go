@@ -10,7 +10,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -122,34 +121,50 @@ func (s *Store) Save(ctx context.Context, x storage.Session) error {
 // created a moment ago. Without a tenant it reads the whole index, about one read
 // unit for each 80 sessions, which suits operators rather than requests.
 func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit int) ([]storage.Session, error) {
-	var list []storage.Session
-	for len(list) < limit {
-		keys, err := s.sessionKeys(ctx, tenant, sessionKey(after), limit-len(list))
-		if err != nil || len(keys) == 0 {
-			return list, err
+	keys := func(after string, limit int) ([]string, error) { return s.sessionKeys(ctx, tenant, after, limit) }
+	return list(ctx, &s.requests, sessionKey(after), limit, keys, func(r row) (storage.Session, bool, error) {
+		x, err := sessionOf(r)
+		return x, true, err
+	})
+}
+
+// list returns up to limit records with partition keys after the key after, in order. keys
+// returns the next partition keys after one, in order, and none at the end; limit is how many
+// records are still wanted. read decodes a row; ok is false for a record that does not belong
+// to the list. list leaves out rows that have expired.
+func list[T any](
+	ctx context.Context, q *requests, after string, limit int, keys func(after string, limit int) ([]string, error), read func(row) (v T, ok bool, err error),
+) ([]T, error) {
+	var all []T
+	for len(all) < limit {
+		names, err := keys(after, limit-len(all))
+		if err != nil || len(names) == 0 {
+			return all, err
 		}
 		var asked []row
-		for _, k := range keys {
-			asked = append(asked, key(k, "m"))
+		for _, name := range names {
+			asked = append(asked, key(name, "m"))
 		}
-		rows, err := s.getMany(ctx, asked)
+		rows, err := q.getMany(ctx, asked)
 		if err != nil {
 			return nil, err
 		}
-		slices.SortFunc(rows, func(a, b row) int { return compare(a, b, "PK") })
+		slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.str("PK"), b.str("PK")) })
 		for _, r := range rows {
 			if !r.alive(time.Now()) {
 				continue
 			}
-			x, err := sessionOf(r)
+			v, ok, err := read(r)
 			if err != nil {
-				return nil, s.failed(err)
+				return nil, q.failed(err)
 			}
-			list = append(list, x)
+			if ok {
+				all = append(all, v)
+			}
 		}
-		after = storage.ID(keys[len(keys)-1][len(sessionKey("")):])
+		after = names[len(names)-1]
 	}
-	return list, nil
+	return all[:max(limit, 0)], nil
 }
 
 // sessionKeys returns up to limit keys of sessions that come after the key after, in
@@ -176,27 +191,13 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, after string, limit int
 // queryTenant calls each for the rows of one key of the index "tenant", in order. It
 // begins after the partition key after, and ends when each returns false.
 func (q *requests) queryTenant(ctx context.Context, tenant, after string, limit int, each func(row) bool) error {
+	limit = min(limit, 1000)
 	in := &dynamodb.QueryInput{
-		TableName: &q.table, IndexName: aws.String(tenantIndex), Limit: aws.Int32(int32(min(limit, 1000))),
+		IndexName: aws.String(tenantIndex), Limit: aws.Int32(int32(limit)),
 		KeyConditionExpression:    aws.String("T = :tenant AND PK > :after"),
 		ExpressionAttributeValues: row{":tenant": str(tenant), ":after": str(after)},
-		ReturnConsumedCapacity:    types.ReturnConsumedCapacityTotal,
 	}
-	for {
-		out, err := ask(ctx, q, "Query", q.client.Query, in)
-		if err != nil {
-			return q.failed(err)
-		}
-		q.count("Query", unitsOf(out.ConsumedCapacity), 0)
-		for _, r := range out.Items {
-			if !each(r) {
-				return nil
-			}
-		}
-		if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {
-			return nil
-		}
-	}
+	return q.queryAll(ctx, "Query", in, func() int { return limit }, func(r row) (bool, error) { return each(r), nil })
 }
 
 // questionKey returns the sort key of an answer. It hashes a long question, so that a

@@ -3,9 +3,7 @@ package dynamostore
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base32"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
@@ -19,7 +17,7 @@ import (
 func stateRow(k storage.ValueKey) row {
 	sum := func(text string) string {
 		h := sha256.Sum256([]byte(text))
-		return strings.ToLower(base32.HexEncoding.EncodeToString(h[:20]))
+		return shortHash(h[:])
 	}
 	if k.Scope == storage.ValueOfSession {
 		return key(sessionKey(storage.ID(k.Of)), fmt.Sprintf("v#%d#%s", k.Since.UnixMilli(), sum(fmt.Sprintf("%q %q %q", k.Tenant, k.Server, k.Name))))
