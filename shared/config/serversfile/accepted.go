@@ -37,7 +37,7 @@ func (c *File) Marshal() []byte {
 	}
 	for _, name := range c.names {
 		s := c.servers[name]
-		a.Servers = append(a.Servers, s.marshaled())
+		a.Servers = append(a.Servers, marshaled(s))
 		a.Path = cmp.Or(a.Path, s.Path)
 		if !s.Tools.isZero() {
 			a.Tools[name] = s.Tools

@@ -122,8 +122,6 @@ func (r *reader) unknown(m member, what string, n node, known []string) (meant s
 	_, there := n.get(near)
 	of, section, _ := strings.Cut(what, ": ")
 	switch {
-	case gone()[m.name] != "" && strings.HasPrefix(section, "x-dormouse"):
-		r.fail(m.at, "%sunknown key %q under %s: %s", prefix(of), m.name, section, gone()[m.name])
 	case near != "" && !there:
 		r.fail(m.at, "%sunknown key %q: did you mean %q?", prefix(what), m.name, near)
 		return near
@@ -137,14 +135,6 @@ func (r *reader) unknown(m member, what string, n node, known []string) (meant s
 		r.ignored = append(r.ignored, remark{at: m.at, text: of})
 	}
 	return ""
-}
-
-// gone returns the keys that Dormouse had, with what to do about each.
-func gone() map[string]string {
-	return map[string]string{
-		"allowed_mount_roots": "take it out; a host_path may be any folder but those of the system",
-		"separator":           `take it out; "__" stands between the names of a server and its tool`,
-	}
 }
 
 func prefix(what string) string {

@@ -51,8 +51,8 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 			}
 		})
 	}
-	if near := serversfile.Closest("wether", []string{"good", "Weather"}); near != "Weather" {
-		t.Errorf("nearest %q", near)
+	if instead := serversfile.Instead("wether", []string{"good", "Weather"}); instead != "did you mean Weather?" {
+		t.Error(instead)
 	}
 }
 

@@ -5,41 +5,18 @@ import (
 	"strings"
 )
 
-// Remote is a server that another party hosts. URL and Headers may hold secrets; String,
-// LogValue and encoding/json of a Server leave them out.
+// Remote is a server that another party hosts. URL and Headers may hold secrets.
 type Remote struct {
-	URL     string            `json:"-"` // "" for a server that is not remote
-	Headers map[string]string `json:"-"` // on each request; may hold ${principal:NAME}
+	URL     string            `json:"url"`               // "" for a server that is not remote
+	Headers map[string]string `json:"headers,omitempty"` // on each request; may hold ${principal:NAME}
 	// Commands has the headers whose values are the output of a shell command, as
 	// Server.Commands has variables.
-	Commands map[string]string `json:"-"`
+	Commands map[string]string `json:"commands,omitempty"`
 	// Transport is "http" for Streamable HTTP, "sse" for HTTP+SSE, and "" if Dormouse is to
 	// find it out.
-	Transport string
+	Transport string `json:"transport,omitempty"`
 	// Private permits addresses that are not public (x-dormouse.remote.private).
-	Private bool
-}
-
-type marshaledRemote struct {
-	URL       string            `json:"url"`
-	Headers   map[string]string `json:"headers,omitempty"`
-	Commands  map[string]string `json:"commands,omitempty"`
-	Transport string            `json:"transport,omitempty"`
-	Private   bool              `json:"private,omitempty"`
-}
-
-func (r Remote) marshaled() *marshaledRemote {
-	if r.URL == "" {
-		return nil
-	}
-	return &marshaledRemote{r.URL, r.Headers, r.Commands, r.Transport, r.Private}
-}
-
-func (m *marshaledRemote) remote() Remote {
-	if m == nil {
-		return Remote{}
-	}
-	return Remote{m.URL, m.Headers, m.Commands, m.Transport, m.Private}
+	Private bool `json:"private,omitempty"`
 }
 
 // InPlace reports whether the function that gets a message executes it, so that there is no

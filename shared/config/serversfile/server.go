@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -27,23 +26,26 @@ const MaxMarshal = 8 << 10
 // Server is one configured MCP server, with all variables expanded. Its strings
 // are valid UTF-8 without NUL.
 //
-// Env, and Args where they came from variables, may hold secrets. String,
-// GoString, LogValue and encoding/json leave them out; only Marshal writes them.
+// Env and Remote, and Args where they came from variables, may hold secrets. String, GoString
+// and MarshalJSON leave them out; only Marshal writes them. The tags of the fields name the
+// members of what Marshal writes.
 type Server struct {
-	Name string // matches [A-Za-z0-9][A-Za-z0-9._-]{0,63}
+	Name string `json:"name"` // matches [A-Za-z0-9][A-Za-z0-9._-]{0,63}
 	// Native is the name of a server that is part of the functions, x-dormouse.native. It is
 	// "" for a server that Command starts in a box, or that Remote reaches. One of the three
 	// is set.
-	Native  string
-	Remote  Remote
-	Command string            // a program without arguments
-	Args    []string          `json:"-"`
-	Env     map[string]string `json:"-"`
-	Unset   []string          // names, in order, of variables that are null: the process does not get them from the machine either
+	Native  string            `json:"native,omitempty"`
+	Remote  Remote            `json:"remote,omitzero"`
+	Command string            `json:"command"` // a program without arguments
+	Args    []string          `json:"args,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+	// Unset has the names, in order, of variables that are null in the file: the process does
+	// not get them from the machine either.
+	Unset []string `json:"unset,omitempty"`
 	// Commands has the variables whose values are the output of a shell command, with the
 	// command. They are not in Env. Only a machine that reads the file by [LoadHere] has some.
-	Commands map[string]string `json:"-"`
-	Cwd      string            // as written, "" for the workspace of the box
+	Commands map[string]string `json:"commands,omitempty"`
+	Cwd      string            `json:"cwd,omitempty"` // as written, "" for the workspace of the box
 
 	// Digest is the SHA-256, in lower-case hex, of everything that changes how the server
 	// behaves. That is Command, Args, Env, Unset and Cwd, and some settings of the box: the
@@ -52,79 +54,44 @@ type Server struct {
 	// The order of keys, the name, and timeouts do not change it, so a handshake record
 	// under the digest stays valid when those change. It contains the values of Env only
 	// as hashes.
-	Digest string
+	Digest string `json:"-"`
 
-	Idle           time.Duration // idle_seconds, 0 if the file says nothing
-	StartupTimeout time.Duration // startup_timeout_sec, > 0: installs, process and handshake together
-	ToolTimeout    time.Duration // tool_timeout_sec, 0 means no limit
-	AnswerTimeout  time.Duration // answer_timeout_sec, > 0; ToolTimeout stands still meanwhile
+	Idle           time.Duration `json:"idle_ns"`                     // idle_seconds, 0 if the file says nothing
+	StartupTimeout time.Duration `json:"startup_timeout_ns"`          // startup_timeout_sec, > 0: installs, process and handshake together
+	ToolTimeout    time.Duration `json:"tool_timeout_ns"`             // tool_timeout_sec, 0 means no limit
+	AnswerTimeout  time.Duration `json:"answer_timeout_ns,omitempty"` // answer_timeout_sec, > 0; ToolTimeout stands still meanwhile
 
-	Box Box // x-dormouse.box, with the values of its profile put in
+	Box Box `json:"box,omitzero"` // x-dormouse.box, with the values of its profile put in
 
 	// Record permits keeping a handshake record; x-dormouse.record may switch it off.
-	Record bool
+	Record bool `json:"record"`
 	// OwnLists leaves the lists out of the record (x-dormouse.record "initialize").
-	OwnLists bool
+	OwnLists bool `json:"own_lists,omitempty"`
 	// SameLists says that every client gets the same lists (x-dormouse.record "lists").
-	SameLists bool
+	SameLists bool `json:"same_lists,omitempty"`
 	// Tasks says which calls become tasks (x-dormouse.tasks): "always", "off", or "" for
 	// calls that take long.
-	Tasks string
+	Tasks string `json:"tasks,omitempty"`
 	// Disabled says that the server is in the file, but is not served.
-	Disabled bool
+	Disabled bool `json:"disabled,omitempty"`
 	// Tools says which tools are offered.
-	Tools ToolFilter
+	Tools ToolFilter `json:"-"`
 	// Audit says what of calls auditors may read.
-	Audit Audit
+	Audit Audit `json:"-"`
 	// Path is the PATH of the machine that has read the file, if the server runs there.
-	// Marshal leaves it out.
-	Path string
+	Path string `json:"-"`
 }
 
-// marshaled is the form of a Server in a box's environment.
-type marshaled struct {
-	Name           string            `json:"name"`
-	Native         string            `json:"native,omitempty"`
-	Remote         *marshaledRemote  `json:"remote,omitempty"`
-	Command        string            `json:"command"`
-	Args           []string          `json:"args,omitempty"`
-	Env            map[string]string `json:"env,omitempty"`
-	Unset          []string          `json:"unset,omitempty"`
-	Commands       map[string]string `json:"commands,omitempty"`
-	Cwd            string            `json:"cwd,omitempty"`
-	Idle           time.Duration     `json:"idle_ns"`
-	StartupTimeout time.Duration     `json:"startup_timeout_ns"`
-	ToolTimeout    time.Duration     `json:"tool_timeout_ns"`
-	AnswerTimeout  time.Duration     `json:"answer_timeout_ns,omitempty"`
-	Box            Box               `json:"box,omitzero"`
-	Record         bool              `json:"record"`
-	OwnLists       bool              `json:"own_lists,omitempty"`
-	SameLists      bool              `json:"same_lists,omitempty"`
-	Tasks          string            `json:"tasks,omitempty"`
-	Disabled       bool              `json:"disabled,omitempty"`
-}
+// marshaled is a Server whose JSON has all fields with a name, also secrets.
+type marshaled Server
 
 // Marshal returns the server as one line of JSON for [UnmarshalServer], to be put into
 // an environment variable. It holds the values of Env in the clear. It has at most
 // [MaxMarshal] bytes for every server of a [File].
-func (s Server) Marshal() string { return string(encode(s.marshaled())) }
-
-func (s Server) marshaled() marshaled {
-	return marshaled{
-		Name: s.Name, Native: s.Native, Remote: s.Remote.marshaled(), Command: s.Command, Args: s.Args, Env: s.Env, Unset: s.Unset, Commands: s.Commands, Cwd: s.Cwd,
-		Idle: s.Idle, StartupTimeout: s.StartupTimeout, ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout,
-		Box:    s.Box,
-		Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Tasks: s.Tasks, Disabled: s.Disabled,
-	}
-}
+func (s Server) Marshal() string { return string(encode(marshaled(s))) }
 
 func (m marshaled) server() Server {
-	s := Server{
-		Name: m.Name, Native: m.Native, Remote: m.Remote.remote(), Command: m.Command, Args: m.Args, Env: m.Env, Unset: m.Unset, Commands: m.Commands, Cwd: m.Cwd,
-		Idle: m.Idle, StartupTimeout: m.StartupTimeout, ToolTimeout: m.ToolTimeout, AnswerTimeout: m.AnswerTimeout,
-		Box:    m.Box,
-		Record: m.Record, OwnLists: m.OwnLists, SameLists: m.SameLists, Tasks: m.Tasks, Disabled: m.Disabled,
-	}
+	s := Server(m)
 	if s.AnswerTimeout == 0 {
 		s.AnswerTimeout = DefaultAnswerTimeout // an older writer has no such field
 	}
@@ -144,7 +111,7 @@ func UnmarshalServer(text string) (Server, error) {
 	if json.Unmarshal([]byte(text), &m) != nil {
 		return Server{}, errors.New("server definition is not JSON as Marshal writes it")
 	}
-	if !validName(m.Name) || m.Command == "" && m.Remote == nil || m.Idle < 0 || m.StartupTimeout <= 0 || m.ToolTimeout < 0 || m.AnswerTimeout < 0 {
+	if !validName(m.Name) || m.Command == "" && m.Remote.URL == "" || m.Idle < 0 || m.StartupTimeout <= 0 || m.ToolTimeout < 0 || m.AnswerTimeout < 0 {
 		return Server{}, errors.New("server definition has a missing or wrong name, command or timeout")
 	}
 	return m.server(), nil
@@ -158,30 +125,16 @@ func (s Server) String() string {
 	if s.Remote.URL != "" {
 		return fmt.Sprintf("server %q: remote at %s", s.Name, s.Remote.Address())
 	}
-	return fmt.Sprintf("server %q: command %q, %d args, env [%s]",
-		s.Name, s.Command, len(s.Args), strings.Join(s.envNames(), " "))
+	names := slices.Sorted(maps.Keys(s.Env))
+	names = append(names, slices.Sorted(maps.Keys(s.Commands))...)
+	return fmt.Sprintf("server %q: command %q, %d args, env [%s]", s.Name, s.Command, len(s.Args), strings.Join(names, " "))
 }
 
 // GoString is String, so that %#v does not print secrets either.
 func (s Server) GoString() string { return s.String() }
 
-// LogValue returns a group of name, command, number of args, names of env and the
-// beginning of the digest.
-func (s Server) LogValue() slog.Value {
-	return slog.GroupValue(
-		slog.String("name", s.Name),
-		slog.String("command", s.Command),
-		slog.String("native", s.Native),
-		slog.String("remote", s.Remote.Address()),
-		slog.Int("args", len(s.Args)),
-		slog.Any("env", s.envNames()),
-		slog.String("digest", s.Digest[:min(12, len(s.Digest))]),
-	)
-}
-
-func (s Server) envNames() []string {
-	return slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(s.Env)), slices.Collect(maps.Keys(s.Commands)))))
-}
+// MarshalJSON returns String as JSON, so that no log prints secrets.
+func (s Server) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
 // digest hashes a JSON list in which every part has a fixed position, so different
 // servers never give the same bytes.

@@ -264,10 +264,9 @@ func TestFileTooLargeIsRefused(t *testing.T) {
 // them without the restriction.
 func TestAnUnknownKeyOfOursIsAMistake(t *testing.T) {
 	for name, test := range map[string]struct{ file, want string }{
-		"of the file":  {`{"mcpServers": {}, "x-dormouse": {"approvals": {}}}`, `f:1:35: the file: unknown key "approvals" under x-dormouse: there are access, audit, connect, groups, limits, profile`},
-		"that is gone": {`{"mcpServers": {}, "x-dormouse": {"allowed_mount_roots": []}}`, `f:1:35: the file: unknown key "allowed_mount_roots" under x-dormouse: take it out; a host_path may be any folder but those of the system`},
-		"of a group":   {`{"mcpServers": {}, "x-dormouse": {"groups": {"dev": {"users": ["a"]}}}}`, `f:1:54: the file: unknown key "users" under x-dormouse.groups: dev: there are names, servers, tools`},
-		"of a box":     {`{"mcpServers": {"x": {"command": "a", "x-dormouse": {"box": {"egress": ["example.com"]}}}}}`, ``},
+		"of the file": {`{"mcpServers": {}, "x-dormouse": {"approvals": {}}}`, `f:1:35: the file: unknown key "approvals" under x-dormouse: there are access, audit, connect, groups, limits, profile`},
+		"of a group":  {`{"mcpServers": {}, "x-dormouse": {"groups": {"dev": {"users": ["a"]}}}}`, `f:1:54: the file: unknown key "users" under x-dormouse.groups: dev: there are names, servers, tools`},
+		"of a box":    {`{"mcpServers": {"x": {"command": "a", "x-dormouse": {"box": {"egress": ["example.com"]}}}}}`, ``},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _, err := serversfile.Parse([]byte(test.file), "f", nil)
