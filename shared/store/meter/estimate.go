@@ -119,6 +119,10 @@ func readUnits(c *intercept.Call) float64 {
 		return 1 + eachRow(out)
 	case []storage.Key:
 		return 1 + eachRow(out)
+	case []storage.Grant:
+		return 1 + eachRow(out)
+	case []storage.UpstreamToken:
+		return 1 + eachRow(out)
 	case []storage.Answer:
 		questions, _ := c.In.([]string)
 		return eachRow(out) + float64(len(questions)-len(out))
@@ -139,10 +143,9 @@ func readUnits(c *intercept.Call) float64 {
 	}
 }
 
-// surely limits the size of a record's strings. If they have fewer bytes, the record is
-// certainly smaller than a read unit, so it need not be encoded. JSON takes at most six
-// bytes for a byte of a string, and less than 1,500 for all numbers, times and names of
-// fields.
+// surely is how many bytes the strings of a record may have so that the record is certainly
+// smaller than a read unit, and need not be encoded. JSON takes at most six bytes for a byte
+// of a string, and less than 1,500 for all numbers, times and names of fields.
 const surely = (readUnit - overhead - 1500) / 6
 
 func smallSession(s storage.Session) bool {
@@ -180,8 +183,8 @@ func writeSize(c *intercept.Call) int {
 }
 
 // indexes returns how many rows of indexes a write changes. One index has sessions with
-// their expiry, keys and grants. The other has items, and the boxes that the sweep must
-// check.
+// their expiry, keys, grants and upstream tokens. The other has items, and the boxes that the
+// sweep must check.
 func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 	switch c.Method {
 	case "Create", "Save":
@@ -193,7 +196,7 @@ func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 		if b.State == storage.Asleep || b.State == storage.Starting && b.Attempt <= 1 {
 			return 1
 		}
-	case "CreateKey", "CreateGrant", "PutItem", "DeleteItem":
+	case "CreateKey", "CreateGrant", "CreateUpstreamToken", "PutItem", "DeleteItem":
 		return 1
 	}
 	return 0
@@ -224,6 +227,8 @@ func size(record any) int {
 		return encoded(storage.KeyKind().Marshal, r)
 	case storage.Grant:
 		return encoded(storage.GrantKind().Marshal, r)
+	case storage.UpstreamToken:
+		return encoded(storage.UpstreamTokenKind().Marshal, r)
 	case storage.EntryTicket:
 		return encoded(storage.MarshalEntryTicket, r)
 	case storage.Batch:

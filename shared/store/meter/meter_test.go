@@ -260,6 +260,16 @@ func TestDurableValuesAreBilledBySize(t *testing.T) {
 	}
 }
 
+func TestUpstreamTokensAreBilledBySizeWithTheirIndex(t *testing.T) {
+	e := meter.Estimate(storagetest.NewMemory())
+	tokens := e.UpstreamTokens()
+	commontest.OK(t, tokens.Create(t.Context(), storage.UpstreamToken{ID: "u", Tenant: "acme", Sealed: strings.Repeat("x", 5<<10)}))
+	if _, err := tokens.List(t.Context(), "acme", "", 10); err != nil {
+		t.Fatal(err)
+	}
+	commontest.SameIn(t, "written and listed", meter.Stored{ReadUnits: 3, WriteUnits: 7}, e.Spent())
+}
+
 func TestWhatIsPushedToClientsGoesToTheInternetAndFramesDoNot(t *testing.T) {
 	m := meter.New(meter.Options{})
 	clients, runners := m.Clients(conns{}), m.Runners(conns{})
