@@ -60,7 +60,7 @@ func arrows() []arrow {
 	}
 	return append(all, []arrow{
 		{"functions/wiring", []string{"shared/..."}},
-		{"functions/wiring/kept", []string{"functions/wiring", "shared/box/snapshot", "shared/core/storage"}},
+		{"functions/wiring/kept", []string{"functions/wiring", "shared/box/memory", "shared/box/snapshot", "shared/core/storage"}},
 		{"functions/wiring/authorization", []string{"shared/...", "functions/wiring"}},
 		{"functions/wiring/endpoints", []string{"shared/...", "functions/wiring"}},
 		{"functions/wiring/webconsole", []string{"shared/...", "functions/wiring", "functions/wiring/endpoints"}},

@@ -182,7 +182,7 @@ func New(s Settings, p Parts) (*Function, error) {
 	if p.Snapshots != "" {
 		f.Relay.Kept = func(server string) bool {
 			s, ok := s.Servers.Server(server)
-			return ok && s.Kept() == serversfile.SnapshotSession
+			return ok && (s.Kept() == serversfile.SnapshotSession || s.Box.Memory)
 		}
 	}
 	return f, nil

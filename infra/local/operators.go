@@ -44,6 +44,19 @@ func (m *machine) here(o *api.Options) {
 		b, err := m.ledger.Bill(ctx)
 		return billOf(b, since), err
 	}
+	if halt := o.Halt; halt != nil {
+		o.Halt = func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error) {
+			up, err = halt(ctx, box, of, by, within)
+			forgot, failed := memory.Forget(snapshot.NewFolder(m.snapshots()), string(box), string(of))
+			return up || forgot, errors.Join(err, failed)
+		}
+	}
+	o.Remembered = func() (boxes []storage.BoxID) {
+		for _, s := range memory.Sleepers(snapshot.NewFolder(m.snapshots())) {
+			boxes = append(boxes, storage.BoxID(s.Box))
+		}
+		return boxes
+	}
 	o.Edits, o.Vitals = m.cfg.Edits, func(ctx context.Context) (api.Vitals, error) { return vitalsOf(ctx, m) }
 	o.Notes = func() []string {
 		notes := m.file.notes()

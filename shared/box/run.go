@@ -33,9 +33,7 @@ func (r *processRun) run() {
 	} else if err := p.keeping.given.clear(); err != nil {
 		p.box.log.Warn("the files of a principal's secrets stay", "server", p.box.server.Name, "process", p.audience.id, "error", err)
 	}
-	if !p.nap.kept {
-		p.forgetImage()
-	}
+	p.forgetImage()
 	p.output.log.Close(p.howItEnded())
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()

@@ -367,7 +367,7 @@ func (r *processRun) begin(l launch) (child, *frozen, error) {
 // megabytes rounds up.
 func megabytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
-// forgetImage deletes what is kept of a process that an operator has stopped while it slept.
+// forgetImage deletes the memory that must not be kept, also that of an earlier process.
 func (p *process) forgetImage() {
 	p.box.mu.Lock()
 	discard, owner := p.nap.discard && p.box.server.Images != nil, p.keeping.owner()

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -25,6 +26,17 @@ func Sleepers(f *snapshot.Folder) []Sleeper {
 		}
 	}
 	return all
+}
+
+// Forget deletes the memory that a box keeps of a process, or of all its processes if the name
+// is "". It reports whether there was any.
+func Forget(f *snapshot.Folder, box, process string) (forgot bool, err error) {
+	for _, path := range f.ImageFiles() {
+		if s, ok := sleeper(path); ok && s.Box == box && (process == "" || s.Process == process) {
+			forgot, err = true, errors.Join(err, f.ForgetImage(path))
+		}
+	}
+	return forgot, err
 }
 
 func sleeper(path string) (s Sleeper, ok bool) {

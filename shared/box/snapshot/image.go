@@ -264,6 +264,19 @@ func forgetImage(image string) error {
 	return os.Remove(image)
 }
 
+// ForgetImage deletes an image that ImageFiles has named. The workspace stays.
+func (f *Folder) ForgetImage(image string) error {
+	unlock, err := f.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := forgetImage(image); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil // a process has claimed it meanwhile
+}
+
 // ImageFiles returns the paths of the images that are kept.
 func (f *Folder) ImageFiles() []string {
 	pointers, _ := filepath.Glob(filepath.Join(f.path, "*", pointerFile)) // the pattern is well formed

@@ -129,6 +129,9 @@ type Acts struct {
 	Give func(ctx context.Context, id storage.ID, principal string) ([]storage.Session, error)
 	// Halt stops processes of a box; see relayserver.Backend.Halt.
 	Halt func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error)
+	// Remembered lists the boxes that keep the memory of a process that sleeps, which Halt then
+	// deletes. nil: no box keeps any.
+	Remembered func() []storage.BoxID
 	// Forget forgets the handshake record of a tenant's server. nil: it stays.
 	Forget func(ctx context.Context, tenant string, s serversfile.Server) error
 	// Relist has the clients of a tenant's server ask for its tools again. nil: they find out

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -234,9 +235,12 @@ func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err 
 	if err != nil {
 		return told, err
 	}
+	if x.h.Remembered != nil {
+		due = append(due, x.h.Remembered()...)
+	}
 	var boxes []storage.BoxID
 	for _, id := range due {
-		if tenant, server := id.Parts(); match(server) && x.caller.may(tenant, server) {
+		if tenant, server := id.Parts(); match(server) && x.caller.may(tenant, server) && !slices.Contains(boxes, id) {
 			boxes = append(boxes, id)
 		}
 	}

@@ -188,7 +188,8 @@ type Give struct {
 	Principal string `json:"principal"`
 }
 
-// Stopped says which boxes were told to stop. Those that slept had nothing to stop.
+// Stopped says which boxes were told to stop. Those that slept had nothing to stop, unless they
+// kept the memory of a process.
 type Stopped struct {
 	Boxes []string `json:"boxes"`         // TENANT/SERVER
 	Why   string   `json:"why,omitempty"` // why there is nothing to stop, of a native server
