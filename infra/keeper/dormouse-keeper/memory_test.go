@@ -23,8 +23,8 @@ def look():
     return "count %d." % n`)
 )
 
-// Servers of Node and Python go on counting over five sleeps and an end of dormouse run, and
-// their secret is on no disk.
+// Servers of Node and Python go on counting over five sleeps and an end of dormouse run. Their
+// secret is on no disk, and in nothing that a user may add to the report of a fault.
 func TestMemoryLastsOverSleepsAndRestarts(t *testing.T) {
 	a := as{1000, ""}
 	programs, data := built(t), a.folder(t)
@@ -53,6 +53,17 @@ func TestMemoryLastsOverSleepsAndRestarts(t *testing.T) {
 				for name := range servers {
 					log.wait(t, " "+name+" asleep", n+1)
 				}
+			}
+			for _, args := range []string{"doctor --json", "ps --json", "list --json", "logs node"} {
+				cmd := a.command(filepath.Join(programs, "dormouse"), append(strings.Fields(args), "--data", filepath.Join(data, "state"))...)
+				if out, _ := cmd.CombinedOutput(); len(out) == 0 || bytes.Contains(out, []byte(secret)) { // doctor fails where it finds a fault
+					t.Errorf("dormouse %s has the secret, or says nothing: %s", args, out)
+				}
+			}
+			log.mu.Lock()
+			defer log.mu.Unlock()
+			if strings.Contains(strings.Join(log.all, "\n"), secret) {
+				t.Error("the log has the secret")
 			}
 		})
 	}
