@@ -250,7 +250,7 @@ func (f *Function) Server(name string) (sessions.Server, bool) {
 	made := sessions.Server{
 		Tools: s.Tools.Filter(), Pin: s.Pin(),
 		Name: s.Name, Digest: record.Digest(), Record: s.Record, OwnLists: s.OwnLists, SameLists: s.SameLists, Anonymous: s.Anonymous(), Spreads: s.Spreads(),
-		Tasks: sessions.TaskMode(s.Tasks), InPlace: s.InPlace(), Providers: s.Principal(),
+		Tasks: sessions.TaskMode(s.Tasks), Remembers: s.Box.Memory, InPlace: s.InPlace(), Providers: s.Principal(),
 	}
 	if ok {
 		f.servers.Store(name, served{made, record, !s.Disabled})

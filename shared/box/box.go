@@ -75,7 +75,8 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 // without requests has no such event. The box drops a delivery whose id is in flight in
 // its session.
 //
-// Deliver drops responses; pass them to Answer.
+// Deliver passes a response to the process that asked. If that sleeps with its memory, the
+// response wakes it. Otherwise Deliver drops a response to a question that is not open.
 func (b *Box) Deliver(d Delivery) {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	b.mu.Lock()
@@ -106,7 +107,7 @@ func (b *Box) Deliver(d Delivery) {
 		st.refuseAll(requestsOf(msgs), b.unavailable("the box is shut down, try again"))
 		return
 	}
-	if st.open > 0 && len(b.server.Principal) > 0 {
+	if len(b.server.Principal) > 0 && (st.open > 0 || len(d.Secrets) > 0) {
 		g.supply(d.Secrets)
 	}
 	b.execute(g, st, msgs, d.Restarted)
@@ -115,8 +116,9 @@ func (b *Box) Deliver(d Delivery) {
 // execute gives messages to the process of the session. It starts the process if one of
 // the messages needs it.
 func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
+	msgs = slices.DeleteFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Response && answered(g.live, st.session, m) })
 	p := g.current
-	if p == nil && slices.ContainsFunc(msgs, forProcess) {
+	if p == nil && slices.ContainsFunc(msgs, b.forProcess) {
 		free, ok := makeRoom(b, b.groups)
 		if !ok {
 			st.refuseAll(requestsOf(msgs), full(b))
@@ -143,7 +145,10 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 		case wire.Notification:
 			g.notification(p, st.session, m)
 		case wire.Response:
-			b.counts.Unknown++
+			waits := p != nil && !p.greeted && !p.nap.asleep() && b.server.Images != nil
+			if !waits || !p.held.add(heldLine{line: m.Raw, answer: &heldAnswer{st.session, m}}) {
+				b.counts.Unknown++
+			}
 		}
 	}
 	if p != nil {
@@ -152,10 +157,12 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 }
 
 // forProcess reports whether a process must be there to take m.
-func forProcess(m wire.Message) bool {
+func (b *Box) forProcess(m wire.Message) bool {
 	switch m.Kind {
 	case wire.Request:
 		return true
+	case wire.Response:
+		return b.server.Images != nil // the process that asked may sleep
 	case wire.Notification:
 		return m.Method != wire.NotifyInitialized && m.Method != wire.NotifyCancelled
 	default:
@@ -194,14 +201,17 @@ func (b *Box) Answer(session, question string, raw []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.touch()
-	if s := b.sessions[session]; s != nil && err == nil {
-		for _, p := range b.processes(s) {
-			if p.conv.answer(s, question, m) {
-				return
-			}
-		}
+	m.ID = wire.AppendString(nil, question)
+	if s := b.sessions[session]; s == nil || err != nil || !answered(b.processes(s), s, m) {
+		b.counts.Unknown++
 	}
-	b.counts.Unknown++
+}
+
+// answered passes the response of a session's client to the one of the processes that has asked.
+// It returns false if none has.
+func answered(processes []*process, s *session, m wire.Message) bool {
+	question, _ := wire.String(m.ID)
+	return slices.ContainsFunc(processes, func(p *process) bool { return p.conv.answer(s, question, m) })
 }
 
 // CloseStream closes a stream for good. The box cancels its requests and drops what the

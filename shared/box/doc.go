@@ -132,8 +132,9 @@
 //
 // With [Server].Images a process sleeps with its memory. It is frozen when it is idle, when each
 // open request waits for its client, and when the box ends. Its memory, its workspace and the
-// conversation are saved together. If a request or a question is still open, another process
-// takes over the conversation, and waits until a message needs it. Such a process, or that of a
+// conversation are saved together. If a request is still open, another process takes over the
+// conversation, and waits until a message needs it. An answer to a question outside of requests
+// wakes the process in any later box. Such a process, or that of a
 // later box, gets the memory back if it fits, and is told nothing that it knows. If it does not
 // fit, the log says why, and the process starts as any other does.
 //

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -182,7 +181,7 @@ func (g *group) busy() bool {
 	return slices.ContainsFunc(g.live, func(p *process) bool {
 		// A workspace that is not saved yet keeps the box awake. Another runner may wake
 		// the box as soon as it sleeps, and must then find the saved workspace.
-		return !p.greeted && g.current == p && !p.nap.asleep() || !p.conv.idle() || p.keeping.workspace != "" || p.nap.asleep() && p.conv.awaits(time.Now())
+		return !p.greeted && g.current == p && !p.nap.asleep() || !p.conv.idle() || p.keeping.workspace != ""
 	})
 }
 

@@ -230,7 +230,7 @@ func (p *process) send(number int64, line []byte) bool {
 	r := p.conv.requests[number]
 	if !p.greeted || r != nil && r.passed == nil && p.clock.holds() {
 		p.nap.rouse()
-		return p.held.add(number, line)
+		return p.held.add(heldLine{number: number, line: line})
 	}
 	p.notes.sent = p.notes.sent || number == 0
 	raw, at := line, p.queue.Pushed()
@@ -301,15 +301,23 @@ type heldLines struct {
 type heldLine struct {
 	number int64
 	line   []byte
+	answer *heldAnswer // if not nil, line is this response, and is not sent as it is
 }
 
-// add holds a line. It returns false if the line does not fit.
-func (h *heldLines) add(number int64, line []byte) bool {
-	if h.bytes+len(line) > maxQueue {
+// heldAnswer is the response of a session's client to a question that only the process knows,
+// once it has its memory back.
+type heldAnswer struct {
+	of *session
+	m  wire.Message
+}
+
+// add holds a message. It returns false if the message does not fit.
+func (h *heldLines) add(l heldLine) bool {
+	if h.bytes+len(l.line) > maxQueue {
 		return false
 	}
-	h.lines = append(h.lines, heldLine{number: number, line: line})
-	h.bytes += len(line)
+	h.lines = append(h.lines, l)
+	h.bytes += len(l.line)
 	return true
 }
 
@@ -318,6 +326,12 @@ func (p *process) sendHeld() {
 	held := p.held.lines
 	p.held = heldLines{}
 	for _, h := range held {
+		if a := h.answer; a != nil {
+			if !answered([]*process{p}, a.of, a.m) {
+				p.box.counts.Unknown++
+			}
+			continue
+		}
 		r := p.conv.requests[h.number]
 		if h.number != 0 && r == nil {
 			continue

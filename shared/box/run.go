@@ -91,7 +91,7 @@ func (r *processRun) unsend(f *fault) (some bool) {
 func (r *processRun) again(f *fault) {
 	p := r.p
 	for _, q := range p.conv.inOrder() {
-		if q.passed != nil || q.given.again || q.given.line == nil || !p.held.add(q.number, q.given.line) {
+		if q.passed != nil || q.given.again || q.given.line == nil || !p.held.add(heldLine{number: q.number, line: q.given.line}) {
 			p.conv.end(q, f.unanswered(q))
 			continue
 		}

@@ -31,6 +31,7 @@ type nap struct {
 
 	drowsy  chan struct{} // closed when freeze is to put the process away
 	asked   bool          // drowsy is closed
+	sent    int64         // how many bytes the process had been sent by then
 	over    bool          // freeze has returned
 	kept    bool          // and the memory is kept
 	size    int64         // of the image, in bytes
@@ -104,7 +105,7 @@ func (p *process) dismiss() {
 		p.failed != nil && p.failed.data.Phase != PhaseBoxUnavailable:
 		p.child.Terminate()
 	default:
-		n.asked = true
+		n.asked, n.sent = true, p.queue.Pushed()
 		close(n.drowsy)
 	}
 }
@@ -261,24 +262,14 @@ func (c *conversation) frozenQuestions() []frozenQuestion {
 	return list
 }
 
-// awaits reports whether an answer may still come to a question outside of calls. The box of a
-// process that sleeps stays awake for it: it would not hear of the answer otherwise.
-func (c *conversation) awaits(now time.Time) bool {
-	for _, q := range c.questions {
-		if q.call == nil && q.due.After(now) {
-			return true
-		}
-	}
-	return false
-}
-
-// passOn gives the conversation of a process that sleeps to another one, if something is open.
-// That one sleeps until it is needed, unless a message has asked for it already.
+// passOn gives the conversation of a process that sleeps to another one, if a call is open or
+// something was sent to the process while it fell asleep. That one sleeps until it is needed,
+// unless a message has asked for it already. Questions outside of calls wait in the image.
 func (r *processRun) passOn() {
 	p := r.p
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
-	if !p.nap.kept || p.box.closed || p.failed != nil || p.keeping.over() || p.conv.idle() && len(p.conv.questions) == 0 {
+	if !p.nap.kept || p.box.closed || p.failed != nil || p.keeping.over() || p.conv.idle() && p.queue.Pushed() == p.nap.sent {
 		return
 	}
 	next := p.group.current
@@ -298,11 +289,11 @@ func (p *process) inherit(from *process) {
 	held := p.held.lines
 	p.held = heldLines{}
 	for _, line := range late {
-		p.held.add(0, line)
+		p.held.add(heldLine{line: line})
 	}
 	for _, r := range c.inOrder() {
 		if r.passed == nil && r.given.line != nil {
-			p.held.add(r.number, r.given.line)
+			p.held.add(heldLine{number: r.number, line: r.given.line})
 		}
 		r.given.at, r.before = -1, written{}
 		if r.passed != nil && r.asked == 0 {
@@ -310,7 +301,7 @@ func (p *process) inherit(from *process) {
 		}
 	}
 	for _, h := range held {
-		p.held.add(h.number, h.line)
+		p.held.add(h)
 	}
 	for _, r := range fresh.inOrder() { // from.conv and this one draw from the same numbers
 		c.came++
@@ -323,13 +314,8 @@ func (p *process) inherit(from *process) {
 	p.first = first
 	from.converse(newConversation(p.box.draw, p.box.server.Scope.wide(), p.audience))
 	p.nap.heir = true
-	for _, q := range c.questions {
-		if q.call == nil && q.due.IsZero() {
-			q.due = time.Now().Add(p.box.server.AnswerTimeout)
-		}
-	}
 	p.clock.take(c)
-	if len(p.held.lines) > 0 {
+	if len(p.held.lines) > 0 || from.queue.Pushed() != from.nap.sent {
 		p.nap.rouse()
 	}
 }
@@ -463,7 +449,7 @@ func (r *processRun) lost(why error) {
 // forgetMemory ends what only the process that slept could have answered, because it does not
 // come back.
 func (p *process) forgetMemory() {
-	if p.conv.passed.Len() == 0 && len(p.conv.questions) == 0 {
+	if !p.nap.heir {
 		return
 	}
 	f := p.box.interrupted("the memory of its process was lost while that slept")
@@ -476,7 +462,7 @@ func (p *process) forgetMemory() {
 	clear(p.conv.asked)
 	p.held.lines = slices.DeleteFunc(p.held.lines, func(h heldLine) bool {
 		m, err := wire.Parse(h.line)
-		return h.number == 0 && (err != nil || m.Kind == wire.Response || m.Method == wire.NotifyCancelled)
+		return h.number == 0 && h.answer == nil && (err != nil || m.Kind == wire.Response || m.Method == wire.NotifyCancelled)
 	})
 }
 

@@ -135,49 +135,59 @@ func TestAProcessSleepsWhileItsCallsWaitForAHuman(t *testing.T) {
 	}
 }
 
-// An answer to a question outside of calls wakes the process, also if it slept meanwhile.
-func TestAQuestionOutsideOfCallsOutlivesASleep(t *testing.T) {
+// A box sleeps although its process has asked the client something outside of calls. The answer
+// wakes the process, in this box or in a later one, and so does an answer that comes while the
+// process falls asleep. Without the memory nobody hears of it.
+func TestAnAnswerOutsideOfCallsWakesTheProcessThatAsked(t *testing.T) {
 	t.Parallel()
 	a := newAsleep(t)
 	r := a.box()
-	call := r.call("1", "ask outside", `{}`)
-	r.result(call)
-	m, err := wire.Parse(r.event(t, "").Raw)
-	commontest.OK(t, err)
-	id, _ := wire.String(m.ID)
-	r.state(t, Stopped)
-	commontest.Eventually(t, "no process is there", func() bool { return len(r.Processes()) == 0 && len(a.images()) == 1 })
-	if _, ok := r.IdleSince(); ok {
-		t.Error("the box would sleep, and not hear of the answer")
+	asks := func(id string) (answer string) {
+		t.Helper()
+		r.result(r.call(id, "ask outside", `{}`))
+		m, err := wire.Parse(r.event(t, "").Raw)
+		commontest.OK(t, err)
+		return `{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"action":"accept"}}`
 	}
-	r.Answer("s", id, []byte(`{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept"}}`))
-	heard := func(r *rig) {
+	heard := func(id string, want int) {
 		t.Helper()
 		var lines []string
-		commontest.OK(t, json.Unmarshal(r.result(r.call("2", "lines", `{}`)), &lines))
-		if n := strings.Count(strings.Join(lines, " "), "response 1001"); n != 1 {
-			t.Errorf("it heard %d answers: %q", n, lines)
+		commontest.OK(t, json.Unmarshal(r.result(r.call(id, "lines", `{}`)), &lines))
+		if n := strings.Count(strings.Join(lines, " "), "response 10"); n != want {
+			t.Errorf("it heard %d answers, want %d: %q", n, want, lines)
 		}
 	}
-	heard(r)
+	answer := asks("1")
+	r.asleep()
+	r.deliver(answer)
+	r.deliver(answer) // again
+	r.state(t, Ready)
+	heard("2", 1)
 
-	// The next question is answered in another box, once that has the process.
-	call = r.call("3", "ask outside", `{}`)
-	r.result(call)
-	m, err = wire.Parse(r.event(t, "").Raw)
-	commontest.OK(t, err)
-	id, _ = wire.String(m.ID)
+	answer = asks("3")
 	r.ends()
-	next := a.box()
-	next.counted(next.call("4", "count", `{}`))
-	if open := next.Questions()["s"]; len(open) != 1 || open[0] != id {
-		t.Errorf("open are %q, want %q", open, id)
-	}
-	next.Answer("s", id, []byte(`{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept"}}`))
-	var lines []string
-	commontest.OK(t, json.Unmarshal(next.result(next.call("5", "lines", `{}`)), &lines))
-	if n := strings.Count(strings.Join(lines, " "), "response 1002"); n != 1 {
-		t.Errorf("it heard %d answers: %q", n, lines)
+	r = a.box()
+	r.deliver(answer)
+	r.state(t, Ready)
+	heard("4", 2)
+
+	answer = asks("5")
+	before := strings.Count(a.log.String(), "thawed")
+	r.nod("s")
+	r.deliver(answer)
+	commontest.Eventually(t, "the process was woken", func() bool { return strings.Count(a.log.String(), "thawed") > before })
+	heard("6", 3)
+
+	answer = asks("7")
+	r.asleep()
+	r.ends()
+	commontest.OK(t, os.Remove(a.images()[0]))
+	r = a.box()
+	r.deliver(answer)
+	r.state(t, Ready)
+	heard("8", 0)
+	if n := r.Counts().Unknown; n != 1 {
+		t.Errorf("%d answers to nothing", n)
 	}
 }
 

@@ -35,7 +35,7 @@ const (
 
 // Deliver implements sessions.Backend. If the box is awake, Deliver posts the message. If
 // not, it puts the message into the inbox and wakes the box. A message without requests
-// is posted once, or dropped if the box is not awake.
+// is posted once. If the box is not awake, it wakes the box if it is to, and is dropped if not.
 //
 // Errors: TooLarge for a message of more than frame.MaxMessage bytes, Busy when a quota
 // is used up, Unavailable.
@@ -49,6 +49,9 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 		// box must not get it twice.
 		if err := k.cancelled(ctx, d); err != nil {
 			return nil, err
+		}
+		if d.Wakes {
+			return nil, k.deliverAwake(ctx, d, box)
 		}
 		if box.State == storage.Awake {
 			k.postOnce(ctx, box.Conn, d.Session, k.deliverFrame(d, box, time.Now().Add(validity), false))
@@ -69,6 +72,41 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 		k.Log.WarnContext(ctx, "request not sent on its way, and tried again", "session_id", d.Session, "error", err)
 	}
 	return t, nil
+}
+
+// Times of deliverAwake.
+const (
+	awakeWithin = 20 * time.Second
+	awakeAgain  = 100 * time.Millisecond
+)
+
+// deliverAwake posts a message without requests to its box, which it wakes before that. Errors:
+// Busy when a quota is used up; Unavailable if the box does not take messages in time.
+func (k *Backend) deliverAwake(ctx context.Context, d sessions.Delivery, box storage.Box) error {
+	if err := k.admit(ctx, d, box); err != nil {
+		return err
+	}
+	if box.State != storage.Awake {
+		k.announce(ctx, d)
+	}
+	for until := time.Now().Add(awakeWithin); ; {
+		b, err := k.rouse(ctx, d.Box, d.Client.Tenant, d.Server)
+		if err != nil {
+			return err
+		}
+		if b.State == storage.Awake {
+			err = k.post(ctx, b.Conn, k.deliverFrame(d, b, time.Now().Add(validity), false))
+			if !errors.Is(err, storage.Closed) {
+				return err
+			}
+		}
+		if b.State == storage.Asleep || time.Now().After(until) {
+			return storage.Errorf(storage.Unavailable, "the process that asked sleeps, and its box could not be woken in time; send the answer again")
+		}
+		if err := storage.Rest(ctx, awakeAgain); err != nil {
+			return err
+		}
+	}
 }
 
 // announce tells the observer that a request may start a process, and for whom. The event

@@ -3,7 +3,9 @@ package relayserver_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,6 +39,7 @@ type home struct {
 	panics   bool          // in Deliver
 	panicked chan struct{}
 	runs     int
+	heard    []string // what was delivered without requests
 	busy     int
 	used     time.Time
 	ended    chan fleet.Status
@@ -154,6 +157,11 @@ func (h *home) Deliver(d frame.Delivery) {
 	h.mu.Lock()
 	panics, takes := h.panics, h.takes
 	h.ticket = d.Ticket
+	if !d.HasRequests {
+		h.heard = append(h.heard, string(d.Raw))
+		h.mu.Unlock()
+		return
+	}
 	h.busy++
 	h.mu.Unlock()
 	if panics {
@@ -239,6 +247,50 @@ func TestInsideAPanicInACallEndsTheBox(t *testing.T) {
 }
 
 // A server that is not to be inside has its box behind the relay.
+// answerTo delivers an answer of a client to a process that sleeps with its memory.
+func answerTo(t *testing.T, k *relayserver.Backend, b storage.Box) error {
+	t.Helper()
+	b.ID = "t/s"
+	_, err := k.Deliver(t.Context(), sessions.Delivery{
+		Address: storage.Address{Session: "one", Stream: "answer", Box: b.ID}, Client: storage.Session{ID: "one", Tenant: "t"}, Server: "s",
+		Raw: []byte(`{"jsonrpc":"2.0","id":"q-1","result":{}}`), Wakes: true,
+	}, b)
+	return err
+}
+
+func TestInsideAnAnswerWakesABoxThatSleeps(t *testing.T) {
+	h := newHome(t)
+	commontest.OK(t, answerTo(t, h.host, storage.Box{}))
+	commontest.Eventually(t, "the box gets the answer", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.heard) == 1 && strings.Contains(h.heard[0], "q-1")
+	})
+}
+
+// The box of another program comes up in its time, or the client hears that it does not.
+func TestAnAnswerWaitsForTheBoxThatItHasWoken(t *testing.T) {
+	for name, within := range map[string]time.Duration{"in time": 5 * time.Second, "too late": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, p := storagetest.NewMemory(), &posts{frames: map[string][]frame.Frame{}}
+				b := storage.Box{ID: "t/s", Tenant: "t", Server: "s", Gen: 1, State: storage.Starting, Owner: "another", Until: time.Now().Add(2 * time.Minute)}
+				commontest.OK(t, store.SaveBox(t.Context(), b))
+				c := configOf(t, store)
+				c.Poster = p
+				time.AfterFunc(within, func() {
+					b.State, b.Conn, b.Rev = storage.Awake, "c", 1
+					_ = store.SaveBox(context.WithoutCancel(t.Context()), b)
+				})
+				err := answerTo(t, relayserver.NewBackend(c), b)
+				if late := within > 20*time.Second; late != errors.Is(err, storage.Unavailable) || late != (len(p.frames["c"]) == 0) {
+					t.Errorf("%v, %d frames", err, len(p.frames["c"]))
+				}
+			})
+		})
+	}
+}
+
 func TestInsideLeavesOthersToTheRelay(t *testing.T) {
 	h := newHome(t)
 	_, err := h.host.Deliver(t.Context(), sessions.Delivery{

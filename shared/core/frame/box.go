@@ -37,7 +37,7 @@ type Executor interface {
 	// Questions returns the client-visible ids of the open questions, by session.
 	Questions() map[storage.ID][]string
 	// IdleSince returns the time of the last activity in the box. ok is true only if no
-	// request is in flight, no start is under way and no question is open.
+	// request is in flight and no start is under way.
 	IdleSince() (since time.Time, ok bool)
 }
 

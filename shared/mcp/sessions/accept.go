@@ -110,7 +110,7 @@ func (h *Manager) accept(ctx context.Context, c Caller, s storage.Session, box s
 	for _, m := range msgs {
 		switch {
 		case m.Kind == wire.Response:
-			if s, err = h.answers.answered(ctx, s, box, m, c.Server.InPlace); err != nil {
+			if s, err = h.answers.answered(ctx, c, s, box, m); err != nil {
 				return nil, err
 			}
 			continue

@@ -12,28 +12,29 @@ import (
 
 // answers keeps what clients answer to the questions of their processes, and passes it on.
 type answers struct {
-	records *records
-	backend Backend
+	records    *records
+	backend    Backend
+	deliveries *deliveries
 }
 
 // answered takes a client's response. It ignores a response that answers no question of a
 // box or of Manager. A box makes the id of a question from "q-" and a UUID,
 // [storage.QuestionID] and [storage.ForwardID] make the others. A client can make up an
-// id like that of a box, so answered also bounds the bytes. inPlace reports whether the
-// session's server has no box.
-func (as *answers) answered(ctx context.Context, s storage.Session, box storage.Box, m wire.Message, inPlace bool) (storage.Session, error) {
+// id like that of a box, so answered also bounds the bytes.
+func (as *answers) answered(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (storage.Session, error) {
 	question, _ := wire.String(m.ID)
 	if _, ok := storage.Forwards(question); ok {
-		if !inPlace {
+		if !c.Server.InPlace {
 			return s, nil
 		}
 		return s, as.backend.Answer(ctx, storage.Answer{Session: s.ID, Question: question, Raw: m.Raw}, box)
 	}
-	if stream, round, ok := storage.Suspends(question); ok {
+	stream, round, suspends := storage.Suspends(question)
+	if suspends {
 		if asked, err := as.asked(ctx, s, box.ID, stream, round, question); err != nil || !asked {
 			return s, err
 		}
-	} else if !strings.HasPrefix(question, "q-") || len(question) > maxQuestion || box.State == storage.Asleep {
+	} else if !strings.HasPrefix(question, "q-") || len(question) > maxQuestion || box.State == storage.Asleep && !c.Server.Remembers {
 		return s, nil
 	}
 	full := false
@@ -54,7 +55,14 @@ func (as *answers) answered(ctx context.Context, s storage.Session, box storage.
 	if err != nil {
 		return s, err
 	}
-	return s, as.answer(ctx, s, box, m)
+	if suspends || !c.Server.Remembers {
+		return s, as.answer(ctx, s, box, m)
+	}
+	a, err := as.keep(ctx, s, question, m)
+	if err == nil && a.Raw != nil {
+		_, err = as.deliveries.deliverWith(ctx, c, s, box, Delivery{Raw: a.Raw, Wakes: true})
+	}
+	return s, err
 }
 
 // asked reports whether a call of the session asks a question, or may have just asked it.
@@ -87,13 +95,23 @@ func (as *answers) answer(ctx context.Context, s storage.Session, box storage.Bo
 	if !ok || box.State == storage.Asleep && !suspends {
 		return nil
 	}
+	a, err := as.keep(ctx, s, question, m)
+	if err != nil || a.Raw == nil {
+		return err
+	}
+	return as.backend.Answer(ctx, a, box)
+}
+
+// keep stores a client's response to a question, and returns the response that counts. That is
+// the first one. Raw is nil if it has expired.
+func (as *answers) keep(ctx context.Context, s storage.Session, question string, m wire.Message) (storage.Answer, error) {
 	a := storage.Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(as.records.limits.EventAge)}
-	if suspends {
+	if _, _, suspends := storage.Suspends(question); suspends {
 		a.Expires = time.Now().Add(storage.MaxAsk) // the client may answer another question of the round much later
 	}
 	first, err := as.records.store.PutAnswer(ctx, a)
 	if err != nil {
-		return err
+		return a, err
 	}
 	if !first {
 		// Either the client repeats its answer, or an earlier put succeeded and its reply
@@ -101,9 +119,9 @@ func (as *answers) answer(ctx context.Context, s storage.Session, box storage.Bo
 		// answer that counts; the box ignores one that it has already.
 		kept, err := as.records.store.Answers(ctx, s.ID, []string{question})
 		if err != nil || len(kept) == 0 {
-			return err
+			return storage.Answer{}, err
 		}
 		a = kept[0]
 	}
-	return as.backend.Answer(ctx, a, box)
+	return a, nil
 }

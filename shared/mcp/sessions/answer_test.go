@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
@@ -64,6 +65,33 @@ func TestAnAnswerForABoxThatSleepsIsNotKept(t *testing.T) {
 	answer(t, h, id, `{"jsonrpc":"2.0","id":"q-1","result":{}}`)
 	if n := counting.Counts(); n.Writes != 0 || len(got) != 0 {
 		t.Errorf("%d writes, the box heard %q; nobody is there to take the answer", n.Writes, got)
+	}
+}
+
+// waking is a backend that notes the messages that are to wake a box.
+type waking struct {
+	nobody
+	got *[]string
+}
+
+func (w waking) Deliver(_ context.Context, d sessions.Delivery, _ storage.Box) (sessions.Tracker, error) {
+	if d.Wakes {
+		*w.got = append(*w.got, string(d.Raw))
+	}
+	return nil, nil
+}
+
+func TestAnAnswerWakesABoxThatSleepsWithTheMemoryOfItsProcess(t *testing.T) {
+	_, store, id := listening(t)
+	var got []string
+	h, c := sessions.New(store, waking{got: &got}, sessions.Limits{}), someone
+	c.Server.Remembers = true
+	for _, raw := range []string{`{"jsonrpc":"2.0","id":"q-1","result":{"a":1}}`, `{"jsonrpc":"2.0","id":"q-1","result":{"a":2}}`} {
+		_, err := h.Accept(t.Context(), c, id, []wire.Message{parsed(t, raw)}, false)
+		commontest.OK(t, err)
+	}
+	if len(got) != 2 || got[0] != got[1] || !strings.Contains(got[0], `"a":1`) {
+		t.Errorf("the box is woken for %q; want the first answer, again when it was repeated", got)
 	}
 }
 

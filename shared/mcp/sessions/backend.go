@@ -25,6 +25,9 @@ type Server struct {
 	// Spreads allows sessions of one tenant to be in several boxes: they share nothing.
 	Spreads bool
 	Tasks   TaskMode
+	// Remembers means that a process keeps its memory while its box sleeps. So an answer to what
+	// it has asked wakes the box.
+	Remembers bool
 	// InPlace means that the server has no box: the function that gets a message executes
 	// it.
 	InPlace bool
@@ -52,6 +55,7 @@ type Delivery struct {
 	// Secrets are the caller's keys and tokens at third parties, by provider. The process
 	// of the message gets it.
 	Secrets map[string]storage.Secret
+	Wakes   bool // although it has no requests: the process that it is for may sleep with its memory
 	Brief   bool // the caller waits only until the request is accepted, so a trace is wanted soon
 
 	once *once // the key of the call; nil: it has none
@@ -63,7 +67,8 @@ type Backend interface {
 	// Deliver sends a message to its executor. box is the record that was read with the
 	// session. When Deliver returns, the message is on its way but not accepted yet: the
 	// caller goes on with the Tracker. A delivery without requests has no Tracker (nil).
-	// Such a delivery was sent once, or dropped because the box is not awake.
+	// Such a delivery was sent once, or dropped because the box is not awake. One that Wakes
+	// was sent once, or there is an error.
 	//
 	// Errors: Unavailable (the outcome is unknown), Busy, TooLarge.
 	Deliver(ctx context.Context, d Delivery, box storage.Box) (Tracker, error)

@@ -38,9 +38,9 @@ func (ds *deliveries) deliverWith(ctx context.Context, c Caller, s storage.Sessi
 }
 
 // getSecrets comes before admission, so that a user who has not connected an account wakes
-// nothing. Messages without a request need no secrets.
+// nothing. Messages that wake nothing need no secrets.
 func (ds *deliveries) getSecrets(ctx context.Context, c Caller, s storage.Session, d *Delivery) (err error) {
-	if ds.secrets != nil && len(c.Server.Providers) > 0 && len(d.Requests) > 0 {
+	if ds.secrets != nil && len(c.Server.Providers) > 0 && (len(d.Requests) > 0 || d.Wakes) {
 		want := storage.Needs{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
 		if s.Transport != storage.Modern {
 			want.Session = s.ID

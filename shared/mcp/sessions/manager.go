@@ -36,7 +36,7 @@ func assemble(store storage.Store, backend Backend, limits Limits, p Parts) *Man
 	h := &Manager{records: records{store, limits, p.Boxes}, backend: backend, out: Publisher{Store: store, Clients: p.Clients, Held: p.Held}, parts: p}
 	h.lists = lists{&h.records, p.Held}
 	h.sockets = sockets{&h.records, h.out}
-	h.answers = answers{&h.records, backend}
+	h.answers = answers{&h.records, backend, &h.deliveries}
 	h.keys = keys{&h.records, backend}
 	h.deliveries = deliveries{&h.records, backend, &h.keys, p.Gate, p.Secrets}
 	return h
