@@ -75,7 +75,7 @@ func arrows() []arrow {
 		{"infra/local/datafolder", []string{"shared/core/durable"}},
 		{"infra/local/scheduler", []string{"infra/local/awsapi", "shared/core/durable"}},
 		{"infra/local/backup", []string{"infra/local/datafolder", "shared/box/snapshot", "shared/store/sqlitestore"}},
-		{"infra/local/bill", []string{"shared/backend/fleet", "shared/core/durable", "shared/core/observe", "shared/store/meter"}},
+		{"infra/local/bill", []string{"shared/backend/fleet", "shared/core/durable", "shared/core/observe", "shared/core/storage", "shared/operate/api", "shared/store/meter"}},
 		{"infra/local/localtest", nil},
 		{"infra/local/journal", []string{"shared/core/observe", "shared/core/storage"}},
 		{"infra/local/peer", nil},

@@ -21,6 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/nativetest"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
@@ -111,9 +112,9 @@ func (s *shell) used() {
 	s.file("logs/one/c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq.1.log", "first line\nsecond line\n")
 	s.file("logs/two/shared.2.log.old", "older line\n")
 	s.file("logs/two/shared.2.log", "newer line, without an end")
-	used, err := json.Marshal(bill.Bill{Since: noon().Add(-time.Hour), Until: noon(), Shares: []bill.Share{
-		{Owner: bill.Owner{Server: "one", Tenant: "default", Session: "c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq"}, Units: meter.Units{Invocations: 1e6, Messages: 3}},
-		{Owner: bill.Owner{Server: "two", Tenant: "default"}, Units: meter.Units{VCPUSeconds: 60}},
+	used, err := json.Marshal(bill.Bill{Since: noon().Add(-time.Hour), Until: noon(), Shares: []api.Share{
+		{Server: "one", Tenant: "default", Session: "c3bjph2vld4rqqqqqqqqqqqqqqqqqqqq", Units: meter.Units{Invocations: 1e6, Messages: 3}},
+		{Server: "two", Tenant: "default", Units: meter.Units{VCPUSeconds: 60}},
 		{Units: meter.Units{Invocations: 5}},
 	}})
 	commontest.OK(s.t, err)

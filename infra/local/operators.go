@@ -208,16 +208,13 @@ func memoryOf(all []api.Member, pid int) (bytes int64) {
 	return bytes
 }
 
+// billOf returns a bill since a time, or the whole for the zero time.
 func billOf(b bill.Bill, since time.Time) api.Bill {
 	shares := b.Shares
 	if !since.IsZero() {
 		b.Since, shares = b.After(since)
 	}
-	out := api.Bill{Since: b.Since.UTC(), Until: b.Until.UTC(), Shares: make([]api.Share, 0, len(shares))}
-	for _, s := range shares {
-		out.Shares = append(out.Shares, api.Share{Server: s.Server, Tenant: s.Tenant, Session: s.Session, Principal: s.Principal, Tool: s.Tool, Day: s.Day, Units: s.Units})
-	}
-	return out
+	return api.Bill{Since: b.Since.UTC(), Until: b.Until.UTC(), Shares: append([]api.Share{}, shares...)} // no share is [] in JSON
 }
 
 // Stored returns the API for operators of a data folder that no Run uses. name is the

@@ -14,13 +14,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
@@ -35,44 +36,41 @@ const saveEvery = time.Minute
 // further owners counts only for their server and tenant.
 const maxOwners = 10_000
 
-// Owner says to whom a use is billed: a session, with its server, tenant and principal.
+// owner says to whom a use is billed: a session, with its server, tenant and principal.
 // The use of a box has only the server and the tenant. The zero value has all other use:
 // sweeps, and callers that were refused.
-type Owner struct {
-	Server    string `json:"server,omitempty"`
-	Tenant    string `json:"tenant,omitempty"`
-	Session   string `json:"session,omitempty"`
-	Principal string `json:"principal,omitempty"` // "" if no event has named it yet
-	// Tool is the tool that was called. Only shares in [Bill].Days have it, and shares
-	// for the time of boxes or connections do not.
-	Tool string `json:"tool,omitempty"`
+type owner struct {
+	server, tenant, session string
+	principal               string // "" if no event has named it yet
+	tool                    string // the tool that was called; only of an owner on a day, and not for the time of boxes and connections
 }
 
-// Share holds the use of one owner. Day is such as 2026-11-22 (UTC) in a share of
-// [Bill].Days, which has no session.
-type Share struct {
-	Owner
-	Day   string      `json:"day,omitempty"`
-	Units meter.Units `json:"units"`
+// ownerOf returns the owner of a share.
+func ownerOf(s api.Share) owner {
+	return owner{s.Server, s.Tenant, s.Session, s.Principal, s.Tool}
+}
+
+func (o owner) share(day string, u meter.Units) api.Share {
+	return api.Share{Server: o.server, Tenant: o.tenant, Session: o.session, Principal: o.principal, Tool: o.tool, Day: day, Units: u}
 }
 
 // Bill is what AWS would have billed for all work in a data folder.
 //
 // Events of functions have the owner of their work, and what the gateways and the store
-// would have billed. dormouse run counts the time of connections and boxes itself. The bill leaves
-// out the starts of function processes.
+// would have billed. The ledger itself counts the time of connections and boxes. The bill leaves
+// out the starts of function processes. Shares have no prices.
 type Bill struct {
-	Since  time.Time `json:"since"`
-	Until  time.Time `json:"until"`
-	Shares []Share   `json:"shares"` // largest use first
-	// Days has the same use by day, the oldest first, for keptDays at most. The time of a
-	// box or a connection counts for the day on which it ended.
-	Days []Share `json:"days,omitempty"`
+	Since  time.Time   `json:"since"`
+	Until  time.Time   `json:"until"`
+	Shares []api.Share `json:"shares"` // by session, without tools; largest use first
+	// Days has the same use by day and tool, without sessions, the oldest first, for keptDays
+	// at most. The time of a box or a connection counts for the day on which it ended.
+	Days []api.Share `json:"days,omitempty"`
 }
 
 // After returns the use since the beginning of the day of t (UTC), by day. since is that
 // time, or b.Since if the ledger began to count later.
-func (b Bill) After(t time.Time) (since time.Time, shares []Share) {
+func (b Bill) After(t time.Time) (since time.Time, shares []api.Share) {
 	since = t.UTC().Truncate(24 * time.Hour)
 	for _, s := range b.Days {
 		if s.Day >= since.Format(time.DateOnly) {
@@ -98,36 +96,37 @@ type Ledger struct {
 
 	mu      sync.Mutex
 	since   time.Time
-	shares  map[Owner]meter.Units
+	shares  map[owner]meter.Units
 	days    map[onDay]meter.Units
-	conns   map[string]open
+	conns   map[string]open   // by id
 	who     map[string]string // the principal of each session
 	calls   map[string]*call  // by trace
 	changed bool
 }
 
-// onDay is an owner without a session, on a day.
+// onDay is an owner without a session, on a day such as 2026-11-22 (UTC).
 type onDay struct {
 	day string
-	Owner
+	owner
 }
 
-// call is a request that an event has named. The event at its end names the tool. Events
-// of its frames may come before that one.
+// call is a request. The event at its end names the tool. Events of the frames in which its
+// messages came may arrive earlier.
 type call struct {
-	known bool // its event has come
+	known bool // the event at its end has come
 	tool  string
-	early map[onDay]meter.Units // of frames before that
+	early map[onDay]meter.Units // use in the events of frames that came before the end
 }
 
 // today returns the day and the owner to which a use counts.
-func today(o Owner, now time.Time) onDay {
-	o.Session = ""
+func today(o owner, now time.Time) onDay {
+	o.session = ""
 	return onDay{now.UTC().Format(time.DateOnly), o}
 }
 
+// open is a connection that is open.
 type open struct {
-	Owner
+	owner
 	since time.Time
 }
 
@@ -136,7 +135,7 @@ type open struct {
 func Open(folder string, size func(server string) meter.BoxSize, running func(context.Context) ([]fleet.Status, error), log *slog.Logger) (*Ledger, error) {
 	l := &Ledger{
 		path: filepath.Join(folder, File), size: size, running: running, log: log,
-		shares: map[Owner]meter.Units{}, days: map[onDay]meter.Units{}, conns: map[string]open{}, who: map[string]string{}, calls: map[string]*call{},
+		shares: map[owner]meter.Units{}, days: map[onDay]meter.Units{}, conns: map[string]open{}, who: map[string]string{}, calls: map[string]*call{},
 	}
 	saved, err := Read(folder)
 	if err != nil {
@@ -146,25 +145,26 @@ func Open(folder string, size func(server string) meter.BoxSize, running func(co
 		l.since = time.Now()
 	}
 	for _, s := range saved.Shares {
-		l.shares[s.Owner] = s.Units
+		l.shares[ownerOf(s)] = s.Units
 		l.knows(s.Session, s.Principal)
 	}
 	for _, s := range saved.Days {
-		l.days[onDay{s.Day, s.Owner}] = s.Units
+		l.days[onDay{s.Day, ownerOf(s)}] = s.Units
 	}
 	return l, nil
 }
 
-func (l *Ledger) give(o Owner, u meter.Units) {
+// give adds a use to an owner, and to the same owner on this day.
+func (l *Ledger) give(o owner, u meter.Units) {
 	l.giveShare(o, u)
 	l.giveDay(today(o, time.Now()), u)
 }
 
 // giveShare adds a use to an owner, without the tool.
-func (l *Ledger) giveShare(o Owner, u meter.Units) {
-	o.Tool = ""
-	if _, known := l.shares[o]; !known && o.Session != "" && len(l.shares) >= maxOwners {
-		o.Session, o.Principal = "", ""
+func (l *Ledger) giveShare(o owner, u meter.Units) {
+	o.tool = ""
+	if _, known := l.shares[o]; !known && o.session != "" && len(l.shares) >= maxOwners {
+		o.session, o.principal = "", ""
 	}
 	l.shares[o] = l.shares[o].Plus(u)
 	l.changed = true
@@ -176,16 +176,16 @@ func (l *Ledger) giveDay(day onDay, u meter.Units) {
 		first := time.Now().UTC().AddDate(0, 0, -keptDays).Format(time.DateOnly)
 		maps.DeleteFunc(l.days, func(d onDay, _ meter.Units) bool { return d.day <= first })
 		if len(l.days) >= maxOwners {
-			day.Principal, day.Tool = "", ""
+			day.principal, day.tool = "", ""
 		}
 	}
 	l.days[day] = l.days[day].Plus(u)
 }
 
 // toolOf returns the tool to which the use in an event counts. held reports that the tool
-// is not known yet, because only the event at the end of the call names it. Until then the
-// use counts in no share of a day.
-func (l *Ledger) toolOf(e *observe.Event, o Owner) (tool string, held bool) {
+// is not known yet, because only the event at the end of the call names it. Until that event
+// comes, toolOf keeps the use in call.early, and no share of a day has it.
+func (l *Ledger) toolOf(e *observe.Event, o owner) (tool string, held bool) {
 	if len(e.Traces) == 1 { // a frame for one request
 		c := l.call(e.Traces[0])
 		if !c.known {
@@ -205,7 +205,7 @@ func (l *Ledger) toolOf(e *observe.Event, o Owner) (tool string, held bool) {
 // release counts the use of the frames that came before the call's own event.
 func (l *Ledger) release(c *call) {
 	for day, u := range c.early {
-		day.Tool = c.tool
+		day.tool = c.tool
 		l.giveDay(day, u)
 	}
 	clear(c.early)
@@ -230,25 +230,28 @@ func (l *Ledger) call(trace string) *call {
 	return c
 }
 
+// charge counts the use in an event for its owner.
 func (l *Ledger) charge(e *observe.Event) {
 	session := string(e.Session)
 	l.knows(session, e.Principal)
-	o := Owner{Server: e.Server, Tenant: e.Tenant, Session: session, Principal: cmp.Or(e.Principal, l.who[session])}
 	if e.Tenant == "" { // the caller was refused, so the server that it named does not count
-		o = Owner{}
-		l.give(o, e.Spent.Units)
-	} else if tool, held := l.toolOf(e, o); held {
-		l.giveShare(o, e.Spent.Units)
-	} else {
-		on := o
-		on.Tool = tool
-		l.give(on, e.Spent.Units)
+		l.give(owner{}, e.Spent.Units)
+		return
 	}
-	if c, known := l.conns[e.Conn]; known && e.Tenant != "" {
+	o := owner{server: e.Server, tenant: e.Tenant, session: session, principal: cmp.Or(e.Principal, l.who[session])}
+	if c, known := l.conns[e.Conn]; known {
 		l.conns[e.Conn] = open{o, c.since}
 	}
+	tool, held := l.toolOf(e, o)
+	if held {
+		l.giveShare(o, e.Spent.Units)
+		return
+	}
+	o.tool = tool
+	l.give(o, e.Spent.Units)
 }
 
+// knows remembers the principal of a session, for events that name the session only.
 func (l *Ledger) knows(session, principal string) {
 	if session == "" || principal == "" {
 		return
@@ -281,7 +284,7 @@ func (l *Ledger) Opened(conn string) {
 func (l *Ledger) Closed(conn string, lived time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o := l.conns[conn].Owner
+	o := l.conns[conn].owner
 	delete(l.conns, conn)
 	l.give(o, meter.Units{ConnectionMinutes: lived.Minutes()})
 }
@@ -290,13 +293,13 @@ func (l *Ledger) Closed(conn string, lived time.Duration) {
 func (l *Ledger) Stopped(t fleet.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.give(ownerOf(t), l.task(t, t.Stopped))
+	l.give(boxOwner(t), l.task(t, t.Stopped))
 }
 
-// ownerOf returns the owner of a box. The tenant is the name of the box up to its last slash.
-func ownerOf(t fleet.Status) Owner {
-	tenant := t.Box[:max(0, strings.LastIndexByte(t.Box, '/'))]
-	return Owner{Server: t.Server, Tenant: tenant}
+// boxOwner returns the owner of a box.
+func boxOwner(t fleet.Status) owner {
+	tenant, _ := storage.BoxID(t.Box).Parts()
+	return owner{server: t.Server, tenant: tenant}
 }
 
 func (l *Ledger) task(t fleet.Status, until time.Time) meter.Units {
@@ -313,7 +316,7 @@ func (l *Ledger) until(now time.Time, running []fleet.Status) Bill {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all, days := maps.Clone(l.shares), maps.Clone(l.days)
-	give := func(o Owner, u meter.Units) {
+	give := func(o owner, u meter.Units) {
 		all[o] = all[o].Plus(u)
 		days[today(o, now)] = days[today(o, now)].Plus(u)
 	}
@@ -323,25 +326,25 @@ func (l *Ledger) until(now time.Time, running []fleet.Status) Bill {
 		}
 	}
 	for _, c := range l.conns {
-		give(c.Owner, meter.Units{ConnectionMinutes: now.Sub(c.since).Minutes()})
+		give(c.owner, meter.Units{ConnectionMinutes: now.Sub(c.since).Minutes()})
 	}
 	for _, t := range running {
 		if t.State != fleet.Stopped && !t.Started.IsZero() {
-			give(ownerOf(t), l.task(t, now))
+			give(boxOwner(t), l.task(t, now))
 		}
 	}
-	b := Bill{Since: l.since, Until: now, Shares: []Share{}}
+	b := Bill{Since: l.since, Until: now, Shares: []api.Share{}}
 	for d, u := range days {
-		b.Days = append(b.Days, Share{Owner: d.Owner, Day: d.day, Units: u})
+		b.Days = append(b.Days, d.share(d.day, u))
 	}
-	slices.SortFunc(b.Days, func(x, y Share) int {
+	slices.SortFunc(b.Days, func(x, y api.Share) int {
 		return cmp.Or(cmp.Compare(x.Day, y.Day), cmp.Compare(x.Server, y.Server), cmp.Compare(x.Tenant, y.Tenant))
 	})
 	prices := meter.Published()
 	for o, u := range all {
-		b.Shares = append(b.Shares, Share{Owner: o, Units: u})
+		b.Shares = append(b.Shares, o.share("", u))
 	}
-	slices.SortFunc(b.Shares, func(x, y Share) int {
+	slices.SortFunc(b.Shares, func(x, y api.Share) int {
 		return cmp.Or(cmp.Compare(prices.Cost(y.Units), prices.Cost(x.Units)), cmp.Compare(x.Server+x.Tenant+x.Session, y.Server+y.Tenant+y.Session))
 	})
 	return b

@@ -36,10 +36,10 @@ func billed(t *testing.T, l *Ledger) Bill {
 }
 
 // sharesOf returns a bill's shares by their owner.
-func sharesOf(b Bill) map[Owner]meter.Units {
-	all := map[Owner]meter.Units{}
+func sharesOf(b Bill) map[owner]meter.Units {
+	all := map[owner]meter.Units{}
 	for _, s := range b.Shares {
-		all[s.Owner] = s.Units
+		all[ownerOf(s)] = s.Units
 	}
 	return all
 }
@@ -61,14 +61,14 @@ func TestALineIsItsOwnersAndPartOfTheTotal(t *testing.T) {
 	record(l, `no JSON with "units":{`)
 	b := billed(t, l)
 	commontest.SameIn(t, "total", meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, l.Total())
-	want := map[Owner]meter.Units{{Server: "one", Tenant: "acme", Session: "s1"}: {Invocations: 2, ReadUnits: 4, WriteUnits: 6}}
+	want := map[owner]meter.Units{{server: "one", tenant: "acme", session: "s1"}: {Invocations: 2, ReadUnits: 4, WriteUnits: 6}}
 	commontest.SameIn(t, "shares", want, sharesOf(b))
 }
 
 func TestWhoWasNotLetInOwnsNothing(t *testing.T) {
 	l := openLedger(t, t.TempDir())
 	record(l, `{"msg":"request","server":"one","tenant":"","session_id":"stolen","units":{"invocations":1}}`)
-	want := map[Owner]meter.Units{{}: {Invocations: 1}}
+	want := map[owner]meter.Units{{}: {Invocations: 1}}
 	commontest.SameIn(t, "shares", want, sharesOf(billed(t, l)))
 }
 
@@ -84,7 +84,7 @@ func TestAConnectionIsBilledToWhoSpokeOverIt(t *testing.T) {
 		check := func(when string) {
 			t.Helper()
 			got := sharesOf(billed(t, l))
-			if got[Owner{Server: "one", Tenant: "acme", Session: "s1"}].ConnectionMinutes != 1.5 || got[Owner{}].ConnectionMinutes != 1 {
+			if got[owner{server: "one", tenant: "acme", session: "s1"}].ConnectionMinutes != 1.5 || got[owner{}].ConnectionMinutes != 1 {
 				t.Errorf("%s: shares are %+v", when, got)
 			}
 		}
@@ -104,7 +104,7 @@ func TestABoxIsBilledToItsTenant(t *testing.T) {
 		l.Stopped(fleet.Status{Box: "acme/one", Server: "one", State: fleet.Stopped, Started: now, Stopped: now.Add(2 * time.Minute)})
 		for range 2 { // reading the bill does not add to it
 			want := meter.Units{VCPUSeconds: 180, TaskGBSeconds: 180}
-			commontest.SameIn(t, "shares", map[Owner]meter.Units{{Server: "one", Tenant: "acme"}: want}, sharesOf(billed(t, l)))
+			commontest.SameIn(t, "shares", map[owner]meter.Units{{server: "one", tenant: "acme"}: want}, sharesOf(billed(t, l)))
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestABillGoesOnWhereTheLastRunEnded(t *testing.T) {
 	record(second, spentLine)
 	b := billed(t, second)
 	commontest.SameIn(t, "total", meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, second.Total())
-	if got := sharesOf(b)[Owner{Server: "one", Tenant: "acme", Session: "s1"}].Invocations; got != 2 || !b.Since.Equal(began) {
+	if got := sharesOf(b)[owner{server: "one", tenant: "acme", session: "s1"}].Invocations; got != 2 || !b.Since.Equal(began) {
 		t.Errorf("%v invocations since %v, want 2 since %v", got, b.Since, began)
 	}
 }
@@ -134,9 +134,9 @@ func TestFramesOfASessionAreBilledToItsPrincipal(t *testing.T) {
 	again := openLedger(t, folder)
 	record(again, spentLine)
 	b := billed(t, again)
-	want := map[Owner]float64{
-		{Server: "one", Tenant: "acme", Session: "s1", Principal: "ada"}: 2,
-		{Server: "one", Tenant: "acme", Principal: "bob"}:                1,
+	want := map[owner]float64{
+		{server: "one", tenant: "acme", session: "s1", principal: "ada"}: 2,
+		{server: "one", tenant: "acme", principal: "bob"}:                1,
 	}
 	for o, n := range want {
 		if got := sharesOf(b)[o].Invocations; got != n {
@@ -167,7 +167,7 @@ func TestALedgerIsWrittenDownEachMinuteInWhichSomethingWasUsed(t *testing.T) {
 		record(l, spentLine)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if b, err := Read(folder); err != nil || sharesOf(b)[Owner{Server: "one", Tenant: "acme", Session: "s1"}].Invocations != 1 {
+		if b, err := Read(folder); err != nil || sharesOf(b)[owner{server: "one", tenant: "acme", session: "s1"}].Invocations != 1 {
 			t.Errorf("a minute later: %+v, %v", b, err)
 		}
 	})
@@ -188,11 +188,11 @@ func TestALedgerHasABound(t *testing.T) {
 	l := openLedger(t, t.TempDir())
 	for n := range maxOwners + 5 {
 		l.mu.Lock()
-		l.give(Owner{Server: "one", Tenant: "acme", Session: strconv.Itoa(n)}, meter.Units{Invocations: 1})
+		l.give(owner{server: "one", tenant: "acme", session: strconv.Itoa(n)}, meter.Units{Invocations: 1})
 		l.mu.Unlock()
 	}
-	if len(l.shares) != maxOwners+1 || l.shares[Owner{Server: "one", Tenant: "acme"}].Invocations != 5 {
-		t.Errorf("%d owners; what is over the bound has %+v", len(l.shares), l.shares[Owner{Server: "one", Tenant: "acme"}])
+	if len(l.shares) != maxOwners+1 || l.shares[owner{server: "one", tenant: "acme"}].Invocations != 5 {
+		t.Errorf("%d owners; what is over the bound has %+v", len(l.shares), l.shares[owner{server: "one", tenant: "acme"}])
 	}
 }
 
