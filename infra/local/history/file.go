@@ -24,9 +24,9 @@ import (
 // file is the history on disk.
 type file struct{ db *sql.DB }
 
-// Values of counts.what beyond the bins of durations.
+// The column counts.what has the index of a bin of durations, or one of these numbers.
 const (
-	whatFailed = len(Bounds) + 1 + iota
+	whatFailed = len(bounds) + 1 + iota
 	whatWakes
 	whatRefused
 )
@@ -144,27 +144,19 @@ func (f *file) add(ctx context.Context, calls []api.Call, starts []start, all ma
 	return tx.Commit()
 }
 
+// addCounts adds the counts of a minute to the row of each number of its step, which is a
+// minute or an hour in seconds.
 func addCounts(ctx context.Context, tx *sql.Tx, step int64, m minute, c counts) error {
-	add := func(what int, n int64) error {
+	for what, n := range append(c.durations[:], c.failed, c.wakes, c.refused) {
 		if n == 0 {
-			return nil
+			continue
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO counts (step, at, tenant, server, what, n) VALUES (?,?,?,?,?,?)
-			ON CONFLICT DO UPDATE SET n = n + excluded.n`, step, m.at-m.at%step, m.tenant, m.server, what, n)
-		return err
-	}
-	for i, n := range c.durations {
-		if err := add(i, n); err != nil {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO counts (step, at, tenant, server, what, n) VALUES (?,?,?,?,?,?)
+			ON CONFLICT DO UPDATE SET n = n + excluded.n`, step, m.at-m.at%step, m.tenant, m.server, what, n); err != nil {
 			return err
 		}
 	}
-	if err := add(whatFailed, c.failed); err != nil {
-		return err
-	}
-	if err := add(whatRefused, c.refused); err != nil {
-		return err
-	}
-	return add(whatWakes, c.wakes)
+	return nil
 }
 
 // prune deletes what is too old, and all calls but the newest.
@@ -222,7 +214,8 @@ func (w *where) String() string {
 	return " WHERE " + strings.Join(w.text, " AND ")
 }
 
-func (f *file) calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
+// Calls returns a page of calls, the newest first. Errors: Invalid, Unavailable.
+func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	page := api.Calls{Calls: []api.Call{}}
 	var w where
 	if q.After != "" {
@@ -244,7 +237,7 @@ func (f *file) calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 		w.and("at >= ?", q.Since.UnixMilli())
 	}
 	var last int64
-	err := f.each(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out, key, address, refusal FROM calls`+
+	err := h.each(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out, key, address, refusal FROM calls`+
 		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit+1), func(scan func(...any) error) error {
 		if len(page.Calls) == q.Limit { // this row is of the next page
 			page.Next = strconv.FormatInt(last, 10)
@@ -261,8 +254,17 @@ func (f *file) calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	return page, err
 }
 
-// each calls use for every row of a query.
-func (f *file) each(ctx context.Context, query string, args []any, use func(scan func(...any) error) error) error {
+// each saves the history, so that the file has everything, and calls use for every row of a
+// query. A file that cannot be written, as on a full disk, is read all the same:
+// [History.Keep] reports the error. Before Open there are no rows.
+func (h *History) each(ctx context.Context, query string, args []any, use func(scan func(...any) error) error) error {
+	_ = h.save()
+	h.mu.Lock()
+	f := h.file
+	h.mu.Unlock()
+	if f == nil {
+		return nil
+	}
 	rows, err := f.db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return unavailable(err)
@@ -279,17 +281,23 @@ func (f *file) each(ctx context.Context, query string, args []any, use func(scan
 	return nil
 }
 
-func (f *file) buckets(ctx context.Context, q api.SeriesQuery, step int64) ([]api.Bucket, error) {
+// Series returns counts by minute, or by hour if they begin over a day ago. Errors:
+// Unavailable.
+func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, error) {
+	series := api.Series{Step: 60, Bounds: bounds[:], Buckets: []api.Bucket{}}
+	if time.Since(q.Since) > keptMinutes+time.Minute { // a minute more: the client computed its Since of one day some moments ago
+		series.Step = 3600
+	}
 	var w where
-	w.and("step = ?", step)
+	w.and("step = ?", series.Step)
 	if !q.Since.IsZero() {
-		w.and("at >= ?", q.Since.Unix()-q.Since.Unix()%step)
+		w.and("at >= ?", q.Since.Unix()-q.Since.Unix()%series.Step)
 	}
 	w.equal("tenant", q.Tenant)
 	w.equal("server", q.Server)
 	w.among(q.Servers)
-	all := []api.Bucket{}
-	err := f.each(ctx, `SELECT at, tenant, server, what, n FROM counts`+w.String()+` ORDER BY at, tenant, server, what`, w.args, func(scan func(...any) error) error {
+	all := series.Buckets
+	err := h.each(ctx, `SELECT at, tenant, server, what, n FROM counts`+w.String()+` ORDER BY at, tenant, server, what`, w.args, func(scan func(...any) error) error {
 		var at, n int64
 		var tenant, server string
 		var what int
@@ -298,7 +306,7 @@ func (f *file) buckets(ctx context.Context, q api.SeriesQuery, step int64) ([]ap
 		}
 		b := api.Bucket{Time: time.Unix(at, 0).UTC(), Tenant: tenant, Server: server}
 		if i := len(all) - 1; i < 0 || !all[i].Time.Equal(b.Time) || all[i].Tenant != tenant || all[i].Server != server {
-			b.Durations = make([]int64, len(Bounds)+1)
+			b.Durations = make([]int64, len(bounds)+1)
 			all = append(all, b)
 		}
 		to := &all[len(all)-1]
@@ -315,18 +323,20 @@ func (f *file) buckets(ctx context.Context, q api.SeriesQuery, step int64) ([]ap
 		}
 		return nil
 	})
-	return all, err
+	series.Buckets = all
+	return series, err
 }
 
 // keptStarts is how many starts are kept, of all servers together.
 const keptStarts = 10_000
 
-func (f *file) starts(ctx context.Context, q api.StartQuery) ([]api.Start, error) {
+// Starts returns the newest starts of a server, the newest first. Errors: Unavailable.
+func (h *History) Starts(ctx context.Context, q api.StartQuery) ([]api.Start, error) {
 	var w where
 	w.equal("tenant", q.Tenant)
 	w.equal("server", q.Server)
 	all := []api.Start{}
-	err := f.each(ctx, `SELECT at, tenant, principal, client, session, ms, install, failed, phase, reason FROM starts`+
+	err := h.each(ctx, `SELECT at, tenant, principal, client, session, ms, install, failed, phase, reason FROM starts`+
 		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit), func(scan func(...any) error) error {
 		var s api.Start
 		var at int64
@@ -338,13 +348,15 @@ func (f *file) starts(ctx context.Context, q api.StartQuery) ([]api.Start, error
 	return all, err
 }
 
-// mostPeople bounds the answer of people.
+// mostPeople bounds the answer of [History.People].
 const mostPeople = 1_000
 
-func (f *file) people(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
+// People returns who called, the principal with the newest call first, and at most
+// mostPeople of them. It counts only the calls that are kept. Errors: Unavailable.
+func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
 	w := callsOf(q)
 	all := []api.Person{}
-	err := f.each(ctx, `SELECT tenant, principal, COUNT(*), SUM(failed), MAX(at), json_group_array(DISTINCT server),
+	err := h.each(ctx, `SELECT tenant, principal, COUNT(*), SUM(failed), MAX(at), json_group_array(DISTINCT server),
 		json_group_array(DISTINCT client) FROM calls`+w.String()+` GROUP BY tenant, principal ORDER BY MAX(at) DESC, principal LIMIT ?`, append(w.args, mostPeople), func(scan func(...any) error) error {
 		var p api.Person
 		var at int64
@@ -374,9 +386,10 @@ func callsOf(q api.PeopleQuery) (w where) {
 	return w
 }
 
-func (f *file) busy(ctx context.Context, q api.PeopleQuery) (all []api.Busy, err error) {
+// Busy returns when calls were executed; see [api.History]. Errors: Unavailable.
+func (h *History) Busy(ctx context.Context, q api.PeopleQuery) (all []api.Busy, err error) {
 	w := callsOf(q)
-	err = f.each(ctx, `SELECT tenant, server, at - CAST(ms AS INTEGER) AS begun, at FROM calls`+w.String()+` ORDER BY tenant, server, begun`, w.args, func(scan func(...any) error) error {
+	err = h.each(ctx, `SELECT tenant, server, at - CAST(ms AS INTEGER) AS begun, at FROM calls`+w.String()+` ORDER BY tenant, server, begun`, w.args, func(scan func(...any) error) error {
 		var b api.Busy
 		var from, to int64
 		err := scan(&b.Tenant, &b.Server, &from, &to)

@@ -7,6 +7,7 @@ package history
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"slices"
@@ -28,9 +29,9 @@ const (
 	keptHours   = 90 * 24 * time.Hour
 )
 
-// Bounds are the upper bounds of the durations that are counted together, in milliseconds.
+// bounds are the upper bounds of the durations that are counted together, in milliseconds.
 // The last count, after these, is for longer durations.
-var Bounds = [11]float64{5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 10_000, 60_000}
+var bounds = [11]float64{5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 10_000, 60_000}
 
 // History is the history of a machine. The methods are safe for concurrent use.
 type History struct {
@@ -43,8 +44,8 @@ type History struct {
 	starts []start           // that are not saved yet
 	counts map[minute]counts // that are not saved yet
 	totals map[labels]counts // since the program has started
-	turned map[refusal]int64 // requests that were refused since then
-	series map[string]int    // how many of totals are of a tenant
+	turned map[refusal]int64 // requests that were refused since the start of the program
+	series map[string]int    // how many combinations of labels in totals are of a tenant
 	file   *file             // nil before Open
 }
 
@@ -56,7 +57,7 @@ type minute struct {
 
 // counts is what happened: calls by duration, failed calls, and starts of boxes.
 type counts struct {
-	durations     [len(Bounds) + 1]int64
+	durations     [len(bounds) + 1]int64
 	took          time.Duration // all calls together
 	failed, wakes int64
 	refused       int64 // calls that were refused; they are in no other number
@@ -125,7 +126,7 @@ func (h *History) called(e journal.Event) {
 		return
 	}
 	n := counts{took: e.Duration}
-	bin, _ := slices.BinarySearch(Bounds[:], c.MS)
+	bin, _ := slices.BinarySearch(bounds[:], c.MS)
 	n.durations[bin]++
 	if c.Failed {
 		n.failed++
@@ -234,11 +235,6 @@ func (h *History) Keep(ctx context.Context, log *slog.Logger) {
 func (h *History) save() error {
 	h.saving.Lock()
 	defer h.saving.Unlock()
-	return h.write()
-}
-
-// write does what save does. The caller holds saving.
-func (h *History) write() error {
 	h.mu.Lock()
 	f, calls, starts, added := h.file, h.calls, h.starts, h.counts
 	if f == nil || len(calls) == 0 && len(starts) == 0 && len(added) == 0 {
@@ -254,7 +250,7 @@ func (h *History) write() error {
 	return f.prune(context.Background(), time.Now(), h.kept)
 }
 
-// putBack takes back what write could not write, before what was recorded meanwhile.
+// putBack takes back what save could not write, and puts it before what was recorded meanwhile.
 func (h *History) putBack(calls []api.Call, starts []start, added map[minute]counts) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -265,80 +261,11 @@ func (h *History) putBack(calls []api.Call, starts []start, added map[minute]cou
 	}
 }
 
-// Close saves the history. The history must not be used any more.
+// Close saves the history and closes its file. Nothing may use the history afterwards.
 func (h *History) Close() error {
-	h.saving.Lock()
-	defer h.saving.Unlock()
-	err := h.write()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.file == nil {
-		return nil
-	}
-	if closed := h.file.db.Close(); err == nil {
-		err = closed
+	err := h.save()
+	if h.file != nil {
+		err = errors.Join(err, h.file.db.Close())
 	}
 	return err
-}
-
-// Calls returns a page of calls, the newest first. Errors: Invalid, Unavailable.
-func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
-	f := h.saved()
-	if f == nil {
-		return api.Calls{Calls: []api.Call{}}, nil
-	}
-	return f.calls(ctx, q)
-}
-
-// Series returns counts by minute, or by hour if they begin over a day ago. Errors:
-// Unavailable.
-func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, error) {
-	s := api.Series{Step: int64(time.Minute.Seconds()), Bounds: Bounds[:], Buckets: []api.Bucket{}}
-	if time.Since(q.Since) > keptMinutes+time.Minute { // a minute more: the client computed its Since of one day some moments ago
-		s.Step = int64(time.Hour.Seconds())
-	}
-	f := h.saved()
-	if f == nil {
-		return s, nil
-	}
-	var err error
-	s.Buckets, err = f.buckets(ctx, q, s.Step)
-	return s, err
-}
-
-// People returns who called, the principal with the newest call first, and at most
-// mostPeople of them. It counts only the calls that are kept. Errors: Unavailable.
-func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
-	f := h.saved()
-	if f == nil {
-		return []api.Person{}, nil
-	}
-	return f.people(ctx, q)
-}
-
-// Busy returns when calls were executed; see api.History. Errors: Unavailable.
-func (h *History) Busy(ctx context.Context, q api.PeopleQuery) ([]api.Busy, error) {
-	f := h.saved()
-	if f == nil {
-		return nil, nil
-	}
-	return f.busy(ctx, q)
-}
-
-// Starts returns the newest starts of a server, the newest first. Errors: Unavailable.
-func (h *History) Starts(ctx context.Context, q api.StartQuery) ([]api.Start, error) {
-	f := h.saved()
-	if f == nil {
-		return []api.Start{}, nil
-	}
-	return f.starts(ctx, q)
-}
-
-// saved returns the file after a save, so that it has everything; nil before Open. A file that
-// cannot be written, as on a full disk, is read all the same: [History.Keep] says so.
-func (h *History) saved() *file {
-	_ = h.save()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.file
 }

@@ -78,8 +78,8 @@ func (c counts) histogram(w *strings.Builder, l labels) {
 	for i, n := range c.durations {
 		sum += n
 		le := "+Inf"
-		if i < len(Bounds) {
-			le = strconv.FormatFloat(Bounds[i]/1000, 'g', -1, 64)
+		if i < len(bounds) {
+			le = strconv.FormatFloat(bounds[i]/1000, 'g', -1, 64)
 		}
 		fmt.Fprintf(w, "dormouse_tool_call_duration_seconds_bucket{%s,le=%q} %d\n", l, le, sum)
 	}
