@@ -80,14 +80,16 @@ const mostPlaces = 5
 var place = regexp.MustCompile(`File "([^"]+)", line (\d+)|((?:file://)?[^\s:("'<>=]+\.\w+)[:(](\d+)`)
 
 // placesOf returns the places in the sources of a server that the last words of a process name,
-// each as "main.py:3: import nothere".
+// each as "main.py:3: import nothere". It returns none if the machine watches no sources.
 func placesOf(m *machine, server, process string) []string {
 	s, ok := m.servers.Load().Server(server)
-	logs, err := keptLogs(m.folder.File(LogFolder), server)
-	if !ok || err != nil {
+	if !ok || m.cfg.Watch == nil {
 		return nil
 	}
-
+	logs, err := keptLogs(m.folder.File(LogFolder), server)
+	if err != nil {
+		return nil
+	}
 	for _, k := range slices.Backward(logs) {
 		if k.process != process {
 			continue

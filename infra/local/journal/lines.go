@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Lines makes events of what functions and runners say. Functions are observed. Runners are
-// programs of their own, so their log lines say it. It is safe for concurrent use.
+// Lines makes journal events of two sources: the events that functions observe, and the log lines
+// of runners, which are programs of their own. It is safe for concurrent use.
 type Lines struct {
 	to *Recorder
 	Options
@@ -23,57 +23,42 @@ type Lines struct {
 	mu      sync.Mutex
 	callers map[string]caller          // by session
 	starts  map[string]*start          // by server and process
-	open    map[storage.StreamID]Event // calls whose end comes in a later event
+	open    map[storage.StreamID]Event // calls whose end comes in a later event, by the stream of their answer
 	work    map[string]time.Time       // the last work, by server
-	refused map[string]time.Time       // when a request was refused last, by caller and reason
+	refused map[string]time.Time       // when a refusal was last recorded as Refused, by caller and reason
 }
 
 // caller identifies the client of a session.
 type caller struct{ tenant, principal, client string }
 
-// start is a process that is not ready.
+// start is a process of a server that is not ready yet.
 type start struct {
-	installs time.Time     // since when; zero if it installs nothing
-	install  time.Duration // how long the installs took
+	installs time.Time     // when the install that goes on began; zero if none goes on
+	install  time.Duration // how long the installs took that have ended
 }
 
 // maxKnown limits the sessions, starts and calls that Lines remembers. Events about
 // forgotten ones have fewer fields.
 const maxKnown = 10_000
 
-// Options of Lines. All of them may be left out.
+// Options of Lines. All functions but Trace are required.
 type Options struct {
-	Verbose bool                               // with events of kind Frame
+	Verbose bool                               // records events of kind Frame, too
 	Hide    func(string) string                // removes the secrets of servers from a text
 	Tools   func(tenant, server string) string // such as "3 tools"; "" if that is not known
-	// Lists reports whether a tool may be counted by its name: a list of the server has the
-	// tool, or no list is known.
+	// Lists reports whether metrics may count a tool by its name: a list of the server has the
+	// tool, or no list of the server is known.
 	Lists func(tenant, server, tool string) bool
-	// Held says how many tools of a server are held back, and how they differ from what was
-	// accepted.
+	// Held says how many tools of a server are held back, and how they differ from those that
+	// the operator has accepted.
 	Held func(server string) (detail string, lines []string)
 	// Places returns the lines of source code that the last words of a process name.
 	Places func(server, process string) []string
-	Trace  func(Event) // gets events of kinds Request, Deliver and Stored; must not block
+	Trace  func(Event) // gets events of kinds Request, Deliver and Stored; must not block; nil for nobody
 }
 
 // NewLines returns a Lines that passes events to a recorder.
 func NewLines(to *Recorder, o Options) *Lines {
-	if o.Hide == nil {
-		o.Hide = func(s string) string { return s }
-	}
-	if o.Tools == nil {
-		o.Tools = func(string, string) string { return "" }
-	}
-	if o.Held == nil {
-		o.Held = func(string) (string, []string) { return "", nil }
-	}
-	if o.Places == nil {
-		o.Places = func(string, string) []string { return nil }
-	}
-	if o.Lists == nil {
-		o.Lists = func(string, string, string) bool { return true }
-	}
 	return &Lines{
 		to: to, Options: o,
 		callers: map[string]caller{}, starts: map[string]*start{}, open: map[storage.StreamID]Event{}, work: map[string]time.Time{}, refused: map[string]time.Time{},
@@ -96,11 +81,11 @@ type boxLine struct {
 	Hint     string    `json:"hint"`
 	MS       float64   `json:"duration_ms"`
 	Followed bool      `json:"followed"` // another process takes the place of this one
-	Refused  string    `json:"refused"`  // what the network of the process refused; it is nothing that the process has reached
+	Refused  string    `json:"refused"`  // what the sandbox refused the process; the line then says nothing about its state
 }
 
-// Box takes a log line of the runner of a box. tenant and server are the box's; they may be
-// "" if the line names its server and its session.
+// Box takes a log line of the runner of a box. tenant and server are those of the box. They may
+// be "" if the line names the server and the session.
 func (l *Lines) Box(tenant, server, line string) {
 	if l.Trace != nil && strings.Contains(line, `"msg":"deliver"`) {
 		var s boxLine
@@ -165,7 +150,7 @@ func (l *Lines) Observe(e *observe.Event) {
 	e.Why = l.Hide(e.Why)
 }
 
-// noWords is the reason of a failed call whose event gives none.
+// noWords is the reason of a failed call whose event has no reason.
 const noWords = "the tool reported an error"
 
 // request takes the end of a client's request.
@@ -178,7 +163,7 @@ func (l *Lines) request(of *observe.Event) {
 	switch {
 	case of.Outcome == "":
 		return
-	case of.Tool == "": // the end of a call that an earlier request began
+	case of.Tool == "": // this request reports the end of a call that an earlier request began
 		why := of.Why
 		if of.Outcome == observe.Failed {
 			why = cmp.Or(why, noWords)
@@ -217,6 +202,7 @@ func senderOf(of *observe.Event) Sender {
 	return Sender{Key: plain(from.Key), Address: plain(from.Address), Refusal: of.Refusal}
 }
 
+// event returns the event about a request.
 func event(kind string, of *observe.Event) Event {
 	e := Event{
 		Kind: kind, Name: of.Server, Duration: of.Took, Tenant: of.Tenant, Principal: of.Principal, Client: plain(of.Client), Tool: plain(of.Tool),
@@ -229,8 +215,8 @@ func event(kind string, of *observe.Event) Event {
 	return e
 }
 
-// repeated reports whether a caller was refused for the same reason in the last minute. of
-// names both.
+// repeated reports whether the refusal of a caller is not to be shown again: the last minute has
+// had one for the same reason, or too many of any kind. of names the caller and the reason.
 func (l *Lines) repeated(of string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -245,7 +231,7 @@ func (l *Lines) repeated(of string) bool {
 	return false
 }
 
-// maxReasons limits the refusals that are told in a minute.
+// maxReasons limits the refusals that are recorded as Refused in a minute.
 const maxReasons = 100
 
 // knows remembers the client of a session, and when the session's server last had work.
@@ -267,7 +253,7 @@ func (l *Lines) knows(s *observe.Event) {
 }
 
 // process takes the state that a server's process has reached; the states are those of
-// box.ProcessState. tools is as [Options].Tools, for a server that is ready.
+// box.ProcessState. tools is the answer of [Options].Tools for a process that is ready.
 func (l *Lines) process(s *boxLine, tools string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -359,8 +345,8 @@ func (l *Lines) Asleep(server string) {
 // maxReason is the longest reason, in characters.
 const maxReason = 400
 
-// reason returns the first line of a text without secrets, and without the name of the
-// server that it is about, which the event has.
+// reason returns the first line of a text, without secrets, and without the name of the server
+// at its beginning, because events have the name in a field of its own.
 func (l *Lines) reason(server, text string) string {
 	if text == "" {
 		return ""
@@ -369,20 +355,18 @@ func (l *Lines) reason(server, text string) string {
 	return plain(l.Hide(strings.TrimPrefix(first, fmt.Sprintf("server %q: ", server))))
 }
 
-// plain returns a text that cannot control a terminal.
+// plain returns a text of at most maxReason characters, with a space for each character that
+// could control a terminal.
 func plain(text string) string {
 	if len(text) > 4*maxReason {
 		text = text[:4*maxReason]
 	}
-	ok := func(r rune) bool { return unicode.IsPrint(r) }
-	if strings.ContainsFunc(text, func(r rune) bool { return !ok(r) }) {
-		text = strings.Map(func(r rune) rune {
-			if ok(r) {
-				return r
-			}
-			return ' '
-		}, text)
-	}
+	text = strings.Map(func(r rune) rune { // returns the same string if nothing changes
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
 	if runes := []rune(text); len(runes) > maxReason {
 		text = string(runes[:maxReason-1]) + "…"
 	}

@@ -29,6 +29,8 @@ func newTold(verbose bool) *told {
 		Verbose: verbose,
 		Hide:    func(s string) string { return strings.ReplaceAll(s, "hunter22", "***") },
 		Tools:   func(tenant, server string) string { return map[string]string{"ada/mine": "3 tools"}[tenant+"/"+server] },
+		Lists:   func(string, string, string) bool { return true },
+		Places:  func(string, string) []string { return nil },
 	})
 	return r
 }
@@ -208,7 +210,8 @@ func TestRefusalsWithEverNewReasonsAreNotToldWithoutEnd(t *testing.T) {
 // of boxes.
 func TestLinesOfTraces(t *testing.T) {
 	var got []Event
-	l := NewLines(nil, Options{Trace: func(e Event) { got = append(got, e) }})
+	l := newTold(false)
+	l.Trace = func(e Event) { got = append(got, e) }
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	want := []Event{
 		{Time: at, Kind: Deliver, Name: "mine", Session: "s", Trace: "t"},
@@ -216,7 +219,7 @@ func TestLinesOfTraces(t *testing.T) {
 		{Kind: Request, Name: "mine", Session: "s", Trace: "t", Principal: "ada", Duration: 5 * time.Millisecond, Measured: Measured{Method: "tools/list", Parent: "p", Protocol: "2025-11-25", Wakes: 1, In: 7, Out: 9}},
 	}
 	l.Box("ada", "mine", `{"time":"2026-11-23T12:00:00Z","msg":"deliver","trace":"t","session_id":"s"}`)
-	function(l, `{"time":"2026-11-23T12:00:00Z","msg":"frame","server":"mine","session_id":"s","traces":["t"],"duration_ms":2}`)
-	function(l, `{"time":"2026-11-23T12:00:00Z","msg":"request","server":"mine","session_id":"s","trace":"t","principal":"ada","rpc_method":"tools/list","duration_ms":5,"traceparent":"p","protocol":"2025-11-25","units":{},"wakes":1,"bytes_in":7,"bytes_out":9}`)
+	function(l.Lines, `{"time":"2026-11-23T12:00:00Z","msg":"frame","server":"mine","session_id":"s","traces":["t"],"duration_ms":2}`)
+	function(l.Lines, `{"time":"2026-11-23T12:00:00Z","msg":"request","server":"mine","session_id":"s","trace":"t","principal":"ada","rpc_method":"tools/list","duration_ms":5,"traceparent":"p","protocol":"2025-11-25","units":{},"wakes":1,"bytes_in":7,"bytes_out":9}`)
 	wantEvents(t, got, want...)
 }

@@ -22,20 +22,21 @@ func (l *Lines) later(stream storage.StreamID, e Event) {
 	l.open[stream] = e
 }
 
-// Open returns how many calls are open that no function waits for, such as those over
-// WebSockets.
+// Open returns how many open calls there are whose request no function holds open until the
+// answer, such as calls over WebSockets.
 func (l *Lines) Open() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.open {
-		if e.Kind != "" { // else the end came first
+		if e.Kind != "" { // otherwise the end came first, see ended
 			n++
 		}
 	}
 	return n
 }
 
-// ended takes the end of a call that no function waits for.
+// ended takes the end of a call that later keeps, or will keep: the end may come first. Then
+// l.open has an event without a kind for its stream.
 func (l *Lines) ended(end observe.Ended) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,7 +52,7 @@ func (l *Lines) ended(end observe.Ended) {
 	l.over(e, time.Now(), l.reason(e.Name, end.Why))
 }
 
-// over records a call that began at e.Time.
+// over records a call that began at e.Time and ended at another time.
 func (l *Lines) over(e Event, at time.Time, reason string) {
 	e.Duration, e.Time, e.Reason = at.Sub(e.Time), at, reason
 	l.to.Record(e)
