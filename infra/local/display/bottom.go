@@ -27,7 +27,7 @@ type install struct {
 	since           time.Time
 }
 
-// note keeps the installs under way.
+// note notes the begin or the end of an install.
 func (b *bottom) note(e journal.Event) {
 	same := func(i install) bool { return i.server == e.Name && i.process == e.Process }
 	at := slices.IndexFunc(b.installs, same)
@@ -45,7 +45,7 @@ func (b *bottom) note(e journal.Event) {
 	}
 }
 
-// next returns the time until the lines move without an event.
+// next returns the time until the lines change without an event: an install shows its seconds.
 func (b *bottom) next() time.Duration {
 	if len(b.installs) > 0 {
 		return time.Second
@@ -95,6 +95,7 @@ func (b *bottom) frame(text []byte, lines []string, width int) []byte {
 	return out.Bytes()
 }
 
+// cut shortens a line to a width in characters.
 func cut(line string, width int) string {
 	if utf8.RuneCountInString(line) <= width || width < 1 {
 		return line

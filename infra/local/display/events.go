@@ -15,21 +15,19 @@ func (t *Terminal) take(e journal.Event) {
 	if t.opts.Form == Screen {
 		t.bottom.note(e)
 	}
-	switch {
-	case e.Kind == journal.Call && t.held(e):
-	case t.opts.Form == Records:
+	if e.Kind == journal.Call {
+		if t.rush.printSum(&t.printer, e.Time); !t.rush.admit(e) {
+			return
+		}
+	}
+	if t.opts.Form == Records {
 		t.record(e)
-	default:
+	} else {
 		t.people(e)
 	}
 }
 
-// held reports whether a call comes too fast to be printed.
-func (t *Terminal) held(e journal.Event) bool {
-	t.rush.printSum(&t.printer, e.Time)
-	return !t.rush.admit(e)
-}
-
+// count counts an event for the status line.
 func (t *Terminal) count(e journal.Event) {
 	s := &t.seen
 	switch e.Kind {
@@ -51,6 +49,7 @@ func (t *Terminal) count(e journal.Event) {
 	}
 }
 
+// people prints an event in lines for people.
 func (t *Terminal) people(e journal.Event) {
 	switch e.Kind {
 	case journal.ServerSaved:
@@ -188,5 +187,3 @@ func (t *Terminal) whom(e journal.Event) string {
 		return who + " (" + e.Client + ")"
 	}
 }
-
-// # Calls that come faster than people read

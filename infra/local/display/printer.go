@@ -16,14 +16,13 @@ import (
 type printer struct {
 	opts Options
 	out  bytes.Buffer
-	columns
+
+	// The widths of columns. The list of servers at the start sets that of the names of servers.
+	// Those of principals and tools grow with longer texts.
+	name, who, tool int
 }
 
-// columns has the widths of columns. The list of servers at the start sets the width of
-// name. The others grow with longer texts.
-type columns struct{ name, who, tool int }
-
-// line prints a line about a server, or about nothing in particular.
+// line prints a line about a server, or about none if name is "".
 func (p *printer) line(at time.Time, name, text string) {
 	if p.opts.Form == Records {
 		p.recordLine(at, name, "note", "what", text)
@@ -88,8 +87,6 @@ func quoted(value string) string {
 
 func (p *printer) say(format string, args ...any) { _, _ = fmt.Fprintf(&p.out, format+"\n", args...) }
 
-// # Words
-
 func clock(at time.Time) string { return at.Local().Format("15:04:05") }
 
 // span formats d with at most three digits before the unit.
@@ -141,8 +138,8 @@ func (p *printer) colored(code, s string) string {
 
 const (
 	minName = 8  // least width of the column of servers
-	maxWho  = 16 // most width of the column of principals
-	maxTool = 24
+	maxWho  = 16 // largest width of the column of principals
+	maxTool = 24 // largest width of the column of tools
 )
 
 func plural(n int, one, more string) string {

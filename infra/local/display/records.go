@@ -1,6 +1,7 @@
 package display
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -40,27 +41,10 @@ func (t *Terminal) record(e journal.Event) {
 	t.recordLine(e.Time, e.Name, kind, values...)
 }
 
-// recordKind returns the word for an event. For an event about a process of Dormouse,
-// that is its kind. always is false for an event that only a verbose Terminal prints.
+// recordKind returns the word for an event. An event about a process of Dormouse has the name of
+// its kind. always is false for an event that only a verbose Terminal prints.
 func recordKind(e journal.Event) (word string, always bool) {
-	switch e.Kind {
-	case journal.ServerStarting:
-		return "starting", true
-	case journal.ServerInstalling:
-		return "installing", true
-	case journal.ServerReady:
-		return "ready", true
-	case journal.ServerFailed:
-		return "failed", true
-	case journal.ServerRefused:
-		return "network-refused", true
-	case journal.ServerAsleep:
-		return "asleep", true
-	case journal.ServersChanged:
-		return "servers-changed", true
-	case journal.ServersRefused:
-		return "servers-refused", true
-	case journal.Call:
+	if e.Kind == journal.Call {
 		switch {
 		case e.Failed():
 			return "call-failed", true
@@ -68,9 +52,13 @@ func recordKind(e journal.Event) (word string, always bool) {
 			return "call-refused", true
 		}
 		return "call", true
-	case journal.Refused, journal.LogLost, journal.FolderTrouble, journal.FolderWell, journal.CertificateFailed, journal.BoxCrash, journal.ToolsHeld:
-		return e.Kind, true
-	default:
-		return e.Kind, false
 	}
+	word, always = map[string]string{
+		journal.ServerStarting: "starting", journal.ServerInstalling: "installing", journal.ServerReady: "ready",
+		journal.ServerFailed: "failed", journal.ServerRefused: "network-refused", journal.ServerAsleep: "asleep",
+		journal.ServersChanged: "servers-changed", journal.ServersRefused: "servers-refused",
+		journal.Refused: "", journal.LogLost: "", journal.FolderTrouble: "", journal.FolderWell: "",
+		journal.CertificateFailed: "", journal.BoxCrash: "", journal.ToolsHeld: "",
+	}[e.Kind]
+	return cmp.Or(word, e.Kind), always
 }

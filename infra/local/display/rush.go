@@ -14,14 +14,14 @@ import (
 // most is how many calls are printed in a second. The sum of the others follows.
 const most = 20
 
-// rush holds back calls that come too fast.
+// rush holds back calls that come faster than people read.
 type rush struct {
 	since  time.Time // begin of the second
-	shown  int
-	more   int
+	shown  int       // calls of the second that were printed
+	more   int       // calls that were held back; then how many of them failed and were refused
 	failed int
-	denied int            // refused
-	by     map[string]int // held back, by server
+	denied int
+	by     map[string]int // how many calls were held back, by server
 }
 
 // admit reports whether a call is printed. It counts those that are not.
@@ -62,6 +62,7 @@ func (r *rush) printSum(p *printer, now time.Time) {
 	}
 }
 
+// flush prints the sum of the calls that were held back, and begins anew.
 func (r *rush) flush(p *printer, now time.Time) {
 	if r.more == 0 {
 		return

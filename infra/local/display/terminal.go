@@ -17,8 +17,8 @@ import (
 // wait for the writer: a screen that is held must not hold up the machine. Close it.
 type Terminal struct {
 	events  chan journal.Event
-	asked   chan func()
-	dropped atomic.Int64
+	asked   chan func()  // see do
+	dropped atomic.Int64 // events that were left out since the last line about them
 	quit    chan struct{}
 	done    chan struct{}
 	once    sync.Once
@@ -40,7 +40,7 @@ func New(o Options) *Terminal {
 		o.Width = func() int { return 80 }
 	}
 	t := &Terminal{
-		printer: printer{opts: o, columns: columns{name: minName}}, events: make(chan journal.Event, queued), asked: make(chan func()), quit: make(chan struct{}), done: make(chan struct{}),
+		printer: printer{opts: o, name: minName}, events: make(chan journal.Event, queued), asked: make(chan func()), quit: make(chan struct{}), done: make(chan struct{}),
 		seen: seen{awake: map[int]bool{}, sessions: map[string]bool{}},
 	}
 	go t.run()
@@ -109,7 +109,7 @@ func (t *Terminal) drain() {
 	t.flush(time.Now())
 }
 
-// left says how many events were left out.
+// left prints how many events were left out since its last call, if any.
 func (t *Terminal) left(now time.Time) {
 	if n := t.dropped.Swap(0); n > 0 {
 		t.line(now, "", plural(int(n), "line was", "lines were")+" left out: this terminal takes them too slowly")
