@@ -53,7 +53,7 @@ func clientsOf(t *testing.T) localtest.WebSockets {
 	m := unstarted(t, Config{})
 	in := &inprocess{m: m}
 	in.ctx, in.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
-	m.openSockets(&runnerRoutes{in}, &clientRoutes{in}, sockets.Home(), "")
+	m.openSockets(&runnerRoutes{in}, &clientRoutes{in}, sockets.Home(), socketsOnly)
 	socket, err := endpoints.NewSocket(wired(t, m), nativetest.Servers(), endpoints.Alarms{}, pushLater, nil)
 	commontest.OK(t, err)
 	in.made.Store(&handlers{socket: socket})
@@ -70,7 +70,6 @@ func clientsOf(t *testing.T) localtest.WebSockets {
 type talk struct {
 	query     string // SESSION and EVENT stand for the ids that the last request over an earlier connection got
 	protocols []string
-	header    http.Header
 	says      []string
 }
 
@@ -88,7 +87,7 @@ var (
 // hold plays a talk. It returns what the client got: the answer to its upgrade, and the
 // messages after each of its own.
 func (k talk) hold(w localtest.WebSockets, ids *strings.Replacer) (saw []string, _ *strings.Replacer) {
-	conn, err := w.Dial("/"+w.Stage+ids.Replace(k.query), websocket.DialOptions{Subprotocols: k.protocols, HTTPHeader: k.header})
+	conn, err := w.Dial("/"+w.Stage+ids.Replace(k.query), websocket.DialOptions{Subprotocols: k.protocols})
 	var refused localtest.Refusal
 	if errors.As(err, &refused) {
 		return []string{fmt.Sprint("refused with ", refused.Status)}, ids
@@ -139,21 +138,10 @@ func (k talk) hold(w localtest.WebSockets, ids *strings.Replacer) (saw []string,
 
 func TestWebSocketClientsOfAMachine(t *testing.T) {
 	talks := map[string][]talk{
-		"no server":         {{query: ""}},
-		"unknown server":    {{query: "?server=none"}},
-		"disabled server":   {{query: "?server=off"}},
-		"unknown session":   {{query: "?server=counter&session=00000000000000000000000000000000"}},
-		"bad ticket":        {{query: "?server=counter&ticket=dt_none"}},
-		"foreign origin":    {{query: "?server=counter", header: http.Header{"Origin": {"https://evil.example"}}}},
-		"no subprotocol":    {{query: "?server=counter"}},
-		"subprotocol":       {{query: "?server=counter", protocols: []string{"other", "mcp"}}},
-		"other subprotocol": {{query: "?server=counter", protocols: []string{"other"}}},
-		"no JSON":           {{query: "?server=counter", says: []string{"hello", "[]", `{"jsonrpc":"1.0"}`, `{"a":"<&>\u2028"}`}}},
-		"binary":            {{query: "?server=counter", says: []string{"binary"}}},
-		"out of turn":       {{query: "?server=counter", says: []string{add, `{"jsonrpc":"2.0","id":2,"method":"ping"}`, thanks}}},
-		"a session": {{query: "?server=counter", protocols: []string{"mcp"}, says: []string{
-			hello, thanks, `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, add, add, `{"jsonrpc":"2.0","id":4,"method":"none"}`, hello,
-		}}},
+		"unknown server": {{query: "?server=none"}},
+		"subprotocol":    {{query: "?server=counter", protocols: []string{"other", "mcp"}}},
+		"no JSON":        {{query: "?server=counter", says: []string{"hello", "[]", `{"jsonrpc":"1.0"}`, `{"a":"<&>\u2028"}`}}},
+		"binary":         {{query: "?server=counter", says: []string{"binary"}}},
 		"a session that is taken up": {
 			{query: "?server=counter&event-ids=1", says: []string{hello, thanks, add}},
 			{query: "?server=counter&event-ids=1&session=SESSION", says: []string{add}},
@@ -162,9 +150,7 @@ func TestWebSocketClientsOfAMachine(t *testing.T) {
 		},
 	}
 	wants := map[string]string{
-		"no server": "with 400", "unknown server": "with 404", "disabled server": "with 503", "unknown session": "with 404", "bad ticket": "with 401",
-		"foreign origin": "with 403", "no subprotocol": "connected", "subprotocol": "as mcp", "other subprotocol": "with 400",
-		"no JSON": "-32700", "binary": "closed with StatusUnsupportedData", "out of turn": "not initialized", "a session": `"text":"4"`,
+		"unknown server": "with 404", "subprotocol": "as mcp", "no JSON": "-32700", "binary": "closed with StatusUnsupportedData",
 		// The third connection gets the messages that had come over the second.
 		"a session that is taken up": `connected as  {"jsonrpc":"2.0","id":3,"result":{"content":[{"type":"text","text":"4"}]}}`,
 	}
@@ -178,6 +164,7 @@ func TestWebSocketClientsOfAMachine(t *testing.T) {
 					got, ids = k.hold(w, ids)
 					saw = append(saw, got...)
 				}
+				commontest.Contains(t, "another path", "WebSockets only, at /local?server=NAME", w.Refused("/echo/mcp").Body)
 			})
 			if got := strings.Join(saw, " "); !strings.Contains(got, wants[name]) || wants[name] == "" {
 				t.Errorf("clients saw %s, want %s in it", got, wants[name])

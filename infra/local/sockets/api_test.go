@@ -14,6 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 func TestRoutesAreToldWhoConnects(t *testing.T) {
@@ -73,8 +74,8 @@ func TestOpenedIsCalledWhenPostsAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
 		b.routes.connect = func(c Conn, _ *http.Request) Reply {
-			if err := b.Post(t.Context(), c.ID, []byte("too soon")); err == nil {
-				t.Error("a post is taken before the routes have decided")
+			if err := b.Post(t.Context(), c.ID, []byte("too soon")); storage.CodeOf(err) != storage.Closed {
+				t.Errorf("a post before the routes have decided: %v", err)
 			}
 			return Reply{Status: http.StatusOK, Opened: func() {
 				commontest.Check(t, b.Post(t.Context(), c.ID, []byte("owed")))
@@ -87,10 +88,13 @@ func TestOpenedIsCalledWhenPostsAreTaken(t *testing.T) {
 
 func TestOnlyAnUpgradeOfTheStageReachesTheRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, nil)
-		if got := b.Refused("/other"); got.Status != http.StatusForbidden {
-			t.Errorf("wrong stage: %v", got)
+		for elsewhere, body := range map[string]string{"": `{"message":"Forbidden"}`, "only /prod is here": `{"message":"only /prod is here"}`} {
+			b := newBench(t, func(c *Config) { c.Elsewhere = elsewhere })
+			if got := b.Refused("/other"); got.Status != http.StatusForbidden || got.Body != body {
+				t.Errorf("wrong stage: %v, want %s", got, body)
+			}
 		}
+		b := newBench(t, nil)
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://gateway.test/prod", nil)
 		res, err := b.WebSockets.API.Client().Do(req)
 		commontest.OK(t, err)

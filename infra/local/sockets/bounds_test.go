@@ -147,6 +147,10 @@ func TestAPostSaysWhyItIsNotTaken(t *testing.T) {
 		if err := b.Post(t.Context(), id, make([]byte, 128<<10+1)); storage.CodeOf(err) != storage.TooLarge {
 			t.Errorf("over the limit: %v", err)
 		}
+		commontest.OKIn(t, "at the limit", b.Post(t.Context(), id, make([]byte, 128<<10)))
+		if got := conn.Hear(); len(got) != 128<<10 {
+			t.Errorf("heard %d bytes", len(got))
+		}
 		if err := b.Post(t.Context(), "nobody", nil); storage.CodeOf(err) != storage.Closed {
 			t.Errorf("to nobody: %v", err)
 		}

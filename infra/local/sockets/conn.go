@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 const (
@@ -32,8 +33,8 @@ const (
 var ErrTooBig = errors.New("more than the limits allow")
 
 var (
-	errGone = errors.New("the connection is closed")
-	errFull = errors.New("the client does not read what it is sent")
+	errGone = storage.Errorf(storage.Closed, "the connection is gone")
+	errFull = storage.Errorf(storage.Unavailable, "the client does not read what it is sent")
 )
 
 // closing is how a connection ends: the close frame that is sent or was received, and the
@@ -41,7 +42,7 @@ var (
 type closing struct {
 	code   websocket.StatusCode
 	reason string
-	// cut means that the client is gone and gets no close frame.
+	// cut means that the client gets no close frame: it is gone, or has sent its own.
 	cut bool
 }
 
@@ -72,11 +73,11 @@ type wsConn struct {
 	writing     context.Context
 	stopWriting context.CancelFunc
 
-	// buffer has the room for bytes in queue and in the write in progress. Who waits for it is
-	// served in order.
+	// buffer has the room for the bytes in queue and in the write in progress. Goroutines that
+	// wait for room get it in their order.
 	buffer *semaphore.Weighted
-	rooms  Rooms // those of the caller, which hold the same bytes and those of messages in work
-	// open ends when shut begins or nobody writes any more, and with it every wait for room.
+	rooms  Rooms // of the caller: for the same bytes, and for the messages that are read or handled
+	// open ends when shut begins or nobody writes any more. Then every wait for room ends.
 	open    context.Context
 	endOpen context.CancelFunc
 
@@ -128,8 +129,8 @@ func (c *wsConn) serve(conn net.Conn) {
 	defer life.Stop()
 	c.api.work.Go(c.takeTurns)
 	c.write()
-	// If a write failed, the goroutine that reads says how the connection ended. Nobody reads
-	// while the most messages are in work.
+	// If a write failed, the goroutine that reads finds out how the connection ended, and calls
+	// shut first. While Limits.InWork messages are in work, no goroutine reads.
 	c.turn <- struct{}{}
 	c.shut(cutOff)
 	<-c.turn
@@ -180,8 +181,9 @@ func (c *wsConn) takeTurns() {
 	}
 }
 
-// begin counts a message that will be handled. It returns true if a further goroutine must
-// read on, for which it counts. If the limit is reached, nobody reads on until finish.
+// begin counts a message that will be handled. It returns true if the caller must start another
+// goroutine that reads, which begin has counted as free. At the limit no goroutine reads on until
+// finish.
 func (c *wsConn) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +196,7 @@ func (c *wsConn) begin() bool {
 	return true
 }
 
-// finish counts a message that was handled, and reports whether its goroutine shall go on.
+// finish counts a message that was handled, and reports whether its goroutine reads on.
 func (c *wsConn) finish() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,7 +242,7 @@ func (c *wsConn) read() (message, *closing) {
 		return message{}, &binaryMessage
 	}
 	if c.rooms.Turns.Acquire(c.open, 1) != nil {
-		return message{}, &cutOff // it has ended already, and the first reason wins
+		return message{}, &cutOff // c.end is set already, and the first reason wins
 	}
 	turn := sync.OnceFunc(func() { c.rooms.Turns.Release(1) })
 	turnOver := time.AfterFunc(turnTime, turn)
@@ -292,13 +294,7 @@ func endOf(err error) *closing {
 	return &closing{code: peer.Code, reason: peer.Reason, cut: true}
 }
 
-func (c *wsConn) ending() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.end != nil
-}
-
-// active records a message in either direction. It returns false if the connection is
+// active records that the client has sent a message. It returns false if the connection is
 // closing.
 func (c *wsConn) active() bool {
 	c.mu.Lock()
@@ -326,7 +322,7 @@ func (c *wsConn) handle(m message) {
 
 // send queues a message for the client. While the client does not read and its buffer is
 // full, send waits for room until ctx ends. The error is errGone or errFull. The
-// connection owns data.
+// connection owns data from now on.
 func (c *wsConn) send(ctx context.Context, data []byte) error {
 	n := c.size(data)
 	if !c.tryRoom(n) {
@@ -371,7 +367,7 @@ func (c *wsConn) tryRoom(n int64) bool {
 
 // noRoom says why a message has no room.
 func (c *wsConn) noRoom() error {
-	if c.ending() {
+	if c.open.Err() != nil {
 		return errGone
 	}
 	return errFull
@@ -418,7 +414,7 @@ func (c *wsConn) shut(why closing) {
 		c.stopWriting()
 	}
 	time.AfterFunc(flushTime, c.stopWriting)
-	c.endOpen() // who waits for room would wait in vain
+	c.endOpen() // nobody makes room any more
 	c.nudge()
 }
 
@@ -426,7 +422,7 @@ func (c *wsConn) shut(why closing) {
 // Then it closes the connection, which also ends the goroutines that read.
 func (c *wsConn) write() {
 	defer c.stopWriting()
-	defer c.endOpen() // who waits for room, perhaps with the turn to read, would wait in vain
+	defer c.endOpen() // nobody makes room any more, and a goroutine that waits for it may have the turn
 	for range c.wake {
 		c.mu.Lock()
 		batch, end := c.queue, c.end

@@ -37,27 +37,6 @@ func TestAnEmptyReplyIsNotSent(t *testing.T) {
 	})
 }
 
-func TestMessagesOfOneConnectionRunAtTheSameTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		second := make(chan struct{})
-		b := newBench(t, nil)
-		b.routes.message = func(_ context.Context, m string) string {
-			if m == "first" {
-				<-second
-			} else {
-				defer close(second)
-			}
-			return m
-		}
-		conn, _ := b.client()
-		conn.Say("first")
-		conn.Say("second")
-		got := []string{conn.Hear(), conn.Hear()}
-		slices.Sort(got)
-		commontest.Same(t, []string{"first", "second"}, got)
-	})
-}
-
 func TestSizesUpToTheLimitsPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
@@ -107,7 +86,8 @@ func TestWhatIsOverALimitClosesTheConnection(t *testing.T) {
 	}
 }
 
-func TestMessagesInEitherDirectionKeepAConnection(t *testing.T) {
+// A message in either direction keeps a connection open, until it is too old.
+func TestSilenceAndAgeCloseAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
 		b.routes.message = func(context.Context, string) string { return "" }
@@ -119,9 +99,17 @@ func TestMessagesInEitherDirectionKeepAConnection(t *testing.T) {
 		conn.Hear()
 		start := time.Now()
 		_ = conn.End()
-		if took := time.Since(start); took != 10*time.Minute {
-			t.Errorf("closed %v after the last message", took)
-		}
+		commontest.EqualIn(t, "closed after silence of", 10*time.Minute, time.Since(start))
+		start = time.Now()
+		conn, _ = b.client()
+		go func() {
+			for conn.Write(t.Context(), websocket.MessageText, []byte("busy")) == nil {
+				time.Sleep(9 * time.Minute)
+			}
+		}()
+		_ = conn.End()
+		commontest.EqualIn(t, "closed at the age of", 2*time.Hour, time.Since(start))
+		time.Sleep(9 * time.Minute) // the writer ends
 	})
 }
 

@@ -3,7 +3,6 @@ package sockets
 import (
 	"bytes"
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -11,29 +10,22 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// postWithin is how long a post without a deadline waits for room in the client's
-// buffer.
+// postWithin is how long a post waits for room in the client's buffer.
 const postWithin = 2 * time.Second
 
-// Post implements storage.Poster for routes of this process. If the client does not read,
-// it waits some time for room.
+// Post implements storage.Poster for routes of this process. While the client's buffer is
+// full, Post waits for room, for postWithin at most.
 func (a *API) Post(ctx context.Context, conn string, data []byte) error {
 	if len(data) > a.limits.Message {
 		return storage.Errorf(storage.TooLarge, "a message of %d bytes is over the limit of %d", len(data), a.limits.Message)
 	}
 	c, ok := a.find(conn)
 	if !ok {
-		return storage.Errorf(storage.Closed, "the connection is gone")
+		return errGone
 	}
 	ctx, cancel := context.WithTimeout(ctx, postWithin)
 	defer cancel()
-	switch err := c.send(ctx, bytes.Clone(data)); {
-	case errors.Is(err, errFull):
-		return storage.Errorf(storage.Unavailable, "the client does not read what it is sent")
-	case err != nil:
-		return storage.Errorf(storage.Closed, "the connection is gone")
-	}
-	return nil
+	return c.send(ctx, bytes.Clone(data))
 }
 
 // Broadcast sends a message to all connections, and does not wait for any. A connection
@@ -47,7 +39,7 @@ func (a *API) Broadcast(data []byte) {
 	}
 }
 
-// Disconnect closes a connection. [Clients] implements storage.Clients with it.
+// Disconnect closes a connection, if there is one with this id.
 func (a *API) Disconnect(conn string) {
 	if c, ok := a.find(conn); ok {
 		c.shut(closedByPost)
