@@ -8,24 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
-
-// client sets alarms as a machine does.
-type client struct{ api *API }
-
-func (c client) Schedule(_ context.Context, a native.Alarm) error {
-	event, err := native.AlarmEvent(a)
-	if err == nil {
-		_, err = c.api.Create(a.ID(), a.At, string(event))
-	}
-	return err
-}
-
-func (c client) cancel(a native.Alarm) { c.api.Delete(a.ID()) }
 
 // sent holds the events that an API has sent, with their times.
 type sent struct {
@@ -53,12 +37,25 @@ func (s *sent) all() map[string]time.Time {
 	return maps.Clone(s.events)
 }
 
-func newSchedules(t *testing.T, folder string, s *sent) (*API, client) {
+func newSchedules(t *testing.T, folder string, s *sent) *API {
 	t.Helper()
 	api, err := New(Config{Folder: folder, Send: s.send})
 	commontest.OK(t, err)
+	return api
+}
+
+func startSchedules(t *testing.T, folder string, s *sent) *API {
+	t.Helper()
+	api := newSchedules(t, folder, s)
 	api.Start()
-	return api, client{api}
+	return api
+}
+
+// set stores a schedule whose event is its name.
+func set(t *testing.T, api *API, name string, at time.Time) {
+	t.Helper()
+	_, err := api.Create(name, at, name)
+	commontest.OK(t, err)
 }
 
 func closeSchedules(t *testing.T, api *API) {
@@ -66,70 +63,28 @@ func closeSchedules(t *testing.T, api *API) {
 	commontest.Check(t, api.Close(context.WithoutCancel(t.Context())))
 }
 
-func alarmEventOf(t *testing.T, a native.Alarm) string {
-	t.Helper()
-	event, err := native.AlarmEvent(a)
-	commontest.OK(t, err)
-	return string(event)
-}
-
-func TestAnAlarmInvokesItsFunctionOnceWhenItIsDue(t *testing.T) {
+// Times are rounded up to whole seconds, so no event comes early. What is deleted does not come.
+func TestAnEventIsSentOnceWhenItIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSent()
-		api, client := newSchedules(t, t.TempDir(), s)
-		defer closeSchedules(t, api)
-		a := native.Alarm{Session: "s1", Tenant: "acme", Server: "job", Name: "done", At: time.Now().Add(36*time.Hour + time.Millisecond)}
-		soon := native.Alarm{Session: "s1", Name: "soon", At: time.Now().Add(-time.Hour)}
-		for range 2 { // a repeat is accepted
-			for _, a := range []native.Alarm{a, soon} {
-				commontest.OK(t, client.Schedule(t.Context(), a))
-			}
-		}
-		begun := time.Now()
-		time.Sleep(72 * time.Hour) // virtual
-		late := map[string]time.Duration{}
-		for event, at := range s.all() {
-			late[event] = at.Sub(begun)
-		}
-		// Times are rounded up to whole seconds, so no alarm comes early.
-		want := map[string]time.Duration{alarmEventOf(t, a): 36*time.Hour + time.Second, alarmEventOf(t, soon): 0}
-		if diff := cmp.Diff(want, late); diff != "" || api.Len() != 0 {
-			t.Errorf("%d are left, and what came when:\n%s", api.Len(), diff)
-		}
-	})
-}
-
-// This program can set a schedule without an HTTP request.
-func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, folder := newSent(), t.TempDir()
-		api, _ := newSchedules(t, folder, s)
-		begun := time.Now()
+		s, begun := newSent(), time.Now()
+		api := startSchedules(t, t.TempDir(), s)
 		for name, at := range map[string]time.Time{
-			"passed": begun.Add(-time.Hour), "later": begun.Add(time.Minute + time.Millisecond), "gone": begun.Add(time.Minute),
+			"passed": begun.Add(-time.Hour), "later": begun.Add(36*time.Hour + time.Millisecond), "gone": begun.Add(time.Minute),
 		} {
 			for range 2 { // a repeat is accepted
-				if _, err := api.Create(name, at, `"`+name+`"`); err != nil {
-					t.Fatal(err)
-				}
+				set(t, api, name, at)
 			}
 		}
 		if !api.Delete("gone") || api.Delete("gone") {
 			t.Error("gone was not there once")
 		}
-		synctest.Wait()
+		time.Sleep(72 * time.Hour) // virtual
+		commontest.Same(t, map[string]time.Time{"passed": begun, "later": begun.Add(36*time.Hour + time.Second)}, s.all())
+		commontest.EqualIn(t, "schedules are left", 0, api.Len())
 		closeSchedules(t, api)
 		if _, err := api.Create("late", begun, "{}"); err == nil {
 			t.Error("a schedule was taken that is never sent")
 		}
-		api, _ = newSchedules(t, folder, s) // another program on the same folder
-		defer closeSchedules(t, api)
-		time.Sleep(time.Hour)
-		late := map[string]time.Duration{}
-		for event, at := range s.all() {
-			late[event] = at.Sub(begun)
-		}
-		commontest.Same(t, map[string]time.Duration{`"passed"`: 0, `"later"`: time.Minute + time.Second}, late)
 	})
 }
 
@@ -137,16 +92,12 @@ func TestAScheduleIsSetAndForgottenInPlace(t *testing.T) {
 func TestAnAlarmComesSoonAfterTheMachineSlept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSent()
-		api, client := newSchedules(t, t.TempDir(), s)
+		api := startSchedules(t, t.TempDir(), s)
 		defer closeSchedules(t, api)
 		var slept time.Duration
 		api.now = func() time.Time { return time.Now().Add(slept) }
-		for _, a := range []native.Alarm{
-			{Session: "s1", Name: "passed", At: time.Now().Add(10 * time.Hour)},
-			{Session: "s1", Name: "ahead", At: time.Now().Add(20 * time.Hour)},
-		} {
-			commontest.OK(t, client.Schedule(t.Context(), a))
-		}
+		set(t, api, "passed", time.Now().Add(10*time.Hour))
+		set(t, api, "ahead", time.Now().Add(20*time.Hour))
 		time.Sleep(time.Hour) // virtual
 		api.mu.Lock()
 		slept = 12 * time.Hour
@@ -163,45 +114,28 @@ func TestAnAlarmComesSoonAfterTheMachineSlept(t *testing.T) {
 	})
 }
 
-func TestAnAlarmThatIsCancelledDoesNotCome(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSent()
-		api, client := newSchedules(t, t.TempDir(), s)
-		defer closeSchedules(t, api)
-		a := native.Alarm{Session: "s1", Name: "n", At: time.Now().Add(time.Hour)}
-		commontest.OK(t, client.Schedule(t.Context(), a))
-		for range 2 {
-			client.cancel(a)
-		}
-		time.Sleep(2 * time.Hour) // virtual
-		if len(s.all()) != 0 {
-			t.Errorf("it came: %v", s.all())
-		}
-	})
-}
-
 func TestAlarmsOutliveTheMachineAndComeLateRatherThanNever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder, s := t.TempDir(), newSent()
-		api, client := newSchedules(t, folder, s)
-		missed := native.Alarm{Session: "s1", Name: "missed", At: time.Now().Add(time.Hour)}
-		ahead := native.Alarm{Session: "s1", Name: "ahead", At: time.Now().Add(24 * time.Hour)}
-		for _, a := range []native.Alarm{missed, ahead} {
-			commontest.OK(t, client.Schedule(t.Context(), a))
-		}
+		api, ahead := startSchedules(t, folder, s), time.Now().Add(24*time.Hour)
+		set(t, api, "missed", time.Now().Add(time.Hour))
+		set(t, api, "ahead", ahead)
 		closeSchedules(t, api)
-		time.Sleep(12 * time.Hour) // virtual
+		time.Sleep(6 * time.Hour) // virtual
+		next := newSchedules(t, folder, s)
+		time.Sleep(6 * time.Hour)
 		if len(s.all()) != 0 {
-			t.Fatalf("a closed one sends: %v", s.all())
+			t.Fatalf("sent by one that is closed, or not started: %v", s.all())
 		}
 		back := time.Now()
-		api, _ = newSchedules(t, folder, s)
+		next.Start()
 		time.Sleep(48 * time.Hour) // virtual
-		want := map[string]time.Time{alarmEventOf(t, missed): back, alarmEventOf(t, ahead): ahead.At}
-		if diff := cmp.Diff(want, s.all()); diff != "" || api.Len() != 0 {
-			t.Errorf("%d are left, and what came when:\n%s", api.Len(), diff)
+		commontest.Same(t, map[string]time.Time{"missed": back, "ahead": ahead}, s.all())
+		commontest.EqualIn(t, "schedules are left", 0, next.Len())
+		closeSchedules(t, next)
+		if next.Start(); next.runs {
+			t.Error("it runs after its end")
 		}
-		closeSchedules(t, api)
 	})
 }
 
@@ -209,9 +143,8 @@ func TestAnAlarmThatWasNotHandledComesAgainAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder, s := t.TempDir(), newSent()
 		s.hold = make(chan struct{}) // the function does not end
-		api, client := newSchedules(t, folder, s)
-		a := native.Alarm{Session: "s1", Name: "n", At: time.Now().Add(time.Minute)}
-		commontest.OK(t, client.Schedule(t.Context(), a))
+		api := startSchedules(t, folder, s)
+		set(t, api, "n", time.Now().Add(time.Minute))
 		time.Sleep(time.Hour) // virtual
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -221,37 +154,9 @@ func TestAnAlarmThatWasNotHandledComesAgainAfterARestart(t *testing.T) {
 		close(s.hold) // given up
 		synctest.Wait()
 		again := newSent()
-		api, _ = newSchedules(t, folder, again)
+		api = startSchedules(t, folder, again)
 		time.Sleep(time.Minute) // virtual
-		if len(again.all()) != 1 {
-			t.Errorf("%d events after the restart, want the one that was not handled", len(again.all()))
-		}
+		commontest.EqualIn(t, "events after the restart", 1, len(again.all()))
 		closeSchedules(t, api)
-	})
-}
-
-func TestNoAlarmComesBeforeTheStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		folder, s := t.TempDir(), newSent()
-		api, client := newSchedules(t, folder, s)
-		commontest.OK(t, client.Schedule(t.Context(), native.Alarm{Session: "s1", Name: "missed", At: time.Now().Add(time.Hour)}))
-		closeSchedules(t, api)
-		time.Sleep(2 * time.Hour) // virtual
-		again, err := New(Config{Folder: folder, Send: s.send})
-		commontest.OK(t, err)
-		time.Sleep(time.Hour)
-		if len(s.all()) != 0 {
-			t.Errorf("it came: %v", s.all())
-		}
-		again.Start()
-		synctest.Wait()
-		if len(s.all()) != 1 {
-			t.Error("it does not come at the start")
-		}
-		closeSchedules(t, again)
-		again.Start()
-		if again.runs {
-			t.Error("it runs after its end")
-		}
 	})
 }
