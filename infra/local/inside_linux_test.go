@@ -35,15 +35,12 @@ import (
 // roleEnv has the test program play a stdio server, or a machine that a test kills.
 const roleEnv = "DORMOUSE_TEST_ROLE"
 
-// runnerRole as the first argument has it play the runner of a box; see tellHeld for the second.
+// runnerRole as the first argument has the test program play the runner of a box.
 const runnerRole = "runner"
 
 func TestMain(m *testing.M) {
 	sandbox.Enter(os.Args)
 	if len(os.Args) > 1 && os.Args[1] == runnerRole {
-		if len(os.Args) > 2 {
-			go tellHeld(os.Args[2])
-		}
 		runner.Main()
 	}
 	switch os.Getenv(roleEnv) {
@@ -56,13 +53,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// answerOf is how many bytes the text has that the tool fill returns.
-const answerOf = 15 << 20
-
 // playServer is a stdio server. Its tool pid returns its pid. spawn starts a process in a
 // session of its own and returns the pid of that. hold tells its parent by SIGUSR1, and does not
-// answer. fill returns a text of answerOf bytes. With a file as its argument it has one more tool,
-// of the name in the file. An empty file is a mistake in line 1.
+// answer. With a file as its argument playServer has one more tool, of the name in the file. An
+// empty file is a mistake in line 1.
 func playServer() {
 	capabilities, more := `{"tools":{}}`, ""
 	if len(os.Args) > 1 {
@@ -89,10 +83,6 @@ func playServer() {
 			switch tool, _ := wire.String(wire.Lookup(m.Params, "name")); tool {
 			case "hold":
 				_ = syscall.Kill(os.Getppid(), syscall.SIGUSR1) // the test, which waits for the call
-				continue
-			case "fill":
-				text := `{"content":[{"type":"text","text":"` + strings.Repeat("x", answerOf) + `"}]}`
-				_, _ = fmt.Fprintln(os.Stdout, string(wire.ResultResponse(m.ID, json.RawMessage(text))))
 				continue
 			case "spawn":
 				child := exec.Command("sleep", "600") //nolint:noctx // the box ends it
