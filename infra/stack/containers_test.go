@@ -185,5 +185,5 @@ func (e whole) Invoke(ctx context.Context, function string, payload []byte) (*la
 	if err != nil || got.status != http.StatusOK || got.failed {
 		return nil, errors.Join(err, fmt.Errorf("%s is answered with %+v", function, got))
 	}
-	return &lambda.Invocation{ContentType: "application/json", Body: io.NopCloser(strings.NewReader(got.body))}, nil
+	return &lambda.Invocation{Body: io.NopCloser(strings.NewReader(got.body))}, nil
 }

@@ -475,10 +475,10 @@ const s3 = "s3.us-east-1.amazonaws.com"
 // It writes the certificate that they have into a file.
 func (w *walk) gate(authority string) *url.URL {
 	w.t.Helper()
-	api := apigw.NewRESTAPI(apigw.RESTConfig{
+	api := &apigw.RESTAPI{
 		Function: w.stack + "-http", Paths: map[string]string{"/console": w.stack + "-console", "/console/": w.stack + "-console"},
-		Invoker: inEmulator{w.endpoint}, Stage: "v1", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
+		Invoker: inEmulator{w.endpoint}, Stage: "v1", APIID: "local", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
 	images := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: w.registry})
 	pushed := regexp.MustCompile(`^/v2/(.+)/manifests/([^:]+)$`)
 	images.ModifyResponse = func(res *http.Response) error { // the emulator's ECR knows what was pushed
@@ -591,5 +591,5 @@ func (e inEmulator) Invoke(ctx context.Context, function string, payload []byte)
 	if err := json.Unmarshal([]byte(got.body), &whole); err != nil {
 		return nil, errors.Join(err, fmt.Errorf("%s answers %s", function, got.body))
 	}
-	return &lambda.Invocation{ContentType: "application/vnd.awslambda.http-integration-response", Body: io.NopCloser(strings.NewReader(whole))}, nil
+	return &lambda.Invocation{Body: io.NopCloser(strings.NewReader(whole))}, nil
 }

@@ -79,9 +79,7 @@ func openInvoked(e *emulated) (*invokedBoxes, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.api = lambda.NewAPI(lambda.APIConfig{
-		Tenants: b.pool, Functions: b.pool.Names(), Tries: 1, EventAge: boxEventAge, Ended: b.ended, Logger: site.Logger,
-	})
+	b.api = lambda.NewAPI(lambda.APIConfig{Pool: b.pool, Tenants: true, RetryWait: time.Minute, Tries: 1, EventAge: boxEventAge, Ended: b.ended, Logger: site.Logger})
 	return b, nil
 }
 

@@ -99,6 +99,8 @@ const (
 	// 20 MB.
 	maxInstances = 200
 	maxBoxes     = 64
+	// functionStopGrace is Lambda's time for a function that has registered for SIGTERM.
+	functionStopGrace = 500 * time.Millisecond
 )
 
 // Stages of the WebSocket APIs.
@@ -130,7 +132,7 @@ func (e *emulated) open(ctx context.Context) error {
 			return errors.Join(err, l.Close())
 		}
 	}
-	if err := e.start(ctx, file); err != nil {
+	if err := e.start(file); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	e.site.Listen(l, http.StripPrefix(secret, e.services()))
@@ -139,25 +141,21 @@ func (e *emulated) open(ctx context.Context) error {
 }
 
 // start opens the parts that start the functions, with the file of the accepted servers.
-func (e *emulated) start(ctx context.Context, file string) (err error) {
-	env := e.environment(file)
-	if err := e.checkNatives(ctx, e.site.Servers, env); err != nil {
-		return err
-	}
+func (e *emulated) start(file string) (err error) {
 	e.pool, err = lambda.NewPool(lambda.PoolConfig{
-		SleepAfter: e.SleepAfter, Recorder: e.site.Recorder, Logger: e.site.Logger,
-		Output: e.output, Env: env, Functions: e.configs(),
+		SleepAfter: e.SleepAfter, StopGrace: functionStopGrace, Recorder: e.site.Recorder, Logger: e.site.Logger,
+		Output: e.output, Env: e.environment(file), Functions: e.configs(),
 	})
 	if err != nil {
 		return err
 	}
-	e.api = lambda.NewAPI(lambda.APIConfig{Invoker: e.pool, Functions: e.pool.Names(), RetryWait: eventRetryWait, Logger: e.site.Logger})
+	e.api = lambda.NewAPI(lambda.APIConfig{Pool: e.pool, RetryWait: eventRetryWait, Tries: 3, EventAge: 6 * time.Hour, Logger: e.site.Logger})
 	alarms, err := scheduler.New(scheduler.Config{Folder: e.site.Folder.File("schedules"), Send: func(event []byte) (<-chan struct{}, error) { return e.api.Send("http", event) }, Logger: e.site.Logger})
 	if err != nil {
 		return err
 	}
 	e.alarm = &schedules{API: alarms, tokens: map[string]string{}}
-	e.rest = apigw.NewRESTAPI(apigw.RESTConfig{Function: "http", Paths: e.paths(), Invoker: e.pool, Logger: e.site.Logger})
+	e.rest = &apigw.RESTAPI{Function: "http", Paths: e.paths(), Invoker: e.pool, Stage: "local", APIID: "local", Logger: e.site.Logger}
 	e.relay, e.socket = e.site.OpenSockets(noDisconnect{e.routes(e.pool, relayStage, "relay")}, e.routes(e.pool, socketStage, "socket"), apigw.Limits())
 	return e.renewOperators(e.site.Servers)
 }
@@ -208,6 +206,15 @@ func (e *emulated) configs() []lambda.FunctionConfig {
 	}
 }
 
+// program returns the path of a function's program: the author's own, if it has the native
+// servers.
+func (e *emulated) program(name string) string {
+	if e.Own != "" && (name == "http" || name == "socket") {
+		return e.Own
+	}
+	return filepath.Join(e.Programs, name)
+}
+
 // paths returns the paths that have a function of their own, with its name. They are
 // those of template.yaml.
 func (e *emulated) paths() map[string]string {
@@ -226,14 +233,10 @@ func (e *emulated) Serve(servers *serversfile.File) error {
 	if err != nil {
 		return fmt.Errorf("hand the servers file to the functions: %w", err)
 	}
-	env := e.environment(file)
-	if err := e.checkNatives(context.Background(), servers, env); err != nil {
-		return errors.Join(err, os.Remove(file))
-	}
 	if err := e.renewOperators(servers); err != nil {
 		return errors.Join(err, os.Remove(file))
 	}
-	e.pool.Renew(env)
+	e.pool.Renew(e.environment(file))
 	return e.forget(file)
 }
 
@@ -260,7 +263,7 @@ func (e *emulated) environment(servers string) []string {
 		"DORMOUSE_RELAY_CONNECTIONS="+e.local+"/connections/"+relayStage,
 		"DORMOUSE_SOCKET_CONNECTIONS="+e.local+"/connections/"+socketStage,
 		"DORMOUSE_SCHEDULES="+scheduleSettings(),
-		e.tells(false),
+		e.tells(),
 		// Programs of releases up to 0.1.0-alpha.2 read these in its place; tests of upgrades
 		// run them.
 		"DORMOUSE_LOCAL="+e.local,
@@ -278,12 +281,11 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// tells returns the variable by which functions know that they are on one machine. With
-// check they only check whether they can start.
-func (e *emulated) tells(check bool) string {
+// tells returns the variable by which functions know that they are on one machine.
+func (e *emulated) tells() string {
 	s := e.site
 	l := wiring.Local{
-		URL: e.local, Loopback: s.OnLoopback, Since: s.Boxes.Traits("").Since, Check: check, Origins: s.Origins, ShowErrors: s.Private,
+		URL: e.local, Loopback: s.OnLoopback, Since: s.Boxes.Traits("").Since, Origins: s.Origins, ShowErrors: s.Private,
 		Limits: sessions.Limits{InitTimeout: s.InitTimeout, Hold: s.Hold},
 	}
 	if e.invoked != nil {

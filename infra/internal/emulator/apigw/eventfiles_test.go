@@ -113,7 +113,7 @@ func TestEventsOfTheRESTAPIAreThoseOfAWS(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), f.HTTPMethod, target, bytes.NewReader(body))
 			r.Header, r.TLS, r.RemoteAddr = f.sentByClient(), &tls.ConnectionState{}, f.RequestContext.Identity.SourceIP+":50000"
 			k := kept{make(chan []byte, 1)}
-			api := NewRESTAPI(RESTConfig{Function: "http", Invoker: k, Stage: f.RequestContext.Stage, APIID: f.RequestContext.APIID})
+			api := &RESTAPI{Function: "http", Invoker: k, Stage: f.RequestContext.Stage, APIID: f.RequestContext.APIID, Logger: slog.New(slog.DiscardHandler)}
 			api.ServeHTTP(httptest.NewRecorder(), r)
 			same(t, raw, <-k.events, append(slices.Clone(elsewhere), onThePath))
 		})

@@ -4,7 +4,6 @@
 package apigw
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,31 +20,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
 
-const (
-	defaultRESTTimeout = 15 * time.Minute
-	idleTimeout        = 5 * time.Minute // how long a stream may go without a byte until it is cut, as for a regional API
-	maxRequestBody     = 10 << 20
-)
-
-// RESTConfig describes one REST API. Function and Invoker are required.
-type RESTConfig struct {
-	Function string
-	// Paths are the functions of paths that have one of their own. A path that ends with a
-	// slash stands for all paths below it, as /path/{proxy+} does.
-	Paths   map[string]string
-	Invoker lambda.Invoker
-	Stage   string // only in requestContext, not in the path; "" means "local"
-	APIID   string // "" means "local"
-	// Timeout is the integration's timeout: from the request to the last byte of the
-	// answer. 0 means 15 min, the maximum of a streaming integration.
-	Timeout time.Duration
-	Logger  *slog.Logger // may be nil
-}
+const maxRequestBody = 10 << 20
 
 // RESTAPI imitates a regional API Gateway REST API with the resources / and /{proxy+}, and the
-// method ANY, integrated with one function in response transfer mode STREAM. It takes
-// answers of both kinds: streamed (a head, 8 NUL bytes, the body) and buffered (one JSON
-// object).
+// method ANY, integrated with functions in response transfer mode STREAM. An answer is a head,
+// 8 NUL bytes, and the body.
 //
 // The gateway's own answers, always as {"message": …}:
 //
@@ -54,28 +32,23 @@ type RESTConfig struct {
 //	429 Too Many Requests             every instance of the function is busy
 //	502 Internal server error         the function failed, or the event is over Lambda's
 //	                                  6 MiB, or the answer does not have the required form
-//	504 Endpoint request timed out    nothing to send when Timeout has passed
 //
 // After a failure that comes after the head, RESTAPI cuts the connection. If the client
 // goes away, the function goes on; RESTAPI drops the rest of its answer.
 //
-// Authorizers, stage variables, mapping, compression, throttling by the gateway and the
-// bandwidth limit of streams over 10 MB are not imitated.
+// Authorizers, stage variables, mapping, compression, throttling and timeouts of the gateway,
+// buffered answers, and the bandwidth limit of streams over 10 MB are not imitated.
+//
+// All fields but Paths are required.
 type RESTAPI struct {
-	cfg RESTConfig
-	log *slog.Logger
-}
-
-var _ http.Handler = (*RESTAPI)(nil)
-
-// NewRESTAPI returns the handler of one API. It needs no closing.
-func NewRESTAPI(cfg RESTConfig) *RESTAPI {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	cfg.Stage, cfg.APIID = cmp.Or(cfg.Stage, "local"), cmp.Or(cfg.APIID, "local")
-	cfg.Timeout = cmp.Or(cfg.Timeout, defaultRESTTimeout)
-	return &RESTAPI{cfg: cfg, log: cfg.Logger}
+	Function string
+	// Paths are the functions of paths that have one of their own. A path that ends with a
+	// slash stands for all paths below it, as /path/{proxy+} does.
+	Paths   map[string]string
+	Invoker lambda.Invoker
+	Stage   string // only in requestContext, not in the path
+	APIID   string
+	Logger  *slog.Logger
 }
 
 // ServeHTTP handles one request to its end.
@@ -106,26 +79,24 @@ func (a *RESTAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, id, err)
 		return
 	}
-	a.integrate(w, r, id, payload, began)
+	a.integrate(w, r, id, payload)
 }
 
 func (a *RESTAPI) function(path string) string {
-	if f := a.cfg.Paths[path]; f != "" {
+	if f := a.Paths[path]; f != "" {
 		return f
 	}
-	for at, f := range a.cfg.Paths {
+	for at, f := range a.Paths {
 		if strings.HasSuffix(at, "/") && strings.HasPrefix(path, at) {
 			return f
 		}
 	}
-	return a.cfg.Function
+	return a.Function
 }
 
 // integrate runs the function and passes its answer on.
-func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, payload []byte, began time.Time) {
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.Context()), began.Add(a.cfg.Timeout))
-	inv, err := a.cfg.Invoker.Invoke(ctx, a.function(r.URL.Path), payload)
-	cancel()
+func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, payload []byte) {
+	inv, err := a.Invoker.Invoke(context.WithoutCancel(r.Context()), a.function(r.URL.Path), payload)
 	if err != nil {
 		a.fail(w, id, err)
 		return
@@ -135,29 +106,16 @@ func (a *RESTAPI) integrate(w http.ResponseWriter, r *http.Request, id string, p
 		a.fail(w, id, inv.Failed)
 		return
 	}
-	guard := newGuard(inv.Body, began.Add(a.cfg.Timeout))
-	defer guard.stop()
-	if inv.ContentType != streamingType {
-		head, body, err := readBuffered(guard)
-		if err != nil {
-			a.fail(w, id, err)
-			return
-		}
-		head.apply(w.Header())
-		w.WriteHeader(head.StatusCode)
-		_, _ = w.Write(body)
-		return
-	}
 	buf := make([]byte, 2*maxPrelude)
-	head, first, err := readPrelude(guard, buf)
+	head, first, err := readPrelude(inv.Body, buf)
 	if err != nil {
 		a.fail(w, id, err)
 		return
 	}
 	head.apply(w.Header())
 	w.WriteHeader(head.StatusCode)
-	if err := pump(w, guard, first, buf); err != nil {
-		a.log.Warn("the answer of a function broke off", "function", a.cfg.Function, "request_id", id, "error", err)
+	if err := pump(w, inv.Body, first, buf); err != nil {
+		a.Logger.Warn("the answer of a function broke off", "function", a.Function, "request_id", id, "error", err)
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -189,46 +147,9 @@ func pump(w http.ResponseWriter, from io.Reader, chunk, buf []byte) error {
 // It logs the details that the client does not get.
 func (a *RESTAPI) fail(w http.ResponseWriter, id string, err error) {
 	status, text := http.StatusBadGateway, textInternal
-	switch {
-	case errors.Is(err, lambda.ErrThrottled):
+	if errors.Is(err, lambda.ErrThrottled) {
 		status, text = http.StatusTooManyRequests, "Too Many Requests"
-	case errors.Is(err, context.DeadlineExceeded):
-		status, text = http.StatusGatewayTimeout, textTimeout
 	}
-	a.log.Warn("an invocation failed", "function", a.cfg.Function, "request_id", id, "status", status, "error", err)
+	a.Logger.Warn("an invocation failed", "function", a.Function, "request_id", id, "status", status, "error", err)
 	awsapi.Refuse(w, status, text)
 }
-
-// guard reads a body under the limits of a stream. When a limit is exceeded, Read returns
-// context.DeadlineExceeded and the body is closed.
-type guard struct {
-	body  io.ReadCloser
-	until time.Time
-	timer *time.Timer
-	fired atomic.Bool
-}
-
-func newGuard(body io.ReadCloser, until time.Time) *guard {
-	g := &guard{body: body, until: until}
-	g.timer = time.AfterFunc(g.left(), func() {
-		g.fired.Store(true)
-		// Closing the body wakes the reader. The function goes on.
-		_ = body.Close()
-	})
-	return g
-}
-
-func (g *guard) left() time.Duration { return min(idleTimeout, time.Until(g.until)) }
-
-func (g *guard) Read(p []byte) (int, error) {
-	n, err := g.body.Read(p)
-	if err != nil && g.fired.Load() {
-		return n, context.DeadlineExceeded
-	}
-	if n > 0 && !g.fired.Load() {
-		g.timer.Reset(g.left())
-	}
-	return n, err
-}
-
-func (g *guard) stop() { g.timer.Stop() }

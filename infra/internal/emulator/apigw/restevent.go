@@ -24,11 +24,10 @@ const (
 	// maxPrelude is how many bytes of an answer API Gateway searches for the end of the
 	// head.
 	maxPrelude = 16 << 10
-	// maxEvent is Lambda's limit for an event and for a buffered answer.
+	// maxEvent is Lambda's limit for an event.
 	maxEvent = 6 << 20
 
-	streamingType = "application/vnd.awslambda.http-integration-response"
-	preludeEnd    = "\x00\x00\x00\x00\x00\x00\x00\x00"
+	preludeEnd = "\x00\x00\x00\x00\x00\x00\x00\x00"
 )
 
 // event returns the event of API Gateway's Lambda proxy integration, format 1.0, for a
@@ -58,11 +57,11 @@ func (a *RESTAPI) event(r *http.Request, body []byte, headers map[string][]strin
 		"queryStringParameters": nil, "multiValueQueryStringParameters": nil,
 		"pathParameters": map[string]string{"proxy": strings.TrimPrefix(r.URL.Path, "/")}, "stageVariables": nil,
 		"requestContext": map[string]any{
-			"accountId": aws.Account, "resourceId": "proxy", "stage": a.cfg.Stage, "domainName": r.Host,
+			"accountId": aws.Account, "resourceId": "proxy", "stage": a.Stage, "domainName": r.Host,
 			"domainPrefix": firstLabel(r.Host), "requestId": id, "extendedRequestId": extended,
 			"protocol": r.Proto, "identity": identity, "resourcePath": proxyResource, "path": path,
 			"httpMethod": r.Method, "requestTime": now.UTC().Format(requestTime), "requestTimeEpoch": now.UnixMilli(),
-			"apiId": a.cfg.APIID, "deploymentId": "local",
+			"apiId": a.APIID, "deploymentId": "local",
 		},
 		"body": nil, "isBase64Encoded": len(body) > 0,
 	}
@@ -140,15 +139,12 @@ func responseHeader(name string) string {
 	return name
 }
 
-// responseHead is a function's answer to a proxy event. For a stream it is the head,
-// without the last two fields; for a buffered answer it is the whole.
+// responseHead is the head of a function's answer to a proxy event.
 type responseHead struct {
 	StatusCode        int                 `json:"statusCode"`
 	Headers           map[string]string   `json:"headers"`
 	MultiValueHeaders map[string][]string `json:"multiValueHeaders"`
 	Cookies           []string            `json:"cookies"`
-	Body              string              `json:"body"`
-	IsBase64Encoded   bool                `json:"isBase64Encoded"`
 }
 
 // errMalformed means that a function's answer does not have the form of a proxy
@@ -187,28 +183,6 @@ func readPrelude(from io.Reader, buf []byte) (*responseHead, []byte, error) {
 			return nil, nil, err
 		}
 	}
-}
-
-// readBuffered reads an answer that is one JSON object.
-func readBuffered(from io.Reader) (*responseHead, []byte, error) {
-	raw, err := io.ReadAll(io.LimitReader(from, maxEvent+1))
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(raw) > maxEvent {
-		return nil, nil, fmt.Errorf("%w: longer than %d bytes", errMalformed, maxEvent)
-	}
-	head, err := parseHead(raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	body := []byte(head.Body)
-	if head.IsBase64Encoded {
-		if body, err = base64.StdEncoding.DecodeString(head.Body); err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", errMalformed, err)
-		}
-	}
-	return head, body, nil
 }
 
 // apply sets the function's headers in h, by the rules of API Gateway. Multiple values of

@@ -35,19 +35,8 @@ type Invoker interface {
 	Invoke(ctx context.Context, function string, payload []byte) (*Invocation, error)
 }
 
-// Tenants runs invocations of functions with tenant isolation: a process serves one tenant
-// and never gets an invocation of another one.
-type Tenants interface {
-	// InvokeFor is Invoke for a tenant.
-	InvokeFor(ctx context.Context, function, tenant string, payload []byte) (*Invocation, error)
-	// Full reports whether InvokeFor would fail with [ErrThrottled] now.
-	Full(function, tenant string) bool
-}
-
 // Invocation is the answer of a function.
 type Invocation struct {
-	// ContentType is the content type that the function set for its answer.
-	ContentType string
 	// Body streams while the function writes. The caller must close it, also when Failed
 	// is set. If the caller closes it early, the function goes on, and the rest of the
 	// answer is dropped. Another goroutine may call Close during a Read, which then fails

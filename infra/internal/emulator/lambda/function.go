@@ -35,7 +35,6 @@ type function struct {
 	closed    bool
 	instances map[*instance]bool
 	waiting   []*invocation // the oldest first
-	count     FunctionStatus
 }
 
 type invocation struct {
@@ -81,16 +80,6 @@ func (inv *invocation) error(kind, format string, args ...any) *FunctionError {
 	}
 }
 
-// those returns how many instances are in one of the states.
-func (f *function) those(states ...string) (n int) {
-	for i := range f.instances {
-		if slices.Contains(states, i.state) {
-			n++
-		}
-	}
-	return n
-}
-
 // coming returns how many instances of a tenant will ask for an invocation. An old one is
 // stopped when it asks.
 func (f *function) coming(tenant string) (n int) {
@@ -129,7 +118,14 @@ func (f *function) full(tenant string) bool {
 }
 
 // live returns how many instances count against MaxInstances.
-func (f *function) live() int { return len(f.instances) - f.those(StateStopping) }
+func (f *function) live() (n int) {
+	for i := range f.instances {
+		if i.state != StateStopping {
+			n++
+		}
+	}
+	return n
+}
 
 // submit finds a process for inv: the idle one that was used last, or one that is coming.
 func (f *function) submit(inv *invocation) error {
@@ -251,7 +247,6 @@ func (f *function) deliver(inv *invocation) *invocation {
 	}
 	inv.delivered = true
 	inv.inst.served++
-	f.count.Invoked++
 	if f.pool.cfg.Began != nil {
 		f.pool.cfg.Began(inv.inst.pid(), inv.payload)
 	}
@@ -273,12 +268,9 @@ func (f *function) take(i *instance, id string) *invocation {
 
 // complete records that the answer to inv has ended. The time limit goes on until the
 // process asks for the next invocation.
-func (f *function) complete(inv *invocation, failed bool) {
+func (f *function) complete(inv *invocation) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if failed {
-		f.count.Failed++
-	}
 	if i := inv.inst; i.inv == inv && i.state == StateBusy {
 		i.state = stateReturning
 	}
@@ -383,7 +375,6 @@ func (f *function) buried(i *instance) {
 			// socket decides.
 		case inv.delivered || f.closed:
 			lost = append(lost, inv)
-			f.count.Failed++
 		case !inv.claimed.Load():
 			f.waiting = slices.Insert(f.waiting, 0, inv)
 		}

@@ -71,7 +71,7 @@ func (f *function) start(tenant string) {
 		id: f.Name + "-" + uuid.NewString(), fn: f, tenant: tenant, born: now, since: now, state: StateStarting,
 		spawned: make(chan struct{}), dead: make(chan struct{}), work: make(chan *invocation, 1),
 	}
-	i.initTimer = time.AfterFunc(f.pool.cfg.InitTimeout, func() { f.initExpired(i) })
+	i.initTimer = time.AfterFunc(initTimeout, func() { f.initExpired(i) })
 	f.instances[i] = true
 	f.pool.instances.Store(i.id, i)
 	f.pool.running.Add(1)
@@ -124,27 +124,8 @@ func (f *function) initExpired(i *instance) {
 	if i.state != StateStarting {
 		return
 	}
-	limit := f.pool.cfg.InitTimeout
-	if i.report == nil {
-		i.report = &FunctionError{
-			Type:    ErrorTimeout,
-			Message: fmt.Sprintf("the process did not ask for an invocation within %s", limit),
-		}
-	}
-	f.kill(i, fmt.Sprintf("not ready after %s", limit))
-}
-
-// initFailed handles the process's own report that it cannot work. The process then has a
-// moment to end by itself.
-func (f *function) initFailed(i *instance, report *FunctionError) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if i.state != StateStarting {
-		return false
-	}
-	i.report = report
-	i.initTimer.Reset(f.pool.cfg.StopGrace)
-	return true
+	i.report = &FunctionError{Type: ErrorTimeout, Message: fmt.Sprintf("the process did not ask for an invocation within %s", initTimeout)}
+	f.kill(i, fmt.Sprintf("not ready after %s", initTimeout))
 }
 
 // failure returns the error with which inv ends because i has ended. Call it only after
@@ -215,7 +196,7 @@ const (
 	FunctionCrash = "function.crash" // it ended in another way; Detail: how; Duration: its life
 )
 
-// spawn starts the program. The output is nil if the pool has no Output.
+// spawn starts the program.
 func (i *instance) spawn() (*process, *output, error) {
 	f := i.fn
 	if f.Temp != "" {
@@ -230,27 +211,20 @@ func (i *instance) spawn() (*process, *output, error) {
 	cmd.Dir = filepath.Dir(f.Path)
 	cmd.Env = i.environment()
 	cmd.SysProcAttr = functionAttr()
-	var out *output
-	if f.pool.cfg.Output != nil {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return nil, nil, fmt.Errorf("make a pipe for the output: %w", err)
-		}
-		defer func() { _ = w.Close() }()
-		cmd.Stdout, cmd.Stderr = w, w
-		out = &output{from: r, done: make(chan struct{})}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a pipe for the output: %w", err)
 	}
+	defer func() { _ = w.Close() }()
+	cmd.Stdout, cmd.Stderr = w, w
+	out := &output{from: r, done: make(chan struct{})}
 	started := make(chan error, 1)
 	f.pool.spawns <- func() { started <- cmd.Start() }
 	if err := <-started; err != nil {
-		if out != nil {
-			_ = out.from.Close()
-		}
+		_ = r.Close()
 		return nil, nil, err
 	}
-	if out != nil {
-		go out.copyTo(func(line string) { f.pool.cfg.Output(f.Name, line) })
-	}
+	go out.copyTo(func(line string) { f.pool.cfg.Output(f.Name, line) })
 	return &process{cmd: cmd}, out, nil
 }
 
@@ -358,9 +332,6 @@ func outputLine(line []byte) string {
 
 // finish waits until all lines that the process wrote before its end have been passed on.
 func (o *output) finish() {
-	if o == nil {
-		return
-	}
 	patience := time.NewTimer(outputRest)
 	defer patience.Stop()
 	select {

@@ -1,7 +1,6 @@
 package lambda
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,33 +19,24 @@ import (
 
 const (
 	maxEventPayload = 1 << 20
-	// defaultTries: once, and twice more if the function fails.
-	defaultTries = 3
-	maxAnswer    = 64 << 10
-
-	defaultRetryWait = time.Minute
-	defaultEventAge  = 6 * time.Hour
+	maxAnswer       = 64 << 10
 )
 
-// APIConfig describes the part of Lambda that functions and other services call.
-// Invoker and Functions are required.
+// APIConfig describes the part of Lambda that functions and other services call. All fields but
+// Tenants and Ended are required.
 type APIConfig struct {
-	Invoker   Invoker
-	Tenants   Tenants  // runs the functions with tenant isolation, in place of Invoker; nil: no function has tenant isolation
-	Functions []string // names of all functions
+	Pool    *Pool
+	Tenants bool // the functions have tenant isolation
 	// RetryWait is how long an event waits after the first failure of its function;
-	// after the second it waits twice as long. 0 means a minute. If every instance is
-	// busy, an event waits for a sixtieth of RetryWait, then twice as long each time,
-	// up to five times RetryWait.
+	// after the second it waits twice as long. If every instance is busy, an event waits for
+	// a sixtieth of RetryWait, then twice as long each time, up to five times RetryWait.
 	RetryWait time.Duration
-	// Tries is how often the API tries an event whose function fails; 0 means 3.
-	Tries int
+	Tries     int           // how often the API tries an event whose function fails
+	EventAge  time.Duration // how long the API keeps trying an event
 	// Ended is called after each invocation, unless Ended is nil. It gets at most 64 KiB
 	// of the answer. failed is nil if the function did not fail.
-	Ended func(payload, answer []byte, failed error)
-	// EventAge is how long the API keeps trying an event; 0 means 6 h.
-	EventAge time.Duration
-	Logger   *slog.Logger // may be nil
+	Ended  func(payload, answer []byte, failed error)
+	Logger *slog.Logger
 }
 
 // API is Lambda's Invoke, as AWS's SDKs and EventBridge use it:
@@ -54,8 +44,8 @@ type APIConfig struct {
 //	POST /2015-03-31/functions/<name or ARN>/invocations
 //
 // It serves only X-Amz-Invocation-Type Event, because no caller here waits for an answer.
-// It answers 202 at once and handles the event in the background: once, or up to three
-// times if the function fails.
+// It answers 202 at once and handles the event in the background: once, or up to
+// [APIConfig].Tries times if the function fails.
 //
 // Errors are those of the AWS SDK: ResourceNotFoundException 404,
 // InvalidRequestContentException 400 (the payload is not JSON), and
@@ -68,7 +58,6 @@ type APIConfig struct {
 // Versions, aliases, destinations and dead letters are not imitated.
 type API struct {
 	cfg APIConfig
-	log *slog.Logger
 	// ctx is the context of all events. It ends when Close must not wait any longer.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -83,13 +72,7 @@ var _ http.Handler = (*API)(nil)
 
 // NewAPI returns an API without events. It must be closed.
 func NewAPI(cfg APIConfig) *API {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	cfg.RetryWait = cmp.Or(cfg.RetryWait, defaultRetryWait)
-	cfg.Tries = cmp.Or(cfg.Tries, defaultTries)
-	cfg.EventAge = cmp.Or(cfg.EventAge, defaultEventAge)
-	a := &API{cfg: cfg, log: cfg.Logger, quit: make(chan struct{})}
+	a := &API{cfg: cfg, quit: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
@@ -101,7 +84,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !ok:
 		aws.Fail(w, http.StatusNotFound, "UnknownOperationException", "")
 		return
-	case !slices.Contains(a.cfg.Functions, name):
+	case !slices.Contains(a.cfg.Pool.Names(), name):
 		aws.Fail(w, http.StatusNotFound, "ResourceNotFoundException", "Function not found: "+aws.FunctionARN(name))
 		return
 	}
@@ -112,9 +95,9 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		aws.Fail(w, http.StatusBadRequest, "InvalidRequestContentException", "The body could not be read")
 	case r.Header.Get("X-Amz-Invocation-Type") != "Event":
 		aws.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Only the invocation type Event is served here")
-	case a.cfg.Tenants != nil && tenant == "":
+	case a.cfg.Tenants && tenant == "":
 		aws.Fail(w, http.StatusBadRequest, "InvalidParameterValueException", "Tenant ID is required for a function with tenant isolation")
-	case a.cfg.Tenants != nil && a.cfg.Tenants.Full(name, tenant):
+	case a.cfg.Tenants && a.cfg.Pool.Full(name, tenant):
 		aws.Fail(w, http.StatusTooManyRequests, "TooManyRequestsException", "Rate Exceeded.")
 	case len(payload) > maxEventPayload:
 		aws.Fail(w, http.StatusRequestEntityTooLarge, "RequestTooLargeException", fmt.Sprintf("Request must be smaller than %d bytes for the InvokeFunction operation", maxEventPayload))
@@ -146,12 +129,7 @@ type event struct {
 // call invokes a function and reads its answer to the end. failed is the failure of the
 // function.
 func (a *API) call(e event) (failed *FunctionError, err error) {
-	var inv *Invocation
-	if a.cfg.Tenants != nil {
-		inv, err = a.cfg.Tenants.InvokeFor(a.ctx, e.function, e.tenant, e.payload)
-	} else {
-		inv, err = a.cfg.Invoker.Invoke(a.ctx, e.function, e.payload)
-	}
+	inv, err := a.cfg.Pool.InvokeFor(a.ctx, e.function, e.tenant, e.payload)
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +172,7 @@ func (a *API) send(e event) (done <-chan struct{}, err error) {
 	a.work.Go(func() {
 		defer close(end)
 		if err := a.handle(e); err != nil {
-			a.log.Warn("an event was given up", "function", e.function, "error", err)
+			a.cfg.Logger.Warn("an event was given up", "function", e.function, "error", err)
 		}
 	})
 	return end, nil

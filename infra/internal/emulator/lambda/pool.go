@@ -1,7 +1,6 @@
 package lambda
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -20,14 +18,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
-const (
-	defaultMaxInstances = 100
-	defaultSleepAfter   = 10 * time.Second
-	defaultInitTimeout  = 10 * time.Second
-	defaultStopGrace    = 500 * time.Millisecond
-)
+// initTimeout is how long a process may take until it asks for its first invocation.
+const initTimeout = 10 * time.Second
 
-// FunctionConfig describes one function. Name, Path and Timeout are required.
+// FunctionConfig describes one function. All fields but Args, Temp, Clean and Env are required.
 type FunctionConfig struct {
 	Name string // letters, digits, "-" and "_"; of one function only
 	Path string // the program, absolute; its folder is the working directory
@@ -43,34 +37,24 @@ type FunctionConfig struct {
 	Env []string
 	// Timeout is the longest time of one invocation, up to the last byte of its answer.
 	// After it the pool kills the process.
-	Timeout time.Duration
-	// MaxInstances is how many processes may exist at the same time; 0 means 100.
-	MaxInstances int
+	Timeout      time.Duration
+	MaxInstances int // how many processes may exist at the same time
 }
 
-// PoolConfig says how a Pool runs its functions. Functions is required.
+// PoolConfig says how a Pool runs its functions. All fields but Began are required.
 type PoolConfig struct {
 	Functions []FunctionConfig
 	// Env is the environment of every function, besides the variables that Lambda sets.
 	// PATH, HOME and TMPDIR have defaults (the usual folders, /tmp, /tmp).
-	Env []string
-	// SleepAfter is how long the pool keeps an idle process; 0 means 10 s.
-	SleepAfter time.Duration
-	// InitTimeout is how long a process may take until it asks for its first
-	// invocation; 0 means 10 s.
-	InitTimeout time.Duration
-	// StopGrace is the time between SIGTERM and SIGKILL. 0 means 500 ms, which is Lambda's
-	// limit for a function that has registered for SIGTERM.
-	StopGrace time.Duration
+	Env        []string
+	SleepAfter time.Duration // how long the pool keeps an idle process
+	StopGrace  time.Duration // time between SIGTERM and SIGKILL
 	// Output is called with each line that a function writes to stdout or stderr. The line
-	// has no line end and is cut at 64 KiB. nil discards the lines. Several goroutines may
-	// call it at once.
-	Output func(function, line string)
-	// Began is called when a process gets an invocation. It must not block, and may be
-	// nil.
-	Began    func(pid int, payload []byte)
-	Recorder *journal.Recorder // told of every process; may be nil
-	Logger   *slog.Logger      // may be nil
+	// has no line end and is cut at 64 KiB. Several goroutines may call it at once.
+	Output   func(function, line string)
+	Began    func(pid int, payload []byte) // called when a process gets an invocation; must not block
+	Recorder *journal.Recorder             // told of every process
+	Logger   *slog.Logger
 }
 
 // Pool runs functions as processes of this machine. It starts a process when an
@@ -79,7 +63,6 @@ type PoolConfig struct {
 type Pool struct {
 	cfg       PoolConfig
 	env       atomic.Pointer[[]string] // of processes that are started from now on
-	log       *slog.Logger
 	functions map[string]*function
 	names     []string
 	instances sync.Map // id in the Runtime API's path -> *instance
@@ -90,31 +73,17 @@ type Pool struct {
 	closeOnce sync.Once
 }
 
-var (
-	_ Invoker = (*Pool)(nil)
-	_ Tenants = (*Pool)(nil)
-)
+var _ Invoker = (*Pool)(nil)
 
 // NewPool opens the Runtime API on a free port of loopback. Each process has a secret
 // path of its own there. NewPool starts no process, but keeps a thread and a goroutine
 // until Close.
 func NewPool(cfg PoolConfig) (*Pool, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	cfg.SleepAfter = cmp.Or(cfg.SleepAfter, defaultSleepAfter)
-	cfg.InitTimeout = cmp.Or(cfg.InitTimeout, defaultInitTimeout)
-	cfg.StopGrace = cmp.Or(cfg.StopGrace, defaultStopGrace)
-	p := &Pool{
-		cfg: cfg, log: cfg.Logger,
-		functions: map[string]*function{},
-		spawns:    make(chan func()),
-	}
+	p := &Pool{cfg: cfg, functions: map[string]*function{}, spawns: make(chan func())}
 	p.env.Store(&cfg.Env)
 	for _, fc := range cfg.Functions {
-		if err := p.add(fc); err != nil {
-			return nil, err
-		}
+		p.functions[fc.Name] = &function{pool: p, FunctionConfig: fc, instances: map[*instance]bool{}}
+		p.names = append(p.names, fc.Name)
 	}
 	var lc net.ListenConfig
 	var err error
@@ -123,25 +92,15 @@ func NewPool(cfg PoolConfig) (*Pool, error) {
 	}
 	p.server = &http.Server{
 		Handler:  newRuntimeAPI(&p.instances),
-		ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
+		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
 	}
 	go func() {
 		if err := p.server.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {
-			p.log.Error("the runtime api has stopped", "error", err)
+			cfg.Logger.Error("the runtime api has stopped", "error", err)
 		}
 	}()
 	go p.spawner()
 	return p, nil
-}
-
-func (p *Pool) add(fc FunctionConfig) error {
-	if !filepath.IsAbs(fc.Path) {
-		return fmt.Errorf("function %s: path %q is not absolute", fc.Name, fc.Path)
-	}
-	fc.MaxInstances = cmp.Or(fc.MaxInstances, defaultMaxInstances)
-	p.functions[fc.Name] = &function{pool: p, FunctionConfig: fc, instances: map[*instance]bool{}}
-	p.names = append(p.names, fc.Name)
-	return nil
 }
 
 // spawner starts all processes from one thread that lives as long as the pool. If that
@@ -159,26 +118,18 @@ func (p *Pool) Invoke(ctx context.Context, name string, payload []byte) (*Invoca
 	return p.InvokeFor(ctx, name, "", payload)
 }
 
-// Full implements [Tenants].
+// Full reports whether InvokeFor would fail with [ErrThrottled] now.
 func (p *Pool) Full(name, tenant string) bool {
-	f, ok := p.functions[name]
-	if !ok {
-		return false
-	}
+	f := p.functions[name]
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.full(tenant)
 }
 
-// InvokeFor implements [Tenants].
+// InvokeFor is Invoke for a tenant: a process serves one tenant and never gets an invocation of
+// another one. Invoke is for the tenant "".
 func (p *Pool) InvokeFor(ctx context.Context, name, tenant string, payload []byte) (*Invocation, error) {
-	f, ok := p.functions[name]
-	if !ok {
-		return nil, fmt.Errorf("no function is called %q", name)
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
+	f := p.functions[name]
 	inv := newInvocation(f, tenant, payload)
 	if err := f.submit(inv); err != nil {
 		return nil, fmt.Errorf("invoke function %s: %w", name, err)
@@ -203,15 +154,10 @@ const (
 	StateStopping = "stopping" // asked to stop, or being killed
 )
 
-// FunctionStatus describes the state of one function, and its work since the pool
-// began.
+// FunctionStatus has the processes of one function.
 type FunctionStatus struct {
 	Name      string
 	Instances []InstanceStatus // by start, the oldest first
-	Waiting   int              // invocations that wait for a process
-	// Invoked counts the invocations that reached a process. Failed counts those of
-	// them that failed in any way.
-	Invoked, Failed int
 }
 
 // InstanceStatus is one process of a function.
@@ -229,7 +175,14 @@ func (p *Pool) Names() []string { return p.names }
 func (p *Pool) Status() []FunctionStatus {
 	list := make([]FunctionStatus, 0, len(p.names))
 	for _, name := range p.names {
-		list = append(list, p.functions[name].status())
+		f := p.functions[name]
+		f.mu.Lock()
+		s := FunctionStatus{Name: name}
+		for _, i := range slices.SortedFunc(maps.Keys(f.instances), func(a, b *instance) int { return a.born.Compare(b.born) }) {
+			s.Instances = append(s.Instances, i.status())
+		}
+		f.mu.Unlock()
+		list = append(list, s)
 	}
 	return list
 }
@@ -262,15 +215,4 @@ func (p *Pool) Close(ctx context.Context) error {
 	}
 	p.closeOnce.Do(func() { close(p.spawns) })
 	return errors.Join(err, p.server.Close())
-}
-
-func (f *function) status() FunctionStatus {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := f.count
-	s.Name, s.Waiting = f.Name, len(f.waiting)
-	for _, i := range slices.SortedFunc(maps.Keys(f.instances), func(a, b *instance) int { return a.born.Compare(b.born) }) {
-		s.Instances = append(s.Instances, i.status())
-	}
-	return s
 }

@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/aws"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 )
@@ -28,25 +26,18 @@ const (
 	deathWait = time.Second
 )
 
-// newRuntimeAPI serves the HTTP API from which a function's process gets its work. It is
-// version 2018-06-01 of the Lambda Runtime API. For functions that register for SIGTERM,
-// it has two calls of the Extensions API:
+// newRuntimeAPI serves the HTTP API from which a function's process gets its work: the calls of
+// version 2018-06-01 of the Lambda Runtime API that our functions make.
 //
 //	GET  /<instance>/2018-06-01/runtime/invocation/next
 //	POST /<instance>/2018-06-01/runtime/invocation/<id>/response
 //	POST /<instance>/2018-06-01/runtime/invocation/<id>/error
-//	POST /<instance>/2018-06-01/runtime/init/error
-//	POST /<instance>/2020-01-01/extension/register
-//	GET  /<instance>/2020-01-01/extension/event/next
 func newRuntimeAPI(instances *sync.Map) http.Handler {
 	mux := http.NewServeMux()
 	for pattern, call := range map[string]func(http.ResponseWriter, *http.Request, *instance){
 		"GET /{instance}/2018-06-01/runtime/invocation/next":           next,
 		"POST /{instance}/2018-06-01/runtime/invocation/{id}/response": response,
 		"POST /{instance}/2018-06-01/runtime/invocation/{id}/error":    failed,
-		"POST /{instance}/2018-06-01/runtime/init/error":               initError,
-		"POST /{instance}/2020-01-01/extension/register":               register,
-		"GET /{instance}/2020-01-01/extension/event/next":              untilTheEnd,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			i, ok := instances.Load(r.PathValue("instance"))
@@ -57,9 +48,6 @@ func newRuntimeAPI(instances *sync.Map) http.Handler {
 			call(w, r, i.(*instance))
 		})
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		refuseCall(w, http.StatusNotFound, "NotFound", "no such call")
-	})
 	return mux
 }
 
@@ -106,7 +94,7 @@ func failed(w http.ResponseWriter, r *http.Request, i *instance) {
 	}
 	report := readReport(r.Body)
 	report.Function, report.RequestID = i.fn.Name, inv.id
-	i.fn.complete(inv, true)
+	i.fn.complete(inv)
 	inv.fail(report)
 	accept(w)
 }
@@ -124,25 +112,6 @@ func readReport(from io.Reader) *FunctionError {
 	return &FunctionError{Type: report.Type, Message: report.Message}
 }
 
-func initError(w http.ResponseWriter, r *http.Request, i *instance) {
-	<-i.spawned
-	if !i.fn.initFailed(i, readReport(r.Body)) {
-		refuseCall(w, http.StatusForbidden, "InvalidStateTransition", "the instance is not being initialized")
-		return
-	}
-	accept(w)
-}
-
-// untilTheEnd handles an extension's request for events. It never answers, because an
-// extension only needs SIGTERM.
-func untilTheEnd(_ http.ResponseWriter, r *http.Request, _ *instance) { <-r.Context().Done() }
-
-func register(w http.ResponseWriter, _ *http.Request, i *instance) {
-	w.Header().Set("Lambda-Extension-Identifier", uuid.NewString())
-	text, _ := json.Marshal(map[string]string{"functionName": i.fn.Name, "functionVersion": "$LATEST", "handler": "bootstrap"}) // as above
-	awsapi.JSON(w, http.StatusOK, text)
-}
-
 // response passes an answer on while the process writes it. The caller gets the Invocation
 // with the first bytes.
 func response(w http.ResponseWriter, r *http.Request, i *instance) {
@@ -153,7 +122,7 @@ func response(w http.ResponseWriter, r *http.Request, i *instance) {
 	first := make([]byte, firstChunk)
 	n, err := readSome(r.Body, first)
 	pipe, to := io.Pipe()
-	answer := &Invocation{ContentType: r.Header.Get("Content-Type"), Body: answerBody{io.MultiReader(bytes.NewReader(first[:n]), pipe), pipe}}
+	answer := &Invocation{Body: answerBody{io.MultiReader(bytes.NewReader(first[:n]), pipe), pipe}}
 	if n > 0 {
 		if inv.claim() {
 			inv.result <- result{answer: answer}
@@ -167,7 +136,7 @@ func response(w http.ResponseWriter, r *http.Request, i *instance) {
 		}
 	}
 	failure := ending(i, inv, r, err)
-	i.fn.complete(inv, failure != nil)
+	i.fn.complete(inv)
 	if n == 0 && inv.claim() {
 		answer.Failed = failure
 		inv.result <- result{answer: answer}
