@@ -10,16 +10,17 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/alarms"
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/webconsole"
 )
 
 func main() {
-	boot.Serve(func(f *boot.Function) (func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error), error) {
+	boot.Serve(func(f *wiring.Function) (func(context.Context, events.APIGatewayProxyRequest) (*events.APIGatewayProxyStreamingResponse, error), error) {
 		schedule, err := alarms.Scheduler()
 		if err != nil {
 			return nil, err
 		}
-		return webconsole.Function(webconsole.Handler(f.Function, schedule, os.Getenv(boot.EnvDashboard), logs()), f.Log), nil
+		return webconsole.Function(webconsole.Handler(f, schedule, os.Getenv(boot.EnvDashboard), logs()), f.Log), nil
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/aws/aws-lambda-go/events"
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -18,9 +19,9 @@ type (
 )
 
 func main() {
-	boot.Serve(func(f *boot.Function) (func(context.Context, event) (answer, error), error) {
+	boot.Serve(func(f *wiring.Function) (func(context.Context, event) (answer, error), error) {
 		c := f.RelayWithBucket()
-		c.Resolve = f.Resolve
+		c.Resolve = boot.Resolver(f)
 		h := relayserver.NewHandler(c)
 		return func(ctx context.Context, e event) (answer, error) {
 			if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {

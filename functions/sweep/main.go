@@ -15,16 +15,16 @@ import (
 )
 
 func main() {
-	boot.Serve(func(f *boot.Function) (func(context.Context, event) (any, error), error) {
-		a, err := alarms.Open(f)
+	boot.Serve(func(f *wiring.Function) (func(context.Context, event) (any, error), error) {
+		a, err := alarms.Open()
 		if err != nil {
 			return nil, err
 		}
-		natives := endpoints.Janitor(f.Function, a)
+		natives := endpoints.Janitor(f, a)
 		c := f.RelayWithBucket()
 		c.Elsewhere = natives.Owns
 		w := relayserver.NewSweeper(c)
-		return boot.Quiet(wiring.Event(f.Function, nil, func(ctx context.Context, e event) error {
+		return boot.Quiet(wiring.Event(f, nil, func(ctx context.Context, e event) error {
 			t, ours, stops, err := e.task()
 			if !stops {
 				return errors.Join(w.Sweep(ctx), natives.Sweep(ctx))

@@ -27,7 +27,6 @@ type Local struct {
 	Loopback bool            // the endpoints listen on loopback only. Then users may sign in with any name
 	Since    time.Time       // when the stand-ins began. Their boxes end with them, so boxes that started earlier are gone
 	Place    string          // where boxes run; "" is as processes of this machine
-	Check    bool            // the function only checks whether it can start
 	Limits   sessions.Limits // times of sessions that tests shorten
 
 	Origins    []string // see [Settings]

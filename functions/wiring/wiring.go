@@ -41,7 +41,7 @@ type Settings struct {
 	Open         bool                     // any caller may call; otherwise callers need an API key or a token
 	Access       *resourceserver.Settings // settings for tokens, which are accepted besides keys; nil: only keys
 	PublicURL    string                   // where clients and browsers reach the HTTP endpoint; "" if that is not known
-	AuthServer   bool                     // the tokens are those of this endpoint's own authorization server
+	AuthServer   bool                     // this endpoint's own authorization server issues the tokens
 	RelayURL     string                   // where runners connect, see runner.DialWebSocket
 	Idle         time.Duration            // how long a box stays awake without work, for servers that set no time
 	WaitingCalls int                      // most calls that may wait for a box that is not awake; 0: any number
@@ -63,7 +63,7 @@ type Parts struct {
 	Spent  func() meter.Stored // the use that the store reports; nil: the meter estimates it
 	Fleet  fleet.Fleet
 	Inside *relayserver.Inside // the boxes of this program; nil: it has none
-	// IsInside reports whether the next box of a server is one of them.
+	// IsInside reports whether the next box of a server is a box of this program.
 	IsInside func(server string) bool
 	Place    func(places.Needs) string // chooses the place of a start; nil: Fleet has one place
 	ListLag  time.Duration             // delay until the fleet lists a task
@@ -120,7 +120,7 @@ type Users interface {
 }
 
 // New returns a Function. It returns an error for a secret that is too short, for invalid
-// settings in Access, and for invalid limits of the servers file.
+// settings in Access, and for invalid limits or third parties of the servers file.
 func New(s Settings, p Parts) (*Function, error) {
 	var others [][]byte
 	if s.OtherSecret != nil {
@@ -265,8 +265,9 @@ type served struct {
 	is     bool
 }
 
-// Event wraps a handler of events so that the Observer gets each event, with its cost. whose returns the account of an event (Tenant, Server and Session). A nil whose
-// means that there is none.
+// Event wraps a handler of events so that the Observer gets each event, with its cost. whose
+// returns the account of an event (Tenant, Server and Session). If whose is nil, events have no
+// account.
 func Event[E any](f *Function, whose func(E) storage.Account, handle func(context.Context, E) error) func(context.Context, E) error {
 	return func(ctx context.Context, e E) error {
 		begun := time.Now()

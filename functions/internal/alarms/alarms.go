@@ -20,14 +20,14 @@ import (
 const Env = "DORMOUSE_SCHEDULES"
 
 // Open returns the Alarms that the environment describes. It opens no connection.
-func Open(f *boot.Function) (endpoints.Alarms, error) {
+func Open() (endpoints.Alarms, error) {
 	c, err := read()
 	if c == nil {
 		return endpoints.Alarms{}, err
 	}
 	return endpoints.Alarms{
 		Schedule: eventbridge.New(*c),
-		Invoke:   func(ctx context.Context, payload []byte) error { return f.Invoke(ctx, c.Target, payload) },
+		Invoke:   func(ctx context.Context, payload []byte) error { return boot.Invoke(ctx, c.Target, payload) },
 	}, nil
 }
 

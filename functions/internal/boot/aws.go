@@ -65,15 +65,15 @@ func endpoint(service string) string {
 // deployment shifts traffic, the name without a version would reach other code.
 //
 // Errors: Unavailable.
-func (f *Function) InvokeSelf(ctx context.Context, payload []byte) error {
-	return f.Invoke(ctx, os.Getenv(envFunction)+":"+cmp.Or(os.Getenv(envVersion), "$LATEST"), payload)
+func InvokeSelf(ctx context.Context, payload []byte) error {
+	return Invoke(ctx, os.Getenv(envFunction)+":"+cmp.Or(os.Getenv(envVersion), "$LATEST"), payload)
 }
 
 // Invoke starts an invocation of a function, by its name or ARN, and does not wait
 // for it.
 //
 // Errors: Unavailable.
-func (f *Function) Invoke(ctx context.Context, name string, payload []byte) error {
+func Invoke(ctx context.Context, name string, payload []byte) error {
 	lambda := Service("lambda")
 	a, err := lambda.Do(ctx, awscall.Request{
 		Method: http.MethodPost, URL: lambda.Endpoint + "/2015-03-31/functions/" + url.PathEscape(name) + "/invocations", Body: payload,

@@ -55,9 +55,6 @@ const (
 	EnvLocal = "DORMOUSE_EMULATOR"
 )
 
-// Function holds what a main package builds its handlers from.
-type Function struct{ *wiring.Function }
-
 // opened holds what a process opens once, and uses for each servers file that it serves.
 type opened struct {
 	settings wiring.Settings // without what depends on the servers file
@@ -112,7 +109,7 @@ func own() (*serversfile.File, error) {
 }
 
 // function builds the parts from which handlers are made, for one servers file.
-func (o *opened) function(servers *serversfile.File) (*Function, error) {
+func (o *opened) function(servers *serversfile.File) (*wiring.Function, error) {
 	s, p := o.settings, o.parts
 	s.Servers, s.Lock = servers, held.LockOf(os.Getenv(EnvServers), false)
 	if err := access(&s); err != nil {
@@ -130,7 +127,7 @@ func (o *opened) function(servers *serversfile.File) (*Function, error) {
 	for _, r := range servers.Rejected() {
 		f.Log.Error("server is off", "error", r.String())
 	}
-	return &Function{f}, nil
+	return f, nil
 }
 
 // parts opens the services that the environment names, except the fleet.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/config/override"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
@@ -18,7 +19,7 @@ const renewed = 30 * time.Second
 type latest[H any] struct {
 	opened *opened
 	own    *serversfile.File
-	build  func(*Function) (H, error)
+	build  func(*wiring.Function) (H, error)
 
 	mu      sync.Mutex
 	now     H
@@ -26,7 +27,7 @@ type latest[H any] struct {
 	looked  time.Time // zero until the first look has succeeded
 }
 
-func newLatest[H any](o *opened, own *serversfile.File, build func(*Function) (H, error)) (*latest[H], error) {
+func newLatest[H any](o *opened, own *serversfile.File, build func(*wiring.Function) (H, error)) (*latest[H], error) {
 	l := &latest[H]{opened: o, own: own, build: build}
 	return l, l.serve(own)
 }

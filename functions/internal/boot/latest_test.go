@@ -37,7 +37,7 @@ func begin(t *testing.T, store storage.Store) *instance {
 		settings: wiring.Settings{Secret: bytes.Repeat([]byte("s"), 32), Pushed: true},
 		parts:    wiring.Parts{Store: p.store, Meter: meter.New(meter.Options{}), Log: slog.New(slog.NewTextHandler(p.log, nil))},
 	}
-	p.latest, err = newLatest(o, own, func(f *Function) (string, error) {
+	p.latest, err = newLatest(o, own, func(f *wiring.Function) (string, error) {
 		names := strings.Join(f.Servers.Names(), " ")
 		if names == "wrong" {
 			return "", errors.New("this program has no native server")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws/arn"
 
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -24,20 +25,23 @@ const (
 	maxSecrets = 1 << 20
 )
 
-// Resolve returns the variables of an invited runner with the values of the secrets that
-// the env of its server names. It makes no request for a server that names none, one for
-// up to ten parameters of Systems Manager, and one for each secret of Secrets Manager. If
-// AWS refuses a name, serversfile.SecretFailure has the reason in place of the values.
+// Resolver returns the Resolve of a relayserver.Config for a function: it returns the variables
+// of the runner of a box, with the values of the secrets that the env of the box's server names.
+// It makes no request for a server that names none, one for up to ten parameters of Systems
+// Manager, and one for each secret of Secrets Manager. If AWS refuses a name,
+// serversfile.SecretFailure has the reason in place of the values.
 //
-// On one machine there are no such secrets, and no variables.
+// Under the emulator there are no such secrets, and no variables.
 //
 // Errors: Unavailable.
-func (f *Function) Resolve(ctx context.Context, b storage.Box) (map[string]string, error) {
-	s, _ := f.Servers.Server(b.Server)
-	if os.Getenv(EnvLocal) != "" {
-		return nil, nil
+func Resolver(f *wiring.Function) func(context.Context, storage.Box) (map[string]string, error) {
+	return func(ctx context.Context, b storage.Box) (map[string]string, error) {
+		if os.Getenv(EnvLocal) != "" {
+			return nil, nil
+		}
+		s, _ := f.Servers.Server(b.Server)
+		return resolve(ctx, s.References())
 	}
-	return resolve(ctx, s.References())
 }
 
 func resolve(ctx context.Context, references map[string]string) (map[string]string, error) {

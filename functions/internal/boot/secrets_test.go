@@ -87,8 +87,7 @@ func resolves(t *testing.T, s *secretsService, env map[string]string) (map[strin
 	commontest.OK(t, err)
 	servers, _, err := serversfile.Parse(text, "servers.json", nil)
 	commontest.OK(t, err)
-	f := &Function{&wiring.Function{Settings: wiring.Settings{Servers: servers}}}
-	return f.Resolve(t.Context(), storage.Box{Server: "a"})
+	return Resolver(&wiring.Function{Settings: wiring.Settings{Servers: servers}})(t.Context(), storage.Box{Server: "a"})
 }
 
 func TestSecretsAreReadAsECSReadsThem(t *testing.T) {

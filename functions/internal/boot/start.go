@@ -6,14 +6,14 @@ import (
 
 	"github.com/aws/aws-lambda-go/lambda"
 
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
 )
 
 // Serve takes invocations until the process is stopped. build makes the handler of a
-// servers file. Serve calls it at the start, and again within renewed of an operator's
-// push. With Check in [EnvLocal] it returns at once, because the function has shown that it can
-// start.
-func Serve[E, R any](build func(*Function) (func(context.Context, E) (R, error), error)) {
+// servers file. Serve calls build at the start, and again within the time renewed after an
+// operator's push.
+func Serve[E, R any](build func(*wiring.Function) (func(context.Context, E) (R, error), error)) {
 	o, err := open()
 	if err != nil {
 		fail(err)
@@ -25,9 +25,6 @@ func Serve[E, R any](build func(*Function) (func(context.Context, E) (R, error),
 	h, err := newLatest(o, servers, build)
 	if err != nil {
 		fail(err)
-	}
-	if local().Check {
-		return
 	}
 	if err := pprofsock.Serve(os.Getenv(pprofsock.Environment), os.Getenv(envFunction)); err != nil {
 		fail(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/functions/internal/alarms"
 	"github.com/dormouse-mcp/dormouse/functions/internal/boot"
+	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/functions/wiring/endpoints"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -26,12 +27,12 @@ type event struct {
 
 // HTTP runs the function behind the REST API. Alarms invoke the same function.
 func HTTP(servers native.Servers) {
-	boot.Serve(func(f *boot.Function) (func(context.Context, event) (*events.APIGatewayProxyStreamingResponse, error), error) {
-		a, err := alarms.Open(f)
+	boot.Serve(func(f *wiring.Function) (func(context.Context, event) (*events.APIGatewayProxyStreamingResponse, error), error) {
+		a, err := alarms.Open()
 		if err != nil {
 			return nil, err
 		}
-		h, err := endpoints.NewHTTP(f.Function, servers, a, nil, nil)
+		h, err := endpoints.NewHTTP(f, servers, a, nil, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -47,19 +48,19 @@ func HTTP(servers native.Servers) {
 
 // Socket runs the function behind the WebSocket API for clients.
 func Socket(servers native.Servers) {
-	boot.Serve(func(f *boot.Function) (func(context.Context, apigateway.SocketEvent) (events.APIGatewayProxyResponse, error), error) {
-		a, err := alarms.Open(f)
+	boot.Serve(func(f *wiring.Function) (func(context.Context, apigateway.SocketEvent) (events.APIGatewayProxyResponse, error), error) {
+		a, err := alarms.Open()
 		if err != nil {
 			return nil, err
 		}
 		// Nothing can be sent to a new connection before the invocation for $connect has
 		// ended, so another invocation pushes.
-		s, err := endpoints.NewSocket(f.Function, servers, a, func(ctx context.Context, id storage.ID) error {
+		s, err := endpoints.NewSocket(f, servers, a, func(ctx context.Context, id storage.ID) error {
 			payload, err := apigateway.PushEvent(id)
 			if err != nil {
 				return err
 			}
-			return f.InvokeSelf(ctx, payload)
+			return boot.InvokeSelf(ctx, payload)
 		}, nil)
 		if err != nil {
 			return nil, err

@@ -33,7 +33,7 @@ type Alarms struct {
 	Schedule native.Scheduler
 	// Invoke lets the HTTP function handle an event; see native.Config.
 	Invoke func(ctx context.Context, payload []byte) error
-	Here   bool // the process that calls Invoke handles the event
+	Here   bool // Invoke handles the event in this process
 	// Command executes a command of the servers file; see remote.Server. nil on AWS.
 	Command func(ctx context.Context, command string) (string, error)
 }
@@ -50,25 +50,17 @@ type HTTP struct {
 	Host *sessions.Manager
 }
 
-// NewHTTP returns an HTTP. The error names a server of the servers file whose native
-// server is not in servers. options changes transport.Options beyond the parts of f. place
-// adds to the API for operators what this host has besides the store. Both may be nil.
+// NewHTTP returns an HTTP. servers are the native servers of the program. The error names a
+// server of the servers file whose native server is not among them. options changes the options
+// of the endpoint. place adds to the API for operators what a machine has besides the store.
+// Both may be nil.
 func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*transport.Options), place func(*api.Options)) (HTTP, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
 		return HTTP{}, err
 	}
-	o := transport.Options{
-		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).With(sessions.Parts{Held: f.Held, Secrets: f.Vault, Boxes: f.Relay.BoxesOf}), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Observer: f.Observer, Meter: f.Meter,
-		Auth: f.Auth, Tickets: f.Tickets, Sealer: f.States, ShowErrors: f.ShowErrors,
-	}
-	if f.SignIn != nil {
-		o.SignIn = f.SignIn
-	}
-	if options != nil {
-		options(&o)
-	}
-	limit(f, &o)
+	o := optionsOf(f, b, nil, options)
+	o.Sealer = f.States
 	operators := Operators(f, b)
 	if place != nil {
 		place(&operators)
@@ -97,23 +89,33 @@ func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options 
 	}, nil
 }
 
-func served(f *wiring.Function) func() []string {
-	return func() []string {
-		return slices.DeleteFunc(f.Servers.Names(), func(name string) bool {
-			_, ok := f.Server(name)
-			return !ok
-		})
+// optionsOf returns the options of an endpoint over b. clients are the connections of WebSocket
+// clients, nil for an endpoint without them. change changes the options; it may be nil.
+func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, change func(*transport.Options)) transport.Options {
+	o := transport.Options{
+		Servers: f.Server, Unserved: f.Servers.Reason, Removed: f.Servers.Removed,
+		Names: func() []string {
+			return slices.DeleteFunc(f.Servers.Names(), func(name string) bool {
+				_, ok := f.Server(name)
+				return !ok
+			})
+		},
+		Groups: func(name string) (transport.Group, bool) {
+			if name == serversfile.AllServers {
+				return transport.Group{}, false // all servers are at /mcp only and not at /g/<name>, so their tokens have one audience
+			}
+			g, ok := f.Servers.Group(cmp.Or(name, serversfile.AllServers))
+			return transport.Group{Servers: g.Servers, Plain: g.Plain, Search: g.Search}, ok
+		},
+		Host:         sessions.New(f.Store, b, f.Limits).With(sessions.Parts{Held: f.Held, Secrets: f.Vault, Boxes: f.Relay.BoxesOf, Clients: clients}),
+		AllowedHosts: f.Hosts, AllowedOrigins: f.Origins, Observer: f.Observer, Meter: f.Meter,
+		Auth: f.Auth, SignIn: f.SignIn, Tickets: f.Tickets, ShowErrors: f.ShowErrors,
 	}
-}
-
-func groups(f *wiring.Function) func(string) (transport.Group, bool) {
-	return func(name string) (transport.Group, bool) {
-		if name == serversfile.AllServers {
-			return transport.Group{}, false // all servers are at /mcp only and not at /g/<name>, so their tokens have one audience
-		}
-		g, ok := f.Servers.Group(cmp.Or(name, serversfile.AllServers))
-		return transport.Group{Servers: g.Servers, Plain: g.Plain, Search: g.Search}, ok
+	if change != nil {
+		change(&o)
 	}
+	limit(f, &o)
+	return o
 }
 
 // Operators returns the options of the API for operators in a function. The API's callers
@@ -121,13 +123,9 @@ func groups(f *wiring.Function) func(string) (transport.Group, bool) {
 // shows only what is in the store. b ends the calls of sessions.
 func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	relay := relayserver.NewBackend(f.Relay)
-	var users api.Users // a nil f.Users would be no nil here
-	if f.Users != nil {
-		users = f.Users
-	}
 	return api.Options{
 		Info: api.Info{Place: api.PlaceStack, SignIn: signIn(f)}, Store: f.Store, Servers: func() *serversfile.File { return f.Servers },
-		Caller: api.Holders(apikey.NewKeys(f.Store), users),
+		Caller: api.Holders(apikey.NewKeys(f.Store), f.Users),
 		Acts: api.Acts{
 			End: sessions.New(f.Store, b, f.Limits).Terminate, Give: sessions.New(f.Store, b, f.Limits).Give,
 			Halt: func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (bool, error) {
@@ -164,22 +162,11 @@ func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push f
 	if err != nil {
 		return nil, err
 	}
-	o := transport.Options{
-		Servers: f.Server, Names: served(f), Groups: groups(f), Unserved: f.Servers.Reason, Removed: f.Servers.Removed, Host: sessions.New(f.Store, b, f.Limits).With(sessions.Parts{Held: f.Held, Secrets: f.Vault, Boxes: f.Relay.BoxesOf, Clients: f.Relay.Clients}), AllowedHosts: f.Hosts, AllowedOrigins: f.Origins,
-		Observer: f.Observer, Auth: f.Auth, Tickets: f.Tickets, Meter: f.Meter, ShowErrors: f.ShowErrors,
-	}
-	if f.SignIn != nil {
-		o.SignIn = f.SignIn
-	}
-	if options != nil {
-		options(&o)
-	}
-	limit(f, &o)
-	return transport.NewSocket(transport.SocketOptions{Options: o, Push: push}), nil
+	return transport.NewSocket(transport.SocketOptions{Options: optionsOf(f, b, f.Relay.Clients, options), Push: push}), nil
 }
 
-// limit makes an endpoint enforce the limits of the servers file. It also refuses callers
-// that still call at ten times a limit after they were refused.
+// limit makes an endpoint enforce the limits of the servers file, if it has any. The endpoint
+// then also refuses callers that still call at ten times a limit after they were refused.
 func limit(f *wiring.Function, o *transport.Options) {
 	if f.Quotas == nil {
 		return

@@ -63,18 +63,11 @@ const mostBodies = 40
 func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret, other []byte) ([]bodies.Body, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchWithin)
 	defer cancel()
-	where := []string{`msg = "bodies"`}
-	for _, field := range [][2]string{{"tenant", q.Tenant}, {"server", q.Server}} {
-		if field[1] == "" {
-			continue
-		}
-		text, err := quoted(field[1])
-		if err != nil {
-			return nil, err
-		}
-		where = append(where, field[0]+" = "+text)
+	where, err := filter([]string{`msg = "bodies"`}, "tenant", q.Tenant, "server", q.Server)
+	if err != nil {
+		return nil, err
 	}
-	text := "fields @timestamp, msg, tenant, server, sealed\n| filter " + strings.Join(where, " and ") + "\n| sort @timestamp desc"
+	text := "fields @timestamp, msg, tenant, server, sealed" + where + "\n| sort @timestamp desc"
 	f, err := l.search(ctx, text, append(slices.Clone(l.Groups), l.Relay), q.Since, min(cmp.Or(q.Limit, mostBodies), mostBodies))
 	if err != nil {
 		return nil, err
@@ -132,20 +125,11 @@ func (l *Logs) search(ctx context.Context, text string, groups []string, since t
 	}
 }
 
+// queryOf returns the query for calls.
 func queryOf(q api.CallQuery) (string, error) {
 	where := []string{`ispresent(tool)`, `outcome in ["done", "failed", "refused"]`}
 	if q.Failed {
 		where[1] = `outcome = "failed"`
-	}
-	for _, field := range [][2]string{{"tenant", q.Tenant}, {"server", q.Server}, {"principal", q.Principal}, {"tool", q.Tool}} {
-		if field[1] == "" {
-			continue
-		}
-		text, err := quoted(field[1])
-		if err != nil {
-			return "", err
-		}
-		where = append(where, field[0]+" = "+text)
 	}
 	if q.Servers != nil {
 		names := make([]string, len(q.Servers))
@@ -157,8 +141,25 @@ func queryOf(q api.CallQuery) (string, error) {
 		}
 		where = append(where, "server in ["+strings.Join(names, ", ")+"]")
 	}
-	return "fields @timestamp, tenant, principal, server, tool, client, session_id, trace, duration_ms, outcome, code, why, refusal, caller.key, caller.address, wakes, bytes_in, bytes_out\n| filter " +
-		strings.Join(where, " and ") + "\n| sort @timestamp desc", nil
+	text, err := filter(where, "tenant", q.Tenant, "server", q.Server, "principal", q.Principal, "tool", q.Tool)
+	return "fields @timestamp, tenant, principal, server, tool, client, session_id, trace, duration_ms, outcome, code, why, refusal, caller.key, caller.address, wakes, bytes_in, bytes_out" +
+		text + "\n| sort @timestamp desc", err
+}
+
+// filter returns the part of a query with conditions. fields are names of fields, each followed by
+// its value, or by "" if it may have any value.
+func filter(where []string, fields ...string) (string, error) {
+	for pair := range slices.Chunk(fields, 2) {
+		if pair[1] == "" {
+			continue
+		}
+		text, err := quoted(pair[1])
+		if err != nil {
+			return "", err
+		}
+		where = append(where, pair[0]+" = "+text)
+	}
+	return "\n| filter " + strings.Join(where, " and "), nil
 }
 
 // quoted returns a name in quotes, for a query. It refuses a name that could end the
