@@ -18,37 +18,52 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
 
-// alarms stands for the functions of a machine, with this number of alarms that wait.
-type alarms struct {
+// stub stands for the functions of a machine.
+type stub struct {
 	Functions
 	store   storage.Store
-	waiting atomic.Int64
+	waiting atomic.Int64 // alarms
+	sweeps  atomic.Int64
 }
 
-func (a *alarms) Records() storage.Store { return a.store }
+func (s *stub) Records() storage.Store { return s.store }
 
-func (a *alarms) Boxes() []fleet.Status { return nil }
+func (s *stub) Boxes() []fleet.Status { return nil }
 
-func (a *alarms) WaitingAlarms() int { return int(a.waiting.Load()) }
+func (s *stub) WaitingAlarms() int { return int(s.waiting.Load()) }
+
+func (s *stub) Sweep(*fleet.Status) <-chan struct{} {
+	s.sweeps.Add(1)
+	return closed()
+}
+
+// idleMachine returns a machine over a stub that ends after some idle time.
+func idleMachine(t *testing.T, after time.Duration) (*machine, *stub) {
+	t.Helper()
+	f := &stub{store: storagetest.NewMemory()}
+	m := &machine{cfg: Config{ExitWhenIdle: after}, functions: f, public: &listeners{}, log: slog.New(slog.DiscardHandler), boxes: boxes.NewPool(boxes.Config{})}
+	t.Cleanup(func() { _ = m.boxes.Close(context.WithoutCancel(t.Context())) })
+	return m, f
+}
 
 func TestAnIdleMachineEndsUnlessSomethingHoldsIt(t *testing.T) {
 	const after = 10 * time.Minute
-	nothing := func(*use, *alarms) func() { return func() {} }
-	for name, hold := range map[string]func(*use, *alarms) (release func()){
+	nothing := func(*use, *stub) func() { return func() {} }
+	for name, hold := range map[string]func(*use, *stub) (release func()){
 		"nothing": nothing,
-		"a request": func(u *use, _ *alarms) func() {
+		"a request": func(u *use, _ *stub) func() {
 			u.add(false, 1)
 			return func() { u.add(false, -1) }
 		},
-		"a connection": func(u *use, _ *alarms) func() {
+		"a connection": func(u *use, _ *stub) func() {
 			u.note(http.StateNew)
 			return func() { u.note(http.StateClosed) }
 		},
-		"an alarm": func(_ *use, a *alarms) func() {
+		"an alarm": func(_ *use, a *stub) func() {
 			a.waiting.Store(1)
 			return func() { a.waiting.Store(0) }
 		},
-		"a call that waits": func(_ *use, a *alarms) func() {
+		"a call that waits": func(_ *use, a *stub) func() {
 			box := storage.Box{ID: "local/job", Tenant: "local", Server: "job", Gen: 1, State: storage.Starting, Owner: "gone"}
 			save := func() {
 				commontest.Check(t, a.store.SaveBox(t.Context(), box))
@@ -62,9 +77,7 @@ func TestAnIdleMachineEndsUnlessSomethingHoldsIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &alarms{store: storagetest.NewMemory()}
-				m := &machine{cfg: Config{ExitWhenIdle: after}, functions: f, public: &listeners{}, log: slog.New(slog.DiscardHandler), boxes: boxes.NewPool(boxes.Config{})}
-				defer func() { _ = m.boxes.Close(context.WithoutCancel(t.Context())) }()
+				m, f := idleMachine(t, after)
 				release := hold(&m.public.use, f)
 				ended := make(chan time.Time, 1)
 				go func() {
@@ -107,9 +120,7 @@ func (*lastClient) Addr() net.Addr { return &net.TCPAddr{} }
 
 func TestAnIdleMachineDoesWhatARequestBeganWhileItsEndpointsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &alarms{store: storagetest.NewMemory()}
-		m := &machine{cfg: Config{ExitWhenIdle: time.Minute}, functions: f, public: &listeners{}, log: slog.New(slog.DiscardHandler), boxes: boxes.NewPool(boxes.Config{})}
-		defer func() { _ = m.boxes.Close(context.WithoutCancel(t.Context())) }()
+		m, f := idleMachine(t, time.Minute)
 		came := false
 		l := &lastClient{closed: make(chan struct{}), comes: func() {
 			came = true

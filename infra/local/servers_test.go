@@ -1,7 +1,6 @@
 package local
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,28 +40,6 @@ func TestServersAreGuestsWhereOthersCallAndTheSystemCanConfineThem(t *testing.T)
 			if got := strings.Join(f.news(), "\n"); !strings.Contains(got, test.warns) || test.warns == "" && got != "" {
 				t.Errorf("%s: it warns %q", name, got)
 			}
-		})
-	}
-}
-
-func TestMachinesThatOthersCallHaveGuests(t *testing.T) {
-	for name, test := range map[string]struct {
-		cfg  Config
-		want bool
-	}{
-		"loopback":               {Config{Listen: "127.0.0.1:0"}, false},
-		"open behind a proxy":    {Config{Listen: "127.0.0.1:0", Access: AccessOpen, PublicURL: "https://mcp.example.com"}, false},
-		"keys":                   {Config{Listen: "127.0.0.1:0", Access: AccessKeys}, true},
-		"sign-in":                {Config{Listen: "127.0.0.1:0", Access: AccessOAuth}, true},
-		"tokens":                 {Config{Listen: "127.0.0.1:0", Access: AccessIDP}, true},
-		"all addresses":          {Config{Listen: "0.0.0.0:0"}, true},
-		"all addresses and open": {Config{Listen: "0.0.0.0:0", Access: AccessOpen}, true},
-		"programs, as on AWS":    {Config{Listen: "0.0.0.0:0", Functions: func(context.Context, *Site) (Functions, error) { return nil, nil }}, false},
-		"asked for":              {Config{Listen: "127.0.0.1:0", Guests: true}, true},
-		"a public URL":           {Config{Listen: "127.0.0.1:0", PublicURL: "https://mcp.example.com"}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			commontest.EqualIn(t, name, test.want, test.cfg.HasGuests())
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,18 +74,32 @@ func TestBehindAProxyItsNameIsServedAndThoseOfLoopback(t *testing.T) {
 	}
 }
 
-func TestKeysAreNeededBeyondLoopback(t *testing.T) {
-	for name, test := range map[string]struct{ listen, sockets, public, access, want string }{
-		"loopback":                 {"127.0.0.1:1", "", "", "", "open"},
-		"loopback with keys":       {"127.0.0.1:1", "", "", "keys", "keys"},
-		"everywhere":               {"0.0.0.0:1", "", "", "", "keys"},
-		"everywhere, and told so":  {":1", "", "", "open", "open"},
-		"sockets only, everywhere": {"localhost:1", "0.0.0.0:2", "", "", "keys"},
-		"behind a proxy":           {"127.0.0.1:1", "", "https://mcp.example", "", "keys"},
+// Who may call follows from the addresses, and from that whether servers are confined, and whether
+// clients see what servers print.
+func TestOnlyTheUserOfTheMachineNeedsNoKey(t *testing.T) {
+	for name, test := range map[string]struct {
+		cfg           Config
+		access        string
+		guests, shows bool
+	}{
+		"loopback":                  {Config{Listen: "127.0.0.1:1"}, AccessOpen, false, true},
+		"loopback, guests":          {Config{Listen: "127.0.0.1:1", Guests: true}, AccessOpen, true, true},
+		"loopback with keys":        {Config{Listen: "127.0.0.1:1", Access: AccessKeys}, AccessKeys, true, false},
+		"loopback with sign-in":     {Config{Listen: "127.0.0.1:1", Access: AccessOAuth}, AccessOAuth, true, false},
+		"loopback with tokens":      {Config{Listen: "127.0.0.1:1", Access: AccessIDP}, AccessIDP, true, false},
+		"everywhere":                {Config{Listen: "0.0.0.0:1"}, AccessKeys, true, false},
+		"everywhere, and told so":   {Config{Listen: ":1", Access: AccessOpen}, AccessOpen, true, false},
+		"sockets only, everywhere":  {Config{Listen: "localhost:1", Sockets: "0.0.0.0:2"}, AccessKeys, true, false},
+		"the same, and told so":     {Config{Listen: "localhost:1", Sockets: "0.0.0.0:2", Access: AccessOpen}, AccessOpen, true, false},
+		"behind a proxy":            {Config{Listen: "127.0.0.1:1", PublicURL: "https://mcp.example"}, AccessKeys, true, false},
+		"behind a proxy, told so":   {Config{Listen: "127.0.0.1:1", PublicURL: "https://mcp.example", Access: AccessOpen}, AccessOpen, false, true},
+		"function programs, on AWS": {Config{Listen: "0.0.0.0:1", Functions: func(context.Context, *Site) (Functions, error) { return nil, nil }}, AccessKeys, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &listeners{Listen: test.listen, Sockets: test.sockets, PublicURL: test.public, Access: test.access}
-			commontest.EqualIn(t, name, test.want, m.access())
+			l := listenersOf(test.cfg)
+			commontest.EqualIn(t, "access", test.access, l.access())
+			commontest.EqualIn(t, "servers are guests", test.guests, test.cfg.HasGuests())
+			commontest.EqualIn(t, "output is shown", test.shows, (environ{}).boxes("", l.private())["DORMOUSE_SHOW_OUTPUT"] == "on")
 		})
 	}
 }
@@ -108,25 +123,6 @@ func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 func TestRunnersAreToldTheWholePathOfTheCache(t *testing.T) {
 	if got := (environ{"DORMOUSE_CACHE=testdata"}).boxes("", false)["DORMOUSE_CACHE"]; !filepath.IsAbs(got) || filepath.Base(got) != "testdata" {
 		t.Errorf("runners, which start in another folder, are told %q", got)
-	}
-}
-
-func TestClientsSeeWhatServersPrintOnLoopbackWithoutKeysOnly(t *testing.T) {
-	for _, c := range []struct {
-		listen, sockets, access string
-		want                    string
-	}{
-		{"127.0.0.1:1", "127.0.0.1:2", "", "on"},
-		{"127.0.0.1:1", "127.0.0.1:2", AccessOpen, "on"},
-		{"127.0.0.1:1", "127.0.0.1:2", AccessKeys, ""},
-		{"0.0.0.0:1", "0.0.0.0:2", "", ""},
-		{"0.0.0.0:1", "0.0.0.0:2", AccessOpen, ""},
-		{"127.0.0.1:1", "0.0.0.0:2", AccessOpen, ""},
-	} {
-		m := &listeners{Listen: c.listen, Sockets: c.sockets, Access: c.access}
-		if got := (environ{}).boxes("", m.private())["DORMOUSE_SHOW_OUTPUT"]; got != c.want {
-			t.Errorf("%+v: %q", c, got)
-		}
 	}
 }
 

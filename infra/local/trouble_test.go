@@ -34,14 +34,6 @@ func (lost) Get(context.Context, string) (storage.Key, error) {
 	return storage.Key{}, errors.New("the session store is damaged")
 }
 
-// troubled has the functions of a machine whose store is in trouble.
-type troubled struct {
-	Functions
-	store storage.Store
-}
-
-func (f troubled) Records() storage.Store { return f.store }
-
 // A monitor gets one line for each part that does not work, and no path.
 func TestHealthSaysWhatDoesNotWork(t *testing.T) {
 	m := started(t, func(c *Config) { c.Runner = []string{"/bin/sh"} })
@@ -59,7 +51,7 @@ func TestHealthSaysWhatDoesNotWork(t *testing.T) {
 		"damaged": damaged{storagetest.NewMemory()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m.functions = troubled{healthy, store}
+			m.functions = &stub{Functions: healthy, store: store}
 			if status, body := ask(); status != http.StatusServiceUnavailable || body != "store: failed\n" {
 				t.Errorf("%s: %d %q", name, status, body)
 			}

@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -173,43 +172,6 @@ func (s *site) brokered(address, scope string) (client, access, refresh string) 
 		s.t.Fatal(status, got)
 	}
 	return client, got["access_token"].(string), got["refresh_token"].(string)
-}
-
-// A call with a token costs what it costs without access control. Each instance
-// also reads the revoked grants once.
-func TestATokenCostsOneReadInEachInstance(t *testing.T) {
-	storetest.One(t, aTokenCostsOneReadInEachInstance)
-}
-
-func aTokenCostsOneReadInEachInstance(t *testing.T, open storetest.Open) {
-	t.Helper()
-	costs := map[string][2]int{} // the median: a call on a loaded machine may take one read more
-	for _, access := range []string{"open", "oauth", "idp"} {
-		s := newSiteOn(t, open(t))
-		s.open, s.signIn = access == "open", access == "oauth"
-		token := s.token("ada", "who")
-		if access == "oauth" {
-			_, token, _ = s.brokered("/who/mcp", "who:write")
-		}
-		in := s.as(token, s.begin("who", token))
-		s.warm = s.handler()
-		s.do("POST", "/who/mcp", call("me"), in...)
-		s.cost()
-		var all [7][2]int
-		for i := range all {
-			if a := s.do("POST", "/who/mcp", call("me"), in...); a.status != http.StatusOK || !strings.Contains(a.body, "result") {
-				t.Fatal(access, a)
-			}
-			all[i] = s.cost()
-		}
-		slices.SortFunc(all[:], func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
-		costs[access] = all[len(all)/2]
-	}
-	for _, access := range []string{"oauth", "idp"} {
-		if costs[access] != costs["open"] {
-			t.Errorf("calls cost %v without access control, and %v with tokens (%s)", costs["open"], costs[access], access)
-		}
-	}
 }
 
 // When a grant is revoked, the tickets that its token got and its open

@@ -467,21 +467,3 @@ func TestATenantAtItsLimitCostsAnotherNothing(t *testing.T) {
 		t.Errorf("calls cost %v beside a tenant at its limit, %v without", costs[true], costs[false])
 	}
 }
-
-// Both numbers include the allocations of the test itself. make bench PART=tenants
-// measures the time.
-func TestARequestOfAFloodAllocatesAThirdOfAnEcho(t *testing.T) {
-	allocations := func(limits string) float64 {
-		m := newMarket(t, limits, storagetest.NewMemory())
-		m.heat()
-		b := m.open("2025-11-25")
-		for range 40 {
-			b.post(callEcho)
-		}
-		return testing.AllocsPerRun(100, func() { b.post(callEcho) })
-	}
-	echo, refused := allocations(`{"principal": "off"}`), allocations(`{"principal": "1/h burst 1"}`)
-	if refused > echo/3 {
-		t.Errorf("%.0f allocations for a refused request, %.0f for an echo", refused, echo)
-	}
-}

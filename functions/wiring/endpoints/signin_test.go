@@ -472,18 +472,6 @@ func tokenOfAnotherServerOpensNoDoor(t *testing.T, s *site) {
 	}
 }
 
-// A native server gets the claims of its caller.
-func TestClaimsReachANativeServer(t *testing.T) { onOne(t, claimsReachANativeServer) }
-
-func claimsReachANativeServer(t *testing.T, s *site) {
-	t.Helper()
-	token := s.token("ada", "who", map[string]any{"azp": "app"})
-	a := s.do("POST", "/who/mcp", call("me"), s.as(token, s.begin("who", token))...)
-	if want := `corp:ada of acme, {\"client_id\":\"app\",\"groups\":[\"eng\"],\"scope\":\"mcp\"}`; a.status != 200 || !strings.Contains(a.body, want) {
-		t.Errorf("%+v, want %s", a, want)
-	}
-}
-
 func TestSessionGoesOnWithTheNextTokenOfItsPrincipalOnly(t *testing.T) {
 	onOne(t, sessionGoesOnWithTheNextTokenOfItsPrincipalOnly)
 }

@@ -114,18 +114,3 @@ func (c *WebSocket) End() websocket.CloseError {
 		return end
 	}
 }
-
-// MaskedFrame returns a client's frame with a mask of zeros, so that its payload is
-// readable.
-func MaskedFrame(first byte, payload []byte) []byte {
-	f := []byte{first}
-	switch n := len(payload); {
-	case n < 126:
-		f = append(f, 0x80|byte(n))
-	case n < 1<<16:
-		f = append(f, 0x80|126, byte(n>>8), byte(n))
-	default:
-		f = append(f, 0x80|127, 0, 0, 0, 0, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
-	}
-	return append(append(f, 0, 0, 0, 0), payload...)
-}

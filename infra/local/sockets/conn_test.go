@@ -1,12 +1,8 @@
 package sockets
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"io"
-	"net"
-	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -16,7 +12,6 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/localtest"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
@@ -154,38 +149,6 @@ func TestRoutesAreToldHowTheClientLeft(t *testing.T) {
 			})
 		})
 	}
-}
-
-// rawClient opens a connection by hand, with the bytes early sent right after the request.
-func rawClient(b *bench, early []byte) (net.Conn, *bufio.Reader) {
-	b.t.Helper()
-	conn, err := b.WebSockets.API.Dial(b.t.Context(), "", "")
-	commontest.OK(b.t, err)
-	b.t.Cleanup(func() { _ = conn.Close() })
-	request := "GET /prod HTTP/1.1\r\nHost: gateway.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n" +
-		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-	go func() { _, _ = conn.Write(append([]byte(request), early...)) }()
-	r := bufio.NewReader(conn)
-	res, err := http.ReadResponse(r, nil)
-	if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
-		b.t.Fatalf("upgrade: %v, %v", res, err)
-	}
-	_ = res.Body.Close()
-	return conn, r
-}
-
-func TestFramesSentWithTheUpgradeRequestAreNotLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, nil)
-		_, r := rawClient(b, append(localtest.MaskedFrame(0x81, []byte("early")), localtest.MaskedFrame(0x81, []byte("bird"))...))
-		got := make([]byte, 2+5+2+4)
-		if _, err := io.ReadFull(r, got); err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Contains(got, []byte("early")) || !bytes.Contains(got, []byte("bird")) {
-			t.Errorf("got %q", got)
-		}
-	})
 }
 
 func TestTheCloseFrameReachesAClientThatSendsTooMuchOverTCP(t *testing.T) {
