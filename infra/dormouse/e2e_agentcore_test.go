@@ -18,61 +18,15 @@ import (
 // gateway is an AgentCore Gateway with one MCP server as its target, as the pages "MCP servers
 // targets", "Use MCP sessions with your AgentCore gateway", "Use an AgentCore gateway" and "Set
 // up outbound authorization" of AWS's developer guide describe it (November 2026). It differs from
-// other clients: it initializes for each message unless it keeps sessions, it keeps them for its
-// own clients, and it sends headers and a query of theirs.
+// other clients: unless it keeps sessions, it initializes for each message, and it sends headers
+// and a query of its own clients.
 type gateway struct {
-	t       *testing.T
-	target  string
-	version string            // one of those that it speaks
-	auth    func() string     // outbound authorization: a value of Authorization
-	passed  map[string]string // headers of its client that metadataConfiguration lets through
-	kept    bool              // sessionConfiguration is set
-	session string
+	*client      // its version is one that an AgentCore Gateway speaks, its key outbound authorization
+	kept    bool // sessionConfiguration is set
 }
 
 // agentCoreVersions are those of "Use an AgentCore gateway".
 var agentCoreVersions = []string{wire.V20250326, wire.V20250618, wire.V20251125, wire.V20260728}
-
-// posts sends one message. It takes JSON and event streams.
-func (g *gateway) posts(body, session string, more ...string) *stream {
-	g.t.Helper()
-	r, err := http.NewRequestWithContext(g.t.Context(), http.MethodPost, g.target, strings.NewReader(body))
-	commontest.OK(g.t, err)
-	r.Header = usual(append([]string{"Authorization", g.auth(), "User-Agent", "AgentCore-Gateway", "Mcp-Session-Id", session}, more...)...)
-	for name, value := range g.passed {
-		r.Header.Set(name, value)
-	}
-	c := &client{t: g.t, http: http.DefaultClient}
-	s, err := c.do(r)
-	commontest.OK(g.t, err)
-	return s
-}
-
-// initializes opens a session at the target, and returns its id.
-func (g *gateway) initializes() string {
-	g.t.Helper()
-	s := g.posts(fmt.Sprintf(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":%q,"capabilities":{"elicitation":{},"sampling":{}},"clientInfo":{"name":"AgentCore Gateway","version":"1"}}}`, g.version), "")
-	defer s.close()
-	m, err := s.response(`"init"`)
-	if got, _ := wire.String(wire.Lookup(m.Result, "protocolVersion")); err != nil || got != g.version {
-		g.t.Fatalf("initialize at %s: %d, %v: %s", g.version, s.status, err, m.Raw)
-	}
-	id := s.header.Get(wire.HeaderSessionID)
-	told := g.posts(`{"jsonrpc":"2.0","method":"notifications/initialized"}`, id, g.versioned()...)
-	defer told.close()
-	if told.status != http.StatusAccepted {
-		g.t.Fatalf("initialized is answered with %d", told.status)
-	}
-	return id
-}
-
-// versioned is the header of a message behind the handshake, which 2025-03-26 does not have.
-func (g *gateway) versioned() []string {
-	if g.version == wire.V20250326 {
-		return nil
-	}
-	return []string{wire.HeaderProtocolVersion, g.version}
-}
 
 // asks sends a request and returns what the target answers. In a version with sessions it uses the
 // session that it keeps, or opens one for this request. answer gets the questions of the server, and
@@ -82,14 +36,12 @@ func (g *gateway) asks(method, name, params string, answer func(method string) s
 	if g.version == wire.V20260728 {
 		return g.rounds(method, name, params, answer)
 	}
-	session := g.session
-	if session == "" {
-		session = g.initializes()
+	if !g.kept || g.session == "" {
+		g.session = ""
+		commontest.OK(g.t, g.open(fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"elicitation":{},"sampling":{}},"clientInfo":{"name":"AgentCore Gateway","version":"1"}}`, g.version)))
 	}
-	if g.kept {
-		g.session = session
-	}
-	s := g.posts(fmt.Sprintf(`{"jsonrpc":"2.0","id":"one","method":%q,"params":{%s}}`, method, params), session, g.versioned()...)
+	s, err := g.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":"one","method":%q,"params":{%s}}`, method, params))
+	commontest.OK(g.t, err)
 	defer s.close()
 	for {
 		m, err := s.next()
@@ -97,11 +49,7 @@ func (g *gateway) asks(method, name, params string, answer func(method string) s
 		case err != nil || m.Kind == wire.Response:
 			return m, err
 		case m.Kind == wire.Request:
-			told := g.posts(`{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":`+answer(m.Method)+`}`, session, g.versioned()...)
-			told.close()
-			if told.status != http.StatusAccepted {
-				g.t.Errorf("an answer is answered with %d", told.status)
-			}
+			commontest.Check(g.t, g.tell(`{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":`+answer(m.Method)+`}`))
 		}
 	}
 }
@@ -109,20 +57,15 @@ func (g *gateway) asks(method, name, params string, answer func(method string) s
 // rounds sends a request of 2026-07-28 until its result asks for nothing more.
 func (g *gateway) rounds(method, name, params string, answer func(method string) string) (wire.Message, error) {
 	g.t.Helper()
-	meta := fmt.Sprintf(`"_meta":{%q:%q,%q:{"elicitation":{"form":{}}},%q:{"name":"AgentCore Gateway","version":"1"}}`, wire.MetaProtocolVersion, g.version, wire.MetaClientCapabilities, wire.MetaClientInfo)
 	for more := ""; ; {
-		all := slices.DeleteFunc([]string{params, more, meta}, func(one string) bool { return one == "" })
-		s := g.posts(fmt.Sprintf(`{"jsonrpc":"2.0","id":"one","method":%q,"params":{%s}}`, method, strings.Join(all, ",")), "",
-			wire.HeaderProtocolVersion, g.version, wire.HeaderMethod, method, wire.HeaderName, name)
-		m, err := s.response(`"one"`)
-		s.close()
+		_, m := g.modernly(method, name, strings.Trim(params+more, ","), `{"elicitation":{"form":{}}}`)
 		var asked struct {
 			ResultType    string
 			RequestState  string
 			InputRequests map[string]struct{ Method string }
 		}
-		if err != nil || m.Result == nil || json.Unmarshal(m.Result, &asked) != nil || asked.ResultType != "input_required" {
-			return m, err
+		if m.Result == nil || json.Unmarshal(m.Result, &asked) != nil || asked.ResultType != wire.ResultInputRequired {
+			return m, nil
 		}
 		answers := map[string]json.RawMessage{}
 		for id, question := range asked.InputRequests {
@@ -132,7 +75,7 @@ func (g *gateway) rounds(method, name, params string, answer func(method string)
 		if err != nil {
 			return m, err
 		}
-		more = fmt.Sprintf(`"requestState":%q,"inputResponses":%s`, asked.RequestState, text)
+		more = fmt.Sprintf(`,"requestState":%q,"inputResponses":%s`, asked.RequestState, text)
 	}
 }
 
@@ -210,31 +153,31 @@ func TestE2EAgentCoreGateway(t *testing.T) {
 	if err := json.Unmarshal([]byte(found.text), &metadata); err != nil || metadata.Token == "" {
 		t.Fatal(err, found)
 	}
-	token := func(server string) func() string {
-		return func() string {
-			form := url.Values{"grant_type": {"client_credentials"}, "client_id": {id}, "client_secret": {key}, "resource": {m.urls[server]}}
-			answer := web(t, http.DefaultClient, http.MethodPost, metadata.Token, form.Encode(), http.Header{"Content-Type": {"application/x-www-form-urlencoded"}})
-			var got struct {
-				Access string `json:"access_token"`
-				Type   string `json:"token_type"`
-			}
-			if err := json.Unmarshal([]byte(answer.text), &got); err != nil || got.Access == "" || got.Type != "Bearer" {
-				t.Fatal(err, answer)
-			}
-			return "Bearer " + got.Access
+	token := func(server string) string {
+		form := url.Values{"grant_type": {"client_credentials"}, "client_id": {id}, "client_secret": {key}, "resource": {m.urls[server]}}
+		answer := web(t, http.DefaultClient, http.MethodPost, metadata.Token, form.Encode(), http.Header{"Content-Type": {"application/x-www-form-urlencoded"}})
+		var got struct {
+			Access string `json:"access_token"`
+			Type   string `json:"token_type"`
 		}
+		if err := json.Unmarshal([]byte(answer.text), &got); err != nil || got.Access == "" || got.Type != "Bearer" {
+			t.Fatal(err, answer)
+		}
+		return got.Access
 	}
-	passed := map[string]string{
-		"Traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "X-Amzn-Bedrock-AgentCore-Runtime-Session-Id": strings.Repeat("s", 33), "X-Tenant": "acme",
+	passed := map[string]string{ // metadataConfiguration lets them through
+		"User-Agent": "AgentCore-Gateway", "Traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		"X-Amzn-Bedrock-AgentCore-Runtime-Session-Id": strings.Repeat("s", 33), "X-Tenant": "acme",
 	}
 	for _, version := range agentCoreVersions {
-		for name, auth := range map[string]func(string) func() string{
-			"API key":                  func(string) func() string { return func() string { return "Bearer " + key } },
-			"OAuth client credentials": token,
+		for name, auth := range map[string]func(server string) string{
+			"API key": func(string) string { return key }, "OAuth client credentials": token,
 		} {
 			t.Run(version+", "+name, func(t *testing.T) {
 				target := func(server string) *gateway {
-					return &gateway{t: t, target: m.urls[server] + "?tenant=acme", version: version, auth: auth(server), passed: passed}
+					c := m.in(t).client(server)
+					c.url, c.version, c.key, c.more = c.url+"?tenant=acme", version, auth(server), passed
+					return &gateway{client: c}
 				}
 				g := target("one")
 				if tools := g.synchronizes(); !slices.Equal(tools, []string{"echo"}) {
@@ -253,7 +196,7 @@ func TestE2EAgentCoreGateway(t *testing.T) {
 							t.Errorf("count says %q, %v", text, err)
 						}
 					}
-					g.kept = true
+					g.kept, g.session = true, ""
 					for _, want := range []string{"1", "2"} {
 						if text, err := g.calls("count", `{}`, nil); text != want || err != nil {
 							t.Errorf("with a session count says %q, %v; want %s", text, err, want)

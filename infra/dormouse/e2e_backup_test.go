@@ -27,20 +27,20 @@ func TestE2EABackupOfARunningMachineIsRestored(t *testing.T) {
 		defer close(ended)
 		c.latencies(func(n int) bool { return n < 50 }) // calls go on meanwhile
 	}()
-	m.does("backup", copied, "--data", m.data)
+	m.does("backup", copied)
 	<-ended
-	if said, _ := m.tries("doctor", "--servers", m.servers, "--data", m.data); !strings.Contains(said, "✓ store") {
+	if said, _ := m.tries("doctor", "--servers", m.servers); !strings.Contains(said, "✓ store") {
 		t.Errorf("doctor said %s", said)
 	}
-	if said, err := m.tries("restore", copied, "--data", m.data); err == nil {
+	if said, err := m.tries("restore", copied); err == nil {
 		t.Errorf("a folder in use was restored: %s", said)
 	}
 	m.interrupt()
 	commontest.OK(t, os.Truncate(filepath.Join(m.data, local.StoreFile), 4096))
-	if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, "✗ store") {
+	if said, err := m.tries("doctor", "--servers", m.servers); err == nil || !strings.Contains(said, "✗ store") {
 		t.Errorf("a damaged store is whole: %s", said)
 	}
-	commontest.Contains(t, "restore said", "before-restore-", m.does("restore", copied, "--data", m.data))
+	commontest.Contains(t, "restore said", "before-restore-", m.does("restore", copied))
 	m.start(append(sleepy(), "--access", "keys")...)
 	again := m.again(c, "one")
 	again.key = key
@@ -58,7 +58,7 @@ func TestE2EWhatIsNoBackupChangesNothing(t *testing.T) {
 	m := newMachine(t, servers{"one": nil})
 	m.start(sleepy()...)
 	copied := filepath.Join(t.TempDir(), "copy.tar.gz")
-	m.does("backup", copied, "--data", m.data)
+	m.does("backup", copied)
 	m.interrupt()
 	whole := read(t, copied)
 	before := read(t, filepath.Join(m.data, "secret"))
@@ -66,7 +66,7 @@ func TestE2EWhatIsNoBackupChangesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "bad")
 			write(t, file, text)
-			if said, err := m.tries("restore", file, "--data", m.data); err == nil || !strings.Contains(said, "nothing was changed") {
+			if said, err := m.tries("restore", file); err == nil || !strings.Contains(said, "nothing was changed") {
 				t.Errorf("%s: %v %s", name, err, said)
 			}
 		})

@@ -39,8 +39,10 @@ type client struct {
 	t       *testing.T
 	http    *http.Client
 	url     string
-	key     string // "" where callers need none
+	key     string            // "" where callers need none
+	more    map[string]string // further headers of each request
 	session string
+	version string        // of the session; "" is 2025-11-25
 	mark    string        // the mark in the answers of its tenant's servers, if they have one
 	patient time.Duration // how long it waits; 0 for the usual patience
 	ids     atomic.Int64
@@ -85,8 +87,8 @@ func (c *client) open(params string) error {
 	if err != nil {
 		return fmt.Errorf("initialize: status %d: %w", s.status, err)
 	}
-	if m.Result == nil {
-		return fmt.Errorf("initialize was refused: %s", m.Error)
+	if got, want := wire.Lookup(m.Result, "protocolVersion"), wire.Lookup([]byte(params), "protocolVersion"); m.Result == nil || !bytes.Equal(got, want) {
+		return fmt.Errorf("initialize was answered with %s, want version %s", m.Raw, want)
 	}
 	c.session = s.header.Get(wire.HeaderSessionID)
 	return c.tell(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
@@ -188,7 +190,9 @@ func (c *client) send(ctx context.Context, method, last, body string) (*stream, 
 	}
 	if c.session != "" {
 		r.Header.Set(wire.HeaderSessionID, c.session)
-		r.Header.Set(wire.HeaderProtocolVersion, wire.V20251125)
+		if version := cmp.Or(c.version, wire.V20251125); version != wire.V20250326 { // which has no such header
+			r.Header.Set(wire.HeaderProtocolVersion, version)
+		}
 	}
 	if last != "" {
 		r.Header.Set(wire.HeaderLastEventID, last)
@@ -202,6 +206,9 @@ func (c *client) do(r *http.Request) (*stream, error) {
 	r.Header.Set("Content-Type", wire.MediaJSON)
 	if c.key != "" {
 		r.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	for name, value := range c.more {
+		r.Header.Set(name, value)
 	}
 	res, err := c.http.Do(r) //nolint:bodyclose // by stream.close
 	if err != nil {

@@ -66,7 +66,7 @@ func (m *machine) toldOfTheDisk(c *client) {
 		m.t.Errorf("the client is told %s", answer.Raw)
 	}
 	commontest.EqualIn(m.t, "it was executed", before, executed(m.t, m.calls))
-	if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, "✗ store") {
+	if said, err := m.tries("doctor", "--servers", m.servers); err == nil || !strings.Contains(said, "✗ store") {
 		m.t.Errorf("doctor says %v %s", err, said)
 	}
 	if took := time.Since(begun); took > 20*time.Second {

@@ -14,8 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// does executes a command that changes files, in the folder of the servers file, and
-// returns what it printed.
+// does executes a command in the folder of the servers file, and returns what it printed.
 func (m *machine) does(verb string, args ...string) string {
 	m.t.Helper()
 	out, err := m.tries(verb, args...)
@@ -28,8 +27,8 @@ func (m *machine) does(verb string, args ...string) string {
 // tries is does for a command that may fail.
 func (m *machine) tries(verb string, args ...string) (string, error) {
 	cmd := m.command(verb, args...)
-	if !slices.Contains([]string{"add", "call", "prepare", "upgrade"}, verb) {
-		cmd.Args = append(cmd.Args[:2:2], args...) // the others have no data folder
+	if slices.Contains([]string{"check", "disable", "enable", "remove"}, verb) {
+		cmd.Args = append(cmd.Args[:2:2], args...) // they have no data folder
 	}
 	cmd.Dir = filepath.Dir(m.servers)
 	out, err := cmd.CombinedOutput()

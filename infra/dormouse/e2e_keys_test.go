@@ -167,21 +167,14 @@ func TestE2ESessionsOfAnOpenMachineAreGivenOrEnded(t *testing.T) {
 	m.interrupt()
 	m.start("--access", "keys")
 	key := m.keys("create", "ada", "--server", "one", "--tenant", "local")
-	does := func(verb string, args ...string) string {
-		out, err := m.command(verb, args...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("dormouse %s: %v: %s", verb, err, out)
-		}
-		return string(out)
-	}
 	const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 	commontest.EqualIn(t, "a key finds a session of before", http.StatusNotFound, m.guarded(key, given.session, list).status)
-	commontest.Contains(t, "", "of one is now of ada", does("sessions give", given.session[:12], "ada"))
+	commontest.Contains(t, "", "of one is now of ada", m.does("sessions give", given.session[:12], "ada"))
 	if got := m.guarded(key, given.session, list); got.status != http.StatusOK {
 		t.Errorf("the session that was given: %d %s", got.status, got.text)
 	}
-	does("end", ended.session)
-	if got := does("sessions"); strings.Contains(got, ended.session[:12]) || !strings.Contains(got, given.session[:12]) || !strings.Contains(got, "ada") {
+	m.does("end", ended.session)
+	if got := m.does("sessions"); strings.Contains(got, ended.session[:12]) || !strings.Contains(got, given.session[:12]) || !strings.Contains(got, "ada") {
 		t.Error(got)
 	}
 	other := m.keys("create", "eve", "--server", "one", "--tenant", "local")

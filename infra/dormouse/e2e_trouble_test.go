@@ -82,7 +82,7 @@ func TestE2EALostStoreStopsTheStart(t *testing.T) {
 			if said := m.dead(); !strings.Contains(said, lose.says) || !strings.Contains(said, "dormouse restore") {
 				t.Errorf("%s: it said %s", name, said)
 			}
-			if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, lose.says) {
+			if said, err := m.tries("doctor", "--servers", m.servers); err == nil || !strings.Contains(said, lose.says) {
 				t.Errorf("%s: doctor said %v %s", name, err, said)
 			}
 			write(t, store, whole)
@@ -137,7 +137,7 @@ func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
 				t.Errorf("a call was answered: %s", answer.Raw)
 			}
 			commontest.EqualIn(t, "it was executed", before, executed(t, m.calls))
-			if said, err := m.tries("doctor", "--servers", m.servers, "--data", m.data); err == nil || !strings.Contains(said, "✗ store") {
+			if said, err := m.tries("doctor", "--servers", m.servers); err == nil || !strings.Contains(said, "✗ store") {
 				t.Errorf("doctor finds nothing: %s", said)
 			}
 			if took := time.Since(begun); took > 10*time.Second {
