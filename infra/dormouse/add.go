@@ -39,7 +39,7 @@ type addCommand struct {
 	dataFlag
 	serversFile
 
-	remote string         // the URL of a remote server; "" for another one
+	remote string         // the URL of a remote server; "" if the server is none
 	named  bool           // the user has given Name
 	word   string         // the one word for a server, as typed, such as npx://PACKAGE; "" for a command and for --json
 	source sources.Source // what word names
@@ -120,7 +120,7 @@ func (c *addCommand) Run(t *terminal) error {
 	case err != nil:
 		f.undo()
 		c.unmake()
-		_ = takenAtOnce(c.Data, []string{c.Name}) // a machine that is up sees the file soon
+		_ = takenAtOnce(c.Data, []string{c.Name}) // if this fails, dormouse run finds the change by itself soon
 		return c.mended(err)
 	case c.OAuth || c.NoStart:
 		return nil
@@ -176,7 +176,7 @@ func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready r
 // notServed is the error of a server that lacks variables, or has another mistake.
 type notServed struct {
 	why   string
-	lacks []string // the variables
+	lacks []string // that it needs and that are not set
 }
 
 func (n notServed) Error() string { return n.why }
@@ -299,7 +299,7 @@ func (c *addCommand) project(words string) string {
 	case !strings.Contains(words, "ModuleNotFoundError") || c.HostPath != "":
 		return ""
 	case !here("pyproject.toml") && !here("requirements.txt"):
-		if !found { // there may be no such program
+		if !found { // nothing shows that it is a script of the user
 			return ""
 		}
 		with.HostPath, with.Cwd = folder, ""

@@ -43,7 +43,7 @@ func (c *addCommand) resolve() error {
 	c.Name, c.Command = "", nil
 	at := slices.Index(words, behind)
 	switch {
-	case at >= 0: // kong takes no second word before --
+	case at >= 0: // kong allows one word before --
 		c.Name, c.Command = strings.Join(words[:at], ""), words[at+1:]
 	case len(words) == 1 && c.Entry != "":
 		c.Name = words[0]
@@ -79,7 +79,7 @@ func (c *addCommand) readWord(behind bool) error {
 	case err != nil:
 		return err
 	case source.Image && c.Registry != officialRegistry && !strings.Contains(word, "://"):
-		source = sources.Source{} // the name of a server there
+		source = sources.Source{} // the word is the name of a server in that registry
 	}
 	switch {
 	case source.Kind == sources.Remote:
@@ -186,7 +186,7 @@ func (c *addCommand) ofRepository(ctx context.Context, t *terminal, f *edited) (
 	w := t.waits("fetching", c.Name)
 	defer w.end(false)
 	home := fetched(repositories, f.path, c.Data)
-	if err := os.MkdirAll(home, 0o755); err != nil { //nolint:gosec // a guest of another user reads it
+	if err := os.MkdirAll(home, 0o755); err != nil { //nolint:gosec // a confined server, which has a user of its own, reads the folder
 		return entry, "", err
 	}
 	part, err := os.MkdirTemp(home, ".fetching-*")

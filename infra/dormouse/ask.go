@@ -179,7 +179,7 @@ func (t *terminal) askFor(servers, server string, lacks []serversfile.Variable) 
 		return false, err
 	}
 	for _, v := range lacks {
-		if _, known := env.Lookup(v.Name); known { // another server has asked for it
+		if _, known := env.Lookup(v.Name); known { // the user gave it for another server
 			continue
 		}
 		value, err := t.ask(questionFor(server, v), v.Secret)

@@ -37,7 +37,7 @@ func (c *backupCommand) Run(t *terminal) (err error) {
 		return err
 	}
 	part := c.File + ".new"
-	_ = os.Remove(part) // of a backup that was killed, or of another user who could read this one
+	_ = os.Remove(part) // the rest of a backup that was killed, or a file of another user, who could read this backup
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

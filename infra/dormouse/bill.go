@@ -32,7 +32,7 @@ type account struct {
 	USD     float64        `json:"usd"`
 	Charges []meter.Charge `json:"charges"`
 	By      string         `json:"by"`
-	Owners  []ownerCost    `json:"owners"` // the dearest first
+	Owners  []ownerCost    `json:"owners"` // the most expensive first
 }
 
 // ownerCost is the cost of one server, tenant, principal, tool, session or day. Name is "" for costs
@@ -42,7 +42,7 @@ type ownerCost struct {
 	Server string      `json:"server,omitempty"` // of a session or a tool
 	Tenant string      `json:"tenant,omitempty"` // of a session
 	USD    float64     `json:"usd"`
-	Boxes  float64     `json:"boxes_usd"` // of that, the time of boxes
+	Boxes  float64     `json:"boxes_usd"` // the part of USD for the time of boxes
 	Units  meter.Units `json:"units"`
 }
 

@@ -64,10 +64,10 @@ func (c *callCommand) Run(t *terminal) error {
 			defer func() { _ = s.Close() }()
 			of, err = c.find(ctx, s)
 		}
-		if errors.Is(err, errNoTools) && !c.remote() { // it may be installed at this moment
+		if errors.Is(err, errNoTools) && !c.remote() { // a server lists no tools while it is being installed
 			if o := to.prepare(ctx, c.Server); o.err == nil {
 				of, err = c.find(ctx, s)
-			} else if !isCode(o.err, "invalid") { // this machine does not prepare
+			} else if !isCode(o.err, "invalid") { // "invalid" means that this machine prepares no servers
 				err = fmt.Errorf("%s: %w", c.Server, o.err)
 			}
 		}
@@ -184,7 +184,7 @@ func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.
 // find returns the tool from the list of the server, with the schema of its arguments.
 func (c *callCommand) find(ctx context.Context, s *mcp.ClientSession) (tool, error) {
 	list, err := toolsOver(ctx, s, c.Server)
-	var endless *wire.EndlessList // the tool may be in what was read
+	var endless *wire.EndlessList // of a list without an end, the tool may be in the part that was read
 	if err != nil && !errors.As(err, &endless) {
 		return tool{}, fmt.Errorf("%s %s: %w", c.Server, c.Tool, err)
 	}
@@ -408,7 +408,7 @@ func (c *client) connect(ctx context.Context, server, version string) (*mcp.Clie
 		return nil, err
 	}
 	caller := mcp.NewClient(&mcp.Implementation{Name: "dormouse", Version: builtAs().Version}, &mcp.ClientOptions{
-		Capabilities: &mcp.ClientCapabilities{}, // by default it has roots, for which a server would ask when it is gone
+		Capabilities: &mcp.ClientCapabilities{}, // by default, the SDK says that the client has roots; a server may ask for them when the client has gone
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			if p := c.progress.Load(); p != nil {
 				p.show(server, r.Params)
@@ -491,7 +491,7 @@ func trusting(address string, certificate []byte) http.RoundTripper {
 		return http.DefaultTransport
 	}
 	own = own.Clone()
-	own.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error { //nolint:gosec // it verifies
+	own.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error { //nolint:gosec // VerifyConnection verifies
 		if bytes.Equal(s.PeerCertificates[0].Raw, certificate) {
 			return nil
 		}

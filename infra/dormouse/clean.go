@@ -19,7 +19,7 @@ import (
 // others: callers, servers, files to import. So nothing reaches it that could control it.
 type cleaned struct {
 	to     *os.File
-	colors bool // colors and the like (SGR) reach it
+	colors bool // sequences that set colors (SGR) may pass
 }
 
 // onTerminal returns a writer to a file, which is cleaned if the file is a terminal.
@@ -96,7 +96,7 @@ func inCell(arg any) any {
 	case error:
 		return oneLine(v.Error())
 	case fmt.Stringer:
-		return arg // of our own types
+		return arg // a Stringer is of our own types, whose texts are harmless
 	}
 	if v := reflect.ValueOf(arg); v.Kind() == reflect.String {
 		return oneLine(v.String())

@@ -22,9 +22,9 @@ import (
 // client calls the API for operators of a target.
 type client struct {
 	http  *http.Client
-	base  string // what the path of a route follows
+	base  string // the URL to which the path of a route is added
 	key   string
-	where string // in words, for errors
+	where string // names the folder or the endpoint in errors
 	up    bool   // a running Dormouse answers; otherwise this program itself answers from a store
 	end   func() // closes the client
 	shows []byte // the certificate that the endpoint of this machine shows, in DER; endpoint sets it

@@ -164,7 +164,7 @@ func folded(cells string, width int) string {
 	var widths, words []int // of each column: the longest cell, and the longest word
 	rows := strings.Split(strings.TrimSuffix(cells, "\n"), "\n")
 	for n, row := range rows {
-		if n == 0 || !strings.Contains(rows[n-1], "\t") { // a table may begin
+		if n == 0 || !strings.Contains(rows[n-1], "\t") { // this row may be the first of a table
 			widths, words = nil, nil
 			for _, row := range rows[n:] {
 				all := strings.Split(row, "\t")

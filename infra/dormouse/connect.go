@@ -233,7 +233,7 @@ func (c *connectCommand) paste(t *terminal, client clientfile.Client, servers []
 // written is the JSON output of --write and --remove.
 type written struct {
 	File    string   `json:"file"`
-	Backup  string   `json:"backup,omitempty"` // what was there before
+	Backup  string   `json:"backup,omitempty"` // the file as it was before
 	Servers []string `json:"servers"`
 	Changed bool     `json:"changed"`
 }

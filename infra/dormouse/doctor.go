@@ -63,7 +63,7 @@ func bad(check, says, todo string) finding { return finding{Check: check, Says: 
 type doctor struct {
 	*doctorCommand
 	t       *terminal
-	cfg     local.Config      // of dormouse run: that which is up, or that which would be
+	cfg     local.Config      // of the dormouse run that is up, or else of one with these flags
 	file    *serversfile.File // nil if it cannot be read
 	wrong   []error           // mistakes of the servers file, and of its servers
 	machine *client           // nil if nothing is up
@@ -101,7 +101,7 @@ func (d *doctor) all(ctx context.Context) (all []finding) {
 		all = append(d.programs(ctx), d.serversFile(), d.variables(), d.network(), d.ports(ctx))
 		all = append(append(all, d.certificate(ctx)...), d.disk(), d.store(ctx), d.secret())
 	}
-	var at time.Time // the time of the place at --url
+	var at time.Time // the time that the endpoint at --url tells
 	if d.URL != "" {
 		var f finding
 		f, at = d.proxy(ctx)
@@ -181,8 +181,9 @@ func (d *doctor) look(s serversfile.Server, program string) (path string, err er
 // programs looks for the programs that install and start servers, and for those that the
 // servers of the file name. One that no server needs may be missing.
 func (d *doctor) programs(ctx context.Context) (all []finding) {
-	needs := map[string][]serversfile.Server{} // by program
-	names := []string{"node", "npx", "uv", "uvx", "python3"}
+	needs := map[string][]serversfile.Server{}               // by program
+	usual := []string{"node", "npx", "uv", "uvx", "python3"} // are reported also if no server needs them
+	names := slices.Clone(usual)
 	d.served(func(s serversfile.Server) {
 		programs := []string{runner.Needs(s, os.Getenv("PATH"), serversfile.FolderOf(d.Servers))}
 		switch s.Command {
@@ -198,7 +199,7 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 			}
 		}
 	})
-	for i, name := range names {
+	for _, name := range names {
 		path, err := d.look(serversfile.Server{}, name)
 		var lack []string // servers that do not find it
 		for _, s := range needs[name] {
@@ -216,7 +217,7 @@ func (d *doctor) programs(ctx context.Context) (all []finding) {
 			all = append(all, good(name, "not installed; no server of the file needs it"))
 		case name == runner.Keeper:
 			all = append(all, probed(ctx, path))
-		case i >= 5:
+		case !slices.Contains(usual, name):
 			all = append(all, good(filepath.Base(name), "%s", path))
 		default:
 			f := versioned(ctx, name, path)

@@ -106,7 +106,7 @@ func (d *doctor) server(ctx context.Context) []finding {
 		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}
 	}
 	if d.machine != nil {
-		_, _ = d.machine.reload(ctx, []string{d.Server}) // a record that stays does no harm to the checks
+		_, _ = d.machine.reload(ctx, []string{d.Server}) // forgets what the server said at earlier starts; the checks do not need that
 	}
 	return append([]finding{good("path", "%s", path)}, d.start(ctx, newStarts(d.Server))...)
 }

@@ -76,7 +76,7 @@ func (e *edited) undo() {
 	}
 	back(e.path, e.Text(), e.before)
 	if env, err := readText(e.env.path, serversfile.MaxFile); err == nil && bytes.HasPrefix(env, e.env.before) {
-		back(e.env.path, env, e.env.before) // with what the user was asked for
+		back(e.env.path, env, e.env.before) // .env also has values that add has asked the user for
 	}
 }
 

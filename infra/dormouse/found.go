@@ -47,7 +47,7 @@ func placeOfNotes() string {
 // leave writes the note of a machine, and returns forget, which removes it. If the note cannot be
 // written, only commands in the folder of the machine find it.
 func (n upNote) leave() (forget func()) {
-	_ = os.Mkdir(placeOfNotes(), 0o700) // which most often exists; see notesFolder
+	_ = os.Mkdir(placeOfNotes(), 0o700) // fails if the folder exists, which notesFolder checks
 	folder, text := notesFolder(), []byte(nil)
 	data, err := filepath.Abs(n.Data)
 	if err == nil {
@@ -59,7 +59,7 @@ func (n upNote) leave() (forget func()) {
 	}
 	sum := sha256.Sum256([]byte(data))
 	path := filepath.Join(folder, hex.EncodeToString(sum[:8])+".json")
-	_ = os.WriteFile(path, text, 0o600) // see above
+	_ = os.WriteFile(path, text, 0o600) // without a note, only commands in the folder of the machine find it
 	return func() { _ = os.Remove(path) }
 }
 

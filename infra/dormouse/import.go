@@ -271,7 +271,7 @@ func ofClaude(text []byte) ([]byte, error) {
 
 // machine says where the user's files are.
 func (t *terminal) machine() clientfile.Machine {
-	home, _ := os.UserHomeDir() // "" without one; then no file is found below it
+	home, _ := os.UserHomeDir() // "" without a home; then no file of a client is found
 	m := clientfile.Machine{Home: home, Config: filepath.Join(home, ".config")}
 	if folder := os.Getenv("XDG_CONFIG_HOME"); folder != "" {
 		m.Config = folder

@@ -150,7 +150,7 @@ func (c *installServiceCommand) install(ctx context.Context, m *serviceManager) 
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // folders of the system, which others may read
 			return err
 		}
-		mode := os.FileMode(0o600) // a proxy in it may have a password
+		mode := os.FileMode(0o600) // the URL of a proxy in the file may have a password
 		if m.root() {
 			mode = 0o644
 		}
@@ -205,7 +205,7 @@ func (c *installServiceCommand) check(m *serviceManager) error {
 // start has the system load the files and start the service, also in place of one that runs.
 func (m *serviceManager) start(ctx context.Context) error {
 	if m.launchd() {
-		_ = m.tool(ctx, io.Discard, "launchctl", "bootout", m.domain()+"/"+label) // there may be none
+		_ = m.tool(ctx, io.Discard, "launchctl", "bootout", m.domain()+"/"+label) // fails if the service does not run
 		return m.tool(ctx, io.Discard, "launchctl", "bootstrap", m.domain(), m.file())
 	}
 	units := []string{"dormouse.service"}

@@ -69,7 +69,7 @@ func (p Program) prepare(ctx context.Context, what preparation) (all []outcome, 
 
 // prepareAll prepares servers on a running machine.
 func (c *client) prepareAll(ctx context.Context, p preparation) ([]outcome, error) {
-	taken, err := c.reload(ctx, p.names) // and forgets what earlier servers of these names have said
+	taken, err := c.reload(ctx, p.names) // also forgets the lists of earlier servers of these names
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (c *client) prepareAll(ctx context.Context, p preparation) ([]outcome, erro
 		}
 		together.Go(func() error {
 			if all[i] = c.prepare(ctx, name); all[i].err == nil && p.accepts {
-				if _, err := c.accept(ctx, name, nil); !isCode(err, "not_found") { // its tools are not held
+				if _, err := c.accept(ctx, name, nil); !isCode(err, "not_found") { // "not_found": the tools of the server are not pinned
 					all[i].err = err
 				}
 			}
@@ -123,7 +123,7 @@ func (t *terminal) prepareShown(ctx context.Context, p preparation) (all []outco
 	all, err = t.prepare(ctx, p)
 	p.shows.end(err == nil)
 	for _, o := range all {
-		if o.err != nil && p.shows.width != nil { // its line was clipped
+		if o.err != nil && p.shows.width != nil { // the line that stays on the terminal was clipped
 			_, _ = fmt.Fprintf(t.err, "%s: %v\n", o.server, o.err)
 		}
 	}

@@ -26,9 +26,9 @@ type psCommand struct {
 
 // report is the JSON output of ps.
 type report struct {
-	Running  bool         `json:"running"` // is anything up?
+	Running  bool         `json:"running"` // whether dormouse run is up
 	Servers  []api.Server `json:"servers"`
-	Sessions int          `json:"sessions"`                // that are open
+	Sessions int          `json:"sessions"`                // how many are open
 	More     bool         `json:"more_sessions,omitempty"` // there are so many that not all were counted
 	api.Status
 }
@@ -126,9 +126,9 @@ func printProcess(say func(string, ...any), p api.Process, now time.Time) {
 // sums is the line of a server in printSums.
 type sums struct {
 	states map[string]int
-	last   time.Time // of all calls; zero: there was none
+	last   time.Time // when any of its processes was called last; zero for never
 	memory int64
-	why    string // of the newest process that says one
+	why    string // the reason of the newest process that has one
 }
 
 // printSums prints one line for each server, the one with the newest process first.

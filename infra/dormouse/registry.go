@@ -50,7 +50,7 @@ func (c *addCommand) ofRegistry(ctx context.Context, t *terminal, f *edited) (en
 			return entry, "", fmt.Errorf("-e %s: the variable has another value already, in .env or in the environment", name)
 		}
 	}
-	if _, entry, err = serversedit.Published(text, f.env.Lookup); err != nil { // now with the values of -e
+	if _, entry, err = serversedit.Published(text, f.env.Lookup); err != nil { // again, because .env now has the values of -e
 		return entry, "", err
 	}
 	if entry.URL == "" {

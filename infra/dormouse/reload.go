@@ -29,7 +29,7 @@ func hangups(end func()) chan os.Signal {
 			}
 			select {
 			case reload <- s:
-			default: // one is waiting already
+			default: // a signal is waiting already
 			}
 		}
 	}()

@@ -199,7 +199,7 @@ func (c *runCommand) Run(t *terminal) error {
 		d := c.Says.open(t, func() {
 			select {
 			case reload <- syscall.SIGHUP:
-			default: // one waits already
+			default: // a signal is waiting already
 			}
 		}, leave)
 		defer d.Close()

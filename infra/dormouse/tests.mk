@@ -35,7 +35,7 @@ nightly: build ## Run what takes hours: all worlds, all end-to-end tests in ever
 # keeps something for the next message. E2E=^TestE2E runs all.
 FUNCTIONS ?= $(if $(BOXES),process,inside)
 E2E_inside  := ^TestE2E
-E2E_process := ^TestE2E(Socket|OneWebSocket|EveryCallEnds|Native|Answer|KeysLet|Upstream|Users|Functions|LogLines|OneAddress|Nothing|Workspace|Remote|Refusals|Boxes)
+E2E_process := ^TestE2E(Socket|OneWebSocket|EveryCallEnds|Native|Answer|KeysLet|Upstream|Users|Functions|Nothing|Workspace|Boxes)
 E2E_lambda  := ^TestE2E(Talk|Cut|CallsEnd|SessionOutlives|Modern|OneWake|Task|Killed)
 E2E_cold    := ^TestE2E(Socket|Native|Modern|Task|Killed|Calls|Greedy|Soak|Talk|Cut|Bill|Keys)
 E2E         ?= $(E2E_$(or $(BOXES),$(FUNCTIONS)))

@@ -42,7 +42,7 @@ type newer struct {
 	Package string `json:"package"`
 	Version string `json:"version"`
 	Newest  string `json:"newest,omitempty"`
-	Why     string `json:"why,omitempty"` // the newest is not known
+	Why     string `json:"why,omitempty"` // why the newest version is not known
 
 	of serversedit.Package
 }
@@ -106,7 +106,7 @@ func (c *upgradeCommand) list(ctx context.Context, t *terminal, f *edited) error
 				return nil
 			})
 		}
-		_ = asking.Wait() // each has its own error
+		_ = asking.Wait() // the errors are in Why
 		w.end(false)
 	}
 	old := slices.DeleteFunc(slices.Clone(all), func(s newer) bool { return s.Why == "" && !isNewer(s.Newest, s.Version) })

@@ -39,7 +39,7 @@ type waits struct {
 
 	mu    sync.Mutex
 	rows  []wait
-	shown int // lines on the terminal
+	shown int // how many lines are on the terminal
 	last  []byte
 }
 
@@ -54,7 +54,7 @@ type wait struct {
 func (t *terminal) waits(phase string, names ...string) *waits {
 	o := says{}.display(t.err, os.Getenv)
 	w := &waits{out: o.Out, begun: time.Now(), stop: make(chan struct{}), gone: make(chan struct{})}
-	if _, ok := o.Out.(*os.File); !ok { // only a part of this program reads it
+	if _, ok := o.Out.(*os.File); !ok { // the output is a buffer of this program
 		w.out = io.Discard
 	}
 	if o.Form == display.Screen {

@@ -50,11 +50,11 @@ type Config struct {
 
 // Times and sizes.
 const (
-	lingers    = 30 * time.Second       // of the answers that are due when the client closes its end
-	leavesIn   = 2 * time.Second        // of the request that ends the session
-	standsIn   = time.Second            // for the standalone stream
+	lingers    = 30 * time.Second       // how long answers are waited for when the client has closed its end
+	leavesIn   = 2 * time.Second        // the timeout of the request that ends the session
+	standsIn   = time.Second            // how long the next message waits for the standalone stream to open
 	lostWithin = 5 * time.Minute        // how long a broken stream is resumed without success
-	firstRest  = 500 * time.Millisecond // before a stream is resumed, if the endpoint does not say
+	firstRest  = 500 * time.Millisecond // the pause before a stream is resumed, if the endpoint names none; it doubles up to longRest
 	longRest   = 30 * time.Second
 	maxMessage = 64 << 20 // of one message, in bytes
 )
@@ -73,9 +73,9 @@ type pipe struct {
 
 	mu       sync.Mutex
 	session  string
-	version  string          // of the handshake, or of the last request with a version of its own
+	version  string          // the protocol version of the handshake, or of the last request that names one
 	greeting []byte          // the client's initialize
-	params   json.RawMessage // the headers that repeat arguments; see bridge.HeaderParams
+	params   json.RawMessage // which arguments of which tools headers repeat; see bridge.HeaderParams
 	calls    []*call         // that wait for an answer
 }
 
@@ -84,8 +84,8 @@ type call struct {
 	body     []byte
 	msg      wire.Message      // the zero message for a batch and for what is no message
 	waits    []json.RawMessage // ids without a response so far
-	version  string            // that the request names itself
-	standing bool              // the standalone stream
+	version  string            // the protocol version that the request itself names; "" for none
+	standing bool              // it is the standalone stream
 	hidden   bool              // the client does not get its answer
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -107,7 +107,7 @@ func Run(ctx context.Context, c Config) error {
 	p := &pipe{Config: c, where: u.Scheme + "://" + u.Host + u.Path, ctx: ctx}
 	p.http = &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		if len(via) > 5 || r.Method != via[0].Method {
-			return http.ErrUseLastResponse // the message would not arrive
+			return http.ErrUseLastResponse // after a redirect to GET the message would be lost
 		}
 		return nil
 	}}
@@ -117,7 +117,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	var flights sync.WaitGroup
 	lines := make(chan []byte)
-	go p.read(lines, stop) // it may block for ever, and does not keep the pipe up
+	go p.read(lines, stop) // read may block on In for ever, so nothing waits for its end
 	for open := true; open; {
 		var line []byte
 		select {
@@ -191,12 +191,12 @@ func (p *pipe) take(line []byte, flights *sync.WaitGroup) {
 			return slices.ContainsFunc(o.waits, func(w json.RawMessage) bool { return wire.SameID(w, id) })
 		}
 	}
-	if c.msg.Method == wire.NotifyCancelled && modern { // over HTTP, the end of the request says it
+	if c.msg.Method == wire.NotifyCancelled && modern { // in 2026-07-28, a client cancels over HTTP by ending the request
 		c.cancel()
 		p.cancelCalls(cancelled)
 		return
 	}
-	on := make(chan struct{}) // the next line may go
+	on := make(chan struct{}) // is closed when the next line may be sent
 	passed := sync.OnceFunc(func() { close(on) })
 	written := passed
 	if len(c.waits) == 0 || c.msg.Method == wire.MethodInitialize {
@@ -272,7 +272,7 @@ func (p *pipe) hand(c *call, raw []byte) {
 	}
 	msgs, _, err := wire.ParseBody(raw)
 	if result := wire.Lookup(raw, "result"); err != nil && (result != nil || wire.Lookup(raw, "error") != nil) {
-		msgs = []wire.Message{{Kind: wire.Response, ID: wire.Lookup(raw, "id"), Result: result}} // odd, but it answers
+		msgs = []wire.Message{{Kind: wire.Response, ID: wire.Lookup(raw, "id"), Result: result}} // not JSON-RPC, but an answer all the same
 	}
 	for _, m := range msgs {
 		if m.Kind != wire.Response {
@@ -433,7 +433,7 @@ func (p *pipe) setHeader(h http.Header, c *call, params json.RawMessage, session
 // refusal reads the answer of a refused request, and returns what the client gets, and the
 // code of the endpoint's own error.
 func (p *pipe) refusal(c *call, resp *http.Response) (*wire.Error, wire.Code) {
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxMessage)) // what was read of it may do
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxMessage)) // a part of it may be enough
 	_ = resp.Body.Close()
 	m, err := wire.Parse(body)
 	if err != nil || m.Kind != wire.Response || m.Error == nil {

@@ -34,11 +34,11 @@ const signInWithin = 10 * time.Minute
 type signIn struct {
 	Config
 	http *http.Client
-	path string // of the file
+	path string // of the file with the tokens
 
 	mu     sync.Mutex // guards source, state and server
 	source oauth2.TokenSource
-	state  string       // of the sign-in that waits
+	state  string       // the OAuth state of the sign-in under way
 	server *http.Server // to which the browser comes back, at the URL at
 
 	asking sync.Mutex // one sign-in at a time; guards at
@@ -285,6 +285,6 @@ func (s *signIn) alone(ctx context.Context) (release func(), err error) {
 	case err := <-locked:
 		return func() { _ = f.Close() }, err
 	case <-ctx.Done():
-		return nil, ctx.Err() // the process ends
+		return nil, ctx.Err() // the goroutine and the file end with the process
 	}
 }

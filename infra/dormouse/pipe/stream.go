@@ -107,7 +107,7 @@ func (p *pipe) resume(c *call, session, last string, wait time.Duration) (resp *
 		return nil, false
 	case <-timer.C:
 	}
-	of := &call{ctx: c.ctx, standing: true} // as a GET, without a body
+	of := &call{ctx: c.ctx, standing: true} // a GET, which has no body
 	resp, fault := p.do(of, http.MethodGet, nil, session, last, func() {})
 	if fault != nil {
 		return nil, true

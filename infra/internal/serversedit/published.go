@@ -199,7 +199,7 @@ func words(all []published, getenv serversfile.Getenv) (args []string) {
 		}
 		_, has := a["value"]
 		_, hint := a["default"]
-		if name != "" && !has && !hint && !a.yes("isRequired") { // a flag
+		if name != "" && !has && !hint && !a.yes("isRequired") { // an option without a value
 			args = append(args, name)
 			continue
 		}

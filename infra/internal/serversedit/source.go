@@ -49,14 +49,14 @@ func Read(text []byte, path string, dollar bool) (Source, error) {
 		return Source{}, err
 	}
 	src := Source{}
-	project := false // `${workspaceFolder}` is the folder
+	project := false // `${workspaceFolder}` stands for Folder
 	if filepath.IsAbs(path) {
 		src.Folder = serversfile.FolderOf(path)
 		project = src.Folder != filepath.Dir(path)
 	}
 	form, servers := find(text)
 	switch form {
-	case mcpServers: // it names duplicates, and keys that are nearly ours
+	case mcpServers: // Entries refuses repeated names
 		entries, err := serversfile.Entries(text, path)
 		if err != nil {
 			return src, err
@@ -104,7 +104,7 @@ func asJSON(text []byte, path string) ([]byte, error) {
 			return nil, fmt.Errorf("%s: not TOML", path) // the rest of the error may quote a value
 		}
 		line, column := wrong.Position()
-		what, _, _ := strings.Cut(strings.TrimPrefix(wrong.Error(), "toml: "), ": strconv.") // which would quote it
+		what, _, _ := strings.Cut(strings.TrimPrefix(wrong.Error(), "toml: "), ": strconv.") // the error of strconv would quote the value
 		if strings.HasPrefix(what, "expected keyword") {
 			what = "write text in double quotes, a number, true or false"
 		}
@@ -207,7 +207,7 @@ func (f form) entry(value json.RawMessage) []byte {
 		out[i].value = encode(append(object(out[i].value), ours...))
 	}
 	if out == nil {
-		return value // the check of the entry says what is wrong
+		return value // Theirs.wrong says later why
 	}
 	return encode(out)
 }

@@ -40,7 +40,7 @@ func (e *Entry) Unwrap() (direct bool) {
 	for args = args[1:]; len(args) > 0; {
 		option, value, joined := strings.Cut(args[0], "=")
 		args = args[1:]
-		alone := slices.Contains([]string{"--allow-http", "--debug", "--silent", "--enable-proxy"}, option) || !strings.HasPrefix(option, "-") // the port of its sign-in
+		alone := slices.Contains([]string{"--allow-http", "--debug", "--silent", "--enable-proxy"}, option) || !strings.HasPrefix(option, "-") // a word without a dash is a port for the sign-in of mcp-remote
 		if alone {
 			continue
 		}
@@ -57,7 +57,7 @@ func (e *Entry) Unwrap() (direct bool) {
 			}
 		case "--ignore-tool":
 			denied = append(denied, value)
-		case "--host", "--auth-timeout": // of its sign-in
+		case "--host", "--auth-timeout": // about the sign-in of mcp-remote
 		default:
 			remote.Ignored = append(remote.Ignored, option)
 		}

@@ -39,7 +39,7 @@ type Bundle struct {
 	Options []Option // what the user configures, by key
 
 	path     string
-	most     int64 // bytes of its files
+	most     int64 // limit for the bytes of all files
 	manifest manifest
 }
 
@@ -154,7 +154,7 @@ func BundleIn(dir string) (b *Bundle, ok bool, err error) {
 	text, err := readManifest(filepath.Join(dir, "manifest.json"))
 	var m manifest
 	if err != nil || json.Unmarshal(text, &m) != nil || m.Server.Type == "" {
-		return nil, false, nil //nolint:nilerr // a manifest.json of something else
+		return nil, false, nil //nolint:nilerr // the manifest.json is of something else
 	}
 	b, err = read(text)
 	return b, true, err

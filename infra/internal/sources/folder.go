@@ -101,7 +101,7 @@ func ofNode(dir string) (p Project, err error) {
 			continue
 		}
 		if file == "" {
-			file = filepath.Clean(name) // what is built, if none is there
+			file = filepath.Clean(name) // if no candidate exists, the build must make the first one
 		}
 		if isFile(filepath.Join(dir, name)) {
 			file = filepath.Clean(name)

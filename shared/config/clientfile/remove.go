@@ -48,7 +48,7 @@ func (c Client) removeJSON(text []byte, ours func(string, ...string) bool) (out 
 	entries := map[string]map[string]json.RawMessage{}
 	for name, entry := range all {
 		var one map[string]json.RawMessage
-		if json.Unmarshal(entry, &one) == nil { // what is no object is not of ours
+		if json.Unmarshal(entry, &one) == nil { // Merge writes objects only
 			entries[name] = one
 		}
 	}
@@ -154,6 +154,6 @@ func removeYAML(text []byte, ours func(string, ...string) bool) (out []byte, rem
 			removed = append(removed, e.name)
 		}
 	}
-	slices.Reverse(removed) // as in the file
+	slices.Reverse(removed) // in the order of the file
 	return []byte(strings.Join(lines, "")), removed
 }

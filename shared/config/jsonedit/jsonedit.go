@@ -24,7 +24,7 @@ func Encode(v any) []byte {
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		panic("jsonedit: " + err.Error()) // strings, lists of them, and JSON that was read before
+		panic("jsonedit: " + err.Error()) // callers pass strings, lists of strings, and JSON that was parsed before
 	}
 	return bytes.TrimSpace(out.Bytes())
 }
@@ -228,7 +228,7 @@ func (d *document) insert(v hujson.Value, name string, value hujson.Value) ([]by
 	}
 	text := string(key) + ": " + d.spread(value, indent)
 	after := end
-	comma := last.Value.AfterExtra != nil // behind the last member
+	comma := last.Value.AfterExtra != nil // there is one behind the last member
 	if comma {
 		after, text = end+len(last.Value.AfterExtra)+1, text+","
 	}
