@@ -94,9 +94,6 @@ func (a *audience) event(to *stream, raw []byte, final bool) {
 	}
 }
 
-// suspend suspends a delivery and asks its client.
-func (a *audience) suspend(st *stream) { st.ask() }
-
 // direct returns the session whose client gets a request of the process. That is the
 // session whose call is in flight, or without a call the newest session that can answer.
 // It refuses the request while calls of several principals are in flight. The process

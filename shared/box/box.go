@@ -1,13 +1,11 @@
 package box
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,7 +40,7 @@ type Box struct {
 	mu     sync.Mutex
 	era    bridge.Era // of the server, "" if it is not known
 	used   time.Time  // when a client or one of its calls was last active
-	counts Counts
+	counts dropped
 	starts backOff       // after starts that failed
 	active int           // processes and calls of the sink under way
 	over   chan struct{} // not nil when Close waits: closed when active is zero
@@ -119,9 +117,9 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 	msgs = slices.DeleteFunc(msgs, func(m wire.Message) bool { return m.Kind == wire.Response && answered(g.live, st.session, m) })
 	p := g.current
 	if p == nil && slices.ContainsFunc(msgs, b.forProcess) {
-		free, ok := makeRoom(b, b.groups)
+		free, ok := b.makeRoom()
 		if !ok {
-			st.refuseAll(requestsOf(msgs), full(b))
+			st.refuseAll(requestsOf(msgs), b.full())
 			return
 		}
 		p = g.start(free)
@@ -263,20 +261,6 @@ func (b *Box) Questions() map[string][]string {
 	return open
 }
 
-// Open lists the deliveries with requests in flight, oldest first.
-func (b *Box) Open() []Inflight {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var all []Inflight
-	for _, s := range b.sessions {
-		all = append(all, inflight(b.processes(s), s)...)
-	}
-	slices.SortFunc(all, func(x, y Inflight) int {
-		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.ID, y.ID))
-	})
-	return all
-}
-
 // IdleSince returns when a client or one of its requests was last active. ok is true
 // only if no request is in flight, no process is starting, and the sink has taken
 // everything. With a Keeper every workspace must be saved too.
@@ -294,28 +278,6 @@ func (b *Box) IdleSince() (since time.Time, ok bool) {
 		}
 	}
 	return b.used, true
-}
-
-// Processes lists the running processes by name, with those that are being stopped.
-func (b *Box) Processes() []ProcessStatus {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var all []ProcessStatus
-	for _, id := range slices.Sorted(maps.Keys(b.groups)) {
-		for _, p := range b.groups[id].live {
-			if p.child != nil {
-				all = append(all, p.status(p.running(), nil))
-			}
-		}
-	}
-	return all
-}
-
-// Counts returns what the box has dropped so far.
-func (b *Box) Counts() Counts {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.counts
 }
 
 // Close stops all processes. It returns when they and everything in their groups are

@@ -12,12 +12,12 @@ const tryAgain = 10 * time.Second
 // Else it returns the process whose end makes room: one that is already ending, or the
 // one that has been idle longest, which it stops. It returns false if all processes are
 // at work.
-func makeRoom(c *Box, groups map[string]*group) (free *process, ok bool) {
-	if c.server.MaxProcesses == 0 {
+func (b *Box) makeRoom() (free *process, ok bool) {
+	if b.server.MaxProcesses == 0 {
 		return nil, true
 	}
-	n, idle := 0, idlest(groups)
-	for _, g := range groups {
+	n, idle := 0, b.idlest()
+	for _, g := range b.groups {
 		for _, p := range g.live {
 			if p.followed || p.nap.asleep() {
 				continue // another process takes its place, and n counts that one; or it sleeps
@@ -28,11 +28,11 @@ func makeRoom(c *Box, groups map[string]*group) (free *process, ok bool) {
 			n++
 		}
 	}
-	if n < c.server.MaxProcesses {
+	if n < b.server.MaxProcesses {
 		return nil, true
 	}
 	if free == nil && idle != nil {
-		c.log.Info("an idle process is stopped to make room", "server", c.server.Name, "process", idle.audience.id, "limit", c.server.MaxProcesses)
+		b.log.Info("an idle process is stopped to make room", "server", b.server.Name, "process", idle.audience.id, "limit", b.server.MaxProcesses)
 		idle.stop(nil)
 		free = idle
 	}
@@ -47,7 +47,7 @@ func makeRoom(c *Box, groups map[string]*group) (free *process, ok bool) {
 func (b *Box) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := idlest(b.groups)
+	p := b.idlest()
 	if p == nil {
 		return time.Time{}, nil, false
 	}
@@ -65,8 +65,8 @@ func (b *Box) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 }
 
 // idlest returns the ready process that has been idle longest, nil for none.
-func idlest(groups map[string]*group) (idle *process) {
-	for _, g := range groups {
+func (b *Box) idlest() (idle *process) {
+	for _, g := range b.groups {
 		if p := g.current; p != nil && p.state == ready && p.conv.idle() && (idle == nil || p.clock.used.Before(idle.clock.used)) {
 			idle = p
 		}
@@ -84,8 +84,8 @@ func (b *Box) atLimit() bool {
 }
 
 // full returns the fault of a request that finds no room for a process.
-func full(c *Box) *fault {
-	f := c.unavailable(fmt.Sprintf("all %d processes that may run are busy: try again in %s", c.server.MaxProcesses, tryAgain))
-	f.data.Limit, f.data.RetryAfter = float64(c.server.MaxProcesses), tryAgain.Seconds()
+func (b *Box) full() *fault {
+	f := b.unavailable(fmt.Sprintf("all %d processes that may run are busy: try again in %s", b.server.MaxProcesses, tryAgain))
+	f.data.Limit, f.data.RetryAfter = float64(b.server.MaxProcesses), tryAgain.Seconds()
 	return f
 }

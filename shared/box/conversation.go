@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -39,9 +40,6 @@ type processSide interface {
 type clientSide interface {
 	// event reports a message. A nil stream means the standalone stream.
 	event(to *stream, raw []byte, final bool)
-	// suspend suspends the delivery of a stream: none of its requests is open any more,
-	// and some need something of their client.
-	suspend(st *stream)
 	// direct returns, for a process of several sessions, the session whose client gets a
 	// request of the process, or why it is refused. owner is the call that the request
 	// may belong to. mixed says that calls of several principals are in flight.
@@ -54,9 +52,9 @@ type clockSide interface {
 	// answered or withdrawn, or when its request ends.
 	opened(q *question)
 	closed(q *question)
-	// quiet is called when neither side waits for the other any more.
+	// quiet is called when no request is in flight any more.
 	quiet()
-	// over is called when a request that the process knew is over.
+	// over is called when a request that the process has got ends.
 	over()
 }
 
@@ -264,7 +262,7 @@ func (c *conversation) response(m wire.Message) bool {
 		return false
 	}
 	m.ID = r.id
-	release(c, r)
+	c.release(r)
 	c.end(r, m.Line())
 	return true
 }
@@ -272,7 +270,7 @@ func (c *conversation) response(m wire.Message) bool {
 // release takes the open questions from a request that the process answers: it does not
 // wait for them there. They belong to another request of the same client, or to none. A
 // modern client is asked in its requests only, so questions in one of these end with it.
-func release(c *conversation, r *request) {
+func (c *conversation) release(r *request) {
 	var heir *request
 	for e := c.passed.Back(); e != nil && heir == nil; e = e.Prev() {
 		if other, _ := e.Value.(*request); other != r && !other.modern && other.stream.session == r.stream.session {
@@ -435,7 +433,7 @@ func (c *conversation) suspend(r *request, a asking) {
 
 func (c *conversation) askIfLast(st *stream) {
 	if st.open == 0 && len(st.asking) > 0 {
-		c.clients.suspend(st)
+		st.ask()
 	}
 }
 
@@ -510,27 +508,21 @@ func (c *conversation) noteIdle() {
 
 // inOrder lists the requests in the order in which they came.
 func (c *conversation) inOrder() []*request {
-	var all []*request
-	for _, r := range c.requests {
-		all = append(all, r)
-	}
-	slices.SortFunc(all, func(a, b *request) int { return cmp.Compare(a.order, b.order) })
-	return all
+	return slices.SortedFunc(maps.Values(c.requests), func(a, b *request) int { return cmp.Compare(a.order, b.order) })
+}
+
+// questionsInOrder lists the open questions in the order in which the process asked them.
+func (c *conversation) questionsInOrder() []*question {
+	return slices.SortedFunc(maps.Values(c.questions), func(a, b *question) int { return cmp.Compare(a.order, b.order) })
 }
 
 // openQuestions lists the ids of the questions to a session's client, in the order in
-// which they were asked.
-func (c *conversation) openQuestions(of *session) []string {
-	var all []*question
-	for _, q := range c.questions {
+// which the process asked them.
+func (c *conversation) openQuestions(of *session) (ids []string) {
+	for _, q := range c.questionsInOrder() {
 		if q.session == nil || q.session == of {
-			all = append(all, q)
+			ids = append(ids, q.visible)
 		}
-	}
-	slices.SortFunc(all, func(a, b *question) int { return cmp.Compare(a.order, b.order) })
-	var ids []string
-	for _, q := range all {
-		ids = append(ids, q.visible)
 	}
 	return ids
 }

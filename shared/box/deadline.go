@@ -47,18 +47,18 @@ func (d *deadlines) count(r *request, left time.Duration) {
 // not JSON. Some servers print an answer, perhaps cut short, before they send it.
 const repair = time.Second
 
-// soon calls give. If wait is true, it first waits for repair, and calls give only if the
-// request is still open.
-func (d *deadlines) soon(wait bool, open func() bool, give func()) {
+// soon calls giveUp: at once, or if wait is true after [repair], unless open then says that the
+// request has ended.
+func (d *deadlines) soon(wait bool, open func() bool, giveUp func()) {
 	if !wait {
-		give()
+		giveUp()
 		return
 	}
 	d.box.server.Guard.After(repair, func() {
 		d.box.mu.Lock()
 		defer d.box.mu.Unlock()
 		if open() {
-			give()
+			giveUp()
 		}
 	})
 }

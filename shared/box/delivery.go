@@ -26,13 +26,13 @@ type Delivery struct {
 	Level         string
 	Subscriptions []string
 
-	// Again says that the session has had a process before. The box logs that the new
+	// Restarted says that the session has had a process before. The box logs that the new
 	// one starts without the memory of the old one.
 	Restarted bool
 
-	// Moved says that the server had another definition when the session last had a
+	// Redefined says that the server had another definition when the session last had a
 	// request. The box tells the client that lists have changed, as far as the process
-	// announces changes of lists, and of changed tools if Held.
+	// announces changes of lists. With Held the client always hears of changed tools.
 	Redefined, Held bool
 
 	// Secrets are the keys and tokens that the session's principal has at third parties, by
@@ -57,14 +57,8 @@ type Output struct {
 	Asks *Suspension
 }
 
-// Inflight is a delivery whose request stream has yet to get its last event.
-type Inflight struct {
-	ID, Session, Ticket string
-	Since               time.Time // when the box got the delivery
-}
-
-// Counts counts what a box has dropped since New.
-type Counts struct {
+// dropped counts what a box has dropped.
+type dropped struct {
 	Noise    int64 // lines of servers that were no messages
 	Oversize int64 // lines of servers over the limit of 16 MiB
 	Late     int64 // messages of servers about a request or question that is over
@@ -89,7 +83,7 @@ type Sink interface {
 // Lists says what a fresh process lists.
 type Lists struct {
 	// Kind names everything that the lists may depend on: what the process was told of its
-	// client, and its principal if the process knows it. Own says that it does.
+	// client, and its principal if the process knows that. Own says that the process does.
 	Kind string
 	Own  bool
 	// Fingerprint is a JSON object with a hash for each kind of list that the process has.

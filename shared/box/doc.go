@@ -133,10 +133,10 @@
 // With [Server].Images a process sleeps with its memory. It is frozen when it is idle, when each
 // open request waits for its client, and when the box ends. Its memory, its workspace and the
 // conversation are saved together. If a request is still open, another process takes over the
-// conversation, and waits until a message needs it. An answer to a question outside of requests
-// wakes the process in any later box. Such a process, or that of a
-// later box, gets the memory back if it fits, and is told nothing that it knows. If it does not
-// fit, the log says why, and the process starts as any other does.
+// conversation, and waits until a message needs it. That process, or one of a later box, gets
+// the memory back if it fits, and is told nothing that it knows. If the memory does not fit, the
+// log says why, and the process starts as any other does. An answer to a question that the
+// process has asked outside of requests wakes it, also in a later box.
 //
 // # Time
 //

@@ -536,8 +536,8 @@ func (r *rig) failure(stream string) (id, message string, code int, data Failure
 }
 
 // isOpen reports whether a stream has not had its last event.
-func (r *rig) isOpen(session, stream string) bool {
-	return slices.ContainsFunc(r.Open(), func(i Inflight) bool { return i.Session == session && i.ID == stream })
+func (r *rig) isOpen(session, id string) bool {
+	return slices.ContainsFunc(r.Open(), func(st *stream) bool { return st.session.id == session && st.id == id })
 }
 
 // seen asks the server for the lines it has read.

@@ -122,10 +122,16 @@ func (g *group) tidy() {
 // start makes a process. The process runs when the earlier processes of the group have
 // ended. If room is not nil, it also waits for the end of room, whose place it takes.
 func (g *group) start(room *process) *process {
-	p := newProcess(g)
-	isStateless, probe := speaks(&g.audience)
-	g.begin(newHandshake(p, isStateless, probe), room)
-	return p
+	h := g.next()
+	g.begin(h, room)
+	return h.p
+}
+
+// next returns the handshake of a new process, in the protocol that its server is known or
+// expected to speak.
+func (g *group) next() *handshake {
+	isStateless, how := speaks(&g.audience)
+	return newHandshake(newProcess(g), isStateless, how)
 }
 
 // begin runs the process of a handshake, after the earlier processes of the group and after
@@ -225,18 +231,16 @@ func (g *group) notification(p *process, s *session, m wire.Message) {
 
 // hasStream reports whether a delivery of this id has requests in flight.
 func (g *group) hasStream(s *session, id string) bool {
-	return slices.ContainsFunc(inflight(g.live, s), func(i Inflight) bool { return i.ID == id })
+	return slices.ContainsFunc(inflight(g.live, s), func(st *stream) bool { return st.id == id })
 }
 
-// inflight lists the deliveries of a session that have requests in flight in processes.
-func inflight(processes []*process, s *session) []Inflight {
-	var all []Inflight
-	seen := map[*stream]bool{}
+// inflight lists the streams of a session that have requests in flight in processes.
+func inflight(processes []*process, s *session) []*stream {
+	var all []*stream
 	for _, p := range processes {
 		for _, r := range p.conv.inOrder() {
-			if st := r.stream; st.session == s && !seen[st] {
-				seen[st] = true
-				all = append(all, Inflight{ID: st.id, Session: s.id, Ticket: st.ticket, Since: st.came})
+			if st := r.stream; st.session == s && !slices.Contains(all, st) {
+				all = append(all, st)
 			}
 		}
 	}

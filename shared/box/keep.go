@@ -7,6 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
+// keeping restores the workspace of a process before it starts, and saves it when it has ended.
 type keeping struct {
 	box       *Box
 	audience  *audience

@@ -20,13 +20,13 @@ import (
 // need, those of proxies and certificates, those of its image, and the configured ones. The rest of the
 // runner's own environment stays out, because it holds tokens.
 func (s Server) environment() map[string]string {
-	tmp := s.base("TMPDIR", "/tmp")
+	tmp := cmp.Or(s.Base["TMPDIR"], "/tmp")
 	env := provision.Network(s.Base, s.Env, s.Unset)
 	maps.Copy(env, s.Given)
 	maps.Copy(env, map[string]string{
 		"PATH":   s.path(),
-		"HOME":   s.base("HOME", tmp), // package runners write their caches there
-		"LANG":   s.base("LANG", "C.UTF-8"),
+		"HOME":   cmp.Or(s.Base["HOME"], tmp), // package runners write their caches there
+		"LANG":   cmp.Or(s.Base["LANG"], "C.UTF-8"),
 		"TMPDIR": tmp,
 	})
 	for _, name := range s.Unset {
@@ -41,7 +41,7 @@ func (s Server) path() string {
 	if path, ok := s.Env["PATH"]; ok {
 		return path
 	}
-	return s.base("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	return cmp.Or(s.Base["PATH"], "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 }
 
 // redacted hides the secrets of the server's environment: its own values, and the passwords
@@ -76,13 +76,6 @@ func (s Server) staged(l provision.Launch) Server {
 	}
 	s.Env = env
 	return s
-}
-
-func (s Server) base(name, otherwise string) string {
-	if v := s.Base[name]; v != "" {
-		return v
-	}
-	return otherwise
 }
 
 // launch is what the operating system needs to start the server.

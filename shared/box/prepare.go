@@ -43,14 +43,14 @@ func (a *preparation) awaitTurn() bool {
 	for _, gone := range a.before {
 		select {
 		case <-gone:
-		case <-a.p.halt:
+		case <-a.p.wanted.Done():
 		}
 	}
 	select {
 	case <-a.p.nap.needed:
-	case <-a.p.halt:
+	case <-a.p.wanted.Done():
 	}
-	return !isClosed(a.p.halt) && a.awaitStart()
+	return a.p.wanted.Err() == nil && a.awaitStart()
 }
 
 // awaitStart waits for the pause after failed starts. It returns false if the process is
@@ -67,29 +67,11 @@ func (a *preparation) awaitStart() bool {
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
-	case <-a.p.halt:
+	case <-a.p.wanted.Done():
 		return false
 	case <-t.C:
 		return true
 	}
-}
-
-// room waits until the machine has memory for the process.
-func (a *preparation) room() error {
-	m := a.p.box.server.Memory
-	if m == nil {
-		return nil
-	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	a.p.box.server.Guard.Go(func() {
-		select {
-		case <-a.p.halt:
-			cancel(errStopped)
-		case <-ctx.Done():
-		}
-	})
-	return m.Room(ctx)
 }
 
 // prepare has the provisioner put everything in place, and resolves the command to
@@ -105,17 +87,8 @@ func (a *preparation) prepare() (launch, error) {
 		}
 		return a.confine(s, placed)
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	ctx, done := context.WithTimeoutCause(ctx, s.StartupTimeout, errStartup)
+	ctx, done := context.WithTimeoutCause(p.wanted, s.StartupTimeout, errStartup)
 	defer done()
-	s.Guard.Go(func() {
-		select {
-		case <-p.halt:
-			cancel(errStopped)
-		case <-ctx.Done():
-		}
-	})
 	l, err := s.Provisioner.Provision(ctx, p.audience.id, a.progress, p.keeping.restore())
 	if err != nil {
 		return launch{}, err

@@ -21,7 +21,7 @@ type Secret struct {
 // String returns asterisks, so that no log shows the value.
 func (Secret) String() string { return "***" }
 
-// GoString is String.
+// GoString hides the value from %#v, too.
 func (s Secret) GoString() string { return s.String() }
 
 // The templates for secrets of a principal, in values of the environment.
@@ -30,7 +30,7 @@ const (
 	fileBegin      = "${principal_file:"
 )
 
-// given holds the secrets that a process got for its principal. The files with secrets
+// processSecrets holds the secrets that a process got for its principal. The files with secrets
 // are in the workspace of the process, so no other sandbox shows them.
 type processSecrets struct {
 	secrets map[string]Secret

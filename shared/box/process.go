@@ -1,6 +1,7 @@
 package box
 
 import (
+	"context"
 	"encoding/json"
 	"strconv"
 	"strings"
@@ -29,14 +30,15 @@ type process struct {
 	keeping  keeping
 	output   output
 
-	halt chan struct{} // closed when its end is asked for
-	over chan struct{} // closed when its goroutines have ended
+	wanted context.Context //nolint:containedctx // of its start; it ends with errStopped
+	halt   context.CancelCauseFunc
+	over   chan struct{} // closed when its goroutines have ended
 
 	state   state
-	greeted bool // it has been ready
+	greeted bool // its handshake was completed, also if it is stopping by now
 	ending
 
-	first int64                 // the number of the first message
+	first int64                 // the number of the first message that the box sends
 	own   map[int64]*ownRequest // the box's own requests that it has not answered
 	notes notes
 	held  heldLines // messages that wait until it is ready, or has shown that it works
@@ -46,19 +48,19 @@ type process struct {
 	queue *proc.Queue
 }
 
-// notes says whether an error without an id may be about a notification.
+// notes says whether an error without an id may be the answer of a process to a notification.
 type notes struct {
-	sent    bool // the process got one, and has answered no request since
-	asked   bool // the box is finding out whether it answers them
-	answers bool // it does
+	sent    bool // the process was sent a notification, and has answered no request since
+	asked   bool // the box is testing whether the process answers notifications
+	answers bool // the process answers notifications with errors
 }
 
 type ending struct {
 	told     bool   // the box has told the process to end
 	left     bool   // the process exited, or closed a pipe, before it was told to
 	failed   *fault // why requests of the process end; nil if its exit says why
-	followed bool   // another process waits for its room
-	replaced string // why another process takes its place; "" if none does
+	followed bool   // another process waits for the end of this one, and then starts
+	replaced string // why the box has another process take over the conversation; "" if none does
 
 	since *written // only what the process wrote after this mark may say why it ended; nil until it has ended
 }
@@ -67,8 +69,9 @@ func newProcess(g *group) *process {
 	c, of := g.box, &g.audience
 	p := &process{
 		box: c, audience: of, group: g, own: map[int64]*ownRequest{}, queue: proc.NewQueue(maxQueue),
-		halt: make(chan struct{}), over: make(chan struct{}), keeping: keeping{box: c, audience: of},
+		over: make(chan struct{}), keeping: keeping{box: c, audience: of},
 	}
+	p.wanted, p.halt = context.WithCancelCause(context.Background())
 	p.clock = deadlines{box: c, p: p}
 	p.nap.begin()
 	p.output.hide = c.hide
@@ -129,7 +132,7 @@ func (p *process) stop(f *fault) {
 	p.group.detach(p)
 	if !p.told {
 		p.told, p.keeping.atWork = true, !p.conv.idle()
-		close(p.halt)
+		p.halt(errStopped)
 	}
 	p.nap.bury(p)
 	p.dismiss()
@@ -175,7 +178,7 @@ func (p *process) reason() written {
 	return w
 }
 
-// before is reason without an end.
+// before returns the same for a process that may still run. It notes nothing.
 func (p *process) before() (w written) {
 	if p.since != nil {
 		return *p.since
@@ -189,7 +192,8 @@ func (p *process) before() (w written) {
 	return w
 }
 
-// asked reports whether the process is ending because the box told it to.
+// asked reports whether the process is ending because the box told it to, and not because it
+// failed.
 func (p *process) asked() bool {
 	return p.told && (p.failed == nil || p.failed.data.Phase == PhaseBoxUnavailable)
 }

@@ -57,7 +57,6 @@ func (d *deadlines) over() {
 	p.box.log.Warn("process shows no sign of life after a request that timed out, so another one takes its place",
 		"server", p.box.server.Name, "process", p.audience.id)
 	p.replaced = "it answered nothing after a request that timed out, so another process takes its place"
-	isStateless, how := speaks(&p.group.audience)
-	p.handOver(newHandshake(newProcess(p.group), isStateless, how))
+	p.handOver(p.group.next())
 	p.keeping.atWork = true // it may be in the middle of a file
 }

@@ -19,9 +19,9 @@ import (
 const RefusalsFile = 4
 
 const (
-	saidAgain   = time.Second // within it, a refusal is not said again
-	maxRefusals = 64          // that are kept of a process; the sink hears of as many
-	mostSaid    = 3           // in one error
+	saidAgain   = time.Second // the network says the same refusal at most once in this time
+	maxRefusals = 64          // of a process that are kept, and of which the sink hears
+	mostSaid    = 3           // of the refusals in one error
 )
 
 // refusals has what the network of a process refused. It has a lock of its own.
@@ -31,7 +31,7 @@ type refusals struct {
 	mu   sync.Mutex
 	rest []byte               // of a line that is not whole
 	last map[string]time.Time // by text, without secrets
-	told int                  // refusals that were new
+	told int                  // how many refusals the sink has heard of
 }
 
 // open makes a pipe and returns the end into which the network of the process writes. The
@@ -41,15 +41,16 @@ func (f *refusals) open() (theirs *os.File, err error) {
 	return theirs, err
 }
 
-// close has nobody wait for more.
+// close ends a call of hear that waits.
 func (f *refusals) close() {
 	if f.from != nil {
 		_ = f.from.Close() // it was only read
 	}
 }
 
-// hear takes the lines that are there. If wait is true and there is none, it waits for one.
-// over says that there will be no more.
+// hear returns the lines that the network has written since the last call, and which of them the
+// sink should hear of. If there is none and wait is true, it waits for one. over says that there
+// will be no more.
 func (f *refusals) hear(wait bool, hide func(string) string) (said, fresh []string, over bool) {
 	conn, err := f.from.SyscallConn()
 	if err != nil {

@@ -53,8 +53,6 @@ func (k *talk) event(to *stream, raw []byte, final bool) {
 	k.out = append(k.out, name+": "+string(raw))
 }
 
-func (k *talk) suspend(*stream) {}
-
 func (k *talk) direct(*request, bool, wire.Message) (*session, *wire.Error) { return nil, nil }
 
 // stopped is a clock that stands still.

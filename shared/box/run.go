@@ -16,8 +16,8 @@ type processRun struct {
 	prepare preparation
 
 	ended  sync.Once // sets the fields below, before stdin is closed
-	unread int       // bytes that the process has not read
-	sure   bool      // and will not read
+	unread int       // bytes of stdin that the process has not read
+	sure   bool      // unread is certain: no program can read them any more
 }
 
 func (r *processRun) run() {
@@ -98,8 +98,7 @@ func (r *processRun) again(f *fault) {
 		q.given.again = true
 	}
 	if len(p.held.lines) > 0 {
-		isStateless, how := speaks(&p.group.audience)
-		p.handOver(newHandshake(newProcess(p.group), isStateless, how))
+		p.handOver(p.group.next())
 	}
 }
 
@@ -109,7 +108,7 @@ func (r *processRun) launch() bool {
 	p.output.log = p.box.server.log(p.audience.id, p.box.hide)
 	r.hello.begun = time.Now()
 	var l launch
-	err := r.prepare.room()
+	err := p.box.server.Memory.Room(p.wanted) // until the machine has memory for it
 	if err == nil {
 		l, err = r.prepare.prepare()
 	}

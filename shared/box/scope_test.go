@@ -114,8 +114,8 @@ func TestEqualIdsAndTokensOfSessionsThatShareAreToldApart(t *testing.T) {
 	if e := c.hears("bob/1", works); !e.Final || string(wire.Lookup(e.Raw, "id")) != "1" {
 		t.Errorf("the call ended with %s", e.Raw)
 	}
-	if open := c.Open(); len(open) != 1 || open[0].ID != hangs || open[0].Session != "ann/1" {
-		t.Errorf("open: %+v", open)
+	if open := c.Open(); len(open) != 1 || open[0].id != hangs || open[0].session.id != "ann/1" {
+		t.Errorf("%d are open", len(open))
 	}
 }
 
@@ -128,14 +128,14 @@ func TestASessionCancelsItsOwnCallsOnly(t *testing.T) {
 	c.as("bob/1", cancel) // has no such call
 	c.CloseStream("bob/1", hangs)
 	if open := c.Open(); len(open) != 2 {
-		t.Fatalf("open: %+v", open)
+		t.Fatalf("%d are open", len(open))
 	}
 	c.as("ann/1", cancel)
 	if e := c.hears("ann/1", hangs); !e.Final || string(wire.Lookup(e.Raw, "error", "code")) != strconv.Itoa(int(wire.CodeCancelled)) {
 		t.Errorf("it ended with %s", e.Raw)
 	}
-	if open := c.Open(); len(open) != 1 || open[0].ID != other {
-		t.Errorf("open: %+v", open)
+	if open := c.Open(); len(open) != 1 || open[0].id != other {
+		t.Errorf("%d are open", len(open))
 	}
 	if told := c.toServer("bob/1", wire.NotifyCancelled); len(told) != 1 {
 		t.Errorf("the server was told %v", told)

@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"time"
@@ -159,21 +160,11 @@ type Provisioner interface {
 }
 
 func (s Server) withDefaults() Server {
-	if s.ProbeTime <= 0 {
-		s.ProbeTime = DefaultProbeTime
-	}
-	if s.StartupTimeout <= 0 {
-		s.StartupTimeout = DefaultStartupTimeout
-	}
-	if s.ToolTimeout == 0 {
-		s.ToolTimeout = DefaultToolTimeout
-	}
-	if s.AnswerTimeout <= 0 {
-		s.AnswerTimeout = DefaultAnswerTimeout
-	}
-	if s.Idle <= 0 {
-		s.Idle = DefaultIdle
-	}
+	s.ProbeTime = cmp.Or(s.ProbeTime, DefaultProbeTime)
+	s.StartupTimeout = cmp.Or(s.StartupTimeout, DefaultStartupTimeout)
+	s.ToolTimeout = cmp.Or(s.ToolTimeout, DefaultToolTimeout)
+	s.AnswerTimeout = cmp.Or(s.AnswerTimeout, DefaultAnswerTimeout)
+	s.Idle = cmp.Or(s.Idle, DefaultIdle)
 	return s
 }
 

@@ -1,7 +1,6 @@
 package box
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -21,31 +20,31 @@ import (
 // ControlFile is the descriptor of the control socket of a keeper, if [Server].Images is set.
 const ControlFile = 5
 
-// nap is what a process needs to sleep with its memory. A process that sleeps has ended. If its
-// conversation has an open request or question, another [process] takes that over and waits
-// until a message needs it. The box's lock guards asked, over, kept and discard; the channels
-// order the rest.
+// nap is what a process needs to sleep with its memory. The OS process of one that sleeps has
+// ended. If its conversation has an open request, another [process], its heir, takes that over
+// and waits until a message needs it. The box's lock guards asked, sent, over, kept and discard;
+// the channels order the other fields.
 type nap struct {
 	control *memory.Control // nil without a keeper that can freeze
 	image   memory.Process
 
-	drowsy  chan struct{} // closed when freeze is to put the process away
+	drowsy  chan struct{} // closed when [processRun.freeze] is to begin
 	asked   bool          // drowsy is closed
-	sent    int64         // how many bytes the process had been sent by then
+	sent    int64         // how many bytes the process had been sent when drowsy was closed
 	over    bool          // freeze has returned
-	kept    bool          // and the memory is kept
-	size    int64         // of the image, in bytes
-	dead    frozen        // calls and questions that had ended before
+	kept    bool          // freeze has succeeded: an image of the memory is in the store
+	size    int64         // of that image, in bytes
+	dead    frozen        // requests and questions that the box has ended unknown to the process
 	discard bool          // the memory must not be kept
 
-	heard chan struct{} // closed when all its output was heard
-	rest  []byte        // the beginning of a line of its output that it has not ended
-	cut   bool          // that was too long to be kept
-	said  []byte        // such a beginning, of the process before
+	heard chan struct{} // closed when the box has taken all output of the process
+	rest  []byte        // the beginning of an output line that the process had not ended when it was frozen
+	cut   bool          // rest was too long, so the process cannot be kept
+	said  []byte        // rest of the process whose memory this one has
 	heir  bool          // the process has taken over the conversation of one that sleeps
 
 	needed chan struct{} // closed once the process is to run
-	lost   string        // why it starts without what was kept, "" if nothing was lost
+	lost   string        // why the process started without the memory that was kept, "" if none was lost
 }
 
 func (n *nap) begin() {
@@ -86,7 +85,8 @@ func (p *process) waits() bool {
 	return true
 }
 
-// bury notes the requests that end although the process does not know it.
+// bury notes in dead the requests that the box ends while the process still works on them. When
+// the process is thawed, it may answer them.
 func (n *nap) bury(p *process) {
 	if p.child == nil || n.control == nil || p.failed == nil || n.asked {
 		return
@@ -97,7 +97,8 @@ func (n *nap) bury(p *process) {
 	n.dead.Questions = slices.DeleteFunc(p.conv.frozenQuestions(), func(q frozenQuestion) bool { return !q.OfCall })
 }
 
-// dismiss ends a process that was told to end: with its memory, if that can be kept.
+// dismiss ends a process that was told to end. It freezes the process if its memory can be kept,
+// and terminates it otherwise.
 func (p *process) dismiss() {
 	switch n := &p.nap; {
 	case p.child == nil || n.asked && !n.over:
@@ -110,8 +111,8 @@ func (p *process) dismiss() {
 	}
 }
 
-// freeze puts the process away with its memory and its workspace. If that fails, the process
-// ends without.
+// freeze saves the memory of the process together with its workspace, which ends the process. If
+// that fails, the process ends all the same.
 func (r *processRun) freeze() {
 	p := r.p
 	b, begun := p.box, time.Now()
@@ -170,10 +171,11 @@ func (r *processRun) takeMemory(ctx context.Context, to io.Writer) (any, error) 
 	return p.frozen(input), nil
 }
 
-// frozen is the state of a conversation with a process that sleeps.
+// frozen is the state of a conversation with a process that sleeps. It is kept behind the memory
+// in the image.
 type frozen struct {
-	Unread []byte `json:"unread"` // written to the process, and not read
-	Said   []byte `json:"said"`   // the beginning of a line that it has not ended
+	Unread []byte `json:"unread"` // what the box had sent and the process has not read
+	Said   []byte `json:"said"`   // the beginning of an output line that the process has not ended
 
 	Stateless bool            `json:"stateless,omitempty"`
 	Version   string          `json:"version,omitempty"`
@@ -184,11 +186,11 @@ type frozen struct {
 	Changes   int64           `json:"changes,omitempty"` // see stateless
 	Notes     bool            `json:"notes,omitempty"`   // see notes.answers
 
-	Own       map[int64]string `json:"own,omitempty"`       // methods of open requests of the box
-	Numbers   []int64          `json:"numbers,omitempty"`   // that are not free
+	Own       map[int64]string `json:"own,omitempty"`       // methods of the box's own open requests, by number
+	Numbers   []int64          `json:"numbers,omitempty"`   // of all own requests so far; no other request may get them
 	Calls     []int64          `json:"calls,omitempty"`     // numbers of open requests of clients
-	Questions []frozenQuestion `json:"questions,omitempty"` // in their order
-	Asked     int64            `json:"asked,omitempty"`     // how many questions there were
+	Questions []frozenQuestion `json:"questions,omitempty"` // open ones, in the order in which they were asked
+	Asked     int64            `json:"asked,omitempty"`     // how many questions the process has asked so far
 
 	Level         string   `json:"level,omitempty"`
 	Subscriptions []string `json:"subscriptions,omitempty"`
@@ -202,8 +204,9 @@ type frozenQuestion struct {
 	OfCall  bool            `json:"of_call,omitempty"`
 }
 
-// frozen takes what the process has not read, and describes the conversation. Requests that
-// are not on their way yet are not part of it.
+// frozen describes the conversation with a process that was just frozen. input is what the
+// process had not read of its stdin. Requests whose lines still waited in the queue are left
+// out: the next process gets them.
 func (p *process) frozen(input []byte) *frozen {
 	begun, lines := p.queue.Take()
 	f := &frozen{
@@ -250,9 +253,8 @@ func (p *process) frozen(input []byte) *frozen {
 }
 
 func (c *conversation) frozenQuestions() []frozenQuestion {
-	all := slices.SortedFunc(maps.Values(c.questions), func(a, b *question) int { return cmp.Compare(a.order, b.order) })
 	var list []frozenQuestion
-	for _, q := range all {
+	for _, q := range c.questionsInOrder() {
 		f := frozenQuestion{Visible: q.visible, ID: q.id, Token: q.token, OfCall: q.call != nil}
 		if q.session != nil {
 			f.Session = q.session.id
@@ -274,10 +276,10 @@ func (r *processRun) passOn() {
 	}
 	next := p.group.current
 	if next == nil {
-		next = newProcess(p.group)
+		h := p.group.next()
+		next = h.p
 		next.nap.needed = make(chan struct{})
-		isStateless, how := speaks(&p.group.audience)
-		p.group.begin(newHandshake(next, isStateless, how), nil)
+		p.group.begin(h, nil)
 	}
 	next.inherit(p)
 }
@@ -373,15 +375,8 @@ func (r *processRun) wake(anew bool) (*frozen, error) {
 	p := r.p
 	ctx, done := context.WithTimeout(context.Background(), p.box.server.StartupTimeout)
 	defer done()
-	wanted, cancel := context.WithCancel(ctx)
+	wanted, cancel := context.WithTimeout(p.wanted, p.box.server.StartupTimeout)
 	defer cancel()
-	p.box.server.Guard.Go(func() {
-		select {
-		case <-p.halt:
-			cancel()
-		case <-wanted.Done():
-		}
-	})
 	fit, err := p.nap.control.Fit(wanted)
 	if err != nil {
 		p.nap.close()

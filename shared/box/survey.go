@@ -67,7 +67,8 @@ func withCursor(params, cursor json.RawMessage) json.RawMessage {
 	return with
 }
 
-// told takes a page. A process that cannot say now is not compared.
+// told takes the answer to a request for a page. If the process cannot list at the moment, the
+// survey ends without a fingerprint, and nothing is compared.
 func (v *survey) told(m wire.Message) {
 	l := v.left[0]
 	switch {

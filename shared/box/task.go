@@ -29,11 +29,12 @@ type legacyTasks struct {
 	all    bool            // all tools are known
 }
 
-// doubt is a call that ended in an error, of a tool that the box does not know yet.
+// unconfirmedCall is a call that ended in an error, of a tool that the box does not know yet. The
+// box lists the tools before the client gets the error.
 type unconfirmedCall struct {
 	r     *request
-	end   wire.Message
-	pages *wire.Pages
+	end   wire.Message // the error, or the result that says isError
+	pages *wire.Pages  // of the list so far
 }
 
 func (t *legacyTasks) outgoing(r *request, line []byte) []byte {
