@@ -13,17 +13,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
 )
 
-// Store keeps an image beside the workspace of its moment. [snapshot.Images] is one, and says
-// what the methods promise.
-type Store interface {
-	Save(ctx context.Context, process, owner, workspace, staged string, image func(io.Writer) error) error
-	Open(ctx context.Context, owner string) (snapshot.Image, error)
-	Claim(ctx context.Context, owner, name string) error
-}
-
 // Kept keeps the memory of the processes of one box.
 type Kept struct {
-	Store      Store
+	Store      *snapshot.Images
 	Key        Tenant
 	Box        string
 	Generation int64
@@ -97,7 +89,7 @@ func (c *counter) Write(p []byte) (int, error) {
 type Found struct {
 	kept   *Kept
 	owner  string
-	file   snapshot.Image
+	file   *snapshot.Image
 	header Header
 	raw    []byte // header, as it is in the image
 
@@ -132,7 +124,7 @@ func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
 		return nil, err
 	}
 	f.Saved = f.header.Saved
-	plain, done, err := f.plain(ctx)
+	plain, done, err := f.plain()
 	if err != nil {
 		return nil, err
 	}
@@ -167,9 +159,10 @@ func unpacked(err error) error {
 	return lost("its image cannot be read: %s", oneLine(err.Error()))
 }
 
-// plain returns the plain text of the image behind its header.
-func (f *Found) plain(ctx context.Context) (io.Reader, func(), error) {
-	o, err := newOpener(reader{ctx, f.file}, f.kept.Key, f.header, f.raw)
+// plain returns the plain text of the image behind its header. The caller calls the function that
+// it returns when the text is not read any more.
+func (f *Found) plain() (io.Reader, func(), error) {
+	o, err := newOpener(f.file, f.kept.Key, f.header, f.raw)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -196,7 +189,7 @@ func (f *Found) Claim(ctx context.Context, thaw func(context.Context, io.Reader)
 	if _, raw, err := readHeader(f.file); err != nil || !bytes.Equal(raw, f.raw) {
 		return &ClaimError{errors.Join(lost("its image was changed while it was read"), err)}
 	}
-	plain, done, err := f.plain(ctx)
+	plain, done, err := f.plain()
 	if err != nil {
 		return err
 	}
@@ -204,19 +197,5 @@ func (f *Found) Claim(ctx context.Context, thaw func(context.Context, io.Reader)
 	return thaw(ctx, plain)
 }
 
-// Close gives up the image, which stays where it is unless it was claimed.
+// Close closes the image. An image that was not claimed stays in the store.
 func (f *Found) Close() { _ = f.file.Close() }
-
-// reader fails when its context ends.
-type reader struct {
-	ctx  context.Context //nolint:containedctx // an io.Reader takes none
-	from io.Reader
-}
-
-// Read implements io.Reader.
-func (r reader) Read(p []byte) (int, error) {
-	if err := context.Cause(r.ctx); err != nil {
-		return 0, err
-	}
-	return r.from.Read(p)
-}

@@ -50,63 +50,110 @@ const (
 
 // Get implements [Store]. It marks the snapshot as used, see [Folder.Sweep].
 func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, time.Time, error) {
-	none := fmt.Errorf("%w in the folder of snapshots", ErrNone)
-	if _, err := os.Stat(f.of(key)); errors.Is(err, fs.ErrNotExist) {
-		return nil, time.Time{}, none
-	}
-	unlock, err := f.lock()
+	file, info, err := f.open(key, func(p pointer) string { return p.Object })
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	defer unlock() // an open file stays readable after a replacement
-	p, err := f.current(key)
-	if err != nil || p.Object == "" {
-		return nil, time.Time{}, errors.Join(err, none)
+	return file, info.ModTime(), nil
+}
+
+// open opens the file of a key that of returns the name of. It fails with [ErrNone] if that is "".
+func (f *Folder) open(key string, of func(pointer) string) (*os.File, fs.FileInfo, error) {
+	none, dir := fmt.Errorf("%w in the folder of snapshots", ErrNone), f.of(key)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, none
 	}
-	file, err := os.Open(filepath.Join(f.of(key), p.Object))
+	unlock, err := f.lock()
 	if err != nil {
-		return nil, time.Time{}, fmt.Errorf("open the snapshot: %w", err)
+		return nil, nil, err
+	}
+	defer unlock() // an open file stays readable after it was replaced or claimed
+	p, err := f.current(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	if of(p) == "" {
+		return nil, nil, none
+	}
+	file, err := os.Open(filepath.Join(dir, of(p)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the snapshot: %w", err)
 	}
 	info, err := file.Stat()
 	if err != nil {
 		_ = file.Close() // only read
-		return nil, time.Time{}, err
+		return nil, nil, err
 	}
 	now := time.Now()
 	// If the mark fails, Sweep removes the snapshot a little early.
-	_ = os.Chtimes(filepath.Join(f.of(key), pointerFile), now, now)
-	return file, info.ModTime(), nil
+	_ = os.Chtimes(filepath.Join(dir, pointerFile), now, now)
+	return file, info, nil
 }
 
 // Put implements [Store].
-func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Writer) error) (err error) {
+func (f *Folder) Put(_ context.Context, key string, gen int64, write func(io.Writer) error) error {
+	return f.put(key, gen, nil, func(string) (func(io.Writer) error, error) { return write, nil })
+}
+
+// put saves an image of memory, unless image is nil, and then the archive of the workspace.
+// archive gets the name of the present archive and returns what writes the new one. It returns
+// nil if the present archive is to stay. Both files become current at once, or none does.
+func (f *Folder) put(key string, gen int64, image func(io.Writer) error, archive func(present string) (write func(io.Writer) error, err error)) (err error) {
 	dir := f.of(key)
-	file, err := f.begin(dir, suffix)
+	var files []*os.File
+	defer func() {
+		for _, file := range files {
+			_ = file.Close() // either it was synced, or it is of no use
+			if err != nil {
+				_ = os.Remove(file.Name()) // the error says more
+			}
+		}
+		if err != nil {
+			_ = os.Remove(dir) // fails if other snapshots are in it
+		}
+	}()
+	add := func(suffix string, write func(io.Writer) error) (string, error) {
+		file, err := f.begin(dir, suffix)
+		if err != nil {
+			return "", err
+		}
+		files = append(files, file)
+		if err = write(file); err == nil {
+			err = f.step("sync")
+		}
+		if err == nil {
+			err = file.Sync()
+		}
+		if err != nil {
+			return "", fmt.Errorf("write the snapshot: %w", err)
+		}
+		return filepath.Base(file.Name()), nil
+	}
+	p := pointer{Generation: gen}
+	if image != nil {
+		if p.Image, err = add(imageSuffix, image); err != nil {
+			return err
+		}
+	}
+	present, err := f.current(key)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		_ = file.Close() // either it was synced, or it is of no use
-		if err != nil {
-			_ = os.Remove(file.Name()) // the error says more
-			_ = os.Remove(dir)         // fails if other snapshots are in it
-		}
-	}()
-	if err = write(file); err == nil {
-		err = f.step("sync")
-	}
-	if err == nil {
-		err = file.Sync()
-	}
+	write, err := archive(present.Object)
 	if err != nil {
-		return fmt.Errorf("write the snapshot: %w", err)
+		return err
+	}
+	if p.Object = present.Object; write != nil {
+		if p.Object, err = add(suffix, write); err != nil {
+			return err
+		}
 	}
 	unlock, err := f.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return f.commit(key, pointer{Generation: gen, Object: filepath.Base(file.Name())})
+	return f.commit(key, p)
 }
 
 // begin makes the file of a snapshot and locks it while it is written, so that no other

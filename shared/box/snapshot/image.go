@@ -28,11 +28,16 @@ type Images struct {
 }
 
 // Image is an image that was opened. It stays readable after it was deleted.
-type Image interface {
-	io.ReadSeekCloser
-	Name() string // in the store
-	Size() int64  // in bytes
+type Image struct {
+	*os.File
+	size int64
 }
+
+// Name returns the name of the image in the store.
+func (i *Image) Name() string { return filepath.Base(i.File.Name()) }
+
+// Size returns the size of the image in bytes.
+func (i *Image) Size() int64 { return i.size }
 
 // Images returns where the memory of the Keeper's processes is kept, nil if its Store keeps
 // none.
@@ -49,75 +54,47 @@ func (k *Keeper) Images() *Images {
 // Save, with its error. The other arguments are those of [Keeper.Save].
 func (i *Images) Save(ctx context.Context, process, owner, workspace, staged string, image func(io.Writer) error) error {
 	k := i.keeper
-	var frozen time.Time
-	err := k.save(ctx, process, workspace, staged, func(w *kept, scanned func() (*os.Root, changes, error)) (changes, error) {
-		var c changes
-		err := i.folder.putWith(k.cfg.Key(owner), k.cfg.Generation, func(to io.Writer) error {
-			err := image(to)
-			frozen = time.Now()
-			return err
-		}, func(was string, to io.Writer) (same bool, err error) {
-			root, now, err := scanned()
-			if err != nil {
-				return false, err
-			}
-			defer func() { _ = root.Close() }() // only read
-			if c = now; was != "" && c.same(w.last) && time.Since(w.saved) < renewAfter {
-				return true, nil
-			}
-			return false, pack(ctx, to, root, c)
-		})
-		if err == nil {
-			k.log.Info("memory and workspace saved", "process", process, "files", len(c.put), "ms", time.Since(frozen).Milliseconds())
-		}
-		return c, err
-	})
-	if err == nil && frozen.IsZero() {
-		err = errors.New("the workspace was never restored")
+	w := k.of(process)
+	if w == nil {
+		return errors.New("the workspace was never restored")
 	}
-	return err
+	root, err := os.OpenRoot(workspace)
+	if err != nil {
+		return fmt.Errorf("save the workspace: %w", err)
+	}
+	defer func() { _ = root.Close() }() // only read
+	var c changes
+	var frozen time.Time
+	err = i.folder.put(k.cfg.Key(owner), k.cfg.Generation, func(to io.Writer) error {
+		err := image(to)
+		frozen = time.Now()
+		return err
+	}, func(present string) (func(io.Writer) error, error) {
+		var err error
+		if c, err = k.changed(ctx, root, staged); err != nil {
+			return nil, err
+		}
+		if present != "" && c.same(w.last) && time.Since(w.saved) < renewAfter {
+			return nil, nil //nolint:nilnil // the present archive stays
+		}
+		return func(to io.Writer) error { return pack(ctx, to, root, c) }, nil
+	})
+	if err != nil {
+		return fmt.Errorf("save the workspace: %w", err)
+	}
+	w.last, w.saved = c, time.Now()
+	k.log.Info("memory and workspace saved", "process", process, "files", len(c.put), "ms", time.Since(frozen).Milliseconds())
+	return nil
 }
 
 // Open opens the image that is kept for an owner. It fails with [ErrNone] if there is none.
-func (i *Images) Open(_ context.Context, owner string) (Image, error) {
-	f, key := i.folder, i.keeper.cfg.Key(owner)
-	if _, err := os.Stat(f.of(key)); errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrNone
-	}
-	unlock, err := f.lock()
+func (i *Images) Open(_ context.Context, owner string) (*Image, error) {
+	file, info, err := i.folder.open(i.keeper.cfg.Key(owner), func(p pointer) string { return p.Image })
 	if err != nil {
 		return nil, err
 	}
-	defer unlock() // an open file stays readable after it was claimed
-	p, err := f.current(key)
-	if err != nil {
-		return nil, err
-	}
-	if p.Image == "" {
-		return nil, ErrNone
-	}
-	file, err := os.Open(filepath.Join(f.of(key), p.Image))
-	if err != nil {
-		return nil, err
-	}
-	info, err := file.Stat()
-	if err != nil {
-		_ = file.Close() // only read
-		return nil, err
-	}
-	return openImage{file, info.Size()}, nil
+	return &Image{file, info.Size()}, nil
 }
-
-type openImage struct {
-	*os.File
-	size int64
-}
-
-// Name returns the name in the folder of the key.
-func (o openImage) Name() string { return filepath.Base(o.File.Name()) }
-
-// Size implements [Image].
-func (o openImage) Size() int64 { return o.size }
 
 // Claim deletes an image of an owner, and returns nil to at most one caller. From then on the
 // store refuses what older generations save or claim. It fails with [ErrNone] if the image is
@@ -166,64 +143,6 @@ func (f *Folder) claim(key string, gen int64, name string) error {
 		_ = os.Remove(filepath.Join(dir, image))
 	}
 	return f.step("deleted")
-}
-
-// putWith saves an image, and then the archive of the workspace of that moment. archive gets
-// the name of the present archive; if it returns same, that stays. Both become current at once,
-// or none does.
-func (f *Folder) putWith(key string, gen int64, image func(io.Writer) error, archive func(was string, to io.Writer) (same bool, err error)) (err error) {
-	dir := f.of(key)
-	var files []*os.File
-	defer func() {
-		for _, file := range files {
-			_ = file.Close() // either it was synced, or it is of no use
-			if err != nil {
-				_ = os.Remove(file.Name()) // the error says more
-			}
-		}
-		if err != nil {
-			_ = os.Remove(dir) // fails if other snapshots are in it
-		}
-	}()
-	put := func(suffix string, write func(io.Writer) error) (string, error) {
-		file, err := f.begin(dir, suffix)
-		if err != nil {
-			return "", err
-		}
-		files = append(files, file)
-		if err = write(file); err == nil {
-			err = f.step("sync")
-		}
-		if err == nil {
-			err = file.Sync()
-		}
-		return filepath.Base(file.Name()), err
-	}
-	p := pointer{Generation: gen}
-	if p.Image, err = put(imageSuffix, image); err != nil {
-		return err
-	}
-	was, err := f.current(key)
-	if err != nil {
-		return err
-	}
-	same := false
-	if p.Object, err = put(suffix, func(to io.Writer) (err error) {
-		same, err = archive(was.Object, to)
-		return err
-	}); err != nil {
-		return fmt.Errorf("write the snapshot: %w", err)
-	}
-	if same {
-		_ = os.Remove(filepath.Join(dir, p.Object)) // if it stays, the next save removes it
-		p.Object = was.Object
-	}
-	unlock, err := f.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return f.commit(key, p)
 }
 
 // Expire deletes the images of memory that are older than age, and returns how many.

@@ -87,67 +87,46 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 // renewAfter. After an error the previous snapshot is still there. The error wraps a
 // [*LimitError], [ErrStale], or an error of the store.
 func (k *Keeper) Save(ctx context.Context, process, owner, workspace, record string) error {
-	begun := time.Now()
-	return k.save(ctx, process, workspace, record, func(w *kept, scanned func() (*os.Root, changes, error)) (changes, error) {
-		root, c, err := scanned()
-		if err != nil {
-			return c, err
-		}
-		defer func() { _ = root.Close() }() // only read
-		if c.same(w.last) && (w.saved.IsZero() || time.Since(w.saved) < renewAfter) {
-			return c, errUnchanged
-		}
-		err = k.cfg.Store.Put(ctx, k.cfg.Key(owner), k.cfg.Generation, func(to io.Writer) error {
-			return pack(ctx, to, root, c)
-		})
-		if err == nil {
-			k.log.Info("workspace saved", "process", process, "files", len(c.put), "gone", len(c.gone),
-				"bytes", c.bytes, "left_out", c.leftOut, "ms", time.Since(begun).Milliseconds())
-		}
-		return c, err
-	})
-}
-
-// errUnchanged says that a workspace need not be saved.
-var errUnchanged = errors.New("the workspace has not changed")
-
-// save calls put, and notes what it has saved. scanned says what has changed in the workspace
-// by the time of its call; its caller closes the root.
-func (k *Keeper) save(ctx context.Context, process, workspace, record string, put func(w *kept, scanned func() (*os.Root, changes, error)) (changes, error)) error {
-	k.mu.Lock()
-	w := k.kept[process]
-	k.mu.Unlock()
+	w := k.of(process)
 	if w == nil {
 		return nil // it was never restored
 	}
-	c, err := put(w, func() (*os.Root, changes, error) {
-		root, err := os.OpenRoot(workspace)
-		if err != nil {
-			return nil, changes{}, err
-		}
-		c, err := k.changed(ctx, root, record)
-		if err != nil {
-			_ = root.Close() // only read
-			return nil, changes{}, err
-		}
-		return root, c, nil
-	})
-	switch {
-	case errors.Is(err, errUnchanged):
+	begun := time.Now()
+	root, err := os.OpenRoot(workspace)
+	if err != nil {
+		return fmt.Errorf("save the workspace: %w", err)
+	}
+	defer func() { _ = root.Close() }() // only read
+	c, err := k.changed(ctx, root, record)
+	if err == nil && c.same(w.last) && (w.saved.IsZero() || time.Since(w.saved) < renewAfter) {
 		return nil
-	case err != nil:
+	}
+	if err == nil {
+		err = k.cfg.Store.Put(ctx, k.cfg.Key(owner), k.cfg.Generation, func(to io.Writer) error { return pack(ctx, to, root, c) })
+	}
+	if err != nil {
 		return fmt.Errorf("save the workspace: %w", err)
 	}
 	w.last, w.saved = c, time.Now()
+	k.log.Info("workspace saved", "process", process, "files", len(c.put), "gone", len(c.gone),
+		"bytes", c.bytes, "left_out", c.leftOut, "ms", time.Since(begun).Milliseconds())
 	return nil
 }
 
+// of returns what the Store has of the workspace of a process, nil if that was never restored.
+func (k *Keeper) of(process string) *kept {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.kept[process]
+}
+
+// changed returns what differs in a workspace from what the record says was put there.
 func (k *Keeper) changed(ctx context.Context, root *os.Root, record string) (changes, error) {
 	base, err := staged(record)
 	if err != nil {
 		return changes{}, err
 	}
-	now, err := scan(ctx, root, k.cfg.Limits)
+	now, err := scan(ctx, root, k.cfg.Limits, false)
 	if err != nil {
 		return changes{}, err
 	}

@@ -362,7 +362,7 @@ func TestFileThatIsSwappedWhileItIsSavedIsNotRead(t *testing.T) {
 			root, err := os.OpenRoot(dir)
 			must(t, err)
 			defer func() { must(t, root.Close()) }()
-			now, err := scan(t.Context(), root, Limits{}.withDefaults())
+			now, err := scan(t.Context(), root, Limits{}.withDefaults(), false)
 			must(t, err)
 			c, err := compare(nil, now, Limits{}.withDefaults())
 			must(t, err)

@@ -56,7 +56,7 @@ func Pack(ctx context.Context, w io.Writer, folder string, limits Limits) error 
 	}
 	defer func() { _ = root.Close() }() // only read
 	limits = limits.withDefaults()
-	now, err := scanAs(ctx, root, limits, true)
+	now, err := scan(ctx, root, limits, true)
 	if err != nil {
 		return err
 	}

@@ -82,14 +82,9 @@ func skipped(name string) bool {
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
 }
 
-// scan reads the entries of a workspace. It follows no links.
-func scan(ctx context.Context, root *os.Root, limits Limits) (tree, error) {
-	return scanAs(ctx, root, limits, false)
-}
-
-// scanAs is like scan. If whole is set, it skips no names, and leaves out neither links
-// that lead outside nor files that others share.
-func scanAs(ctx context.Context, root *os.Root, limits Limits, whole bool) (tree, error) {
+// scan reads the entries of a workspace. It follows no links. If whole is set, it skips no
+// names, and leaves out neither links that lead outside nor files that others share.
+func scan(ctx context.Context, root *os.Root, limits Limits, whole bool) (tree, error) {
 	s := scanner{ctx: ctx, whole: whole, root: root, found: tree{}, most: maxTree + limits.Files, limits: limits, names: map[uint64]uint64{}, seen: map[uint64]uint64{}}
 	if real, err := filepath.EvalSymlinks(root.Name()); err == nil {
 		s.real = real
