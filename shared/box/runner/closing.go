@@ -62,48 +62,48 @@ func (e *RefusedError) Error() string {
 type reconnection int
 
 const (
-	comeBack  reconnection = iota // connect anew, after a pause that grows
-	comeLater                     // connect anew, after a long pause
-	comeRound                     // connect again, but only a few times, because the fault may be on this end
-	stayAway                      // the host does not want this runner to come back
-	fencedOff                     // a newer runner runs the box
+	reconnect       reconnection = iota // connect anew, after a pause that grows
+	reconnectLater                      // connect anew, after a long pause
+	reconnectSeldom                     // connect again, but give up after a few times, because the fault may be on this end
+	stayAway                            // the host does not want this runner to come back
+	fencedOff                           // a newer runner runs the box
 )
 
-// reconnectionOf reads the reconnection from the error. Any error but a ClosedError or a RefusedError
-// is a network error.
+// reconnectionOf says what to do after an error of a Conn or a Dialer. Any error but a ClosedError
+// or a RefusedError is one of the network.
 func reconnectionOf(err error) reconnection {
 	if closed, ok := errors.AsType[*ClosedError](err); ok {
-		return closed.Code.sequel()
+		return closed.Code.reconnection()
 	}
 	var refused *RefusedError
 	if !errors.As(err, &refused) {
-		return comeBack
+		return reconnect
 	}
 	switch s := refused.Status; {
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == http.StatusForbidden:
 		// The gateway also answers 403 when the function behind it is throttled. A runner
 		// without a good pass gets 401.
-		return comeLater
+		return reconnectLater
 	case s == http.StatusRequestTimeout || s >= http.StatusInternalServerError:
-		return comeBack
+		return reconnect
 	default:
-		return comeRound
+		return reconnectSeldom
 	}
 }
 
-func (c CloseCode) sequel() reconnection {
+func (c CloseCode) reconnection() reconnection {
 	is := func(codes ...CloseCode) bool { return slices.Contains(codes, c) }
 	switch {
 	case is(CloseFenced):
 		return fencedOff
 	case is(ClosePolicy, CloseTryLater):
-		return comeLater
+		return reconnectLater
 	case is(CloseProtocol, CloseUnsupported, CloseNotText, CloseTooBig, CloseExtension):
-		return comeRound
+		return reconnectSeldom
 	case c >= privateCodes && c < privateReturn:
 		return stayAway
 	default:
-		return comeBack
+		return reconnect
 	}
 }
 

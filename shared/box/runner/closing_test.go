@@ -24,15 +24,15 @@ func TestHowAConnectionEndedSaysWhetherToComeBack(t *testing.T) {
 		return m
 	}
 	for _, cases := range []map[error]reconnection{
-		{io.EOF: comeBack, errors.New("connection reset by peer"): comeBack, errSilent: comeBack},
-		codes(comeBack, 1000, CloseGoingAway, 1005, 1006, 1011, 1012, 1014, 1015, 3000, 4500, 4999, 5000),
-		codes(comeLater, ClosePolicy, CloseTryLater),
-		codes(comeRound, CloseProtocol, CloseUnsupported, CloseNotText, CloseTooBig, CloseExtension),
+		{io.EOF: reconnect, errors.New("connection reset by peer"): reconnect, errSilent: reconnect},
+		codes(reconnect, 1000, CloseGoingAway, 1005, 1006, 1011, 1012, 1014, 1015, 3000, 4500, 4999, 5000),
+		codes(reconnectLater, ClosePolicy, CloseTryLater),
+		codes(reconnectSeldom, CloseProtocol, CloseUnsupported, CloseNotText, CloseTooBig, CloseExtension),
 		codes(stayAway, CloseRefused, 4000, 4003, 4499),
 		codes(fencedOff, CloseFenced),
-		statuses(comeBack, 408, 500, 502, 504),
-		statuses(comeLater, 403, 429, 503),
-		statuses(comeRound, 200, 302, 400, 401, 404, 410, 426),
+		statuses(reconnect, 408, 500, 502, 504),
+		statuses(reconnectLater, 403, 429, 503),
+		statuses(reconnectSeldom, 200, 302, 400, 401, 404, 410, 426),
 	} {
 		for err, want := range cases {
 			if got := reconnectionOf(err); got != want {

@@ -25,6 +25,14 @@ type delivery struct {
 	asks    *Suspension   // follows pending, until a batch includes it
 }
 
+// again returns the request that is delivered again in the next round, nil for none.
+func (d *delivery) again() []byte {
+	if d.asks == nil {
+		return nil
+	}
+	return d.asks.Raw
+}
+
 type deliveries struct {
 	byID    map[storage.StreamID]*delivery // in flight, and for idMemory after
 	owed    map[storage.StreamID]*delivery // the deliveries whose end the host does not have yet

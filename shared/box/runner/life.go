@@ -10,7 +10,7 @@ import (
 )
 
 // life is the state of a Run. Each part has one job, and knows only the parts above it in
-// this list. The loop of Run drives the parts with frames from the host, results from the
+// this list, but links also hand to life what comes over them. The loop of Run drives the parts with frames from the host, results from the
 // Executor, and timers.
 type life struct {
 	cfg        *Config     // begin completes it
@@ -36,7 +36,7 @@ func newLife(ctx context.Context, c Config, id string, done chan struct{}, post 
 	l := &life{cfg: &c, loop: &loop{guard: c.Guard, post: post}, done: done}
 	l.executing = &executing{loop: l.loop, executor: c.Executor, calls: make(chan func(Executor), 1)}
 	l.links = &links{
-		cfg: &c, loop: l.loop, executing: l.executing, above: l, runner: id, pass: c.Pass, gen: c.Gen, invited: c.Begin != nil,
+		cfg: &c, loop: l.loop, executing: l.executing, life: l, runner: id, pass: c.Pass, gen: c.Gen, invited: c.Begin != nil,
 		ctx: own, cancel: cancel, open: map[*link]bool{},
 	}
 	l.farewell = &farewell{cfg: &c, loop: l.loop, links: l.links}
@@ -80,10 +80,6 @@ func (l *life) begin(launch map[string]string) {
 	})
 }
 
-func (l *life) retire() { l.sleep.retire() }
-
-func (l *life) loosen() { l.outboxes.loosenAll() }
-
 // stop ends everything that Run began.
 func (l *life) stop() {
 	if n := l.outboxes.unsent(); n > 0 {
@@ -96,6 +92,7 @@ func (l *life) stop() {
 	l.loop.wg.Wait()
 }
 
+// frame handles a frame from the host.
 func (l *life) frame(lk *link, f frame.Frame) {
 	switch f := f.(type) {
 	case frame.Welcome:
@@ -166,6 +163,8 @@ func (l *life) keepHouse() {
 	l.loop.set(&l.housekeeping, houseKeeping, l.keepHouse)
 }
 
+// resume continues after a welcome, where the last connection or the last bye stopped. moved
+// says that the connection is new, fresh that the generation is new.
 func (l *life) resume(moved, fresh bool) {
 	if moved {
 		l.outboxes.loose = false

@@ -32,17 +32,6 @@ const (
 	maxKept      = 64          // frames that wait for a connection
 )
 
-// above is what hears of the host through links.
-type above interface {
-	frame(lk *link, f frame.Frame)
-	begin(launch map[string]string) // the launch of an invited runner came, with its first welcome
-	retire()                        // the host asks for it
-	// resume continues after a welcome, where the last connection or the last bye stopped.
-	// moved says that the connection is new, fresh that the generation is new.
-	resume(moved, fresh bool)
-	loosen() // there has been no connection for looseAfter
-}
-
 var errSilent = errors.New("the host does not answer")
 
 // phase is the stage of a runner's life.
@@ -70,7 +59,7 @@ type links struct {
 	cfg       *Config
 	loop      *loop
 	executing *executing
-	above     above
+	life      *life // gets what comes over the connections
 
 	runner string             // this runner's random id, which only the host knows
 	pass   string             // the newest that the host has given
@@ -89,7 +78,7 @@ type links struct {
 	welcomed bool  // there was a welcome, so the token is used up
 	failed   int   // attempts since the last welcome; they decide the back-off
 	lost     error // why the last attempt failed
-	rounds   int   // ends since rounded that said comeRound
+	rounds   int   // ends since rounded that said reconnectSeldom
 	rounded  time.Time
 	renewBy  time.Time // when renewal rings
 	kept     [][]byte
@@ -215,7 +204,7 @@ func (ls *links) received(lk *link, data []byte, err error) {
 		ls.unreadable(lk, len(data), err)
 		return
 	}
-	ls.above.frame(lk, f)
+	ls.life.frame(lk, f)
 }
 
 // unreadable skips a message that is no frame, for example the gateway's own message about
@@ -403,10 +392,10 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	ls.loop.set(&ls.pinging, ls.cfg.PingEvery, ls.ping)
 	if ls.invited {
 		ls.invited = false
-		ls.above.begin(f.Launch)
+		ls.life.begin(f.Launch)
 	}
 	if f.Retire {
-		ls.above.retire()
+		ls.life.sleep.retire()
 	}
 	if moved || fresh || !same {
 		kept := ls.kept
@@ -414,7 +403,7 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 		for _, data := range kept {
 			ls.sendKept(data)
 		}
-		ls.above.resume(moved, fresh)
+		ls.life.resume(moved, fresh)
 	}
 }
 
@@ -486,14 +475,14 @@ func (ls *links) cut(lk *link, err error) {
 	ls.drop(lk, "lost")
 	after := reconnectionOf(err)
 	if lk.no < ls.no && (after == fencedOff || after == stayAway) {
-		after = comeBack // a hello without an answer is newer than the refusal, so its answer decides
+		after = reconnect // a hello without an answer is newer than the refusal, so its answer decides
 	}
 	switch lk {
 	case ls.live:
 		ls.live = nil
 		ls.cfg.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
 		ls.loop.set(&ls.giveUp, reconnectFor, ls.abandon)
-		ls.loop.set(&ls.loosen, looseAfter, ls.above.loosen)
+		ls.loop.set(&ls.loosen, looseAfter, ls.life.outboxes.loosenAll)
 		if ls.stage == parting {
 			// The runner does not repeat the bye. The hello on the next connection tells
 			// whether the host took it.
@@ -524,7 +513,7 @@ func (ls *links) retry(after reconnection, err error) {
 	case ls.unwelcome(after) && ls.live == nil:
 		ls.loop.finish(storage.Errorf(storage.Invalid, "the relay does not take the runner of box %s", ls.cfg.Box).Because(err))
 		return
-	case after == comeLater:
+	case after == reconnectLater:
 		ls.failed = max(ls.failed, longBackOff)
 	}
 	pause := min(firstBackOff<<min(ls.failed, longBackOff), lastBackOff)
@@ -536,7 +525,7 @@ func (ls *links) retry(after reconnection, err error) {
 // error says so, or if it refused the runner maxRounds times within roundsWithin. The
 // caller goes on nevertheless while the runner has a connection.
 func (ls *links) unwelcome(after reconnection) bool {
-	if after != comeRound {
+	if after != reconnectSeldom {
 		return after == stayAway
 	}
 	if time.Since(ls.rounded) > roundsWithin {

@@ -182,13 +182,13 @@ func (ob *outboxes) batch(o *outbox) (f frame.Events, events [][]byte, b *batch)
 	}
 	for len(o.streams) > 0 {
 		d := o.streams[0]
-		if d.pending, lens = take(d.pending, again(d.asks)); len(lens) == 0 {
+		if d.pending, lens = take(d.pending, d.again()); len(lens) == 0 {
 			break
 		}
 		over := d.ended && len(d.pending) == 0
 		final, asked := over && d.asks == nil, (*frame.Asks)(nil)
-		if over {
-			asked = asks(d.asks, d.round+1)
+		if over && !final {
+			asked = &frame.Asks{Round: d.round + 1, Questions: d.asks.Questions, Within: d.asks.Within.Milliseconds(), Len: len(d.asks.Raw)}
 		}
 		if !over && !d.traced {
 			// Before the client sees progress, a trace must say that this box owes the
@@ -270,7 +270,7 @@ func (ob *outboxes) closeStream(o *outbox, id storage.StreamID) {
 		ob.hold(o, -len(raw))
 	}
 	if len(d.pending) > 0 {
-		ob.hold(o, -len(again(d.asks)))
+		ob.hold(o, -len(d.again()))
 	}
 	d.pending, d.asks = nil, nil
 	o.streams = slices.DeleteFunc(o.streams, func(other *delivery) bool { return other == d })
