@@ -89,6 +89,27 @@ func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 	return answers
 }
 
+// refused returns the answers to messages over a stream or a WebSocket, where a status would
+// end the session of some clients: to each request its own, if a limit, a right that the
+// caller lacks or the endpoint refuses it. It returns nil for any other error, which refuses
+// the messages as a whole.
+func (c *called) refused(msgs []wire.Message, batch bool, err error) (answers [][]byte) {
+	var p *problem
+	rpc := answerOf(err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &p) && (p.rpc.Code == codeForbidden || p.status == http.StatusOK):
+		return refusedAll(msgs, p.rpc)
+	case storage.CodeOf(err) == storage.Busy:
+		return busyAll(msgs, err, false)
+	case !batch && rpc != nil:
+		c.answered(rpc)
+		return refusedAll(msgs, rpc)
+	}
+	return nil
+}
+
 // codeForbidden is the JSON-RPC code for a call that the caller's token does not permit.
 // MCP 2026-07-28 wants codes of applications outside the range of JSON-RPC.
 const codeForbidden = 403

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -80,13 +79,10 @@ func busyAll(msgs []wire.Message, err error, modern bool) (answers [][]byte) {
 	return answers
 }
 
-// joined returns answers in the form in which the requests came: one, or a batch.
+// joined returns answers in the form in which their requests came: one, or a batch.
 func joined(answers [][]byte, batch bool) []byte {
 	if !batch {
 		return answers[0]
 	}
 	return slices.Concat([]byte{'['}, bytes.Join(answers, []byte{','}), []byte{']'})
 }
-
-// retryAfter returns the header of a 429 or 503.
-func retryAfter(err error) string { return strconv.Itoa(limitOf(err).Seconds) }

@@ -60,20 +60,15 @@ func (c *called) asks(msgs []wire.Message) {
 	}
 }
 
-// headed reads the headers of a request. A traceparent in a message takes precedence over
-// the header, because one HTTP request may carry messages of several spans.
-func (c *called) headed(h http.Header) {
-	if parent := h.Get("traceparent"); c.parent == "" && isTraceparent(parent) {
-		c.parent = parent
-	}
-	c.version = h.Get(wire.HeaderProtocolVersion)
-}
-
-// reads reads the messages and the headers of a request. It returns the request with a
-// context as of in.
+// reads reads the messages and the headers of a request. It returns the request with the
+// context that in makes. A traceparent in a message takes precedence over the header,
+// because one HTTP request may carry messages of several spans.
 func (c *called) reads(r *http.Request, msgs []wire.Message) *http.Request {
 	c.asks(msgs)
-	c.headed(r.Header)
+	if parent := r.Header.Get("traceparent"); c.parent == "" && isTraceparent(parent) {
+		c.parent = parent
+	}
+	c.version = r.Header.Get(wire.HeaderProtocolVersion)
 	return r.WithContext(c.in(r.Context()))
 }
 
@@ -114,6 +109,11 @@ func (c *called) ends(raw []byte, show bool) {
 		c.outcome = observe.Done
 	}
 	c.said.Response = raw
+}
+
+// answered notes that a request got an error as its answer.
+func (c *called) answered(answer *wire.Error) {
+	c.outcome, c.why = observe.Failed, answer.Message
 }
 
 // tell adds to an event what is known of the client and the call. err is the error of the

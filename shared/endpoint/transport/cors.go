@@ -19,18 +19,29 @@ import (
 func (x *exchange) admit() error {
 	h := x.w.Header()
 	h.Add("Vary", "Origin")
-	if !ServesHost(x.opts.AllowedHosts, x.r.Host) {
-		return hostNotServed(x.r.Host)
+	if err := x.opts.checkOrigin(x.r); err != nil {
+		return err
 	}
-	origins := x.r.Header.Values("Origin")
-	if len(origins) == 0 {
-		return nil
+	if origin := x.r.Header.Get("Origin"); origin != "" {
+		h.Set("Access-Control-Allow-Origin", origin)
+		h.Set("Access-Control-Expose-Headers", wire.HeaderSessionID+", WWW-Authenticate")
 	}
-	if len(origins) > 1 || !allowedOrigin(x.opts.AllowedOrigins, origins[0], x.r.Host) {
-		return refusal(http.StatusForbidden, storage.Invalid, wire.CodeServer, originNotAllowed(origins[0]))
+	return nil
+}
+
+// checkOrigin checks Host and Origin. A Host that is not served gets an error that names the
+// setting which would serve it.
+func (o *Options) checkOrigin(r *http.Request) error {
+	if !ServesHost(o.AllowedHosts, r.Host) {
+		p := refusal(http.StatusForbidden, storage.Invalid, wire.CodeServer, wire.Clip(r.Host)+" is not served: start with --public-url https://"+wire.Clip(r.Host))
+		p.operator = true
+		return p
 	}
-	h.Set("Access-Control-Allow-Origin", origins[0])
-	h.Set("Access-Control-Expose-Headers", wire.HeaderSessionID+", WWW-Authenticate")
+	origins := r.Header.Values("Origin")
+	if len(origins) > 1 || len(origins) == 1 && !allowedOrigin(o.AllowedOrigins, origins[0], r.Host) {
+		return refusal(http.StatusForbidden, storage.Invalid, wire.CodeServer,
+			"pages of this Origin may not call; start dormouse with --allow-origin "+wire.Clip(origins[0]))
+	}
 	return nil
 }
 
@@ -47,9 +58,10 @@ func (x *exchange) preflight() {
 	x.empty(http.StatusNoContent)
 }
 
-// allowedHeaders returns the headers that a page may send: names, and what it asks for. That
-// are headers with arguments of a tool, whose names only the server knows, and those that
-// libraries in the page add to every request. Headers that only a browser sets are left out.
+// allowedHeaders returns the headers that a page may send: those in names, and those that it
+// asks for. A page asks for headers that repeat arguments of a tool, whose names only the
+// server knows, and for those that its libraries add to every request. Headers that only a
+// browser sets are left out.
 func allowedHeaders(h http.Header, names ...string) string {
 	const most, longest = 64, 128
 	for _, name := range strings.Split(strings.Join(h.Values("Access-Control-Request-Headers"), ","), ",") {
@@ -69,23 +81,12 @@ func allowedHeaders(h http.Header, names ...string) string {
 // "forbidden request-header").
 var forbiddenHeader = regexp.MustCompile(`(?i)^(accept-charset|accept-encoding|access-control-.*|connection|content-length|cookie2?|date|dnt|expect|host|keep-alive|origin|referer|set-cookie|te|trailer|transfer-encoding|upgrade|via|proxy-.*|sec-.*)$`)
 
-// hostNotServed refuses a Host that is not served. It names the setting that would serve it.
-func hostNotServed(host string) *problem {
-	p := refusal(http.StatusForbidden, storage.Invalid, wire.CodeServer, wire.Clip(host)+" is not served: start with --public-url https://"+wire.Clip(host))
-	p.operator = true
-	return p
-}
-
-func originNotAllowed(origin string) string {
-	return "pages of this Origin may not call; start dormouse with --allow-origin " + wire.Clip(origin)
-}
-
 // ServesHost reports whether a Host is one of [Options.AllowedHosts].
 func ServesHost(allowed []string, host string) bool {
-	name := hostname(host)
 	if len(allowed) == 0 {
-		return loopback(name)
+		return NamesLoopback(host)
 	}
+	name := hostname(host)
 	return slices.ContainsFunc(allowed, func(a string) bool {
 		return a == "*" || strings.EqualFold(a, host) || strings.EqualFold(hostname(a), name) && !hasPort(a)
 	})

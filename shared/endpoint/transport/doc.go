@@ -21,7 +21,7 @@
 //
 // Package transport executes nothing, stores nothing and keeps nothing between two requests:
 // package sessions serves sessions, and the store keeps them. [Authenticator] says who a
-// caller is. Of a message, front reads only what a transport needs: its kind, its id,
+// caller is. Of a message, transport reads only what a transport needs: its kind, its id,
 // initialize, and the protocol version.
 //
 // # The polling contract

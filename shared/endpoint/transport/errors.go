@@ -16,8 +16,7 @@ const (
 	methodsModern  = "POST, OPTIONS"         // the modern era has no sessions and no streams to resume
 	methodsSSE     = "GET, OPTIONS"
 	methodsMessage = "POST, OPTIONS"
-
-	methodsDiscovery = "GET, HEAD, OPTIONS"
+	methodsRead    = "GET, HEAD, OPTIONS"
 )
 
 // table returns the HTTP status and the JSON-RPC code for one of our codes. No other
@@ -107,6 +106,15 @@ func problemOf(err error) *problem {
 		p.allow = methodsNoGet
 	}
 	return p
+}
+
+// logged returns what the log has of an error that is answered with p: the error, or p if the
+// error alone has another code.
+func logged(err error, p *problem) error {
+	if storage.CodeOf(err) != p.code {
+		return p
+	}
+	return err
 }
 
 // answerOf returns the answer that an endpoint has given in the form of an error, nil for

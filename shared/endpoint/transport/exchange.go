@@ -101,13 +101,6 @@ func (x *exchange) document(status int, media string, body []byte) {
 	}
 }
 
-// text answers with a few words for people. Clients do not read them.
-func (x *exchange) text(status int, body string) {
-	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	x.empty(status)
-	_, _ = x.w.Write([]byte(body)) // as in json
-}
-
 // empty answers without a body.
 func (x *exchange) empty(status int) {
 	x.status = status

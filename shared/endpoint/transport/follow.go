@@ -50,7 +50,9 @@ func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions
 		}
 		var err error
 		if events, err = call.Next(x.ctx(), earlier(end, time.Now().Add(x.opts.KeepAlive))); err != nil {
-			trouble(x, out, call, err)
+			if x.ctx().Err() == nil {
+				trouble(x, out, call.Cursor(), err)
+			}
 			return
 		}
 		if len(events) == 0 && time.Now().Before(end) {
@@ -59,18 +61,13 @@ func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions
 	}
 }
 
-// trouble ends a stream after a failed read. If the error may pass, trouble sets a longer
-// retry for the client. If not, the client gets the error at once when it comes back.
-func trouble(x *exchange, out *stream, call sessions.Stream, err error) {
-	if x.ctx().Err() != nil {
-		return
-	}
+// trouble ends a stream after a failed read. If the error may pass, the client comes back
+// with cursor, after a longer retry than usual. Otherwise it gets the error when it comes
+// back.
+func trouble(x *exchange, out *stream, cursor string, err error) {
 	x.err = err
 	if passing(err) {
-		out.leave(call.Cursor(), troubleRetry(x))
+		out.leave(cursor, 10*x.opts.Host.Limits().Pace)
 		_ = out.flush() // nothing follows, so it does not matter if the client has gone
 	}
 }
-
-// troubleRetry is the retry that clients get while the store cannot be read.
-func troubleRetry(x *exchange) time.Duration { return 10 * x.opts.Host.Limits().Pace }

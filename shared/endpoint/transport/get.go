@@ -32,10 +32,7 @@ func getStreamable(x *exchange) error {
 		if !passing(err) {
 			return err
 		}
-		x.err = err
-		out := x.commit()
-		out.leave(id, troubleRetry(x))
-		_ = out.flush() // nothing follows, so it does not matter if the client has gone
+		trouble(x, x.commit(), id, err)
 		return nil
 	}
 	call, err := endpoint.Listen(x.ctx(), x.session, last, x.until)

@@ -47,18 +47,7 @@ func (o *Options) endpoint(p party, over storage.Transport) sessions.Endpoint {
 // atGroup returns the caller at a group. who returns the caller's identities at the servers
 // that it may use, by name.
 func (o *Options) atGroup(address string, g Group, over storage.Transport, who func(names []string) (map[string]storage.Identity, error)) (party, error) {
-	var servers []sessions.Server
-	var names []string
-	if o.Names != nil {
-		for _, name := range o.Names() {
-			if g.Servers != nil && !slices.Contains(g.Servers, name) {
-				continue
-			}
-			if server, ok := o.Servers(name); ok {
-				servers, names = append(servers, server), append(names, server.Name)
-			}
-		}
-	}
+	servers, names := o.served(g.Servers)
 	if len(servers) == 0 {
 		return party{}, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "there is no server at this address; the servers file has none for it")
 	}
@@ -83,6 +72,20 @@ func (o *Options) atGroup(address string, g Group, over storage.Transport, who f
 	p.caller = p.members[0]
 	p.caller.Server, p.caller.Tools = sessions.Server{Name: address}, storage.ToolFilter{}
 	return p, nil
+}
+
+// served returns the servers that are served, with their names, in the order of the servers
+// file. If of is not nil, it returns those of them that of names.
+func (o *Options) served(of []string) (servers []sessions.Server, names []string) {
+	if o.Names == nil {
+		return nil, nil
+	}
+	for _, name := range o.Names() {
+		if server, ok := o.Servers(name); ok && (of == nil || slices.Contains(of, name)) {
+			servers, names = append(servers, server), append(names, server.Name)
+		}
+	}
+	return servers, names
 }
 
 // rules returns the members of a group that a caller may use, each with the rules for its

@@ -16,13 +16,18 @@ func New(opts Options) *HTTP { return &HTTP{opts: opts.withDefaults()} }
 // answers it with 500. If the response has begun by then, ServeHTTP aborts it with
 // http.ErrAbortHandler.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := h.exchange(w, r)
+	defer x.finish()
+	if err := x.serve(); err != nil {
+		x.refuse(err)
+	}
+}
+
+func (h *HTTP) exchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{opts: &h.opts, w: w, r: r, begun: time.Now()}
 	if h.opts.Meter != nil {
 		x.sent = &counter{ResponseWriter: w}
 		x.w = x.sent
 	}
-	defer x.finish()
-	if err := x.serve(); err != nil {
-		x.refuse(err)
-	}
+	return x
 }

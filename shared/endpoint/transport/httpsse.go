@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -117,7 +116,7 @@ func postSSE(x *exchange) error {
 			return err
 		}
 	}
-	x.text(http.StatusAccepted, "Accepted")
+	x.document(http.StatusAccepted, "text/plain; charset=utf-8", []byte("Accepted"))
 	return nil
 }
 
@@ -140,17 +139,8 @@ func (x *exchange) handAside(endpoint sessions.Endpoint, msgs []wire.Message, ba
 		events, err = call.Accepted(x.ctx())
 		x.saw(events)
 	}
-	var forbidden *problem
-	switch {
-	case err == nil || x.id == nil:
-	case errors.As(err, &forbidden) && (forbidden.rpc.Code == codeForbidden || forbidden.status == http.StatusOK):
-		x.err, answers, err = err, refusedAll(msgs, forbidden.rpc), nil
-	case storage.CodeOf(err) == storage.Busy:
-		x.err, answers, err = err, busyAll(msgs, err, false), nil
-	case !batch && answerOf(err) != nil:
-		rpc := answerOf(err)
-		x.answered(err, rpc)
-		answers, err = [][]byte{wire.ErrorResponse(x.id, rpc)}, nil
+	if answers = x.called.refused(msgs, batch, err); answers != nil {
+		x.err, err = err, nil
 	}
 	return answers, err
 }

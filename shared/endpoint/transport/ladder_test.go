@@ -500,15 +500,6 @@ func TestPreflightAllowsWhatAnAllowedPageAsksFor(t *testing.T) {
 	}
 }
 
-func TestWithoutAPrincipalNobodyIsLetIn(t *testing.T) {
-	w := newWorld(t)
-	w.opts.Auth = nil
-	got := w.do(request("POST", "/quiet/mcp", initialize))
-	if got.status != 401 || got.header.Get("WWW-Authenticate") != "Bearer" {
-		t.Errorf("got %d %v", got.status, got.header)
-	}
-}
-
 func TestPrincipalMayRefuseWithAnyCode(t *testing.T) {
 	tests := map[int]error{
 		401: storage.Unauthenticated,

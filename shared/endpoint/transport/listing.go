@@ -3,14 +3,11 @@ package transport
 import (
 	"encoding/json"
 	"net/http"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
-
-const methodsListing = "GET, HEAD, OPTIONS"
 
 // Document answers a GET about servers. base is the URL of the endpoint, taken from the
 // request. may has the caller once for each server that it may use, in the order of
@@ -23,11 +20,7 @@ type Document func(r *http.Request, base string, may []sessions.Caller) (answer 
 // becomes {"error": text}, which is the form of the MCP registry.
 func (h *HTTP) Listing(of Document) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{opts: &h.opts, w: w, r: r, begun: time.Now()}
-		if h.opts.Meter != nil {
-			x.sent = &counter{ResponseWriter: w}
-			x.w = x.sent
-		}
+		x := h.exchange(w, r)
 		defer x.finish()
 		if err := x.list(of); err != nil {
 			x.refuseList(err)
@@ -45,7 +38,7 @@ func (x *exchange) list(of Document) error {
 		return nil
 	case http.MethodGet, http.MethodHead:
 	default:
-		return notAllowed(methodsListing, "this method is not served here; use GET")
+		return notAllowed(methodsRead, "this method is not served here; use GET")
 	}
 	may, err := x.mayUse()
 	if err != nil {
@@ -80,16 +73,7 @@ func (x *exchange) list(of Document) error {
 // mayUse returns the caller at each server that it may use. A caller with a key for none of
 // them gets an empty list. Errors: Unauthenticated, Invalid, Unavailable.
 func (x *exchange) mayUse() (may []sessions.Caller, err error) {
-	if x.opts.Names == nil {
-		return nil, nil
-	}
-	var names []string
-	var servers []sessions.Server
-	for _, name := range x.opts.Names() {
-		if server, ok := x.opts.Servers(name); ok {
-			names, servers = append(names, name), append(servers, server)
-		}
-	}
+	servers, names := x.opts.served(nil)
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -117,16 +101,7 @@ func (x *exchange) mayUse() (may []sessions.Caller, err error) {
 }
 
 func (x *exchange) refuseList(err error) {
-	p := problemOf(err)
-	if x.err = err; storage.CodeOf(err) != p.code {
-		x.err = p
-	}
-	switch p.status {
-	case http.StatusMethodNotAllowed:
-		x.w.Header().Set("Allow", p.allow)
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		x.w.Header().Set("Retry-After", retryAfter(err))
-	}
+	p := x.failed(err)
 	body, err := json.Marshal(map[string]string{"error": p.rpc.Message})
 	if err != nil {
 		body = nil // texts always encode

@@ -82,8 +82,8 @@ func (r *reply) next(call *sessions.Call) ([]storage.Event, error) {
 	}
 }
 
-// wait returns what comes next from the streams of a listener. In a silence it sends
-// comments.
+// waitFor returns what comes next from the streams of a listener. In a silence it sends
+// comments on the response.
 func waitFor[T any](r *reply, from <-chan T) (next T, err error) {
 	for {
 		timer := time.NewTimer(time.Until(earlier(r.end, r.alive)))

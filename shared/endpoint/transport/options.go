@@ -35,7 +35,7 @@ type Options struct {
 	Kept *aggregate.Kept
 	// Host serves the sessions.
 	Host *sessions.Manager
-	// Auth finds out who sent a request. nil: every request is refused.
+	// Auth finds out who sent a request.
 	Auth Authenticator
 	// SignIn tells clients where to get the tokens that Auth takes. nil: Auth takes
 	// none.
@@ -88,9 +88,6 @@ func (o Options) withDefaults() Options {
 	o.KeepAlive = cmp.Or(o.KeepAlive, 15*time.Second)
 	o.Limit = cmp.Or(o.Limit, 14*time.Minute)
 	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
-	if o.Auth == nil {
-		o.Auth = nobody{}
-	}
 	return o
 }
 
@@ -178,21 +175,4 @@ type Group struct {
 	Servers []string // its members; nil: all servers
 	Plain   bool     // names that no two members have get no prefix
 	Search  bool     // the client gets find_tools and call_tool in place of the tools
-}
-
-// nobody is an Authenticator that refuses every caller.
-type nobody struct{}
-
-func (nobody) Authenticate(*http.Request, string) (storage.Identity, error) {
-	return storage.Identity{}, storage.Unauthenticated
-}
-
-func (nobody) Members(*http.Request, string, []string) (map[string]storage.Identity, error) {
-	return nil, storage.Unauthenticated
-}
-
-func (nobody) Confirm(context.Context, string, string) error { return storage.Unauthenticated }
-
-func (nobody) ConfirmMembers(context.Context, string, string, []string) ([]string, error) {
-	return nil, storage.Unauthenticated
 }

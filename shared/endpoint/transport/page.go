@@ -46,6 +46,15 @@ func (p *pageText) say(html string, args ...string) {
 	p.WriteString(html + "\n")
 }
 
+// links lists servers, each with a link to its page.
+func (p *pageText) links(x *exchange, names []string) {
+	p.say(`<ul class="list">`)
+	for _, name := range names {
+		p.say(`<li><a href="%">%</a></li>`, prefix(x.r)+"/"+url.PathEscape(name)+"/mcp", name)
+	}
+	p.say(`</ul>`)
+}
+
 // page answers with a page. why says why the request was refused, "" if it was not. The
 // caller is known if it was not refused.
 func page(x *exchange, status int, why string) {
@@ -99,11 +108,7 @@ func listServers(x *exchange, p *pageText) {
 		return
 	}
 	p.say(`<h2>Servers</h2>`)
-	p.say(`<ul class="list">`)
-	for _, name := range names {
-		p.say(`<li><a href="%">%</a></li>`, prefix(x.r)+"/"+url.PathEscape(name)+"/mcp", name)
-	}
-	p.say(`</ul>`)
+	p.links(x, names)
 	if _, ok := x.opts.groupNamed("", nil); ok {
 		p.say(`<p>All of them are at one address, too: <a href="%">%</a></p>`, prefix(x.r)+"/mcp", ownURL(x.r, "/mcp"))
 	}
@@ -113,11 +118,11 @@ func listServers(x *exchange, p *pageText) {
 func describe(x *exchange, p *pageText, title *string) {
 	if x.group != nil {
 		p.say(`<p>The tools of several servers at one address.</p>`)
-		p.say(`<ul class="list">`)
+		var names []string
 		for _, c := range x.members {
-			p.say(`<li><a href="%">%</a></li>`, prefix(x.r)+"/"+url.PathEscape(c.Server.Name)+"/mcp", c.Server.Name)
+			names = append(names, c.Server.Name)
 		}
-		p.say(`</ul>`)
+		p.links(x, names)
 		return
 	}
 	known, err := x.opts.Host.Profile(x.ctx(), x.caller)

@@ -74,7 +74,7 @@ func TestBodyIsReadOfCallersThatMayCallOnly(t *testing.T) {
 	for name, change := range map[string]func(*world, *http.Request){
 		"another Host":  func(_ *world, r *http.Request) { r.Host = "evil.example" },
 		"another page":  func(_ *world, r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
-		"no key":        func(w *world, _ *http.Request) { w.opts.Auth = nil },
+		"no key":        func(_ *world, r *http.Request) { r.Header.Set("Authorization", "Bearer nobody") },
 		"no server":     func(_ *world, r *http.Request) { r.URL.Path = "/absent/mcp" },
 		"not for JSON":  func(_ *world, r *http.Request) { r.Header.Set("Content-Type", "text/plain") },
 		"too long":      func(_ *world, r *http.Request) { r.ContentLength = 4<<20 + 1 },

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -47,8 +48,14 @@ func groupAddress(name string) string {
 	return "/g/" + name + "/mcp"
 }
 
-// allServers is the name of the group at /mcp in the address of a connection.
-const allServers = "all"
+// groupAsked returns the name of the group that the address of a WebSocket names: there
+// "all" stands for the group at /mcp.
+func groupAsked(query url.Values) string {
+	if name := query.Get("group"); name != "all" {
+		return name
+	}
+	return ""
+}
 
 const (
 	wellKnown        = "/.well-known/"

@@ -1,13 +1,11 @@
 package transport
 
 import (
-	"bytes"
 	"context"
 	"net/http"
 	"slices"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -44,7 +42,8 @@ func postStreamable(x *exchange) error {
 	}
 	call, err := x.hand(endpoint, x.session, msgs, batch)
 	if rpc := answerOf(err); rpc != nil && !batch && msgs[0].Kind == wire.Request {
-		x.answered(err, rpc)
+		x.err = err
+		x.called.answered(rpc)
 		x.json(http.StatusOK, wire.ErrorResponse(msgs[0].ID, rpc))
 		return nil
 	}
@@ -107,12 +106,6 @@ func (x *exchange) hand(endpoint sessions.Endpoint, id storage.ID, msgs []wire.M
 		x.called.begins(call)
 	}
 	return call, err
-}
-
-// answered notes that a request got an error as its answer, for the log line.
-func (x *exchange) answered(err error, answer *wire.Error) {
-	x.err = err
-	x.called.outcome, x.called.why = observe.Failed, answer.Message
 }
 
 // window returns how long a response may take and still be plain JSON. If initialize fails
@@ -213,10 +206,7 @@ func answer(x *exchange, events []sessions.Event, batch bool) {
 	for i, e := range events {
 		raws[i] = e.Raw
 	}
-	body := raws[0]
-	if batch {
-		body = slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
-	}
+	body := joined(raws, batch)
 	if !batch && wire.Lookup(body, "error") != nil {
 		x.w.Header().Del(wire.HeaderSessionID)
 	}

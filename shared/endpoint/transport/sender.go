@@ -31,10 +31,8 @@ func senderOf(r *http.Request, c sessions.Caller, asked string) sender {
 
 // askedBy returns the server or group that the path of a request names.
 func askedBy(path string) string {
-	if group, _, ok := groupOf(path); ok && group != "" {
-		return "/g/" + group + "/mcp"
-	} else if ok {
-		return "/mcp"
+	if group, _, ok := groupOf(path); ok {
+		return groupAddress(group)
 	}
 	server, _, _ := split(path)
 	return server
@@ -45,10 +43,7 @@ func askedOver(query url.Values) string {
 	if server := query.Get("server"); server != "" || !query.Has("group") {
 		return server
 	}
-	if group := query.Get("group"); group != allServers {
-		return "/g/" + group + "/mcp"
-	}
-	return "/mcp"
+	return groupAddress(groupAsked(query))
 }
 
 // caller returns the sender of a call or a refused request. A refused caller without an

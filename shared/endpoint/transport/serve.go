@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"strconv"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -167,26 +168,30 @@ func (x *exchange) connect() bool {
 
 // refuse answers an error. Call it only before anything has been sent.
 func (x *exchange) refuse(err error) {
-	p := problemOf(err)
-	if x.err = err; storage.CodeOf(err) != p.code {
-		x.err = p
-	}
-	h := x.w.Header()
-	h.Del(wire.HeaderSessionID)
+	x.w.Header().Del(wire.HeaderSessionID)
 	if x.refuseBusy(err) {
+		x.err = err
 		return
 	}
-	switch p.status {
-	case http.StatusMethodNotAllowed:
-		h.Set("Allow", p.allow)
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		h.Set("Retry-After", retryAfter(err))
-	}
+	p := x.failed(err)
 	if wantsPage(x.r) {
 		page(x, p.status, p.rpc.Message)
 		return
 	}
 	x.json(p.status, wire.ErrorResponse(x.id, p.rpc))
+}
+
+// failed notes the error of a request, and returns the answer to it with its headers set.
+func (x *exchange) failed(err error) *problem {
+	p := problemOf(err)
+	x.err = logged(err, p)
+	switch p.status {
+	case http.StatusMethodNotAllowed:
+		x.w.Header().Set("Allow", p.allow)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		x.w.Header().Set("Retry-After", strconv.Itoa(limitOf(err).Seconds))
+	}
+	return p
 }
 
 // refuseBusy answers requests that a limit refuses, each with a response of its own. It

@@ -54,7 +54,7 @@ func (x *exchange) discovery() error {
 	h := x.w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
 	if x.r.Method == http.MethodOptions {
-		h.Set("Access-Control-Allow-Methods", methodsDiscovery)
+		h.Set("Access-Control-Allow-Methods", methodsRead)
 		h.Set("Access-Control-Allow-Headers", allowedHeaders(x.r.Header, "Accept", wire.HeaderProtocolVersion))
 		h.Set("Access-Control-Max-Age", "86400")
 		x.empty(http.StatusNoContent)
@@ -79,7 +79,7 @@ func (x *exchange) discovery() error {
 		return nothing
 	}
 	if x.r.Method != http.MethodGet && x.r.Method != http.MethodHead {
-		return notAllowed(methodsDiscovery, "this method is not served here; use GET")
+		return notAllowed(methodsRead, "this method is not served here; use GET")
 	}
 	h.Set("Cache-Control", "public, max-age=300")
 	x.json(http.StatusOK, x.opts.SignIn.Metadata(server, addressOf(x.r, path)))

@@ -60,7 +60,7 @@ const Subprotocol = "mcp"
 type Socket struct {
 	opts   Options
 	push   func(ctx context.Context, id storage.ID) error
-	recall *connections
+	recall connections
 }
 
 // SocketOptions are the options of a Socket, which uses the fields of [Options] that are not
@@ -73,9 +73,9 @@ type SocketOptions struct {
 }
 
 // NewSocket returns a Socket. Its Host must know the connections of clients
-// (sessions.Manager.WithClients).
+// ([sessions.Parts]).
 func NewSocket(o SocketOptions) *Socket {
-	return &Socket{opts: o.withDefaults(), push: o.Push, recall: newConnections()}
+	return &Socket{opts: o.withDefaults(), push: o.Push}
 }
 
 // Connect handles a new connection and the request that asks for it. A status other
@@ -161,11 +161,8 @@ func (k *Socket) turn(what, conn string) *turn {
 //	no such session                   404
 func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, err error) {
 	x.asked = askedOver(r.URL.Query())
-	if !ServesHost(x.opts.AllowedHosts, r.Host) {
-		return "", hostNotServed(r.Host)
-	}
-	if origins := r.Header.Values("Origin"); len(origins) > 1 || len(origins) == 1 && !allowedOrigin(x.opts.AllowedOrigins, origins[0], r.Host) {
-		return "", refusal(http.StatusForbidden, storage.Invalid, wire.CodeServer, originNotAllowed(origins[0]))
+	if err := x.opts.checkOrigin(r); err != nil {
+		return "", err
 	}
 	if protocol, err = subprotocol(r); err != nil {
 		return "", err
@@ -223,10 +220,7 @@ func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	switch {
 	case name != "":
 	case query.Has("group"):
-		name = query.Get("group")
-		if name == allServers {
-			name = ""
-		}
+		name = groupAsked(query)
 		g, ok := x.opts.groupNamed(name, query)
 		if !ok {
 			return party{}, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "there is no such group; check the name behind ?group=")
@@ -314,26 +308,15 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	release, err := x.lets(ctx, p.caller, msgs)
+	release, err := x.admit(ctx, p.caller, msgs)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	answer, err := x.hand(ctx, x.opts.endpoint(p, storage.WebSocket), msgs, batch)
-	var forbidden *problem
-	switch {
-	case err == nil || x.id == nil:
-	case batch && errors.As(err, &forbidden):
+	if answers := x.called.refused(msgs, batch, err); answers != nil {
 		x.err = err
-		return joined(refusedAll(msgs, forbidden.rpc), batch), nil
-	case storage.CodeOf(err) == storage.Busy:
-		x.err = err
-		return joined(busyAll(msgs, err, false), batch), nil
-	case !batch && answerOf(err) != nil:
-		x.err = err
-		rpc := answerOf(err)
-		x.called.outcome, x.called.why = observe.Failed, rpc.Message
-		return wire.ErrorResponse(x.id, rpc), nil
+		return joined(answers, batch), nil
 	}
 	if err != nil || answer == nil {
 		return nil, err
@@ -394,8 +377,8 @@ func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire
 	}
 }
 
-// lets admits the messages of a connection.
-func (x *turn) lets(ctx context.Context, c sessions.Caller, msgs []wire.Message) (release func(), err error) {
+// admit admits the messages of a connection, and refuses those of the modern era.
+func (x *turn) admit(ctx context.Context, c sessions.Caller, msgs []wire.Message) (release func(), err error) {
 	release, err = x.opts.admitted(ctx, c)
 	if flood(err) {
 		// If Drop fails, the client's next message closes the connection.
@@ -465,9 +448,7 @@ func (x *turn) holder(ctx context.Context, k storage.Connection) (p party, err e
 
 func (x *turn) refuse(err error) (status int, body []byte) {
 	p := problemOf(err)
-	if x.err = err; storage.CodeOf(err) != p.code {
-		x.err = p
-	}
+	x.err = logged(err, p)
 	return p.status, wire.ErrorResponse(x.id, p.rpc)
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/suggest"
@@ -18,7 +19,7 @@ const mostNamed = 20
 // unknown returns the text of the 404 for a server that is not there. It names the
 // servers that the caller may use. For a caller that may use none, it returns the text
 // otherwise.
-func (o Options) unknown(r *http.Request, name, otherwise string) string {
+func (o *Options) unknown(r *http.Request, name, otherwise string) string {
 	names := o.usable(r)
 	if len(names) == 0 {
 		return otherwise
@@ -34,26 +35,25 @@ func (o Options) unknown(r *http.Request, name, otherwise string) string {
 	return text + "; there are " + strings.Join(names, ", ") + more
 }
 
-// usable returns the names of the servers that a caller may use, in the order of the
-// servers file.
-func (o Options) usable(r *http.Request) []string {
-	var names []string
-	if o.Names == nil {
+// usable returns the names of the servers that the sender of a request may use, in the order
+// of the servers file.
+func (o *Options) usable(r *http.Request) []string {
+	_, names := o.served(nil)
+	if len(names) == 0 {
 		return nil
 	}
-	for _, name := range o.Names() {
-		if _, err := whole(o.Auth.Authenticate(r, name)); err == nil {
-			names = append(names, name)
-		}
+	may, err := o.Auth.Members(r, "", names)
+	if err != nil {
+		return nil
 	}
-	return names
+	return slices.DeleteFunc(names, func(name string) bool { return may[name].Principal == "" })
 }
 
 // server returns a server that a caller may use. If the servers file has the server but
 // it is not served, the error gives the reason. If the file does not have it, the error
 // says so if the server was removed. Otherwise it names the servers that the sender of r
 // may use, or has the text unknown if there are none. r may be nil.
-func (o Options) server(r *http.Request, name, unknown string) (sessions.Server, error) {
+func (o *Options) server(r *http.Request, name, unknown string) (sessions.Server, error) {
 	server, ok := o.Servers(name)
 	if ok {
 		return server, nil

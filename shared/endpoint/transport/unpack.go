@@ -6,43 +6,44 @@ import (
 	"io"
 )
 
-// idlePacked is how many bytes of a packed body may give nothing: its head, and the ends of
-// its blocks.
-const idlePacked = 64 << 10
-
-// errIdle is the error of a packed body whose bytes give nothing.
-var errIdle = errors.New("it is packed so that its bytes give nothing")
-
-// unpacking reads a packed body. The time that this takes follows from what it gives: a body
-// may have no more bytes than it gives, but for idlePacked. Members and blocks that are empty
-// would cost time without end.
+// unpacking unpacks a gzip body. A gzip stream may have any number of empty members and
+// empty blocks, which cost time and yield nothing. So unpacking gives up a body once it has
+// read more packed bytes than it has yielded, plus idlePacked.
 type unpacking struct {
 	*gzip.Reader
 	packed io.Reader
-	took   int64
-	gave   int64
+	read   int64 // bytes of packed
+	gave   int64 // unpacked bytes
 }
+
+// idlePacked is how many packed bytes of a body may yield nothing: those of its header, and
+// of the ends of its blocks.
+const idlePacked = 64 << 10
+
+var errIdle = errors.New("its packed bytes yield no data")
 
 func unpack(packed io.Reader) (*unpacking, error) {
 	u := &unpacking{packed: packed}
 	var err error
-	u.Reader, err = gzip.NewReader(taken{u})
+	u.Reader, err = gzip.NewReader(packedBytes{u})
 	return u, err
 }
 
+// Read returns unpacked bytes.
 func (u *unpacking) Read(p []byte) (int, error) {
 	n, err := u.Reader.Read(p)
 	u.gave += int64(n)
 	return n, err
 }
 
-type taken struct{ u *unpacking }
+// packedBytes is what the gzip reader of an unpacking reads.
+type packedBytes struct{ u *unpacking }
 
-func (t taken) Read(p []byte) (int, error) {
-	if t.u.took > t.u.gave+idlePacked {
+func (b packedBytes) Read(p []byte) (int, error) {
+	if b.u.read > b.u.gave+idlePacked {
 		return 0, errIdle
 	}
-	n, err := t.u.packed.Read(p)
-	t.u.took += int64(n)
+	n, err := b.u.packed.Read(p)
+	b.u.read += int64(n)
 	return n, err
 }
