@@ -356,8 +356,10 @@ func settings() (*config.Config, error) {
 	return config.NewFromFlags(set)
 }
 
+// flags ends connections at a freeze, so a program that waits for one hears that it has ended.
+// gVisor would keep them by default, and the network of the next box knows none of them.
 func flags() map[string]string {
-	return map[string]string{"root": "/", "platform": "systrap", "network": "none", "ignore-cgroups": "true", "overlay2": "none", "host-settings": "ignore", "directfs": "false"}
+	return map[string]string{"root": "/", "platform": "systrap", "network": "none", "ignore-cgroups": "true", "overlay2": "none", "host-settings": "ignore", "directfs": "false", "allow-live-tcp-migration": "false"}
 }
 
 // program returns a command that starts this program again, with an empty environment. The
