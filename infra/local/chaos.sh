@@ -102,7 +102,7 @@ try unread '300 WebSockets that send and never read' end_to_end unread '^TestE2E
 try push 'slow WebSocket clients, and what is pushed to them' relay push '^TestPushOnce$'
 try hostile 'hostile packages, and a hostile runner' hostile
 try kills 'dormouse itself is killed once a second' end_to_end kills '^TestE2ECallsEndThoughTheHostIsKilled$'
-[ -z "${seals:-}" ] || DORMOUSE_TEST_MEMORY=$((share > 30 ? share : 30))s try memory 'servers that keep their memory, while all is killed' once memory keeper infra/keeper/dormouse-keeper '^TestMemoryIsThawedOnceWhateverIsKilled$'
+[ -z "${seals:-}" ] || DORMOUSE_TEST_MEMORY=$((share > 30 ? share : 30))s try memory 'servers that keep their memory, while all is killed' once memory keeper infra/keeper/dormouse-keeper '^(TestMemoryIsThawedOnceWhateverIsKilled|TestCallsWaitForHumansWithoutAProcess)$'
 repeats=$((share * 20)) # boxes as on Lambda start more slowly
 [ "$total" -lt 1800 ] || [ -n "${DORMOUSE_TEST_BOXES:-}" ] || repeats=10000
 export DORMOUSE_TEST_REPEATED=$repeats

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -107,6 +108,18 @@ func (l *lines) wait(t testing.TB, text string, n int) {
 		}
 		l.more.Wait()
 	}
+}
+
+// find returns what a pattern finds first in the lines so far.
+func (l *lines) find(t testing.TB, pattern *regexp.Regexp) string {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	found := pattern.FindString(strings.Join(l.all, "\n"))
+	if found == "" {
+		t.Fatalf("no line has %s", pattern)
+	}
+	return found
 }
 
 // Entries of "docker run" as manuals have them, and an image of the MCP registry, start where

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,20 +84,32 @@ func TestMemoryIsThawedOnceWhateverIsKilled(t *testing.T) {
 // victim returns a process of the programs in a folder that is to be killed, 0 if there is none.
 func victim(t *testing.T, programs string) (what string, pid int) {
 	t.Helper()
+	all := running(t, programs)
+	if len(all) == 0 {
+		return "", 0
+	}
+	pids := slices.Collect(maps.Keys(all))
+	pid = pids[rand.IntN(len(pids))]
+	return all[pid], pid
+}
+
+// running returns the names of the processes of the programs in a folder, calls left out.
+func running(t *testing.T, programs string) map[int]string {
+	t.Helper()
 	all, err := os.ReadDir("/proc")
 	must(t, err)
-	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	found := map[int]string{}
 	for _, p := range all {
 		exe, _ := os.Readlink(filepath.Join("/proc", p.Name(), "exe")) // not each is a process
 		text, _ := os.ReadFile(filepath.Join("/proc", p.Name(), "cmdline"))
 		if filepath.Dir(exe) != programs || strings.Contains(string(text), "\x00call\x00") {
 			continue
 		}
-		what, _, _ = strings.Cut(string(text), "\x00")
-		pid, _ = strconv.Atoi(p.Name()) // it has an exe
-		return filepath.Base(what), pid
+		what, _, _ := strings.Cut(string(text), "\x00")
+		pid, _ := strconv.Atoi(p.Name()) // it has an exe
+		found[pid] = filepath.Base(what)
 	}
-	return "", 0
+	return found
 }
 
 // counts are the answers of one server, whose calls come one after the other.
