@@ -81,11 +81,10 @@ func (a *author) see(want string) {
 
 func toolsIn(list []byte) string {
 	var names []string
-	wire.Elements(wire.Lookup(list, "tools"), func(tool json.RawMessage) bool {
+	for tool := range wire.Elements(wire.Lookup(list, "tools")) {
 		name, _ := wire.String(wire.Lookup(tool, "name"))
 		names = append(names, name)
-		return true
-	})
+	}
 	return strings.Join(names, " ")
 }
 

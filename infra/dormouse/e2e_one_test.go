@@ -23,11 +23,10 @@ func (m *machine) atOne(server string) string {
 
 func namesIn(t *testing.T, list json.RawMessage) (names []string) {
 	t.Helper()
-	wire.Elements(wire.Lookup(list, "tools"), func(tool json.RawMessage) bool {
+	for tool := range wire.Elements(wire.Lookup(list, "tools")) {
 		name, _ := wire.String(wire.Lookup(tool, "name"))
 		names = append(names, name)
-		return true
-	})
+	}
 	return names
 }
 

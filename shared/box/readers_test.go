@@ -147,12 +147,11 @@ func readStruct(line []byte) (got meaning, err error) {
 
 func readFolded(line []byte, first bool) (meaning, error) {
 	get := func(raw json.RawMessage, name string) (found json.RawMessage) {
-		wire.Members(raw, func(key string, value json.RawMessage) bool {
+		for key, value := range wire.Members(raw) {
 			if key, _, _ = strings.Cut(key, "\x00"); strings.EqualFold(key, name) && (found == nil || !first) {
 				found = value
 			}
-			return true
-		})
+		}
 		return found
 	}
 	params := get(line, "params")

@@ -42,7 +42,7 @@ func (s *spread) add(line []byte) {
 		return
 	}
 	member = member[:min(len(member), maxSpread)]
-	wire.Members(append([]byte{'{'}, member...), func(key string, value json.RawMessage) bool {
+	for key, value := range wire.Members(append([]byte{'{'}, member...)) {
 		switch key {
 		case "jsonrpc":
 			s.ours = true
@@ -51,8 +51,8 @@ func (s *spread) add(line []byte) {
 		case "result", "error":
 			s.result = true
 		}
-		return false
-	})
+		return // the rest of the line belongs to the first member
+	}
 }
 
 // answers returns the id of the message, once, when it is certain that it is a response.

@@ -1,8 +1,6 @@
 package box
 
 import (
-	"bytes"
-	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -68,7 +66,7 @@ func (st *stream) ask() {
 	}
 	st.asking = nil
 	if suspended.Raw = raws[0]; len(raws) > 1 {
-		suspended.Raw = slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
+		suspended.Raw = wire.Array(raws)
 	}
 	for i, raw := range requests {
 		e := Output{Session: st.session.id, Stream: st.id, Ticket: st.ticket, Raw: raw}

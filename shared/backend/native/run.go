@@ -1,7 +1,6 @@
 package native
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -448,5 +447,5 @@ func merged(raws [][]byte) []byte {
 	if len(raws) == 1 {
 		return raws[0]
 	}
-	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
+	return wire.Array(raws)
 }

@@ -151,13 +151,12 @@ func (r *record) listed(pin storage.Pin, list json.RawMessage, now time.Time) (a
 // toolsOf returns the tools of a list. Of several with one name it returns the first.
 func toolsOf(list json.RawMessage) (tools []tool) {
 	seen := map[string]bool{}
-	wire.Elements(wire.Lookup(list, "tools"), func(raw json.RawMessage) bool {
+	for raw := range wire.Elements(wire.Lookup(list, "tools")) {
 		if name, ok := nameOf(tool(raw)); ok && !seen[name] {
 			seen[name] = true
 			tools = append(tools, tool(raw))
 		}
-		return true
-	})
+	}
 	return tools
 }
 

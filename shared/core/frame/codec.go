@@ -129,69 +129,69 @@ func plain(text []byte) bool {
 }
 
 func decode(kind Type, head, payload []byte) (Frame, error) {
-	switch kind {
-	case TypeEvents:
-		f, err := read[Events](head)
-		f.Payload = payload
-		return f, err
-	case TypeStatus:
-		f, err := read[Status](head)
-		f.Payload = payload
-		return f, err
-	case TypeReturn:
-		f, err := read[Return](head)
-		f.Payload = payload
-		return f, err
-	case TypeDeliver:
-		f, err := read[Deliver](head)
-		f.Payload = payload
-		return f, err
-	case TypeAnswer:
-		f, err := read[Answer](head)
-		f.Payload = payload
-		return f, err
-	case TypePart:
-		f, err := read[Part](head)
-		f.Payload = payload
-		return f, err
-	case Get, Put, Done, Forget:
-		f, err := read[Snapshot](head)
-		f.Op = kind
-		return f, err
-	default:
-		if read := plainly[kind]; read != nil {
-			return read(head)
-		}
+	if decoder := decoders[kind]; decoder != nil {
+		return decoder(head, payload)
 	}
 	_, err := read[struct{}](head)
 	return Other{kind}, err
 }
 
-// plainly has a decoder for each type of frame that has no payload.
-var plainly = map[Type]func(head []byte) (Frame, error){
-	TypeHello:   frameOf[Hello],
-	TypePull:    frameOf[Pull],
-	TypeTaken:   frameOf[Taken],
-	TypeAsk:     frameOf[Ask],
-	TypeBye:     frameOf[Bye],
-	TypeWhole:   frameOf[Whole],
-	TypeWelcome: frameOf[Welcome],
-	TypeFenced:  frameOf[Fenced],
-	TypeNudge:   frameOf[Nudge],
-	TypeLook:    frameOf[Look],
-	TypeMay:     frameOf[May],
-	TypePulled:  frameOf[Pulled],
-	TypeAck:     frameOf[Ack],
-	TypeByeOK:   frameOf[ByeOK],
-	TypeStop:    frameOf[Stop],
-	TypeHalt:    frameOf[Halt],
-	TypeYield:   frameOf[Yield],
-	TypeDrain:   frameOf[Drain],
-	TypePartOK:  frameOf[PartOK],
-	TypeKept:    frameOf[Kept],
+type decoder func(head, payload []byte) (Frame, error)
+
+var decoders = map[Type]decoder{
+	TypeEvents:  carrier(func(f *Events) *[]byte { return &f.Payload }),
+	TypeStatus:  carrier(func(f *Status) *[]byte { return &f.Payload }),
+	TypeReturn:  carrier(func(f *Return) *[]byte { return &f.Payload }),
+	TypeDeliver: carrier(func(f *Deliver) *[]byte { return &f.Payload }),
+	TypeAnswer:  carrier(func(f *Answer) *[]byte { return &f.Payload }),
+	TypePart:    carrier(func(f *Part) *[]byte { return &f.Payload }),
+
+	Get:    snapshot(Get),
+	Put:    snapshot(Put),
+	Done:   snapshot(Done),
+	Forget: snapshot(Forget),
+
+	TypeHello:   bare[Hello],
+	TypePull:    bare[Pull],
+	TypeTaken:   bare[Taken],
+	TypeAsk:     bare[Ask],
+	TypeBye:     bare[Bye],
+	TypeWhole:   bare[Whole],
+	TypeWelcome: bare[Welcome],
+	TypeFenced:  bare[Fenced],
+	TypeNudge:   bare[Nudge],
+	TypeLook:    bare[Look],
+	TypeMay:     bare[May],
+	TypePulled:  bare[Pulled],
+	TypeAck:     bare[Ack],
+	TypeByeOK:   bare[ByeOK],
+	TypeStop:    bare[Stop],
+	TypeHalt:    bare[Halt],
+	TypeYield:   bare[Yield],
+	TypeDrain:   bare[Drain],
+	TypePartOK:  bare[PartOK],
+	TypeKept:    bare[Kept],
 }
 
-func frameOf[F Frame](head []byte) (Frame, error) { return read[F](head) }
+// carrier returns the decoder of a type of frame whose payload is in the given field.
+func carrier[F Frame](field func(*F) *[]byte) decoder {
+	return func(head, payload []byte) (Frame, error) {
+		f, err := read[F](head)
+		*field(&f) = payload
+		return f, err
+	}
+}
+
+func snapshot(op Type) decoder {
+	return func(head, _ []byte) (Frame, error) {
+		f, err := read[Snapshot](head)
+		f.Op = op
+		return f, err
+	}
+}
+
+// bare decodes a frame without a payload.
+func bare[F Frame](head, _ []byte) (Frame, error) { return read[F](head) }
 
 func read[F any](head []byte) (f F, err error) {
 	err = unmarshal(head, &f)

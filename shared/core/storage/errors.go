@@ -80,8 +80,8 @@ func (e *Error) ForOperator() *Error {
 // IsForOperator reports whether err lasts until an operator does something, such as
 // freeing room on a disk.
 func IsForOperator(err error) bool {
-	var e *Error
-	return errors.As(err, &e) && e.operator
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.operator
 }
 
 // NameRefused notes in a refusal whose credential was refused, for logs. It returns err. A

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -105,16 +106,14 @@ func valueEnd(raw []byte) int {
 
 // hearValue reads an object, or each element of an array.
 func hearValue(raw []byte, behind bool, each func(m Message, raw []byte, err error)) {
+	values := slices.Values([]json.RawMessage{raw})
 	if raw[0] == '[' {
-		Elements(raw, func(element json.RawMessage) bool {
-			m, err := parseOdd(element, behind)
-			each(m, element, err)
-			return true
-		})
-		return
+		values = Elements(raw)
 	}
-	m, err := parseOdd(raw, behind)
-	each(m, raw, err)
+	for value := range values {
+		m, err := parseOdd(value, behind)
+		each(m, value, err)
+	}
 }
 
 // parseOdd reads one message whose form may be odd. behind says that text stands before it.

@@ -1,52 +1,76 @@
 package wire
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"iter"
+)
 
-// Members calls each for the members of an object, in order, with key and value, until
-// each returns false. The values alias raw. all is true if raw is an object and each
-// returned true for all its members. raw must be valid JSON, as for [Lookup].
-func Members(raw []byte, each func(key string, value json.RawMessage) bool) (all bool) {
-	return Tokens(raw, func(token []byte, value json.RawMessage) bool {
-		key, ok := String(token)
-		return ok && each(key, value)
-	})
-}
-
-// Tokens is [Members] for callers that only compare keys. each gets the key as it is
-// written, with its quotes, so Tokens allocates nothing.
-func Tokens(raw []byte, each func(key []byte, value json.RawMessage) bool) (all bool) {
-	i := skipSpace(raw, 0)
-	if i >= len(raw) || raw[i] != '{' {
-		return false
-	}
-	for i++; ; {
-		m, next, more := nextMember(raw, i)
-		if !more {
-			return true
+// Members returns the keys and values of the members of an object, in order. The values alias
+// raw, which must be valid JSON, as for [Lookup]. Anything but an object has no members.
+func Members(raw []byte) iter.Seq2[string, json.RawMessage] {
+	return func(yield func(key string, value json.RawMessage) bool) {
+		i := skipSpace(raw, 0)
+		if i >= len(raw) || raw[i] != '{' {
+			return
 		}
-		i = next
-		if !each(m.key, raw[m.start:m.end:m.end]) {
-			return false
+		for m, next, ok := nextMember(raw, i+1); ok; m, next, ok = nextMember(raw, next) {
+			key, valid := String(m.key)
+			if !valid || !yield(key, raw[m.start:m.end:m.end]) {
+				return
+			}
 		}
 	}
 }
 
-// Elements is [Members] for the elements of an array.
-func Elements(raw []byte, each func(value json.RawMessage) bool) (all bool) {
-	i := skipSpace(raw, 0)
-	if i >= len(raw) || raw[i] != '[' {
-		return false
-	}
-	for i = skipSpace(raw, i+1); i < len(raw) && raw[i] != ']'; {
-		end := skip(raw, i)
-		if end == i || !each(raw[i:end:end]) {
-			return false
+// Elements returns the elements of an array, in order. They alias raw, which must be valid JSON.
+// Anything but an array has no elements.
+func Elements(raw []byte) iter.Seq[json.RawMessage] {
+	return func(yield func(element json.RawMessage) bool) {
+		i := skipSpace(raw, 0)
+		if i >= len(raw) || raw[i] != '[' {
+			return
 		}
-		if i = skipSpace(raw, end); i < len(raw) && raw[i] == ',' {
-			i = skipSpace(raw, i+1)
+		for i = skipSpace(raw, i+1); i < len(raw) && raw[i] != ']'; {
+			end := skip(raw, i)
+			if end == i || !yield(raw[i:end:end]) {
+				return
+			}
+			if i = skipSpace(raw, end); i < len(raw) && raw[i] == ',' {
+				i = skipSpace(raw, i+1)
+			}
 		}
 	}
-	return true
+}
+
+// Array returns the JSON array of some values.
+func Array[T ~[]byte](values []T) []byte {
+	size := 2 + len(values)
+	for _, v := range values {
+		size += len(v)
+	}
+	out := append(make([]byte, 0, size), '[')
+	for i, v := range values {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, v...)
+	}
+	return append(out, ']')
+}
+
+// ReplaceElements returns a copy of raw in which change has replaced each element of the array
+// at path. If there is no array at path, it returns raw itself.
+func ReplaceElements(raw []byte, change func(element []byte) []byte, path ...string) []byte {
+	list := Lookup(raw, path...)
+	if len(list) == 0 || list[0] != '[' {
+		return raw
+	}
+	var changed [][]byte
+	for element := range Elements(list) {
+		changed = append(changed, change(element))
+	}
+	raw, _ = Replace(raw, Array(changed), path...)
+	return raw
 }
 
 // Valid reports whether raw is one JSON value in UTF-8, nested no deeper than messages

@@ -81,21 +81,15 @@ func ParseBody(body []byte) (msgs []Message, batch bool, err error) {
 		m, err := parse(body)
 		return []Message{m}, false, err
 	}
-	i := skipSpace(body, 1)
-	if body[i] == ']' {
-		return nil, true, invalid("a batch must hold at least one message, this array is empty")
-	}
-	for body[i] != ']' {
-		end := skip(body, i)
-		m, err := parse(body[i:end:end])
+	for element := range Elements(body) {
+		m, err := parse(element)
 		if err != nil {
 			return nil, true, err
 		}
 		msgs = append(msgs, m)
-		i = skipSpace(body, end)
-		if body[i] == ',' {
-			i = skipSpace(body, i+1)
-		}
+	}
+	if msgs == nil {
+		return nil, true, invalid("a batch must hold at least one message, this array is empty")
 	}
 	return msgs, true, nil
 }

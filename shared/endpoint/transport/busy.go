@@ -1,10 +1,8 @@
 package transport
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -84,5 +82,5 @@ func joined(answers [][]byte, batch bool) []byte {
 	if !batch {
 		return answers[0]
 	}
-	return slices.Concat([]byte{'['}, bytes.Join(answers, []byte{','}), []byte{']'})
+	return wire.Array(answers)
 }

@@ -61,8 +61,7 @@ func busyGroup(t *testing.T, test func(t *testing.T, w *world)) {
 // whole reports what is wrong with a list of the three servers.
 func whole(method, result string) string {
 	list, _, _ := strings.Cut(strings.TrimPrefix(listKinds[method], `{"`), `"`)
-	n := 0
-	wire.Elements(wire.Lookup([]byte(result), list), func(json.RawMessage) bool { n++; return true })
+	n := len(slices.Collect(wire.Elements(wire.Lookup([]byte(result), list))))
 	if meta := wire.Lookup([]byte(result), "_meta", "dormouse/unavailable"); n != 3 || meta != nil {
 		return fmt.Sprintf("%s: %d entries of 3: %s", method, n, result)
 	}
@@ -189,8 +188,7 @@ func TestTheFirstListOfManyServersIsWhole(t *testing.T) {
 					t.Helper()
 					body := list(w).body
 					raw := wire.Lookup([]byte(body[max(0, strings.Index(body, `{"jsonrpc"`)):]), "result")
-					n := 0
-					wire.Elements(wire.Lookup(raw, "tools"), func(json.RawMessage) bool { n++; return true })
+					n := len(slices.Collect(wire.Elements(wire.Lookup(raw, "tools"))))
 					var missing map[string]string
 					if err := json.Unmarshal(wire.Lookup(raw, "_meta", "dormouse/unavailable"), &missing); err != nil {
 						t.Fatalf("%v in %s", err, body)

@@ -1,7 +1,6 @@
 package transport_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -125,10 +124,9 @@ func TestAHostileServerShowsOnlyWhatWasAccepted(t *testing.T) {
 							raw = wire.Lookup([]byte(got), "result", "structuredContent", "tools")
 						}
 						var shown []string
-						wire.Elements(raw, func(tool json.RawMessage) bool {
+						for tool := range wire.Elements(raw) {
 							shown = append(shown, strings.Replace(string(tool), `"name":"`+prefix, `"name":"`, 1))
-							return true
-						})
+						}
 						unaccepted := slices.ContainsFunc(shown, func(tool string) bool { return !slices.Contains(accepted, tool) })
 						if unaccepted || len(shown) == 0 || strings.Contains(got, "EVIL") || strings.Contains(got, "\U000E0045") {
 							t.Errorf("%s: the client got %s", what, got)

@@ -132,10 +132,6 @@ func modelOf(init json.RawMessage) storage.Session {
 	return storage.Session{Transport: storage.Modern, Version: wire.V20251125, Init: init}
 }
 
-func (g *Group) entries(ctx context.Context, method string, s storage.Session) ([]group.Entry, map[string]string, error) {
-	return g.entriesFor(ctx, method, s, nil, true)
-}
-
 // entriesFor returns what the members have, and why some are left out. If wakes is false, it
 // leaves out sleeping members whose list nobody has ever got.
 func (g *Group) entriesFor(ctx context.Context, method string, s storage.Session, client *sessions.Client, wakes bool) ([]group.Entry, map[string]string, error) {
@@ -223,21 +219,19 @@ func (g *Group) learn(ctx context.Context, lists []group.List) error {
 
 // hasNone reports whether a member has refused a list because it has none of this kind.
 func hasNone(err error) bool {
-	var rpc *wire.Error
-	return errors.As(err, &rpc) && rpc.Code == wire.CodeMethodNotFound
+	rpc, ok := errors.AsType[*wire.Error](err)
+	return ok && rpc.Code == wire.CodeMethodNotFound
 }
 
 // whyNot returns the reason why a member could not be asked for a list.
 func (g *Group) whyNot(err error) string {
-	var rpc *wire.Error
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	if errors.Is(err, context.DeadlineExceeded) {
 		return "it has not answered within " + firstLists.String() + "; ask for the list again"
-	case errors.As(err, &rpc):
-		return rpc.Message
-	default:
-		return g.Explain(err)
 	}
+	if rpc, ok := errors.AsType[*wire.Error](err); ok {
+		return rpc.Message
+	}
+	return g.Explain(err)
 }
 
 // ask gets a list from a member, page by page, and what was read of a list that never ends.

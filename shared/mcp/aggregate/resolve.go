@@ -1,7 +1,6 @@
 package aggregate
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -102,23 +101,19 @@ func (g *Group) subscribed(ctx context.Context, params json.RawMessage) (json.Ra
 	if !g.Plain || len(uris) == 0 || uris[0] != '[' {
 		return params, nil
 	}
-	var all [][]byte
-	var failed error
-	wire.Elements(uris, func(raw json.RawMessage) bool {
+	var all []json.RawMessage
+	for raw := range wire.Elements(uris) {
 		uri, _ := wire.String(raw)
-		t := group.Target{Kind: wire.MethodResourcesList, Name: uri}
-		var none *wire.Error
-		switch of, err := g.resolve(ctx, "", t); {
-		case err == nil:
+		of, err := g.resolve(ctx, "", group.Target{Kind: wire.MethodResourcesList, Name: uri})
+		if err == nil {
 			raw = wire.AppendString(nil, group.WrapURI(of.Member, of.Own()))
-		case !errors.As(err, &none):
-			failed = err
+		} else if _, unknown := errors.AsType[*wire.Error](err); !unknown {
+			return params, err
 		}
 		all = append(all, raw)
-		return failed == nil
-	})
-	params, _ = wire.Replace(params, slices.Concat([]byte{'['}, bytes.Join(all, []byte{','}), []byte{']'}), path...)
-	return params, failed
+	}
+	params, _ = wire.Replace(params, wire.Array(all), path...)
+	return params, nil
 }
 
 // owner returns the member that a request with a method of an extension goes to, if the request

@@ -33,21 +33,16 @@ func searchTools() json.RawMessage {
 
 func (g *Group) finds(m wire.Message) bool { return g.Search && calls(m, toolFind) }
 
-// searched returns the call that a call_tool stands for, and other messages unchanged.
-func (g *Group) searched(m wire.Message) (wire.Message, error) {
-	if !g.Search || !calls(m, toolCall) {
-		return m, nil
-	}
-	return unwrapped(m)
-}
-
 func calls(m wire.Message, tool string) bool {
 	name, _ := wire.String(wire.Lookup(m.Params, "name"))
 	return m.Kind == wire.Request && m.Method == wire.MethodToolsCall && name == tool
 }
 
-// unwrapped returns the call that a call_tool stands for.
-func unwrapped(m wire.Message) (wire.Message, error) {
+// searched returns the call that a call_tool stands for, and other messages unchanged.
+func (g *Group) searched(m wire.Message) (wire.Message, error) {
+	if !g.Search || !calls(m, toolCall) {
+		return m, nil
+	}
 	name := wire.Lookup(m.Params, "arguments", "name")
 	if text, ok := wire.String(name); !ok || text == toolCall || text == toolFind {
 		return m, &wire.Error{Code: wire.CodeInvalidParams, Message: toolCall + " needs the name of a tool that " + toolFind + " has found"}
@@ -72,7 +67,7 @@ func (g *Group) find(ctx context.Context, m wire.Message, s storage.Session) (js
 			limit = 10
 		}
 	}
-	entries, missing, err := g.entries(ctx, wire.MethodToolsList, s)
+	entries, missing, err := g.entriesFor(ctx, wire.MethodToolsList, s, nil, true)
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func request(t testing.TB, method, params string) bridge.Request {
 func TestStripLeavesOutOnlyWhatIsModern(t *testing.T) {
 	tests := []struct{ name, method, params, want string }{
 		{"all of _meta", "tools/list", `{` + meta(``) + `}`, ``},
-		{"what is its own of _meta", "tools/list", `{` + meta(`,"progressToken":1,"traceparent":"t","x.y/z":{"a":[1.0]}`) + `,"cursor":"c"}`, `{"cursor":"c","_meta":{"progressToken":1,"traceparent":"t","x.y/z":{"a":[1.0]}}}`},
+		{"what is its own of _meta", "tools/list", `{` + meta(`,"progressToken":1,"traceparent":"t","x.y/z":{"a":[1.0]}`) + `,"cursor":"c"}`, `{"_meta":{"progressToken":1,"traceparent":"t","x.y/z":{"a":[1.0]}},"cursor":"c"}`},
 		{"rounds", "tools/call", `{"inputResponses":{"a":{}},"name":"n","requestState":"s",` + meta(``) + `}`, `{"name":"n"}`},
 		{"rounds only where there are any", "custom/call", `{"inputResponses":{"a":{}},"requestState":"s",` + meta(``) + `}`, `{"inputResponses":{"a":{}},"requestState":"s"}`},
 		{"digits and escapes", "tools/call", `{"arguments":{"n":9007199254740993,"f":1.50,"<\u00e9>":"\ud83d\ude00"},` + meta(``) + `}`, `{"arguments":{"n":9007199254740993,"f":1.50,"<\u00e9>":"\ud83d\ude00"}}`},

@@ -3,7 +3,6 @@ package bridge
 import (
 	"encoding/json"
 	"slices"
-	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -58,7 +57,7 @@ func (l Legacy) Params(method string, params json.RawMessage, level string, late
 
 func (l Legacy) meta(own json.RawMessage, level string) json.RawMessage {
 	o, _ := objectOf(own)
-	o = slices.DeleteFunc(o, func(m member) bool { return strings.HasPrefix(m.key, metaPrefix) })
+	o = slices.DeleteFunc(o, func(m member) bool { return isModern(m.key) })
 	o = append(o,
 		member{wire.MetaProtocolVersion, text(wire.V20260728)},
 		member{wire.MetaClientCapabilities, l.modern()},
@@ -82,11 +81,6 @@ func (l Legacy) Initialized(result json.RawMessage) json.RawMessage {
 		result, _ = wire.Replace(result, text(own), "protocolVersion")
 	}
 	return result
-}
-
-// rounds reports whether a method may be answered with input requests.
-func rounds(method string) bool {
-	return Request{Message: wire.Message{Method: method}}.Rounds()
 }
 
 // Initialize returns the result of initialize for the client, from a server's result of
@@ -119,13 +113,7 @@ func Plain(method string, result json.RawMessage) json.RawMessage {
 	if !wire.OfExtension(method) || o.get("ttlMs") != nil && o.get("cacheScope") != nil {
 		o = o.without("ttlMs", "cacheScope")
 	}
-	if meta, ok := objectOf(o.get("_meta")); ok {
-		meta = meta.without(wire.MetaServerInfo)
-		if o = o.without("_meta"); len(meta) > 0 {
-			o = o.with("_meta", meta.encode())
-		}
-	}
-	return o.encode()
+	return o.withoutMeta(func(key string) bool { return key == wire.MetaServerInfo }).encode()
 }
 
 // PlainFault returns a modern server's error object in the form of the legacy era. That era
@@ -209,11 +197,7 @@ func PlainNotification(m wire.Message) []byte {
 		return m.Raw
 	}
 	params, _ := objectOf(m.Params)
-	meta, _ := objectOf(params.get("_meta"))
-	params = params.without("_meta")
-	if meta = meta.without(wire.MetaSubscriptionID); len(meta) > 0 {
-		params = params.with("_meta", meta.encode())
-	}
+	params = params.withoutMeta(func(key string) bool { return key == wire.MetaSubscriptionID })
 	if len(params) == 0 {
 		return wire.NewNotification(m.Method, nil)
 	}

@@ -96,7 +96,7 @@ func TestResultsLoseWhatIsModern(t *testing.T) {
 	for raw, want := range map[string]string{
 		`{"resultType":"complete","tools":[{"n":1.0}],"ttlMs":5,"cacheScope":"public","nextCursor":"c"}`:  `{"tools":[{"n":1.0}],"nextCursor":"c"}`,
 		`{"content":[],"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}}}`:                      `{"content":[]}`,
-		`{"content":[],"_meta":{"io.modelcontextprotocol/serverInfo":{},"mine":9007199254740993},"x":{}}`: `{"content":[],"x":{},"_meta":{"mine":9007199254740993}}`,
+		`{"content":[],"_meta":{"io.modelcontextprotocol/serverInfo":{},"mine":9007199254740993},"x":{}}`: `{"content":[],"_meta":{"mine":9007199254740993},"x":{}}`,
 		`7`: `7`,
 	} {
 		if diff := cmp.Diff(want, string(bridge.Plain("tools/list", json.RawMessage(raw)))); diff != "" {
@@ -164,7 +164,7 @@ func TestNotificationsOfAListenStreamBecomePlain(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}`:                                                            ``,
 		`{"jsonrpc":"2.0","method":"notifications/tasks","params":{}}`:                                                                                 ``,
 		`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":4}}}`:                `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`,
-		`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":4,"a":1},"uri":"u"}}`: `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"u","_meta":{"a":1}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":4,"a":1},"uri":"u"}}`: `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"a":1},"uri":"u"}}`,
 		`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"d"}}`:                                                                     `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"d"}}`,
 	} {
 		if diff := cmp.Diff(want, string(bridge.PlainNotification(message(t, raw)))); diff != "" {

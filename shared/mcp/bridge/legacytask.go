@@ -38,17 +38,15 @@ func LegacyNeed(list json.RawMessage) (names []string) {
 // WithoutLegacyNeed returns a result of tools/list in which each tool that requires a
 // task says that a task is optional. Clients refuse to call a tool that requires one.
 func WithoutLegacyNeed(list json.RawMessage) json.RawMessage {
-	var tools []json.RawMessage
-	if !bytes.Contains(list, []byte(`"`+TaskRequired+`"`)) || json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
+	if !bytes.Contains(list, []byte(`"`+TaskRequired+`"`)) {
 		return list
 	}
-	for i, tool := range tools {
+	return wire.ReplaceElements(list, func(tool []byte) []byte {
 		if support, _ := wire.String(wire.Lookup(tool, "execution", "taskSupport")); TaskSupport(support) == TaskRequired {
-			tools[i], _ = wire.Replace(tool, text(string(TaskOptional)), "execution", "taskSupport")
+			tool, _ = wire.Replace(tool, text(string(TaskOptional)), "execution", "taskSupport")
 		}
-	}
-	list, _ = wire.Replace(list, array(tools), "tools")
-	return list
+		return tool
+	}, "tools")
 }
 
 // AsLegacyTask returns a tools/call that the server runs as a task. keep is how long the

@@ -57,24 +57,14 @@ func Executions(list json.RawMessage) json.RawMessage {
 	if !bytes.Contains(list, []byte(MetaTaskSupport)) {
 		return list
 	}
-	var tools []json.RawMessage
-	if json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
-		return list
-	}
-	for i, raw := range tools {
+	return wire.ReplaceElements(list, func(raw []byte) []byte {
 		tool, _ := objectOf(raw)
-		meta, ok := objectOf(tool.get("_meta"))
+		meta, _ := objectOf(tool.get("_meta"))
 		support := meta.get(MetaTaskSupport)
-		if !ok || support == nil {
-			continue
+		if support == nil {
+			return raw
 		}
-		if meta = meta.without(MetaTaskSupport); len(meta) > 0 {
-			tool = tool.with("_meta", meta.encode())
-		} else {
-			tool = tool.without("_meta")
-		}
-		tools[i] = tool.with("execution", object{{"taskSupport", support}}.encode()).encode()
-	}
-	list, _ = wire.Replace(list, array(tools), "tools")
-	return list
+		tool = tool.withoutMeta(func(key string) bool { return key == MetaTaskSupport })
+		return tool.with("execution", object{{"taskSupport", support}}.encode()).encode()
+	}, "tools")
 }

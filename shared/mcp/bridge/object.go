@@ -22,11 +22,10 @@ func objectOf(raw json.RawMessage) (o object, ok bool) {
 	if !isObject(raw) || !wire.Valid(raw) {
 		return nil, false
 	}
-	ok = wire.Members(raw, func(key string, value json.RawMessage) bool {
+	for key, value := range wire.Members(raw) {
 		o = append(o, member{key, value})
-		return true
-	})
-	return o, ok
+	}
+	return o, true
 }
 
 func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
@@ -75,23 +74,12 @@ func (o object) encode() json.RawMessage {
 // text returns a string as JSON, without the escapes that are for HTML.
 func text(s string) json.RawMessage { return wire.AppendString(make([]byte, 0, len(s)+2), s) }
 
-func array(values []json.RawMessage) json.RawMessage {
-	out := []byte{'['}
-	for i, v := range values {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, v...)
-	}
-	return append(out, ']')
-}
-
 func texts(list []string) json.RawMessage {
 	values := make([]json.RawMessage, len(list))
 	for i, s := range list {
 		values[i] = text(s)
 	}
-	return array(values)
+	return wire.Array(values)
 }
 
 func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }

@@ -23,15 +23,11 @@ type headerParams map[string]map[string][]string
 // list has another page. A tool with invalid annotations counts as a tool without headers,
 // because clients must leave it out.
 func HeaderParams(list json.RawMessage) json.RawMessage {
-	var tools []json.RawMessage
 	if wire.Lookup(list, "nextCursor") != nil {
 		return nil
 	}
-	if json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
-		return nil
-	}
 	known := headerParams{}
-	for _, tool := range tools {
+	for tool := range wire.Elements(wire.Lookup(list, "tools")) {
 		name, ok := wire.String(wire.Lookup(tool, "name"))
 		if !ok {
 			continue
@@ -69,13 +65,8 @@ func ToolNotes(list json.RawMessage) json.RawMessage {
 }
 
 // taskSupport maps each tool of a list to its execution.taskSupport.
-func taskSupport(list json.RawMessage) object {
-	var tools []json.RawMessage
-	if json.Unmarshal(wire.Lookup(list, "tools"), &tools) != nil {
-		return nil
-	}
-	var known object
-	for _, tool := range tools {
+func taskSupport(list json.RawMessage) (known object) {
+	for tool := range wire.Elements(wire.Lookup(list, "tools")) {
 		name, named := wire.String(wire.Lookup(tool, "name"))
 		if support, ok := wire.String(wire.Lookup(tool, "execution", "taskSupport")); named && ok {
 			known = append(known, member{name, text(support)})

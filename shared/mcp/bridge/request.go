@@ -13,6 +13,8 @@ import (
 // does not get them.
 const metaPrefix = "io.modelcontextprotocol/"
 
+func isModern(metaKey string) bool { return strings.HasPrefix(metaKey, metaPrefix) }
+
 // Members of the params and results of a request in several rounds.
 const (
 	inputResponses = "inputResponses"
@@ -85,8 +87,10 @@ func (r *Request) readRound() error {
 
 // Rounds reports whether the method may be answered with input requests (MCP 2026-07-28,
 // "Multi Round-Trip Requests").
-func (r Request) Rounds() bool {
-	return r.Method == wire.MethodToolsCall || r.Method == wire.MethodPromptsGet || r.Method == wire.MethodResourcesRead
+func (r Request) Rounds() bool { return rounds(r.Method) }
+
+func rounds(method string) bool {
+	return method == wire.MethodToolsCall || method == wire.MethodPromptsGet || method == wire.MethodResourcesRead
 }
 
 // Forward returns the params for the server, nil for none. They are the client's own, in the
@@ -135,12 +139,7 @@ func Strip(method string, raw json.RawMessage) json.RawMessage {
 	if rounds(method) {
 		params = params.without(inputResponses, requestState)
 	}
-	if meta, ok := objectOf(params.get("_meta")); ok {
-		meta = slices.DeleteFunc(meta, func(m member) bool { return strings.HasPrefix(m.key, metaPrefix) })
-		if params = params.without("_meta"); len(meta) > 0 {
-			params = params.with("_meta", meta.encode())
-		}
-	}
+	params = params.withoutMeta(isModern)
 	if len(params) == 0 {
 		return nil
 	}

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"time"
 
@@ -63,6 +64,19 @@ func (o object) withMeta(key string, value json.RawMessage) object {
 		return o
 	}
 	return o.with("_meta", meta.with(key, value).encode())
+}
+
+// withoutMeta returns the object without those members of _meta whose keys drop accepts, and
+// without _meta if none is left.
+func (o object) withoutMeta(drop func(key string) bool) object {
+	meta, ok := objectOf(o.get("_meta"))
+	if !ok {
+		return o
+	}
+	if meta = slices.DeleteFunc(meta, func(m member) bool { return drop(m.key) }); len(meta) == 0 {
+		return o.without("_meta")
+	}
+	return o.with("_meta", meta.encode())
 }
 
 // ServerInfo returns the serverInfo of a result of initialize, nil if there is none.

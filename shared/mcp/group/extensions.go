@@ -29,11 +29,10 @@ func Owners(method string, members ...List) []string {
 			unknown = append(unknown, m.Member)
 		}
 		owns, vendor := false, false
-		wire.Members(wire.Lookup(m.Result, "capabilities", "extensions"), func(extension string, _ json.RawMessage) bool {
+		for extension := range wire.Members(wire.Lookup(m.Result, "capabilities", "extensions")) {
 			owns = owns || extension != tasksExtension && belongs(method, extension)
 			vendor = vendor || !strings.HasPrefix(extension, official)
-			return true
-		})
+		}
 		if owns {
 			of = append(of, m.Member)
 		}

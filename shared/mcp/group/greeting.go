@@ -80,14 +80,9 @@ func join(all, more map[string]any) {
 // Joined returns a list with the entries of another page behind its own.
 func Joined(method string, list, page json.RawMessage) json.RawMessage {
 	name, _ := kind(method)
-	var all [][]byte
-	for _, raw := range []json.RawMessage{list, page} {
-		wire.Elements(wire.Lookup(raw, name), func(item json.RawMessage) bool {
-			all = append(all, item)
-			return true
-		})
-	}
-	list, _ = wire.Replace(list, array(all), name)
+	all := slices.Collect(wire.Elements(wire.Lookup(list, name)))
+	all = slices.AppendSeq(all, wire.Elements(wire.Lookup(page, name)))
+	list, _ = wire.Replace(list, wire.Array(all), name)
 	return list
 }
 
@@ -105,12 +100,11 @@ func TaskList(lists ...List) json.RawMessage {
 	var all [][]byte
 	for _, l := range lists {
 		v := View{Member: l.Member}
-		wire.Elements(wire.Lookup(l.Result, "tasks"), func(task json.RawMessage) bool {
+		for task := range wire.Elements(wire.Lookup(l.Result, "tasks")) {
 			all = append(all, v.id(task, "taskId"))
-			return true
-		})
+		}
 	}
-	return slices.Concat([]byte(`{"tasks":`), array(all), []byte{'}'})
+	return slices.Concat([]byte(`{"tasks":`), wire.Array(all), []byte{'}'})
 }
 
 // Unknown returns an answer to initialize that stands for that of a member which is not known
@@ -131,20 +125,18 @@ func Subscription(member string, params, greeting json.RawMessage) (own json.Raw
 		}
 	}
 	var uris, tasks []string
-	wire.Elements(wire.Lookup(params, "notifications", "resourceSubscriptions"), func(raw json.RawMessage) bool {
+	for raw := range wire.Elements(wire.Lookup(params, "notifications", "resourceSubscriptions")) {
 		uri, _ := wire.String(raw)
 		if of, own, ok := UnwrapURI(uri); ok && of == member {
 			uris = append(uris, own)
 		}
-		return true
-	})
-	wire.Elements(wire.Lookup(params, "notifications", "taskIds"), func(raw json.RawMessage) bool {
+	}
+	for raw := range wire.Elements(wire.Lookup(params, "notifications", "taskIds")) {
 		if of, own, ok := UnwrapID(raw); ok && of == member {
 			id, _ := wire.String(own)
 			tasks = append(tasks, id)
 		}
-		return true
-	})
+	}
 	if uris != nil {
 		filter["resourceSubscriptions"] = uris
 	}

@@ -49,16 +49,15 @@ func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
 	owners := map[string]int{}
 	for _, l := range lists {
 		seen := map[string]bool{}
-		wire.Elements(wire.Lookup(l.Result, list), func(raw json.RawMessage) bool {
+		for raw := range wire.Elements(wire.Lookup(l.Result, list)) {
 			own, ok := wire.String(wire.Lookup(raw, name))
 			if !ok || seen[own] {
-				return true
+				continue
 			}
 			seen[own] = true
 			owners[own]++
 			all = append(all, Entry{Member: l.Member, Own: own, Raw: raw})
-			return true
-		})
+		}
 	}
 	for i, e := range all {
 		v := View{Member: e.Member, Plain: plain && owners[e.Own] == 1}
@@ -72,7 +71,7 @@ func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
 		}
 		raw := v.apps(e.Raw, "_meta")
 		if method == MethodSkillsList {
-			raw = v.at(raw, v.file, "resources")
+			raw = wire.ReplaceElements(raw, v.file, "resources")
 		}
 		if all[i].Name != e.Own {
 			raw, _ = wire.Replace(raw, wire.AppendString(nil, all[i].Name), name)
@@ -89,7 +88,7 @@ func Result(method string, entries []Entry) json.RawMessage {
 	for i, e := range entries {
 		raws[i] = e.Raw
 	}
-	return slices.Concat([]byte(`{"`+list+`":`), array(raws), []byte{'}'})
+	return slices.Concat([]byte(`{"`+list+`":`), wire.Array(raws), []byte{'}'})
 }
 
 // Makes reports whether a URI template (RFC 6570) can make a URI. It compares the literal

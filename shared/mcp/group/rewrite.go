@@ -3,7 +3,6 @@ package group
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -55,7 +54,7 @@ func (v View) wrap(uri string) string {
 // names stay the same. A batch is changed message by message.
 func (v View) Message(raw []byte) []byte {
 	if len(raw) > 0 && raw[0] == '[' {
-		return v.each(raw, v.Message)
+		return wire.ReplaceElements(raw, v.Message)
 	}
 	method, called := wire.String(wire.Lookup(raw, "method"))
 	id := wire.Lookup(raw, "id")
@@ -69,11 +68,8 @@ func (v View) Message(raw []byte) []byte {
 		raw, _ = wire.Replace(raw, WrapID(v.Member, id), "id")
 		raw = v.id(raw, "params", "_meta", wire.MetaProgressToken)
 	case method == wire.NotifyAcknowledged:
-		raw = v.at(raw, func(uri []byte) []byte {
-			text, _ := wire.String(uri)
-			return wire.AppendString(nil, v.wrap(text))
-		}, "params", "notifications", "resourceSubscriptions")
-		raw = v.at(raw, func(id []byte) []byte { return WrapID(v.Member, id) }, "params", "notifications", "taskIds")
+		raw = wire.ReplaceElements(raw, func(uri []byte) []byte { return v.uri(uri) }, "params", "notifications", "resourceSubscriptions")
+		raw = wire.ReplaceElements(raw, func(id []byte) []byte { return v.id(id) }, "params", "notifications", "taskIds")
 	case method == wire.NotifyResourceUpdated:
 		raw = v.uri(raw, "params", "uri")
 	case method == wire.NotifyCancelled:
@@ -88,20 +84,20 @@ func (v View) Message(raw []byte) []byte {
 func (v View) result(raw json.RawMessage) json.RawMessage {
 	out := v.apps(raw, "_meta")
 	for _, list := range []string{"contents", "resources"} {
-		out = v.at(out, v.file, list)
+		out = wire.ReplaceElements(out, v.file, list)
 	}
 	if skill := wire.Lookup(out, "skill"); skill != nil {
-		out, _ = wire.Replace(out, v.at(v.file(skill), v.file, "resources"), "skill")
+		out, _ = wire.Replace(out, wire.ReplaceElements(v.file(skill), v.file, "resources"), "skill")
 	}
-	out = v.at(out, v.content, "content")
-	out = v.at(out, func(m []byte) []byte {
+	out = wire.ReplaceElements(out, v.content, "content")
+	out = wire.ReplaceElements(out, func(m []byte) []byte {
 		if content := wire.Lookup(m, "content"); len(content) > 0 && content[0] == '{' {
 			m, _ = wire.Replace(m, v.content(content), "content")
 			return m
 		}
-		return v.at(m, v.content, "content")
+		return wire.ReplaceElements(m, v.content, "content")
 	}, "messages")
-	out = v.at(out, func(t []byte) []byte { return v.id(t, "taskId") }, "tasks")
+	out = wire.ReplaceElements(out, func(t []byte) []byte { return v.id(t, "taskId") }, "tasks")
 	out = v.id(out, "taskId")
 	out = v.id(out, "task", "taskId")
 	if inner := wire.Lookup(out, "result"); len(inner) > 0 && inner[0] == '{' { // of tasks/get (2026-07-28)
@@ -138,36 +134,19 @@ func (v View) apps(raw []byte, path ...string) []byte {
 	case strings.HasPrefix(text, appScheme):
 		changed = wire.AppendString(nil, WrapURI(v.Member, text))
 	case value[0] == '[':
-		changed = v.each(value, func(item []byte) []byte { return v.apps(item) })
+		changed = wire.ReplaceElements(value, func(item []byte) []byte { return v.apps(item) })
 	case value[0] == '{':
-		wire.Members(value, func(key string, member json.RawMessage) bool {
+		for key, member := range wire.Members(value) {
 			if now := v.apps(member); !bytes.Equal(now, member) {
 				changed, _ = wire.Replace(changed, now, key)
 			}
-			return true
-		})
+		}
 	}
 	if len(path) == 0 || bytes.Equal(changed, value) {
 		return changed
 	}
 	raw, _ = wire.Replace(raw, changed, path...)
 	return raw
-}
-
-func (v View) at(raw []byte, change func([]byte) []byte, path ...string) []byte {
-	if list := wire.Lookup(raw, path...); len(list) > 0 && list[0] == '[' {
-		raw, _ = wire.Replace(raw, v.each(list, change), path...)
-	}
-	return raw
-}
-
-func (View) each(list []byte, change func([]byte) []byte) []byte {
-	var out [][]byte
-	wire.Elements(list, func(item json.RawMessage) bool {
-		out = append(out, change(item))
-		return true
-	})
-	return array(out)
 }
 
 func (v View) uri(raw []byte, path ...string) []byte {
@@ -183,10 +162,6 @@ func (v View) id(raw []byte, path ...string) []byte {
 		raw, _ = wire.Replace(raw, WrapID(v.Member, id), path...)
 	}
 	return raw
-}
-
-func array(items [][]byte) []byte {
-	return slices.Concat([]byte{'['}, bytes.Join(items, []byte{','}), []byte{']'})
 }
 
 // Target is where a client's message goes.

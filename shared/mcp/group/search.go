@@ -1,6 +1,7 @@
 package group
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"unicode"
@@ -14,8 +15,11 @@ import (
 // tools.
 func Search(tools []Entry, query string, limit int) []Entry {
 	wanted := wordsOf(query)
-	found := map[int][]Entry{} // by score
-	most := 0
+	type scored struct {
+		tool  Entry
+		score int
+	}
+	var found []scored
 	for _, t := range tools {
 		score := 0
 		for _, of := range []struct {
@@ -33,19 +37,15 @@ func Search(tools []Entry, query string, limit int) []Entry {
 			}
 		}
 		if score > 0 || len(wanted) == 0 {
-			found[score] = append(found[score], t)
-			most = max(most, score)
+			found = append(found, scored{t, score})
 		}
 	}
-	out := make([]Entry, 0, limit)
-	for score := most; score >= 0; score-- {
-		for _, t := range found[score] {
-			if len(out) < limit {
-				out = append(out, t)
-			}
-		}
+	slices.SortStableFunc(found, func(a, b scored) int { return cmp.Compare(b.score, a.score) })
+	best := make([]Entry, 0, limit)
+	for _, f := range found[:min(len(found), limit)] {
+		best = append(best, f.tool)
 	}
-	return out
+	return best
 }
 
 func textOf(t Entry, key string) string {

@@ -76,7 +76,7 @@ const overtaking = 2 * time.Second
 // For an HTTP+SSE client it does not wait, but makes the session Ready at once.
 // TypeScript's client opens a new stream when its own was cut, and believes that it still
 // has its old session.
-func (rs *records) initialized(ctx context.Context, c Caller, s storage.Session, box storage.Box) (storage.Session, storage.Box, error) {
+func (h *Manager) initialized(ctx context.Context, c Caller, s storage.Session, box storage.Box) (storage.Session, storage.Box, error) {
 	begun := time.Now()
 	var err error
 	for err == nil && s.State == storage.Opened && c.Transport != storage.SSE {
@@ -84,19 +84,19 @@ func (rs *records) initialized(ctx context.Context, c Caller, s storage.Session,
 			return s, box, storage.Errorf(storage.Invalid, "the session is not initialized; send initialize first")
 		}
 		if err = storage.Rest(ctx, overtaking/20); err == nil {
-			s, box, err = rs.Load(ctx, c, s.ID)
+			s, box, err = h.Load(ctx, c, s.ID)
 		}
 	}
 	if err != nil || s.State != storage.Opened {
 		return s, box, err
 	}
-	s, err = rs.update(ctx, s, func(s *storage.Session) bool {
+	s, err = h.update(ctx, s, func(s *storage.Session) bool {
 		if s.State != storage.Opened {
 			return false
 		}
 		s.State, s.Version, s.Pushes = storage.Ready, wire.V20241105, true
 		s.Init = json.RawMessage(`{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"unknown","version":""}}`)
-		rs.extend(s)
+		h.extend(s)
 		return true
 	})
 	return s, box, err
@@ -110,7 +110,7 @@ func (h *Manager) accept(ctx context.Context, c Caller, s storage.Session, box s
 	for _, m := range msgs {
 		switch {
 		case m.Kind == wire.Response:
-			if s, err = h.answers.answered(ctx, c, s, box, m); err != nil {
+			if s, err = h.answered(ctx, c, s, box, m); err != nil {
 				return nil, err
 			}
 			continue
@@ -151,11 +151,11 @@ func (h *Manager) accept(ctx context.Context, c Caller, s storage.Session, box s
 		a.List = part
 	}
 	needs := slices.ContainsFunc(rest, func(m wire.Message) bool { return m.Kind == wire.Request && needsSecrets(m.Method) })
-	once, err := h.keys.onceOf(ctx, c, "", batch, rest...)
+	once, err := h.onceOf(ctx, c, "", batch, rest...)
 	if err != nil {
 		return nil, err
 	}
-	call, err := h.deliveries.deliverWith(ctx, c, s, box, Delivery{Raw: bodyOf(rest, batch), Tools: tools(rest), Needs: needs, Address: a, once: once})
+	call, err := h.deliverWith(ctx, c, s, box, Delivery{Raw: bodyOf(rest, batch), Tools: tools(rest), Needs: needs, Address: a, once: once})
 	if answer := h.unconnected(err, canVisit(s), rest...); answer != nil {
 		return answer, nil
 	}
@@ -186,41 +186,41 @@ func bodyOf(msgs []wire.Message, batch bool) []byte {
 	for i, m := range msgs {
 		raws[i] = m.Raw
 	}
-	return batchOf(raws)
+	return wire.Array(raws)
 }
 
 // ready marks the session as initialized, which gives it its long life. It writes nothing
 // if the session is marked already.
-func (rs *records) ready(ctx context.Context, s storage.Session) (storage.Session, error) {
-	return rs.update(ctx, s, func(s *storage.Session) bool {
+func (h *Manager) ready(ctx context.Context, s storage.Session) (storage.Session, error) {
+	return h.update(ctx, s, func(s *storage.Session) bool {
 		if s.State != storage.Created {
 			return false
 		}
 		s.State = storage.Ready
-		rs.extend(s)
+		h.extend(s)
 		return true
 	})
 }
 
 // remember keeps the settings that a fresh process of the session needs: the log level and
 // the subscriptions, as many as the record can hold.
-func (rs *records) remember(ctx context.Context, s storage.Session, msgs []wire.Message) (storage.Session, error) {
+func (h *Manager) remember(ctx context.Context, s storage.Session, msgs []wire.Message) (storage.Session, error) {
 	kept := func(m wire.Message) bool {
 		return m.Kind == wire.Request && (m.Method == wire.MethodSetLevel || m.Method == wire.MethodSubscribe || m.Method == wire.MethodUnsubscribe)
 	}
 	if some := slices.ContainsFunc(msgs, kept); !some || s.Group != "" {
-		if err := rs.touch(ctx, s); err != nil || !some {
+		if err := h.touch(ctx, s); err != nil || !some {
 			return s, err
 		}
 	}
-	return rs.update(ctx, s, func(s *storage.Session) bool {
+	return h.update(ctx, s, func(s *storage.Session) bool {
 		for _, m := range msgs {
 			if kept(m) {
 				noteRequest(s, m)
 			}
 		}
 		if s.Group == "" { // the group's session must not end before this one
-			rs.extend(s)
+			h.extend(s)
 		}
 		return true
 	})

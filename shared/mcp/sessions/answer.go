@@ -10,37 +10,30 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// answers keeps what clients answer to the questions of their processes, and passes it on.
-type answers struct {
-	records    *records
-	backend    Backend
-	deliveries *deliveries
-}
-
 // answered takes a client's response. It ignores a response that answers no question of a
 // box or of Manager. A box makes the id of a question from "q-" and a UUID,
 // [storage.QuestionID] and [storage.ForwardID] make the others. A client can make up an
 // id like that of a box, so answered also bounds the bytes.
-func (as *answers) answered(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (storage.Session, error) {
+func (h *Manager) answered(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (storage.Session, error) {
 	question, _ := wire.String(m.ID)
 	if _, ok := storage.Forwards(question); ok {
 		if !c.Server.InPlace {
 			return s, nil
 		}
-		return s, as.backend.Answer(ctx, storage.Answer{Session: s.ID, Question: question, Raw: m.Raw}, box)
+		return s, h.backend.Answer(ctx, storage.Answer{Session: s.ID, Question: question, Raw: m.Raw}, box)
 	}
 	stream, round, suspends := storage.Suspends(question)
 	if suspends {
-		if asked, err := as.asked(ctx, s, box.ID, stream, round, question); err != nil || !asked {
+		if asked, err := h.asked(ctx, s, box.ID, stream, round, question); err != nil || !asked {
 			return s, err
 		}
 	} else if !strings.HasPrefix(question, "q-") || len(question) > maxQuestion || box.State == storage.Asleep && !c.Server.Remembers {
 		return s, nil
 	}
 	full := false
-	s, err := as.records.update(ctx, s, func(s *storage.Session) bool {
+	s, err := h.update(ctx, s, func(s *storage.Session) bool {
 		now := time.Now()
-		if now.Sub(s.Answers.Since) > as.records.limits.EventAge {
+		if now.Sub(s.Answers.Since) > h.limits.EventAge {
 			s.Answers = storage.AnswerCount{Since: now}
 		}
 		if full = s.Answers.Bytes+len(m.Raw) > maxAnswers; full {
@@ -56,11 +49,11 @@ func (as *answers) answered(ctx context.Context, c Caller, s storage.Session, bo
 		return s, err
 	}
 	if suspends || !c.Server.Remembers {
-		return s, as.answer(ctx, s, box, m)
+		return s, h.answer(ctx, s, box, m)
 	}
-	a, err := as.keep(ctx, s, question, m)
+	a, err := h.keep(ctx, s, question, m)
 	if err == nil && a.Raw != nil {
-		_, err = as.deliveries.deliverWith(ctx, c, s, box, Delivery{Raw: a.Raw, Wakes: true})
+		_, err = h.deliverWith(ctx, c, s, box, Delivery{Raw: a.Raw, Wakes: true})
 	}
 	return s, err
 }
@@ -68,8 +61,8 @@ func (as *answers) answered(ctx context.Context, c Caller, s storage.Session, bo
 // asked reports whether a call of the session asks a question, or may have just asked it.
 // A client may see the first question of a round, and answer it, before the item is
 // suspended.
-func (as *answers) asked(ctx context.Context, s storage.Session, box storage.BoxID, stream storage.StreamID, round int, question string) (bool, error) {
-	it, err := as.records.store.Item(ctx, box, stream)
+func (h *Manager) asked(ctx context.Context, s storage.Session, box storage.BoxID, stream storage.StreamID, round int, question string) (bool, error) {
+	it, err := h.store.Item(ctx, box, stream)
 	switch {
 	case err == nil:
 		return it.Address.Session == s.ID && (it.Asks(question) || it.State == storage.Taken && round == it.Round+1), nil
@@ -77,7 +70,7 @@ func (as *answers) asked(ctx context.Context, s storage.Session, box storage.Box
 		return false, err
 	}
 	// During its first second, a call that a function executes has no item.
-	tail, err := as.records.store.Tail(ctx, s.ID, stream)
+	tail, err := h.store.Tail(ctx, s.ID, stream)
 	return err == nil && tail.Last > 0 && !tail.Final && round == 1, unlessGone(err)
 }
 
@@ -89,27 +82,27 @@ const maxAnswers = 64 << 20
 
 // answer stores a client's response to a question, then passes it on. It drops the answer
 // to a process that no longer runs. An answer to a suspended call needs no process.
-func (as *answers) answer(ctx context.Context, s storage.Session, box storage.Box, m wire.Message) error {
+func (h *Manager) answer(ctx context.Context, s storage.Session, box storage.Box, m wire.Message) error {
 	question, ok := wire.String(m.ID)
 	_, _, suspends := storage.Suspends(question)
 	if !ok || box.State == storage.Asleep && !suspends {
 		return nil
 	}
-	a, err := as.keep(ctx, s, question, m)
+	a, err := h.keep(ctx, s, question, m)
 	if err != nil || a.Raw == nil {
 		return err
 	}
-	return as.backend.Answer(ctx, a, box)
+	return h.backend.Answer(ctx, a, box)
 }
 
 // keep stores a client's response to a question, and returns the response that counts. That is
 // the first one. Raw is nil if it has expired.
-func (as *answers) keep(ctx context.Context, s storage.Session, question string, m wire.Message) (storage.Answer, error) {
-	a := storage.Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(as.records.limits.EventAge)}
+func (h *Manager) keep(ctx context.Context, s storage.Session, question string, m wire.Message) (storage.Answer, error) {
+	a := storage.Answer{Session: s.ID, Question: question, Raw: m.Raw, Expires: time.Now().Add(h.limits.EventAge)}
 	if _, _, suspends := storage.Suspends(question); suspends {
 		a.Expires = time.Now().Add(storage.MaxAsk) // the client may answer another question of the round much later
 	}
-	first, err := as.records.store.PutAnswer(ctx, a)
+	first, err := h.store.PutAnswer(ctx, a)
 	if err != nil {
 		return a, err
 	}
@@ -117,7 +110,7 @@ func (as *answers) keep(ctx context.Context, s storage.Session, question string,
 		// Either the client repeats its answer, or an earlier put succeeded and its reply
 		// was lost. In the second case the box may not have got the answer. So send it the
 		// answer that counts; the box ignores one that it has already.
-		kept, err := as.records.store.Answers(ctx, s.ID, []string{question})
+		kept, err := h.store.Answers(ctx, s.ID, []string{question})
 		if err != nil || len(kept) == 0 {
 			return storage.Answer{}, err
 		}

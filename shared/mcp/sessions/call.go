@@ -14,7 +14,7 @@ import (
 // legacy SSE stream ([Manager.Follow]). One goroutine uses a Call. It holds nothing that
 // lasts, so it can be dropped at any time.
 type Call struct {
-	records *records
+	manager *Manager
 	session storage.ID
 	stream  storage.StreamID
 	after   storage.Index
@@ -40,7 +40,7 @@ type Call struct {
 }
 
 // readyCall returns a Call whose only events are responses that are in no log.
-func (rs *records) readyCall(raws ...[]byte) *Call { return &Call{records: rs, ready: raws} }
+func (h *Manager) readyCall(raws ...[]byte) *Call { return &Call{manager: h, ready: raws} }
 
 // Client returns the name that the client gave itself in initialize, "" if it gave none or
 // the session is not known.
@@ -136,7 +136,7 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]storage.Event, erro
 			c.status = status
 		}
 		accepted := c.tracker == nil || c.status.Accepted
-		if !accepted && now.Sub(c.begun) >= c.records.limits.AcceptBy {
+		if !accepted && now.Sub(c.begun) >= c.manager.limits.AcceptBy {
 			if err := c.giveUp(ctx); err != nil {
 				return nil, err
 			}
@@ -167,7 +167,7 @@ func (c *Call) bear(ctx context.Context, err error) error {
 	if c.handed() == nil || ctx.Err() != nil {
 		return err
 	}
-	if time.Since(c.begun) > c.records.limits.AcceptBy {
+	if time.Since(c.begun) > c.manager.limits.AcceptBy {
 		return c.unknown(err)
 	}
 	c.status.Next = time.Now().Add(bearFor)
@@ -184,7 +184,7 @@ func (c *Call) giveUp(ctx context.Context) error {
 		if _, ok := c.tracker.(Handover); ok {
 			c.once.release(ctx) // no box has it
 		}
-		return storage.Errorf(storage.Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.records.limits.AcceptBy)
+		return storage.Errorf(storage.Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.manager.limits.AcceptBy)
 	}
 	if err := h.GiveUp(ctx); err != nil {
 		return c.unknown(err)
@@ -194,7 +194,7 @@ func (c *Call) giveUp(ctx context.Context) error {
 }
 
 func (c *Call) unknown(cause error) error {
-	return storage.Errorf(storage.Unknown, "the box has not given a sign of life in %s; whether the request was executed is not known", c.records.limits.AcceptBy).Because(cause)
+	return storage.Errorf(storage.Unknown, "the box has not given a sign of life in %s; whether the request was executed is not known", c.manager.limits.AcceptBy).Because(cause)
 }
 
 // read waits for events until another task is due. halts is true only once: when this
@@ -209,7 +209,7 @@ func (c *Call) read(ctx context.Context, until time.Time) (page storage.Page, ha
 			c.status.Next = c.begun.Add(firstTend)
 		}
 		if !c.status.Accepted {
-			wake = earlier(c.status.Next, c.begun.Add(c.records.limits.AcceptBy))
+			wake = earlier(c.status.Next, c.begun.Add(c.manager.limits.AcceptBy))
 		}
 		wake = earlier(wake, c.status.Next)
 	}
@@ -220,7 +220,7 @@ func (c *Call) read(ctx context.Context, until time.Time) (page storage.Page, ha
 		}
 		c.halted, halts, wake = true, true, time.Now()
 	}
-	page, err = c.records.store.Wait(ctx, c.session, c.stream, c.after, wake)
+	page, err = c.manager.store.Wait(ctx, c.session, c.stream, c.after, wake)
 	return page, halts, err
 }
 
@@ -275,9 +275,9 @@ func (c *Call) Hold() time.Duration {
 	case !c.Stored():
 		return 0
 	case c.stream == storage.Standalone && c.polls > idlePolls:
-		return min(c.records.limits.Pace, c.records.limits.Hold)
+		return min(c.manager.limits.Pace, c.manager.limits.Hold)
 	default:
-		return c.records.limits.Hold
+		return c.manager.limits.Hold
 	}
 }
 
@@ -292,7 +292,7 @@ func (c *Call) Retry() time.Duration {
 	if c.pause > 0 {
 		return c.pause
 	}
-	pace := c.records.limits.Pace
+	pace := c.manager.limits.Pace
 	if c.stream != storage.Standalone {
 		return time.Duration(min(1+c.polls/10, 5)) * pace
 	}
@@ -300,7 +300,7 @@ func (c *Call) Retry() time.Duration {
 }
 
 // idleRetry returns the longest retry that a listener gets.
-func (c *Call) idleRetry() time.Duration { return 60 * c.records.limits.Pace }
+func (c *Call) idleRetry() time.Duration { return 60 * c.manager.limits.Pace }
 
 // Cursor returns the id of a cursor without an event, after the last event that Next
 // returned. Every response begins with such an id, so that the client can come back. It

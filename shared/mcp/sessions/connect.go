@@ -31,8 +31,8 @@ func canVisit(s storage.Session) bool {
 // unconnected answers requests that need what their caller has not connected. It returns
 // nil if err is another error.
 func (h *Manager) unconnected(err error, visits bool, requests ...wire.Message) *Call {
-	var u *storage.NotConnected
-	if !errors.As(err, &u) {
+	u, ok := errors.AsType[*storage.NotConnected](err)
+	if !ok {
 		return nil
 	}
 	var raws [][]byte
@@ -48,9 +48,8 @@ func (h *Manager) unconnected(err error, visits bool, requests ...wire.Message) 
 // client that can open them, and else a text. A call of a tool gets the text as a result,
 // because that is what a model reads.
 func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits bool) []byte {
-	var e *storage.Error
 	text := err.Error()
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*storage.Error](err); ok {
 		text = e.Message
 	}
 	type elicitation struct {

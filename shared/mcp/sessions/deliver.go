@@ -9,20 +9,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// deliveries hands messages over to the backend: with the secrets of their caller, once for
-// each key, and if the gate admits them.
-type deliveries struct {
-	records *records
-	backend Backend
-	keys    *keys
-	gate    storage.Gate    // nil admits all work
-	secrets storage.Secrets // nil: no server has any
-}
-
 // deliver sends a message to the backend. The caller sets only the parts of the address
 // that depend on the message: Requests, Init and List, and Stream if there is one already.
-func (ds *deliveries) deliver(ctx context.Context, c Caller, s storage.Session, box storage.Box, raw []byte, a storage.Address) (*Call, error) {
-	return ds.deliverWith(ctx, c, s, box, Delivery{Raw: raw, Address: a})
+func (h *Manager) deliver(ctx context.Context, c Caller, s storage.Session, box storage.Box, raw []byte, a storage.Address) (*Call, error) {
+	return h.deliverWith(ctx, c, s, box, Delivery{Raw: raw, Address: a})
 }
 
 // deliverWith is deliver for a Delivery in which the caller sets Raw, Tools, Needs, Brief
@@ -30,64 +20,64 @@ func (ds *deliveries) deliver(ctx context.Context, c Caller, s storage.Session, 
 // secrets first, and then asks the gate for admission.
 //
 // Errors: as of [storage.Secrets], of the gate, and of the backend.
-func (ds *deliveries) deliverWith(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
-	if err := ds.getSecrets(ctx, c, s, &d); err != nil {
+func (h *Manager) deliverWith(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+	if err := h.getSecrets(ctx, c, s, &d); err != nil {
 		return nil, err
 	}
-	return ds.admit(ctx, c, s, box, d)
+	return h.admit(ctx, c, s, box, d)
 }
 
 // getSecrets comes before admission, so that a user who has not connected an account wakes
 // nothing. Messages that wake nothing need no secrets.
-func (ds *deliveries) getSecrets(ctx context.Context, c Caller, s storage.Session, d *Delivery) (err error) {
-	if ds.secrets != nil && len(c.Server.Providers) > 0 && (len(d.Requests) > 0 || d.Wakes) {
+func (h *Manager) getSecrets(ctx context.Context, c Caller, s storage.Session, d *Delivery) (err error) {
+	if h.parts.Secrets != nil && len(c.Server.Providers) > 0 && (len(d.Requests) > 0 || d.Wakes) {
 		want := storage.Needs{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
 		if s.Transport != storage.Modern {
 			want.Session = s.ID
 		}
-		d.Secrets, err = ds.secrets.Secrets(ctx, want)
+		d.Secrets, err = h.parts.Secrets.Secrets(ctx, want)
 	}
 	return err
 }
 
 // admit hands a delivery over if the gate admits it.
-func (ds *deliveries) admit(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+func (h *Manager) admit(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
 	if d.Stream == "" {
 		d.Stream = d.once.newStream()
 	}
 	if d.once != nil {
-		if call, err := ds.keys.reserve(ctx, c, s, d); call != nil || err != nil {
+		if call, err := h.reserve(ctx, c, s, d); call != nil || err != nil {
 			return call, err
 		}
 	}
-	if ds.gate == nil || len(d.Requests) == 0 {
-		return ds.handOver(ctx, c, s, box, d)
+	if h.parts.Gate == nil || len(d.Requests) == 0 {
+		return h.handOver(ctx, c, s, box, d)
 	}
-	undo, err := ds.gate.Admit(ctx, storage.Work{
+	undo, err := h.parts.Gate.Admit(ctx, storage.Work{
 		Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Session: s.ID, Stream: d.Stream, Tools: d.Tools,
 	})
 	if err != nil {
 		d.once.release(ctx)
 		return nil, err
 	}
-	call, err := ds.handOver(ctx, c, s, box, d)
+	call, err := h.handOver(ctx, c, s, box, d)
 	if err != nil {
 		undo()
 	}
 	return call, err
 }
 
-func (ds *deliveries) handOver(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
+func (h *Manager) handOver(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
-		if err := writable(ctx, ds.records.store); err != nil {
+		if err := writable(ctx, h.store); err != nil {
 			d.once.release(ctx)
 			return nil, unexecuted(err)
 		}
 		var err error
 		a.Moved = a.Moved || moves(s, c, box)
 		// What is lost here is found again. The end of the call is on the disk after it.
-		if s, err = ds.records.update(storage.Lazily(ctx), s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
+		if s, err = h.update(storage.Lazily(ctx), s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
 			d.once.release(ctx)
 			return nil, err
 		}
@@ -97,14 +87,14 @@ func (ds *deliveries) handOver(ctx context.Context, c Caller, s storage.Session,
 	a.Digest, a.Box, a.Again = s.Record(), s.Box(), again
 	a.Trace = storage.TraceOf(ctx)
 	d.Address, d.Client, d.Server = a, s, c.Server.Name
-	tracker, err := ds.backend.Deliver(ctx, d, box)
+	tracker, err := h.backend.Deliver(ctx, d, box)
 	if refuses(err) {
 		d.once.release(ctx)
 	}
 	if err != nil || len(a.Requests) == 0 {
 		return nil, err
 	}
-	call := &Call{records: ds.records, session: s.ID, stream: d.Stream, tracker: tracker, pushed: a.Pushed(), begun: time.Now(), once: d.once}
+	call := &Call{manager: h, session: s.ID, stream: d.Stream, tracker: tracker, pushed: a.Pushed(), begun: time.Now(), once: d.once}
 	if d.Brief || c.Transport == storage.WebSocket {
 		call.status.Next = call.begun.Add(firstTendBrief)
 	}
@@ -148,8 +138,8 @@ func noteCaller(s *storage.Session, c Caller, box storage.Box, work bool) (news 
 
 // unexecuted adds to an error that the request was not executed because of it.
 func unexecuted(err error) error {
-	var e *storage.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*storage.Error](err)
+	if !ok {
 		return err
 	}
 	told := *e

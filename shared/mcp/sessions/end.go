@@ -14,7 +14,7 @@ func (h *Manager) End(ctx context.Context, c Caller, id storage.ID) error {
 	if err != nil {
 		return err
 	}
-	if s, err = quit(ctx, h.store, s, storage.QuitClient); err != nil {
+	if s, err = h.update(ctx, s, ending(storage.QuitClient)); err != nil {
 		return err
 	}
 	// Ignore an error: the session has ended even if the box does not learn of it now.
@@ -38,7 +38,7 @@ func (h *Manager) Terminate(ctx context.Context, id storage.ID) error {
 	if err != nil {
 		return err
 	}
-	if s, err = quit(ctx, h.store, s, storage.QuitService); err != nil {
+	if s, err = h.update(ctx, s, ending(storage.QuitService)); err != nil {
 		return err
 	}
 	// Ignore an error: the session has ended even if the box does not learn of it now.

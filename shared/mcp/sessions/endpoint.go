@@ -290,7 +290,7 @@ func (s *clientStream) Accepted(ctx context.Context) ([]Event, error) {
 	}
 	if s.c.Transport == storage.SSE {
 		for _, e := range events {
-			if err := s.records.Say(ctx, s.id, e.Raw); err != nil {
+			if err := s.manager.Say(ctx, s.id, e.Raw); err != nil {
 				return nil, err
 			}
 		}

@@ -2,7 +2,6 @@ package sessions
 
 import (
 	"bytes"
-	"encoding/json"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -29,15 +28,10 @@ func FailureOf(response []byte, show bool) (failed bool, why string) {
 }
 
 // firstText returns the text of the first item of a tool's content, "" if it is no text.
-func firstText(content []byte) (text string) {
-	if len(content) == 0 || content[0] != '[' {
-		return ""
+func firstText(content []byte) string {
+	for item := range wire.Elements(content) {
+		text, _ := wire.String(wire.Lookup(item, "text"))
+		return text
 	}
-	wire.Elements(content, func(item json.RawMessage) bool {
-		if len(item) > 0 && item[0] == '{' {
-			text, _ = wire.String(wire.Lookup(item, "text"))
-		}
-		return false
-	})
-	return text
+	return ""
 }

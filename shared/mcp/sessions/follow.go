@@ -26,7 +26,7 @@ func (h *Manager) Follow(ctx context.Context, c Caller, id storage.ID, from *sto
 	if err != nil {
 		return nil, err
 	}
-	call := &Call{records: &h.records, session: s.ID, stream: storage.LegacySSE, begun: time.Now()}
+	call := &Call{manager: h, session: s.ID, stream: storage.LegacySSE, begun: time.Now()}
 	call.follower = &follower{nonce: storage.NewNonce()[:nonceLen], read: call.begun}
 	if from != nil {
 		tail, err := h.store.Tail(ctx, id, storage.LegacySSE)
@@ -55,16 +55,13 @@ func (h *Manager) Follow(ctx context.Context, c Caller, id storage.ID, from *sto
 //
 // Errors: Unavailable.
 func (c *Call) Report(ctx context.Context, sent storage.Index) error {
-	s, _, err := c.records.store.Load(ctx, c.session, "")
-	if err == nil {
-		_, err = c.records.update(ctx, s, func(s *storage.Session) bool {
-			if s.Primary.Nonce != c.follower.nonce || s.Delivered >= sent {
-				return false
-			}
-			s.Delivered = sent
-			return true
-		})
-	}
+	_, err := amend(ctx, c.manager.store, c.session, func(s *storage.Session) bool {
+		if s.Primary.Nonce != c.follower.nonce || s.Delivered >= sent {
+			return false
+		}
+		s.Delivered = sent
+		return true
+	})
 	return unlessGone(err)
 }
 
@@ -74,7 +71,7 @@ func (c *Call) superseded(ctx context.Context) {
 	if time.Since(c.follower.read) < lookEvery {
 		return
 	}
-	s, _, err := c.records.store.Load(ctx, c.session, "")
+	s, _, err := c.manager.store.Load(ctx, c.session, "")
 	if err != nil && !errors.Is(err, storage.NotFound) {
 		return
 	}
@@ -85,6 +82,6 @@ func (c *Call) superseded(ctx context.Context) {
 // Say writes messages of Dormouse itself to the legacy SSE stream of a session. For an HTTP+SSE
 // client these are answers that needed no server. In the session of a group they are also marks
 // for the functions that hold the client's stream ([Manager.Joins]).
-func (rs *records) Say(ctx context.Context, id storage.ID, raws ...[]byte) error {
-	return Publisher{Store: rs.store}.appendOut(ctx, storage.Batch{Session: id, Stream: storage.LegacySSE, Events: raws, Expires: time.Now().Add(rs.limits.EventAge)})
+func (h *Manager) Say(ctx context.Context, id storage.ID, raws ...[]byte) error {
+	return Publisher{Store: h.store}.appendOut(ctx, storage.Batch{Session: id, Stream: storage.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }

@@ -17,11 +17,11 @@ const maxPrincipal = 256
 // which may have secrets of the earlier principal.
 //
 // Errors: NotFound (there is no such session, or it has ended), Invalid, Unavailable.
-func (rs *records) Give(ctx context.Context, id storage.ID, principal string) (given []storage.Session, err error) {
+func (h *Manager) Give(ctx context.Context, id storage.ID, principal string) (given []storage.Session, err error) {
 	if bad := func(c rune) bool { return c < ' ' || c == 0x7f }; principal == "" || len(principal) > maxPrincipal || slices.ContainsFunc([]rune(principal), bad) {
 		return nil, storage.Errorf(storage.Invalid, "the name of the principal is empty, too long, or has control characters")
 	}
-	s, _, err := rs.store.Load(ctx, id, "")
+	s, _, err := h.store.Load(ctx, id, "")
 	switch {
 	case err != nil:
 		return nil, err
@@ -30,7 +30,7 @@ func (rs *records) Give(ctx context.Context, id storage.ID, principal string) (g
 	case s.Transport == storage.Modern:
 		return nil, storage.Errorf(storage.Invalid, "clients of 2026-07-28 have no session that could be given: each principal has one of its own for each server")
 	}
-	if s, err = update(ctx, rs.store, s, func(s *storage.Session) bool {
+	if s, err = update(ctx, h.store, s, func(s *storage.Session) bool {
 		if s.Principal == principal {
 			return false
 		}
@@ -41,7 +41,7 @@ func (rs *records) Give(ctx context.Context, id storage.ID, principal string) (g
 	}
 	given = append(given, s)
 	for _, member := range s.Members {
-		more, err := rs.Give(ctx, MemberID(id, member), principal)
+		more, err := h.Give(ctx, MemberID(id, member), principal)
 		if err = unlessGone(err); err != nil {
 			return given, err
 		}

@@ -67,15 +67,15 @@ func (h *Manager) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Mes
 // initialize, as [Manager.Accept] does.
 //
 // Errors: NotFound, Invalid (it is not initialized), Unavailable.
-func (rs *records) Session(ctx context.Context, of Caller, id storage.ID) (storage.Session, error) {
-	s, box, err := rs.Load(ctx, of, id)
+func (h *Manager) Session(ctx context.Context, of Caller, id storage.ID) (storage.Session, error) {
+	s, box, err := h.Load(ctx, of, id)
 	if err == nil {
-		s, _, err = rs.initialized(ctx, of, s, box)
+		s, _, err = h.initialized(ctx, of, s, box)
 	}
 	if err != nil {
 		return s, err
 	}
-	return rs.ready(ctx, s)
+	return h.ready(ctx, s)
 }
 
 // Join opens a session with each of some members, at least one, on behalf of the session of a group that
@@ -84,8 +84,8 @@ func (rs *records) Session(ctx context.Context, of Caller, id storage.ID) (stora
 // session, which must not expire first. Cost: one read and a write, and a write for each member.
 //
 // Errors: as of [Manager.Session].
-func (rs *records) Join(ctx context.Context, of Caller, id storage.ID, members ...Caller) error {
-	group, err := rs.Session(ctx, of, id)
+func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ...Caller) error {
+	group, err := h.Session(ctx, of, id)
 	if err != nil {
 		return err
 	}
@@ -93,22 +93,22 @@ func (rs *records) Join(ctx context.Context, of Caller, id storage.ID, members .
 	errs := make([]error, len(members))
 	var opens sync.WaitGroup
 	for i, c := range members[1:] {
-		opens.Go(func() { errs[1+i] = rs.openMember(ctx, group, c) })
+		opens.Go(func() { errs[1+i] = h.openMember(ctx, group, c) })
 	}
-	errs[0] = rs.openMember(ctx, group, members[0])
+	errs[0] = h.openMember(ctx, group, members[0])
 	opens.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	group, err = rs.update(ctx, group, func(g *storage.Session) bool {
-		had, old := true, g.Expires.Before(time.Now().Add(rs.limits.Life))
+	group, err = h.update(ctx, group, func(g *storage.Session) bool {
+		had, old := true, g.Expires.Before(time.Now().Add(h.limits.Life))
 		for _, c := range members {
 			if !slices.Contains(g.Members, c.Server.Name) {
 				had, g.Members = false, append(slices.Clone(g.Members), c.Server.Name)
 			}
 		}
 		if old {
-			rs.extend(g)
+			h.extend(g)
 		}
 		return !had || old
 	})
@@ -118,9 +118,9 @@ func (rs *records) Join(ctx context.Context, of Caller, id storage.ID, members .
 	// Meanwhile the client has opened or closed a connection. The group did not list the
 	// sessions yet, so they missed the change.
 	for _, c := range members {
-		s, _, err := rs.Load(ctx, c, MemberID(id, c.Server.Name))
+		s, _, err := h.Load(ctx, c, MemberID(id, c.Server.Name))
 		if err == nil {
-			_, err = rs.update(ctx, s, func(s *storage.Session) bool {
+			_, err = h.update(ctx, s, func(s *storage.Session) bool {
 				s.Conns = group.Conns
 				return true
 			})
@@ -133,17 +133,17 @@ func (rs *records) Join(ctx context.Context, of Caller, id storage.ID, members .
 }
 
 // openMember stores the session that a session of a group has with a member.
-func (rs *records) openMember(ctx context.Context, group storage.Session, c Caller) error {
-	s := rs.opened(c, MemberID(group.ID, c.Server.Name))
+func (h *Manager) openMember(ctx context.Context, group storage.Session, c Caller) error {
+	s := h.opened(c, MemberID(group.ID, c.Server.Name))
 	s.State, s.Version, s.Init, s.Level, s.Pushes = storage.Ready, group.Version, group.Init, group.Level, true
 	s.Group, s.Conns = group.ID, group.Conns
 	if s.Props == nil {
 		s.Props = group.Props // of the same principal; the record of a connection has none
 	}
-	rs.extend(&s)
-	err := rs.store.Create(ctx, s)
+	h.extend(&s)
+	err := h.store.Create(ctx, s)
 	if errors.Is(err, storage.Conflict) {
-		err = rs.reopen(ctx, s)
+		err = h.reopen(ctx, s)
 	}
 	return err
 }
@@ -151,7 +151,7 @@ func (rs *records) openMember(ctx context.Context, group storage.Session, c Call
 // Joins follows the marks that [Manager.Say] has written into the stream of the group's
 // session that has this id, from the first.
 func (h *Manager) Joins(id storage.ID) *Call {
-	return &Call{records: &h.records, session: id, stream: storage.LegacySSE, begun: time.Now()}
+	return &Call{manager: h, session: id, stream: storage.LegacySSE, begun: time.Now()}
 }
 
 // Ask sends a request to a member. The answer is for the group itself: no client gets it,
@@ -169,17 +169,17 @@ func (h *Manager) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Messa
 // aside delivers a request whose answer no client gets.
 func (h *Manager) aside(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (*Call, error) {
 	c.Transport, c.Conn = storage.HTTP, ""
-	return h.deliveries.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Shown: shownTo(c, toolLists([]wire.Message{m})...)})
+	return h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Shown: shownTo(c, toolLists([]wire.Message{m})...)})
 }
 
 // reopen makes a session that has ended begin anew, with the record s. It does nothing if
 // the session has not ended.
-func (rs *records) reopen(ctx context.Context, s storage.Session) error {
-	was, _, err := rs.store.Load(ctx, s.ID, "")
+func (h *Manager) reopen(ctx context.Context, s storage.Session) error {
+	was, _, err := h.store.Load(ctx, s.ID, "")
 	if err != nil {
 		return err
 	}
-	_, err = rs.update(ctx, was, func(was *storage.Session) bool {
+	_, err = h.update(ctx, was, func(was *storage.Session) bool {
 		if was.State != storage.Ended {
 			return false
 		}
@@ -203,12 +203,12 @@ type Known struct {
 
 // Greetings returns the answers to initialize that the records have, in the order of members.
 // Cost: one read for all.
-func (ls *lists) Greetings(ctx context.Context, members []Caller, version string) ([]Known, error) {
+func (h *Manager) Greetings(ctx context.Context, members []Caller, version string) ([]Known, error) {
 	keys := make([]storage.RecordKey, len(members))
 	for i, c := range members {
 		keys[i] = storage.RecordKey{Digest: storage.RecordFor(c.Tenant, c.Server.Digest), Version: version}
 	}
-	found, err := ls.records.store.Recorded(ctx, keys)
+	found, err := h.store.Recorded(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -233,8 +233,8 @@ func lacks(greeting json.RawMessage, method string) bool {
 // modern client, whose s is not stored.
 //
 // Cost: one read for up to 25 members, and one for each member whose tools are held still.
-func (ls *lists) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {
-	if err := ls.records.touch(ctx, s); err != nil {
+func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {
+	if err := h.touch(ctx, s); err != nil {
 		return nil, err
 	}
 	const each = 3
@@ -245,7 +245,7 @@ func (ls *lists) Lists(ctx context.Context, s storage.Session, members []Caller,
 		keys = append(keys, storage.RecordKey{Digest: record, Version: part, Box: c.box("")}, storage.RecordKey{Digest: record, Version: lastPart(s, c, method)},
 			storage.RecordKey{Digest: record, Version: s.Version})
 	}
-	found, err := ls.records.store.Recorded(ctx, keys)
+	found, err := h.store.Recorded(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +266,7 @@ func (ls *lists) Lists(ctx context.Context, s storage.Session, members []Caller,
 	failed := make([]error, len(members))
 	var reads sync.WaitGroup
 	for i, c := range members {
-		show := func() { all[i].Result, failed[i] = ls.forClient(ctx, s, c, method, all[i].Result) }
+		show := func() { all[i].Result, failed[i] = h.forClient(ctx, s, c, method, all[i].Result) }
 		if c.Server.Pin != nil {
 			reads.Go(show)
 		} else {
@@ -279,13 +279,13 @@ func (ls *lists) Lists(ctx context.Context, s storage.Session, members []Caller,
 
 // forClient returns a list without the tools that the caller does not see, in the form of the
 // client's era.
-func (ls *lists) forClient(ctx context.Context, s storage.Session, c Caller, method string, list json.RawMessage) (json.RawMessage, error) {
+func (h *Manager) forClient(ctx context.Context, s storage.Session, c Caller, method string, list json.RawMessage) (json.RawMessage, error) {
 	if list == nil {
 		return nil, nil
 	}
 	if method == wire.MethodToolsList {
 		var err error
-		if list, err = ls.visible(ctx, c, list); err != nil {
+		if list, err = h.visible(ctx, c, list); err != nil {
 			return nil, err
 		}
 	}
@@ -313,12 +313,12 @@ func lastPart(s storage.Session, c Caller, method string) string {
 // returns nil if the record has none.
 //
 // Errors: Unavailable.
-func (ls *lists) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {
+func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {
 	if !c.Server.Record || c.Server.OwnLists {
 		return nil, nil
 	}
 	record, now := storage.RecordFor(c.Tenant, c.Server.Digest), time.Now()
-	parts, err := ls.records.store.ListHandshakes(ctx, record, method+" ")
+	parts, err := h.store.ListHandshakes(ctx, record, method+" ")
 	if err != nil {
 		return nil, err
 	}
@@ -334,11 +334,11 @@ func (ls *lists) Borrow(ctx context.Context, s storage.Session, c Caller, method
 	if list == nil {
 		return nil, nil
 	}
-	err = ls.records.store.SaveHandshake(ctx, storage.Handshake{Digest: record, Version: lastPart(s, c, method), Result: list, Taken: now, Expires: now.Add(storage.HandshakeLife)})
+	err = h.store.SaveHandshake(ctx, storage.Handshake{Digest: record, Version: lastPart(s, c, method), Result: list, Taken: now, Expires: now.Add(storage.HandshakeLife)})
 	if err != nil {
 		return nil, err
 	}
-	return ls.forClient(ctx, s, c, method, list)
+	return h.forClient(ctx, s, c, method, list)
 }
 
 // SetLevel records a logging/setLevel in the session of a group that has this id, and in

@@ -65,7 +65,7 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
-	call, err := h.deliveries.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Init: true, Shown: greetingOf(c)})
+	call, err := h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Init: true, Shown: greetingOf(c)})
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
@@ -87,20 +87,20 @@ func initializable(m wire.Message) (version string, err error) {
 // begin makes a session that is being initialized: a fresh one, or one that was opened with
 // its connection. It accepts a repeat of the same initialize, because the first attempt
 // may have been lost halfway.
-func (rs *records) begin(ctx context.Context, c Caller, id storage.ID, fresh bool, begin func(*storage.Session)) (storage.Session, error) {
+func (h *Manager) begin(ctx context.Context, c Caller, id storage.ID, fresh bool, begin func(*storage.Session)) (storage.Session, error) {
 	if fresh {
-		s := rs.opened(c, id)
+		s := h.opened(c, id)
 		begin(&s)
-		return rs.create(ctx, s)
+		return h.create(ctx, s)
 	}
-	s, _, err := rs.Load(ctx, c, id)
+	s, _, err := h.Load(ctx, c, id)
 	if err != nil {
 		return storage.Session{}, err
 	}
 	var wanted storage.Session
 	begin(&wanted)
 	initialized := false
-	s, err = rs.update(ctx, s, func(s *storage.Session) bool {
+	s, err = h.update(ctx, s, func(s *storage.Session) bool {
 		again := s.State == storage.Created && bytes.Equal(s.Init, wanted.Init)
 		if initialized = s.State != storage.Opened && !again; initialized || again {
 			return false

@@ -38,7 +38,7 @@ func (h *Manager) Listen(ctx context.Context, c Caller, id storage.ID, lastEvent
 	if s.State == storage.Ready && !s.Pushes {
 		return nil, storage.Errorf(storage.Closed, "server %q never sends anything outside a request; there is no standalone stream", s.Server)
 	}
-	call := &Call{records: &h.records, session: s.ID, after: from.Index, begun: time.Now()}
+	call := &Call{manager: h, session: s.ID, after: from.Index, begun: time.Now()}
 	if lastEventID != "" {
 		call.polls = pollsOf(from.Nonce) + 1
 	}
@@ -67,7 +67,7 @@ func (c *Call) claim(ctx context.Context) error {
 		case c.mayTake(s, now):
 			err = c.take(ctx, s, now)
 		case l.waits:
-			l.wait(s, c.records.limits)
+			l.wait(s, c.manager.limits)
 		default:
 			err = c.queue(ctx, s, now)
 		}
@@ -86,7 +86,7 @@ func (c *Call) reload(ctx context.Context) error {
 	if l.record != nil && time.Since(l.read) < lookEvery {
 		return nil
 	}
-	s, _, err := c.records.store.Load(ctx, c.session, "")
+	s, _, err := c.manager.store.Load(ctx, c.session, "")
 	if err != nil && !errors.Is(err, storage.NotFound) {
 		return err
 	}
@@ -112,12 +112,12 @@ func (c *Call) look(ctx context.Context) {
 		return
 	}
 	if l.record = nil; c.reload(ctx) == nil && !l.held && !c.done {
-		l.wait(*l.record, c.records.limits)
+		l.wait(*l.record, c.manager.limits)
 	}
 }
 
 func (c *Call) mayTake(s storage.Session, now time.Time) bool {
-	return c.lease.owns(s) || !free(s, c.records.limits, now).After(now)
+	return c.lease.owns(s) || !free(s, c.manager.limits, now).After(now)
 }
 
 // take makes the call the primary. For the holder's client the stream starts where the
@@ -127,7 +127,7 @@ func (c *Call) mayTake(s storage.Session, now time.Time) bool {
 func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error {
 	l := c.lease
 	if l.from.Index > s.Delivered {
-		tail, err := c.records.store.Tail(ctx, c.session, storage.Standalone)
+		tail, err := c.manager.store.Tail(ctx, c.session, storage.Standalone)
 		if err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error
 	}
 	s.Primary = storage.Lease{Nonce: l.nonce, Until: l.until}
 	s.Standby = l.others(s, now)
-	if err := c.records.store.Save(ctx, s); err != nil {
+	if err := c.manager.store.Save(ctx, s); err != nil {
 		return err
 	}
 	l.held, l.waits, c.after = true, false, after
@@ -151,14 +151,14 @@ func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error
 func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) error {
 	l := c.lease
 	s.Standby = append(l.others(s, now), storage.Lease{Nonce: l.nonce, Until: l.until})
-	if over := len(s.Standby) - c.records.limits.Standby; over > 0 {
+	if over := len(s.Standby) - c.manager.limits.Standby; over > 0 {
 		s.Standby = slices.Delete(s.Standby, 0, over)
 	}
-	if err := c.records.store.Save(ctx, s); err != nil {
+	if err := c.manager.store.Save(ctx, s); err != nil {
 		return err
 	}
 	l.waits = true
-	l.wait(s, c.records.limits)
+	l.wait(s, c.manager.limits)
 	return nil
 }
 
@@ -193,11 +193,11 @@ func (c *Call) dismiss(ctx context.Context) {
 // change reports whether there was something to change.
 func (c *Call) tryChange(ctx context.Context, change func(s *storage.Session, now time.Time) bool) {
 	for range casTries {
-		s, _, err := c.records.store.Load(ctx, c.session, "")
+		s, _, err := c.manager.store.Load(ctx, c.session, "")
 		if err != nil || s.Primary.Nonce != c.lease.nonce || !change(&s, time.Now()) {
 			return
 		}
-		if err := c.records.store.Save(ctx, s); !errors.Is(err, storage.Conflict) {
+		if err := c.manager.store.Save(ctx, s); !errors.Is(err, storage.Conflict) {
 			return
 		}
 	}

@@ -145,22 +145,15 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	return strings.Join(names, ","), true
 }
 
-// lists answers from what the handshake records say of servers, without a box. It leaves out
-// the tools that a caller does not see.
-type lists struct {
-	records *records
-	held    *Held // what was accepted of the tools of servers
-}
-
 // recorded answers a request from the handshake record. If result is nil, the caller asks
 // the box. part then is the name under which to keep the answer, or "" if it is not kept.
 // Cost: one read for a list that the record may have, otherwise none.
-func (ls *lists) recorded(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
+func (h *Manager) recorded(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	part, ok := listPart(s, c, method, params)
 	if !ok || runs(s, box) {
 		return nil, part, nil
 	}
-	record, err := ls.records.store.Handshake(ctx, s.Record(), part)
+	record, err := h.store.Handshake(ctx, s.Record(), part)
 	if errors.Is(err, storage.NotFound) {
 		if c.Server.Preparing {
 			return nothingYet(s, method), "", nil
@@ -174,7 +167,7 @@ func (ls *lists) recorded(ctx context.Context, c Caller, s storage.Session, box 
 	if json.Unmarshal(record.Result, &kept) != nil || !kept.holds(method, c.Server.sameList(method), box) {
 		return nil, part, nil
 	}
-	result, err = ls.forClient(ctx, s, c, method, kept.List)
+	result, err = h.forClient(ctx, s, c, method, kept.List)
 	return result, part, err
 }
 

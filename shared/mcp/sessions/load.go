@@ -8,18 +8,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// records opens, finds and changes the records of sessions.
-type records struct {
-	store  storage.Store
-	limits Limits
-	boxes  func(ctx context.Context, tenant string) int // see Parts; nil is 1
-}
-
 // Load returns a session that its caller may use, and its box. It returns NotFound if the
 // session is not there, has ended or expired, or belongs to another caller. Clients cannot
 // tell these apart. Errors: NotFound, Unavailable.
-func (rs *records) Load(ctx context.Context, c Caller, id storage.ID) (storage.Session, storage.Box, error) {
-	s, box, err := rs.store.Load(ctx, id, c.box(id))
+func (h *Manager) Load(ctx context.Context, c Caller, id storage.ID) (storage.Session, storage.Box, error) {
+	s, box, err := h.store.Load(ctx, id, c.box(id))
 	if err != nil && !errors.Is(err, storage.NotFound) {
 		return storage.Session{}, storage.Box{}, err
 	}
@@ -32,32 +25,30 @@ func (rs *records) Load(ctx context.Context, c Caller, id storage.ID) (storage.S
 
 // touch extends the life of a session, and of the group's session that has opened it. It
 // writes only when less than half of the session's life is left.
-func (rs *records) touch(ctx context.Context, s storage.Session) error {
-	if s.State != storage.Ready || time.Until(s.Expires) > rs.limits.Life/2 {
+func (h *Manager) touch(ctx context.Context, s storage.Session) error {
+	if s.State != storage.Ready || time.Until(s.Expires) > h.limits.Life/2 {
 		return nil
 	}
-	_, err := rs.update(ctx, s, func(s *storage.Session) bool { rs.extend(s); return true })
+	_, err := h.update(ctx, s, func(s *storage.Session) bool { h.extend(s); return true })
 	if err != nil || s.Group == "" {
 		return err
 	}
-	group, _, err := rs.store.Load(ctx, s.Group, "")
+	group, _, err := h.store.Load(ctx, s.Group, "")
 	if err != nil {
 		return unlessGone(err)
 	}
-	return rs.touch(ctx, group)
+	return h.touch(ctx, group)
 }
 
-func (rs *records) extend(s *storage.Session) {
+func (h *Manager) extend(s *storage.Session) {
 	s.Used = time.Now()
 	if s.State == storage.Ready {
-		s.Expires = s.Used.Add(rs.limits.Life)
+		s.Expires = s.Used.Add(h.limits.Life)
 	}
 }
 
-// update is a compare-and-swap loop on a session record. change returns false to
-// leave the record as it is.
-func (rs *records) update(ctx context.Context, s storage.Session, change func(*storage.Session) bool) (storage.Session, error) {
-	return update(ctx, rs.store, s, change)
+func (h *Manager) update(ctx context.Context, s storage.Session, change func(*storage.Session) bool) (storage.Session, error) {
+	return update(ctx, h.store, s, change)
 }
 
 // absence returns why a caller cannot see a session. Only operators may see the reason. It

@@ -12,37 +12,20 @@ import (
 
 // Manager opens sessions, takes their messages, and ends them. A Manager keeps nothing
 // between calls, so any instance can serve any message. It is safe for concurrent use.
-//
-// Each part knows only the records, and deliveries the keys.
 type Manager struct {
-	records
-	lists
-	sockets
-	answers    answers
-	keys       keys
-	deliveries deliveries
-	backend    Backend
-	out        Publisher
-	parts      Parts // as New and With got them
+	store   storage.Store
+	backend Backend
+	limits  Limits
+	parts   Parts
 }
 
 // New makes a Manager. Zero limits get their defaults. It cannot push to WebSocket clients;
 // see [Manager.With].
 func New(store storage.Store, backend Backend, limits Limits) *Manager {
-	return assemble(store, backend, limits.withDefaults(), Parts{Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)})
+	return &Manager{store, backend, limits.withDefaults(), Parts{Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)}}
 }
 
-func assemble(store storage.Store, backend Backend, limits Limits, p Parts) *Manager {
-	h := &Manager{records: records{store, limits, p.Boxes}, backend: backend, out: Publisher{Store: store, Clients: p.Clients, Held: p.Held}, parts: p}
-	h.lists = lists{&h.records, p.Held}
-	h.sockets = sockets{&h.records, h.out}
-	h.answers = answers{&h.records, backend, &h.deliveries}
-	h.keys = keys{&h.records, backend}
-	h.deliveries = deliveries{&h.records, backend, &h.keys, p.Gate, p.Secrets}
-	return h
-}
-
-// Parts are what a [Manager] may have besides. A part that is nil stays as it is.
+// Parts are what a [Manager] can have besides its store and backend. Each may be nil.
 type Parts struct {
 	Clients storage.Clients // connections of WebSocket clients, to push to them and close them
 	Held    *Held           // keeps the tools that were accepted
@@ -58,18 +41,22 @@ type Parts struct {
 	Boxes func(ctx context.Context, tenant string) int
 }
 
-// With returns the same Manager with some parts.
+// With returns a copy of h in which the parts of p that are not nil replace those of h.
 func (h *Manager) With(p Parts) *Manager {
 	p.Clients, p.Held = cmp.Or(p.Clients, h.parts.Clients), cmp.Or(p.Held, h.parts.Held)
 	p.Gate, p.Secrets = cmp.Or(p.Gate, h.parts.Gate), cmp.Or(p.Secrets, h.parts.Secrets)
 	if p.Boxes == nil {
 		p.Boxes = h.parts.Boxes
 	}
-	return assemble(h.store, h.backend, h.limits, p)
+	return &Manager{h.store, h.backend, h.limits, p}
 }
 
 // Limits returns the limits in force.
-func (rs *records) Limits() Limits { return rs.limits }
+func (h *Manager) Limits() Limits { return h.limits }
+
+func (h *Manager) out() Publisher {
+	return Publisher{Store: h.store, Clients: h.parts.Clients, Held: h.parts.Held}
+}
 
 // Caller says who calls a method of Manager, and over which transport. A caller can use a
 // session only if Server.Name, Tenant, Principal and Transport are those of the caller

@@ -33,7 +33,10 @@ func note(ctx context.Context, store storage.Store, a storage.Address, b storage
 		}
 		return nil, keepHandshake(ctx, store, a.Session, result)
 	case a.Init:
-		return func(ctx context.Context) error { return failed(ctx, store, a.Session, quitOf(last)) }, nil
+		return func(ctx context.Context) error {
+			_, err := amend(ctx, store, a.Session, ending(quitOf(last)))
+			return unlessGone(err)
+		}, nil
 	case a.List != "":
 		return func(ctx context.Context) error { return noteList(ctx, store, a, b) }, nil
 	}
@@ -43,26 +46,14 @@ func note(ctx context.Context, store storage.Store, a storage.Address, b storage
 // keepHandshake copies a server's answer to initialize into the session's record. If the
 // session is gone, it does nothing.
 func keepHandshake(ctx context.Context, store storage.Store, id storage.ID, result []byte) error {
-	s, _, err := store.Load(ctx, id, "")
-	if err == nil {
-		_, err = update(ctx, store, s, func(s *storage.Session) bool {
-			if s.State != storage.Created && s.State != storage.Ready {
-				return false
-			}
-			version, pushes := s.Version, s.Pushes
-			adopt(s, result)
-			return s.Version != version || s.Pushes != pushes
-		})
-	}
-	return unlessGone(err)
-}
-
-// failed ends a session whose initialize was answered with an error.
-func failed(ctx context.Context, store storage.Store, id storage.ID, why storage.Quit) error {
-	s, _, err := store.Load(ctx, id, "")
-	if err == nil {
-		_, err = quit(ctx, store, s, why)
-	}
+	_, err := amend(ctx, store, id, func(s *storage.Session) bool {
+		if s.State != storage.Created && s.State != storage.Ready {
+			return false
+		}
+		version, pushes := s.Version, s.Pushes
+		adopt(s, result)
+		return s.Version != version || s.Pushes != pushes
+	})
 	return unlessGone(err)
 }
 

@@ -21,7 +21,7 @@ import (
 // So the call costs one write more, which must come before the call is executed. Proof: a call
 // of an awake box, and of a server without a box, is written by nobody before it is executed;
 // only its end is. A function and a box may both die after the call was executed and before
-// either has told so. A repeat that found no record then would execute the call again. So there
+// either has told h. A repeat that found no record then would execute the call again. So there
 // is a record before, and an end after: two writes, and the call without a key makes one.
 //
 // A call that wakes its box is an item before it is executed. The item is in the partition of
@@ -39,19 +39,13 @@ const minKeyLife = time.Minute
 // executed. A repeat with the same key executes it.
 const DataUnsent = "notExecuted"
 
-// keys finds the calls that clients have given a key.
-type keys struct {
-	records *records
-	backend Backend
-}
-
 // once is the key of a call.
 type once struct {
-	keys *keys
-	key  storage.ValueKey
-	hash []byte // of the tool and its arguments
-	life time.Duration
-	mine *begun // what this request has written for it; nil: nothing
+	manager *Manager
+	key     storage.ValueKey
+	hash    []byte // of the tool and its arguments
+	life    time.Duration
+	mine    *begun // what this request has written for it; nil: nothing
 }
 
 // begun is the value of a key: where the call is.
@@ -76,7 +70,7 @@ func WithKey(ctx context.Context, header string) context.Context {
 
 // onceOf returns the key of a call, nil if it has none. round is as [Client].Round. A *[wire.Error]
 // refuses the key.
-func (ks *keys) onceOf(ctx context.Context, c Caller, round string, batch bool, msgs ...wire.Message) (*once, error) {
+func (h *Manager) onceOf(ctx context.Context, c Caller, round string, batch bool, msgs ...wire.Message) (*once, error) {
 	for _, m := range msgs {
 		if m.Kind != wire.Request || m.Method != wire.MethodToolsCall {
 			continue
@@ -90,7 +84,7 @@ func (ks *keys) onceOf(ctx context.Context, c Caller, round string, batch bool, 
 		case batch:
 			return nil, badKey("a call with a key must not be in a batch; send it by itself")
 		}
-		life, err := ks.keyLife(m.Params)
+		life, err := h.keyLife(m.Params)
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +92,7 @@ func (ks *keys) onceOf(ctx context.Context, c Caller, round string, batch bool, 
 		if err != nil {
 			return nil, err
 		}
-		return &once{keys: ks, key: keyName(c, key, round), hash: hash, life: life}, nil
+		return &once{manager: h, key: keyName(c, key, round), hash: hash, life: life}, nil
 	}
 	return nil, nil
 }
@@ -129,13 +123,13 @@ func keyOf(ctx context.Context, params json.RawMessage) (string, error) {
 }
 
 // keyLife returns how long the key of a call is kept.
-func (ks *keys) keyLife(params json.RawMessage) (time.Duration, error) {
+func (h *Manager) keyLife(params json.RawMessage) (time.Duration, error) {
 	raw := wire.Lookup(params, "_meta", wire.MetaIdempotencyLife)
 	if raw == nil {
-		return ks.records.limits.EventAge, nil
+		return h.limits.EventAge, nil
 	}
 	n, ok := wire.Integer(raw)
-	if most := ks.records.limits.EventAge.Milliseconds(); !ok || n < min(minKeyLife.Milliseconds(), most) || n > most {
+	if most := h.limits.EventAge.Milliseconds(); !ok || n < min(minKeyLife.Milliseconds(), most) || n > most {
 		return 0, badKey(fmt.Sprintf("_meta[%q] must be a number from %d to %d", wire.MetaIdempotencyLife, min(minKeyLife.Milliseconds(), most), most))
 	}
 	return time.Duration(n) * time.Millisecond, nil
@@ -197,15 +191,15 @@ func (o *once) release(ctx context.Context) {
 	if o == nil || o.mine == nil {
 		return
 	}
-	_ = o.keys.settle(context.WithoutCancel(ctx), *o.mine, &wire.Error{
+	_ = o.manager.settle(context.WithoutCancel(ctx), *o.mine, &wire.Error{
 		Code: wire.CodeInternal, Message: "the call was not executed; send it again", Data: map[string]bool{DataUnsent: true},
 	}) // if it fails, repeats learn that the outcome is unknown
 }
 
 // settle ends a call that has no end yet.
-func (ks *keys) settle(ctx context.Context, call begun, why *wire.Error) error {
+func (h *Manager) settle(ctx context.Context, call begun, why *wire.Error) error {
 	a := storage.Address{Session: call.Session, Stream: call.Stream, Requests: []json.RawMessage{call.Request}}
-	return Publisher{Store: ks.records.store}.Fail(ctx, a, why, time.Now().Add(ks.records.limits.EventAge))
+	return Publisher{Store: h.store}.Fail(ctx, a, why, time.Now().Add(h.limits.EventAge))
 }
 
 // refuses reports whether a backend that returned err has certainly not taken the message.
@@ -225,7 +219,7 @@ func refuses(err error) bool {
 // or three times if the call has told progress.
 //
 // Errors: *[wire.Error] for other arguments; Unavailable.
-func (ks *keys) reserve(ctx context.Context, c Caller, s storage.Session, d Delivery) (*Call, error) {
+func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d Delivery) (*Call, error) {
 	o := d.once
 	now := time.Now()
 	mine := begun{Session: s.ID, Stream: d.Stream, Hash: o.hash, Request: d.Requests[0], At: now}
@@ -235,7 +229,7 @@ func (ks *keys) reserve(ctx context.Context, c Caller, s storage.Session, d Deli
 	}
 	v := storage.Value{Key: o.key, Data: data, Expires: now.Add(o.life)}
 	for {
-		old, err := ks.records.store.SaveValue(ctx, v)
+		old, err := h.store.SaveValue(ctx, v)
 		if err == nil {
 			o.mine = &mine
 			return nil, nil
@@ -257,7 +251,7 @@ func (ks *keys) reserve(ctx context.Context, c Caller, s storage.Session, d Deli
 		case !bytes.Equal(first.Hash, o.hash):
 			return nil, keyError("idempotency_key_conflict", "it was used for another call; use a new key for other arguments")
 		}
-		call, free, err := ks.join(ctx, c, s, d, first)
+		call, free, err := h.join(ctx, c, s, d, first)
 		if call != nil || err != nil {
 			return call, err
 		}
@@ -269,13 +263,13 @@ func (ks *keys) reserve(ctx context.Context, c Caller, s storage.Session, d Deli
 
 // join returns the Call that waits for the end of a call that an earlier request began. free
 // is true if that request was certainly not executed, so that this one may be.
-func (ks *keys) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, free bool, err error) {
-	ended, end, err := ks.endOf(ctx, first)
+func (h *Manager) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, free bool, err error) {
+	ended, end, err := h.endOf(ctx, first)
 	if err != nil {
 		return nil, false, err
 	}
-	call = &Call{records: ks.records, session: first.Session, stream: first.Stream, begun: time.Now(), once: d.once, repeat: true}
-	j := &joined{keys: ks, call: first, as: d.Requests[0], modern: s.Transport == storage.Modern}
+	call = &Call{manager: h, session: first.Session, stream: first.Stream, begun: time.Now(), once: d.once, repeat: true}
+	j := &joined{manager: h, call: first, as: d.Requests[0], modern: s.Transport == storage.Modern}
 	j.of = storage.Session{ID: first.Session, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal}
 	if ended {
 		raw := end
@@ -285,7 +279,7 @@ func (ks *keys) join(ctx context.Context, c Caller, s storage.Session, d Deliver
 		if string(wire.Lookup(raw, "error", "data", DataUnsent)) == "true" {
 			return nil, true, nil
 		}
-		call = ks.records.readyCall(j.own(raw))
+		call = h.readyCall(j.own(raw))
 		call.stream, call.once, call.repeat = d.Stream, d.once, true
 		return call, false, nil
 	}
@@ -299,15 +293,15 @@ func (ks *keys) join(ctx context.Context, c Caller, s storage.Session, d Deliver
 
 // endOf returns the end of a call if it has ended; nil if the log has it no more. Most calls
 // have no other event.
-func (ks *keys) endOf(ctx context.Context, call begun) (ended bool, end []byte, err error) {
-	page, err := ks.records.store.Read(ctx, call.Session, call.Stream, 0, 1)
+func (h *Manager) endOf(ctx context.Context, call begun) (ended bool, end []byte, err error) {
+	page, err := h.store.Read(ctx, call.Session, call.Stream, 0, 1)
 	if err == nil && !page.Final() && (len(page.Events) > 0 || page.Gap) {
 		var tail storage.Tail
-		if tail, err = ks.records.store.Tail(ctx, call.Session, call.Stream); err != nil || !tail.Final {
+		if tail, err = h.store.Tail(ctx, call.Session, call.Stream); err != nil || !tail.Final {
 			return false, nil, err
 		}
 		ended = true
-		page, err = ks.records.store.Read(ctx, call.Session, call.Stream, tail.Last-1, 1)
+		page, err = h.store.Read(ctx, call.Session, call.Stream, tail.Last-1, 1)
 	}
 	if err == nil && page.Final() {
 		return true, page.Events[len(page.Events)-1].Raw, nil
@@ -317,11 +311,11 @@ func (ks *keys) endOf(ctx context.Context, call begun) (ended bool, end []byte, 
 
 // joined is the Tracker of a call that another request began.
 type joined struct {
-	keys   *keys
-	call   begun
-	of     storage.Session // as far as a Tracker needs it
-	as     json.RawMessage // id that the answer gets
-	modern bool            // its client is of the modern era
+	manager *Manager
+	call    begun
+	of      storage.Session // as far as a Tracker needs it
+	as      json.RawMessage // id that the answer gets
+	modern  bool            // its client is of the modern era
 }
 
 // own returns an answer in the form that the client of this request gets.
@@ -339,11 +333,11 @@ func (j *joined) forgotten() []byte {
 
 // undecided is how long a call may leave no trace. After that time the function and the box
 // that had it are gone.
-func (j *joined) undecided() time.Duration { return j.keys.records.limits.AcceptBy + 5*time.Second }
+func (j *joined) undecided() time.Duration { return j.manager.limits.AcceptBy + 5*time.Second }
 
 // Check implements Tracker. It does what the function would do that has begun the call.
 func (j *joined) Check(ctx context.Context) (Status, error) {
-	tracker, err := j.keys.backend.Track(ctx, j.of, j.call.Stream)
+	tracker, err := j.manager.backend.Track(ctx, j.of, j.call.Stream)
 	if err == nil {
 		status, err := tracker.Check(ctx)
 		status.Accepted = true
@@ -353,7 +347,7 @@ func (j *joined) Check(ctx context.Context) (Status, error) {
 	if !errors.Is(err, storage.NotFound) || time.Since(j.call.At) < j.undecided() {
 		return soon, unlessGone(err)
 	}
-	return soon, j.keys.settle(ctx, j.call, &wire.Error{
+	return soon, j.manager.settle(ctx, j.call, &wire.Error{
 		Code: wire.CodeOutcomeUnknown, Message: "whether the call was executed is not known: what executed it has ended without an answer",
 	})
 }
@@ -361,9 +355,9 @@ func (j *joined) Check(ctx context.Context) (Status, error) {
 // joinEnd waits for the end of the call, and returns it. The wait is as long as a request may
 // take until it is accepted.
 func (c *Call) joinEnd(ctx context.Context) ([]storage.Event, error) {
-	j, end := c.joined, c.begun.Add(c.records.limits.AcceptBy)
+	j, end := c.joined, c.begun.Add(c.manager.limits.AcceptBy)
 	for {
-		page, err := c.records.store.Wait(ctx, j.call.Session, j.call.Stream, c.after, earlier(end, c.status.Next))
+		page, err := c.manager.store.Wait(ctx, j.call.Session, j.call.Stream, c.after, earlier(end, c.status.Next))
 		if err != nil {
 			return nil, err
 		}

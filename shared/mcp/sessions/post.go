@@ -10,14 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
 
-type poster struct {
-	Store   storage.Store
-	Clients storage.Clients
-}
-
-// event posts one event, and its id if the client wants ids. A lost id does no harm,
+// event posts one event to a connection, and its id if ids is set. A lost id does no harm,
 // because the id of the next event includes it. through is not nil for the client of a group.
-func (p poster) event(ctx context.Context, conn string, ids bool, s storage.ID, through *storage.Through, id storage.EventID, raw []byte) error {
+func (o Publisher) event(ctx context.Context, conn string, ids bool, s storage.ID, through *storage.Through, id storage.EventID, raw []byte) error {
 	if len(raw) == 0 {
 		return nil // an event without a message only closes an event stream
 	}
@@ -26,11 +21,11 @@ func (p poster) event(ctx context.Context, conn string, ids bool, s storage.ID, 
 		s, member = through.Group, through.Server
 		raw = group.View{Member: member, Plain: through.Plain}.Message(raw)
 	}
-	if err := p.Clients.Post(ctx, conn, Fit(raw)); err != nil {
+	if err := o.Clients.Post(ctx, conn, Fit(raw)); err != nil {
 		return err
 	}
 	if ids {
-		_ = p.Clients.Post(ctx, conn, EventNotice(s, member, id, nil))
+		_ = o.Clients.Post(ctx, conn, EventNotice(s, member, id, nil))
 	}
 	return nil
 }
@@ -55,7 +50,7 @@ func EventNotice(s storage.ID, member string, id storage.EventID, request []byte
 }
 
 // Fit returns an event in a form that a WebSocket client can get. An event of more than
-// [storage.MaxPost] bytes becomes an error response that says so. If it is no response, it
+// [storage.MaxPost] bytes becomes an error response that says h. If it is no response, it
 // becomes a warning. The log keeps the original.
 func Fit(raw []byte) []byte {
 	if len(raw) <= storage.MaxPost {

@@ -30,12 +30,12 @@ type ProfileTool struct {
 // box. It has only tools that the caller may see: those of a list that all principals share,
 // or of the caller's own. The record may be a moment older than the server. Errors:
 // Unavailable.
-func (ls *lists) Profile(ctx context.Context, c Caller) (p Profile, err error) {
+func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) {
 	if !c.Server.Record {
 		return p, nil
 	}
 	record := storage.RecordFor(c.Tenant, c.Server.Digest)
-	hello, err := ls.records.store.Handshake(ctx, record, wire.LegacyVersions()[0])
+	hello, err := h.store.Handshake(ctx, record, wire.LegacyVersions()[0])
 	if err != nil && !errors.Is(err, storage.NotFound) {
 		return p, err
 	}
@@ -47,7 +47,7 @@ func (ls *lists) Profile(ctx context.Context, c Caller) (p Profile, err error) {
 	if p.About == "" {
 		p.About = say("instructions")
 	}
-	parts, err := ls.records.store.ListHandshakes(ctx, record, wire.MethodToolsList+" ")
+	parts, err := h.store.ListHandshakes(ctx, record, wire.MethodToolsList+" ")
 	if err != nil {
 		return p, err
 	}
@@ -63,7 +63,7 @@ func (ls *lists) Profile(ctx context.Context, c Caller) (p Profile, err error) {
 		if can > least || can == least && !part.Taken.After(taken) {
 			continue
 		}
-		list, err := ls.visible(ctx, c, wire.Lookup(part.Result, "list"))
+		list, err := h.visible(ctx, c, wire.Lookup(part.Result, "list"))
 		if err != nil {
 			return p, err
 		}

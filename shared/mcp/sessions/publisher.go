@@ -33,7 +33,7 @@ type Published struct {
 }
 
 // Append writes a batch of a stream of a to the log and delivers it. After Unavailable
-// the caller may call Append again, but only one caller at a time may do so. A connected
+// the caller may call Append again, but only one caller at a time may do h. A connected
 // client may then get an event twice.
 //
 // Errors: Conflict (nothing was written, see [storage.Log]), Unavailable.
@@ -145,7 +145,7 @@ func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch,
 		if time.Now().After(until) {
 			return reached, nil
 		}
-		err := poster{o.Store, o.Clients}.event(posting, a.Conn, a.EventIDs, a.Session, a.Through, storage.EventID{Stream: b.Stream, Index: reached + 1}, raw)
+		err := o.event(posting, a.Conn, a.EventIDs, a.Session, a.Through, storage.EventID{Stream: b.Stream, Index: reached + 1}, raw)
 		switch {
 		case errors.Is(err, storage.Closed), errors.Is(err, storage.Unavailable), err != nil && posting.Err() != nil && ctx.Err() == nil:
 			return reached, nil
@@ -162,7 +162,7 @@ func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch,
 // holder of the lease then pushes the rest.
 func (o Publisher) byRecord(ctx context.Context, ps []Published, reached []storage.Index) error {
 	id := ps[0].To.Session
-	p := redelivery{poster: poster{o.Store, o.Clients}, nonce: storage.NewNonce()}
+	p := o.redelivery()
 	note := func(s *storage.Session) (changed bool) {
 		for i, p := range ps {
 			changed = noteReached(s, p.Batch, reached[i]) || changed
@@ -362,19 +362,16 @@ func (o Publisher) lastResponses(ctx context.Context, a storage.Address, tail st
 // repeat decides whether to push batches of a session that were in the log already. mine is
 // false while their writer may still be posting them.
 func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err error) {
-	s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
+	_, err = amend(ctx, o.Store, ps[0].To.Session, func(s *storage.Session) (changed bool) {
+		mine = true
+		for _, p := range ps {
+			sure, noted := doubt(s, p.Batch)
+			mine, changed = mine && sure, changed || noted
+		}
+		return changed
+	})
 	if errors.Is(err, storage.NotFound) {
 		return true, nil // no client is left to push to
-	}
-	if err == nil {
-		_, err = update(ctx, o.Store, s, func(s *storage.Session) (changed bool) {
-			mine = true
-			for _, p := range ps {
-				sure, noted := doubt(s, p.Batch)
-				mine, changed = mine && sure, changed || noted
-			}
-			return changed
-		})
 	}
 	return mine, err
 }
@@ -383,7 +380,7 @@ func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err e
 // so already. If the session has a connection, owe then makes sure that the stream is
 // pushed up to the event last.
 func (o Publisher) owe(ctx context.Context, id storage.ID, from storage.Cursor, last storage.Index) error {
-	p := redelivery{poster: poster{o.Store, o.Clients}, nonce: storage.NewNonce()}
+	p := o.redelivery()
 	done := func(s *storage.Session) bool {
 		c := cursorOf(s, from.Stream)
 		return c == nil || c.Final || c.Index >= last
@@ -393,10 +390,4 @@ func (o Publisher) owe(ctx context.Context, id storage.ID, from storage.Cursor, 
 		return (c == nil || !c.Live || c.Index < last) && owe(s, from)
 	}
 	return p.run(ctx, id, note, done)
-}
-
-func (o Publisher) push(ctx context.Context, id storage.ID) error {
-	p := redelivery{poster: poster{o.Store, o.Clients}, nonce: storage.NewNonce()}
-	done := func(s *storage.Session) bool { return p.held || !s.Owes() }
-	return p.run(ctx, id, func(*storage.Session) bool { return false }, done)
 }

@@ -11,6 +11,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
+// update is a compare-and-swap loop on the record of a session. change returns false to leave the
+// record as it is. It may be called several times, each time with the record as it is then.
+//
+// Errors: NotFound, Unavailable.
 func update(ctx context.Context, store storage.Sessions, s storage.Session, change func(*storage.Session) bool) (storage.Session, error) {
 	for begun, pause := time.Now(), time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		if !change(&s) {
@@ -36,6 +40,15 @@ func update(ctx context.Context, store storage.Sessions, s storage.Session, chan
 	}
 }
 
+// amend is update for a session that the caller has not read. Errors: also NotFound.
+func amend(ctx context.Context, store storage.Sessions, id storage.ID, change func(*storage.Session) bool) (storage.Session, error) {
+	s, _, err := store.Load(ctx, id, "")
+	if err != nil {
+		return storage.Session{}, err
+	}
+	return update(ctx, store, s, change)
+}
+
 // contended is how long update tries while other writers win. Each conflict means that
 // another writer succeeded, so only very many of them can use this time up.
 const contended = 10 * time.Second
@@ -44,14 +57,15 @@ const contended = 10 * time.Second
 // ended.
 const tombstoneLife = time.Hour
 
-func quit(ctx context.Context, store storage.Sessions, s storage.Session, why storage.Quit) (storage.Session, error) {
-	return update(ctx, store, s, func(s *storage.Session) bool {
+// ending returns the change of a record that ends its session, for [update].
+func ending(why storage.Quit) func(*storage.Session) bool {
+	return func(s *storage.Session) bool {
 		if s.State == storage.Ended {
 			return false
 		}
 		s.State, s.Quit, s.Expires = storage.Ended, why, time.Now().Add(tombstoneLife)
 		return true
-	})
+	}
 }
 
 func unlessGone(err error) error {

@@ -12,13 +12,17 @@ import (
 // redelivery is one attempt to push to a session's connections the stored events that they have
 // not got yet.
 type redelivery struct {
-	poster
+	Publisher
 	nonce   string
 	held    bool            // this redelivery has held the lease and has pushed everything
 	s       storage.Session // the record as last read or written, with the progress since; valid only with the lease
 	dropped []string
 	again   bool // another function has changed the record: there may be more to push
 	conns   map[string]storage.Connection
+}
+
+func (o Publisher) redelivery() *redelivery {
+	return &redelivery{Publisher: o, nonce: storage.NewNonce()}
 }
 
 // run takes turns with other functions until done returns true. Before each call of done

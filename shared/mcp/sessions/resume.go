@@ -28,7 +28,7 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 		return nil, err
 	}
 	call := &Call{
-		records: &h.records, session: s.ID, stream: from.Stream, after: from.Index, begun: time.Now(), polls: pollsOf(from.Nonce) + 1,
+		manager: h, session: s.ID, stream: from.Stream, after: from.Index, begun: time.Now(), polls: pollsOf(from.Nonce) + 1,
 	}
 	tail, err := h.store.Tail(ctx, s.ID, from.Stream)
 	if err != nil {

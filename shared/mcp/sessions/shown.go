@@ -117,20 +117,20 @@ func accepted(ctx context.Context, k *Held, pin *storage.Pin, list json.RawMessa
 }
 
 // visible returns a list of tools of the caller's server as the caller may see it.
-func (ls *lists) visible(ctx context.Context, c Caller, list json.RawMessage) (json.RawMessage, error) {
-	list, err := accepted(ctx, ls.held, c.Server.Pin, list)
+func (h *Manager) visible(ctx context.Context, c Caller, list json.RawMessage) (json.RawMessage, error) {
+	list, err := accepted(ctx, h.parts.Held, c.Server.Pin, list)
 	return visible(c.Tools, list), err
 }
 
 // unaccepted answers messages with a call of a tool that is held back. It returns nil if there
 // is none.
-func (ls *lists) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message) (*Call, error) {
+func (h *Manager) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message) (*Call, error) {
 	if c.Server.Pin == nil {
 		return nil, nil
 	}
-	err := ls.held.Permit(ctx, *c.Server.Pin, tools(msgs))
-	var refused *wire.Error
-	if !errors.As(err, &refused) {
+	err := h.parts.Held.Permit(ctx, *c.Server.Pin, tools(msgs))
+	refused, ok := errors.AsType[*wire.Error](err)
+	if !ok {
 		return nil, err
 	}
 	var answers [][]byte
@@ -139,7 +139,7 @@ func (ls *lists) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message)
 			answers = append(answers, wire.ErrorResponse(m.ID, refused))
 		}
 	}
-	return ls.records.readyCall(answers...), nil
+	return h.readyCall(answers...), nil
 }
 
 // visible returns a list of tools without those that a filter does not allow, and with
@@ -148,25 +148,24 @@ func visible(tools storage.ToolFilter, list json.RawMessage) json.RawMessage {
 	if tools.IsZero() {
 		return list
 	}
-	var left [][]byte
+	var left []json.RawMessage
 	changed := false
-	wire.Elements(wire.Lookup(list, "tools"), func(tool json.RawMessage) bool {
+	for tool := range wire.Elements(wire.Lookup(list, "tools")) {
 		name, ok := wire.String(wire.Lookup(tool, "name"))
 		if ok && !tools.Allows(name) {
 			changed = true
-			return true
+			continue
 		}
 		if text, says := tools.Says[name]; ok && says {
 			changed = true
 			tool = described(tool, text)
 		}
 		left = append(left, tool)
-		return true
-	})
+	}
 	if !changed {
 		return list
 	}
-	list, _ = wire.Replace(list, batchOf(left), "tools")
+	list, _ = wire.Replace(list, wire.Array(left), "tools")
 	return list
 }
 

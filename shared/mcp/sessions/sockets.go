@@ -16,27 +16,21 @@ const (
 	maxPushed  = 256 // entries of Pushed, including those that a client names
 )
 
-// sockets connects WebSocket clients to their sessions.
-type sockets struct {
-	records *records
-	out     Publisher
-}
-
 // Open makes a session for an SSE client that has not sent initialize. Without an
 // initialize it lives for [Limits].InitTimeout.
 //
 // Errors: Unavailable.
-func (rs *records) Open(ctx context.Context, c Caller) (storage.Session, error) {
-	id, err := rs.newID(ctx, c)
+func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
+	id, err := h.newID(ctx, c)
 	if err != nil {
 		return storage.Session{}, err
 	}
-	return rs.create(ctx, rs.opened(c, id))
+	return h.create(ctx, h.opened(c, id))
 }
 
 // create stores a new session, and returns it as it is stored.
-func (rs *records) create(ctx context.Context, s storage.Session) (storage.Session, error) {
-	if err := rs.store.Create(ctx, s); err != nil {
+func (h *Manager) create(ctx context.Context, s storage.Session) (storage.Session, error) {
+	if err := h.store.Create(ctx, s); err != nil {
 		return storage.Session{}, err
 	}
 	s.Rev = 1
@@ -45,24 +39,24 @@ func (rs *records) create(ctx context.Context, s storage.Session) (storage.Sessi
 
 // newID returns the ID of a new session, and so chooses its box. Cost: one read if the
 // caller's sessions may be in several boxes, otherwise none.
-func (rs *records) newID(ctx context.Context, c Caller) (storage.ID, error) {
+func (h *Manager) newID(ctx context.Context, c Caller) (storage.ID, error) {
 	id := storage.NewID()
-	if rs.boxes == nil || !c.Server.Spreads {
+	if h.parts.Boxes == nil || !c.Server.Spreads {
 		return id, nil
 	}
-	most := rs.boxes(ctx, c.Tenant)
+	most := h.parts.Boxes(ctx, c.Tenant)
 	if most < 2 {
 		return id, nil
 	}
-	first, err := rs.store.Box(ctx, c.box(id))
+	first, err := h.store.Box(ctx, c.box(id))
 	return id.In(first.Choose(id, most)), err
 }
 
-func (rs *records) opened(c Caller, id storage.ID) storage.Session {
+func (h *Manager) opened(c Caller, id storage.ID) storage.Session {
 	now := time.Now()
 	s := storage.Session{
 		ID: id, Server: c.Server.Name, Digest: c.Server.Digest, Tenant: c.Tenant, Principal: c.Principal,
-		Transport: c.Transport, State: storage.Opened, Created: now, Used: now, Expires: now.Add(rs.limits.InitTimeout),
+		Transport: c.Transport, State: storage.Opened, Created: now, Used: now, Expires: now.Add(h.limits.InitTimeout),
 	}
 	if len(c.Props) <= storage.MaxProps {
 		s.Props = c.Props
@@ -84,27 +78,27 @@ func (rs *records) opened(c Caller, id storage.ID) storage.Session {
 //
 // Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the
 // caller must refuse the connection.
-func (so *sockets) Connect(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
+func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
 	if resume == "" {
-		id, err := so.records.newID(ctx, c)
+		id, err := h.newID(ctx, c)
 		if err != nil {
 			return s, nil, err
 		}
-		s = so.records.opened(c, id)
+		s = h.opened(c, id)
 		s.Conns = []string{c.Conn}
-		if s, err = so.records.create(ctx, s); err == nil {
-			err = so.putConnection(ctx, c, s.ID)
+		if s, err = h.create(ctx, s); err == nil {
+			err = h.putConnection(ctx, c, s.ID)
 		}
 		return s, nil, err
 	}
-	all, err := so.rejoined(ctx, c, members, resume, cursors)
+	all, err := h.rejoined(ctx, c, members, resume, cursors)
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
 	alone := slices.ContainsFunc(all, func(r rejoin) bool { return len(r.claims) > 0 })
 	// Put the connection's record before the session names the connection: the function
 	// that pushes reads that record.
-	if err := so.putConnection(ctx, c, resume); err != nil {
+	if err := h.putConnection(ctx, c, resume); err != nil {
 		return storage.Session{}, nil, err
 	}
 	// Close the other connections first. If the record changed first and a close then
@@ -114,21 +108,21 @@ func (so *sockets) Connect(ctx context.Context, c Caller, members []Caller, resu
 		if !alone {
 			break
 		}
-		if err := so.closeAll(ctx, r.s.Conns, closed); err != nil {
+		if err := h.closeAll(ctx, r.s.Conns, closed); err != nil {
 			return storage.Session{}, nil, err
 		}
 	}
 	for i, r := range all {
 		var others []string
-		r.s, err = so.records.update(ctx, r.s, func(s *storage.Session) bool {
+		r.s, err = h.update(ctx, r.s, func(s *storage.Session) bool {
 			others = join(s, c.Conn, r.claims, alone)
 			if s.Group == "" { // the group's session must not end before this one
-				so.records.extend(s)
+				h.extend(s)
 			}
 			return true
 		})
 		if err == nil {
-			err = so.closeAll(ctx, others, closed)
+			err = h.closeAll(ctx, others, closed)
 		}
 		if err != nil {
 			return storage.Session{}, nil, err
@@ -151,13 +145,13 @@ type rejoin struct {
 
 // rejoined returns the session that a client comes back to. Those that it has opened with
 // members follow.
-func (so *sockets) rejoined(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
+func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
 	add := func(c Caller, id storage.ID, cursors []storage.EventID) error {
-		s, _, err := so.records.Load(ctx, c, id)
+		s, _, err := h.Load(ctx, c, id)
 		if err != nil {
 			return err
 		}
-		claims, err := so.claims(ctx, s, cursors)
+		claims, err := h.claims(ctx, s, cursors)
 		all = append(all, rejoin{s, claims})
 		return err
 	}
@@ -178,12 +172,12 @@ func (so *sockets) rejoined(ctx context.Context, c Caller, members []Caller, res
 
 // closeAll closes the connections that are not in closed. A connection that stayed open
 // would get events that the client no longer reads.
-func (so *sockets) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
+func (h *Manager) closeAll(ctx context.Context, conns []string, closed map[string]bool) error {
 	for _, conn := range conns {
-		if closed[conn] || so.out.Clients == nil {
+		if closed[conn] || h.parts.Clients == nil {
 			continue
 		}
-		if err := so.out.Clients.Close(ctx, conn); err != nil && !errors.Is(err, storage.Closed) {
+		if err := h.parts.Clients.Close(ctx, conn); err != nil && !errors.Is(err, storage.Closed) {
 			return err
 		}
 		closed[conn] = true
@@ -191,15 +185,15 @@ func (so *sockets) closeAll(ctx context.Context, conns []string, closed map[stri
 	return nil
 }
 
-func (so *sockets) putConnection(ctx context.Context, c Caller, id storage.ID) error {
-	return so.records.store.PutConnection(ctx, storage.Connection{
+func (h *Manager) putConnection(ctx context.Context, c Caller, id storage.ID) error {
+	return h.store.PutConnection(ctx, storage.Connection{
 		ID: c.Conn, Session: id, Server: c.Server.Name, Tenant: c.Tenant, Principal: c.Principal,
 		EventIDs: c.EventIDs, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules, Group: c.Group, Expires: time.Now().Add(connectionLife),
 	})
 }
 
 // claims returns the entries for the cursors that a client names.
-func (so *sockets) claims(ctx context.Context, s storage.Session, cursors []storage.EventID) ([]storage.Cursor, error) {
+func (h *Manager) claims(ctx context.Context, s storage.Session, cursors []storage.EventID) ([]storage.Cursor, error) {
 	if len(cursors) > maxCursors {
 		return nil, storage.Errorf(storage.Invalid, "%d event ids at once; name at most %d", len(cursors), maxCursors)
 	}
@@ -214,7 +208,7 @@ func (so *sockets) claims(ctx context.Context, s storage.Session, cursors []stor
 		if slices.ContainsFunc(claims, func(c storage.Cursor) bool { return c.Stream == id.Stream }) {
 			return nil, storage.Errorf(storage.Invalid, "two event ids of one stream; name the last one only")
 		}
-		tail, err := so.records.store.Tail(ctx, s.ID, id.Stream)
+		tail, err := h.store.Tail(ctx, s.ID, id.Stream)
 		if err != nil {
 			return nil, err
 		}
@@ -248,8 +242,8 @@ func join(s *storage.Session, conn string, claims []storage.Cursor, alone bool) 
 
 // Connection returns the record of a connection, which names its session and caller.
 // Errors: NotFound if it belongs to no session, Unavailable.
-func (so *sockets) Connection(ctx context.Context, conn string) (storage.Connection, error) {
-	c, err := so.records.store.Connection(ctx, conn)
+func (h *Manager) Connection(ctx context.Context, conn string) (storage.Connection, error) {
+	c, err := h.store.Connection(ctx, conn)
 	if errors.Is(err, storage.NotFound) {
 		return storage.Connection{}, storage.Errorf(storage.NotFound, "this connection belongs to no session; connect anew")
 	}
@@ -260,41 +254,38 @@ func (so *sockets) Connection(ctx context.Context, conn string) (storage.Connect
 // connection is gone.
 //
 // Errors: Unavailable.
-func (so *sockets) Drop(ctx context.Context, conn string) error {
-	return so.closeAll(ctx, []string{conn}, map[string]bool{})
+func (h *Manager) Drop(ctx context.Context, conn string) error {
+	return h.closeAll(ctx, []string{conn}, map[string]bool{})
 }
 
 // Disconnect removes a connection that has gone from its session, which lives on. API Gateway
 // does not always report that a connection has gone, so it may never be called.
 //
 // Errors: Unavailable.
-func (so *sockets) Disconnect(ctx context.Context, conn string) error {
-	c, err := so.records.store.Connection(ctx, conn)
+func (h *Manager) Disconnect(ctx context.Context, conn string) error {
+	c, err := h.store.Connection(ctx, conn)
 	if err != nil {
 		return unlessGone(err)
 	}
-	if err := so.disconnect(ctx, c.Session, conn); err != nil {
+	if err := h.disconnect(ctx, c.Session, conn); err != nil {
 		return err
 	}
-	return so.records.store.DeleteConnection(ctx, conn)
+	return h.store.DeleteConnection(ctx, conn)
 }
 
 // disconnect removes a connection from a session, and from those that it has opened with the
 // members of a group.
-func (so *sockets) disconnect(ctx context.Context, id storage.ID, conn string) error {
-	s, _, err := so.records.store.Load(ctx, id, "")
-	if err == nil {
-		_, err = so.records.update(ctx, s, func(s *storage.Session) bool {
-			n := len(s.Conns)
-			s.Conns = without(s.Conns, conn)
-			return len(s.Conns) < n
-		})
-	}
+func (h *Manager) disconnect(ctx context.Context, id storage.ID, conn string) error {
+	s, err := amend(ctx, h.store, id, func(s *storage.Session) bool {
+		n := len(s.Conns)
+		s.Conns = without(s.Conns, conn)
+		return len(s.Conns) < n
+	})
 	if err := unlessGone(err); err != nil {
 		return err
 	}
 	for _, member := range s.Members {
-		if err := so.disconnect(ctx, MemberID(id, member), conn); err != nil {
+		if err := h.disconnect(ctx, MemberID(id, member), conn); err != nil {
 			return err
 		}
 	}
@@ -304,9 +295,9 @@ func (so *sockets) disconnect(ctx context.Context, id storage.ID, conn string) e
 // Tell sends a WebSocket client the first cursor of its session, before there is any
 // event. It does nothing for a client that did not ask for event ids. It makes one
 // attempt.
-func (so *sockets) Tell(ctx context.Context, c Caller, id storage.ID) {
-	if c.EventIDs && so.out.Clients != nil {
-		_ = so.out.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // the next event says more
+func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
+	if c.EventIDs && h.parts.Clients != nil {
+		_ = h.parts.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // the next event says more
 	}
 }
 
@@ -314,4 +305,8 @@ func (so *sockets) Tell(ctx context.Context, c Caller, id storage.ID) {
 // for a connection that is not ready yet.
 //
 // Errors: Unavailable. Nothing is lost, but the caller should arrange another attempt.
-func (so *sockets) Push(ctx context.Context, id storage.ID) error { return so.out.push(ctx, id) }
+func (h *Manager) Push(ctx context.Context, id storage.ID) error {
+	p := h.out().redelivery()
+	done := func(s *storage.Session) bool { return p.held || !s.Owes() }
+	return p.run(ctx, id, func(*storage.Session) bool { return false }, done)
+}

@@ -65,9 +65,7 @@ func NoteStart(ctx context.Context, store storage.Store, a storage.Address, star
 		err = store.SaveHandshake(ctx, storage.Handshake{Digest: a.Digest, Version: part, Result: start.Lists, Taken: now, Expires: now.Add(storage.HandshakeLife)})
 	}
 	if err == nil && news {
-		if s, _, err = store.Load(ctx, a.Session, ""); err == nil {
-			s, err = update(ctx, store, s, func(s *storage.Session) bool { s.Relisted = now; return true })
-		}
+		s, err = amend(ctx, store, a.Session, func(s *storage.Session) bool { s.Relisted = now; return true })
 		if errors.Is(err, storage.NotFound) {
 			return s, false, nil // no client is left to tell
 		}

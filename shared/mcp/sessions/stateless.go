@@ -54,7 +54,7 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 	if err != nil {
 		return nil, nil, err
 	}
-	once, err := h.keys.onceOf(ctx, c, client.Round, false, wire.Message{Kind: wire.Request, Method: method, Params: params})
+	once, err := h.onceOf(ctx, c, client.Round, false, wire.Message{Kind: wire.Request, Method: method, Params: params})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -91,7 +91,7 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 		// Both messages are in one delivery, so the process gets the level first.
 		level := quoted(string(stream) + "-level")
 		set := wire.NewRequest(level, wire.MethodSetLevel, json.RawMessage(`{"level":"`+mostVerbose+`"}`))
-		raw, requests, part = batchOf([][]byte{set, raw}), append(requests, level), ""
+		raw, requests, part = wire.Array([][]byte{set, raw}), append(requests, level), ""
 	}
 	d := Delivery{Raw: raw, Needs: needsSecrets(method), Brief: brief, once: once, Address: storage.Address{Stream: stream, Requests: requests, List: part, Moved: moved}}
 	switch method {
@@ -103,7 +103,7 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 	if cold {
 		s, call, err = h.deliverCold(ctx, c, client, s, d)
 	} else {
-		call, err = h.deliveries.deliverWith(ctx, c, s, box, d)
+		call, err = h.deliverWith(ctx, c, s, box, d)
 	}
 	if answer := h.unconnected(err, client.Visits, wire.Message{Kind: wire.Request, ID: quoted(string(stream)), Method: method}); answer != nil {
 		call, err = answer, nil
@@ -117,7 +117,7 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 
 // deliverCold delivers a request that is checked by a list which its client has not asked for.
 func (h *Manager) deliverCold(ctx context.Context, c Caller, client Client, s storage.Session, d Delivery) (storage.Session, *Call, error) {
-	if err := h.deliveries.getSecrets(ctx, c, s, &d); err != nil {
+	if err := h.getSecrets(ctx, c, s, &d); err != nil {
 		return s, nil, err
 	}
 	params, err := client.List(ctx)
@@ -131,7 +131,7 @@ func (h *Manager) deliverCold(ctx context.Context, c Caller, client Client, s st
 	if err != nil {
 		return s, nil, err
 	}
-	call, err := h.deliveries.admit(ctx, c, s, box, d)
+	call, err := h.admit(ctx, c, s, box, d)
 	return s, call, err
 }
 
@@ -160,10 +160,6 @@ const mostVerbose = "debug"
 
 func quoted(word string) json.RawMessage { return json.RawMessage(strconv.Quote(word)) }
 
-func batchOf(raws [][]byte) []byte {
-	return slices.Concat([]byte{'['}, bytes.Join(raws, []byte{','}), []byte{']'})
-}
-
 // Greeting returns the answer of the caller's server to initialize. If the handshake
 // record has the answer, Greeting returns it as result. So it does with a provisional one while
 // the server is being prepared. Otherwise it starts the process
@@ -186,7 +182,7 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 	}
 	stream := storage.NewStreamID()
 	id := quoted(string(stream))
-	call, err = h.deliveries.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), storage.Address{Stream: stream, Requests: []json.RawMessage{id}, Shown: greetingOf(c)})
+	call, err = h.deliver(ctx, c, s, box, wire.NewRequest(id, wire.MethodInitialize, s.Init), storage.Address{Stream: stream, Requests: []json.RawMessage{id}, Shown: greetingOf(c)})
 	return nil, call, err
 }
 
@@ -198,7 +194,7 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err == nil {
-		err = h.answers.replies(ctx, s, box, responses)
+		err = h.replies(ctx, s, box, responses)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -223,16 +219,16 @@ func (h *Manager) Reply(ctx context.Context, c Caller, responses ...[]byte) erro
 	if err != nil {
 		return unlessGone(err)
 	}
-	return h.answers.replies(ctx, s, box, responses)
+	return h.replies(ctx, s, box, responses)
 }
 
-func (as *answers) replies(ctx context.Context, s storage.Session, box storage.Box, responses [][]byte) error {
+func (h *Manager) replies(ctx context.Context, s storage.Session, box storage.Box, responses [][]byte) error {
 	for _, raw := range responses {
 		m, err := wire.Parse(raw)
 		if err != nil {
 			return err
 		}
-		if err := as.answer(ctx, s, box, m); err != nil {
+		if err := h.answer(ctx, s, box, m); err != nil {
 			return err
 		}
 	}
@@ -252,7 +248,7 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 	if box.State == storage.Awake || c.Server.InPlace {
 		raw := wire.NewNotification(wire.NotifyCancelled,
 			json.RawMessage(`{"requestId":`+string(quoted(string(stream)))+`,"reason":`+string(quoted(why))+`}`))
-		if _, err := h.deliveries.deliver(ctx, c, s, box, raw, storage.Address{}); err != nil || !c.Server.InPlace {
+		if _, err := h.deliver(ctx, c, s, box, raw, storage.Address{}); err != nil || !c.Server.InPlace {
 			return err
 		}
 	}
@@ -264,7 +260,7 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 		if err != nil || tail.Final {
 			return err
 		}
-		err = h.out.End(ctx, a, storage.Batch{
+		err = h.out().End(ctx, a, storage.Batch{
 			Session: s.ID, Stream: stream, First: tail.Last + 1, Final: true, Expires: time.Now().Add(h.limits.EventAge),
 			Events: [][]byte{wire.ErrorResponse(quoted(string(stream)), &wire.Error{
 				Code: wire.CodeCancelled, Message: "the request was cancelled: " + why,
@@ -286,7 +282,7 @@ func (h *Manager) Notify(ctx context.Context, c Caller, m wire.Message) error {
 	if err != nil || box.State != storage.Awake && !c.Server.InPlace {
 		return unlessGone(err)
 	}
-	_, err = h.deliveries.deliver(ctx, c, s, box, m.Raw, storage.Address{})
+	_, err = h.deliver(ctx, c, s, box, m.Raw, storage.Address{})
 	return err
 }
 
@@ -300,7 +296,7 @@ func (h *Manager) Watch(ctx context.Context, c Caller) (*Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Call{records: &h.records, session: id, stream: storage.Standalone, after: tail.Last, begun: time.Now()}, nil
+	return &Call{manager: h, session: id, stream: storage.Standalone, after: tail.Last, begun: time.Now()}, nil
 }
 
 // Subscribe subscribes to resources. The call's response to uris[i] has the id
@@ -382,22 +378,22 @@ func (h *Manager) subscription(ctx context.Context, c Caller, s storage.Session,
 		requests[i] = quoted(string(stream) + "-" + strconv.Itoa(i))
 		raws[i] = wire.NewRequest(requests[i], method, params)
 	}
-	return h.deliveries.deliver(ctx, c, s, box, batchOf(raws), storage.Address{Stream: stream, Requests: requests})
+	return h.deliver(ctx, c, s, box, wire.Array(raws), storage.Address{Stream: stream, Requests: requests})
 }
 
 // pinned returns the session that is pinned to a caller, and makes it if there is none.
 // If its server may list otherwise since its last request, pinned updates the session and
 // returns moved. If an operator has ended the session, pinned makes it anew. If a client's Init
 // is too long, pinned refuses each of its requests, not only the first.
-func (rs *records) pinned(ctx context.Context, c Caller, client Client) (s storage.Session, box storage.Box, moved bool, err error) {
+func (h *Manager) pinned(ctx context.Context, c Caller, client Client) (s storage.Session, box storage.Box, moved bool, err error) {
 	if len(client.Init) > maxInit {
 		return s, box, false, storage.Errorf(storage.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo and extensions", len(client.Init), maxInit)
 	}
 	id := PinnedID(c)
-	s, box, err = rs.store.Load(ctx, id, c.box(id))
+	s, box, err = h.store.Load(ctx, id, c.box(id))
 	if errors.Is(err, storage.NotFound) {
-		if s, err = rs.pin(ctx, c, id, client); errors.Is(err, storage.Conflict) {
-			s, box, err = rs.store.Load(ctx, id, c.box(id)) // another request was faster
+		if s, err = h.pin(ctx, c, id, client); errors.Is(err, storage.Conflict) {
+			s, box, err = h.store.Load(ctx, id, c.box(id)) // another request was faster
 		}
 	}
 	if err != nil {
@@ -406,20 +402,20 @@ func (rs *records) pinned(ctx context.Context, c Caller, client Client) (s stora
 	moved = moves(s, c, box)
 	server := s.ServerInfo
 	if server == nil || moved {
-		if server, err = rs.serverInfo(ctx, c); err != nil {
+		if server, err = h.serverInfo(ctx, c); err != nil {
 			return storage.Session{}, storage.Box{}, false, err
 		}
 	}
-	s, err = rs.update(ctx, s, func(s *storage.Session) bool {
+	s, err = h.update(ctx, s, func(s *storage.Session) bool {
 		same := !moves(*s, c, box) && s.State == storage.Ready && bytes.Equal(s.ServerInfo, server)
-		if due := time.Until(s.Expires) <= rs.limits.Life/2; same && !due {
+		if due := time.Until(s.Expires) <= h.limits.Life/2; same && !due {
 			return false
 		}
 		if s.State == storage.Ended {
 			s.Created = time.Now() // values of the ended session do not belong to the new one
 		}
 		s.Digest, s.Relisted, s.ServerInfo, s.State, s.Quit = c.code(box), box.Relisted, server, storage.Ready, storage.QuitNone
-		rs.extend(s)
+		h.extend(s)
 		return true
 	})
 	return s, box, moved, err
@@ -427,23 +423,23 @@ func (rs *records) pinned(ctx context.Context, c Caller, client Client) (s stora
 
 // pin makes the session. The session is Ready at once, because the box does the handshake
 // whenever it starts a process.
-func (rs *records) pin(ctx context.Context, c Caller, id storage.ID, client Client) (storage.Session, error) {
-	server, err := rs.serverInfo(ctx, c)
+func (h *Manager) pin(ctx context.Context, c Caller, id storage.ID, client Client) (storage.Session, error) {
+	server, err := h.serverInfo(ctx, c)
 	if err != nil {
 		return storage.Session{}, err
 	}
-	s := rs.opened(c, id)
+	s := h.opened(c, id)
 	s.Transport, s.State, s.Version, s.Init, s.ServerInfo = storage.Modern, storage.Ready, wire.V20251125, bytes.Clone(client.Init), server
-	rs.extend(&s)
-	return rs.create(ctx, s)
+	h.extend(&s)
+	return h.create(ctx, s)
 }
 
 // serverInfo returns the server's serverInfo from the handshake record, or nil.
-func (rs *records) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
+func (h *Manager) serverInfo(ctx context.Context, c Caller) (json.RawMessage, error) {
 	if !c.Server.Record {
 		return nil, nil
 	}
-	record, err := rs.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
+	record, err := h.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
 	if err != nil && !errors.Is(err, storage.NotFound) {
 		return nil, err
 	}

@@ -135,7 +135,7 @@ func (h *Manager) Answered(ctx context.Context, r *Recalled, questions []string)
 //
 // Errors: Unavailable.
 func (h *Manager) Answer(ctx context.Context, r *Recalled, responses ...[]byte) error {
-	return h.answers.replies(ctx, r.session, r.box, responses)
+	return h.replies(ctx, r.session, r.box, responses)
 }
 
 // Pace returns how long a client should wait before it asks again for a call that began age
