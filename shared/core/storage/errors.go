@@ -117,6 +117,14 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Code}
 }
 
+// IgnoreNotFound returns nil for an error with the code NotFound, and other errors unchanged.
+func IgnoreNotFound(err error) error {
+	if errors.Is(err, NotFound) {
+		return nil
+	}
+	return err
+}
+
 // Limited is the cause of a Busy error if a limit of a caller is used up.
 type Limited struct {
 	Kind  string        // of the limit: rate, concurrent or spend

@@ -44,7 +44,7 @@ func (g *Group) Follow(ctx context.Context, last, named string, until time.Time)
 	err = f.add(g.As, "", id)
 	for _, c := range g.joined(of) {
 		if err == nil {
-			err = unlessGone(f.member(c))
+			err = storage.IgnoreNotFound(f.member(c))
 		}
 	}
 	if err != nil {
@@ -52,13 +52,6 @@ func (g *Group) Follow(ctx context.Context, last, named string, until time.Time)
 		return id, nil, err
 	}
 	return id, f, nil
-}
-
-func unlessGone(err error) error {
-	if errors.Is(err, storage.NotFound) {
-		return nil
-	}
-	return err
 }
 
 // resumed returns the session of a client that comes back, "" if last names none, and how far
@@ -172,7 +165,7 @@ func (f *following) join() error {
 				f.joining[name]++
 				continue
 			}
-			if err = unlessGone(err); err != nil {
+			if err = storage.IgnoreNotFound(err); err != nil {
 				return err
 			}
 		}

@@ -106,7 +106,7 @@ func (g *Group) tell(ctx context.Context, id storage.ID, m wire.Message) error {
 	}
 	for _, c := range g.joined(of) {
 		_, err := g.Host.Accept(ctx, c, sessions.MemberID(id, c.Server.Name), []wire.Message{m}, false)
-		if err != nil && !errors.Is(err, storage.NotFound) {
+		if err := storage.IgnoreNotFound(err); err != nil {
 			return err
 		}
 	}
@@ -120,8 +120,7 @@ func (g *Group) End(ctx context.Context, id storage.ID) error {
 		return err
 	}
 	for _, c := range g.joined(of) {
-		err := g.Host.End(ctx, c, sessions.MemberID(id, c.Server.Name))
-		if err != nil && !errors.Is(err, storage.NotFound) {
+		if err := storage.IgnoreNotFound(g.Host.End(ctx, c, sessions.MemberID(id, c.Server.Name))); err != nil {
 			return err
 		}
 	}

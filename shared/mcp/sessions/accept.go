@@ -10,13 +10,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Accept takes the messages of one POST or frame: one message, or a batch. The Call is nil
-// if no message needs a response. Otherwise nothing has been accepted yet; see [Call].
+// Accept takes the messages of one POST or WebSocket frame: one message, or a batch. The Call is
+// nil if no message needs a response. Otherwise the requests count as accepted only once
+// [Call.Next] has returned.
 //
-// Accept handles these without a box: ping, notifications/initialized, lists in the
-// handshake record, and responses to questions of a box that is gone. A notification
-// reaches an awake box at most once. Accept drops a notification for a sleeping box, which
-// has no request in flight that it could concern.
+// Accept itself handles ping, notifications/initialized, requests for lists that are in the
+// handshake record, and responses to questions of a box that sleeps. It sends a notification to
+// an awake box once, and drops one for a sleeping box, which has no request that the
+// notification could concern.
 //
 // Errors: NotFound (session), Invalid, TooLarge (over [storage.MaxBatchEvents] messages,
 // or ids of over 16 KiB together, or too many answers), Unavailable, Busy.
@@ -50,8 +51,8 @@ func (h *Manager) Accept(ctx context.Context, c Caller, id storage.ID, msgs []wi
 // one record.
 const maxIDs = 16 << 10
 
-// bounded refuses a body with so many requests that their ends would not fit into one
-// batch. The function that finds a box lost writes all those ends in one batch.
+// bounded refuses a body with so many requests that their error responses would not fit into one
+// [storage.Batch]. If the box is lost, one function writes all of them in one Batch.
 func bounded(msgs ...wire.Message) error {
 	if len(msgs) > storage.MaxBatchEvents {
 		return storage.Errorf(storage.TooLarge, "%d messages at once; send at most %d", len(msgs), storage.MaxBatchEvents)
@@ -68,14 +69,14 @@ func bounded(msgs ...wire.Message) error {
 	return nil
 }
 
-// overtaking is how long a message waits for an initialize that was sent before it and has
-// not arrived. API Gateway does not keep the messages of one connection in order.
+// overtaking is how long a message waits for the initialize that its client has sent before it.
+// API Gateway does not keep the messages of a WebSocket connection in order.
 const overtaking = 2 * time.Second
 
-// initialized waits for the initialize of a session that was opened with its connection.
-// For an HTTP+SSE client it does not wait, but makes the session Ready at once.
-// TypeScript's client opens a new stream when its own was cut, and believes that it still
-// has its old session.
+// initialized waits until a session that was opened with its connection has got its initialize.
+// For an HTTP+SSE client it does not wait, but makes the session Ready at once: when the stream of
+// the TypeScript client is cut, the client opens another one, gets a new session with it, and goes
+// on as if that were its old session, without an initialize.
 func (h *Manager) initialized(ctx context.Context, c Caller, s storage.Session, box storage.Box) (storage.Session, storage.Box, error) {
 	begun := time.Now()
 	var err error
@@ -105,7 +106,7 @@ func (h *Manager) initialized(ctx context.Context, c Caller, s storage.Session, 
 func (h *Manager) accept(ctx context.Context, c Caller, s storage.Session, box storage.Box, msgs []wire.Message, batch bool) (*Call, error) {
 	var rest []wire.Message
 	var requests []json.RawMessage
-	used := false // the client has got the answer to its initialize
+	used := false // a message shows that the client has got the answer to its initialize
 	var err error
 	for _, m := range msgs {
 		switch {
@@ -177,7 +178,7 @@ func tool(params json.RawMessage) string {
 	return name
 }
 
-// bodyOf returns the body again, without the messages that Accept has handled itself.
+// bodyOf returns the body with the messages that are left for the server.
 func bodyOf(msgs []wire.Message, batch bool) []byte {
 	if !batch {
 		return msgs[0].Raw
@@ -189,8 +190,8 @@ func bodyOf(msgs []wire.Message, batch bool) []byte {
 	return wire.Array(raws)
 }
 
-// ready marks the session as initialized, which gives it its long life. It writes nothing
-// if the session is marked already.
+// ready makes a session Ready, so that it lives for [Limits.Life] after each message. It writes
+// nothing if the session is Ready already.
 func (h *Manager) ready(ctx context.Context, s storage.Session) (storage.Session, error) {
 	return h.update(ctx, s, func(s *storage.Session) bool {
 		if s.State != storage.Created {
@@ -202,8 +203,9 @@ func (h *Manager) ready(ctx context.Context, s storage.Session) (storage.Session
 	})
 }
 
-// remember keeps the settings that a fresh process of the session needs: the log level and
-// the subscriptions, as many as the record can hold.
+// remember records what a later process of the session has to be told: the log level, and the
+// resources that the client has subscribed to, within the bounds below. It also extends the life of
+// the session.
 func (h *Manager) remember(ctx context.Context, s storage.Session, msgs []wire.Message) (storage.Session, error) {
 	kept := func(m wire.Message) bool {
 		return m.Kind == wire.Request && (m.Method == wire.MethodSetLevel || m.Method == wire.MethodSubscribe || m.Method == wire.MethodUnsubscribe)
@@ -226,8 +228,8 @@ func (h *Manager) remember(ctx context.Context, s storage.Session, msgs []wire.M
 	})
 }
 
-// Bounds of the client's data in a session's record. Drivers keep the record whole, and every
-// delivery carries it.
+// Bounds of the client's data in a session's record. A driver stores the record as one row, and
+// each [Delivery] has a copy.
 const (
 	maxInit       = 64 << 10  // bytes of the initialize parameters
 	maxLevel      = 64        // bytes; no level of MCP is longer

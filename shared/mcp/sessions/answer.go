@@ -10,10 +10,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// answered takes a client's response. It ignores a response that answers no question of a
-// box or of Manager. A box makes the id of a question from "q-" and a UUID,
-// [storage.QuestionID] and [storage.ForwardID] make the others. A client can make up an
-// id like that of a box, so answered also bounds the bytes.
+// answered takes a client's response to a question of the server, and ignores one that answers no
+// question. The id of a question is "q-" and a UUID if a process waits for the answer; otherwise
+// [storage.QuestionID] or [storage.ForwardID] has made it. A client can make up an id of the first
+// form, so answered bounds the bytes of all answers.
 func (h *Manager) answered(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (storage.Session, error) {
 	question, _ := wire.String(m.ID)
 	if _, ok := storage.Forwards(question); ok {
@@ -58,9 +58,8 @@ func (h *Manager) answered(ctx context.Context, c Caller, s storage.Session, box
 	return s, err
 }
 
-// asked reports whether a call of the session asks a question, or may have just asked it.
-// A client may see the first question of a round, and answer it, before the item is
-// suspended.
+// asked reports whether a suspended call of the session asks this question, or may be about to: a
+// client may get the first question of a round and answer it before the call's item says so.
 func (h *Manager) asked(ctx context.Context, s storage.Session, box storage.BoxID, stream storage.StreamID, round int, question string) (bool, error) {
 	it, err := h.store.Item(ctx, box, stream)
 	switch {
@@ -71,17 +70,17 @@ func (h *Manager) asked(ctx context.Context, s storage.Session, box storage.BoxI
 	}
 	// During its first second, a call that a function executes has no item.
 	tail, err := h.store.Tail(ctx, s.ID, stream)
-	return err == nil && tail.Last > 0 && !tail.Final && round == 1, unlessGone(err)
+	return err == nil && tail.Last > 0 && !tail.Final && round == 1, storage.IgnoreNotFound(err)
 }
 
 // maxQuestion bounds the id of a question, in bytes. The ids that boxes make have 38.
 const maxQuestion = 64
 
-// maxAnswers bounds the answers of a session's client within EventAge, in bytes.
+// maxAnswers bounds the answers of a session's client within [Limits.EventAge], in bytes.
 const maxAnswers = 64 << 20
 
-// answer stores a client's response to a question, then passes it on. It drops the answer
-// to a process that no longer runs. An answer to a suspended call needs no process.
+// answer stores a client's response to a question, then passes it on. It drops a response to a
+// process that no longer runs. A suspended call has no process, and takes the response at any time.
 func (h *Manager) answer(ctx context.Context, s storage.Session, box storage.Box, m wire.Message) error {
 	question, ok := wire.String(m.ID)
 	_, _, suspends := storage.Suspends(question)
@@ -107,9 +106,9 @@ func (h *Manager) keep(ctx context.Context, s storage.Session, question string, 
 		return a, err
 	}
 	if !first {
-		// Either the client repeats its answer, or an earlier put succeeded and its reply
-		// was lost. In the second case the box may not have got the answer. So send it the
-		// answer that counts; the box ignores one that it has already.
+		// Either the client repeats its answer, or an earlier PutAnswer has written it and then
+		// failed. In the second case the box may not have got the answer. So send the stored
+		// answer; the box ignores one that it has already.
 		kept, err := h.store.Answers(ctx, s.ID, []string{question})
 		if err != nil || len(kept) == 0 {
 			return storage.Answer{}, err

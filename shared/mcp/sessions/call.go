@@ -11,28 +11,27 @@ import (
 
 // Call waits for the events of one stream on behalf of a client. The stream is that of a
 // request ([Manager.Accept], [Manager.Resume]), the standalone stream ([Manager.Listen]) or the
-// legacy SSE stream ([Manager.Follow]). One goroutine uses a Call. It holds nothing that
-// lasts, so it can be dropped at any time.
+// legacy SSE stream ([Manager.Follow]). One goroutine uses a Call. A Call need not be closed.
 type Call struct {
 	manager *Manager
 	session storage.ID
 	stream  storage.StreamID
 	after   storage.Index
-	tracker Tracker // nil: this call tracks nothing
+	tracker Tracker // nil if nothing has to be done until the events come
 	status  Status
 	begun   time.Time
 	ready   [][]byte // the responses, if no box was asked
-	params  []byte   // of a stateless client: the params that Learn had kept; see Learned
+	params  []byte   // see Learned
 	init    []byte   // params of the initialize of the session's client
 	done    bool
-	halted  bool      // the function has stopped executing the request; see InlineTracker
+	halted  bool      // this function no longer executes the request; see InlineTracker
 	lease   *listener // of a GET on the standalone stream
-	polls   int       // empty polls in a row before this one
+	polls   int       // how many responses before this one, in a row, had no event
 	gap     bool
 	pause   time.Duration // if not 0: close the response; the client comes back after this time
 	repeat  bool          // see Repeat
 	pushed  bool          // events are pushed to the client, too
-	unsure  bool          // Check has failed since its last success, maybe between writing an end and pushing it
+	unsure  bool          // the last Check failed, perhaps after it wrote the end and before it pushed it to the client
 
 	once     *once     // the key of the call, nil for none
 	joined   *joined   // set for a call that another request began
@@ -47,7 +46,7 @@ func (h *Manager) readyCall(raws ...[]byte) *Call { return &Call{manager: h, rea
 func (c *Call) Client() string { return wire.ClientName(c.init) }
 
 // Done reports whether nothing more will come: Next has returned the last event, the
-// session has ended, or another listener has taken this one's place.
+// session has ended, or another GET has replaced this one as a reader of the stream.
 func (c *Call) Done() bool { return c.done }
 
 // Stored reports whether the events are in the log, so that the client can come back for
@@ -62,17 +61,17 @@ func (c *Call) Keyed() bool { return c.once != nil }
 func (c *Call) Repeat() bool { return c.repeat }
 
 // Gap reports whether events are missing before those that Next returned last, because
-// the log is bounded. The client has to be told (I4).
+// the log is bounded. The transport must tell the client (I4).
 func (c *Call) Gap() bool { return c.gap }
 
-// Close reports whether the response must end now, and after which time the client comes
-// back. It must end if the server closed the stream with the last event that Next returned
-// (SEP-1699), or if a listener lost its place. The client keeps its place in the stream:
-// send it [Call.Cursor] with that retry last.
+// Close reports whether the response must end now, and after which time the client should come
+// back: either the server closed the stream with the last event that Next returned (SEP-1699), or
+// another GET took the place of this one. Before the response ends, send [Call.Cursor] with retry,
+// so that the client can continue the stream from there.
 func (c *Call) Close() (retry time.Duration, now bool) { return c.pause, c.pause > 0 }
 
-// Held reports whether this function executes the request itself. Keep the response open
-// as long as it does; see [InlineTracker].
+// Held reports whether this function executes the request itself. The transport must keep the
+// response open until Held is false; see [InlineTracker].
 func (c *Call) Held() bool {
 	h, ok := c.tracker.(InlineTracker)
 	return ok && h.Held()
@@ -85,12 +84,13 @@ func (c *Call) Held() bool {
 // The request is accepted (I8) when Next returns without an error for the first time, with
 // or without events. That may be later than until.
 //
-// A listener gets events only while it is the primary. If Next has none for it, Next has
-// also looked at the session in the last five seconds (one read), so the Call may be Done.
+// Of several GETs on the standalone stream only one, the primary, gets events. When Next of a GET
+// returns no events, it reads the session if the last read is five seconds old, and so may have
+// found that the Call is Done.
 //
-// Errors: Unavailable if there is no durable trace or the store cannot be read. Unknown
-// if in addition a box may execute the request; ctx's error. Next may be called again
-// after an error.
+// Errors: Unavailable if the request has no durable trace or the store cannot be read; Unknown
+// if a box may execute the request although there is no trace; ctx's error. Next may be called
+// again after an error.
 func (c *Call) Next(ctx context.Context, until time.Time) ([]storage.Event, error) {
 	if c.ready != nil && !c.done {
 		c.done = true
@@ -150,8 +150,8 @@ func (c *Call) Next(ctx context.Context, until time.Time) ([]storage.Event, erro
 	return nil, nil
 }
 
-// handed returns the tracker if a box may execute the request although no sign of life has
-// arrived. Otherwise it returns nil.
+// handed returns the tracker if a box may execute the request although the box has not
+// confirmed that it has the request. Otherwise it returns nil.
 func (c *Call) handed() Handover {
 	if h, ok := c.tracker.(Handover); ok && !c.status.Accepted && h.Handed() {
 		return h
@@ -159,10 +159,10 @@ func (c *Call) handed() Handover {
 	return nil
 }
 
-// bear handles an error before the request was accepted. While a box may have the
-// request, no error must make the client send the request again. So bear returns nil
-// after a pause as long as the request may still be accepted. After that it returns
-// Unknown.
+// bear handles an error of the store before the request was accepted. A client that gets an error
+// sends the request again, and a box that has the request would then execute it twice. So if a box
+// may have it, bear pauses and returns nil, for the caller to try again. When [Limits.AcceptBy] has
+// passed, bear returns Unknown.
 func (c *Call) bear(ctx context.Context, err error) error {
 	if c.handed() == nil || ctx.Err() != nil {
 		return err
@@ -197,8 +197,8 @@ func (c *Call) unknown(cause error) error {
 	return storage.Errorf(storage.Unknown, "the box has not given a sign of life in %s; whether the request was executed is not known", c.manager.limits.AcceptBy).Because(cause)
 }
 
-// read waits for events until another task is due. halts is true only once: when this
-// function has stopped executing the request although the request has not ended.
+// read waits for events, at most until the next time at which Next has something else to do. halts
+// is true once: when this function has stopped executing the request before the request's end.
 func (c *Call) read(ctx context.Context, until time.Time) (page storage.Page, halts bool, err error) {
 	if c.lease != nil && !c.lease.held {
 		return storage.Page{}, false, storage.Rest(ctx, time.Until(earlier(until, c.lease.again)))
@@ -224,15 +224,17 @@ func (c *Call) read(ctx context.Context, until time.Time) (page storage.Page, ha
 	return page, halts, err
 }
 
-// firstTend is a little longer than a runner waits before it reports that it has taken a
-// request (AckWithin). So a call that is answered quickly costs only reads of its log.
+// firstTend is how long after its beginning a call first calls [Tracker.Check]. A runner reports
+// that it has taken a request if the answer takes a second. So a call that is answered within
+// that second costs no Check.
 const firstTend = 1100 * time.Millisecond
 
 // untilClose returns the events of a page, up to the first that closes the response.
 func (c *Call) untilClose(ctx context.Context, page storage.Page) ([]storage.Event, error) {
 	if c.lease != nil && !c.lease.current && c.lease.from.Index == 0 {
-		// A client that reports no event was not there when the server closed the stream.
-		// If the old events closed its response too, it would never get past them.
+		// The client names no event, so it gets the stream from the beginning. Where the server
+		// closed the stream then, the response must not end now: without an id, the client would
+		// come back to the beginning each time.
 		for i := range page.Events {
 			page.Events[i].Retry = 0
 		}
@@ -260,16 +262,16 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// follower is an event stream's place as the reader of the legacy SSE stream of an
-// HTTP+SSE session. Only the newest event stream has the place.
+// follower makes a Call the reader of the event stream of an HTTP+SSE session. nonce is in the
+// session's record while no newer response reads that stream.
 type follower struct {
 	nonce string
 	read  time.Time // when the session was last read
 }
 
-// Hold returns how long a response on this call should be held open. It is 0 if no events
-// are stored. It is short for a listener whose last polls were empty, so that an idle
-// client costs almost nothing.
+// Hold returns how long a response on this call should be held open. It is 0 if the client cannot
+// come back because the events are not stored. It is short for a GET on the standalone stream
+// after more than idlePolls responses without an event, so that an idle client costs little.
 func (c *Call) Hold() time.Duration {
 	switch {
 	case !c.Stored():
@@ -281,7 +283,6 @@ func (c *Call) Hold() time.Duration {
 	}
 }
 
-// idlePolls is the number of empty polls in a row after which a listener counts as idle.
 const idlePolls = 3
 
 // Retry returns how long the client should wait before it comes back. On a request stream it
@@ -302,9 +303,9 @@ func (c *Call) Retry() time.Duration {
 // idleRetry returns the longest retry that a listener gets.
 func (c *Call) idleRetry() time.Duration { return 60 * c.manager.limits.Pace }
 
-// Cursor returns the id of a cursor without an event, after the last event that Next
-// returned. Every response begins with such an id, so that the client can come back. It
-// differs for each response.
+// Cursor returns an event id that stands for the place after the last event that Next returned.
+// Every response begins with such an id, so that the client can come back before any event. The id
+// is different in each response.
 func (c *Call) Cursor() storage.EventID {
 	if c.follower != nil {
 		return storage.EventID{Stream: storage.LegacySSE, Index: c.after, Nonce: string(c.session)}
@@ -316,8 +317,8 @@ func (c *Call) Cursor() storage.EventID {
 	return storage.EventID{Stream: c.stream, Index: c.after, Nonce: nonceOf(word, c.polls)}
 }
 
-// ID returns the event id of an event of this call. On the legacy SSE stream it also names
-// the session, because that client comes back with nothing but the event id.
+// ID returns the event id of an event of this call. On the stream of HTTP+SSE the id also names
+// the session, because a client that opens the stream again sends nothing but the id.
 func (c *Call) ID(e storage.Event) storage.EventID {
 	id := storage.EventID{Stream: c.stream, Index: e.Index}
 	switch {

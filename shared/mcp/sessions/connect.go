@@ -12,9 +12,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// needsSecrets reports whether a request needs all keys and tokens of its caller at third
-// parties, because it does work for the caller. A process answers other requests without
-// them. For example, clients list the tools before their user has connected anything.
+// needsSecrets reports whether a request is refused while its caller has not connected all
+// [Server.Providers]. Requests for lists and a few others are not refused: clients list the tools
+// before their user has connected anything.
 func needsSecrets(method string) bool {
 	return !slices.Contains([]string{
 		wire.MethodInitialize, wire.MethodPing, wire.MethodSetLevel, wire.MethodToolsList, wire.MethodPromptsList,
@@ -22,14 +22,14 @@ func needsSecrets(method string) bool {
 	}, method)
 }
 
-// canVisit reports whether a client can be told to send its user to a page (MCP 2025-11-25,
-// client/elicitation, "URL Elicitation Required Error").
+// canVisit reports whether a client supports elicitation by URL (MCP 2025-11-25, client/elicitation,
+// "URL Elicitation Required Error").
 func canVisit(s storage.Session) bool {
 	return s.Version >= wire.V20251125 && wire.Lookup(s.Init, "capabilities", "elicitation", "url") != nil
 }
 
-// unconnected answers requests that need what their caller has not connected. It returns
-// nil if err is another error.
+// unconnected answers requests if err says that their caller has not connected an account at a third
+// party. It returns nil for another error. visits says that the client supports elicitation by URL.
 func (h *Manager) unconnected(err error, visits bool, requests ...wire.Message) *Call {
 	u, ok := errors.AsType[*storage.NotConnected](err)
 	if !ok {
@@ -44,9 +44,9 @@ func (h *Manager) unconnected(err error, visits bool, requests ...wire.Message) 
 	return h.readyCall(raws...)
 }
 
-// notConnected returns the answer to one request: the error that has the pages for a
-// client that can open them, and else a text. A call of a tool gets the text as a result,
-// because that is what a model reads.
+// notConnected returns the answer to one request. For a client that supports elicitation by URL this
+// is the error with the pages at which the user connects the accounts. For others it is a text, which
+// for a tools/call is in the result, because models read results.
 func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits bool) []byte {
 	text := err.Error()
 	if e, ok := errors.AsType[*storage.Error](err); ok {
@@ -84,11 +84,11 @@ func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits
 	return wire.ErrorResponse(m.ID, answer)
 }
 
-// Visited tells the client of a session that its user has done what an elicitation asked
-// for (MCP 2025-11-25, client/elicitation, "Completion Notifications for URL Mode"). It
-// does nothing if the session or its connection is gone. It also does nothing if a box is
-// writing to the session's standalone stream. That box would take the notification for an
-// event of its successor.
+// Visited tells the client of a session that its user has done what an elicitation by URL asked
+// for (MCP 2025-11-25, client/elicitation, "Completion Notifications for URL Mode"). age is how long
+// the event is kept, 0 for [storage.EventAge]. Visited does nothing if the session or its connection is
+// gone. It also does nothing while a box writes to the session's standalone stream: the box would
+// take an event that it has not written for one of a newer generation, and stop.
 //
 // Errors: Unavailable.
 func (o Publisher) Visited(ctx context.Context, id storage.ID, elicitation string, age time.Duration) error {
@@ -99,11 +99,11 @@ func (o Publisher) Visited(ctx context.Context, id storage.ID, elicitation strin
 	return o.tell(ctx, id, age, wire.NewNotification(wire.NotifyElicitationComplete, params))
 }
 
-// tell sends notifications of Dormouse to the client of a session, as Visited does.
+// tell sends notifications to the client of a session, as Visited does.
 func (o Publisher) tell(ctx context.Context, id storage.ID, age time.Duration, raws ...[]byte) error {
 	s, _, err := o.Store.Load(ctx, id, "")
 	if err != nil || s.State == storage.Ended {
-		return unlessGone(err)
+		return storage.IgnoreNotFound(err)
 	}
 	a := storage.Address{Session: id, LegacySSE: s.Transport == storage.SSE}
 	if s.Transport == storage.WebSocket {
@@ -112,7 +112,7 @@ func (o Publisher) tell(ctx context.Context, id storage.ID, age time.Duration, r
 		}
 		conn, err := o.Store.Connection(ctx, s.Conns[len(s.Conns)-1])
 		if err != nil {
-			return unlessGone(err)
+			return storage.IgnoreNotFound(err)
 		}
 		a.Conn, a.EventIDs, a.Through = conn.ID, conn.EventIDs, s.Through(conn.Group)
 	}

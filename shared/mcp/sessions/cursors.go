@@ -7,46 +7,47 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Some events are owed to a client: they were not delivered because the connection of
-// their request has gone. The session's record then says for each such stream how far it
-// was pushed (Pushed). It also says which connections may get the rest (Conns) and which
-// function pushes (Pusher). The rules:
+// An event is owed to a WebSocket client if it is in the log and was not delivered, because the
+// connection of its request was closed. The session's record then has a cursor for the event's
+// stream, which says how far the stream was delivered (Pushed). It also has the connections that may
+// get the rest (Conns), and a lease of the function that pushes the rest (Pusher). The rules:
 //
-//   - The function that finds a connection gone adds the stream's entry, once. The entry
-//     says what that connection got. From then on the stream's events go through the
-//     record only. The entry stays when all was pushed, so that a late appender sees it.
-//   - Only the holder of the lease posts and moves cursors. It posts first and then moves
-//     the cursor. If it dies in between, its successor pushes that page again.
-//   - An appender returns when its events were pushed or the session has no connection. So
-//     the events of an acked batch have reached the client, or the record says that they
-//     are owed.
-//   - A client that comes back and names its last events sets the cursors and breaks the
-//     lease, because the lease's holder was posting to a connection that is gone.
+//   - The function that finds a connection closed adds the cursor, once. From then on events of the
+//     stream are delivered only by the holder of the lease. The cursor stays when all was
+//     delivered, so that a function that appends a later event finds it.
+//   - The holder of the lease posts an event first and then moves the cursor. If it dies in between,
+//     the next holder posts that page again.
+//   - A function that appends events returns when they were delivered or the session has no
+//     connection. So when a box hears that its events are stored, the client has got them, or the
+//     record says that they are owed.
+//   - A client that comes back and names its last events sets the cursors and ends the lease, because
+//     its holder was posting to a connection that is closed.
 //
-// A slow connection is served in the same way. The writer of a batch posts it straight for
-// one second. The rest goes by the record, and the stream is Live again once all is
-// pushed.
+// A slow connection is served in the same way. The function that writes a batch posts events for
+// one second. The rest is delivered by the holder of the lease. When all is delivered, the cursor
+// becomes Live, and later events are posted straight again.
 //
-// A runner that got no answer sends its batch again, and the function that gets it finds
-// it in the log. That function does not post it: it records the doubt and does not answer.
-// The runner's next attempt comes seconds later. By then the writer has answered the
-// runner, has added an entry, or is dead. Only then is the batch pushed once more.
+// A box that hears nothing sends its batch again. The function that gets it finds the batch in the log
+// and cannot know whether the first function is posting it, has posted it or is dead. So it posts
+// nothing, records the time in the cursor (Since), and does not answer the box. When the box sends the
+// batch again some seconds later, the first function has answered, has added a cursor, or is
+// dead, and the batch is posted once more.
 const (
-	straight     = time.Second     // how long the writer of a batch posts it itself; after that the record needs an entry
-	onePost      = 2 * time.Second // how much longer the last of these posts may take
-	inDoubt      = 4 * time.Second // more than both together, but less than a runner waits before it repeats a batch
-	maxSkew      = time.Minute     // between the clocks of two functions
-	pushLease    = 30 * time.Second
-	pushPage     = 100
-	toNote       = 5 * time.Second                        // the part of its time in which a function only records how far it got
-	keptFinished = 32                                     // settled entries that a record keeps
-	keptOwed     = 1024                                   // other entries that a record keeps; more would not fit a row of the store
+	straight     = time.Second                            // how long the function that writes a batch posts it itself
+	onePost      = 2 * time.Second                        // how much longer the last of these posts may take
+	inDoubt      = 4 * time.Second                        // when these posts are certainly over; a runner repeats a batch later than that
+	maxSkew      = time.Minute                            // between the clocks of two functions
+	pushLease    = 30 * time.Second                       // how long the lease is valid after each page
+	pushPage     = 100                                    // events between two writes of a cursor
+	toNote       = 5 * time.Second                        // the time that a function keeps for recording how far it got
+	keptFinished = 32                                     // settled cursors that a record keeps
+	keptOwed     = 1024                                   // other cursors that a record keeps; more would not fit a row of the store
 	comingUp     = storage.ConnectTimeout + 2*time.Second // how long after $connect a connection may answer 410
 	pushRetry    = 50 * time.Millisecond
 	streamLife   = 7 * 24 * time.Hour // the log of a request stream is gone when it is older than this
 )
 
-// cursorOf returns the entry of a stream, or nil.
+// cursorOf returns the cursor of a stream, or nil.
 func cursorOf(s *storage.Session, stream storage.StreamID) *storage.Cursor {
 	for i := range s.Pushed {
 		if s.Pushed[i].Stream == stream {
@@ -56,9 +57,9 @@ func cursorOf(s *storage.Session, stream storage.StreamID) *storage.Cursor {
 	return nil
 }
 
-// owe adds an entry unless the stream has one, and drops entries that are no longer needed.
-// It replaces a Live entry and keeps the higher index, because events of a Live stream were
-// posted straight. It reports whether s changed.
+// owe adds a cursor unless its stream has one, and drops cursors that are no longer needed. A Live
+// cursor is replaced, with the higher index of the two, because events of a Live stream were
+// posted straight. owe reports whether s changed.
 func owe(s *storage.Session, c storage.Cursor) bool {
 	if old := cursorOf(s, c.Stream); old != nil {
 		if !old.Live {
@@ -89,8 +90,8 @@ func owe(s *storage.Session, c storage.Cursor) bool {
 	return true
 }
 
-// doubt reports in sure whether certainly no function posts the batch without a lease. If
-// s has nothing about the batch yet, doubt notes the present time in s, and noted is true.
+// doubt reports in sure whether certainly no other function posts the batch straight now. If the record
+// does not say since when that is not known, doubt notes the present time in s, and noted is true.
 func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 	c := cursorOf(s, b.Stream)
 	now := time.Now()
@@ -107,15 +108,15 @@ func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 	return false, true
 }
 
-// heldAt reports whether a lease is held. It ignores a lease that ends later than any
-// valid one: a function with a wrong clock has written it.
+// heldAt reports whether a Pusher lease is held at a time. A lease that ends later than any valid one
+// does not count: a function with a wrong clock has written it.
 func heldAt(l storage.Lease, now time.Time) bool {
 	return l.Until.After(now) && l.Until.Before(now.Add(pushLease+maxSkew))
 }
 
-// dropOwed drops the entries of the oldest request streams when there are too many. Their
-// owed events are not pushed any more. They stay in the log for a client that asks for them
-// by an event id. A late appender to such a stream adds a new entry for its own events.
+// dropOwed drops the cursors of the oldest request streams when there are too many. Their owed events
+// are not pushed any more, but stay in the log for a client that asks for them by an event id. If such
+// a stream gets another event that cannot be delivered, it gets a new cursor for that event.
 func dropOwed(s *storage.Session) {
 	var owed []storage.Cursor
 	for _, c := range s.Pushed {

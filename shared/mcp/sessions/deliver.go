@@ -9,15 +9,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// deliver sends a message to the backend. The caller sets only the parts of the address
-// that depend on the message: Requests, Init and List, and Stream if there is one already.
+// deliver sends a message to the backend. Of the address it gets only the fields that depend on the
+// message: Requests, Init, List and Shown, and Stream if the message has one already.
 func (h *Manager) deliver(ctx context.Context, c Caller, s storage.Session, box storage.Box, raw []byte, a storage.Address) (*Call, error) {
 	return h.deliverWith(ctx, c, s, box, Delivery{Raw: raw, Address: a})
 }
 
-// deliverWith is deliver for a Delivery in which the caller sets Raw, Tools, Needs, Brief
-// and those parts of the address. For a delivery with requests, it gets the caller's
-// secrets first, and then asks the gate for admission.
+// deliverWith is deliver for a Delivery in which Raw, Tools, Needs, Brief and those fields of the
+// address are set. For a delivery with requests, it first gets the caller's secrets ([Parts.Secrets])
+// and then asks the gate ([Parts.Gate]).
 //
 // Errors: as of [storage.Secrets], of the gate, and of the backend.
 func (h *Manager) deliverWith(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
@@ -27,8 +27,8 @@ func (h *Manager) deliverWith(ctx context.Context, c Caller, s storage.Session, 
 	return h.admit(ctx, c, s, box, d)
 }
 
-// getSecrets comes before admission, so that a user who has not connected an account wakes
-// nothing. Messages that wake nothing need no secrets.
+// getSecrets sets d.Secrets. It is called before anything is written or woken, so that a user who has
+// not connected an account at a third party costs nothing. Messages that wake no box need no secrets.
 func (h *Manager) getSecrets(ctx context.Context, c Caller, s storage.Session, d *Delivery) (err error) {
 	if h.parts.Secrets != nil && len(c.Server.Providers) > 0 && (len(d.Requests) > 0 || d.Wakes) {
 		want := storage.Needs{Tenant: c.Tenant, Principal: c.Principal, Server: c.Server.Name, Providers: c.Server.Providers, Need: d.Needs}
@@ -40,7 +40,8 @@ func (h *Manager) getSecrets(ctx context.Context, c Caller, s storage.Session, d
 	return err
 }
 
-// admit hands a delivery over if the gate admits it.
+// admit hands a delivery to the backend, unless an earlier request with the same idempotency key has
+// begun the call, or the gate refuses it.
 func (h *Manager) admit(ctx context.Context, c Caller, s storage.Session, box storage.Box, d Delivery) (*Call, error) {
 	if d.Stream == "" {
 		d.Stream = d.once.newStream()
@@ -76,7 +77,8 @@ func (h *Manager) handOver(ctx context.Context, c Caller, s storage.Session, box
 		}
 		var err error
 		a.Moved = a.Moved || moves(s, c, box)
-		// What is lost here is found again. The end of the call is on the disk after it.
+		// A power cut may lose this write, for what it records is found again at the next request.
+		// The later write of the answer also makes this one durable.
 		if s, err = h.update(storage.Lazily(ctx), s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
 			d.once.release(ctx)
 			return nil, err
@@ -101,12 +103,12 @@ func (h *Manager) handOver(ctx context.Context, c Caller, s storage.Session, box
 	return call, nil
 }
 
-// firstTendBrief is firstTend for a function that waits only until the request is
-// accepted. The runner then reports sooner that it has taken the request.
+// firstTendBrief is firstTend for a delivery that is [Delivery.Brief]. The runner then reports sooner
+// that it has taken the request.
 const firstTendBrief = 300 * time.Millisecond
 
-// code returns the digest of the code that serves a caller's next request. A box that is up
-// goes on with the code that it was woken with.
+// code returns the digest of the server definition with which a caller's next request is served. A box
+// that is up keeps the definition that it was woken with.
 func (c Caller) code(box storage.Box) string {
 	if box.State != storage.Asleep && box.Code != "" {
 		return box.Code
@@ -114,15 +116,17 @@ func (c Caller) code(box storage.Box) string {
 	return c.Server.Digest
 }
 
-// moves reports whether the next request of a session finds another code than its last, or a
-// fresh process has listed otherwise than the record since its client last heard of that.
+// moves reports whether the server's lists may have changed since the session's last request: the
+// server's definition is another one, or a fresh process had other lists than the record and the
+// session's client has not been told yet.
 func moves(s storage.Session, c Caller, box storage.Box) bool {
 	code := c.code(box)
 	return code != "" && s.Digest != code || box.Relisted.After(s.Created) && box.Relisted.After(s.Relisted)
 }
 
-// noteCaller records in the session that its box gets work. It also records the code that
-// the work is for, and the latest Props of the caller. It reports whether s changed.
+// noteCaller records in s what a request changes: the digest of the server's definition, the latest
+// Props of the caller, and if work is true, that the box does more than answer lists. It reports
+// whether s changed.
 func noteCaller(s *storage.Session, c Caller, box storage.Box, work bool) (news bool) {
 	if moves(*s, c, box) {
 		s.Digest, s.Relisted, news = c.code(box), box.Relisted, true
@@ -136,7 +140,7 @@ func noteCaller(s *storage.Session, c Caller, box storage.Box, work bool) (news 
 	return news
 }
 
-// unexecuted adds to an error that the request was not executed because of it.
+// unexecuted adds to the text of an error that the request was not executed.
 func unexecuted(err error) error {
 	e, ok := errors.AsType[*storage.Error](err)
 	if !ok {
@@ -147,7 +151,7 @@ func unexecuted(err error) error {
 	return &told
 }
 
-// writable calls Writable of a store, or of the store that it wraps.
+// writable calls the optional [storage.Writable] of a store, or of the store that it wraps.
 func writable(ctx context.Context, s storage.Store) error {
 	for s != nil {
 		if w, ok := s.(storage.Writable); ok {

@@ -1,8 +1,13 @@
-// Package sessions serves sessions. [Manager] has a method for each thing that a client can do.
-// It joins a [storage.Store], which keeps everything that must last, and a [Backend],
+// Package sessions serves the sessions of MCP clients. [Manager] has a method for each thing that a
+// client can do. It joins a [storage.Store], which keeps everything that must last, and a [Backend],
 // which executes the client's messages. The package does no I/O of its own and knows no
 // HTTP, no AWS and no process. A transport speaks to an [Endpoint]: one server, or several at
 // one address (package aggregate).
+//
+// The comments use these words. The log is the streams of events in the store. A box runs the
+// processes of one server for one tenant; it sleeps when they have nothing to do. A handshake record
+// keeps what a server answered to initialize and to requests for lists. Legacy clients speak MCP up
+// to 2025-11-25, which has sessions; modern clients speak 2026-07-28, which has none.
 //
 // Each message takes the same way through the package:
 //
@@ -10,25 +15,25 @@
 //	                                           ─▶ Backend.Deliver   1 post, or an inbox item and a wake
 //	transport ◀─ Stream.Next    ◀─ Call.Next   ◀─ Store.Wait        the log is the only meeting place
 //
-// The relay function that gets the answer from the box, or a box in the same program, writes it
-// to the log. A client that
-// comes back later waits on the same log with Store.Wait. If events are pushed to the
-// client, the function that appends them also sends them ([Publisher]).
+// The function that gets the answer from the box writes it to the log. A client that comes back
+// later waits on the same log with Store.Wait. If the client has a WebSocket, or the event stream of
+// HTTP+SSE, the function that appends events also sends them there ([Publisher]).
 //
 // # Invariants
 //
 //   - I1 An event is appended to the log before it is delivered to a client.
-//   - I2 Each stream has one appender in a generation, which assigns the index. Its
-//     write succeeds if the key is free, and is idempotent for the same bytes. After a
-//     conflict on the standalone stream the writer is fenced and must stop. After one on a
-//     request stream, that stream is closed and the writer sends nothing more for it.
+//   - I2 While a box is in one generation (its life from one wake to the next sleep), one writer
+//     appends to each stream and assigns the indexes. A write succeeds if its index is free, and
+//     is idempotent for the same bytes. A conflict on the standalone stream means that a newer
+//     generation writes: the writer must stop. A conflict on a request stream means that the
+//     request has its end: the writer sends nothing more for it.
 //   - I3 Raw JSON passes untouched: ids keep type and digits, unknown fields
 //     survive.
 //   - I4 A replay is whole, or says that there is a gap ([storage.Page.Gap]).
-//   - I5 A ticket is authenticated. Its holder can write only to the session, the
-//     stream, the generation and the box that the ticket names.
-//   - I6 Trouble with the store is [storage.Unavailable], never [storage.NotFound], so
-//     that no client throws its session away for it.
+//   - I5 A ticket, which lets a box write events, is authenticated. Its holder can write only to
+//     the session, the stream, the generation and the box that the ticket names.
+//   - I6 Trouble with the store is [storage.Unavailable], never [storage.NotFound]: a client
+//     that gets NotFound throws its session away.
 //   - I7 If a request cannot be finished, the program that finds out first ends it with
 //     an error event: the runner, the relay, the sweep, or the function that waits.
 //   - I8 The function tells the client that a request is accepted only after a durable

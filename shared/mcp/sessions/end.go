@@ -17,16 +17,14 @@ func (h *Manager) End(ctx context.Context, c Caller, id storage.ID) error {
 	if s, err = h.update(ctx, s, ending(storage.QuitClient)); err != nil {
 		return err
 	}
-	// Ignore an error: the session has ended even if the box does not learn of it now.
-	_ = h.backend.End(ctx, s, box)
+	_ = h.backend.End(ctx, s, box) // after an error the box finds out later that the session has ended
 	return nil
 }
 
 // Terminate ends a session without its client: for an operator, or because its server was
-// removed from the servers file. If it is the session of a group, Terminate also ends the
-// sessions that it has with members. Terminate does nothing if the session has ended
-// already. The box stops its process at once if the message reaches it, and otherwise
-// once the process has been idle long enough.
+// removed from the servers file. If it is a session with a group, Terminate also ends the
+// sessions with members behind it. Terminate does nothing if the session has ended already. The box
+// stops the process as after [Manager.End].
 //
 // Errors: NotFound (there is no such session, or it has expired), Unavailable.
 func (h *Manager) Terminate(ctx context.Context, id storage.ID) error {
@@ -41,10 +39,9 @@ func (h *Manager) Terminate(ctx context.Context, id storage.ID) error {
 	if s, err = h.update(ctx, s, ending(storage.QuitService)); err != nil {
 		return err
 	}
-	// Ignore an error: the session has ended even if the box does not learn of it now.
-	_ = h.backend.End(ctx, s, box)
+	_ = h.backend.End(ctx, s, box) // as in End
 	for _, member := range s.Members {
-		if err := unlessGone(h.Terminate(ctx, MemberID(id, member))); err != nil {
+		if err := storage.IgnoreNotFound(h.Terminate(ctx, MemberID(id, member))); err != nil {
 			return err
 		}
 	}

@@ -10,31 +10,32 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Endpoint is what a transport speaks to on behalf of one caller: one server ([Manager.At]), or
-// several at one address (package aggregate). A transport does not know which.
+// Endpoint is what a transport speaks to on behalf of one caller: one server ([Manager.At]), or a
+// group of servers at one address (package aggregate). A transport does not know which.
 //
-// A method that gets the id of a session returns NotFound if its caller has no such session.
-// Other errors are those of the methods of [Manager] that are named.
+// A method that gets the id of a session returns NotFound if the caller has no such session.
+// A method whose comment names a method of [Manager] also returns the errors of that method.
 type Endpoint interface {
 	// Caller returns the caller. Its Server names the endpoint.
 	Caller() Caller
 
 	// Initialize opens a session as [Manager.Initialize] does, and returns its id.
 	Initialize(ctx context.Context, id storage.ID, m wire.Message) (storage.ID, Response, error)
-	// Route finds the server that the messages of one POST or frame are for. A *[wire.Error] is
-	// the answer to a request that names nothing of the endpoint.
+	// Route finds the server for the messages of one POST or WebSocket frame. A *[wire.Error] is
+	// the answer to a request for a tool, prompt or resource that no server of the endpoint has.
 	Route(ctx context.Context, id storage.ID, msgs []wire.Message, batch bool) (Routed, error)
-	// Listen goes on with a stream after the event last, or opens the standalone stream if last
-	// is "" ([Manager.Listen], [Manager.Resume]). until returns when a response ends that is held.
+	// Listen continues a stream after the event with the id last, or opens the standalone stream if
+	// last is "" ([Manager.Listen], [Manager.Resume]). hold is the result of [Resumable.Hold];
+	// until returns the time at which the transport will end a response that is held so long.
 	Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (Resumable, error)
-	// Again returns another id for the place in a stream that last names, for a client whose
-	// Listen has failed.
+	// Again returns a new id for the place that last names. A client whose Listen has failed gets
+	// it, because some clients break when they get an id twice.
 	Again(last string) string
-	// Follow opens the stream of a client of HTTP+SSE, in the session of the event last, or
-	// else in the one that is named. If neither names one, it opens a session. See
-	// [Manager.Follow].
+	// Follow opens the event stream of an HTTP+SSE client, and returns the id of its session. That is
+	// the session of the event with the id last, or else the one whose id is named. If both are "",
+	// Follow opens a new session. See [Manager.Follow].
 	Follow(ctx context.Context, last, named string, until time.Time) (storage.ID, Stream, error)
-	// Say writes answers to the stream of a client of HTTP+SSE.
+	// Say writes messages to the event stream of an HTTP+SSE client.
 	Say(ctx context.Context, id storage.ID, answers ...[]byte) error
 	// End ends a session ([Manager.End]).
 	End(ctx context.Context, id storage.ID) error
@@ -42,69 +43,70 @@ type Endpoint interface {
 	// Greeting returns the answer to initialize for a client without a session
 	// ([Manager.Greeting]). kind is as in [Caller].
 	Greeting(ctx context.Context, kind string, client Client) (result json.RawMessage, call *Call, err error)
-	// Dispatch returns the servers that a message of a client without a session is for: one
-	// for a request, several for a notification or a subscription.
-	// A *[wire.Error] is the answer.
+	// Dispatch returns the servers for a message of a modern client: one for a request, several for
+	// a notification or a subscription. A *[wire.Error] is the answer to the request.
 	Dispatch(ctx context.Context, kind string, m wire.Message) ([]Dispatched, error)
 }
 
-// Routed is what a client has sent, on its way to a server.
+// Routed has the messages of a legacy client with the server that gets them.
 type Routed struct {
-	Caller   Caller         // at the server, or at the group that answers itself
-	Session  storage.ID     // the caller's session there
+	Caller   Caller         // the caller at that server, or at the group if the group answers itself
+	Session  storage.ID     // the caller's session with that server or group
 	Messages []wire.Message // as the server gets them
 	Batch    bool
-	// Accept hands the messages over ([Manager.Accept]). The Response is nil if no message needs a
-	// response. A *[wire.Error] is the answer of the endpoint.
+	// Accept sends the messages to the server ([Manager.Accept]). The Response is nil if no message
+	// needs a response. A *[wire.Error] is the answer to the request.
 	Accept func(ctx context.Context) (Response, error)
 }
 
-// Dispatched is a message of a client without a session, on its way to a server.
+// Dispatched is a message of a modern client with the server that gets it.
 type Dispatched struct {
-	Caller  Caller       // at the server
+	Caller  Caller       // the caller at that server
 	Message wire.Message // as the server gets it
-	// View changes what the server sends into what the client gets. nil changes nothing.
+	// View translates a message of the server for the client: in a group, names of tools get a
+	// prefix. nil changes nothing.
 	View func(raw []byte) []byte
-	// Result, if not nil, gives the result of the request, and no server gets the request.
+	// Result, if not nil, returns the result of the request, which then goes to no server.
 	Result func(ctx context.Context, client Client) (json.RawMessage, error)
-	// Listed, if not nil, lists the tools of the server for [Client].List.
+	// Listed, if not nil, asks the server for its tools. The transport uses it for [Client.List].
 	Listed func(ctx context.Context, client Client) (json.RawMessage, error)
-	// Greeting is the server's answer to initialize for a subscription, nil if it has to be
-	// asked.
+	// Greeting is the server's answer to initialize, if the message is a subscription and the
+	// endpoint knows that answer; otherwise nil.
 	Greeting json.RawMessage
 }
 
 // Event is an event as a client gets it.
 type Event struct {
 	storage.Event
-	// ID is the id that the client comes back with. An event with an ID and without Raw tells
-	// the client its place.
+	// ID is the id that the client sends as Last-Event-ID when it comes back. An Event with an ID
+	// and no Raw only gives the client an id.
 	ID  string
 	Gap bool // events before this one were lost ([Call.Gap])
 }
 
-// Stream is what a client follows: events and cursors have the form that the client gets, and
-// sends back. One goroutine uses it.
+// Stream reads events for one response to a client. Its ids have the form in which the client gets
+// them and sends them back. One goroutine uses a Stream.
 type Stream interface {
 	// Next is [Call.Next].
 	Next(ctx context.Context, until time.Time) ([]Event, error)
-	// Cursor returns an id of the place after the last event that Next returned.
+	// Cursor returns an event id that stands for the place after the last event that Next returned.
 	Cursor() string
 	// Done is [Call.Done].
 	Done() bool
-	// Of returns the session whose stream it is, and its caller.
+	// Of returns the session of the stream, and the caller.
 	Of() (Caller, storage.ID)
-	// Stop frees what a Stream of Listen or Follow holds. sent is the last Cursor whose events
-	// were sent to a client of HTTP+SSE ([Call.Report]).
+	// Stop ends the goroutines that read for a Stream of Listen or Follow. For an HTTP+SSE client,
+	// sent is the last Cursor whose events were sent; Stop records it ([Call.Report]).
 	Stop(ctx context.Context, sent string)
 }
 
-// Resumable is a Stream whose response may end early: the client comes back.
+// Resumable is a Stream whose response may end before the stream does. The client then comes back
+// with the id of the last event.
 type Resumable interface {
 	Stream
-	// Start returns a new id of the place before the first event.
+	// Start returns an id for the place before the first event, with which the response begins.
 	Start() string
-	// Close is [Call.Close]. cursor is the id to close with, "" if the client has it.
+	// Close is [Call.Close]. cursor is the id to send last, "" if the client has got it already.
 	Close() (cursor string, retry time.Duration, now bool)
 
 	// These are the methods of [Call].
@@ -120,11 +122,11 @@ type Resumable interface {
 // Response has what a client gets for its messages.
 type Response interface {
 	Resumable
-	// Accepted waits until a request is accepted, for a client that does not get the answer in
-	// the response. It returns an answer that came in place of the acceptance, which over HTTP+SSE is
-	// already on the client's stream.
+	// Accepted waits until a request is accepted. Transports call it that do not send the answer in
+	// the response to the request: WebSocket and HTTP+SSE. If the answer needed no box, Accepted
+	// returns it. For HTTP+SSE it has then also written the answer to the client's event stream.
 	Accepted(ctx context.Context) ([]Event, error)
-	// Notice returns what tells a client over WebSocket the stream of its request.
+	// Notice returns the notification that tells a WebSocket client which stream its request has.
 	Notice(request json.RawMessage) []byte
 }
 
@@ -255,9 +257,9 @@ type clientStream struct {
 	*Call
 	c     *Caller
 	id    storage.ID
-	from  storage.Index // the client has the events up to this one, as it says
+	from  storage.Index // the last event that the client says it has
 	begun bool          // Next has returned without an error
-	first storage.Index // of the first event; 0: there was none
+	first storage.Index // index of the first event that Next returned, 0 for none
 }
 
 func (s *clientStream) Next(ctx context.Context, until time.Time) ([]Event, error) {
@@ -336,8 +338,8 @@ func (s *clientStream) Stop(ctx context.Context, sent string) {
 	}
 }
 
-// ReadSessionID returns the id of a session that a client names. An id that has not our form
-// names no session, without a read of the store. Errors: NotFound.
+// ReadSessionID checks the form of a session id that a client sent. An id of another form than that
+// of [storage.NewID] is NotFound, without a read of the store.
 func ReadSessionID(text string) (storage.ID, error) {
 	const longest = 64
 	odd := strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' || c == '/' || c == '.' })

@@ -11,10 +11,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Fail ends the requests of an address with an error, unless their stream has ended. It
-// writes at the end of the log, where the box writes its last batch too. Only one of the
-// two writes succeeds. If it is the box's, Fail looks at the log again. The store may
-// delete the events of Fail at expires.
+// Fail ends the requests of an address with an error, unless their stream has ended. It writes the
+// error after the last event, where the box would write its next batch. Only one of the two writes
+// succeeds. If it is that of the box, Fail reads the log again. The store may delete the events of
+// Fail at expires.
 //
 // Errors: Unavailable.
 func (o Publisher) Fail(ctx context.Context, a storage.Address, why *wire.Error, expires time.Time) error {

@@ -7,8 +7,8 @@ import (
 )
 
 // FailureOf reports whether the response to a tools/call says that the call has failed.
-// response must be valid JSON. why is the reason, for a log line. Without show, why
-// repeats no text of the server: it is an error of Dormouse's own, an error code, or "".
+// response must be valid JSON. why is the reason, for a log line. If show is false, why has no text
+// of the server: it is the text of an error of Dormouse itself, an error code, or "".
 func FailureOf(response []byte, show bool) (failed bool, why string) {
 	if e := wire.Lookup(response, "error"); e != nil {
 		if show || wire.Lookup(e, "data", "phase") != nil { // only our errors have a phase

@@ -8,15 +8,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Follow opens the legacy SSE stream of an HTTP+SSE session (MCP 2024-11-05,
-// basic/transports). An earlier event stream of the same session is closed within fifteen
-// seconds.
+// Follow opens the event stream of an HTTP+SSE session (MCP 2024-11-05, basic/transports). If another
+// response reads the stream, it ends within fifteen seconds.
 //
-// The stream begins after *from, the last event that the client says it has. Follow
-// lowers *from to the end of the stream if it is higher. If from is nil, the stream
-// begins after the last event that [Call.Report] recorded. until is the planned end of
-// the stream. A session that has not been initialized lives at least until
-// [Limits].InitTimeout after that end.
+// The Call begins after *from, the last event that the client says it has. If the stream is not
+// that long, Follow sets *from to its end. If from is nil, the Call begins after the last event
+// that [Call.Report] recorded. until is when the response is planned to end. A session that has not
+// been initialized lives at least until [Limits.InitTimeout] after that.
 //
 // Cost: one read, one write, and a read for each look, as for [Manager.Listen].
 //
@@ -49,9 +47,9 @@ func (h *Manager) Follow(ctx context.Context, c Caller, id storage.ID, from *sto
 	return call, err
 }
 
-// Report records the last event that was sent to a client that follows the legacy SSE
-// stream, because most clients never report it themselves. The caller calls it when the
-// event stream ends. If it does not, the next event stream repeats those events.
+// Report records the last event that was sent to an HTTP+SSE client, because most of these clients
+// send no Last-Event-ID. The transport calls it when the response ends. Otherwise the next response
+// repeats the events of this one.
 //
 // Errors: Unavailable.
 func (c *Call) Report(ctx context.Context, sent storage.Index) error {
@@ -62,11 +60,11 @@ func (c *Call) Report(ctx context.Context, sent storage.Index) error {
 		s.Delivered = sent
 		return true
 	})
-	return unlessGone(err)
+	return storage.IgnoreNotFound(err)
 }
 
-// superseded ends the call if there is a newer follower or the session has ended. It reads
-// the session at most every five seconds. If the store fails, the next look tries again.
+// superseded ends the call if a newer response reads the stream or the session has ended. It reads
+// the session at most every five seconds. If the store fails, the next call tries again.
 func (c *Call) superseded(ctx context.Context) {
 	if time.Since(c.follower.read) < lookEvery {
 		return
@@ -79,9 +77,9 @@ func (c *Call) superseded(ctx context.Context) {
 	c.done = err != nil || s.State == storage.Ended || s.Primary.Nonce != c.follower.nonce
 }
 
-// Say writes messages of Dormouse itself to the legacy SSE stream of a session. For an HTTP+SSE
-// client these are answers that needed no server. In the session of a group they are also marks
-// for the functions that hold the client's stream ([Manager.Joins]).
+// Say writes messages of Dormouse itself to the stream [storage.LegacySSE] of a session. For an HTTP+SSE
+// client these are answers that needed no server. For a session with a group they are also messages to
+// the functions that read the client's streams ([Manager.Joins]).
 func (h *Manager) Say(ctx context.Context, id storage.ID, raws ...[]byte) error {
 	return Publisher{Store: h.store}.appendOut(ctx, storage.Batch{Session: id, Stream: storage.LegacySSE, Events: raws, Expires: time.Now().Add(h.limits.EventAge)})
 }

@@ -10,11 +10,11 @@ import (
 // maxPrincipal bounds the name of a principal, in bytes.
 const maxPrincipal = 256
 
-// Give hands a session over to another principal of its tenant, for an operator: from now
-// on it is found for that principal only. Its workspace and its log come with it, and so do
-// the sessions that a group's session has with members. Streams that are open go on to
-// their end. Give returns all sessions that it has given. The caller stops their processes,
-// which may have secrets of the earlier principal.
+// Give hands a session over to another principal of its tenant, for an operator: from now on only
+// callers with that principal can use it. It keeps its workspace and its log. If it is a session with
+// a group, Give also hands over the sessions with members behind it. Responses that are open go on to
+// their end. Give returns all sessions that it has handed over. The caller must stop their
+// processes, which may have secrets of the earlier principal.
 //
 // Errors: NotFound (there is no such session, or it has ended), Invalid, Unavailable.
 func (h *Manager) Give(ctx context.Context, id storage.ID, principal string) (given []storage.Session, err error) {
@@ -42,7 +42,7 @@ func (h *Manager) Give(ctx context.Context, id storage.ID, principal string) (gi
 	given = append(given, s)
 	for _, member := range s.Members {
 		more, err := h.Give(ctx, MemberID(id, member), principal)
-		if err = unlessGone(err); err != nil {
+		if err = storage.IgnoreNotFound(err); err != nil {
 			return given, err
 		}
 		given = append(given, more...)

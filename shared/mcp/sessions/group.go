@@ -17,24 +17,25 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// A client of a group has one session with the group, and behind it one session with each
-// member that it uses. A member's session is like any other: it has its process, its
-// streams and its tickets. Its id is computed from that of the group's session. So a call
-// through the group costs no more reads than a call on the member's own path.
+// A group is several servers, its members, at one address. A client has one session with the group,
+// and behind it one session with each member that it uses. A session with a member is like any other
+// session of that server: it has its process and its streams. Its id is computed from the id of
+// the group's session. So a call through the group costs no more reads than a call at the address
+// of the member.
 
 // MemberID returns the id of the session that a session of a group has with a member.
 func MemberID(of storage.ID, member string) storage.ID {
 	return storage.ID(hashOf(20, fmt.Appendf(nil, "member %q %q", of, member)))
 }
 
-// hashOf returns a hash of that many bytes in base 32, for ids that are computed.
+// hashOf returns the first size bytes of a SHA-256 in base 32, for computed ids.
 func hashOf(size int, text []byte) string {
 	sum := sha256.Sum256(text)
 	return strings.ToLower(base32.HexEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:size]))
 }
 
-// Greet opens the session of a group, and answers initialize with what answer returns for the
-// negotiated version. It wakes nothing. c.Server names the group. id is as for
+// Greet opens a session with a group. It answers initialize with what answer returns for the
+// negotiated version, and asks no server. c.Server names the group. id is as for
 // [Manager.Initialize].
 //
 // Errors: as of [Manager.Initialize], and those of answer.
@@ -62,9 +63,9 @@ func (h *Manager) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Mes
 	return s, h.readyCall(wire.ResultResponse(m.ID, result)), nil
 }
 
-// Session returns the session of a group that has this id, and notes that its client uses
-// it. If a message has overtaken the session's initialize, Session waits for the
-// initialize, as [Manager.Accept] does.
+// Session returns the session with a group that has this id, and makes it Ready because its client
+// uses it. If a WebSocket message has arrived before the session's initialize, Session waits for
+// the initialize, as [Manager.Accept] does.
 //
 // Errors: NotFound, Invalid (it is not initialized), Unavailable.
 func (h *Manager) Session(ctx context.Context, of Caller, id storage.ID) (storage.Session, error) {
@@ -78,10 +79,10 @@ func (h *Manager) Session(ctx context.Context, of Caller, id storage.ID) (storag
 	return h.ready(ctx, s)
 }
 
-// Join opens a session with each of some members, at least one, on behalf of the session of a group that
-// has this id. A new session begins with what the client has told the group. If an
-// operator has ended it, Join opens it anew. Join also extends the life of the group's
-// session, which must not expire first. Cost: one read and a write, and a write for each member.
+// Join opens a session with each of members, at least one, for the session with a group that has
+// this id. The new sessions get the initialize and the log level of the group's session. A session
+// that an operator has ended is opened anew. Join also extends the life of the group's session,
+// which must not expire before the others. Cost: one read and a write, and a write for each member.
 //
 // Errors: as of [Manager.Session].
 func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ...Caller) error {
@@ -115,8 +116,8 @@ func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ..
 	if err != nil || slices.Equal(group.Conns, conns) {
 		return err
 	}
-	// Meanwhile the client has opened or closed a connection. The group did not list the
-	// sessions yet, so they missed the change.
+	// The client has opened or closed a connection after the group's session was read. Connect and
+	// Disconnect did not find the new sessions in its Members yet, so they must get the change here.
 	for _, c := range members {
 		s, _, err := h.Load(ctx, c, MemberID(id, c.Server.Name))
 		if err == nil {
@@ -125,7 +126,7 @@ func (h *Manager) Join(ctx context.Context, of Caller, id storage.ID, members ..
 				return true
 			})
 		}
-		if unlessGone(err) != nil {
+		if storage.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
@@ -148,14 +149,15 @@ func (h *Manager) openMember(ctx context.Context, group storage.Session, c Calle
 	return err
 }
 
-// Joins follows the marks that [Manager.Say] has written into the stream of the group's
-// session that has this id, from the first.
+// Joins follows, from the first, the messages that [Manager.Say] has written for the session with a
+// group that has this id. Package aggregate writes one when the session uses a member for the first
+// time.
 func (h *Manager) Joins(id storage.ID) *Call {
 	return &Call{manager: h, session: id, stream: storage.LegacySSE, begun: time.Now()}
 }
 
-// Ask sends a request to a member. The answer is for the group itself: no client gets it,
-// over a WebSocket or on a stream of HTTP+SSE. c and id are as for [Manager.Accept].
+// Ask sends a request of the group itself to a member. The answer is not pushed to the client's
+// WebSocket or its HTTP+SSE stream. c and id are as for [Manager.Accept].
 //
 // Errors: NotFound (session), Unavailable, Busy.
 func (h *Manager) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Message) (*Call, error) {
@@ -166,14 +168,13 @@ func (h *Manager) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Messa
 	return h.aside(ctx, c, s, box, m)
 }
 
-// aside delivers a request whose answer no client gets.
+// aside delivers a request whose answer is not pushed to the client.
 func (h *Manager) aside(ctx context.Context, c Caller, s storage.Session, box storage.Box, m wire.Message) (*Call, error) {
 	c.Transport, c.Conn = storage.HTTP, ""
 	return h.deliver(ctx, c, s, box, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Shown: shownTo(c, toolLists([]wire.Message{m})...)})
 }
 
-// reopen makes a session that has ended begin anew, with the record s. It does nothing if
-// the session has not ended.
+// reopen replaces the record of a session by s if the session has ended.
 func (h *Manager) reopen(ctx context.Context, s storage.Session) error {
 	was, _, err := h.store.Load(ctx, s.ID, "")
 	if err != nil {
@@ -191,18 +192,15 @@ func (h *Manager) reopen(ctx context.Context, s storage.Session) error {
 	return err
 }
 
-// Known is what the handshake records know of a server.
+// Known is an answer of a server, as far as the handshake records have it.
 type Known struct {
-	Result json.RawMessage // of initialize, or of a list; nil if it is not known
-	// Fresh reports that a process of the server would give this list if it started now.
-	Fresh bool
-	// Up reports that the box of the server is awake, or that the server has no box. Then
-	// asking the server starts nothing.
-	Up bool
+	Result json.RawMessage // of initialize or of a request for a list; nil if no record has it
+	Fresh  bool            // a process of the server would still answer with Result
+	Up     bool            // asking the server would start nothing: its box is awake, or it has no box
 }
 
-// Greetings returns the answers to initialize that the records have, in the order of members.
-// Cost: one read for all.
+// Greetings returns the members' answers to initialize, in the order of members, as far as the
+// handshake records have them. Cost: one read for all.
 func (h *Manager) Greetings(ctx context.Context, members []Caller, version string) ([]Known, error) {
 	keys := make([]storage.RecordKey, len(members))
 	for i, c := range members {
@@ -226,13 +224,13 @@ func lacks(greeting json.RawMessage, method string) bool {
 	return greeting != nil && wire.Lookup(greeting, "capabilities", kindOf(method)) == nil
 }
 
-// Lists returns the lists that the records have for clients like that of s, in the order
-// of members. It uses only Version, Init and Transport of s. If a record has no such
-// list, Lists returns the one that [Manager.Borrow] kept. A server that declared no
-// such lists has an empty one. Lists also extends the life of s, except for a
-// modern client, whose s is not stored.
+// Lists returns the members' answers to the list method, in the order of members, as far as the
+// handshake records have them for clients like that of s. Of s it uses Version, Init and
+// Transport. If a record has no list for such clients, the result is the list that [Manager.Borrow]
+// has kept. A server whose answer to initialize declares no lists of this kind has an empty list.
+// Lists also extends the life of s, unless s is modern: then s is made up and not stored.
 //
-// Cost: one read for up to 25 members, and one for each member whose tools are held still.
+// Cost: one read for up to 25 members, and one for each member with a [Server.Pin].
 func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller, method string) ([]Known, error) {
 	if err := h.touch(ctx, s); err != nil {
 		return nil, err
@@ -277,8 +275,8 @@ func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller
 	return all, errors.Join(failed...)
 }
 
-// forClient returns a list without the tools that the caller does not see, in the form of the
-// client's era.
+// forClient returns a list without the tools that the caller does not see, and for legacy clients
+// without the members that only modern clients know.
 func (h *Manager) forClient(ctx context.Context, s storage.Session, c Caller, method string, list json.RawMessage) (json.RawMessage, error) {
 	if list == nil {
 		return nil, nil
@@ -295,22 +293,22 @@ func (h *Manager) forClient(ctx context.Context, s storage.Session, c Caller, me
 	return list, nil
 }
 
-// memberOf returns the session that a client has with a member, as far as lists depend on it.
+// memberOf returns a session with those fields of a client's session with a member on which lists
+// depend.
 func memberOf(s storage.Session, c Caller) storage.Session {
 	s.Digest, s.Tenant, s.Principal, s.Served = c.Server.Digest, c.Tenant, c.Principal, false
 	return s
 }
 
-// lastPart returns the name of the part of a server's record that keeps the last list
-// that any client got through a group. Clients whose own list the record lacks get this
-// one.
+// lastPart returns the name of the part of a server's handshake record in which Borrow keeps a
+// list.
 func lastPart(s storage.Session, c Caller, method string) string {
 	return "group " + method + " " + c.Server.whose(memberOf(s, c), c.Server.sameList(method))
 }
 
-// Borrow returns the list that a member last gave to any kind of client, and keeps it for
-// clients like that of s. They get it until the record has a list of their own. It
-// returns nil if the record has none.
+// Borrow returns the list that a member last gave to a client with any capabilities and protocol
+// version, nil if the handshake record has none. It also keeps the list under [lastPart], for the
+// clients for which the record has no list of their own.
 //
 // Errors: Unavailable.
 func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {
@@ -341,9 +339,9 @@ func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, metho
 	return h.forClient(ctx, s, c, method, list)
 }
 
-// SetLevel records a logging/setLevel in the session of a group that has this id, and in
-// the sessions that it has with members. SetLevel passes the level on to the members
-// whose box is awake, and does not wait for their answers.
+// SetLevel records the level of m, a logging/setLevel, in the session with a group that has this id,
+// and in its sessions with members. It sends m to the members whose box is awake, and does not wait
+// for their answers.
 //
 // Errors: NotFound, Unavailable.
 func (h *Manager) SetLevel(ctx context.Context, of Caller, id storage.ID, members []Caller, m wire.Message) error {

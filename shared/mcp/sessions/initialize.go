@@ -12,11 +12,12 @@ import (
 )
 
 // Initialize opens a session (MCP 2025-11-25, basic/lifecycle). m must be an initialize
-// request. id is "" for a new session, or names the session that was opened with the
+// request. id is "" for a new session, or the id of the session that was opened with the
 // connection.
 //
-// If there is a handshake record for the server and the version asked for, or the server is
-// being prepared, the Call is ready at once, without a box. Otherwise the box is asked, and an error response ends the session.
+// If there is a handshake record for the server and the version that m asks for, or the server is
+// being prepared ([Server.Preparing]), the Call has the answer at once. Otherwise the box is asked, and
+// an error in its answer ends the session.
 //
 // Errors: Invalid (params, or initialized already), TooLarge (parameters over 64 KiB, an id
 // over 16 KiB), NotFound (id), Unavailable, Busy.
@@ -72,7 +73,7 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 	return s, call, nil
 }
 
-// initializable checks an initialize, and returns the version that it asks for.
+// initializable checks an initialize request, and returns the version that it asks for.
 func initializable(m wire.Message) (version string, err error) {
 	version, ok := wire.String(wire.Lookup(m.Params, "protocolVersion"))
 	switch {
@@ -84,9 +85,9 @@ func initializable(m wire.Message) (version string, err error) {
 	return version, bounded(m)
 }
 
-// begin makes a session that is being initialized: a fresh one, or one that was opened with
-// its connection. It accepts a repeat of the same initialize, because the first attempt
-// may have been lost halfway.
+// begin stores a session with the changes that begin makes: a new one if fresh is true, otherwise the
+// session that was opened with its connection. It accepts a repeat of the same initialize, because
+// the function that got the first one may have died.
 func (h *Manager) begin(ctx context.Context, c Caller, id storage.ID, fresh bool, begin func(*storage.Session)) (storage.Session, error) {
 	if fresh {
 		s := h.opened(c, id)

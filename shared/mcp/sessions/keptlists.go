@@ -19,7 +19,7 @@ const maxList = 255 << 10
 // keptList is the stored form of a list in a handshake record.
 type keptList struct {
 	Gen       storage.Generation `json:"gen"`            // of the box that gave the list
-	Announced bool               `json:"says,omitempty"` // the server announces changes of the list
+	Announced bool               `json:"says,omitempty"` // the server declares listChanged for the list
 	List      json.RawMessage    `json:"list"`
 }
 
@@ -32,17 +32,17 @@ func (k keptList) encode() json.RawMessage {
 	return append(b, '}')
 }
 
-// holds reports whether a process of the server would give this list if it started now. same
-// is the result of sameList.
+// holds reports whether a process of the server would still give this list. same is the result of
+// [Server.sameList] for method.
 func (k keptList) holds(method string, same bool, box storage.Box) bool {
 	return k.Gen > *toldOf(&box.Told, kindOf(method)) && (k.Announced || same || box.State == storage.Asleep && k.Gen > box.Worked)
 }
 
-// noteList keeps the answer of a box to a request for a list, if it is the whole list and
-// has at most maxList bytes. It keeps no list for all principals that may depend on what
-// one client has told its process. Cost: one read if the record has the same list
-// already, otherwise two reads and a write. A list for all principals costs one more
-// read.
+// noteList keeps the answer of a box to a request for a list in the handshake record, if it is the
+// whole list and has at most maxList bytes. If all principals would share the list and it may depend
+// on what one client has told its process, noteList does not keep it. Cost: one read if the record
+// has the same list already, otherwise two reads and a write. A list that all principals share
+// costs one more read.
 func noteList(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) error {
 	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
 	if len(list) == 0 || list[0] != '{' || len(list) > maxList || wire.Lookup(list, "nextCursor") != nil {
@@ -68,36 +68,35 @@ func noteList(ctx context.Context, store storage.Store, a storage.Address, b sto
 	return store.SaveHandshake(ctx, storage.Handshake{Digest: a.Digest, Version: a.List, Result: kept.encode(), Taken: now, Expires: now.Add(storage.HandshakeLife)})
 }
 
-// toldMore reports whether the client of a list may have answered a question of its
-// process. It may have done so earlier in the session, or in the stream of the request.
-// That stream then has more than the answer to the request.
+// toldMore reports whether the client that asked for a list may have answered a question of its
+// process, such as roots/list: in an earlier request of the session, or in this one. In the latter
+// case the request's stream has other events than the answer.
 func toldMore(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) (bool, error) {
 	if b.First != 1 || len(b.Events) != 1 {
 		return true, nil
 	}
 	s, _, err := store.Load(ctx, a.Session, "")
 	if err != nil {
-		return true, unlessGone(err)
+		return true, storage.IgnoreNotFound(err)
 	}
 	return !s.Answers.Since.IsZero(), nil
 }
 
-// announces reports whether the server promised, in its answer to initialize, to announce
-// changes of the list that an address asks for. Without a record of that answer it returns
-// false.
+// announces reports whether the server declares listChanged for the list that an address asks for,
+// as far as the handshake record has its answer to initialize.
 func announces(ctx context.Context, store storage.Store, a storage.Address) (bool, error) {
 	method, rest, _ := strings.Cut(a.List, " ")
 	version, _, _ := strings.Cut(rest, " ")
 	record, err := store.Handshake(ctx, a.Digest, version)
 	if err != nil {
-		return false, unlessGone(err)
+		return false, storage.IgnoreNotFound(err)
 	}
 	return string(wire.Lookup(record.Result, "capabilities", kindOf(method), "listChanged")) == "true", nil
 }
 
-// forgetLists makes kept lists invalid when a process says that they have changed, before
-// any client can learn of the change and ask for the list. Cost: one read, and one write
-// for the first such notification of a kind in a generation.
+// forgetLists makes kept lists invalid if events of the standalone stream say that they have changed.
+// It is called before the events are written: a client that gets such an event asks for the list
+// at once. Cost: one read, and one write for the first such event of a kind in a generation.
 func forgetLists(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) error {
 	changed := changedLists(b.Events)
 	if len(changed) == 0 || a.Digest == "" {
@@ -113,7 +112,8 @@ func forgetLists(ctx context.Context, store storage.Store, a storage.Address, b 
 	})
 }
 
-// updateBox is [update] for the record of a box, which few change at once.
+// updateBox changes the record of a box by compare-and-swap. change reports whether it has changed
+// the record.
 func updateBox(ctx context.Context, store storage.Boxes, id storage.BoxID, change func(*storage.Box) bool) error {
 	for {
 		box, err := store.Box(ctx, id)

@@ -8,32 +8,32 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// listener is the place of a GET at the standalone stream. One GET of a session, the primary,
-// holds the lease and gets the events. The others are standbys: they stand in the session's
-// record, oldest first, and get nothing until the lease is free. So two GETs never take the
-// stream from one another.
+// listener is the state of a GET on the standalone stream. One GET of a session, the primary,
+// holds the lease in the session's record and gets the events. The others are standbys: the record
+// lists them, oldest first, and they get nothing until the lease is free. So two GETs never take
+// the stream from one another in turns.
 type listener struct {
-	nonce   string
-	until   time.Time       // when this GET plans to close
-	from    storage.EventID // the event id that the client sent, zero if none
-	again   time.Time       // when to ask for the lease again
-	held    bool
+	nonce   string           // the random word of this GET, in the lease and in event ids
+	until   time.Time        // when this GET plans to close
+	from    storage.EventID  // the event id that the client sent, zero if none
+	again   time.Time        // when to try to take the lease again
+	held    bool             // this GET is the primary
 	waits   bool             // this GET is a standby
-	current bool             // it has read all stored events, so further events are new
+	current bool             // this GET has returned all events that were stored when it began
 	record  *storage.Session // the session as it was last read, nil once used
 	read    time.Time        // when record was read
 }
 
 const (
-	// graceRetries is how long a lease stays reserved for its holder's client after the
-	// lease has run out, in multiples of the pace. That client was told to come back after
-	// twice the pace. So it gets its place back, and reports its events before another
-	// client could get them again.
+	// graceRetries is how long a lease stays reserved for the client of its holder after its
+	// end, in multiples of [Limits.Pace]. The client was told to come back after twice the
+	// pace. When it does, it names its last event. Another client that took the lease before
+	// would get the events once more.
 	graceRetries = 5
-	// stagger is how much later each standby tries to take a free lease than the standby
-	// before it. So the oldest gets the lease, and the others need not write.
+	// stagger is how much later than the one before it each standby tries to take a free lease. So
+	// the oldest standby gets the lease, and the others make no write that fails.
 	stagger = 50 * time.Millisecond
-	// lookEvery is the age at which a record is read again.
+	// lookEvery is the age at which listener.record is read again.
 	lookEvery = 5 * time.Second
 	// leaveWithin is how long the end of a lease may take to write.
 	leaveWithin = 2 * time.Second
@@ -41,18 +41,18 @@ const (
 	casTries = 8
 )
 
-// owns reports whether the client's last poll holds the lease.
+// owns reports whether an earlier GET of the same client holds the lease.
 func (l *listener) owns(s storage.Session) bool {
 	return l.from.Nonce != "" && s.Primary.Nonce == holderOf(l.from.Nonce)
 }
 
-// longestHold is how much longer than Limits.Hold a lease can last. It allows for a
-// function that holds its response up to its own limit, and for clocks that differ.
+// longestHold is how much longer than [Limits.Hold] a lease can last, for a function that holds its
+// response longer and for clocks that differ.
 const longestHold = 20 * time.Minute
 
-// free returns the time from which any listener may take the lease. It ignores a lease
-// that lasts longer than any valid one: a function with a wrong clock has written it. It also
-// ignores one whose holder has ended without a word (see [Limits].Since).
+// free returns the time from which any GET may take the lease. A lease that ends later than any valid
+// one does not count, because a function with a wrong clock has written it, nor does one of before
+// [Limits.Since].
 func free(s storage.Session, limits Limits, now time.Time) time.Time {
 	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) || s.Primary.Until.Add(-limits.Hold).Before(limits.Since) {
 		return time.Time{}
@@ -60,7 +60,7 @@ func free(s storage.Session, limits Limits, now time.Time) time.Time {
 	return s.Primary.Until.Add(graceRetries * limits.Pace)
 }
 
-// others returns the standbys besides this listener and its client's last poll.
+// others returns the standbys other than this GET and earlier ones of its client.
 func (l *listener) others(s storage.Session, now time.Time) []storage.Lease {
 	return slices.DeleteFunc(slices.Clone(s.Standby), func(x storage.Lease) bool {
 		return !x.Until.After(now) || x.Nonce == l.nonce || x.Nonce == holderOf(l.from.Nonce)
@@ -71,15 +71,15 @@ func (l *listener) place(s storage.Session) int {
 	return slices.IndexFunc(s.Standby, func(x storage.Lease) bool { return x.Nonce == l.nonce })
 }
 
-// wait delays the next claim until the lease should be free.
+// wait sets again to when this standby should try to take the lease.
 func (l *listener) wait(s storage.Session, limits Limits) {
 	l.again = free(s, limits, time.Now()).Add(time.Duration(max(l.place(s), 0)) * stagger)
 }
 
-// A nonce is a random word, followed by the number of empty polls before it in base 36.
-// So the retry can grow, although the store does not count polls. On the standalone
-// stream the word is the lease holder's. Event ids have it too, so a client that was cut
-// off comes back to its own lease.
+// The nonce of an event id is a random word of nonceLen characters, followed by the number of
+// responses without an event before it, in base 36. So the retry can grow, although the store does
+// not count responses. On the standalone stream the word is that of the lease. So a client that
+// comes back with an event id is known to be the holder's.
 const nonceLen = 10
 
 func nonceOf(word string, polls int) string {

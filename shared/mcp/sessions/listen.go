@@ -11,14 +11,14 @@ import (
 )
 
 // Listen opens the standalone stream (GET). lastEventID is an id that the client was given, or
-// "". Of several listeners one gets the events; see [Call.Next]. Listen returns Closed if
-// the server never sends anything outside of a request.
+// "". Of several GETs of a session one, the primary, gets the events; the others are standbys. Listen
+// returns Closed if the server never sends anything outside of a request.
 //
-// A listener takes the lease over if its event id carries the holder's word: then the
-// holder's client has come back. Any other listener takes the lease when it has been free
-// for five times the pace, and is a standby until then. A lease ends when its response
-// should end, or when the context of its Next ends before that. If there are more standbys than
-// [Limits].Standby, the one that has waited longest is sent away.
+// The session's record has a lease that names the primary. The lease ends when its response should
+// end, or when the context of its Next ends before that. A GET whose lastEventID comes from the
+// primary takes the lease over at once, because the client of the primary has come back. Any other
+// GET takes the lease when it has been over for five times [Limits.Pace]. If there are more standbys
+// than [Limits.Standby], the one that has waited longest is sent away.
 //
 // Cost: one read, one write, and a read for each look (see [Call.Next]).
 //
@@ -79,8 +79,9 @@ func (c *Call) claim(ctx context.Context) error {
 	return nil
 }
 
-// reload reads the session, unless there is an unused record that is younger than lookEvery.
-// It ends the call if the session has ended or another listener has taken this one's place.
+// reload reads the session into l.record, unless that has a record that is younger than lookEvery.
+// It ends the call if the session has ended, another GET has taken the lease, or this standby was
+// sent away.
 func (c *Call) reload(ctx context.Context) error {
 	l := c.lease
 	if l.record != nil && time.Since(l.read) < lookEvery {
@@ -101,8 +102,8 @@ func (c *Call) reload(ctx context.Context) error {
 	return nil
 }
 
-// look checks at intervals whether the session has ended or a listener has lost its place,
-// because no event reports either. If the store fails, the next look tries again.
+// look checks, every five seconds, whether the session has ended or this GET has lost its place. No
+// event reports that. If the store fails, the next look tries again.
 func (c *Call) look(ctx context.Context) {
 	l := c.lease
 	if c.follower != nil {
@@ -120,10 +121,9 @@ func (c *Call) mayTake(s storage.Session, now time.Time) bool {
 	return c.lease.owns(s) || !free(s, c.manager.limits, now).After(now)
 }
 
-// take makes the call the primary. For the holder's client the stream starts where the
-// client says it was cut. For any other client it starts after the highest event that was
-// ever reported, because events that arrived on another stream are not sent again. Only a
-// report moves Delivered: an event that was sent may not have arrived.
+// take makes the call the primary. If the client of the last primary has come back, its stream
+// starts after the event that it names. For any other client it starts after s.Delivered: the highest
+// event that any client has named. Events that were only sent may not have arrived.
 func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error {
 	l := c.lease
 	if l.from.Index > s.Delivered {
@@ -146,8 +146,8 @@ func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error
 	return nil
 }
 
-// queue makes the call a standby. It replaces its client's last poll, and the oldest standby
-// when no place is left.
+// queue makes the call a standby, in place of the earlier GET of its client. If there are too many
+// standbys, the oldest loses its place.
 func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) error {
 	l := c.lease
 	s.Standby = append(l.others(s, now), storage.Lease{Nonce: l.nonce, Until: l.until})
@@ -162,10 +162,9 @@ func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) erro
 	return nil
 }
 
-// leave ends the lease of a primary whose client has gone, as the end of ctx tells. The
-// client may come back with the id of an event, and has its place until the grace is over.
-// Clients that send no id get the stream after that, and not when the response would have
-// ended. If the store fails, the lease stays.
+// leave ends the lease of a primary if ctx has ended, because then its client is gone. The lease
+// stays reserved for this client for graceRetries. After that any GET gets the stream, and need not
+// wait until the response would have ended. If the store fails, the lease stays.
 func (c *Call) leave(ctx context.Context) {
 	if ctx.Err() == nil || c.lease == nil || !c.lease.held {
 		return
@@ -179,8 +178,8 @@ func (c *Call) leave(ctx context.Context) {
 	})
 }
 
-// dismiss sends the standbys away because the server has closed the standalone stream.
-// Each finds out at its next look. If the store fails, they stay, which does no harm.
+// dismiss removes the standbys from the record, because the server has closed the standalone stream.
+// Each finds that out at its next look. If the store fails, they stay, which does no harm.
 func (c *Call) dismiss(ctx context.Context) {
 	c.tryChange(ctx, func(s *storage.Session, _ time.Time) bool {
 		some := len(s.Standby) > 0
@@ -189,8 +188,8 @@ func (c *Call) dismiss(ctx context.Context) {
 	})
 }
 
-// tryChange changes the session of which the call is the primary, and makes nothing of errors.
-// change reports whether there was something to change.
+// tryChange changes the record of the session if the call is still its primary. It ignores errors.
+// change reports whether it has changed the record.
 func (c *Call) tryChange(ctx context.Context, change func(s *storage.Session, now time.Time) bool) {
 	for range casTries {
 		s, _, err := c.manager.store.Load(ctx, c.session, "")

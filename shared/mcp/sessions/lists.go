@@ -13,39 +13,36 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// A handshake record also keeps a server's lists: tools, prompts, resources and templates.
-// The relay function stores a list when a client has asked for it and the box has
-// answered. A later client gets the list without the box.
+// A handshake record also keeps a server's lists: tools, prompts, resources and resource templates.
+// When a client asks for a list and the box answers, the function that writes the answer to the log
+// also stores the list. A later client gets it without the box.
 //
-// The name of a part holds everything that the list may depend on: tenant, configuration,
-// protocol version, the client's capabilities, and the principal. The principal is left
-// out if processes do not know it ([Server].Anonymous). Such a list is only kept if its
-// client has told the process nothing. Once the session's process has done more than
-// answer lists ([storage.Session].Served), the name holds the session instead. With
-// [Server].SameLists the operator says that tools and templates depend on neither
-// principal nor session. Prompts and resources that the calls of a client have made are
-// never shared.
+// A record has many parts, each with a list. The name of a record and of a part together hold
+// everything that the list may depend on: tenant, configuration of the server, protocol version, the
+// client's capabilities, and the principal. The principal is left out if processes do not know it
+// ([Server.Anonymous]); then a list is only kept if its client has told the process nothing. Once the
+// session's process has done more than answer lists ([storage.Session.Served]), the name holds the
+// session in place of the principal. With [Server.SameLists] the operator says that tools and
+// templates depend on neither principal nor session.
 //
-// A client gets the list that its own process would give. So the record is not used while
-// the session may have a running process that has done more than answer lists. Apart from
-// that it is used
+// A client must get the list that its own process would give. So the record is not used while
+// the session may have a running process that has done more than answer lists. Otherwise it is used
 //
-//   - if the server announces changes of the list (listChanged) or SameLists covers it,
-//     until a process of the box announces a change ([storage.Box].Told), or a fresh process
-//     lists otherwise ([NoteStart]). A list of a later generation is used again;
-//   - otherwise, while the box sleeps and has only answered lists since the list was taken
-//     ([storage.Box].Worked). A tool may have changed the list without announcing it.
+//   - if the server announces changes of the list (listChanged) or SameLists covers the list:
+//     until a process of the box announces a change ([storage.Box.Told]), or a fresh process
+//     has other lists ([NoteStart]). A list that is taken in a later generation is used again;
+//   - if neither: while the box sleeps and has only answered lists since the list was taken
+//     ([storage.Box.Worked]), because a tool may have changed the list without announcing it.
 //
-// The record keeps no lists of a server whose lists change by themselves
-// ([Server].OwnLists).
+// The record keeps no lists of a server whose lists change by themselves ([Server.OwnLists]).
 
 // runs reports whether the session may have a running process that has done more than
 // answer lists. Only that process knows its lists.
 func runs(s storage.Session, box storage.Box) bool { return s.Served && box.State != storage.Asleep }
 
-// listPart returns the name of the part that keeps the answer to a request of a session. ok
-// is false if the record does not keep the answer. Pages are not kept, because a cursor may
-// mean nothing to another process.
+// listPart returns the name of the part of the handshake record for the answer to a request of a
+// session. ok is false if the record does not keep the answer. It keeps no later pages of a list,
+// because a cursor may mean nothing to another process.
 func listPart(s storage.Session, c Caller, method string, params json.RawMessage) (part string, ok bool) {
 	same := c.Server.sameList(method)
 	if !c.Server.Record || c.Server.OwnLists || s.Digest != c.Server.Digest || !isList(method) {
@@ -72,21 +69,21 @@ func isList(method string) bool {
 	return ok
 }
 
-// partOf returns the name of the part for a list. The name holds everything that a server
-// knows about the session's client.
+// partOf returns the name of the part for a list: method, protocol version, abilitiesOf the client,
+// and whose list it is. ok is false if the client's capabilities cannot be read.
 func partOf(s storage.Session, method, whose string) (part string, ok bool) {
 	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
 	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
 }
 
-// anyone ends the name of a part that all principals share. It cannot equal a session's
-// id, nor the hash of a principal, which is longer.
+// anyone is what whose returns for a list that all principals share. It is shorter than the id of a
+// session and the hash of a principal, and so equals none.
 const anyone = "anyone"
 
-// whose returns a name for the sessions that share a list. If same is true, all sessions
-// share it. A session whose process has done more than answer lists has a list of its
-// own. Otherwise the sessions of a principal share a list, or those of all principals if
-// the server is Anonymous.
+// whose returns a name for the sessions that share a list with the session of. same is the result
+// of sameList: then all sessions share the list. A session whose process has done more than answer
+// lists has its own. Otherwise the sessions of a principal share the list, or those of all
+// principals if the server is Anonymous.
 func (s Server) whose(of storage.Session, same bool) string {
 	switch {
 	case same:
@@ -101,11 +98,11 @@ func (s Server) whose(of storage.Session, same bool) string {
 	}
 }
 
-// abilitiesOf returns a name for a client's capabilities. Clients whose servers may treat
-// them alike have the same name. The name holds the capabilities of MCP that change what
-// a server offers, and a hash of the other capabilities that are not {}. Those are
-// experimental ones and extensions, with their values. known is false if the capabilities
-// are no object. Such a client gets no list from the record.
+// abilitiesOf returns a name for a client's capabilities. Clients that a server cannot treat
+// differently have the same name. The name has the capabilities of MCP that may change what
+// a server offers, and a hash of all others that are not {}: experimental ones and extensions, with
+// their values. known is false if the capabilities are no JSON object. Such a client gets no list
+// from the record.
 func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	var has map[string]json.RawMessage
 	if capabilities != nil && json.Unmarshal(capabilities, &has) != nil {
@@ -145,8 +142,8 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 	return strings.Join(names, ","), true
 }
 
-// recorded answers a request from the handshake record. If result is nil, the caller asks
-// the box. part then is the name under which to keep the answer, or "" if it is not kept.
+// recorded answers a request for a list from the handshake record. If result is nil, the box has to
+// be asked, and part is the part of the record that keeps its answer, "" if none does.
 // Cost: one read for a list that the record may have, otherwise none.
 func (h *Manager) recorded(ctx context.Context, c Caller, s storage.Session, box storage.Box, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	part, ok := listPart(s, c, method, params)
@@ -171,8 +168,8 @@ func (h *Manager) recorded(ctx context.Context, c Caller, s storage.Session, box
 	return result, part, err
 }
 
-// plainList returns a list in the form of the legacy era. A server that speaks both eras may
-// have given it in the modern form.
+// plainList returns a list without the members that only modern clients know. A server that speaks
+// both eras may have written them.
 func plainList(list json.RawMessage) json.RawMessage {
 	var members map[string]json.RawMessage
 	if wire.Lookup(list, "resultType") == nil || json.Unmarshal(list, &members) != nil {

@@ -23,7 +23,7 @@ func (h *Manager) Load(ctx context.Context, c Caller, id storage.ID) (storage.Se
 	return s, box, nil
 }
 
-// touch extends the life of a session, and of the group's session that has opened it. It
+// touch extends the life of a session, and of the session with a group behind which it is. It
 // writes only when less than half of the session's life is left.
 func (h *Manager) touch(ctx context.Context, s storage.Session) error {
 	if s.State != storage.Ready || time.Until(s.Expires) > h.limits.Life/2 {
@@ -35,7 +35,7 @@ func (h *Manager) touch(ctx context.Context, s storage.Session) error {
 	}
 	group, _, err := h.store.Load(ctx, s.Group, "")
 	if err != nil {
-		return unlessGone(err)
+		return storage.IgnoreNotFound(err)
 	}
 	return h.touch(ctx, group)
 }

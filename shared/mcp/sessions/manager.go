@@ -28,16 +28,14 @@ func New(store storage.Store, backend Backend, limits Limits) *Manager {
 // Parts are what a [Manager] can have besides its store and backend. Each may be nil.
 type Parts struct {
 	Clients storage.Clients // connections of WebSocket clients, to push to them and close them
-	Held    *Held           // keeps the tools that were accepted
-	// Gate admits all work that the backend gets. Requests that the Manager answers itself do
+	Held    *Held           // keeps which tools of servers were accepted; see [Server.Pin]
+	// Gate is asked before the backend gets a request. Requests that the Manager answers itself do
 	// not pass it.
 	Gate storage.Gate
-	// Secrets has the keys and tokens that callers have at third parties, for servers that
-	// need it.
+	// Secrets returns the keys and tokens of callers at third parties ([Server.Providers]).
 	Secrets storage.Secrets
-	// Boxes returns the number of boxes that a tenant may have. The sessions of a server that
-	// [Server.Spreads] may then be in as many boxes; see [storage.BoxID]. 0 is no number, and
-	// leaves them in one.
+	// Boxes returns among how many boxes the sessions of a tenant with one server may be
+	// distributed, if the server [Server.Spreads]. 0 counts as 1.
 	Boxes func(ctx context.Context, tenant string) int
 }
 
@@ -66,22 +64,25 @@ type Caller struct {
 	Tenant    string
 	Principal string
 	Transport storage.Transport
-	Conn      string // WebSocket connection that also gets the events, or ""
+	Conn      string // the client's WebSocket connection, to which events are pushed; "" for none
 	EventIDs  bool   // the client of Conn wants event ids
-	// Group is set for a Conn to a group of servers.
+	// Group is not nil if Conn is a connection to a group of servers.
 	Group *storage.GroupConnection
-	// Kind names what a modern client declares besides the capabilities of MCP, such as
-	// extensions; "" for nothing. A server that has initialize is told of it only once.
+	// Kind is a hash of what a modern client declares besides the capabilities of MCP, such as
+	// extensions; "" for nothing. A process learns of its client only once, in initialize. So
+	// clients of different kinds get different processes.
 	Kind string
-	// Credential names what the caller authenticated with; see Identity. A session does
-	// not depend on it.
+
+	// These are as in [storage.Identity]. A session keeps the latest Props.
+
 	Credential string
-	Props      []byte // see Identity; a session keeps the latest
+	Props      []byte
 	Scopes     []string
-	Scoped     bool // see Identity
+	Scoped     bool
 	ToolRules  []string
-	// Tools are the tools that the client sees in lists. The caller of Manager refuses calls
-	// of the others.
+
+	// Tools are the tools that the client sees in lists. The transport refuses calls of other
+	// tools, so Manager does not check calls.
 	Tools storage.ToolFilter
 }
 
@@ -89,22 +90,23 @@ func (c Caller) box(id storage.ID) storage.BoxID {
 	return storage.BoxFor(c.Tenant, c.Server.Name).Numbered(id.Box())
 }
 
-// Client holds what a modern client says about itself. The process is initialized once, so
-// it learns only of the first client of a kind.
+// Client holds what a modern client says about itself with a request.
 type Client struct {
-	Init json.RawMessage // params for initialize; at most 64 KiB
+	// Init are the params of initialize for the process, at most 64 KiB. The process is
+	// initialized once, with the Init of the first client of a [Caller.Kind].
+	Init json.RawMessage
 	// Verbose means that the client wants log messages. The server then sends all of them,
-	// for the rest of its life. A caller whose client wants fewer must drop the others.
+	// for the rest of its life. A transport whose client wants fewer must drop the others.
 	Verbose bool
-	Visits  bool // the client can be told to send its user to a page
-	// Round is what makes a request another call than the one that its key has begun, although
-	// both have the same key: the state that the client has brought. "" for a first request.
+	Visits  bool // the client supports elicitation by URL: it can send its user to a page
+	// Round is the requestState that came with the request, "" for a first request. Two requests
+	// with the same idempotency key and different Rounds are different calls.
 	Round string
 	// Check, if not nil, is called before Send sends anything. It gets the params that
-	// [Manager.Learn] keeps, or nil. Send returns its error. brief means that the caller
-	// waits only until the call is accepted, not for its end.
+	// [Manager.Learn] has kept, or nil. If it returns an error, Send returns that. brief means that
+	// the transport waits only until the call is accepted, not for its end.
 	Check func(params json.RawMessage) (brief bool, err error)
-	// List, if not nil, gets params for Check if none are kept. Send calls it when the caller
-	// has been found to have what the server needs, and before the request goes to the server.
+	// List, if not nil, returns the params for Check if Learn has kept none. Send calls it after
+	// it has got the caller's secrets, and before the server gets the request.
 	List func(ctx context.Context) (params json.RawMessage, err error)
 }

@@ -8,16 +8,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// note records what the events of a batch say about their server and their session. The
-// address says what to look for, because [Manager.Accept] knows what was asked:
+// note updates the records of the session and the server by what the events of a batch say:
 //
-//   - the end of an initialize ([storage.Address].Init) is copied into the session, or ends
-//     it if it is an error;
-//   - a list ([storage.Address].List) is kept in the handshake record;
-//   - when the server announces that its lists have changed, the kept ones become invalid.
+//   - the answer to an initialize ([storage.Address.Init]) is copied into the session, or ends
+//     the session if it is an error;
+//   - a list ([storage.Address.List]) is kept in the handshake record;
+//   - if the server announces that lists have changed, the kept ones become invalid.
 //
-// What the client's next message must find is recorded before the batch is in the log. after,
-// if not nil, records the rest once it is.
+// note is called before the batch is written to the log, and writes what must be there when the client
+// gets the batch. after, if not nil, must be called when the batch is in the log.
 func note(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) (after func(context.Context) error, err error) {
 	if b.Stream == storage.Standalone {
 		return nil, forgetLists(ctx, store, a, b)
@@ -35,7 +34,7 @@ func note(ctx context.Context, store storage.Store, a storage.Address, b storage
 	case a.Init:
 		return func(ctx context.Context) error {
 			_, err := amend(ctx, store, a.Session, ending(quitOf(last)))
-			return unlessGone(err)
+			return storage.IgnoreNotFound(err)
 		}, nil
 	case a.List != "":
 		return func(ctx context.Context) error { return noteList(ctx, store, a, b) }, nil
@@ -43,8 +42,7 @@ func note(ctx context.Context, store storage.Store, a storage.Address, b storage
 	return nil, nil
 }
 
-// keepHandshake copies a server's answer to initialize into the session's record. If the
-// session is gone, it does nothing.
+// keepHandshake copies a server's answer to initialize into the session's record, if that is there.
 func keepHandshake(ctx context.Context, store storage.Store, id storage.ID, result []byte) error {
 	_, err := amend(ctx, store, id, func(s *storage.Session) bool {
 		if s.State != storage.Created && s.State != storage.Ready {
@@ -54,7 +52,7 @@ func keepHandshake(ctx context.Context, store storage.Store, id storage.ID, resu
 		adopt(s, result)
 		return s.Version != version || s.Pushes != pushes
 	})
-	return unlessGone(err)
+	return storage.IgnoreNotFound(err)
 }
 
 // quitOf returns the reason for the end of a session, from the error response to its

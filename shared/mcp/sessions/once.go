@@ -14,46 +14,44 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// A client may give a call of a tool a key, and then repeat the call with it. A durable value
-// says which stream of which session the first of these calls has. Whoever wrote it executes
-// the call; nobody else ever does. The log has the answer, and keeps it as long as the value.
+// A client may give a tools/call an idempotency key, and then repeat the call with the same key. The
+// first request with the key writes a durable value, which says in which stream of which session
+// the answer will be, and executes the call. A later request finds the value and waits for that
+// answer. The log keeps the answer as long as the value lives.
 //
-// So the call costs one write more, which must come before the call is executed. Proof: a call
-// of an awake box, and of a server without a box, is written by nobody before it is executed;
-// only its end is. A function and a box may both die after the call was executed and before
-// either has told h. A repeat that found no record then would execute the call again. So there
-// is a record before, and an end after: two writes, and the call without a key makes one.
+// The value must be written before the call is executed. A call to an awake box is otherwise
+// written only when it ends. If function and box died between the execution and that write, a
+// repeat would find nothing and execute the call again.
 //
-// A call that wakes its box is an item before it is executed. The item is in the partition of
-// the box, of which another session, server address or protocol version knows nothing. To write
-// both records in one request would need a transaction, which the store has not
-// ([storage.Store]), and which costs four units on DynamoDB in place of two.
+// A call that wakes its box is stored as an item before it is executed. The item cannot replace the
+// value: a repeat may come in another session, and would have to look for the item under another
+// key. Both in one write would need a transaction, which [storage.Store] does not have.
 
-// MaxKey bounds the key of a call, in bytes.
+// MaxKey bounds an idempotency key, in bytes.
 const MaxKey = 255
 
-// minKeyLife is the shortest life of a key.
+// minKeyLife is the shortest time for which a client may ask to keep its key.
 const minKeyLife = time.Minute
 
 // DataUnsent is the member of an error's data that is true if the request was certainly not
 // executed. A repeat with the same key executes it.
 const DataUnsent = "notExecuted"
 
-// once is the key of a call.
+// once is the idempotency key of a tools/call.
 type once struct {
 	manager *Manager
 	key     storage.ValueKey
 	hash    []byte // of the tool and its arguments
 	life    time.Duration
-	mine    *begun // what this request has written for it; nil: nothing
+	mine    *begun // the value that this request has written; nil if it has written none
 }
 
-// begun is the value of a key: where the call is.
+// begun is the durable value of a key: where the answer to the call will be.
 type begun struct {
 	Session storage.ID       `json:"s"`
 	Stream  storage.StreamID `json:"d"`
-	Hash    []byte           `json:"h"`
-	Request json.RawMessage  `json:"r"` // id that the end of the stream has
+	Hash    []byte           `json:"h"` // of the tool and its arguments
+	Request json.RawMessage  `json:"r"` // id of the request, which the answer in the stream has
 	At      time.Time        `json:"t"`
 }
 
@@ -68,8 +66,8 @@ func WithKey(ctx context.Context, header string) context.Context {
 	return context.WithValue(ctx, keyed{}, header)
 }
 
-// onceOf returns the key of a call, nil if it has none. round is as [Client].Round. A *[wire.Error]
-// refuses the key.
+// onceOf returns the idempotency key of the tools/call in msgs, nil if there is none. round is
+// [Client.Round]. A *[wire.Error] refuses the request.
 func (h *Manager) onceOf(ctx context.Context, c Caller, round string, batch bool, msgs ...wire.Message) (*once, error) {
 	for _, m := range msgs {
 		if m.Kind != wire.Request || m.Method != wire.MethodToolsCall {
@@ -97,7 +95,7 @@ func (h *Manager) onceOf(ctx context.Context, c Caller, round string, batch bool
 	return nil, nil
 }
 
-// keyOf returns the key of a call, "" if it has none.
+// keyOf returns the key that a call has in its header, params or _meta, "" if it has none.
 func keyOf(ctx context.Context, params json.RawMessage) (string, error) {
 	key, _ := ctx.Value(keyed{}).(string)
 	if n := len(key); n >= 2 && key[0] == '"' && key[n-1] == '"' {
@@ -122,7 +120,7 @@ func keyOf(ctx context.Context, params json.RawMessage) (string, error) {
 	return key, nil
 }
 
-// keyLife returns how long the key of a call is kept.
+// keyLife returns how long the key of a call is kept, as its _meta asks.
 func (h *Manager) keyLife(params json.RawMessage) (time.Duration, error) {
 	raw := wire.Lookup(params, "_meta", wire.MetaIdempotencyLife)
 	if raw == nil {
@@ -151,8 +149,8 @@ func StillRunning() *wire.Error {
 	return keyError(KeyInUse, "the call is still running; send it again with the same key")
 }
 
-// keyName returns the key of the durable value of a call. The name has only a hash of the
-// client's key, which may be a secret.
+// keyName returns under which key the store has the durable value of a call. It has a hash of the
+// client's key, because that may be a secret.
 func keyName(c Caller, key, round string) storage.ValueKey {
 	of := hashOf(sha256.Size, fmt.Appendf(nil, "call %q %q %q %q %q", c.Tenant, c.Principal, c.Server.Name, key, round))
 	return storage.ValueKey{Scope: storage.ValueOfPrincipal, Of: of, Name: "call with a key"}
@@ -177,7 +175,7 @@ func callHash(params json.RawMessage) ([]byte, error) {
 	return sum[:], nil
 }
 
-// newStream returns the name of the stream of a call.
+// newStream returns the name of a new stream for a call. o may be nil.
 func (o *once) newStream() storage.StreamID {
 	if o == nil {
 		return storage.NewStreamID()
@@ -185,8 +183,9 @@ func (o *once) newStream() storage.StreamID {
 	return storage.NewKeptStreamID()
 }
 
-// release frees the key of a call that was certainly not executed and will not be. It ends the
-// call in the log, unless a repeat has done so, which could not know that.
+// release makes a key free for a repeat, because the call was certainly not executed and will not
+// be. It ends the call in the log with an error that has [DataUnsent]. If the log already has an
+// end, release changes nothing. o may be nil.
 func (o *once) release(ctx context.Context) {
 	if o == nil || o.mine == nil {
 		return
@@ -196,7 +195,7 @@ func (o *once) release(ctx context.Context) {
 	}) // if it fails, repeats learn that the outcome is unknown
 }
 
-// settle ends a call that has no end yet.
+// settle ends a call in the log with an error, unless the log has its end.
 func (h *Manager) settle(ctx context.Context, call begun, why *wire.Error) error {
 	a := storage.Address{Session: call.Session, Stream: call.Stream, Requests: []json.RawMessage{call.Request}}
 	return Publisher{Store: h.store}.Fail(ctx, a, why, time.Now().Add(h.limits.EventAge))
@@ -212,11 +211,11 @@ func refuses(err error) bool {
 	}
 }
 
-// reserve writes that this request executes the call of its key, and returns nil. If an
-// earlier request does, reserve returns the Call that waits for it.
+// reserve writes the durable value for the key of d, and returns nil: this request executes the
+// call. If an earlier request has written the value, reserve returns a Call that waits for the answer
+// to that request.
 //
-// Cost: one write. That of a repeat is refused, and the repeat reads the end of the call: once,
-// or three times if the call has told progress.
+// Cost: one write. For a repeat also one read, or three if the call has other events than its end.
 //
 // Errors: *[wire.Error] for other arguments; Unavailable.
 func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d Delivery) (*Call, error) {
@@ -251,19 +250,20 @@ func (h *Manager) reserve(ctx context.Context, c Caller, s storage.Session, d De
 		case !bytes.Equal(first.Hash, o.hash):
 			return nil, keyError("idempotency_key_conflict", "it was used for another call; use a new key for other arguments")
 		}
-		call, free, err := h.join(ctx, c, s, d, first)
+		call, unsent, err := h.join(ctx, c, s, d, first)
 		if call != nil || err != nil {
 			return call, err
 		}
-		if free {
+		if unsent {
 			v.Rev = old.Rev
 		}
 	}
 }
 
-// join returns the Call that waits for the end of a call that an earlier request began. free
-// is true if that request was certainly not executed, so that this one may be.
-func (h *Manager) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, free bool, err error) {
+// join returns a Call that waits for the answer to an earlier request with the same key, which
+// wrote first. unsent is true if that request was certainly not executed: then this one may be, and
+// there is no Call.
+func (h *Manager) join(ctx context.Context, c Caller, s storage.Session, d Delivery, first begun) (call *Call, unsent bool, err error) {
 	ended, end, err := h.endOf(ctx, first)
 	if err != nil {
 		return nil, false, err
@@ -285,14 +285,15 @@ func (h *Manager) join(ctx context.Context, c Caller, s storage.Session, d Deliv
 	}
 	call.tracker, call.status = j, Status{Accepted: true, Next: call.begun.Add(time.Second)}
 	if !j.modern || first.Session != s.ID {
-		// The events have ids and questions for another client.
+		// The first request came from a client of another kind or session. This client gets only
+		// the answer: the other events have ids and questions that it cannot use.
 		call.joined, call.session, call.stream = j, s.ID, d.Stream
 	}
 	return call, false, nil
 }
 
-// endOf returns the end of a call if it has ended; nil if the log has it no more. Most calls
-// have no other event.
+// endOf reports whether a call has ended, and returns its last event, nil if the log does not have
+// that any more. It first reads as if the end were the only event, as for most calls it is.
 func (h *Manager) endOf(ctx context.Context, call begun) (ended bool, end []byte, err error) {
 	page, err := h.store.Read(ctx, call.Session, call.Stream, 0, 1)
 	if err == nil && !page.Final() && (len(page.Events) > 0 || page.Gap) {
@@ -309,16 +310,16 @@ func (h *Manager) endOf(ctx context.Context, call begun) (ended bool, end []byte
 	return ended, nil, err
 }
 
-// joined is the Tracker of a call that another request began.
+// joined is the Tracker of a request that waits for the answer to an earlier one with the same key.
 type joined struct {
 	manager *Manager
-	call    begun
-	of      storage.Session // as far as a Tracker needs it
-	as      json.RawMessage // id that the answer gets
-	modern  bool            // its client is of the modern era
+	call    begun           // of the earlier request
+	of      storage.Session // of the earlier request, with the fields that Backend.Track uses
+	as      json.RawMessage // id of this request, which its answer gets
+	modern  bool            // the client of this request is modern
 }
 
-// own returns an answer in the form that the client of this request gets.
+// own returns the answer to the earlier request as the answer to this one.
 func (j *joined) own(raw []byte) []byte {
 	out, _ := wire.Replace(raw, j.as, "id")
 	if result := wire.Lookup(out, "result"); !j.modern && result != nil {
@@ -331,11 +332,12 @@ func (j *joined) forgotten() []byte {
 	return wire.ErrorResponse(j.as, &wire.Error{Code: wire.CodeOutcomeUnknown, Message: "the call was executed, and its answer is not kept any more"})
 }
 
-// undecided is how long a call may leave no trace. After that time the function and the box
-// that had it are gone.
+// undecided is for how long a call that is executed may have left nothing in the store. A call that
+// is older and has no item and no end was lost with the function or box that had it.
 func (j *joined) undecided() time.Duration { return j.manager.limits.AcceptBy + 5*time.Second }
 
-// Check implements Tracker. It does what the function would do that has begun the call.
+// Check implements Tracker. It does what the function of the earlier request would do, because that
+// function may be gone.
 func (j *joined) Check(ctx context.Context) (Status, error) {
 	tracker, err := j.manager.backend.Track(ctx, j.of, j.call.Stream)
 	if err == nil {
@@ -345,15 +347,15 @@ func (j *joined) Check(ctx context.Context) (Status, error) {
 	}
 	soon := Status{Accepted: true, Next: time.Now().Add(time.Second)}
 	if !errors.Is(err, storage.NotFound) || time.Since(j.call.At) < j.undecided() {
-		return soon, unlessGone(err)
+		return soon, storage.IgnoreNotFound(err)
 	}
 	return soon, j.manager.settle(ctx, j.call, &wire.Error{
 		Code: wire.CodeOutcomeUnknown, Message: "whether the call was executed is not known: what executed it has ended without an answer",
 	})
 }
 
-// joinEnd waits for the end of the call, and returns it. The wait is as long as a request may
-// take until it is accepted.
+// joinEnd waits for the end of the earlier call, and returns it as the only event. After
+// [Limits.AcceptBy] it returns [StillRunning].
 func (c *Call) joinEnd(ctx context.Context) ([]storage.Event, error) {
 	j, end := c.joined, c.begun.Add(c.manager.limits.AcceptBy)
 	for {

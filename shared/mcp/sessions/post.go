@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
 
-// event posts one event to a connection, and its id if ids is set. A lost id does no harm,
-// because the id of the next event includes it. through is not nil for the client of a group.
+// event posts one event to a connection, and its id if ids is set. A lost id does no harm, because
+// the id of the next event replaces it. through is not nil if the connection is one to a group.
 func (o Publisher) event(ctx context.Context, conn string, ids bool, s storage.ID, through *storage.Through, id storage.EventID, raw []byte) error {
 	if len(raw) == 0 {
 		return nil // an event without a message only closes an event stream
@@ -30,11 +30,11 @@ func (o Publisher) event(ctx context.Context, conn string, ids bool, s storage.I
 	return nil
 }
 
-// EventNotice returns the notification that tells a WebSocket client an event id: the cursor
-// to come back with. Only clients that asked for event ids get it. If request is not nil, it
-// is the id of a request. The notice then says that this request was accepted, and which
-// stream it has. s is the session of the client. If that is the session of a group, member is
-// the server whose event it is.
+// EventNotice returns the notification that tells a WebSocket client an event id, with which the
+// client can come back. Only clients that asked for event ids get it. If request is not nil, it is
+// the id of a request: the notification then says that the request was accepted, and which stream it
+// has. s is the client's session. If that is a session with a group, member is the server whose event
+// it is.
 func EventNotice(s storage.ID, member string, id storage.EventID, request []byte) []byte {
 	params := append([]byte(`{"sessionId":"`), s...)
 	params = append(params, `","eventId":"`...)
@@ -49,9 +49,9 @@ func EventNotice(s storage.ID, member string, id storage.EventID, request []byte
 	return wire.NewNotification("notifications/dormouse/event", append(params, '}'))
 }
 
-// Fit returns an event in a form that a WebSocket client can get. An event of more than
-// [storage.MaxPost] bytes becomes an error response that says h. If it is no response, it
-// becomes a warning. The log keeps the original.
+// Fit returns an event in a form that a WebSocket client can get. A response of more than
+// [storage.MaxPost] bytes becomes an error response, and another message of that size becomes a log
+// message. The log keeps the original.
 func Fit(raw []byte) []byte {
 	if len(raw) <= storage.MaxPost {
 		return raw
@@ -66,12 +66,11 @@ func Fit(raw []byte) []byte {
 	return wire.NewNotification(wire.NotifyMessage, []byte(`{"level":"warning","logger":"dormouse","data":"`+text+`"}`))
 }
 
-// memberMark stands in the id of an event that a client of a group gets over WebSocket, before
-// the server whose event it is. So what follows the first "/" of an id names a stream there too.
+// memberMark stands before the name of the server, at the end of an event id that a WebSocket client
+// of a group gets.
 const memberMark = "~"
 
-// MemberEvent reads the id of an event that [EventNotice] has named. member is "" for an event
-// of no server of a group.
+// MemberEvent reads an event id that [EventNotice] has written. member is "" if the id has none.
 func MemberEvent(text string) (member string, id storage.EventID, err error) {
 	text, member, _ = strings.Cut(text, memberMark)
 	id, err = storage.ParseEventID(text)

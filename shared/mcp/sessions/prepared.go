@@ -11,19 +11,19 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// provisional returns the answer to initialize of a server that has not said one yet. It
-// promises to announce each list, because all lists come later.
+// provisional returns an answer to initialize for a server that is being prepared ([Server.Preparing]).
+// It declares listChanged for each list, because the lists are announced when the server is there.
 func provisional(server, version string) json.RawMessage {
 	const can = `"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true}`
 	return fmt.Appendf(nil, `{"protocolVersion":"%s","capabilities":{%s},"serverInfo":{"name":%s,"version":""}}`, version, can, wire.AppendString(nil, server))
 }
 
-// notToKeep adds to an object that a modern client must not keep it.
+// notToKeep adds "ttlMs": 0 to an object, by which a modern client knows that it must not cache it.
 func notToKeep(object json.RawMessage) json.RawMessage {
 	return append(object[:len(object)-1:len(object)-1], `,"ttlMs":0}`...)
 }
 
-// nothingYet returns an empty list, as a method that isList accepts asks for it.
+// nothingYet returns the empty result of a list method.
 func nothingYet(s storage.Session, method string) json.RawMessage {
 	of, _ := wire.ListOf(method)
 	list := json.RawMessage(`{"` + of.Entries + `":[]}`)
@@ -36,9 +36,8 @@ func nothingYet(s storage.Session, method string) json.RawMessage {
 // mostTold is how many sessions Prepared reads at once.
 const mostTold = 1000
 
-// Prepared tells the clients of a server that was prepared, or could not be, to ask for its
-// lists: those of sessions that began at or after since, and those without a session. A client
-// that does not listen asks when it likes.
+// Prepared sends list_changed to the clients of a server whose preparation has ended, well or not:
+// modern clients, and those of sessions that began at or after since.
 //
 // Errors: Unavailable.
 func (h *Manager) Prepared(ctx context.Context, server string, since time.Time) error {

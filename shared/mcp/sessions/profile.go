@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Profile is what a server says about itself to people. Fields that nobody knows are "".
+// Profile is what a server says about itself to people. Fields that are not known are "".
 type Profile struct {
 	Title, Version string
 	About          string // the server's description, or else its instructions for clients
@@ -27,9 +27,8 @@ type ProfileTool struct {
 }
 
 // Profile returns what the handshake record has about the caller's server, without waking a
-// box. It has only tools that the caller may see: those of a list that all principals share,
-// or of the caller's own. The record may be a moment older than the server. Errors:
-// Unavailable.
+// box. Its tools are those that the caller may see, from a list that all principals share or from one
+// of the caller's own. The record may be a moment older than the server. Errors: Unavailable.
 func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) {
 	if !c.Server.Record {
 		return p, nil
@@ -58,7 +57,8 @@ func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) 
 		if len(fields) != 4 || fields[3] != own {
 			continue
 		}
-		// The usual client declares least, and a server offers more to one that declares more.
+		// Take the list for the fewest capabilities: a server may offer more tools to clients that
+		// declare more than the usual one does.
 		can := len(fields[2])
 		if can > least || can == least && !part.Taken.After(taken) {
 			continue

@@ -11,17 +11,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Publisher is the only way by which an event gets into the log, and from there to a
-// connected client (I1). Every function that appends to a request stream or to the common
-// stream uses a Publisher. It holds nothing between calls and is safe for concurrent use.
+// Publisher appends events to the log, and then pushes them to a client that has a WebSocket or the
+// event stream of HTTP+SSE (I1). Every function that appends events uses a Publisher. It holds
+// nothing between calls and is safe for concurrent use.
 //
-// Usually a Publisher writes an event to the log and posts it straight to the connection of
-// its request. It changes no record then. Once that connection has gone, the session's
-// record says which events the client has not got (see cursors.go).
+// Usually a Publisher writes an event to the log and posts it straight to the WebSocket connection of
+// its request, and changes no other record. Once that connection is gone, the session's record
+// says which events the client has not got (see cursors.go).
 type Publisher struct {
 	Store   storage.Store
-	Clients storage.Clients // nil: this Publisher pushes nothing; undelivered events stay so
-	Held    *Held           // nil: what is accepted of servers' tools is in Store only, and held tools get no log line
+	Clients storage.Clients // nil: this Publisher pushes nothing to WebSockets, and leaves that to others
+	Held    *Held           // nil: a Keeper on Store that writes no log lines
 }
 
 // Published is a batch that is in the log, as [Publisher.Write] returned it, and the address that it
@@ -29,11 +29,11 @@ type Publisher struct {
 type Published struct {
 	To    storage.Address
 	Batch storage.Batch
-	Again bool // the batch was in the log before: the function that wrote it may be posting it, or may have posted it
+	Again bool // Write found the batch in the log: its writer may be posting it now, or may have posted it
 }
 
-// Append writes a batch of a stream of a to the log and delivers it. After Unavailable
-// the caller may call Append again, but only one caller at a time may do h. A connected
+// Append writes a batch of events for the address a to the log and delivers it. After Unavailable
+// the caller may call Append again, but only one caller at a time may do so. A connected
 // client may then get an event twice.
 //
 // Errors: Conflict (nothing was written, see [storage.Log]), Unavailable.
@@ -52,7 +52,7 @@ func (o Publisher) AppendShown(ctx context.Context, a storage.Address, b storage
 		_, err = o.Send(ctx, Published{a, b, false})
 		return b, err
 	}
-	// Only this caller writes the batch, so no other function is posting it.
+	// The batch was in the log. Only this caller writes it, so no other function is posting it now.
 	ps := []Published{{a, b, true}}
 	if err := o.copyOut(ctx, ps); err != nil {
 		return b, err
@@ -61,9 +61,9 @@ func (o Publisher) AppendShown(ctx context.Context, a storage.Address, b storage
 }
 
 // Write is the first half of Append: it writes to the log what the client may see of a batch
-// (shown.go), and returns that. What the batch says about its server and its session goes into
-// their records; see note. again reports, for a batch with a connection, that the batch was in
-// the log before.
+// (shown.go), and returns that. It also updates the records of the session and the server by what the
+// batch says; see note. again is true if the address has a connection and the batch was in the log
+// before.
 func (o Publisher) Write(ctx context.Context, a storage.Address, b storage.Batch) (written storage.Batch, again bool, err error) {
 	if written, err = o.shown(ctx, a, b); err != nil {
 		return b, false, err
@@ -87,12 +87,12 @@ func (o Publisher) write(ctx context.Context, a storage.Address, b storage.Batch
 	return false, err
 }
 
-// Send is the second half of Append, for batches of one session that were written
-// together. It copies them to the legacy SSE stream in one batch if the session has that
-// stream. It posts each event to its connection if it has one.
+// Send is the second half of Append, for batches of one session that were written together. For an
+// HTTP+SSE session it copies them to the stream [storage.LegacySSE], as one batch. For a WebSocket
+// it posts each event to the connection of its address.
 //
-// sent is false if another function may be posting the batches now. To be sure of the
-// delivery, the caller writes and sends them again some seconds later.
+// sent is false if another function may be posting the batches now. The caller must then write and
+// send them again some seconds later, because that function may have died.
 func (o Publisher) Send(ctx context.Context, ps ...Published) (sent bool, err error) {
 	if err := o.copyOut(ctx, ps); err != nil {
 		return false, err
@@ -121,10 +121,10 @@ func (o Publisher) Send(ctx context.Context, ps ...Published) (sent bool, err er
 	return true, o.byRecord(ctx, ps, reached)
 }
 
-// post sends a batch straight to the connection of its request. reached is the index of
-// the last event that the connection took. post stops when an event cannot be posted or
-// until has passed. The standalone stream belongs to no request. If the session's record
-// has an entry for it that is not Live, post sends none of its events.
+// post sends a batch straight to the connection of its address. reached is the index of the last
+// event that the connection took. post stops when an event cannot be posted or the time until has
+// passed. It posts no event of the standalone stream while the session's record has a cursor of that
+// stream that is not Live: then earlier events have to be pushed first.
 func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch, until time.Time) (reached storage.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
@@ -133,7 +133,7 @@ func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch,
 	if b.Stream == storage.Standalone {
 		s, _, err := o.Store.Load(ctx, a.Session, "")
 		if err != nil {
-			return b.Last(), unlessGone(err)
+			return b.Last(), storage.IgnoreNotFound(err)
 		}
 		if c := cursorOf(&s, storage.Standalone); c != nil && !c.Live {
 			return reached, nil
@@ -157,9 +157,9 @@ func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch,
 	return reached, nil
 }
 
-// byRecord delivers the rest of batches that were posted only up to reached. It first
-// writes that to the session's record, because this function may die at any time. The
-// holder of the lease then pushes the rest.
+// byRecord delivers the rest of batches of which post has posted only the events up to reached. It
+// first writes these indexes to the session's record, because this function may die at any time.
+// Then the function that holds the session's Pusher lease pushes the rest.
 func (o Publisher) byRecord(ctx context.Context, ps []Published, reached []storage.Index) error {
 	id := ps[0].To.Session
 	p := o.redelivery()
@@ -181,8 +181,7 @@ func (o Publisher) byRecord(ctx context.Context, ps []Published, reached []stora
 	return o.revive(ctx, ps)
 }
 
-// noteReached records in s how far a batch was posted straight. It reports whether s
-// changed.
+// noteReached records in s that post has posted the events of b up to i. It reports whether s changed.
 func noteReached(s *storage.Session, b storage.Batch, i storage.Index) bool {
 	c := cursorOf(s, b.Stream)
 	switch {
@@ -195,13 +194,13 @@ func noteReached(s *storage.Session, b storage.Batch, i storage.Index) bool {
 	}
 }
 
-// revive makes streams Live again, so that their events are posted straight. It does so for
-// each stream of ps whose events were all pushed and whose connection is still there.
+// revive makes the cursors of streams Live again, so that later events are posted straight. It does
+// so for each stream of ps whose events were all pushed and whose connection is still there.
 func (o Publisher) revive(ctx context.Context, ps []Published) error {
 	for {
 		s, _, err := o.Store.Load(ctx, ps[0].To.Session, "")
 		if err != nil {
-			return unlessGone(err)
+			return storage.IgnoreNotFound(err)
 		}
 		s.Pushed = slices.Clone(s.Pushed)
 		changed := false
@@ -211,7 +210,7 @@ func (o Publisher) revive(ctx context.Context, ps []Published) error {
 			if c == nil || c.Settled() || c.Index < p.Batch.Last() || !survives {
 				continue
 			}
-			// Another function may have ended the stream without delivering that end.
+			// Another function may have written the end of the stream and not pushed it yet.
 			tail, err := o.Store.Tail(ctx, s.ID, c.Stream)
 			if err != nil {
 				return err
@@ -224,8 +223,8 @@ func (o Publisher) revive(ctx context.Context, ps []Published) error {
 			return nil
 		}
 		if heldAt(s.Pusher, time.Now()) {
-			// Without time to note them, events that are posted straight would be pushed
-			// again by the holder of the lease.
+			// The holder of the lease still has the old cursor. If it ran on while events were
+			// posted straight, it would push them again. So wait for it, if there is time.
 			if end, ends := ctx.Deadline(); ends && time.Until(end) < toNote {
 				return errSlow
 			}
@@ -235,13 +234,13 @@ func (o Publisher) revive(ctx context.Context, ps []Published) error {
 			continue
 		}
 		if err := o.Store.Save(ctx, s); !errors.Is(err, storage.Conflict) {
-			return unlessGone(err)
+			return storage.IgnoreNotFound(err)
 		}
 	}
 }
 
-// copyOut copies batches of a session with a legacy SSE stream to that stream. It writes one
-// batch, so that appendOut recognizes a repeat by its generation and number.
+// copyOut copies the batches of an HTTP+SSE session to the stream [storage.LegacySSE]. It writes them
+// as one batch, because appendOut recognizes a repeat by the generation and number of a batch.
 func (o Publisher) copyOut(ctx context.Context, ps []Published) error {
 	var out storage.Batch
 	for _, p := range ps {
@@ -264,10 +263,10 @@ func (o Publisher) copyOut(ctx context.Context, ps []Published) error {
 	return o.appendOut(ctx, out)
 }
 
-// appendOut writes a batch at the end of a legacy SSE stream. It drops a runner's batch
-// that the stream already has, which it recognizes by the generation and number of the
-// tail. A batch from a function (Gen 0), or from a runner with an older generation, gets
-// the generation and number of the tail. So the tail keeps them.
+// appendOut writes a batch at the end of the stream [storage.LegacySSE]. It drops a batch of a box
+// that the stream has already: one with the Gen of the tail, and with its Seq or a lower one. A
+// batch of a function, whose Gen is 0, or of an older Gen is written with Gen and Seq of the tail.
+// So the tail always has the newest batch of a box.
 func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {
@@ -276,7 +275,7 @@ func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 		case err != nil:
 			return err
 		case gen != 0 && tail.Gen == gen && tail.Seq >= seq:
-			return nil // stored already; its ack was lost
+			return nil // it is stored, and the box did not hear so
 		case gen < tail.Gen:
 			b.Gen, b.Seq = tail.Gen, tail.Seq
 		default:
@@ -289,9 +288,9 @@ func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 	}
 }
 
-// End appends the end of a request in place of the box that should have ended it. Unlike
-// with Append, its caller must not repeat it. Before End pushes, it records which events
-// the client has not got. If the caller dies, [Publisher.Ended] continues.
+// End appends the end of a request in place of the box that should have ended it. Unlike Append,
+// End must not be called again after an error. Before it pushes the end, it records that the client
+// has not got it. If the function dies then, [Publisher.Ended] continues.
 //
 // Errors: Conflict (nothing was written), Unavailable.
 func (o Publisher) End(ctx context.Context, a storage.Address, b storage.Batch) error {
@@ -304,13 +303,13 @@ func (o Publisher) End(ctx context.Context, a storage.Address, b storage.Batch) 
 	return o.owe(ctx, a.Session, storage.Cursor{Stream: b.Stream, Index: b.First - 1}, b.Last())
 }
 
-// Ended delivers the end of a request that is in the log already. A function calls it
-// when it finds that end instead of writing its own. The function that wrote the end may
-// have died before it delivered it.
+// Ended delivers the end of a request that is in the log already, because the function that wrote
+// the end may have died before it delivered it. A function calls Ended when it wants to write an
+// end and finds one. tail is the tail of the request's stream.
 //
-// Ended does not repeat a delivery that the session's record or the legacy SSE stream
-// shows. It does repeat a delivery that a relay function made and then died before it
-// could record it. expires is when an event that Ended writes may be deleted.
+// Ended does nothing if the session's record, or the stream of HTTP+SSE, shows that the client got
+// the end. If a function died between the delivery and its record, the client gets the end twice.
+// expires is when an event that Ended writes may be deleted.
 //
 // Errors: Unavailable.
 func (o Publisher) Ended(ctx context.Context, a storage.Address, tail storage.Tail, expires time.Time) error {
@@ -335,11 +334,11 @@ func (o Publisher) Ended(ctx context.Context, a storage.Address, tail storage.Ta
 	return o.appendOut(ctx, storage.Batch{Session: a.Session, Stream: storage.LegacySSE, Events: last, Expires: expires})
 }
 
-// recentOut is how many events of the legacy SSE stream Ended searches for a copy.
+// recentOut is how many events of the stream of HTTP+SSE Ended searches for a copy of the end.
 const recentOut = 1000
 
-// lastResponses returns the responses at the end of a request stream, at most as many as
-// its last writer can have written at once.
+// lastResponses returns the responses that the end of a request stream consists of. A box ends a
+// stream with one response. A function ends it with an error for each request of a batch.
 func (o Publisher) lastResponses(ctx context.Context, a storage.Address, tail storage.Tail) ([][]byte, error) {
 	n := storage.Index(1)
 	if tail.Gen == 0 {
@@ -359,8 +358,8 @@ func (o Publisher) lastResponses(ctx context.Context, a storage.Address, tail st
 	return last, nil
 }
 
-// repeat decides whether to push batches of a session that were in the log already. mine is
-// false while their writer may still be posting them.
+// repeat decides whether this function pushes batches that it found in the log. mine is false while
+// their writer may still be posting them.
 func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err error) {
 	_, err = amend(ctx, o.Store, ps[0].To.Session, func(s *storage.Session) (changed bool) {
 		mine = true
@@ -376,8 +375,8 @@ func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err e
 	return mine, err
 }
 
-// owe records that the events of a stream after a cursor are owed, unless the record says
-// so already. If the session has a connection, owe then makes sure that the stream is
+// owe records that the client has not got the events after the cursor from, unless the session's
+// record has a cursor of the stream. If the session has a connection, owe returns when the stream was
 // pushed up to the event last.
 func (o Publisher) owe(ctx context.Context, id storage.ID, from storage.Cursor, last storage.Index) error {
 	p := o.redelivery()

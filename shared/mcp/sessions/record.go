@@ -40,7 +40,7 @@ func update(ctx context.Context, store storage.Sessions, s storage.Session, chan
 	}
 }
 
-// amend is update for a session that the caller has not read. Errors: also NotFound.
+// amend is update for the session with this id, which it reads first.
 func amend(ctx context.Context, store storage.Sessions, id storage.ID, change func(*storage.Session) bool) (storage.Session, error) {
 	s, _, err := store.Load(ctx, id, "")
 	if err != nil {
@@ -49,8 +49,8 @@ func amend(ctx context.Context, store storage.Sessions, id storage.ID, change fu
 	return update(ctx, store, s, change)
 }
 
-// contended is how long update tries while other writers win. Each conflict means that
-// another writer succeeded, so only very many of them can use this time up.
+// contended is how long update tries again after conflicts. Each conflict means that another
+// writer succeeded, so only very many writers can use this time up.
 const contended = 10 * time.Second
 
 // tombstoneLife is how long an ended session stays, so that operators can see why it
@@ -68,14 +68,7 @@ func ending(why storage.Quit) func(*storage.Session) bool {
 	}
 }
 
-func unlessGone(err error) error {
-	if errors.Is(err, storage.NotFound) {
-		return nil
-	}
-	return err
-}
-
-// adopt copies the server's answer to initialize into s.
+// adopt sets the fields of s that depend on the server's answer to initialize.
 func adopt(s *storage.Session, result json.RawMessage) {
 	if v, ok := wire.String(wire.Lookup(result, "protocolVersion")); ok {
 		s.Version = v
@@ -83,8 +76,8 @@ func adopt(s *storage.Session, result json.RawMessage) {
 	s.Pushes = pushes(result) || wire.Lookup(s.Init, "capabilities", "roots") != nil || agree(s.Init, result)
 }
 
-// agree reports whether both ends declare an extension. Then its notifications may belong to
-// no request.
+// agree reports whether client and server declare the same extension. Then the server may send
+// notifications of that extension outside of requests.
 func agree(init, result json.RawMessage) bool {
 	var client, server map[string]json.RawMessage
 	if json.Unmarshal(wire.Lookup(init, "capabilities", "extensions"), &client) != nil ||
@@ -99,8 +92,7 @@ func agree(init, result json.RawMessage) bool {
 	return false
 }
 
-// pushes reports whether a server's capabilities let it send messages that belong to no
-// request.
+// pushes reports whether a server's capabilities let it send messages outside of requests.
 func pushes(result json.RawMessage) bool {
 	caps := func(path ...string) bool {
 		v := wire.Lookup(result, append([]string{"capabilities"}, path...)...)

@@ -9,15 +9,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// redelivery is one attempt to push to a session's connections the stored events that they have
-// not got yet.
+// redelivery is one attempt to push stored events that the client of a WebSocket session has not
+// got. Of several functions, the one that holds the session's Pusher lease does so.
 type redelivery struct {
 	Publisher
-	nonce   string
+	nonce   string          // of the lease
 	held    bool            // this redelivery has held the lease and has pushed everything
-	s       storage.Session // the record as last read or written, with the progress since; valid only with the lease
-	dropped []string
-	again   bool // another function has changed the record: there may be more to push
+	s       storage.Session // the record as last read or written, with newer cursors; valid while the lease is held
+	dropped []string        // connections that were found closed
+	again   bool            // another function has changed the record: there may be more to push
 	conns   map[string]storage.Connection
 }
 
@@ -25,13 +25,14 @@ func (o Publisher) redelivery() *redelivery {
 	return &redelivery{Publisher: o, nonce: storage.NewNonce()}
 }
 
-// run takes turns with other functions until done returns true. Before each call of done
-// it calls note, which may change the record and reports whether it did.
+// run takes the lease and pushes, or waits for the function that has the lease, until done returns
+// true or the session has no connection. Before each call of done it calls note, which may change the
+// record and reports whether it did.
 func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.Session) bool, done func(*storage.Session) bool) error {
 	for pause := pushRetry; ; {
 		s, _, err := p.Store.Load(ctx, id, "")
 		if err != nil {
-			return unlessGone(err) // the session is gone: no client will come back
+			return storage.IgnoreNotFound(err) // the session is gone: no client will come back
 		}
 		changed := note(&s)
 		over := p.Clients == nil || len(s.Conns) == 0 || done(&s)
@@ -47,7 +48,7 @@ func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.
 				continue
 			}
 			if err != nil {
-				return unlessGone(err)
+				return storage.IgnoreNotFound(err)
 			}
 			s.Rev++
 		}
@@ -70,21 +71,21 @@ func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.
 				return nil // everything that the log still has was pushed
 			}
 			if err != nil && !errors.Is(err, errLeaseLost) {
-				return unlessGone(err)
+				return storage.IgnoreNotFound(err)
 			}
 		}
 	}
 }
 
-// errSlow: there is more to push than this function has time for. It needs the rest of its
+// errSlow says that there is more to push than this function has time for. It needs the rest of its
 // time to record how far it got.
 var errSlow = storage.Errorf(storage.Unavailable, "the client reads its events slowly; the next function continues")
 
-// errLeaseLost: another function or a new connection has taken or broken the lease.
+// errLeaseLost says that another function has taken the lease, or that the client has connected anew,
+// which ends the lease.
 var errLeaseLost = errors.New("another function holds the lease for pushing")
 
-// work pushes while it holds the lease, then gives the lease back. If it cannot give it
-// back, the lease expires.
+// work pushes all events, then gives the lease back. If that write fails, the lease expires.
 func (p *redelivery) work(ctx context.Context) error {
 	for {
 		p.again = false
@@ -115,7 +116,7 @@ func (p *redelivery) work(ctx context.Context) error {
 	}
 }
 
-// pushAll pushes the events after every entry's cursor, as long as there is a connection.
+// pushAll pushes the events after each cursor, as long as there is a connection.
 func (p *redelivery) pushAll(ctx context.Context) error {
 	for i := 0; i < len(p.s.Pushed); i++ {
 		for more := true; more && i < len(p.s.Pushed) && !p.s.Pushed[i].Settled() && len(p.s.Conns) > 0; {
@@ -138,7 +139,7 @@ func (p *redelivery) pushAll(ctx context.Context) error {
 	return nil
 }
 
-// pushPage posts the events of a page and moves the cursor in memory past each of them.
+// pushPage posts the events of a page, and moves the cursor past each of them without writing it.
 func (p *redelivery) pushPage(ctx context.Context, c *storage.Cursor, page storage.Page) error {
 	ctx, cancel := context.WithDeadline(ctx, p.s.Pusher.Until)
 	defer cancel()
@@ -220,7 +221,7 @@ func (p *redelivery) drop(conn string) {
 	p.s.Conns = without(p.s.Conns, conn)
 }
 
-// save writes what was pushed and keeps the lease.
+// save writes the cursors and keeps the lease.
 func (p *redelivery) save(ctx context.Context) error {
 	for {
 		err := p.Store.Save(ctx, p.s)
@@ -237,8 +238,8 @@ func (p *redelivery) save(ctx context.Context) error {
 	}
 }
 
-// merge reads the record that other functions have changed, and adds what this redelivery has
-// pushed.
+// merge reads the record, which another function has changed, and puts the cursors of this
+// redelivery into it.
 func (p *redelivery) merge(ctx context.Context) error {
 	mine := p.s
 	s, _, err := p.Store.Load(ctx, mine.ID, "")

@@ -8,11 +8,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Resume continues a stream where the client says it was cut (Last-Event-ID; MCP
-// 2025-11-25, basic/transports, "Resumability and Redelivery"). For the id of an event of
-// a request stream, the Call reads that stream. For the id of an event of the common
-// stream, it is the Call of [Manager.Listen]. The Call has no events and is Done for a
-// stream that does not exist, belongs to another session, or is too old.
+// Resume continues a stream after the event with the id lastEventID (MCP 2025-11-25,
+// basic/transports, "Resumability and Redelivery"). If that is an event of the standalone stream,
+// Resume is [Manager.Listen]. The Call has no events and is Done for a stream that does not exist,
+// belongs to another session, or is too old.
 //
 // Errors: Invalid (*EventIDError), NotFound (session), Unavailable; those of Listen.
 func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEventID string) (*Call, error) {
@@ -40,8 +39,8 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 	}
 	call.tracker, err = h.backend.Track(ctx, s, from.Stream)
 	if errors.Is(err, storage.NotFound) {
-		// There is no trace of the request, and the log had no end when it was read. The request
-		// may have ended in between. If not, no function will ever write to this stream.
+		// The request has no item, and its stream had no end when its tail was read. The request may
+		// have ended between the two reads. If not, no function will ever write to this stream.
 		if tail, err = h.store.Tail(ctx, s.ID, from.Stream); err == nil {
 			call.done = !tail.Final || from.Index >= tail.Last
 		}
@@ -53,5 +52,5 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 	return call, nil
 }
 
-// attendAfter is how long a poll waits before it checks that the box is alive.
+// attendAfter is how long a resumed Call waits for events before it first calls [Tracker.Check].
 const attendAfter = 10 * time.Second

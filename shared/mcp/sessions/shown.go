@@ -13,18 +13,18 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// A caller may see some tools of a server only ([Caller].Tools). The address of its
-// requests for lists says which ([storage.Address].Shown), and a Publisher leaves the others
-// out before it writes or posts an answer. So a client gets the same list from the log,
-// over its connection, and again after its connection broke. The handshake record keeps
-// the whole list, from which Manager leaves out tools for each caller anew.
+// A caller may see only some tools of a server ([Caller.Tools]). The address of a request for a list
+// says which ([storage.Address.Shown]), and a Publisher leaves out the others before it writes the
+// answer to the log. So a client gets the same list from the log, over its WebSocket, and again after
+// a connection broke. The handshake record keeps the whole list; Manager leaves out tools of it for
+// each caller.
+//
+// If the tools of a server are held still ([Server.Pin]), clients see them as they were when they
+// were accepted, whatever the server lists now. The first list that a client gets is accepted by
+// itself, later changes by an operator. A call of a tool that was not accepted is refused.
 
-// A server whose tools are held still ([Server].Pin) shows every client what was accepted of
-// them, in all these places. Its first list is accepted when a client first gets it. Calls of
-// other tools go to no process.
-
-// shownTo returns the entry Shown for the address of a delivery whose messages ask for
-// lists. It is nil if the client sees all tools as the server lists them.
+// shownTo returns the [storage.Address.Shown] of a delivery. lists are the ids of the requests for
+// lists of tools in it. It is nil if the client sees all tools as the server lists them.
 func shownTo(c Caller, lists ...json.RawMessage) *storage.Shown {
 	if c.Tools.IsZero() && c.Server.Pin == nil || len(lists) == 0 {
 		return nil
@@ -32,7 +32,7 @@ func shownTo(c Caller, lists ...json.RawMessage) *storage.Shown {
 	return &storage.Shown{Tools: c.Tools, Lists: lists, Pin: c.Server.Pin}
 }
 
-// greetingOf returns the entry Shown for the address of an initialize.
+// greetingOf returns the [storage.Address.Shown] of an initialize.
 func greetingOf(c Caller) *storage.Shown {
 	if c.Server.Pin == nil {
 		return nil
@@ -41,7 +41,7 @@ func greetingOf(c Caller) *storage.Shown {
 }
 
 // offered returns a server's answer to initialize as its clients get it. If its tools are held
-// still, Dormouse itself tells clients when one is taken, and so offers that.
+// still, the answer offers listChanged for tools: Dormouse itself announces when a tool is accepted.
 func offered(pin *storage.Pin, greeting json.RawMessage) json.RawMessage {
 	var tools map[string]json.RawMessage
 	if pin == nil || json.Unmarshal(wire.Lookup(greeting, "capabilities", "tools"), &tools) != nil || tools == nil {
@@ -107,8 +107,7 @@ func (o Publisher) keeper() *Held {
 	return o.Held
 }
 
-// accepted returns a list with what was accepted of the tools. A server without a pin has no
-// such list.
+// accepted returns a list of tools with the accepted form of each, and unchanged if pin is nil.
 func accepted(ctx context.Context, k *Held, pin *storage.Pin, list json.RawMessage) (json.RawMessage, error) {
 	if pin == nil {
 		return list, nil
@@ -116,14 +115,15 @@ func accepted(ctx context.Context, k *Held, pin *storage.Pin, list json.RawMessa
 	return k.Show(ctx, *pin, list)
 }
 
-// visible returns a list of tools of the caller's server as the caller may see it.
+// visible returns a list of tools of the caller's server as the caller may see it: accepted, and
+// filtered by [Caller.Tools].
 func (h *Manager) visible(ctx context.Context, c Caller, list json.RawMessage) (json.RawMessage, error) {
 	list, err := accepted(ctx, h.parts.Held, c.Server.Pin, list)
 	return visible(c.Tools, list), err
 }
 
-// unaccepted answers messages with a call of a tool that is held back. It returns nil if there
-// is none.
+// unaccepted refuses all requests in msgs if one of them calls a tool that was not accepted. It
+// returns nil if none does.
 func (h *Manager) unaccepted(ctx context.Context, c Caller, msgs ...wire.Message) (*Call, error) {
 	if c.Server.Pin == nil {
 		return nil, nil

@@ -11,13 +11,13 @@ import (
 
 // Bounds of a session's record.
 const (
-	maxConns   = 8
-	maxCursors = 32  // cursors that a client may name at one connect
-	maxPushed  = 256 // entries of Pushed, including those that a client names
+	maxConns   = 8   // connections; the oldest are forgotten
+	maxCursors = 32  // event ids that a client may send when it connects
+	maxPushed  = 256 // cursors in Pushed, including those that a client sends
 )
 
-// Open makes a session for an SSE client that has not sent initialize. Without an
-// initialize it lives for [Limits].InitTimeout.
+// Open makes a session for an HTTP+SSE client, which has not sent initialize yet. Until the client
+// does so, the session lives for [Limits.InitTimeout].
 //
 // Errors: Unavailable.
 func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
@@ -37,8 +37,8 @@ func (h *Manager) create(ctx context.Context, s storage.Session) (storage.Sessio
 	return s, nil
 }
 
-// newID returns the ID of a new session, and so chooses its box. Cost: one read if the
-// caller's sessions may be in several boxes, otherwise none.
+// newID returns the ID of a new session. The ID says in which box the session is, so newID chooses
+// the box. Cost: one read if the caller's sessions may be in several boxes, otherwise none.
 func (h *Manager) newID(ctx context.Context, c Caller) (storage.ID, error) {
 	id := storage.NewID()
 	if h.parts.Boxes == nil || !c.Server.Spreads {
@@ -64,17 +64,16 @@ func (h *Manager) opened(c Caller, id storage.ID) storage.Session {
 	return s
 }
 
-// Connect adds a new WebSocket connection, c.Conn, to a session: to a new one in state
-// Opened, or to the session that resume names. If that is the session of a group, Connect also
-// adds it to those that it has opened with members.
+// Connect adds a new WebSocket connection, c.Conn, to a session: to a new one in state Opened if
+// resume is "", or to the session with the id resume. If that is a session with a group, Connect
+// also adds the connection to the sessions with those of members that the session uses.
 //
-// cursors are the last events that a resuming client says it has, at most one for each
-// stream and 32 of each session. The keys of the map are the names of the members. The
-// key "" has the cursors of the session that resume names. If there are cursors, the
-// client has lost its other connections. Connect closes them, and the new connection must
-// get the events after the cursors. owing lists the sessions that then owe events (see
-// [storage.Session.Owes]). The caller must ensure that [Manager.Push] is called for each
-// once the connection is ready.
+// cursors are the ids of the last events that a resuming client says it has, at most one for each
+// stream and 32 of each session: by the name of the member, and under "" those of the session
+// resume. If there are any, the client has lost its other connections. Then Connect closes those,
+// and the new connection must get the events after the cursors. owing lists the sessions that have
+// such events ([storage.Session.Owes]). The transport must call [Manager.Push] for each of them when
+// the connection is ready.
 //
 // Errors: NotFound (session), Invalid (cursors), Busy, Unavailable. After an error the
 // caller must refuse the connection.
@@ -95,7 +94,7 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
-	alone := slices.ContainsFunc(all, func(r rejoin) bool { return len(r.claims) > 0 })
+	alone := slices.ContainsFunc(all, func(r rejoin) bool { return len(r.claims) > 0 }) // the client has no other connection
 	// Put the connection's record before the session names the connection: the function
 	// that pushes reads that record.
 	if err := h.putConnection(ctx, c, resume); err != nil {
@@ -137,14 +136,13 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, resum
 	return s, owing, nil
 }
 
-// rejoin is a session that a connection is added to, with what the client says about it.
+// rejoin is a session to which a connection is added, with the cursors that the client names.
 type rejoin struct {
 	s      storage.Session
 	claims []storage.Cursor
 }
 
-// rejoined returns the session that a client comes back to. Those that it has opened with
-// members follow.
+// rejoined returns the session resume, followed by the sessions with members that it uses.
 func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resume storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
 	add := func(c Caller, id storage.ID, cursors []storage.EventID) error {
 		s, _, err := h.Load(ctx, c, id)
@@ -163,7 +161,7 @@ func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, resu
 		if !slices.Contains(all[0].s.Members, name) {
 			continue
 		}
-		if err := add(m, MemberID(resume, name), cursors[name]); unlessGone(err) != nil {
+		if err := add(m, MemberID(resume, name), cursors[name]); storage.IgnoreNotFound(err) != nil {
 			return nil, err
 		}
 	}
@@ -192,7 +190,7 @@ func (h *Manager) putConnection(ctx context.Context, c Caller, id storage.ID) er
 	})
 }
 
-// claims returns the entries for the cursors that a client names.
+// claims checks the event ids that a client sends when it connects, and returns them as cursors.
 func (h *Manager) claims(ctx context.Context, s storage.Session, cursors []storage.EventID) ([]storage.Cursor, error) {
 	if len(cursors) > maxCursors {
 		return nil, storage.Errorf(storage.Invalid, "%d event ids at once; name at most %d", len(cursors), maxCursors)
@@ -217,8 +215,8 @@ func (h *Manager) claims(ctx context.Context, s storage.Session, cursors []stora
 	return claims, nil
 }
 
-// join adds a connection to s, and sets the client's cursors. If alone is true, the
-// client has lost its other connections, and join returns these.
+// join adds a connection to s, and sets the cursors that the client names. If alone is true, the
+// client has no other connection: join removes the others from s, and returns them.
 func join(s *storage.Session, conn string, claims []storage.Cursor, alone bool) (lost []string) {
 	others := without(s.Conns, conn)
 	if !alone {
@@ -241,7 +239,7 @@ func join(s *storage.Session, conn string, claims []storage.Cursor, alone bool) 
 }
 
 // Connection returns the record of a connection, which names its session and caller.
-// Errors: NotFound if it belongs to no session, Unavailable.
+// Errors: NotFound if there is none, Unavailable.
 func (h *Manager) Connection(ctx context.Context, conn string) (storage.Connection, error) {
 	c, err := h.store.Connection(ctx, conn)
 	if errors.Is(err, storage.NotFound) {
@@ -258,14 +256,14 @@ func (h *Manager) Drop(ctx context.Context, conn string) error {
 	return h.closeAll(ctx, []string{conn}, map[string]bool{})
 }
 
-// Disconnect removes a connection that has gone from its session, which lives on. API Gateway
-// does not always report that a connection has gone, so it may never be called.
+// Disconnect removes a connection that was closed from its session, which lives on. It may never be
+// called for a connection: API Gateway does not always report that one was closed.
 //
 // Errors: Unavailable.
 func (h *Manager) Disconnect(ctx context.Context, conn string) error {
 	c, err := h.store.Connection(ctx, conn)
 	if err != nil {
-		return unlessGone(err)
+		return storage.IgnoreNotFound(err)
 	}
 	if err := h.disconnect(ctx, c.Session, conn); err != nil {
 		return err
@@ -273,15 +271,15 @@ func (h *Manager) Disconnect(ctx context.Context, conn string) error {
 	return h.store.DeleteConnection(ctx, conn)
 }
 
-// disconnect removes a connection from a session, and from those that it has opened with the
-// members of a group.
+// disconnect removes a connection from a session, and if that is a session with a group, from its
+// sessions with members.
 func (h *Manager) disconnect(ctx context.Context, id storage.ID, conn string) error {
 	s, err := amend(ctx, h.store, id, func(s *storage.Session) bool {
 		n := len(s.Conns)
 		s.Conns = without(s.Conns, conn)
 		return len(s.Conns) < n
 	})
-	if err := unlessGone(err); err != nil {
+	if err := storage.IgnoreNotFound(err); err != nil {
 		return err
 	}
 	for _, member := range s.Members {
@@ -292,12 +290,11 @@ func (h *Manager) disconnect(ctx context.Context, id storage.ID, conn string) er
 	return nil
 }
 
-// Tell sends a WebSocket client the first cursor of its session, before there is any
-// event. It does nothing for a client that did not ask for event ids. It makes one
-// attempt.
+// Tell sends a WebSocket client that wants event ids the id of the place before all events of its
+// session. It makes one attempt.
 func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
 	if c.EventIDs && h.parts.Clients != nil {
-		_ = h.parts.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // the next event says more
+		_ = h.parts.Clients.Post(ctx, c.Conn, EventNotice(id, "", storage.EventID{}, nil)) // if it is lost, the id of the next event does
 	}
 }
 

@@ -11,31 +11,31 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// startPart begins the name of the part of a handshake record that keeps what a fresh
-// process has listed for a kind of client. The name ends with the kind.
+// startPart begins the name of the part of a handshake record that keeps a fingerprint of the lists
+// that a fresh process had. [Start.Kind] follows.
 const startPart = "start "
 
-// mostStarts is how many kinds of clients a record compares. Clients may invent kinds, and each
-// is a part of the record for as long as its other parts.
+// mostStarts bounds the parts with fingerprints in a record, because clients may invent kinds.
 const mostStarts = 64
 
-// Start is what a fresh process lists.
+// Start is a fingerprint of the lists of a fresh process.
 type Start struct {
-	// Kind names everything that the lists may depend on. Own says that a principal is part
-	// of it: then lists of another kind prove nothing.
-	Kind string
-	Own  bool
-	Gen  storage.Generation // of the box
-	// Lists is a fingerprint of the lists, as JSON.
-	Lists json.RawMessage
+	// Kind names everything that the lists may depend on, such as the client's capabilities. Own
+	// says that the principal is part of Kind.
+	Kind  string
+	Own   bool
+	Gen   storage.Generation // of the box
+	Lists json.RawMessage    // the fingerprint
 }
 
-// NoteStart compares the lists of a fresh process with those of the one before it. If they
-// differ, NoteStart forgets what the record says for any client. It then returns news, and
-// the session of the address, whose client must hear of it. The clients of other sessions
-// hear of it with their next request. If no process of this kind has started before, lists
-// of earlier generations may be those of another program, so they are not used any more. So it
-// is for every process of a kind beyond the first mostStarts.
+// NoteStart compares the lists of a fresh process with those of the last process of the same Kind. If
+// they differ, the server's program has changed: NoteStart makes the whole handshake record invalid,
+// and returns news and the session of the address, whose client must be told now. The clients of
+// other sessions are told with their next request.
+//
+// If no fingerprint of this Kind is known, nothing can be compared: NoteStart then makes lists of
+// earlier generations invalid. A record keeps only mostStarts fingerprints, so the same holds for
+// each process of a further Kind.
 //
 // Cost: one read if the lists are the same.
 //
@@ -57,7 +57,7 @@ func NoteStart(ctx context.Context, store storage.Store, a storage.Address, star
 	case !first:
 		news = true
 		err = relist(ctx, store, a, now)
-	case start.Own && !full: // lists of other principals prove nothing
+	case start.Own && !full: // this is the first process of this principal; it says nothing about the lists of others
 	default:
 		err = outdate(ctx, store, a.Box, func(storage.Box) storage.Generation { return start.Gen - 1 }, time.Time{})
 	}
@@ -73,7 +73,7 @@ func NoteStart(ctx context.Context, store storage.Store, a storage.Address, star
 	return s, news, err
 }
 
-// relist forgets the whole record of a server, because a fresh process lists otherwise.
+// relist makes the whole handshake record of a server invalid, because a fresh process has other lists.
 func relist(ctx context.Context, store storage.Store, a storage.Address, now time.Time) error {
 	if err := outdate(ctx, store, a.Box, func(b storage.Box) storage.Generation { return b.Gen }, now); err != nil {
 		return err
@@ -81,9 +81,9 @@ func relist(ctx context.Context, store storage.Store, a storage.Address, now tim
 	return expire(ctx, store, a.Digest, func(string) bool { return true })
 }
 
-// Forget forgets what the handshake record says about a server of a tenant, because an
-// operator knows that it may be old. The next client that asks gets the answer of a process.
-// Forget keeps the fingerprints of lists, with which the next process is compared.
+// Forget makes the handshake record of a tenant's server invalid, because an operator knows that it
+// may be out of date. The next client that asks gets the answer of a process. The fingerprints of
+// lists stay, so that the next process is compared with them.
 //
 // Errors: Unavailable.
 func Forget(ctx context.Context, store storage.Store, tenant, server, digest string) error {
@@ -106,8 +106,8 @@ func Forget(ctx context.Context, store storage.Store, tenant, server, digest str
 	return nil
 }
 
-// Relist has the clients of a tenant's server hear, with their next message, that its lists have
-// changed. The handshake record stays. It does nothing for a server that has no box.
+// Relist makes each client of a tenant's server get list_changed with its next message. The
+// handshake record stays valid. Relist does nothing for a server that has no box.
 //
 // Errors: Unavailable.
 func Relist(ctx context.Context, store storage.Boxes, tenant, server string) error {
@@ -123,7 +123,7 @@ func Relist(ctx context.Context, store storage.Boxes, tenant, server string) err
 	return nil
 }
 
-// expire ends the life of parts of a record.
+// expire makes parts of a record invalid. which is called with the name of each.
 func expire(ctx context.Context, store storage.Handshakes, record string, which func(part string) bool) error {
 	parts, err := store.ListHandshakes(ctx, record, "")
 	if err != nil {
@@ -141,8 +141,8 @@ func expire(ctx context.Context, store storage.Handshakes, record string, which 
 	return nil
 }
 
-// outdate makes the lists invalid that processes of a box gave in a generation up to that of
-// upTo. If relisted is not zero, outdate notes it in the box. Cost: one read, and one write
+// outdate makes the lists invalid that processes of a box gave in generations up to the result of
+// upTo. If relisted is not zero, it becomes [storage.Box.Relisted]. Cost: one read, and one write
 // if that changes the box.
 func outdate(ctx context.Context, store storage.Boxes, id storage.BoxID, upTo func(storage.Box) storage.Generation, relisted time.Time) error {
 	return updateBox(ctx, store, id, func(box *storage.Box) bool {

@@ -14,15 +14,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// A client of the modern era (2026-07-28) has no session. But it answers a question of its
-// process with another request, and Dormouse must find that process again. So there is an
-// inner session for each tenant, principal, server and kind of client. Its id is computed.
-// No method for the legacy era reaches it, because its transport is [storage.Modern]. The
-// requests of one principal share the session and its process, if their clients declare the
-// same extensions. For the process, each request has an id of its own: the name of its
-// stream.
+// A modern client (2026-07-28) has no session. But it answers a question of the server with another
+// request, and Dormouse must find the process that asked. So there is an inner session for each
+// tenant, principal, server and kind of client ([Caller.Kind]), with a computed id. All requests of
+// one principal and kind share this session and its process. Its transport is [storage.Modern], so
+// no method for legacy clients finds it. The process gets each request with the name of the
+// request's stream as its id.
 
-// PinnedID returns the id of the session that is pinned to a caller.
+// PinnedID returns the id of the inner session of a caller.
 func PinnedID(c Caller) storage.ID {
 	named := fmt.Appendf(nil, "modern %q %q %q", c.Tenant, c.Principal, c.Server.Name)
 	if c.Kind != "" {
@@ -35,16 +34,15 @@ func PinnedID(c Caller) storage.ID {
 // of the request, a JSON string, that the process gets.
 func (c *Call) Stream() storage.StreamID { return c.stream }
 
-// Send gives a modern client's request to the process that is pinned to the caller. The
-// response to the request has the id [Call.Stream]; the caller ignores other responses.
-// server is the server's serverInfo. It comes from the handshake record, and is nil if
-// there is no record or it has none.
+// Send sends a modern client's request to the process of the caller's inner session. The response
+// to the request has the id [Call.Stream]; the transport ignores other responses of the stream.
+// server is the server's serverInfo from the handshake record, nil if that has none.
 //
-// If the handshake record keeps the list that the request asks for, Send answers from the
+// If the handshake record has the list that the request asks for, Send answers from the
 // record, without a box.
 //
 // Cost: as a tools/call of a session. The very first request costs a read and two writes
-// more. Each request costs a read more while there is no record. The first request that
+// more. Each request costs a read more while there is no handshake record. The first request that
 // wants log messages costs a write more. A list costs a read more, and no write if it is
 // in the record.
 //
@@ -115,7 +113,8 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 	return call, s.ServerInfo, err
 }
 
-// deliverCold delivers a request that is checked by a list which its client has not asked for.
+// deliverCold delivers a request whose Check needs a list of tools that no client has asked for yet:
+// client.List asks the server for it first.
 func (h *Manager) deliverCold(ctx context.Context, c Caller, client Client, s storage.Session, d Delivery) (storage.Session, *Call, error) {
 	if err := h.getSecrets(ctx, c, s, &d); err != nil {
 		return s, nil, err
@@ -127,7 +126,7 @@ func (h *Manager) deliverCold(ctx context.Context, c Caller, client Client, s st
 	if d.Brief, err = client.Check(params); err != nil {
 		return s, nil, err
 	}
-	s, box, _, err := h.pinned(ctx, c, client) // the list has changed them
+	s, box, _, err := h.pinned(ctx, c, client) // the request for the list may have changed session and box
 	if err != nil {
 		return s, nil, err
 	}
@@ -135,10 +134,10 @@ func (h *Manager) deliverCold(ctx context.Context, c Caller, client Client, s st
 	return s, call, err
 }
 
-// Learn keeps params in the caller's session, for the Check of later requests. params is
-// what a list of tools, the answer to call, says about calls of the tools. call is one of
-// [Manager.Send], nil for a list of another source. Cost: one read and one write if params
-// differ from those that call began with, otherwise none. Without a call it reads always.
+// Learn keeps params in the caller's inner session, for [Client.Check] of later requests. params is
+// what a list of tools says about calls of those tools. call is the call of [Manager.Send] that
+// got the list, nil for a list of another source. Cost: one read and one write if params differ
+// from those that were kept when call began, otherwise none. Without a call always one read.
 //
 // Errors: Unavailable.
 func (h *Manager) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {
@@ -153,17 +152,16 @@ func (h *Manager) Learn(ctx context.Context, c Caller, call *Call, params json.R
 			return !same
 		})
 	}
-	return unlessGone(err)
+	return storage.IgnoreNotFound(err)
 }
 
 const mostVerbose = "debug"
 
 func quoted(word string) json.RawMessage { return json.RawMessage(strconv.Quote(word)) }
 
-// Greeting returns the answer of the caller's server to initialize. If the handshake
-// record has the answer, Greeting returns it as result. So it does with a provisional one while
-// the server is being prepared. Otherwise it starts the process
-// with call, and the response to call is the answer.
+// Greeting returns the answer of the caller's server to initialize. If the handshake record has it,
+// Greeting returns it as result. While the server is being prepared ([Server.Preparing]), result is
+// a provisional answer. Otherwise Greeting starts the process, and the response to call is the answer.
 //
 // Errors: TooLarge, Unavailable, Busy.
 func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
@@ -186,11 +184,11 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 	return nil, call, err
 }
 
-// Reattach first passes on responses to questions, as [Manager.Reply] does. It then
-// continues a call of [Manager.Send] after an index. The call is Done if it has ended
-// and the log no longer has its events. server is as for Send.
+// Reattach first passes on responses to questions, as [Manager.Reply] does. It then returns the
+// Call that continues a call of [Manager.Send] after the event with index after. That Call is Done if
+// it has ended and the log no longer has its events. server is as for Send.
 //
-// Errors: NotFound (the caller has no calls), Unavailable.
+// Errors: NotFound (the caller has no inner session), Unavailable.
 func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamID, after storage.Index, responses ...[]byte) (call *Call, server json.RawMessage, err error) {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err == nil {
@@ -209,15 +207,15 @@ func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamI
 // reattached, or nil.
 func (c *Call) Learned() json.RawMessage { return c.params }
 
-// Reply stores responses to questions of the process that is pinned to a caller, and
-// passes them on. The first response to a question counts. Reply does nothing if the
-// caller has no session.
+// Reply stores responses to questions that the process of the caller's inner session has asked, and
+// passes them on to it. The first response to a question counts. Reply does nothing if the caller
+// has no inner session.
 //
 // Errors: Unavailable.
 func (h *Manager) Reply(ctx context.Context, c Caller, responses ...[]byte) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
-		return unlessGone(err)
+		return storage.IgnoreNotFound(err)
 	}
 	return h.replies(ctx, s, box, responses)
 }
@@ -235,15 +233,15 @@ func (h *Manager) replies(ctx context.Context, s storage.Session, box storage.Bo
 	return nil
 }
 
-// Abandon cancels a call of [Manager.Send] whose client has closed the response, or the
-// task that the call became. why gives the reason in a few words. A server that works on
-// the call gets the cancel once. A server that has not begun never gets the call.
+// Abandon cancels a call of [Manager.Send], because its client has closed the response or cancelled
+// the task that the call became. why gives the reason in a few words. A server that works on the
+// call gets notifications/cancelled once. A server that has not begun never gets the call.
 //
 // Errors: Unavailable.
 func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID, why string) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
-		return unlessGone(err)
+		return storage.IgnoreNotFound(err)
 	}
 	if box.State == storage.Awake || c.Server.InPlace {
 		raw := wire.NewNotification(wire.NotifyCancelled,
@@ -252,8 +250,8 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 			return err
 		}
 	}
-	// Before a function takes the message out of the inbox, it looks for the message's
-	// end. So write that end.
+	// The box does not run, so the call waits in the inbox. A function that takes it from there
+	// first looks whether its stream has an end. So write that end.
 	a := storage.Address{Session: s.ID, Stream: stream}
 	for {
 		tail, err := h.store.Tail(ctx, s.ID, stream)
@@ -272,22 +270,23 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 	}
 }
 
-// Notify passes a client's notification to the process that is pinned to the caller. It does
-// nothing if the caller has no session, and does not wake a sleeping box: no process there
-// could know what the notification is about.
+// Notify passes a modern client's notification to the process of the caller's inner session. It does
+// nothing if the caller has no such session, and does not wake a sleeping box, which has no process
+// that could know what the notification is about.
 //
 // Errors: Unavailable, Busy.
 func (h *Manager) Notify(ctx context.Context, c Caller, m wire.Message) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil || box.State != storage.Awake && !c.Server.InPlace {
-		return unlessGone(err)
+		return storage.IgnoreNotFound(err)
 	}
 	_, err = h.deliver(ctx, c, s, box, m.Raw, storage.Address{})
 	return err
 }
 
-// Watch follows the messages that the pinned process sends outside of requests, from this
-// moment. Unlike [Manager.Listen], any number of callers may watch at once.
+// Watch follows the messages that the process of the caller's inner session sends outside of
+// requests, from now on. Unlike with [Manager.Listen], several callers may do so at once, and each
+// gets all messages.
 //
 // Errors: Unavailable.
 func (h *Manager) Watch(ctx context.Context, c Caller) (*Call, error) {
@@ -299,10 +298,10 @@ func (h *Manager) Watch(ctx context.Context, c Caller) (*Call, error) {
 	return &Call{manager: h, session: id, stream: storage.Standalone, after: tail.Last, begun: time.Now()}, nil
 }
 
-// Subscribe subscribes to resources. The call's response to uris[i] has the id
-// [Call.Stream] + "-" + i. The process stays subscribed, even after it has slept, until
-// [Manager.Unsubscribe] has been called as often as Subscribe for the same URI. A caller
-// has at most 500 subscriptions, with URIs of 128 KiB together.
+// Subscribe subscribes to resources. The server's response for uris[i] is in the stream of the Call,
+// with the id [Call.Stream] + "-" + i. The subscription also holds for later processes. It ends when
+// [Manager.Unsubscribe] has been called as often as Subscribe for the same URI. A caller has at most
+// 500 subscriptions, with URIs of 128 KiB together.
 //
 // Errors: TooLarge, Busy (too many), Unavailable.
 func (h *Manager) Subscribe(ctx context.Context, c Caller, client Client, uris []string) (*Call, error) {
@@ -341,7 +340,7 @@ func (h *Manager) Subscribe(ctx context.Context, c Caller, client Client, uris [
 func (h *Manager) Unsubscribe(ctx context.Context, c Caller, uris []string) error {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
-		return unlessGone(err)
+		return storage.IgnoreNotFound(err)
 	}
 	var last []string
 	s, err = h.update(ctx, s, func(s *storage.Session) bool {
@@ -360,7 +359,7 @@ func (h *Manager) Unsubscribe(ctx context.Context, c Caller, uris []string) erro
 		return changed
 	})
 	if err != nil || len(last) == 0 || box.State != storage.Awake {
-		return unlessGone(err)
+		return storage.IgnoreNotFound(err)
 	}
 	_, err = h.subscription(ctx, c, s, box, wire.MethodUnsubscribe, last)
 	return err
@@ -381,10 +380,10 @@ func (h *Manager) subscription(ctx context.Context, c Caller, s storage.Session,
 	return h.deliver(ctx, c, s, box, wire.Array(raws), storage.Address{Stream: stream, Requests: requests})
 }
 
-// pinned returns the session that is pinned to a caller, and makes it if there is none.
-// If its server may list otherwise since its last request, pinned updates the session and
-// returns moved. If an operator has ended the session, pinned makes it anew. If a client's Init
-// is too long, pinned refuses each of its requests, not only the first.
+// pinned returns the inner session of a caller and its box, and makes the session if there is none
+// or an operator has ended it. moved says that the server's lists may have changed since the
+// session's last request ([moves]). A client whose Init is too long is refused with each request,
+// not only with the first, which would store the Init.
 func (h *Manager) pinned(ctx context.Context, c Caller, client Client) (s storage.Session, box storage.Box, moved bool, err error) {
 	if len(client.Init) > maxInit {
 		return s, box, false, storage.Errorf(storage.TooLarge, "what the client says of itself has %d bytes; send at most %d in clientInfo and extensions", len(client.Init), maxInit)
@@ -421,8 +420,8 @@ func (h *Manager) pinned(ctx context.Context, c Caller, client Client) (s storag
 	return s, box, moved, err
 }
 
-// pin makes the session. The session is Ready at once, because the box does the handshake
-// whenever it starts a process.
+// pin makes an inner session. It is Ready at once, because a box itself sends initialize to each
+// process that it starts.
 func (h *Manager) pin(ctx context.Context, c Caller, id storage.ID, client Client) (storage.Session, error) {
 	server, err := h.serverInfo(ctx, c)
 	if err != nil {

@@ -12,21 +12,20 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of
-// [Manager.Send] whose client has gone away and has a name for it. It needs no record of
-// its own. Such a call leaves its stream in the log of the pinned session, and an item
-// that says which box or function must end it. A client that asks for a task gets what
-// these two say.
+// A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of [Manager.Send] for
+// which the client no longer waits; it has a taskId instead. A task has no record of its own. Its
+// call has a stream in the log of the inner session and, until it ends, an item that says which box or
+// function must end it. What a client gets for a taskId is made of these two.
 
-// Recalled is a call of [Manager.Send] for which a client asks later.
+// Recalled is a call of [Manager.Send] whose client asks for it by its taskId.
 type Recalled struct {
-	// Events are the call's events that the log still has, in order. It leaves out log
-	// messages, and all progress but the newest.
+	// Events are the call's events that the log still has, in order, without log messages and
+	// with only the newest progress.
 	Events []storage.Event
 	Gap    bool            // events before these were lost
 	Server json.RawMessage // the server's serverInfo, nil if unknown
-	// Lost means that the call has no end, and no item that says which box or function
-	// must end it. Its result was not kept, or there never was such a call.
+	// Lost means that the log has no end of the call, and that there is no item. So the result is
+	// not kept any more, or there never was such a call.
 	Lost bool
 
 	session storage.Session
@@ -43,9 +42,10 @@ func (r *Recalled) Ended() bool { return len(r.Events) > 0 && r.Events[len(r.Eve
 // Last returns the index of the last event in the log, 0 if there is none.
 func (r *Recalled) Last() storage.Index { return r.last }
 
-// Recall reads a call of the caller. Cost: two reads, and one more for each 1,000 events.
+// Recall reads the call with this stream in the inner session of the caller. Cost: two reads, and
+// one more for each 1,000 events.
 //
-// Errors: NotFound (the caller has no calls), Unavailable.
+// Errors: NotFound (the caller has no inner session), Unavailable.
 func (h *Manager) Recall(ctx context.Context, c Caller, stream storage.StreamID) (*Recalled, error) {
 	s, box, err := h.Load(ctx, c, PinnedID(c))
 	if err != nil {
@@ -72,9 +72,8 @@ func (h *Manager) reread(ctx context.Context, r *Recalled) error {
 	}
 }
 
-// take keeps an event unless it is a log message or another such notification. A call may
-// have sent more of these than a function has memory for. It keeps only the newest
-// progress.
+// take adds an event, unless it is a notification other than progress and notifications/cancelled. It
+// keeps only the newest progress. A call may have sent more notifications than fit into memory.
 func (r *Recalled) take(e storage.Event) {
 	r.last = e.Index
 	m, err := wire.Parse(e.Raw)
@@ -89,10 +88,9 @@ func (r *Recalled) take(e storage.Event) {
 	r.Events = append(r.Events, e)
 }
 
-// LookAfter checks whether a call that has not ended can still end. Like every function
-// that waits for a call, it calls [Tracker.Check] for a box that is not alive. Cost: one
-// read, three if the call has no item, and the cost of [Tracker.Check] if the box is not
-// awake.
+// LookAfter checks whether a call that has not ended can still end, and sets Lost if it cannot. If the
+// box is not awake, LookAfter calls [Tracker.Check], which may wake it. Cost: one read, three if the
+// call has no item, and the cost of Check.
 //
 // Errors: Unavailable.
 func (h *Manager) LookAfter(ctx context.Context, r *Recalled) error {
@@ -111,7 +109,7 @@ func (h *Manager) LookAfter(ctx context.Context, r *Recalled) error {
 	return err
 }
 
-// Answered returns which questions of a call have an answer. Cost: one read, or none without
+// Answered returns the questions that the client has answered. Cost: one read, or none without
 // questions.
 //
 // Errors: Unavailable.
@@ -138,9 +136,9 @@ func (h *Manager) Answer(ctx context.Context, r *Recalled, responses ...[]byte) 
 	return h.replies(ctx, r.session, r.box, responses)
 }
 
-// Pace returns how long a client should wait before it asks again for a call that began age
-// ago. It is a tenth of age, between 1 and 60 times [Limits].Pace. So a client asks about a
-// hundred times for a call of an hour.
+// Pace returns how long a client should wait before it asks again for a task that began age ago: a
+// tenth of age, between 1 and 60 times [Limits.Pace]. So a client asks about a hundred times for a
+// task of an hour.
 func (h *Manager) Pace(age time.Duration) time.Duration {
 	pace := h.limits.Pace
 	return min(max(age/10, pace), 60*pace).Round(time.Millisecond)
