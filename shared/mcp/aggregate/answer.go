@@ -27,8 +27,8 @@ func (g *Group) Initialize(ctx context.Context, id storage.ID, m wire.Message) (
 	return s.ID, call.ForClient(g.As, s.ID), nil
 }
 
-// greeting joins what is known of the members' answers to initialize. whole reports whether all
-// of them are known.
+// greeting joins the members' answers to initialize that the handshake records have. whole reports
+// whether they have all.
 func (g *Group) greeting(ctx context.Context, version string) (greeting json.RawMessage, whole bool, err error) {
 	known, err := g.Host.Greetings(ctx, g.Members, version)
 	if err != nil {
@@ -47,7 +47,8 @@ func (g *Group) lists(known []sessions.Known) []group.List {
 	return lists
 }
 
-// own returns the answer to a message that concerns all members, nil for another message.
+// own returns the function that answers a message which the group itself answers, nil for a message
+// that goes to members.
 func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Context) (sessions.Response, error), err error) {
 	caller := g.As
 	result := func(of func(ctx context.Context) (json.RawMessage, error)) (func(ctx context.Context) (sessions.Response, error), error) {
@@ -56,8 +57,7 @@ func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Cont
 			if err != nil {
 				return nil, err
 			}
-			s := g.Host.Immediate(caller, id, wire.ResultResponse(m.ID, result))
-			return s, nil
+			return g.Host.Immediate(caller, id, wire.ResultResponse(m.ID, result)), nil
 		}, nil
 	}
 	switch {

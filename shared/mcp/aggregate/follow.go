@@ -13,9 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Follow implements [sessions.Endpoint]. The session of the group has a stream with the answers
-// that the group itself gives, and so has the session with each member. The client gets all of
-// them as one stream.
+// Follow implements [sessions.Endpoint]. The client gets the stream of its session with the group,
+// which has the group's own answers, and the streams of its sessions with members as one stream.
 func (g *Group) Follow(ctx context.Context, last, named string, until time.Time) (storage.ID, sessions.Stream, error) {
 	from, places, err := resumed(last)
 	if err != nil {
@@ -54,8 +53,9 @@ func (g *Group) Follow(ctx context.Context, last, named string, until time.Time)
 	return id, f, nil
 }
 
-// resumed returns the session of a client that comes back, "" if last names none, and how far
-// the client has read each stream, by member. Errors: as of [storage.ParseEventID].
+// resumed reads the event id last of a client that comes back. It returns the id of the session, ""
+// if last names none, and the index of the last event that the client has of each member's stream.
+// Errors: as of [storage.ParseEventID].
 func resumed(last string) (id string, places map[string]storage.Index, err error) {
 	places = map[string]storage.Index{}
 	id, rest, ok := strings.Cut(last, placeNext)
@@ -76,23 +76,25 @@ func resumed(last string) (id string, places map[string]storage.Index, err error
 	return id, places, nil
 }
 
-// following is the stream of a client of HTTP+SSE.
+// following is the event stream of an HTTP+SSE client.
 type following struct {
 	*merged
-	places map[string]storage.Index // that the client has named
-	// joining has the members whose session is not open yet, and how often it was looked for.
+	places map[string]storage.Index // the last event of each member's stream that the client has, as its event id says
+	// joining has the members that a mark has announced and whose session is not there yet, with
+	// the number of attempts to open its stream.
 	joining map[string]int
 	done    bool
 }
 
-// A stream looks this often, and this many times, for a session that a mark has announced. If
-// the function that wrote the mark has died, the next POST writes another one.
+// How often and how many times a following tries to open the stream of a member that a mark has
+// announced. The function that wrote the mark may have died before it opened the session. Then the
+// client's next POST writes another mark.
 const (
 	joinEvery = 100 * time.Millisecond
 	mostJoins = 50
 )
 
-// add adds the stream of a session, and begins to read it.
+// add adds the stream of a session to what is read.
 func (f *following) add(c sessions.Caller, member string, id storage.ID) error {
 	last := ""
 	if at, ok := f.places[member]; ok {
@@ -109,7 +111,7 @@ func (f *following) add(c sessions.Caller, member string, id storage.ID) error {
 }
 
 func indexOf(cursor string) storage.Index {
-	at, _ := storage.ParseEventID(cursor) // a stream has made it
+	at, _ := storage.ParseEventID(cursor) // it is the Cursor of a stream, and so well formed
 	return at.Index
 }
 
@@ -120,7 +122,7 @@ func (f *following) member(c sessions.Caller) error {
 	return f.add(c, c.Server.Name, sessions.MemberID(f.id, c.Server.Name))
 }
 
-// Next returns what the sessions of the group send.
+// Next implements [sessions.Stream].
 func (f *following) Next(ctx context.Context, until time.Time) ([]sessions.Event, error) {
 	for !f.done {
 		wake := until
@@ -140,7 +142,7 @@ func (f *following) Next(ctx context.Context, until time.Time) ([]sessions.Event
 				}
 			}
 			if f.done = h.done && h.of.member == ""; h.done && !f.done && time.Now().Before(f.end) {
-				// The session with this member has ended; it may be opened anew.
+				// The session with this member has ended. A later call may open it anew.
 				f.places[h.of.member] = h.of.index
 				f.parts = slices.DeleteFunc(f.parts, func(p *part) bool { return p == h.of })
 			}
@@ -155,8 +157,8 @@ func (f *following) Next(ctx context.Context, until time.Time) ([]sessions.Event
 	return nil, nil
 }
 
-// join opens the streams of members that have just been joined. The session with a member
-// may be created a moment after its mark.
+// join tries to open the streams of the members in joining. A session may be created a moment after
+// its mark was written.
 func (f *following) join() error {
 	for name := range f.joining {
 		if c, ok := f.g.member(name); ok {
@@ -174,7 +176,7 @@ func (f *following) join() error {
 	return nil
 }
 
-// Cursor returns the id of the place that the client has reached.
+// Cursor implements [sessions.Stream].
 func (f *following) Cursor() string {
 	text := string(f.id)
 	for _, p := range f.parts {
@@ -183,7 +185,7 @@ func (f *following) Cursor() string {
 	return text
 }
 
-// Stop ends the reads, and records in the sessions which events were sent.
+// Stop implements [sessions.Stream].
 func (f *following) Stop(ctx context.Context, sent string) {
 	f.halt()
 	_, places, err := resumed(sent)
@@ -198,6 +200,5 @@ func (f *following) Stop(ctx context.Context, sent string) {
 	}
 }
 
-// Done reports whether the session of the group has ended, or another stream has taken the
-// place of this one.
+// Done reports whether the session with the group has ended, or a newer response reads its stream.
 func (f *following) Done() bool { return f.done }

@@ -16,21 +16,23 @@ import (
 // Config says what a Group has. Host, As and Members are required.
 type Config struct {
 	Host *sessions.Manager
-	// As is the caller at the group, which stands in the place of a server. Members are the
-	// same caller at each server of the group that it may use. All have one transport.
+	// As is the caller; its Server.Name is the name of the group. Members are the same caller at
+	// each server of the group that it may use. All have the same Transport.
 	As      sessions.Caller
 	Members []sessions.Caller
 
-	Plain  bool // names that no two members have get no prefix
+	Plain  bool // tools, prompts and resources whose names no two members have get no prefix
 	Search bool // the client gets find_tools and call_tool in place of the tools
 
-	// Kept keeps what names stand for. nil: whatever only the lists explain reads all of them.
+	// Kept caches which member has which names. nil: the lists of all members are read whenever a
+	// name has no prefix of a member.
 	Kept *Kept
-	// Unserved returns why a server is not served, "" if nothing is known. nil: nothing is.
+	// Unserved returns why a server in the servers file is not served, "" if it is not known. It
+	// may be nil.
 	Unserved func(server string) string
 	// Explain returns the text of an error for clients.
 	Explain func(error) string
-	// Look is how often a stream looks for what no event reports.
+	// Look is how often a stream reads the session's record, because no event reports its changes.
 	Look time.Duration
 }
 
@@ -42,7 +44,7 @@ type Group struct {
 
 var _ sessions.Endpoint = (*Group)(nil)
 
-// New returns a Group. It asks the members nothing: the first request does.
+// New returns a Group. It asks the members nothing.
 func New(c Config) *Group {
 	members := make([]string, len(c.Members))
 	for i, m := range c.Members {
@@ -62,12 +64,13 @@ func (g *Group) member(name string) (sessions.Caller, bool) {
 	return g.Members[i], true
 }
 
-// aside reports whether clients get answers in another way than in the response to a message.
+// aside reports whether answers are pushed to clients, over a WebSocket or the stream of HTTP+SSE.
 func (g *Group) aside() bool { return g.As.Transport != storage.HTTP }
 
-// join opens the sessions with members. Over HTTP and HTTP+SSE, marks in the stream of the
-// group then tell the function that holds the client's stream to read the members' streams,
-// too. Over HTTP+SSE the marks come first: the client may get its answer on that stream only.
+// join opens the sessions with members. Over HTTP and HTTP+SSE it also writes a mark for each of them
+// into the stream [storage.LegacySSE] of the session with the group. By a mark, a function that sends
+// the client its event stream learns that it must also read the stream of that member. Over HTTP+SSE
+// the marks are written first, because the client gets its answers only on that event stream.
 func (g *Group) join(ctx context.Context, id storage.ID, members ...sessions.Caller) error {
 	marks := make([][]byte, len(members))
 	for i, c := range members {
@@ -89,14 +92,14 @@ func (g *Group) join(ctx context.Context, id storage.ID, members ...sessions.Cal
 	}
 }
 
-// markJoined is the method of a mark. No client gets one.
+// markJoined is the method of a mark. Marks are not sent to clients.
 const markJoined = "notifications/dormouse/joined"
 
 func joinedMark(member string) []byte {
 	return wire.NewNotification(markJoined, append(wire.AppendString([]byte(`{"server":`), member), '}'))
 }
 
-// joinedOf returns the member that a mark is about, "" for another message.
+// joinedOf returns the member that a mark names, "" if raw is no mark.
 func joinedOf(raw []byte) string {
 	if method, _ := wire.String(wire.Lookup(raw, "method")); method != markJoined {
 		return ""
@@ -105,7 +108,8 @@ func joinedOf(raw []byte) string {
 	return name
 }
 
-// joined returns the caller at the members that a session has used, in their order.
+// joined returns the callers of those members with which of, a session with the group, has opened
+// sessions.
 func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 	for _, c := range g.Members {
 		if slices.Contains(of.Members, c.Server.Name) {
@@ -115,9 +119,9 @@ func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
 	return all
 }
 
-// The id of an event in a group begins with the member whose event it is. The standalone
-// stream of a group has the events of all members that the session uses. Its ids name the
-// place in the stream of each member. Those of HTTP+SSE also name the session:
+// An event id of a request stream begins with the name of the member. The standalone stream of a group
+// has the events of all members that the session uses, so its ids name a place in the stream of
+// each. An event id of HTTP+SSE does so too, and begins with the id of the session:
 //
 //	everything~7/0jv…             an event of a request stream
 //	everything~12;memory~3.k2f…   a place in the standalone stream
@@ -132,7 +136,7 @@ func requestEvent(id string) (member, own string, ok bool) {
 	return member, own, ok && strings.Contains(own, "/") && !strings.Contains(own, placeNext)
 }
 
-// view changes what a member sends into what the client of the group gets.
+// view returns the translation of what a member sends into what the client of the group gets.
 func (g *Group) view(member string) group.View { return group.View{Member: member, Plain: g.Plain} }
 
 // renamed is the stream of a request at a member, as the client of the group gets it.
@@ -172,11 +176,11 @@ func (r *renamed) Close() (string, time.Duration, bool) {
 	return r.place(cursor), retry, now
 }
 
-// response is what a client gets for its message to a member.
+// response is the [sessions.Response] for a message to a member.
 type response struct {
 	renamed
 	of sessions.Response
-	id storage.ID // of the group
+	id storage.ID // of the session with the group
 }
 
 func (r *response) Accepted(ctx context.Context) ([]sessions.Event, error) {

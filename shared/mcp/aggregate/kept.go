@@ -16,38 +16,40 @@ import (
 )
 
 const (
-	// mostKept is how many names all indexes of a Kept have. One index may have more.
+	// mostKept bounds the names in all indexes of a Kept, unless one index alone has more.
 	mostKept = 100_000
-	// lookAgain is the age from which on an index is made anew for a name that it does not have.
+	// lookAgain is the age at which an index is made anew if it does not have a name.
 	lookAgain = time.Second
 )
 
-// Kept keeps what the names in groups stand for, so that not every call reads the lists of all
-// members. All programs that save handshake records in the same store must do so through the
-// same Kept; see [Kept.Watch]. The zero value is ready. A Kept is safe for concurrent use.
+// Kept caches which member of a group has which tool, prompt or resource, so that not every call
+// reads the lists of all members. It is for a store whose handshake records are all written through
+// the store of [Kept.Watch]: no other program may write them. The zero value is ready. A Kept is safe
+// for concurrent use.
 type Kept struct {
 	mu     sync.Mutex
-	of     map[[sha256.Size]byte]*index
-	making map[*index]bool // what is not in of yet
-	names  int             // of all indexes
+	of     map[[sha256.Size]byte]*index // by Group.key
+	making map[*index]bool              // indexes that are being made
+	names  int                          // how many names all indexes have
 }
 
-// index has what the names of one kind in one group stand for, for callers alike.
+// index has the names of the tools, of the prompts, of the resources or of the resource templates of a
+// group, as callers with the same key see them.
 type index struct {
-	records map[string]bool   // that it depends on
-	whole   bool              // sleeping members that nobody has listed were asked too
+	records map[string]bool   // the handshake records that it depends on
+	whole   bool              // sleeping members whose list no record has were asked, too
 	made    time.Time         // when the making began; the mu of Kept guards it
 	stale   bool              // a record has changed since then; the mu of Kept guards it
 	entries []group.Entry     // without Raw
-	names   map[string]int    // of the entry with a name in the group
-	owned   map[string]int    // of the only entry with a name at its member; -1 if there are several
-	silent  map[string]string // the members that are left out, and why
+	names   map[string]int    // the entry with this name in the group, by its place in entries
+	owned   map[string]int    // the only entry with this name at its member; -1 if several members have the name
+	silent  map[string]string // members whose list is not known, with the reason
 }
 
 func (x *index) fill(entries []group.Entry) {
 	x.entries, x.names, x.owned = make([]group.Entry, len(entries)), make(map[string]int, len(entries)), make(map[string]int, len(entries))
 	for i, e := range entries {
-		e = group.Entry{Member: e.Member, Own: strings.Clone(e.Own), Name: strings.Clone(e.Name)} // the lists can go
+		e = group.Entry{Member: e.Member, Own: strings.Clone(e.Own), Name: strings.Clone(e.Name)} // so that the lists can be freed
 		x.entries[i] = e
 		if _, twice := x.names[e.Name]; !twice {
 			x.names[e.Name] = i
@@ -67,9 +69,9 @@ func (x *index) entry(of map[string]int, name string) (group.Entry, bool) {
 	return group.Entry{}, false
 }
 
-// index returns what the names of a kind stand for in the group of a session. It makes the index
-// if a record has changed since it was made, or if has reports that the index lacks what the
-// caller looks for and it is older than lookAgain. wakes is as for entriesFor.
+// index returns the index for a list method (kind) and a session with the group. It makes the index
+// anew if a handshake record has changed, or if has returns false for the index and it is older than
+// lookAgain. wakes is as for entriesFor.
 func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes bool, has func(*index) bool) (*index, error) {
 	x := &index{whole: wakes, made: time.Now(), records: make(map[string]bool, len(g.Members))}
 	if g.Kept != nil {
@@ -92,8 +94,8 @@ func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes
 	return x, nil
 }
 
-// confirm drops an index that says otherwise than a list that the group gives its client. The
-// lists of some members are in no record.
+// confirm drops the index of a kind if it differs from list, which the client gets now. Watch does not
+// see all changes, because the lists of some members are in no record.
 func (g *Group) confirm(kind string, s storage.Session, list []group.Entry) {
 	if g.Kept == nil {
 		return
@@ -111,14 +113,14 @@ func (g *Group) confirm(kind string, s storage.Session, list []group.Entry) {
 	}
 }
 
-// key names everything that an index depends on besides the records.
+// key is a hash of everything that an index depends on besides the handshake records.
 func (g *Group) key(kind string, s storage.Session) [sha256.Size]byte {
 	var text []byte
 	add := func(part string) { text = append(binary.AppendUvarint(text, uint64(len(part))), part...) }
 	for _, part := range []string{kind, strconv.FormatBool(g.Plain), g.As.Tenant, g.As.Principal, g.As.Kind, string(s.Transport), s.Version} {
 		add(part)
 	}
-	if s.Transport != storage.Modern { // calls of modern clients are found in the lists of one model
+	if s.Transport != storage.Modern { // for modern clients s is always that of Group.model
 		add(string(wire.Lookup(s.Init, "capabilities")))
 	}
 	for _, c := range g.Members {
@@ -132,8 +134,8 @@ func (g *Group) key(kind string, s storage.Session) [sha256.Size]byte {
 	return sha256.Sum256(text)
 }
 
-// get returns the index of a key if it is good for what the caller of [Group.index] looks for. Of
-// several callers, one makes it anew.
+// get returns the index of a key, or nil if the caller must make it. If the index lacks something,
+// only the first of several callers makes it anew; the others get the old one meanwhile.
 func (k *Kept) get(key [sha256.Size]byte, wakes bool, has func(*index) bool) *index {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -149,7 +151,7 @@ func (k *Kept) get(key [sha256.Size]byte, wakes bool, has func(*index) bool) *in
 	}
 }
 
-// begin has k note changes of the records of an index that is being made.
+// begin makes k set x.stale if a record of x changes while x is being made.
 func (k *Kept) begin(x *index) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,8 +161,8 @@ func (k *Kept) begin(x *index) {
 	k.making[x] = true
 }
 
-// end keeps an index, if it was made and nothing has changed meanwhile. It drops others if there
-// are too many names.
+// end stores x, unless its making failed or a record has changed meanwhile. It drops other indexes if
+// there are too many names.
 func (k *Kept) end(key [sha256.Size]byte, x *index) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -179,7 +181,7 @@ func (k *Kept) end(key [sha256.Size]byte, x *index) {
 	k.names += len(x.entries)
 }
 
-// drop drops an index, if it is still the one of its key.
+// drop drops x, if it is still the index of key.
 func (k *Kept) drop(key [sha256.Size]byte, x *index) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -196,7 +198,7 @@ func (k *Kept) remove(key [sha256.Size]byte) {
 	}
 }
 
-// forget drops what depends on a record.
+// forget drops the indexes that depend on a handshake record.
 func (k *Kept) forget(record string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -210,7 +212,7 @@ func (k *Kept) forget(record string) {
 	}
 }
 
-// Watch returns a store. What it saves in handshake records, k learns of.
+// Watch returns a store that tells k when it saves a list in a handshake record.
 func (k *Kept) Watch(of storage.Store) storage.Store { return watched{of, k} }
 
 type watched struct {
@@ -218,12 +220,13 @@ type watched struct {
 	kept *Kept
 }
 
-// Unwrap lets callers find what the watched store can do beside, such as [storage.Writable].
+// Unwrap returns the watched store, so that callers find its optional interfaces, such as
+// [storage.Writable].
 func (w watched) Unwrap() storage.Store { return w.Store }
 
 // SaveHandshake implements [storage.Handshakes].
 func (w watched) SaveHandshake(ctx context.Context, h storage.Handshake) error {
-	err := w.Store.SaveHandshake(ctx, h) // what fails may have happened
+	err := w.Store.SaveHandshake(ctx, h) // it may have been saved even if there is an error
 	if list, _, _ := strings.Cut(h.Version, " "); isListed(list) {
 		w.kept.forget(h.Digest)
 	}

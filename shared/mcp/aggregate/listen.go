@@ -12,8 +12,7 @@ import (
 )
 
 // Listen implements [sessions.Endpoint]. The standalone streams of the members that the session
-// uses are one stream. If it does not use all of them yet, the stream also hears of those that
-// it begins to use.
+// uses are one stream. When the session begins to use another member, its stream is added.
 func (g *Group) Listen(ctx context.Context, id storage.ID, last string, until func(hold time.Duration) time.Time) (sessions.Resumable, error) {
 	if member, own, ok := requestEvent(last); ok {
 		c, ok := g.member(member)
@@ -81,17 +80,17 @@ type listening struct {
 	of    storage.Session
 	until func(hold time.Duration) time.Time
 
-	begun   bool      // each part has taken its stream
+	begun   bool      // begin has been called for each part
 	start   string    // the place before the first event
-	next    time.Time // when to look for members that are listed by now; zero: reading has not begun
-	late    int       // members that are not listed yet
-	open    int       // streams of members that are read
-	marks   *part     // of the members that the session joins
-	waiting bool      // no member's stream is open yet, and one may still be added
+	next    time.Time // when to call listed; zero: readAll was not called yet
+	late    int       // how many members are unlisted
+	open    int       // how many streams of members are read
+	marks   *part     // the stream with the marks of Group.join, nil if the session uses all members
+	waiting bool      // no stream of a member is open yet, and a mark may still come
 	done    bool
 }
 
-// Next returns what the members send.
+// Next implements [sessions.Stream].
 func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event, error) {
 	switch {
 	case !l.begun:
@@ -102,7 +101,7 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event
 	for l.open > 0 || l.waiting {
 		wake := l.next
 		if until.Before(l.end) && until.Before(wake) {
-			wake = until // at the end it waits until all streams have ended
+			wake = until // but not when the response ends: then wait until all streams have ended
 		}
 		h, some, err := l.wait(ctx, wake)
 		var events []sessions.Event
@@ -126,7 +125,7 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event
 	return l.listed(ctx), nil
 }
 
-// begin takes the streams of the members, and returns what they have already.
+// begin makes the first read of each member's stream, and returns the events that are there.
 func (l *listening) begin(ctx context.Context) (events []sessions.Event, err error) {
 	l.end = l.until(l.Hold())
 	early := make([]heard, len(l.parts))
@@ -142,7 +141,8 @@ func (l *listening) begin(ctx context.Context) (events []sessions.Event, err err
 	return events, nil
 }
 
-// begin takes the stream of a part, and returns what it has already.
+// begin makes the first read of a member's stream, which takes the lease of a standalone stream
+// ([sessions.Manager.Listen]), and returns the events that are there.
 func begin(ctx context.Context, p *part) (heard, error) {
 	s := p.stream.(sessions.Resumable)
 	events, err := s.Next(ctx, time.Now())
@@ -153,7 +153,7 @@ func begin(ctx context.Context, p *part) (heard, error) {
 	return heard{of: p, events: events, cursor: s.Cursor()}, nil
 }
 
-// readAll begins to read the streams of the members, and looks which of them cannot be listed.
+// readAll starts to read the streams of the members.
 func (l *listening) readAll(ctx context.Context) {
 	l.next = time.Now().Add(l.g.Look)
 	l.late, _ = l.g.unlisted(ctx, l.of) // after an error the client is told of no change
@@ -218,8 +218,7 @@ func (l *listening) part(ctx context.Context, c sessions.Caller, place string) (
 	}
 }
 
-// listed tells the client that the lists of the group have changed if fewer members are
-// unlisted than before.
+// listed returns list_changed notifications if fewer members are unlisted than when it was last called.
 func (l *listening) listed(ctx context.Context) (events []sessions.Event) {
 	if l.late == 0 {
 		return nil
@@ -237,8 +236,8 @@ func (l *listening) listed(ctx context.Context) (events []sessions.Event) {
 	return events
 }
 
-// unlisted returns how many members have tools that no client has ever had. A list of the
-// group may be without them, because it does not wait long for the start of a server.
+// unlisted returns for how many members no record has a list of tools. A list of the group may be
+// without their tools, because it waits only firstLists for a server to start.
 func (g *Group) unlisted(ctx context.Context, of storage.Session) (n int, err error) {
 	known, err := g.Host.Lists(ctx, of, g.Members, wire.MethodToolsList)
 	for _, k := range known {
@@ -249,26 +248,26 @@ func (g *Group) unlisted(ctx context.Context, of storage.Session) (n int, err er
 	return n, err
 }
 
-// Start returns the place before the first events.
+// Start implements [sessions.Resumable].
 func (l *listening) Start() string {
 	if l.begun {
 		return l.start
 	}
-	for _, p := range l.parts { // one of them could not take its stream
+	for _, p := range l.parts { // the first read of one of them has failed
 		p.place = p.stream.(sessions.Resumable).Start()
 	}
 	return l.Cursor()
 }
 
-// Cursor returns the place in all streams.
+// Cursor implements [sessions.Stream].
 func (l *listening) Cursor() string { return placeText(l.parts) }
 
-// Close reports whether all streams have ended. The client has the id of its place.
+// Close implements [sessions.Resumable]. The client has got the id of its place with the last event.
 func (l *listening) Close() (cursor string, retry time.Duration, now bool) {
 	return "", l.Retry(), l.done
 }
 
-// Client returns "", because the log line of the stream names no client.
+// Client returns "": the log line of this stream names no client.
 func (l *listening) Client() string { return "" }
 
 // Stream returns the standalone stream.
@@ -277,13 +276,13 @@ func (l *listening) Stream() storage.StreamID { return storage.Standalone }
 // Done reports whether all streams have ended.
 func (l *listening) Done() bool { return l.done }
 
-// Stored returns true.
+// Stored implements [sessions.Resumable].
 func (l *listening) Stored() bool { return true }
 
-// Held returns false.
+// Held implements [sessions.Resumable].
 func (l *listening) Held() bool { return false }
 
-// Hold is the longest of the members'.
+// Hold returns the longest Hold of the members' streams.
 func (l *listening) Hold() (hold time.Duration) {
 	for _, p := range l.parts {
 		hold = max(hold, p.stream.(sessions.Resumable).Hold())
@@ -291,7 +290,7 @@ func (l *listening) Hold() (hold time.Duration) {
 	return hold
 }
 
-// Retry is the longest of the members': the client polls them together.
+// Retry returns the longest Retry of the members' streams, because the client polls them together.
 func (l *listening) Retry() time.Duration {
 	retry := l.g.Host.Limits().Pace
 	for _, p := range l.parts {
@@ -300,12 +299,10 @@ func (l *listening) Retry() time.Duration {
 	return retry
 }
 
-// Stop ends the reads.
-func (l *listening) Stop(context.Context, string) {
-	l.halt()
-}
+// Stop implements [sessions.Stream].
+func (l *listening) Stop(context.Context, string) { l.halt() }
 
-// placeText returns the id of a place in all streams.
+// placeText returns the event id that names a place in the stream of each part.
 func placeText(parts []*part) string {
 	texts := make([]string, len(parts))
 	for i, p := range parts {
@@ -314,7 +311,7 @@ func placeText(parts []*part) string {
 	return strings.Join(texts, placeNext)
 }
 
-// placesOf reads what placeText wrote. Errors: as of [storage.ParseEventID].
+// placesOf reads what placeText wrote, by member. Errors: as of [storage.ParseEventID].
 func placesOf(text string) (map[string]string, error) {
 	places := map[string]string{}
 	if text == "" {

@@ -16,18 +16,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// The lists of a group come from the handshake records, in one read. A member is asked if
-// its box is awake and the record may be out of date. It is also asked if no client has
-// ever had the list. So a list wakes no server that has been listed before. Its client
-// may get a list that a sleeping server would change when it starts; the server then
-// announces the change.
+// The lists of a group come from the handshake records of the members, in one read. A member is
+// asked itself if its box is awake and the record may be out of date, or if no record has its list.
+// So a list wakes no server that has been listed before. When such a server starts later and has
+// another list, the client gets list_changed.
 
 // firstLists is how long a list waits for the members that have to be asked. Those that have
 // not answered by then are left out, or listed as they last were.
 const firstLists = 20 * time.Second
 
-// metaUnavailable is the member of _meta in a list which names the servers that could not be
-// asked, with the reason of each. They are left out, or listed as they last were.
+// metaUnavailable is the key in the _meta of a list for an object with the servers that could not be
+// asked, and the reason for each. Their tools are left out, or are those of their last known list.
 const metaUnavailable = "dormouse/unavailable"
 
 func isListed(method string) bool {
@@ -35,8 +34,8 @@ func isListed(method string) bool {
 	return ok || method == group.MethodSkillsList
 }
 
-// known returns what the records know of the members' lists. They keep no lists of skills, so
-// each member that has skills is asked.
+// known returns the members' lists that the handshake records have. They have no lists of skills, so
+// each member that declares skills has to be asked.
 func (g *Group) known(ctx context.Context, method string, s storage.Session) ([]sessions.Known, error) {
 	if method != group.MethodSkillsList {
 		return g.Host.Lists(ctx, s, g.Members, method)
@@ -56,8 +55,7 @@ func (g *Group) known(ctx context.Context, method string, s storage.Session) ([]
 	return known, err
 }
 
-// list returns the result of a list method. client describes a modern client; it is nil
-// for a client with a session.
+// list returns the result of a list method. client is nil for a legacy client.
 func (g *Group) list(ctx context.Context, m wire.Message, s storage.Session, client *sessions.Client) (json.RawMessage, error) {
 	if g.Search && m.Method == wire.MethodToolsList {
 		return searchTools(), nil
@@ -81,7 +79,7 @@ func (g *Group) list(ctx context.Context, m wire.Message, s storage.Session, cli
 	return without(result, missing), nil
 }
 
-// without adds to a list which members are left out, or may be listed wrongly, and why.
+// without adds to a list which members could not be asked, with the reason for each.
 func without(list json.RawMessage, missing map[string]string) json.RawMessage {
 	meta, err := json.Marshal(map[string]map[string]string{metaUnavailable: missing})
 	if len(missing) == 0 || err != nil { // texts always encode
@@ -90,8 +88,7 @@ func without(list json.RawMessage, missing map[string]string) json.RawMessage {
 	return append(append(append(list[:len(list)-1], `,"_meta":`...), meta...), '}')
 }
 
-// pageSpare is what a message with a page needs besides the entries, in bytes: the names of
-// the servers that are left out, with their reasons.
+// pageSpare is the room in a message with a page for everything but the entries, in bytes.
 const pageSpare = 16 << 10
 
 // page returns the entries of one page of a list, and the cursor of the next one, "" for none.
@@ -117,8 +114,8 @@ func (g *Group) page(entries []group.Entry, params json.RawMessage) (page []grou
 	return entries[from:], "", nil
 }
 
-// model returns the session whose lists a message is about. id is "" for a client without a
-// session.
+// model returns the session with the group that has this id. For a modern client, id is "", and model
+// returns a made-up session with the capabilities that a process sees of modern clients.
 func (g *Group) model(ctx context.Context, id storage.ID) (storage.Session, error) {
 	if id != "" {
 		return g.Host.Session(ctx, g.As, id)
@@ -126,14 +123,14 @@ func (g *Group) model(ctx context.Context, id storage.ID) (storage.Session, erro
 	return modelOf(bridge.Superset(nil)), nil
 }
 
-// modelOf returns the session that stands for a client without one, as far as lists depend on
-// it.
+// modelOf returns a made-up session of a modern client, with the fields on which lists depend.
 func modelOf(init json.RawMessage) storage.Session {
 	return storage.Session{Transport: storage.Modern, Version: wire.V20251125, Init: init}
 }
 
-// entriesFor returns what the members have, and why some are left out. If wakes is false, it
-// leaves out sleeping members whose list nobody has ever got.
+// entriesFor returns the entries of all members for a list method, and the members that could not be
+// asked, with the reason for each. If wakes is false, it leaves out sleeping members whose list no
+// record has.
 func (g *Group) entriesFor(ctx context.Context, method string, s storage.Session, client *sessions.Client, wakes bool) ([]group.Entry, map[string]string, error) {
 	known, err := g.known(ctx, method, s)
 	if err != nil {
@@ -165,7 +162,7 @@ func (g *Group) entriesFor(ctx context.Context, method string, s storage.Session
 			strangers = append(strangers, c)
 		}
 	}
-	if len(strangers) > 1 { // one by one they would all change the record of the group's session
+	if len(strangers) > 1 { // join them with one write of the group's session; g.begin would make one for each
 		if err := g.join(ctx, s.ID, strangers...); err != nil {
 			return nil, nil, err
 		}
@@ -200,8 +197,8 @@ func (g *Group) entriesFor(ctx context.Context, method string, s storage.Session
 	return g.names.Merge(method, g.Plain, lists...), missing, nil
 }
 
-// learn keeps what the members' lists say about calls of their tools, as a list at a member's own
-// address does. Cost: a read for each member whose list says anything, and a write if it is news.
+// learn keeps what the members' lists say about calls of their tools ([sessions.Manager.Learn]). Cost: a
+// read for each member whose list says anything, and a write if that differs from what is kept.
 func (g *Group) learn(ctx context.Context, lists []group.List) error {
 	for i, l := range lists {
 		notes := bridge.ToolNotes(l.Result)
@@ -217,7 +214,7 @@ func (g *Group) learn(ctx context.Context, lists []group.List) error {
 	return nil
 }
 
-// hasNone reports whether a member has refused a list because it has none of this kind.
+// hasNone reports whether an error of a member means that it does not have the list method.
 func hasNone(err error) bool {
 	rpc, ok := errors.AsType[*wire.Error](err)
 	return ok && rpc.Code == wire.CodeMethodNotFound
@@ -234,8 +231,8 @@ func (g *Group) whyNot(err error) string {
 	return g.Explain(err)
 }
 
-// ask gets a list from a member, page by page, and what was read of a list that never ends.
-// Errors: *[wire.Error] is the member's own.
+// ask gets a list from a member, page by page. It stops at a list that never ends ([wire.Pages]) and
+// returns what it has read. A *[wire.Error] is the member's answer.
 func (g *Group) ask(ctx context.Context, c sessions.Caller, s storage.Session, client *sessions.Client, method string) (json.RawMessage, error) {
 	list := json.RawMessage(nil)
 	var params json.RawMessage
@@ -291,8 +288,8 @@ func (g *Group) askOnce(ctx context.Context, c sessions.Caller, s storage.Sessio
 	}
 }
 
-// begin sends a request to a member: in the session that the client has with it, or for a
-// modern client, in the one that is pinned to the caller.
+// begin sends a request to a member: in the client's session with it, or for a modern client in the
+// caller's inner session.
 func (g *Group) begin(ctx context.Context, c sessions.Caller, s storage.Session, client *sessions.Client, method string, params json.RawMessage) (*sessions.Call, error) {
 	h := g.Host
 	pinned := func(client sessions.Client) (*sessions.Call, error) {
@@ -309,10 +306,10 @@ func (g *Group) begin(ctx context.Context, c sessions.Caller, s storage.Session,
 		return nil, err
 	}
 	id := sessions.MemberID(s.ID, c.Server.Name)
-	if g.aside() { // the answer must not be pushed to the client
+	if g.aside() { // Ask keeps the answer from being pushed to the client
 		call, err := h.Ask(ctx, c, id, m)
 		if errors.Is(err, storage.NotFound) && isListed(method) {
-			return pinned(sessions.Client{Init: s.Init}) // the client's stream would not know of a session that is opened here
+			return pinned(sessions.Client{Init: s.Init}) // open no session only for a list: no function would read its stream
 		}
 		return call, err
 	}

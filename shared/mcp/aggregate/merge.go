@@ -9,22 +9,23 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// part is one of the streams that a client of a group gets as one: that of a member, or that
-// of the group's own session, whose member is "".
+// part is one of the streams that are merged: that of a member, or that of the session with the group
+// itself, whose member is "".
 type part struct {
 	member string
 	stream sessions.Stream
-	place  string        // in the stream, up to which the client has got it
-	index  storage.Index // of the last event up to that place
+	place  string        // event id of the last event that the client has got
+	index  storage.Index // of that event
 	retry  time.Duration
 }
 
+// heard is what one read of a part returned.
 type heard struct {
 	of     *part
 	events []sessions.Event
 	cursor string // after the events
 	err    error
-	done   bool // nothing more comes before the response must end
+	done   bool // the part is not read any more
 }
 
 // merged reads several streams side by side.
@@ -35,7 +36,7 @@ type merged struct {
 	end   time.Time     // when the response must end
 	look  time.Duration // how often a part looks whether it is still the only reader; 0: never
 
-	ctx     context.Context // of what reads
+	ctx     context.Context // of the goroutines that read
 	stop    context.CancelFunc
 	reading sync.WaitGroup
 	heard   chan heard
@@ -47,7 +48,7 @@ func (g *Group) merge(ctx context.Context, id storage.ID) *merged {
 	return m
 }
 
-// read reads a part until the response must end. What it reads comes out of wait.
+// read starts a goroutine that reads a part until the response must end. wait returns what it reads.
 func (m *merged) read(p *part) {
 	m.reading.Go(func() {
 		for done := false; !done; {
@@ -72,7 +73,7 @@ func (m *merged) read(p *part) {
 	})
 }
 
-// wait returns what comes next from a part. It returns none at the time wake.
+// wait returns what is read next from any part. some is false at the time wake.
 func (m *merged) wait(ctx context.Context, wake time.Time) (h heard, some bool, err error) {
 	timer := time.NewTimer(time.Until(wake))
 	defer timer.Stop()
@@ -86,8 +87,8 @@ func (m *merged) wait(ctx context.Context, wake time.Time) (h heard, some bool, 
 	}
 }
 
-// pass returns what a part has sent, as the client gets it. id returns the id of the place
-// that the client has reached in all streams.
+// pass returns the events that were read from a part as the client gets them. id is called after each,
+// for the event id that names the client's place in all streams.
 func (m *merged) pass(h heard, id func() string) (events []sessions.Event) {
 	gap := false
 	for i, e := range h.events {
@@ -103,7 +104,7 @@ func (m *merged) pass(h heard, id func() string) (events []sessions.Event) {
 		if h.of.member != "" {
 			raw = m.g.view(h.of.member).Message(raw)
 		} else if joinedOf(raw) != "" {
-			continue // a mark is for the reader
+			continue // the client does not get a mark
 		}
 		events = append(events, sessions.Event{Event: storage.Event{Raw: raw}, ID: id(), Gap: gap})
 		gap = false

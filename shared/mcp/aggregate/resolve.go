@@ -14,7 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
 
-// target returns where a message goes. Errors: *[wire.Error] for a name that no member has.
+// target returns to which member a message goes, and the member's own name for what the message names.
+// Errors: *[wire.Error] for a name that no member has.
 func (g *Group) target(ctx context.Context, id storage.ID, m wire.Message) (group.Target, error) {
 	t := g.names.Find(m)
 	if _, ok := g.member(t.Member); ok && !group.Short(t.Name) || t.Kind == "" {
@@ -27,7 +28,7 @@ func (g *Group) target(ctx context.Context, id storage.ID, m wire.Message) (grou
 	return t, err
 }
 
-// resolve finds a name in the lists of the members: a short name, or one without a prefix.
+// resolve finds a name that has no prefix, or a shortened one ([group.Short]), in the members' lists.
 func (g *Group) resolve(ctx context.Context, id storage.ID, t group.Target) (group.Target, error) {
 	s, err := g.model(ctx, id)
 	if err != nil {
@@ -65,12 +66,12 @@ func (g *Group) resolve(ctx context.Context, id storage.ID, t group.Target) (gro
 		maps.Copy(silent, templates.silent)
 	}
 	if t.Member != "" {
-		return t, nil // a name of the member that only looks like a short one
+		return t, nil // the name has a prefix after all, and its end only looks like that of a shortened name
 	}
 	return t, g.unknown(id, t, x, silent)
 }
 
-// lookup looks for something in an index of the group.
+// lookup returns the entry that in finds in the index of a kind, and the index.
 func (g *Group) lookup(ctx context.Context, kind string, s storage.Session, in func(*index) (group.Entry, bool)) (x *index, e group.Entry, ok bool, err error) {
 	x, err = g.index(ctx, kind, s, true, func(x *index) bool { _, ok := in(x); return ok })
 	if err == nil {
@@ -79,9 +80,9 @@ func (g *Group) lookup(ctx context.Context, kind string, s storage.Session, in f
 	return x, e, ok, err
 }
 
-// unprefixed finds a server by the server's own name for a tool, a prompt or a resource, if no
-// other server has that name. The page of an MCP App calls the tools of its server in this way.
-// It wakes no server.
+// unprefixed finds the member that has a tool, prompt or resource of this name, if no other has one. The
+// page of an MCP App calls the tools of its server by names without a prefix. unprefixed wakes no
+// server.
 func (g *Group) unprefixed(ctx context.Context, id storage.ID, t group.Target, s storage.Session) (group.Target, error) {
 	x, err := g.index(ctx, t.Kind, s, false, func(x *index) bool { _, some := x.owned[t.Name]; return some })
 	if err != nil {
@@ -93,8 +94,8 @@ func (g *Group) unprefixed(ctx context.Context, id storage.ID, t group.Target, s
 	return t, g.unknown(id, t, x, nil)
 }
 
-// subscribed returns the params of a subscriptions/listen in which each resource names its server.
-// Those of no server are left as they are.
+// subscribed returns the params of a subscriptions/listen in which the URI of each resource names the
+// member that has the resource. A URI that no member has stays as it is.
 func (g *Group) subscribed(ctx context.Context, params json.RawMessage) (json.RawMessage, error) {
 	path := []string{"notifications", "resourceSubscriptions"}
 	uris := wire.Lookup(params, path...)
@@ -116,8 +117,8 @@ func (g *Group) subscribed(ctx context.Context, params json.RawMessage) (json.Ra
 	return params, nil
 }
 
-// owner returns the member that a request with a method of an extension goes to, if the request
-// names none: the only one that declares the extension.
+// owner returns the member for a request with a method of an extension that names no member: the only
+// member that declares the extension.
 func (g *Group) owner(ctx context.Context, id storage.ID, m wire.Message) (member string, err error) {
 	s, err := g.model(ctx, id)
 	if err != nil {
@@ -141,8 +142,8 @@ func (g *Group) owner(ctx context.Context, id storage.ID, m wire.Message) (membe
 	}
 }
 
-// unknown returns the error for a name of no member. x is the index that does not have it. silent
-// has the members whose lists are not known, with the reason of each: the name may be one of theirs.
+// unknown returns the error for a name that is not in the index x. silent has the members whose lists are
+// not known, with the reason for each: one of them may have the name.
 func (g *Group) unknown(id storage.ID, t group.Target, x *index, silent map[string]string) error {
 	what := map[string]string{wire.MethodToolsList: "tool", wire.MethodPromptsList: "prompt"}[t.Kind]
 	if what == "" {
@@ -180,8 +181,8 @@ const (
 	longestMeant = 128 // bytes of a name that somebody may have mistyped
 )
 
-// meant proposes the tools or prompts that a name of no member may stand for: those of
-// members that have it without a prefix, or else the nearest. It returns "" for none.
+// meant proposes tools or prompts in place of a name that is not in x: those whose name at their member
+// is this one, or else the one with the most similar name. It returns "" for none.
 func meant(t group.Target, x *index) string {
 	if t.Kind != wire.MethodToolsList && t.Kind != wire.MethodPromptsList || t.Name == "" || len(t.Name) > longestMeant {
 		return ""

@@ -42,7 +42,7 @@ func (g *Group) Route(ctx context.Context, id storage.ID, msgs []wire.Message, b
 	}
 	return sessions.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: func(ctx context.Context) (sessions.Response, error) {
 		if m.Kind != wire.Notification {
-			return nil, nil // an answer to a question of nobody
+			return nil, nil // a response to a question that no member has asked
 		}
 		return nil, g.tell(ctx, id, m)
 	}}, nil
@@ -68,8 +68,7 @@ func (g *Group) routeBatch(ctx context.Context, id storage.ID, msgs []wire.Messa
 	return g.to(id, to, own, true)
 }
 
-// to returns messages on their way to a member. The first one that a session of the group
-// sends to the member opens the session there.
+// to routes messages to a member. If the client has no session with the member yet, Accept opens it.
 func (g *Group) to(id storage.ID, member string, msgs []wire.Message, batch bool) (sessions.Routed, error) {
 	c, ok := g.member(member)
 	if !ok {
@@ -97,8 +96,7 @@ func (g *Group) to(id storage.ID, member string, msgs []wire.Message, batch bool
 	}}, nil
 }
 
-// tell passes a notification that names no member to each member with which the session has
-// opened a session. It cannot concern the others.
+// tell passes a notification that names no member to each member that the session uses.
 func (g *Group) tell(ctx context.Context, id storage.ID, m wire.Message) error {
 	of, err := g.Host.Session(ctx, g.As, id)
 	if err != nil {

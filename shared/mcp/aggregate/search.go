@@ -12,10 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
 
-// In search mode a client of a group gets two tools in place of hundreds. find_tools answers
-// from the handshake records, as a list does: it starts only a server that nobody has listed.
-// call_tool becomes a call of the tool that it names, before any check. So access and quotas
-// are those of that tool.
+// In search mode a client of a group gets two tools in place of hundreds. find_tools searches the lists
+// of the members, which come from the handshake records as for a list. A call of call_tool is replaced
+// by a call of the tool that it names before anything is checked. So access rules and quotas are
+// those of that tool.
 
 const (
 	toolFind = "find_tools"
@@ -38,7 +38,8 @@ func calls(m wire.Message, tool string) bool {
 	return m.Kind == wire.Request && m.Method == wire.MethodToolsCall && name == tool
 }
 
-// searched returns the call that a call_tool stands for, and other messages unchanged.
+// searched returns, for a call of call_tool, the call of the tool that it names, and other messages
+// unchanged.
 func (g *Group) searched(m wire.Message) (wire.Message, error) {
 	if !g.Search || !calls(m, toolCall) {
 		return m, nil

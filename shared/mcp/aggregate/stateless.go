@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// kinded returns the group for a caller without a session, whose client is of a kind.
+// kinded returns a copy of the group whose callers have this [sessions.Caller.Kind].
 func (g *Group) kinded(kind string) *Group {
 	k := *g
 	k.As.Kind = kind
@@ -23,7 +23,8 @@ func (g *Group) kinded(kind string) *Group {
 	return &k
 }
 
-// Greeting implements [sessions.Endpoint]. A client must not keep it while a member is not known.
+// Greeting implements [sessions.Endpoint]. Its "ttlMs": 0 tells the client not to cache an answer in
+// which a member is missing.
 func (g *Group) Greeting(ctx context.Context, _ string, _ sessions.Client) (json.RawMessage, *sessions.Call, error) {
 	greeting, whole, err := g.greeting(ctx, wire.V20251125)
 	if err == nil && !whole {
@@ -76,7 +77,7 @@ func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]se
 	case err != nil:
 		return nil, err
 	case t.Member == "":
-		return []sessions.Dispatched{itself}, nil // a task that no member has
+		return []sessions.Dispatched{itself}, nil // the id of a task that no member has
 	}
 	c, ok := k.member(t.Member)
 	if !ok {
@@ -99,8 +100,8 @@ func stateless(c sessions.Caller) sessions.Caller {
 	return c
 }
 
-// subscriptions returns a subscriptions/listen for each member that may report what the client
-// wants to hear of. A member that has never started may report anything once it has.
+// subscriptions returns a subscriptions/listen for each member that can send notifications which the
+// client wants. A member whose answer to initialize is not known counts as one that can send all.
 func (g *Group) subscriptions(ctx context.Context, m wire.Message) ([]sessions.Dispatched, error) {
 	known, err := g.Host.Greetings(ctx, g.Members, wire.V20251125)
 	if err != nil {

@@ -1,10 +1,11 @@
-// Package bridge translates between the two eras of MCP. It turns a client's message of one
-// era into a message that a server of the other era understands, and translates back. It
+// Package bridge translates between the two eras of MCP: legacy, the versions up to 2025-11-25 with
+// initialize and sessions, and modern, the stateless version 2026-07-28. It turns a client's message
+// of one era into a message that a server of the other era understands, and translates back. It
 // hides which members of a message belong to which era, how a server's question becomes an
 // input request, and what a request state holds.
 //
-// One direction is a modern client (2026-07-28) before a legacy server. That server was
-// initialized with the superset of what clients can do (up to 2025-11-25).
+// One direction is a modern client before a legacy server. That server got an initialize that
+// declares everything that clients can do ([Superset]).
 //
 //   - [ReadRequest] reads a request. [Request.Forward] returns the params for the server.
 //   - [Turn] is one response. It takes the events of the call in order. For each it returns
@@ -13,18 +14,17 @@
 //   - [Discover] and [Listener] have no counterpart in the legacy era.
 //   - [ToolNotes] returns what a list of tools says about later calls: the arguments that
 //     headers must repeat ([CheckParams]), and task support ([NotedTasks]).
-//   - [Task] is a call whose result its client fetches later. [TaskRef] is its name.
+//   - [Task] is a call whose result its client fetches later. [TaskRef] is the content of its taskId.
 //
 // The other direction is a legacy client before a server that speaks the modern era only:
 //
-//   - [Legacy] is the client. [Legacy.Params] adds what the server must know about it, with
-//     each request. [Legacy.Initialize] makes the client's result of initialize.
+//   - [Legacy] is the client. [Legacy.Params] adds to each request what the server must know about
+//     the client. [Legacy.Initialize] makes the result of initialize for the client.
 //   - [Plain], [PlainFault] and [PlainNotification] translate the server's messages.
-//   - [ReadInputs] and [Legacy.Ask] turn a call for input into questions to the client.
-//     [Retry] and [Again] make the request that is sent again with the answers.
+//   - [ReadInputs] and [Legacy.Ask] turn a server's result with inputRequests into questions to the
+//     client. [Retry] and [Again] make the request that is sent again with the answers.
 //   - [Probe] and [ReadProbe] find out the era of a server.
 //
-// The package does no input or output, reads no clock and keeps nothing. It does not know how
-// messages travel. It assumes no capability that a request has not declared. Members that it
-// does not know pass byte for byte.
+// The package does no input or output, reads no clock and keeps nothing. It assumes no capability
+// that a request has not declared. Members that it does not know pass byte for byte.
 package bridge

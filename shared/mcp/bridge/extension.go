@@ -8,9 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Extensions pass between the two ends, because Dormouse knows none of them but tasks. Each
-// end learns what the other declares. A server that has initialize learns it once, so such
-// a server needs a process for each kind of client ([Request.Kind]).
+// Extensions of MCP pass unchanged between client and server, except for tasks, which Dormouse
+// serves itself. So each end must learn which extensions the other declares. A legacy server learns
+// that only once, in initialize. So it needs a process for each kind of client ([Request.Kind]).
 
 // beyond returns what a client's capabilities declare besides those of MCP itself:
 // extensions without tasks, experimental capabilities, and members that no version has.
@@ -41,9 +41,9 @@ func withoutTasks(capabilities object) object {
 // itself and tasks. Only such a client gets notifications that MCP does not know.
 func (r Request) Extended() bool { return len(beyond(r.Capabilities)) > 0 }
 
-// Kind names what a server that has initialize must be told of the client: its extensions,
-// with their settings. It is "" for a client that is not Extended. Clients of one kind can
-// share a process.
+// Kind is a hash of what a legacy server must be told of the client in initialize, besides the
+// Superset: its extensions, with their settings. It is "" for a client that is not Extended. Clients
+// of one kind can share a process.
 func (r Request) Kind() string {
 	o := beyond(r.Capabilities)
 	if len(o) == 0 {

@@ -8,14 +8,14 @@ import (
 )
 
 // This file is for a legacy client before a server that speaks the modern era only. Such a
-// server gets with every request what initialize would have told it once. Results lose the
+// server gets with every request what a legacy server gets once, in initialize. Results lose the
 // members that a legacy client does not know.
 
-// Legacy is a client of the legacy era, in the description that a modern server needs.
+// Legacy is what a legacy client says about itself in initialize.
 type Legacy struct {
 	version      string
 	client       json.RawMessage // clientInfo, nil for none
-	capabilities object          // as it declared them
+	capabilities object
 }
 
 // ReadLegacy reads the params of a client's initialize. It treats a malformed member as a
@@ -42,13 +42,13 @@ func (l Legacy) modern() json.RawMessage {
 	return o.encode()
 }
 
-// Params returns the params of a client's request for a modern server, with all the facts
-// about the client that the server needs. level is the last one that the client set, or
-// "". later marks a later round of a suspended call: then inputResponses and requestState
-// stay, because [Again] has put them there. In a first round Params removes them.
+// Params returns the params of a client's request as a modern server gets them: with what the server
+// needs to know about the client in _meta. level is the log level that the client has set last, or
+// "". later says that the request is sent again with answers: then inputResponses and requestState
+// stay, because [Again] has put them there. Otherwise Params removes them.
 func (l Legacy) Params(method string, params json.RawMessage, level string, later bool) json.RawMessage {
 	o, _ := objectOf(params)
-	o = o.without("task") // of 2025-11-25, which was not offered
+	o = o.without("task") // asks for a task of 2025-11-25, which Initialize has not offered
 	if !later && rounds(method) {
 		o = o.without(inputResponses, requestState)
 	}
@@ -71,10 +71,10 @@ func (l Legacy) meta(own json.RawMessage, level string) json.RawMessage {
 	return o.encode()
 }
 
-// Initialized returns a legacy server's result of initialize for the client. A server may
-// name a newer version than the client asked for, because it knows no other, or because
-// its process serves newer clients too. An older client would leave. It gets its own
-// version, because newer ones of this era only add to it what capabilities name.
+// Initialized returns a legacy server's result of initialize for the client. The server may have
+// named a newer version than the client asked for, because it supports no other, or because its
+// process also serves newer clients. An older client would then disconnect, so Initialized names
+// the client's version. That works because what newer legacy versions add is behind capabilities.
 func (l Legacy) Initialized(result json.RawMessage) json.RawMessage {
 	named, _ := wire.String(wire.Lookup(result, "protocolVersion"))
 	if own := wire.Negotiate(l.version); wire.Legacy(named) && named > own {
@@ -102,8 +102,9 @@ func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 	return o.encode()
 }
 
-// Plain returns a modern server's result of a method in the form of the legacy era. A
-// lone ttlMs or cacheScope in the result of an extension's method is the extension's own.
+// Plain returns a modern server's result of a method in the form of the legacy era. If the method is
+// one of an extension and the result has only one of ttlMs and cacheScope, that member stays: it
+// belongs to the extension.
 func Plain(method string, result json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok {
@@ -164,9 +165,9 @@ func ReadProbe(m wire.Message) Era {
 	return ModernOnly
 }
 
-// Listen returns a request for all notifications that a server can send, by its result of
-// server/discover (MCP 2026-07-28, "Subscriptions"). It returns nil if there are none. uris
-// are the resources to subscribe to.
+// Listen returns the request with this id that asks a modern server for all notifications which its
+// result of server/discover offers (MCP 2026-07-28, "Subscriptions"). It returns nil if the server
+// offers none. uris are the resources to subscribe to.
 func (l Legacy) Listen(id, discover json.RawMessage, uris []string) []byte {
 	can := func(path ...string) bool {
 		return string(wire.Lookup(discover, append([]string{"capabilities"}, path...)...)) == "true"

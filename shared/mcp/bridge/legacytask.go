@@ -8,9 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Clients do not see the tasks of 2025-11-25, which the extension of 2026-07-28 has
-// replaced. These functions are for code that calls a server's tools as such tasks in the
-// client's place.
+// Clients do not see the tasks of 2025-11-25, which the extension of 2026-07-28 has replaced. But a
+// server may need them for some tools. Then Dormouse calls the tool as a task, and gives its client
+// the result. These functions are for that.
 
 // WithoutLegacyTasks returns a result of initialize without the capability for tasks. calls
 // reports whether that capability included tools/call.
@@ -49,8 +49,8 @@ func WithoutLegacyNeed(list json.RawMessage) json.RawMessage {
 	}, "tools")
 }
 
-// AsLegacyTask returns a tools/call that the server runs as a task. keep is how long the
-// server keeps the task; 0 leaves that to the server.
+// AsLegacyTask returns a tools/call that asks the server to run it as a task. keep is how long the
+// server should keep the result; 0 leaves that to the server.
 func AsLegacyTask(call []byte, keep time.Duration) []byte {
 	params, ok := objectOf(wire.Lookup(call, "params"))
 	if !ok {

@@ -7,22 +7,21 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// These limit one listen stream. For each task in it a function waits for a stream of the
-// log.
+// These limit one subscriptions/listen. For each task a function waits for a stream of the log.
 const (
 	maxSubscriptions = 100 // resources
 	maxTasks         = 16
 )
 
-// Listener is one listen stream. It knows which of the server's notifications its client
-// wants (MCP 2026-07-28, "Subscriptions").
+// Listener is the response to a subscriptions/listen. It selects the notifications that the client
+// gets (MCP 2026-07-28, "Subscriptions").
 type Listener struct {
 	id     json.RawMessage
-	server json.RawMessage
-	lists  object   // the changes of lists that the client gets: members such as toolsListChanged, with the value true
-	uris   []string // resources whose changes the client wants
-	tasks  []string // names of the tasks whose changes it wants
-	more   bool     // it gets the notifications of extensions, which no filter names
+	server json.RawMessage // serverInfo
+	lists  object          // such as {"toolsListChanged": true}, for the lists whose changes the client gets
+	uris   []string        // the resources whose changes the client gets
+	tasks  []string        // the taskIds of the tasks whose changes the client gets
+	more   bool            // the client gets the notifications of extensions, which are in no filter
 }
 
 // NewListener reads a subscriptions/listen. handshake is the server's result of initialize.
@@ -63,7 +62,7 @@ func NewListener(r Request, handshake json.RawMessage) (*Listener, error) {
 	return l, nil
 }
 
-// ReadTasks reads the names of the tasks whose changes a client wants, at most 16. Errors
+// ReadTasks reads the taskIds of the tasks whose changes a client wants, at most 16. Errors
 // are [NeedsTasks] for a client that has not declared tasks, and *[wire.Error] with
 // [wire.CodeInvalidParams].
 func (l *Listener) ReadTasks(r Request) error {
@@ -84,10 +83,10 @@ func (l *Listener) ReadTasks(r Request) error {
 	return nil
 }
 
-// Tasks returns the names of the tasks whose changes the client wants.
+// Tasks returns the taskIds that ReadTasks has read.
 func (l *Listener) Tasks() []string { return slices.Clone(l.tasks) }
 
-// HonourTasks sets the tasks whose changes the client gets.
+// HonourTasks sets which of these tasks exist, so that the client gets their changes.
 func (l *Listener) HonourTasks(names []string) { l.tasks = slices.Clone(names) }
 
 // OnlyTasks reports whether the client gets the changes of tasks and no other
@@ -100,7 +99,7 @@ func (l *Listener) Resources() []string { return slices.Clone(l.uris) }
 // Honour sets the resources that the server has agreed to report.
 func (l *Listener) Honour(uris []string) { l.uris = slices.Clone(uris) }
 
-// Acknowledged returns the first message of the stream: the subset that is honoured.
+// Acknowledged returns the first message to the client, which says what of its request it gets.
 func (l *Listener) Acknowledged() []byte {
 	filter := slices.Clone(l.lists)
 	if len(l.uris) > 0 {
@@ -143,7 +142,7 @@ func (l *Listener) wants(m wire.Message) bool {
 	}
 }
 
-// End returns the response to the request. It ends the stream gracefully.
+// End returns the response to the subscriptions/listen, which ends the stream gracefully.
 func (l *Listener) End() []byte {
 	result := object{{"resultType", text(wire.ResultComplete)}, {"_meta", l.stamp()}}.withMeta(wire.MetaServerInfo, l.server)
 	return wire.ResultResponse(l.id, result.encode())

@@ -7,11 +7,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Dormouse uses the modern era with native servers, whatever the era of the client.
+// Native servers, which are written in Go and run in this program, always get modern messages,
+// whatever the era of the client.
 
-// Handshake returns a result of initialize for a modern server. It is made from the
-// server's result of server/discover, and keeps the modern capabilities. So [Discover]
-// can turn it back into that result.
+// Handshake returns a result of initialize for a modern server, made from the server's result of
+// server/discover. It has the capabilities in their modern form, so [Discover] can turn it back into
+// that result.
 func Handshake(discover json.RawMessage) json.RawMessage {
 	result := Legacy{version: wire.V20251125}.Initialize(discover)
 	capabilities := wire.Lookup(discover, "capabilities")
@@ -22,8 +23,8 @@ func Handshake(discover json.RawMessage) json.RawMessage {
 	return result
 }
 
-// Asking returns a server's call for input as its client gets it. It removes the null
-// content that go-sdk 1.8 leaves in it.
+// Asking returns a server's result with inputRequests without the "content": null that go-sdk 1.8
+// writes into it.
 func Asking(result json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok || string(o.get("content")) != "null" {
@@ -47,12 +48,12 @@ func Declared(params json.RawMessage) json.RawMessage {
 	return o.encode()
 }
 
-// MetaTaskSupport is the key in a native tool's _meta for the value that belongs in
-// execution.taskSupport.
+// MetaTaskSupport is the key in the _meta of a native server's tool for the value of
+// execution.taskSupport, which go-sdk cannot write.
 const MetaTaskSupport = "io.github.dormouse-mcp/taskSupport"
 
-// Executions returns a result of tools/list. It copies the value under [MetaTaskSupport]
-// of each tool to execution.taskSupport.
+// Executions returns a result of tools/list in which the value under [MetaTaskSupport] of each tool
+// has become its execution.taskSupport.
 func Executions(list json.RawMessage) json.RawMessage {
 	if !bytes.Contains(list, []byte(MetaTaskSupport)) {
 		return list

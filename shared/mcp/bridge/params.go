@@ -13,15 +13,14 @@ import (
 // has more, Dormouse keeps none and compares nothing.
 const maxParams = 16 << 10
 
-// headerParams maps a tool, and the rest of a header's name after Mcp-Param- in lower
+// headerParams maps the name of a tool, and what follows Mcp-Param- in the name of a header in lower
 // case, to the path of the argument that the header repeats.
 type headerParams map[string]map[string][]string
 
-// HeaderParams reads a result of tools/list, and returns for [CheckParams] which headers
-// repeat arguments of tools (x-mcp-header; MCP 2026-07-28, basic/transports, "Custom
-// Headers"). It returns nil if no tool has such headers, if they exceed 16 KiB, or if the
-// list has another page. A tool with invalid annotations counts as a tool without headers,
-// because clients must leave it out.
+// HeaderParams returns which headers must repeat arguments of the tools in a result of tools/list
+// (x-mcp-header; MCP 2026-07-28, basic/transports, "Custom Headers"), as JSON for [CheckParams]. It
+// returns nil if there are none, if the JSON exceeds 16 KiB, or if the list has another page. A tool
+// with invalid annotations counts as one without headers, because clients must not call it.
 func HeaderParams(list json.RawMessage) json.RawMessage {
 	if wire.Lookup(list, "nextCursor") != nil {
 		return nil
@@ -47,9 +46,9 @@ func HeaderParams(list json.RawMessage) json.RawMessage {
 	return out
 }
 
-// ToolNotes returns what a result of tools/list says about later calls, for [NotedParams] and
-// [NotedTasks]. It returns nil if the list says nothing, has another page, or says more than
-// 32 KiB.
+// ToolNotes returns what a result of tools/list says about later calls of the tools, as JSON for
+// [NotedParams] and [NotedTasks]. It returns nil if the list says nothing, has another page, or the
+// JSON exceeds 32 KiB.
 func ToolNotes(list json.RawMessage) json.RawMessage {
 	var notes object
 	if params := HeaderParams(list); params != nil {
@@ -75,7 +74,7 @@ func taskSupport(list json.RawMessage) (known object) {
 	return known
 }
 
-// NotedParams returns the [HeaderParams] in notes.
+// NotedParams returns the [HeaderParams] in the result of ToolNotes.
 func NotedParams(notes json.RawMessage) json.RawMessage { return wire.Lookup(notes, "params") }
 
 // TaskSupport is what a tool says about tasks (execution.taskSupport), "" if it says
@@ -89,7 +88,8 @@ const (
 	TaskRequired  TaskSupport = "required"
 )
 
-// NotedTasks returns what notes say about the tool that a request calls.
+// NotedTasks returns the TaskSupport of the tool that a request calls. notes is the result of
+// ToolNotes.
 func NotedTasks(notes json.RawMessage, r Request) TaskSupport {
 	name, ok := wire.String(wire.Lookup(r.Params, "name"))
 	if !ok {
@@ -99,8 +99,8 @@ func NotedTasks(notes json.RawMessage, r Request) TaskSupport {
 	return TaskSupport(support)
 }
 
-// annotated collects the annotations of the properties of a schema. It returns false if one
-// breaks the rules. It follows properties only, because an annotation elsewhere means nothing.
+// annotated adds the x-mcp-header annotations of the properties of a schema, at any depth, to params.
+// It returns false if one is invalid. path is where the schema is in the arguments.
 func annotated(schema json.RawMessage, path []string, params map[string][]string) bool {
 	properties, _ := objectOf(wire.Lookup(schema, "properties"))
 	for _, p := range properties {
@@ -158,8 +158,8 @@ func CheckParams(known json.RawMessage, r Request, header func(name string) []st
 	return nil
 }
 
-// ParamHeaders returns the values of the headers that must repeat arguments of a
-// tools/call, by the rest of the header's name after Mcp-Param-. known is a result of
+// ParamHeaders returns the values of the headers that must repeat arguments of a tools/call, by what
+// follows Mcp-Param- in the header's name. params are those of the call. known is a result of
 // [HeaderParams], nil for none.
 func ParamHeaders(known, params json.RawMessage) map[string]string {
 	var tools headerParams
@@ -182,6 +182,7 @@ func ParamHeaders(known, params json.RawMessage) map[string]string {
 	return values
 }
 
+// repeats reports whether a header, with these values, repeats an argument correctly.
 func repeats(header []string, value json.RawMessage) bool {
 	if value == nil || string(value) == "null" {
 		return len(header) == 0

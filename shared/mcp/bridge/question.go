@@ -9,11 +9,11 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// question is a server's request that waits for the client.
+// question is a server's request to the client, such as elicitation/create.
 type question struct {
 	id     string // the server's id of the question
 	key    string // its key in inputRequests
-	index  storage.Index
+	index  storage.Index // of its event
 	method string
 	params json.RawMessage
 }
@@ -55,8 +55,8 @@ func (q question) needs() (path []string, ok bool) {
 	}
 }
 
-// declared reports whether a client's capabilities include the one at path. Elicitation
-// without a mode means forms, as it did before there were modes.
+// declared reports whether a client's capabilities have the one at path. "elicitation": {} includes
+// the mode form.
 func declared(capabilities json.RawMessage, path []string) bool {
 	if isObject(wire.Lookup(capabilities, path...)) {
 		return true
@@ -68,7 +68,7 @@ func declared(capabilities json.RawMessage, path []string) bool {
 	return false
 }
 
-// required returns a capability as an object that a client could declare.
+// required returns the JSON with which a client declares the capability at path.
 func required(path []string) json.RawMessage {
 	value := json.RawMessage("{}")
 	for _, key := range slices.Backward(path) {
@@ -86,9 +86,8 @@ func (q question) withContext(capabilities json.RawMessage) question {
 	return q
 }
 
-// refused answers a question in the place of a client that cannot answer it. It cancels an
-// elicitation, as the user would. For any other question it answers that the client has no
-// such method.
+// refused returns an answer in place of a client that cannot be asked: "action": "cancel" for an
+// elicitation, and otherwise the error that the client does not have the method.
 func (q question) refused(why string) Answer {
 	id := text(q.id)
 	if q.method == wire.MethodElicit {
@@ -97,8 +96,8 @@ func (q question) refused(why string) Answer {
 	return Answer{q.id, wire.ErrorResponse(id, &wire.Error{Code: wire.CodeMethodNotFound, Message: why})}
 }
 
-// Unasked answers a question that belongs to no request: no modern client can be asked
-// such a question. ok is false if raw is no question.
+// Unasked returns the answer to a question that the server has asked outside of a request, when no
+// modern client can be asked. ok is false if raw is no question.
 func Unasked(raw []byte) (a Answer, ok bool) {
 	m, err := wire.Parse(raw)
 	key, isText := wire.String(m.ID)
@@ -109,8 +108,7 @@ func Unasked(raw []byte) (a Answer, ok bool) {
 	return q.refused("the client can only be asked while one of its requests is served"), true
 }
 
-// name returns a key that says what the question is about: the only field of a form. It
-// returns "" if there is none.
+// name returns the name of the field if the question is a form with one field, otherwise "".
 func (q question) name() string {
 	fields, ok := objectOf(wire.Lookup(q.params, "requestedSchema", "properties"))
 	if !ok || q.method != wire.MethodElicit || len(fields) != 1 || len(fields[0].key) > maxName {
@@ -122,8 +120,8 @@ func (q question) name() string {
 // maxName bounds a key from a server's schema, in bytes.
 const maxName = 128
 
-// response returns a client's entry of inputResponses as the response that the server waits
-// for.
+// response returns an entry of a client's inputResponses as the JSON-RPC response to the server's
+// question with this id.
 func response(id, key, method string, input json.RawMessage) (Answer, error) {
 	if !isObject(input) {
 		return Answer{}, invalid("params.%s member %q must be an object: the result of %s", inputResponses, key, method)
@@ -137,8 +135,8 @@ func response(id, key, method string, input json.RawMessage) (Answer, error) {
 	return Answer{id, wire.ResultResponse(text(id), input)}, nil
 }
 
-// elicitations returns the URLs that a server wants the user to visit before it is called
-// again (code -32042, 2025-11-25).
+// elicitations returns the questions that ask the user to open the URLs in a server's error with code
+// -32042 (2025-11-25). The server wants them opened before it is called again.
 func elicitations(fault json.RawMessage) []question {
 	var urls []json.RawMessage
 	if json.Unmarshal(wire.Lookup(fault, "data", "elicitations"), &urls) != nil {

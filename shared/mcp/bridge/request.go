@@ -34,8 +34,8 @@ type Request struct {
 	Responses    json.RawMessage // the object inputResponses, nil for none
 	State        string          // requestState, "" in the first round
 
-	// passed means that the server itself made the previous call for input, and the client
-	// got it unchanged. own is the requestState of that call, nil for none.
+	// passed means that the server itself answered the previous round with inputRequests, which
+	// the client got unchanged. own is the server's requestState of that round, nil for none.
 	passed bool
 	own    json.RawMessage
 }
@@ -66,7 +66,7 @@ func ReadRequest(m wire.Message) (Request, error) {
 	return r, r.readRound()
 }
 
-// readRound reads the answers and the state that a retry carries.
+// readRound reads inputResponses and requestState, with which a client sends a request again.
 func (r *Request) readRound() error {
 	if !r.Rounds() {
 		return nil
@@ -93,11 +93,12 @@ func rounds(method string) bool {
 	return method == wire.MethodToolsCall || method == wire.MethodPromptsGet || method == wire.MethodResourcesRead
 }
 
-// Forward returns the params for the server, nil for none. They are the client's own, in the
-// form of the modern era; for a legacy server the caller must also [Strip] them.
+// Forward returns the params for a modern server, nil for none. For a legacy server the caller must
+// also [Strip] them.
 //
-// Forward strips the params of a call that may become a task itself. The rounds of such a
-// call must be in the log, so its server is asked as for a legacy client ([Legacy.Ask]).
+// A call that may become a task is an exception: Forward strips its params, so that the server is
+// asked as for a legacy client. Then the server's questions are in the log ([Legacy.Ask]), where
+// tasks/get finds them.
 func (r Request) Forward() json.RawMessage {
 	if r.mayBeTask() {
 		return Strip(r.Method, r.Params)
@@ -122,8 +123,8 @@ func (r Request) mayBeTask() bool {
 	return r.Method == wire.MethodToolsCall && r.KnowsTasks()
 }
 
-// SaysModern reports whether the params of a request, or the params of initialize that
-// [Superset] made, come from a modern client.
+// SaysModern reports whether params come from a modern client: those of its requests, or those of an
+// initialize that [Superset] has made.
 func SaysModern(params json.RawMessage) bool {
 	version, _ := wire.String(wire.Lookup(params, "_meta", wire.MetaProtocolVersion))
 	return version != "" && !wire.Legacy(version)
@@ -146,10 +147,10 @@ func Strip(method string, raw json.RawMessage) json.RawMessage {
 	return params.encode()
 }
 
-// Offered reports whether a modern client's request for a method goes to a server. It is
-// false for methods that the modern era has removed, that only servers send, or that are
-// answered without a server (discover, listen). It is also false for the methods of
-// extensions; see [wire.OfExtension].
+// Offered reports whether a modern client's request with a method goes to a server. It is
+// false for methods that modern MCP does not have, that only servers send, or that are
+// answered without a server (server/discover, subscriptions/listen). It is also false for the
+// methods of extensions; see [wire.OfExtension].
 func Offered(method string) bool {
 	switch method {
 	case wire.MethodToolsList, wire.MethodToolsCall, wire.MethodPromptsList, wire.MethodPromptsGet, wire.MethodResourcesList,
@@ -160,7 +161,7 @@ func Offered(method string) bool {
 	}
 }
 
-// HeaderName returns the value that Mcp-Name must repeat. wanted is false for methods without
+// HeaderName returns the value that the header Mcp-Name must have. wanted is false for methods without
 // that header.
 func HeaderName(m wire.Message) (name string, wanted bool) {
 	switch m.Method {
@@ -174,10 +175,10 @@ func HeaderName(m wire.Message) (name string, wanted bool) {
 	return "", false
 }
 
-// Superset returns the params of initialize for a server whose client is not yet known.
-// They declare all capabilities of MCP that clients can have; each later request may use
-// only those it declares itself. client is clientInfo, nil for none. _meta marks the params as
-// a modern client's ([SaysModern]) and does not reach the server.
+// Superset returns the params of initialize for a process that serves modern clients. They declare all
+// capabilities that clients of MCP can have. Each request declares which of them its client has,
+// and Turn refuses questions that need others. client is clientInfo, nil for none. _meta marks the
+// params for [SaysModern] and does not reach the server.
 func Superset(client json.RawMessage) json.RawMessage {
 	if client == nil {
 		client = json.RawMessage(`{"name":"dormouse","version":"1"}`)

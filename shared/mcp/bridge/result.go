@@ -9,17 +9,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// These limit how long a client may keep a result if its legacy server does not say. A
-// listen stream reports changes earlier. A resource must not be kept, because it may
-// change with any read.
+// How long a client may cache results of a legacy server, which does not say so itself. A client that
+// listens hears of changes earlier. Contents of resources must not be cached.
 const (
 	discoverFresh = time.Hour
 	listFresh     = 5 * time.Minute
 )
 
-// Result returns a legacy server's result in the form of the modern era. The result is
-// marked complete, unless the method is an extension's and says something else. It has the server's name, and the caching members if the method has
-// them. server is serverInfo, nil if unknown.
+// Result returns a legacy server's result in the form of the modern era: with resultType, with the
+// serverInfo in _meta, and with ttlMs and cacheScope if the method has them. resultType is "complete",
+// except that a result of an extension's method keeps its own. server is serverInfo, nil if unknown.
 func Result(method string, result, server json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok {
@@ -54,7 +53,7 @@ func freshness(method string) (fresh time.Duration, cached bool) {
 	}
 }
 
-// withMeta sets a member of _meta, unless there is one.
+// withMeta adds a member to _meta, unless value is nil or _meta has the key.
 func (o object) withMeta(key string, value json.RawMessage) object {
 	if value == nil {
 		return o
@@ -87,9 +86,9 @@ func ServerInfo(handshake json.RawMessage) json.RawMessage {
 	return nil
 }
 
-// Discover returns the result of server/discover for a server, from its result of
-// initialize (MCP 2026-07-28, "Discovery"). tasks says that calls may become tasks.
-// Dormouse itself makes the tasks, so any server can have them.
+// Discover returns the result of server/discover for a server, made from its result of
+// initialize (MCP 2026-07-28, "Discovery"). tasks says that calls may become tasks, which
+// Dormouse offers for any server.
 func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	capabilities, _ := objectOf(wire.Lookup(handshake, "capabilities"))
 	capabilities = withoutTasks(capabilities)
@@ -111,15 +110,15 @@ func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 	return Result(wire.MethodDiscover, o.encode(), ServerInfo(handshake))
 }
 
-// Unknown returns a handshake for a server that has never started. If server/discover
-// waited for the start, the client would give up and take the server for one of the
-// legacy era. Unknown offers what servers usually have, and clients must not keep it. If
-// the server lacks a feature, its lists are empty ([Turn.Take]).
+// Unknown returns a result of initialize for a server that has never started. If server/discover
+// waited for the start, a client might give up and take the server for a legacy one. Unknown
+// offers what servers usually have, and its ttlMs of 0 forbids clients to cache it. If the server
+// turns out to lack a feature, its lists are empty ([Turn.Take]).
 func Unknown() json.RawMessage {
 	return json.RawMessage(`{"capabilities":{"tools":{},"prompts":{},"resources":{},"completions":{},"logging":{}},"ttlMs":0}`)
 }
 
-// nothing returns the empty result of a list, nil for other methods.
+// nothing returns the empty result of a list method, nil for other methods.
 func nothing(method string) json.RawMessage {
 	l, ok := wire.ListOf(method)
 	if !ok {
@@ -131,9 +130,8 @@ func nothing(method string) json.RawMessage {
 // Versions returns the versions that a client may speak, newest first.
 func Versions() []string { return append([]string{wire.V20260728}, wire.LegacyVersions()...) }
 
-// Fault returns a legacy server's error object in the form of the modern era, and its
-// code. A missing resource no longer has a code of its own. Fault replaces Dormouse's own
-// code for a cancelled request, which is not part of the protocol.
+// Fault returns a legacy server's error object in the form of the modern era, and its code. Modern MCP
+// has no code for a missing resource, and none for a cancelled request, which is Dormouse's own.
 func Fault(fault json.RawMessage) (out json.RawMessage, code wire.Code) {
 	n, err := strconv.Atoi(string(wire.Lookup(fault, "code")))
 	code = wire.Code(n)

@@ -10,41 +10,38 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// State is what Dormouse must remember between two rounds of a call. The client carries
-// it, sealed, as requestState. It is valid only for the caller whose session it names, for
-// the same method and params, until it expires.
+// State is what must be known of a call when its client sends the request again with answers. The
+// client gets it, sealed, as requestState, and sends it back. It is valid only for the same caller,
+// method and params, until it expires.
 //
-// A client may use it more than once: Dormouse takes only the first answer to a question,
-// and reading a log again does no harm.
+// A client may send it more than once: only the first answer to a question counts, and reading a
+// log again does no harm.
 type State struct {
-	// Session is the session of the caller; its ID is computed from the caller.
+	// Session is the inner session of the caller, whose ID is computed from the caller.
 	Session storage.ID `json:"s"`
-	// Stream is the stream of the call that waits. It is "" if the call has ended and must
-	// be made again, because the server wants its user to open URLs first.
+	// Stream is the stream of the call, which waits for the answers. It is "" if the call has ended
+	// and must be made again, because the server wants the user to open URLs first.
 	Stream storage.StreamID `json:"d,omitempty"`
-	// From is the index before the first question. Seen is the index of the last event
-	// that the client has got, or that Dormouse has answered for it.
+	// From is the index of the event before the first question. Seen is the index of the last
+	// event of the stream that was handled.
 	From storage.Index `json:"f,omitempty"`
 	Seen storage.Index `json:"a,omitempty"`
-	// Asked maps the keys of the input requests to their methods. IDs maps the keys to the
-	// server's ids where the two differ.
+	// Asked maps the keys in inputRequests to the methods of the questions. IDs maps those keys
+	// that differ from the server's id of the question to that id.
 	Asked map[string]string `json:"q"`
 	IDs   map[string]string `json:"i,omitempty"`
-	// Passed means that the server itself answered with the input requests, and so the
-	// call has ended. The client makes it again with the answers, and Dormouse adds the
-	// server's own state, Own (nil for none).
+	// Passed means that the server itself answered with inputRequests, which ended the call. When
+	// the client sends the request again, the server gets its own requestState, Own (nil for
+	// none), with the answers.
 	Passed bool            `json:"p,omitempty"`
 	Own    json.RawMessage `json:"o,omitempty"`
 
-	Digest string `json:"h"` // of the request, see [Request.Digest]
-	Round  int    `json:"r"` // number of rounds so far
-	// Expires is in Unix seconds.
-	Expires int64 `json:"e"`
+	Digest  string `json:"h"` // of the request, see [Request.Digest]
+	Round   int    `json:"r"` // how often the client was asked so far
+	Expires int64  `json:"e"` // Unix seconds
 }
 
-// NewSealer makes the Sealer for states from a secret of at least 32 bytes. It may be the
-// secret of the tickets. The Sealer also opens states that were sealed with the others.
-// Errors: storage.Invalid for a shorter secret.
+// NewSealer returns the Sealer for States, as [storage.NewSealer] does.
 func NewSealer(secret []byte, others ...[]byte) (*storage.Sealer, error) {
 	return storage.NewSealer("request state", secret, others...)
 }
@@ -56,7 +53,7 @@ func (s State) id(key string) string {
 	return key
 }
 
-// key returns the key of an earlier question, by its id. ok is false for other questions.
+// key returns the key of the question with this id. ok is false if the client was not asked it before.
 func (s State) key(id string) (key string, ok bool) {
 	for key := range s.Asked {
 		if s.id(key) == id {
@@ -75,8 +72,8 @@ func (s State) Encode() []byte {
 	return plain
 }
 
-// Resume reads the opened state of a request. It checks that the state belongs to the caller
-// and the request, and has not expired. Errors are *[wire.Error] with
+// Resume reads the State that came with a request; plain is its unsealed JSON. It checks that the
+// State belongs to the caller and the request, and has not expired. Errors are *[wire.Error] with
 // [wire.CodeInvalidParams].
 func (r Request) Resume(plain []byte, caller storage.ID, now time.Time) (State, error) {
 	var s State
@@ -97,9 +94,9 @@ func BadState() *wire.Error {
 	return invalid("params.%s is not one that was given to this caller; send the request anew, without it", requestState)
 }
 
-// Digest returns a hash of everything that must be the same in every round. That is the
-// method, and the params without the members that differ by design. The order of members
-// and white space do not matter.
+// Digest returns a hash of what must be the same when a client sends a request again with answers: the
+// method, and the params without inputResponses, requestState and _meta. The order of members and
+// white space do not matter.
 func (r Request) Digest() string {
 	params, _ := objectOf(r.Params)
 	hash := sha256.New()

@@ -8,9 +8,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// This file turns a modern server's call for input into questions to a legacy client. The
-// answers go into the same request, which is sent again (MCP 2026-07-28, "Multi Round-Trip
-// Requests").
+// This file is for a modern server that answers a request with inputRequests (MCP 2026-07-28, "Multi
+// Round-Trip Requests"), and a legacy client. The client gets each of them as a JSON-RPC request.
+// Then the server gets its request again, with the client's answers.
 
 // Input is one entry of a server's inputRequests.
 type Input struct {
@@ -19,15 +19,15 @@ type Input struct {
 	Params json.RawMessage // nil for none
 }
 
-// Wants reports whether a result is a call for input instead of the answer.
+// Wants reports whether a result has inputRequests in place of the answer.
 func Wants(result json.RawMessage) bool {
 	kind, _ := wire.String(wire.Lookup(result, "resultType"))
 	return kind == wire.ResultInputRequired
 }
 
-// ReadInputs reads a call for input. If it has no inputs, the request must be sent again
-// unchanged, with state. state is the JSON of requestState, nil for none. fault says that
-// the server's call is invalid; the client may see it.
+// ReadInputs reads a result for which Wants is true. state is the JSON of its requestState, nil for
+// none. If there are no inputs, the request must be sent again unchanged, with state. fault says that
+// the result is invalid; the client may see it.
 func ReadInputs(result json.RawMessage) (inputs []Input, state json.RawMessage, fault *wire.Error) {
 	state = wire.Lookup(result, requestState)
 	if _, ok := wire.String(state); !ok && state != nil {
@@ -59,18 +59,18 @@ func (in Input) question() question {
 	return question{id: in.Key, key: in.Key, method: in.Method, params: in.Params}
 }
 
-// unable returns the error for a call that cannot go on.
+// unable returns the error, in the phase tool_call, for a call that cannot go on.
 func unable(why string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: "tool_call: " + why, Data: map[string]any{"phase": "tool_call"}}
 }
 
-// Asked is a question that was put to a legacy client.
+// Asked is a question that a legacy client gets.
 type Asked = storage.Question
 
-// Ask makes the questions that begin a round of a stream for a legacy client, and the
-// requests that ask them. Their ids count from first. of is the index, in its batch, of
-// the request that needs the inputs. fault says that the client has not declared the
-// capability for a question.
+// Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them. round
+// is how often the call with this stream has asked, first the number of the first question in the
+// round. of is the place, in its batch, of the request that the server has answered with inputs.
+// fault says that the client has not declared the capability for a question.
 func (l Legacy) Ask(stream string, round, first, of int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {
 		id := storage.QuestionID(storage.StreamID(stream), round, first+i)
@@ -100,8 +100,8 @@ func (l Legacy) request(in Input, id string) ([]byte, *wire.Error) {
 	return wire.NewRequest(text(id), in.Method, params), nil
 }
 
-// Retry returns the request that is sent again with new answers, which the caller adds. It
-// has the server's state, but no answers to earlier questions.
+// Retry returns a request with the server's requestState and without answers to earlier questions.
+// [Again] adds the new answers.
 func Retry(raw []byte, state json.RawMessage) []byte {
 	m, err := wire.Parse(raw)
 	if err != nil {
@@ -123,10 +123,10 @@ func withParams(m wire.Message, params object) []byte {
 	return wire.NewRequest(m.ID, m.Method, params.encode())
 }
 
-// Again returns the delivery that follows when the questions of a suspended one are
-// answered. It has the requests of raw, which [Retry] made, with the answers. If a client
-// answered an elicitation with an error, Again cancels the elicitation, as the user would.
-// For other questions such an error ends the delivery, and Again returns it.
+// Again returns what is sent to the server when its questions are answered: the request or batch raw,
+// whose requests [Retry] has made, with the answers. If a client answered an elicitation with an
+// error, the server gets "action": "cancel". An error of the client for another question ends the
+// call, and Again returns it.
 func Again(raw []byte, questions []storage.Question, answers []storage.Answer) ([]byte, *wire.Error) {
 	given := map[string]wire.Message{}
 	for _, a := range answers {

@@ -12,9 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Tasks is the name of the extension with which a client gets the name of a call instead
-// of its result. The client fetches the result later (io.modelcontextprotocol/tasks,
-// 2026-07-28).
+// Tasks is the name of the extension by which a client gets a taskId in place of the result of a call,
+// and fetches the result later (2026-07-28).
 const Tasks = metaPrefix + "tasks"
 
 // KnowsTasks reports whether the request declares tasks.
@@ -22,15 +21,14 @@ func (r Request) KnowsTasks() bool {
 	return isObject(wire.Lookup(r.Capabilities, "extensions", Tasks))
 }
 
-// WithoutTasks returns the request without the declaration of tasks. The server does not
-// see that declaration either: the client could not fetch a task that the server makes.
+// WithoutTasks returns the request without the client's declaration of tasks. The server must not see
+// it: a client could not fetch a task of the server, because tasks/get does not reach servers.
 func (r Request) WithoutTasks() Request {
 	if !r.KnowsTasks() {
 		return r
 	}
 	capabilities, _ := objectOf(r.Capabilities)
-	extensions, _ := objectOf(capabilities.get("extensions"))
-	r.Capabilities = capabilities.with("extensions", extensions.without(Tasks).encode()).encode()
+	r.Capabilities = withoutTasks(capabilities).encode()
 	r.Params, _ = wire.Replace(r.Params, r.Capabilities, "_meta", wire.MetaClientCapabilities)
 	return r
 }
@@ -44,8 +42,8 @@ func NeedsTasks() *wire.Error {
 	}
 }
 
-// NoTask returns the error for a name of a task that is not valid. The task belongs to
-// another caller, Dormouse did not make it, or Dormouse no longer keeps it.
+// NoTask returns the error for a taskId that Dormouse did not make, that belongs to another caller, or
+// whose task is not kept any more.
 func NoTask() *wire.Error {
 	return invalid("params.taskId is no task of this caller, or it has expired; call the tool anew")
 }
@@ -55,8 +53,8 @@ func IsTaskMethod(method string) bool {
 	return method == wire.MethodTasksGet || method == wire.MethodTasksUpdate || method == wire.MethodTasksCancel
 }
 
-// TaskRef is the content of a task's name, which is sealed. It is valid only for the caller
-// whose session it names.
+// TaskRef is the content of a taskId, which is sealed. It is valid only for the caller whose inner
+// session it names.
 type TaskRef struct {
 	Session   storage.ID
 	Stream    storage.StreamID // of the call
@@ -64,7 +62,7 @@ type TaskRef struct {
 	Abilities string           // of the client; see [Request.Abilities]
 }
 
-// taskMark distinguishes the name of a task from other data that is sealed for clients.
+// taskMark distinguishes a taskId from other data that is sealed for clients.
 const taskMark = "task"
 
 // Encode returns a reference as text, to be sealed.
@@ -84,8 +82,8 @@ func ReadTaskRef(plain []byte) (r TaskRef, ok bool) {
 	return r, err == nil && !r.Stream.Time().IsZero()
 }
 
-// abilities returns the kinds of questions that a client may be able to answer. Each is a
-// letter in the name of a task.
+// abilities returns the capabilities by which clients declare that they can answer questions. In a
+// taskId each is a letter, from "a" on.
 func abilities() [][]string {
 	return [][]string{
 		{"roots"},
@@ -97,8 +95,8 @@ func abilities() [][]string {
 	}
 }
 
-// Abilities returns the kinds of questions that the client has declared to answer, in one
-// string with a letter for each kind.
+// Abilities returns which questions the client can answer, as a string with a letter for each capability
+// that it declares.
 func (r Request) Abilities() string {
 	var word []byte
 	for i, path := range abilities() {
@@ -109,7 +107,7 @@ func (r Request) Abilities() string {
 	return string(word)
 }
 
-// capabilitiesOf returns the object that declares abilities.
+// capabilitiesOf returns the capabilities for the letters that [Request.Abilities] has returned.
 func capabilitiesOf(word string) json.RawMessage {
 	all := object{}
 	for i, path := range abilities() {
@@ -125,24 +123,24 @@ func capabilitiesOf(word string) json.RawMessage {
 	return all.encode()
 }
 
-// Task is the state of a call so far, for a client that fetches it as a task. It takes the
-// events of the call from the first on. One goroutine uses it.
+// Task is a task as its client sees it, made of the events of its call. The caller gives it all events,
+// from the first on. One goroutine uses it.
 type Task struct {
-	Name   string        // the client's name for it
-	Keep   time.Duration // how long events are kept
-	Lost   bool          // its result is not kept
-	Server json.RawMessage
+	Name   string          // taskId
+	Keep   time.Duration   // how long events are kept
+	Lost   bool            // the result is not kept any more
+	Server json.RawMessage // serverInfo
 
-	stream       storage.StreamID
-	made         time.Time
-	capabilities json.RawMessage
-	asked        []question
-	said         string // message of the last progress
-	response     *wire.Message
+	stream       storage.StreamID // of the call
+	made         time.Time        // when the call became a task
+	capabilities json.RawMessage  // of the client
+	asked        []question       // questions that the server has asked and not withdrawn
+	said         string           // message of the last progress
+	response     *wire.Message    // nil until the call has ended
 }
 
-// NewTask makes a Task from its reference. may has further kinds of questions that the
-// fetching client can answer; see [Request.Abilities].
+// NewTask makes a Task from its reference. may has the [Request.Abilities] of the request that fetches
+// the task, which may come from another client than the call.
 func NewTask(name string, ref TaskRef, may string) *Task {
 	return &Task{Name: name, stream: ref.Stream, made: ref.Made, capabilities: capabilitiesOf(ref.Abilities + may)}
 }
@@ -173,9 +171,8 @@ func (t *Task) Take(e storage.Event) {
 // Ended reports whether the call has its response.
 func (t *Task) Ended() bool { return t.response != nil }
 
-// Questions returns the ids of the questions that the server has asked and not withdrawn.
-// They are the keys of the input requests. An id is unique in the server's process, or in
-// a round of this call.
+// Questions returns the ids of the questions that the server has asked and not withdrawn. The ids are
+// also the keys in inputRequests.
 func (t *Task) Questions() []string {
 	ids := make([]string, len(t.asked))
 	for i, q := range t.asked {
@@ -198,7 +195,7 @@ func (t *Task) Refusals(answered map[string]bool) [][]byte {
 	return raws
 }
 
-// open returns the questions that wait for the client.
+// open returns the questions that the client can answer and has not answered.
 func (t *Task) open(answered map[string]bool) []question {
 	var open []question
 	for _, q := range t.asked {
@@ -210,8 +207,8 @@ func (t *Task) open(answered map[string]bool) []question {
 	return open
 }
 
-// Answers returns the responses of a tasks/update to questions that are open. It ignores
-// responses to other questions: they were answered, or never asked.
+// Answers returns the responses to open questions in the inputResponses of a tasks/update. It ignores
+// those to other questions, which were answered before or never asked.
 //
 // Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
 func (t *Task) Answers(responses json.RawMessage, answered map[string]bool) ([][]byte, error) {
@@ -240,7 +237,7 @@ const (
 	statusCancelled = "cancelled"
 )
 
-// state returns the status, and the members of a task that belong to that status.
+// state returns the status of the task, and the members of the task that depend on the status.
 func (t *Task) state(answered map[string]bool) (status string, members object) {
 	switch r := t.response; {
 	case r != nil && r.Error == nil:
@@ -274,7 +271,8 @@ func (t *Task) state(answered map[string]bool) (status string, members object) {
 // cancelledCode is [wire.CodeCancelled] as JSON.
 const cancelledCode = "-32800"
 
-// Sign returns a word that changes when the client can do something new about the task.
+// Sign returns a text that is another one when the status of the task or its open questions have
+// changed.
 func (t *Task) Sign(answered map[string]bool) string {
 	status, _ := t.state(answered)
 	for _, q := range t.open(answered) {
@@ -290,9 +288,8 @@ func (t *Task) Waits(answered map[string]bool) bool {
 }
 
 func (t *Task) members(status string, now time.Time, poll time.Duration) object {
-	// Dormouse does not store when a status began, so a new status counts from now. A call
-	// may take longer than its events are kept. Its end is still kept for that time
-	// afterwards.
+	// It is not stored when the status changed, so say now. The end of a call is kept for Keep after
+	// it has ended, whenever that is.
 	updated, keep := now, t.Keep*(1+t.Age(now)/t.Keep)
 	if status == statusWorking {
 		updated = t.made

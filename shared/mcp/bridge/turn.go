@@ -11,30 +11,30 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Turn makes one response to a modern client from the events of a call. It begins at the
-// first event, or where the previous round ended. It ends with the result or with the next
-// questions. One goroutine uses it.
+// Turn makes one response to a modern client from the events of a call: from the first event, or from
+// where the previous response ended, to the result or the next questions to the client. One
+// goroutine uses it.
 type Turn struct {
 	req    Request
-	id     storage.StreamID // the request's id inside
-	server json.RawMessage
-	state  State           // of the previous round, zero in the first
-	given  map[string]bool // ids of questions that have their answer
-	used   map[string]bool // keys of answers that came before their questions
+	id     storage.StreamID // the id that the request has at the server
+	server json.RawMessage  // serverInfo
+	state  State            // that came with the request, zero if none did
+	given  map[string]bool  // ids of questions that have their answer
+	used   map[string]bool  // keys of answers that came with a request before the server asked
 
-	at       storage.Index
-	open     []question
-	passed   json.RawMessage // the call for input that a modern server gave, nil for none
-	own      json.RawMessage // the requestState of passed, nil for none
-	again    bool            // the user must open the URLs before the client makes the call again
+	at       storage.Index   // of the last event
+	open     []question      // questions for the client
+	passed   json.RawMessage // a modern server's result with inputRequests, nil for none
+	own      json.RawMessage // the requestState in passed, nil for none
+	again    bool            // open are URLs, which the user must open before the client makes the call again
 	lacks    []string        // a capability that the server needed and the client lacks
-	progress float64
-	moved    bool // progress was sent
+	progress float64         // the last progress that was sent
+	moved    bool            // progress was sent
 }
 
 // NewTurn begins the response to a request. stream is the stream of the call, and also the
-// id of the request at the server. server is serverInfo, nil if unknown. s is the state of
-// the previous round, or zero. The caller then gives the events after s.From.
+// id of the request at the server. server is serverInfo, nil if unknown. s is the State that came
+// with the request, or zero. The caller then calls Take with each event after s.From.
 func NewTurn(r Request, stream storage.StreamID, server json.RawMessage, s State) *Turn {
 	return &Turn{req: r, id: stream, server: server, state: s, given: map[string]bool{}, used: map[string]bool{}, at: s.From}
 }
@@ -42,9 +42,8 @@ func NewTurn(r Request, stream storage.StreamID, server json.RawMessage, s State
 // Served sets serverInfo for a turn that began before serverInfo was known.
 func (t *Turn) Served(server json.RawMessage) { t.server = server }
 
-// Answers returns the responses of a retry to the questions of the previous round. If one
-// is missing, the turn asks that question again. It ignores a response to another
-// question.
+// Answers returns the answers in the request's inputResponses to the questions in its State. The Turn
+// asks a question again that has no answer. Answers ignores answers to other questions.
 //
 // Errors: *[wire.Error] with [wire.CodeInvalidParams] for a malformed answer.
 func (t *Turn) Answers() ([]Answer, error) {
@@ -67,8 +66,8 @@ func (t *Turn) Answers() ([]Answer, error) {
 	return answers, nil
 }
 
-// Complete reports whether every question of the previous round was answered, and whether
-// every elicitation among them was accepted.
+// Complete reports whether every question in the request's State was answered, and whether every
+// elicitation among them was accepted.
 func (t *Turn) Complete() (complete, agreed bool) {
 	inputs, _ := objectOf(t.req.Responses)
 	agreed = true
@@ -113,7 +112,7 @@ func (t *Turn) Take(e storage.Event) Step {
 	case m.Kind == wire.Notification:
 		return Step{Notify: t.notification(m)}
 	case !wire.SameID(m.ID, text(string(t.id))):
-		return Step{} // this answers a request that was sent together with the turn's own
+		return Step{} // the response to a logging/setLevel that was sent with the request
 	default:
 		return t.end(m)
 	}
@@ -130,19 +129,18 @@ func (t *Turn) ask(index storage.Index, m wire.Message, seen bool) Step {
 	if q.key = key; !asked {
 		q.key = t.keyFor(q)
 	}
-	needs, known := q.needs()
-	if !known {
-		a := q.refused("this client cannot be asked " + m.Method)
+	refuse := func(why string) Step {
+		a := q.refused(why)
 		return Step{Answer: &a}
 	}
-	if !declared(t.req.Capabilities, needs) {
+	switch needs, known := q.needs(); {
+	case !known:
+		return refuse("this client cannot be asked " + m.Method)
+	case !declared(t.req.Capabilities, needs):
 		t.lacks = needs
-		a := q.refused("the client has not declared the capability " + strings.Join(needs, "."))
-		return Step{Answer: &a}
-	}
-	if !t.req.Rounds() {
-		a := q.refused("the client cannot be asked while it waits for " + t.req.Method)
-		return Step{Answer: &a}
+		return refuse("the client has not declared the capability " + strings.Join(needs, "."))
+	case !t.req.Rounds():
+		return refuse("the client cannot be asked while it waits for " + t.req.Method)
 	}
 	if a := t.early(q); a != nil {
 		return Step{Answer: a}
@@ -151,9 +149,9 @@ func (t *Turn) ask(index storage.Index, m wire.Message, seen bool) Step {
 	return Step{}
 }
 
-// keyFor returns the key of a question for the client. It is a name that says what the
-// question is about, if that name is free; otherwise it is the id. In a task it is always
-// the id, because keys must be unique for the task's whole life.
+// keyFor returns the key of a question in inputRequests: the name of its only field if no other
+// question has that key, otherwise the id. In a call that may become a task the key is always the
+// id, because keys must be unique for the task's whole life.
 func (t *Turn) keyFor(q question) string {
 	name := q.name()
 	_, before := t.state.Asked[name]
@@ -163,9 +161,8 @@ func (t *Turn) keyFor(q question) string {
 	return name
 }
 
-// early returns the answer to a question that came with the request, nil for none. So a
-// client that expects a question need not be asked. If the answer is malformed, early
-// returns nil too.
+// early returns the answer to a question if the client has sent it with its first request, because it
+// expects the question. It returns nil if the request has none or a malformed one.
 func (t *Turn) early(q question) *Answer {
 	if t.req.State != "" || q.key == q.id || t.used[q.key] {
 		return nil
@@ -249,7 +246,7 @@ func (t *Turn) end(m wire.Message) Step {
 	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}
 }
 
-// pass takes a call for input by a modern server.
+// pass takes a modern server's result with inputRequests, which the client gets as it is.
 func (t *Turn) pass(result json.RawMessage) Step {
 	inputs, own, fault := ReadInputs(result)
 	if fault != nil {
@@ -264,8 +261,7 @@ func (t *Turn) pass(result json.RawMessage) Step {
 	return Step{}
 }
 
-// Request returns the request of the turn in the form to send it again, with the facts of
-// its state.
+// Request returns the request with what [Request.Forward] needs of its State.
 func (t *Turn) Request() Request {
 	r := t.req
 	r.passed, r.own = t.state.Passed, t.state.Own
@@ -300,8 +296,8 @@ func (t *Turn) missing(path []string, said string) Step {
 	return Step{Reply: &Response{Raw: wire.ErrorResponse(t.req.ID, e), Code: e.Code}}
 }
 
-// Asks reports whether there are questions for the client. More may follow at once, or the
-// server may take them back.
+// Asks reports whether there are questions for the client. The next events may have further questions,
+// or withdraw these.
 func (t *Turn) Asks() bool {
 	return t.passed != nil || len(t.open) > 0 && (t.again || t.at >= t.state.Seen)
 }
@@ -309,11 +305,11 @@ func (t *Turn) Asks() bool {
 // Questions returns how many questions for the client are open.
 func (t *Turn) Questions() int { return len(t.open) }
 
-// Again reports whether the call has ended, and the client must make it again after it has
-// done what the questions ask.
+// Again reports whether the call has ended with questions, so that the client's next request is a new
+// call.
 func (t *Turn) Again() bool { return t.again || t.passed != nil }
 
-// State returns the state that the client must bring back with its answers. The caller sets
+// State returns the State that the client must send back with its answers. The caller sets
 // Session and Expires.
 func (t *Turn) State() State {
 	s := State{Asked: map[string]string{}, Digest: t.req.Digest(), Round: t.state.Round + 1}
@@ -335,8 +331,8 @@ func (t *Turn) State() State {
 	return s
 }
 
-// Required returns the response that asks the client, with its sealed state (MCP 2026-07-28,
-// "Multi Round-Trip Requests").
+// Required returns the response with the inputRequests for the client. sealed is its requestState: the
+// sealed State (MCP 2026-07-28, "Multi Round-Trip Requests").
 func (t *Turn) Required(sealed string) []byte {
 	if t.passed != nil {
 		result, _ := objectOf(t.passed)
