@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-// WriteFile replaces a file in one step. After a crash the file has either all new bytes or
-// its old content. Until the new file has its permissions, only this user can read it. One
-// caller at a time may write a path: the part that is not complete is at path + ".new".
+// WriteFile replaces a file in one step: after a crash the file has either its new content or its old.
+// Until it has the permissions mode, only this user can read the new content. Only one caller at a time
+// may write a path, because the new content is first written to path + ".new".
 func WriteFile(path string, text []byte, mode fs.FileMode) error {
 	part := path + ".new"
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
@@ -23,12 +23,12 @@ func WriteFile(path string, text []byte, mode fs.FileMode) error {
 		err = os.Rename(part, path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(part)) // a full disk keeps an empty one
+		return errors.Join(err, os.Remove(part))
 	}
 	return SyncFolder(filepath.Dir(path))
 }
 
-// SyncFolder makes the names in a folder last.
+// SyncFolder makes the names in a folder durable: files that were created, renamed or removed.
 func SyncFolder(path string) error {
 	folder, err := os.Open(path)
 	if err != nil {

@@ -11,28 +11,27 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// This file has what a box is given and what it says, as both ends in its program see it: the
-// runner, or a host in the same program.
+// This file has the two interfaces between a box, which runs the processes of a server, and what
+// connects the box with its sessions: the runner's end of the relay, or the code of the same program.
 
-// Executor is a box. For the runner one goroutine calls all methods, one after the other, in
-// the order in which the frames came. While a method blocks, no other is called. No method
-// may wait for the end of [Link.Run].
+// Executor is a box. One goroutine calls all methods, one after the other, in the order in which the
+// frames came. No method may wait for the end of [Link.Run].
 type Executor interface {
-	// Deliver executes a message. It is called at most once for a delivery id and round.
+	// Deliver executes a message. It is called at most once for each ID and Round.
 	// If the delivery has requests, the box must send one Event with Final or with Asks
 	// for it. After an Event with Asks the box forgets the delivery.
 	Deliver(d Delivery)
 	// Answer passes on the client's response to a question. It may be called twice for one
 	// response, and for a question that is not open any more.
 	Answer(s storage.ID, question string, raw []byte)
-	// CloseStream says that the host has ended a request stream by itself. The box cancels
-	// its calls; events that they still send are dropped. The stream may have ended in the
-	// box as well.
+	// CloseStream says that a request stream was ended without the box, such as by a cancel. The
+	// box cancels the calls of the stream; events that they still send are dropped. The stream may
+	// have ended in the box as well.
 	CloseStream(s storage.ID, stream storage.StreamID)
 	// StopSession says that the client has ended a session. The box stops its process.
 	StopSession(s storage.ID)
-	// Halt stops the process of a session, or with "" all processes, for an operator whom
-	// by names. Calls in flight get a time to end. The sessions stay.
+	// Halt stops the process of a session, or with "" all processes, because an operator, named
+	// by, wants so. Calls in flight may go on for within. The sessions stay.
 	Halt(s storage.ID, by string, within time.Duration)
 	// Questions returns the client-visible ids of the open questions, by session.
 	Questions() map[storage.ID][]string
@@ -44,7 +43,7 @@ type Executor interface {
 // Delivery is one client message (or batch) to execute. Init and Raw belong to
 // the Executor.
 type Delivery struct {
-	ID          storage.StreamID // deliver id, and the stream for its events
+	ID          storage.StreamID // the stream for its events
 	Round       int              // how often it was suspended; above 0, Raw has the answers
 	Session     storage.ID
 	Principal   string   // a hash; the same for all sessions of one principal in the box, and different for other principals
@@ -55,8 +54,8 @@ type Delivery struct {
 	Raw         []byte                    // as the client wrote it
 	HasRequests bool                      // Raw has requests, each of which the box has to end
 	Again       bool                      // the session has had a process before
-	Moved       bool                      // the server may list otherwise than when the session last had a request
-	Held        bool                      // clients hear of changed tools, whether the server tells of them or not
+	Moved       bool                      // the server's lists may have changed since the session's last request
+	Held        bool                      // Dormouse itself sends the clients list_changed for tools
 	Secrets     map[string]storage.Secret // keys and tokens of the principal at third parties, by provider
 }
 
@@ -71,20 +70,19 @@ type Event struct {
 	Asks    *Suspension // not nil: the last event of this round of the stream
 }
 
-// Suspension asks the host to suspend a delivery that needs something of its client. The
-// delivery waits, without this box, for answers to its questions. Events of its stream
-// have asked the questions; the Suspension comes with the last of them. The ids of the
-// questions are those of [storage.QuestionID], for the round after the delivery's.
+// Suspension suspends a delivery whose server asks the client something: it waits for the answers
+// without this box. The questions are events of its stream; the Suspension comes with the last of
+// them. Their ids are those of [storage.QuestionID], for the round after the delivery's.
 type Suspension struct {
 	Questions []storage.Question
 	Raw       []byte        // the request, or a batch, to send again; without answers
 	Within    time.Duration // how long the client may take to answer
 }
 
-// StatusReport tells the host about a process. With a Handshake it is the result of a
-// fresh process's initialize, which the host keeps. Detail is then the requested protocol
-// version, and Ticket is one of the session's. Without a Handshake it is a line for the
-// host's log, and the host cuts each text in it to 500 bytes.
+// StatusReport tells something about a process. With a Handshake it has the result of a fresh process's
+// initialize, which becomes part of the handshake record. Detail is then the requested protocol
+// version, and Ticket is one of the session's. Without a Handshake it is a log line, in which each
+// text is cut to 500 bytes.
 type StatusReport struct {
 	Session   storage.ID
 	Ticket    string
@@ -92,49 +90,50 @@ type StatusReport struct {
 	Phase     string
 	Detail    string
 	Handshake json.RawMessage
-	// Era goes with a Handshake if the host does not know yet which era the server speaks:
+	// Era is set with a Handshake if it was not known which era the server speaks:
 	// [EraModern], [EraLegacy] or [EraDual]. A later runner of the box finds it in [EnvEra].
 	Era string
-	// Lists says that Handshake is a fingerprint of the lists of a fresh process instead. See
-	// [Status].
+	// Lists and Own say that Handshake is not a handshake but a fingerprint of the lists of a fresh
+	// process. See [Status].
 	Lists string
-	Own   bool // goes with Lists
+	Own   bool
 }
 
-// Pauses between two questions to a box whether it may sleep.
+// Pauses between two calls of [Executor.IdleSince].
 const (
-	MostUnasked    = 30 * time.Second      // the longest, of a busy box
-	UnaskedHasty   = time.Second           // of one whose processes were all stopped
-	UnaskedClosing = 50 * time.Millisecond // of one that is told to end
+	MostUnasked    = 30 * time.Second      // the longest, for a busy box
+	UnaskedHasty   = time.Second           // for a box whose processes were all stopped
+	UnaskedClosing = 50 * time.Millisecond // for a box that is told to end
 )
 
 // YieldAfter is how long a box that was asked to make room stays awake without work.
 const YieldAfter = 10 * time.Second
 
-// RefuseFor is how long a retiring box takes no new message. Most calls end within that time,
-// and then the next message finds the new definition. Longer calls must not hold up others.
+// RefuseFor is for how long a box takes no new message when its server has got another definition. Most
+// calls end within that time. Then the box ends, and the next message starts one with the new
+// definition. If a call takes longer, the box takes messages again.
 const RefuseFor = 5 * time.Second
 
-// Link is what a box says to its host.
+// Link takes what a box sends.
 type Link interface {
-	// Run runs until the box may end: it is asleep, or ctx is done. From the moment ctx is
-	// done no new message is executed, and the caller stops the processes meanwhile.
+	// Run returns when the box may end: it has slept long enough, or ctx is done. From the moment ctx
+	// is done no new message is executed; the caller stops the processes meanwhile.
 	Run(ctx context.Context) error
-	// Event takes an event, and blocks while too much of its session waits for the host.
+	// Event takes an event. It blocks while too many bytes of the event's session are not stored yet.
 	Event(Event)
 	// Status sends a report, which may be lost unless it has a Handshake.
 	Status(StatusReport)
-	// Snapshot asks the host about the snapshots of an owner.
+	// Snapshot sends a request about the snapshots of an owner.
 	Snapshot(context.Context, Snapshot) (Kept, error)
 }
 
-// Joining is what a box brings to a host in the same program.
+// Joining is what a box in the same program gives to the code that connects it with its sessions.
 type Joining struct {
 	Box      storage.BoxID
-	Token    string // of the start
+	Token    string // that the start of the box got
 	Executor Executor
-	Digest   string        // names the definition of the server that the box was started with
-	Retire   func()        // ends the box when nothing is in flight, because its server is defined otherwise by now
+	Digest   string        // of the definition of the server that the box was started with
+	Retire   func()        // ends the box when nothing is in flight, because its server has another definition
 	Idle     time.Duration // the box sleeps after it was idle for this long; 0: the default
 	Flush    time.Duration // how long requests in flight have to end after Run's ctx is done
 	Guard    interface {   // catches panics of the code of the box
@@ -145,9 +144,9 @@ type Joining struct {
 	Hold func(bytes int) // counts bytes that are held for the box
 }
 
-// Fit returns the events that may take the place of e: e in valid UTF-8, or errors if it is
-// larger than the relay carries. round is how often its delivery was suspended before. why is
-// the reason if e was changed; an event that no request waits for is then left out.
+// Fit returns e as the relay can carry it: in valid UTF-8, or if e is too large or may not suspend its
+// delivery, error responses in its place. round is how often the delivery was suspended before. why is
+// the reason if e was changed. An event that is too large and that no request waits for is left out.
 func Fit(e Event, round int) (fit []Event, why string) {
 	if !utf8.Valid(e.Raw) {
 		e.Raw, why = bytes.ToValidUTF8(e.Raw, []byte("\uFFFD")), "bytes are not UTF-8"

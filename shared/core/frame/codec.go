@@ -75,8 +75,8 @@ func Decode(data []byte) (Frame, error) {
 	return f, nil
 }
 
-// crowded reports whether decoding a header might take far more memory than its bytes. A
-// value that takes memory has a comma, a bracket or a brace of its own.
+// crowded reports whether decoding a header might take far more memory than its bytes. It counts values
+// by their commas, brackets and braces.
 func crowded(head []byte) bool {
 	if len(head) <= maxValues {
 		return false

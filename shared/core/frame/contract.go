@@ -9,12 +9,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Environment variables that the host sets for a runner.
+// Environment variables with which a runner is started.
 const (
 	EnvBox        = "DORMOUSE_BOX"
 	EnvGeneration = "DORMOUSE_GENERATION"
 	EnvToken      = "DORMOUSE_TOKEN"
-	EnvPass       = "DORMOUSE_PASS" // the first pass
+	EnvPass       = "DORMOUSE_PASS" // the pass with which the runner connects first; see PassHeader
 	EnvRelayURL   = "DORMOUSE_RELAY_URL"
 	EnvEra        = "DORMOUSE_ERA"   // EraModern, EraLegacy, EraDual, or not set
 	EnvRoots      = "DORMOUSE_ROOTS" // file with certificates of authorities, for an image that has none
@@ -35,23 +35,23 @@ const (
 	EraDual   = "dual"
 )
 
-// ExitUnreachable is the exit status of a runner that could not reach the host. If its
-// box was still starting, the host tells the waiting clients so.
+// ExitUnreachable is the exit status of a runner that could not connect to the relay. If its
+// box was still starting, the waiting clients get an error that says so.
 const ExitUnreachable = 4
 
 // PassHeader is the HTTP header in which a runner shows its pass when it connects.
 const PassHeader = "Dormouse-Pass"
 
-// LateAfter is the age up to which a runner executes a deliver at once, by the clocks of
-// the two ends. It asks the host about an older one.
+// LateAfter is the age, by the clocks of both ends, up to which a runner executes a [Deliver] at once.
+// For an older one it first sends an [Ask].
 const LateAfter = time.Second
 
 // MaxQuestions is how many questions one delivery may ask in a round.
 const MaxQuestions = 100
 
-// MaxTransfers is how many long frames one runner may have under way. The name of a
-// frame begins with its place, a number below MaxTransfers. The host keeps parts by
-// place, so a box cannot make it keep more frames than this.
+// MaxTransfers is how many frames that are cut into parts one runner may be sending. The name of such a
+// frame begins with a number below MaxTransfers, by which the parts are stored. So a hostile runner
+// cannot fill the store with more frames than this.
 const MaxTransfers = 64
 
 // maxDetail is how many bytes of a text from the other end go to the log.

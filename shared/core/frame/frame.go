@@ -134,10 +134,10 @@ func Pieces(frame ...[]byte) (pieces [][]byte) {
 	return pieces
 }
 
-// DrainFrame returns the frame that asks a runner to connect anew within a time. The
-// runner chooses a random moment, so that runners do not all connect at once when a host
-// is about to be replaced. The caller posts the frame to the connection in a box record.
-// The only answer is the hello on the next connection.
+// DrainFrame returns the frame that asks a runner to connect anew within a time, because this program
+// is about to be replaced. The runner chooses a random moment, so that not all connect at once. The
+// caller posts the frame to the connection in a box record. Its only answer is the [Hello] on the next
+// connection.
 func DrainFrame(within time.Duration) []byte {
 	return Encode(Drain{In: within.Milliseconds()})
 }

@@ -25,19 +25,19 @@ func (s Sender) From() Sender { return s }
 // Hello is the first frame on a connection, and a ping.
 type Hello struct {
 	Sender
-	Token string `json:"token,omitempty"` // one-time, until the first welcome
-	Link  int64  `json:"link,omitempty"`  // counts the runner's hellos, but not pings and repeats
+	Token string `json:"token,omitempty"` // one-time, until the first Welcome
+	Link  int64  `json:"link,omitempty"`  // the number of the connection, by the runner's count
 	Task  string `json:"task,omitempty"`  // the fleet's name for the runner
 	// Digest names the definition of the server that the runner was started with, ""
 	// if it does not say.
 	Digest string `json:"digest,omitempty"`
 	// Baked says that the runner's image has the install of the server.
 	Baked bool `json:"baked,omitempty"`
-	// Questions are the client-visible ids of open questions, by session. The host
-	// posts the answers that came while the runner had no connection.
+	// Questions are the client-visible ids of open questions, by session. The runner gets the
+	// answers that came while it had no connection.
 	Questions map[storage.ID][]string `json:"questions,omitempty"`
-	// Invited asks for the runner's launch, which an invited runner lacks until its first
-	// welcome.
+	// Invited asks for [Welcome.Launch]. The runner is the runtime of a Lambda function, and was
+	// started without the environment of a box.
 	Invited bool `json:"invited,omitempty"`
 }
 
@@ -53,7 +53,7 @@ type Taken struct {
 	Tickets []string `json:"tickets,omitempty"`
 }
 
-// Ask asks whether a deliver that came late may be executed.
+// Ask asks whether a [Deliver] that came late may be executed.
 type Ask struct {
 	Sender
 	Ticket   string           `json:"ticket,omitempty"`
@@ -76,7 +76,7 @@ type Return struct {
 type Events struct {
 	Sender
 	Session storage.ID  `json:"session,omitempty"`
-	Tickets []string    `json:"tickets,omitempty"` // the host writes taken marks for these before the events
+	Tickets []string    `json:"tickets,omitempty"` // as in Taken, which is handled before the events
 	Seq     int64       `json:"seq,omitempty"`
 	Items   []EventItem `json:"items,omitempty"`
 	Payload []byte      `json:"-"`
@@ -86,17 +86,16 @@ type Events struct {
 // the frame's payload, one after the other in the order of the items.
 type EventItem struct {
 	Ticket string           `json:"ticket"`
-	Stream storage.StreamID `json:"stream,omitempty"` // "" for common
-	First  storage.Index    `json:"first,omitempty"`  // 0: unknown, common only
+	Stream storage.StreamID `json:"stream,omitempty"` // "" for the standalone stream
+	First  storage.Index    `json:"first,omitempty"`  // index of the first event; 0, only in the standalone stream: not known
 	Final  bool             `json:"final,omitempty"`  // the last event ends its stream
-	Marked bool             `json:"marked,omitempty"` // the stream or its round ends, and an in-flight item exists: the delivery came from the inbox, or the runner sent taken for it
+	Marked bool             `json:"marked,omitempty"` // the stream or its round ends, and the delivery has an item in the store: it came from there, or the runner sent Taken for it
 	Lens   []int            `json:"lens"`
 	Asks   *Asks            `json:"asks,omitempty"` // set if the last event ends the round, not the stream
 }
 
-// Asks suspends a delivery. The client gets questions, and no process works on the
-// delivery until there are answers. The request to send again then is in the payload,
-// after the events of the item. Marked says that an in-flight item exists, as for an end.
+// Asks suspends a delivery: the client gets questions, and no process works on the delivery until there
+// are answers. The request that is sent again then is in the payload, after the events of the EventItem.
 type Asks struct {
 	Round     int                `json:"round"` // the round that begins: one more than the delivery's
 	Questions []storage.Question `json:"questions"`
@@ -111,9 +110,8 @@ const (
 	PhaseMemory = "memory"
 )
 
-// Status tells the host about a process. If it has a payload, the payload is the result
-// of a fresh process's initialize. Detail is then the protocol version that the runner
-// asked for.
+// Status tells something about a process. If it has a payload and no Lists, the payload is the result
+// of a fresh process's initialize, and Detail is the protocol version that the runner asked for.
 type Status struct {
 	Sender
 	Session storage.ID `json:"session,omitempty"`
@@ -122,9 +120,9 @@ type Status struct {
 	Phase   string     `json:"phase,omitempty"`
 	Detail  string     `json:"detail,omitempty"`
 	Era     string     `json:"era,omitempty"` // of the server, if it is news
-	// Lists says that the payload is no handshake, but a fingerprint of the lists of a fresh
-	// process. Its value names everything that the lists may depend on. Own says that a
-	// principal is part of that.
+	// Lists, if not "", says that the payload is a fingerprint of the lists of a fresh process. Its
+	// value names everything that the lists may depend on. Own says that the principal is part of
+	// that.
 	Lists   string `json:"lists,omitempty"`
 	Own     bool   `json:"own,omitempty"`
 	Payload []byte `json:"-"`
@@ -134,11 +132,11 @@ type Status struct {
 type Bye struct {
 	Sender
 	Link  int64 `json:"link,omitempty"`
-	Looks bool  `json:"looks,omitempty"` // all deliveries were looks, see Deliver
+	Looks bool  `json:"looks,omitempty"` // Looks was set in all deliveries
 	Idle  int64 `json:"idle,omitempty"`  // milliseconds for which the box had no work
 }
 
-// Part is a piece of a long frame. The host leaves out the Sender.
+// Part is a piece of a long frame. Only a runner sets the Sender.
 type Part struct {
 	Sender
 	N       int64  `json:"n,omitempty"`
@@ -166,7 +164,7 @@ type Snapshot struct {
 	Object string `json:"object,omitempty"`
 }
 
-// InstallOwner begins the owners of installs, which are kept like workspaces.
+// InstallOwner begins the name of the owner of a snapshot that has installed packages.
 const InstallOwner = "install-"
 
 // Welcome answers a hello: the runner runs the box, in generation Gen.
@@ -175,7 +173,8 @@ type Welcome struct {
 	Link   int64              `json:"link,omitempty"`
 	Ticket string             `json:"ticket,omitempty"` // a fresh pass
 	Retire bool               `json:"retire,omitempty"` // the server has another definition by now, or none
-	// Launch has the environment variables of an invited runner. It may hold secrets.
+	// Launch has the environment variables of the box if [Hello.Invited] asked for them. It may
+	// hold secrets.
 	Launch map[string]string `json:"launch,omitempty"`
 }
 
@@ -184,10 +183,10 @@ type Fenced struct {
 	Link int64 `json:"link,omitempty"`
 }
 
-// Nudge says that the inbox has something.
+// Nudge says that items wait, so that the runner sends a Pull.
 type Nudge struct{}
 
-// Look says nothing. The host learns from its post whether the connection is open.
+// Look says nothing. Whoever posts it learns whether the connection is open.
 type Look struct{}
 
 // Deliver is a message to execute. Lens cuts the payload into the client's initialize
@@ -205,11 +204,11 @@ type Deliver struct {
 	Sent       int64              `json:"sent,omitempty"`      // Unix milliseconds; when it was posted
 	NotAfter   int64              `json:"notAfter,omitempty"`  // Unix milliseconds
 	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds
-	Inbox      bool               `json:"inbox,omitempty"`
-	Again      bool               `json:"again,omitempty"` // the session has had a process before
-	Moved      bool               `json:"moved,omitempty"` // the server may list otherwise than when the session last had a request
-	Held       bool               `json:"held,omitempty"`  // clients hear of changed tools, whether the server tells of them or not
-	Looks      bool               `json:"looks,omitempty"` // the message asks only for a list, or initializes
+	Inbox      bool               `json:"inbox,omitempty"`     // the message has an item in the store
+	Again      bool               `json:"again,omitempty"`     // the session has had a process before
+	Moved      bool               `json:"moved,omitempty"`     // the server's lists may have changed since the session's last request
+	Held       bool               `json:"held,omitempty"`      // Dormouse itself sends the clients list_changed for tools
+	Looks      bool               `json:"looks,omitempty"`     // the message is an initialize or asks for a list
 	Lens       []int              `json:"lens,omitempty"`
 	Trace      string             `json:"trace,omitempty"` // the client's request in all logs
 	// Secrets are the keys and tokens that the principal has at third parties, by provider.
@@ -236,7 +235,7 @@ type Ack struct {
 	Session storage.ID         `json:"session,omitempty"`
 	Seq     int64              `json:"seq,omitempty"`
 	Next    storage.Index      `json:"next,omitempty"`   // index of the next standalone event, if the batch had any
-	Closed  []storage.StreamID `json:"closed,omitempty"` // streams that the host has ended
+	Closed  []storage.StreamID `json:"closed,omitempty"` // streams that were ended without the runner
 	Fenced  bool               `json:"fenced,omitempty"`
 }
 
@@ -257,11 +256,11 @@ type Stop struct {
 	Session storage.ID `json:"session,omitempty"`
 }
 
-// Halt tells that an operator stops the process of a session, or all processes of the
-// box. The sessions stay.
+// Halt says that an operator stops the process of a session, or all processes of the box. The sessions
+// stay.
 type Halt struct {
 	Session storage.ID `json:"session,omitempty"` // "": all
-	By      string     `json:"by"`                // who does so, in words for clients
+	By      string     `json:"by"`                // the operator, in words for clients
 	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
 }
 
@@ -274,7 +273,7 @@ type Drain struct {
 	In int64 `json:"in,omitempty"` // milliseconds
 }
 
-// PartOK says that the host has a Part.
+// PartOK says that a Part of the runner is stored.
 type PartOK struct {
 	N     int64  `json:"n,omitempty"`
 	Frame string `json:"frame,omitempty"`

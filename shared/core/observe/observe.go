@@ -1,5 +1,5 @@
-// Package observe has the events of requests, frames and calls. The places where these end
-// tell an [Observer]. A log line is one of the things that observers make of an event.
+// Package observe has the events that are reported when a request of a client, a frame of a box or a
+// tools/call has ended. An [Observer] gets each event. One of them writes log lines.
 package observe
 
 import (
@@ -29,18 +29,18 @@ const (
 	Open    = "open"    // the call goes on; a later event has its end
 )
 
-// Event is one request, frame or other event that was handled, or Work. Fields that its
-// kind does not name may be empty. Nothing in it is a secret, apart from Why, which may
-// repeat what a server answered, and the bodies in Said and Ended. Only the observer of
-// auditors gets these: it comes first, and takes them out.
+// Event is one request, frame or other event that was handled, or Work. Fields that do not belong to its
+// Kind may be empty. Nothing in it is a secret, except for Why, which may repeat what a server answered,
+// and the bodies in Said and Ended. Only the first Observer gets these, which writes them for
+// auditors and removes them from the Event.
 type Event struct {
 	Kind            string
 	Level           slog.Level
-	storage.Account                // for Work without Over, In, Out and Took
+	storage.Account                // in Work, Over, In, Out and Took are zero
 	Spent           *storage.Spent // what it cost; nil if nobody counts that
 
 	HTTPMethod string
-	Path       string // or route
+	Path       string // in API, the pattern of the route
 	Status     int    // of the HTTP response
 	RPCMethod  string // of a client's message
 	RPCID      string // the JSON type of its id: number, string or none
@@ -56,8 +56,8 @@ type Event struct {
 	Parent   string // the traceparent that the client sent
 	Protocol string // the version in its header
 
-	Refused bool    // the request was refused, and calls no tool
-	Refusal string  // why its caller was refused: a code, or the kind of a limit
+	Refused bool    // the request was refused, so no tool was called
+	Refusal string  // why the caller was refused: a code, or the kind of a limit
 	Caller  *Caller // of a call or a refusal
 	Tool    string  // of a tools/call
 	Outcome string  // of a tools/call; without Tool, of the call with the Stream
@@ -69,8 +69,8 @@ type Event struct {
 	Traces []string // of the requests in a Frame
 }
 
-// Caller is where a request came from. Server, Tenant and Principal are of a caller that was
-// refused before these were proven.
+// Caller is where a request came from. Server, Tenant and Principal are set for a caller that was
+// refused, as it claims them.
 type Caller struct {
 	Server, Tenant, Principal string
 	Key                       string // ID of an API key
@@ -211,8 +211,8 @@ func (e *Event) attrs() []slog.Attr {
 	return all
 }
 
-// caller returns the attribute that says where a request came from. Bills and metrics read
-// names of the line itself, which strangers must not choose.
+// caller returns the attribute that says where a request came from. It is a group, because bills and
+// metrics read the names outside of it, which a refused caller must not choose.
 func (e *Event) caller() slog.Attr {
 	c, names := e.Caller, []slog.Attr{}
 	if e.Principal == "" && e.Kind != API {

@@ -68,6 +68,7 @@ func boxNumber(text string) int {
 	return n
 }
 
+// cutLast is [strings.Cut] at the last sep.
 func cutLast(s, sep string) (before, after string, found bool) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
 		return s[:i], s[i+len(sep):], true
@@ -102,46 +103,46 @@ type Box struct {
 	Tenant string
 	Server string
 	State  BoxState
-	// Gen goes up by one when a function takes the lease to wake the box, or takes it over
-	// from another. It also goes up at a hello after a bye.
+	// Gen goes up by one when a function takes the lease to wake the box, or takes it over from
+	// another function. It also goes up when a runner that has said bye, because it ends,
+	// connects again after all.
 	Gen Generation
-	// Lost is the highest generation that ended without a bye.
+	// Lost is the highest generation whose runner ended without a bye.
 	Lost Generation
-	// Worked is the highest generation that did more than answer lists, or may have done
-	// so.
+	// Worked is the highest generation that did, or may have done, more than answer requests for
+	// lists.
 	Worked Generation `json:",omitempty"`
 	Told   Told       `json:",omitzero"`
-	// Code is the digest of the server when the box was last woken: what its processes run.
-	// "" is not known.
+	// Code is the digest of the server's definition with which the box was last woken, "" if that
+	// is not known.
 	Code string `json:",omitempty"`
-	// Relisted is when a fresh process was last found to list otherwise than the record.
+	// Relisted is when a fresh process was last found to have other lists than the handshake record.
 	Relisted time.Time `json:",omitzero"`
-	Runner   string    // random id of the runner; kept after a bye
+	Runner   string    // random id of the runner; kept after its bye
 	Task     string    // the fleet's name of the box
 	Conn     string    // WebSocket connection of the runner, only while Awake
-	Link     int64     // the runner's own count of its hellos
-	// The box has these fields only while Starting. They are the holder of the wake lease,
-	// its end, the number of the attempt, and the hash of the one-time token. The runner
-	// must bring that token.
-	Owner     string
-	Until     time.Time
-	Attempt   int
-	TokenHash string
-	Failure   Failure // of the last lost generation, or of the last failed start
+	Link     int64     // how many connections the runner has opened, by its own count
+	// The box has these fields only while Starting.
+
+	Owner     string    // the function that holds the lease to wake the box
+	Until     time.Time // the end of that lease
+	Attempt   int       // the number of the attempt to start
+	TokenHash string    // hash of the one-time token with which the runner must connect
+
+	Failure Failure // of the last lost generation, or of the last failed start
 	// Era is the protocol that the server speaks, "" if that is not known yet. The next
 	// runner tries it first.
 	Era     string `json:",omitempty"`
 	Changed time.Time
-	// Place is where the box was last started, in the fleet's words; "" is the only place
-	// of a fleet that has one.
+	// Place is where the box was last started, as the fleet names the place; "" if the fleet has
+	// only one.
 	Place string `json:",omitempty"`
-	// Began is the time of the last hello of a new runner. Busy is how long the box had
-	// work in a wake: the mean of about the last ten wakes.
+	// Began is when a new runner last connected. Busy is for how long the box had work each time
+	// that it was awake: the mean of about the last ten times.
 	Began time.Time     `json:",omitzero"`
 	Busy  time.Duration `json:",omitempty"`
-	// Installed is the definition of the server whose install was last kept or was in the
-	// runner's image; "" for none. A start with this definition need not install anything
-	// while the install is kept.
+	// Installed is the digest of the server definition whose packages were last installed and kept,
+	// or were in the runner's image; "" for none. A start with this definition installs nothing.
 	Installed string `json:",omitempty"`
 	// Gone is when the sweep or a waiting function first found Conn closed. The next
 	// hello clears it. Only a place that does not list its tasks needs it.
@@ -160,7 +161,7 @@ func (b Box) Choose(id ID, most int) int {
 	used := max(1, bits.Len32(full))
 	switch {
 	case bits.OnesCount32(full) == most:
-		full = 0 // all are: one is as good as another
+		full = 0 // all boxes are full, so choose any
 	case bits.OnesCount32(full) == used:
 		used++
 	}
@@ -188,9 +189,8 @@ func (b Box) MarkFull(n int, full bool) Box {
 	return b
 }
 
-// Told has, for each kind of list, the highest generation in which a process announced
-// that the list has changed. A list of that generation or an earlier one may be out of
-// date.
+// Told has, for each kind of list, the highest generation in which a process sent list_changed. A
+// list that a process gave in that generation or an earlier one may be out of date.
 type Told struct {
 	Tools, Prompts, Resources Generation `json:",omitempty"`
 }
@@ -201,7 +201,7 @@ type Failure struct {
 	Detail string // text that may be shown to a client
 	Exit   int    // exit code of the runner, if it exited
 	Signal string // the signal that killed it, if any
-	// Unsent says, of the failure of a request, that it was certainly not executed.
+	// Unsent says that the request which the Failure ended was certainly not executed.
 	Unsent bool `json:",omitempty"`
 	At     time.Time
 }
@@ -210,11 +210,11 @@ type Failure struct {
 // stays true.
 func (b Box) Over(g Generation) bool { return b.Gen > g || b.Gen == g && b.State == Asleep }
 
-// Clean reports whether generation g ended with a bye. A request that was sent to a clean
-// generation and left no trace in the log was not executed.
+// Clean reports whether the runner of generation g ended with a bye. A request that was sent to such a
+// generation and has no event in the log was not executed.
 func (b Box) Clean(g Generation) bool { return b.Over(g) && g > b.Lost }
 
-// ItemState is what an in-flight item waits for.
+// ItemState is what an [Item] waits for.
 type ItemState string
 
 // The states of an item. If a server asks its client during a call (MCP 2026-07-28, "Multi
@@ -227,14 +227,15 @@ type ItemState string
 // executed once: the function that finds all questions answered makes the item Waiting
 // with one SwapItem.
 const (
-	Waiting   ItemState = "waiting"   // for a box
-	Taken     ItemState = "taken"     // by a generation of the box
-	Suspended ItemState = "suspended" // until the client has answered
-	Leftover  ItemState = "leftover"  // no message: the session has ended, and the box must remove its files
+	Waiting   ItemState = "waiting"   // no box has it yet
+	Taken     ItemState = "taken"     // a box executes it, in the generation Gen
+	Suspended ItemState = "suspended" // the client has not answered the questions yet
+	Leftover  ItemState = "leftover"  // not a message: the session has ended, and the box must remove the session's files
 )
 
-// Item is the stored record of a message on its way to a box. It says which box or
-// function must send the end of the message: its last response, or an error.
+// Item is the stored record of a message with requests, on its way to a box or executed there. While it
+// exists, its box, or a function that finds the box lost, must write the end of the message to the log:
+// the last response, or an error.
 type Item struct {
 	Box      BoxID
 	ID       StreamID
@@ -264,8 +265,8 @@ func QuestionID(stream StreamID, round, n int) string {
 	return string(stream) + "." + strconv.Itoa(round) + "." + strconv.Itoa(n)
 }
 
-// Suspends returns the stream and round that a question belongs to. ok is false for a
-// question of a process that waits for the answer.
+// Suspends returns the stream and round in a question id that [QuestionID] has made. ok is false for
+// other ids: a process waits for the answer to such a question.
 func Suspends(question string) (stream StreamID, round int, ok bool) {
 	id, rest, _ := strings.Cut(question, ".")
 	r, n, _ := strings.Cut(rest, ".")
@@ -276,13 +277,14 @@ func Suspends(question string) (stream StreamID, round int, ok bool) {
 	return StreamID(id), round, true
 }
 
-// MaxForward bounds the name in the id of a question that is forwarded, in bytes.
+// MaxForward bounds the name in an id that [ForwardID] makes, in bytes.
 const MaxForward = 200
 
 const forwards = "r-"
 
-// ForwardID returns the id of a question that a server keeps open itself. name has at most
-// [MaxForward] bytes. The answer of a client goes to that server, and no store keeps it.
+// ForwardID returns the id of a question of a server without a box, such as a remote one, which itself
+// waits for the answer. name has at most [MaxForward] bytes. The client's answer is forwarded to the
+// server, and the store does not keep it.
 func ForwardID(name string) string { return forwards + name }
 
 // Forwards returns the name in an id that [ForwardID] made. ok is false for other ids.

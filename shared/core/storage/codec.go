@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// maxIndex is the highest index with which a batch may begin. A runner chooses the indexes,
-// and drivers add to them.
+// maxIndex is the highest index with which a batch may begin. A runner, which may be hostile, chooses
+// the index, and sums with it must not overflow.
 const maxIndex = 1 << 53
 
 // Lines returns the events of the batch joined by line feeds, as a driver stores them.
@@ -58,9 +58,9 @@ func (b Batch) Repeated() error {
 	return nil
 }
 
-// Pages helps a driver to build a [Page] from the batches of a stream. The driver gives
-// it the batches in order, each once, without those that are gone. The page ends, with
-// More set, at its limit of events, at MaxBatchBytes, and before a hole.
+// Pages helps a driver to build a [Page] from the batches of a stream. The driver calls Wants and then
+// Add for each stored batch, in order. The page ends, with More set, at its limit of events, at
+// MaxBatchBytes, and before missing events.
 type Pages struct {
 	after Index
 	limit int
@@ -74,9 +74,8 @@ func NewPages(after Index, limit int) *Pages {
 	return &Pages{after: max(after, 0), limit: min(max(limit, 1), MaxRead)}
 }
 
-// Wants reports whether the page needs a batch of n events from index first. It needs
-// none that ends at the cursor or before it, or does not fit. more is false if it needs no
-// later batch either.
+// Wants reports whether the page needs a batch of n events from index first. It does not if the batch
+// ends at the cursor or before, or the page is full. more is false if it needs no later batch either.
 func (p *Pages) Wants(first Index, n int) (wanted, more bool) {
 	if first+Index(n)-1 <= p.after {
 		return false, true
@@ -92,8 +91,8 @@ func (p *Pages) Wants(first Index, n int) (wanted, more bool) {
 
 func (p *Pages) full() bool { return len(p.page.Events) == p.limit || p.size >= MaxBatchBytes }
 
-// Add adds a batch that the page wants: n events from index first, joined as by
-// [Batch.Lines]. final and retry belong to the last of them. The page keeps slices of
+// Add adds a batch for which Wants was true: n events from index first, joined as by
+// [Batch.Lines]. final and retry are those of the last event. The page keeps slices of
 // lines. more is false if the page is full.
 func (p *Pages) Add(first Index, n int, final bool, retry time.Duration, lines []byte) (more bool) {
 	for i := range n {

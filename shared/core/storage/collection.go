@@ -23,13 +23,13 @@ type Collection[T any] interface {
 	List(ctx context.Context, tenant, after string, limit int) ([]T, error)
 }
 
-// Kind says how a driver stores the records of a [Collection].
+// Kind says what a driver must know to store the records of a [Collection].
 type Kind[T any] struct {
 	Name   string // in texts of errors
 	Fields func(*T) Fields
 }
 
-// Fields are those fields of a record that a driver uses.
+// Fields gives a driver those fields of a record that it uses.
 type Fields struct {
 	ID      string
 	Rev     *int64

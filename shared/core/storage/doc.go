@@ -14,6 +14,5 @@
 //	errors.go    the codes that every error carries
 //	limits.go    limits of size and time for what is stored
 //
-// The package does no I/O and imports no other package of Dormouse. Package sessions works
-// with the records. Drivers do not see package sessions.
+// The package does no I/O and imports no other package of Dormouse.
 package storage

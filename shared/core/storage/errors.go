@@ -21,14 +21,14 @@ const (
 	// NotFound: there is no such record, or it has ended or expired. It is never used for
 	// trouble with the store.
 	NotFound Code = "not_found"
-	// Duplicate: the id of a request is in use by another one in flight. Append with
-	// Batch.Once returns it if the same batch is in the log already.
+	// Duplicate: another request in flight has the same id. Append with Batch.Once returns it if
+	// the log already has the same batch.
 	Duplicate Code = "duplicate"
 	// Conflict: another writer was first. Read again and decide again.
 	Conflict Code = "conflict"
 	// Closed: the stream or connection accepts nothing more.
 	Closed Code = "closed"
-	// Fenced: a higher generation has taken over. The caller must stop.
+	// Fenced: a runner with a higher generation runs the box. The caller must stop.
 	Fenced Code = "fenced"
 	// TooLarge: the input exceeds a limit, which the message names.
 	TooLarge Code = "too_large"
@@ -70,22 +70,21 @@ func (e *Error) Because(cause error) *Error {
 	return e
 }
 
-// ForOperator marks e as an error that lasts until an operator does what its message
-// says. It returns e.
+// ForOperator marks e as an error that lasts until an operator does what its message says, such as
+// freeing room on a disk. It returns e.
 func (e *Error) ForOperator() *Error {
 	e.operator = true
 	return e
 }
 
-// IsForOperator reports whether err lasts until an operator does something, such as
-// freeing room on a disk.
+// IsForOperator reports whether err is marked by [Error.ForOperator].
 func IsForOperator(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.operator
 }
 
-// NameRefused notes in a refusal whose credential was refused, for logs. It returns err. A
-// caller who has not proven a credential has only its Credential, which the caller claims.
+// NameRefused notes in err, which refuses a caller, who the caller is, for logs. It returns err. Of a
+// caller that has not proven its credential, only who.Credential is known, as the caller claims it.
 func NameRefused(err error, who Identity) error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		e.refused = who
@@ -93,7 +92,7 @@ func NameRefused(err error, who Identity) error {
 	return err
 }
 
-// RefusedOf returns whose credential a refusal is about, as far as [NameRefused] has noted it.
+// RefusedOf returns the Identity that [NameRefused] has noted in err.
 func RefusedOf(err error) Identity {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.refused
@@ -130,7 +129,7 @@ type Limited struct {
 	Kind  string        // of the limit: rate, concurrent or spend
 	Scope string        // whose limit it is: principal or tenant
 	After time.Duration // when to try again; more than 0
-	Flood bool          // the caller goes on at ten times the rate
+	Flood bool          // the caller sends ten times as many requests as its rate allows
 }
 
 // Error describes the limit for operators.
@@ -141,7 +140,7 @@ func (l *Limited) Error() string {
 // NotConnected is the cause of a Forbidden error if a call needs what its caller has not
 // connected at a third party.
 type NotConnected struct {
-	Pages []ConsentPage // the pages where the user connects it; none if the URL is not known
+	Pages []ConsentPage // where the user connects the accounts; none if the URL is not known
 }
 
 // ConsentPage is a page that a user has to open.

@@ -21,17 +21,17 @@ type StreamID string
 // Standalone is the stream of the messages that belong to no request.
 const Standalone StreamID = ""
 
-// LegacySSE is the one stream that an HTTP+SSE client reads. A function that appends an
-// event to a session of that transport also copies it there. No other session has this
-// stream.
+// LegacySSE is the one stream that an HTTP+SSE client reads. A function that appends an event to
+// another stream of an HTTP+SSE session also copies it to this one. In a session with a group it has
+// messages between functions (package aggregate). No other session has this stream.
 const LegacySSE StreamID = "out"
 
 // Index is the place of an event in its stream, from 1. As a cursor it means "after this
 // event"; 0 is before the first.
 type Index int64
 
-// Generation is the number of a box's life. It never decreases. When a higher generation
-// has written, writes of a lower one fail.
+// Generation counts how often a box was woken. It never decreases. When a runner with a higher
+// Generation has written, writes of one with a lower Generation fail.
 type Generation int64
 
 var ids = base32.HexEncoding.WithPadding(base32.NoPadding)
@@ -42,7 +42,7 @@ func NewID() ID {
 	return ID(strings.ToLower(ids.EncodeToString(append(a[:], b[:4]...))))
 }
 
-// In returns the ID for a session in the box with this number. id is one of box 0.
+// In returns id, which [NewID] has made, with the number of a box. See [BoxID].
 func (id ID) In(box int) ID {
 	if box == 0 {
 		return id
@@ -50,7 +50,7 @@ func (id ID) In(box int) ID {
 	return ID(string(id) + "-" + strconv.Itoa(box))
 }
 
-// Box returns the number of the session's box. A client may have made the ID up.
+// Box returns the number of the session's box, 0 for an ID of another form.
 func (id ID) Box() int {
 	_, number, _ := cutLast(string(id), "-")
 	return boxNumber(number)
@@ -65,8 +65,8 @@ func NewStreamID() StreamID {
 // keptSign ends the ID of a kept stream. No other ID has it.
 const keptSign = "x"
 
-// NewKeptStreamID returns the ID of a stream whose end a driver keeps until it expires, as far
-// as [Log] says. It sorts by time among the others.
+// NewKeptStreamID returns a new stream ID, by which a driver knows that it must keep the end of the
+// stream until that expires; see [Log].
 func NewKeptStreamID() StreamID { return NewStreamID() + keptSign }
 
 // Kept reports whether the ID is one of [NewKeptStreamID].
@@ -94,13 +94,13 @@ func NewNonce() string {
 //
 //	<index>                     an event of the standalone stream
 //	<index>/<stream>            an event of a request stream
-//	<index>.<nonce>             a bare cursor on the standalone stream (no event)
-//	<index>.<nonce>/<stream>    a bare cursor on a request stream
-//	<index>.<session>/out       an event of the LegacySSE stream, or a cursor on it
+//	<index>.<nonce>             the place after that event, in the standalone stream
+//	<index>.<nonce>/<stream>    the place after that event, in a request stream
+//	<index>.<session>/out       an event of the LegacySSE stream, or the place after it
 //
-// A bare cursor replays the same events as its index. Its nonce makes the id of each
-// response different, because a repeated id breaks the connection of some clients
-// (go-sdk). IDs are unique in a session.
+// A response begins with the id of a place, so that the client can come back before it has an event.
+// The nonce makes this id different in each response, because a repeated id breaks the connection of
+// some clients (go-sdk). IDs are unique in a session.
 type EventID struct {
 	Stream StreamID
 	Index  Index

@@ -32,7 +32,7 @@ type Clients interface {
 type Account struct {
 	Over   Gateway
 	Tenant string // "" if the caller was refused
-	// Principal is the caller; "" for frames and events, which no caller sent.
+	// Principal is the caller; "" for frames of runners and events, which have no caller.
 	Principal string
 	Server    string // name of a configured server, or ""
 	Session   ID
@@ -86,20 +86,20 @@ type Gate interface {
 	Admit(ctx context.Context, w Work) (undo func(), err error)
 }
 
-// Needs says which keys and tokens of its caller at third parties a message needs.
+// Needs says which keys and tokens at third parties a message needs of its caller.
 type Needs struct {
 	Tenant    string
 	Principal string
 	Server    string
-	Session   ID       // that hears when the caller has connected a third party; "" for none
-	Providers []string // names in the servers file
-	Need      bool     // nothing may be missing
+	Session   ID       // whose client is told when the user has connected an account; "" for none
+	Providers []string // the third parties, by their names in the servers file
+	Need      bool     // the call fails if one is missing
 }
 
 // Secrets returns the keys and tokens that callers have at third parties. It is safe for
 // concurrent use.
 type Secrets interface {
-	// Secrets returns the keys and tokens of the caller at the providers in w, by name.
+	// Secrets returns the keys and tokens of the caller in w, by provider.
 	//
 	// Errors: Forbidden with an [NotConnected] as the cause, if Need is set and something
 	// is missing; Unavailable.

@@ -8,8 +8,8 @@ import (
 type Identity struct {
 	Tenant    string
 	Principal string
-	// Credential is the ID of the key that the caller used, "" if the credential cannot
-	// be revoked. It is no secret and may be logged.
+	// Credential is the ID of the API key or grant that the caller used, "" for a credential that
+	// Dormouse cannot revoke. It is no secret and may be logged.
 	Credential string
 	// Props are further facts about the principal, such as the claims of a token. They are
 	// a JSON object of at most MaxProps bytes, or nil. Native servers get them.
@@ -21,8 +21,8 @@ type Identity struct {
 	// ToolRules are the keys of those rules for tools of the server (access.allow) that
 	// apply to the caller. They count only if Scoped is set.
 	ToolRules []string
-	// Members are the servers of a group that the caller may use, each with the caller's
-	// ToolRules there. Only callers of a group with a connection or a ticket have them.
+	// Members are the servers of a group that the caller may use, each with the caller's ToolRules
+	// there. Only connections and tickets for a group have them.
 	Members map[string][]string `json:",omitempty"`
 }
 
@@ -57,8 +57,7 @@ type Key struct {
 }
 
 // EntryTicket is the record of a connect ticket: the right to connect to a server once. It
-// is for a web page, which cannot send headers with a WebSocket. It has nothing to do with
-// the tickets of boxes.
+// is for a web page, which cannot send headers with a WebSocket. Boxes have tickets of another kind.
 type EntryTicket struct {
 	Hash     string // SHA-256 of the ticket, hexadecimal
 	Server   string

@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// Later has the fields of a record that a newer release has written and this one does not
-// know, by name. They stay in the record when this release writes it. A Later is never
-// modified.
+// Later has the JSON members of a record that a newer release has written and this one does not know.
+// They stay in the record when this release writes it. A Later is never modified.
 type Later map[string]json.RawMessage
 
 // read decodes a record, and returns its unknown fields, nil if it has none.
@@ -37,13 +36,13 @@ func read(record []byte, into any) (Later, error) {
 		}
 		delete(all, name)
 	}
-	if len(all) == 0 { // all members have a field; the unknown data is inside of one
+	if len(all) == 0 { // the unknown members are inside of a known one
 		return nil, nil
 	}
 	return all, nil
 }
 
-// join puts unknown fields after the others of a record.
+// join adds the members to a record. It passes an error of the record's encoding on.
 func (u Later) join(record []byte, err error) ([]byte, error) {
 	if err != nil || len(u) == 0 {
 		return record, err

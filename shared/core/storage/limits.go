@@ -19,8 +19,8 @@ const (
 
 // Limits of a suspended call.
 const (
-	MaxRounds = 100      // rounds of questions; a server that asks more often probably never ends
-	MaxAsk    = EventAge // how long a question stays open, whatever a box asks for
+	MaxRounds = 100      // how often a call may be suspended; a server that asks more often probably never ends
+	MaxAsk    = EventAge // how long a question may stay open
 )
 
 const (
@@ -34,8 +34,6 @@ const (
 	// EventAge is how long events and answers are kept at most, and by default.
 	EventAge = 24 * time.Hour
 	// HandshakeLife is how long a part of a handshake record is kept after its last write.
-	// Every start of a process writes its answer to initialize. When a client then asks
-	// for a list for the first time, the list is written.
 	HandshakeLife = 30 * 24 * time.Hour
 	// ConnectTimeout is how long a gateway may wait for the answer to a client's $connect.
 	// It must refuse a connection whose $connect takes longer. So if a post to a

@@ -76,18 +76,18 @@ type Session struct {
 	Created    time.Time
 	Used       time.Time // when the last message came; updated only when half of the life is over
 	Expires    time.Time
-	Served     bool        // a box has done more for it than answer lists, so its process may have state
+	Served     bool        // a process has done more for the session than answer requests for lists, so it may have state
 	Pushes     bool        // the server may send messages outside of requests
-	Primary    Lease       // the GET that gets the standalone stream
-	Delivered  Index       // highest index of the standalone stream that a client has reported
+	Primary    Lease       // the response that gets the standalone stream, or the stream of HTTP+SSE
+	Delivered  Index       // the highest index of that stream that a client has named, or for HTTP+SSE has been sent
 	Standby    []Lease     `json:"Shadows"` // the GETs that wait for Primary, oldest first
 	Conns      []string    // open WebSocket connections as far as known, newest last
-	Pushed     []Cursor    // how far the streams that are not pushed completely were pushed; see Cursor
-	Pusher     Lease       // the function that pushes the events behind the cursors of Pushed
+	Pushed     []Cursor    // for streams that may have events which were not pushed to the client
+	Pusher     Lease       // the function that pushes the events after these cursors
 	Answers    AnswerCount `json:",omitzero"`
-	Members    []string    `json:",omitempty"` // of a group's session: the servers at which it has opened sessions
-	Group      ID          `json:",omitempty"` // the group's session that has opened this one; "" for none
-	Relisted   time.Time   `json:",omitzero"`  // the [Box].Relisted that its client was told of
+	Members    []string    `json:",omitempty"` // of a session with a group: the servers with which it has opened sessions
+	Group      ID          `json:",omitempty"` // the session with a group that has opened this one; "" for none
+	Relisted   time.Time   `json:",omitzero"`  // the [Box.Relisted] of which the session's client was told
 	Later      Later       `json:"-"`
 }
 
@@ -118,24 +118,23 @@ func (s *Session) Owes() bool {
 	return slices.ContainsFunc(s.Pushed, func(c Cursor) bool { return !c.Settled() })
 }
 
-// Cursor is how far a stream was pushed to the client of a WebSocket session after the
-// connection of its request had closed. Later events in the log are owed to the session's
-// next connection.
+// Cursor says how far a stream was pushed to the client of a WebSocket session. A stream gets one
+// when its request's connection was found closed. The events after Index are then owed: the session's
+// next connection must get them.
 //
-// While Live is set, no event is owed: the function that appends an event also sends it to
-// the connection. Index then says how far that function had got when it was last recorded.
+// While Live is set, no event is owed: the function that appends an event also posts it to the
+// connection, and Index may be lower than what was posted.
 type Cursor struct {
 	Stream StreamID
 	Index  Index // the last event that was pushed
 	Final  bool  // that event was the last of its stream
 	Live   bool  `json:",omitempty"`
-	// Since is set while Live if it is not known whether the batch after Index was pushed.
-	// It is the time at which a function noticed that.
+	// Since is set if it is not known whether the batch after Index was posted while Live: when a
+	// function found that out.
 	Since time.Time `json:",omitzero"`
 }
 
-// Settled reports whether no event after the cursor is owed: its stream has ended, or it
-// is Live.
+// Settled reports whether no event after the cursor is owed: it is Final or Live.
 func (c Cursor) Settled() bool { return c.Final || c.Live }
 
 // Connection is the record of one WebSocket connection of a client. It never changes, so
@@ -163,16 +162,15 @@ type GroupConnection struct {
 	Members map[string][]string // see Identity
 }
 
-// Lease gives its holder a right until a time. For example, one GET has the right to read
-// the standalone stream. A holder need not return its lease, and does not use the right
-// after Until.
+// Lease gives its holder a right until a time, such as that of one GET to read the standalone stream. A
+// holder need not give its lease back, and must not use the right after Until.
 type Lease struct {
 	Nonce string // names the holder
 	Until time.Time
 }
 
-// Address says where the events of a request go. An Item has it in plain form; the ticket
-// of a box has it sealed, beside the keys g and x.
+// Address says where the events of a request go. An Item has it as it is. A ticket, with which a box
+// sends events, has it sealed; the ticket also uses the JSON keys g and x.
 type Address struct {
 	Session   ID                `json:"s"`
 	Stream    StreamID          `json:"d"`           // also the deliver id
@@ -182,9 +180,9 @@ type Address struct {
 	Digest    string            `json:"h,omitempty"` // names the handshake record; see RecordFor
 	List      string            `json:"l,omitempty"` // the part of that record which the answer is for, "" for none
 	Box       BoxID             `json:"b"`
-	Again     bool              `json:"a,omitempty"`  // the session was Served before, so a fresh process has lost its state
-	Moved     bool              `json:"m,omitempty"`  // the first request of the session since its server may list otherwise
-	Held      bool              `json:"ht,omitempty"` // the server's tools are held still, and its clients hear when one is taken
+	Again     bool              `json:"a,omitempty"`  // the session was Served before, so a fresh process lacks that state
+	Moved     bool              `json:"m,omitempty"`  // the server's lists may have changed since the session's last request
+	Held      bool              `json:"ht,omitempty"` // the server has a [Pin], so Dormouse itself announces changed tools
 	Init      bool              `json:"i,omitempty"`  // the request is initialize; its outcome decides whether the session goes on
 	LegacySSE bool              `json:"o,omitempty"`  // copy events to the LegacySSE stream
 	Trace     string            `json:"t,omitempty"`  // names the client's request in all logs; see WithTrace
@@ -192,16 +190,16 @@ type Address struct {
 	Through   *Through          `json:"u,omitempty"`  // the client's group of servers, if Conn is a connection to one
 }
 
-// Through says how the client of a group sees a session that the group's session has opened
-// with a server. It is not modified.
+// Through says how the client of a group sees a session that it has through the group with one of its
+// servers. It is not modified.
 type Through struct {
-	Group  ID     `json:"s"` // the group's session
+	Group  ID     `json:"s"` // the session with the group
 	Server string `json:"m"`
 	Plain  bool   `json:"p,omitempty"` // resources keep their URIs
 }
 
-// Through returns how the client of a connection sees the session, nil if it does not see it
-// through a group. of is the Group of the connection.
+// Through returns how the client of a connection sees the session, nil if the connection is not one to
+// a group. of is [Connection.Group].
 func (s *Session) Through(of *GroupConnection) *Through {
 	if s.Group == "" || of == nil {
 		return nil
@@ -214,24 +212,24 @@ func (s *Session) Through(of *GroupConnection) *Through {
 type Shown struct {
 	Tools ToolFilter        `json:"t"`
 	Lists []json.RawMessage `json:"l"`          // ids of the requests for lists of tools, as in Address.Requests
-	Pin   *Pin              `json:"p,omitzero"` // the server's tools are held still; nil: they are not
-	// Greets says that the answer is the server's to initialize.
+	Pin   *Pin              `json:"p,omitzero"` // of the server, nil for none
+	// Greets says that the request is an initialize.
 	Greets bool `json:"g,omitempty"`
 }
 
-// Pin names a server whose clients see only what was accepted of its tools. It is not
-// modified.
+// Pin names a server whose tools are held still: its clients see each tool as it was when it was
+// accepted. It is not modified.
 type Pin struct {
-	Server string `json:"s"` // its name in the servers file
-	Source string `json:"o"` // what it runs, without a version. Another one begins anew
+	Server string `json:"s"` // the server's name in the servers file
+	Source string `json:"o"` // what the server runs, without a version; with another one, its tools are accepted anew
 }
 
 // Pushed reports whether events are sent to the client, over its connection or its
 // LegacySSE stream. Other clients fetch them.
 func (a Address) Pushed() bool { return a.Conn != "" || a.LegacySSE }
 
-// Looks reports whether the request is initialize or asks for a list. Such a request
-// leaves no state in the process.
+// Looks reports whether the request is an initialize or asks for a list, and so leaves no state in the
+// process.
 func (a Address) Looks() bool { return a.List != "" || a.Init }
 
 // Batch is a run of consecutive events of one stream that are written together.

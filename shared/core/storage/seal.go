@@ -7,13 +7,12 @@ import (
 	"encoding/base64"
 )
 
-// Sealer encrypts and authenticates data that boxes and clients carry for Dormouse
-// (AES-256-GCM). They can neither read nor change it. Examples are the tickets in boxes,
-// and the state of a call that a modern client carries between rounds. A Sealer has no
-// state and is safe for concurrent use.
+// Sealer encrypts and authenticates data (AES-256-GCM) that boxes and clients get and later send back,
+// and can neither read nor change: the tickets of boxes, and the requestState that a modern client
+// sends with its answers. A Sealer has no state and is safe for concurrent use.
 type Sealer struct {
 	seals cipher.AEAD
-	opens []cipher.AEAD // seals is the first
+	opens []cipher.AEAD // seals, and those of earlier secrets
 }
 
 // minSecret is the least length of a secret, in bytes.

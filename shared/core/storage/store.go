@@ -44,8 +44,8 @@ type Store interface {
 }
 
 // Writable is an optional interface of a Store that knows when a write would fail, for
-// example because the disk is full. The host then refuses a request before it is
-// executed, because its answer would be lost.
+// example because the disk is full. Then requests are refused before they are executed, because
+// their answers would be lost.
 type Writable interface {
 	// Writable returns nil, or why a write would fail as far as is known. It makes no
 	// store operation, except a test write at intervals while writes are failing. Errors:
@@ -172,8 +172,8 @@ type Values interface {
 //   - the last batch of the standalone stream stays;
 //   - a request that has not ended may have 16 times as much, and its last batch stays;
 //   - the end of a request stays for at least a minute;
-//   - the end of a request with a kept ID ([NewKeptStreamID]) stays until it expires. A
-//     session may have 16 times as much of these; then the oldest are dropped;
+//   - the end of a request whose stream has an ID of [NewKeptStreamID] stays until it expires. If
+//     a session has more than 16 times as much of these, the oldest are dropped;
 //   - a reader whose cursor is before the first remaining event gets a Page with Gap.
 type Log interface {
 	// Append writes a batch under the key of its first index, if that key is free. It wakes
@@ -219,8 +219,7 @@ type Boxes interface {
 	// SaveBox replaces a box record if the stored Rev equals b.Rev, where 0 means that
 	// there is none, and stores Rev+1. Errors: Conflict.
 	SaveBox(ctx context.Context, b Box) error
-	// Due returns the boxes that are not asleep or have items: those that the sweep has
-	// to look at. It may take several round trips.
+	// Due returns the boxes that are not asleep or have items. It may take several round trips.
 	Due(ctx context.Context) ([]BoxID, error)
 }
 

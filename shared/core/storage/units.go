@@ -1,7 +1,6 @@
 package storage
 
-// Units are billed amounts, each in the unit of its price. They can be of one call or of a
-// year of calls: all are plain sums. The zero value is nothing.
+// Units are amounts that AWS bills, each in the unit of its price, for one call or any number of calls.
 type Units struct {
 	Invocations       float64 `json:"invocations,omitempty"`        // of functions
 	GBSeconds         float64 `json:"gb_seconds,omitempty"`         // of functions

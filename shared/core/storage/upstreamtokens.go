@@ -9,7 +9,7 @@ import (
 
 // UpstreamToken is the record of what a principal has at a third party: an API key, or
 // the tokens of an OAuth provider. Servers use it in the principal's name. Package
-// upstream writes it.
+// credentials writes it.
 type UpstreamToken struct {
 	ID        string // see [UpstreamTokenID]
 	Rev       int64  // set by the store; Save fails unless it is the stored one
@@ -21,8 +21,8 @@ type UpstreamToken struct {
 	Sealed string `json:",omitempty"`
 	// Until is when the secret ends; zero for one that does not end by itself.
 	Until time.Time
-	// Busy is the time until which callers ask the third party for no new secret: one of
-	// them is asking, or has just asked in vain. It is zero otherwise.
+	// Busy is the time until which no function asks the third party for a new secret, because one
+	// is asking already, or has just failed to get one. It is zero otherwise.
 	Busy    time.Time
 	Created time.Time
 	Changed time.Time // when Sealed was last written

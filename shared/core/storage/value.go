@@ -23,9 +23,8 @@ type ValueKey struct {
 	Server string
 	Scope  ValueScope
 	Of     string // the session's ID, or the principal; "" for ValueOfServer
-	// Since is the session's Created, to the millisecond; zero in other scopes. The ID of
-	// a Modern session can be used again later, and the new session must not find old
-	// values.
+	// Since is the session's Created, to the millisecond; zero in other scopes. A Modern session
+	// that has expired is later made again with the same ID, and must not find old values.
 	Since time.Time
 	Name  string // 1 to MaxValueName bytes
 }

@@ -21,7 +21,7 @@ func Style() string { return style }
 // Page is the content that Write puts into the frame of all pages.
 type Page struct {
 	Title string // plain text
-	Body  string // HTML, whose texts of others went through [Escape]
+	Body  string // HTML; texts that others have chosen must have gone through [Escape]
 	// Forms are the sources to which its forms may lead, as in the directive form-action; ""
 	// for a page without forms. A browser checks them for each redirect that follows, too.
 	Forms string

@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// maxClientName is how much of a client's name is told, in characters.
+// maxClientName bounds the result of [ClientName], in characters.
 const maxClientName = 64
 
 // ClientName returns the name that a client gives itself in the params of initialize, for

@@ -47,8 +47,8 @@ const (
 	// CodeURLElicitation: the client must send its user to the URLs in
 	// data.elicitations first (MCP 2025-11-25 only).
 	CodeURLElicitation Code = -32042
-	// CodeCancelled: the request was cancelled before it had an answer. MCP sends no
-	// response then. The code ends the request in its session's log.
+	// CodeCancelled: the request was cancelled before it had an answer. In MCP such a request
+	// gets no response. This code is for the error that ends the request in the session's log.
 	CodeCancelled Code = -32800
 )
 

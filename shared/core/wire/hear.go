@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Hear reads a line that a server wrote, and calls each for every message in it and for
-// everything else. raw is the part of the line; err says why it is no message. If the id
-// of such a part can be read, m has it.
+// Hear reads a line that a server wrote to its stdout, and calls each for every part of it, in order.
+// raw is the part. If the part is a message, m is that message. Otherwise err says why it is none, and
+// m has only the id, if that can be read.
 //
 // Hear takes a message whose form is odd if it can mean only one thing, and returns it in
 // the right form. Around a message may stand text, a byte order mark, NUL bytes and colour
@@ -66,8 +66,8 @@ func Hear(line []byte, each func(m Message, raw []byte, err error)) {
 // colours are the escape sequences of terminals.
 var colours = regexp.MustCompile(`\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])`)
 
-// begin returns the index at which an object begins, or a batch that is the whole line. It
-// returns the length of the line if there is none.
+// begin returns the index at which the first object begins, or a batch that is the whole line. It
+// returns the length of the line if there is neither.
 func begin(line []byte) int {
 	if i := len(line) - len(bytes.TrimLeft(line, blank)); i < len(line) && line[i] == '[' && i+valueEnd(line[i:]) == len(line) {
 		return i
@@ -177,8 +177,7 @@ func (t *parts) straighten() (doubtful bool) {
 	return doubtful
 }
 
-// sentByServers reports whether a server of MCP sends requests or notifications with this
-// method.
+// sentByServers reports whether MCP has this method among those that servers call.
 func sentByServers(method string) bool {
 	switch method {
 	case MethodPing, MethodCreateMessage, MethodElicit, MethodRootsList, NotifyCancelled, NotifyProgress, NotifyMessage,

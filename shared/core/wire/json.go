@@ -12,7 +12,7 @@ import (
 // raw.
 //
 // If a key comes twice, the last one counts, as in JavaScript, Python and encoding/json.
-// So this side checks the same value that the server will see. raw must be valid JSON, as
+// So Dormouse checks the same value that the server will use. raw must be valid JSON, as
 // after [Parse]; otherwise the result is unspecified.
 func Lookup(raw []byte, path ...string) json.RawMessage {
 	start, end, ok := locate(raw, path)
@@ -89,6 +89,7 @@ func AppendString(dst []byte, s string) []byte {
 	return append(append(append(dst, '"'), s...), '"')
 }
 
+// is reports whether a JSON token is the string want.
 func is(token []byte, want string) bool {
 	if len(token) < 2 || token[0] != '"' {
 		return false

@@ -12,9 +12,9 @@ import (
 // some both. Some keys decide to which call a message belongs or what it does. This
 // package refuses a message in which two readers could read such a key in two ways.
 
-// fold appends the key in the form in which a reader that ignores case compares it. Each
-// letter becomes the first of its group in Unicode's simple folding. The Turkish i becomes
-// what C# and Java make of it. The folded key ends at a NUL.
+// fold appends a form of the key that is the same for all keys which some reader takes for equal. Each
+// letter becomes the first of its group in Unicode's simple folding. The Turkish letters ı and İ become
+// I, as in C# and Java. What follows a NUL is left out.
 func fold(dst, key []byte) []byte {
 	for i := 0; i < len(key); {
 		c := key[i]
@@ -81,7 +81,7 @@ func (m *Message) checkParams() error {
 	if m.Kind == Response || m.Params == nil || m.Params[0] != '{' {
 		return nil
 	}
-	where := &ofAny // a method that only this server has may have any params
+	where := &ofAny // of a method that is not in MCP, no other params are known
 	if ofMCP(m.Method) {
 		where = &ofMCPsOwn
 	}
@@ -105,9 +105,8 @@ func ofMCP(method string) bool {
 	}
 }
 
-// manyKeys is how many keys of an object are compared with each other directly. Real
-// objects have a handful. If a client sends thousands, checkKeys must not compare each of
-// them with all others.
+// manyKeys is how many keys of an object checkKeys compares with all others. The keys after these are
+// kept in a map, so that thousands of them cost no quadratic time. Real objects have a handful.
 const manyKeys = 16
 
 // checkKeys refuses an object with "__proto__", or with a key that comes twice, whatever
@@ -117,7 +116,7 @@ func checkKeys(object []byte, where *place) (meta []byte, err error) {
 	var room [128]byte
 	var ends [manyKeys]int // the end of each key in folded, where the first keys stand one after the other
 	folded, n := room[:0], 0
-	var many map[string]bool // the others
+	var many map[string]bool // the keys after the first manyKeys
 	for i := 1; ; {
 		m, next, ok := nextMember(object, i)
 		if !ok {
@@ -128,7 +127,7 @@ func checkKeys(object []byte, where *place) (meta []byte, err error) {
 		before := len(folded)
 		name := where.named(key)
 		if name != "" && string(key) == name {
-			folded = append(folded, key...) // this equals no folded key, because it contains characters that are not upper case
+			folded = append(folded, key...) // a deciding key has lower case, so it equals no folded key
 		} else {
 			folded = fold(folded, key)
 			name = where.named(folded[before:])
@@ -162,6 +161,7 @@ func checkKeys(object []byte, where *place) (meta []byte, err error) {
 	}
 }
 
+// decoded returns the key in a token.
 func decoded(token []byte) []byte {
 	key := token[1 : len(token)-1]
 	if bytes.IndexByte(key, '\\') < 0 {

@@ -21,8 +21,8 @@ const (
 	Response
 )
 
-// maxMembers bounds the top-level members of a message. JSON-RPC defines six. The rest
-// is for unknown members. The bound keeps the search for duplicates cheap.
+// maxMembers bounds the top-level members of a message, because each is compared with all others.
+// JSON-RPC defines six.
 const maxMembers = 64
 
 // Message is one JSON-RPC 2.0 message, taken apart but not decoded. Every slice aliases
@@ -162,8 +162,7 @@ func other(others []string, token []byte, wrong error) ([]string, error) {
 	return append(others, key), wrong
 }
 
-// slot returns the place for the member with this key token, nil for a member that
-// JSON-RPC does not know.
+// slot returns the field for the member with this key, nil for a member that JSON-RPC does not know.
 func (t *parts) slot(token []byte) *json.RawMessage {
 	name := token[1 : len(token)-1]
 	if bytes.IndexByte(name, '\\') >= 0 {

@@ -5,16 +5,14 @@ import (
 	"fmt"
 )
 
-// MaxPages is how many pages of a list are read. A longer list is taken for one that never
-// ends.
+// MaxPages is how many pages of a list are read. A longer list counts as one that never ends.
 const MaxPages = 100
 
-// Pages follows the pages of one list, and stops at a list that never ends. The zero value is
-// ready to use.
+// Pages checks the cursors of one list that is read page by page. The zero value is ready to use.
 type Pages struct{ seen map[string]bool }
 
-// EndlessList is the error of a list that never ends. What was read until then is still of
-// use.
+// EndlessList is the error for a list with a cursor that it had before, or with more than MaxPages
+// pages. The pages that were read are valid.
 type EndlessList struct{ Pages int }
 
 // Error says after how many pages the list was given up.
@@ -33,7 +31,7 @@ func (p *Pages) Next(page json.RawMessage) (cursor json.RawMessage, err error) {
 	return cursor, p.Follow(at)
 }
 
-// Follow notes that a page has this cursor of the next one. Errors: *[EndlessList].
+// Follow checks a nextCursor. Errors: *[EndlessList].
 func (p *Pages) Follow(cursor string) error {
 	if p.seen == nil {
 		p.seen = map[string]bool{}

@@ -11,17 +11,17 @@ import (
 // members, like those of MCP itself.
 const MethodSkillsList = "skills/list"
 
-// Extensions of MCP. They are members of the capabilities' extensions (SEP-2133).
+// Names of extensions of MCP, which are keys of capabilities.extensions (SEP-2133).
 const (
 	tasksExtension  = "io.modelcontextprotocol/tasks"
 	skillsExtension = "io.modelcontextprotocol/skills"
 	official        = "io.modelcontextprotocol/"
 )
 
-// Owners returns the members that may have a method which is not of MCP itself: those that
-// declare the extension of the method, or else those that declare an extension of a vendor. If
-// no member does so, they are the members that are not known yet. Each of members has the
-// answer to initialize, nil if it is not known.
+// Owners returns the members that may have a method of an extension: those that declare the extension
+// to which the method belongs by its name, or if there are none, those that declare any extension that
+// is not an official one. If no member does so, Owners returns the members that are not known. The
+// Result of each of members is its answer to initialize, nil if that is not known.
 func Owners(method string, members ...List) []string {
 	var of, vendors, unknown []string
 	for _, m := range members {
@@ -50,8 +50,8 @@ func Owners(method string, members ...List) []string {
 	}
 }
 
-// belongs reports whether a method is one of an extension, by its name: an extension
-// com.example/hello has methods such as com.example/hello, hello/say and com.example/say.
+// belongs reports whether a method belongs to an extension by its name: to the extension
+// com.example/hello belong methods such as com.example/hello, hello/say and com.example/say.
 func belongs(method, extension string) bool {
 	if method == "resources/directory/read" {
 		return extension == skillsExtension

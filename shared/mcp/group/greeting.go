@@ -11,9 +11,9 @@ import (
 // Info returns the serverInfo of a group.
 func Info() json.RawMessage { return json.RawMessage(`{"name":"dormouse","version":"1"}`) }
 
-// Greeting returns the result of initialize of a group, without a protocol version. It
-// joins the capabilities and the instructions of the members. A member whose Result is
-// nil is not known yet, and counts as having all capabilities.
+// Greeting returns the result of initialize of a group, without a protocol version. It joins the
+// capabilities and the instructions in the members' answers to initialize. A member whose Result is
+// nil counts as having all capabilities.
 func Greeting(names *Names, members ...List) json.RawMessage {
 	all := map[string]any{}
 	var instructions []string
@@ -61,7 +61,8 @@ func anything() map[string]any {
 	}
 }
 
-// join adds the members of an object to another, and those of objects in it.
+// join adds the members of the object more to all. If both have an object under one key, it joins
+// these too.
 func join(all, more map[string]any) {
 	for key, value := range more {
 		has, ok := all[key].(map[string]any)
@@ -77,7 +78,7 @@ func join(all, more map[string]any) {
 	}
 }
 
-// Joined returns a list with the entries of another page behind its own.
+// Joined returns list, the result of a list method, with the entries of another page added.
 func Joined(method string, list, page json.RawMessage) json.RawMessage {
 	name, _ := kind(method)
 	all := slices.Collect(wire.Elements(wire.Lookup(list, name)))
@@ -86,7 +87,7 @@ func Joined(method string, list, page json.RawMessage) json.RawMessage {
 	return list
 }
 
-// Whole returns a list all of whose pages are joined, without the mark of another page.
+// Whole returns a list that has the entries of all pages, without nextCursor.
 func Whole(method string, list json.RawMessage) json.RawMessage {
 	if wire.Lookup(list, "nextCursor") == nil {
 		return list
@@ -107,15 +108,15 @@ func TaskList(lists ...List) json.RawMessage {
 	return slices.Concat([]byte(`{"tasks":`), wire.Array(all), []byte{'}'})
 }
 
-// Unknown returns an answer to initialize that stands for that of a member which is not known
-// yet: the member may report any change.
+// Unknown returns an answer to initialize that declares all notifications, for a member whose own answer
+// is not known yet.
 func Unknown() json.RawMessage {
 	return json.RawMessage(`{"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}}}`)
 }
 
-// Subscription returns the params of a subscriptions/listen for one member, out of those for
-// the group. wanted is false if the member has nothing to report to this client: greeting is
-// its answer to initialize, or [Unknown].
+// Subscription returns the params of a subscriptions/listen for one member, made of those that the
+// group got. greeting is the member's answer to initialize, or [Unknown]. wanted is false if the member
+// can send none of the notifications that the client wants.
 func Subscription(member string, params, greeting json.RawMessage) (own json.RawMessage, wanted bool) {
 	filter := map[string]any{}
 	for key, kind := range map[string]string{"toolsListChanged": "tools", "promptsListChanged": "prompts", "resourcesListChanged": "resources"} {
@@ -151,7 +152,8 @@ func Subscription(member string, params, greeting json.RawMessage) (own json.Raw
 	return own, len(filter) > 0
 }
 
-// Acks joins the members' acknowledgements of a subscription.
+// Acks joins the notifications/subscriptions/acknowledged of several members: it is the union of
+// their params.notifications.
 type Acks map[string]any
 
 // Add adds an acknowledgement, after a [View] has changed the names in it.

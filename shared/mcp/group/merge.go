@@ -14,16 +14,16 @@ type List struct {
 	Result json.RawMessage
 }
 
-// Entry is a tool, prompt, resource or template of the group.
+// Entry is a tool, prompt, resource or resource template of the group.
 type Entry struct {
 	Member string
-	Own    string // its name, URI or URI template at the member
-	Name   string // that in the group
-	Raw    json.RawMessage
+	Own    string          // its name, URI or URI template at the member
+	Name   string          // its name, URI or URI template in the group
+	Raw    json.RawMessage // as clients of the group get it
 }
 
-// kind returns two names of JSON members: list is where the result of method has its
-// entries, and name is what identifies an entry.
+// kind returns two JSON keys of a list method: list is the key in the result under which the entries
+// are, and name is the key in an entry that identifies the entry.
 func kind(method string) (list, name string) {
 	switch method {
 	case wire.MethodToolsList:
@@ -41,8 +41,9 @@ func kind(method string) (list, name string) {
 	}
 }
 
-// Merge returns the entries of all lists, in their order. If plain is true, names that
-// only one member has stay unchanged, but for URIs whose scheme is kept.
+// Merge returns the entries of all lists, in their order, under their names in the group. If plain is
+// true, a name or URI that only one member has is also its name in the group, except for URIs with a
+// kept scheme ([WrapURI]).
 func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
 	list, name := kind(method)
 	var all []Entry

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// separator stands between the name of a member and the name of its tool.
+// separator stands between the word for a member and the member's own name for a tool.
 const separator = "__"
 
 // Clients, and the models behind them, take names of at most 64 characters out of
 // letters, digits, "_" and "-". A tool whose name in the group would not be of this form
-// gets a short name: its beginning, and a hash in place of the rest.
+// gets a short name: the beginning of the name, mark, and a hash of the whole name.
 const (
 	maxName = 64
-	maxWord = 30 // of the member's part
+	maxWord = 30 // characters of the word for a member
 	mark    = "--"
 	hashLen = 8
 )
 
-// Names gives the tools and prompts of the members names in the group. It is immutable.
+// Names translates between names of tools and prompts at the members and in the group. It is immutable.
 type Names struct {
 	words []word
 }
@@ -36,8 +36,8 @@ func NewNames(members []string) *Names {
 	return n
 }
 
-// wordOf returns the word that stands for a member in names. It depends on the member
-// alone, so names stay the same when other servers come and go.
+// wordOf returns the word for a member with which its names in the group begin. It depends only on
+// the name of the member, so names stay the same when other servers come and go.
 func wordOf(member string) string {
 	if len(member) <= maxWord && clean(member) == member {
 		return member
@@ -57,11 +57,11 @@ func (n *Names) Join(member, name string) string {
 	return text[:min(len(text), maxName-len(mark)-hashLen)] + mark + hash(member + "\x00" + name)[:hashLen]
 }
 
-// Split returns the member that a name in the group belongs to, and the member's own name for
-// it. For a [Short] name rest is not the member's name; only its list can tell.
+// Split returns the member that a name in the group belongs to, and the member's own name for it. If the
+// name is [Short], rest is not the member's own name, which only the member's list can tell.
 func (n *Names) Split(name string) (member, rest string, ok bool) {
 	longest := -1
-	for _, w := range n.words { // of "a" and "a__b", the second one counts in "a__b__c"
+	for _, w := range n.words { // with members "a" and "a__b", the name "a__b__c" belongs to "a__b"
 		if own, fits := strings.CutPrefix(name, w.text+separator); fits && len(w.text) > longest {
 			member, rest, ok, longest = w.member, own, true, len(w.text)
 		}
@@ -69,7 +69,7 @@ func (n *Names) Split(name string) (member, rest string, ok bool) {
 	return member, rest, ok
 }
 
-// Begin returns what stands before the separator, for a name of no member.
+// Begin returns what stands before the separator in a name, "" if the name has none.
 func (n *Names) Begin(name string) string {
 	begin, _, ok := strings.Cut(name, separator)
 	if !ok {
@@ -104,8 +104,8 @@ func hash(text string) string {
 // scheme begins the URIs of resources in a group.
 const scheme = "dormouse://"
 
-// keptSchemes returns the schemes that URIs keep in a group. Clients know the pages of MCP Apps
-// and the files of skills by their scheme.
+// keptSchemes returns the schemes that URIs keep in a group, because clients recognize pages of MCP
+// Apps and files of skills by their scheme.
 func keptSchemes() []string { return []string{appScheme, "skill://"} }
 
 func keepsScheme(uri string) bool {
@@ -115,10 +115,10 @@ func keepsScheme(uri string) bool {
 // appScheme begins the URIs of the pages of MCP Apps.
 const appScheme = "ui://"
 
-// WrapURI returns the URI in the group of a member's resource, or the URI template of a
-// template. The member's URI stands in it unchanged, so expanding a template gives a URI of
-// the group. A URI whose scheme is kept has the member behind the scheme:
-// ui://widget/a.html of the member app is ui://app/widget/a.html.
+// WrapURI returns the URI in the group for a member's URI, or for its URI template. It ends with the
+// member's own, so that expanding a template in the group gives a URI of the group:
+// file:///a of the member app is dormouse://app/file:///a. A URI with one of keptSchemes gets the
+// member after the scheme: ui://widget/a.html of the member app is ui://app/widget/a.html.
 func WrapURI(member, uri string) string {
 	for _, kept := range keptSchemes() {
 		if rest, ok := strings.CutPrefix(uri, kept); ok {

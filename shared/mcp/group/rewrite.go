@@ -8,14 +8,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// An id of a member's request is a string or a number, and gets its type back: "member~text"
-// is a string, "member#12" a number. No name of a server has one of these characters.
+// In the group, the id of a member's request is a string that tells the type of the member's own id:
+// "member~text" stands for the string "text", "member#12" for the number 12. The names of servers
+// have neither character.
 const (
 	textMark   = "~"
 	numberMark = "#"
 )
 
-// WrapID returns the id in the group, a JSON string, of an id or token that a member has made.
+// WrapID returns the id in the group, a JSON string, for the id of a member's request, or for a progress
+// token or a taskId of a member.
 func WrapID(member string, id json.RawMessage) json.RawMessage {
 	if s, ok := wire.String(id); ok {
 		return wire.AppendString(nil, member+textMark+s)
@@ -37,10 +39,10 @@ func UnwrapID(id json.RawMessage) (member string, own json.RawMessage, ok bool) 
 	return s[:at], own, wire.Valid(own)
 }
 
-// View changes the messages of one member for a client of the group.
+// View translates the messages of one member for a client of the group.
 type View struct {
 	Member string
-	Plain  bool // resources keep their URIs, unless these keep their scheme in a group
+	Plain  bool // URIs of resources stay as they are, except those with one of keptSchemes
 }
 
 func (v View) wrap(uri string) string {
@@ -50,8 +52,8 @@ func (v View) wrap(uri string) string {
 	return WrapURI(v.Member, uri)
 }
 
-// Message returns a message of the member as the client gets it. All bytes but those of the
-// names stay the same. A batch is changed message by message.
+// Message returns a message, or a batch, of the member as the client gets it: with the group's URIs and
+// ids. All other bytes stay the same.
 func (v View) Message(raw []byte) []byte {
 	if len(raw) > 0 && raw[0] == '[' {
 		return wire.ReplaceElements(raw, v.Message)
@@ -79,8 +81,8 @@ func (v View) Message(raw []byte) []byte {
 	return v.id(raw, "params", "_meta", wire.MetaRelatedTask, "taskId")
 }
 
-// result changes the result of a request. The members of the JSON object show what to
-// change, because a response on a resumed stream does not name the method of its request.
+// result translates the result of a request. It goes by the keys in the result, because it does not
+// know the method of the request: a response on a resumed stream does not name that.
 func (v View) result(raw json.RawMessage) json.RawMessage {
 	out := v.apps(raw, "_meta")
 	for _, list := range []string{"contents", "resources"} {
@@ -106,7 +108,7 @@ func (v View) result(raw json.RawMessage) json.RawMessage {
 	return v.id(out, "_meta", wire.MetaRelatedTask, "taskId")
 }
 
-// content changes a resource, or a link to one, in the result of a tool or a prompt.
+// content translates a block of content of a tool or a prompt: the URIs of resources and resource links.
 func (v View) content(block []byte) []byte {
 	block = v.apps(block, "_meta")
 	switch kind, _ := wire.String(wire.Lookup(block, "type")); kind {
@@ -118,12 +120,12 @@ func (v View) content(block []byte) []byte {
 	return block
 }
 
-// file changes an object with a URI: the content of a resource, an entry of a directory, a
-// skill or a file of one.
+// file translates an object with a URI: the content of a resource, an entry of a directory, a
+// skill, or a file of a skill.
 func (v View) file(object []byte) []byte { return v.apps(v.uri(object, "uri"), "_meta") }
 
-// apps changes the URIs of pages of MCP Apps in a value, at any depth. Servers name such pages
-// in _meta under several keys.
+// apps translates the URIs of pages of MCP Apps in the value at path, at any depth. Servers have such
+// URIs in _meta under several keys.
 func (v View) apps(raw []byte, path ...string) []byte {
 	value := wire.Lookup(raw, path...)
 	if !bytes.Contains(value, []byte("ui:")) {
@@ -164,18 +166,19 @@ func (v View) id(raw []byte, path ...string) []byte {
 	return raw
 }
 
-// Target is where a client's message goes.
+// Target says which member a client's message is for.
 type Target struct {
 	Member string // "" if the message names none
-	// Place is where the message names what it is for, nil if it names nothing of a member.
+	// Place is the path in the message of the name, URI or id that says so, nil if the message
+	// has none.
 	Place []string
-	// Name is the tool, the prompt or the URI as the client names it, and Kind the method whose
-	// list has it. Both are "" for ids.
+	// Name is the name of a tool or prompt, or the URI, at Place, and Kind the method whose list has
+	// it. Both are "" for an id.
 	Name, Kind string
-	own        json.RawMessage // the value for Place
+	own        json.RawMessage // the member's own name, URI or id, as JSON
 }
 
-// Find returns where a client's message goes, by the name, URI or id in it.
+// Find returns the Target of a client's message.
 func (n *Names) Find(m wire.Message) (t Target) {
 	if m.Kind == wire.Response {
 		t.Place = []string{"id"}
@@ -230,13 +233,13 @@ func (n *Names) Find(m wire.Message) (t Target) {
 	return t
 }
 
-// To returns the target at another member, which calls the tool, prompt or resource own.
+// To returns t with another member, and the member's own name or URI.
 func (t Target) To(member, own string) Target {
 	t.Member, t.own = member, wire.AppendString(nil, own)
 	return t
 }
 
-// Own returns the name or URI at the member, or the id as JSON.
+// Own returns the member's own name or URI, or its own id as JSON.
 func (t Target) Own() string {
 	if s, ok := wire.String(t.own); ok {
 		return s
@@ -244,7 +247,7 @@ func (t Target) Own() string {
 	return string(t.own)
 }
 
-// Message returns a client's message as the member gets it. All other bytes stay the same.
+// Message returns a client's message with the member's own name, URI or id at Place.
 func (t Target) Message(m wire.Message) (wire.Message, error) {
 	if t.Place == nil || t.own == nil {
 		return m, nil
