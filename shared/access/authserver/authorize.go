@@ -81,7 +81,7 @@ func (b *Server) ask(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	req := request{Client: who.id, Redirect: q.Get("redirect_uri"), State: q.Get("state"), Name: who.name, Until: time.Now().Add(consentWithin).Unix()}
-	// The broker never sends a browser to an address that the client has not registered.
+	// The server never sends a browser to an address that the client has not registered.
 	if checkRedirect(req.Redirect) != nil || !who.has(req.Redirect) {
 		return bad("invalid_request", "the client asks to send you to an address that it has not registered; its developer must register that address")
 	}
@@ -158,11 +158,11 @@ type asked struct {
 
 // askUser shows the consent page.
 func (b *Server) askUser(w http.ResponseWriter, r *http.Request, who client, req request) error {
-	csrf := b.cookie(r, cookieCSRF)
+	csrf := b.cookies.Get(r, cookieCSRF)
 	if len(csrf) != 22 {
 		csrf = random(16)
 	}
-	b.setCookie(w, cookieCSRF, csrf, consentWithin)
+	b.cookies.Set(w, cookieCSRF, csrf, consentWithin)
 	data := pageData{
 		Title: "Allow access?", Client: who.name, Site: who.site, Host: hostOf(req.Redirect), Server: req.Server, Adds: b.additions(req),
 		Request: b.seal(forRequest, asked{req, csrf}), Program: reachesProgram(req.Redirect),
@@ -187,7 +187,7 @@ func (b *Server) answer(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var a asked
-	csrf := b.cookie(r, cookieCSRF)
+	csrf := b.cookies.Get(r, cookieCSRF)
 	switch {
 	case !b.open(forRequest, f.Get("request"), &a):
 		return bad("invalid_request", "this page cannot be read any more; go back to your client and start again")

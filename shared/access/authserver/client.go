@@ -7,7 +7,9 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -169,10 +171,8 @@ func clientSecret(key []byte, id string) string {
 	return "ds_" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-type credentials struct {
-	id, secret string
-	basic      bool
-}
+// credentials are what a client names itself with; secret is "" if it sends none.
+type credentials struct{ id, secret string }
 
 // credentialsOf reads the Authorization header, or else the form (RFC 6749 §2.3.1).
 func credentialsOf(r *http.Request, f url.Values) (credentials, error) {
@@ -189,7 +189,7 @@ func credentialsOf(r *http.Request, f url.Values) (credentials, error) {
 	if c.secret != "" || c.id != "" && c.id != id {
 		return c, bad("invalid_request", "the request names the client both in the Authorization header and in the form; use only one of them")
 	}
-	return credentials{id, secret, true}, nil
+	return credentials{id, secret}, nil
 }
 
 // authenticate returns the client that sent a request. A client without a secret may
@@ -228,7 +228,7 @@ type document struct {
 // register registers a client (RFC 7591). It stores nothing.
 func (b *clients) register(w http.ResponseWriter, r *http.Request) error {
 	var d document
-	if err := readJSON(r, &d); err != nil {
+	if body, err := io.ReadAll(r.Body); err != nil || json.Unmarshal(body, &d) != nil {
 		return bad("invalid_client_metadata", "the body is not a JSON object with the metadata of a client (RFC 7591)")
 	}
 	method := byte(0)

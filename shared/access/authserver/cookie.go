@@ -5,47 +5,23 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
 // browsers keeps data in cookies of the users' browsers, and shows them pages.
 type browsers struct {
 	seals
-	plain  bool   // on loopback without TLS
-	origin string // of the sign-in's pages; "" for our own
+	cookies webpage.Cookies
+	origin  string // of the sign-in's pages; "" for our own
 }
 
-// Cookies. The prefix of their names ties them to this host. On loopback without TLS the
-// names have no prefix, because browsers refuse it there.
+// Names of cookies.
 const (
 	cookieCSRF    = "dm_csrf"
 	cookieConsent = "dm_consent"
 	cookieFlow    = "dm_flow_"
 )
-
-func (b *browsers) setCookie(w http.ResponseWriter, name, value string, life time.Duration) {
-	c := &http.Cookie{
-		Name: b.cookieName(name), Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: !b.plain, SameSite: http.SameSiteLaxMode,
-	}
-	if life <= 0 {
-		c.MaxAge = -1
-	}
-	http.SetCookie(w, c)
-}
-
-func (b *browsers) cookieName(name string) string {
-	if b.plain {
-		return name
-	}
-	return "__Host-" + name
-}
-
-func (b *browsers) cookie(r *http.Request, name string) string {
-	c, err := r.Cookie(b.cookieName(name))
-	if err != nil {
-		return ""
-	}
-	return c.Value
-}
 
 // consent is one thing that the user of a browser has agreed to.
 type consent struct {
@@ -65,7 +41,7 @@ func what(who client, req request) string {
 }
 
 func (b *browsers) consents(r *http.Request) (all []consent) {
-	_ = b.open(forConsent, b.cookie(r, cookieConsent), &all) // no cookie is no consent
+	_ = b.open(forConsent, b.cookies.Get(r, cookieConsent), &all) // no cookie is no consent
 	now := time.Now().Unix()
 	return slices.DeleteFunc(all, func(c consent) bool { return c.Until <= now })
 }
@@ -88,5 +64,5 @@ func (b *browsers) remember(w http.ResponseWriter, r *http.Request, who client, 
 	id := what(who, req)
 	all := slices.DeleteFunc(b.consents(r), func(c consent) bool { return c.What == id })
 	all = append(all, consent{id, req.Scopes, time.Now().Add(consentLife).Unix()})
-	b.setCookie(w, cookieConsent, b.seal(forConsent, all[max(0, len(all)-maxConsents):]), consentLife)
+	b.cookies.Set(w, cookieConsent, b.seal(forConsent, all[max(0, len(all)-maxConsents):]), consentLife)
 }

@@ -91,7 +91,7 @@ func (d *documents) client(ctx context.Context, id string) (client, error) {
 	}, nil
 }
 
-// checkDocumentURL refuses ids for which the broker must make no request.
+// checkDocumentURL refuses ids that must not be fetched.
 func checkDocumentURL(id string) (*url.URL, error) {
 	u, err := url.Parse(id)
 	switch {
@@ -296,13 +296,4 @@ func checkAddress(to string) error {
 		return fmt.Errorf("the address %s is not public", to)
 	}
 	return nil
-}
-
-// readJSON reads a body of JSON into a value. It refuses other types of bodies.
-func readJSON(r *http.Request, into any) error {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(body, into)
 }

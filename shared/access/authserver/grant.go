@@ -98,13 +98,13 @@ func withClient(props []byte, client string, scopes []string) []byte {
 	for name, value := range map[string]string{"scope": strings.Join(scopes, " "), "client_id": client} {
 		text, err := json.Marshal(value)
 		if err != nil {
-			panic("broker: " + err.Error()) // a text
+			panic("authserver: " + err.Error()) // a text
 		}
 		claims[name] = text
 	}
 	all, err := json.Marshal(claims)
 	if err != nil {
-		panic("broker: " + err.Error()) // parts that were valid
+		panic("authserver: " + err.Error()) // parts that were valid
 	}
 	return all
 }

@@ -76,11 +76,11 @@ func (b *Server) begins(w http.ResponseWriter, r *http.Request, req request, bac
 	for _, c := range r.Cookies() {
 		if name := strings.TrimPrefix(c.Name, "__Host-"); strings.HasPrefix(name, cookieFlow) {
 			if left++; left > maxFlows {
-				b.setCookie(w, name, "", 0)
+				b.cookies.Set(w, name, "", 0)
 			}
 		}
 	}
-	b.setCookie(w, flowCookie(f.State), b.seal(forFlow, f), flowWithin)
+	b.cookies.Set(w, flowCookie(f.State), b.seal(forFlow, f), flowWithin)
 	http.Redirect(w, r, to, http.StatusSeeOther)
 	return nil
 }
@@ -110,10 +110,10 @@ func (b *Server) callback(w http.ResponseWriter, r *http.Request) error {
 	}
 	state := q.Get("state")
 	var f flow
-	if state == "" || !b.open(forFlow, b.cookie(r, flowCookie(state)), &f) || subtle.ConstantTimeCompare([]byte(f.State), []byte(state)) != 1 || time.Now().Unix() > f.Until {
+	if state == "" || !b.open(forFlow, b.cookies.Get(r, flowCookie(state)), &f) || subtle.ConstantTimeCompare([]byte(f.State), []byte(state)) != 1 || time.Now().Unix() > f.Until {
 		return bad("invalid_request", "this sign-in has expired, or was started in another browser; go back to your client and start again")
 	}
-	b.setCookie(w, flowCookie(state), "", 0)
+	b.cookies.Set(w, flowCookie(state), "", 0)
 	user, err := b.login.User(r.Context(), f.Attempt, b.redirect(), q)
 	var c code
 	if err == nil {
@@ -259,7 +259,7 @@ func (a anyName) serve(w http.ResponseWriter, r *http.Request) error {
 		// policy of the page must allow the client's address.
 		state := r.URL.Query().Get("state")
 		var f flow
-		a.b.open(forFlow, a.b.cookie(r, flowCookie(state)), &f)
+		a.b.open(forFlow, a.b.cookies.Get(r, flowCookie(state)), &f)
 		a.b.page(w, http.StatusOK, f.Request.Redirect, pageData{Title: "Sign in", State: state})
 		return nil
 	}

@@ -151,7 +151,7 @@ func (b *browsers) page(w http.ResponseWriter, status int, redirect string, data
 			targets += " http://" + u.Host
 		}
 	}
-	if b.plain && b.origin != "" {
+	if b.cookies.Plain && b.origin != "" {
 		targets += " " + b.origin
 	}
 	webpage.Write(w, status, webpage.Page{Title: data.Title, Body: data.body(), Forms: targets})

@@ -1,6 +1,7 @@
 package authserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,10 +39,7 @@ type providerMetadata struct {
 }
 
 func newProvider(s resourceserver.Settings, client *http.Client) *provider {
-	if client == nil {
-		client = boundedClient()
-	}
-	return &provider{settings: s, client: client}
+	return &provider{settings: s, client: cmp.Or(client, boundedClient())}
 }
 
 const (
@@ -228,10 +226,7 @@ type github struct {
 }
 
 func newGitHub(s resourceserver.Settings, client *http.Client, at gitHubURLs) *github {
-	if client == nil {
-		client = boundedClient()
-	}
-	return &github{s, client, at}
+	return &github{s, cmp.Or(client, boundedClient()), at}
 }
 
 func (g *github) config(redirect string) oauth2.Config {

@@ -81,12 +81,7 @@ func printable(uri string) string {
 		uri = scheme + "://" + rest[strings.LastIndexByte(authority, '@')+1:]
 	}
 	const most = 80
-	uri = strings.Map(func(c rune) rune {
-		if c <= ' ' || c > '~' || c == '"' || c == '\\' {
-			return '?'
-		}
-		return c
-	}, uri)
+	uri = strings.ReplaceAll(asciiOnly(uri), " ", "?")
 	if len(uri) > most {
 		uri = uri[:most] + "..."
 	}

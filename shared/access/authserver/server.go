@@ -43,9 +43,10 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
-// Store stores the grants, and a few values of the broker's own.
+// Store stores the grants, and a few values of the authorization server's own.
 type Store interface {
 	storage.Grants
 	storage.Values
@@ -65,7 +66,7 @@ type Config struct {
 	Served func(server string) bool
 	Store  Store
 	Keys   Keys
-	// Secret seals the data that clients and browsers carry. The broker also opens data
+	// Secret seals the data that clients and browsers carry. The server also opens data
 	// that was sealed with one of Others.
 	Secret []byte
 	Others [][]byte
@@ -73,7 +74,7 @@ type Config struct {
 	// the public URL itself.
 	Login Login
 	// SignedIn gets the tokens that the identity provider has given to a user who signed
-	// in for a server, or for a group by its address. nil: the broker drops them.
+	// in for a server, or for a group by its address. nil: the server drops them.
 	SignedIn func(ctx context.Context, who storage.Identity, server string, t Token) error
 	// Client makes requests to the issuers. nil: one with limits.
 	Client *http.Client
@@ -83,8 +84,9 @@ type Config struct {
 	Log       *slog.Logger // gets a line for each request; nil for none
 }
 
-// Server is an http.Handler for the paths of [Server.Serves]. It keeps nothing between
-// requests that another instance would miss, and forgets documents of clients when it ends. It is safe for concurrent use.
+// Server is an http.Handler for the paths of [Server.Serves]. Between requests it remembers
+// only documents of clients, which another instance can fetch. It is safe for concurrent
+// use.
 type Server struct {
 	seals
 	targets
@@ -146,7 +148,7 @@ func New(c Config) (*Server, error) {
 			documents: newDocuments(c.Store, cmp.Or(c.Documents, newPublicClient()), s.ClientHosts),
 		},
 		grants:   grants{seals: sealers, rows: c.Store},
-		browsers: browsers{seals: sealers, plain: strings.HasPrefix(s.PublicURL, "http://")},
+		browsers: browsers{seals: sealers, cookies: webpage.Cookies{Plain: strings.HasPrefix(s.PublicURL, "http://")}},
 	}
 	for _, name := range c.Servers {
 		if c.Served == nil || c.Served(name) {
@@ -196,7 +198,7 @@ func Paths() []string {
 	return []string{"/.well-known/oauth-authorization-server", "/authorize", "/callback", "/login", "/register", "/revoke", "/token"}
 }
 
-// Serves reports whether a path is the broker's.
+// Serves reports whether a path is one of the server's.
 func (b *Server) Serves(path string) bool {
 	_, ok := b.routes[path]
 	return ok
@@ -233,7 +235,7 @@ func (b *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case !ok:
 		return &refusal{status: http.StatusNotFound, code: "not_found", text: "there is nothing at this path"}
-	case b.plain && !b.known(r.Host):
+	case b.cookies.Plain && !b.known(r.Host):
 		// A page whose domain name leads to this machine could otherwise read our pages
 		// (DNS rebinding).
 		return &refusal{status: http.StatusForbidden, code: "access_denied", text: "this endpoint is not served under this name; use " + b.settings.PublicURL}
@@ -312,7 +314,7 @@ func (b *Server) refuse(w http.ResponseWriter, r *http.Request, e *refusal) {
 func writeJSON(w http.ResponseWriter, status int, document any) {
 	text, err := json.Marshal(document)
 	if err != nil {
-		panic("broker: " + err.Error()) // texts and numbers can always be marshalled
+		panic("authserver: " + err.Error()) // texts and numbers can always be marshalled
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -324,7 +326,7 @@ func (s seals) seal(p purpose, v any) string {
 	e := json.NewEncoder(&plain)
 	e.SetEscapeHTML(false) // which would make some texts six times as long
 	if err := e.Encode(v); err != nil {
-		panic("broker: " + err.Error()) // texts and numbers can always be marshalled
+		panic("authserver: " + err.Error()) // texts and numbers can always be marshalled
 	}
 	return s[p].Seal(plain.Bytes())
 }

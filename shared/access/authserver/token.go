@@ -1,7 +1,6 @@
 package authserver
 
 import (
-	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
@@ -111,8 +110,7 @@ func proves(verifier, challenge string) bool {
 	if len(verifier) < 43 || len(verifier) > 128 {
 		return false
 	}
-	h := sha256.Sum256([]byte(verifier))
-	return subtle.ConstantTimeCompare([]byte(base64.RawURLEncoding.EncodeToString(h[:])), []byte(challenge)) == 1
+	return subtle.ConstantTimeCompare([]byte(base64.RawURLEncoding.EncodeToString(sum(verifier))), []byte(challenge)) == 1
 }
 
 // refresh exchanges a refresh token for the next one and a new access token.
@@ -149,20 +147,18 @@ func (b *Server) refresh(r *http.Request, f url.Values) (tokens, error) {
 	switch {
 	case errors.Is(err, storage.NotFound):
 		return tokens{}, badGrant()
-	case errors.Is(err, errRevoked):
-		// The function that revoked the grant may have died before it revoked the access tokens.
-		if _, err := Revoke(r.Context(), b.store, g.ID); err != nil {
-			return tokens{}, err
-		}
-		return tokens{}, badGrant()
 	case errors.Is(err, errLate):
 		b.log.WarnContext(r.Context(), "a refresh token came after its successor was used; it is refused, and its grant goes on", "grant", g.ID)
 		return tokens{}, badGrant()
-	case errors.Is(err, errReused):
+	case errors.Is(err, errReused), errors.Is(err, errRevoked):
+		// The function that revoked the grant before may have died before it revoked the
+		// access tokens.
 		if _, err := Revoke(r.Context(), b.store, g.ID); err != nil {
 			return tokens{}, err
 		}
-		b.log.WarnContext(r.Context(), "a refresh token was used twice; its grant is revoked", "grant", g.ID)
+		if errors.Is(err, errReused) {
+			b.log.WarnContext(r.Context(), "a refresh token was used twice; its grant is revoked", "grant", g.ID)
+		}
 		return tokens{}, badGrant()
 	case err != nil:
 		return tokens{}, err

@@ -23,7 +23,7 @@ const (
 )
 
 // Visit has the user of a browser sign in, for a page about a server. Afterwards the
-// broker sends the browser to back, a path of this endpoint with its query. There
+// server sends the browser to back, a path of this endpoint with its query. There
 // [Server.Visitor] names the user.
 func (b *Server) Visit(w http.ResponseWriter, r *http.Request, server, back string) error {
 	if !slices.Contains(b.servers, server) || !strings.HasPrefix(back, "/") || strings.HasPrefix(back, "//") || strings.ContainsRune(back, '\\') {
@@ -36,7 +36,7 @@ func (b *Server) Visit(w http.ResponseWriter, r *http.Request, server, back stri
 // in the last minutes.
 func (b *Server) Visitor(r *http.Request, server string) (storage.Identity, bool) {
 	var v visitor
-	if !b.open(forVisit, b.cookie(r, cookieVisit), &v) || v.Server != server || time.Now().Unix() > v.Until {
+	if !b.open(forVisit, b.cookies.Get(r, cookieVisit), &v) || v.Server != server || time.Now().Unix() > v.Until {
 		return storage.Identity{}, false
 	}
 	return storage.Identity{Tenant: v.Tenant, Principal: v.Principal}, true
@@ -45,6 +45,6 @@ func (b *Server) Visitor(r *http.Request, server string) (storage.Identity, bool
 // arrived remembers in the browser who has signed in, and sends the browser to a page.
 func (b *browsers) arrived(w http.ResponseWriter, r *http.Request, c code, page string) {
 	v := visitor{c.Tenant, c.Principal, c.Request.Server, time.Now().Add(visitFor).Unix()}
-	b.setCookie(w, cookieVisit, b.seal(forVisit, v), visitFor)
+	b.cookies.Set(w, cookieVisit, b.seal(forVisit, v), visitFor)
 	http.Redirect(w, r, page, http.StatusSeeOther)
 }

@@ -62,7 +62,7 @@ func (v *Vault) title(provider string) string {
 func (v *Vault) pageURL(a Asked) string {
 	plain, err := json.Marshal(a)
 	if err != nil {
-		panic("upstream: " + err.Error()) // texts and numbers can always be marshalled
+		panic("credentials: " + err.Error()) // texts and numbers can always be marshalled
 	}
 	return v.publicURL + "/" + a.Server + "/connect?" + url.Values{"e": {v.asks.Seal(plain)}}.Encode()
 }

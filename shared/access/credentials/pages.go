@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
 // SignIn finds out who the user of a browser is. The authorization server is one.
@@ -52,8 +53,8 @@ type PagesConfig struct {
 // concurrent use.
 type Pages struct {
 	PagesConfig
-	cookies *storage.Sealer
-	plain   bool // on loopback without TLS
+	sealer  *storage.Sealer // of what is in cookies
+	cookies webpage.Cookies
 	log     *slog.Logger
 }
 
@@ -68,12 +69,12 @@ func Paths() []string { return []string{pathPage, pathBack} }
 
 // NewPages makes Pages. Errors: Invalid for a secret that is too short.
 func NewPages(c PagesConfig) (*Pages, error) {
-	cookies, err := storage.NewSealer("upstream cookie", c.Secret, c.Others...)
+	sealer, err := storage.NewSealer("upstream cookie", c.Secret, c.Others...)
 	if err != nil {
 		return nil, err
 	}
 	return &Pages{
-		PagesConfig: c, cookies: cookies, plain: strings.HasPrefix(c.Vault.publicURL, "http://"), log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
+		PagesConfig: c, sealer: sealer, cookies: webpage.Cookies{Plain: strings.HasPrefix(c.Vault.publicURL, "http://")}, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
 	}, nil
 }
 
@@ -116,7 +117,7 @@ func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			refused = &refusal{http.StatusServiceUnavailable, "This cannot be done now. Try again in a while.", err}
 			w.Header().Set("Retry-After", "2")
 		}
-		page(w, p.plain, refused.status, "Not connected", text(refused.text))
+		page(w, p.cookies.Plain, refused.status, "Not connected", text(refused.text))
 		attrs = append(attrs, "status", refused.status, "error", refused.text)
 		if refused.cause != nil {
 			level, attrs = slog.LevelWarn, append(attrs, "cause", refused.cause)
@@ -130,7 +131,7 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request) error {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
-	if u, err := url.Parse(p.Vault.publicURL); err != nil || p.plain && !strings.EqualFold(r.Host, u.Host) {
+	if u, err := url.Parse(p.Vault.publicURL); err != nil || p.cookies.Plain && !strings.EqualFold(r.Host, u.Host) {
 		// Another site could resolve its own name to this machine, and then read our pages.
 		return &refusal{http.StatusForbidden, "This endpoint is not served under this name. Use " + p.Vault.publicURL + ".", nil}
 	}
@@ -148,7 +149,8 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request) error {
 	return &refusal{http.StatusNotFound, "There is nothing at this path.", nil}
 }
 
-// visit is one request for the page of a server, maybe with an ask for one of its providers.
+// pageRequest is one request for the page of a server. It may name one provider of the server,
+// in the link that a user got who was asked to connect it.
 type pageRequest struct {
 	server    string
 	sealed    string // the ask, "" for none
@@ -193,7 +195,7 @@ func (v pageRequest) path() string {
 	return pathPage + "?" + q.Encode()
 }
 
-// show shows what can be connected, or has the user say first who they are.
+// show shows what can be connected. A user who is not known yet is asked first who they are.
 func (p *Pages) show(w http.ResponseWriter, r *http.Request) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -210,7 +212,7 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request) error {
 	case p.SignIn != nil:
 		return p.SignIn.Visit(w, r, v.server, v.path())
 	default:
-		page(w, p.plain, http.StatusOK, "Who are you?", ticketForm(v, csrf, p.Vault.publicURL))
+		page(w, p.cookies.Plain, http.StatusOK, "Who are you?", ticketForm(v, csrf, p.Vault.publicURL))
 		return nil
 	}
 	v.who = who
@@ -241,7 +243,7 @@ func (p *Pages) list(w http.ResponseWriter, v pageRequest, has map[string]storag
 		}
 		body += providerForm(v, name, p.Vault.title(name), why, p.Vault.providers[name], there, csrf)
 	}
-	page(w, p.plain, http.StatusOK, "Connect", body)
+	page(w, p.cookies.Plain, http.StatusOK, "Connect", body)
 }
 
 // answer handles a submitted form of the page.
@@ -251,7 +253,7 @@ func (p *Pages) answer(w http.ResponseWriter, r *http.Request) error {
 		return bad("The form cannot be read.")
 	}
 	f := r.PostForm
-	csrf := p.cookie(r, cookieCSRF)
+	csrf := p.cookies.Get(r, cookieCSRF)
 	origin := r.Header.Get("Origin")
 	switch {
 	case csrf == "" || subtle.ConstantTimeCompare([]byte(csrf), []byte(f.Get("csrf"))) != 1:
@@ -289,7 +291,7 @@ func (p *Pages) act(w http.ResponseWriter, r *http.Request, v pageRequest, name 
 		if _, err := p.Vault.Remove(r.Context(), v.who.Tenant, v.who.Principal, name); err != nil {
 			return err
 		}
-		page(w, p.plain, http.StatusOK, "Removed", text("The server has no access to "+p.Vault.title(name)+" any more, once its process has ended."))
+		page(w, p.cookies.Plain, http.StatusOK, "Removed", text("The server has no access to "+p.Vault.title(name)+" any more, once its process has ended."))
 		return nil
 	case provider.oauth():
 		return p.leave(w, r, v, name)
@@ -316,7 +318,7 @@ func (p *Pages) done(w http.ResponseWriter, r *http.Request, v pageRequest, name
 			p.log.WarnContext(r.Context(), "a client was not told that its user has connected a third party", "session_id", v.asked.Session, "error", err)
 		}
 	}
-	page(w, p.plain, http.StatusOK, "Connected", text(p.Vault.title(name)+" is connected. You can close this page and go back to your client."))
+	page(w, p.cookies.Plain, http.StatusOK, "Connected", text(p.Vault.title(name)+" is connected. You can close this page and go back to your client."))
 	return nil
 }
 
@@ -329,7 +331,7 @@ func (p *Pages) visitor(r *http.Request, server string) (storage.Identity, bool)
 		return *p.Everyone, true
 	}
 	var u user
-	if !p.open(p.cookie(r, cookieUser), &u) || time.Now().Unix() > u.Until || u.Server != server {
+	if !p.open(p.cookies.Get(r, cookieUser), &u) || time.Now().Unix() > u.Until || u.Server != server {
 		return storage.Identity{}, false
 	}
 	return storage.Identity{Tenant: u.Tenant, Principal: u.Principal}, true
@@ -355,7 +357,7 @@ func (p *Pages) redeem(w http.ResponseWriter, r *http.Request, v pageRequest, ti
 	if err := v.isAsked(); err != nil {
 		return err
 	}
-	p.setCookie(w, cookieUser, p.seal(user{who.Tenant, who.Principal, v.server, time.Now().Add(visitFor).Unix()}), visitFor)
+	p.cookies.Set(w, cookieUser, p.seal(user{who.Tenant, who.Principal, v.server, time.Now().Add(visitFor).Unix()}), visitFor)
 	http.Redirect(w, r, v.path(), http.StatusSeeOther)
 	return nil
 }
@@ -399,7 +401,7 @@ func (p *Pages) leave(w http.ResponseWriter, r *http.Request, v pageRequest, nam
 		}
 	}
 	to.RawQuery = q.Encode()
-	p.setCookie(w, linkCookie(l.State), p.seal(l), linkWithin)
+	p.cookies.Set(w, linkCookie(l.State), p.seal(l), linkWithin)
 	http.Redirect(w, r, to.String(), http.StatusSeeOther)
 	return nil
 }
@@ -412,10 +414,10 @@ func (p *Pages) back(w http.ResponseWriter, r *http.Request) error {
 	}
 	state := q.Get("state")
 	var l link
-	if state == "" || !p.open(p.cookie(r, linkCookie(state)), &l) || subtle.ConstantTimeCompare([]byte(l.State), []byte(state)) != 1 || time.Now().Unix() > l.Until {
+	if state == "" || !p.open(p.cookies.Get(r, linkCookie(state)), &l) || subtle.ConstantTimeCompare([]byte(l.State), []byte(state)) != 1 || time.Now().Unix() > l.Until {
 		return bad("This was not begun in this browser, or is over. Open the link again.")
 	}
-	p.setCookie(w, linkCookie(state), "", 0)
+	p.cookies.Set(w, linkCookie(state), "", 0)
 	v, err := p.read(url.Values{"server": {l.Server}, "e": {l.Sealed}})
 	if err != nil {
 		return err
@@ -459,49 +461,24 @@ func linkCookie(state string) string {
 }
 
 func (p *Pages) csrf(w http.ResponseWriter, r *http.Request) string {
-	value := p.cookie(r, cookieCSRF)
+	value := p.cookies.Get(r, cookieCSRF)
 	if raw, err := base64.RawURLEncoding.DecodeString(value); err != nil || len(raw) != 16 {
 		value = random(16)
 	}
-	p.setCookie(w, cookieCSRF, value, linkWithin)
+	p.cookies.Set(w, cookieCSRF, value, linkWithin)
 	return value
-}
-
-func (p *Pages) cookieName(name string) string {
-	if p.plain {
-		return name
-	}
-	return "__Host-" + name
-}
-
-func (p *Pages) setCookie(w http.ResponseWriter, name, value string, life time.Duration) {
-	c := &http.Cookie{
-		Name: p.cookieName(name), Value: value, Path: "/", MaxAge: int(life.Seconds()), HttpOnly: true, Secure: !p.plain, SameSite: http.SameSiteLaxMode,
-	}
-	if life <= 0 {
-		c.MaxAge = -1
-	}
-	http.SetCookie(w, c)
-}
-
-func (p *Pages) cookie(r *http.Request, name string) string {
-	c, err := r.Cookie(p.cookieName(name))
-	if err != nil {
-		return ""
-	}
-	return c.Value
 }
 
 func (p *Pages) seal(v any) string {
 	plain, err := json.Marshal(v)
 	if err != nil {
-		panic("upstream: " + err.Error()) // texts and numbers can always be marshalled
+		panic("credentials: " + err.Error()) // texts and numbers can always be marshalled
 	}
-	return p.cookies.Seal(plain)
+	return p.sealer.Seal(plain)
 }
 
 func (p *Pages) open(sealed string, into any) bool {
-	plain, ok := p.cookies.Open(sealed)
+	plain, ok := p.sealer.Open(sealed)
 	return ok && json.Unmarshal(plain, into) == nil
 }
 

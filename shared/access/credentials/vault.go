@@ -348,7 +348,7 @@ func unlessTaken(err error) error {
 func (v *Vault) fill(row *storage.UpstreamToken, h held, until time.Time) {
 	plain, err := json.Marshal(h)
 	if err != nil {
-		panic("upstream: " + err.Error()) // texts can always be marshalled
+		panic("credentials: " + err.Error()) // texts can always be marshalled
 	}
 	row.Sealed, row.Until, row.Changed, row.Expires = v.rows.SealFor(placeOf(*row).owner(), plain), until, time.Now(), time.Time{}
 	switch {

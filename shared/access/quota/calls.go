@@ -202,6 +202,37 @@ func pause(ctx context.Context, tries int) error {
 	return nil
 }
 
+// edit replaces a row by what change makes of it, and keeps the new one for life; 0 is for
+// ever. If others write the row at the same time, edit reads it again. If ok is false, edit
+// writes nothing.
+//
+// Errors: Conflict if others always came first; those of change and of the store.
+func edit[T any](ctx context.Context, store storage.Values, key storage.ValueKey, life time.Duration, change func(T) (next T, ok bool, err error)) error {
+	for tries := range maxTries {
+		v, row, err := loadRow[T](ctx, store, key)
+		if err != nil {
+			return err
+		}
+		row, ok, err := change(row)
+		if err != nil || !ok {
+			return err
+		}
+		if v.Data, err = json.Marshal(row); err != nil {
+			return err
+		}
+		if life > 0 {
+			v.Expires = time.Now().Add(life)
+		}
+		if _, err := store.SaveValue(ctx, v); !errors.Is(err, storage.Conflict) {
+			return err
+		}
+		if err := pause(ctx, tries); err != nil {
+			return err
+		}
+	}
+	return storage.Conflict
+}
+
 // loadRow reads a row. One that cannot be decoded counts as empty: the next write replaces
 // it.
 func loadRow[T any](ctx context.Context, store storage.Values, key storage.ValueKey) (v storage.Value, row T, err error) {

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -46,11 +47,8 @@ func New(c Config) (*Limiter, error) {
 	if err != nil || !on {
 		return nil, err
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
 	return &Limiter{
-		store: c.Store, file: limits, prices: c.Prices, log: c.Log,
+		store: c.Store, file: limits, prices: c.Prices, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
 		accounts: map[string]*account{}, calls: map[storage.ValueKey]*calls{}, floods: map[string]time.Time{},
 	}, nil
 }

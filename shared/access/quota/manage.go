@@ -101,33 +101,22 @@ func Limited(ctx context.Context, store storage.Values) ([]string, error) {
 // list puts a tenant into the list of those with limits, or takes it out. A list that has
 // no room stays as it is.
 func list(ctx context.Context, store storage.Values, tenant string, has bool) error {
-	for tries := range maxTries {
-		v, tenants, err := loadRow[[]string](ctx, store, listKey())
-		if err != nil {
-			return err
-		}
+	err := edit(ctx, store, listKey(), 0, func(tenants []string) ([]string, bool, error) {
 		i, listed := slices.BinarySearch(tenants, tenant)
 		switch {
 		case listed == has:
-			return nil
+			return nil, false, nil
 		case has:
-			tenants = slices.Insert(tenants, i, tenant)
+			return slices.Insert(tenants, i, tenant), true, nil
 		default:
-			tenants = slices.Delete(tenants, i, i+1)
+			return slices.Delete(tenants, i, i+1), true, nil
 		}
-		if v.Data, err = json.Marshal(tenants); err != nil {
-			return fmt.Errorf("limits: %w", err)
-		}
-		_, err = store.SaveValue(ctx, v)
-		if err == nil || errors.Is(err, storage.TooLarge) {
-			return nil
-		}
-		if !errors.Is(err, storage.Conflict) {
-			return err
-		}
-		if err := pause(ctx, tries); err != nil {
-			return err
-		}
+	})
+	switch {
+	case errors.Is(err, storage.TooLarge):
+		return nil
+	case errors.Is(err, storage.Conflict):
+		return crowded(tenant)
 	}
-	return crowded(tenant)
+	return err
 }

@@ -2,7 +2,6 @@ package quota
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -52,55 +51,25 @@ func (l *Limiter) takeSlot(ctx context.Context, key storage.ValueKey, s slot, mo
 }
 
 func (l *Limiter) trySlot(ctx context.Context, key storage.ValueKey, s slot, most int) (ok bool, err error) {
-	for tries := range maxTries {
-		v, slots, err := loadRow[[]slot](ctx, l.store, key)
-		if err != nil {
-			return false, err
-		}
+	err = edit(ctx, l.store, key, slotIdle, func(slots []slot) ([]slot, bool, error) {
+		var err error
 		if len(slots) >= most {
-			if slots, err = l.running(ctx, slots); err != nil {
-				return false, err
-			}
+			slots, err = l.running(ctx, slots)
 		}
-		if len(slots) >= most {
-			return false, nil
-		}
-		err = l.saveSlots(ctx, v, append(slots, s))
-		if !errors.Is(err, storage.Conflict) {
-			return err == nil, err
-		}
-		if err := pause(ctx, tries); err != nil {
-			return false, err
-		}
+		ok = err == nil && len(slots) < most
+		return append(slots, s), ok, err
+	})
+	if errors.Is(err, storage.Conflict) {
+		return false, nil
 	}
-	return false, nil
+	return ok && err == nil, err
 }
 
 // freeSlot forgets a call that has not begun. If it cannot, the slot is free after slotFree.
 func (l *Limiter) freeSlot(ctx context.Context, key storage.ValueKey, stream storage.StreamID) {
-	for tries := range maxTries {
-		v, slots, err := loadRow[[]slot](ctx, l.store, key)
-		if err != nil {
-			return
-		}
-		left := slices.DeleteFunc(slots, func(s slot) bool { return s.Stream == stream })
-		if !errors.Is(l.saveSlots(ctx, v, left), storage.Conflict) || pause(ctx, tries) != nil {
-			return
-		}
-	}
-}
-
-func (l *Limiter) saveSlots(ctx context.Context, v storage.Value, slots []slot) error {
-	if slots == nil {
-		slots = []slot{}
-	}
-	data, err := json.Marshal(slots)
-	if err != nil {
-		return err // texts and numbers always encode
-	}
-	v.Data, v.Expires = data, time.Now().Add(slotIdle)
-	_, err = l.store.SaveValue(ctx, v)
-	return err
+	_ = edit(ctx, l.store, key, slotIdle, func(slots []slot) ([]slot, bool, error) {
+		return slices.DeleteFunc(slots, func(s slot) bool { return s.Stream == stream }), true, nil
+	})
 }
 
 // running returns the slots whose calls are in flight. A call without a trace is one that

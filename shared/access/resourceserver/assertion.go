@@ -1,6 +1,7 @@
 package resourceserver
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -22,12 +23,6 @@ type Assertions struct {
 // result of [Settings.Complete]. NewAssertions makes no request. client and log may be
 // nil.
 func NewAssertions(s Settings, e Enterprise, client *http.Client, log *slog.Logger) *Assertions {
-	if client == nil {
-		client = newClient()
-	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
 	switch u, err := url.Parse(e.Issuer); {
 	case e.Name != "":
 		s.Name = e.Name
@@ -35,7 +30,7 @@ func NewAssertions(s Settings, e Enterprise, client *http.Client, log *slog.Logg
 		s.Name = strings.ToLower(u.Hostname())
 	}
 	s.Issuer, s.JWKS = e.Issuer, e.JWKS
-	v := newVerifier(s, &keySet{issuer: s.Issuer, pinned: s.JWKS, client: client, log: log})
+	v := newVerifier(s, &keySet{issuer: s.Issuer, pinned: s.JWKS, client: cmp.Or(client, newClient()), log: cmp.Or(log, slog.New(slog.DiscardHandler))})
 	v.types = []string{"oauth-id-jag+jwt"}
 	return &Assertions{v, s}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
 )
 
-// Brokered are the settings of the broker (package authserver).
+// Brokered are the settings of the authorization server (package authserver).
 type Brokered struct {
 	// ClientID and ClientSecret are those of Dormouse at the issuer. The secret also
 	// authenticates requests of [Introspection].
@@ -52,7 +52,7 @@ type Enterprise struct {
 	JWKS string `json:"jwks_uri,omitempty"`
 }
 
-// checkClients checks the clients and the issuers of companies that the broker accepts.
+// checkClients checks the clients and the issuers of companies that the authorization server accepts.
 func (s Settings) checkClients() error {
 	for _, id := range slices.Sorted(maps.Keys(s.Clients)) {
 		if id == "" || strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' }) || strings.HasPrefix(id, "https://") {
@@ -73,8 +73,8 @@ func (s Settings) checkClients() error {
 	return nil
 }
 
-// CheckBroker checks the settings that only the broker uses. [Settings.Complete] does not
-// check them, because it does not know whether there is a broker. The error names the
+// CheckBroker checks the settings that only package authserver uses. [Settings.Complete] does
+// not check them, because it does not know whether there is an authorization server. The error names the
 // wrong setting and its possible values.
 func (s Settings) CheckBroker() error {
 	if err := s.checkRoot(); err != nil {

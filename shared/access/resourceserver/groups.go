@@ -150,10 +150,7 @@ func (s *Issued) exchanged(ctx context.Context, t Token, servers []string) (map[
 	}
 	all := map[string]storage.Identity{}
 	for _, server := range still {
-		who := t.identity()
-		rule, _ := s.settings.Allow.Of(server)
-		who.ToolRules = slices.Sorted(maps.Keys(rule.Tools))
-		all[server] = who
+		all[server] = s.identity(t, server)
 	}
 	return all, nil
 }
@@ -180,6 +177,17 @@ func (s *Issued) open(token, name string) (Token, error) {
 		return t, badToken("it is for another resource; get one whose resource is the URL of this server")
 	}
 	return t, nil
+}
+
+// identity returns the identity of a token at a server. A token for which the caller exchanged
+// an API key fits all rules for tools, as the key does.
+func (s *Issued) identity(t Token, server string) storage.Identity {
+	who := t.identity()
+	if t.Key != "" {
+		rule, _ := s.settings.Allow.Of(server)
+		who.ToolRules = slices.Sorted(maps.Keys(rule.Tools))
+	}
+	return who
 }
 
 func (t Token) identity() storage.Identity {

@@ -23,11 +23,7 @@ const (
 type introspector struct {
 	settings Settings
 	client   *http.Client
-	asking   chan struct{}
-}
-
-func newIntrospector(s Settings, client *http.Client) *introspector {
-	return &introspector{s, client, make(chan struct{}, maxAsking)}
+	asking   chan struct{} // has an element for each introspection that runs
 }
 
 // ask returns the issuer's claims for an active token.
@@ -63,11 +59,7 @@ func (i *introspector) ask(ctx context.Context, token string) (map[string]any, e
 	if err != nil {
 		return nil, silent(err)
 	}
-	claims, err := activeClaims(body, i.settings.Issuer)
-	if err != nil {
-		return nil, err
-	}
-	return claims, nil
+	return activeClaims(body, i.settings.Issuer)
 }
 
 // activeClaims returns the claims in the issuer's answer, if the token is active.

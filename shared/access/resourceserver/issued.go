@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,14 +12,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// AccessLife is how long an access token of the broker is valid. A client gets a new one
+// AccessLife is how long an access token of package authserver is valid. A client gets a new one
 // with its refresh token.
 const AccessLife = time.Hour
 
-// tokenPrefix begins the access tokens that the broker issues.
+// tokenPrefix begins the access tokens that package authserver issues.
 const tokenPrefix = "da_"
 
-// Token is the contents of an access token that the broker has issued. It is sealed into
+// Token is the contents of an access token that package authserver has issued. It is sealed into
 // the token, so no store is read to verify it.
 type Token struct {
 	Grant     string   `json:"g,omitempty"` // ID of the grant; "" for a token that an API key was exchanged for
@@ -47,7 +45,7 @@ func NewTokenSealer(secret []byte, others ...[]byte) (*storage.Sealer, error) {
 func SealToken(sealer *storage.Sealer, t Token) string {
 	plain, err := json.Marshal(t)
 	if err != nil {
-		panic("oauth: " + err.Error()) // texts can always be marshalled
+		panic("resourceserver: " + err.Error()) // texts can always be marshalled
 	}
 	return tokenPrefix + sealer.Seal(plain)
 }
@@ -78,7 +76,7 @@ type IssuedConfig struct {
 }
 
 // Issued verifies the tokens of this endpoint's own authorization server (package
-// broker). It opens a token without the store. It reads the list of revoked grants at
+// authserver). It opens a token without the store. It reads the list of revoked grants at
 // most every 30 seconds. It is safe for concurrent use.
 type Issued struct {
 	resources
@@ -117,11 +115,7 @@ func (s *Issued) Verify(ctx context.Context, token, server string) (storage.Iden
 	if err != nil {
 		return storage.Identity{}, err
 	}
-	who := t.identity()
-	if t.Key != "" {
-		rule, _ := s.settings.Allow.Of(server)
-		who.ToolRules = slices.Sorted(maps.Keys(rule.Tools))
-	}
+	who := s.identity(t, server)
 	return who, s.Confirm(ctx, who.Credential, server)
 }
 

@@ -24,6 +24,7 @@
 package resourceserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -81,19 +82,14 @@ func New(c Config) (*ResourceServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Client == nil {
-		c.Client = newClient()
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Client, c.Log = cmp.Or(c.Client, newClient()), cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	r := &ResourceServer{
 		resources: resources{s}, sealer: c.Sealer, known: map[[sha256.Size]byte]grant{},
 		verifier: newVerifier(s, &keySet{issuer: s.Issuer, pinned: s.JWKS, client: c.Client, log: c.Log}),
 		needed:   append(slices.Clone(s.Claims), s.Principal, s.TenantClaim, "aud", "exp", "scope", "scp", "client_id", "azp", "cid"),
 	}
 	if s.Introspection != nil {
-		r.introspec = newIntrospector(s, c.Client)
+		r.introspec = &introspector{s, c.Client, make(chan struct{}, maxAsking)}
 	}
 	r.needed = append(append(r.needed, s.Allow.Claims()...), "email_verified")
 	return r, nil

@@ -120,7 +120,7 @@ func (r resources) Metadata(server, address string) []byte {
 	}{r.settings.PublicURL + address, []string{r.settings.Issuer}, strings.Fields(*r.settings.Scope), []string{"header"}, server}
 	text, err := json.Marshal(document)
 	if err != nil {
-		panic("oauth: " + err.Error()) // texts can always be marshalled
+		panic("resourceserver: " + err.Error()) // texts can always be marshalled
 	}
 	return text
 }

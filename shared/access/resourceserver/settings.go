@@ -2,6 +2,7 @@ package resourceserver
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 // Settings say which tokens are accepted, and how they become identities. All fields but
 // PublicURL and Secret are in the servers file, under x-dormouse.access. Issuer is the
 // identity provider whose access tokens a [ResourceServer] takes, or at which package
-// broker has users sign in. The embedded fields are for the broker only.
+// authserver has users sign in. The embedded fields are for package authserver only.
 type Settings struct {
 	Brokered
 
@@ -130,15 +131,9 @@ func (s Settings) Complete(servers []string) (Settings, error) {
 		s.Algorithms = []string{"RS256", "PS256", "ES256", "ES384", "EdDSA"}
 	}
 	if s.Scope == nil {
-		scope := baseScope
-		s.Scope = &scope
+		s.Scope = new(baseScope)
 	}
-	if s.Principal == "" {
-		s.Principal = "sub"
-	}
-	if s.Tenant == "" {
-		s.Tenant = defaultTenant
-	}
+	s.Principal, s.Tenant = cmp.Or(s.Principal, "sub"), cmp.Or(s.Tenant, defaultTenant)
 	return s, nil
 }
 
