@@ -14,32 +14,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
-
-const sdk = "github.com/aws/aws-sdk-go-v2/service/"
-
-// services returns the services of the SDK that the functions call, and their names
-// in IAM.
-func services() map[string]struct {
-	dir     string // the package that owns it
-	actions func(operation string) []string
-} {
-	return map[string]struct {
-		dir     string
-		actions func(operation string) []string
-	}{
-		"dynamodb": {"shared/store/dynamostore", func(operation string) []string {
-			switch operation {
-			case "CreateTable", "DescribeTable", "UpdateTimeToLive":
-				return nil // EnsureTable calls these; functions do not call EnsureTable, see below
-			}
-			return []string{"dynamodb:" + operation}
-		}},
-	}
-}
 
 // sources returns the Go files, without tests, of the deployed functions.
 func sources(t *testing.T) map[string]*ast.File {
@@ -63,12 +39,6 @@ func sources(t *testing.T) map[string]*ast.File {
 	return files
 }
 
-// ofBucket returns the requests that package bucket makes to S3. It uses HTTP without
-// the SDK.
-func ofBucket() map[string]string {
-	return map[string]string{"MethodGet": "s3:GetObject", "MethodPut": "s3:PutObject", "MethodDelete": "s3:DeleteObject"}
-}
-
 // ofECS returns the rights that each request of package ecs needs. It uses HTTP without the
 // SDK.
 func ofECS() map[string][]string {
@@ -81,81 +51,23 @@ func ofECS() map[string][]string {
 	}
 }
 
-// called lists the IAM actions that the code needs, from the SDK inputs that it
-// creates and from the calls without the SDK.
-func called(t *testing.T) []string {
+// named matches a string that names an operation of a service, as requests without the SDK do.
+var named = regexp.MustCompile(`^"(AmazonSSM|secretsmanager|Logs_20140328)\.(\w+)"$`)
+
+// called lists the IAM actions of the operations that the sources name in strings.
+func called(t *testing.T) (actions []string) {
 	t.Helper()
-	var actions []string
-	for name, f := range sources(t) {
-		local := map[string]string{} // the SDK's packages by their names in this file
-		for _, spec := range f.Imports {
-			service, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), sdk)
-			if !ours || strings.Contains(service, "/") {
-				continue
-			}
-			known, ok := services()[service]
-			if !ok || known.dir != filepath.ToSlash(filepath.Dir(name)) && !strings.HasPrefix(name, "functions/") {
-				t.Errorf("%s calls %s: give it a line in services, and the rights in the template", name, service)
-			}
-			local[service] = service
-			if spec.Name != nil {
-				delete(local, service)
-				local[spec.Name.Name] = service
-			}
-		}
+	for _, f := range sources(t) {
 		ast.Inspect(f, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.CompositeLit:
-				x, ok := n.Type.(*ast.SelectorExpr)
-				if !ok {
-					return true
-				}
-				from, ok := x.X.(*ast.Ident)
-				operation, input := strings.CutSuffix(x.Sel.Name, "Input")
-				if service, known := local[identName(from, ok)]; known && input {
-					actions = append(actions, services()[service].actions(operation)...)
-				}
-			case *ast.SelectorExpr:
-				if action, ok := ofBucket()[n.Sel.Name]; ok && filepath.ToSlash(filepath.Dir(name)) == "shared/backend/bucket" {
-					actions = append(actions, action, "s3:ListBucket") // with the right ListBucket, S3 answers that an object is missing
-				}
-				if n.Sel.Name == "EnsureTable" && strings.HasPrefix(name, "functions/") {
-					t.Errorf("%s calls EnsureTable: a function has no right to", name)
-				}
-			case *ast.BasicLit:
-				switch {
-				case n.Value == `"/@connections/"`:
-					actions = append(actions, "execute-api:ManageConnections")
-				case strings.HasPrefix(name, "shared/backend/fleet/ecs/"):
-					actions = append(actions, ofECS()[strings.Trim(n.Value, `"`)]...)
-				case n.Value == `"AmazonSSM.PutParameter"`:
-					actions = append(actions, "ssm:PutParameter")
-				case n.Value == `"/configuration"`:
-					actions = append(actions, "lambda:GetFunctionConfiguration")
-				case strings.Contains(n.Value, "/2015-03-31/functions/"):
-					actions = append(actions, "lambda:InvokeFunction")
-				case n.Value == `"AmazonSSM.GetParameters"`:
-					actions = append(actions, "ssm:GetParameters")
-				case n.Value == `"secretsmanager.GetSecretValue"`:
-					actions = append(actions, "secretsmanager:GetSecretValue")
-				case strings.HasPrefix(n.Value, `"Logs_20140328.`):
-					actions = append(actions, "logs:"+strings.Trim(n.Value[len(`"Logs_20140328.`):], `"`))
-				case n.Value == `"/schedules/"`:
-					actions = append(actions, "scheduler:CreateSchedule", "scheduler:DeleteSchedule", "iam:PassRole") // of the schedules' role
+			if lit, ok := n.(*ast.BasicLit); ok {
+				if m := named.FindStringSubmatch(lit.Value); m != nil {
+					actions = append(actions, map[string]string{"AmazonSSM": "ssm", "secretsmanager": "secretsmanager", "Logs_20140328": "logs"}[m[1]]+":"+m[2])
 				}
 			}
 			return true
 		})
 	}
-	slices.Sort(actions)
-	return slices.Compact(actions)
-}
-
-func identName(i *ast.Ident, ok bool) string {
-	if !ok {
-		return ""
-	}
-	return i.Name
+	return actions
 }
 
 type statement struct {
@@ -259,7 +171,7 @@ func ofOwn() map[string][]string {
 // call.
 func linked(t *testing.T) map[string][]string {
 	t.Helper()
-	operation := regexp.MustCompile(sdk + `(\w+)\.\(\*Client\)\.([A-Z]\w+)$`)
+	operation := regexp.MustCompile(`^github.com/aws/aws-sdk-go-v2/service/(\w+)\.\(\*Client\)\.([A-Z]\w+)$`)
 	all := map[string][]string{}
 	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console", "Setup"} {
 		program := filepath.Join(t.TempDir(), f)
@@ -274,7 +186,7 @@ func linked(t *testing.T) map[string][]string {
 			fields := strings.Fields(line)
 			name := fields[len(fields)-1]
 			if m := operation.FindStringSubmatch(name); m != nil && m[2] != "DescribeEndpoints" { // part of discovery, which is off
-				all[f] = append(all[f], services()[m[1]].actions(m[2])...)
+				all[f] = append(all[f], m[1]+":"+m[2])
 			}
 			all[f] = append(all[f], ofOwn()[strings.TrimPrefix(name, "github.com/dormouse-mcp/dormouse/")]...)
 		}
@@ -299,11 +211,14 @@ func TestEachFunctionMayDoWhatItCallsAndNothingElse(t *testing.T) {
 		slices.Sort(want)
 		commontest.SameIn(t, fmt.Sprintf("%s: needed (-) and granted (+)", f), want, slices.Compact(got))
 	}
-	// This lists how the programs differ from the sources: actions that are linked and
-	// unknown here, or known here and not linked.
-	slices.Sort(together)
-	if d := cmp.Diff(called(t), slices.Compact(together)); d != "" {
-		t.Errorf("in the sources (-) and in the programs (+):\n%s", d)
+	known := called(t)
+	if len(known) < 5 {
+		t.Errorf("the sources name %v only, so this test shows nothing of them", known)
+	}
+	for _, action := range known {
+		if !slices.Contains(together, action) {
+			t.Errorf("the sources call %s: give it a line in ofOwn, and the right in the template", action)
+		}
 	}
 }
 

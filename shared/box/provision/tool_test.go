@@ -165,58 +165,6 @@ esac
 	return Server{Command: "npx", Args: []string{"-y", "srv", "--flag"}}
 }
 
-func TestNpxIsInstalledOnceAndThenTheProgramItself(t *testing.T) {
-	r := newRig(t)
-	s := r.registry()
-	l := r.stage(s)
-	if !strings.HasSuffix(l.Command, "/node_modules/.bin/srv") || strings.Join(l.Args, " ") != "--flag" {
-		t.Errorf("got %+v", l)
-	}
-	if !strings.HasPrefix(l.Command, l.Reads[0]) || l.Path[0] != filepath.Dir(l.Command) {
-		t.Errorf("got %+v", l)
-	}
-	before := len(r.log())
-	r.write(map[string]string{"offline": ""})
-	if again := r.stage(s); again.Command != l.Command || len(r.log()) != before {
-		t.Error("a later start executes something:", r.log()[before:])
-	}
-}
-
-// forget removes all locks, as an operator does to have packages resolved anew.
-func (r *rig) forget() {
-	r.t.Helper()
-	commontest.OK(r.t, os.RemoveAll(filepath.Join(r.root, "cache/locks")))
-}
-
-func TestVersionThatIsNotPinnedStaysUntilItsLockIsRemoved(t *testing.T) {
-	r := newRig(t)
-	s := r.registry()
-	first := r.stage(s)
-	r.write(map[string]string{"latest": "2.0.0"})
-	if l := r.stage(s); l.Command != first.Command || r.count("npm install") != 1 {
-		t.Error("renewed by itself:", r.log())
-	}
-	r.forget()
-	if second := r.stage(s); second.Command == first.Command || r.count("npm install") != 2 || r.count("npm ci") != 2 {
-		t.Error("not renewed:", r.log())
-	}
-	if _, err := os.Stat(first.Command); err != nil {
-		t.Error("a process may still run the older one:", err)
-	}
-}
-
-func TestPackageWithoutProgramSaysSo(t *testing.T) {
-	r := newRig(t)
-	s := r.registry()
-	r.write(map[string]string{"npm-does": `echo '{"packages":{}}' >package-lock.json; mkdir -p node_modules/srv; echo '{"version":"1.0.0"}' >node_modules/srv/package.json`})
-	if e := r.failure(s); e.Phase != DepInstall || !strings.Contains(e.Error(), "package srv has no program srv") {
-		t.Error(e)
-	}
-	if made, _ := filepath.Glob(filepath.Join(r.root, "cache/npm/*/ready")); len(made) != 0 {
-		t.Error("it counts as installed")
-	}
-}
-
 func TestInstallThatWasTornApartIsMadeAnew(t *testing.T) {
 	r := newRig(t)
 	s := r.registry()
@@ -264,31 +212,49 @@ printf '#!/bin/sh\n' >"$VENV/bin/py-srv"; chmod +x "$VENV/bin/py-srv"
 	return Server{Command: "uvx", Args: []string{"py-srv", "--flag"}}
 }
 
-func TestUvxIsInstalledOnceAndThenTheProgramItself(t *testing.T) {
-	r := newRig(t)
-	s := r.index()
-	l := r.stage(s)
-	if !strings.HasSuffix(l.Command, "/venv/bin/py-srv") || strings.Join(l.Args, " ") != "--flag" || l.Env["VIRTUAL_ENV"] != filepath.Dir(filepath.Dir(l.Command)) {
-		t.Errorf("got %+v", l)
-	}
-	before := len(r.log())
-	r.write(map[string]string{"offline": ""})
-	if again := r.stage(s); again.Command != l.Command || len(r.log()) != before {
-		t.Error("a later start executes something:", r.log()[before:])
+// A package is installed once, in the version that is the latest at that time. Later starts
+// execute its program, and nothing else, until the lock is removed.
+func TestPackageIsInstalledOnceAndThenItsProgramIsExecuted(t *testing.T) {
+	for kind, c := range map[string]struct {
+		server            func(*rig) Server
+		program, installs string // installs begins the line that an install notes
+	}{"npx": {(*rig).registry, "/node_modules/.bin/srv", "npm ci"}, "uvx": {(*rig).index, "/venv/bin/py-srv", "venv"}} {
+		t.Run(kind, func(t *testing.T) {
+			r := newRig(t)
+			s := c.server(r)
+			first := r.stage(s)
+			if !strings.HasSuffix(first.Command, c.program) || strings.Join(first.Args, " ") != "--flag" || !strings.HasPrefix(first.Command, first.Reads[0]) || first.Path[0] != filepath.Dir(first.Command) {
+				t.Errorf("got %+v", first)
+			}
+			before := len(r.log())
+			r.write(map[string]string{"latest": "2.0.0", "offline": ""})
+			if l := r.stage(s); l.Command != first.Command || len(r.log()) != before {
+				t.Error("a later start executes something:", r.log()[before:])
+			}
+			commontest.OK(t, os.Remove(filepath.Join(r.root, "offline")))
+			commontest.OK(t, os.RemoveAll(filepath.Join(r.root, "cache/locks"))) // as an operator does
+			if second := r.stage(s); second.Command == first.Command || r.count(c.installs) != 2 {
+				t.Error("not renewed:", r.log())
+			}
+			if _, err := os.Stat(first.Command); err != nil {
+				t.Error("a process may still run the older one:", err)
+			}
+		})
 	}
 }
 
-func TestUvxStaysUntilItsLockIsRemoved(t *testing.T) {
+func TestPackageWithoutProgramSaysSo(t *testing.T) {
 	r := newRig(t)
-	s := r.index()
-	first := r.stage(s)
-	r.write(map[string]string{"latest": "1.1.0"})
-	if l := r.stage(s); l.Command != first.Command || r.count("venv") != 1 {
-		t.Error("installed again:", r.log())
+	npx, uvx := r.registry(), r.index()
+	r.write(map[string]string{"npm-does": `echo '{"packages":{}}' >package-lock.json; mkdir -p node_modules/srv; echo '{"version":"1.0.0"}' >node_modules/srv/package.json`})
+	uvx.Args = []string{"--from", "py-srv", "other"}
+	for want, s := range map[string]Server{"package srv has no program srv": npx, "package py-srv has no program other": uvx} {
+		if e := r.failure(s); e.Phase != DepInstall || !strings.Contains(e.Error(), want) {
+			t.Error(e)
+		}
 	}
-	r.forget()
-	if second := r.stage(s); second.Command == first.Command || r.count("venv") != 2 {
-		t.Error(r.log())
+	if made, _ := filepath.Glob(filepath.Join(r.root, "cache/*/*/ready")); len(made) != 0 {
+		t.Error("it counts as installed")
 	}
 }
 
@@ -322,15 +288,6 @@ func TestWhatACommandLineNeedsOnTheMachine(t *testing.T) {
 				t.Errorf("%s needs %s, want %s", line, got, want)
 			}
 		})
-	}
-}
-
-func TestPythonPackageWithoutProgramSaysSo(t *testing.T) {
-	r := newRig(t)
-	s := r.index()
-	s.Args = []string{"--from", "py-srv", "other"}
-	if e := r.failure(s); e.Phase != DepInstall || !strings.Contains(e.Error(), "package py-srv has no program other") {
-		t.Error(e)
 	}
 }
 

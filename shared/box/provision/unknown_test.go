@@ -64,13 +64,3 @@ func TestFailedFetchNamesThePackageThatIsUnknown(t *testing.T) {
 		t.Errorf("phase %s, exit code %v", e.Phase, e.ExitCode)
 	}
 }
-
-func TestInstallThatFillsTheDiskSaysWhich(t *testing.T) {
-	r := newRig(t)
-	s := r.registry()
-	r.write(map[string]string{"npm-does": "echo 'npm error code ENOSPC\nnpm error nospc ENOSPC: no space left on device, write' >&2; exit 1"})
-	e := r.failure(s)
-	if got := e.Error(); !strings.HasPrefix(got, "the disk of the cache "+r.root+"/cache is full (") || !strings.Contains(got, " GB free): free some room, or set DORMOUSE_CACHE to a folder on another disk: npm error code ENOSPC") {
-		t.Error(got)
-	}
-}

@@ -139,10 +139,12 @@ func interpret(t *testing.T, filter []unix.SockFilter, arch, nr uint32, args []u
 	return 0
 }
 
+// The prober shows what the kernel of this machine refuses. Here are other architectures, and
+// the calls that the prober does not make.
 func TestFilter(t *testing.T) {
 	const amd, arm = unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_AARCH64
 	off, on, all := Policy{}, Policy{Sockets: InternetSockets}, Policy{Sockets: AllSockets}
-	afnosupport, socktnosupport, eperm := refuse(unix.EAFNOSUPPORT), refuse(unix.ESOCKTNOSUPPORT), refuse(unix.EPERM)
+	afnosupport, eperm := refuse(unix.EAFNOSUPPORT), refuse(unix.EPERM)
 	args := func(all ...uint64) []uint64 { return all }
 	const allow, kill = uint32(unix.SECCOMP_RET_ALLOW), uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	for _, c := range []struct {
@@ -154,45 +156,24 @@ func TestFilter(t *testing.T) {
 		args    []uint64
 		verdict uint32
 	}{
-		{"read", off, amd, amd, unix.SYS_READ, nil, allow},
-		{"inet socket, off", off, amd, amd, unix.SYS_SOCKET, args(unix.AF_INET), afnosupport},
 		{"inet socket, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_INET), allow},
-		{"inet6 socket, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_INET6), allow},
-		{"unix socket, off", off, amd, amd, unix.SYS_SOCKET, args(unix.AF_UNIX, unix.SOCK_STREAM), afnosupport},
-		{"unix socket, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_UNIX, unix.SOCK_STREAM), afnosupport},
 		{"unix socket with more bits, on", on, amd, amd, unix.SYS_SOCKET, args(1<<32 | unix.AF_UNIX), afnosupport},
-		{"unix socket, all", all, amd, amd, unix.SYS_SOCKET, args(unix.AF_UNIX), allow},
-		{"routes, off", off, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE), afnosupport},
 		{"routes, on", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE), allow},
-		{"sockets by netlink", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_SOCK_DIAG), afnosupport},
 		{"programs by netlink", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_USERSOCK), afnosupport},
-		{"vsock", on, amd, amd, unix.SYS_SOCKET, args(unix.AF_VSOCK, unix.SOCK_STREAM), afnosupport},
-		{"pair", off, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_STREAM), allow},
 		{"pair with flags", off, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK), allow},
-		{"sequential pair", on, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_SEQPACKET), allow},
-		{"datagram pair", on, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), socktnosupport},
-		{"raw pair, which is one of datagrams", off, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_RAW), socktnosupport},
 		{"datagram pair, all", all, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_UNIX, unix.SOCK_DGRAM), allow},
 		{"inet pair", off, amd, amd, unix.SYS_SOCKETPAIR, args(unix.AF_INET, unix.SOCK_STREAM), afnosupport},
 		{"other architecture", off, amd, arm, unix.SYS_READ, nil, kill},
 		{"arm", off, arm, arm, unix.SYS_SOCKET, args(unix.AF_INET), afnosupport},
 		{"amd on arm", off, arm, amd, unix.SYS_READ, nil, kill},
-		{"386 on amd", all, amd, unix.AUDIT_ARCH_I386, 102, nil, kill},
 		{"32 bits on arm", all, arm, unix.AUDIT_ARCH_ARM, 281, nil, kill},
-		{"x32", on, amd, amd, x32 | unix.SYS_READ, nil, kill},
-		{"no call", on, amd, amd, 0xffffffff, nil, allow},
-		{"fork", on, amd, amd, unix.SYS_CLONE, args(uint64(unix.SIGCHLD)), allow},
 		{"thread", on, amd, amd, unix.SYS_CLONE, args(unix.CLONE_VM | unix.CLONE_THREAD | unix.CLONE_SIGHAND), allow},
-		{"user namespace", on, amd, amd, unix.SYS_CLONE, args(unix.CLONE_NEWUSER), eperm},
 		{"clone3", on, amd, amd, unix.SYS_CLONE3, nil, refuse(unix.ENOSYS)},
-		{"ptrace", all, amd, amd, unix.SYS_PTRACE, nil, eperm},
-		{"io_uring", all, amd, amd, unix.SYS_IO_URING_SETUP, nil, eperm},
 		{"shared memory", on, amd, amd, unix.SYS_SHMAT, nil, eperm},
 		{"shared memory, all", all, amd, amd, unix.SYS_SHMAT, nil, allow},
 		{"limits of its own", on, amd, amd, unix.SYS_PRLIMIT64, args(0), allow},
 		{"limits of another", all, amd, amd, unix.SYS_PRLIMIT64, args(4711), eperm},
 		{"affinity", on, amd, amd, unix.SYS_SCHED_SETAFFINITY, nil, allow},
-		{"affinity with a limit", Policy{CPUs: 1}, amd, amd, unix.SYS_SCHED_SETAFFINITY, nil, eperm},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := interpret(t, program(c.policy, c.made), c.arch, c.nr, c.args); got != c.verdict {
