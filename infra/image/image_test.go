@@ -28,8 +28,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// rig is a registry whose repository of boxes requires a login. It holds two images, each
-// for two platforms: a base, and one with tools.
+// rig is a registry. Its repository box requires a login. It has two images, each for two
+// platforms: a base image, and one with the tools uv and uvx.
 type rig struct {
 	t                     *testing.T
 	crane, folder, runner string
@@ -172,7 +172,7 @@ func TestTheImageHasTheBaseTheRunnerAndTheToolsOfItsPlatform(t *testing.T) {
 	}
 }
 
-// npm serves one package, a server, until the test stops it.
+// npm is a registry of npm with one package, which has a server.
 func npm(t *testing.T) *httptest.Server {
 	t.Helper()
 	var packed bytes.Buffer

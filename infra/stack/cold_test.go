@@ -44,8 +44,8 @@ func coldFunctions() map[string]string {
 	return map[string]string{"http": "http-initialize", "socket": "socket-tools-call", "relay": "relay-hello", "sweep": "sweep-schedule"}
 }
 
-// withToken is the row of the function http for a caller with a token of the broker. The
-// call names a session that does not exist.
+// withToken names the measurement of the function http for a call with an OAuth token. The call
+// names a session that does not exist.
 const withToken = "http, with a token"
 
 // tokenEvent returns the event of a call with a good token.
@@ -127,8 +127,8 @@ func TestColdStarts(t *testing.T) {
 	t.Logf("%d starts each, in turns; aims: %s for the median to the answer, %d bytes\n%s", starts, aimTime, maxSize, &out)
 }
 
-// runs returns how long a program takes from exec to its end. For a program that does
-// nothing, that is the machine's part of a start.
+// runs returns how long a program takes from exec to its end. A program that does nothing shows
+// how much of a start the machine itself takes.
 func runs(t *testing.T, program string) time.Duration {
 	t.Helper()
 	begun := time.Now()
@@ -246,7 +246,7 @@ func peak(t *testing.T, pid int) int {
 	return n
 }
 
-// spread returns the minimum, the median and the maximum, in milliseconds.
+// spread returns the minimum, the median and the maximum, as text in milliseconds.
 func spread(all []cold, of func(cold) time.Duration) (least [3]string) {
 	values := make([]time.Duration, len(all))
 	for i, c := range all {

@@ -24,12 +24,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// task is a task that the stack has started in the emulator, which keeps it and starts no
-// container.
+// task is a task that the stack has started in the emulator. The emulator lists it, but starts no
+// container for it.
 type task struct {
 	ARN        string
 	Containers []container
-	Overrides  []container // only Name and Environment
+	Overrides  []container // what the call of RunTask has changed; only Name and Environment are set
 }
 
 type container struct {
@@ -42,8 +42,9 @@ type container struct {
 // inABox is a servers file with the program of w.image. Its box falls asleep at once.
 const inABox = `{"mcpServers":{"stdio":{"command":"stdio","args":["-name","of the image"],"x-dormouse":{"idle_seconds":3}}}}`
 
-// callsABox has a client call the server of inABox, in a stack that has said how clients
-// connect. The emulator keeps the tasks of its boxes, and this machine starts their containers.
+// callsABox calls the server of inABox as a client. said is the output of the deployment, which
+// has the client's command line. The test itself starts the containers of the tasks that the
+// stack starts meanwhile.
 func (w *walk) callsABox(said string) {
 	w.t.Helper()
 	w.types("make bin/dormouse")
@@ -126,7 +127,7 @@ func (w *walk) starts(one task) func() error {
 	if out, err := fetch.CombinedOutput(); err != nil {
 		w.t.Fatalf("the first container: %v\n%s", err, out)
 	}
-	// In this region there is one more authority.
+	// The box must also trust the certificate of the gate, which stands in for AWS.
 	trusted, err := os.ReadFile(w.authority)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(volume, "roots.pem"), trusted, 0o644) //nolint:gosec // as above
@@ -177,7 +178,7 @@ func (w *walk) relays() (api, connections http.Handler) {
 	return relay, apigw.Connections{"v1": relay}
 }
 
-// whole invokes functions in the emulator whose answer is no stream.
+// whole invokes functions in the emulator whose answer is not streamed.
 type whole struct{ endpoint string }
 
 func (e whole) Invoke(ctx context.Context, function string, payload []byte) (*lambda.Invocation, error) {

@@ -195,7 +195,7 @@ func emulate(t *testing.T) *emulator {
 	}
 	e.gives(nil)
 	ended := make(chan struct{})
-	go func() { // else it stands still once the pipe is full
+	go func() { // ministack would block when the pipe is full
 		defer close(ended)
 		for lines.Scan() {
 			continue
@@ -211,7 +211,7 @@ func emulate(t *testing.T) *emulator {
 	return e
 }
 
-// gives makes what functions have beside their own variables: the address of the emulator,
+// gives sets the variables that the emulator adds to those of each function: its own address,
 // and these.
 func (e *emulator) gives(variables map[string]string) {
 	e.t.Helper()
@@ -251,7 +251,7 @@ func (e *emulator) listen() {
 // aRunner is what the emulated setup function has in place of the runner (emulate.py).
 const aRunner = "a runner"
 
-// brought checks that a task gets the runner by the URL that a function signs.
+// brought reports whether a task gets the runner by the URL that a function with a role signs.
 func (e *emulator) brought(object, role string) (allowed bool) {
 	e.t.Helper()
 	place, sum := path.Split(object)
@@ -379,8 +379,8 @@ func (e *emulator) change(step string, parameters ...string) made {
 	return m
 }
 
-// lines checks that lines for clients name the address of the endpoint, and that each
-// output that make deploy prints is there.
+// lines checks that the outputs with command lines and files for clients name the address of the
+// endpoint.
 func (e *emulator) lines(m made) {
 	e.t.Helper()
 	var file struct {
@@ -402,7 +402,7 @@ func (e *emulator) lines(m made) {
 	}
 }
 
-// unresolved reports whether a value has a rest of the template's language.
+// unresolved reports whether a value still has a function of the template's language.
 func unresolved(text string) bool {
 	return slices.ContainsFunc([]string{"${", "{{resolve", `"Ref"`, "Fn::"}, func(rest string) bool { return strings.Contains(text, rest) })
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-// packages returns the packages to install. Only this function pins their versions.
+// packages returns the packages of SAM to install, with their versions.
 func packages() []string { return []string{"aws-sam-cli==1.170.0", "cfn-lint==1.58.0"} }
 
 const howToGetSAM = `these tests run the commands sam, aws and cfn-lint, and ministack, which they install into .tools: install Python 3.10 or newer with venv and pip ("apt-get install python3-venv"), and see that a package index is within reach`
@@ -180,6 +180,7 @@ func (s stack) get(t *testing.T, name, kind string) object {
 	return properties
 }
 
+// dig returns a value inside nested objects, nil if there is none.
 func dig(in any, keys ...string) any {
 	for _, k := range keys {
 		m, _ := in.(object)
@@ -204,6 +205,7 @@ func (s stack) value(v any) string {
 	}
 }
 
+// list returns CloudFormation's value as a list of texts.
 func (s stack) list(v any) []string {
 	items, ok := v.([]any)
 	if !ok {
@@ -216,6 +218,7 @@ func (s stack) list(v any) []string {
 	return all
 }
 
+// call evaluates a function of CloudFormation.
 func (s stack) call(function string, arg any) string {
 	list, _ := arg.([]any)
 	switch function {
@@ -249,6 +252,7 @@ func (s stack) call(function string, arg any) string {
 	panic("the tests cannot evaluate " + function)
 }
 
+// ref returns the value of a parameter, or the name of a resource itself.
 func (s stack) ref(name string) string {
 	if v, ok := s.params[name]; ok {
 		return v
@@ -256,6 +260,7 @@ func (s stack) ref(name string) string {
 	return name
 }
 
+// holds evaluates a condition of CloudFormation.
 func (s stack) holds(condition any) bool {
 	for function, arg := range condition.(object) {
 		list, _ := arg.([]any)

@@ -110,14 +110,14 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	}
 }
 
-// drill is a stack whose functions run in the emulator.
+// drill is a stack in the emulator, which also runs its functions.
 type drill struct {
 	*emulator
 	made   made
 	code   string // the folder with that of the functions
 	secret string // of the functions, in hexadecimal
 	key    string // of a client, which FirstKey has made
-	folder string // where lines are run
+	folder string // where the command lines of outputs are run
 }
 
 // newDrill creates a stack with these parameters.
@@ -200,9 +200,9 @@ func (e *emulator) programs() string {
 	return folder
 }
 
-// serve gives the functions their programs; with "" they keep theirs. It checks that the
-// stack gave them the name of the table. It also gives them the emulator's address, and a
-// secret: the one that the emulator generates is not hexadecimal.
+// serve gives the functions the code in the folder programs; "" leaves their code as it is. It
+// checks that the stack gave them the name of the table. It also sets the emulator's address,
+// and a secret, because the one that the emulator generates is not hexadecimal.
 func (d *drill) serve(programs, table string) {
 	d.t.Helper()
 	environments := map[string]map[string]string{}

@@ -70,6 +70,7 @@ func called(t *testing.T) (actions []string) {
 	return actions
 }
 
+// statement is a statement of an IAM policy.
 type statement struct {
 	actions, resources []string
 }
@@ -83,6 +84,7 @@ func (s stack) statements(policy any) []statement {
 	return all
 }
 
+// many returns a value as a list: IAM takes one string in the place of a list of one.
 func many(v any) any {
 	if list, ok := v.([]any); ok {
 		return list
@@ -139,7 +141,7 @@ func TestOnlyWhatStartsBoxesReadsTheirSecrets(t *testing.T) {
 	}
 }
 
-// ofOwn returns the methods that call AWS without the SDK, and their actions.
+// ofOwn returns the functions that call AWS without the SDK, and the actions that they need.
 func ofOwn() map[string][]string {
 	return map[string][]string{
 		"functions/internal/boot.(*Function).Invoke":              {"lambda:InvokeFunction"},
@@ -355,8 +357,8 @@ func TestABoxAsAFunctionMayWriteItsLogAndNothingElse(t *testing.T) {
 	}
 }
 
-// A name of another stack may begin with that of this one: what is the other's is out of
-// reach.
+// The name of another stack may begin with the name of this one. The things of that stack must
+// be out of reach.
 func TestAStackWhoseNameBeginsAlikeIsOutOfReach(t *testing.T) {
 	s := expand(t)
 	const family = "0123456789abcdef"
@@ -379,7 +381,7 @@ func TestAStackWhoseNameBeginsAlikeIsOutOfReach(t *testing.T) {
 			}
 		}
 	}
-	// And what is its own is not.
+	// The things of the stack itself are in reach.
 	starts := granted(t, s)["Http"]
 	for _, own := range []string{"task-definition/stack-box-" + family, "task-definition/stack-box-" + family + ":3", "function:stack-box-2048"} {
 		if !slices.ContainsFunc(starts, func(st statement) bool {

@@ -20,10 +20,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// samCase is the state before one event, and the expected result.
+// samCase says what the store has before one event, and what must come of the event.
 type samCase struct {
 	before func(*world)
-	change func(*world, []byte) []byte // completes an event whose values no file can hold
+	change func(*world, []byte) []byte // puts values into an event that are made at the time of the test; nil for none
 	want   func(*world, []byte)
 }
 
@@ -331,7 +331,7 @@ func sweepCases() map[string]samCase {
 	}
 }
 
-// ---- What comes out
+// ---- Checks of what a function answers
 
 type proxyAnswer struct {
 	StatusCode int               `json:"statusCode"`
@@ -392,7 +392,7 @@ func replies(want frame.Type) func(*world, []byte) {
 	}
 }
 
-// ---- What it finds
+// ---- What the store has before an event, and after it
 
 // address returns the address of the one request in the sweep's and the runner's
 // events.

@@ -88,7 +88,7 @@ type world struct {
 	tasks []map[string]string // environments of the started tasks
 	gone  map[string]bool     // connections that answer 410
 	dead  bool                // the runner does not answer
-	faint error               // an error of the imitation
+	faint error               // an error of the imitated runner
 }
 
 const secretHex = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
@@ -140,7 +140,7 @@ func (w *world) listen(dynamo http.Handler) {
 	mux.HandleFunc("POST /ecs/", w.ecs)
 	mux.Handle("/", dynamo)
 	s := httptest.NewUnstartedServer(mux)
-	_ = s.Listener.Close() // of another address
+	_ = s.Listener.Close() // containers cannot reach its address
 	s.Listener = l
 	s.Start()
 	w.t.Cleanup(s.Close)

@@ -281,6 +281,7 @@ func TestNoResourceWaitsForItself(t *testing.T) {
 	expand(t).waits(t)
 }
 
+// waits fails the test if resources wait for each other in a circle.
 func (s stack) waits(t *testing.T) {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(s.resources))
@@ -335,6 +336,7 @@ func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 
 func root(parts ...string) string { return filepath.Join(append([]string{"..", ".."}, parts...)...) }
 
+// dashboard returns the JSON of the dashboard.
 func (s stack) dashboard(t *testing.T) string {
 	t.Helper()
 	seen := s.nested(t, "Seen")
@@ -532,6 +534,7 @@ func TestAWorkspaceIsKeptForLongerThanItsSession(t *testing.T) {
 	}
 }
 
+// allowed returns the values that a parameter may have.
 func allowed(t *testing.T, parameter string) (all []string) {
 	t.Helper()
 	var template struct {
@@ -569,8 +572,8 @@ func TestMetricsAreTheStacksOwn(t *testing.T) {
 	commontest.Contains(t, "the alarm asks", `SCHEMA("Dormouse/stack", server)`, wake)
 }
 
-// What a firewall's rules and a token's audience say of the domain does not hold at AWS's
-// own name, so the API has none then.
+// The rules of a firewall and the audience of tokens name the domain. Under AWS's own name for
+// the API they would not hold, so an API with a domain does not answer to that name.
 func TestAnEndpointWithADomainHasNoOtherName(t *testing.T) {
 	for domain, want := range map[string]bool{"": false, "mcp.example.com": true} {
 		t.Run(domain, func(t *testing.T) {

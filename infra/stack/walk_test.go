@@ -237,7 +237,7 @@ func newWalk(t *testing.T, stack string) *walk {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(trusted)
 	// The emulator treats the answers of functions as text, so they must not be
-	// compressed.
+	// compressed. (The client would otherwise ask for gzip.)
 	w.client = &http.Client{Transport: &http.Transport{DisableCompression: true, Proxy: http.ProxyURL(gate), TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 	w.env = append(os.Environ(), "PATH="+programs+":"+filepath.Dir(tools(t).python)+":"+withAWS(t), "AWS_ENDPOINT_URL="+w.endpoint, "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test",
 		"AWS_DEFAULT_REGION=us-east-1", "AWS_CONFIG_FILE="+filepath.Join(programs, "none"), "AWS_SHARED_CREDENTIALS_FILE="+filepath.Join(programs, "none"), "AWS_PAGER=",
@@ -347,8 +347,8 @@ func (w *walk) follows(command, want string) {
 	}
 }
 
-// line returns the printed line that begins with a text, as an output of sam at a wide terminal
-// if there is no other.
+// line returns the line of an output that begins with a text. If there is none, it looks behind
+// the word Value, with which sam prints outputs at a wide terminal.
 func line(t *testing.T, said, begin string) string {
 	t.Helper()
 	for _, before := range []string{"", "Value "} {
@@ -412,7 +412,8 @@ func (w *walk) gets(link string) string {
 	return string(text)
 }
 
-// wakes sends a message to a server whose box sleeps, and returns when its task is there.
+// wakes sends a message to a server whose box sleeps, and returns when a task was started for
+// the box.
 func (w *walk) wakes(endpoint, key string) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -470,9 +471,9 @@ func (w *walk) serves() {
 // s3 is the name of S3, by which sam knows its templates again when it deletes them.
 const s3 = "s3.us-east-1.amazonaws.com"
 
-// gate starts a proxy that leads every name of AWS to the stand-ins for API Gateway and ECR,
-// and S3's to the emulator.
-// It writes the certificate that they have into a file.
+// gate starts a proxy that leads the names of AWS to stand-ins for API Gateway and ECR, and the
+// names of S3 to the emulator. It writes the certificate that all of them have into a file, and
+// returns the proxy's address.
 func (w *walk) gate(authority string) *url.URL {
 	w.t.Helper()
 	api := &apigw.RESTAPI{
@@ -513,7 +514,7 @@ func (w *walk) gate(authority string) *url.URL {
 		}
 	}))
 	inside.TLS = &tls.Config{Certificates: []tls.Certificate{certificate(w.t, authority)}, MinVersion: tls.VersionTLS12}
-	inside.Config.ErrorLog = log.New(io.Discard, "", 0) // clients that think better of it
+	inside.Config.ErrorLog = log.New(io.Discard, "", 0) // clients that break off a handshake are no errors
 	inside.StartTLS()
 	w.t.Cleanup(func() { inside.CloseClientConnections() })
 	proxy := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
@@ -564,8 +565,8 @@ func certificate(t *testing.T, file string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// inEmulator invokes the versions that clients reach in the emulator, as API Gateway does
-// under the name of the API itself.
+// inEmulator invokes functions in the emulator, as the REST API does. It adds the stage to the
+// path in the request's context, as API Gateway does for calls under the API's own name.
 type inEmulator struct{ endpoint string }
 
 func (e inEmulator) Invoke(ctx context.Context, function string, payload []byte) (*lambda.Invocation, error) {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sleeper is a keeper with its runner, which is the test.
+// sleeper is a keeper with a control, to which the test is the runner.
 type sleeper struct {
 	*control
 	cmd  *exec.Cmd
@@ -70,7 +70,7 @@ func sleeping(t testing.TB, cmd *exec.Cmd) *sleeper {
 	return s
 }
 
-// ready waits until it can be told to begin.
+// ready waits for the first message of the keeper.
 func (s *sleeper) ready(t testing.TB) *sleeper {
 	t.Helper()
 	s.fit = s.hears(t).Fit

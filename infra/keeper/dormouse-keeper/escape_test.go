@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The hostile server of TestEscapeRoom, in the profile "sealed": as root in its box, it is told
-// of what this machine has, and reaches none of it. The same program does without the seal.
+// The hostile server of TestEscapeRoom runs as root in a box. It is told of things that this
+// machine has, and reaches none of them. Without a box the same program reaches all of them.
 func TestEscapeRoomSealed(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "escape")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./infra/runner/testdata/escape")
@@ -75,7 +75,8 @@ func TestEscapeRoomSealed(t *testing.T) {
 	}
 }
 
-// prey makes what a hostile server is told of, and counts what reaches it.
+// prey makes files, sockets, a process and shared memory for a hostile server to attack. told
+// names them to the server, and hits counts the connections to the sockets.
 func prey(t *testing.T, a as) (told []string, hits *atomic.Int64) {
 	t.Helper()
 	hits = &atomic.Int64{}

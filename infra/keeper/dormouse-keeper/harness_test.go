@@ -30,7 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test program is also the keeper, and what stands in for a task that has no rights.
+// The test program is also the keeper, and a program that has no more rights than a task of ECS.
 const (
 	taskRole   = "simulated-task"   // UID WITHOUT PROGRAM ARG…: see task
 	keeperRole = "keeper-in-a-test" // the keeper itself
@@ -102,7 +102,7 @@ func must(t testing.TB, err error) {
 
 // # A simulated task
 
-// as is who runs a keeper, and what its system lacks.
+// as says as which user a keeper runs, and what its system lacks.
 type as struct {
 	uid     int    // 1000, or 0 with the rights that Docker gives to root
 	without string // "", "landlock" or "ptrace"
@@ -115,7 +115,7 @@ func (a as) String() string {
 	return fmt.Sprintf("uid %d without %s", a.uid, a.without)
 }
 
-// systems returns those where a box must run. Only root can show both users.
+// systems returns the users and systems for which a box must run. Only root can test both users.
 func systems() []as {
 	all := []as{{1000, ""}, {1000, "landlock"}}
 	if os.Getuid() == 0 {
@@ -211,7 +211,7 @@ func filter(without string) error {
 
 // # Runs of the keeper
 
-// ran is how a keeper ended.
+// ran is the output and the exit code of a keeper.
 type ran struct {
 	out, errs string
 	code      int

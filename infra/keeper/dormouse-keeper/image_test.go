@@ -24,7 +24,8 @@ func store(t *testing.T) image.Store {
 	return image.Store{Dir: t.TempDir(), Limits: image.Limits{Bytes: 64 << 20, Entries: 1000}, Nameserver: gate.Nameserver}
 }
 
-// What layers do to each other, as the program inside sees it.
+// A program in the box sees the files of all layers, as newer layers have replaced and removed
+// those of older ones.
 func TestTheFilesOfAnImageAreThoseOfItsLayers(t *testing.T) {
 	owned := entry("d/owned", tar.TypeReg, 0o4755, "setuid")
 	owned.Uid, owned.Gid, owned.ModTime = 7, 8, time.Unix(1234567890, 0)
@@ -54,7 +55,7 @@ func TestTheFilesOfAnImageAreThoseOfItsLayers(t *testing.T) {
 	}
 }
 
-// Hostile layers.
+// An image whose layers lead out of it, or hold too much, is refused, and nothing of it is kept.
 func TestAHostileImageIsRefused(t *testing.T) {
 	var many []tar.Header
 	for n := range 1001 {
@@ -117,7 +118,7 @@ func between(t *testing.T, host string, change func(path string, body []byte) []
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// What a registry sends is what its manifest says, or it is not used.
+// A blob that differs from the manifest is not used.
 func TestWhatARegistryChangesIsRefused(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, layer(t, entry("a", tar.TypeReg, 0o644, strings.Repeat("text ", 2000))))
@@ -159,7 +160,7 @@ func TestWhatARegistryChangesIsRefused(t *testing.T) {
 	}
 }
 
-// A file that somebody changed is refused, and pulled again.
+// An image whose file somebody has changed is refused once, and the next start pulls it again.
 func TestAnImageThatWasChangedOnDiskIsRefused(t *testing.T) {
 	ref := push(t, served(t), v1.Config{}, layer(t, entry("a", tar.TypeReg, 0o644, "text")))
 	s := store(t)

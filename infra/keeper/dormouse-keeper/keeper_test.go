@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Neither a capability, nor a user namespace, nor Landlock is needed.
+// A server runs without any capability, user namespace or Landlock.
 func TestAServerRunsInASimulatedTask(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}, User: "node", WorkingDir: "/home/node", Env: []string{"A=image", "B=image"}}, withServer(t))
@@ -114,7 +114,7 @@ func TestABoxThatUsesTooMuchEnds(t *testing.T) {
 	}
 }
 
-// A folder of the machine is the only thing of it that a server sees.
+// Of the machine, a server sees the folder that it was given and nothing else.
 func TestAFolderOfTheMachine(t *testing.T) {
 	ref := push(t, served(t), v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
 	for _, a := range systems() {
@@ -325,6 +325,7 @@ func TestAServerIsToldToEnd(t *testing.T) {
 	}
 }
 
+// told starts a server that waits for SIGTERM, sends that to its keeper, and checks how both end.
 func told(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	out, err := cmd.StdoutPipe()

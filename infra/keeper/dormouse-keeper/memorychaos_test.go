@@ -112,7 +112,7 @@ func running(t *testing.T, programs string) map[int]string {
 	return found
 }
 
-// counts are the answers of one server, whose calls come one after the other.
+// counts has what one server has answered. Its calls come one after the other.
 type counts struct {
 	seen             map[string]int // the last count of each process
 	last             string         // the process that answered last
@@ -121,6 +121,7 @@ type counts struct {
 
 var countAnswer = regexp.MustCompile(`process ([0-9a-f]{16}): count ([0-9]+)\.`)
 
+// take checks an answer against the earlier ones.
 func (c *counts) take(t *testing.T, server, out string) {
 	t.Helper()
 	m := countAnswer.FindStringSubmatch(out)

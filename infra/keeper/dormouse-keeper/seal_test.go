@@ -39,6 +39,7 @@ func intrude(deeds []string) {
 	}
 }
 
+// harm does one deed, and returns the error with which the system refuses it.
 func harm(verb, operand string) error {
 	pid, _ := strconv.Atoi(operand)
 	switch verb {
@@ -73,7 +74,7 @@ func harm(verb, operand string) error {
 	return fmt.Errorf("no deed %q", verb)
 }
 
-// runs starts a command that writes a line when it is there, and ends it with the test.
+// runs starts a command, waits until it writes a line, and ends it with the test.
 func runs(t *testing.T, cmd *exec.Cmd, line string) *exec.Cmd {
 	t.Helper()
 	in, err := cmd.StdinPipe()
@@ -139,7 +140,8 @@ func listens(t *testing.T, at string) {
 	})
 }
 
-// From the place of a broken sentry.
+// A program that is sealed as a sentry is, but lacks the sentry's filter, reaches neither the
+// keeper, the runner nor anything else of the machine.
 func TestABrokenSentryReachesNobodyElse(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t))
@@ -185,7 +187,7 @@ func TestABrokenSentryReachesNobodyElse(t *testing.T) {
 	}
 }
 
-// From inside.
+// A server in a box, as root, reaches neither sockets, addresses nor files of the machine.
 func TestAServerSeesNothingOfTheMachine(t *testing.T) {
 	host := served(t)
 	ref := push(t, host, v1.Config{Entrypoint: []string{"/server"}}, withServer(t))

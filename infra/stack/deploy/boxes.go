@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// boxes deploys boxes as Lambda functions, in a stack of their own. Lambda makes no function
-// before its image is in the repository, which the first stack makes. Then boxes tells the
-// first stack of them.
+// boxes deploys boxes as Lambda functions, in a second stack. Lambda makes no function before its
+// image is in the repository, and the first stack makes that repository. In the end boxes sets
+// the parameter BoxFunctions of the first stack.
 func (p *program) boxes(ctx context.Context) error {
 	s, err := p.current(ctx)
 	if err != nil {
@@ -38,6 +38,7 @@ func (p *program) boxes(ctx context.Context) error {
 	return p.set(ctx, s, "BoxFunctions", "on")
 }
 
+// boxesEnd ends the name of the second stack.
 const boxesEnd = "-boxes"
 
 // set gives a parameter of the stack another value, and keeps the template and the others.
@@ -64,6 +65,7 @@ func (p *program) set(ctx context.Context, s *stack, name, value string) error {
 	return err
 }
 
+// boxesDown deletes the second stack, if there is one.
 func (p *program) boxesDown(ctx context.Context) error {
 	name := p.config.stack + boxesEnd
 	there, err := p.list(ctx, "cloudformation", "list-stacks", "--stack-status-filter", "CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED",

@@ -151,10 +151,17 @@ func deploy(t *testing.T, a *account, section string, set func(*program), args .
 	return out.String(), err
 }
 
+// deployed is deploy without an error.
+func deployed(t *testing.T, a *account, section string, set func(*program), args ...string) string {
+	t.Helper()
+	out, err := deploy(t, a, section, set, args...)
+	commontest.OK(t, err)
+	return out
+}
+
 func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	a := usual(t)
-	out, err := deploy(t, a, "default", nil, "up")
-	commontest.OK(t, err)
+	out := deployed(t, a, "default", nil, "up")
 	want := []string{"--config-env default --parameter-overrides Architecture=arm64 Concurrency=1000"}
 	commontest.Same(t, want, a.ran("sam deploy "))
 	// The stack creates the image repository, so the image is pushed after sam deploy.
@@ -178,8 +185,7 @@ func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
 		t.Errorf("%v; ran %q", err, a.log)
 	}
 	a = small()
-	out, err := deploy(t, a, "default", func(p *program) { p.force = true }, "up")
-	commontest.OK(t, err)
+	out := deployed(t, a, "default", func(p *program) { p.force = true }, "up")
 	// This account can reserve no concurrency. Its waiting calls must still be limited.
 	commontest.Contains(t, "deployed with", "Concurrency=10", a.ran("sam deploy ")[0])
 	commontest.Contains(t, "the user is told", "service-quotas request", out)
@@ -188,9 +194,7 @@ func TestAnAccountWithFewInvocationsIsRefusedUnlessForced(t *testing.T) {
 func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 	a := usual(t)
 	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
-	if _, err := deploy(t, a, "dev", nil, "up", "LogDays=60"); err != nil {
-		t.Fatal(err)
-	}
+	deployed(t, a, "dev", nil, "up", "LogDays=60")
 	want := []string{"--config-env dev --parameter-overrides Architecture=x86_64 Concurrency=1000 LogDays=60 RunnerImage=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-d8cef0ba Spot=true"}
 	got := a.ran("sam deploy ")
 	commontest.Same(t, want, got)
@@ -199,9 +203,7 @@ func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 
 	a = usual(t)
 	a.replies["aws cloudformation describe-stacks"], a.replies["aws ecr describe-images"] = []string{oldStack}, []string{"{}"}
-	if _, err := deploy(t, a, "dev", func(p *program) { p.arch = "arm64" }, "up"); err != nil {
-		t.Fatal(err)
-	}
+	deployed(t, a, "dev", func(p *program) { p.arch = "arm64" }, "up")
 	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "Architecture=arm64") || len(a.ran("make image")) > 0 {
 		t.Errorf("a caller's own processor, and an image that is there: %s, %q", got, a.log)
 	}
@@ -212,9 +214,7 @@ func TestBoxFunctionsAreDeployedAfterTheirImage(t *testing.T) {
 	a := usual(t)
 	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
 	a.replies["aws cloudformation deploy"] = []string{""}
-	if _, err := deploy(t, a, "default", nil, "boxes"); err != nil {
-		t.Fatal(err)
-	}
+	deployed(t, a, "default", nil, "boxes")
 	a.before("make image ARCH=x86_64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-d8cef0ba", "aws cloudformation deploy")
 	if got := a.ran("aws cloudformation deploy --template-file infra/stack/boxes.yaml --stack-name dormouse-boxes "); len(got) != 1 ||
 		!strings.HasSuffix(got[0], "Name=dormouse Architecture=x86_64 Image=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-d8cef0ba") {
@@ -229,9 +229,7 @@ func TestBoxFunctionsAreDeployedAfterTheirImage(t *testing.T) {
 
 func TestAnImageOfTheUsersOwnIsNotPushed(t *testing.T) {
 	a := usual(t)
-	if _, err := deploy(t, a, "default", nil, "up", "RunnerImage=example.com/r@sha256:0"); err != nil {
-		t.Fatal(err)
-	}
+	deployed(t, a, "default", nil, "up", "RunnerImage=example.com/r@sha256:0")
 	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "RunnerImage=example.com/r@sha256:0") || len(a.ran("make image")) > 0 {
 		t.Errorf("%s, %q", got, a.log)
 	}
@@ -299,9 +297,7 @@ func TestAnUpgradeKeepsItsShareOfTheAccount(t *testing.T) {
 	a := usual(t)
 	a.replies["aws lambda get-account-settings"] = []string{limits("1000", "400")}
 	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"HttpConcurrency","ParameterValue":"500"},{"ParameterKey":"RelayConcurrency","ParameterValue":"100"},{"ParameterKey":"Boxes"`, 1)}
-	if _, err := deploy(t, a, "default", nil, "up"); err != nil {
-		t.Fatal(err)
-	}
+	deployed(t, a, "default", nil, "up")
 	commontest.Contains(t, "", "Concurrency=1000 ", a.ran("sam deploy ")[0])
 }
 
@@ -310,14 +306,14 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 		stack string
 		args  []string
 	}{
-		"cannot be updated":      {strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), []string{"up"}},
-		"want NAME=VALUE":        {noStack, []string{"up", "Spot"}},
-		"neither up, doctor,":    {noStack, []string{"sideways"}},
-		"no stack dormouse":      {noStack, []string{"down"}},
-		"no stack dormouse with": {noStack, []string{"restore"}},
-		"no stack dormouse in":   {noStack, []string{"logs"}},
-		"want a time such as":    {oldStack, []string{"restore", "AT=yesterday"}},
-		"Unable to locate cred":  {"!Unable to locate credentials", []string{"up"}},
+		"cannot be updated":     {strings.Replace(oldStack, "UPDATE_COMPLETE", "ROLLBACK_COMPLETE", 1), []string{"up"}},
+		"want NAME=VALUE":       {noStack, []string{"up", "Spot"}},
+		"neither up, doctor,":   {noStack, []string{"sideways"}},
+		"no stack dormouse":     {noStack, []string{"down"}},
+		"no stack dormouse in":  {noStack, []string{"logs"}},
+		"has no table":          {strings.Replace(oldStack, "TableName", "Table", 1), []string{"restore"}},
+		"want a time such as":   {oldStack, []string{"restore", "AT=yesterday"}},
+		"Unable to locate cred": {"!Unable to locate credentials", []string{"up"}},
 	} {
 		t.Run(want, func(t *testing.T) {
 			a := usual(t)
@@ -347,8 +343,7 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 		a.replies["aws ssm delete-parameters"] = []string{""}
 		versions := []string{`{"Objects":[{"Key":"k","VersionId":"1"}]}`, `{"Objects":[{"Key":"k","VersionId":"2"}]}`, `{"Objects":[]}`}
 		a.replies["aws s3api list-object-versions --bucket buck"], a.replies["aws s3api delete-objects --bucket buck"] = versions, []string{"null"}
-		out, err := deploy(t, a, "default", func(p *program) { p.purge, p.yes = purge, true }, "down")
-		commontest.OK(t, err)
+		out := deployed(t, a, "default", func(p *program) { p.purge, p.yes = purge, true }, "down")
 		a.before("aws lambda put-function-concurrency --function-name dormouse-http --reserved-concurrent-executions 0", "aws ecs list-tasks")
 		a.before("aws cloudformation delete-stack --stack-name dormouse-boxes", "aws cloudformation wait stack-delete-complete --stack-name dormouse-boxes")
 		a.before("aws cloudformation wait stack-delete-complete", "sam delete")
@@ -435,9 +430,7 @@ func TestAChangeIsConfirmedAtTheTerminal(t *testing.T) {
 		a = usual(t)
 		a.replies["aws cloudformation describe-stacks"] = []string{reviewed, kept}
 		a.replies["aws cloudformation update-termination-protection"] = []string{""}
-		if _, err := deploy(t, a, "prod", set, "up", "Spot=true"); err != nil {
-			t.Fatal(err)
-		}
+		deployed(t, a, "prod", set, "up", "Spot=true")
 		p := program{}
 		set(&p)
 		if got := a.ran("sam deploy --config-env prod"); len(got) != 1 || strings.Contains(got[0], "--no-confirm-changeset") != p.yes || !strings.Contains(got[0], "Protect=on") {
@@ -481,9 +474,7 @@ func TestLogsAreThoseOfTheStack(t *testing.T) {
 	a := usual(t)
 	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
 	a.replies["aws cloudformation list-stack-resources"] = []string{`["/dormouse/dormouse/http","/dormouse/dormouse/box"]`}
-	if _, err := deploy(t, a, "dev", nil, "logs"); err != nil {
-		t.Fatal(err)
-	}
+	deployed(t, a, "dev", nil, "logs")
 	want := []string{"--config-env dev --tail --cw-log-group /dormouse/dormouse/box --cw-log-group /dormouse/dormouse/http"}
 	commontest.Same(t, want, a.ran("sam logs "))
 }

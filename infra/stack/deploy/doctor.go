@@ -22,7 +22,7 @@ const (
 	fewInvocations   = 100  // Lambda always keeps so many unreserved
 	usualVPCs        = 5    // of a region, unless AWS has allowed more
 	environmentBytes = 4096 // of a function
-	ownBytes         = 2000 // of these, without secrets, subnets and names; TestTheEmulatorRefusesWhatAWSRefuses measures it
+	ownBytes         = 2000 // what Dormouse puts there, without secrets, subnets and names; TestTheEmulatorRefusesWhatAWSRefuses measures it
 )
 
 // quotaCommand asks AWS to raise the limit to the usual one of an older account.
@@ -50,12 +50,13 @@ func (p *program) doctor(ctx context.Context, s *stack) (map[string]string, erro
 	return d.params, nil
 }
 
+// diagnosis is one run of the doctor.
 type diagnosis struct {
 	*program
 	stack  *stack
-	params map[string]string // that this deployment sets
-	failed []error
-	bytes  int // of secrets in the environment of functions
+	params map[string]string // parameters that this deployment sets
+	failed []error           // what would fail
+	bytes  int               // how many bytes of secrets functions get in their environment
 }
 
 func (d *diagnosis) fails(format string, args ...any) {
@@ -70,6 +71,7 @@ func (d *diagnosis) value(name string) string {
 	return d.stack.Params[name]
 }
 
+// name looks at the state and the name of the stack.
 func (d *diagnosis) name(context.Context) error {
 	if d.stack != nil && !d.stack.whole() {
 		d.fails("the stack %s is %s and cannot be updated: look at its events, then make delete", d.config.stack, d.stack.Status)
@@ -155,8 +157,8 @@ func (d *diagnosis) region(ctx context.Context) error {
 	return nil
 }
 
-// network looks whether there is room for the network of the stack, and what images cost in
-// one of the owner's.
+// network looks whether the region has room for the network of the stack. If the owner has given
+// another network, it looks whether tasks get their images there without a NAT gateway.
 func (d *diagnosis) network(ctx context.Context) error {
 	vpc := d.value("VpcId")
 	if vpc == "" {
@@ -254,7 +256,7 @@ func (d *diagnosis) servers(ctx context.Context) error {
 	return nil
 }
 
-// environment adds up what Lambda takes only 4 KB of.
+// environment adds up the variables of the functions, of which Lambda takes 4 KB.
 func (d *diagnosis) environment(context.Context) error {
 	n := ownBytes + 25*len(d.config.stack) + d.bytes + len(d.value("SubnetIds"))
 	if n > environmentBytes {

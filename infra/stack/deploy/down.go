@@ -22,12 +22,9 @@ const (
 // down deletes the stack and what it created while it ran. It keeps the table, the bucket
 // and the secret of tickets unless p.purge is set.
 func (p *program) down(ctx context.Context) error {
-	s, err := p.describe(ctx)
+	s, err := p.existing(ctx)
 	if err != nil {
 		return err
-	}
-	if s == nil {
-		return fmt.Errorf("there is no stack %s in this account and region", p.config.stack)
 	}
 	if s.Kept {
 		return fmt.Errorf("the stack %s is protected: make deploy CONFIG=%s ARGS=Protect=off lets it go", p.config.stack, p.config.section)
@@ -61,8 +58,8 @@ func (p *program) down(ctx context.Context) error {
 	return p.lasting(ctx, s)
 }
 
-// silence keeps the functions from starting boxes. AWS does not delete a cluster with tasks,
-// nor a network while tasks run in it.
+// silence keeps the functions from starting boxes: they may run no invocation any more. AWS
+// deletes neither a cluster with tasks nor a network in which tasks run.
 func (p *program) silence(ctx context.Context) error {
 	for _, function := range []string{"-http", "-socket", "-sweep"} {
 		if _, err := p.aws(ctx, "lambda", "put-function-concurrency", "--function-name", p.config.stack+function, "--reserved-concurrent-executions", "0"); err != nil {
@@ -152,8 +149,8 @@ func (p *program) definitions(ctx context.Context) error {
 	return nil
 }
 
-// lasting deletes the resources that a deleted stack leaves behind, or prints how to
-// delete them.
+// lasting deletes the resources that CloudFormation keeps when it deletes a stack, if p.purge is
+// set. Otherwise it prints the commands that delete them.
 func (p *program) lasting(ctx context.Context, s *stack) error {
 	table, bucket := s.output("TableName"), s.output("BucketName")
 	if table == "" || bucket == "" {
@@ -186,8 +183,8 @@ func (p *program) lasting(ctx context.Context, s *stack) error {
 	return errors.Join(failed...)
 }
 
-// emptyBucket deletes all versions of all objects in a bucket, by a thousand at a time. AWS deletes
-// no bucket in which one is left, and "s3 rb --force" deletes none.
+// emptyBucket deletes all versions of all objects in a bucket, a thousand at a time. AWS deletes no
+// bucket in which a version is left, and "aws s3 rb --force" deletes only the objects.
 func emptyBucket(ctx context.Context, p *program, bucket string) error {
 	for {
 		text, err := p.aws(ctx, "s3api", "list-object-versions", "--bucket", bucket, "--no-paginate", "--output", "json",

@@ -10,12 +10,8 @@ import (
 // Without names of log groups, sam logs would look for the default stage of each WebSocket
 // API, which has none, and fail.
 func (p *program) logs(ctx context.Context) error {
-	s, err := p.describe(ctx)
-	if err != nil {
+	if _, err := p.existing(ctx); err != nil {
 		return err
-	}
-	if s == nil {
-		return fmt.Errorf("there is no stack %s in this account and region", p.config.stack)
 	}
 	groups, err := p.list(ctx, "cloudformation", "list-stack-resources", "--stack-name", p.config.stack,
 		"--query", "StackResourceSummaries[?ResourceType==`AWS::Logs::LogGroup`].PhysicalResourceId")

@@ -34,17 +34,18 @@ type command struct {
 	Show  bool
 }
 
+// program does what one command line asks for.
 type program struct {
 	do     func(context.Context, command) (string, error)
 	out    io.Writer
 	in     io.Reader // where a user answers; nil without a terminal
 	config settings
-	arch   string // the choice of the caller, "" for the stack's architecture
-	sam    string
-	given  map[string]string // parameters of the caller
-	force  bool
-	purge  bool
-	yes    bool                                                       // nothing is confirmed
+	arch   string                                                     // the architecture that the user has chosen, "" for the stack's
+	sam    string                                                     // the command
+	given  map[string]string                                          // parameters of the template that the user has given
+	force  bool                                                       // deploy although the doctor says that it would fail
+	purge  bool                                                       // delete the table and the bucket too
+	yes    bool                                                       // the user is asked nothing
 	store  func(dynamostore.Location, dynamostore.Keys) storage.Store // opens the store in a table
 }
 
@@ -89,7 +90,7 @@ func (p *program) run(ctx context.Context, section string, args []string) error 
 	case "down":
 		return p.down(ctx)
 	case "restore":
-		return restoration{p}.run(ctx, p.given["AT"])
+		return p.restore(ctx, p.given["AT"])
 	case "doctor":
 		s, err := p.current(ctx)
 		if err == nil {

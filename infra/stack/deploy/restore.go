@@ -18,19 +18,17 @@ const (
 	restoredWithin = 24 * time.Hour
 )
 
-type restoration struct{ *program }
-
-// run makes a new table with what the stack's table had at a time. It adds the
-// settings that AWS does not restore, and prints how to have the functions use the table.
-// The stack goes on with its own table meanwhile. at is RFC 3339, or "" for the newest
-// second that can be had, some five minutes ago.
-func (p restoration) run(ctx context.Context, at string) error {
-	s, err := p.describe(ctx)
+// restore makes a new table with what the stack's table had at a time. It adds the settings that
+// AWS does not restore, and prints how to have the functions use the table. Meanwhile the stack
+// goes on with its own table. at is RFC 3339, or "" for the newest second that AWS can restore,
+// some five minutes ago.
+func (p *program) restore(ctx context.Context, at string) error {
+	s, err := p.existing(ctx)
 	if err != nil {
 		return err
 	}
-	if s == nil || s.output("TableName") == "" {
-		return fmt.Errorf("there is no stack %s with a table in this account and region", p.config.stack)
+	if s.output("TableName") == "" {
+		return fmt.Errorf("the stack %s has no table", p.config.stack)
 	}
 	when := []string{"--use-latest-restorable-time"}
 	if at != "" {
@@ -71,7 +69,7 @@ func (p restoration) run(ctx context.Context, at string) error {
 }
 
 // advance raises the generations of the boxes in a table; see package restored.
-func (p restoration) advance(ctx context.Context, table string, keys dynamostore.Keys) error {
+func (p *program) advance(ctx context.Context, table string, keys dynamostore.Keys) error {
 	arn, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.TableArn", "--output", "text")
 	if err != nil {
 		return err
@@ -88,7 +86,7 @@ func (p restoration) advance(ctx context.Context, table string, keys dynamostore
 }
 
 // keys returns the credentials that the aws command uses.
-func (p restoration) keys(ctx context.Context) (dynamostore.Keys, error) {
+func (p *program) keys(ctx context.Context) (dynamostore.Keys, error) {
 	if id := os.Getenv("AWS_ACCESS_KEY_ID"); id != "" {
 		return dynamostore.Keys{ID: id, Secret: os.Getenv("AWS_SECRET_ACCESS_KEY"), Token: os.Getenv("AWS_SESSION_TOKEN")}, nil
 	}
@@ -103,11 +101,13 @@ func (p restoration) keys(ctx context.Context) (dynamostore.Keys, error) {
 	return dynamostore.Keys{ID: k.AccessKeyId, Secret: k.SecretAccessKey, Token: k.SessionToken}, nil
 }
 
+// openTable returns the store in a table.
 func openTable(location dynamostore.Location, keys dynamostore.Keys) storage.Store {
 	return dynamostore.New(location.Client(keys, nil), location.Table, dynamostore.Options{})
 }
 
-func (p restoration) active(ctx context.Context, table string) error {
+// active waits until AWS has restored a table.
+func (p *program) active(ctx context.Context, table string) error {
 	for end := time.Now().Add(restoredWithin); ; time.Sleep(restoredEvery) {
 		status, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.TableStatus", "--output", "text")
 		switch {

@@ -8,19 +8,21 @@ import (
 	"strings"
 )
 
+// stack is a stack of CloudFormation.
 type stack struct {
 	ID      string // its ARN
 	Status  string
 	Params  map[string]string
 	Outputs []output
-	Kept    bool // CloudFormation refuses to delete it
-	Updated string
+	Kept    bool   // CloudFormation refuses to delete it
+	Updated string // time of the last update, "" before the first
 }
 
 type output struct {
 	OutputKey, OutputValue, Description string
 }
 
+// output returns an output of the stack, "" if it has none of this name.
 func (s *stack) output(name string) string {
 	for _, o := range s.Outputs {
 		if o.OutputKey == name {
@@ -63,10 +65,20 @@ func (p *program) describe(ctx context.Context) (*stack, error) {
 	return s, nil
 }
 
+// existing returns the stack. Its error says so if there is none.
+func (p *program) existing(ctx context.Context) (*stack, error) {
+	s, err := p.describe(ctx)
+	if err == nil && s == nil {
+		err = fmt.Errorf("there is no stack %s in this account and region", p.config.stack)
+	}
+	return s, err
+}
+
 // reviewed reports whether the stack is a change set that nobody has executed: there is
 // nothing yet, as before the first deployment.
 func (s *stack) reviewed() bool { return s.Status == "REVIEW_IN_PROGRESS" }
 
+// whole reports whether the last change of the stack has ended well, or was undone.
 func (s *stack) whole() bool {
 	return slices.Contains([]string{"CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE"}, s.Status)
 }

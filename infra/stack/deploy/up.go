@@ -107,8 +107,8 @@ func (p *program) protect(ctx context.Context, s *stack) error {
 	return err
 }
 
-// plain runs sam deploy, which shows the change and, if samconfig.toml says so, has it
-// confirmed.
+// plain runs sam deploy with these parameters. sam shows the change, and asks the user to confirm
+// it if samconfig.toml says so.
 func (p *program) plain(ctx context.Context, params map[string]string) error {
 	args := []string{"deploy", "--config-env", p.config.section}
 	if p.yes {
@@ -122,7 +122,7 @@ func (p *program) plain(ctx context.Context, params map[string]string) error {
 	return err
 }
 
-// answered asks for one answer, and returns an error for any other.
+// answered asks the user a question, and returns an error unless the answer is want.
 func (p *program) answered(want, question string, args ...any) error {
 	if p.in == nil {
 		return errors.New("this asks for a confirmation, and there is no terminal: run it at one, or with YES=1")
@@ -134,7 +134,8 @@ func (p *program) answered(want, question string, args ...any) error {
 	return nil
 }
 
-// ownImage reports whether boxes have an image that make deploy pushes: nobody names another.
+// ownImage reports whether boxes have an image that make deploy pushes. That is so unless
+// RunnerImage names another image.
 func (*program) ownImage(params map[string]string, s *stack) bool {
 	if image, named := params["RunnerImage"]; named || s == nil {
 		return image == ""
@@ -143,8 +144,8 @@ func (*program) ownImage(params map[string]string, s *stack) bool {
 	return image == "" || strings.HasPrefix(image, s.output("RepositoryUri")+":")
 }
 
-// tag returns the tag of this runner's image, from the commit, the program, and the
-// servers file, whose servers are in the image.
+// tag builds the runner, and returns the tag of its image. The tag depends on the commit, the
+// program and the servers file, because the image has the servers of that file.
 func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	if _, err := p.do(ctx, command{Name: "make", Args: []string{"runner-aws", "ARCH=" + arch}, Show: true}); err != nil {
 		return "", err
