@@ -211,6 +211,18 @@ func TestTestsThatTheDocumentsNameExist(t *testing.T) {
 	}
 }
 
+var namedFile = regexp.MustCompile("`((?:shared|infra|functions|events|docs)/[\\w./*-]+)`")
+
+func TestFilesThatTheDocumentsNameExist(t *testing.T) {
+	for page, text := range pages(t, "..") {
+		for _, name := range namedFile.FindAllStringSubmatch(text, -1) {
+			if found, err := filepath.Glob(filepath.Join("..", name[1])); (err != nil || len(found) == 0) && page != "CHANGELOG.md" {
+				t.Errorf("%s: there is no %s", page, name[1])
+			}
+		}
+	}
+}
+
 var decided = regexp.MustCompile(`^<!-- (run|not run: .+) -->$`)
 
 // Each block of commands is run by TestE2EBlocksOfTheDocumentsRun, or says why it is not.
