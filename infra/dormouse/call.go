@@ -192,17 +192,14 @@ func (c *callCommand) find(ctx context.Context, s *mcp.ClientSession) (tool, err
 	if err != nil {
 		return tool{}, err
 	}
-	var names []string
-	for _, t := range all {
-		if t.Name == c.Tool {
-			return t, nil
-		}
-		names = append(names, t.Name)
-	}
-	if len(names) == 0 {
+	if len(all) == 0 {
 		return tool{}, fmt.Errorf("%s has no tool %s: %w", c.Server, c.Tool, errNoTools)
 	}
-	return tool{}, fmt.Errorf("%s has %w", c.Server, unknown("tool", c.Tool, names))
+	found, err := choose("tool", c.Tool, all, func(t tool) string { return t.Name })
+	if err != nil {
+		return tool{}, fmt.Errorf("%s has %w", c.Server, err)
+	}
+	return found, nil
 }
 
 var errNoTools = errors.New("there are none")

@@ -273,14 +273,7 @@ func (c *client) mistyped(ctx context.Context, server string, found int) error {
 }
 
 func serverOf(all []api.Server, name string) (api.Server, error) {
-	var names []string
-	for _, s := range all {
-		if s.Name == name {
-			return s, nil
-		}
-		names = append(names, s.Name)
-	}
-	return api.Server{}, unknown("server", name, names)
+	return choose("server", name, all, func(s api.Server) string { return s.Name })
 }
 
 // sessions lists sessions that a query, such as server=NAME, selects: the whole, or the first

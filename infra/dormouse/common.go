@@ -229,6 +229,27 @@ var tints = []struct {
 	{regexp.MustCompile(`(?m)(^|  )(never started|starting|not running|refused: [^\n]*)`), "33"},
 }
 
+// namesIn returns the names of all servers of a file, also of those that cannot be hosted.
+func namesIn(file *serversfile.File) []string {
+	names := file.Names()
+	for _, r := range file.Rejected() {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// choose returns the element that has a name. what is as for unknown, which makes the error.
+func choose[T any](what, name string, all []T, nameOf func(T) string) (one T, err error) {
+	var names []string
+	for _, x := range all {
+		if nameOf(x) == name {
+			return x, nil
+		}
+		names = append(names, nameOf(x))
+	}
+	return one, unknown(what, name, names)
+}
+
 // unknown returns the error for a name that does not exist. what is the kind of thing,
 // such as "server"; names are the existing names.
 func unknown(what, name string, names []string) error {

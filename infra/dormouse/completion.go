@@ -182,10 +182,7 @@ func serversIn(words []string) []string {
 	if err != nil {
 		return nil
 	}
-	names := c.Names()
-	for _, r := range c.Rejected() {
-		names = append(names, r.Name)
-	}
+	names := namesIn(c)
 	slices.Sort(names)
 	return slices.DeleteFunc(names, func(name string) bool { return !plainName.MatchString(name) })
 }

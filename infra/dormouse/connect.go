@@ -55,13 +55,9 @@ func (c *connectCommand) Run(t *terminal) error {
 	if c.Client == "" {
 		return c.list(t)
 	}
-	client, ok := clientfile.Find(c.Client)
-	if !ok {
-		var names []string
-		for _, other := range clientfile.Clients() {
-			names = append(names, other.Name)
-		}
-		return unknown("client", c.Client, names)
+	client, err := choose("client", c.Client, clientfile.Clients(), func(of clientfile.Client) string { return of.Name })
+	if err != nil {
+		return err
 	}
 	if c.Remove {
 		return c.remove(t, client)
@@ -176,15 +172,8 @@ func (c *connectCommand) inFile() (all, hosted []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, name := range file.Names() {
-		if all = append(all, name); file.Reason(name) == "" {
-			hosted = append(hosted, name)
-		}
-	}
-	for _, r := range file.Rejected() {
-		all = append(all, r.Name)
-	}
-	return all, hosted, nil
+	all = namesIn(file)
+	return all, slices.DeleteFunc(slices.Clone(all), func(name string) bool { return file.Reason(name) != "" }), nil
 }
 
 // ways is the JSON output for one server.

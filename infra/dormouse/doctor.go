@@ -98,7 +98,7 @@ func (c *doctorCommand) Run(t *terminal) error {
 func (d *doctor) all(ctx context.Context) (all []finding) {
 	here := !d.elsewhere()
 	if here {
-		all = append(d.programs(ctx), d.serversFile(), d.variables(), d.network(), d.ports(ctx))
+		all = append(append(d.programs(ctx), d.serversFile()...), d.network(), d.ports(ctx))
 		all = append(append(all, d.certificate(ctx)...), d.disk(), d.store(ctx), d.secret())
 	}
 	var at time.Time // the time that the endpoint at --url tells
@@ -257,51 +257,38 @@ func versioned(ctx context.Context, name, path string) finding {
 	return good(name, "%s (%s)", cmp.Or(version, "of unknown version"), path)
 }
 
-// serversFile reports the mistakes of the file, without variables that are not set.
-func (d *doctor) serversFile() finding {
-	const check = "servers file"
-	other := d.wrong
+// serversFile reports the mistakes of the file, and the variables that are not set.
+func (d *doctor) serversFile() []finding {
+	mistakes, lacks, all := d.wrong, []string(nil), 0
 	if d.file != nil {
-		other = nil
+		mistakes, all = nil, len(namesIn(d.file))
 		for _, r := range d.file.Rejected() {
 			for _, e := range r.Errors {
-				if e.Lacks == nil && d.about(r.Name) {
-					other = append(other, e)
+				switch {
+				case !d.about(r.Name):
+				case e.Lacks == nil:
+					mistakes = append(mistakes, e)
+				case !slices.Contains(lacks, e.Lacks.Name+" of "+r.Name):
+					lacks = append(lacks, e.Lacks.Name+" of "+r.Name)
 				}
 			}
 		}
 	}
+	file := good("servers file", "%s of %s", count(all, "server"), filepath.Base(d.Servers))
 	switch {
-	case len(other) > 0:
-		return bad(check, other[0].Error(), fmt.Sprintf("%s; dormouse check shows all", count(len(other), "mistake")))
-	case d.file == nil || len(d.file.Names())+len(d.file.Rejected()) == 0:
-		return bad(check, d.Servers+" has no server", "dormouse add NAME -- COMMAND ARGS…")
+	case len(mistakes) > 0:
+		file = bad(file.Check, mistakes[0].Error(), fmt.Sprintf("%s; dormouse check shows all", count(len(mistakes), "mistake")))
+	case all == 0:
+		file = bad(file.Check, d.Servers+" has no server", "dormouse add NAME -- COMMAND ARGS…")
 	}
-	return good(check, "%s of %s", count(len(d.file.Names())+len(d.file.Rejected()), "server"), filepath.Base(d.Servers))
-}
-
-func (d *doctor) variables() finding {
-	const check = "variables"
-	var lacks []string
-	if d.file != nil {
-		for _, r := range d.file.Rejected() {
-			for _, e := range r.Errors {
-				if e.Lacks == nil || !d.about(r.Name) {
-					continue
-				}
-				if text := e.Lacks.Name + " of " + r.Name; !slices.Contains(lacks, text) {
-					lacks = append(lacks, text)
-				}
-			}
-		}
+	variables := good("variables", "all are set")
+	switch {
+	case lacks != nil:
+		variables = bad(variables.Check, "not set: "+strings.Join(lacks, ", "), "set them in the environment, in .env beside the servers file, or with --env-file")
+	case d.Server != "":
+		variables = good(variables.Check, "those of %s are set", d.Server)
 	}
-	if lacks != nil {
-		return bad(check, "not set: "+strings.Join(lacks, ", "), "set them in the environment, in .env beside the servers file, or with --env-file")
-	}
-	if d.Server != "" {
-		return good(check, "those of %s are set", d.Server)
-	}
-	return good(check, "all are set")
+	return []finding{file, variables}
 }
 
 // network names the variables of proxies and certificates that are set, without their

@@ -201,10 +201,7 @@ func (c *createKeyCommand) checkServers(t *terminal) error {
 		_, _ = fmt.Fprintf(t.err, "The names of servers are not checked: %v\n", err)
 		return nil
 	}
-	names := servers.Names()
-	for _, r := range servers.Rejected() {
-		names = append(names, r.Name)
-	}
+	names := namesIn(servers)
 	for _, name := range c.Server {
 		if !slices.Contains(names, name) {
 			return fmt.Errorf("%s has no server %s: %s", c.Servers, name, serversfile.Instead(name, names))

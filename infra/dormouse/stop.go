@@ -53,16 +53,13 @@ func (c *stopCommand) stop(ctx context.Context, to *client) (told api.Stopped, e
 	if err != nil {
 		return told, err
 	}
-	var names []string
-	for _, s := range all {
-		if s.Name == c.Of {
-			return told, to.call(ctx, http.MethodPost, "servers/"+c.Of+"/stop", order, &told)
-		}
-		names = append(names, s.Name)
+	_, unknown := serverOf(all, c.Of)
+	if unknown == nil {
+		return told, to.call(ctx, http.MethodPost, "servers/"+c.Of+"/stop", order, &told)
 	}
 	err = to.call(ctx, http.MethodPost, "sessions/"+c.Of+"/stop", order, &told)
 	if isCode(err, "not_found") {
-		return told, fmt.Errorf("no session %s, and %w", c.Of, unknown("server", c.Of, names))
+		return told, fmt.Errorf("no session %s, and %w", c.Of, unknown)
 	}
 	return told, err
 }

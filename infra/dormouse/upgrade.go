@@ -56,29 +56,25 @@ func (c *upgradeCommand) Run(t *terminal) error {
 		return err
 	}
 	if c.Server == "" {
-		return c.list(ctx, t, f)
+		return c.list(t, resolved(ctx, t, f, f.Names()))
 	}
 	if !f.Has(c.Server) {
 		return unknown("server", c.Server, f.Names())
 	}
-	p, ok := f.Package(c.Server)
-	if !ok || p.Version == "" {
+	if p, ok := f.Package(c.Server); !ok || p.Version == "" {
 		return fmt.Errorf("%s names no version of a package of npm or PyPI in %s, so there is none to change", c.Server, f.name())
+	} else if c.To != "" {
+		return c.apply(ctx, t, f, newer{Name: c.Server, Package: p.Name, Version: p.Version, Newest: c.To, of: p})
 	}
-	s := newer{Name: c.Server, Package: p.Name, Version: p.Version, Newest: c.To, of: p}
-	if c.To == "" {
-		w := t.waits("resolving", p.Name)
-		s.Newest, err = newest(ctx, p, filepath.Dir(f.path))
-		w.end(false)
-		if err != nil {
+	s := resolved(ctx, t, f, []string{c.Server})[0]
+	switch {
+	case s.Why != "":
+		return errors.New(s.Why)
+	case !isNewer(s.Newest, s.Version):
+		return c.show(t, s, func() error {
+			_, err := fmt.Fprintf(t.out, "%s has the newest version, %s %s\n", c.Server, s.Package, s.Version)
 			return err
-		}
-		if !isNewer(s.Newest, p.Version) {
-			return c.show(t, s, func() error {
-				_, err := fmt.Fprintf(t.out, "%s has the newest version, %s %s\n", c.Server, p.Name, p.Version)
-				return err
-			})
-		}
+		})
 	}
 	return c.apply(ctx, t, f, s)
 }
@@ -86,29 +82,39 @@ func (c *upgradeCommand) Run(t *terminal) error {
 // mostAskedAtOnce is how many packages a registry is asked for at the same time.
 const mostAskedAtOnce = 8
 
-// list shows the servers whose packages have newer versions.
-func (c *upgradeCommand) list(ctx context.Context, t *terminal, f *edited) error {
-	var all []newer
-	for _, name := range f.Names() {
+// resolved returns those of the named servers that start one version of a package, with the
+// newest version of the package, or why that is not known.
+func resolved(ctx context.Context, t *terminal, f *edited, names []string) (all []newer) {
+	for _, name := range names {
 		if p, ok := f.Package(name); ok && p.Version != "" {
 			all = append(all, newer{Name: name, Package: p.Name, Version: p.Version, of: p})
 		}
 	}
-	if len(all) > 0 {
-		w := t.waits("resolving", count(len(all), "package"))
-		var asking errgroup.Group
-		asking.SetLimit(mostAskedAtOnce)
-		for i := range all {
-			asking.Go(func() (err error) {
-				if all[i].Newest, err = newest(ctx, all[i].of, filepath.Dir(f.path)); err != nil {
-					all[i].Why = err.Error()
-				}
-				return nil
-			})
-		}
-		_ = asking.Wait() // the errors are in Why
-		w.end(false)
+	if len(all) == 0 {
+		return nil
 	}
+	what := all[0].Package
+	if len(all) > 1 {
+		what = count(len(all), "package")
+	}
+	w := t.waits("resolving", what)
+	defer w.end(false)
+	var asking errgroup.Group
+	asking.SetLimit(mostAskedAtOnce)
+	for i := range all {
+		asking.Go(func() (err error) {
+			if all[i].Newest, err = newest(ctx, all[i].of, filepath.Dir(f.path)); err != nil {
+				all[i].Why = err.Error()
+			}
+			return nil
+		})
+	}
+	_ = asking.Wait() // the errors are in Why
+	return all
+}
+
+// list shows the servers whose packages have newer versions.
+func (c *upgradeCommand) list(t *terminal, all []newer) error {
 	old := slices.DeleteFunc(slices.Clone(all), func(s newer) bool { return s.Why == "" && !isNewer(s.Newest, s.Version) })
 	err := c.show(t, append([]newer{}, old...), func() error { return printNewer(t.out, old, len(all)) })
 	return cmp.Or(err, failedIf(slices.ContainsFunc(old, func(s newer) bool { return s.Why != "" })))

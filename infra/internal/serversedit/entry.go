@@ -56,21 +56,23 @@ func (e Entry) JSON() []byte { return jsonedit.Encode(e) }
 // that of `code --add-mcp`. name is "" if the entry has none. In the place of a text, numbers,
 // true and false become texts. A header that is null is left out. The error quotes no value.
 func ParseEntry(text []byte) (e Entry, name string, err error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	err = members(dec, func(key string, value json.RawMessage) error {
+	plain := map[string]struct {
+		to   any
+		what string
+	}{
+		"name": {&name, "a string"}, "command": {&e.Command, "a string"}, "cwd": {&e.Cwd, "a string"}, "envFile": {&e.EnvFile, "a string"},
+		"url": {&e.URL, "a string"}, "serverUrl": {&e.URL, "a string"}, "httpUrl": {&e.URL, "a string"}, "type": {&e.Type, "a string"},
+		"disabled": {&e.Disabled, "true or false"}, "enabled": {&e.Enabled, "true or false"}, "env_vars": {&e.EnvVars, ""},
+	}
+	err = members(json.NewDecoder(bytes.NewReader(text)), func(key string, value json.RawMessage) error {
+		if f, ok := plain[key]; ok {
+			return as(key, value, f.what, f.to)
+		}
 		switch key {
-		case "name":
-			return as(key, value, "a string", &name)
-		case "command":
-			return as(key, value, "a string", &e.Command)
-		case "env":
-			return variables(&e.Env, "env", value)
 		case "args":
 			return texts(&e.Args, value)
-		case "url", "serverUrl", "httpUrl":
-			return as(key, value, "a string", &e.URL)
-		case "type":
-			return as(key, value, "a string", &e.Type)
+		case "env":
+			return variables(&e.Env, "env", value)
 		case "headers", "http_headers":
 			return variables(&e.Headers, "header", value)
 		case "bearer_token_env_var":
@@ -92,18 +94,8 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 				e.set(k, v)
 			}
 			return err
-		}
-		fields := map[string]struct {
-			to   any
-			what string
-		}{
-			"cwd": {&e.Cwd, "a string"}, "envFile": {&e.EnvFile, "a string"},
-			"env_vars": {&e.EnvVars, ""}, "disabled": {&e.Disabled, "true or false"}, "enabled": {&e.Enabled, "true or false"},
-		}
-		if f, ok := fields[key]; ok {
-			return as(key, value, f.what, f.to)
-		}
-		if key != "source" { // for a server over stdio this key adds nothing
+		case "source": // for a server over stdio this key adds nothing
+		default:
 			e.Ignored = append(e.Ignored, key)
 		}
 		return nil
