@@ -61,11 +61,11 @@ func (m *machine) toldOfTheDisk(c *client) {
 	m.await(patience, "the terminal is told", func(e event) bool {
 		return e.Kind == "folder.trouble" && strings.Contains(e.Reason, "is full") && strings.Contains(e.Reason, "free some room")
 	})
-	before := executed(m.t, m.calls)
+	before := read(m.t, m.calls)
 	if answer := c.outcome("echo", `{"text":"on a full disk"}`); answer.Error == nil || !strings.Contains(string(answer.Error), "is full") {
 		m.t.Errorf("the client is told %s", answer.Raw)
 	}
-	commontest.EqualIn(m.t, "it was executed", before, executed(m.t, m.calls))
+	commontest.EqualIn(m.t, "it was executed", before, read(m.t, m.calls))
 	if said, err := m.tries("doctor", "--servers", m.servers); err == nil || !strings.Contains(said, "✗ store") {
 		m.t.Errorf("doctor says %v %s", err, said)
 	}

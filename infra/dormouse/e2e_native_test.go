@@ -4,13 +4,11 @@ package dormouse_test
 
 import (
 	"debug/buildinfo"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,45 +17,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// These are programs with native servers: the examples, and that of testdata/native.
+// These are programs with native servers: the examples, and that of testdata/native. Their
+// names are dormouse, as that of the program without servers.
 var (
-	examples = authored("examples", "../../functions/natives")
-	probes   = authored("probes", "./testdata/native")
+	release  = []string{"-trimpath", "-tags", "lambda.norpc", "-ldflags", "-s -w"} // as make build
+	examples = built("examples/dormouse", "../../functions/natives", release...)
+	probes   = built("probes/dormouse", "./testdata/native", release...)
 )
 
-// authored returns a function that returns an author's program, which its first call builds.
-func authored(name, source string) func() (string, error) {
-	return sync.OnceValues(func() (string, error) {
-		program := filepath.Join(stdioFolder, name, "dormouse")
-		return program, compile(".", source, program)
-	})
-}
-
-func compile(module, source, program string) error {
-	build := exec.Command("go", "build", "-trimpath", "-tags", "lambda.norpc", "-ldflags", "-s -w", "-o", program, source) //nolint:noctx // what is built outlives the test that asks first
-	build.Dir, build.Env = module, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w: %s", source, err, out)
-	}
-	return nil
-}
-
-// nativeMachine returns a machine that hosts one native server of the examples.
-func nativeMachine(t *testing.T, name string) *machine {
+// nativeMachine returns a machine that hosts one native server of a program.
+func nativeMachine(t *testing.T, program, name string) *machine {
 	t.Helper()
-	return nativeMachineOf(t, examples, name)
-}
-
-// probeMachine returns a machine that hosts the server of testdata/native.
-func probeMachine(t *testing.T) *machine {
-	t.Helper()
-	return nativeMachineOf(t, probes, "probe")
-}
-
-func nativeMachineOf(t *testing.T, own func() (string, error), name string) *machine {
-	t.Helper()
-	program, err := own()
-	commontest.OK(t, err)
 	m := machineOf(t, map[string]any{name: map[string]any{"x-dormouse": map[string]any{"native": name}}})
 	m.own = program
 	return m
@@ -72,7 +42,7 @@ func (m *machine) redeploy(flags ...string) {
 
 func TestE2ENativeStateOutlivesEveryProcess(t *testing.T) {
 	t.Parallel()
-	m := nativeMachine(t, "counter")
+	m := nativeMachine(t, examples(t), "counter")
 	m.start()
 	c := m.session("counter")
 	for want := 1; want <= 3; want++ {
@@ -90,7 +60,7 @@ func TestE2ENativeStateOutlivesEveryProcess(t *testing.T) {
 // A session works only over its own transport, and over any connection of it.
 func TestE2ENativeQuestionIsAnsweredAfterARedeployment(t *testing.T) {
 	t.Parallel()
-	m := nativeMachine(t, "booking")
+	m := nativeMachine(t, examples(t), "booking")
 	m.start(sleepy()...)
 	s := m.talk("booking")
 	s.id()
@@ -109,7 +79,7 @@ func TestE2ENativeQuestionIsAnsweredAfterARedeployment(t *testing.T) {
 
 func TestE2ENativeJobGoesOnByAnAlarmOverARestart(t *testing.T) {
 	t.Parallel()
-	m := nativeMachine(t, "job")
+	m := nativeMachine(t, examples(t), "job")
 	m.start(sleepy()...)
 	c := m.session("job")
 	s, err := c.post(c.request("7", "work", `{"steps":2,"seconds":4}`))
@@ -138,7 +108,7 @@ func TestE2ENativeJobGoesOnByAnAlarmOverARestart(t *testing.T) {
 
 func TestE2ENativeToolSeesWhatTheKeySaysOfItsPrincipal(t *testing.T) {
 	t.Parallel()
-	m := probeMachine(t)
+	m := nativeMachine(t, probes(t), "probe")
 	m.start("--access", "keys")
 	key := m.keys("create", "ada", "--server", "probe", "--props", `{"plan":"pro"}`)
 	got := m.client("probe").served(wire.MethodToolsCall, "who", `"name":"who","arguments":{}`, "{}", "Authorization", "Bearer "+key, "X-Probe", "here")
@@ -214,9 +184,8 @@ func TestE2ETutorialOfServersInGoWorksAsPasted(t *testing.T) {
 func TestE2EServersOfAnotherModuleAreFunctions(t *testing.T) {
 	t.Parallel()
 	folder, _, _ := tutorial(t)
-	program := filepath.Join(t.TempDir(), "dormouse")
-	commontest.OK(t, compile(folder, ".", program))
-	m := nativeMachineOf(t, func() (string, error) { return program, nil }, "hello").asPrograms()
+	program := built("hello/dormouse", ".", append([]string{"-C", folder}, release...)...)(t)
+	m := nativeMachine(t, program, "hello").asPrograms()
 	m.start()
 	commontest.EqualIn(t, "the functions answer", "hello Ada, number 1", m.session("hello").text("greet", `{"who":"Ada"}`))
 

@@ -36,8 +36,7 @@ func TestE2ECallsWithAKeyAreExecutedOnce(t *testing.T) {
 	t.Parallel()
 	calls, err := strconv.Atoi(cmp.Or(os.Getenv(repeatedCalls), "450"))
 	commontest.OK(t, err)
-	program, err := probes()
-	commontest.OK(t, err)
+	program := probes(t)
 	var all repeated
 	begun := time.Now()
 	t.Run("machines", func(t *testing.T) {

@@ -3,7 +3,6 @@
 package dormouse_test
 
 import (
-	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -42,16 +41,6 @@ func spoil(t *testing.T, path string) {
 	if _, err := f.WriteAt([]byte(strings.Repeat("nonsense", int(info.Size()-4096)/8)), 4096); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// executed returns what a recorded server has run.
-func executed(t *testing.T, calls string) string {
-	t.Helper()
-	text, err := os.ReadFile(calls)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // A store that is damaged, emptied or gone stops the start of a machine that was in use, and
@@ -125,7 +114,7 @@ func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
 				status, _ := m.health("one")
 				return status == http.StatusOK
 			})
-			before := executed(t, m.calls)
+			before := read(t, m.calls)
 			commontest.OK(t, lose(filepath.Join(m.data, local.StoreFile)))
 			m.eventually(patience, "the machine is not healthy", func() bool {
 				status, body := m.health("one")
@@ -136,7 +125,7 @@ func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
 			if answer := c.outcome("echo", `{"text":"x"}`); answer.Error == nil {
 				t.Errorf("a call was answered: %s", answer.Raw)
 			}
-			commontest.EqualIn(t, "it was executed", before, executed(t, m.calls))
+			commontest.EqualIn(t, "it was executed", before, read(t, m.calls))
 			if said, err := m.tries("doctor", "--servers", m.servers); err == nil || !strings.Contains(said, "✗ store") {
 				t.Errorf("doctor finds nothing: %s", said)
 			}
