@@ -3,7 +3,6 @@
 package dormouse_test
 
 import (
-	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
