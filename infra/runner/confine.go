@@ -1,18 +1,18 @@
 package runner
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 
+	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -95,7 +95,7 @@ func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 		p.Write = append(p.Write, existing("/tmp", "/var/tmp")...)
 	}
 	if c.enclosed() {
-		p.Read = append(append(append(p.Read, placed.Reads...), c.toolchains(placed)...), c.certificates()...)
+		p.Read = slices.Concat(p.Read, placed.Reads, c.toolchains(placed), c.certificates())
 		if filepath.IsAbs(placed.Cwd) {
 			p.Read = append(p.Read, existing(filepath.Clean(placed.Cwd))...)
 		}
@@ -121,22 +121,13 @@ func named(args []string) []string {
 // runs returns the program of a process and, if it is a script, the interpreter in its first
 // line, as find finds them.
 func (c *confiner) runs(placed provision.Launch, find func(string, provision.Launch) string) []string {
-	program := find(placed.Command, placed)
-	all := []string{program}
-	f, err := os.Open(program)
-	if err != nil {
-		return all
+	all := []string{find(placed.Command, placed)}
+	words := box.Shebang(all[0])
+	if len(words) > 1 && filepath.Base(words[0]) == "env" {
+		words = words[1:]
 	}
-	defer func() { _ = f.Close() }() // only read
-	line, _ := bufio.NewReader(io.LimitReader(f, 256)).ReadString('\n')
-	if line, ok := strings.CutPrefix(line, "#!"); ok {
-		words := strings.Fields(line)
-		if len(words) > 1 && filepath.Base(words[0]) == "env" {
-			words = words[1:]
-		}
-		if len(words) > 0 {
-			all = append(all, find(words[0], placed))
-		}
+	if len(words) > 0 {
+		all = append(all, find(words[0], placed))
 	}
 	return all
 }
@@ -153,7 +144,7 @@ func (c *confiner) find(command string, placed provision.Launch) string {
 
 // locate returns the path of a command.
 func (c *confiner) locate(command string, placed provision.Launch) string {
-	path := append(append([]string{}, placed.Path...), filepath.SplitList(c.env["PATH"])...)
+	path := slices.Concat(placed.Path, filepath.SplitList(c.env["PATH"]))
 	for i := 0; !filepath.IsAbs(command) && i < len(path); i++ {
 		if at := filepath.Join(path[i], command); filepath.IsAbs(at) && len(existing(at)) > 0 {
 			command = at

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -53,7 +54,7 @@ func inImage(s serversfile.Server, image *frame.Image) (serversfile.Server, erro
 	if !ok || err != nil {
 		return s, err
 	}
-	start := append(append([]string{}, image.Entrypoint...), c.Args...)
+	start := slices.Concat(image.Entrypoint, c.Args)
 	switch {
 	case c.Entrypoint != "":
 		start = append([]string{c.Entrypoint}, c.Args...)

@@ -111,9 +111,10 @@ func installLimits() snapshot.Limits {
 	return snapshot.Limits{Bytes: maxInstallBytes, Files: maxInstallFiles}
 }
 
-// installsOf returns where installs are kept: with the host if it keeps workspaces too,
-// unless the machine keeps a cache of installs itself, which then serves every box. where,
-// "folder:" and an absolute path, replaces that. It returns nil if nothing is kept.
+// installsOf returns what keeps the installs of a box. If where is "", the host keeps them, as it
+// keeps workspaces. On one machine (local) nobody needs to, because all boxes share the install
+// cache of the machine. Otherwise where is "folder:" and the absolute path of a folder that keeps
+// them. installsOf returns nil if no installs are kept.
 func (k keeping) installsOf(where string, local bool, box string, gen int64, temp string, log *slog.Logger) (*keptInstalls, error) {
 	own := &keptInstalls{gen: gen, temp: temp, log: log}
 	path, folder := strings.CutPrefix(where, "folder:")

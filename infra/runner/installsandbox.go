@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
@@ -13,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// workshop is the sandbox in which packages run their code while they are installed. One
+// installSandbox is the sandbox in which packages run their code while they are installed. One
 // folder in it is writable, and that folder holds no secrets.
 type installSandbox struct {
 	*sandbox.Sandbox
@@ -27,18 +28,18 @@ func (w installSandbox) Environment() map[string]string {
 	return env
 }
 
-// End kills all processes in the workshop, also those that have left the process group
+// End kills all processes in the sandbox, also those that have left the process group
 // of the install.
 func (w installSandbox) End() error { return errors.Join(proc.EndMarked(w.mark), w.Sandbox.End()) }
 
-// workshops makes the workshops of a server. If the server itself is confined, each
-// workshop must keep code inside too; if it cannot, workshops makes none.
+// installSandboxes returns a function that makes the sandboxes for the installs of a server. If
+// the server itself is confined, the function fails where a sandbox could not keep code inside.
 func installSandboxes(s serversfile.Server, work string, env map[string]string, on sandbox.Support) func(provision.Workshop) (provision.Sandbox, error) {
 	c := confiner{box: s.Box, on: on, env: env}
 	var made atomic.Int64
 	return func(w provision.Workshop) (provision.Sandbox, error) {
 		p := sandbox.Policy{Sockets: sandbox.InternetSockets, Workspace: w.Folder, Temp: filepath.Join(w.Folder, ".tmp")}
-		p.Read = append(append(append(p.Read, w.Read...), c.toolchains(provision.Launch{})...), c.certificates()...)
+		p.Read = slices.Concat(w.Read, c.toolchains(provision.Launch{}), c.certificates())
 		for _, program := range w.Programs {
 			p.Read = append(p.Read, c.install(program)...)
 		}

@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,11 +66,11 @@ func serveInvocations(log *slog.Logger) error {
 func (b *bootstrap) serve(ctx context.Context, base environment) error {
 	id, deadline, event, err := b.next(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("get the next invocation: %w", err)
 	}
 	held, err := b.hold(id)
 	if err != nil {
-		return err
+		return fmt.Errorf("begin the response: %w", err)
 	}
 	var i fleet.Invitation
 	end := fleet.Status{State: fleet.Stopped, ExitCode: exitFailed, Reason: "the event is no invitation"}
@@ -79,18 +78,21 @@ func (b *bootstrap) serve(ctx context.Context, base environment) error {
 		g := &invocation{base: base, log: b.log}
 		end = g.host(ctx, i, deadline)
 	}
-	return held.finish(end)
+	if err := held.finish(end); err != nil {
+		return fmt.Errorf("end the response: %w", err)
+	}
+	return nil
 }
 
 // next waits for an invocation.
 func (b *bootstrap) next(ctx context.Context) (id string, deadline time.Time, event []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.api+"/2018-06-01/runtime/invocation/next", http.NoBody)
 	if err != nil {
-		return "", time.Time{}, nil, fmt.Errorf("get the next invocation: %w", err)
+		return "", time.Time{}, nil, err
 	}
 	res, err := b.client.Do(r)
 	if err != nil {
-		return "", time.Time{}, nil, fmt.Errorf("get the next invocation: %w", err)
+		return "", time.Time{}, nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
 	event, err = io.ReadAll(res.Body)
@@ -98,7 +100,7 @@ func (b *bootstrap) next(ctx context.Context) (id string, deadline time.Time, ev
 		err = fmt.Errorf("status %d", res.StatusCode)
 	}
 	if err != nil {
-		return "", time.Time{}, nil, fmt.Errorf("get the next invocation: %w", err)
+		return "", time.Time{}, nil, err
 	}
 	ms, err := strconv.ParseInt(res.Header.Get("Lambda-Runtime-Deadline-Ms"), 10, 64)
 	if err != nil {
@@ -119,7 +121,7 @@ func (b *bootstrap) hold(id string) (*held, error) {
 	from, to := io.Pipe()
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodPost, "http://"+b.api+"/2018-06-01/runtime/invocation/"+id+"/response", from)
 	if err != nil {
-		return nil, fmt.Errorf("begin the response: %w", err)
+		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Lambda-Runtime-Function-Response-Mode", "streaming")
@@ -135,26 +137,17 @@ func (b *bootstrap) hold(id string) (*held, error) {
 		_ = from.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		h.done <- err
 	}()
-	if _, err := to.Write([]byte(" ")); err != nil {
-		return nil, fmt.Errorf("begin the response: %w", err)
-	}
-	return h, nil
+	_, err = to.Write([]byte(" "))
+	return h, err
 }
 
 // finish ends the response. It holds nothing secret: Lambda copies it into a report.
 func (h *held) finish(end fleet.Status) error {
-	text, err := json.Marshal(end)
-	if err != nil {
-		return fmt.Errorf("end the response: %w", err)
-	}
-	if _, err := io.Copy(h.to, bytes.NewReader(text)); err != nil {
-		return fmt.Errorf("end the response: %w", err)
+	if err := json.NewEncoder(h.to).Encode(end); err != nil {
+		return err
 	}
 	_ = h.to.Close() // never fails
-	if err := <-h.done; err != nil {
-		return fmt.Errorf("end the response: %w", err)
-	}
-	return nil
+	return <-h.done
 }
 
 // onLambda reports whether this program is the runtime of a function.

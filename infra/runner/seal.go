@@ -100,8 +100,8 @@ func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string
 	return s, "", err
 }
 
-// byKeeper returns the server whose command is the keeper. Variables are in its environment and
-// not in its arguments, which everybody can read.
+// byKeeper returns the server with the keeper as its command. The keeper gets the values of
+// variables in its environment, and only their names in its arguments, which every user can read.
 func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store string) (serversfile.Server, error) {
 	env, err := variables(c)
 	if err != nil {
@@ -256,8 +256,9 @@ func programs() []string {
 		"/etc/alternatives", "/etc/ssl/certs", "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/var/lib/ca-certificates")
 }
 
-// ways returns the command of a process, and the folders of the programs that it leads to: a
-// link in one of them may lead through a link of another.
+// ways returns the paths that a sealed process needs to find its programs: its command, and the
+// install folders of each program and of each link on the way there, because the process follows
+// the links itself.
 func (c *confiner) ways(placed provision.Launch) []string {
 	all := existing(c.locate(placed.Command, placed))
 	for _, at := range append(c.runs(placed, c.locate), "node", "python3", "python") {
@@ -277,7 +278,8 @@ func (c *confiner) ways(placed provision.Launch) []string {
 	return all
 }
 
-// variables returns those of a container, with those of its files.
+// variables returns the variables of a container: those of its --env-file files, and over them
+// its own.
 func variables(c serversfile.Container) (map[string]string, error) {
 	env := map[string]string{}
 	for _, file := range c.EnvFiles {

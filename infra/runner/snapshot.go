@@ -66,21 +66,19 @@ func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp 
 	if s.Kept() == serversfile.SnapshotOff {
 		return nil
 	}
-	if k.host != nil {
-		return snapshot.NewKeeper(snapshot.Config{
-			Store:      snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp}),
-			Generation: gen, Log: log,
-			Key: func(owner string) string { return owner }, // the host knows which box asks
-		})
-	}
-	if k.folder == nil {
+	c := snapshot.Config{Generation: gen, Log: log}
+	switch {
+	case k.host != nil:
+		c.Store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
+		c.Key = func(owner string) string { return owner } // the host knows which box asks
+	case k.folder != nil:
+		c.Store = k.folder
+		c.Key = func(owner string) string { return snapshot.Key(string(id), owner) }
+	default:
 		log.Info("workspaces are not kept while the box sleeps: it was not told where", "server", s.Name)
 		return nil
 	}
-	return snapshot.NewKeeper(snapshot.Config{
-		Store: k.folder, Generation: gen, Log: log,
-		Key: func(owner string) string { return snapshot.Key(string(id), owner) },
-	})
+	return snapshot.NewKeeper(c)
 }
 
 // memory returns what keeps the memory of a box's processes beside the workspaces of a Keeper.

@@ -24,7 +24,8 @@ func newStarts(server string, metrics string, log *slog.Logger) *starts {
 	return &starts{server: server, metrics: metrics, log: log, since: map[string]time.Time{}}
 }
 
-// seen records the next state of a process.
+// seen records the next state of a process. When the process is ready, it logs how long the start
+// took.
 func (s *starts) seen(p box.ProcessStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

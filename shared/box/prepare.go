@@ -241,7 +241,8 @@ func (a *preparation) mark(s *Server) (clear func()) {
 func closedWay(err error) string {
 	var of *fs.PathError
 	if errors.As(err, &of) {
-		for _, program := range []string{interpreterOf(of.Path), of.Path} {
+		words := append(Shebang(of.Path), "")
+		for _, program := range []string{words[0], of.Path} {
 			real, err := filepath.EvalSymlinks(program)
 			if err != nil || !filepath.IsAbs(real) {
 				continue
@@ -256,21 +257,21 @@ func closedWay(err error) string {
 	return "the program and its interpreter, and the folders above them, must be open to other users (chmod o+rx), in the PATH or below host_path"
 }
 
-// interpreterOf returns the program that executes a script, "" if the file is no script.
-func interpreterOf(script string) string {
+// Shebang returns the words of the first line of a script: its interpreter, and an argument. It
+// returns nil if the file is no script, or cannot be read.
+func Shebang(script string) []string {
 	f, err := os.Open(script)
 	if err != nil {
-		return ""
+		return nil
 	}
 	defer func() { _ = f.Close() }() // only read
 	start := make([]byte, 256)
 	n, _ := io.ReadFull(f, start) // a short file is whole
 	line, _, _ := strings.Cut(string(start[:n]), "\n")
-	words := strings.Fields(strings.TrimPrefix(line, "#!"))
-	if !strings.HasPrefix(line, "#!") || len(words) == 0 {
-		return ""
+	if line, ok := strings.CutPrefix(line, "#!"); ok {
+		return strings.Fields(line)
 	}
-	return words[0]
+	return nil
 }
 
 // startFault returns the fault of a process that cannot be started.

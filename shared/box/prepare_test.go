@@ -179,7 +179,7 @@ func TestWorkspaceGoesWithItsSessionAndNotWithItsProcess(t *testing.T) {
 	}
 }
 
-// L-12: a real workspace with a server in it, whose install is noisy.
+// A real workspace with a server in it, whose install is noisy.
 func TestStagedServerAnswers(t *testing.T) {
 	root := t.TempDir()
 	host := filepath.Join(root, "host")

@@ -27,7 +27,7 @@ type Guard struct {
 	err      error
 
 	mu   sync.Mutex
-	idle []chan func() // of goroutines of Go that wait for more to do
+	idle []chan func() // one for each goroutine of Go that waits for more to do
 }
 
 // New returns a Guard that logs the stack of a panic. Its box holds bytes of budget, and its
@@ -90,8 +90,8 @@ func (g *Guard) Err() error {
 // keepIdle is how long a goroutine of Go waits for more to do.
 const keepIdle = time.Second
 
-// Go calls do in another goroutine. It takes one that has done its work, if there is one: the
-// stack of a new goroutine has to grow, which is a part of each call.
+// Go calls do in another goroutine. It reuses one that is idle, because the stack of a new
+// goroutine has to grow first, which makes each call of a tool slower.
 func (g *Guard) Go(do func()) {
 	if g == nil {
 		go do()

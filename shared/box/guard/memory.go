@@ -8,24 +8,27 @@ import (
 )
 
 const (
-	// tryAgain is how long a process is left in peace after it was used, and the time after
-	// which somebody who found no room may come back: so no process is started for each call.
+	// A process makes room for others only if it was not used for tryAgain, and a client that
+	// found no room may come back after the same time. So sessions that are busy do not end
+	// each other's processes with every call.
 	tryAgain = 10 * time.Second
-	// perStart is the memory that a process may still take which was started within settle.
+	// perStart is the memory that is set aside for a process in its first time, settle, because
+	// the process has not taken that memory yet.
 	perStart = 32 << 20
 	settle   = time.Second
-	// A machine is full when a part of its memory is left, within bounds.
+	// A machine is full when 1/leftPart of its memory is left, but at least leftLeast bytes and
+	// at most leftMost.
 	leftPart            = 32
 	leftLeast, leftMost = 32 << 20, 256 << 20
-	// looks is how often, each quarter of a second, Room looks whether others have made room.
+	// looks is how many times, a quarter of a second apart, Room looks whether other programs
+	// have made room.
 	looks = 12
 )
 
 // Memory shares the memory of the machine between the boxes of a program. A nil Memory has no
 // bound. A Memory is safe for concurrent use.
 type Memory struct {
-	// Ask asks whoever knows the other programs of the machine to make room; nil: there are
-	// none.
+	// Ask has the other programs of the machine that run boxes make room. nil: there are none.
 	Ask func()
 
 	left  func() (free, total int64, known bool)
@@ -39,9 +42,10 @@ type Memory struct {
 
 // Sleeper is a box that can give memory back.
 type Sleeper interface {
-	// Idlest returns since when the process has been idle that has been so longest. stop
-	// ends it, unless it has been used meanwhile; ended is closed when it has ended, and nil
-	// if it goes on. ok is false if no process is idle.
+	// Idlest finds the process of the box that has been idle longest, and returns since when it
+	// has been idle. ok is false if no process is idle. stop ends the process and returns a
+	// channel that is closed when it has ended. If the process was used meanwhile, stop leaves
+	// it alone and returns nil.
 	Idlest() (since time.Time, stop func() (ended <-chan struct{}), ok bool)
 }
 

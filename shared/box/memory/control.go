@@ -65,7 +65,7 @@ func newControl(conn net.Conn) *Control {
 // Close ends the connection. The keeper and its program go on.
 func (c *Control) Close() { _ = c.conn.Close() }
 
-// message is a line of the protocol. A member that is not named is ignored.
+// message is a line of the protocol in either direction, as JSON. A line has one of these members.
 type message struct {
 	Fit    Fit    `json:"fit,omitempty"`
 	Start  bool   `json:"start,omitempty"`

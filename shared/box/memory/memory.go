@@ -22,7 +22,7 @@
 //
 // What a program has drawn at random, such as keys, would be drawn twice if an image were
 // thawed twice. So [Found.Claim] deletes the image before its first byte reaches a process.
-// Who has not claimed it does not thaw. An image is never tried again.
+// A runner that has not claimed an image does not thaw it. No image is tried a second time.
 package memory
 
 import (

@@ -20,7 +20,7 @@ import (
 const (
 	minSecret = 6 // bytes; shorter values are words, not secrets
 	minWord   = 8 // bytes of a word in a value from which on the word is hidden by itself
-	minPart   = 3 // bytes of a secret's beginning or end that are hidden
+	minPart   = 3 // bytes from which on the beginning or the end of a secret is hidden, too
 	// Hidden replaces a secret.
 	Hidden = "***"
 )

@@ -38,12 +38,12 @@ type outbox struct {
 	seq     int64         // number of the last batch; goes up over all generations of this runner
 	next    storage.Index // index of the next standalone event; 0 if only the host knows it, see relayserver's appendStandalone
 	unacked *batch
-	common  [][]byte
-	voucher string      // ticket of the newest event in common
-	streams []*delivery // deliveries with pending events, in the order of their first event
-	size    int         // bytes of all events here, with the unacked batch
-	rooms   []chan struct{}
-	used    time.Time
+	common  [][]byte        // standalone events that are in no batch yet
+	voucher string          // ticket of the newest event in common
+	streams []*delivery     // deliveries with pending events, in the order of their first event
+	size    int             // bytes of all events here, with the unacked batch
+	rooms   []chan struct{} // closed, and so released, when the outbox has room for more
+	used    time.Time       // when it last took an event or an ack
 }
 
 type batch struct {

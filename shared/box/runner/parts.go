@@ -21,13 +21,13 @@ const wholes = 3
 // It does not depend on a connection, because the host keeps its parts when a connection
 // ends.
 type transfer struct {
-	place      int
-	name       string   // "" while it waits for a place
-	pieces     [][]byte // the payloads of the parts
-	state      []partState
-	missing    int // parts without part-ok
-	joins      int // how often whole was sent
-	unanswered bool
+	place      int         // 0 to frame.MaxTransfers-1; no two transfers under way have the same
+	name       string      // its place and a nonce; "" while it waits for a place
+	pieces     [][]byte    // the payloads of the parts
+	state      []partState // of the parts
+	missing    int         // how many parts have no part-ok yet
+	joins      int         // how often whole was sent since the parts were
+	unanswered bool        // the host does not answer this frame; see transferKept
 	again      alarm
 }
 
@@ -43,8 +43,8 @@ const (
 type transfers struct {
 	links *links
 
-	byName map[string]*transfer // the transfers that have a place
-	lining []*transfer          // the transfers that wait for a place
+	byName  map[string]*transfer // the transfers that have a place
+	waiting []*transfer          // the transfers that wait for a place
 }
 
 // transfer begins to send a long frame, in slices that follow one another. The caller drops it
@@ -52,7 +52,7 @@ type transfers struct {
 func (ts *transfers) transfer(data ...[]byte) *transfer {
 	t := &transfer{pieces: frame.Pieces(data...)}
 	if len(ts.byName) == frame.MaxTransfers {
-		ts.lining = append(ts.lining, t)
+		ts.waiting = append(ts.waiting, t)
 	} else {
 		ts.admit(t)
 	}
@@ -168,10 +168,10 @@ func (ts *transfers) dropTransfer(t *transfer) {
 	}
 	t.again.stop()
 	delete(ts.byName, t.name)
-	if len(ts.lining) > 0 && len(ts.byName) < frame.MaxTransfers {
-		next := ts.lining[0]
-		ts.lining[0] = nil
-		ts.lining = ts.lining[1:]
+	if len(ts.waiting) > 0 && len(ts.byName) < frame.MaxTransfers {
+		next := ts.waiting[0]
+		ts.waiting[0] = nil
+		ts.waiting = ts.waiting[1:]
 		ts.admit(next)
 		ts.sendParts(next)
 	}

@@ -212,6 +212,7 @@ func (s *summed) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// final is an error after which [Signed.try] does not try again.
 type final struct{ error }
 
 // try retries do until it succeeds, fails with a final error, or Pauses are used up.
