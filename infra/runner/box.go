@@ -19,9 +19,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// adapter joins the relay's runner and the box, which do not know each other.
+// adapter joins the relay's runner and a box: it is the Executor of the one and the Sink of the
+// other.
 type adapter struct {
-	box  *box.Box
+	*box.Box
 	link frame.Link
 	// memory bounds what the processes of this box, in a program of its own, and those of other
 	// boxes use of one machine. It is nil for a box inside of dormouse run, and on AWS.
@@ -120,7 +121,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 			b.show = newStatusFile(folder, at.task, log)
 		}
 	}
-	b.box, b.name = box.New(own, b, log), own.Scope.Name
+	b.Box, b.name = box.New(own, b, log), own.Scope.Name
 	return b
 }
 
@@ -163,7 +164,7 @@ func live(ctx context.Context, link frame.Link, guarded *guard.Guard, of func() 
 		}
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), within+stopTime+saveTime)
 		defer cancel()
-		if err := p.box.box.Close(stop, within); err != nil {
+		if err := p.box.Close(stop, within); err != nil {
 			p.log.Warn("some processes of the box did not end in time", "error", err)
 		}
 	})
@@ -175,43 +176,14 @@ func live(ctx context.Context, link frame.Link, guarded *guard.Guard, of func() 
 
 // Deliver implements runner.Executor.
 func (b *adapter) Deliver(d runner.Delivery) {
-	secrets := make(map[string]box.Secret, len(d.Secrets))
-	for name, s := range d.Secrets {
-		secrets[name] = box.Secret(s)
-	}
 	b.all.note(b.name(string(d.Session), d.Principal), string(d.Session))
-	b.box.Deliver(box.Delivery{
-		ID: string(d.ID), Round: d.Round, Session: string(d.Session), Principal: d.Principal, Ticket: d.Ticket, Init: d.Init, Level: d.Level,
-		Subscriptions: d.Subscribed, Raw: d.Raw, Restarted: d.Again, Redefined: d.Moved, Held: d.Held, Secrets: secrets,
-	})
+	b.Box.Deliver(d)
 }
-
-// Answer implements runner.Executor.
-func (b *adapter) Answer(s storage.ID, question string, raw []byte) {
-	b.box.Answer(string(s), question, raw)
-}
-
-// CloseStream implements runner.Executor.
-func (b *adapter) CloseStream(s storage.ID, stream storage.StreamID) {
-	b.box.CloseStream(string(s), string(stream))
-}
-
-// StopSession implements runner.Executor.
-func (b *adapter) StopSession(s storage.ID) { b.box.StopSession(string(s)) }
 
 // Halt implements runner.Executor.
 func (b *adapter) Halt(s storage.ID, by string, within time.Duration) {
 	b.log.Info("stopped by an operator", "session_id", s, "by", by, "within_ms", within.Milliseconds())
-	b.box.Halt(string(s), by, within)
-}
-
-// Questions implements runner.Executor.
-func (b *adapter) Questions() map[storage.ID][]string {
-	open := map[storage.ID][]string{}
-	for s, q := range b.box.Questions() {
-		open[storage.ID(s)] = q
-	}
-	return open
+	b.Box.Halt(s, by, within)
 }
 
 // IdleSince implements runner.Executor.
@@ -219,24 +191,16 @@ func (b *adapter) IdleSince() (time.Time, bool) {
 	if b.installs.busy() {
 		return time.Time{}, false
 	}
-	return b.box.IdleSince()
+	return b.Box.IdleSince()
 }
 
 // Output implements box.Sink.
-func (b *adapter) Output(e box.Output) {
-	event := runner.Event{
-		Session: storage.ID(e.Session), Stream: storage.StreamID(e.Stream), Ticket: e.Ticket, Raw: e.Raw, Final: e.Final,
-	}
-	if e.Asks != nil {
-		event.Asks = &runner.Suspension{Questions: e.Asks.Questions, Raw: e.Asks.Raw, Within: e.Asks.Within}
-	}
-	b.link.Event(event)
-}
+func (b *adapter) Output(e box.Output) { b.link.Event(e) }
 
 // Handshake implements box.Sink.
 func (b *adapter) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
 	report := runner.StatusReport{Session: storage.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
-	if era := string(b.box.Era()); era != b.era {
+	if era := string(b.Era()); era != b.era {
 		report.Era = era
 	}
 	b.link.Status(report)

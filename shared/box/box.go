@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -80,13 +81,13 @@ func (b *Box) Deliver(d Delivery) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.touch()
-	s, g, fresh := b.session(d.Session, d.Principal)
+	s, g, fresh := b.session(string(d.Session), d.Principal)
 	level, subscriptions := g.level(), g.subscriptions()
 	defer func() {
 		g.tidy()
 		s.tidy()
 	}()
-	if g.hasStream(s, d.ID) {
+	if g.hasStream(s, string(d.ID)) {
 		b.counts.Unknown++
 		b.log.Warn("delivery twice, dropped", "server", b.server.Name, "session_id", s.id, "stream", d.ID)
 		return
@@ -95,7 +96,7 @@ func (b *Box) Deliver(d Delivery) {
 	if fresh {
 		g.tellSettings(level, subscriptions)
 	}
-	st := &stream{session: s, id: d.ID, ticket: d.Ticket, round: d.Round, came: b.used}
+	st := &stream{session: s, id: string(d.ID), ticket: d.Ticket, round: d.Round, came: b.used}
 	if err != nil {
 		st.event(invalid(msgs, err), true)
 		return
@@ -108,7 +109,7 @@ func (b *Box) Deliver(d Delivery) {
 	if len(b.server.Principal) > 0 && (st.open > 0 || len(d.Secrets) > 0) {
 		g.supply(d.Secrets)
 	}
-	b.execute(g, st, msgs, d.Restarted)
+	b.execute(g, st, msgs, d.Again)
 }
 
 // execute gives messages to the process of the session. It starts the process if one of
@@ -194,13 +195,13 @@ func invalid(msgs []wire.Message, err error) []byte {
 // Answer passes a client's response to the server. question is the id under which the
 // box sent the server's request to the client. The box drops an answer to a question
 // that is not open.
-func (b *Box) Answer(session, question string, raw []byte) {
+func (b *Box) Answer(session storage.ID, question string, raw []byte) {
 	m, err := wire.Parse(raw)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.touch()
 	m.ID = wire.AppendString(nil, question)
-	if s := b.sessions[session]; s == nil || err != nil || !answered(b.processes(s), s, m) {
+	if s := b.sessions[string(session)]; s == nil || err != nil || !answered(b.processes(s), s, m) {
 		b.counts.Unknown++
 	}
 }
@@ -215,21 +216,21 @@ func answered(processes []*process, s *session, m wire.Message) bool {
 // CloseStream closes a stream for good. The box cancels its requests and drops what the
 // server still says for them. An event that is already on its way to the sink may still
 // arrive.
-func (b *Box) CloseStream(session, stream string) {
+func (b *Box) CloseStream(session storage.ID, stream storage.StreamID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.sessions[session]; s != nil {
-		closeStream(b.processes(s), s, stream)
+	if s := b.sessions[string(session)]; s != nil {
+		closeStream(b.processes(s), s, string(stream))
 	}
 }
 
 // StopSession ends a session. The box stops a process of this session only: requests in
 // flight end with an error unless the process answers them on its way out. A shared
 // process goes on, and the requests of the session are cancelled.
-func (b *Box) StopSession(session string) {
+func (b *Box) StopSession(session storage.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s, ended := b.sessions[session], b.interrupted("the session was ended")
+	s, ended := b.sessions[string(session)], b.interrupted("the session was ended")
 	switch {
 	case b.server.Scope.wide():
 		if s != nil {
@@ -238,7 +239,7 @@ func (b *Box) StopSession(session string) {
 			}
 		}
 	case s == nil || len(b.processes(s)) == 0:
-		b.remove(session)
+		b.remove(string(session))
 	default:
 		s.over = true
 		b.groupOf(s).stop(ended)
@@ -247,14 +248,14 @@ func (b *Box) StopSession(session string) {
 
 // Questions lists the open questions of each session by id, in the order in which the
 // server asked them.
-func (b *Box) Questions() map[string][]string {
+func (b *Box) Questions() map[storage.ID][]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	open := map[string][]string{}
+	open := map[storage.ID][]string{}
 	for id, s := range b.sessions {
 		for _, p := range b.processes(s) {
 			if q := p.conv.openQuestions(s); q != nil {
-				open[id] = append(open[id], q...)
+				open[storage.ID(id)] = append(open[storage.ID(id)], q...)
 			}
 		}
 	}

@@ -2,60 +2,23 @@ package box
 
 import (
 	"encoding/json"
-	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Delivery is one client message, or a batch of them, to execute.
-type Delivery struct {
-	ID      string // deliver id: the name of the request stream it opens
-	Session string
-	Ticket  string // opaque: the box returns it with the events
-	// Principal names the session's principal, the same for all sessions of one
-	// principal: up to 64 letters, digits, - and _. "" means it is not known.
-	Principal string
-	Round     int // how often it was suspended; from 1 on Raw holds the answers
-
-	// Init, Level and Subscriptions are the session's state, for the process that this
-	// delivery or a later one starts. Init is the params of the client's own initialize.
-	// If it is nil the box takes those of an initialize that was delivered, or else
-	// those of a client without capabilities. Level is the last log level set ("" for
-	// none). Subscriptions are the URIs that the client has subscribed to.
-	Init          json.RawMessage
-	Level         string
-	Subscriptions []string
-
-	// Restarted says that the session has had a process before. The box logs that the new
-	// one starts without the memory of the old one.
-	Restarted bool
-
-	// Redefined says that the server had another definition when the session last had a
-	// request. The box tells the client that lists have changed, as far as the process
-	// announces changes of lists. With Held the client always hears of changed tools.
-	Redefined, Held bool
-
-	// Secrets are the keys and tokens that the session's principal has at third parties, by
-	// the names in Server.Env. A process that was started with others is started anew.
-	Secrets map[string]Secret
-
-	// Raw is one JSON-RPC message or a non-empty array of them, requests and
-	// notifications. The box owns it from then on.
-	Raw []byte
-}
-
-// Output is one message of a server, or an error the box ends a request with.
-type Output struct {
-	Session string
-	Stream  string // deliver id of the request stream, "" for the standalone stream
-	Ticket  string // the delivery's; on the standalone stream the session's newest
-	Raw     []byte // one line of JSON without its end; the receiver owns it
-	Final   bool   // the last event of the request stream
-	// Asks, if not nil, comes with the last event of a delivery that needs something of
-	// its client. The box then forgets the delivery, and the caller delivers Asks.Raw
-	// again in the next round.
-	Asks *Suspension
-}
+// What a box gets, and what it says, as its host and the runner name it. The deliver id of a
+// Delivery names the request stream that it opens. A box keeps Init, Level and Subscribed for the
+// process that this delivery or a later one starts. If Init is nil, the box takes that of an
+// initialize that was delivered, or else that of a client without capabilities. The box owns Raw,
+// and the receiver of an Output owns its Raw. A process that was started with other Secrets than
+// the last is started anew.
+type (
+	Delivery   = frame.Delivery
+	Output     = frame.Event
+	Suspension = frame.Suspension
+	Secret     = storage.Secret
+)
 
 // dropped counts what a box has dropped.
 type dropped struct {
@@ -88,14 +51,4 @@ type Lists struct {
 	Own  bool
 	// Fingerprint is a JSON object with a hash for each kind of list that the process has.
 	Fingerprint json.RawMessage
-}
-
-// Suspension describes a delivery that ended in questions to its client.
-type Suspension struct {
-	Questions []bridge.Asked
-	// Raw is the message to deliver again, in the next round, when the caller has the
-	// answers. It is a request, or a batch of those requests of the delivery that have no
-	// answer yet.
-	Raw    []byte
-	Within time.Duration // time limit for the answers
 }

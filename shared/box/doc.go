@@ -5,9 +5,9 @@
 // also hides how it chooses the stream for a message, and how it ends open requests when
 // a process dies.
 //
-// The package knows nothing of HTTP, the relay or the store. The output of a server
-// leaves through a [Sink]; the caller that made the [Box] numbers it, stores it and
-// sends it.
+// The package knows nothing of HTTP, connections or the store; it shares only the names of what
+// a box gets and says with package frame. The output of a server leaves through a [Sink]. The
+// caller that made the [Box] numbers the output, stores it and sends it.
 //
 // # One process
 //

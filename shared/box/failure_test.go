@@ -16,6 +16,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -330,7 +331,7 @@ func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 	t.Cleanup(func() { _ = b.Close(t.Context(), 0) })
 	for i := range 20 {
 		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
-		b.Deliver(Delivery{ID: "slow" + strconv.Itoa(i), Session: "slow", Raw: []byte(raw)})
+		b.Deliver(Delivery{ID: storage.StreamID("slow" + strconv.Itoa(i)), Session: "slow", Raw: []byte(raw)})
 	}
 	commontest.Eventually(t, "the process is not read any more", func() bool {
 		b.mu.Lock()
@@ -341,7 +342,7 @@ func TestSlowSinkHoldsUpItsOwnSessionOnly(t *testing.T) {
 	// session's process, the bytes that wait would grow in this time.
 	for i := range 20 {
 		raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":500000}}`, i)
-		b.Deliver(Delivery{ID: "fast" + strconv.Itoa(i), Session: "fast", Raw: []byte(raw)})
+		b.Deliver(Delivery{ID: storage.StreamID("fast" + strconv.Itoa(i)), Session: "fast", Raw: []byte(raw)})
 	}
 	for i := range 20 {
 		k.final(t, "fast"+strconv.Itoa(i))
@@ -365,7 +366,7 @@ type slowSink struct {
 }
 
 func (k *slowSink) Output(e Output) {
-	if e.Session == k.slow {
+	if string(e.Session) == k.slow {
 		<-k.gate
 	}
 	k.recorder.Output(e)

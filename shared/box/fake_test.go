@@ -21,6 +21,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -417,12 +418,12 @@ func describe(calls []any) string {
 // final waits for the last event of a stream.
 func (r *recorder) final(t *testing.T, stream string) Output {
 	t.Helper()
-	return find(t, r, "the end of "+stream, func(e Output) bool { return e.Stream == stream && e.Final })
+	return find(t, r, "the end of "+stream, func(e Output) bool { return string(e.Stream) == stream && e.Final })
 }
 
 func (r *recorder) event(t *testing.T, stream string) Output {
 	t.Helper()
-	return find(t, r, "an event of "+strconv.Quote(stream), func(e Output) bool { return e.Stream == stream })
+	return find(t, r, "an event of "+strconv.Quote(stream), func(e Output) bool { return string(e.Stream) == stream })
 }
 
 func (r *recorder) state(t *testing.T, s ProcessState) ProcessStatus {
@@ -435,7 +436,7 @@ func (r *recorder) state(t *testing.T, s ProcessState) ProcessStatus {
 func (r *recorder) none(t *testing.T, stream string) {
 	t.Helper()
 	for _, v := range r.past {
-		if e, ok := v.(Output); ok && e.Stream == stream {
+		if e, ok := v.(Output); ok && string(e.Stream) == stream {
 			t.Errorf("stream %q has an event: %.300s", stream, e.Raw)
 		}
 	}
@@ -498,7 +499,7 @@ func counting() func() int64 {
 func (r *rig) deliver(raw string) string {
 	r.n++
 	id := "d" + strconv.Itoa(r.n)
-	r.Deliver(Delivery{ID: id, Session: "s", Ticket: "t" + strconv.Itoa(r.n), Raw: []byte(raw)})
+	r.Deliver(Delivery{ID: storage.StreamID(id), Session: "s", Ticket: "t" + strconv.Itoa(r.n), Raw: []byte(raw)})
 	return id
 }
 

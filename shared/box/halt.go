@@ -1,6 +1,10 @@
 package box
 
-import "time"
+import (
+	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+)
 
 // Halt stops processes for an operator, and keeps their sessions. It stops the process of
 // one session, or all processes if session is "". by says who stops them, in words for
@@ -10,7 +14,7 @@ import "time"
 // error of phase box_unavailable that names by. The next message of a session starts
 // another process, once the old one has ended. A process that is shared with other
 // sessions goes on; only the calls of the named session end.
-func (b *Box) Halt(session, by string, within time.Duration) {
+func (b *Box) Halt(session storage.ID, by string, within time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	why := b.interrupted("it was stopped by " + by)
@@ -26,7 +30,7 @@ func (b *Box) Halt(session, by string, within time.Duration) {
 		}
 		return
 	}
-	s := b.sessions[session]
+	s := b.sessions[string(session)]
 	switch {
 	case s == nil:
 	case !b.server.Scope.wide():

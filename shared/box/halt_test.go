@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -18,7 +19,7 @@ func TestHaltNowEndsAHangingCallAndTheNextOneWorks(t *testing.T) {
 			r := newRig(t, "normal")
 			first := r.result(r.call("1", "pid", "0"))
 			hang := r.call("2", "hang", "0")
-			r.Halt(session, "ada", 0)
+			r.Halt(storage.ID(session), "ada", 0)
 			if id, message, code, data := r.failure(hang); id != "2" || message != stoppedByAda || code != int(wire.CodeOutcomeUnknown) || data.Phase != PhaseBoxUnavailable {
 				t.Errorf("the call %s ended with %q, code %d, %+v", id, message, code, data)
 			}

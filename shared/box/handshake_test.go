@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -22,7 +23,7 @@ func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
 	r.Deliver(Delivery{
-		ID: "d", Session: "s", Ticket: "t", Init: json.RawMessage(clientInit), Level: "debug", Subscriptions: []string{"file:///a", "file:///b"},
+		ID: "d", Session: "s", Ticket: "t", Init: json.RawMessage(clientInit), Level: "debug", Subscribed: []string{"file:///a", "file:///b"},
 		Raw: []byte(`{"jsonrpc":"2.0","id":"first","method":"tools/list"}`),
 	})
 	r.result("d")
@@ -129,7 +130,7 @@ func TestManyAtOnceStartOneProcess(t *testing.T) {
 	for i := range 50 {
 		go func() {
 			n := strconv.Itoa(i)
-			r.Deliver(Delivery{ID: "m" + n, Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":` + n + `,"method":"tools/call","params":{"name":"pid"}}`)})
+			r.Deliver(Delivery{ID: storage.StreamID("m" + n), Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":` + n + `,"method":"tools/call","params":{"name":"pid"}}`)})
 			done <- struct{}{}
 		}()
 	}

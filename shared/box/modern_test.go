@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	core "github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -107,7 +107,7 @@ const modernInit = `{"protocolVersion":"2025-06-18","capabilities":{"elicitation
 // deliverAs delivers a message of a client that can answer questions, for a round of its
 // call.
 func (r *rig) deliverAs(stream string, round int, raw string) {
-	r.Deliver(Delivery{ID: stream, Session: "s", Ticket: "t", Round: round, Init: json.RawMessage(modernInit), Level: "info", Raw: []byte(raw)})
+	r.Deliver(Delivery{ID: storage.StreamID(stream), Session: "s", Ticket: "t", Round: round, Init: json.RawMessage(modernInit), Level: "info", Raw: []byte(raw)})
 }
 
 // asks waits for the events of a stream up to the one that suspends it.
@@ -219,7 +219,7 @@ func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
 		`"method":"resources/subscribe","params":{"uri":"file:///a"}`, `"method":"resources/unsubscribe","params":{"uri":"file:///a"}`,
 	} {
 		stream := fmt.Sprintf("d%d", i+1)
-		r.Deliver(Delivery{ID: stream, Session: "s", Subscriptions: []string{"file:///a"}[:min(1, i%3)], Raw: []byte(`{"jsonrpc":"2.0","id":1,` + raw + `}`)})
+		r.Deliver(Delivery{ID: storage.StreamID(stream), Session: "s", Subscribed: []string{"file:///a"}[:min(1, i%3)], Raw: []byte(`{"jsonrpc":"2.0","id":1,` + raw + `}`)})
 		if got := r.result(stream); string(got) != "{}" {
 			t.Errorf("%s: %s", raw, got)
 		}
@@ -241,7 +241,7 @@ func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
 func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
-	stream := string(core.NewStreamID())
+	stream := string(storage.NewStreamID())
 	call := `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"twice","arguments":{"x":1.0},"_meta":{"progressToken":"p"}}}`
 	r.deliverAs(stream, 0, call)
 	events, asks := r.asks(stream)
@@ -257,7 +257,7 @@ func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 	}
 	commontest.Eventually(t, "nothing is in flight", func() bool { _, idle := r.IdleSince(); return idle && len(r.Open()) == 0 && len(r.Questions()) == 0 })
 
-	raw, fault := bridge.Again(asks.Raw, asks.Questions, []core.Answer{
+	raw, fault := bridge.Again(asks.Raw, asks.Questions, []storage.Answer{
 		{Question: want[0].ID, Raw: []byte(`{"jsonrpc":"2.0","id":"x","result":{"action":"accept","content":{"n":1.50}}}`)},
 		{Question: want[1].ID, Raw: []byte(`{"jsonrpc":"2.0","id":"x","result":{"action":"decline"}}`)},
 	})
@@ -271,7 +271,7 @@ func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 		wire.Lookup(asks.Raw, "params", "inputResponses") != nil {
 		t.Errorf("the second round asks %v, and is sent again as %s", asks.Questions, asks.Raw)
 	}
-	raw, _ = bridge.Again(asks.Raw, asks.Questions, []core.Answer{{Question: stream + ".2.0", Raw: []byte(`{"jsonrpc":"2.0","id":"x","error":{"code":1,"message":""}}`)}})
+	raw, _ = bridge.Again(asks.Raw, asks.Questions, []storage.Answer{{Question: stream + ".2.0", Raw: []byte(`{"jsonrpc":"2.0","id":"x","error":{"code":1,"message":""}}`)}})
 	r.deliverAs(stream, 2, string(raw)) // the first one again
 	got := r.result(stream)
 	if string(wire.Lookup(got, "params", "inputResponses")) != `{"c":{"action":"cancel"}}` || string(wire.Lookup(got, "params", "arguments")) != `{"x":1.0}` {
@@ -282,7 +282,7 @@ func TestCallThatNeedsInputIsSuspendedAndNothingOfItStays(t *testing.T) {
 func TestBatchIsSuspendedWhenAllOfItHasEndedOrAsks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", func(s *Server) { s.Era = bridge.ModernOnly })
-	stream := string(core.NewStreamID())
+	stream := string(storage.NewStreamID())
 	r.deliverAs(stream, 0, `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"twice"}},`+
 		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo"}},{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"twice"}}]`)
 	events, asks := r.asks(stream)
@@ -344,7 +344,7 @@ func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
 	r := newRig(t, "modern", func(s *Server) { s.Scope = ScopeShared })
 	for _, name := range []string{"one", "two"} {
 		r.Deliver(Delivery{
-			ID: name, Session: name, Level: map[string]string{"two": "error"}[name], Init: json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"` + name + `"}}`),
+			ID: storage.StreamID(name), Session: storage.ID(name), Level: map[string]string{"two": "error"}[name], Init: json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"` + name + `"}}`),
 			Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`),
 		})
 		meta := wire.Lookup(r.result(name), "params", "_meta")
@@ -391,7 +391,7 @@ func TestCancelReachesAModernServer(t *testing.T) {
 func (r *rig) ask(session, stream, method, params string) string {
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"x":1}`
 	raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":%q,"params":{%s%s}}`, stream, method, params, meta)
-	r.Deliver(Delivery{ID: stream, Session: session, Ticket: "t", Init: bridge.Superset(nil), Raw: []byte(raw)})
+	r.Deliver(Delivery{ID: storage.StreamID(stream), Session: storage.ID(session), Ticket: "t", Init: bridge.Superset(nil), Raw: []byte(raw)})
 	return stream
 }
 

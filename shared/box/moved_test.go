@@ -3,6 +3,8 @@ package box
 import (
 	"strconv"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // A session may move to another definition of its server. Its client then gets, once, a
@@ -25,12 +27,12 @@ func TestClientOfASessionThatMovedHearsThatListsHaveChanged(t *testing.T) {
 			r := newRig(t, tt.how)
 			for i, moved := range []bool{true, false} {
 				id := strconv.Itoa(i)
-				r.Deliver(Delivery{ID: id, Session: "s", Redefined: moved, Held: tt.held, Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`)})
+				r.Deliver(Delivery{ID: storage.StreamID(id), Session: "s", Moved: moved, Held: tt.held, Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`)})
 				r.result(id)
 			}
 			// The process runs, so the client of this session gets the notifications at
 			// once.
-			r.Deliver(Delivery{ID: "2", Session: "s", Redefined: true, Held: tt.held, Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)})
+			r.Deliver(Delivery{ID: "2", Session: "s", Moved: true, Held: tt.held, Raw: []byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)})
 			r.result("2")
 			for range 2 {
 				for _, kind := range tt.want {

@@ -12,18 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// Secret is a key or token that a principal has at a third party.
-type Secret struct {
-	Value string
-	Until time.Time // when it ends; zero for one that does not end by itself
-}
-
-// String returns asterisks, so that no log shows the value.
-func (Secret) String() string { return "***" }
-
-// GoString hides the value from %#v, too.
-func (s Secret) GoString() string { return s.String() }
-
 // The templates for secrets of a principal, in values of the environment.
 const (
 	principalBegin = "${principal:"

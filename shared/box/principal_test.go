@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // acting gives the server a variable GITHUB_TOKEN with a template for the principal's
@@ -28,12 +29,12 @@ func acting(value string) func(*Server) {
 // time.
 func (r *rig) as(session, principal, token string, until time.Time, id, tool string) string {
 	r.n++
-	d := Delivery{ID: fmt.Sprintf("d%d", r.n), Session: session, Principal: principal, Ticket: "t", Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"` + tool + `","arguments":0}}`)}
+	d := Delivery{ID: storage.StreamID(fmt.Sprintf("d%d", r.n)), Session: storage.ID(session), Principal: principal, Ticket: "t", Raw: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"` + tool + `","arguments":0}}`)}
 	if token != "" {
-		d.Secrets = map[string]Secret{"github": {token, until}}
+		d.Secrets = map[string]Secret{"github": {Value: token, Until: until}}
 	}
 	r.Deliver(d)
-	return d.ID
+	return string(d.ID)
 }
 
 // variable returns a variable of the process's environment.
@@ -84,7 +85,7 @@ func TestANewTokenStartsAnIdleProcessAnew(t *testing.T) {
 	if busy := r.result(r.as("s", "ada", "two", soon.Add(time.Hour), "4", "pid")); string(busy) != string(first) {
 		t.Error("a process with a call in flight is replaced although its token is good")
 	}
-	r.CloseStream("s", hang)
+	r.CloseStream("s", storage.StreamID(hang))
 	if got := r.variable(r.as("s", "ada", "two", soon.Add(time.Hour), "5", "env"), "GITHUB_TOKEN"); got != "two" {
 		t.Errorf("the idle process was not started anew: %s", got)
 	}
@@ -97,7 +98,7 @@ func TestAProcessWithATokenThatHasEndedGetsNoNewCall(t *testing.T) {
 	hang := r.as("s", "ada", "one", time.Now().Add(-time.Second), "2", "hang")
 	next := r.as("s", "ada", "two", time.Now().Add(time.Hour), "3", "env")
 	r.none(t, next)
-	r.CloseStream("s", hang)
+	r.CloseStream("s", storage.StreamID(hang))
 	if got := r.variable(next, "GITHUB_TOKEN"); got != "two" {
 		t.Errorf("got %s", got)
 	}

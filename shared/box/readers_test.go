@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -29,7 +30,7 @@ func believed(d dialogue, raw []byte) (line []byte, want meaning, ok bool) {
 	open := d.opened()
 	d.n++
 	stream := "nasty " + strconv.Itoa(d.n)
-	d.Deliver(Delivery{ID: stream, Session: "s", Raw: raw})
+	d.Deliver(Delivery{ID: storage.StreamID(stream), Session: "s", Raw: raw})
 	lines := d.drain()
 	msgs, batch, err := wire.ParseBody(raw)
 	if err != nil || batch || len(lines) == 0 {
@@ -58,7 +59,7 @@ func believed(d dialogue, raw []byte) (line []byte, want meaning, ok bool) {
 			d.t.Fatalf("%q reaches the process with the progress token of a call: %q", raw, lines[0])
 		}
 	}
-	d.CloseStream("s", stream)
+	d.CloseStream("s", storage.StreamID(stream))
 	d.drain()
 	return lines[0], want, true
 }

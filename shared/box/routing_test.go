@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -420,7 +421,7 @@ func TestQuestionsAreListedUntilTheyAreAnswered(t *testing.T) {
 	first, _ := wire.String(wire.Lookup(r.event(t, a).Raw, "id"))
 	b := r.call("2", "ask", `"two"`)
 	second, _ := wire.String(wire.Lookup(r.event(t, b).Raw, "id"))
-	if diff := cmp.Diff(map[string][]string{"s": {first, second}}, r.Questions()); diff != "" {
+	if diff := cmp.Diff(map[storage.ID][]string{"s": {first, second}}, r.Questions()); diff != "" {
 		t.Errorf("questions (-want +got):\n%s", diff)
 	}
 	r.Answer("s", first, []byte(`{"jsonrpc":"2.0","id":"`+first+`","error":{"code":-1,"message":"no"}}`))
@@ -430,7 +431,7 @@ func TestQuestionsAreListedUntilTheyAreAnswered(t *testing.T) {
 	if got := string(wire.Lookup(r.result(a), "answer", "id")); got != `"one"` {
 		t.Errorf("the server gets its answer under id %s", got)
 	}
-	if diff := cmp.Diff(map[string][]string{"s": {second}}, r.Questions()); diff != "" {
+	if diff := cmp.Diff(map[storage.ID][]string{"s": {second}}, r.Questions()); diff != "" {
 		t.Errorf("questions (-want +got):\n%s", diff)
 	}
 	if got := r.Counts().Unknown; got != 3 {

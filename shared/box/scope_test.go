@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -24,12 +25,12 @@ func newCrowd(t *testing.T, scope Scope, change ...func(*Server)) crowd {
 func (c crowd) as(session, raw string, change ...func(*Delivery)) string {
 	c.n++
 	principal, _, _ := strings.Cut(session, "/")
-	d := Delivery{ID: "d" + strconv.Itoa(c.n), Session: session, Principal: principal, Ticket: "of " + session, Raw: []byte(raw)}
+	d := Delivery{ID: storage.StreamID("d" + strconv.Itoa(c.n)), Session: storage.ID(session), Principal: principal, Ticket: "of " + session, Raw: []byte(raw)}
 	for _, f := range change {
 		f(&d)
 	}
 	c.Deliver(d)
-	return d.ID
+	return string(d.ID)
 }
 
 func (c crowd) callAs(session, id, tool, arguments string, change ...func(*Delivery)) string {
@@ -44,7 +45,7 @@ func (c crowd) saysIn(session, id string, lines ...string) string {
 // hears waits for the next event of a stream of a session.
 func (c crowd) hears(session, stream string) Output {
 	c.t.Helper()
-	return find(c.t, c.recorder, session+" on "+strconv.Quote(stream), func(e Output) bool { return e.Session == session && e.Stream == stream })
+	return find(c.t, c.recorder, session+" on "+strconv.Quote(stream), func(e Output) bool { return string(e.Session) == session && string(e.Stream) == stream })
 }
 
 // heard lists the methods that a session has got on its standalone stream so far. It includes
@@ -52,7 +53,7 @@ func (c crowd) hears(session, stream string) Output {
 func (c crowd) heard(session string) []string {
 	var all []string
 	for _, v := range c.past {
-		if e, ok := v.(Output); ok && e.Session == session && e.Stream == "" {
+		if e, ok := v.(Output); ok && string(e.Session) == session && e.Stream == "" {
 			method, _ := wire.String(wire.Lookup(e.Raw, "method"))
 			all = append(all, method)
 		}
@@ -126,7 +127,7 @@ func TestASessionCancelsItsOwnCallsOnly(t *testing.T) {
 	hangs, other := c.callAs("ann/1", "1", "hang", "0"), c.callAs("bob/1", "2", "hang", "0")
 	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
 	c.as("bob/1", cancel) // has no such call
-	c.CloseStream("bob/1", hangs)
+	c.CloseStream("bob/1", storage.StreamID(hangs))
 	if open := c.Open(); len(open) != 2 {
 		t.Fatalf("%d are open", len(open))
 	}
@@ -274,7 +275,7 @@ func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, ScopeShared)
-	to := func(uris ...string) func(*Delivery) { return func(d *Delivery) { d.Subscriptions = uris } }
+	to := func(uris ...string) func(*Delivery) { return func(d *Delivery) { d.Subscribed = uris } }
 	const params = `"params":{"uri":"x:/a"}}`
 	c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, to("x:/a")))
 	c.result(c.as("bob/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, to("x:/a")))
@@ -297,7 +298,7 @@ func TestASessionThatComesLaterBringsWhatItHasSet(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, ScopeShared)
 	c.result(c.callAs("ann/1", "1", "echo", "0"))
-	c.result(c.callAs("bob/1", "1", "echo", "0", func(d *Delivery) { d.Level, d.Subscriptions = "info", []string{"x:/b"} }))
+	c.result(c.callAs("bob/1", "1", "echo", "0", func(d *Delivery) { d.Level, d.Subscribed = "info", []string{"x:/b"} }))
 	commontest.Same(t, []string{`{"level":"info"}`}, c.toServer("ann/1", wire.MethodSetLevel))
 	commontest.Same(t, []string{`{"uri":"x:/b"}`}, c.toServer("ann/1", wire.MethodSubscribe))
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -50,8 +51,8 @@ type pendingOutput struct {
 
 // note keeps the session state that a delivery carries.
 func (s *session) note(d Delivery, msgs []wire.Message) {
-	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscriptions
-	s.moved, s.held = s.moved || d.Redefined, d.Held
+	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscribed
+	s.moved, s.held = s.moved || d.Moved, d.Held
 	if len(d.Init) > 0 {
 		s.init = d.Init
 		return
@@ -88,11 +89,13 @@ func (s *session) tidy() {
 
 // common passes a message of the standalone stream to the client.
 func (s *session) common(raw []byte) {
-	s.output(Output{Session: s.id, Ticket: s.ticket, Raw: raw})
+	s.output("", Output{Ticket: s.ticket, Raw: raw})
 }
 
-func (s *session) output(e Output) {
-	s.tell(pendingOutput{call: func(k Sink) { k.Output(e) }, streamID: e.Stream, bytes: len(e.Raw)})
+// output passes a message of a stream, "" for the standalone stream, to the client.
+func (s *session) output(stream string, e Output) {
+	e.Session, e.Stream = storage.ID(s.id), storage.StreamID(stream)
+	s.tell(pendingOutput{call: func(k Sink) { k.Output(e) }, streamID: stream, bytes: len(e.Raw)})
 }
 
 // tell passes a call to the sink after those that wait for it already.

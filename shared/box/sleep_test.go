@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -384,7 +385,7 @@ func TestManyThatSleepLeaveNothing(t *testing.T) {
 	call := func(session string, n int) string {
 		r.n++
 		id := fmt.Sprintf("%s-%d", session, n)
-		r.Deliver(Delivery{ID: id, Session: session, Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"count","arguments":{}}}`, n)})
+		r.Deliver(Delivery{ID: storage.StreamID(id), Session: storage.ID(session), Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"count","arguments":{}}}`, n)})
 		return id
 	}
 	const sessions, sleeps = 20, 5
@@ -404,7 +405,7 @@ func TestManyThatSleepLeaveNothing(t *testing.T) {
 	}
 	commontest.Eventually(t, "all sleep", func() bool { return len(r.Processes()) == 0 && len(a.images()) == sessions })
 	for s := range sessions {
-		r.StopSession(fmt.Sprintf("s%d", s))
+		r.StopSession(storage.ID(fmt.Sprintf("s%d", s)))
 	}
 	r.ends()
 	left, err := filepath.Glob(filepath.Join(a.store(), "[^.]*"))

@@ -16,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -23,7 +24,7 @@ import (
 func (r *rig) deliverIn(session, tool string) string {
 	r.n++
 	id := "d" + strconv.Itoa(r.n)
-	r.Deliver(Delivery{ID: id, Session: session, Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q}}`, r.n, tool)})
+	r.Deliver(Delivery{ID: storage.StreamID(id), Session: storage.ID(session), Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q}}`, r.n, tool)})
 	return id
 }
 

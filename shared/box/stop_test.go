@@ -12,6 +12,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -52,7 +53,7 @@ func TestAClientIsToldThatTheMemoryOfItsServerIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, "normal")
-			r.Deliver(Delivery{ID: "d", Session: "s", Ticket: "t", Restarted: test.again, Level: test.level, Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid","arguments":0` + test.meta + `}}`)})
+			r.Deliver(Delivery{ID: "d", Session: "s", Ticket: "t", Again: test.again, Level: test.level, Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid","arguments":0` + test.meta + `}}`)})
 			e := r.event(t, "d")
 			if logger, _ := wire.String(wire.Lookup(e.Raw, "params", "logger")); (logger == "dormouse") != test.told || e.Final == test.told {
 				t.Errorf("first it hears %s", e.Raw)
@@ -231,7 +232,7 @@ func TestCloseStopsEverythingAndEndsWhatIsOpen(t *testing.T) {
 	r := newRig(t, "normal")
 	var pids []int
 	for _, s := range []string{"a", "b"} {
-		r.Deliver(Delivery{ID: "open " + s, Session: s, Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
+		r.Deliver(Delivery{ID: storage.StreamID("open " + s), Session: storage.ID(s), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
 		pids = append(pids, r.state(t, Ready).PID)
 	}
 	commontest.OK(t, r.Close(t.Context(), 0))
@@ -310,7 +311,7 @@ func TestNoGoroutineIsLeftBehind(t *testing.T) {
 		r := newRig(t, how)
 		r.hurry()
 		for i := range 3 {
-			r.Deliver(Delivery{ID: "x", Session: "s" + strconv.Itoa(i), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
+			r.Deliver(Delivery{ID: "x", Session: storage.ID("s" + strconv.Itoa(i)), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`)})
 		}
 		for range 3 {
 			r.final(t, "x")

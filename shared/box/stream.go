@@ -34,11 +34,11 @@ func (st *stream) questions() int {
 
 // event sends the client a message of the stream.
 func (st *stream) event(raw []byte, final bool) {
-	e := Output{Session: st.session.id, Stream: st.id, Ticket: st.ticket, Raw: raw, Final: final}
+	e := Output{Ticket: st.ticket, Raw: raw, Final: final}
 	if st.id == "" {
 		e.Ticket = st.session.ticket
 	}
-	st.session.output(e)
+	st.session.output(st.id, e)
 }
 
 // answer ends a request with a response before a process gets it.
@@ -69,10 +69,10 @@ func (st *stream) ask() {
 		suspended.Raw = wire.Array(raws)
 	}
 	for i, raw := range requests {
-		e := Output{Session: st.session.id, Stream: st.id, Ticket: st.ticket, Raw: raw}
+		e := Output{Ticket: st.ticket, Raw: raw}
 		if i == len(requests)-1 {
 			e.Asks = suspended
 		}
-		st.session.output(e)
+		st.session.output(st.id, e)
 	}
 }

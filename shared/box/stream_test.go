@@ -12,6 +12,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -83,9 +84,9 @@ func TestClosedStreamIsCancelledAndSaysNothingMore(t *testing.T) {
 	r := newRig(t, "normal")
 	d := r.call("1", "ask", `"e"`)
 	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
-	r.CloseStream("s", d)
+	r.CloseStream("s", storage.StreamID(d))
 	r.CloseStream("s", "unknown")
-	r.CloseStream("unknown", d)
+	r.CloseStream("unknown", storage.StreamID(d))
 	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
 	lines := r.seen()
 	cancel := lines[len(lines)-1]
@@ -109,7 +110,7 @@ func TestClosedStreamDropsWhatTheSinkHasNotTaken(t *testing.T) {
 	r.block = make(chan struct{})
 	d := r.call("1", "echo", "0")
 	commontest.Eventually(t, "the call has ended", func() bool { return len(r.Open()) == 0 })
-	r.CloseStream("s", d)
+	r.CloseStream("s", storage.StreamID(d))
 	close(r.block)
 	r.result(r.call("2", "echo", "0"))
 	r.none(t, d)
@@ -119,7 +120,7 @@ func TestDeliveryInFlightIsNotExecutedTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "normal")
 	d := r.call("1", "hang", "0")
-	r.Deliver(Delivery{ID: d, Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
+	r.Deliver(Delivery{ID: storage.StreamID(d), Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
 	if diff := cmp.Diff([]string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen())); diff != "" {
 		t.Errorf("the process got (-want +got):\n%s", diff)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -50,7 +51,7 @@ func surveys(s *Server) { s.Lists = true }
 // told returns what the box says of a fresh process of a session.
 func (r *rig) told(session, init string) toldLists {
 	r.t.Helper()
-	r.Deliver(Delivery{ID: "d-" + session, Session: session, Principal: "p-" + session, Init: json.RawMessage(init), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
+	r.Deliver(Delivery{ID: storage.StreamID("d-" + session), Session: storage.ID(session), Principal: "p-" + session, Init: json.RawMessage(init), Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
 	return find(r.t, r.recorder, "the lists of "+session, func(l toldLists) bool { return l.session == session })
 }
 
