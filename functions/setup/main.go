@@ -15,6 +15,7 @@ import (
 	"github.com/aws/aws-lambda-go/lambda"
 )
 
+// event is a request of CloudFormation.
 type event struct {
 	RequestType           string // Create, Update or Delete
 	ResourceType          string
@@ -33,8 +34,8 @@ type made struct {
 	data map[string]string
 }
 
-// kinds has the handler of each kind of resource. A handler may be called again for the
-// same event, and is then to make nothing twice.
+// kinds returns the handler of each kind of resource. CloudFormation may send an event twice, and
+// the handler must make nothing twice.
 func kinds() map[string]func(context.Context, event) (made, error) {
 	return map[string]func(context.Context, event) (made, error){
 		"Custom::Tickets": tickets,

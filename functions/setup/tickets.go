@@ -66,8 +66,8 @@ func tickets(ctx context.Context, e event) (made, error) {
 	return made{want.Name, map[string]string{"Current": now.Current, "Other": now.other(want.Other)}}, nil
 }
 
-// step returns the secrets after a deployment that changes Other from one value to another.
-// It may be taken twice. A deployment that fails is taken back by a step the other way.
+// step returns the secrets after a deployment that changes Other from one value to another. The
+// same step may be taken twice. A deployment that fails is taken back by the opposite step.
 func (s ticketSecrets) step(from, to string) ticketSecrets {
 	if s.Current == "" {
 		s.Current = newSecret()
@@ -127,8 +127,8 @@ func keepTickets(ctx context.Context, name string, s ticketSecrets) error {
 	return refusal(refused, err)
 }
 
-// servedTickets returns the secrets that a function has, of which the second one is what
-// Other says. There are none if there is no such function yet.
+// servedTickets returns the secrets in the environment of a function. which is the value of Other
+// that says what its second secret is. There are none if there is no such function yet.
 func servedTickets(ctx context.Context, function, which string) (got ticketSecrets, err error) {
 	s := boot.Service("lambda")
 	var a awscall.Answer

@@ -42,22 +42,24 @@ func addresses(servers *serversfile.File) map[string][]string {
 	return all
 }
 
-// ReadBroker reads the same settings as [ReadAccess] for the broker. Without an issuer, a broker whose endpoint
-// listens on loopback only gets a sign-in for development that takes any name. The URL does
-// not tell: an endpoint for the network may have one on loopback.
+// ReadBroker reads the same settings as [ReadAccess] for an endpoint with an authorization server
+// of its own. If the file names no issuer and the endpoint listens on loopback only, users sign in
+// with any name, for development. The URL does not say where the endpoint listens: one for the
+// network may have a URL on loopback.
 func ReadBroker(servers *serversfile.File, publicURL, secret string, onLoopback bool) (*resourceserver.Settings, error) {
 	s, err := ReadAccess(servers, publicURL, secret)
 	if err != nil {
 		return nil, err
 	}
-	s.Introspection = nil // it checks tokens of a provider; the broker issues its own
+	s.Introspection = nil // it is for tokens of a provider, and this endpoint issues its own
 	if u, err := url.Parse(publicURL); s.Issuer == "" && onLoopback && err == nil && u.Scheme == "http" {
 		s.Issuer, s.Name = strings.TrimSuffix(publicURL, "/"), "dev"
 	}
 	return s, nil
 }
 
-// takeTokens makes Auth accept tokens besides keys. The error names the wrong setting.
+// takeTokens makes Auth accept tokens besides keys. others are further secrets that open them. The
+// error names the wrong setting.
 func (f *Function) takeTokens(others [][]byte) error {
 	keys := apikey.NewKeys(f.Store)
 	if f.AuthServer {

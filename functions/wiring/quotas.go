@@ -12,7 +12,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// limit makes the function keep the limits of the servers file, if it has any.
+// limit sets Quotas to the limits of the servers file, if it has any, and has Meter count for them.
 func (f *Function) limit() (err error) {
 	if f.Servers == nil {
 		return nil

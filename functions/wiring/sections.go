@@ -86,12 +86,12 @@ func unknownKey(err error, of reflect.Type) error {
 	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, serversfile.Instead(name, known))
 }
 
-// mistake is one of a section, in the value of a key; "" if it is of no single one.
+// mistake is a mistake in a section, in the value of a key; "" if it is in no single one.
 type mistake struct{ key, why string }
 
-// mistakes reads a section, nil for none. If it is wrong, mistakes reads with alone each
-// member by itself, and so finds all that are wrong. If none is, it looks for the member
-// without which the section is right.
+// mistakes returns the mistakes in a section, which is nil if the file has none. It first calls
+// read. If that fails, it calls alone with each member by itself, and so finds all members that are
+// wrong by themselves. If none is, it looks for the member without which read takes the section.
 func mistakes(section []byte, alone, read func([]byte) error) (all []mistake) {
 	if section == nil {
 		return nil
@@ -124,6 +124,7 @@ func mistakes(section []byte, alone, read func([]byte) error) (all []mistake) {
 	return []mistake{{keys[i], err.Error()}}
 }
 
+// encode returns a section with these members.
 func encode(members map[string]json.RawMessage) []byte {
 	text, err := json.Marshal(members)
 	if err != nil {

@@ -50,13 +50,14 @@ func announce(m *machine) {
 	m.cfg.Display.Start(s)
 }
 
+// leftToEngines is [LeftToEngines] for the servers of this machine.
 func (m *machine) leftToEngines() string {
 	return LeftToEngines(m.servers.Load(), m.environ.get("PATH"), serversfile.FolderOf(m.cfg.Servers))
 }
 
-// LeftToEngines names the entries of "docker run" that an engine of this machine runs and the
-// keeper could not, each with the word that it lacks; "" if there are none. path is the machine's
-// PATH, and folder that of the servers file.
+// LeftToEngines names the servers that a container engine of this machine runs, because
+// dormouse-keeper does not know an option in their "docker run"; each comes with that option. It
+// returns "" if there are none. path is the machine's PATH, and folder that of the servers file.
 func LeftToEngines(servers *serversfile.File, path, folder string) string {
 	var left []string
 	for _, name := range servers.Names() {
@@ -74,12 +75,13 @@ func LeftToEngines(servers *serversfile.File, path, folder string) string {
 	return "Only a container engine can run " + strings.Join(left, ", ") + " (docs/sandbox.md)."
 }
 
-// endpoint returns the URL of a server for clients.
+// endpoint returns the URL at which clients call a server.
 func (l *listeners) endpoint(name string) string { return l.address(0) + "/" + name + "/mcp" }
 
 // command returns a command line that the user can type.
 func (c Config) command(line string) string { return cmp.Or(c.Command, "dormouse") + " " + line }
 
+// firstBlock returns what the terminal prints at the start.
 func firstBlock(m *machine, warnings []string) display.Start {
 	servers := m.servers.Load()
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)

@@ -31,7 +31,7 @@ const (
 // bodyFolder is the folder in the data folder with the bodies of calls, in sealed lines.
 const bodyFolder = "bodies"
 
-// keptBodies has the bodies of calls on this machine.
+// keptBodies keeps the bodies of calls on this machine for auditors, as sealed lines of files.
 type keptBodies struct {
 	secret []byte
 	out    *slog.Logger
@@ -41,8 +41,8 @@ type keptBodies struct {
 	day  string // of the newest line, "" for none
 }
 
-// openBodies returns what keeps the bodies of calls in a data folder. It makes no file before
-// the first body.
+// openBodies returns the keptBodies of a data folder. It makes no file before the first body.
+// lost is called when lines cannot be written.
 func openBodies(folder string, secret []byte, lost func(error)) *keptBodies {
 	k := &keptBodies{secret: secret, file: &lumberjack.Logger{
 		Filename: filepath.Join(folder, bodyFolder, "bodies.log"), MaxSize: bodySize, MaxBackups: bodyFiles, MaxAge: int(said.MaxAge / (24 * time.Hour)),
@@ -72,6 +72,7 @@ func (k *keptBodies) Write(line []byte) (int, error) {
 	return k.file.Write(line)
 }
 
+// turn begins a new file if the newest line is of an earlier day. The caller holds mu.
 func (k *keptBodies) turn(now time.Time) error {
 	today := now.UTC().Format(time.DateOnly)
 	before := k.day
@@ -81,7 +82,8 @@ func (k *keptBodies) turn(now time.Time) error {
 	return k.file.Rotate()
 }
 
-// prune deletes what is too old until ctx ends, also if nothing is written.
+// prune deletes files that are too old until ctx ends, also while nothing is written: the log
+// deletes them when it begins a new file.
 func (k *keptBodies) prune(ctx context.Context) {
 	tick := time.NewTicker(time.Hour)
 	defer tick.Stop()
@@ -133,7 +135,7 @@ func readLines(ctx context.Context, name string, to *said.Reader) error {
 	for ctx.Err() == nil {
 		text, err := lines.ReadBytes('\n')
 		var line said.Line
-		if json.Unmarshal(text, &line) == nil { // else the power has cut it
+		if json.Unmarshal(text, &line) == nil { // otherwise a loss of power has cut the line
 			to.Add(line)
 		}
 		if errors.Is(err, io.EOF) {

@@ -51,8 +51,8 @@ type share struct {
 	turns  *semaphore.Weighted // for messages that its WebSockets have begun to handle
 }
 
-// maxTurns is how many messages over the WebSockets of one principal are handled at once, as
-// far as they are new: enough to use all processors, and so few that others get theirs.
+// maxTurns is how many new messages over the WebSockets of one principal are handled at once: enough
+// to use all processors, and so few that other principals get theirs. See [sockets.Rooms].Turns.
 func maxTurns() int64 { return int64(max(16, 4*runtime.GOMAXPROCS(0))) }
 
 // bodyKey and connectionKey are the context keys of a *guardedBody and a *connection.
@@ -67,8 +67,9 @@ type connection struct {
 	release func()
 }
 
-// rooms bound what the connections of a caller hold in memory: each holds it in the room of
-// its caller, then in that of all. counted is the connection that admit has counted.
+// rooms returns the bounds of what the WebSockets of a caller hold in memory. Every byte counts in
+// the share of the caller and in that of all callers. counted is the *connection that admit has
+// counted, or nil.
 func rooms(counted any, all bodies) sockets.Rooms {
 	c, ok := counted.(*connection)
 	if !ok || c.share == nil {
@@ -77,7 +78,7 @@ func rooms(counted any, all bodies) sockets.Rooms {
 	return sockets.Rooms{In: twoRooms{c.share.room, all.room}, Out: twoRooms{c.share.unread, all.unread}, Turns: c.share.turns}
 }
 
-// twoRooms has room if both have.
+// twoRooms is the room of a caller, then that of all callers. It has room if both have.
 type twoRooms [2]*semaphore.Weighted
 
 // TryAcquire implements [sockets.Room].
@@ -155,8 +156,8 @@ func (w *callers) connected(h http.Handler) http.Handler {
 	})
 }
 
-// bodies limits the memory of all bodies together, of the forms of strangers, and of what
-// the clients of WebSockets have not read.
+// bodies limits the memory of all bodies together, of the forms of strangers, and of the messages
+// that the clients of WebSockets have not read.
 type bodies struct{ room, strangers, unread *semaphore.Weighted }
 
 func newBodies() bodies {
@@ -192,18 +193,19 @@ func (b bodies) ofStrangers(pages http.Handler) http.Handler {
 	})
 }
 
-// guardedBody is read by one goroutine.
+// guardedBody is the body of a request, which waits for room in memory before its first byte is
+// read. One goroutine reads it.
 type guardedBody struct {
 	io.ReadCloser
 	ctx    context.Context
 	room   [2]*semaphore.Weighted // the caller's (nil if unknown), then everyone's
-	size   int64                  // bytes of room that it takes
-	packed bool                   // it takes more memory than it has bytes
+	size   int64                  // bytes of room that the body takes
+	packed bool                   // it is compressed, so it takes more memory than it has bytes
 	within time.Duration          // how long it may take to arrive once it has room; 0 for what is left of bodyWithin
 	conn   *http.ResponseController
 
-	read        int64
-	taken, over bool
+	read        int64 // bytes that were read so far
+	taken, over bool  // it has its room; it was read to its end
 }
 
 // Read waits for room before the first byte.
@@ -224,8 +226,8 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Unpacked says how many bytes a body has in memory that was packed. It keeps the room of
-// these only.
+// Unpacked tells a compressed body how many bytes it has in memory once it is unpacked. The body
+// keeps the room of these only.
 func (b *guardedBody) Unpacked(bytes int) {
 	if b.taken && b.packed {
 		b.packed = false
@@ -257,6 +259,7 @@ func (b *guardedBody) take() error {
 	return nil
 }
 
+// give gives back a part of the room.
 func (b *guardedBody) give(n int64) {
 	b.size -= n
 	for _, room := range b.room {

@@ -26,7 +26,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
-// startFleet makes this program the fleet. Its boxes are child processes.
+// startFleet opens the fleet: it runs boxes as child processes, or inside of this program.
 func (m *machine) startFleet(context.Context) error {
 	if err := boxes.BecomeSubreaper(); err != nil {
 		return err
@@ -118,8 +118,9 @@ const LogFolder = "logs"
 // workspaces, when the machine stops. Some of stopTime is left for what comes after.
 const boxStopGrace = 18 * time.Second
 
-// room waits for memory for a box that is a process. If there is none, it tells the operator. A box
-// inside takes little; its processes ask themselves.
+// room waits for memory for a box that is a process. If there is none, it tells the operator and
+// returns an error. A box inside of this program takes little memory itself, and asks for that of its
+// servers' processes.
 func (m *machine) room(ctx context.Context, t fleet.Task) error {
 	if t.Place == boxes.Inside {
 		return nil
@@ -133,7 +134,8 @@ func (m *machine) room(ctx context.Context, t fleet.Task) error {
 	return fmt.Errorf("%w: %w", fleet.ErrCapacity, err)
 }
 
-// makeRoom begins to make room for a process of a box that is itself a process.
+// makeRoom begins to make room in memory, for one more process of a server. A box that is a process
+// asks for that.
 func (in *inprocess) makeRoom() {
 	in.work.Go(func() {
 		ctx, cancel := context.WithTimeout(in.ctx, yieldWithin)
@@ -144,21 +146,21 @@ func (in *inprocess) makeRoom() {
 	})
 }
 
-// yieldWithin is how long boxes have to make room for a process that was asked for.
+// yieldWithin is how long boxes have to make room for a process.
 const yieldWithin = 10 * time.Second
 
-// neighbour is a box that is a process, for the memory of the machine. Only the box knows which
-// of its processes are idle, so it is asked to yield.
+// neighbour is a box that is a process, as [guard.Memory] sees it. Only the box knows which of its
+// processes are idle, so the machine asks the box to end some.
 type neighbour struct {
 	m     *machine
 	box   storage.BoxID
 	task  string
 	heard atomic.Int64 // Unix nanoseconds: when the box last sent something, or was asked to yield
 	ended chan struct{}
-	leave func() // the memory
+	leave func() // takes the box out of the memory
 }
 
-// Idlest implements [guard.Sleeper]: the box may be idle since it was last heard of.
+// Idlest implements [guard.Sleeper]: the box may have been idle since it last sent something.
 func (n *neighbour) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 	return time.Unix(0, n.heard.Load()), func() <-chan struct{} {
 		n.heard.Store(time.Now().UnixNano()) // it is not asked again at once
@@ -168,14 +170,14 @@ func (n *neighbour) Idlest() (since time.Time, stop func() <-chan struct{}, ok b
 			n.m.yield(n.box)
 			select {
 			case <-n.ended:
-			case <-time.After(time.Second): // it may have ended one of its processes only
+			case <-time.After(time.Second): // the box may go on, with fewer processes
 			}
 		}()
 		return done
 	}, true
 }
 
-// arrived has a box that is a process share the memory.
+// arrived adds a box that is a process to those that the machine may ask for memory.
 func (m *machine) arrived(t fleet.Status) {
 	n := &neighbour{m: m, box: storage.BoxID(t.Box), task: t.ID, ended: make(chan struct{})}
 	n.heard.Store(time.Now().UnixNano())
@@ -185,7 +187,7 @@ func (m *machine) arrived(t fleet.Status) {
 	}
 }
 
-// left is called when nothing of a box that is a process runs any more.
+// left takes back what arrived did, when nothing of the box runs any more.
 func (m *machine) left(t fleet.Status) {
 	v, _ := m.neighbours.Load(storage.BoxID(t.Box))
 	if n, ok := v.(*neighbour); ok && n.task == t.ID {
@@ -206,7 +208,7 @@ func (m *machine) hear(e *observe.Event) {
 	}
 }
 
-// yield asks a box that is a process to give memory back.
+// yield asks a box that is a process to end processes that are idle.
 func (m *machine) yield(id storage.BoxID) {
 	ctx, cancel := context.WithTimeout(context.Background(), yieldWithin)
 	defer cancel()

@@ -14,10 +14,10 @@ import (
 // drain. The stop itself takes [stopTime] at most.
 const drainWithin = 30 * time.Second
 
-// drain waits until nothing is in flight, at most for drainWithin and until ctx ends. New
-// connections are refused meanwhile: a service manager that holds the sockets lets them wait
-// for the next process. The connections that are open go on, so that clients can answer
-// questions. Each box sleeps when it has nothing in flight. A suspended call of 2026-07-28
+// drain waits until no call is in flight, at most for drainWithin and until ctx ends. Meanwhile the
+// machine accepts no new connections: a service manager that holds the listening sockets lets
+// clients wait for the next process. The connections that are open go on, so that clients can answer
+// questions. Each box ends when it has nothing in flight. A suspended call of 2026-07-28
 // is in the store only, and goes on under the next process.
 func drain(ctx context.Context, m *machine) {
 	if m.upkeep.storesNothing() {
@@ -60,6 +60,7 @@ func draining(calls, kept int) string {
 	return strings.Join(parts, "; ")
 }
 
+// number returns a count with its noun, such as "1 call" or "3 calls".
 func number(n int, what string) string {
 	if n != 1 {
 		what += "s"

@@ -35,11 +35,10 @@ func (e environ) lookup(name string) (string, bool) {
 }
 
 // boxes returns the variables that runners get from this machine. They say where programs
-// and the user's files are, how to reach others and package registries, and what the
+// and the user's files are, how to reach the network and package registries, and what the
 // runner's settings are. Of these, servers get PATH, HOME, TMPDIR and LANG, and the proxies
-// and certificates. Runners keep the
-// output of servers in the folder logs. If show is set, they show that output to clients
-// in errors.
+// and certificates. Runners keep the output of servers in the folder logs. If show is set,
+// they show that output to clients in errors.
 func (e environ) boxes(logs string, show bool) map[string]string {
 	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_PROFILE", "PYENV_ROOT")
 	if folder := e.get(cacheEnv); folder != "" {

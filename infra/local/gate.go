@@ -19,9 +19,9 @@ import (
 // unless the file lets boxes call. Once it had such a server, its processes may still run,
 // so the gate stays shut for as long as the file does not open it.
 type gate struct {
-	met  atomic.Bool // there was such a server
-	open atomic.Bool // the file lets boxes call
-	own  func(uid uint32) bool
+	met  atomic.Bool           // the machine has, or had, a server that a sandbox confines and leaves the network
+	open atomic.Bool           // the file lets boxes call
+	own  func(uid uint32) bool // reports whether the sandbox gives a user id to servers
 }
 
 func newGate() *gate { return &gate{own: sandbox.Probe().Owns} }

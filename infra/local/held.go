@@ -10,8 +10,8 @@ import (
 // mostHeldLines is how many lines about held tools the terminal shows at once.
 const mostHeldLines = 20
 
-// heldOf says what is held back of a server, and how it differs from what was accepted. detail
-// is "" if that is not known.
+// heldOf says how many tools of a server are held back, and in lines how they differ from those that
+// the operator has accepted. detail is "" if none is, or that is not known.
 func heldOf(m *machine, server string) (detail string, lines []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()
@@ -37,5 +37,5 @@ func heldOf(m *machine, server string) (detail string, lines []string) {
 	if more := len(lines) - mostHeldLines; more > 0 {
 		lines = append(lines[:mostHeldLines], fmt.Sprintf("… and %d more lines: dormouse list", more))
 	}
-	return countOf(len(state.Held)) + detail, lines
+	return number(len(state.Held), "tool") + detail, lines
 }

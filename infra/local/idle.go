@@ -18,7 +18,7 @@ type use struct {
 	mu          sync.Mutex
 	connections int       // that are open and no WebSockets
 	requests    int       // that are handled, streams and WebSockets included
-	posts       int       // those of them that are messages of clients and get an answer
+	posts       int       // how many of these requests are messages of clients that get an answer
 	last        time.Time // the end of the last request
 }
 
@@ -82,8 +82,8 @@ func (u *use) idleSince() (time.Time, bool) {
 // its endpoints closed, and then for the work that they began.
 const lastRequests = time.Minute
 
-// awaitEnd returns when ctx ends, when the machine was told to drain and has, or when it was
-// idle for Config.ExitWhenIdle.
+// awaitEnd returns when ctx ends, after a drain that Config.Drain has asked for, or when the
+// machine was idle for Config.ExitWhenIdle.
 //
 // It loses no request: it closes the endpoints first, and waits for the answers to
 // requests that came before. A later client waits until the next process accepts its

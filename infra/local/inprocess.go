@@ -40,7 +40,7 @@ import (
 type inprocess struct {
 	m        *machine
 	store    storage.Store
-	kept     aggregate.Kept // for a store that no other program writes handshake records into
+	kept     aggregate.Kept // lists of groups, for a store into which no other program writes handshake records
 	settings atomic.Pointer[wiring.Settings]
 	made     atomic.Pointer[handlers]
 	alarm    *scheduler.API
@@ -201,7 +201,7 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 	return h, nil
 }
 
-// atHome sets the endpoint's options for a machine that has no gateway in front.
+// forOneMachine sets the endpoint's options for a machine that has no gateway in front.
 func (in *inprocess) forOneMachine(o *transport.Options) {
 	o.Admit, o.AnswerFirst, o.Limit = in.callers.admit, true, sockets.Home().Life
 	if strings.HasPrefix(in.m.store, sqlite) {
@@ -305,7 +305,8 @@ func (h *handlers) web(path string, in *inprocess) http.Handler {
 	return h.http.Handler
 }
 
-// refused observes a request that no handler of package transport has refused, in the form of those.
+// refused observes a request that was refused before a handler of package transport saw it, in the
+// form of the events of that package.
 func (in *inprocess) refused(r *http.Request, status int, refusal string, err error) {
 	address := storage.AddressOf(r.Context())
 	if address == "" {

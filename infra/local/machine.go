@@ -36,7 +36,7 @@ type machine struct {
 	gate    *gate // before the endpoints for clients
 	log     *slog.Logger
 	reports
-	stopping atomic.Bool // the machine is stopping, so a box that ends does not fall asleep
+	stopping atomic.Bool // the machine is stopping, so a box that ends is not recorded as asleep
 
 	servers    atomic.Pointer[serversfile.File] // that are served
 	file       *serversFile
@@ -66,7 +66,7 @@ type reports struct {
 	sent     *telemetry.Telemetry // nil for none
 	failed   *failures
 	changes  *changes
-	hider    *redactor
+	hider    *redactor // of all texts that may have a secret
 	logFile  io.Closer // nil if the caller has the log
 }
 
@@ -85,14 +85,20 @@ const schedulesFolder = "schedules"
 // snapshots returns the place where boxes keep workspaces.
 func (m *machine) snapshots() string { return m.folder.File("snapshots") }
 
+// serveUnix serves a handler on a unix socket of the data folder until stop.
 func (m *machine) serveUnix(name string, h http.Handler, u *use) error {
+	s := unixSocket{name, h, u}
+	m.upkeep.unix = append(m.upkeep.unix, s)
+	return m.listenUnix(s)
+}
+
+func (m *machine) listenUnix(s unixSocket) error {
 	var lc net.ListenConfig
-	l, err := lc.Listen(context.Background(), "unix", m.folder.Socket(name))
+	l, err := lc.Listen(context.Background(), "unix", m.folder.Socket(s.name))
 	if err != nil {
-		return fmt.Errorf("open the %s socket: %w", name, err)
+		return fmt.Errorf("open the %s socket: %w", s.name, err)
 	}
-	m.serve(l, h, u)
-	m.upkeep.unix = append(m.upkeep.unix, unixSocket{name, h, u})
+	m.serve(l, s.h, s.use)
 	return nil
 }
 
@@ -122,12 +128,14 @@ func (m *machine) observe(ctx context.Context, e *observe.Event) {
 	observe.Log(m.log)(ctx, e)
 }
 
+// note passes an event of a function to the journal and the bill, and to the box that it is about.
 func (m *machine) note(e *observe.Event) {
 	m.lines.Observe(e)
 	m.ledger.Observe(e)
 	m.hear(e)
 }
 
+// closed returns a channel that is closed.
 func closed() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)

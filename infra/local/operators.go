@@ -181,9 +181,9 @@ func processesOf(folder string, b api.Box) ([]api.Process, error) {
 // runs reports whether a process has not ended.
 func runs(p api.Process) bool { return p.PID != 0 && (p.State == "started" || p.State == "ready") }
 
-// membersOf lists what runs of a task. A runner leads a session of its own, and the processes
-// that it starts stay in that session. Each process of a box
-// inside of this program leads a session itself.
+// membersOf lists the operating system's processes of a task. A runner leads a session of its own,
+// and the processes that it starts stay in that session. Each process of a box inside of this
+// program leads a session itself.
 func membersOf(t fleet.Status, processes []api.Process) []api.Member {
 	if fleet.PlaceOf(t.ID) != boxes.Inside {
 		return boxProcesses(t.PID)

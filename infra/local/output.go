@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// lookAgain is how often the files of processes are looked at for new output.
+// lookAgain is the time between two looks for new output.
 const lookAgain = 250 * time.Millisecond
 
 // keptOutput returns the function that reads the kept output of processes; see
@@ -36,7 +36,11 @@ func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Outpu
 				if of.Since > 0 && time.Since(k.wrote) > of.Since {
 					continue
 				}
-				if text = k.only(text, of, first); text == "" {
+				if first && of.Lines > 0 {
+					lines := slices.Collect(strings.Lines(text))
+					text = strings.Join(lines[max(0, len(lines)-of.Lines):], "")
+				}
+				if text == "" {
 					continue
 				}
 				if err := emit(api.Output{Server: k.server, Process: k.process, Shared: k.sessions, Began: k.began, Text: text}); err != nil {
@@ -55,7 +59,8 @@ func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Outpu
 	}
 }
 
-// keptLog is the kept output of one process: a file, and an older one that was full.
+// keptLog is the kept output of one process: a file, and beside it the file before, once that was
+// full.
 type keptLog struct {
 	server, path string
 	process      string   // its session, or the name of those that share it
@@ -132,16 +137,6 @@ func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 		fresh += "\n"
 	}
 	return fresh, nil
-}
-
-// only returns the lines of a text that match of.
-func (k keptLog) only(text string, of api.Outputs, first bool) string {
-	lines := strings.SplitAfter(text, "\n")
-	lines = lines[:len(lines)-1]
-	if n := len(lines); first && of.Lines > 0 && n > of.Lines {
-		lines = lines[n-of.Lines:]
-	}
-	return strings.Join(lines, "")
 }
 
 // served returns the process whose files have a name, and the sessions that it has served:

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// holder says which program listens at an address, as far as this user can see it.
+// portOwner says which program listens at an address, as far as this user can see its processes.
 func portOwner(address string) string {
 	const unseen = "another program"
 	_, port, err := net.SplitHostPort(address)

@@ -2,6 +2,5 @@
 
 package local
 
-// holder names the program that listens at an address. This system does not say which it
-// is.
+// portOwner says which program listens at an address. This system does not tell.
 func portOwner(string) string { return "another program" }

@@ -29,11 +29,12 @@ type preparing struct {
 	of map[string]*preparation
 }
 
+// preparation is the preparation of a server.
 type preparation struct {
 	begun time.Time
-	first bool // the server has never started
-	over  chan struct{}
-	said  api.Prepared // once over is closed, as err
+	first bool          // the server has never started
+	over  chan struct{} // closed at the end; said and err are set by then
+	said  api.Prepared
 	err   error
 }
 
@@ -182,7 +183,7 @@ func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 // sleepWithin is how long a preparation waits until its server sleeps.
 const sleepWithin = 3 * time.Second
 
-// preparer is a client of this machine.
+// preparer is an MCP client in this program, which calls the session manager itself.
 type preparer struct {
 	h   *sessions.Manager
 	c   sessions.Caller

@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// redactor hides the secrets of all servers of a catalog, and the passwords of the machine's
+// redactor hides the secrets of all servers of the servers file, and the passwords of the machine's
 // proxies. It is safe for concurrent use.
 type redactor struct {
 	environ environ
@@ -17,6 +17,7 @@ type redactor struct {
 	known   atomic.Pointer[hidden]
 }
 
+// hidden has the redactors of a servers file: one for the proxies, and one for each server.
 type hidden struct {
 	of   *serversfile.File
 	each []*redact.Redactor

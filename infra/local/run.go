@@ -179,7 +179,8 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 // can say bye.
 const stopTime = 20 * time.Second
 
-// stopUnstored is the same while nothing can be stored: what the boxes say last would be lost.
+// stopUnstored takes the place of stopTime while nothing can be stored: the last messages of the
+// boxes would be lost anyway.
 const stopUnstored = 3 * time.Second
 
 // lastSend is how long the stop waits for a collector that gets the last spans.

@@ -54,6 +54,7 @@ func (r *reloader) watchSources(names []string) {
 	}
 }
 
+// watchedOf returns the names of the servers whose sources are watched.
 func watchedOf(m *machine) (names []string) {
 	for _, name := range m.served() {
 		if s, _ := m.servers.Load().Server(name); m.cfg.Watch != nil && m.cfg.Watch(name) && s.Folder() != "" {
@@ -63,9 +64,9 @@ func watchedOf(m *machine) (names []string) {
 	return names
 }
 
-// saved has a process of saved sources in the place of a server's processes, once their calls
-// have ended, and tells its clients to ask for the lists. The terminal gets the error of the
-// start.
+// saved ends a server's processes once their calls have ended, starts a process of the saved sources,
+// and tells the server's clients to ask for its lists again. The terminal shows the error of a start
+// that fails.
 func (r *reloader) saved(ctx context.Context, in *inprocess, server string) {
 	r.m.recorder.Record(journal.Event{Kind: journal.ServerSaved, Name: server})
 	r.halt([]string{server}, "the save of a file of the server")
@@ -106,6 +107,8 @@ func placesOf(m *machine, server, process string) []string {
 // maxWords is how many bytes of a process's last words are looked at.
 const maxWords = 16 << 10
 
+// places returns the places in the sources of a server that words name, the last ones if there are
+// more than mostPlaces.
 func places(s serversfile.Server, words string) (all []string) {
 	folder := s.Folder()
 	for line := range strings.Lines(words) {

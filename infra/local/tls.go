@@ -12,7 +12,7 @@ import (
 // authority has given, and their keys.
 const certificatesFolder = "certificates"
 
-// secured are the certificates of a machine's endpoints.
+// secured has the certificates of a machine's endpoints. A nil *secured is for a machine without.
 type secured struct {
 	m *machine
 	*certs.Certs

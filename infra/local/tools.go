@@ -3,7 +3,6 @@ package local
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"sync"
 	"time"
 
@@ -20,8 +19,8 @@ const countWithin = 2 * time.Second
 // mostSeen is how many sessions are read to find the tenants of this machine.
 const mostSeen = 100
 
-// recorded finds the tools of servers, by the answers that they last gave to some
-// tenants.
+// recorded finds the tools of servers in the handshake records of some tenants: what the servers
+// last answered.
 type recorded struct {
 	ctx     context.Context
 	known   api.Options
@@ -70,7 +69,7 @@ func (r recorded) text(s serversfile.Server) string {
 	}
 	switch n, started := r.tools(s); {
 	case n > 0:
-		return countOf(n)
+		return number(n, "tool")
 	case started:
 		return ""
 	default:
@@ -78,7 +77,8 @@ func (r recorded) text(s serversfile.Server) string {
 	}
 }
 
-// startText returns what the first block says of a server: its tools, or why it has none.
+// startText returns what the terminal says of a server at the start: how many tools it has, or why
+// none is known.
 func (m *machine) startText(s serversfile.Server, r recorded) string {
 	text := r.text(s)
 	switch {
@@ -101,18 +101,10 @@ func toolsOf(m *machine, tenant, server string) string {
 		return ""
 	}
 	n, _ := recordsOf(ctx, m, tenant).tools(s)
-	return countOf(n)
-}
-
-func countOf(tools int) string {
-	switch tools {
-	case 0:
+	if n == 0 {
 		return ""
-	case 1:
-		return "1 tool"
-	default:
-		return fmt.Sprintf("%d tools", tools)
 	}
+	return number(n, "tool")
 }
 
 // relist is how old a list of names must be before a name that is not in it has the list
@@ -122,7 +114,8 @@ const relist = 10 * time.Second
 // maxLists bounds how many lists of names are remembered.
 const maxLists = 1_000
 
-// toolNames remembers the names in the lists of servers.
+// toolNames remembers the names of the tools in the lists of servers. Metrics count only these by
+// their names, so that a caller cannot make labels of names that it invents.
 type toolNames struct {
 	read func(tenant, server string) map[string]bool // nil if no list is known
 

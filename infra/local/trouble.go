@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -46,13 +45,14 @@ type unixSocket struct {
 	use  *use
 }
 
-// trouble tells people of a file of the data folder that cannot be used.
+// trouble tells the operator that a file of the data folder cannot be used, in the log and on the
+// terminal.
 func trouble(m *machine, reason, hint string) {
 	m.log.Error("a file of the data folder cannot be used", "reason", reason)
 	m.recorder.Record(journal.Event{Kind: journal.FolderTrouble, Reason: reason, Hint: hint})
 }
 
-// storeDamaged is told once that the store is damaged or lost.
+// storeDamaged is called once, when the store turns out to be damaged or lost.
 func storeDamaged(m *machine, err error) {
 	m.upkeep.damaged.Store(true)
 	trouble(m, err.Error(), "nothing is stored or executed any more")
@@ -89,8 +89,8 @@ func setAside(m *machine, what, path string, why error) {
 	trouble(m, fmt.Sprintf("%s could not be read, and begins anew: %v", what, why), "the old file is "+aside)
 }
 
-// startUpkeep inspects the store at times, and makes unix sockets anew whose files are gone.
-// Call it after everything else has started.
+// startUpkeep begins to look after the data folder; see look. Call it after everything else has
+// started.
 func startUpkeep(ctx context.Context, m *machine) {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
@@ -149,7 +149,7 @@ func lookAtDisk(ctx context.Context, m *machine, s storage.Writable) {
 	m.recorder.Record(journal.Event{Kind: journal.FolderWell, Detail: "the session store can be written again, and everything goes on"})
 }
 
-// renewSockets makes the unix sockets anew whose files are gone. Without the relay's, no box
+// renewSockets opens the unix sockets again whose files are gone. Without the relay's socket no box
 // can reach this machine, and without the control socket no command.
 func renewSockets(m *machine) {
 	for _, s := range m.upkeep.unix {
@@ -157,18 +157,11 @@ func renewSockets(m *machine) {
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		err := os.MkdirAll(filepath.Dir(path), 0o700)
-		var l net.Listener
-		if err == nil {
-			var lc net.ListenConfig
-			l, err = lc.Listen(context.Background(), "unix", path)
-		}
-		if err != nil {
-			m.log.Error("a unix socket is gone and cannot be made anew", "socket", s.name, "error", err)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), m.listenUnix(s)); err != nil {
+			m.log.Error("a unix socket is gone and cannot be opened again", "socket", s.name, "error", err)
 			continue
 		}
-		m.log.Warn("a unix socket was gone, and is made anew", "socket", s.name)
-		m.serve(l, s.h, s.use)
+		m.log.Warn("a unix socket was gone, and is open again", "socket", s.name)
 	}
 }
 

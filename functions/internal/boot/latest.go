@@ -22,7 +22,7 @@ type latest[H any] struct {
 	build  func(*wiring.Function) (H, error)
 
 	mu      sync.Mutex
-	now     H
+	now     H         // the handler of the servers file that is served
 	version int64     // version of the pushed servers file that is served; 0: the function's own file
 	looked  time.Time // zero until the first look has succeeded
 }

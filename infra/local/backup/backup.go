@@ -89,6 +89,7 @@ func Write(ctx context.Context, folder, store string, w io.Writer) (s Summary, e
 	return s, a.folder(root, "")
 }
 
+// archive is a backup that is being written.
 type archive struct {
 	Summary
 	ctx context.Context
@@ -197,8 +198,9 @@ func isStill(at *os.Root, base string, opened fs.FileInfo) bool {
 	return err == nil && os.SameFile(now, opened)
 }
 
-// lacks notes that something cannot be read. What was removed meanwhile is not missing. The
-// secret must not be missing: nothing could be restored.
+// lacks notes that a file or folder cannot be read, and returns nil, so that the backup goes on. One
+// that was removed meanwhile is not noted. Without the secret nothing could be restored, so for that
+// file lacks returns err.
 func (a *archive) lacks(name string, err error) error {
 	var link *fs.PathError
 	switch {
@@ -213,6 +215,7 @@ func (a *archive) lacks(name string, err error) error {
 	return nil
 }
 
+// headOf returns the header of a file or folder.
 func headOf(name string, info fs.FileInfo) *tar.Header {
 	head := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
 	if info.Mode().IsRegular() {
@@ -254,7 +257,8 @@ func (a *archive) content(head *tar.Header, f io.Reader) error {
 	return a.lacks(head.Name, from.err)
 }
 
-// source is a reader that remembers its error.
+// source is a reader that remembers its error, so that a copy tells errors of reading from those of
+// writing.
 type source struct {
 	io.Reader
 	err error
@@ -303,6 +307,7 @@ func Read(ctx context.Context, folder string, r io.Reader) (s Summary, kept stri
 	return s, kept, move(unpacked, f.Path)
 }
 
+// unpack writes the files of a backup below a folder.
 func unpack(folder string, r io.Reader) (s Summary, err error) {
 	plain, err := gzip.NewReader(r)
 	if err != nil {

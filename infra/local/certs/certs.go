@@ -48,7 +48,7 @@ func (s Settings) Check() error {
 type Certs struct {
 	Settings
 	manager *autocert.Manager               // nil for files
-	given   atomic.Pointer[tls.Certificate] // the last one of manager
+	given   atomic.Pointer[tls.Certificate] // the last certificate that manager gave; nil before
 	files   *files                          // nil for a domain
 }
 
@@ -85,6 +85,7 @@ func (c *Certs) Config() *tls.Config {
 	return config
 }
 
+// get returns the authority's certificate for a client, and keeps it for Current.
 func (c *Certs) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	given, err := c.manager.GetCertificate(hello)
 	if err == nil {

@@ -149,7 +149,7 @@ func lockFile(path string) (*os.File, error) {
 		_ = f.Close()
 		return nil, err
 	}
-	// The lock holds without the number, which only an error says.
+	// The lock holds without the number, which is for an error of another program only.
 	if f.Truncate(0) == nil {
 		_, _ = fmt.Fprintln(f, os.Getpid())
 	}
@@ -204,7 +204,7 @@ func readSecret(path string) ([]byte, error) {
 	}
 	secret, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(secret) < 32 {
-		return nil, fmt.Errorf("%s does not hold 32 bytes in hexadecimal: restore it from a backup; without one, delete it, and registrations of clients, refresh tokens and the accounts of users at third parties are lost", path)
+		return nil, fmt.Errorf("%s does not hold 32 bytes in hexadecimal: restore it from a backup; without one, delete it, and "+LostWithSecret, path)
 	}
 	return secret, nil
 }

@@ -41,8 +41,8 @@ type Telemetry struct {
 	mu     sync.Mutex
 	ended  []journal.Event            // requests, in the order of their ends
 	parts  map[string][]journal.Event // by the trace of their request
-	boxes  map[string]time.Time       // when a box was woken last, by server and tenant
-	begun  map[string]time.Time       // when a process began to start, by server and process
+	boxes  map[string]time.Time       // when a box was woken whose first process is not ready yet, by server and tenant
+	begun  map[string]time.Time       // when a process began to start that is not ready yet, by server and process
 	starts []started                  // the newest starts, the oldest first
 	lost   int
 }
