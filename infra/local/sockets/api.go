@@ -107,10 +107,6 @@ type Limits struct {
 	Life         time.Duration // longest life of a connection
 	Connect      time.Duration // longest time of the Connect route
 	Route        time.Duration // longest time of any other route
-
-	// Guard returns a writer whose hijacked connection refuses more than these limits do,
-	// by an [ErrTooBig] of Read. It may be nil.
-	Guard func(http.ResponseWriter) http.ResponseWriter
 }
 
 // Home returns the limits of `dormouse run`. A message may be as long as on AWS,
@@ -218,9 +214,6 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// start comes before the upgrade: a connected client may tell its id to other callers,
 	// which may post at once.
 	c.start()
-	if a.limits.Guard != nil {
-		w = a.limits.Guard(w)
-	}
 	below := &hijacked{ResponseWriter: w}
 	// The routes check the origin.
 	var err error

@@ -29,9 +29,6 @@ const (
 	turnTime = 100 * time.Millisecond
 )
 
-// ErrTooBig is the error of a read of more than a limit allows, see [Limits].
-var ErrTooBig = errors.New("more than the limits allow")
-
 var (
 	errGone = storage.Errorf(storage.Closed, "the connection is gone")
 	errFull = storage.Errorf(storage.Unavailable, "the client does not read what it is sent")
@@ -281,9 +278,6 @@ func (c *wsConn) read() (message, *closing) {
 
 // endOf returns how the client ended the connection, from the error of a read.
 func endOf(err error) *closing {
-	if errors.Is(err, ErrTooBig) {
-		return &tooBig
-	}
 	var peer websocket.CloseError
 	if !errors.As(err, &peer) {
 		return &cutOff

@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/internal/emulator/lambda"
 	"github.com/dormouse-mcp/dormouse/infra/local/awsapi"
 	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 const (
@@ -27,6 +28,15 @@ const (
 	textInternal = "Internal server error"
 	textTimeout  = "Endpoint request timed out"
 )
+
+// Limits returns API Gateway's limits. AWS does not publish the size of its buffer, and passes on
+// any number of messages at once. Its limit of 32 KB for a frame is not imitated.
+func Limits() sockets.Limits {
+	return sockets.Limits{
+		Message: 128 << 10, SendBuffer: 1 << 20, NewPerSecond: 500, InWork: 1 << 20,
+		Idle: 10 * time.Minute, Life: 2 * time.Hour, Connect: storage.ConnectTimeout, Route: 29 * time.Second,
+	}
+}
 
 // SocketRoutes are the routes $connect, $default (with a route response) and $disconnect
 // of a WebSocket API, all integrated with one function. All fields are required.
