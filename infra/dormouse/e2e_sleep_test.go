@@ -224,11 +224,6 @@ type psReport struct {
 		Name, State string
 		Boxes       int
 	}
-	Functions []struct {
-		Name  string
-		PID   int
-		State string
-	}
 	Boxes []struct {
 		Box, Server string
 		PID         int

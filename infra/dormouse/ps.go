@@ -45,7 +45,7 @@ func (c *psCommand) Run(t *terminal) error {
 	})
 	switch {
 	case isNotUp(err) && !r.Running && c.JSON:
-		r.Servers, r.Functions, r.Boxes, r.Processes = []api.Server{}, []api.Function{}, []api.Box{}, []api.Process{}
+		r.Servers, r.Boxes, r.Processes = []api.Server{}, []api.Box{}, []api.Process{}
 		return errors.Join(t.printJSON(r), err)
 	case err != nil:
 		return err
@@ -179,14 +179,8 @@ func stateOf(p api.Process) string {
 	}
 }
 
-// printAll prints what belongs to the platform: function programs and boxes.
+// printAll prints what belongs to the platform: boxes.
 func (r report) printAll(say func(string, ...any), now time.Time) {
-	if len(r.Functions) > 0 {
-		say("\nFUNCTION\tPID\tSTATE\tUP\tINVOCATIONS\n")
-		for _, f := range r.Functions {
-			say("%s\t%d\t%s\t%s\t%d\n", f.Name, f.PID, f.State, span(now.Sub(f.Since)), f.Invocations)
-		}
-	}
 	if len(r.Boxes) > 0 && r.Processes != nil {
 		say("\nBOX\tPID\tUP\tPROCESSES\n")
 		for _, b := range r.Boxes {

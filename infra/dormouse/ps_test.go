@@ -113,7 +113,6 @@ func tables() map[string]func(io.Writer) error {
 	p := func(ago time.Duration) *time.Time { v := at(ago); return &v }
 	eleven, calls, none := 11, int64(41), int64(0)
 	r := report{Running: true, Sessions: 2, Status: api.Status{
-		Functions: []api.Function{{Name: "http", PID: 7, State: "busy", Since: at(time.Second), Invocations: 3}},
 		Boxes: []api.Box{{Box: "default/one", Server: "one", PID: 8, Started: at(time.Minute), Processes: []api.Member{
 			{PID: 9, Command: "node cli.js", Started: at(time.Second)},
 		}}},

@@ -29,7 +29,6 @@ type Functions interface {
 	// Sweep starts a sweep in the background: for one task that has stopped, or, with nil,
 	// of all boxes. It closes the channel when the sweep has ended.
 	Sweep(stopped *fleet.Status) <-chan struct{}
-	Processes() []api.Function // of the functions
 	// Boxes lists the boxes that run beside those of the machine. EndBoxes ends them, while
 	// their last messages are still taken.
 	Boxes() []fleet.Status

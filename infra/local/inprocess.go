@@ -350,9 +350,6 @@ func (in *inprocess) Sweep(stopped *fleet.Status) <-chan struct{} {
 	return done
 }
 
-// Processes implements [Functions].
-func (in *inprocess) Processes() []api.Function { return []api.Function{} }
-
 // Boxes implements [Functions].
 func (in *inprocess) Boxes() []fleet.Status { return nil }
 

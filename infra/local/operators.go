@@ -78,7 +78,7 @@ func reloaded(changes serversfile.Changes, err error) api.Reloaded {
 }
 
 func statusOf(ctx context.Context, m *machine) (api.Status, error) {
-	s := api.Status{Functions: m.functions.Processes(), Boxes: []api.Box{}, Processes: []api.Process{}, Failed: m.failed.now()}
+	s := api.Status{Boxes: []api.Box{}, Processes: []api.Process{}, Failed: m.failed.now()}
 	for _, of := range []struct {
 		name string
 		sockets.Usage
@@ -227,7 +227,7 @@ func Stored(store storage.Store, name, data string) http.Handler {
 			return api.Machine("the operator of this machine"), nil
 		},
 		Status: func(context.Context) (api.Status, error) {
-			return api.Status{Functions: []api.Function{}, Boxes: []api.Box{}, Processes: []api.Process{}}, nil
+			return api.Status{Boxes: []api.Box{}, Processes: []api.Process{}}, nil
 		},
 		Output: keptOutput(filepath.Join(data, LogFolder)),
 		History: api.History{

@@ -331,17 +331,6 @@ func (e *emulated) EndBoxes(ctx context.Context) {
 	}
 }
 
-// Processes implements [local.Functions].
-func (e *emulated) Processes() []api.Function {
-	all := []api.Function{}
-	for _, f := range e.pool.Status() {
-		for _, i := range f.Instances {
-			all = append(all, api.Function{Name: f.Name, PID: i.PID, State: i.State, Since: i.Since, Invocations: i.Invocations})
-		}
-	}
-	return all
-}
-
 // Sweep implements [local.Functions]: it invokes the sweep function, as EventBridge does.
 func (e *emulated) Sweep(stopped *fleet.Status) <-chan struct{} {
 	event := cloudWatchEvent("Scheduled Event", json.RawMessage("{}"))

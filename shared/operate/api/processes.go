@@ -64,7 +64,7 @@ func (x *exchange) status() (Status, error) {
 
 // storedStatus returns the boxes that the store says are up.
 func (x *exchange) storedStatus() (Status, error) {
-	s := Status{Functions: []Function{}, Boxes: []Box{}}
+	s := Status{Boxes: []Box{}}
 	due, err := x.h.Store.Due(x.r.Context())
 	if err != nil {
 		return s, err

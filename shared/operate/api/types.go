@@ -107,8 +107,7 @@ type Sessions struct {
 
 // Status is what runs.
 type Status struct {
-	Functions []Function `json:"functions"`
-	Boxes     []Box      `json:"boxes"`
+	Boxes []Box `json:"boxes"`
 	// Processes are the processes of servers, as their boxes report them, newest first.
 	// They include processes that are staging, and those that failed or were stopped
 	// while their box is still up. They are null on a stack, which does not know them.
@@ -127,15 +126,6 @@ type Gateway struct {
 	ConnectedSeconds float64 `json:"connected_seconds"` // of all connections together
 	MessagesIn       int64   `json:"messages_in"`       // in units of 32 KiB; a unit that was begun counts
 	MessagesOut      int64   `json:"messages_out"`
-}
-
-// Function is one running function process of a machine.
-type Function struct {
-	Name        string    `json:"name"`
-	PID         int       `json:"pid"`
-	State       string    `json:"state"`
-	Since       time.Time `json:"since"`
-	Invocations int       `json:"invocations"`
 }
 
 // Box is one box that is up.

@@ -246,7 +246,6 @@ func (f *function) deliver(inv *invocation) *invocation {
 		return nil
 	}
 	inv.delivered = true
-	inv.inst.served++
 	if f.pool.cfg.Began != nil {
 		f.pool.cfg.Began(inv.inst.pid(), inv.payload)
 	}

@@ -47,7 +47,7 @@ type instance struct {
 
 	// Guarded by fn.mu.
 	proc      *process // nil until spawned
-	state     string   // a state of InstanceStatus, or stateReturning
+	state     string   // one of the states
 	since     time.Time
 	old       bool   // it has another environment than the pool has now
 	asked     bool   // the pool sent SIGTERM
@@ -55,7 +55,6 @@ type instance struct {
 	why       string // the reason why the pool sent SIGTERM or killed it
 	report    *FunctionError
 	inv       *invocation // from assign until the process asks for the next one
-	served    int
 	initTimer *time.Timer
 	sleeper   *time.Timer // nil until the process has asked for an invocation
 }
@@ -83,14 +82,6 @@ func (i *instance) pid() int {
 		return 0
 	}
 	return i.proc.cmd.Process.Pid
-}
-
-func (i *instance) status() InstanceStatus {
-	s := InstanceStatus{PID: i.pid(), State: i.state, Since: i.since, Invocations: i.served}
-	if s.State == stateReturning {
-		s.State = StateIdle // it has no work
-	}
-	return s
 }
 
 // stop asks the process to end. Called with mu held.

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,7 +144,7 @@ func (p *Pool) InvokeFor(ctx context.Context, name, tenant string, payload []byt
 	return r.answer, r.err
 }
 
-// States of an instance, in [Pool.Status].
+// States of an instance.
 const (
 	StateStarting = "starting" // not ready yet
 	StateIdle     = "idle"
@@ -154,38 +152,8 @@ const (
 	StateStopping = "stopping" // asked to stop, or being killed
 )
 
-// FunctionStatus has the processes of one function.
-type FunctionStatus struct {
-	Name      string
-	Instances []InstanceStatus // by start, the oldest first
-}
-
-// InstanceStatus is one process of a function.
-type InstanceStatus struct {
-	PID         int // 0 while it is being started
-	State       string
-	Since       time.Time // beginning of the state
-	Invocations int       // handed to this process so far
-}
-
 // Names returns the names of all functions in the order of their configuration.
 func (p *Pool) Names() []string { return p.names }
-
-// Status returns the status of all functions in the order of their configuration.
-func (p *Pool) Status() []FunctionStatus {
-	list := make([]FunctionStatus, 0, len(p.names))
-	for _, name := range p.names {
-		f := p.functions[name]
-		f.mu.Lock()
-		s := FunctionStatus{Name: name}
-		for _, i := range slices.SortedFunc(maps.Keys(f.instances), func(a, b *instance) int { return a.born.Compare(b.born) }) {
-			s.Instances = append(s.Instances, i.status())
-		}
-		f.mu.Unlock()
-		list = append(list, s)
-	}
-	return list
-}
 
 // Renew sets the environment of all functions, as in PoolConfig, and replaces their
 // processes. It stops idle ones now, and the others when they have answered. Invocations
