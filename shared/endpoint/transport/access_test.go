@@ -317,13 +317,6 @@ func TestTicketIsAnsweredForOneConnection(t *testing.T) {
 	})
 }
 
-func TestWithoutTicketsThereIsNoneToGet(t *testing.T) {
-	w := newWorld(t)
-	if a := w.do(request("POST", "/quiet/ticket", "")); a.status != 404 {
-		t.Errorf("got %d", a.status)
-	}
-}
-
 func TestKeysAndTicketsAreNotLogged(t *testing.T) {
 	inGuarded(t, func(t *testing.T, g *guarded) {
 		verbs := g.victim().stolen()

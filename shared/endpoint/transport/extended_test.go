@@ -51,7 +51,7 @@ func TestModernNotificationsOfExtensionsReachTheServer(t *testing.T) {
 		}
 		before := len(w.backend.got)
 		for _, method := range []string{wire.NotifyCancelled, wire.NotifyRootsChanged, wire.NotifyMessage, wire.NotifyInitialized} {
-			if a := tell(method); a.status != http.StatusAccepted || len(w.backend.got) != before {
+			if a := tell(method); a.status != http.StatusAccepted || a.body != "" || len(w.backend.got) != before {
 				t.Errorf("%s: %d, and the server got %s", method, a.status, w.backend.got[before:])
 			}
 		}

@@ -3,6 +3,7 @@ package transport_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -68,94 +69,73 @@ func whole(method, result string) string {
 	return ""
 }
 
-// allWhole checks the answers to so many requests of each kind, whose ids begin with the method.
-func allWhole(t *testing.T, times int, answers []string) {
-	t.Helper()
-	if len(answers) != times*len(listKinds) {
-		t.Errorf("%d answers: %q", len(answers), answers)
-	}
-	for _, raw := range answers {
-		id, _ := wire.String(wire.Lookup([]byte(raw), "id"))
-		method, _, _ := strings.Cut(id, " ")
-		if wrong := whole(method, string(wire.Lookup([]byte(raw), "result"))); wrong != "" {
-			t.Error(wrong)
-		}
-	}
-}
-
 // However many lists are asked for at once, each has the entries of all servers.
 func TestListsAskedAtOnceAreWhole(t *testing.T) {
 	const times = 3
-	t.Run("sessions", func(t *testing.T) {
-		busyGroup(t, func(t *testing.T, w *world) {
-			var answers []*conn
-			var methods []string
-			for range 2 {
-				c := w.openGroup()
-				for method := range listKinds {
-					for i := range times {
-						methods = append(methods, method)
-						answers = append(answers, w.begin(c.request("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":"%s %d","method":%q}`, method, i, method))))
+	each := func(ask func(method, id string)) {
+		for method := range listKinds {
+			for i := range times {
+				ask(method, fmt.Sprintf(`"%s %d"`, method, i))
+			}
+		}
+	}
+	message := func(method, id string) string { return `{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `"}` }
+	responses := func(w *world, request func(method, id string) *http.Request) (answers []string) {
+		var conns []*conn
+		each(func(method, id string) { conns = append(conns, w.begin(request(method, id))) })
+		for _, c := range conns {
+			answers = append(answers, string(c.end().message(w.t)))
+		}
+		return answers
+	}
+	for name, all := range map[string]func(w *world) []string{
+		"sessions": func(w *world) []string {
+			c := w.openGroup()
+			return responses(w, func(method, id string) *http.Request { return c.request("POST", message(method, id)) })
+		},
+		"2026-07-28": func(w *world) []string {
+			return responses(w, func(method, id string) *http.Request { return ask{path: "/mcp", id: id, method: method}.request() })
+		},
+		"HTTP+SSE": func(w *world) []string {
+			c := w.openSSE("", "").open()
+			each(func(method, id string) {
+				w.begin(request("POST", "/message?sessionId="+c.session, message(method, id)))
+			})
+			time.Sleep(5 * time.Second)
+			return c.messages()[1:]
+		},
+		"WebSocket": func(w *world) (got []string) {
+			l := w.link(url.Values{"group": {"all"}}).open()
+			var mu sync.Mutex
+			var said sync.WaitGroup
+			each(func(method, id string) {
+				said.Go(func() {
+					heard := l.say(message(method, id))
+					mu.Lock()
+					defer mu.Unlock()
+					got = append(got, heard...)
+				})
+			})
+			said.Wait()
+			return got
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			busyGroup(t, func(t *testing.T, w *world) {
+				answers := all(w)
+				if len(answers) != times*len(listKinds) {
+					t.Errorf("%d answers: %q", len(answers), answers)
+				}
+				for _, raw := range answers {
+					id, _ := wire.String(wire.Lookup([]byte(raw), "id"))
+					method, _, _ := strings.Cut(id, " ")
+					if wrong := whole(method, string(wire.Lookup([]byte(raw), "result"))); wrong != "" {
+						t.Error(wrong)
 					}
 				}
-			}
-			for i, got := range answers {
-				if wrong := whole(methods[i], string(wire.Lookup([]byte(got.end().body), "result"))); wrong != "" {
-					t.Error(wrong)
-				}
-			}
+			})
 		})
-	})
-	t.Run("2026-07-28", func(t *testing.T) {
-		busyGroup(t, func(t *testing.T, w *world) {
-			var answers []*conn
-			var methods []string
-			for method := range listKinds {
-				for range times {
-					methods = append(methods, method)
-					answers = append(answers, w.begin(ask{path: "/mcp", method: method}.request()))
-				}
-			}
-			for i, got := range answers {
-				if wrong := whole(methods[i], string(got.end().result(t))); wrong != "" {
-					t.Error(wrong)
-				}
-			}
-		})
-	})
-	t.Run("HTTP+SSE", func(t *testing.T) {
-		busyGroup(t, func(t *testing.T, w *world) {
-			c := w.openSSE("", "").open()
-			for method := range listKinds {
-				for i := range times {
-					w.begin(request("POST", "/message?sessionId="+c.session, fmt.Sprintf(`{"jsonrpc":"2.0","id":"%s %d","method":%q}`, method, i, method)))
-				}
-			}
-			time.Sleep(5 * time.Second)
-			allWhole(t, times, c.messages()[1:])
-		})
-	})
-	t.Run("WebSocket", func(t *testing.T) {
-		busyGroup(t, func(t *testing.T, w *world) {
-			l := w.link(url.Values{"group": {"all"}})
-			l.open()
-			var mu sync.Mutex
-			var all sync.WaitGroup
-			var got []string
-			for method := range listKinds {
-				for i := range times {
-					all.Go(func() {
-						said := l.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"%s %d","method":%q}`, method, i, method))
-						mu.Lock()
-						defer mu.Unlock()
-						got = append(got, said...)
-					})
-				}
-			}
-			all.Wait()
-			allWhole(t, times, got)
-		})
-	})
+	}
 }
 
 // The first list of 200 servers has the entries of all that have started in time, and names the

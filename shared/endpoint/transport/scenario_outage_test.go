@@ -45,6 +45,9 @@ func refusedForNow(t *testing.T, a *answer) {
 func toldToWait(t *testing.T, a *answer) {
 	t.Helper()
 	events := a.events(t)
+	if len(events) == 0 {
+		t.Fatalf("nothing was sent: %d", a.status)
+	}
 	if last := events[len(events)-1]; !sendsAway(last) || last.Retry < 10*time.Second || len(events) > 1 && !isPriming(events[0]) {
 		t.Errorf("got %s", a.body)
 	}

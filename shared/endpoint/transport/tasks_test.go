@@ -106,17 +106,8 @@ func (w *world) after(tool string, took time.Duration) {
 	})
 }
 
-// tasks runs a test of tasks in virtual time. The tasks go on after their clients have
-// gone.
-func tasks(t *testing.T, test func(t *testing.T, w *world)) {
-	modern(t, func(t *testing.T, w *world) {
-		test(t, w)
-		time.Sleep(2 * time.Hour)
-	})
-}
-
 func TestTaskIsMadeOfACallThatTakesLong(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", 10*time.Second)
 		begun := time.Now()
 		made := w.becomes(tasking("slow"))
@@ -153,7 +144,7 @@ func TestTaskIsNotMadeWhereItIsNotNeeded(t *testing.T) {
 		"with the parameter of 2025-11-25":    {ask{method: "tools/call", params: `"name":"quick","task":{"ttl":60000}`, caps: taskCaps}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tasks(t, func(t *testing.T, w *world) {
+			modern(t, func(t *testing.T, w *world) {
 				w.after("slow", 10*time.Second)
 				got := w.do(c.ask.request())
 				if !strings.Contains(got.body, `"resultType":"complete"`) || strings.Contains(got.body, "taskId") || got.took != c.took {
@@ -165,7 +156,7 @@ func TestTaskIsNotMadeWhereItIsNotNeeded(t *testing.T) {
 }
 
 func TestTaskFollowsWhatTheToolSaysOfTasks(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.lists(map[string]string{"required": "required", "optional": "optional", "never": "forbidden"})
 		for _, tool := range []string{"required", "optional", "never"} {
 			w.after(tool, 10*time.Second)
@@ -204,7 +195,7 @@ func TestTaskModeOfTheServer(t *testing.T) {
 		w.after("slow", 10*time.Second)
 	}
 	t.Run("always", func(t *testing.T) {
-		tasks(t, func(t *testing.T, w *world) {
+		modern(t, func(t *testing.T, w *world) {
 			mode(w, sessions.TasksAlways)
 			begun := time.Now()
 			w.becomes(tasking("slow"))
@@ -212,7 +203,7 @@ func TestTaskModeOfTheServer(t *testing.T) {
 		})
 	})
 	t.Run("off", func(t *testing.T) {
-		tasks(t, func(t *testing.T, w *world) {
+		modern(t, func(t *testing.T, w *world) {
 			mode(w, sessions.TasksOff)
 			if got := w.do(tasking("slow").request()); got.took != 10*time.Second || strings.Contains(got.body, "taskId") {
 				t.Errorf("got %s after %s", got.body, got.took)
@@ -231,7 +222,7 @@ func TestTaskModeOfTheServer(t *testing.T) {
 }
 
 func TestTaskIsToldOfOnlyWhenItIsAccepted(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Minute)
 		begun := time.Now()
 		w.backend.tend = func() (sessions.Status, error) {
@@ -245,7 +236,7 @@ func TestTaskIsToldOfOnlyWhenItIsAccepted(t *testing.T) {
 }
 
 func TestTaskThatNobodyTookIsNotToldOf(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Hour)
 		w.backend.tend = func() (sessions.Status, error) { return sessions.Status{Next: time.Now().Add(time.Second)}, nil }
 		if got := w.do(tasking("slow").request()); got.status != 503 || strings.Contains(got.body, "taskId") {
@@ -255,7 +246,7 @@ func TestTaskThatNobodyTookIsNotToldOf(t *testing.T) {
 }
 
 func TestTaskComesBehindTheProgressThatWasShown(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("slow", func(r run) {
 			for i, said := range []string{"one", "two"} {
 				r.append(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":%d,"message":%q}}`, i, said), false)
@@ -295,7 +286,7 @@ func TestTaskEnds(t *testing.T) {
 		"cancelled": {end: `"error":{"code":-32800,"message":"request cancelled by the client"}`, status: "cancelled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tasks(t, func(t *testing.T, w *world) {
+			modern(t, func(t *testing.T, w *world) {
 				w.backend.tool("slow", func(r run) {
 					time.Sleep(10 * time.Second)
 					r.append(`{"jsonrpc":"2.0","id":`+string(r.requests[0])+`,`+c.end+`}`, true)
@@ -312,7 +303,7 @@ func TestTaskEnds(t *testing.T) {
 }
 
 func TestTaskAsksOneAfterTheOther(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		var said []string
 		w.backend.tool("asks", func(r run) {
 			time.Sleep(5 * time.Second)
@@ -350,7 +341,7 @@ func TestTaskAsksOneAfterTheOther(t *testing.T) {
 }
 
 func TestTaskIsMadeBehindTheRoundsOfItsCall(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
 			r.asks("q-1", elicit)
 			r.answers("q-1")
@@ -380,7 +371,7 @@ func TestTaskDoesNotAskWhatWasNotDeclared(t *testing.T) {
 		"when it is come back for": {taskCaps, taskAskCaps, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tasks(t, func(t *testing.T, w *world) {
+			modern(t, func(t *testing.T, w *world) {
 				w.backend.tool("asks", func(r run) {
 					time.Sleep(5 * time.Second)
 					r.asks("q-1", elicit)
@@ -407,7 +398,7 @@ func TestTaskDoesNotAskWhatWasNotDeclared(t *testing.T) {
 }
 
 func TestTaskIsCancelled(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", 10*time.Second)
 		made := w.becomes(tasking("slow"))
 		w.acked(made.of("tasks/cancel", ""))
@@ -421,7 +412,7 @@ func TestTaskIsCancelled(t *testing.T) {
 }
 
 func TestTaskIsCancelledBeforeItsBoxIsAwake(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("slow", func(run) {})
 		made := w.becomes(tasking("slow"))
 		box := storage.BoxFor("tenant", "quiet")
@@ -435,7 +426,7 @@ func TestTaskIsCancelledBeforeItsBoxIsAwake(t *testing.T) {
 }
 
 func TestTaskExpires(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("slow", func(r run) {
 			time.Sleep(10 * time.Second)
 			commontest.Check(t, r.w.store.Append(r.ctx, storage.Batch{
@@ -460,7 +451,7 @@ func TestTaskExpires(t *testing.T) {
 }
 
 func TestTaskThatTakesLongerThanEventsAreKeptIsStillFound(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", 30*time.Hour)
 		made := w.becomes(tasking("slow"))
 		time.Sleep(25 * time.Hour)
@@ -475,7 +466,7 @@ func TestTaskThatTakesLongerThanEventsAreKeptIsStillFound(t *testing.T) {
 }
 
 func TestTaskTroubleOfTheStoreIsNoUnknownTask(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", 10*time.Second)
 		made := w.becomes(tasking("slow"))
 		w.down("Load")
@@ -498,7 +489,7 @@ func TestTaskTroubleOfTheStoreIsNoUnknownTask(t *testing.T) {
 }
 
 func TestTaskWhoseBoxIsNotAwakeIsLookedAfter(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Hour)
 		made := w.becomes(tasking("slow"))
 		tended := 0
@@ -517,7 +508,7 @@ func TestTaskWhoseBoxIsNotAwakeIsLookedAfter(t *testing.T) {
 }
 
 func TestTaskBudget(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
 			time.Sleep(5 * time.Second)
 			r.asks("q-1", elicit)

@@ -33,7 +33,7 @@ func TestTaskLadder(t *testing.T) {
 		{"tasks/list", ask{method: "tasks/list", caps: taskCaps}, 404, wire.CodeMethodNotFound},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tasks(t, func(t *testing.T, w *world) {
+			modern(t, func(t *testing.T, w *world) {
 				w.opts.Observer = nil
 				got := w.do(tt.ask.request())
 				if code, _ := got.rpcError(t); got.status != tt.status || code != int(tt.code) {
@@ -48,7 +48,7 @@ func TestTaskLadder(t *testing.T) {
 }
 
 func TestTaskIsNobodyElses(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", 10*time.Second)
 		w.backend.tool("asks", func(r run) { r.asks("q-1", elicit) })
 		made := w.becomes(tasking("slow"))
@@ -82,7 +82,7 @@ func TestTaskIsNobodyElses(t *testing.T) {
 }
 
 func TestTaskUpdateIsRead(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) { time.Sleep(2 * time.Second); r.asks("q-1", elicit) })
 		made := w.becomes(taskAsking("asks"))
 		time.Sleep(2 * time.Second)

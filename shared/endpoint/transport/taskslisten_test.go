@@ -14,7 +14,7 @@ func hearsOf(names string, rest string) ask {
 }
 
 func TestTaskIsListenedTo(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
 			time.Sleep(5 * time.Second)
 			r.asks("q-1", elicit)
@@ -44,7 +44,7 @@ func TestTaskIsListenedTo(t *testing.T) {
 }
 
 func TestTaskThatHasEndedIsToldAtOnce(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", 2*time.Second)
 		made := w.becomes(tasking("slow").at("known"))
 		time.Sleep(5 * time.Second)
@@ -56,7 +56,7 @@ func TestTaskThatHasEndedIsToldAtOnce(t *testing.T) {
 }
 
 func TestTaskIsListenedToBesideOtherNews(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.handshake(t, listenable)
 		w.opts.Limit = time.Minute
 		w.after("slow", 5*time.Second)
@@ -73,7 +73,7 @@ func TestTaskIsListenedToBesideOtherNews(t *testing.T) {
 }
 
 func TestTaskIsNotListenedToByWhoDoesNotKnowTasks(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		a := hearsOf(`["t"]`, "")
 		a.caps = "{}"
 		got := w.do(a.request())
@@ -84,7 +84,7 @@ func TestTaskIsNotListenedToByWhoDoesNotKnowTasks(t *testing.T) {
 }
 
 func TestTaskTroubleOfTheStoreIsNoEmptySubscription(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", 5*time.Second)
 		made := w.becomes(tasking("slow").at("known"))
 		w.down("Load")
@@ -95,7 +95,7 @@ func TestTaskTroubleOfTheStoreIsNoEmptySubscription(t *testing.T) {
 }
 
 func TestTaskIsListenedToUntilTheClientGoes(t *testing.T) {
-	tasks(t, func(t *testing.T, w *world) {
+	modern(t, func(t *testing.T, w *world) {
 		w.after("slow", time.Hour)
 		made := w.becomes(tasking("slow").at("known"))
 		listens := w.begin(hearsOf(`["`+made.TaskID+`"]`, "").request())
