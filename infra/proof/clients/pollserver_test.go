@@ -51,12 +51,12 @@ func (s *pollServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	seen := s.ledger.begin(r)
 	watched := s.watched(r, seen)
 	if watched != nil {
-		watched.arrived(seen.stream)
+		watched.arrived()
 	}
 	s.handler().ServeHTTP(&noting{ResponseWriter: w, seen: seen}, r)
 	s.ledger.end(seen)
 	if watched != nil {
-		watched.served(seen.stream)
+		watched.served()
 	}
 }
 
@@ -140,7 +140,7 @@ type pollCall struct {
 	onServed func(n int)
 }
 
-func (c *pollCall) arrived(storage.StreamID) {
+func (c *pollCall) arrived() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count++
@@ -149,7 +149,7 @@ func (c *pollCall) arrived(storage.StreamID) {
 	}
 }
 
-func (c *pollCall) served(storage.StreamID) {
+func (c *pollCall) served() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.onServed != nil {

@@ -92,36 +92,40 @@ func noBrowser(t *testing.T) []string {
 // The program mcp-remote signs in, and later refreshes its token. After its grant was
 // revoked, it signs in again. It is in front of the Go client.
 func TestMCPRemoteSignsIn(t *testing.T) {
-	t.Parallel()
-	for place, host := range map[string]func(*testing.T) string{"any name": hostWithSignIn, "behind API Gateway": hostBehindAPIGateway} {
-		t.Run(place, func(t *testing.T) {
-			t.Parallel()
-			// The test names the port. mcp-remote would derive a port from the URL, which may be
-			// taken the first time and free the second. It would then delete its registration,
-			// and with it the sign-in.
-			_, port, err := net.SplitHostPort(commontest.FreeAddress(t))
-			commontest.OK(t, err)
-			throughSignsIn(t, host(t), "*/*_tokens.json", func(at, state string) *exec.Cmd {
-				cmd := exec.CommandContext(t.Context(), programtest.Tool(t, "node", programtest.NodeHelp),
-					filepath.Join(nodeModules(t, "mcp-remote"), "node_modules", "mcp-remote", "dist", "proxy.js"), at, port)
-				cmd.Env = append(noBrowser(t), "MCP_REMOTE_CONFIG_DIR="+state)
-				return cmd
-			})
+	atBoth(t, func(t *testing.T, at string) {
+		// The test names the port. mcp-remote would derive a port from the URL, which may be
+		// taken the first time and free the second. It would then delete its registration,
+		// and with it the sign-in.
+		_, port, err := net.SplitHostPort(commontest.FreeAddress(t))
+		commontest.OK(t, err)
+		throughSignsIn(t, at, "*/*_tokens.json", func(at, state string) *exec.Cmd {
+			cmd := exec.CommandContext(t.Context(), programtest.Tool(t, "node", programtest.NodeHelp),
+				filepath.Join(nodeModules(t, "mcp-remote"), "node_modules", "mcp-remote", "dist", "proxy.js"), at, port)
+			cmd.Env = append(noBrowser(t), "MCP_REMOTE_CONFIG_DIR="+state)
+			return cmd
 		})
-	}
+	})
 }
 
 // dormouse stdio does the same.
 func TestStdioSignsIn(t *testing.T) {
+	atBoth(t, func(t *testing.T, at string) {
+		throughSignsIn(t, at, "dormouse/tokens/*.json", func(at, state string) *exec.Cmd {
+			cmd := exec.CommandContext(t.Context(), filepath.Join(programtest.Root(t), "bin", "dormouse"), "stdio", at)
+			cmd.Env = append(noBrowser(t), "XDG_CONFIG_HOME="+state)
+			return cmd
+		})
+	})
+}
+
+// atBoth runs a test at the URL of a server where users sign in with any name, and of one behind
+// API Gateway.
+func atBoth(t *testing.T, test func(t *testing.T, at string)) {
 	t.Parallel()
 	for place, host := range map[string]func(*testing.T) string{"any name": hostWithSignIn, "behind API Gateway": hostBehindAPIGateway} {
 		t.Run(place, func(t *testing.T) {
 			t.Parallel()
-			throughSignsIn(t, host(t), "dormouse/tokens/*.json", func(at, state string) *exec.Cmd {
-				cmd := exec.CommandContext(t.Context(), filepath.Join(programtest.Root(t), "bin", "dormouse"), "stdio", at)
-				cmd.Env = append(noBrowser(t), "XDG_CONFIG_HOME="+state)
-				return cmd
-			})
+			test(t, host(t))
 		})
 	}
 }
@@ -188,13 +192,7 @@ func throughSignsIn(t *testing.T, at, files string, program func(at, state strin
 // After its grant was revoked, it signs in again. It registers, or it is the client of a
 // metadata document.
 func TestInspectorSignsIn(t *testing.T) {
-	t.Parallel()
-	for place, host := range map[string]func(*testing.T) string{"any name": hostWithSignIn, "behind API Gateway": hostBehindAPIGateway} {
-		t.Run(place, func(t *testing.T) {
-			t.Parallel()
-			inspectorSignsIn(t, host(t))
-		})
-	}
+	atBoth(t, func(t *testing.T, at string) { inspectorSignsIn(t, at) })
 	t.Run("with a document", func(t *testing.T) {
 		t.Parallel()
 		s := newColdSite(t)

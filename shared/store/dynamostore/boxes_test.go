@@ -145,34 +145,3 @@ func TestASessionThatGoesWhileItIsListedDoesNotShortenTheList(t *testing.T) {
 		t.Errorf("%v, %v, want s2", list, err)
 	}
 }
-
-func TestTheTableIsTheOneThatIsDefined(t *testing.T) {
-	c := dial(t)
-	name := newTable(t, c)
-	create, live, err := TableDefinition(name)
-	commontest.OK(t, err)
-	if _, err := c.UpdateTimeToLive(t.Context(), live); err != nil {
-		t.Fatal(err)
-	}
-	table, err := c.DescribeTable(t.Context(), &dynamodb.DescribeTableInput{TableName: &name})
-	commontest.OK(t, err)
-	got := map[string]string{}
-	for _, i := range table.Table.GlobalSecondaryIndexes {
-		got[*i.IndexName] = string(i.Projection.ProjectionType)
-		for _, k := range i.KeySchema {
-			got[*i.IndexName+" "+string(k.KeyType)] = *k.AttributeName
-		}
-	}
-	for _, k := range table.Table.KeySchema {
-		got[string(k.KeyType)] = *k.AttributeName
-	}
-	got["billing"] = string(table.Table.BillingModeSummary.BillingMode)
-	ttl, err := c.DescribeTimeToLive(t.Context(), &dynamodb.DescribeTimeToLiveInput{TableName: &name})
-	commontest.OK(t, err)
-	got["ttl"] = *ttl.TimeToLiveDescription.AttributeName
-	want := map[string]string{
-		"HASH": "PK", "RANGE": "SK", "billing": "PAY_PER_REQUEST", "ttl": "x", *create.GlobalSecondaryIndexes[0].IndexName: "INCLUDE",
-		"tenant HASH": "T", "tenant RANGE": "PK", "due": "KEYS_ONLY", "due HASH": "D",
-	}
-	commontest.Same(t, want, got)
-}

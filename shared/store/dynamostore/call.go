@@ -160,6 +160,45 @@ func (q *requests) put(ctx context.Context, r row, condition string, values row)
 	return out.Attributes, true, nil
 }
 
+// Conditions on the row that is stored under the key of a put. They need nowValue, and the second
+// one also the revision as :rev.
+const (
+	isFree = "attribute_not_exists(PK) OR u <= :now"              // there is none, or it has expired
+	isSame = "r = :rev AND (attribute_not_exists(u) OR u > :now)" // it has this revision and has not expired
+)
+
+func nowValue() row { return row{":now": num(time.Now().UnixMicro())} }
+
+// texts are the errors of writes that are refused; see [storage.Kind].
+type texts interface {
+	Taken() error
+	None() error
+	Changed() error
+}
+
+// create writes a row whose key is free.
+func (q *requests) create(ctx context.Context, r row, t texts) error {
+	_, written, err := q.put(ctx, r, isFree, nowValue())
+	if err == nil && !written {
+		err = t.Taken()
+	}
+	return err
+}
+
+// replace writes a row in place of one with the revision rev, which it returns.
+func (q *requests) replace(ctx context.Context, r row, rev int64, t texts) (old row, err error) {
+	values := nowValue()
+	values[":rev"] = num(rev)
+	old, written, err := q.put(ctx, r, isSame, values)
+	switch {
+	case err != nil || written:
+		return old, err
+	case !old.alive(time.Now()):
+		return nil, t.None()
+	}
+	return nil, t.Changed()
+}
+
 // update changes a row by a SET expression if its condition holds. It returns the
 // changed row, or else the row that refused the update. It returns nil if there is
 // none. Each update has a nonce, like each put.

@@ -56,11 +56,7 @@ func (c collection[T]) Create(ctx context.Context, v T) error {
 	if err != nil {
 		return err
 	}
-	_, written, err := c.s.put(ctx, r, isFree, nowValue())
-	if err == nil && !written {
-		err = c.kind.Taken()
-	}
-	return err
+	return c.s.create(ctx, r, c.kind)
 }
 
 func (c collection[T]) Get(ctx context.Context, id string) (T, error) {
@@ -83,22 +79,14 @@ func (c collection[T]) Get(ctx context.Context, id string) (T, error) {
 }
 
 func (c collection[T]) Save(ctx context.Context, v T) error {
-	values := nowValue()
-	rev := c.kind.Fields(&v).Rev
-	values[":rev"] = num(*rev)
-	*rev++
+	rev := *c.kind.Fields(&v).Rev
+	*c.kind.Fields(&v).Rev++
 	r, err := c.row(v)
 	if err != nil {
 		return err
 	}
-	old, written, err := c.s.put(ctx, r, "r = :rev AND (attribute_not_exists(u) OR u > :now)", values)
-	switch {
-	case err != nil || written:
-		return err
-	case !old.alive(time.Now()):
-		return c.kind.None()
-	}
-	return c.kind.Changed()
+	_, err = c.s.replace(ctx, r, rev, c.kind)
+	return err
 }
 
 func (c collection[T]) List(ctx context.Context, tenant, after string, limit int) ([]T, error) {

@@ -2,7 +2,6 @@ package dynamostore
 
 import (
 	"bytes"
-	"errors"
 	"maps"
 	"testing"
 	"time"
@@ -132,20 +131,4 @@ func TestEachOperationCostsWhatIsSaid(t *testing.T) {
 			commontest.SameIn(t, c.name, c.want, got)
 		})
 	}
-}
-
-func TestAFastCallIsOneReadAndOneWriteOfTheStore(t *testing.T) {
-	s := open(t, Options{})
-	x := storage.Session{ID: storage.NewID(), Tenant: "acme", Expires: time.Now().Add(time.Hour), Created: time.Now()}
-	commontest.OK(t, errors.Join(s.Create(t.Context(), x), s.SaveBox(t.Context(), storage.Box{ID: "acme/x", State: storage.Awake})))
-	got, err := costOf(s, func() error {
-		if _, _, err := s.Load(t.Context(), x.ID, "acme/x"); err != nil {
-			return err
-		}
-		return s.Append(t.Context(), storage.Batch{
-			Session: x.ID, Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true, Events: lines(1, 500), Expires: time.Now().Add(time.Hour),
-		})
-	})
-	commontest.OK(t, err)
-	commontest.Same(t, cost{2, 1, map[string]int64{"BatchGetItem": 1, "PutItem": 1}}, got)
 }

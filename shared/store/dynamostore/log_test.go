@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -112,47 +111,6 @@ func TestHalfALongBatchIsNeverSeen(t *testing.T) {
 	}
 	if _, p := indexes(t, reader, "r1", 0, 10); len(p.Events) != 1 || string(p.Events[0].Raw) != string(other.Events[0]) {
 		t.Fatal("the batch is not the one of the second writer")
-	}
-}
-
-func TestOfManyLongBatchesOneWinsAsAWhole(t *testing.T) {
-	s := open(t, Options{Bytes: 1 << 50})
-	const writers = 4
-	errs := make([]error, writers)
-	var wg sync.WaitGroup
-	for i := range writers {
-		b := aBatch(1, strings.Repeat(fmt.Sprint(i), 400<<10))
-		b.Gen = storage.Generation(i)
-		wg.Go(func() { errs[i] = s.Append(t.Context(), b) })
-	}
-	wg.Wait()
-	_, p := indexes(t, s, "r1", 0, 10)
-	for i, err := range errs {
-		switch {
-		case storage.CodeOf(err) == storage.Conflict:
-		case err != nil:
-			t.Error(err)
-		case len(p.Events) != 1 || string(p.Events[0].Raw) != strings.Repeat(fmt.Sprint(i), 400<<10):
-			t.Errorf("writer %d has won and its batch is not there", i)
-		}
-	}
-}
-
-func TestTheTailOfTheStandaloneStreamOutlivesItsEvents(t *testing.T) {
-	s := open(t, Options{})
-	b := aBatch(1, "1", "2")
-	b.Stream, b.Expires = storage.Standalone, time.Now().Add(-time.Minute)
-	add(t, s, b)
-	if got, _ := indexes(t, s, storage.Standalone, 0, 10); len(got) > 0 {
-		t.Errorf("events %v are read after they have expired", got)
-	}
-	tail, err := s.Tail(t.Context(), "s1", storage.Standalone)
-	if want := (storage.Tail{Last: 2, Gen: 1, Seq: 1}); err != nil || tail != want {
-		t.Errorf("Tail is %v, %v, want %v", tail, err, want)
-	}
-	b.Gen, b.Expires = 2, time.Now().Add(time.Hour)
-	if err := s.Append(t.Context(), b); storage.CodeOf(err) != storage.Conflict {
-		t.Errorf("an index is given twice: %v, want Conflict", err)
 	}
 }
 

@@ -37,10 +37,8 @@ func sessionOf(r row) (storage.Session, error) {
 	return x, err
 }
 
-// isFree is the condition that a key has no row, or only an expired one.
-const isFree = "attribute_not_exists(PK) OR u <= :now"
-
-func nowValue() row { return row{":now": num(time.Now().UnixMicro())} }
+// session has the texts of errors about sessions.
+var session = storage.Kind[storage.Session]{Name: "session"}
 
 // Create stores a new session; see [storage.Sessions]. It returns TooLarge if the
 // record and the initialize parameters together are over 350 KiB.
@@ -50,11 +48,7 @@ func (s *Store) Create(ctx context.Context, x storage.Session) error {
 	if err != nil {
 		return err
 	}
-	_, written, err := s.put(ctx, r, isFree, nowValue())
-	if err == nil && !written {
-		err = storage.Errorf(storage.Conflict, "there is a session with this id already")
-	}
-	return err
+	return s.create(ctx, r, session)
 }
 
 // Load reads a session and a box; see [storage.Sessions].
@@ -102,19 +96,11 @@ func (s *Store) Save(ctx context.Context, x storage.Session) error {
 	if err != nil {
 		return err
 	}
-	values := nowValue()
-	values[":rev"] = num(rev)
-	old, written, err := s.put(ctx, r, "r = :rev AND (attribute_not_exists(u) OR u > :now)", values)
-	switch {
-	case err != nil:
-		return err
-	case written:
+	old, err := s.replace(ctx, r, rev, session)
+	if err == nil {
 		s.prolong(ctx, x, old)
-		return nil
-	case !old.alive(time.Now()):
-		return storage.Errorf(storage.NotFound, "there is no such session, or it has expired")
 	}
-	return storage.Errorf(storage.Conflict, "the session has been changed since it was read; read it again")
+	return err
 }
 
 // List returns sessions; see [storage.Sessions]. It may miss sessions that were

@@ -54,7 +54,7 @@ func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, 
 	v.Rev = storage.NextRev(was)
 	r, condition := stateRow(v.Key), isFree
 	if was != 0 {
-		condition, values[":rev"] = "r = :rev AND (attribute_not_exists(u) OR u > :now)", num(was)
+		condition, values[":rev"] = isSame, num(was)
 	}
 	switch {
 	case len(v.Data) == 0 && was == 0:

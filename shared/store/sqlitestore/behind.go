@@ -9,17 +9,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// behind brings the write-ahead log to the disk, behind the writes. A log that is cut off
-// by a power cut has a beginning that is whole, so what one fsync covers includes all that
-// was written before.
+// behind brings the write-ahead log to the disk after writes have returned, for
+// [Options].Behind. After a power cut, SQLite uses the log up to its first incomplete
+// transaction. So one fsync covers all that was written before it.
 type behind struct {
 	mu   sync.Mutex
 	path string
-	file *os.File // the log; nil before the first sync
-	own  func() error
+	file *os.File     // the log; nil before the first sync
+	own  func() error // replaces the fsync, in tests; nil otherwise
 
-	more chan struct{} // capacity 1: there are writes without an fsync
-	over sync.WaitGroup
+	more chan struct{}  // capacity 1: there are writes without an fsync
+	over sync.WaitGroup // of the goroutine that syncs
 }
 
 // begin starts the goroutine that syncs what was written.
@@ -30,7 +30,7 @@ func (d *database) begin() {
 		for {
 			select {
 			case <-b.more:
-				_ = d.noted(b.sync()) // the next call for new work gets the error, see Writable
+				_ = d.noted(b.sync()) // Writable returns the error
 			case <-d.closed:
 				return
 			}
@@ -38,11 +38,11 @@ func (d *database) begin() {
 	})
 }
 
-// follow asks for a sync of what was written, without a wait for it.
+// follow has the goroutine sync what was written. It does not wait for that.
 func (b *behind) follow() {
 	select {
 	case b.more <- struct{}{}:
-	default: // one that has not begun covers this write too
+	default: // a sync that is asked for already, and has not begun, covers this write too
 	}
 }
 
@@ -71,9 +71,10 @@ func (b *behind) sync() error {
 	return nil
 }
 
+// unsynced is the error of an fsync that failed.
 type unsynced struct{ error }
 
-// end waits for the goroutine and brings the rest to the disk.
+// end waits for the end of the goroutine, and syncs what it has not synced.
 func (b *behind) end() error {
 	b.over.Wait()
 	if b.more == nil {

@@ -2,7 +2,6 @@ package sqlitestore
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -47,61 +46,6 @@ func BenchmarkCall(b *testing.B) {
 			commontest.OK(b, s.Append(b.Context(), batch))
 		}
 	})
-}
-
-// BenchmarkWriters measures the cost of concurrent calls of several sessions, each a Load
-// and an Append. It runs with an fsync before each write returns, and with one behind it. It also
-// runs with half a millisecond of processor time for the rest of a call. The disk can work
-// during that time.
-func BenchmarkWriters(b *testing.B) {
-	for _, rest := range []time.Duration{0, 500 * time.Microsecond} {
-		for _, writers := range []int{1, 16} {
-			for _, o := range []Options{{}, {Behind: true}} {
-				name := "disk"
-				if o.Behind {
-					name = "process"
-				}
-				b.Run(fmt.Sprintf("%d/rest=%s/%s", writers, rest, name), func(b *testing.B) { writeAtOnce(b, o, writers, rest) })
-			}
-		}
-	}
-}
-
-func writeAtOnce(b *testing.B, o Options, writers int, rest time.Duration) {
-	s := open(b, filepath.Join(b.TempDir(), "store.db"), o)
-	defer func() { _ = s.Close() }()
-	event := []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 80) + `"}]}}`)
-	call := func(id storage.ID) error {
-		if _, _, err := s.Load(b.Context(), id, "b"); err != nil {
-			return err
-		}
-		for begun := time.Now(); time.Since(begun) < rest; { //nolint:revive // it shall keep a processor busy
-		}
-		return s.Append(b.Context(), storage.Batch{
-			Session: id, Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
-			Events: [][]byte{event}, Expires: time.Now().Add(time.Hour),
-		})
-	}
-	calls, failed := make(chan struct{}), make(chan error, writers)
-	for i := range writers {
-		id := storage.ID(fmt.Sprint("s", i))
-		commontest.OK(b, s.Create(b.Context(), storage.Session{ID: id, Expires: time.Now().Add(time.Hour)}))
-		go func() {
-			var err error
-			for range calls {
-				err = errors.Join(err, call(id))
-			}
-			failed <- err
-		}()
-	}
-	defer processorTime(b)()
-	for b.Loop() {
-		calls <- struct{}{}
-	}
-	close(calls)
-	for range writers {
-		commontest.OK(b, <-failed)
-	}
 }
 
 // processorTime reports the processor time of the whole process for each operation.

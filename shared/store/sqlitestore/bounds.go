@@ -14,22 +14,22 @@ import (
 // its session.
 const openFactor = 16
 
-// A check of the limits of a session reads one row for each of its batches. So the next one
-// comes when what was appended since then may fill the log, and not before it is lookLeast of
-// a full one. A process that does not know a session yet chooses a random moment up to
-// lookFirst.
+// A check of the limits of a session reads one row for each of its batches. So the store makes
+// the next check only when what was appended since the last one could have filled the log, and
+// is at least lookLeast of a full log. It makes the first check of a session in this process
+// after a random part of a full log, up to lookFirst.
 const (
 	lookLeast = 1. / 4
 	lookFirst = 1. / 64
 )
 
-// looks remembers, in this process only, when to check the limits of each session.
+// looks says when this process checks the limits of each session.
 type looks struct {
 	mu   sync.Mutex
-	left map[storage.ID]float64 // until the next look, in parts of a full log
+	left map[storage.ID]float64 // how much of a full log may be appended before the next check
 }
 
-// maxLooks is how many sessions looks remembers.
+// maxLooks is the largest number of sessions in looks.
 const maxLooks = 1000
 
 // due counts a batch of a session and reports whether it is time to check the limits.
@@ -131,7 +131,12 @@ func (s *Store) logOf(ctx context.Context, id storage.ID) ([]logBatch, error) {
 // stream and first index. If the session exceeds its limits, it drops batches down to
 // seven eighths of them. So the next batch does not exceed them at once.
 func tooMuch(log []logBatch, o Options, now int64) []logBatch {
-	var drop, fronts, ends, kept []logBatch
+	var (
+		drop   []logBatch
+		fronts []logBatch // those that are not the last of their stream, and may be dropped
+		ends   []logBatch // the last ones of ended streams, which may be dropped after all fronts
+		kept   []logBatch // the last ones of streams that are kept; they have limits of their own
+	)
 	var events, keptEvents int
 	var size, keptSize int64
 	for len(log) > 0 {
@@ -146,7 +151,7 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 			drop = append(drop, tooLong(stream, o)...)
 			continue
 		}
-		if last.stream.Kept() { // its end has a bound of its own
+		if last.stream.Kept() {
 			stream, kept = stream[:len(stream)-1], append(kept, last)
 			keptEvents += last.n
 			keptSize += last.bytes
@@ -195,8 +200,8 @@ func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 
 func byAge(a, b logBatch) int { return cmp.Compare(a.written, b.written) }
 
-// tooLong returns the front of an open request's stream that exceeds openFactor times
-// the limits.
+// tooLong returns the batches at the front of an open request's stream with which it exceeds
+// openFactor times the limits.
 func tooLong(stream []logBatch, o Options) []logBatch {
 	events, size := 0, int64(0)
 	for i, b := range slices.Backward(stream) {

@@ -114,49 +114,6 @@ func TestTooMuch(t *testing.T) {
 	}
 }
 
-func TestStandaloneStreamOverTheBoundsLosesItsFrontAndSaysSo(t *testing.T) {
-	s := fresh(t, tight(8))
-	for i := storage.Index(1); i <= 20; i++ {
-		put(t, s, batch(storage.Standalone, i, `1`))
-	}
-	p := read(t, s, storage.Standalone, 0)
-	got := indexes(p)
-	if len(got) == 0 || len(got) > 8 || got[len(got)-1] != 20 || !p.Gap {
-		t.Fatalf("events %v, gap %t", got, p.Gap)
-	}
-	same(t, "Gap for a client that has all but these", read(t, s, storage.Standalone, got[0]-1).Gap, false)
-}
-
-func TestResultsOutliveTheirProgress(t *testing.T) {
-	s := fresh(t, tight(8))
-	for i := range 4 {
-		stream := storage.StreamID(fmt.Sprint("r", i))
-		put(t, s, batch(stream, 1, `1`, `2`, `3`), batch(stream, 4, `4`, `5`), ended(batch(stream, 6, `6`)))
-	}
-	for i := range 4 {
-		p := read(t, s, storage.StreamID(fmt.Sprint("r", i)), 0)
-		if !p.Final() {
-			t.Errorf("the result of request %d is gone: %v", i, indexes(p))
-		}
-	}
-	p := read(t, s, "r0", 0)
-	same(t, "events of the oldest request", indexes(p), []storage.Index{6})
-	same(t, "Gap", p.Gap, true)
-}
-
-func TestRequestThatHasNotEndedKeepsItsLog(t *testing.T) {
-	s := fresh(t, tight(8))
-	for i := storage.Index(1); i <= 128; i++ {
-		put(t, s, batch("r1", i, `1`), batch(storage.Standalone, i, `1`))
-	}
-	p := read(t, s, "r1", 0)
-	same(t, "events and Gap", []any{len(p.Events), p.Gap}, []any{128, false})
-	put(t, s, batch("r1", 129, `1`), ended(batch("r1", 130, `1`)))
-	p = read(t, s, "r1", 0)
-	same(t, "Gap after the end", p.Gap, true)
-	same(t, "Final", p.Final(), true)
-}
-
 func TestBytesAreBounded(t *testing.T) {
 	s := fresh(t, Options{Bytes: 1 << 20, Settle: time.Nanosecond})
 	half := string(make([]byte, 400<<10))

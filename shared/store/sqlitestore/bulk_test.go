@@ -1,12 +1,8 @@
 package sqlitestore
 
 import (
-	"fmt"
 	"path/filepath"
 	"testing"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -17,24 +13,6 @@ func TestBulk(t *testing.T) {
 	storagetest.Bulk(t, storagetest.Harness{
 		Open: func(t *testing.T) storage.Store { return open(t, filepath.Join(t.TempDir(), "store.db")) },
 	}, nil)
-}
-
-// Later writes remove the rows of expired sessions: on average every 256th write
-// removes up to 100. A Sweep removes them all.
-func TestAbandonedSessionsAreRemovedFromTheFile(t *testing.T) {
-	s := fresh(t)
-	var all errgroup.Group
-	all.SetLimit(64) // they share their syncs of the disk
-	for i := range 10_000 {
-		x := storage.Session{ID: storage.ID(fmt.Sprint("s", i)), Expires: time.Now().Add(-time.Hour)}
-		all.Go(func() error { return s.Create(t.Context(), x) })
-	}
-	commontest.OK(t, all.Wait())
-	if left := count(t, s, "sessions"); left > 9500 {
-		t.Errorf("%d rows are left after 10,000 writes", left)
-	}
-	commontest.OK(t, s.Sweep(t.Context()))
-	same(t, "rows after a sweep", count(t, s, "sessions"), 0)
 }
 
 func TestAnIdleSessionIsSmall(t *testing.T) {

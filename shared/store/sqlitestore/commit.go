@@ -15,7 +15,7 @@ import (
 type write struct {
 	query string
 	args  [][]any
-	soon  bool  // it may return before its fsync, see Options.Behind
+	soon  bool  // with Options.Behind, it may return before its fsync
 	lazy  bool  // it needs no fsync of its own, see [storage.Lazily]
 	into  []any // destinations for the columns of the row that the statement returns; nil if it returns none
 
@@ -78,7 +78,7 @@ func (d *database) commit(ctx context.Context, w *write) error {
 		uncut := context.WithoutCancel(ctx)
 		d.writeGroup(uncut, d.queue.take())
 		if _, known := d.watch.recent(); d.options.Alone && !known {
-			_, _ = d.ask(uncut) // else kept finds the connection taken
+			_, _ = d.ask(uncut) // while this call has the connection; Store.kept may find it taken
 		}
 		d.writer.end()
 	case <-w.done:
@@ -167,8 +167,8 @@ func (d *database) answer(group []*write, err error) {
 	}
 }
 
-// isBroken reports that a write failed because of the file or the disk, so that the
-// next write would fail too.
+// isBroken reports that a write failed because of the file or the disk, which would also fail
+// the next write.
 func isBroken(err error) bool {
 	code := primaryCode(err)
 	return isBusy(err) || code == sqlite3.SQLITE_IOERR || code == sqlite3.SQLITE_CORRUPT

@@ -15,7 +15,7 @@ import (
 // and prepared statements stay ready between calls.
 type connection struct {
 	db         *sql.DB              // with one connection
-	turn       chan struct{}        // holds one token at most; the caller that has put the token there has the connection
+	turn       chan struct{}        // capacity 1: who sends into it has the connection, until it is received
 	statements map[string]*sql.Stmt // by text; prepared when first used
 	damage     *damage              // of the file
 	synced     bool                 // a commit ends with an fsync
@@ -51,7 +51,7 @@ func (c *connection) synchronize(uncut context.Context, synced bool) error {
 // busyTimeout is how long SQLite waits for the write of another process to end.
 const busyTimeout = 5 * time.Second
 
-// keptLog is the size to which SQLite cuts the write-ahead log when it begins it anew.
+// keptLog is the size to which SQLite cuts the write-ahead log when it overwrites it from its start.
 const keptLog = 64 << 20
 
 func dsn(path string, o Options) string {
@@ -181,7 +181,7 @@ func (d *database) longRow(ctx context.Context, query string, args, into []any) 
 	return d.reader.scan(uncut, query, args, into)
 }
 
-// listOf returns what read makes of each row of a query.
+// listOf returns the value that read returns for each row of a query.
 func listOf[T any](ctx context.Context, d *database, query string, args []any, read func(scan func(...any) error) (T, error)) ([]T, error) {
 	var list []T
 	err := d.rows(ctx, query, args, func(scan func(...any) error) (bool, error) {

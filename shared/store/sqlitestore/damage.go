@@ -21,7 +21,7 @@ import (
 // wrong, and what is written to a file without a name is lost.
 type damage struct {
 	path  string
-	told  func(error) // may be nil
+	told  func(error) // is called with the first sign; may be nil
 	once  sync.Once
 	found atomic.Pointer[storage.Error]
 }
@@ -35,7 +35,7 @@ func (d *damage) failed(err error) error {
 	return failed(err)
 }
 
-// note remembers the first sign and tells of it once.
+// note keeps the first sign, and calls told once.
 func (d *damage) note(err *storage.Error) error {
 	d.once.Do(func() {
 		d.found.Store(err)
@@ -46,6 +46,7 @@ func (d *damage) note(err *storage.Error) error {
 	return err
 }
 
+// known returns the first sign, nil if there is none.
 func (d *damage) known() error {
 	if err := d.found.Load(); err != nil {
 		return err
@@ -134,9 +135,9 @@ func (d *database) Inspect(ctx context.Context) error {
 	return err
 }
 
-// present notes that the file or its write-ahead log has another name or none, or was emptied
-// or cut. SQLite goes on with a log that has no name, and nobody finds it afterwards. The
-// caller holds health.mu.
+// present returns an error if the file or its write-ahead log was removed, renamed, replaced,
+// emptied or cut, and notes it as damage. SQLite would go on to write to a file that has no
+// name, which no other process can open. The caller holds health.mu.
 func (d *database) present() error {
 	info, err := os.Stat(d.path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && (info.Size() == 0 || !os.SameFile(info, d.opened)) {
@@ -152,11 +153,11 @@ func (d *database) present() error {
 	if err == nil {
 		d.health.log = log
 	}
-	return nil // whatever else fails will say so itself
+	return nil // any other trouble is an error of the next read or write
 }
 
-// mark notes which file was opened, and leaves a mark beside it: from now on an empty file at
-// this path is a lost store, and not a new one.
+// mark notes which file was opened, and writes a mark beside it. From then on, [Open] takes an
+// empty file at this path for a lost store, and not for a new one.
 func (d *database) mark() (err error) {
 	if d.opened, err = os.Stat(d.path); err != nil {
 		return failed(err)
@@ -165,7 +166,7 @@ func (d *database) mark() (err error) {
 	if _, err := os.Stat(mark); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	// A store that cannot have the mark is a store all the same.
+	// Without the mark, only a loss would not be noticed.
 	_ = os.WriteFile(mark, []byte("dormouse keeps its sessions beside this file; without them it does not start\n"), 0o600)
 	return nil
 }
@@ -177,11 +178,11 @@ const MarkEnding = ".kept"
 func lost(path string) error {
 	marked, err := os.Stat(path + MarkEnding)
 	if err != nil {
-		return nil //nolint:nilerr // nothing tells of a store
+		return nil //nolint:nilerr // there was no store
 	}
 	info, err := os.Stat(path)
 	if err == nil && info.Size() > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil //nolint:nilerr // Open says the rest
+		return nil //nolint:nilerr // Open returns any other error
 	}
 	what := "is gone"
 	if err == nil {

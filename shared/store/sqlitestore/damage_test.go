@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -100,19 +99,11 @@ func TestDamageOfAnyTableIsFoundAndEndsAllUse(t *testing.T) {
 
 // A waiting call ends when another one meets the damage.
 func TestDamageEndsThoseWhoWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := open(t, filepath.Join(t.TempDir(), "store.db"))
-		defer func() { _ = s.Close() }()
-		ended := make(chan error)
-		go func() {
-			_, err := s.Wait(t.Context(), "s1", "r", 0, time.Now().Add(time.Hour))
-			ended <- err
-		}()
-		time.Sleep(time.Minute)
-		begun := time.Now()
+	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
+		time.Sleep(10 * time.Second)
 		_ = s.damage.note(damaged(s.path, context.Canceled))
-		if err := <-ended; !storage.IsForOperator(err) || time.Since(begun) > 2*time.Second {
-			t.Errorf("after %s: %v", time.Since(begun), err)
+		if o := <-back; !storage.IsForOperator(o.err) || o.took > 12*time.Second {
+			t.Errorf("after %s: %v", o.took, o.err)
 		}
 	})
 }

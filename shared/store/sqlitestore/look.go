@@ -27,7 +27,7 @@ func look(path string) error {
 		return err
 	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return noStore(path) // the open of a pipe would not end
+		return noStore(path) // to open a pipe would take for ever
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -35,7 +35,7 @@ func look(path string) error {
 	}
 	defer func() { _ = f.Close() }() // only read: nothing can be lost
 	head := make([]byte, 100)
-	_, noLog := os.Stat(path + "-wal") // what was written last may be there
+	_, noLog := os.Stat(path + "-wal") // the log may hold the application id
 	switch _, err := io.ReadFull(f, head); {
 	case errors.Is(err, io.EOF): // Open fills an empty file
 	case err != nil || !bytes.HasPrefix(head, []byte(sqliteText)):

@@ -103,24 +103,6 @@ func TestProcessesThatOpenANewFileAtOnceAllSucceed(t *testing.T) {
 	same(t, "sessions", len(list), processes)
 }
 
-func TestHandlesThatOpenANewFileAtOnceAllSucceed(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "store.db")
-	back := make(chan error)
-	const handles = 8
-	for range handles {
-		go func() {
-			s, err := Open(path)
-			if err == nil {
-				err = s.Close()
-			}
-			back <- err
-		}()
-	}
-	for range handles {
-		commontest.Check(t, <-back)
-	}
-}
-
 func TestProcessesNoticeWhatOthersWrite(t *testing.T) {
 	const rounds = 50
 	s := fresh(t)

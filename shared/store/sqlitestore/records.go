@@ -84,7 +84,7 @@ func (s *Store) kept(ctx context.Context, id storage.ID, box storage.BoxID) (x s
 			version, err = s.ask(context.WithoutCancel(ctx))
 			s.writer.end()
 			known = err == nil
-		default: // a write holds the connection
+		default: // a write has the connection
 		}
 	}
 	if !known {

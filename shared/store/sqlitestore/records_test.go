@@ -1,9 +1,7 @@
 package sqlitestore
 
 import (
-	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -14,10 +12,7 @@ import (
 // session and a box, and with another handle on its file.
 func aloneStore(t *testing.T, test func(t *testing.T, s, other *Store, load func() (storage.Session, storage.Box, error))) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "store.db")
-	synctest.Test(t, func(t *testing.T) {
-		s, other := open(t, path, Options{Alone: true}), open(t, path)
-		defer func() { _, _ = s.Close(), other.Close() }()
+	virtual(t, Options{Alone: true}, func(t *testing.T, s, other *Store) {
 		commontest.OK(t, s.Create(t.Context(), storage.Session{ID: "s1", Level: "info", Init: []byte(`{"a":1}`), Expires: time.Now().Add(time.Hour)}))
 		commontest.OK(t, s.SaveBox(t.Context(), storage.Box{ID: "b", State: storage.Starting}))
 		load := func() (storage.Session, storage.Box, error) { return s.Load(t.Context(), "s1", "b") }

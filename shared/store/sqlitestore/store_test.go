@@ -1,7 +1,6 @@
 package sqlitestore
 
 import (
-	"bytes"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -110,37 +109,6 @@ func TestReadBoundsAPageInBytes(t *testing.T) {
 		pages = append(pages, len(p.Events))
 	}
 	same(t, "events of the pages", pages, []int{16, 16, 8})
-}
-
-// FuzzEvents splits its input at zero bytes into events.
-func FuzzEvents(f *testing.F) {
-	for _, seed := range []string{"", "{}", "{}\x00[]", "\x00\x00", "a\nb", "\r\x00\xff\xfe\x00\"\u2028\"", "{\"a\": 9007199254740993}"} {
-		f.Add([]byte(seed))
-	}
-	s := fresh(f)
-	f.Fuzz(func(t *testing.T, data []byte) {
-		b := storage.Batch{Session: storage.NewID(), First: 7, Events: bytes.Split(data, []byte{0}), Expires: time.Now().Add(time.Hour)}
-		err := s.Append(t.Context(), b)
-		switch {
-		case bytes.ContainsRune(data, '\n'):
-			wantCode(t, "Append", err, storage.Invalid)
-			return
-		case len(b.Events) > 1000:
-			wantCode(t, "Append", err, storage.TooLarge)
-			return
-		case err != nil:
-			t.Fatal(err)
-		}
-		p, err := s.Read(t.Context(), b.Session, b.Stream, 6, 1000)
-		if err != nil || len(p.Events) != len(b.Events) || p.Gap || p.More {
-			t.Fatalf("%d of %d events, gap %t, more %t, error %v", len(p.Events), len(b.Events), p.Gap, p.More, err)
-		}
-		for i, e := range p.Events {
-			if !bytes.Equal(e.Raw, b.Events[i]) || e.Index != 7+storage.Index(i) {
-				t.Fatalf("event %d is %q, want %q", e.Index, e.Raw, b.Events[i])
-			}
-		}
-	})
 }
 
 func TestPutPartRefusesWhatIsTooLarge(t *testing.T) {

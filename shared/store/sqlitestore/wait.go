@@ -70,9 +70,9 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 	}
 }
 
-// lately is foreign for a Wait that has seen a version. It waits only patience for the
-// connection that writes, because a disk may hold up a write for seconds. Then known is
-// false, and the version is seen.
+// lately is foreign, but waits for the connection that writes at most for patience: a slow disk
+// may keep a write, and so the connection, for seconds. In that case known is false, and the
+// version is seen.
 func (s *Store) lately(ctx context.Context, seen int64) (version int64, known bool, err error) {
 	soon, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -83,8 +83,8 @@ func (s *Store) lately(ctx context.Context, seen int64) (version int64, known bo
 	return version, err == nil, err
 }
 
-// patience is how long a Wait may end late, and so may get the writes of other processes,
-// because of a write that the disk holds up.
+// patience is how long a Wait waits for the connection that writes. So much later than usual
+// it may end, or return what another process has written.
 const patience = 20 * time.Millisecond
 
 // infant is the age of a stream at which Wait polls for the first time. Other
@@ -176,7 +176,7 @@ type waiters struct {
 
 type waiter struct {
 	stream streamKey
-	news   chan news // it has room for one
+	news   chan news // capacity 1
 }
 
 func (w *waiters) enter(id storage.ID, stream storage.StreamID) *waiter {
@@ -222,9 +222,9 @@ func (w *waiters) wake(id storage.ID, stream storage.StreamID, n news) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, o := range w.by[key] {
-		own := n // of the store, which has no more use for it
+		own := n // the store does not use the bytes any more
 		if i > 0 {
-			own.lines = bytes.Clone(n.lines) // waiters may change the bytes
+			own.lines = bytes.Clone(n.lines) // each waiter may change its own
 		}
 		select {
 		case o.news <- own:

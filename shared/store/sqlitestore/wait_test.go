@@ -25,14 +25,21 @@ type outcome struct {
 	took time.Duration
 }
 
-// waiting runs a test in virtual time with a store, a second handle on its file, and
-// a Wait of the store for a stream. The Wait blocks when the test begins.
-func waiting(t *testing.T, stream func() storage.StreamID, after storage.Index, test func(t *testing.T, s, other *Store, stream storage.StreamID, back <-chan outcome)) {
+// virtual runs a test in virtual time with a store and a second handle on its file.
+func virtual(t *testing.T, o Options, test func(t *testing.T, s, other *Store)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "store.db")
 	synctest.Test(t, func(t *testing.T) {
-		s, other := open(t, path), open(t, path)
+		s, other := open(t, path, o), open(t, path)
 		defer func() { _, _ = s.Close(), other.Close() }()
+		test(t, s, other)
+	})
+}
+
+// waiting is virtual with a Wait of the store for a stream. The Wait blocks when the test begins.
+func waiting(t *testing.T, stream func() storage.StreamID, after storage.Index, test func(t *testing.T, s, other *Store, stream storage.StreamID, back <-chan outcome)) {
+	t.Helper()
+	virtual(t, Options{}, func(t *testing.T, s, other *Store) {
 		id, back := stream(), make(chan outcome, 1)
 		go func() {
 			begun := time.Now()
@@ -164,10 +171,7 @@ func TestAStoreThatIsAloneFindsWhatAnotherWritesToANewStream(t *testing.T) {
 }
 
 func TestWhatWasWrittenToAYoungStreamBeforeTheWaitIsFoundAtOnce(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "store.db")
-	synctest.Test(t, func(t *testing.T) {
-		s := open(t, path)
-		defer func() { _ = s.Close() }()
+	virtual(t, Options{}, func(t *testing.T, s, _ *Store) {
 		stream, begun := begunNow(), time.Now()
 		put(t, s, batch(stream, 1, `1`))
 		p, err := s.Wait(t.Context(), "s1", stream, 0, far())
@@ -207,60 +211,38 @@ func TestCloseEndsThoseWhoWait(t *testing.T) {
 	})
 }
 
-// heldUp runs a test with a store whose writing connection is in use until release, as by a
-// write that a slow disk holds up.
-func heldUp(t *testing.T, test func(t *testing.T, s, other *Store, release func())) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "store.db")
-	synctest.Test(t, func(t *testing.T) {
-		s, other := open(t, path), open(t, path)
-		defer func() { _, _ = s.Close(), other.Close() }()
+// A slow disk holds up a write, which has the connection.
+func TestAWaitGoesOnWhileTheDiskHoldsUpAWrite(t *testing.T) {
+	virtual(t, Options{}, func(t *testing.T, s, other *Store) {
 		s.writer.turn <- struct{}{}
-		test(t, s, other, func() { <-s.writer.turn })
-	})
-}
-
-func TestAWaitEndsInTimeWhileTheDiskHoldsUpAWrite(t *testing.T) {
-	heldUp(t, func(t *testing.T, s, _ *Store, release func()) {
-		defer release()
+		defer s.writer.end()
 		begun := time.Now()
 		p, err := s.Wait(t.Context(), "s1", "r1", 0, begun.Add(100*time.Millisecond))
 		same(t, "events and error", []any{indexes(p), err}, []any{[]storage.Index(nil), nil})
 		if took := time.Since(begun); took > 100*time.Millisecond+2*patience {
-			t.Errorf("it took %s", took)
+			t.Errorf("a Wait for nothing took %s", took)
 		}
-	})
-}
-
-func TestAWaitFindsWhatOtherProcessesWriteWhileTheDiskHoldsUpAWrite(t *testing.T) {
-	heldUp(t, func(t *testing.T, s, other *Store, release func()) {
-		defer release()
 		put(t, other, batch("r1", 1, `1`))
-		begun := time.Now()
-		p, err := s.Wait(t.Context(), "s1", "r1", 0, far())
-		same(t, "events and error", []any{indexes(p), err}, []any{[]storage.Index{1}, nil})
+		begun = time.Now()
+		p, err = s.Wait(t.Context(), "s1", "r1", 0, far())
+		same(t, "events of another process, and error", []any{indexes(p), err}, []any{[]storage.Index{1}, nil})
 		if took := time.Since(begun); took > 2*patience {
-			t.Errorf("it took %s", took)
+			t.Errorf("a Wait for another process took %s", took)
 		}
 	})
 }
 
 // A later batch may expire while an earlier one waits to be written. Then its index is free.
 func TestAnAppendEndsIfALaterBatchExpiresMeanwhile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "store.db")
-	synctest.Test(t, func(t *testing.T) {
-		s := open(t, path)
-		defer func() { _ = s.Close() }()
+	virtual(t, Options{}, func(t *testing.T, s, _ *Store) {
 		later := batch("r1", 5, `5`)
 		later.Expires = time.Now().Add(time.Second)
 		put(t, s, later)
 		s.writer.turn <- struct{}{} // as a write that the disk holds up
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
 		done := make(chan error, 1)
-		go func() { done <- s.Append(ctx, batch("r1", 1, `1`)) }()
+		go func() { done <- s.Append(t.Context(), batch("r1", 1, `1`)) }()
 		<-time.After(2 * time.Second)
-		<-s.writer.turn
+		s.writer.end()
 		same(t, "error", <-done, error(nil))
 	})
 }

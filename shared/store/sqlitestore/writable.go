@@ -42,15 +42,16 @@ type health struct {
 	mu     sync.Mutex
 	probed time.Time   // when the store last tried a failed disk
 	asked  time.Time   // when the free space was last checked
-	narrow error       // the result of the check: an error if there was too little space
-	log    os.FileInfo // the write-ahead log, when it was last looked at; nil before
+	narrow error       // the result of that check: an error if there was too little space
+	log    os.FileInfo // the write-ahead log at that check; nil before
 }
 
-// waitFailed is how long a disk may fail until nobody waits for what it should store.
+// waitFailed is how long a disk may fail before calls of Wait end: what they wait for cannot be
+// stored.
 const waitFailed = 5 * time.Second
 
-// lasting returns an error if the disk has failed for longer than waitFailed. On a full disk a
-// small write may succeed between others that fail, and ends nothing.
+// lasting returns an error if the disk has failed for longer than waitFailed. On a full disk, a
+// small write may succeed between others that fail; the disk then still counts as failing.
 func (h *health) lasting() error {
 	if since := h.since.Load(); since == 0 || time.Since(time.Unix(0, since)) < waitFailed {
 		return nil
@@ -73,7 +74,7 @@ func (d *database) Writable(ctx context.Context) error {
 		return err
 	}
 	if err := d.room(); err != nil {
-		return err // a small write might succeed all the same
+		return err // and do not try a write, which might succeed because it is small
 	}
 	if last := d.health.failed.Load(); last != nil {
 		if !d.health.due() {
@@ -86,6 +87,7 @@ func (d *database) Writable(ctx context.Context) error {
 	return nil
 }
 
+// well notes that a write has succeeded. A disk with too little space still counts as failing.
 func (h *health) well() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

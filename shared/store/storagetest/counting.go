@@ -10,8 +10,8 @@ import (
 )
 
 // Counts is the cost of an operation in calls of the store, each of which is one round trip.
-// A compare-and-swap is a write even if it is refused. Failed calls count too. List, ListKeys
-// and Due count as one read, though a driver may need several.
+// A compare-and-swap is a write even if it is refused. Failed calls count too. List and
+// Due count as one read, though a driver may need several.
 type Counts struct {
 	Reads  int
 	Writes int

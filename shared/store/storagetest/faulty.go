@@ -64,7 +64,7 @@ func (f *Faulty) Set(method string, faults Faults) {
 		return
 	}
 	if !slices.Contains(Methods(), method) {
-		panic("sessiontest: a store has no call " + method)
+		panic("storagetest: a store has no call " + method)
 	}
 	f.by[method] = faults
 }
