@@ -133,20 +133,6 @@ func serversFile(text string) (file string, ok bool) {
 	return "{" + text + "}", true
 }
 
-func TestAMemberAloneIsMadeWhole(t *testing.T) {
-	for text, want := range map[string]string{
-		`{"a": 1}`:        `{"a": 1}`,
-		`"result": []`:    `{"result": []}`,
-		`"connect": {}`:   `{"mcpServers": {"files": {"command": "x"}}, "x-dormouse": {"connect": {}}}`,
-		`"connect": {},}`: "",
-		`{"a": 1`:         "",
-	} {
-		if got, ok := serversFile(text); ok != (want != "") || ok && got != want {
-			t.Errorf("%s: %s, %v", text, got, ok)
-		}
-	}
-}
-
 func TestServersFilesInTheDocumentsAreRead(t *testing.T) {
 	read := 0
 	for name, text := range pages(t, "..") {
@@ -284,13 +270,6 @@ func checkPackages(text string, files []file) (problems []string) {
 
 func TestTheArchitectureHasAllPackages(t *testing.T) {
 	report(t, checkPackages(pages(t, "..")["ARCHITECTURE.md"], load(t, "..")))
-}
-
-func TestAPackageThatTheArchitectureDoesNotHaveIsFound(t *testing.T) {
-	text := "\n| folder | is |\n|---|---|\n| `shared/a`, `functions/*` | b `no/package` |\n| `shared/gone` | – |\n\n| `shared/later` | – |\n"
-	want := []string{"ARCHITECTURE.md: there is no package shared/gone", "shared/later: the table of packages in ARCHITECTURE.md does not have it"}
-	got := checkPackages(text, []file{{dir: "shared/a/b"}, {dir: "functions/http"}, {dir: "shared/later"}})
-	commontest.Same(t, want, got)
 }
 
 func TestPagesThatAreReadAsAWholeAreShort(t *testing.T) {

@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
-
-	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // errorPage explains the codes and phases of errors.
@@ -200,15 +198,4 @@ func TestErrorsThatPagesQuoteAreSaid(t *testing.T) {
 		t.Errorf("%s quotes %d errors; is its form another?", errorPage, n)
 	}
 	report(t, checkQuotes(all, texts(load(t, ".."))))
-}
-
-func TestAQuoteThatNoErrorSaysIsFound(t *testing.T) {
-	all := map[string]string{
-		errorPage:   "| it says | look at |\n|---|---|\n| `the … is full: try` | a |\n| `it was full once` | a |\n\n| code | b |\n|---|---|\n| `-1` | c |\n",
-		"docs/a.md": "| \"the file is gone\" | b |\n| `a flag` | b |\n",
-	}
-	want := []string{"docs/a.md: no error says \"the file is gone\" any more", errorPage + `: no error says "it was full once" any more`}
-	got := checkQuotes(all, []string{filled("the %s is full: try %q")})
-	slices.Sort(got)
-	commontest.Same(t, want, got)
 }

@@ -182,29 +182,3 @@ func TestFiguresOfTheDocumentsAreThoseOfTheCode(t *testing.T) {
 		commontest.CheckIn(t, f.page, checkFigure(files, string(text), f.phrase, f.name))
 	}
 }
-
-func TestAFigureThatTheCodeDoesNotHaveIsFound(t *testing.T) {
-	root := t.TempDir()
-	code := "package p\n\nimport \"time\"\n\nconst most = 4 << 10\n\nfunc f() { o.Wait = cmp.Or(o.Wait, 2*time.Minute) }\n\nfunc g() any { return T{Wait: time.Hour} }\n"
-	commontest.OK(t, os.WriteFile(filepath.Join(root, "p.go"), []byte(code), 0o600))
-	files := load(t, root)
-	for i := range files {
-		files[i].dir = "p"
-	}
-	const text = "It takes 4 KiB in 120 s, or in 2 hours."
-	for _, c := range []struct {
-		phrase, name string
-		ok           bool
-	}{
-		{"takes [4 KiB]", "p.most", true},
-		{"in [120 s]", "p.f.Wait", true},
-		{"in [2 hours]", "p.g.Wait", false},
-		{"takes [5 KiB]", "p.most", false},
-		{"in [120 s]", "p.Wait", false},
-		{"takes [4 KiB]", "p.least", false},
-	} {
-		if err := checkFigure(files, text, c.phrase, c.name); (err == nil) != c.ok {
-			t.Errorf("%s, %s: %v", c.phrase, c.name, err)
-		}
-	}
-}

@@ -204,16 +204,6 @@ func TestSecretsNameVariables(t *testing.T) {
 	}
 }
 
-func TestScopesAreTakenWithoutAWarning(t *testing.T) {
-	for _, scope := range []serversfile.Scope{serversfile.ScopeSession, serversfile.ScopePrincipal, serversfile.ScopeShared} {
-		got, warnings := boxed(t, `{"scope": "`+string(scope)+`"}`)
-		again, err := serversfile.UnmarshalServer(got.Marshal())
-		if err != nil || len(warnings) != 0 || again.Box.Scope != scope {
-			t.Error(scope, warnings, again.Box, err)
-		}
-	}
-}
-
 func TestAccessIsHandedOnAsItIsWithoutComments(t *testing.T) {
 	c := parse(t, `{"mcpServers": {}, "x-dormouse": {"access": {
 		// who may come in

@@ -186,6 +186,15 @@ func readEnv(path string) (map[string]string, []envProblem, error) {
 	return all, problems, nil
 }
 
+// withoutPath returns an error of the file system without the path of its file.
+func withoutPath(err error) error {
+	var of *os.PathError
+	if errors.As(err, &of) {
+		return of.Err
+	}
+	return err
+}
+
 // withFiles returns a Getenv that asks getenv and then the files, in order. A file or
 // line that cannot be read is a warning, because perhaps no server needs it.
 func withFiles(getenv Getenv, files []string) (Getenv, []Warning) {
@@ -194,11 +203,7 @@ func withFiles(getenv Getenv, files []string) (Getenv, []Warning) {
 	for _, file := range files {
 		all, problems, err := readEnv(file)
 		if err != nil {
-			var path *os.PathError
-			if errors.As(err, &path) {
-				err = path.Err
-			}
-			warnings = append(warnings, Warning{Position{file, 1, 1}, fmt.Sprintf("the variables of this file are not read: %v", err)})
+			warnings = append(warnings, Warning{Position{file, 1, 1}, fmt.Sprintf("the variables of this file are not read: %v", withoutPath(err))})
 		}
 		for _, p := range problems {
 			warnings = append(warnings, Warning{Position{file, p.line, 1}, "this line is not read: " + p.text})
@@ -244,11 +249,7 @@ func (r *serverReader) envFile(m member, _ string) {
 	case errors.Is(err, os.ErrNotExist):
 		r.lacks(m.value.at, r.what+": envFile", "there is no such file", "create the file, or remove envFile; a relative path starts at the folder of the servers file", nil)
 	case err != nil:
-		var failed *os.PathError
-		if errors.As(err, &failed) {
-			err = failed.Err
-		}
-		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("the file cannot be read: %v", err), "repair it, or remove envFile", nil)
+		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("the file cannot be read: %v", withoutPath(err)), "repair it, or remove envFile", nil)
 	}
 	for _, p := range problems {
 		r.lacks(m.value.at, r.what+": envFile", fmt.Sprintf("line %d of the file cannot be read: %s", p.line, p.text), "mend the line", nil)

@@ -6,6 +6,7 @@ import (
 	"strings"
 )
 
+// runner is a program that runs packages from a registry.
 type runner struct {
 	command []string // with the first arguments
 	args    string   // how its arguments begin, for a message
@@ -23,6 +24,18 @@ func runners() []runner {
 	}
 }
 
+// runner returns the package runner that the command line starts, and its further arguments. Its
+// command is nil for another program.
+func (s Server) runner() (of runner, args []string) {
+	line := append([]string{filepath.Base(s.Command)}, s.Args...)
+	for _, of := range runners() {
+		if k := len(of.command); len(line) >= k && slices.Equal(line[:k], of.command) {
+			return of, line[k:]
+		}
+	}
+	return runner{}, nil
+}
+
 // lacksPackage reports whether the command starts a package and names none, and how its
 // arguments begin. Such a program waits for a line to execute, so the start would end only
 // with its time. Another argument than an option may be the package or the value of an
@@ -31,14 +44,11 @@ func (s Server) lacksPackage() (command, args string, lacks bool) {
 	if strings.Contains(s.Command, "/") && !filepath.IsAbs(s.Command) {
 		return "", "", false // a program of the folder
 	}
-	line := append([]string{filepath.Base(s.Command)}, s.Args...)
-	for _, of := range runners() {
-		k := len(of.command)
-		if len(line) >= k && slices.Equal(line[:k], of.command) && !slices.ContainsFunc(line[k:], names) {
-			return strings.Join(of.command, " "), of.args, true
-		}
+	of, rest := s.runner()
+	if of.command == nil || slices.ContainsFunc(rest, names) {
+		return "", "", false
 	}
-	return "", "", false
+	return strings.Join(of.command, " "), of.args, true
 }
 
 // names reports whether an argument may name a package or a command.

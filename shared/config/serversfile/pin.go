@@ -59,42 +59,37 @@ func (s Server) source() (name string, changes bool) {
 // packages returns the packages that a package runner starts, as they are written, and their
 // kind. The one that is started is the first.
 func (s Server) packages() (all []string, kind string) {
-	line := append([]string{filepath.Base(s.Command)}, s.Args...)
-	for _, of := range runners() {
-		k := len(of.command)
-		if len(line) < k || !slices.Equal(line[:k], of.command) {
-			continue
-		}
-		kind = "npm"
-		if strings.HasPrefix(of.command[0], "uv") || of.command[0] == "pipx" {
-			kind = "pypi"
-		}
-		args := line[k:]
-		var with []string
-		for len(args) > 0 && strings.HasPrefix(args[0], "-") && args[0] != "--" {
-			option, value, joined := strings.Cut(args[0], "=")
-			args = args[1:]
-			if takes := slices.Contains(optionsWithValue(), option); takes && !joined && len(args) > 0 {
-				value, args = args[0], args[1:]
-			}
-			switch option {
-			case "-p", "--package", "--from", "--spec":
-				if option != "-p" || kind == "npm" { // that of uvx is an interpreter
-					all = append(all, value)
-				}
-			case "--with", "-w":
-				with = append(with, value)
-			}
-		}
-		if len(args) > 0 && args[0] == "--" {
-			args = args[1:]
-		}
-		if len(all) == 0 && len(args) > 0 {
-			all = args[:1]
-		}
-		return append(slices.Clone(all), with...), kind
+	of, args := s.runner()
+	if of.command == nil {
+		return nil, ""
 	}
-	return nil, ""
+	kind = "npm"
+	if strings.HasPrefix(of.command[0], "uv") || of.command[0] == "pipx" {
+		kind = "pypi"
+	}
+	var with []string
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") && args[0] != "--" {
+		option, value, joined := strings.Cut(args[0], "=")
+		args = args[1:]
+		if takes := slices.Contains(optionsWithValue(), option); takes && !joined && len(args) > 0 {
+			value, args = args[0], args[1:]
+		}
+		switch option {
+		case "-p", "--package", "--from", "--spec":
+			if option != "-p" || kind == "npm" { // that of uvx is an interpreter
+				all = append(all, value)
+			}
+		case "--with", "-w":
+			with = append(with, value)
+		}
+	}
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(all) == 0 && len(args) > 0 {
+		all = args[:1]
+	}
+	return append(slices.Clone(all), with...), kind
 }
 
 // optionsWithValue returns the options of package runners before the package whose value is the

@@ -94,7 +94,7 @@ func (r *reader) plain(to []byte, n node) []byte {
 	scalar := func(v any) []byte {
 		text, err := json.Marshal(v)
 		if err != nil {
-			panic("catalog: " + err.Error()) // strings, and numbers as they stand in the file, always encode
+			panic("serversfile: " + err.Error()) // strings, and numbers as they stand in the file, always encode
 		}
 		return append(to, text...)
 	}

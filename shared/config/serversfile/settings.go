@@ -207,55 +207,55 @@ func (r *reader) object(in section) kind {
 // longest limits every time in the file. A longer time is probably in the wrong unit.
 const longest = 24 * time.Hour
 
-// seconds is a kind: a time in seconds, with fractions. zero permits 0, which means "no
-// limit".
-func (r *reader) seconds(to *time.Duration, zero bool) kind {
-	return kind{fmt.Sprintf("seconds, at most %.0f", longest.Seconds()), func(m member, what string) {
+// amount is a kind: a number. set keeps the number, or returns what it must be.
+func (r *reader) amount(values string, set func(v float64) (want string)) kind {
+	return kind{values, func(m member, what string) {
 		if !r.want(m.value, number, what) {
 			return
 		}
-		s := m.value.float()
-		d := time.Duration(math.Min(s, 2*longest.Seconds()) * float64(time.Second))
-		if s < 0 || d > longest || d == 0 && (!zero || s != 0) {
+		if want := set(m.value.float()); want != "" {
+			r.fail(m.value.at, "%s must be %s", what, want)
+		}
+	}, nil}
+}
+
+// seconds is a kind: a time in seconds, with fractions. zero permits 0, which means "no
+// limit".
+func (r *reader) seconds(to *time.Duration, zero bool) kind {
+	return r.amount(fmt.Sprintf("seconds, at most %.0f", longest.Seconds()), func(v float64) string {
+		d := time.Duration(math.Min(v, 2*longest.Seconds()) * float64(time.Second))
+		if v < 0 || d > longest || d == 0 && (!zero || v != 0) {
 			least := "more than 0"
 			if zero {
 				least = "0, for no limit,"
 			}
-			r.fail(m.value.at, "%s must be %s and at most %.0f seconds", what, least, longest.Seconds())
-			return
+			return fmt.Sprintf("%s and at most %.0f seconds", least, longest.Seconds())
 		}
 		*to = d
-	}, nil}
+		return ""
+	})
 }
 
 // number is a kind: a number between two bounds.
 func (r *reader) number(to *float64, least, most float64) kind {
-	return kind{fmt.Sprintf("%g to %g", least, most), func(m member, what string) {
-		if !r.want(m.value, number, what) {
-			return
-		}
-		v := m.value.float()
+	return r.amount(fmt.Sprintf("%g to %g", least, most), func(v float64) string {
 		if v < least || v > most {
-			r.fail(m.value.at, "%s must be at least %g and at most %g", what, least, most)
-			return
+			return fmt.Sprintf("at least %g and at most %g", least, most)
 		}
 		*to = v
-	}, nil}
+		return ""
+	})
 }
 
 // whole is a kind: a whole number between two bounds.
 func (r *reader) whole(to *int, least, most int) kind {
-	return kind{fmt.Sprintf("whole, %d to %d", least, most), func(m member, what string) {
-		if !r.want(m.value, number, what) {
-			return
-		}
-		v := m.value.float()
+	return r.amount(fmt.Sprintf("whole, %d to %d", least, most), func(v float64) string {
 		if v < float64(least) || v > float64(most) || v != float64(int(v)) {
-			r.fail(m.value.at, "%s must be a whole number, at least %d and at most %d", what, least, most)
-			return
+			return fmt.Sprintf("a whole number, at least %d and at most %d", least, most)
 		}
 		*to = int(v)
-	}, nil}
+		return ""
+	})
 }
 
 // flag is a kind: true or false.
