@@ -12,91 +12,30 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
+	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 )
 
-// mortal is the store of a process that dies at its nth write. From then on its calls
+// mortal returns the store of a process that dies at its nth write. From then on its calls
 // have no effect. If after is set, the nth write itself still takes effect.
-type mortal struct {
-	storage.Store
-	mu    sync.Mutex
-	n     int
-	after bool
-	dead  bool
-}
-
-func (m *mortal) gone() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.dead {
-		return storage.Errorf(storage.Unavailable, "the process is dead")
-	}
-	return nil
-}
-
-func (m *mortal) write(do func() error) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.n--; m.n == 0 {
-		if m.dead = true; m.after {
-			_ = do()
+func mortal(store storage.Store, n int, after bool) storage.Store {
+	var mu sync.Mutex
+	died := storage.Errorf(storage.Unavailable, "the process is dead")
+	return intercept.New(store, func(ctx context.Context, c *intercept.Call, do func(context.Context) error) error {
+		mu.Lock()
+		write := c.Kind == intercept.Write
+		if write {
+			n--
 		}
-	}
-	if m.dead {
-		return storage.Errorf(storage.Unavailable, "the process is dead")
-	}
-	return do()
-}
-
-func (m *mortal) Append(ctx context.Context, b storage.Batch) error {
-	return m.write(func() error { return m.Store.Append(ctx, b) })
-}
-
-func (m *mortal) PutItem(ctx context.Context, it storage.Item) (put bool, err error) {
-	err = m.write(func() error { put, err = m.Store.PutItem(ctx, it); return err })
-	return put, err
-}
-
-func (m *mortal) SwapItem(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
-	err = m.write(func() error { swapped, err = m.Store.SwapItem(ctx, was, it); return err })
-	return swapped && err == nil, err
-}
-
-func (m *mortal) DeleteItem(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) error {
-	return m.write(func() error { return m.Store.DeleteItem(ctx, box, id, gen) })
-}
-
-func (m *mortal) PutAnswer(ctx context.Context, a storage.Answer) (first bool, err error) {
-	err = m.write(func() error { first, err = m.Store.PutAnswer(ctx, a); return err })
-	return first, err
-}
-
-func (m *mortal) Load(ctx context.Context, id storage.ID, box storage.BoxID) (storage.Session, storage.Box, error) {
-	if err := m.gone(); err != nil {
-		return storage.Session{}, storage.Box{}, err
-	}
-	return m.Store.Load(ctx, id, box)
-}
-
-func (m *mortal) Item(ctx context.Context, box storage.BoxID, id storage.StreamID) (storage.Item, error) {
-	if err := m.gone(); err != nil {
-		return storage.Item{}, err
-	}
-	return m.Store.Item(ctx, box, id)
-}
-
-func (m *mortal) Tail(ctx context.Context, id storage.ID, stream storage.StreamID) (storage.Tail, error) {
-	if err := m.gone(); err != nil {
-		return storage.Tail{}, err
-	}
-	return m.Store.Tail(ctx, id, stream)
-}
-
-func (m *mortal) Wait(ctx context.Context, id storage.ID, stream storage.StreamID, after storage.Index, until time.Time) (storage.Page, error) {
-	if err := m.gone(); err != nil {
-		return storage.Page{}, err
-	}
-	return m.Store.Wait(ctx, id, stream, after, until)
+		alive, last := n > 0, write && n == 0
+		mu.Unlock()
+		switch {
+		case alive:
+			return do(ctx)
+		case last && after:
+			_ = do(ctx)
+		}
+		return died
+	})
 }
 
 // lives plays the client, the alarms and the sweep for a session until its call has ended.
@@ -156,7 +95,7 @@ func dies(t *testing.T, call string, n int, after bool) {
 	w := memory(t)
 	c := w.legacy(everything)
 	store := w.open()
-	w.open = func() storage.Store { return &mortal{Store: store, n: n, after: after} }
+	w.open = func() storage.Store { return mortal(store, n, after) }
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	first := c.do(c.request("POST", call).WithContext(ctx))
@@ -192,7 +131,7 @@ func TestRoundEndsWhereverItsFunctionDies(t *testing.T) {
 					store := w.open()
 					first := c.tool("ask", `{"text":"form"}`)
 					c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":%s}`, asked(t, first.messages(t))["elicitation/create"], results()["elicitation/create"]))
-					w.open = func() storage.Store { return &mortal{Store: store, n: n, after: after} }
+					w.open = func() storage.Store { return mortal(store, n, after) }
 					b, _ := w.backend()
 					ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 					defer cancel()
@@ -219,7 +158,7 @@ func TestCancelEndsWhereverItsFunctionDies(t *testing.T) {
 						c := w.legacy(everything)
 						store := w.open()
 						first := c.post(call)
-						w.open = func() storage.Store { return &mortal{Store: store, n: n, after: after} }
+						w.open = func() storage.Store { return mortal(store, n, after) }
 						c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 						w.open = func() storage.Store { return store }
 						if n == 1 && !after {
@@ -269,37 +208,4 @@ func TestSlowFunctionThatLivesKeepsItsCall(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestCallsCostWhatTheyMust counts the round trips to the store.
-func TestCallsCostWhatTheyMust(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
-		c := w.legacy(everything)
-		counting := storagetest.NewCounting(w.open())
-		w.open = func() storage.Store { return counting }
-		cost := func(do func()) map[string]int {
-			counting.Reset()
-			do()
-			return counting.Counts().Calls
-		}
-		for _, op := range []struct {
-			name string
-			do   func()
-			want map[string]int
-		}{
-			{"answered within a second", func() { c.tool("echo", `{}`) }, map[string]int{"Load": 1, "Append": 1}},
-			{
-				"the same, with progress", func() { c.post(toolCall("1", "steps", `{"n":2,"millis":100}`, `,"_meta":{"progressToken":"p"}`)) },
-				map[string]int{"Load": 1, "Append": 1},
-			},
-			{"a list", func() { c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`) }, map[string]int{"Load": 1, "Append": 1}},
-			{"by a modern client", func() { w.modernTool("echo", `{}`, "") }, map[string]int{"Load": 1, "Append": 1, "Create": 1}},
-			{"the same again", func() { w.modernTool("echo", `{}`, "") }, map[string]int{"Load": 1, "Append": 1}},
-			{"after 5 s", func() { c.tool("steps", `{"n":1,"millis":5000}`) }, map[string]int{"Load": 1, "PutItem": 1, "Item": 2, "Append": 1, "DeleteItem": 1}},
-			{"after 25 s", func() { c.tool("steps", `{"n":1,"millis":25000}`) }, map[string]int{"Load": 1, "PutItem": 1, "Item": 10, "SwapItem": 2, "Append": 1, "DeleteItem": 1}},
-		} {
-			commontest.SameIn(t, op.name, op.want, cost(op.do))
-		}
-	})
 }

@@ -68,7 +68,7 @@ func TestFunctionThatGoesOnLeavesOutWhatIsRepeated(t *testing.T) {
 		w.hosted = native.Hosted{Remote: elsewhere}
 		c := w.legacy(everything)
 		store := w.open()
-		w.open = func() storage.Store { return &mortal{Store: store, n: 5} } // the second renewal of the item
+		w.open = func() storage.Store { return mortal(store, 5, false) } // the second renewal of the item
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 		defer cancel()
 		first := c.do(c.request("POST", toolCall("1", "any", "{}", "")).WithContext(ctx))

@@ -105,22 +105,30 @@ func TestClientThatCannotBeAskedIsNotAsked(t *testing.T) {
 	w.empty()
 }
 
-func TestModernClientIsAskedAndCallsAgain(t *testing.T) {
-	w := memory(t)
-	first := []byte(w.modernTool("ask", `{"text":"form,roots"}`, "").last(t))
-	if got := wire.Lookup(first, "result", "resultType"); string(got) != `"input_required"` {
-		t.Fatalf("got %s", first)
-	}
-	if got := wire.Lookup(first, "result", "content"); got != nil {
-		t.Errorf("it has a content: %s", got)
-	}
-	state := wire.Lookup(first, "result", "requestState")
-	if strings.Contains(string(state), "kept") {
-		t.Error("the server's state is not sealed")
-	}
-	again := w.modernTool("ask", `{"text":"form,roots"}`, `"requestState":`+string(state)+`,"inputResponses":{"form":`+
-		results()["elicitation/create"]+`,"roots":`+results()["roots/list"]+`},`)
-	commontest.Equal(t, "accept Ada; file:///r kept", textOf(t, again.last(t)))
+func TestModernClientIsAskedAndCallsAgainAnHourLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := memory(t)
+		first := []byte(w.modernTool("ask", `{"text":"form,roots"}`, "").last(t))
+		if got := wire.Lookup(first, "result", "resultType"); string(got) != `"input_required"` {
+			t.Fatalf("got %s", first)
+		}
+		if got := wire.Lookup(first, "result", "content"); got != nil {
+			t.Errorf("it has a content: %s", got)
+		}
+		state := wire.Lookup(first, "result", "requestState")
+		if strings.Contains(string(state), "kept") {
+			t.Error("the server's state is not sealed")
+		}
+		counting := storagetest.NewCounting(w.open())
+		w.open = func() storage.Store { return counting }
+		time.Sleep(time.Hour)
+		if calls := counting.Counts().Calls; len(calls) > 0 || len(w.invoked) > 0 || len(w.due()) > 0 {
+			t.Errorf("while the user thinks: %v, %v", calls, w.invoked)
+		}
+		again := w.modernTool("ask", `{"text":"form,roots"}`, `"requestState":`+string(state)+`,"inputResponses":{"form":`+
+			results()["elicitation/create"]+`,"roots":`+results()["roots/list"]+`},`)
+		commontest.Equal(t, "accept Ada; file:///r kept", textOf(t, again.last(t)))
+	})
 }
 
 func TestHumanMayThinkForAnHourAndNothingRuns(t *testing.T) {
@@ -137,22 +145,6 @@ func TestHumanMayThinkForAnHourAndNothingRuns(t *testing.T) {
 		c.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"action":"decline"}}`, asked(t, first.messages(t))["elicitation/create"]))
 		w.work()
 		commontest.Equal(t, "decline <nil> kept", textOf(t, c.poll(first.lastID(t)).last(t)))
-	})
-}
-
-func TestModernQuestionIsAnsweredAnHourLaterToAnotherProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := memory(t)
-		first := []byte(w.modernTool("ask", `{"text":"form"}`, "").last(t))
-		counting := storagetest.NewCounting(w.open())
-		w.open = func() storage.Store { return counting }
-		time.Sleep(time.Hour)
-		if calls := counting.Counts().Calls; len(calls) > 0 || len(w.invoked) > 0 || len(w.due()) > 0 {
-			t.Errorf("while the user thinks: %v, %v", calls, w.invoked)
-		}
-		again := w.modernTool("ask", `{"text":"form"}`, `"requestState":`+string(wire.Lookup(first, "result", "requestState"))+
-			`,"inputResponses":{"form":`+results()["elicitation/create"]+`},`)
-		commontest.Equal(t, "accept Ada kept", textOf(t, again.last(t)))
 	})
 }
 
@@ -415,10 +407,4 @@ func TestWebSocketAndEventStreamAreExecutedApart(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	w.empty()
-}
-
-func TestLaterKeepsTheStateOfItsAuthor(t *testing.T) {
-	at := time.Now().Add(time.Hour).Truncate(time.Millisecond)
-	r := native.Later(at, "a:b\n\"c\"")
-	commontest.Same(t, true, strings.HasSuffix(r.RequestState, "a:b\n\"c\""))
 }

@@ -42,7 +42,7 @@ type cutWire struct {
 	opened int
 	frames [2]int // writes, up and down
 	point  cutPoint
-	cut    bool // the connection was cut
+	cut    bool                  // the connection was cut
 	types  [2]map[frame.Type]int // messages, up and down
 	even   bool                  // everything takes as long each time
 	limits []string              // of the gateway that connections ran into
