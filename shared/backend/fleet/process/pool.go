@@ -1,10 +1,6 @@
 // Package process is the fleet of one machine: a task is a runner program started as a
 // local process, or a runner inside of this program. It hides how the process is started,
-// watched and ended, so that nothing of a box outlives its runner. It also hides how
-// functions in other processes reach the pool (a small HTTP API over a unix socket).
-//
-// [Pool] lives in one long-running program (the emulator). Function processes use
-// [Client]. Both are a [fleet.Fleet].
+// watched and ended, so that nothing of a box outlives its runner.
 //
 // The package does not decide when a box is started, does not talk to the runner, and
 // does not limit the resources of a box.
@@ -60,9 +56,9 @@ const (
 
 // Config says how a Pool runs its runners. Only the field Command is required.
 type Config struct {
-	// Command is the path of the runner program; it is not looked up in PATH. If it is this
-	// program's own, runners start although its file is gone or was replaced.
-	// Args are its arguments.
+	// Command is the path of the runner program; it is not looked up in PATH. If it is the
+	// path of this program, runners start even after the file was removed or replaced.
+	// Args are the arguments of the runner program.
 	Command string
 	Args    []string
 	// Env is the whole environment of a runner (PATH, HOME, TMPDIR ...) beside taskEnv
@@ -73,13 +69,13 @@ type Config struct {
 	// MaxTasks is the number of tasks that may run at the same time; 0 means 16, and less than
 	// 0 any number.
 	MaxTasks int
-	// Inside runs a task of the place Inside with its environment, which has taskEnv too. It
-	// returns with the exit code of a runner when nothing of the task runs any more. The end
-	// of ctx is as SIGTERM to a runner, and kill as SIGKILL. Its log lines, without line
-	// end, go to line. nil: no task is inside.
+	// Inside runs a task of the place Inside in this program, with the environment env. It
+	// calls line for each line of the log, without the line end. When nothing of the task runs
+	// any more, it returns the exit code that a runner would have. The end of ctx is as SIGTERM
+	// to a runner, and the end of kill as SIGKILL. nil: each task is a process.
 	Inside func(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int)
-	// Started reports whether this program has started the process that had a pid before
-	// the call, for a task inside. nil: it has started none.
+	// Started reports whether this program has started the process with a pid for a task of
+	// the place Inside. The process may have ended. nil: it has started none.
 	Started func(pid int) bool
 	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
 	Grace time.Duration
@@ -105,8 +101,8 @@ type Config struct {
 type Pool struct {
 	cfg     Config
 	log     *slog.Logger
-	program func() string // the path of the runner program as it is now
-	spawns  chan func()
+	program func() string // see programOf
+	spawns  chan func()   // each starts one runner; see spawner
 	running sync.WaitGroup
 	since   time.Time
 
@@ -210,7 +206,9 @@ func (p *Pool) start(ft fleet.Task) (string, error) {
 	}
 	cmd := exec.Command(p.program(), p.cfg.Args...) //nolint:noctx // a task outlives the call that started it
 	cmd.Args[0] = p.cfg.Command                     // what ps shows
-	cmd.Env = environment(p.cfg.Env, ft.Env, id)
+	for name, value := range p.environment(ft, id) {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
 	cmd.Dir = p.cfg.Dir
 	cmd.Stdout, cmd.Stderr = in, in
 	cmd.SysProcAttr = runnerAttr()
@@ -259,16 +257,19 @@ func (p *Pool) spawn(cmd *exec.Cmd) error {
 func (p *Pool) watch(t *task, started fleet.Status, out *os.File) {
 	defer p.running.Done()
 	p.log.Info("box task started", "task", started.ID, "box", started.Box, "server", started.Server, "pid", started.PID)
-	drained := make(chan string, 1)
-	go func() { drained <- p.copyLines(started, out) }()
+	lines, drained := &output{pool: p, of: started}, make(chan struct{})
+	go func() {
+		defer close(drained)
+		lines.copy(out)
+	}()
 	left := p.reap(t)
 	// A surviving process that still holds the pipe must not delay the report.
 	_ = out.SetReadDeadline(time.Now().Add(time.Second))
-	failure := <-drained
+	<-drained
 	_ = out.Close()
 
 	code, signal := t.exit()
-	end := p.recordEnd(t, code, signal, failure)
+	end := p.recordEnd(t, code, signal, lines.lastError())
 	if left != nil {
 		p.log.Error("processes of a stopped box are still alive", "task", end.ID, "box", end.Box, "error", left)
 	}
@@ -393,8 +394,8 @@ func (p *Pool) Traits(string) fleet.Traits {
 }
 
 // Close stops all tasks and returns when nothing of them runs any more. When ctx ends
-// first, Close kills the rest and returns an error that wraps the error of ctx. From
-// then on Run fails; Stop and Tasks still answer. Close may be called again.
+// first, Close kills the rest and returns an error that wraps the error of ctx. After Close
+// has begun, Run fails, and Stop and Tasks still answer. Close may be called again.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	first := !p.closed
@@ -450,14 +451,11 @@ func (p *Pool) forget(now time.Time) {
 	p.order = kept
 }
 
-func environment(base, own map[string]string, id string) []string {
-	all := make(map[string]string, len(base)+len(own)+1)
-	for _, m := range []map[string]string{base, own, {taskEnv: id}} {
-		maps.Copy(all, m)
-	}
-	env := make([]string, 0, len(all))
-	for k, v := range all {
-		env = append(env, k+"="+v)
-	}
+// environment returns the variables of a task's runner.
+func (p *Pool) environment(t fleet.Task, id string) map[string]string {
+	env := map[string]string{}
+	maps.Copy(env, p.cfg.Env)
+	maps.Copy(env, t.Env)
+	env[taskEnv] = id
 	return env
 }

@@ -6,10 +6,9 @@ import "os"
 // given to another file.
 const self = "/proc/self/exe"
 
-// programOf returns the function that gives the path by which a program is to be started.
-// That is path, as long as it names what it named when programOf was called. A newer file
-// of this program's own name, as an upgrade leaves, is not started beside an older host:
-// both speak the version of the host.
+// programOf returns a function that returns the path by which to start the program at path.
+// If path is the file of this program, and an upgrade replaces the file, the function returns
+// a path of the old file. So runners have the version of the program that starts them.
 func programOf(path string) func() string {
 	was, err := os.Stat(path)
 	own, ownErr := os.Stat(self)

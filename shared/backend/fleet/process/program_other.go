@@ -2,5 +2,5 @@
 
 package process
 
-// programOf returns the function that gives the path by which a program is to be started.
+// programOf returns a function that returns the path by which to start the program at path.
 func programOf(path string) func() string { return func() string { return path } }
