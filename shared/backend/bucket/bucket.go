@@ -1,8 +1,8 @@
-// Package bucket keeps the snapshots of workspaces in S3, or a compatible service. It is
-// the host's part, which signs. A box holds no credential of the bucket: for some
-// minutes it gets a URL for one object of its own, which reaches nothing else. The package
-// hides names of objects and Signature Version 4. It also hides how it finds the newest of
-// several snapshots while runners are killed and frames come twice or late.
+// Package bucket keeps the snapshots of workspaces in S3, or a compatible service. Only the
+// host has credentials of the bucket. For each upload and download the host gives a box a URL,
+// which is valid for some minutes and for one object. The package hides names of objects and
+// Signature Version 4. It also hides how it finds the newest of several snapshots while
+// runners are killed and frames come twice or late.
 //
 // The package does not check the caller: its callers must ensure that a box asks only
 // for its own snapshots (package relayserver does). It never sees the contents of a snapshot.
@@ -111,9 +111,9 @@ func (b *Bucket) Newest(ctx context.Context, box storage.BoxID, owner string) (g
 	return get, sumOf(p.Object), p.Saved, err
 }
 
-// Room returns the place for a new snapshot of size bytes: its name, a URL for PUT, and
-// the headers to send. The URL is valid for some minutes and accepts exactly size bytes.
-// sum is their SHA-256 in hexadecimal, or "" if the box does not know it.
+// Room returns the place for a new snapshot of size bytes: the name of its object, a URL for
+// PUT, and the headers to send. The URL is valid for some minutes and accepts exactly size
+// bytes. sum is the SHA-256 of the snapshot in hexadecimal, or "" if the box does not know it.
 // Errors: Fenced if a newer generation has saved, TooLarge, Invalid, Unavailable.
 func (b *Bucket) Room(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, size int64, sum string) (object, put string, header map[string]string, err error) {
 	switch {
@@ -171,18 +171,18 @@ func (b *Bucket) Commit(ctx context.Context, box storage.BoxID, owner string, ge
 		if err != nil {
 			return err
 		}
-		switch answer.code {
+		switch answer.Status {
 		case http.StatusOK:
 			if p.Object != "" {
-				// The old object is no longer used: if it is not removed now, the
-				// lifecycle rules remove it.
+				// Nothing uses the old object any more. If this request fails, the lifecycle
+				// rules remove the object.
 				_, _ = b.call(ctx, http.MethodDelete, folder(box, owner)+p.Object, nil, nil)
 			}
 			return nil
 		case http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound:
 			continue // another runner has written or removed it
 		}
-		return answer.unexpected("write which snapshot is the newest")
+		return unexpected("write which snapshot is the newest", answer)
 	}
 	return storage.Errorf(storage.Unavailable, "several runners are saving the same snapshot; try again")
 }
@@ -199,8 +199,8 @@ func (b *Bucket) Forget(ctx context.Context, box storage.BoxID, owner string, ge
 		if err != nil {
 			return err
 		}
-		if answer.code != http.StatusNoContent && answer.code != http.StatusOK && answer.code != http.StatusNotFound {
-			return answer.unexpected("remove a snapshot")
+		if answer.Status != http.StatusNoContent && answer.Status != http.StatusOK && answer.Status != http.StatusNotFound {
+			return unexpected("remove a snapshot", answer)
 		}
 	}
 	return nil
@@ -216,13 +216,13 @@ func (b *Bucket) pointer(ctx context.Context, box storage.BoxID, owner string) (
 	switch {
 	case err != nil:
 		return pointer{}, err
-	case answer.code == http.StatusNotFound:
+	case answer.Status == http.StatusNotFound:
 		return pointer{}, nil
-	case answer.code != http.StatusOK:
-		return pointer{}, answer.unexpected("read which snapshot is the newest")
+	case answer.Status != http.StatusOK:
+		return pointer{}, unexpected("read which snapshot is the newest", answer)
 	}
-	p := pointer{etag: answer.etag}
-	if err := json.Unmarshal(answer.body, &p); err != nil {
+	p := pointer{etag: answer.Header.Get("ETag")}
+	if err := json.Unmarshal(answer.Body, &p); err != nil {
 		return pointer{}, storage.Errorf(storage.Unavailable, "cannot read the name of the newest snapshot").Because(err)
 	}
 	gen, _, ok := parts(p.Object)
@@ -232,31 +232,25 @@ func (b *Bucket) pointer(ctx context.Context, box storage.BoxID, owner string) (
 	return p, nil
 }
 
-type answer struct {
-	code int
-	etag string
-	body []byte
-}
-
-// unexpected returns an error with the code that S3 gives. It leaves out the rest of the
-// text, which may repeat the request.
-func (a answer) unexpected(what string) error {
+// unexpected returns the error for an answer of S3 with another status than expected. It has
+// the error code in the answer, and leaves out the rest, which may repeat the request.
+func unexpected(what string, a awscall.Answer) error {
 	why := ""
-	if m := regexp.MustCompile(`<Code>([A-Za-z]{1,60})</Code>`).FindSubmatch(a.body); m != nil {
+	if m := regexp.MustCompile(`<Code>([A-Za-z]{1,60})</Code>`).FindSubmatch(a.Body); m != nil {
 		why = " (" + string(m[1]) + ")"
 	}
-	return storage.Errorf(storage.Unavailable, "the snapshots cannot be reached").Because(fmt.Errorf("%s: S3 answers %d%s", what, a.code, why))
+	return storage.Errorf(storage.Unavailable, "the snapshots cannot be reached").Because(fmt.Errorf("%s: S3 answers %d%s", what, a.Status, why))
 }
 
 // call makes one signed request for an object.
-func (b *Bucket) call(ctx context.Context, method, object string, header http.Header, body []byte) (answer, error) {
+func (b *Bucket) call(ctx context.Context, method, object string, header http.Header, body []byte) (awscall.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	a, err := b.s3.Do(ctx, awscall.Request{Method: method, URL: b.url(object), Header: header, Body: body}, maxPointer)
 	if err != nil {
-		return answer{}, storage.Errorf(storage.Unavailable, "the snapshots cannot be reached").Because(err)
+		return a, storage.Errorf(storage.Unavailable, "the snapshots cannot be reached").Because(err)
 	}
-	return answer{a.Status, a.Header.Get("ETag"), a.Body}, nil
+	return a, nil
 }
 
 // folder returns the folder of an owner's objects, below the prefix.
@@ -266,8 +260,8 @@ func folder(box storage.BoxID, owner string) string {
 	return plain(tenant) + "/" + plain(server) + "/" + hex.EncodeToString(sum[:]) + "/"
 }
 
-// plain returns name if it needs no escaping. Otherwise it returns a digest with a dot,
-// which such a name never has.
+// plain returns name if it needs no escaping in a URL. Otherwise it returns a dot and a
+// digest of name.
 func plain(name string) string {
 	ok := name != "" && len(name) <= 100
 	for _, c := range []byte(name) {

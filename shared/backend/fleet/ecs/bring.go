@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
-// No image needs to have the runner. A first container of the task puts it into a volume,
-// and ends. The container with the image starts after that, with the runner from the volume
-// as its entry point. It keeps the image's user, environment and working folder.
+// No image needs to have the runner program. A first container of the task puts the program
+// into a volume, and ends. Then the container with the image starts, with the program from the
+// volume as its entry point. It keeps the user, environment and working folder of the image.
 
 const (
 	// fetcher is the name of the first container.
@@ -37,16 +37,17 @@ const (
 	sumEnv = "RUNNER_SHA256"
 )
 
-// fetch is what the first container does in the volume. An image may have no certificates of
-// authorities, and no folder that its user may write.
+// fetch is the script of the first container, whose working folder is the volume. Besides the
+// runner program, the script puts root certificates and a folder for caches into the volume,
+// because an image may have neither.
 const fetch = `for try in 1 2 3; do wget -q -T 15 -O runner "$RUNNER_URL" && break; sleep 1; done
 echo "$RUNNER_SHA256  runner" | sha256sum -c
 chmod 0755 runner
 cp /etc/ssl/certs/ca-certificates.crt roots.pem
 mkdir -m 1777 cache`
 
-// bringing returns the first container, and changes the definition so that the runner is
-// brought into the other one.
+// bringing returns the first container. It changes the container runner, which has the image, so
+// that it waits for the first one and starts the program in the volume.
 func (f *Fleet) bringing(runner *contents) contents {
 	mounts := []mount{{volume, brought}}
 	first := contents{
@@ -63,9 +64,9 @@ func (f *Fleet) bringing(runner *contents) contents {
 	return first
 }
 
-// pin names the image of the container by its digest, and tells the runner what the image
-// starts, which ECS does not. It asks the registry once for a definition, so no
-// later start waits for it, and a tag that moves changes no box.
+// pin names the image of the container by its digest. It also tells the runner what the image
+// starts, because ECS does not. The task definition keeps both. So no later start with this
+// definition waits for the registry, and all of them have the same image even if its tag moves.
 func (f *Fleet) pin(ctx context.Context, c *contents) error {
 	name, config, err := f.cfg.Inspect(ctx, c.Image)
 	if err != nil {

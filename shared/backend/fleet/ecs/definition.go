@@ -103,11 +103,11 @@ func (f *Fleet) definition(t fleet.Task) (definition, error) {
 	}
 	first := f.bringing(&runner)
 	if shape.Image == "" {
-		// What the image of make image says, also where the stack's image is another one.
+		// The image that "make image" builds sets these, but Config.Image may be another image.
 		runner.Environment = append(runner.Environment, variable{"LANG", "C.UTF-8"}, variable{"UV_PYTHON_DOWNLOADS", "never"})
 	}
-	// The runner does not need these capabilities. It keeps those with which it starts
-	// servers as other users.
+	// The runner does not need these capabilities. It needs the others to start servers as
+	// other users.
 	runner.Linux.Capabilities.Drop = []string{"AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SYS_CHROOT"}
 	def := definition{
 		Compatible: []string{"FARGATE"}, NetworkMode: "awsvpc", CPU: strconv.Itoa(units), Memory: strconv.Itoa(size.MemoryMB),
@@ -160,10 +160,10 @@ func (f *Fleet) logs() *logging {
 	}}
 }
 
-// register makes the definition, or one more revision of it. Equal revisions are harmless:
+// register makes the task definition, or one more revision of it. Equal revisions are harmless:
 // ECS uses the last one. To check first, the function would need the right to read every
-// task definition of the account. The name of the family has the image as the server names
-// it, and the definition has the digest that this name had when it was made first.
+// task definition of the account. The digest in the name of the family is made of the name of a
+// server's image. The definition itself names the image by the digest that it has now.
 func (f *Fleet) register(ctx context.Context, def definition) error {
 	if def.own {
 		if err := f.pin(ctx, &def.Containers[0]); err != nil {

@@ -2,23 +2,22 @@
 // task definitions, the sizes that Fargate sells, and how it recognizes its own tasks in
 // a cluster. It also hides which answers of ECS mean "no room", "never" and "not now".
 //
-// It makes no cluster, network, role or log group; the stack's template does. It keeps no
+// The stack's template makes the cluster, network, roles and log group. The package keeps no
 // state between calls, and does not decide when a box is started.
 //
 // # Names
 //
-// The id of a task is "ecs/" and its client token. It is known before the task exists, so
-// the environment of the runner can hold it (taskEnv). ECS keeps the token as the task's
-// startedBy.
-// The task group names box and server. Lists and events contain both, so the fleet need
-// not remember them. The fleet ignores other tasks in the cluster, which have no such
-// group.
+// The id of a task is "ecs/" and its client token. The fleet knows the id before the task
+// exists, so it can pass the id in the environment of the runner (taskEnv). ECS keeps the token
+// as the task's startedBy. The task group names box and server. Lists and events contain token
+// and group, so the fleet need not remember them. The fleet ignores other tasks in the cluster,
+// which have no such group.
 //
 // # Secrets
 //
-// A task's environment travels as container overrides. A principal that may describe tasks
-// of the cluster can read them; a box cannot, because it is given no role. Values that
-// must not be read there belong in [Shape.Secrets].
+// A task's environment travels as container overrides. Every principal of AWS that may describe
+// tasks of the cluster can read the overrides; a box cannot, because it is given no role. Values
+// that such principals must not read belong in [Shape.Secrets].
 package ecs
 
 import (
@@ -51,8 +50,8 @@ const (
 	maxOverrides = 8192
 	maxGroup     = 255
 	maxReason    = 255
-	// callTimeout limits a method of the fleet with all its calls and retries. No message
-	// waits longer than that for ECS.
+	// callTimeout limits a method of the fleet with all its calls and retries. A message that
+	// starts a box waits no longer than that for ECS.
 	callTimeout = 20 * time.Second
 	attempts    = 4
 	maxBackoff  = 2 * time.Second
@@ -92,13 +91,14 @@ type Config struct {
 	// runner.
 	Image string
 	Size  Size `json:"-"`
-	// Runner is where the runner is in S3, "BUCKET/FOLDER/SHA256": its name is the SHA-256
-	// of its contents, in hexadecimal. "" is for functions that start no box.
+	// Runner is the place of the runner program in S3, "BUCKET/FOLDER/SHA256". SHA256 is the
+	// digest of the program, in hexadecimal. "" is for functions that start no box.
 	Runner string
 	// RunnerURL returns a URL, valid for some minutes, by which a task gets the runner.
 	RunnerURL func(context.Context) (string, error) `json:"-"`
-	// Inspect reads an image that a Shape names from its registry. It returns its name with
-	// its digest, and what it starts. Its errors are those of package fleet.
+	// Inspect reads an image that a Shape names from the registry of the image. It returns the
+	// name of the image with its digest, and what the image starts. Its errors are those of
+	// package fleet.
 	Inspect func(ctx context.Context, image string) (name string, config frame.Image, err error) `json:"-"`
 	// Arch is the processor architecture of the images, "arm64" or "amd64".
 	Arch string
@@ -110,7 +110,7 @@ type Config struct {
 // Shape describes how one server's tasks differ from the others. Zero fields mean no
 // difference.
 type Shape struct {
-	// Image is the name of any image, and User replaces its user.
+	// Image is the name of any image. User replaces the user of the image.
 	Image, User string
 	Size        Size
 	// Secrets maps variables to the places of their values: "ssm:NAME" or
@@ -160,15 +160,15 @@ func (c Config) check() error {
 	return err
 }
 
-// Run implements [fleet.Fleet]. The id is made of t.ClientToken, which must consist of
-// letters, digits, "-", "_" and "/". Run makes one call if the task definition exists, and three
-// for the first task of a new definition. Before that it reads a server's own image.
+// Run implements [fleet.Fleet]. The id of the task is made of t.ClientToken, which must consist
+// of letters, digits, "-", "_" and "/". Run makes one call to ECS if the task definition exists,
+// and three for the first task of a new definition. If a Shape names the image of that
+// definition, Run also reads the image from its registry.
 //
-// Errors: fleet.ErrInvalid also if Fargate has no such size, or if ECS refuses the
-// contents of the request. ErrInvalid also means that the environment is longer than ECS
-// accepts (8,192 characters with all other overrides). fleet.ErrCapacity means that Fargate has no spare capacity, the account's quota
-// is used up, or the rate of starts is too high. Any other failure is
-// fleet.ErrUnavailable.
+// Errors: fleet.ErrInvalid if Fargate has no such size, if ECS refuses the contents of the
+// request, or if the environment is longer than ECS accepts (8,192 characters with all other
+// overrides). fleet.ErrCapacity if Fargate has no spare capacity, the account's quota is used
+// up, or the rate of starts is too high. Any other failure is fleet.ErrUnavailable.
 func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -201,10 +201,10 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 // even if the first request differed.
 func (f *Fleet) run(ctx context.Context, in runTask) error {
 	var out taken
-	var p *problem
 	err := f.api.ask(ctx, "RunTask", in, &out)
+	p, answered := errors.AsType[*problem](err)
 	switch {
-	case errors.As(err, &p) && p.Code == "ConflictException" && len(p.Resources) > 0:
+	case answered && p.Code == "ConflictException" && len(p.Resources) > 0:
 		return nil
 	case err != nil:
 		return err
@@ -214,7 +214,7 @@ func (f *Fleet) run(ctx context.Context, in runTask) error {
 	return nil
 }
 
-// request returns the input for RunTask. It is the same for equal tasks, but for the URL.
+// request returns the input for RunTask.
 func (f *Fleet) request(t fleet.Task, family, url string) (runTask, error) {
 	overrides, err := f.overridesOf(t, url)
 	if err != nil {
@@ -257,8 +257,9 @@ func tagValue(text string) string {
 
 func taskID(token string) string { return Place + "/" + token }
 
-// overridesOf returns a task's own environment, in sorted order, and that of its first
-// container.
+// overridesOf returns the environments of both containers: for the runner the variables of the
+// task, in sorted order, and for the first container those of fetch. url is that of the runner
+// program.
 func (f *Fleet) overridesOf(t fleet.Task, url string) (overrides, error) {
 	if !isName(t.ClientToken, fleet.MaxClientToken, "_/-") {
 		return overrides{}, fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)

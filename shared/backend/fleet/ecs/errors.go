@@ -31,11 +31,11 @@ func refused(err error) bool { return is(err, "ClientException", "InvalidParamet
 // the operator's log.
 func classify(what string, err error) error {
 	kind := fleet.ErrUnavailable
-	var unplaced placement
+	_, unplaced := errors.AsType[placement](err)
 	switch {
-	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrUnavailable): // of the image
+	case errors.Is(err, fleet.ErrInvalid), errors.Is(err, fleet.ErrUnavailable): // from Config.Inspect
 		return err
-	case errors.As(err, &unplaced), crowded(err):
+	case unplaced, crowded(err):
 		kind = fleet.ErrCapacity
 	case refused(err), is(err, "UnsupportedFeatureException", "PlatformTaskDefinitionIncompatibilityException"):
 		kind = fleet.ErrInvalid
@@ -43,13 +43,11 @@ func classify(what string, err error) error {
 	return fmt.Errorf("%w: %s: %w", kind, what, err)
 }
 
-// crowded reports whether a quota or a rate is used up. ECS reports both as throttling,
-// even the quota of Fargate vCPUs, so they look alike. In both cases nothing was started,
-// and a start may succeed a minute later.
+// crowded reports whether a quota or a rate is used up. ECS reports both as throttling, even
+// the quota of Fargate vCPUs. In both cases ECS has started nothing, and a start may succeed a
+// minute later.
 func crowded(err error) bool {
-	var p *problem
-	if !errors.As(err, &p) || errors.Is(err, context.DeadlineExceeded) {
-		return false
-	}
-	return p.throttles() || is(p, "LimitExceededException", "ServiceQuotaExceededException")
+	p, ok := errors.AsType[*problem](err)
+	return ok && !errors.Is(err, context.DeadlineExceeded) &&
+		(p.throttles() || is(p, "LimitExceededException", "ServiceQuotaExceededException"))
 }

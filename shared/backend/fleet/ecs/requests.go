@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // requests makes the requests to ECS that a fleet needs, in its protocol awsjson 1.1.
@@ -24,8 +25,8 @@ func newRequests(c Config) requests {
 // maxAnswer bounds an answer in bytes. The longest one describes a page of tasks.
 const maxAnswer = 16 << 20
 
-// ask sends a request, and reads its answer into out. It repeats a request that failed for
-// a reason that may pass. All requests may be repeated: a start has a token.
+// ask sends a request, and reads the answer into out. It repeats a request that may succeed
+// later. A repeated RunTask starts no second task, because it has the client token of the first.
 //
 // Errors: *problem if ECS answers with an error; otherwise the error of the connection.
 func (r requests) ask(ctx context.Context, action string, in, out any) error {
@@ -38,12 +39,8 @@ func (r requests) ask(ctx context.Context, action string, in, out any) error {
 		if err == nil || !again || try == attempts {
 			return err
 		}
-		timer := time.NewTimer(min(rand.N(time.Second<<try), maxBackoff))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(ctx.Err(), err)
+		if ended := storage.Rest(ctx, min(rand.N(time.Second<<try), maxBackoff)); ended != nil {
+			return errors.Join(ended, err)
 		}
 	}
 }
@@ -59,7 +56,7 @@ func (r requests) send(ctx context.Context, action string, body []byte, out any)
 		return ctx.Err() == nil, err
 	case a.Status != http.StatusOK:
 		p := &problem{Status: a.Status, Request: a.Header.Get("X-Amzn-RequestId")}
-		_ = json.Unmarshal(a.Body, p) // what is no JSON says nothing but its status
+		_ = json.Unmarshal(a.Body, p) // if the body is not JSON, only the status is known
 		_, code, cut := strings.Cut(p.Code, "#")
 		if cut {
 			p.Code = code
@@ -78,7 +75,7 @@ type problem struct {
 	Request   string   `json:"-"` // the id of the request, for AWS's support
 	Code      string   `json:"__type"`
 	Message   string   `json:"message"`
-	Resources []string `json:"resourceIds"` // the tasks that a token names already
+	Resources []string `json:"resourceIds"` // of a ConflictException: the tasks that have the client token
 }
 
 // Error implements error.
@@ -88,8 +85,8 @@ func (p *problem) Error() string {
 
 // is reports whether an error is an answer of ECS with one of some codes.
 func is(err error, codes ...string) bool {
-	var p *problem
-	return errors.As(err, &p) && slices.Contains(codes, p.Code)
+	p, ok := errors.AsType[*problem](err)
+	return ok && slices.Contains(codes, p.Code)
 }
 
 // throttles reports whether a rate or a quota is used up.
@@ -114,11 +111,11 @@ type runTask struct {
 	Capacity       []capacity `json:"capacityProviderStrategy,omitempty"`
 	Network        network    `json:"networkConfiguration"`
 	Overrides      overrides  `json:"overrides"`
-	ManagedTags    bool       `json:"enableECSManagedTags"` // the name of the cluster
+	ManagedTags    bool       `json:"enableECSManagedTags"` // ECS adds a tag with the name of the cluster
 	Tags           []tag      `json:"tags"`
 }
 
-// tag tells tasks apart in the bill of an account.
+// tag is shown in the bill of the AWS account.
 type tag struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
@@ -195,7 +192,7 @@ type definition struct {
 	Containers    []contents        `json:"containerDefinitions"`
 	Volumes       []named           `json:"volumes"`
 
-	own bool // the image is a server's own
+	own bool // the image is that of one server, not Config.Image
 }
 
 type named struct {

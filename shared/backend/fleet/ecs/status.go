@@ -30,7 +30,7 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	token := strings.TrimPrefix(id, Place+"/") // an earlier version made ids without the place
+	token := strings.TrimPrefix(id, Place+"/") // ids of earlier versions do not have the place
 	arns, err := f.list(ctx, listTasks{StartedBy: token})
 	if err != nil {
 		return err
@@ -183,9 +183,8 @@ func (t task) status() (s fleet.Status, ours bool) {
 	return s, true
 }
 
-// state returns the state of a task. ECS has more states than the fleet. In the last but
-// one, ECS removes the network interface for some seconds, long after the runner has
-// ended.
+// state returns the state of a task. ECS has more states than the fleet. In DEPROVISIONING, the
+// runner may have ended already, while ECS removes the network interface for some seconds.
 func (t task) state() fleet.State {
 	switch t.LastStatus {
 	case "STOPPED", "DELETED":
@@ -197,10 +196,8 @@ func (t task) state() fleet.State {
 	case "PROVISIONING", "PENDING", "ACTIVATING":
 		return fleet.Pending
 	}
-	if t.StartedAt.IsZero() { // stopped before it began
-		if t.LastStatus != "RUNNING" {
-			return fleet.Pending
-		}
+	if t.StartedAt.IsZero() && t.LastStatus != "RUNNING" { // it was stopped before it ran
+		return fleet.Pending
 	}
 	return fleet.Running
 }

@@ -2,14 +2,14 @@
 // one asynchronous invocation, which holds its response open for the life of the box. The
 // package hides the requests to Lambda.
 //
-// It makes no function, role or log group; the stack's template does. It keeps no state.
+// The stack's template makes the functions, roles and log groups. The package keeps no state.
 //
 // # What Lambda promises
 //
-// Lambda neither lists nor stops invocations, and ends each after 15 minutes. Nothing
-// reports an end: a destination would, but it needs a right of the boxes' role. An event
-// may come twice, or up to a minute late. The one-time token in the event lets one runner
-// live; the host fences any other.
+// Lambda neither lists nor stops invocations, and ends each after 15 minutes. Nothing reports
+// the end of an invocation: a destination would, but the role of the boxes would need one more
+// right. An event may come twice, or up to a minute late. The host accepts one runner with the
+// one-time token of an event, and fences any other.
 //
 // # Tenants
 //
@@ -40,6 +40,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Place is the place in the ids of this fleet's tasks.
@@ -55,8 +56,8 @@ const (
 	// and less to wake.
 	idle        = 4 * time.Second
 	callTimeout = 10 * time.Second
-	// Lambda puts away a function that nobody has invoked for weeks. It refuses the next
-	// invocation, and makes the function ready again meanwhile.
+	// Lambda makes a function inactive that nobody has invoked for weeks. It refuses the next
+	// invocation, and then takes some seconds to make the function active again.
 	readyWithin = 30 * time.Second // leaves the box time for its hello within startTimeout
 	readyPause  = time.Second
 	maxAnswer   = 64 << 10
@@ -144,7 +145,8 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 // Lambda answers before the task begins. While Lambda makes the function ready, Run calls
 // again each second, for half a minute at most.
 //
-// Errors: fleet.ErrInvalid also if Lambda refuses the request; fleet.ErrCapacity if Lambda throttles; fleet.ErrUnavailable otherwise.
+// Errors: fleet.ErrInvalid also if Lambda refuses the request; fleet.ErrCapacity if Lambda
+// throttles; fleet.ErrUnavailable otherwise.
 func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -159,16 +161,14 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	}
 	until := time.Now().Add(readyWithin)
 	if end, ok := ctx.Deadline(); ok && end.Add(-callTimeout).Before(until) {
-		until = end.Add(-callTimeout) // another place needs some time too
+		until = end.Add(-callTimeout) // the rest is for the fleet of another place, which is tried next
 	}
 	for {
 		notReady, err := f.invoke(ctx, function, tenant(t.Box), event)
 		if !notReady || time.Until(until) < readyPause {
 			return id, err
 		}
-		select {
-		case <-time.After(readyPause):
-		case <-ctx.Done():
+		if storage.Rest(ctx, readyPause) != nil {
 			return id, err
 		}
 	}
@@ -193,8 +193,8 @@ func tenant(box string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// invoke sends an event to a function. notReady says that Lambda makes the function ready,
-// and that it has not taken the event.
+// invoke sends an event to a function. notReady says that Lambda has refused the event because
+// the function is not active yet.
 func (f *Fleet) invoke(ctx context.Context, function, tenant string, event []byte) (notReady bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -206,7 +206,7 @@ func (f *Fleet) invoke(ctx context.Context, function, tenant string, event []byt
 	switch a.Status {
 	case 0:
 		return false, fmt.Errorf("%w: invoke the function %q: %w", fleet.ErrUnavailable, function, err)
-	case http.StatusAccepted: // it says enough
+	case http.StatusAccepted: // even if the body broke off, which err says
 		return false, nil
 	}
 	kind, fault := fleet.ErrUnavailable, a.Header.Get("X-Amzn-Errortype")

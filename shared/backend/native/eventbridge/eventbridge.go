@@ -1,9 +1,9 @@
 // Package eventbridge keeps the alarms of native servers in Amazon EventBridge
 // Scheduler.
 //
-// Each alarm is a one-time schedule that deletes itself. The package makes the two
-// requests that it needs by itself. AWS's client for them would add more to a function's
-// size and start time than everything else that alarms need.
+// Each alarm is a one-time schedule that deletes itself. The package sends the two requests
+// that it needs without AWS's client. The client would add more to the size and the start time
+// of a function than everything else that alarms need.
 package eventbridge
 
 import (
@@ -93,32 +93,30 @@ func (s *Scheduler) url(a native.Alarm, query url.Values) string {
 // tries limits the attempts at a request that failed and may succeed later.
 const tries = 4
 
-// ask sends a request, and repeats it if that may help. The token in the request says that
-// the repeat is the same request. fine is a status that counts as success, besides 200.
+// ask sends a request, and repeats it after a failure that may pass. The client token in the
+// request tells AWS that the repeated request is the same one. fine is a status that counts as
+// success, besides 200.
 func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte, fine int) error {
+	q := awscall.Request{Method: method, URL: target, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
 	for try := 1; ; try++ {
-		status, text, err := s.send(ctx, method, target, body)
-		switch {
-		case err == nil && (status == http.StatusOK || status == fine):
+		a, err := s.cfg.Service.Do(ctx, q, 1<<10)
+		if err == nil && (a.Status == http.StatusOK || a.Status == fine) {
 			return nil
-		case err == nil && status != http.StatusTooManyRequests && status < http.StatusInternalServerError:
-			return storage.Errorf(storage.Unavailable, "the alarm could not be set or cancelled").
-				Because(fmt.Errorf("%s of a schedule: status %d: %s", method, status, text))
-		case try == tries && err == nil && status == http.StatusTooManyRequests:
-			return storage.Errorf(storage.Busy, "too many alarms are set at once; try again later")
-		case try == tries || ctx.Err() != nil:
-			return storage.Errorf(storage.Unavailable, "the alarm could not be set or cancelled; try again").
-				Because(fmt.Errorf("%s of a schedule: status %d: %s: %w", method, status, text, err))
 		}
-		select {
-		case <-time.After(50 * time.Millisecond << try):
-		case <-ctx.Done():
-			return storage.Errorf(storage.Unavailable, "the alarm could not be set or cancelled; try again").Because(ctx.Err())
+		busy := a.Status == http.StatusTooManyRequests
+		passes := err != nil || busy || a.Status >= http.StatusInternalServerError
+		if passes && try < tries && storage.Rest(ctx, 50*time.Millisecond<<try) == nil {
+			continue
 		}
+		if err == nil {
+			err = fmt.Errorf("%s of a schedule: status %d: %s", method, a.Status, a.Body)
+		}
+		switch {
+		case busy:
+			return storage.Errorf(storage.Busy, "too many alarms are set at once; try again later").Because(err)
+		case passes:
+			return storage.Errorf(storage.Unavailable, "the alarm could not be set or cancelled; try again").Because(err)
+		}
+		return storage.Errorf(storage.Unavailable, "the alarm could not be set or cancelled").Because(err)
 	}
-}
-
-func (s *Scheduler) send(ctx context.Context, method, target string, body []byte) (status int, text string, err error) {
-	a, err := s.cfg.Service.Do(ctx, awscall.Request{Method: method, URL: target, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}, 1<<10)
-	return a.Status, string(a.Body), err
 }
