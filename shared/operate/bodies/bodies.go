@@ -1,8 +1,9 @@
-// Package bodies keeps what calls of tools said, their arguments and results, for auditors.
+// Package bodies keeps the bodies of calls of tools for auditors: arguments and results.
 //
 // A [Keeper] takes the bodies out of events before any other observer gets them. If a server
-// keeps bodies (x-dormouse.audit), it hides the secrets of the server in them, seals the rest
-// with a key of the tenant, and writes a line to a log of its own. A [Reader] opens such lines.
+// has the setting x-dormouse.audit, the Keeper hides the server's secrets in the bodies. It seals
+// the rest with a key of the tenant, and writes a line to a log that has nothing else. A
+// [Reader] opens such lines.
 //
 // The package hides the form of a line, how secrets are found, and what is too large.
 package bodies
@@ -26,24 +27,25 @@ import (
 )
 
 const (
-	// MaxBody is how many bytes of arguments, and of a result, are kept. Of a longer one the
-	// beginning is kept, as text.
+	// MaxBody limits the bytes that are kept of the arguments, and of the result, of a call. Of
+	// longer ones only the beginning is kept, as text.
 	MaxBody = 64 << 10
-	// maxRead is the longest body of which anything is kept.
+	// maxRead is the length in bytes above which nothing is kept of arguments or of a result.
 	maxRead = 256 << 10
-	// MaxAge is how long bodies are kept on one machine, and how far a search goes back.
+	// MaxAge is how long one machine keeps bodies, and how far a search goes back.
 	MaxAge = 30 * 24 * time.Hour
 )
 
-// Body is what a call said. If its end came after its request, or its answer was read several
-// times, it has several lines, which a [Reader] joins.
+// Body is the arguments and the result of a call, or one of both. A call has several lines if
+// its result came after the response to its request, or was read several times. A [Reader]
+// joins the lines.
 type Body struct {
 	Time      time.Time        `json:"time"`
-	Role      storage.Role     `json:"role"` // whose keys may read it
+	Role      storage.Role     `json:"role"` // keys with this role may read the body
 	Tenant    string           `json:"tenant"`
 	Principal string           `json:"principal,omitempty"`
 	Server    string           `json:"server"`
-	Tool      string           `json:"tool,omitempty"` // "" if only the end of a call is known
+	Tool      string           `json:"tool,omitempty"` // "" if the line has only the result
 	Client    string           `json:"client,omitempty"`
 	Key       string           `json:"key,omitempty"` // ID of the API key
 	Session   storage.ID       `json:"session,omitempty"`
@@ -52,22 +54,23 @@ type Body struct {
 	Outcome   string           `json:"outcome,omitempty"` // as in observe.Event
 	Arguments json.RawMessage  `json:"arguments,omitempty"`
 	Result    json.RawMessage  `json:"result,omitempty"`   // the result, or the error
-	LeftOut   string           `json:"left_out,omitempty"` // what of both is not kept, and why
+	LeftOut   string           `json:"left_out,omitempty"` // what of arguments and result is not kept, and why
 }
 
-// message is the message of a line.
+// message is the text of each line of the log, its msg.
 const message = "bodies"
 
 // Keeper keeps bodies. Server and Hider are required.
 type Keeper struct {
 	Server func(name string) (serversfile.Server, bool)
-	// Hider returns a function that hides values in a text, in all forms in which programs
-	// print them. It hides those that are marked at any length.
+	// Hider returns a function that replaces the values of variables in a text, in all forms in
+	// which programs print them. marked are the names of variables whose values are replaced
+	// even if they are short.
 	Hider  func(values map[string]string, marked []string) func(text string) string
-	Secret []byte       // of the deployment
-	Out    *slog.Logger // of the lines; no other log. nil: nothing is kept
+	Secret []byte       // of the deployment; the Keeper makes the keys of tenants from it
+	Out    *slog.Logger // gets the lines, and nothing else. nil: nothing is kept
 
-	hidden sync.Map // name of a server: func(string) string
+	hidden sync.Map // by name of server: func(string) string, which Hider returned
 }
 
 // Before returns an observer that keeps the bodies of an event, and passes the event on
@@ -125,7 +128,7 @@ func bodyOf(response json.RawMessage) json.RawMessage {
 	return wire.Lookup(response, "error")
 }
 
-// write writes a line, and adds what it costs to the event.
+// write writes a line, and adds its cost to the event.
 func (k *Keeper) write(ctx context.Context, e *observe.Event, s serversfile.Server, b Body, arguments, result json.RawMessage) {
 	if values, known := s.Secrets(); known {
 		hide, ok := k.hidden.Load(s.Name)
@@ -140,13 +143,13 @@ func (k *Keeper) write(ctx context.Context, e *observe.Event, s serversfile.Serv
 	}
 	var plain bytes.Buffer
 	enc := json.NewEncoder(&plain)
-	enc.SetEscapeHTML(false) // or each of these characters would be six
+	enc.SetEscapeHTML(false) // otherwise <, > and & would take six bytes each
 	if enc.Encode(b) != nil {
-		return // all of it is text, or was JSON
+		return // does not happen: a Body has only text and valid JSON
 	}
 	seal, err := sealer(b.Tenant, k.Secret)
 	if err != nil {
-		return // nothing else works with such a secret either
+		return // the secret is too short, which other packages report
 	}
 	sealed := seal.SealFor([]byte(b.Server), plain.Bytes())
 	if e.Spent != nil {
@@ -155,12 +158,12 @@ func (k *Keeper) write(ctx context.Context, e *observe.Event, s serversfile.Serv
 	k.Out.LogAttrs(ctx, slog.LevelInfo, message, slog.String("tenant", b.Tenant), slog.String("server", b.Server), slog.String("sealed", sealed))
 }
 
-// sealer returns what seals the bodies of a tenant, with a key of its own.
+// sealer returns the Sealer for the bodies of a tenant. Each tenant has another key.
 func sealer(tenant string, secret []byte, others ...[]byte) (*storage.Sealer, error) {
 	return storage.NewSealer(fmt.Sprintf("bodies of calls of %q", tenant), secret, others...)
 }
 
-// Line is a line of the log.
+// Line is a line of the log that a [Keeper] writes.
 type Line struct {
 	Message string `json:"msg"`
 	Tenant  string `json:"tenant"`
@@ -168,18 +171,18 @@ type Line struct {
 	Sealed  string `json:"sealed"`
 }
 
-// Query says which bodies are asked for. Empty fields ask for all.
+// Query selects bodies. A text that is "" selects all.
 type Query struct {
-	Role            storage.Role // of the reader; required
+	Role            storage.Role // of the auditor's key; required
 	Tenant, Server  string
 	Principal, Tool string
-	Servers         []string  // the reader sees no others; nil for all
+	Servers         []string  // only bodies of these servers; nil for all
 	Since           time.Time // the zero time is MaxAge ago
-	Limit           int       // how many at most; the newest are found
+	Limit           int       // at most so many bodies, the newest
 }
 
-// Reader opens lines that a [Keeper] with one of its secrets has written, and joins those of
-// one call. Add them in the order in which they were written.
+// Reader opens lines that a [Keeper] with the same secret has written, and joins the lines of
+// one call. Add lines in the order in which the Keeper wrote them.
 type Reader struct {
 	query   Query
 	secrets [][]byte
@@ -188,7 +191,7 @@ type Reader struct {
 	calls   map[string]*Body // by tenant and stream
 }
 
-// NewReader returns a Reader that opens what was sealed with any of the secrets.
+// NewReader returns a Reader that opens lines that were sealed with any of the secrets.
 func NewReader(q Query, secret []byte, others ...[]byte) *Reader {
 	if oldest := time.Now().Add(-MaxAge); q.Since.Before(oldest) {
 		q.Since = oldest
@@ -196,8 +199,8 @@ func NewReader(q Query, secret []byte, others ...[]byte) *Reader {
 	return &Reader{query: q, secrets: append([][]byte{secret}, others...), sealers: map[string]*storage.Sealer{}, calls: map[string]*Body{}}
 }
 
-// Add adds a line if the query asks for it. It passes over any other, such as one that was
-// sealed with another secret.
+// Add adds a line if the query selects it. It ignores other lines, and lines that were sealed
+// with another secret.
 func (r *Reader) Add(l Line) {
 	q := &r.query
 	if l.Message != message || q.Tenant != "" && l.Tenant != q.Tenant || q.Server != "" && l.Server != q.Server || q.Servers != nil && !slices.Contains(q.Servers, l.Server) {
@@ -234,9 +237,9 @@ func (r *Reader) Add(l Line) {
 	}
 }
 
-// join adds what another line says about the same call.
+// join adds what another line has about the same call.
 func (b *Body) join(other Body) {
-	if b.Tool == "" { // its end came first
+	if b.Tool == "" { // the line with the result came first
 		b.Principal, b.Tool, b.Client, b.Key, b.Trace, b.Arguments = other.Principal, other.Tool, other.Client, other.Key, other.Trace, other.Arguments
 	}
 	if b.Result == nil && other.Result != nil || b.Outcome == "" {
@@ -247,7 +250,7 @@ func (b *Body) join(other Body) {
 	}
 }
 
-// Bodies returns what was found, the newest first.
+// Bodies returns the bodies that were found, the newest first.
 func (r *Reader) Bodies() []Body {
 	q, all := &r.query, []Body{}
 	for _, b := range slices.Backward(r.found) {

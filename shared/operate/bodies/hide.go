@@ -13,23 +13,24 @@ import (
 	"strings"
 )
 
-// hidden replaces a value.
+// hidden stands in the place of a secret.
 const hidden = "***"
 
-// maxDepth is how deep text is looked at that is JSON or base64 itself.
+// maxDepth limits how often a text is decoded, as JSON or base64, and the result again.
 const maxDepth = 8
 
-// hider hides secrets in the texts of a JSON value. It looks at what the texts mean, not at how
-// they are written: escapes, JSON in a text and base64 hide nothing from it.
+// hider hides secrets in the texts of a JSON value. It also finds secrets that are written with
+// escapes, are in JSON inside of a text, or are in base64.
 type hider struct {
-	hide  func(string) string
-	names []string // of members whose values are hidden
+	hide  func(string) string // replaces secrets in a text
+	names []string            // of members of JSON objects, whose values are hidden
 
-	found bool // something was hidden
-	depth int
+	found bool // a secret was found
+	depth int  // how often the text was decoded
 }
 
-// body returns what is kept of a body. left gets what is not, and why.
+// body returns what is kept of raw, the arguments or the result of a call. what names raw. body
+// adds to left what is not kept, and why.
 func (h hider) body(what string, raw json.RawMessage, left *string) json.RawMessage {
 	say := func(format string, args ...any) {
 		if *left != "" {
@@ -135,7 +136,7 @@ func (h *hider) copy(d *json.Decoder, out *bytes.Buffer) error {
 	return nil
 }
 
-// trimmed leaves the encoder's line break out.
+// trimmed is a buffer to which an encoder writes without its line break.
 type trimmed struct{ *bytes.Buffer }
 
 func (t trimmed) Write(p []byte) (int, error) {
@@ -143,14 +144,16 @@ func (t trimmed) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// plain hides secrets in a text as it stands.
+// plain hides secrets in a text that it does not decode.
 func (h *hider) plain(text string) string {
 	out := h.hide(text)
 	h.found = h.found || out != text
 	return out
 }
 
-// text hides secrets in a text, and in what it is as JSON, with its escapes, and as base64.
+// text hides secrets in a text. It also decodes the text as JSON, as a text with escapes and as
+// base64. A secret in decoded JSON is hidden there. A text that has a secret in another decoded
+// form is hidden whole.
 func (h *hider) text(text string) string {
 	if h.depth < maxDepth {
 		inner := *h
@@ -187,15 +190,16 @@ func unescaped(text string) string {
 		if of == `\/` {
 			return "/"
 		}
-		code, _ := strconv.ParseUint(of[2:], 16, 32) // the expression lets only digits in
+		code, _ := strconv.ParseUint(of[2:], 16, 32) // the expression matches only hexadecimal digits
 		return string(rune(code))
 	})
 }
 
-// minCode is the shortest text that is looked at as base64.
+// minCode is the shortest text, in bytes, that is decoded as base64.
 const minCode = 8
 
-// decoded returns what a text is in base64, of any kind.
+// decoded returns the data of which a text is the base64, in the standard or the URL alphabet,
+// with or without padding and line breaks.
 func decoded(text string) (plain string, ok bool) {
 	code := strings.Map(func(c rune) rune {
 		switch c {

@@ -1,14 +1,14 @@
 // Package console serves the console: a page in the browser that shows servers, sessions,
 // calls, people, costs and keys, and acts on them. docs/console.md describes it.
 //
-// The page is static files in this program, without a request to another host. It reads
-// the API of operators, package api, and calls tools as an MCP client. The visitor's
-// browser sends a cookie, which this package seals: after the sign-in the page never sees
-// the visitor's API key. Requests that change something need the Origin of the page and a
+// The page consists of static files in this program, and loads nothing from other hosts. It
+// uses the API of operators, package api, and calls tools as an MCP client. The visitor's
+// browser sends a cookie, which holds the visitor's API key in sealed form. After the sign-in
+// the page never sees the key. Requests that change something need the Origin of the page and a
 // header that pages of other origins cannot send.
 //
-// A console keeps nothing in memory: the links that sign in are in the store. So any
-// process may answer any request, as functions do.
+// A console keeps nothing in memory: the links that sign in are in the store. So any process
+// with the same secret and store may answer any request.
 //
 // The package knows neither how a machine works nor what an API answers.
 package console
@@ -33,8 +33,8 @@ import (
 // Path is the path of the page. All paths of the console begin with it.
 const Path = "/console/"
 
-// EntryPath is where the holder of an API key gets a link that signs in to the console once.
-// The answer is an [api.Entry], whose URL is a path of the endpoint.
+// EntryPath is the path at which the holder of an API key gets a link that signs in to the
+// console once. The answer is an [api.Entry], whose URL is a path of the endpoint.
 const EntryPath = Path + "entry"
 
 // Header is a header that each request of the page to the API has.
@@ -46,8 +46,8 @@ const home = Path + "home"
 
 // Options are what a console works with. All fields but MCP are needed.
 type Options struct {
-	Secret  []byte          // 32 bytes or more; seals cookies
-	Tickets *apikey.Tickets // keeps links that sign in
+	Secret  []byte          // 32 bytes or more; the console seals cookies with it
+	Tickets *apikey.Tickets // keeps the links that sign in
 	// Hosts reports whether a request's Host is served.
 	Hosts func(host string) bool
 	// API answers for paths below [api.Prefix], to the user of the machine if owner is
@@ -95,7 +95,7 @@ func Serves(path string) bool {
 	return path == strings.TrimSuffix(Path, "/") || strings.HasPrefix(path, Path)
 }
 
-// enterPath is the path of a link, which its ticket follows.
+// enterPath is the path of a link that signs in, up to the ticket.
 const enterPath = Path + "enter?ticket="
 
 // Entry returns a link that signs in the user of the machine once. base is the URL of the
@@ -173,7 +173,7 @@ func sameHost(origin, host string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, host)
 }
 
-// enter serves the link that signs in, of [Console.Entry] or of entry.
+// enter serves the links that sign in. [Console.Entry] and entry make them.
 func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	v, err := c.door.redeem(r.Context(), r.URL.Query().Get("ticket"))
@@ -191,8 +191,9 @@ func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 // maxSignIn bounds the body of a sign-in, in bytes.
 const maxSignIn = 4 << 10
 
-// signIn takes an API key of role viewer or operator, or the token of a user who has
-// signed in. It sends back what the API answers to the holder.
+// signIn sets the cookie for the holder of an API key of role viewer or operator, or of the
+// token of a person who has signed in at the provider. It answers with what the API says of
+// the holder.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	var shown struct {
 		Key string `json:"key"`
@@ -212,8 +213,9 @@ func (v visitor) introduces(r *http.Request) *http.Request {
 	return v.shows(ask)
 }
 
-// entry gives the holder of an API key a link that signs in with the rights of this key.
-// Web pages get no link: the console's page must lose its rights with its cookie.
+// entry gives the holder of an API key a link that signs in with the rights of this key. Web
+// pages get no link. Otherwise the console's page could make links, and keep its rights longer
+// than its cookie.
 func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch {
@@ -294,9 +296,10 @@ func (c *Console) api(w http.ResponseWriter, r *http.Request) {
 	c.API(v.owner()).ServeHTTP(w, v.shows(r))
 }
 
-// mcp passes a request on to a hosted server. The user of the machine has no key, and
-// users who have signed in have a token for the console only. Where callers need a key,
-// the page makes one that expires soon, and sends it as the header Authorization.
+// mcp passes a request of the page on to a hosted server, with the visitor's API key. Visitors
+// without one are the user of the machine and people who have signed in at the provider, whose
+// token is only for the console. If servers need a key, the page makes one for them that
+// expires soon, and sends it in the header Authorization.
 func (c *Console) mcp(w http.ResponseWriter, r *http.Request) {
 	v, ok := c.door.visitor(r)
 	if !ok {

@@ -2,11 +2,7 @@ package console
 
 import (
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hkdf"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
@@ -16,16 +12,16 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// visitor is who has signed in: the holder of an API key, a user of the provider, or the
-// user of the machine.
+// visitor is who has signed in: the holder of an API key, a person who has signed in at the
+// provider, or the user of the machine.
 type visitor struct {
-	Key string `json:"key,omitempty"` // or the token of a user; "" for the user of the machine
+	Key string `json:"key,omitempty"` // the API key, or the person's token; "" for the user of the machine
 }
 
 func (v visitor) owner() bool { return v.Key == "" }
 
-// shows returns the request with the visitor's key, and without the cookie, which is for
-// the console only.
+// shows returns r with the visitor's key in the header Authorization. It removes the cookie,
+// which only the console may see. It changes r.
 func (v visitor) shows(r *http.Request) *http.Request {
 	r.Header.Del("Cookie")
 	r.Header.Del("Authorization")
@@ -39,47 +35,41 @@ func (v visitor) shows(r *http.Request) *http.Request {
 const cookieLife = 12 * time.Hour
 
 // door decides who may enter: a visitor with an entry ticket, once, or with a cookie that
-// a door has sealed. Any process that has the secret and the store can be the door.
+// a door with the same secret has sealed.
 type door struct {
-	seal    cipher.AEAD
-	cookie  string // its name: a browser sends cookies to all ports of a host
+	seal *storage.Sealer
+	// cookie is the name of the cookie. Each machine has another one, because a browser sends
+	// a cookie to all ports of a host.
+	cookie  string
 	tickets *apikey.Tickets
 }
 
 func newDoor(secret []byte, tickets *apikey.Tickets) *door {
-	key, err := hkdf.Key(sha256.New, secret, nil, "dormouse console cookie", 32+4)
+	seal, err := storage.NewSealer("console cookie", secret)
 	if err != nil {
-		panic("console: " + err.Error()) // only for too long keys
+		panic("console: " + err.Error()) // Options.Secret is too short
 	}
-	block, err := aes.NewCipher(key[:32])
-	if err != nil {
-		panic("console: " + err.Error()) // only for keys of other sizes
-	}
-	seal, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		panic("console: " + err.Error()) // only for other ciphers
-	}
-	return &door{seal: seal, cookie: "dormouse-console-" + hex.EncodeToString(key[32:]), tickets: tickets}
+	sum := sha256.Sum256(append([]byte("dormouse name of the console cookie\x00"), secret...))
+	return &door{seal: seal, cookie: "dormouse-console-" + hex.EncodeToString(sum[:4]), tickets: tickets}
 }
 
-// In the store, entry tickets to the console stand beside those to servers. No server has
-// this name.
+// entryTo is the name for which entry tickets to the console are issued. Other tickets are
+// issued for servers. No server has this name.
 const entryTo = Path
 
-// asTicket is the additional data with which ticket seals a visitor for the store. So a
-// reader of the store cannot use the sealed visitor as a cookie.
+// asTicket is the owner for which ticket seals a visitor. Cookies are sealed for no owner. So
+// whoever reads the store cannot use a ticket's visitor as a cookie.
 var asTicket = []byte("entry ticket") //nolint:gochecknoglobals // a constant
 
-// waiting is what the store keeps with an entry ticket. The store cannot read the key in
-// it.
+// waiting is what the store keeps with an entry ticket.
 type waiting struct {
-	Visitor []byte `json:"visitor"` // sealed
+	Visitor string `json:"visitor"` // sealed, because it has the key
 }
 
 // ticket returns a new entry ticket for a visitor, and how long it can be redeemed. Cost:
 // one write. Errors: Unavailable.
 func (d *door) ticket(ctx context.Context, v visitor) (text string, life time.Duration, err error) {
-	props := encode(waiting{d.seal.Seal(nil, nil, encode(v), asTicket)})
+	props := encode(waiting{d.seal.SealFor(asTicket, encode(v))})
 	return d.tickets.Issue(ctx, storage.Identity{Principal: entryTo, Props: props}, entryTo)
 }
 
@@ -94,9 +84,9 @@ func (d *door) redeem(ctx context.Context, ticket string) (v visitor, err error)
 	if err := json.Unmarshal(who.Props, &w); err != nil {
 		return v, err
 	}
-	text, err := d.seal.Open(nil, nil, w.Visitor, asTicket)
-	if err != nil { // the secret was replaced meanwhile
-		return v, storage.Errorf(storage.Unauthenticated, "this link is of another secret; make a new one").Because(err)
+	text, ok, _ := d.seal.OpenFor(asTicket, w.Visitor)
+	if !ok { // the secret was replaced meanwhile
+		return v, storage.Errorf(storage.Unauthenticated, "this link is of another secret; make a new one")
 	}
 	return v, json.Unmarshal(text, &v)
 }
@@ -110,14 +100,16 @@ func encode(v any) []byte {
 	return text
 }
 
+// sealed is the contents of a cookie.
 type sealed struct {
 	visitor
 	Until int64 `json:"until"` // seconds since 1970
 }
 
+// let sets the cookie of a visitor.
 func (d *door) let(w http.ResponseWriter, r *http.Request, v visitor) {
 	text := encode(sealed{v, time.Now().Add(cookieLife).Unix()})
-	d.set(w, r, base64.RawURLEncoding.EncodeToString(d.seal.Seal(nil, nil, text, nil)), int(cookieLife.Seconds()))
+	d.set(w, r, d.seal.Seal(text), int(cookieLife.Seconds()))
 }
 
 // forget deletes the cookie in the visitor's browser.
@@ -126,8 +118,7 @@ func (d *door) forget(w http.ResponseWriter, r *http.Request) { d.set(w, r, "", 
 func (d *door) set(w http.ResponseWriter, r *http.Request, value string, age int) {
 	http.SetCookie(w, &http.Cookie{
 		Name: d.cookie, Value: value, Path: prefix(r) + Path, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		// A proxy in front speaks TLS to the browser; the page then has an origin of
-		// https.
+		// A proxy may speak TLS to the browser, and HTTP to this program.
 		Secure: r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https",
 	})
 }
@@ -135,16 +126,9 @@ func (d *door) set(w http.ResponseWriter, r *http.Request, value string, age int
 // visitor returns the visitor of a request with a valid cookie.
 func (d *door) visitor(r *http.Request) (visitor, bool) {
 	for _, c := range r.CookiesNamed(d.cookie) {
-		raw, err := base64.RawURLEncoding.DecodeString(c.Value)
-		if err != nil {
-			continue
-		}
-		text, err := d.seal.Open(nil, nil, raw, nil)
-		if err != nil {
-			continue
-		}
+		text, ok := d.seal.Open(c.Value)
 		var s sealed
-		if json.Unmarshal(text, &s) == nil && time.Now().Unix() < s.Until {
+		if ok && json.Unmarshal(text, &s) == nil && time.Now().Unix() < s.Until {
 			return s.visitor, true
 		}
 	}

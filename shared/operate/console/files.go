@@ -17,15 +17,15 @@ import (
 //go:embed page
 var page embed.FS
 
-// files serves the page. Its files have a version in their paths, so browsers cache them
-// for good; they ask again only for the first page, which says where people sign in.
+// files serves the page. The paths of its files have a version, so browsers cache the files for
+// ever. Browsers ask again only for the first page, which names the provider for the sign-in.
 type files struct {
 	version string
 	first   string
 	signIn  func() (name, endpoint string)
 }
 
-// newFiles replaces these marks in the first page.
+// Marks in the first page, which newFiles and index replace.
 const (
 	versionMark  = "VERSION"
 	providerMark = "PROVIDER"

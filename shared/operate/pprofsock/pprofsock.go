@@ -38,7 +38,7 @@ func Take(ctx context.Context, socket string, cpu time.Duration, w io.Writer) er
 	return err
 }
 
-// asked reads the line in which Take sends the length of the profile.
+// asked returns the length of the profile that Take asks for. Take sends it in one line.
 func asked(conn net.Conn) (time.Duration, error) {
 	line, err := bufio.NewReader(io.LimitReader(conn, 64)).ReadString('\n')
 	if err != nil {
